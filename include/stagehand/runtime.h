@@ -1,0 +1,284 @@
+/*
+ * Runtimes: one model on a device. Its blocks, their sources, and the order in which they are used.
+ */
+#ifndef STAGEHAND_RUNTIME_H
+#define STAGEHAND_RUNTIME_H
+
+#include "base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** How a runtime is created. */
+typedef struct sh_runtime_options {
+    uint32_t struct_size;
+    uint32_t max_held;        /**< Views of scheduled blocks held at once (a view held twice counts once); 0: 1. */
+    uint64_t max_bytes;       /**< Ceiling on this runtime's share of the device's budget; 0: none. */
+    uint64_t unordered_bytes; /**< Device memory for blocks outside the order; 0: by what was held at once. */
+    const char *name;         /**< Names the runtime in messages and traces; NULL: "runtime <n>". */
+} sh_runtime_options;
+
+#define SH_RUNTIME_OPTIONS_INIT {sizeof(sh_runtime_options), 0, 0, 0, 0}
+SH_API void sh_runtime_options_init(sh_runtime_options *options);
+
+/**
+ * Creates a runtime without blocks on a device, which it keeps open.
+ * @param options     NULL: defaults.
+ * @param out_runtime On success owned by the caller, who destroys it by sh_runtime_destroy().
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_OUT_OF_HOST_MEMORY, SH_ERROR_BACKEND. \since 0.1
+ */
+SH_API sh_status sh_runtime_create(sh_device *device, const sh_runtime_options *options, sh_runtime **out_runtime);
+
+/**
+ * Waits for the runtime's work in flight, gives back its device memory and addresses, and destroys it with its blocks. Views
+ * become invalid; calls that wait in it on other threads return SH_ERROR_CANCELLED. Dirty blocks are not written back: call
+ * sh_write_back() before. The engine's own work that reads views must be queued on streams that the runtime has seen, or
+ * finished. NULL and destroyed runtimes are ignored. Blocks. Must not be called from a callback of the runtime. \since 0.1
+ */
+SH_API void sh_runtime_destroy(sh_runtime *runtime);
+
+/**
+ * Waits until every load and write-back that was begun has finished, and returns the error of asynchronous work that no
+ * other call has returned yet (each is returned once). Loads of parts that have to wait for a view's release are not waited for.
+ * Blocks. \since 0.1
+ */
+SH_API sh_status sh_runtime_synchronize(sh_runtime *runtime);
+
+/** Where a segment's bytes come from. */
+enum {
+    /** Memory of this process. Pinned memory (sh_host_alloc(), or pinned by the driver) is copied without a detour. */
+    SH_SOURCE_POINTER = 1,
+    /** A mapped file. It is read by calls that return an error, so a file that shrinks is SH_ERROR_SOURCE, not a signal. */
+    SH_SOURCE_MAPPED = 2,
+    /** A range of an open file: from the page cache where it is there, past it (direct) where not. */
+    SH_SOURCE_FILE = 3,
+    /** A callback that writes into a staging buffer. */
+    SH_SOURCE_FILL = 4
+};
+
+/**
+ * Produces `bytes` bytes of the segment, from `offset` on, in `buffer`. It is called on worker threads, several at once for
+ * different ranges, and must not call the library. Returns 0 on success; any other value fails the load (SH_ERROR_CALLBACK).
+ */
+typedef int32_t (*sh_fill_fn)(void *buffer, uint64_t offset, uint64_t bytes, void *user_data);
+
+/** A range of a block and where its bytes come from. */
+typedef struct sh_segment {
+    uint32_t struct_size;
+    uint32_t kind;        /**< SH_SOURCE_* */
+    uint64_t offset;      /**< Where it begins in the block, in bytes. */
+    uint64_t bytes;       /**< Its length; 0 is allowed. */
+    void *pointer;        /**< POINTER, MAPPED: the bytes. Written only for mutable blocks. Must stay valid until the block is unregistered. */
+    int64_t file;         /**< FILE: an open descriptor; the library keeps a duplicate, the caller may close it. */
+    uint64_t file_offset; /**< FILE: where the bytes begin in the file. */
+    sh_fill_fn fill;      /**< FILL. */
+    void *user_data;      /**< For `fill`. */
+} sh_segment;
+
+#define SH_SEGMENT_INIT {sizeof(sh_segment), 0, 0, 0, 0, 0, 0, 0, 0}
+SH_API void sh_segment_init(sh_segment *segment);
+
+enum {
+    /** The engine changes it on the device: sh_mark_dirty() has it written back. All segments must be SH_SOURCE_POINTER. */
+    SH_BLOCK_MUTABLE = 1,
+    /** Never partly resident: on_load sees the whole block at once. */
+    SH_BLOCK_WHOLE = 2,
+    /** Not part of the order of use (an expert, a row shard): loaded when acquired, kept while there is room. */
+    SH_BLOCK_UNORDERED = 4,
+    /** Pin its SH_SOURCE_POINTER memory while it is registered. If the system refuses, it is read unpinned, with a warning. */
+    SH_BLOCK_PIN = 8
+};
+
+/** A contiguous range of a block's device memory that was just loaded. */
+typedef struct sh_loaded_range {
+    uint32_t struct_size;
+    uint32_t reserved;
+    sh_block block;
+    void *address;        /**< Device address of the range, not of the block. */
+    uint64_t offset;      /**< Where the range begins in the block. */
+    uint64_t bytes;
+    uint64_t block_bytes; /**< Size of the whole block. */
+    sh_stream stream;     /**< The copy stream: work queued on it is done after the load and before any use. */
+} sh_loaded_range;
+
+/**
+ * Called after each load of a range has been queued, once per load and contiguous range, so that an engine can dequantise or
+ * apply a patch exactly once per load. Work must be queued on `range->stream` (SH_STREAM_HOST: the bytes are there; do it
+ * before returning). Called on the thread that issues the load: one of the engine's, or a worker; locks of the library are
+ * held, so it must not call the library. Returns 0; any other value fails the load (SH_ERROR_CALLBACK).
+ */
+typedef int32_t (*sh_load_fn)(const sh_loaded_range *range, void *user_data);
+
+/** A block: what is used, and moves, together. */
+typedef struct sh_block_desc {
+    uint32_t struct_size;
+    uint32_t flags;             /**< SH_BLOCK_* */
+    uint64_t bytes;             /**< Size on the device, at least the end of the last segment. What no segment covers is undefined. */
+    const sh_segment *segments; /**< Copied. They must not overlap. */
+    uint64_t segment_count;
+    sh_load_fn on_load;         /**< May be NULL. */
+    void *user_data;            /**< For `on_load`. */
+    const char *name;           /**< For messages and traces; may be NULL. */
+} sh_block_desc;
+
+#define SH_BLOCK_DESC_INIT {sizeof(sh_block_desc), 0, 0, 0, 0, 0, 0, 0}
+SH_API void sh_block_desc_init(sh_block_desc *desc);
+
+/**
+ * Registers blocks, all or none. Each gets a device address for life, aligned to 256 bytes. Small blocks (less than a page)
+ * that stand next to each other in `descs` share pages and are loaded together: give them in the order of use.
+ * Registered while a step runs, they are part of the plan from the next step on.
+ * @param out_blocks Ids of the blocks, `count` of them, in the order of `descs`.
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_INVALID_ARGUMENT (names the block and the field),
+ *         SH_ERROR_OUT_OF_HOST_MEMORY, SH_ERROR_BACKEND. Blocks only to pin. \since 0.1
+ */
+SH_API sh_status sh_register_blocks(sh_runtime *runtime, const sh_block_desc *descs, uint64_t count, sh_block *out_blocks);
+
+/**
+ * Unregisters blocks, all or none: waits for their loads, and for work on the streams that used them, and gives back their
+ * memory. Sources are not read any more when it returns.
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BUSY (a view of a block is held). Blocks. \since 0.1
+ */
+SH_API sh_status sh_unregister_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
+
+enum {
+    SH_BLOCK_UNLOADED = 0, /**< Not all its bytes are on the device, and no load is under way. */
+    SH_BLOCK_STAGED = 1,   /**< A load waits for a worker or for pages. */
+    SH_BLOCK_LOADING = 2,  /**< A load was issued to the device. */
+    SH_BLOCK_READY = 3,    /**< All its bytes are on the device. */
+    SH_BLOCK_DRAINING = 4  /**< It is being written back. */
+};
+
+/** What is known of a block at one moment. */
+typedef struct sh_block_state {
+    uint32_t struct_size;
+    uint32_t flags;          /**< As registered. */
+    uint32_t state;          /**< SH_BLOCK_UNLOADED ... SH_BLOCK_DRAINING */
+    uint32_t held;           /**< Views held now. */
+    void *address;           /**< Its device address; memory is behind it only while a view is held. */
+    uint64_t bytes;
+    uint64_t resident_bytes; /**< Part that the plan keeps on the device. */
+    uint64_t streamed_bytes; /**< Part that the plan loads again in each step. */
+    uint64_t present_bytes;  /**< Part whose contents are on the device now. */
+    uint64_t serial;         /**< Grows each time any of its contents are loaded. */
+    char name[64];           /**< Cut to fit. */
+} sh_block_state;
+
+#define SH_BLOCK_STATE_INIT {sizeof(sh_block_state), 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}}
+SH_API void sh_block_state_init(sh_block_state *state);
+
+/** Reads the state of a block. Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT. \since 0.1 */
+SH_API sh_status sh_block_info(sh_runtime *runtime, sh_block block, sh_block_state *out_state);
+
+/* Changing contents. */
+
+/**
+ * Marks the device contents of blocks as out of date: the next acquire loads them again. Views that are held keep what they
+ * see. The sources must already hold the new bytes, or be changed between sh_source_update_begin() and _end() instead.
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE. \since 0.1
+ */
+SH_API sh_status sh_invalidate_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
+
+/**
+ * Waits until no load reads the sources of these blocks and keeps new loads from starting; the caller may then change the
+ * bytes. An acquire of such a block fails with SH_ERROR_BUSY until sh_source_update_end(). Not nested.
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (begun already). Blocks. \since 0.1
+ */
+SH_API sh_status sh_source_update_begin(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
+
+/** Ends sh_source_update_begin() and invalidates the blocks. Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE. \since 0.1 */
+SH_API sh_status sh_source_update_end(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
+
+/**
+ * Says that the engine has changed (or will, before it releases the view that it holds) the contents of a mutable block on the
+ * device. They are written to the block's source before its memory is used for anything else, after the work of all streams that
+ * used it. The source may be written until sh_write_back() or sh_unregister_blocks() returns.
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not mutable, or no view is held). \since 0.1
+ */
+SH_API sh_status sh_mark_dirty(sh_runtime *runtime, sh_block block);
+
+/**
+ * Writes dirty contents of these blocks back to their sources and waits for it; `blocks` NULL with `count` 0: of all.
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BUSY (a view of a dirty block is held), SH_ERROR_BACKEND. Blocks. \since 0.1
+ */
+SH_API sh_status sh_write_back(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
+
+/* Order and plan. */
+
+/** One use of a block in a step. */
+typedef struct sh_use {
+    uint32_t struct_size;
+    uint32_t reserved;
+    sh_block block;
+    uint64_t compute_ns; /**< Time that the device computes with it; 0: measured. */
+} sh_use;
+
+#define SH_USE_INIT {sizeof(sh_use), 0, 0, 0}
+SH_API void sh_use_init(sh_use *use);
+
+/**
+ * Tells the order in which a step uses the blocks; a block may occur several times (forward, then backward). It is a hint for
+ * planning and prefetch: any order of acquires is correct. Without it, or after `count` 0, the order is learned from the
+ * first step, and again when it changes. Blocks that do not occur are treated as SH_BLOCK_UNORDERED.
+ * In force from the next step's edge on.
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_INVALID_ARGUMENT (an unordered block occurs). \since 0.1
+ */
+SH_API sh_status sh_set_schedule(sh_runtime *runtime, const sh_use *uses, uint64_t count);
+
+enum {
+    SH_PLAN_DRY_RUN = 1 /**< Compute the plan only: nothing on the device changes. */
+};
+
+/** What to plan for. */
+typedef struct sh_plan_options {
+    uint32_t struct_size;
+    uint32_t flags;                 /**< SH_PLAN_* */
+    uint64_t budget_bytes;          /**< With DRY_RUN: plan for this budget; 0: the runtime's share. */
+    uint64_t link_bytes_per_second; /**< With DRY_RUN: plan for this link; 0: the device's. */
+} sh_plan_options;
+
+#define SH_PLAN_OPTIONS_INIT {sizeof(sh_plan_options), 0, 0, 0}
+SH_API void sh_plan_options_init(sh_plan_options *options);
+
+/** A plan in figures. W is the bytes of all blocks in the order, M what is left for them, T the time of a steady step. */
+typedef struct sh_plan_info {
+    uint32_t struct_size;
+    uint32_t max_held;
+    uint64_t model_bytes;          /**< All registered blocks. */
+    uint64_t budget_bytes;         /**< What the plan was made for. */
+    uint64_t resident_bytes;       /**< Device memory of resident parts, in whole pages. */
+    uint64_t ring_bytes;           /**< Device memory that streamed parts share. */
+    uint64_t unordered_bytes;      /**< Device memory for blocks outside the order. */
+    uint64_t smallest_budget_bytes; /**< With less than this no plan exists. */
+    sh_block smallest_budget_block; /**< The block that asks for it. */
+    uint64_t bytes_per_step;       /**< What a steady step copies to the device. */
+    uint64_t bound_bytes_per_step; /**< What every policy must copy in a cyclic order: W - M + delta*, see docs/concepts.md. */
+    uint64_t step_ns;              /**< T by the recurrence over the plan. */
+    uint64_t bound_ns;             /**< max(compute, (W - M) / link). */
+    uint64_t compute_ns;           /**< Of a step: given or measured. */
+    uint64_t link_bytes_per_second;
+    uint64_t scheduled_blocks;     /**< Different blocks in the order. */
+    uint64_t resident_blocks;      /**< Of these, wholly resident. */
+    uint64_t streamed_blocks;      /**< Of these, streamed in part or whole. */
+} sh_plan_info;
+
+#define SH_PLAN_INFO_INIT {sizeof(sh_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+SH_API void sh_plan_info_init(sh_plan_info *info);
+
+/**
+ * Plans what stays and what streams, and puts the plan into force: now if the runtime is not in a step, else at its end. A
+ * runtime plans by itself when it must; this is for asking, and for planning before the first step.
+ * sh_block_info() then tells each block's part.
+ * @param options  NULL: defaults.
+ * @param out_info May be NULL.
+ * @return SH_OK; SH_ERROR_BUDGET (the text names the smallest budget and the block that asks for it); SH_ERROR_INVALID_STATE
+ *         (no order is known yet); SH_ERROR_BUSY (views are held); SH_ERROR_BACKEND. Blocks. \since 0.1
+ */
+SH_API sh_status sh_plan(sh_runtime *runtime, const sh_plan_options *options, sh_plan_info *out_info);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

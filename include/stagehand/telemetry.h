@@ -1,0 +1,66 @@
+/*
+ * What happened: counters of a runtime, a trace for Perfetto, one line of JSON a step.
+ */
+#ifndef STAGEHAND_TELEMETRY_H
+#define STAGEHAND_TELEMETRY_H
+
+#include "base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Counters since the runtime was created. They only grow, but for the last three. Times are of the device's clock. */
+typedef struct sh_runtime_stats {
+    uint32_t struct_size;
+    uint32_t lost;              /**< 1: every call returns SH_ERROR_RUNTIME_LOST. */
+    uint64_t steps;             /**< Steps ended. */
+    uint64_t acquires;
+    uint64_t hits;              /**< Acquires whose bytes were there or on their way. */
+    uint64_t misses;            /**< Acquires that had to begin a load. */
+    uint64_t loads;             /**< Loads begun. */
+    uint64_t load_pieces;       /**< Copy commands that they were made of. */
+    uint64_t bytes_to_device;   /**< Bytes of those commands. */
+    uint64_t bytes_to_host;     /**< Bytes written back. */
+    uint64_t write_backs;
+    uint64_t cancelled_loads;   /**< Loads given up because the order was another. */
+    uint64_t failed_loads;
+    uint64_t host_waits;        /**< Times that a caller waited in acquire. */
+    uint64_t stall_ns;          /**< Time spent so. */
+    uint64_t plans;             /**< Plans put into force. */
+    uint64_t remaps;            /**< Times that pages were mapped for a block outside the order. */
+    uint64_t evictions;         /**< Contents of blocks outside the order dropped for others. */
+    uint64_t last_step_ns;      /**< From the last step's begin to its end. */
+    uint64_t resident_bytes;    /**< Of the plan in force, see sh_plan_info. */
+    uint64_t ring_bytes;
+} sh_runtime_stats;
+
+#define SH_RUNTIME_STATS_INIT {sizeof(sh_runtime_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+SH_API void sh_runtime_stats_init(sh_runtime_stats *stats);
+
+/** Reads the counters. Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT. \since 0.1 */
+SH_API sh_status sh_stats(sh_runtime *runtime, sh_runtime_stats *out_stats);
+
+/**
+ * Starts to record a trace of the whole process into `path` (created or truncated), in the JSON format that Perfetto and
+ * chrome://tracing open: acquires, waits, loads, write-backs, plans and steps of every runtime. The variable STAGEHAND_TRACE=path does it from
+ * the first device on until the process exits.
+ * @return SH_OK, SH_ERROR_INVALID_ARGUMENT, SH_ERROR_INVALID_STATE (a trace is being recorded), SH_ERROR_IO. \since 0.1
+ */
+SH_API sh_status sh_trace_start(const char *path);
+
+/** Ends the trace and completes its file. Returns SH_OK, SH_ERROR_INVALID_STATE (none is recorded), SH_ERROR_IO. Blocks. \since 0.1 */
+SH_API sh_status sh_trace_stop(void);
+
+/**
+ * Writes one JSON object a step of this runtime to `path` (created or truncated), at the end of each step; NULL stops it.
+ * docs/telemetry.md lists the fields.
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_IO. \since 0.1
+ */
+SH_API sh_status sh_telemetry_open(sh_runtime *runtime, const char *path);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

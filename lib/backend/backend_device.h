@@ -1,0 +1,97 @@
+// BackendDevice: an open device of a backend, with the table's functions as methods that return Status.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <stagehand/backend.h>
+
+#include "base/status.h"
+
+namespace stagehand {
+
+// Owns the open device: closes it when destroyed. Not movable, so that what works with it may keep a pointer to it.
+class BackendDevice {
+public:
+    BackendDevice(const sh_backend& table, sh_backend_device* device, const sh_backend_device_info& info)
+        : table_(table), device_(device), info_(info) {}
+    ~BackendDevice() { table_.device_close(device_); }
+    BackendDevice(const BackendDevice&) = delete;
+    BackendDevice& operator=(const BackendDevice&) = delete;
+
+    const sh_backend& table() const { return table_; }
+    const sh_backend_device_info& info() const { return info_; }
+    bool has(uint32_t flag) const { return (info_.flags & flag) != 0; }
+    const char* name() const { return table_.name; }
+
+    uint64_t now_ns() const;
+
+    Status memory_info(uint64_t* free, uint64_t* total) { return check(table_.memory_info(device_, free, total), "memory_info"); }
+
+    Status pages_create(uint64_t page_bytes, uint64_t count, sh_backend_page* pages) {
+        return check(table_.pages_create(device_, page_bytes, count, pages), "pages_create");
+    }
+    Status pages_destroy(uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
+        return check(table_.pages_destroy(device_, page_bytes, count, pages), "pages_destroy");
+    }
+    Status range_reserve(uint64_t bytes, uint64_t alignment, uint64_t* address) {
+        return check(table_.range_reserve(device_, bytes, alignment, address), "range_reserve");
+    }
+    Status range_free(uint64_t address, uint64_t bytes) { return check(table_.range_free(device_, address, bytes), "range_free"); }
+    Status pages_map(uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
+        return check(table_.pages_map(device_, address, page_bytes, count, pages), "pages_map");
+    }
+    Status pages_unmap(uint64_t address, uint64_t page_bytes, uint64_t count) {
+        return check(table_.pages_unmap(device_, address, page_bytes, count), "pages_unmap");
+    }
+
+    Status host_register(void* memory, uint64_t bytes) { return check(table_.host_register(device_, memory, bytes), "host_register"); }
+    Status host_unregister(void* memory) { return check(table_.host_unregister(device_, memory), "host_unregister"); }
+    Status host_is_pinned(const void* memory, uint64_t bytes, uint32_t* pinned) {
+        return check(table_.host_is_pinned(device_, memory, bytes, pinned), "host_is_pinned");
+    }
+
+    Status stream_create(sh_stream* stream) { return check(table_.stream_create(device_, stream), "stream_create"); }
+    Status stream_destroy(sh_stream stream) { return check(table_.stream_destroy(device_, stream), "stream_destroy"); }
+    Status stream_synchronize(sh_stream stream) { return check(table_.stream_synchronize(device_, stream), "stream_synchronize"); }
+    Status stream_wait_event(sh_stream stream, sh_backend_event event) {
+        return check(table_.stream_wait_event(device_, stream, event), "stream_wait_event");
+    }
+    Status stream_launch(sh_stream stream, void (*fn)(void*), void* user_data, int64_t busy_ns) {
+        return check(table_.stream_launch(device_, stream, fn, user_data, busy_ns), "stream_launch");
+    }
+
+    Status event_create(bool timing, sh_backend_event* event) { return check(table_.event_create(device_, timing, event), "event_create"); }
+    Status event_destroy(sh_backend_event event) { return check(table_.event_destroy(device_, event), "event_destroy"); }
+    Status event_record(sh_backend_event event, sh_stream stream) { return check(table_.event_record(device_, event, stream), "event_record"); }
+    Status event_query(sh_backend_event event, uint32_t* done) { return check(table_.event_query(device_, event, done), "event_query"); }
+    Status event_synchronize(sh_backend_event event) { return check(table_.event_synchronize(device_, event), "event_synchronize"); }
+    Status event_elapsed(sh_backend_event begin, sh_backend_event end, int64_t* ns) {
+        return check(table_.event_elapsed(device_, begin, end, ns), "event_elapsed");
+    }
+
+    Status copy_to_device(sh_stream stream, uint64_t to, const void* from, uint64_t bytes) {
+        return check(table_.copy_to_device(device_, stream, to, from, bytes), "copy_to_device");
+    }
+    Status copy_to_host(sh_stream stream, void* to, uint64_t from, uint64_t bytes) {
+        return check(table_.copy_to_host(device_, stream, to, from, bytes), "copy_to_host");
+    }
+    Status fill(sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes) {
+        return check(table_.fill(device_, stream, to, value, bytes), "fill");
+    }
+    Status thread_begin() {
+        return table_.thread_begin ? check(table_.thread_begin(device_), "thread_begin") : Status();
+    }
+
+private:
+    Status check(sh_status code, const char* call) const {
+        return code >= 0 ? Status() : failure(code, call);
+    }
+    Status failure(sh_status code, const char* call) const;
+
+    const sh_backend& table_;
+    sh_backend_device* device_;
+    sh_backend_device_info info_;
+};
+
+}  // namespace stagehand

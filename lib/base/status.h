@@ -1,0 +1,41 @@
+// Status: the result of an internal operation, a code of the public interface with the text that explains it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <stagehand/base.h>
+
+namespace stagehand {
+
+// One pointer and a code wide; success carries no text and allocates nothing. Copyable, since a failure may have to be told
+// to several waiters.
+class [[nodiscard]] Status {
+public:
+    Status() = default;
+    explicit Status(sh_status code) : code_(code) {}
+    Status(sh_status code, std::string text)
+        : code_(code), text_(std::make_shared<const std::string>(std::move(text))) {}
+
+    bool ok() const { return code_ >= 0; }
+    sh_status code() const { return code_; }
+    const char* text() const { return text_ ? text_->c_str() : sh_status_string(code_); }
+
+    // The same failure with what was being done put before its text.
+    Status within(const std::string& what) const {
+        return ok() ? *this : Status(code_, what + ": " + text());
+    }
+
+private:
+    sh_status code_ = SH_OK;
+    std::shared_ptr<const std::string> text_;
+};
+
+}  // namespace stagehand
+
+// Leaves the enclosing function, which returns Status, when an expression of type Status is a failure.
+#define SH_TRY(expression)                                                    \
+    do {                                                                      \
+        if (::stagehand::Status sh_try_status = (expression); !sh_try_status.ok()) return sh_try_status; \
+    } while (0)

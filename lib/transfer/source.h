@@ -1,0 +1,30 @@
+// Source: where bytes come from that must pass through the staging ring, and how they are read.
+#pragma once
+
+#include <cstdint>
+
+#include <stagehand/runtime.h>
+
+#include "base/status.h"
+
+namespace stagehand::transfer {
+
+// One segment's origin. `kind` is SH_SOURCE_*. The registry owns what it refers to (a duplicated descriptor, ...) and keeps it
+// alive while a load may read it.
+struct Source {
+    uint32_t kind = 0;
+    void* pointer = nullptr;      // POINTER, MAPPED
+    int file = -1;                // FILE: the library's own duplicate
+    int direct_file = -1;         // FILE: the same file opened past the page cache, or -1
+    uint64_t file_offset = 0;     // FILE
+    sh_fill_fn fill = nullptr;    // FILL
+    void* user_data = nullptr;    // FILL
+    uint64_t bytes = 0;           // length of the segment
+};
+
+// Opens what the source needs to be read (FILE: duplicates `descriptor`, and opens it for direct reads where the file system
+// allows). On success the caller closes it by close_source().
+Status open_source(const sh_segment& segment, Source* out_source);
+void close_source(Source* source);
+
+}  // namespace stagehand::transfer
