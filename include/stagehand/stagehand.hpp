@@ -1,0 +1,472 @@
+// C++ owners over the C interface, header only: C++17, with std::span from C++20 on. It adds no policy: every call is one call
+// of the C interface, whose headers say what it does, when it blocks and from which threads it may be made.
+//
+// Failures are thrown as stagehand::Error with the status and its text. Owners are move-only; they release in their destructors,
+// where a failure cannot be told: Step, View, Views and SourceUpdate have an explicit end for those who want to hear of it.
+// get() gives the C handle for anything else; an owner that was moved from holds nothing.
+//
+// The engine must destroy in this order: views and steps, then runtimes, then streams and pinned memory, then the device.
+#ifndef STAGEHAND_STAGEHAND_HPP
+#define STAGEHAND_STAGEHAND_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#if __cplusplus >= 202002L
+#include <span>
+#endif
+
+#include "stagehand.h"
+
+namespace stagehand {
+
+// The names of these owners carry the binary interface's number, so that they never meet those inside the library.
+inline namespace abi0 {
+
+#if __cplusplus >= 202002L
+template <class T>
+using Span = std::span<T>;
+#else
+// What std::span is used for here: a pointer and a count, made from a vector, an array or the two themselves.
+template <class T>
+class Span {
+public:
+    constexpr Span() = default;
+    constexpr Span(T* data, std::size_t size) : data_(data), size_(size) {}
+    template <std::size_t N>
+    constexpr Span(T (&array)[N]) : data_(array), size_(N) {}
+    template <class Container, class = decltype(static_cast<T*>(std::declval<Container&>().data()))>
+    constexpr Span(Container&& container) : data_(container.data()), size_(container.size()) {}
+
+    constexpr T* data() const { return data_; }
+    constexpr std::size_t size() const { return size_; }
+    constexpr bool empty() const { return size_ == 0; }
+    constexpr T* begin() const { return data_; }
+    constexpr T* end() const { return data_ + size_; }
+    constexpr T& operator[](std::size_t index) const { return data_[index]; }
+
+private:
+    T* data_ = nullptr;
+    std::size_t size_ = 0;
+};
+#endif
+
+// The text of this thread's last error; empty if there was none.
+inline std::string last_error() {
+    std::string text(sh_last_error(nullptr, 0), '\0');
+    if (!text.empty()) sh_last_error(&text[0], text.size() + 1);
+    return text;
+}
+
+class Error : public std::runtime_error {
+public:
+    Error(sh_status status, const std::string& text)
+        : std::runtime_error(std::string(sh_status_string(status)) + ": " + text), status_(status) {}
+
+    sh_status status() const noexcept { return status_; }
+
+private:
+    sh_status status_;
+};
+
+// Throws on a failure; hands on SH_OK and the positive statuses.
+inline sh_status check(sh_status status) {
+    if (status < 0) throw Error(status, last_error());
+    return status;
+}
+
+inline std::uint32_t version() noexcept { return sh_version(); }
+inline const char* status_string(sh_status status) noexcept { return sh_status_string(status); }
+inline void set_log(std::int32_t level, sh_log_fn log, void* user_data = nullptr) { check(sh_set_log(level, log, user_data)); }
+inline void trace_start(const std::string& path) { check(sh_trace_start(path.c_str())); }
+inline void trace_stop() { check(sh_trace_stop()); }
+
+// All backends, working or not.
+inline std::vector<sh_backend_info> backends() {
+    std::size_t count = 0;
+    check(sh_backend_list(nullptr, 0, &count));
+    std::vector<sh_backend_info> infos(count, sh_backend_info(SH_BACKEND_INFO_INIT));
+    check(sh_backend_list(infos.data(), infos.size(), &count));
+    if (count < infos.size()) infos.resize(count);
+    return infos;
+}
+
+// One reference to a device.
+class Device {
+public:
+    explicit Device(const std::string& name) { check(sh_device_open(name.c_str(), nullptr, &device_)); }
+    Device(const std::string& name, const sh_device_options& options) {
+        check(sh_device_open(name.c_str(), &options, &device_));
+    }
+    // Takes over a reference.
+    explicit Device(sh_device* device) noexcept : device_(device) {}
+    Device(Device&& other) noexcept : device_(other.release()) {}
+    Device& operator=(Device&& other) noexcept {
+        if (this != &other) {
+            sh_device_close(device_);
+            device_ = other.release();
+        }
+        return *this;
+    }
+    ~Device() { sh_device_close(device_); }
+
+    sh_device* get() const noexcept { return device_; }
+    // Hands the reference to the caller, who closes it.
+    sh_device* release() noexcept { return std::exchange(device_, nullptr); }
+
+    sh_memory_info memory() const {
+        sh_memory_info info = SH_MEMORY_INFO_INIT;
+        check(sh_device_memory(device_, &info));
+        return info;
+    }
+    void set_budget(std::uint64_t bytes) { check(sh_device_set_budget(device_, bytes)); }
+    sh_device_caps capabilities() const {
+        sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+        check(sh_device_capabilities(device_, &caps));
+        return caps;
+    }
+    std::uint64_t clock_ns() const {
+        std::uint64_t now = 0;
+        check(sh_device_clock(device_, &now));
+        return now;
+    }
+
+private:
+    sh_device* device_ = nullptr;
+};
+
+// A stream of sh_stream_create(). Engines on a GPU pass their own streams to Runtime and do not need it.
+class Stream {
+public:
+    explicit Stream(const Device& device) : device_(device.get()) { check(sh_stream_create(device_, &stream_)); }
+    Stream(Stream&& other) noexcept : device_(other.device_), stream_(other.release()) {}
+    Stream& operator=(Stream&& other) noexcept {
+        if (this != &other) {
+            destroy();
+            device_ = other.device_;
+            stream_ = other.release();
+        }
+        return *this;
+    }
+    ~Stream() { destroy(); }
+
+    sh_stream get() const noexcept { return stream_; }
+    sh_stream release() noexcept { return std::exchange(stream_, SH_STREAM_HOST); }
+
+    void synchronize() { check(sh_stream_synchronize(device_, stream_)); }
+    void launch(sh_stream_fn function, void* user_data, std::int64_t busy_ns = 0) {
+        check(sh_stream_launch(device_, stream_, function, user_data, busy_ns));
+    }
+
+private:
+    void destroy() noexcept {
+        if (stream_ != SH_STREAM_HOST) sh_stream_destroy(device_, stream_);
+    }
+
+    sh_device* device_;
+    sh_stream stream_ = SH_STREAM_HOST;
+};
+
+// Memory of sh_host_alloc().
+class PinnedMemory {
+public:
+    PinnedMemory(const Device& device, std::uint64_t bytes) : device_(device.get()), bytes_(bytes) {
+        check(sh_host_alloc(device_, bytes, &memory_, &pinned_));
+    }
+    PinnedMemory(PinnedMemory&& other) noexcept
+        : device_(other.device_), bytes_(other.bytes_), pinned_(other.pinned_), memory_(other.release()) {}
+    PinnedMemory& operator=(PinnedMemory&& other) noexcept {
+        if (this != &other) {
+            sh_host_free(device_, memory_);
+            device_ = other.device_;
+            bytes_ = other.bytes_;
+            pinned_ = other.pinned_;
+            memory_ = other.release();
+        }
+        return *this;
+    }
+    ~PinnedMemory() { sh_host_free(device_, memory_); }
+
+    void* data() const noexcept { return memory_; }
+    std::uint64_t size() const noexcept { return bytes_; }
+    // False when the system refused to pin it: it is usable, and goes through the staging ring.
+    bool pinned() const noexcept { return pinned_ != 0; }
+    void* release() noexcept { return std::exchange(memory_, nullptr); }
+
+private:
+    sh_device* device_;
+    std::uint64_t bytes_;
+    std::uint32_t pinned_ = 0;
+    void* memory_ = nullptr;
+};
+
+// A block that is held: released by the destructor.
+class View {
+public:
+    // Takes over one acquire.
+    View(sh_runtime* runtime, sh_stream stream, const sh_view& view) noexcept
+        : runtime_(runtime), stream_(stream), view_(view) {}
+    View(View&& other) noexcept
+        : runtime_(std::exchange(other.runtime_, nullptr)), stream_(other.stream_), view_(other.view_) {}
+    View& operator=(View&& other) noexcept {
+        if (this != &other) {
+            drop();
+            runtime_ = std::exchange(other.runtime_, nullptr);
+            stream_ = other.stream_;
+            view_ = other.view_;
+        }
+        return *this;
+    }
+    ~View() { drop(); }
+
+    void* address() const noexcept { return view_.address; }
+    std::uint64_t size() const noexcept { return view_.bytes; }
+    std::uint64_t serial() const noexcept { return view_.serial; }
+    std::uint32_t flags() const noexcept { return view_.flags; }
+    sh_block block() const noexcept { return view_.block; }
+    const sh_view& get() const noexcept { return view_; }
+
+    // Copies bytes of the block to host memory, after the work queued on the view's stream.
+    void read(std::uint64_t offset, void* buffer, std::uint64_t bytes) const {
+        check(sh_read_block(runtime_, view_.block, stream_, offset, buffer, bytes));
+    }
+    void mark_dirty() { check(sh_mark_dirty(runtime_, view_.block)); }
+    // Releases now. It is released even if this throws.
+    void release() {
+        if (sh_runtime* runtime = std::exchange(runtime_, nullptr)) check(sh_release(runtime, view_.block, stream_));
+    }
+
+private:
+    void drop() noexcept {
+        if (runtime_) sh_release(runtime_, view_.block, stream_);
+    }
+
+    sh_runtime* runtime_;
+    sh_stream stream_;
+    sh_view view_;
+};
+
+// A set of blocks that were acquired together: released by the destructor.
+class Views {
+public:
+    Views(sh_runtime* runtime, sh_stream stream, std::vector<sh_view> views) noexcept
+        : runtime_(runtime), stream_(stream), views_(std::move(views)) {}
+    Views(Views&& other) noexcept
+        : runtime_(std::exchange(other.runtime_, nullptr)), stream_(other.stream_), views_(std::move(other.views_)) {}
+    Views& operator=(Views&& other) noexcept {
+        if (this != &other) {
+            drop();
+            runtime_ = std::exchange(other.runtime_, nullptr);
+            stream_ = other.stream_;
+            views_ = std::move(other.views_);
+        }
+        return *this;
+    }
+    ~Views() { drop(); }
+
+    std::size_t size() const noexcept { return views_.size(); }
+    const sh_view& operator[](std::size_t index) const noexcept { return views_[index]; }
+    const sh_view* begin() const noexcept { return views_.data(); }
+    const sh_view* end() const noexcept { return views_.data() + views_.size(); }
+
+    // Releases now: all, even if this throws.
+    void release() {
+        if (runtime_) check(drop());
+    }
+
+private:
+    // One call a view, so that releasing needs no memory. The first failure is told.
+    sh_status drop() noexcept {
+        sh_runtime* const runtime = std::exchange(runtime_, nullptr);
+        sh_status first = SH_OK;
+        for (std::size_t i = 0; runtime && i < views_.size(); ++i) {
+            const sh_status status = sh_release(runtime, views_[i].block, stream_);
+            if (first >= 0 && status < 0) first = status;
+        }
+        return first;
+    }
+
+    sh_runtime* runtime_;
+    sh_stream stream_;
+    std::vector<sh_view> views_;
+};
+
+// A step under way: ended by the destructor.
+class Step {
+public:
+    explicit Step(sh_runtime* runtime) : runtime_(runtime) { check(sh_step_begin(runtime)); }
+    Step(Step&& other) noexcept : runtime_(std::exchange(other.runtime_, nullptr)) {}
+    Step& operator=(Step&& other) noexcept {
+        if (this != &other) {
+            drop();
+            runtime_ = std::exchange(other.runtime_, nullptr);
+        }
+        return *this;
+    }
+    ~Step() { drop(); }
+
+    // Ends it now. It has ended even if this throws.
+    void end() {
+        if (sh_runtime* runtime = std::exchange(runtime_, nullptr)) check(sh_step_end(runtime));
+    }
+
+private:
+    void drop() noexcept {
+        if (runtime_) sh_step_end(runtime_);
+    }
+
+    sh_runtime* runtime_;
+};
+
+// The time in which sources may be changed: ended by the destructor, which invalidates the blocks.
+class SourceUpdate {
+public:
+    SourceUpdate(sh_runtime* runtime, Span<const sh_block> blocks) : blocks_(blocks.begin(), blocks.end()) {
+        check(sh_source_update_begin(runtime, blocks_.data(), blocks_.size()));
+        runtime_ = runtime;
+    }
+    SourceUpdate(SourceUpdate&& other) noexcept
+        : runtime_(std::exchange(other.runtime_, nullptr)), blocks_(std::move(other.blocks_)) {}
+    SourceUpdate& operator=(SourceUpdate&& other) noexcept {
+        if (this != &other) {
+            drop();
+            runtime_ = std::exchange(other.runtime_, nullptr);
+            blocks_ = std::move(other.blocks_);
+        }
+        return *this;
+    }
+    ~SourceUpdate() { drop(); }
+
+    void end() {
+        if (sh_runtime* runtime = std::exchange(runtime_, nullptr)) {
+            check(sh_source_update_end(runtime, blocks_.data(), blocks_.size()));
+        }
+    }
+
+private:
+    void drop() noexcept {
+        if (runtime_) sh_source_update_end(runtime_, blocks_.data(), blocks_.size());
+    }
+
+    sh_runtime* runtime_ = nullptr;
+    std::vector<sh_block> blocks_;
+};
+
+// One model on a device.
+class Runtime {
+public:
+    explicit Runtime(const Device& device) { check(sh_runtime_create(device.get(), nullptr, &runtime_)); }
+    Runtime(const Device& device, const sh_runtime_options& options) {
+        check(sh_runtime_create(device.get(), &options, &runtime_));
+    }
+    // Takes over a runtime.
+    explicit Runtime(sh_runtime* runtime) noexcept : runtime_(runtime) {}
+    Runtime(Runtime&& other) noexcept : runtime_(other.release()) {}
+    Runtime& operator=(Runtime&& other) noexcept {
+        if (this != &other) {
+            sh_runtime_destroy(runtime_);
+            runtime_ = other.release();
+        }
+        return *this;
+    }
+    ~Runtime() { sh_runtime_destroy(runtime_); }
+
+    sh_runtime* get() const noexcept { return runtime_; }
+    sh_runtime* release() noexcept { return std::exchange(runtime_, nullptr); }
+
+    void synchronize() { check(sh_runtime_synchronize(runtime_)); }
+
+    std::vector<sh_block> register_blocks(Span<const sh_block_desc> descs) {
+        std::vector<sh_block> blocks(descs.size());
+        check(sh_register_blocks(runtime_, descs.data(), descs.size(), blocks.data()));
+        return blocks;
+    }
+    sh_block register_block(const sh_block_desc& desc) {
+        sh_block block = 0;
+        check(sh_register_blocks(runtime_, &desc, 1, &block));
+        return block;
+    }
+    void unregister_blocks(Span<const sh_block> blocks) {
+        check(sh_unregister_blocks(runtime_, blocks.data(), blocks.size()));
+    }
+    sh_block_state block_info(sh_block block) const {
+        sh_block_state state = SH_BLOCK_STATE_INIT;
+        check(sh_block_info(runtime_, block, &state));
+        return state;
+    }
+
+    void set_schedule(Span<const sh_use> uses) { check(sh_set_schedule(runtime_, uses.data(), uses.size())); }
+    sh_plan_info plan() {
+        sh_plan_info info = SH_PLAN_INFO_INIT;
+        check(sh_plan(runtime_, nullptr, &info));
+        return info;
+    }
+    sh_plan_info plan(const sh_plan_options& options) {
+        sh_plan_info info = SH_PLAN_INFO_INIT;
+        check(sh_plan(runtime_, &options, &info));
+        return info;
+    }
+
+    Step step() { return Step(runtime_); }
+
+    View acquire(sh_block block, sh_stream stream) {
+        sh_view view = SH_VIEW_INIT;
+        check(sh_acquire(runtime_, block, stream, 0, &view));
+        return View(runtime_, stream, view);
+    }
+    View acquire(sh_block block, const Stream& stream) { return acquire(block, stream.get()); }
+    // Without waiting on the host: nothing when the bytes are not there yet.
+    std::optional<View> try_acquire(sh_block block, sh_stream stream) {
+        sh_view view = SH_VIEW_INIT;
+        if (check(sh_acquire(runtime_, block, stream, SH_ACQUIRE_NO_WAIT, &view)) == SH_NOT_READY) return std::nullopt;
+        return View(runtime_, stream, view);
+    }
+    Views acquire_many(Span<const sh_block> blocks, sh_stream stream) {
+        std::vector<sh_view> views(blocks.size(), sh_view(SH_VIEW_INIT));
+        check(sh_acquire_many(runtime_, blocks.data(), blocks.size(), stream, 0, views.data()));
+        return Views(runtime_, stream, std::move(views));
+    }
+    std::optional<Views> try_acquire_many(Span<const sh_block> blocks, sh_stream stream) {
+        std::vector<sh_view> views(blocks.size(), sh_view(SH_VIEW_INIT));
+        const sh_status status =
+            check(sh_acquire_many(runtime_, blocks.data(), blocks.size(), stream, SH_ACQUIRE_NO_WAIT, views.data()));
+        if (status == SH_NOT_READY) return std::nullopt;
+        return Views(runtime_, stream, std::move(views));
+    }
+    // For views that were taken apart, or acquired through the C interface.
+    void release_many(Span<const sh_block> blocks, sh_stream stream) {
+        check(sh_release_many(runtime_, blocks.data(), blocks.size(), stream));
+    }
+    void prefetch(Span<const sh_block> blocks) { check(sh_prefetch(runtime_, blocks.data(), blocks.size())); }
+    void forget(sh_stream stream) { check(sh_stream_forget(runtime_, stream)); }
+
+    void invalidate(Span<const sh_block> blocks) { check(sh_invalidate_blocks(runtime_, blocks.data(), blocks.size())); }
+    SourceUpdate update_sources(Span<const sh_block> blocks) { return SourceUpdate(runtime_, blocks); }
+    void mark_dirty(sh_block block) { check(sh_mark_dirty(runtime_, block)); }
+    // An empty set writes nothing back; in the C interface it means all.
+    void write_back(Span<const sh_block> blocks) {
+        if (!blocks.empty()) check(sh_write_back(runtime_, blocks.data(), blocks.size()));
+    }
+    void write_back_all() { check(sh_write_back(runtime_, nullptr, 0)); }
+
+    sh_runtime_stats stats() const {
+        sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+        check(sh_stats(runtime_, &stats));
+        return stats;
+    }
+    void telemetry_open(const std::string& path) { check(sh_telemetry_open(runtime_, path.c_str())); }
+    void telemetry_close() { check(sh_telemetry_open(runtime_, nullptr)); }
+
+private:
+    sh_runtime* runtime_ = nullptr;
+};
+
+}  // namespace abi0
+}  // namespace stagehand
+
+#endif
