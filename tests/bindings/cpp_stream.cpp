@@ -1,0 +1,217 @@
+// The owners of stagehand.hpp: they stream a model, release by scope, hand ownership on, and throw what the library says.
+#include <stagehand/stagehand.hpp>
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace {
+
+namespace sh = stagehand;
+
+int failed_checks = 0;
+
+void check_true(bool holds, const char* what, int line) {
+    if (holds) return;
+    std::fprintf(stderr, "line %d: not so: %s\n", line, what);
+    ++failed_checks;
+}
+#define CHECK(condition) check_true((condition), #condition, __LINE__)
+
+template <class Function>
+sh_status status_of(Function function) {
+    try {
+        function();
+    } catch (const sh::Error& error) {
+        CHECK(std::strstr(error.what(), sh_status_string(error.status())) != nullptr);
+        return error.status();
+    }
+    return SH_OK;
+}
+
+static_assert(!std::is_copy_constructible_v<sh::Device> && std::is_nothrow_move_constructible_v<sh::Device>);
+static_assert(!std::is_copy_constructible_v<sh::Runtime> && std::is_nothrow_move_assignable_v<sh::Runtime>);
+static_assert(!std::is_copy_constructible_v<sh::View> && std::is_nothrow_move_constructible_v<sh::View>);
+static_assert(!std::is_copy_constructible_v<sh::Stream> && !std::is_copy_constructible_v<sh::PinnedMemory>);
+static_assert(!std::is_copy_constructible_v<sh::Step> && !std::is_copy_constructible_v<sh::SourceUpdate>);
+
+constexpr std::size_t kBlocks = 8;
+constexpr std::size_t kBlockBytes = 150000;
+
+unsigned char byte_of(std::size_t block, std::size_t at, unsigned generation = 0) {
+    return static_cast<unsigned char>((at * 2654435761u + block * 97 + generation * 13) >> 16);
+}
+
+void write_block(unsigned char* to, std::size_t block, unsigned generation = 0) {
+    for (std::size_t i = 0; i < kBlockBytes; ++i) to[i] = byte_of(block, i, generation);
+}
+
+bool is_block(const void* memory, std::size_t block, unsigned generation = 0) {
+    const auto* at = static_cast<const unsigned char*>(memory);
+    for (std::size_t i = 0; i < kBlockBytes; ++i) {
+        if (at[i] != byte_of(block, i, generation)) return false;
+    }
+    return true;
+}
+
+sh::Device open_device() {
+    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    options.page_bytes = 4096;
+    options.budget_bytes = 640 * 1024;
+    return sh::Device("host", options);
+}
+
+std::vector<sh_block> register_model(sh::Runtime& runtime, unsigned char* memory, std::uint32_t flags = 0) {
+    std::vector<sh_segment> segments(kBlocks, sh_segment(SH_SEGMENT_INIT));
+    std::vector<sh_block_desc> descs(kBlocks, sh_block_desc(SH_BLOCK_DESC_INIT));
+    for (std::size_t i = 0; i < kBlocks; ++i) {
+        write_block(memory + i * kBlockBytes, i);
+        segments[i].kind = SH_SOURCE_POINTER;
+        segments[i].pointer = memory + i * kBlockBytes;
+        segments[i].bytes = kBlockBytes;
+        descs[i].flags = flags;
+        descs[i].bytes = kBlockBytes;
+        descs[i].segments = &segments[i];
+        descs[i].segment_count = 1;
+    }
+    return runtime.register_blocks(descs);
+}
+
+void streams_a_model(const sh::Device& device) {
+    sh::PinnedMemory memory(device, kBlocks * kBlockBytes);
+    sh::Stream stream(device);
+    sh::Runtime runtime(device);
+    const std::vector<sh_block> blocks = register_model(runtime, static_cast<unsigned char*>(memory.data()));
+
+    std::vector<sh_use> uses(blocks.size(), sh_use(SH_USE_INIT));
+    for (std::size_t i = 0; i < blocks.size(); ++i) uses[i].block = blocks[i];
+    runtime.set_schedule(uses);
+    const sh_plan_info plan = runtime.plan();
+    CHECK(plan.model_bytes == kBlocks * kBlockBytes && plan.scheduled_blocks == kBlocks);
+
+    for (int n = 0; n < 3; ++n) {
+        sh::Step step = runtime.step();
+        for (std::size_t i = 0; i < blocks.size(); ++i) {
+            sh::View view = runtime.acquire(blocks[i], stream);
+            CHECK(view.size() == kBlockBytes && view.block() == blocks[i] && runtime.block_info(blocks[i]).held == 1);
+            std::vector<unsigned char> copy(kBlockBytes);
+            view.read(0, copy.data(), copy.size());
+            CHECK(is_block(copy.data(), i));
+        }
+        if (n == 1) step.end();
+    }
+    const sh_runtime_stats stats = runtime.stats();
+    CHECK(stats.steps == 3 && stats.acquires == 3 * kBlocks);
+    CHECK(runtime.block_info(blocks[0]).held == 0);
+    CHECK(device.memory().peak_bytes <= device.memory().budget_bytes);
+    stream.synchronize();
+    runtime.forget(stream.get());
+}
+
+void guards_release_by_scope(const sh::Device& device) {
+    std::vector<unsigned char> memory(kBlocks * kBlockBytes);
+    sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+    options.max_held = 3;
+    sh::Runtime runtime(device, options);
+    const std::vector<sh_block> blocks = register_model(runtime, memory.data());
+
+    try {
+        const sh::Step step = runtime.step();
+        const sh::View view = runtime.acquire(blocks[2], SH_STREAM_HOST);
+        CHECK(is_block(view.address(), 2));
+        throw 1;
+    } catch (int) {
+    }
+    CHECK(runtime.block_info(blocks[2]).held == 0);
+    { const sh::Step again = runtime.step(); }
+
+    sh::View first = runtime.acquire(blocks[0], SH_STREAM_HOST);
+    sh::View second = std::move(first);
+    CHECK(runtime.block_info(blocks[0]).held == 1);
+    second = runtime.acquire(blocks[1], SH_STREAM_HOST);
+    CHECK(runtime.block_info(blocks[0]).held == 0 && runtime.block_info(blocks[1]).held == 1);
+    second.release();
+    second.release();
+    CHECK(runtime.block_info(blocks[1]).held == 0);
+
+    const std::vector<sh_block> pair = {blocks[3], blocks[4]};
+    {
+        const sh::Views views = runtime.acquire_many(pair, SH_STREAM_HOST);
+        CHECK(views.size() == 2 && is_block(views[0].address, 3) && is_block(views[1].address, 4));
+    }
+    CHECK(runtime.block_info(blocks[3]).held == 0 && runtime.block_info(blocks[4]).held == 0);
+    runtime.synchronize();
+    runtime.unregister_blocks(pair);
+    CHECK(status_of([&] { runtime.block_info(pair[0]); }) == SH_ERROR_INVALID_HANDLE);
+}
+
+void changes_contents(const sh::Device& device) {
+    std::vector<unsigned char> memory(kBlocks * kBlockBytes);
+    sh::Runtime runtime(device);
+    const std::vector<sh_block> blocks = register_model(runtime, memory.data(), SH_BLOCK_MUTABLE);
+    std::uint64_t serial = 0;
+    {
+        const sh::View view = runtime.acquire(blocks[5], SH_STREAM_HOST);
+        serial = view.serial();
+    }
+    {
+        const std::vector<sh_block> changed = {blocks[5]};
+        const sh::SourceUpdate update = runtime.update_sources(changed);
+        CHECK(status_of([&] { runtime.acquire(blocks[5], SH_STREAM_HOST); }) == SH_ERROR_BUSY);
+        write_block(memory.data() + 5 * kBlockBytes, 5, 1);
+    }
+    {
+        sh::View view = runtime.acquire(blocks[5], SH_STREAM_HOST);
+        CHECK(is_block(view.address(), 5, 1) && view.serial() > serial);
+        write_block(static_cast<unsigned char*>(view.address()), 5, 2);
+        view.mark_dirty();
+    }
+    const std::vector<sh_block> none;
+    runtime.write_back(none);
+    runtime.write_back_all();
+    CHECK(is_block(memory.data() + 5 * kBlockBytes, 5, 2));
+    CHECK(runtime.stats().write_backs == 1);
+}
+
+void owners_hand_on(sh::Device device) {
+    sh::Device second("host");
+    CHECK(second.get() == device.get());
+    sh::Runtime runtime(second);
+    sh_runtime* const raw = runtime.release();
+    runtime = sh::Runtime(raw);
+    CHECK(runtime.get() == raw && device.memory().runtime_count == 1);
+    runtime = sh::Runtime(device);
+    CHECK(status_of([&] { sh::check(sh_runtime_synchronize(raw)); }) == SH_ERROR_INVALID_HANDLE);
+    sh::PinnedMemory memory(device, 4096);
+    memory = sh::PinnedMemory(device, 8192);
+    CHECK(memory.size() == 8192 && memory.data() != nullptr);
+    sh::Stream stream(device);
+    stream = sh::Stream(device);
+    bool ran = false;
+    stream.launch([](void* seen) { *static_cast<bool*>(seen) = true; }, &ran, -1);
+    stream.synchronize();
+    CHECK(ran);
+}
+
+}  // namespace
+
+int main() {
+    CHECK(status_of([] { sh::Device nowhere("no-such-backend"); }) == SH_ERROR_NOT_FOUND);
+    try {
+        sh::Device device = open_device();
+        CHECK(device.capabilities().page_bytes == 4096 && device.clock_ns() > 0);
+        bool host_found = false;
+        for (const sh_backend_info& info : sh::backends()) host_found |= std::string(info.name) == "host";
+        CHECK(host_found);
+        streams_a_model(device);
+        guards_release_by_scope(device);
+        changes_contents(device);
+        owners_hand_on(std::move(device));
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "unexpected: %s\n", error.what());
+        return 1;
+    }
+    return failed_checks != 0;
+}
