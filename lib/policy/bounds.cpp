@@ -1,0 +1,222 @@
+// The proofs. M is the memory in bytes, s a unit's bytes, h the bytes of a unit that stay on the device from one use of it
+// to its next ("kept"), y what the link copies during one compute.
+//
+// Instants. At an instant between two uses, what is kept across it fits in M. If k instants of a step pierce every span from
+// a use to the next use of the same unit, all kept bytes add up to at most k M, so a step copies at least (sum of s over
+// uses) - k M: W - M in a cycle (k = 1), 2 (W - M) forward then backward (k = 2: the turn and the seam), where keeping
+// what was used last reaches it.
+//
+// Instants, in time. Let an instant lie just before use p, and look from the start of use p - 1 to the end of the last use that
+// is held together with p. At that end memory holds all units held then, what is kept of others across the instant, and
+// every byte copied meanwhile for later uses (it is not overwritten before). So the bytes z copied meanwhile and the
+// bytes kept across the instant are at most M together: a byte copied there costs a byte kept, a byte not copied leaves the
+// link idle. Either way the step is at least as long as if the link had stood still during those computes.
+//
+// Cycle. When each unit is used once, everything kept spans every other unit's use: s_j + (kept of the others) <= M. With
+// d = M - (all that is kept) this is s_j - h_j <= d, so (all kept) >= sum of (s - d)+, and W - M + d bytes are copied. For equal
+// units this is the miss rate of the optimal MIN on a loop (L. A. Belady, A study of replacement algorithms for a
+// virtual-storage computer, IBM Systems Journal 5, 1966); the inequality over what is kept across a use is that of the linear
+// program for units of unequal sizes (S. Albers, S. Arora, S. Khanna, Page replacement for general caching problems, SODA 1999).
+//
+// Cycle, in time. During use j at most d - (s_j - h_j) bytes are copied, by the same inequality at its end. With
+// x = s - h the link idles (y_j + x_j - d)+ there, and the x add up to W - M + d. The least over d and x follows in closed
+// form for each d, and is convex in d.
+#include "bounds.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "layout.h"
+#include "shape.h"
+
+namespace stagehand::policy {
+
+namespace {
+
+struct Instants {
+    uint64_t count = 0;
+    double idle_compute_ns = 0;  // of the computes during which copying gains nothing, pairwise disjoint
+};
+
+class InstantFinder {
+public:
+    explicit InstantFinder(const Shape& shape) : shape_(shape), uses_(shape.uses()), next_(find_next_uses()) {}
+
+    // The fewest instants that greedy piercing finds from any start inside the shortest span, and of those the set whose
+    // computes are longest.
+    Instants find() {
+        if (shape_.order.empty()) return {};
+        sum_computes();
+        uint64_t shortest = 0;
+        uint64_t length = std::numeric_limits<uint64_t>::max();
+        for (uint64_t a = 0; a < uses_; a++) {
+            if (next_[a] == none || next_[a] - a >= length) continue;
+            length = next_[a] - a;
+            shortest = a;
+        }
+        earliest_ = next_;
+        for (uint64_t a = 2 * uint64_t{uses_} - 1; a-- > 0;) earliest_[a] = std::min(earliest_[a], earliest_[a + 1]);
+        Instants best{std::numeric_limits<uint64_t>::max(), 0};
+        for (uint64_t start = shortest + 1; start <= shortest + length; start++) {
+            Instants found = from(start % uses_);
+            if (found.count < best.count ||
+                (found.count == best.count && found.idle_compute_ns > best.idle_compute_ns))
+                best = found;
+        }
+        return best;
+    }
+
+private:
+    static constexpr uint64_t none = std::numeric_limits<uint64_t>::max();
+
+    // For each use of two steps in a row, where its unit is used next.
+    std::vector<uint64_t> find_next_uses() const {
+        std::vector<uint64_t> next(2 * size_t{uses_}, none);
+        std::vector<uint64_t> later(shape_.pages.size(), none);
+        for (uint64_t a = 3 * uint64_t{uses_}; a-- > 0;) {
+            uint32_t unit = shape_.problem->trace[a % uses_].unit;
+            if (shape_.pages[unit] == 0) continue;
+            if (a < next.size()) next[a] = later[unit];
+            later[unit] = a;
+        }
+        return next;
+    }
+
+    void sum_computes() {
+        computes_.assign(1, 0);
+        for (int step = 0; step < 3; step++)
+            for (const Use& use : shape_.problem->trace)
+                computes_.push_back(computes_.back() + static_cast<double>(use.compute_ns));
+    }
+
+    // An instant at p idles uses p - 1 up to p + held - 1; windows may not overlap, across the end of the step either.
+    Instants from(uint64_t start) const {
+        Instants found;
+        const uint64_t width = uint64_t{shape_.held} + 1;
+        uint64_t free_from = start;  // the first instant whose window does not meet the one before
+        for (uint64_t p = start; p < start + uses_;) {
+            found.count++;
+            if (p >= free_from && p + width <= start + uses_) {
+                uint64_t first = p + uses_ - 1;
+                found.idle_compute_ns += computes_[first % uses_ + width] - computes_[first % uses_];
+                free_from = p + width;
+            }
+            uint64_t next = p < uses_ ? earliest_[p] : earliest_[p - uses_];
+            if (next == none) break;
+            p = p < uses_ ? next : next + uses_;
+        }
+        return found;
+    }
+
+    const Shape& shape_;
+    uint32_t uses_;
+    std::vector<uint64_t> next_;
+    std::vector<uint64_t> earliest_;  // the earliest end of a span that starts at this use or later
+    std::vector<double> computes_;    // running sum over three steps
+};
+
+double memory_bytes(const Shape& shape) {
+    return static_cast<double>(shape.problem->budget_pages) * static_cast<double>(shape.problem->page_bytes);
+}
+
+double used_bytes(const Shape& shape) {
+    double sum = 0;
+    for (const Use& use : shape.problem->trace) sum += static_cast<double>(shape.problem->units[use.unit].bytes);
+    return sum;
+}
+
+bool fits(const Shape& shape) { return static_cast<double>(shape.total_bytes) <= memory_bytes(shape); }
+
+std::vector<uint64_t> sizes_in_order(const Shape& shape) {
+    std::vector<uint64_t> sizes;
+    for (uint32_t u : shape.order) sizes.push_back(shape.problem->units[u].bytes);
+    return sizes;
+}
+
+// The least of W - M + d + idle(d) over d, in bytes of link time, for a trace that uses each unit once.
+double cycle_link_bytes(const Shape& shape) {
+    const double link = shape.problem->link_bytes_per_ns;
+    const double beyond = static_cast<double>(shape.total_bytes) - memory_bytes(shape);
+    auto least = [&](double d) {
+        double inherent = 0;  // computes longer than all the memory that turns over
+        double crowded = beyond + d;
+        for (uint32_t u : shape.order) {
+            double y = shape.unit_compute_ns[u] * link;
+            double s = static_cast<double>(shape.problem->units[u].bytes);
+            inherent += std::max(0.0, y - d);
+            crowded += std::max(y - d, -s);
+        }
+        return beyond + d + std::max({0.0, inherent, crowded});
+    };
+    const std::vector<uint64_t> sizes = sizes_in_order(shape);
+    double low = static_cast<double>(cycle_surplus(sizes, static_cast<uint64_t>(memory_bytes(shape))));
+    double high = std::max(low, memory_bytes(shape));
+    for (int round = 0; round < 80 && high - low > 1e-7 * high; round++) {
+        double third = (high - low) / 3;
+        if (least(low + third) <= least(high - third))
+            high -= third;
+        else
+            low += third;
+    }
+    // Convex, and every value is above the least: step below by what the last bracket leaves open.
+    return least(low + (high - low) / 2) - 2 * (high - low) * static_cast<double>(shape.order.size() + 1);
+}
+
+}  // namespace
+
+uint64_t cycle_surplus(std::span<const uint64_t> sizes, uint64_t memory) {
+    std::vector<uint64_t> sorted(sizes.begin(), sizes.end());
+    std::sort(sorted.begin(), sorted.end());
+    uint64_t sum = 0;
+    for (uint64_t s : sorted) sum += s;
+    // While d is at most the smallest of the k largest sizes, exactly those count: d + sum - k d <= memory.
+    for (size_t k = sorted.size(); k > 1; k--) {
+        uint64_t smallest = sorted[sorted.size() - k];
+        uint64_t d = sum > memory ? (sum - memory + k - 2) / (k - 1) : 0;
+        if (d <= smallest) return d;
+        sum -= smallest;
+    }
+    return 0;
+}
+
+uint64_t least_bytes(const Problem& problem) {
+    if (!well_formed(problem)) return 0;
+    Shape shape(problem);
+    if (fits(shape)) return 0;
+    double least = used_bytes(shape) - static_cast<double>(InstantFinder(shape).find().count) * memory_bytes(shape);
+    if (shape.each_once) {
+        uint64_t surplus = cycle_surplus(sizes_in_order(shape), static_cast<uint64_t>(memory_bytes(shape)));
+        least = std::max(least, static_cast<double>(shape.total_bytes + surplus) - memory_bytes(shape));
+    }
+    return static_cast<uint64_t>(std::max(0.0, least));
+}
+
+double simple_step_ns(const Problem& problem) {
+    if (!well_formed(problem)) return 0;
+    Shape shape(problem);
+    if (fits(shape)) return shape.compute_ns;
+    double bytes = used_bytes(shape) - static_cast<double>(InstantFinder(shape).find().count) * memory_bytes(shape);
+    return std::max(shape.compute_ns, bytes / problem.link_bytes_per_ns);
+}
+
+double least_step_ns(const Problem& problem) {
+    if (!well_formed(problem)) return 0;
+    Shape shape(problem);
+    if (fits(shape)) return shape.compute_ns;
+    const double link = problem.link_bytes_per_ns;
+    Instants instants = InstantFinder(shape).find();
+    double copy_ns = (used_bytes(shape) - static_cast<double>(instants.count) * memory_bytes(shape)) / link;
+    double least = std::max(shape.compute_ns, copy_ns + instants.idle_compute_ns);
+    if (shape.each_once) least = std::max(least, cycle_link_bytes(shape) / link);
+    return least;
+}
+
+Infeasible smallest_budget(const Problem& problem) {
+    if (!well_formed(problem)) return {std::numeric_limits<uint64_t>::max(), 0};
+    Shape shape(problem);
+    return {tightest_ring(shape).pages, widest_window(shape, shape.pages).unit};
+}
+
+}  // namespace stagehand::policy

@@ -1,0 +1,51 @@
+// What a candidate plan costs, by the recurrence. One evaluator serves a whole search and keeps its buffers.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "layout.h"
+#include "plan.h"
+#include "programme.h"
+#include "recurrence.h"
+#include "shape.h"
+
+namespace stagehand::policy {
+
+// A plan before its layout is worked out.
+struct Candidate {
+    std::vector<uint32_t> parts;  // streamed pages of each unit
+    uint32_t ring = 0;
+    Layout layout = Layout::packed;
+};
+
+struct Cost {
+    double step_ns = 0;
+    uint64_t bytes = 0;
+};
+
+class Evaluator {
+public:
+    // steps: how many each evaluation may simulate.
+    Evaluator(const Shape& shape, uint32_t steps);
+
+    // Nothing if the candidate does not run or is over the budget.
+    std::optional<Cost> cost(const Candidate& candidate);
+
+    uint64_t evaluations() const { return evaluations_; }
+    std::optional<Plan> plan(const Candidate& candidate, uint32_t steps);
+
+private:
+    bool place(const Candidate& candidate);
+
+    const Shape& shape_;
+    uint32_t steps_;
+    uint64_t evaluations_ = 0;
+    std::vector<UnitPlan> units_;
+    ProgrammeTracer tracer_;
+    StepProgramme programme_;
+    StepClock clock_;
+};
+
+}  // namespace stagehand::policy

@@ -1,0 +1,67 @@
+#include "programme.h"
+
+#include <algorithm>
+
+namespace stagehand::policy {
+
+bool ProgrammeTracer::trace(std::span<const UnitPlan> units, uint32_t ring_pages, StepProgramme& steady,
+                            StepProgramme* cold) {
+    owners_.reset(ring_pages);
+    std::fill(last_use_.begin(), last_use_.end(), 0);
+    if (cold) {
+        if (!trace_step(units, 0, *cold)) return false;
+    } else {
+        note_owners(units);
+    }
+    return trace_step(units, shape_->uses(), steady);
+}
+
+void ProgrammeTracer::note_owners(std::span<const UnitPlan> units) {
+    uint64_t use = 0;
+    for (const Use& u : shape_->problem->trace) {
+        const UnitPlan& plan = units[u.unit];
+        if (plan.streamed_pages) owners_.take(plan.ring_offset, plan.streamed_pages, u.unit);
+        last_use_[u.unit] = ++use;
+    }
+}
+
+bool ProgrammeTracer::trace_step(std::span<const UnitPlan> units, uint64_t uses_before, StepProgramme& step) {
+    step.first_copy.clear();
+    step.copies.clear();
+    step.bytes = 0;
+    uint64_t use = uses_before;
+    for (const Use& u : shape_->problem->trace) {
+        step.first_copy.push_back(static_cast<uint32_t>(step.copies.size()));
+        use++;
+        const UnitPlan& plan = units[u.unit];
+        if (plan.streamed_pages && !load(u.unit, plan, use, step)) return false;
+        last_use_[u.unit] = use;
+    }
+    step.first_copy.push_back(static_cast<uint32_t>(step.copies.size()));
+    return true;
+}
+
+bool ProgrammeTracer::load(uint32_t unit, const UnitPlan& plan, uint64_t use, StepProgramme& step) {
+    const bool whole = shape_->problem->units[unit].whole;
+    bool missing = false;
+    runs_.clear();
+    owners_.visit(plan.ring_offset, plan.streamed_pages, [&](uint32_t first, uint32_t count, uint32_t owner) {
+        if (owner != unit) missing = true;
+        if (owner == unit && !whole) return;
+        // The pages are free when the last of the uses that are held along with the owner's last one has ended.
+        bool used = owner != RingOwners::nobody && last_use_[owner] != 0;
+        runs_.push_back({first, count, used ? last_use_[owner] + shape_->held - 1 : 0});
+    });
+    if (!missing) return true;
+    owners_.take(plan.ring_offset, plan.streamed_pages, unit);
+    cut_load(runs_);
+    for (const PageRun& run : runs_) {
+        if (run.fence >= use) return false;
+        uint64_t bytes = shape_->bytes_of_pages(unit, plan.resident_pages + run.first, run.pages);
+        step.bytes += bytes;
+        step.copies.push_back({shape_->copy_ns(bytes), run.fence ? static_cast<uint32_t>(use - run.fence) : 0});
+    }
+    return true;
+}
+
+}  // namespace stagehand::policy

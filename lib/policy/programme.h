@@ -1,0 +1,48 @@
+// The copies that a plan makes in a step, with their fences: what the recurrence runs on.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "pieces.h"
+#include "plan.h"
+#include "ring_owners.h"
+#include "shape.h"
+
+namespace stagehand::policy {
+
+struct Copy {
+    double ns = 0;
+    uint32_t fence_back = 0;  // starts once the compute this many uses back has ended; 0: at once
+};
+
+struct StepProgramme {
+    std::vector<uint32_t> first_copy;  // use j makes copies [first_copy[j], first_copy[j + 1])
+    std::vector<Copy> copies;
+    uint64_t bytes = 0;
+};
+
+// Follows the owners of the ring's pages through the trace. Keeps its buffers, so one tracer serves many plans.
+class ProgrammeTracer {
+public:
+    explicit ProgrammeTracer(const Shape& shape) : shape_(&shape), last_use_(shape.pages.size()) {}
+
+    // What one of the steps after the first copies: all of those are alike, because after one step each page belongs to
+    // the last unit of the trace that lies on it. With `cold`, also the first step, on an empty ring. False if a load would
+    // have to wait for a use that is held at the same time, that is, if two units held together share a page.
+    bool trace(std::span<const UnitPlan> units, uint32_t ring_pages, StepProgramme& steady,
+               StepProgramme* cold = nullptr);
+
+private:
+    bool trace_step(std::span<const UnitPlan> units, uint64_t uses_before, StepProgramme& step);
+    void note_owners(std::span<const UnitPlan> units);
+    bool load(uint32_t unit, const UnitPlan& plan, uint64_t use, StepProgramme& step);
+
+    const Shape* shape_;
+    RingOwners owners_;
+    std::vector<uint64_t> last_use_;  // of each unit, its last use so far, counted from 1; 0: none
+    std::vector<PageRun> runs_;
+};
+
+}  // namespace stagehand::policy
