@@ -1,0 +1,104 @@
+// Files by stat, open and pread.
+#include "byte_source.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "error.h"
+
+namespace stagehand::cli::model {
+
+namespace {
+
+std::string error_text(int error) {
+    return std::generic_category().message(error);
+}
+
+std::string kind_of(mode_t mode) {
+    if (S_ISDIR(mode)) {
+        return "a directory";
+    }
+    if (S_ISFIFO(mode)) {
+        return "a fifo";
+    }
+    if (S_ISSOCK(mode)) {
+        return "a socket";
+    }
+    return "a device";
+}
+
+void check_regular(const std::string& path, const struct stat& status) {
+    if (!S_ISREG(status.st_mode)) {
+        throw ModelError(path, "file", "is " + kind_of(status.st_mode) + ", not a regular file");
+    }
+}
+
+}  // namespace
+
+FileSource::FileSource(const std::string& path) : path_(path) {
+    if (path.find('\0') != std::string::npos) {
+        throw ModelError(path, "file", "the name holds a NUL byte");
+    }
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) {
+        throw ModelError(path, "file", "cannot be opened: " + error_text(errno));
+    }
+    check_regular(path, status);
+    // Asked again once open, since the name may mean something else by now; O_NONBLOCK so that even a fifo
+    // that took its place does not hang.
+    fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd_ < 0) {
+        throw ModelError(path, "file", "cannot be opened: " + error_text(errno));
+    }
+    const bool known = ::fstat(fd_, &status) == 0;
+    if (!known || !S_ISREG(status.st_mode)) {
+        const int error = errno;
+        ::close(fd_);
+        if (!known) {
+            throw ModelError(path, "file", "cannot be examined: " + error_text(error));
+        }
+        check_regular(path, status);
+    }
+    size_ = static_cast<std::uint64_t>(status.st_size);
+    device_ = static_cast<std::uint64_t>(status.st_dev);
+    inode_ = static_cast<std::uint64_t>(status.st_ino);
+}
+
+FileSource::~FileSource() {
+    ::close(fd_);
+}
+
+void FileSource::read(std::uint64_t offset, std::span<char> to) {
+    std::size_t done = 0;
+    while (done < to.size()) {
+        const ssize_t got =
+            ::pread(fd_, to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        const std::string where = "byte " + std::to_string(offset + done);
+        if (got < 0) {
+            throw ModelError(path_, where, "cannot be read: " + error_text(errno));
+        }
+        if (got == 0) {
+            throw ModelError(path_, where,
+                             "the file ends here, but had " + std::to_string(size_) +
+                                 " bytes when it was opened: it shrank while it was read");
+        }
+        done += static_cast<std::size_t>(got);
+    }
+}
+
+void MemorySource::read(std::uint64_t offset, std::span<char> to) {
+    if (offset > bytes_.size() || to.size() > bytes_.size() - offset) {
+        throw ModelError(name_, "byte " + std::to_string(offset), "lies outside the data");
+    }
+    std::memcpy(to.data(), bytes_.data() + offset, to.size());
+}
+
+}  // namespace stagehand::cli::model

@@ -1,0 +1,66 @@
+// Bytes to read a header from: a file by pread, or memory. Never a mapping: a mapped file that shrinks kills.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace stagehand::cli::model {
+
+// Something of known size that can be read at any offset. Errors are ModelError and name the source.
+class ByteSource {
+public:
+    ByteSource() = default;
+    virtual ~ByteSource() = default;
+    ByteSource(const ByteSource&) = delete;
+    ByteSource& operator=(const ByteSource&) = delete;
+
+    // What messages call it: a file's path.
+    virtual const std::string& name() const = 0;
+    virtual std::uint64_t size() const = 0;
+
+    // Fills `to` with the bytes at `offset`; the range lies inside size(). Throws when the bytes are no
+    // longer there or cannot be read.
+    virtual void read(std::uint64_t offset, std::span<char> to) = 0;
+};
+
+// A regular file, opened for reading. Links are followed; a directory, fifo, socket or device is an error and
+// is never opened, so that nothing hangs. size() is the size when it was opened.
+class FileSource final : public ByteSource {
+public:
+    explicit FileSource(const std::string& path);
+    ~FileSource() override;
+
+    const std::string& name() const override { return path_; }
+    std::uint64_t size() const override { return size_; }
+    void read(std::uint64_t offset, std::span<char> to) override;
+
+    // Tells two names of one file apart from two files.
+    std::uint64_t device() const { return device_; }
+    std::uint64_t inode() const { return inode_; }
+
+private:
+    std::string path_;
+    int fd_ = -1;
+    std::uint64_t size_ = 0;
+    std::uint64_t device_ = 0;
+    std::uint64_t inode_ = 0;
+};
+
+// Bytes that the caller keeps alive.
+class MemorySource final : public ByteSource {
+public:
+    MemorySource(std::string name, std::string_view bytes) : name_(std::move(name)), bytes_(bytes) {}
+
+    const std::string& name() const override { return name_; }
+    std::uint64_t size() const override { return bytes_.size(); }
+    void read(std::uint64_t offset, std::span<char> to) override;
+
+private:
+    std::string name_;
+    std::string_view bytes_;
+};
+
+}  // namespace stagehand::cli::model

@@ -1,0 +1,30 @@
+// The one exception that reading and grouping a model throws.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace stagehand::cli::model {
+
+// Something is wrong with a model file: which file, which field of it, and what. what() is
+// "file: field: message" on one line, free of control characters whatever the file holds; file(), field()
+// and message() are its parts. The command turns it into a message and an exit code.
+//
+// What reads files in cli/model throws nothing but this and, when memory runs out, std::bad_alloc.
+class ModelError : public std::runtime_error {
+public:
+    ModelError(std::string_view file, std::string_view field, std::string_view message);
+
+    const std::string& file() const noexcept { return file_; }
+    // For example "header length" or "tensor 'lm_head.weight': data_offsets". Never empty.
+    const std::string& field() const noexcept { return field_; }
+    const std::string& message() const noexcept { return message_; }
+
+private:
+    std::string file_;
+    std::string field_;
+    std::string message_;
+};
+
+}  // namespace stagehand::cli::model

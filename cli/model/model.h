@@ -1,0 +1,69 @@
+// What a model file says about itself: its tensors and where their bytes are. Holds no weights.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "arena.h"
+
+namespace stagehand::cli::model {
+
+enum class Format { safetensors, gguf };
+
+// "safetensors" or "GGUF".
+std::string_view to_string(Format format);
+
+struct ModelFile {
+    std::string path;               // as it can be opened: relative to the working directory, or absolute
+    std::uint64_t bytes = 0;        // size when the header was read
+    std::uint64_t data_offset = 0;  // where tensor data begins
+};
+
+struct Tensor {
+    std::string_view name;                 // UTF-8; owned by Model::arena
+    std::string_view dtype;                // the format's own word, such as "BF16" or "Q4_K"; static
+    std::span<const std::uint64_t> shape;  // outermost dimension first in both formats; owned by Model::arena
+    std::uint32_t file = 0;                // index into Model::files
+    std::uint64_t offset = 0;              // bytes from the beginning of that file
+    std::uint64_t bytes = 0;               // may be 0
+};
+
+// Movable, not copyable: tensors point into the arena. What the readers return keeps these promises: names
+// are unique; every tensor lies inside its file's data; no two overlap; `bytes` follows from dtype and shape;
+// total_bytes is their sum and at most max_total_bytes.
+struct Model {
+    static constexpr std::uint64_t max_total_bytes = std::uint64_t{1} << 62;
+
+    Format format = Format::safetensors;
+    std::vector<ModelFile> files;
+    std::vector<Tensor> tensors;  // file by file, in the order in which each header names them
+    std::uint64_t total_bytes = 0;
+    // A few facts for people, such as "general.architecture"; at most metadata_entries of them, printable.
+    std::vector<std::pair<std::string, std::string>> metadata;
+    Arena arena;
+
+    static constexpr std::size_t metadata_entries = 32;
+
+    Model() = default;
+    Model(Model&&) = default;
+    Model& operator=(Model&&) = default;
+    Model(const Model&) = delete;
+    Model& operator=(const Model&) = delete;
+
+    // Keeps the fact while there is room for it.
+    void note(std::string_view key, std::string_view value);
+};
+
+struct ReadOptions {
+    // The most bytes of one file's header, or of a shard index, that are read. 1 GiB is some 8 million tensors.
+    std::uint64_t max_header_bytes = std::uint64_t{1} << 30;
+};
+
+// A tensor's name longer than this is bad input (GGUF's own limit for keys).
+inline constexpr std::size_t max_name_bytes = 65535;
+
+}  // namespace stagehand::cli::model
