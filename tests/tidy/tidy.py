@@ -1,0 +1,96 @@
+"""House rules that a machine can check: file lengths, headers' first lines, unfinished marks, prints in the library, Markdown links.
+
+    tidy.py ROOT [FILE...]
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+LONGEST_FILE = 500
+LONGEST_LINE = 150
+SOURCES = {".c", ".cpp", ".h", ".hpp", ".py", ".sh"}
+TEXTS = SOURCES | {".md", ".build", ".map", ".txt", ".yml", ".json", ""}
+# Written so that this file does not find itself.
+UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
+# The library never prints and never ends the process; the log's own sink is the one exception.
+PRINTS = re.compile(r"\b(std::cout|std::cerr|std::clog|f?printf|puts|fputs|perror|abort|exit|_exit|std::terminate|quick_exit)\s*(\(|<<)")
+MAY_PRINT = {"lib/base/log.cpp"}
+
+
+def files(root):
+    listed = subprocess.run(["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                            capture_output=True, text=True)
+    if listed.returncode != 0:
+        print("not a git checkout")
+        sys.exit(77)
+    return [name for name in listed.stdout.split("\0") if name and (pathlib.Path(root) / name).is_file()]
+
+
+def without_comments(text):
+    text = re.sub(r'"(\\.|[^"\\\n])*"', '""', text)
+    return re.sub(r"/\*.*?\*/", lambda match: "\n" * match.group(0).count("\n"), re.sub(r"//[^\n]*", "", text), flags=re.S)
+
+
+def check_source(root, name, lines, text):
+    kind = pathlib.PurePath(name).suffix
+    if len(lines) > LONGEST_FILE:
+        yield f"{name}: {len(lines)} lines, more than {LONGEST_FILE}: divide it"
+    for number, line in enumerate(lines, 1):
+        if len(line) > LONGEST_LINE:
+            yield f"{name}:{number}: {len(line)} columns, more than {LONGEST_LINE}"
+        if "\t" in line:
+            yield f"{name}:{number}: a tab"
+    # A source beside a header of its name is told about there.
+    told_elsewhere = kind in {".c", ".cpp"} and pathlib.Path(root, name).with_suffix(".h").exists()
+    if kind in {".c", ".cpp", ".h", ".hpp"} and not told_elsewhere and not text.startswith(("//", "/*")):
+        yield f"{name}: the first line does not say what the file owns"
+    if name.startswith("lib/") and kind == ".h" and "#pragma once" not in text:
+        yield f"{name}: no #pragma once"
+    if name.startswith(("lib/", "backends/")) and kind in {".cpp", ".h"} and name not in MAY_PRINT:
+        for number, line in enumerate(without_comments(text).splitlines(), 1):
+            if PRINTS.search(line):
+                yield f"{name}:{number}: the library prints or ends the process: {line.strip()}"
+
+
+def check_links(root, name, text):
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+        if "://" not in target and not (pathlib.Path(root, name).parent / target).exists():
+            yield f"{name}: the link to {target} leads nowhere"
+
+
+def check(root, name):
+    kind = pathlib.PurePath(name).suffix
+    if kind not in TEXTS or name == "LICENSE":
+        return
+    try:
+        text = pathlib.Path(root, name).read_text()
+    except UnicodeDecodeError:
+        if kind in SOURCES:
+            yield f"{name}: not UTF-8"
+        return
+    lines = text.splitlines()
+    if kind in SOURCES or kind in {".md", ".build"}:
+        for number, line in enumerate(lines, 1):
+            if UNFINISHED.search(line):
+                yield f"{name}:{number}: unfinished: {line.strip()}"
+            if line != line.rstrip():
+                yield f"{name}:{number}: blanks at the end of the line"
+        if text and not text.endswith("\n"):
+            yield f"{name}: no newline at the end"
+    if kind in SOURCES:
+        yield from check_source(root, name, lines, text)
+    if kind == ".md":
+        yield from check_links(root, name, text)
+
+
+def main():
+    root = sys.argv[1]
+    names = sys.argv[2:] or files(root)
+    problems = [problem for name in names for problem in check(root, name)]
+    print(*(problems or [f"{len(names)} files are tidy"]), sep="\n")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
