@@ -1,0 +1,58 @@
+// Command: what can be queued on a stream, and the queue of them.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "host/record.h"
+
+namespace stagehand::host {
+
+struct Command {
+    enum class Kind : uint8_t { copy_to_device, copy_to_host, copy_on_device, fill, wait, record, launch };
+
+    Kind kind = Kind::launch;
+    uint8_t fill_value = 0;
+    uint64_t issued_ns = 0;
+    void* to = nullptr;
+    const void* from = nullptr;
+    uint64_t bytes = 0;
+    void (*fn)(void*) = nullptr;
+    void* user_data = nullptr;
+    int64_t busy_ns = 0;
+    RecordPointer record;  // to complete, or to wait for
+};
+
+// First in, first out. It keeps the room that it once needed.
+class CommandQueue {
+public:
+    bool empty() const { return count_ == 0; }
+
+    // Throws std::bad_alloc, and has then changed nothing.
+    void push(Command&& command) {
+        if (count_ == slots_.size()) grow();
+        slots_[(first_ + count_++) & (slots_.size() - 1)] = std::move(command);
+    }
+
+    Command pop() {
+        Command command = std::move(slots_[first_]);
+        first_ = (first_ + 1) & (slots_.size() - 1);
+        --count_;
+        return command;
+    }
+
+private:
+    void grow() {
+        std::vector<Command> larger(slots_.empty() ? 64 : slots_.size() * 2);
+        for (size_t i = 0; i < count_; ++i) larger[i] = std::move(slots_[(first_ + i) & (slots_.size() - 1)]);
+        slots_ = std::move(larger);
+        first_ = 0;
+    }
+
+    std::vector<Command> slots_;  // a power of two
+    size_t first_ = 0;
+    size_t count_ = 0;
+};
+
+}  // namespace stagehand::host

@@ -1,0 +1,62 @@
+// DeviceMemory: the memory of a host device. Pages are ranges of one memfd, mapped with mmap at addresses that were reserved.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <shared_mutex>
+
+#include <stagehand/backend.h>
+
+#include "host/host_backend.h"
+#include "host/range_allocator.h"
+#include "host/settings.h"
+#include "support/page_table.h"
+
+namespace stagehand::host {
+
+// Thread-safe. The lock guards the books, not the system calls: mapping much memory holds up nobody who only copies.
+class DeviceMemory {
+public:
+    explicit DeviceMemory(const Settings& settings);
+    // Unmaps what is left and gives the file back.
+    ~DeviceMemory();
+    DeviceMemory(const DeviceMemory&) = delete;
+    DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+    sh_status open();  // makes the file; before anything else
+
+    sh_status create(uint64_t page_bytes, uint64_t count, sh_backend_page* out_pages);
+    sh_status destroy(uint64_t page_bytes, uint64_t count, const sh_backend_page* pages);
+    sh_status reserve(uint64_t bytes, uint64_t alignment, uint64_t* out_address);
+    sh_status free(uint64_t address, uint64_t bytes);
+    sh_status map(uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages);
+    sh_status unmap(uint64_t address, uint64_t page_bytes, uint64_t count);
+
+    // Fails unless every byte is mapped: a copy there would end the process.
+    sh_status check_mapped(uint64_t address, uint64_t bytes) const;
+
+    void info(uint64_t* out_free, uint64_t* out_total) const;
+    void statistics(MemoryStatistics* out) const;
+
+private:
+    uint64_t offset_of(sh_backend_page page) const { return (page - 1) * granularity_; }
+    sh_status take_offsets(uint64_t bytes, uint64_t* out_offset);
+    void give_offsets(uint64_t offset, uint64_t bytes);
+    sh_status fill_with_memory(uint64_t offset, uint64_t bytes) const;
+    sh_status poison(uint64_t offset, uint64_t bytes) const;
+    sh_status punch_runs(uint64_t page_bytes, uint64_t count, const sh_backend_page* pages);
+
+    const uint64_t capacity_;
+    const uint64_t granularity_;
+    const bool poison_;
+    int file_ = -1;
+
+    mutable std::shared_mutex mutex_;
+    support::PageTable table_;
+    RangeAllocator offsets_;
+    uint64_t file_length_ = 0;
+    uint64_t current_bytes_ = 0;
+    uint64_t peak_bytes_ = 0;
+};
+
+}  // namespace stagehand::host

@@ -1,0 +1,275 @@
+#include "host/host_backend.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+
+#include "host/device.h"
+#include "host/settings.h"
+#include "support/last_error.h"
+
+namespace stagehand::host {
+namespace {
+
+using support::fail;
+using support::guarded;
+
+Device& device_of(sh_backend_device* device) { return *reinterpret_cast<Device*>(device); }
+
+// The open devices. Never destroyed: a device that was not closed, and its threads, live until the process ends.
+struct OpenDevices {
+    std::mutex mutex;
+    std::vector<Device*> devices;
+    const sh_backend_host* services = nullptr;
+};
+OpenDevices& open_devices() {
+    static OpenDevices* const instance = new OpenDevices;
+    return *instance;
+}
+
+sh_status probe(uint32_t* out_device_count) {
+    *out_device_count = 1;
+    return SH_OK;
+}
+
+sh_status device_open(uint32_t index, const char* options, sh_backend_device** out_device, sh_backend_device_info* out_info) {
+    return guarded([&]() -> sh_status {
+        if (index != 0) return fail(SH_ERROR_NOT_FOUND, "there is no host device %" PRIu32 ", only 0", index);
+        Settings settings;
+        if (sh_status status = read_settings(options, &settings); status < 0) return status;
+        auto device = std::make_unique<Device>(settings);
+        if (sh_status status = device->open(); status < 0) return status;
+        device->describe(out_info);
+        OpenDevices& open = open_devices();
+        std::lock_guard lock(open.mutex);
+        open.devices.push_back(device.get());
+        *out_device = reinterpret_cast<sh_backend_device*>(device.release());
+        return SH_OK;
+    });
+}
+
+void device_close(sh_backend_device* handle) {
+    Device* const device = reinterpret_cast<Device*>(handle);
+    if (!device) return;
+    OpenDevices& open = open_devices();
+    const sh_backend_host* services = nullptr;
+    {
+        std::lock_guard lock(open.mutex);
+        open.devices.erase(std::remove(open.devices.begin(), open.devices.end(), device), open.devices.end());
+        services = open.services;
+    }
+    const MemoryStatistics left = device->statistics();
+    if (services && (left.pages || left.streams || left.events || left.pinned_bytes)) {
+        char line[256];
+        std::snprintf(line, sizeof line,
+                      "the host device is closed with %" PRIu64 " pages, %" PRIu64 " streams, %" PRIu64 " events and %" PRIu64
+                      " pinned bytes that were not given back", left.pages, left.streams, left.events, left.pinned_bytes);
+        services->log(SH_LOG_WARNING, line);
+    }
+    delete device;
+}
+
+sh_status memory_info(sh_backend_device* device, uint64_t* out_free, uint64_t* out_total) {
+    device_of(device).memory().info(out_free, out_total);
+    return SH_OK;
+}
+
+sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t count, sh_backend_page* out_pages) {
+    return guarded([&] { return device_of(device).memory().create(page_bytes, count, out_pages); });
+}
+
+sh_status pages_destroy(sh_backend_device* device, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
+    return guarded([&] { return device_of(device).memory().destroy(page_bytes, count, pages); });
+}
+
+sh_status range_reserve(sh_backend_device* device, uint64_t bytes, uint64_t alignment, uint64_t* out_address) {
+    return guarded([&] { return device_of(device).memory().reserve(bytes, alignment, out_address); });
+}
+
+sh_status range_free(sh_backend_device* device, uint64_t address, uint64_t bytes) {
+    return guarded([&] { return device_of(device).memory().free(address, bytes); });
+}
+
+sh_status pages_map(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
+    return guarded([&] { return device_of(device).memory().map(address, page_bytes, count, pages); });
+}
+
+sh_status pages_unmap(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count) {
+    return guarded([&] { return device_of(device).memory().unmap(address, page_bytes, count); });
+}
+
+sh_status host_register(sh_backend_device* device, void* memory, uint64_t bytes) {
+    return guarded([&] { return device_of(device).pin(memory, bytes); });
+}
+
+sh_status host_unregister(sh_backend_device* device, void* memory) {
+    return guarded([&] { return device_of(device).pinned().remove(memory); });
+}
+
+sh_status host_is_pinned(sh_backend_device* device, const void* memory, uint64_t bytes, uint32_t* out_pinned) {
+    *out_pinned = device_of(device).pinned().contains(memory, bytes);
+    return SH_OK;
+}
+
+sh_status stream_create(sh_backend_device* device, sh_stream* out_stream) {
+    return guarded([&] { return device_of(device).stream_create(out_stream); });
+}
+
+sh_status stream_destroy(sh_backend_device* device, sh_stream stream) {
+    return guarded([&] { return device_of(device).stream_destroy(stream); });
+}
+
+sh_status stream_synchronize(sh_backend_device* device, sh_stream stream) {
+    return guarded([&] { return device_of(device).stream_synchronize(stream); });
+}
+
+sh_status stream_wait_event(sh_backend_device* device, sh_stream stream, sh_backend_event event) {
+    return guarded([&] { return device_of(device).stream_wait_event(stream, event); });
+}
+
+sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(void*), void* user_data, int64_t busy_ns) {
+    return guarded([&] {
+        Command command;
+        command.kind = Command::Kind::launch;
+        command.fn = fn;
+        command.user_data = user_data;
+        command.busy_ns = busy_ns;
+        return device_of(device).enqueue(stream, std::move(command));
+    });
+}
+
+sh_status event_create(sh_backend_device* device, uint32_t timing, sh_backend_event* out_event) {
+    return guarded([&] { return device_of(device).event_create(timing != 0, out_event); });
+}
+
+sh_status event_destroy(sh_backend_device* device, sh_backend_event event) {
+    return guarded([&] { return device_of(device).event_destroy(event); });
+}
+
+sh_status event_record(sh_backend_device* device, sh_backend_event event, sh_stream stream) {
+    return guarded([&] { return device_of(device).event_record(event, stream); });
+}
+
+sh_status event_query(sh_backend_device* device, sh_backend_event event, uint32_t* out_done) {
+    return guarded([&] { return device_of(device).event_query(event, out_done); });
+}
+
+sh_status event_synchronize(sh_backend_device* device, sh_backend_event event) {
+    return guarded([&] { return device_of(device).event_synchronize(event); });
+}
+
+sh_status event_elapsed(sh_backend_device* device, sh_backend_event begin, sh_backend_event end, int64_t* out_ns) {
+    return guarded([&] { return device_of(device).event_elapsed(begin, end, out_ns); });
+}
+
+// Addresses are checked here, where the caller is told; in the stream's thread they would end the process.
+sh_status enqueue_copy(sh_backend_device* device, sh_stream stream, Command&& command) {
+    return guarded([&]() -> sh_status {
+        const DeviceMemory& memory = device_of(device).memory();
+        const bool to_host = command.kind == Command::Kind::copy_to_host;
+        const bool from_host = command.kind == Command::Kind::copy_to_device;
+        if (command.bytes && ((to_host && !command.to) || (from_host && !command.from))) {
+            return fail(SH_ERROR_INVALID_ARGUMENT, "a copy of %" PRIu64 " bytes with NULL as host memory", command.bytes);
+        }
+        sh_status status = SH_OK;
+        if (!to_host) status = memory.check_mapped(reinterpret_cast<uint64_t>(command.to), command.bytes);
+        if (status >= 0 && (to_host || command.kind == Command::Kind::copy_on_device)) {
+            status = memory.check_mapped(reinterpret_cast<uint64_t>(command.from), command.bytes);
+        }
+        return status < 0 ? status : device_of(device).enqueue(stream, std::move(command));
+    });
+}
+
+Command copy_command(Command::Kind kind, void* to, const void* from, uint64_t bytes) {
+    Command command;
+    command.kind = kind;
+    command.to = to;
+    command.from = from;
+    command.bytes = bytes;
+    return command;
+}
+
+sh_status copy_to_device(sh_backend_device* device, sh_stream stream, uint64_t to, const void* from, uint64_t bytes) {
+    return enqueue_copy(device, stream, copy_command(Command::Kind::copy_to_device, reinterpret_cast<void*>(to), from, bytes));
+}
+
+sh_status copy_to_host(sh_backend_device* device, sh_stream stream, void* to, uint64_t from, uint64_t bytes) {
+    return enqueue_copy(device, stream, copy_command(Command::Kind::copy_to_host, to, reinterpret_cast<void*>(from), bytes));
+}
+
+sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes) {
+    return enqueue_copy(
+        device, stream,
+        copy_command(Command::Kind::copy_on_device, reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes));
+}
+
+sh_status fill(sh_backend_device* device, sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes) {
+    Command command = copy_command(Command::Kind::fill, reinterpret_cast<void*>(to), nullptr, bytes);
+    command.fill_value = value;
+    return enqueue_copy(device, stream, std::move(command));
+}
+
+constexpr sh_backend kTable = {
+    .struct_size = sizeof(sh_backend),
+    .spi_version = SH_BACKEND_SPI_VERSION,
+    .name = "host",
+    .version = "0.1",
+    .probe = probe,
+    .device_open = device_open,
+    .device_close = device_close,
+    .last_error = support::last_error,
+    .memory_info = memory_info,
+    .pages_create = pages_create,
+    .pages_destroy = pages_destroy,
+    .range_reserve = range_reserve,
+    .range_free = range_free,
+    .pages_map = pages_map,
+    .pages_unmap = pages_unmap,
+    .host_register = host_register,
+    .host_unregister = host_unregister,
+    .host_is_pinned = host_is_pinned,
+    .stream_create = stream_create,
+    .stream_destroy = stream_destroy,
+    .stream_synchronize = stream_synchronize,
+    .stream_wait_event = stream_wait_event,
+    .stream_launch = stream_launch,
+    .event_create = event_create,
+    .event_destroy = event_destroy,
+    .event_record = event_record,
+    .event_query = event_query,
+    .event_synchronize = event_synchronize,
+    .event_elapsed = event_elapsed,
+    .copy_to_device = copy_to_device,
+    .copy_to_host = copy_to_host,
+    .copy_on_device = copy_on_device,
+    .fill = fill,
+    .clock = nullptr,  // the steady clock is the one that events count in
+    .thread_begin = nullptr,
+};
+
+}  // namespace
+
+const sh_backend* host_backend() { return &kTable; }
+
+sh_status query(uint32_t spi_version, const sh_backend_host* services, const sh_backend** out_backend) {
+    if (spi_version != SH_BACKEND_SPI_VERSION) return SH_ERROR_UNSUPPORTED;
+    OpenDevices& open = open_devices();
+    std::lock_guard lock(open.mutex);
+    open.services = services;
+    *out_backend = &kTable;
+    return SH_OK;
+}
+
+MemoryStatistics memory_statistics(sh_backend_device* device) { return device_of(device).statistics(); }
+
+std::vector<MemoryStatistics> all_memory_statistics() {
+    OpenDevices& open = open_devices();
+    std::lock_guard lock(open.mutex);
+    std::vector<MemoryStatistics> result;
+    for (const Device* device : open.devices) result.push_back(device->statistics());
+    return result;
+}
+
+}  // namespace stagehand::host

@@ -1,0 +1,62 @@
+#include "host/settings.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cinttypes>
+
+#include "host/memory_limit.h"
+#include "support/last_error.h"
+#include "support/options.h"
+
+namespace stagehand::host {
+namespace {
+
+constexpr const char* kKeys =
+    "capacity, granularity (or page), bandwidth, latency, staging_piece, pin_limit, poison, jitter_us, jitter_seed";
+
+sh_status check(Settings& settings) {
+    const uint64_t system_page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    if (settings.granularity_bytes == 0) settings.granularity_bytes = system_page;
+    const uint64_t granularity = settings.granularity_bytes;
+    if ((granularity & (granularity - 1)) != 0 || granularity < system_page || granularity > (1u << 30)) {
+        return support::fail(SH_ERROR_INVALID_ARGUMENT, "option granularity: %" PRIu64 " is not a power of two from %" PRIu64 " to 1 GiB",
+                             granularity, system_page);
+    }
+    if (settings.capacity_bytes == 0) settings.capacity_bytes = std::max(process_memory_limit() / 2, granularity);
+    settings.capacity_bytes -= settings.capacity_bytes % granularity;
+    if (settings.capacity_bytes == 0) {
+        return support::fail(SH_ERROR_INVALID_ARGUMENT, "option capacity: less than one page of %" PRIu64 " bytes", granularity);
+    }
+    if (settings.staging_piece_bytes == 0) return support::fail(SH_ERROR_INVALID_ARGUMENT, "option staging_piece: 0 bytes");
+    return SH_OK;
+}
+
+}  // namespace
+
+sh_status read_settings(const char* text, Settings* out) {
+    Settings settings;
+    support::Options options;
+    sh_status status = support::Options::parse(text, &options);
+    // The first failure's text stands, so nothing is read after it.
+    const auto take = [&status](auto&& read) {
+        if (status >= 0) status = read();
+    };
+    take([&] { return options.take_bytes("capacity", &settings.capacity_bytes); });
+    take([&] { return options.take_bytes("page", &settings.granularity_bytes); });
+    take([&] { return options.take_bytes("granularity", &settings.granularity_bytes); });
+    take([&] { return options.take_rate("bandwidth", &settings.bandwidth); });
+    take([&] { return options.take_duration("latency", 1, &settings.latency_ns); });
+    take([&] { return options.take_bytes("staging_piece", &settings.staging_piece_bytes); });
+    take([&] { return options.take_bytes("pin_limit", &settings.pin_limit_bytes); });
+    take([&] { return options.take_flag("poison", &settings.poison); });
+    take([&] { return options.take_duration("jitter_us", 1000, &settings.jitter_ns); });
+    take([&] { return options.take_number("jitter_seed", &settings.jitter_seed); });
+    take([&] { return options.finish(kKeys); });
+    take([&] { return check(settings); });
+    if (status < 0) return status;
+    *out = settings;
+    return SH_OK;
+}
+
+}  // namespace stagehand::host

@@ -1,0 +1,140 @@
+#include "host/stream.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <system_error>
+
+#include "host/clock.h"
+#include "support/last_error.h"
+
+namespace stagehand::host {
+
+Stream::Stream(Pacing& pacing, uint64_t number)
+    : pacing_(pacing), random_(pacing.jitter_seed * 0x9e3779b97f4a7c15u + (number + 1) * 0xbf58476d1ce4e5b9u) {}
+
+Stream::~Stream() { stop(); }
+
+sh_status Stream::start() {
+    // Signals are for the engine's threads.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sh_status status = SH_OK;
+    try {
+        thread_ = std::thread([this] { run(); });
+    } catch (const std::system_error& error) {
+        status = support::fail(SH_ERROR_OUT_OF_HOST_MEMORY, "no thread for a stream: %s", error.what());
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return status;
+}
+
+sh_status Stream::enqueue(Command&& command) {
+    command.issued_ns = now_ns();
+    std::lock_guard lock(mutex_);
+    if (stopping_) return support::fail(SH_ERROR_INVALID_HANDLE, "the stream is being destroyed");
+    queue_.push(std::move(command));
+    ++queued_;
+    if (idle_) work_.notify_one();
+    return SH_OK;
+}
+
+void Stream::synchronize() {
+    std::unique_lock lock(mutex_);
+    const uint64_t wanted = queued_;
+    ++waiters_;
+    progress_.wait(lock, [&] { return finished_ >= wanted; });
+    --waiters_;
+}
+
+void Stream::stop() {
+    if (!thread_.joinable()) return;
+    {
+        std::lock_guard lock(mutex_);
+        stopping_ = true;
+        work_.notify_one();
+    }
+    thread_.join();
+}
+
+void Stream::run() {
+    pthread_setname_np(pthread_self(), "sh-host-stream");
+    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);  // the default lets every sleep be 50 us late
+    std::unique_lock lock(mutex_);
+    while (true) {
+        while (queue_.empty() && !stopping_) {
+            idle_ = true;
+            work_.wait(lock);
+            idle_ = false;
+        }
+        if (queue_.empty()) return;
+        Command command = queue_.pop();
+        lock.unlock();
+        carry_out(command);
+        command.record = RecordPointer();
+        lock.lock();
+        ++finished_;
+        if (waiters_) progress_.notify_all();
+    }
+}
+
+void Stream::carry_out(Command& command) {
+    if (pacing_.jitter_ns) delay_at_random();
+    switch (command.kind) {
+        case Command::Kind::wait:
+            command.record->wait();
+            model_ns_ = std::max(model_ns_, command.record->model_ns());
+            return;
+        case Command::Kind::record:
+            command.record->complete(std::max(model_ns_, command.issued_ns));
+            return;
+        case Command::Kind::launch: return launch(command);
+        default: return copy(command);
+    }
+}
+
+void Stream::copy(const Command& command) {
+    const uint64_t start_ns = std::max(model_ns_, command.issued_ns), began_ns = now_ns();
+    const bool over_link = command.kind == Command::Kind::copy_to_device || command.kind == Command::Kind::copy_to_host;
+    uint64_t end_ns = 0;
+    if (over_link && pacing_.bandwidth) {
+        Link& link = command.kind == Command::Kind::copy_to_device ? pacing_.to_device : pacing_.to_host;
+        end_ns = link.take(start_ns, pacing_.copy_duration_ns(command.bytes));
+    }
+    if (command.kind == Command::Kind::fill) {
+        std::memset(command.to, command.fill_value, command.bytes);
+    } else {
+        std::memmove(command.to, command.from, command.bytes);  // two addresses may be one page
+    }
+    if (!end_ns) return end_operation(start_ns, pacing_.latency_ns, began_ns);
+    model_ns_ = end_ns;
+    sleep_until(end_ns);
+}
+
+void Stream::launch(const Command& command) {
+    const uint64_t start_ns = std::max(model_ns_, command.issued_ns), began_ns = now_ns();
+    if (command.fn) command.fn(command.user_data);
+    if (command.busy_ns >= 0) end_operation(start_ns, static_cast<uint64_t>(command.busy_ns), began_ns);
+}
+
+// What took real time counts in full; in a paced stream only from where the model says that it started.
+void Stream::end_operation(uint64_t start_ns, uint64_t least_ns, uint64_t began_ns) {
+    const uint64_t ended_ns = now_ns();
+    model_ns_ = pacing_.bandwidth ? start_ns + std::max(least_ns, ended_ns - began_ns) : std::max(start_ns + least_ns, ended_ns);
+    sleep_until(model_ns_);
+}
+
+void Stream::delay_at_random() {
+    random_ += 0x9e3779b97f4a7c15u;
+    uint64_t mixed = random_;
+    mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9u;
+    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebu;
+    mixed ^= mixed >> 31;
+    sleep_until(now_ns() + mixed % (pacing_.jitter_ns + 1));
+}
+
+}  // namespace stagehand::host

@@ -1,0 +1,26 @@
+#include "support/last_error.h"
+
+#include <cstdarg>
+#include <cstdio>
+
+namespace stagehand::support {
+namespace {
+
+// An array rather than a string: it needs no allocation when memory is short, and no destructor when the thread ends.
+thread_local char text[1024];
+
+}  // namespace
+
+sh_status fail(sh_status code, const char* format, ...) {
+    char line[sizeof text];  // an argument may be the present text
+    va_list arguments;
+    va_start(arguments, format);
+    std::vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    std::snprintf(text, sizeof text, "%s", line);
+    return code;
+}
+
+const char* last_error() { return text; }
+
+}  // namespace stagehand::support

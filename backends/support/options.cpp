@@ -1,0 +1,178 @@
+#include "support/options.h"
+
+#include <charconv>
+#include <string_view>
+
+#include "support/last_error.h"
+
+namespace stagehand::support {
+namespace {
+
+struct Unit {
+    std::string_view suffix;
+    uint64_t factor;
+};
+
+constexpr Unit kByteUnits[] = {
+    {"", 1},           {"B", 1},          {"KiB", 1ull << 10}, {"MiB", 1ull << 20},   {"GiB", 1ull << 30},
+    {"TiB", 1ull << 40}, {"KB", 1000},      {"MB", 1000000},     {"GB", 1000000000ull}, {"TB", 1000000000000ull},
+};
+constexpr Unit kTimeUnits[] = {{"ns", 1}, {"us", 1000}, {"ms", 1000000}, {"s", 1000000000ull}};
+
+std::string_view trimmed(std::string_view text) {
+    const auto space = [](char c) { return c == ' ' || c == '\t'; };
+    while (!text.empty() && space(text.front())) text.remove_prefix(1);
+    while (!text.empty() && space(text.back())) text.remove_suffix(1);
+    return text;
+}
+
+// Whole numbers are exact over all 64 bits; others go through a double.
+bool scaled(std::string_view digits, uint64_t factor, uint64_t* value) {
+    uint64_t whole = 0;
+    const char* const end = digits.data() + digits.size();
+    if (auto [rest, error] = std::from_chars(digits.data(), end, whole); error == std::errc() && rest == end) {
+        return !__builtin_mul_overflow(whole, factor, value);
+    }
+    double real = 0;
+    if (auto [rest, error] = std::from_chars(digits.data(), end, real); error != std::errc() || rest != end) return false;
+    const double product = real * static_cast<double>(factor);
+    if (!(product >= 0 && product < 18446744073709551616.0)) return false;
+    *value = static_cast<uint64_t>(product);
+    return true;
+}
+
+// Where the number ends and its unit begins.
+size_t number_length(std::string_view text) {
+    double ignored = 0;
+    if (text.empty() || text.front() < '0' || text.front() > '9') return 0;
+    const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), ignored);
+    return error == std::errc::invalid_argument ? 0 : static_cast<size_t>(rest - text.data());
+}
+
+template <size_t Count>
+bool quantity(std::string_view text, const Unit (&units)[Count], uint64_t plain_factor, uint64_t* value) {
+    const size_t length = number_length(text);
+    if (!length) return false;
+    const std::string_view digits = text.substr(0, length), suffix = trimmed(text.substr(length));
+    if (suffix.empty()) return scaled(digits, plain_factor, value);
+    for (const Unit& unit : units) {
+        if (unit.suffix == suffix) return scaled(digits, unit.factor, value);
+    }
+    return false;
+}
+
+sh_status bad_value(const char* key, const std::string& value, const char* wanted) {
+    return fail(SH_ERROR_INVALID_ARGUMENT, "option %s: '%s' is not %s", key, value.c_str(), wanted);
+}
+
+}  // namespace
+
+sh_status Options::parse(const char* text, Options* out) {
+    Options result;
+    std::string_view left = text ? text : "";
+    while (!left.empty()) {
+        const size_t end = left.find(';');
+        const std::string_view entry = trimmed(left.substr(0, end));
+        left = end == std::string_view::npos ? std::string_view() : left.substr(end + 1);
+        if (entry.empty()) continue;
+        const size_t equals = entry.find('=');
+        const std::string key(trimmed(entry.substr(0, equals)));
+        if (equals == std::string_view::npos || key.empty()) {
+            return fail(SH_ERROR_INVALID_ARGUMENT, "options: '%s' is not key=value", std::string(entry).c_str());
+        }
+        for (const auto& known : result.entries_) {
+            if (known.first == key) return fail(SH_ERROR_INVALID_ARGUMENT, "option %s is given twice", key.c_str());
+        }
+        result.entries_.emplace_back(key, trimmed(entry.substr(equals + 1)));
+    }
+    *out = std::move(result);
+    return SH_OK;
+}
+
+bool Options::take(const char* key, std::string* value) {
+    for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+        if (entry->first != key) continue;
+        *value = std::move(entry->second);
+        entries_.erase(entry);
+        return true;
+    }
+    return false;
+}
+
+sh_status Options::take_bytes(const char* key, uint64_t* value) {
+    std::string text;
+    if (!take(key, &text) || quantity(text, kByteUnits, 1, value)) return SH_OK;
+    return bad_value(key, text, "a number of bytes (4096, 64KiB, 1.5GiB, 2GB)");
+}
+
+sh_status Options::take_rate(const char* key, uint64_t* bytes_per_second) {
+    std::string text;
+    if (!take(key, &text)) return SH_OK;
+    std::string_view amount = text;
+    if (amount.size() > 2 && amount.substr(amount.size() - 2) == "/s") amount.remove_suffix(2);
+    if (quantity(amount, kByteUnits, 1, bytes_per_second)) return SH_OK;
+    return bad_value(key, text, "a number of bytes a second (55.5e9, 12GB/s)");
+}
+
+sh_status Options::take_duration(const char* key, uint64_t plain_unit_ns, uint64_t* value_ns) {
+    std::string text;
+    if (!take(key, &text) || quantity(text, kTimeUnits, plain_unit_ns, value_ns)) return SH_OK;
+    return bad_value(key, text, "a duration (500ns, 20us, 1.5ms)");
+}
+
+sh_status Options::take_number(const char* key, uint64_t* value) {
+    std::string text;
+    if (!take(key, &text)) return SH_OK;
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, *value);
+    if (error == std::errc() && rest == end) return SH_OK;
+    return bad_value(key, text, "a whole number");
+}
+
+sh_status Options::take_signed(const char* key, int64_t* value) {
+    std::string text;
+    if (!take(key, &text)) return SH_OK;
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, *value);
+    if (error == std::errc() && rest == end) return SH_OK;
+    return bad_value(key, text, "a whole number");
+}
+
+sh_status Options::take_real(const char* key, double least, double most, double* value) {
+    std::string text;
+    if (!take(key, &text)) return SH_OK;
+    double real = 0;
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, real);
+    if (error == std::errc() && rest == end && real >= least && real <= most) {
+        *value = real;
+        return SH_OK;
+    }
+    return fail(SH_ERROR_INVALID_ARGUMENT, "option %s: '%s' is not a number from %g to %g", key, text.c_str(), least, most);
+}
+
+sh_status Options::take_flag(const char* key, bool* value) {
+    std::string text;
+    if (!take(key, &text)) return SH_OK;
+    if (text != "0" && text != "1") return bad_value(key, text, "0 or 1");
+    *value = text == "1";
+    return SH_OK;
+}
+
+void Options::take_text(const char* key, std::string* value) { take(key, value); }
+
+sh_status Options::finish(const char* known_keys) const {
+    if (entries_.empty()) return SH_OK;
+    return fail(SH_ERROR_INVALID_ARGUMENT, "option %s is unknown; there are: %s", entries_.front().first.c_str(), known_keys);
+}
+
+std::string Options::rest() const {
+    std::string text;
+    for (const auto& [key, value] : entries_) {
+        if (!text.empty()) text += ';';
+        text += key + '=' + value;
+    }
+    return text;
+}
+
+}  // namespace stagehand::support

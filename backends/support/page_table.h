@@ -1,0 +1,65 @@
+// PageTable: which pages exist, which addresses are reserved, and what is mapped where. It refuses what a driver would answer with
+// a crash or with silence (a page mapped over another, a page destroyed while it is mapped, ...), in words.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include <stagehand/backend.h>
+
+#include "support/chunked_map.h"
+
+namespace stagehand::support {
+
+// Bookkeeping only; the caller locks. Functions that fail have changed nothing and leave a text for last_error().
+class PageTable {
+public:
+    explicit PageTable(uint64_t granularity) : granularity_(granularity) {}
+
+    // Whether page_bytes is a size that pages can have, and the product fits. `out_bytes` is the product.
+    sh_status check_size(uint64_t page_bytes, uint64_t count, uint64_t* out_bytes) const;
+
+    sh_status add_pages(uint64_t page_bytes, uint64_t count, const sh_backend_page* pages);
+    sh_status remove_pages(uint64_t page_bytes, uint64_t count, const sh_backend_page* pages);
+
+    sh_status add_range(uint64_t address, uint64_t bytes);
+    sh_status remove_range(uint64_t address, uint64_t bytes);
+
+    sh_status map(uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages);
+    // Whether unmap() would succeed.
+    sh_status check_unmap(uint64_t address, uint64_t page_bytes, uint64_t count);
+    sh_status unmap(uint64_t address, uint64_t page_bytes, uint64_t count);
+    // The page at an address where map() put it; 0: none.
+    sh_backend_page page_at(uint64_t address, uint64_t page_bytes);
+
+    // Fails unless every byte is mapped. Readers may call it at the same time, while nobody writes.
+    sh_status check_mapped(uint64_t address, uint64_t bytes) const;
+
+    uint64_t pages() const { return pages_.size(); }
+    uint64_t mapped_bytes() const { return mapped_bytes_; }
+    const std::map<uint64_t, uint64_t>& ranges() const { return ranges_; }  // address to bytes
+
+private:
+    struct Page {
+        uint64_t bytes = 0;
+        uint64_t mappings = 0;
+    };
+    struct Mapping {
+        uint64_t address = 0;
+        sh_backend_page page = 0;
+    };
+
+    sh_status check_free_of_mappings(uint64_t address, uint64_t bytes) const;
+    void forget_mappings(uint64_t address, uint64_t page_bytes, uint64_t count);
+    void add_span(uint64_t begin, uint64_t end);
+    void cut_span(uint64_t begin, uint64_t end);
+
+    const uint64_t granularity_;
+    ChunkedMap<Page> pages_;
+    std::map<uint64_t, uint64_t> ranges_;
+    std::map<uint64_t, ChunkedMap<Mapping>> mappings_;  // by size of page, then by address / size: that is unique, as pages do not overlap
+    std::map<uint64_t, uint64_t> spans_;                // mapped addresses, begin to end; neighbours are merged
+    uint64_t mapped_bytes_ = 0;
+};
+
+}  // namespace stagehand::support
