@@ -1,0 +1,51 @@
+/*
+ * Where each tensor lies in a safetensors file: 8 bytes of header length, a header in JSON, the tensors'
+ * bytes.
+ */
+#ifndef MINILM_SAFETENSORS_H
+#define MINILM_SAFETENSORS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "error.h"
+
+enum {
+    SAFETENSORS_MAX_RANK = 4
+};
+
+struct tensor {
+    char *name;
+    char type[8]; /**< "F32", ... */
+    int rank;
+    uint64_t shape[SAFETENSORS_MAX_RANK];
+    uint64_t file_offset;
+    uint64_t bytes;
+};
+
+struct safetensors {
+    char *path;
+    int file;              /**< Open for reading. */
+    uint64_t tensor_bytes; /**< Of all tensors. */
+    size_t count;
+    struct tensor *tensors;
+};
+
+/**
+ * Opens a file and reads its header; every tensor's bytes lie within the file. On success
+ * safetensors_close() frees it.
+ */
+bool safetensors_open(const char *path, struct safetensors *out, struct error *error);
+
+/** Closes and frees. A struct of zeros but `file` -1 is allowed. */
+void safetensors_close(struct safetensors *model);
+
+/**
+ * Finds an F32 tensor of `rows` x `columns`, or of `columns` numbers when `rows` is 0. `*out` stays valid
+ * until safetensors_close(). A missing tensor, another type or another shape is an error that names it.
+ */
+bool safetensors_find(const struct safetensors *model, const char *name, uint64_t rows, uint64_t columns,
+                      const struct tensor **out, struct error *error);
+
+#endif
