@@ -11,12 +11,13 @@ PartsMaker::PartsMaker(const Shape& shape) : shape_(shape), parts_(shape.pages.s
     const double pages_per_ns = shape.problem->link_bytes_per_ns / static_cast<double>(shape.problem->page_bytes);
     link_pages_.reserve(shape.order.size());
     for (uint32_t u : shape.order) link_pages_.push_back(shape.unit_compute_ns[u] / uses[u] * pages_per_ns);
-    lines_.resize(shape.order.size());
     most_.resize(shape.order.size());
+    wanted_.resize(shape.order.size());
 }
 
-std::optional<std::vector<uint32_t>> PartsMaker::make(Family family, uint64_t streamed, uint32_t cap) {
+std::optional<std::vector<uint32_t>> PartsMaker::make(Family family, uint64_t streamed, uint32_t ring) {
     const bool whole_family = family == Family::whole_units;
+    const uint32_t cap = cap_for(ring);
     uint64_t available = 0;
     for (size_t k = 0; k < most_.size(); k++) {
         uint32_t u = shape_.order[k];
@@ -24,64 +25,117 @@ std::optional<std::vector<uint32_t>> PartsMaker::make(Family family, uint64_t st
         most_[k] = whole && shape_.pages[u] > cap ? 0 : std::min(shape_.pages[u], cap);
         available += most_[k];
     }
-    if (available < streamed) return std::nullopt;
-    draw_lines(family);
-    round_parts(level_for(streamed), whole_family);
-    uint64_t sum = 0;
-    for (uint32_t u : shape_.order) sum += parts_[u];
-    if (sum < streamed) {
-        grow(streamed - sum);
-        sum = 0;
-        for (uint32_t u : shape_.order) sum += parts_[u];
+    if (available < streamed || !find_level(family, streamed, ring)) return std::nullopt;
+    round_parts(whole_family);
+    auto sum = [&] {
+        uint64_t pages = 0;
+        for (uint32_t u : shape_.order) pages += parts_[u];
+        return pages;
+    };
+    uint64_t pages = sum();
+    if (pages < streamed) {
+        grow(streamed - pages);
+        pages = sum();
     }
-    if (sum > streamed && !whole_family) shrink(sum - streamed);
+    if (pages > streamed && !whole_family) shrink(pages - streamed);
     return parts_;
 }
 
-void PartsMaker::draw_lines(Family family) {
-    for (size_t k = 0; k < lines_.size(); k++) {
-        uint32_t u = shape_.order[k];
-        switch (family) {
-            case Family::level: lines_[k] = {1, 0}; break;
-            case Family::complement: lines_[k] = {1, link_pages_[k] / 2}; break;
-            case Family::complement_full: lines_[k] = {1, link_pages_[k]}; break;
-            case Family::by_size: lines_[k] = {static_cast<double>(shape_.pages[u]), 0}; break;
-            // A unit without compute still takes a little, or the level would have no end.
-            case Family::by_compute:
-            case Family::whole_units: lines_[k] = {link_pages_[k] + 1e-3, 0}; break;
+// Sets what each unit wants at a level, and returns the sum.
+double PartsMaker::want(Family family, double level, uint32_t ring) {
+    const size_t count = most_.size();
+    double pace = 0;
+    switch (family) {
+        case Family::level:
+        case Family::by_size:
+        case Family::by_compute:
+        case Family::whole_units: {
+            double sum = 0;
+            for (size_t k = 0; k < count; k++) {
+                wanted_[k] = std::min(slope(family, k) * level, static_cast<double>(most_[k]));
+                sum += wanted_[k];
+            }
+            return sum;
         }
+        case Family::filled: break;
+        case Family::paced: pace = 1; break;
+        case Family::half_paced: pace = 0.5; break;
+    }
+    // `time` is how many pages the link can copy before the compute reaches the unit at hand, if the ring has room.
+    double time = 0, sum = 0;
+    const size_t warm_up = std::min<size_t>(count, 64);
+    for (size_t k = count - warm_up; k < 2 * count; k++) {
+        size_t place = k < count ? k : k - count;
+        double room = ring - link_pages_[place];
+        double most = std::min(static_cast<double>(most_[place]), std::max(0.0, room));
+        double part = std::clamp(pace * time + level, 0.0, most);
+        time = std::min(std::max(time - part, 0.0) + link_pages_[place], ring - part);
+        wanted_[place] = part;
+        if (k >= count) sum += part;
+    }
+    return sum;
+}
+
+// False if even the highest level is too little. Otherwise leaves what each unit wants at a level whose sum is close; rounding makes
+// up the rest.
+bool PartsMaker::find_level(Family family, uint64_t streamed, uint32_t ring) {
+    const double goal = static_cast<double>(streamed);
+    const double close = std::max(0.25, 0.002 * static_cast<double>(most_.size()));
+    double low = family == Family::paced || family == Family::half_paced ? -static_cast<double>(ring) : 0;
+    double high = highest_level(family, ring);
+    double above = want(family, high, ring) - goal;
+    if (above < close) return above > -0.5;
+    double below = want(family, low, ring) - goal;
+    // The secant between a level too low and one too high; an end that stays twice counts half, and every fourth time the
+    // middle is taken.
+    int stayed = 0;
+    for (int round = 1; round < 60 && high - low > 1e-9 * high; round++) {
+        double level = below < 0 && round % 4 ? low - below * (high - low) / (above - below) : low + (high - low) / 2;
+        double off = want(family, level, ring) - goal;
+        if (std::fabs(off) < close) return true;
+        if (off > 0) {
+            high = level;
+            above = off;
+            if (stayed++ > 0) below /= 2;
+            stayed = std::max(stayed, 1);
+        } else {
+            low = level;
+            below = off;
+            if (stayed-- < 0) above /= 2;
+            stayed = std::min(stayed, -1);
+        }
+    }
+    want(family, high, ring);
+    return true;
+}
+
+// The level at which every unit wants all it may have.
+double PartsMaker::highest_level(Family family, uint32_t ring) const {
+    switch (family) {
+        case Family::by_size: return 1;
+        case Family::by_compute:
+        case Family::whole_units: {
+            double highest = 1;
+            for (size_t k = 0; k < most_.size(); k++) highest = std::max(highest, most_[k] / slope(family, k));
+            return highest;
+        }
+        default: return ring;
     }
 }
 
-// The level at which the parts add up to `streamed`: Newton's method on a sum of clipped lines, inside a bracket.
-double PartsMaker::level_for(uint64_t streamed) const {
-    double low = 0, high = 0;
-    for (size_t k = 0; k < lines_.size(); k++)
-        high = std::max(high, (most_[k] + lines_[k].less) / lines_[k].slope);
-    double level = high / 2;
-    for (int round = 0; round < 60; round++) {
-        double sum = 0, slope = 0;
-        for (size_t k = 0; k < lines_.size(); k++) {
-            double part = lines_[k].slope * level - lines_[k].less;
-            bool inside = part > 0 && part < most_[k];
-            sum += inside ? part : part > 0 ? most_[k] : 0;
-            slope += inside ? lines_[k].slope : 0;
-        }
-        double off = sum - static_cast<double>(streamed);
-        if (std::fabs(off) < 0.25) break;
-        (off > 0 ? high : low) = level;
-        double next = slope > 0 ? level - off / slope : low;
-        level = next > low && next < high ? next : low + (high - low) / 2;
-    }
-    return level;
+double PartsMaker::slope(Family family, size_t place) const {
+    if (family == Family::by_size) return shape_.pages[shape_.order[place]];
+    // A unit without compute still takes a little, or its level would have no end.
+    if (family == Family::by_compute || family == Family::whole_units) return link_pages_[place] + 1e-3;
+    return 1;
 }
 
 // Rounds to pages, and to nothing or all where a unit is not divided, so that the sum up to any use stays right.
-void PartsMaker::round_parts(double level, bool indivisible) {
+void PartsMaker::round_parts(bool indivisible) {
     double owed = 0;
-    for (size_t k = 0; k < lines_.size(); k++) {
+    for (size_t k = 0; k < wanted_.size(); k++) {
         uint32_t u = shape_.order[k];
-        owed += std::clamp(lines_[k].slope * level - lines_[k].less, 0.0, static_cast<double>(most_[k]));
+        owed += wanted_[k];
         uint32_t part = 0;
         if (indivisible || shape_.problem->units[u].whole)
             part = most_[k] && owed >= most_[k] / 2.0 ? most_[k] : 0;
@@ -93,21 +147,20 @@ void PartsMaker::round_parts(double level, bool indivisible) {
 }
 
 void PartsMaker::grow(uint64_t missing) {
-    auto divisible = [&](uint32_t u) { return !shape_.problem->units[u].whole; };
+    auto room = [&](size_t k) {
+        uint32_t u = shape_.order[k];
+        return shape_.problem->units[u].whole ? 0 : most_[k] - parts_[u];
+    };
     for (;;) {
         uint64_t with_room = 0;
-        for (size_t k = 0; k < most_.size(); k++) {
-            uint32_t u = shape_.order[k];
-            with_room += divisible(u) && parts_[u] < most_[k];
-        }
+        for (size_t k = 0; k < most_.size(); k++) with_room += room(k) > 0;
         if (missing == 0 || with_room == 0) break;
         for (size_t k = 0; k < most_.size() && missing; k++) {
-            uint32_t u = shape_.order[k];
-            if (!divisible(u) || parts_[u] >= most_[k]) continue;
+            if (room(k) == 0) continue;
             uint64_t share = (missing + with_room - 1) / with_room;
             with_room--;
-            uint32_t more = static_cast<uint32_t>(std::min<uint64_t>(share, most_[k] - parts_[u]));
-            parts_[u] += more;
+            uint32_t more = static_cast<uint32_t>(std::min<uint64_t>(share, room(k)));
+            parts_[shape_.order[k]] += more;
             missing -= more;
         }
     }
@@ -127,33 +180,48 @@ void PartsMaker::grow(uint64_t missing) {
 }
 
 void PartsMaker::shrink(uint64_t surplus) {
-    uint64_t divisible = 0;
-    for (uint32_t u : shape_.order) divisible += !shape_.problem->units[u].whole && parts_[u];
+    auto divisible = [&](uint32_t u) { return !shape_.problem->units[u].whole && parts_[u]; };
+    uint64_t left = 0;
+    for (uint32_t u : shape_.order) left += divisible(u);
     for (uint32_t u : shape_.order) {
-        if (surplus == 0 || divisible == 0) return;
-        if (shape_.problem->units[u].whole || parts_[u] == 0) continue;
-        uint64_t share = (surplus + divisible - 1) / divisible;
-        divisible--;
+        if (surplus == 0) return;
+        if (!divisible(u)) continue;
+        uint64_t share = (surplus + left - 1) / left;
+        left--;
         uint32_t less = static_cast<uint32_t>(std::min<uint64_t>(share, parts_[u]));
         parts_[u] -= less;
         surplus -= less;
     }
 }
 
+// The largest cap on parts with which any that are held together fit in the ring.
 uint32_t PartsMaker::cap_for(uint32_t ring) const {
     if (shape_.held == 1) return ring;
     std::vector<uint32_t> capped(shape_.pages.size());
-    auto fits = [&](uint32_t cap) {
+    uint32_t fits = 0, fails = ring + 1;
+    while (fails - fits > 1) {
+        uint32_t cap = fits + (fails - fits) / 2;
         for (uint32_t u : shape_.order)
             capped[u] = shape_.problem->units[u].whole && shape_.pages[u] > cap ? 0 : std::min(shape_.pages[u], cap);
-        return widest_window(shape_, capped).pages <= ring;
-    };
-    uint32_t fitting = 0, above = ring + 1;
-    while (above - fitting > 1) {
-        uint32_t middle = fitting + (above - fitting) / 2;
-        (fits(middle) ? fitting : above) = middle;
+        (widest_window(shape_, capped).pages <= ring ? fits : fails) = cap;
     }
-    return fitting;
+    return fits;
+}
+
+uint64_t PartsMaker::most_within(uint32_t cap) const {
+    uint64_t pages = 0;
+    for (uint32_t u : shape_.order)
+        pages += shape_.problem->units[u].whole && shape_.pages[u] > cap ? 0 : std::min(shape_.pages[u], cap);
+    return pages;
+}
+
+uint32_t PartsMaker::smallest_ring(uint32_t budget) const {
+    uint32_t fails = 0, works = budget;
+    while (works - fails > 1) {
+        uint32_t ring = fails + (works - fails) / 2;
+        (most_within(cap_for(ring)) >= shape_.total_pages - budget + ring ? works : fails) = ring;
+    }
+    return works;
 }
 
 }  // namespace stagehand::policy

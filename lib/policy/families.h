@@ -1,10 +1,9 @@
-// Families of parts: with one number, the level, each gives every unit a part, so that a search over the ring's size alone
-// covers them.
+// Families of parts: given a ring, one number, the level, gives every unit a part, so that a search over the ring's size
+// alone covers a family.
 #pragma once
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "shape.h"
@@ -12,43 +11,44 @@
 namespace stagehand::policy {
 
 enum class Family : uint8_t {
-    level,         // min(size, level): the copies are alike, and so is what the ring must hold
-    complement,    // level less half of what the link copies during the unit's own compute
-    complement_full,  // level less all of it: part and prefetch together fill the ring at every use
-    by_size,       // in proportion to size
-    by_compute,    // in proportion to compute time, so that each copy takes as long as a compute
-    whole_units,   // whole units, spread evenly over the step's compute time
+    level,        // min(size, level): the copies are alike, and so is what the ring must hold
+    filled,       // the same, but no part leaves less of the ring free than the link fills during the unit's own compute
+    paced,        // level plus what the link still has time for before the unit's turn, so that it neither idles nor is late
+    half_paced,   // level plus half of that
+    by_size,      // in proportion to size
+    by_compute,   // in proportion to compute time
+    whole_units,  // whole units, spread evenly over the step's compute time
 };
 
-inline constexpr Family all_families[] = {Family::level,   Family::complement, Family::complement_full,
+inline constexpr Family all_families[] = {Family::level,   Family::filled,     Family::paced,      Family::half_paced,
                                           Family::by_size, Family::by_compute, Family::whole_units};
 
-// The parts of a family that add up to at least `streamed` pages, none larger than `cap`; as close to it as units that must be
-// whole allow. Nothing if the units do not have that many.
 class PartsMaker {
 public:
     explicit PartsMaker(const Shape& shape);
 
-    std::optional<std::vector<uint32_t>> make(Family family, uint64_t streamed, uint32_t cap);
+    // Parts that add up to at least `streamed` pages and of which any that are held together fit in the ring; as close to
+    // `streamed` as units that must be whole allow. Nothing if the family has no such parts.
+    std::optional<std::vector<uint32_t>> make(Family family, uint64_t streamed, uint32_t ring);
 
-    // The largest cap on parts with which any units held together fit in a ring.
-    uint32_t cap_for(uint32_t ring) const;
+    // The smallest ring for which any parts can fit in `budget` pages along with it.
+    uint32_t smallest_ring(uint32_t budget) const;
 
 private:
-    struct Line {  // a part is slope * level - less, within [0, most]
-        double slope, less;
-    };
-
-    void draw_lines(Family family);
-    double level_for(uint64_t streamed) const;
-    void round_parts(double level, bool indivisible);
+    uint32_t cap_for(uint32_t ring) const;
+    uint64_t most_within(uint32_t cap) const;
+    double slope(Family family, size_t place) const;
+    double highest_level(Family family, uint32_t ring) const;
+    double want(Family family, double level, uint32_t ring);
+    bool find_level(Family family, uint64_t streamed, uint32_t ring);
+    void round_parts(bool indivisible);
     void grow(uint64_t missing);
     void shrink(uint64_t surplus);
 
     const Shape& shape_;
     std::vector<double> link_pages_;  // by place in the order of first use: what the link copies during one compute
-    std::vector<Line> lines_;         // by place
     std::vector<uint32_t> most_;      // by place: the largest part allowed
+    std::vector<double> wanted_;      // by place: the part before rounding
     std::vector<uint32_t> parts_;     // by unit
 };
 

@@ -52,8 +52,9 @@ void cut_load(std::vector<PageRun>& runs) {
         runs.erase(runs.begin() + static_cast<std::ptrdiff_t>(best) + 1);
     }
     if (runs.size() > 1)
-        std::stable_sort(runs.begin(), runs.end(),
-                         [](const PageRun& a, const PageRun& b) { return a.fence < b.fence; });
+        std::sort(runs.begin(), runs.end(), [](const PageRun& a, const PageRun& b) {
+            return a.fence != b.fence ? a.fence < b.fence : a.first < b.first;
+        });
 }
 
 }  // namespace stagehand::policy

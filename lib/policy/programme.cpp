@@ -11,17 +11,29 @@ bool ProgrammeTracer::trace(std::span<const UnitPlan> units, uint32_t ring_pages
     if (cold) {
         if (!trace_step(units, 0, *cold)) return false;
     } else {
-        note_owners(units);
+        note_owners(units, ring_pages);
     }
     return trace_step(units, shape_->uses(), steady);
 }
 
-void ProgrammeTracer::note_owners(std::span<const UnitPlan> units) {
-    uint64_t use = 0;
-    for (const Use& u : shape_->problem->trace) {
-        const UnitPlan& plan = units[u.unit];
-        if (plan.streamed_pages) owners_.take(plan.ring_offset, plan.streamed_pages, u.unit);
-        last_use_[u.unit] = ++use;
+// Backwards, since the last unit on a page owns it; done as soon as no page is left that any part lies on.
+void ProgrammeTracer::note_owners(std::span<const UnitPlan> units, uint32_t ring_pages) {
+    std::span<const Use> trace = shape_->problem->trace;
+    uint32_t left = ring_pages;
+    for (uint32_t j = shape_->uses(); j-- > 0;) {
+        const uint32_t unit = trace[j].unit;
+        const UnitPlan& plan = units[unit];
+        if (last_use_[unit]) continue;
+        last_use_[unit] = uint64_t{j} + 1;
+        if (plan.streamed_pages == 0 || left == 0) continue;
+        runs_.clear();
+        owners_.visit(plan.ring_offset, plan.streamed_pages, [&](uint32_t first, uint32_t count, uint32_t owner) {
+            if (owner == RingOwners::nobody) runs_.push_back({first, count, 0});
+        });
+        for (const PageRun& run : runs_) {
+            owners_.take((uint64_t{plan.ring_offset} + run.first) % ring_pages, run.pages, unit);
+            left -= run.pages;
+        }
     }
 }
 

@@ -36,7 +36,7 @@ public:
 
 private:
     bool trace_step(std::span<const UnitPlan> units, uint64_t uses_before, StepProgramme& step);
-    void note_owners(std::span<const UnitPlan> units);
+    void note_owners(std::span<const UnitPlan> units, uint32_t ring_pages);
     bool load(uint32_t unit, const UnitPlan& plan, uint64_t use, StepProgramme& step);
 
     const Shape* shape_;

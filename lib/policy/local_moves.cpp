@@ -1,0 +1,98 @@
+#include "local_moves.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace stagehand::policy {
+
+void LocalMoves::shorten(Found current, uint64_t evaluations) {
+    for (uint64_t k = 0; k < evaluations; k++) {
+        if (!change(current.candidate, false)) continue;
+        std::optional<Cost> cost = evaluator_.cost(current.candidate);
+        // Accepts what is a little worse, less and less so.
+        double slack = 0.004 * std::max(0.0, 1 - 1.25 * static_cast<double>(k) / static_cast<double>(evaluations));
+        if (cost && cost->step_ns <= current.cost.step_ns * (1 + slack * below(1024) / 1024)) {
+            current.cost = *cost;
+            frontier_.offer(current.candidate, *cost);
+            if (cost->step_ns > frontier_.fastest().cost.step_ns * 1.01) current = frontier_.fastest();
+        } else {
+            undo(current.candidate);
+        }
+    }
+}
+
+void LocalMoves::slim(Found current, uint64_t evaluations) {
+    for (uint64_t k = 0; k < evaluations; k++) {
+        if (!change(current.candidate, true)) continue;
+        std::optional<Cost> cost = evaluator_.cost(current.candidate);
+        if (cost && cost->step_ns <= frontier_.limit_ns() && cost->bytes <= current.cost.bytes) {
+            current.cost = *cost;
+            frontier_.offer(current.candidate, *cost);
+        } else {
+            undo(current.candidate);
+        }
+    }
+}
+
+int64_t LocalMoves::some_pages(uint32_t unit) {
+    // Mostly one page, sometimes up to an eighth of the unit.
+    uint32_t most = std::max(2u, shape_.pages[unit] / 8);
+    uint32_t dice = below(8);
+    return dice < 4 ? 1 : dice < 7 ? 1 + below(std::min(most, 4u)) : 1 + below(most);
+}
+
+// False, and nothing changed, if the dice chose something that is not possible.
+bool LocalMoves::change(Candidate& candidate, bool slimmer) {
+    before_.units = 0;
+    before_.ring = candidate.ring;
+    before_.layout = candidate.layout;
+    const uint32_t count = static_cast<uint32_t>(shape_.order.size());
+    uint32_t place = below(count);
+    uint32_t unit = shape_.order[place];
+    uint32_t other = shape_.order[below(2) ? (place + count + below(7) - 3) % count : below(count)];
+    uint32_t dice = below(16);
+    bool changed;
+    if (dice < 6) {
+        int64_t pages = some_pages(unit);
+        changed = shift(candidate, unit, -pages) && other != unit && shift(candidate, other, pages);
+    } else if (dice < (slimmer ? 8u : 10u)) {
+        changed = shift(candidate, unit, some_pages(unit));
+    } else if (dice < 14) {
+        changed = shift(candidate, unit, -some_pages(unit));
+    } else if (dice < 15) {
+        // Gives pages of the budget up, or takes those that an earlier such change left.
+        candidate.ring += below(2) ? 1 : -1;
+        changed = candidate.ring > 0;
+    } else {
+        candidate.layout = candidate.layout == Layout::packed ? Layout::spread : Layout::packed;
+        changed = true;
+    }
+    if (!changed) undo(candidate);
+    return changed;
+}
+
+// Moves pages between a unit's resident prefix and its part; the ring takes the difference, so that the total stays.
+bool LocalMoves::shift(Candidate& candidate, uint32_t unit, int64_t pages) {
+    uint32_t now = candidate.parts[unit];
+    uint32_t all = shape_.pages[unit];
+    int64_t next = shape_.problem->units[unit].whole ? (pages > 0 ? all : 0)
+                                                     : std::clamp<int64_t>(now + pages, 0, all);
+    int64_t ring = int64_t{candidate.ring} + next - now;
+    if (next == now || ring < 1 || ring > int64_t{UINT32_MAX}) return false;
+    before_.unit[before_.units] = unit;
+    before_.part[before_.units++] = now;
+    candidate.parts[unit] = static_cast<uint32_t>(next);
+    candidate.ring = static_cast<uint32_t>(ring);
+    return true;
+}
+
+void LocalMoves::undo(Candidate& candidate) {
+    while (before_.units > 0) {
+        before_.units--;
+        candidate.parts[before_.unit[before_.units]] = before_.part[before_.units];
+    }
+    candidate.ring = before_.ring;
+    candidate.layout = before_.layout;
+}
+
+}  // namespace stagehand::policy

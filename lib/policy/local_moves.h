@@ -1,0 +1,46 @@
+// Small changes to a plan, tried at random from a fixed seed: what the families miss.
+#pragma once
+
+#include <cstdint>
+#include <random>
+
+#include "evaluator.h"
+#include "frontier.h"
+#include "shape.h"
+
+namespace stagehand::policy {
+
+class LocalMoves {
+public:
+    LocalMoves(const Shape& shape, Evaluator& evaluator, Frontier& frontier)
+        : shape_(shape), evaluator_(evaluator), frontier_(frontier) {}
+
+    // Looks for a shorter step from `start`, at first letting it get a little longer, which leads out of local minima.
+    void shorten(Found start, uint64_t evaluations);
+
+    // Looks for fewer bytes from `start`, never slower than the frontier's limit.
+    void slim(Found start, uint64_t evaluations);
+
+private:
+    bool change(Candidate& candidate, bool slimmer);
+    bool shift(Candidate& candidate, uint32_t unit, int64_t pages);
+    void undo(Candidate& candidate);
+    int64_t some_pages(uint32_t unit);
+    // The library's distributions differ between implementations, and plans must not.
+    uint32_t below(uint32_t bound) { return static_cast<uint32_t>(uint64_t{random_()} * bound >> 32); }
+
+    const Shape& shape_;
+    Evaluator& evaluator_;
+    Frontier& frontier_;
+    std::mt19937 random_{20240229};
+
+    // What the last change replaced.
+    struct {
+        uint32_t unit[2], part[2];
+        int units = 0;
+        uint32_t ring = 0;
+        Layout layout = Layout::packed;
+    } before_;
+};
+
+}  // namespace stagehand::policy

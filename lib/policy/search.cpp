@@ -1,0 +1,194 @@
+// The search for a plan: first the families over the ring's size, then local moves, then fewer bytes at the same time.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "bounds.h"
+#include "evaluator.h"
+#include "families.h"
+#include "frontier.h"
+#include "layout.h"
+#include "local_moves.h"
+#include "plan.h"
+#include "shape.h"
+
+namespace stagehand::policy {
+
+namespace {
+
+// How much a search may do, by the length of the trace.
+struct Effort {
+    explicit Effort(const Shape& shape) {
+        uint64_t uses = std::max<uint64_t>(1, shape.uses());
+        evaluations = std::clamp<uint64_t>(800'000 / uses, 18, 6'000);
+        few = evaluations < 200;
+        steps = few ? 6 : 16;
+        final_steps = static_cast<uint32_t>(std::clamp<uint64_t>(2'000'000 / uses, 8, 512));
+    }
+    uint64_t evaluations;
+    bool few;
+    uint32_t steps;        // simulated for each evaluation
+    uint32_t final_steps;  // for the plan that is returned
+};
+
+class Search {
+public:
+    explicit Search(const Shape& shape)
+        : shape_(shape),
+          effort_(shape),
+          evaluator_(shape, effort_.steps),
+          parts_(shape),
+          budget_(static_cast<uint32_t>(std::min<uint64_t>(shape.problem->budget_pages, shape.total_pages))),
+          good_enough_ns_(least_step_ns(*shape.problem) * 1.0005) {}
+
+    Plan run(const TightRing& tight) {
+        // The plan that runs at the smallest budget runs at every larger one too.
+        offer({shape_.pages, tight.pages, tight.layout});
+        sweep_families();
+        LocalMoves moves(shape_, evaluator_, frontier_);
+        if (!good_enough()) moves.shorten(frontier_.fastest(), left() / 2);
+        shrink_rings();
+        moves.slim(frontier_.leanest(), left());
+        return *evaluator_.plan(frontier_.leanest().candidate, effort_.final_steps);
+    }
+
+private:
+    struct Tried {
+        Family family;
+        uint32_t ring;
+        double step_ns;
+    };
+
+    uint64_t left() const {
+        return effort_.evaluations - std::min(effort_.evaluations, evaluator_.evaluations());
+    }
+    bool good_enough() const { return frontier_.fastest().cost.step_ns <= good_enough_ns_; }
+
+    std::optional<Cost> offer(const Candidate& candidate) {
+        std::optional<Cost> cost = evaluator_.cost(candidate);
+        if (cost) frontier_.offer(candidate, *cost);
+        return cost;
+    }
+
+    double offer_layouts(Candidate candidate) {
+        double best = infinity;
+        auto attempt = [&](Layout layout) {
+            candidate.layout = layout;
+            if (std::optional<Cost> cost = offer(candidate)) best = std::min(best, cost->step_ns);
+        };
+        uint64_t streamed = 0;
+        for (uint32_t u : shape_.order) streamed += candidate.parts[u];
+        const bool seam = shape_.each_once && streamed % candidate.ring != 0;
+        if (seam) attempt(Layout::spread);
+        if (!seam || !effort_.few) attempt(Layout::packed);
+        if (shape_.held > 1 && best == infinity) attempt(Layout::rotating);
+        if (shape_.held > 1 && best == infinity) attempt(Layout::two_ended);
+        return best;
+    }
+
+    double offer_family(Family family, uint32_t ring) {
+        if (ring < smallest_ring_ || ring > budget_ || left() == 0) return infinity;
+        uint64_t needed = shape_.total_pages - budget_ + ring;
+        auto parts = parts_.make(family, needed, ring);
+        if (!parts) return infinity;
+        uint64_t streamed = 0;
+        for (uint32_t u : shape_.order) streamed += (*parts)[u];
+        double best = offer_layouts({*parts, ring, Layout::packed});
+        // Units that must be whole leave pages over; the ring can use them.
+        if (streamed > needed)
+            best = std::min(best, offer_layouts({*parts, static_cast<uint32_t>(ring + streamed - needed), {}}));
+        return best;
+    }
+
+    void sweep_families() {
+        smallest_ring_ = parts_.smallest_ring(budget_);
+        for (Family family : all_families) {
+            bool main = family == Family::level || family == Family::filled || family == Family::paced ||
+                        (family == Family::whole_units && shape_.has_whole);
+            if (effort_.few && !main) continue;
+            Tried tried = sweep(family);
+            if (tried.step_ns < infinity) tried_.push_back(tried);
+        }
+        std::sort(tried_.begin(), tried_.end(), [](const Tried& a, const Tried& b) { return a.step_ns < b.step_ns; });
+        for (size_t k = 0; k < std::min<size_t>(tried_.size(), 3) && !good_enough(); k++) refine(tried_[k]);
+    }
+
+    // The best ring of a family on a grid of growing rings, up to the first that is good enough.
+    Tried sweep(Family family) {
+        Tried best{family, 0, infinity};
+        const double most = static_cast<double>(budget_) / smallest_ring_;
+        const double ratio = effort_.few ? 1.8 : std::max(1.08, std::pow(most, 1.0 / 28));
+        double at = smallest_ring_ * (effort_.few ? 1.3 : 1.0);
+        for (uint32_t worse = 0; worse < (effort_.few ? 1u : 10u) && at < budget_ * ratio; at *= ratio) {
+            uint32_t ring = std::min(budget_, static_cast<uint32_t>(at + 0.5));
+            double step = offer_family(family, ring);
+            worse = step < best.step_ns || best.ring == 0 ? 0 : worse + 1;
+            if (step < best.step_ns) best = {family, ring, step};
+            if (best.step_ns <= good_enough_ns_) break;
+        }
+        return best;
+    }
+
+    void refine(Tried& from) {
+        for (uint32_t step = std::max(1u, from.ring / 8); step > 0 && left() > effort_.evaluations / 3; step /= 2) {
+            uint32_t center = from.ring;
+            for (uint32_t ring : {center - std::min(center, step), center + step}) {
+                double time = offer_family(from.family, ring);
+                if (time < from.step_ns) from = {from.family, ring, time};
+            }
+        }
+    }
+
+    // Fewer bytes: the smallest ring of each family that is as fast as the fastest plan, almost.
+    void shrink_rings() {
+        for (Tried& tried : tried_) {
+            if (tried.step_ns > frontier_.limit_ns()) continue;
+            uint32_t fails = smallest_ring_ - 1, works = tried.ring;
+            while (works - fails > std::max(1u, works / 200) && left()) {
+                uint32_t middle = fails + (works - fails) / 2;
+                (offer_family(tried.family, middle) <= frontier_.limit_ns() ? works : fails) = middle;
+            }
+            // The seam makes the time uneven: a little below may fit again.
+            for (uint32_t below = 2; below <= 4 && below < works && !effort_.few; below++)
+                offer_family(tried.family, works - below);
+        }
+    }
+
+    static constexpr double infinity = std::numeric_limits<double>::infinity();
+
+    const Shape& shape_;
+    Effort effort_;
+    Evaluator evaluator_;
+    PartsMaker parts_;
+    uint32_t budget_;
+    uint32_t smallest_ring_ = 1;
+    double good_enough_ns_;  // so close to what nothing can beat that looking on is not worth it
+    Frontier frontier_;
+    std::vector<Tried> tried_;
+};
+
+Plan all_resident(const Shape& shape) {
+    Plan plan;
+    plan.units.resize(shape.pages.size());
+    for (uint32_t u : shape.order) plan.units[u].resident_pages = shape.pages[u];
+    plan.resident_pages = shape.total_pages;
+    plan.step_ns = shape.compute_ns;
+    return plan;
+}
+
+}  // namespace
+
+std::variant<Plan, Infeasible> make_plan(const Problem& problem) {
+    if (!well_formed(problem)) return Infeasible{std::numeric_limits<uint64_t>::max(), 0};
+    Shape shape(problem);
+    if (shape.total_pages <= problem.budget_pages) return all_resident(shape);
+    TightRing tight = tightest_ring(shape);
+    if (tight.pages > problem.budget_pages)
+        return Infeasible{tight.pages, widest_window(shape, shape.pages).unit};
+    return Search(shape).run(tight);
+}
+
+}  // namespace stagehand::policy
