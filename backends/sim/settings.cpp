@@ -1,0 +1,58 @@
+#include "sim/settings.h"
+
+#include <algorithm>
+#include <cinttypes>
+
+#include "support/last_error.h"
+#include "support/options.h"
+
+namespace stagehand::sim {
+namespace {
+
+constexpr const char* kKeys = "capacity, granularity (or page), largest_page, staging_piece, bandwidth, duplex, latency, call_ns";
+
+sh_status check_power_of_two(const char* key, uint64_t value) {
+    if (value != 0 && (value & (value - 1)) == 0 && value <= uint64_t(1) << 40) return SH_OK;
+    return support::fail(SH_ERROR_INVALID_ARGUMENT, "option %s: %" PRIu64 " is not a power of two up to 1 TiB", key, value);
+}
+
+sh_status check(Settings& settings) {
+    if (sh_status status = check_power_of_two("granularity", settings.granularity_bytes); status < 0) return status;
+    if (sh_status status = check_power_of_two("largest_page", settings.largest_page_bytes); status < 0) return status;
+    settings.largest_page_bytes = std::max(settings.largest_page_bytes, settings.granularity_bytes);
+    settings.capacity_bytes -= settings.capacity_bytes % settings.granularity_bytes;
+    if (settings.capacity_bytes == 0) {
+        return support::fail(SH_ERROR_INVALID_ARGUMENT, "option capacity: less than one page of %" PRIu64 " bytes", settings.granularity_bytes);
+    }
+    if (settings.bandwidth == 0) return support::fail(SH_ERROR_INVALID_ARGUMENT, "option bandwidth: 0 bytes a second");
+    if (settings.staging_piece_bytes == 0) return support::fail(SH_ERROR_INVALID_ARGUMENT, "option staging_piece: 0 bytes");
+    return SH_OK;
+}
+
+}  // namespace
+
+sh_status read_settings(const char* text, Settings* out) {
+    Settings settings;
+    support::Options options;
+    sh_status status = support::Options::parse(text, &options);
+    // The first failure's text stands, so nothing is read after it.
+    const auto take = [&status](auto&& read) {
+        if (status >= 0) status = read();
+    };
+    take([&] { return options.take_bytes("capacity", &settings.capacity_bytes); });
+    take([&] { return options.take_bytes("page", &settings.granularity_bytes); });
+    take([&] { return options.take_bytes("granularity", &settings.granularity_bytes); });
+    take([&] { return options.take_bytes("largest_page", &settings.largest_page_bytes); });
+    take([&] { return options.take_bytes("staging_piece", &settings.staging_piece_bytes); });
+    take([&] { return options.take_rate("bandwidth", &settings.bandwidth); });
+    take([&] { return options.take_real("duplex", 1, 2, &settings.duplex); });
+    take([&] { return options.take_duration("latency", 1, &settings.latency_ns); });
+    take([&] { return options.take_duration("call_ns", 1, &settings.call_ns); });
+    take([&] { return options.finish(kKeys); });
+    take([&] { return check(settings); });
+    if (status < 0) return status;
+    *out = settings;
+    return SH_OK;
+}
+
+}  // namespace stagehand::sim

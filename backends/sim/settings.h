@@ -1,0 +1,23 @@
+// Settings of a simulated device: its options, read and checked.
+#pragma once
+
+#include <cstdint>
+
+#include <stagehand/base.h>
+
+namespace stagehand::sim {
+
+struct Settings {
+    uint64_t capacity_bytes = uint64_t(1) << 40;
+    uint64_t granularity_bytes = 2 << 20;
+    uint64_t largest_page_bytes = 32 << 20;
+    uint64_t staging_piece_bytes = 4 << 20;
+    uint64_t bandwidth = 55500000000u;  // bytes a second in each direction
+    double duplex = 2;                  // what both directions reach together, as a multiple of one: 1 to 2
+    uint64_t latency_ns = 0;            // of each copy and fill
+    uint64_t call_ns = 0;               // what queuing a command costs the host
+};
+
+sh_status read_settings(const char* options, Settings* out);
+
+}  // namespace stagehand::sim
