@@ -45,11 +45,15 @@ typedef struct sh_backend_device_info {
     uint32_t reserved;
 } sh_backend_device_info;
 
+struct sh_backend;
+
 /** What the library offers to a backend. Valid for the life of the process. */
 typedef struct sh_backend_host {
     uint32_t struct_size;
     uint32_t spi_version;
     void (*log)(int32_t level, const char *message);
+    /** Finds (loads) another backend by its name, for one that wraps it. Not from within sh_backend_query(). A failure is logged. */
+    sh_status (*find_backend)(const char *name, const struct sh_backend **out_backend);
 } sh_backend_host;
 
 /** The table. */
