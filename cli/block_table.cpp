@@ -1,0 +1,102 @@
+#include "block_table.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "exit_code.h"
+#include "model/quantity.h"
+#include "model/read_model.h"
+#include "model/text.h"
+#include "units.h"
+
+namespace stagehand::cli {
+
+const char* to_string(Order order) {
+    return order == Order::forward ? "forward" : "forward-backward";
+}
+
+model::Model read_model(const ModelOptions& options) {
+    model::ReadOptions read;
+    if (options.max_header_bytes != 0) {
+        read.max_header_bytes = options.max_header_bytes;
+    }
+    return model::read_model(options.model, read);
+}
+
+std::uint64_t budget_bytes(const ModelOptions& options, const model::Model& model) {
+    if (!options.budget) {
+        return 0;
+    }
+    const std::uint64_t bytes = options.budget->resolve(model.total_bytes);
+    if (bytes == 0) {
+        throw CommandError(ExitCode::usage, "--budget: it comes to 0 bytes");
+    }
+    return bytes;
+}
+
+BlockTable group(model::Model model, const ModelOptions& options, std::uint64_t budget) {
+    BlockTable table;
+    table.model = std::move(model);
+    table.max_block_bytes =
+        options.max_block_bytes != 0 ? options.max_block_bytes : model::max_block_for_budget(budget);
+    model::GroupingOptions grouping;
+    grouping.max_block_bytes = table.max_block_bytes;
+    table.blocks = model::group_blocks(table.model, grouping);
+    for (const model::Block& block : table.blocks) {
+        table.block_bytes += block.bytes;
+        table.largest_block_bytes = std::max(table.largest_block_bytes, block.bytes);
+    }
+    return table;
+}
+
+std::vector<StepUse> step_uses(const BlockTable& table, Order order, double compute_ms) {
+    std::vector<StepUse> uses;
+    const std::size_t count = table.blocks.size();
+    const bool twice = order == Order::forward_backward;
+    uses.reserve(twice ? 2 * count : count);
+    const double bytes = static_cast<double>(table.block_bytes) * (twice ? 2 : 1);
+    const auto add = [&](std::size_t block) {
+        const double share = bytes > 0 ? static_cast<double>(table.blocks[block].bytes) / bytes : 0;
+        uses.push_back({block, static_cast<std::uint64_t>(share * compute_ms * 1e6)});
+    };
+    for (std::size_t i = 0; i < count; ++i) {
+        add(i);
+    }
+    for (std::size_t i = twice ? count : 0; i > 0; --i) {
+        add(i - 1);
+    }
+    return uses;
+}
+
+std::vector<sh_use> schedule(const std::vector<StepUse>& uses, const std::vector<sh_block>& blocks) {
+    std::vector<sh_use> result;
+    result.reserve(uses.size());
+    for (const StepUse& use : uses) {
+        sh_use entry = SH_USE_INIT;
+        entry.block = blocks[use.block];
+        entry.compute_ns = std::max<std::uint64_t>(use.compute_ns, 1);
+        result.push_back(entry);
+    }
+    return result;
+}
+
+std::string model_name(const std::string& path) {
+    std::filesystem::path name(path);
+    if (!name.has_filename() || name.filename() == "." || name.filename() == "..") {
+        std::error_code error;
+        const auto whole = std::filesystem::canonical(name, error);
+        name = error ? name : whole;
+    }
+    return model::printable(name.has_filename() ? name.filename().string() : path);
+}
+
+std::string description(const BlockTable& table) {
+    return fmt::format("{}, {}, {} in {}", model::to_string(table.model.format),
+                       counted(table.model.tensors.size(), "tensor"), model::format_bytes(table.model.total_bytes),
+                       counted(table.blocks.size(), "block"));
+}
+
+}  // namespace stagehand::cli

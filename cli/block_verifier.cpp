@@ -1,0 +1,86 @@
+#include "block_verifier.h"
+
+#include <algorithm>
+#include <memory>
+#include <new>
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+namespace stagehand::cli {
+
+namespace {
+
+constexpr std::uint64_t buffer_bytes = std::uint64_t{8} << 20;
+
+// XXH3 of bytes that come in parts.
+class Checksum {
+public:
+    Checksum() : state_(XXH3_createState()) {
+        if (state_ == nullptr) {
+            throw std::bad_alloc();
+        }
+        XXH3_64bits_reset(state_.get());
+    }
+
+    void add(const void* bytes, std::uint64_t count) { XXH3_64bits_update(state_.get(), bytes, count); }
+    std::uint64_t value() const { return XXH3_64bits_digest(state_.get()); }
+
+private:
+    struct Free {
+        void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+    };
+    std::unique_ptr<XXH3_state_t, Free> state_;
+};
+
+}  // namespace
+
+BlockVerifier::BlockVerifier(sh_device* device, const BlockTable& table, const ModelFiles& files)
+    : table_(table), files_(files), buffer_(device, buffer_bytes), file_checksums_(table.blocks.size()) {}
+
+std::uint64_t BlockVerifier::file_checksum(const model::Block& block) {
+    Checksum checksum;
+    for (const model::Segment& segment : block.segments) {
+        for (std::uint64_t done = 0; done < segment.bytes;) {
+            const std::uint64_t count = std::min(buffer_bytes, segment.bytes - done);
+            files_.read(segment.file, segment.offset + done, {static_cast<std::byte*>(buffer_.data()), count});
+            checksum.add(buffer_.data(), count);
+            done += count;
+        }
+    }
+    return checksum.value();
+}
+
+std::uint64_t BlockVerifier::device_checksum(sh_runtime* runtime, sh_block block, sh_stream stream,
+                                             const model::Block& known) {
+    Checksum checksum;
+    const auto* bytes = static_cast<const std::byte*>(buffer_.data());
+    std::uint64_t window = 0;  // the buffer holds [window, window_end) of the block
+    std::uint64_t window_end = 0;
+    for (const model::Segment& segment : known.segments) {
+        const std::uint64_t end = segment.block_offset + segment.bytes;
+        for (std::uint64_t at = segment.block_offset; at < end;) {
+            if (at >= window_end) {
+                // Gaps are read with what surrounds them: one large copy instead of many small ones.
+                window = at;
+                window_end = std::min(known.bytes, window + buffer_bytes);
+                check(sh_read_block(runtime, block, stream, window, buffer_.data(), window_end - window),
+                      fmt::format("reading block {} back", known.name));
+            }
+            const std::uint64_t stop = std::min(end, window_end);
+            checksum.add(bytes + (at - window), stop - at);
+            at = stop;
+        }
+    }
+    return checksum.value();
+}
+
+bool BlockVerifier::equal(sh_runtime* runtime, sh_block block, sh_stream stream, std::size_t index) {
+    const model::Block& known = table_.blocks[index];
+    if (!file_checksums_[index]) {
+        file_checksums_[index] = file_checksum(known);
+    }
+    return device_checksum(runtime, block, stream, known) == *file_checksums_[index];
+}
+
+}  // namespace stagehand::cli

@@ -1,0 +1,36 @@
+// Compares blocks on the device with the model's files, by checksum.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <stagehand/stagehand.h>
+
+#include "block_table.h"
+#include "library.h"
+#include "model_files.h"
+
+namespace stagehand::cli {
+
+// Checksums are XXH3, 64 bits, of the bytes that the block's segments cover, in their order; gaps between
+// them hold nothing. A file's checksum is read once, on its own way and not through the library.
+class BlockVerifier {
+public:
+    BlockVerifier(sh_device* device, const BlockTable& table, const ModelFiles& files);
+
+    // Whether the device's bytes of block number `index`, which is held as `block`, equal the file's. Waits for the
+    // work queued on `stream`.
+    bool equal(sh_runtime* runtime, sh_block block, sh_stream stream, std::size_t index);
+
+private:
+    std::uint64_t file_checksum(const model::Block& block);
+    std::uint64_t device_checksum(sh_runtime* runtime, sh_block block, sh_stream stream, const model::Block& known);
+
+    const BlockTable& table_;
+    const ModelFiles& files_;
+    HostMemory buffer_;
+    std::vector<std::optional<std::uint64_t>> file_checksums_;
+};
+
+}  // namespace stagehand::cli

@@ -1,0 +1,66 @@
+# Completion of the stagehand command for bash.
+
+_stagehand()
+{
+    local current previous subcommand word options
+    current=${COMP_WORDS[COMP_CWORD]}
+    previous=${COMP_WORDS[COMP_CWORD-1]}
+    COMPREPLY=()
+    for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+        case $word in
+            devices|plan|run)
+                subcommand=$word
+                break
+                ;;
+        esac
+    done
+
+    case $previous in
+        --device)
+            # Readline splits words at colons; numbers are left to the user.
+            mapfile -t COMPREPLY < <(compgen -W "auto host cuda hip sim" -- "$current")
+            return
+            ;;
+        --order)
+            mapfile -t COMPREPLY < <(compgen -W "forward forward-backward" -- "$current")
+            return
+            ;;
+        --budget)
+            mapfile -t COMPREPLY < <(compgen -W "auto 10% 25% 50% 75%" -- "$current")
+            return
+            ;;
+        --svg|--trace|--telemetry)
+            compopt -o filenames 2>/dev/null
+            mapfile -t COMPREPLY < <(compgen -f -- "$current")
+            return
+            ;;
+        --bandwidth|--compute-ms|--device-option|--max-block|--max-header|--steps)
+            return
+            ;;
+    esac
+
+    case $subcommand in
+        devices)
+            options="--help --json"
+            ;;
+        plan)
+            options="--help --budget --device --device-option --order --compute-ms --max-block --max-header --json
+                     --bandwidth --curve --svg --all-blocks"
+            ;;
+        run)
+            options="--help --budget --device --device-option --order --compute-ms --max-block --max-header --json
+                     --steps --verify --trace --telemetry --quiet"
+            ;;
+        *)
+            options="devices plan run --help --version"
+            ;;
+    esac
+    if [[ -z $subcommand || $current == -* ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
+    elif [[ $subcommand != devices ]]; then
+        compopt -o filenames 2>/dev/null
+        mapfile -t COMPREPLY < <(compgen -f -- "$current")
+    fi
+}
+
+complete -F _stagehand stagehand

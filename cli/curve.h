@@ -1,0 +1,38 @@
+// Time of a step against the budget: the points of the curve, and its picture.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace stagehand::cli {
+
+// One plan in figures.
+struct CurvePoint {
+    std::uint64_t budget_bytes = 0;
+    std::uint64_t bytes_per_step = 0;
+    std::uint64_t resident_bytes = 0;
+    std::uint64_t ring_bytes = 0;
+    double step_ms = 0;   // by the plan's recurrence
+    double bound_ms = 0;  // max(compute, (W - M) / link)
+};
+
+struct Curve {
+    std::string title;
+    std::string subtitle;
+    std::uint64_t model_bytes = 0;
+    std::uint64_t smallest_budget_bytes = 0;
+    double compute_ms = 0;
+    double copy_all_ms = 0;  // what copying the whole model takes
+    CurvePoint chosen;       // the plan for the budget asked for
+    std::vector<CurvePoint> points;  // by budget, ascending
+};
+
+// The budgets to plan for: from the smallest to a little more than the whole model, the chosen one among them.
+std::vector<std::uint64_t> curve_budgets(std::uint64_t smallest, std::uint64_t model, std::uint64_t page,
+                                         std::uint64_t chosen);
+
+// The curve as an SVG file.
+std::string curve_picture(const Curve& curve);
+
+}  // namespace stagehand::cli

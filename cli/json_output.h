@@ -1,0 +1,16 @@
+// JSON as the command writes it.
+#pragma once
+
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+namespace stagehand::cli {
+
+// Keeps members in the order in which they are given.
+using Json = nlohmann::ordered_json;
+
+// Indented, ended by a newline. Text that is not UTF-8 (a path may be anything) is mended, never an error.
+std::string to_text(const Json& json);
+
+}  // namespace stagehand::cli

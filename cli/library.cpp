@@ -1,0 +1,122 @@
+#include "library.h"
+
+#include <fmt/format.h>
+
+namespace stagehand::cli {
+
+namespace {
+
+ExitCode exit_code_of(sh_status status) {
+    switch (status) {
+        case SH_ERROR_IO:
+            return ExitCode::output;
+        case SH_ERROR_SOURCE:
+        case SH_ERROR_CALLBACK:
+        case SH_ERROR_CANCELLED:
+        case SH_ERROR_HELD:
+        case SH_ERROR_RUNTIME_LOST:
+        case SH_ERROR_INTERNAL:
+            return ExitCode::failure;
+        default:
+            return ExitCode::device;
+    }
+}
+
+}  // namespace
+
+std::string library_message(sh_status status) {
+    std::string text(sh_last_error(nullptr, 0), '\0');
+    if (text.empty()) {
+        return sh_status_string(status);
+    }
+    // One more for the NUL, which belongs to the string anyway.
+    sh_last_error(text.data(), text.size() + 1);
+    for (char& character : text) {
+        if (character == '\n' || character == '\r') {
+            character = ' ';
+        }
+    }
+    return text;
+}
+
+void check(sh_status status, std::string_view doing) {
+    if (status >= 0) {
+        return;
+    }
+    throw LibraryError(exit_code_of(status), status, fmt::format("{}: {}", doing, library_message(status)));
+}
+
+Device open_device(const DeviceRequest& request) {
+    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    options.budget_bytes = request.budget_bytes;
+    options.page_bytes = request.page_bytes;
+    options.link_bytes_per_second = request.link_bytes_per_second;
+    options.backend_options = request.backend_options.empty() ? nullptr : request.backend_options.c_str();
+    sh_device* device = nullptr;
+    const sh_status status = sh_device_open(request.name.c_str(), &options, &device);
+    if (status < 0) {
+        // Here the caller's mistake is the user's: an option that the backend does not know.
+        const bool users = status == SH_ERROR_INVALID_ARGUMENT;
+        throw LibraryError(users ? ExitCode::usage : exit_code_of(status), status,
+                           fmt::format("device {}: {}", request.name, library_message(status)));
+    }
+    return Device(device);
+}
+
+sh_memory_info device_memory(sh_device* device) {
+    sh_memory_info info = SH_MEMORY_INFO_INIT;
+    check(sh_device_memory(device, &info), "device memory");
+    return info;
+}
+
+sh_device_caps device_capabilities(sh_device* device) {
+    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    check(sh_device_capabilities(device, &caps), "device capabilities");
+    return caps;
+}
+
+std::uint64_t device_clock_ns(sh_device* device) {
+    std::uint64_t ns = 0;
+    check(sh_device_clock(device, &ns), "device clock");
+    return ns;
+}
+
+Runtime create_runtime(sh_device* device, const char* name) {
+    sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+    options.name = name;
+    sh_runtime* runtime = nullptr;
+    check(sh_runtime_create(device, &options, &runtime), "runtime");
+    return Runtime(runtime);
+}
+
+sh_runtime_stats runtime_stats(sh_runtime* runtime) {
+    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+    check(sh_stats(runtime, &stats), "statistics");
+    return stats;
+}
+
+Stream::Stream(sh_device* device) : device_(device) {
+    check(sh_stream_create(device, &stream_), "compute stream");
+}
+
+Stream::~Stream() {
+    sh_stream_destroy(device_, stream_);
+}
+
+void Stream::synchronize() const {
+    check(sh_stream_synchronize(device_, stream_), "compute stream");
+}
+
+void Stream::compute(std::uint64_t ns) const {
+    check(sh_stream_launch(device_, stream_, nullptr, nullptr, static_cast<std::int64_t>(ns)), "compute stream");
+}
+
+HostMemory::HostMemory(sh_device* device, std::uint64_t bytes) : device_(device), bytes_(bytes) {
+    check(sh_host_alloc(device, bytes, &memory_, &pinned_), "host memory");
+}
+
+HostMemory::~HostMemory() {
+    sh_host_free(device_, memory_);
+}
+
+}  // namespace stagehand::cli

@@ -1,0 +1,97 @@
+// The library's C interface with owners and exceptions: what the rest of the command is written against.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <stagehand/stagehand.h>
+
+#include "exit_code.h"
+
+namespace stagehand::cli {
+
+// A call of the library that failed. what() is the library's own text after what the command was doing.
+class LibraryError : public CommandError {
+public:
+    LibraryError(ExitCode code, sh_status status, const std::string& message)
+        : CommandError(code, message), status_(status) {}
+
+    sh_status status() const noexcept { return status_; }
+
+private:
+    sh_status status_;
+};
+
+// The text of the calling thread's last error; the name of `status` if there is none.
+std::string library_message(sh_status status);
+
+// Throws LibraryError if `status` is an error. `doing` comes before the library's text.
+void check(sh_status status, std::string_view doing);
+
+struct DeviceCloser {
+    void operator()(sh_device* device) const { sh_device_close(device); }
+};
+using Device = std::unique_ptr<sh_device, DeviceCloser>;
+
+struct RuntimeDestroyer {
+    void operator()(sh_runtime* runtime) const { sh_runtime_destroy(runtime); }
+};
+using Runtime = std::unique_ptr<sh_runtime, RuntimeDestroyer>;
+
+// How a device is asked for on the command line.
+struct DeviceRequest {
+    std::string name = "auto";
+    std::string backend_options;  // "key=value;key=value"; may be empty
+    std::uint64_t budget_bytes = 0;           // 0: the automatic one
+    std::uint64_t page_bytes = 0;             // 0: by the budget
+    std::uint64_t link_bytes_per_second = 0;  // 0: measured by the library when it needs it
+};
+
+Device open_device(const DeviceRequest& request);
+sh_memory_info device_memory(sh_device* device);
+sh_device_caps device_capabilities(sh_device* device);
+std::uint64_t device_clock_ns(sh_device* device);
+
+Runtime create_runtime(sh_device* device, const char* name);
+sh_runtime_stats runtime_stats(sh_runtime* runtime);
+
+// A stream of the device; waits for its work when it goes.
+class Stream {
+public:
+    explicit Stream(sh_device* device);
+    ~Stream();
+    Stream(const Stream&) = delete;
+    Stream& operator=(const Stream&) = delete;
+
+    sh_stream handle() const { return stream_; }
+    void synchronize() const;
+    // Keeps the stream busy for `ns` nanoseconds.
+    void compute(std::uint64_t ns) const;
+
+private:
+    sh_device* device_;
+    sh_stream stream_ = 0;
+};
+
+// Host memory for copies to and from the device, pinned if the system allows.
+class HostMemory {
+public:
+    HostMemory(sh_device* device, std::uint64_t bytes);
+    ~HostMemory();
+    HostMemory(const HostMemory&) = delete;
+    HostMemory& operator=(const HostMemory&) = delete;
+
+    void* data() const { return memory_; }
+    std::uint64_t bytes() const { return bytes_; }
+    bool pinned() const { return pinned_ != 0; }
+
+private:
+    sh_device* device_;
+    void* memory_ = nullptr;
+    std::uint64_t bytes_;
+    std::uint32_t pinned_ = 0;
+};
+
+}  // namespace stagehand::cli

@@ -1,0 +1,65 @@
+// The stagehand command: parses the command line and turns errors into one line and an exit code.
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <new>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <stagehand/stagehand.h>
+
+#include "exit_code.h"
+#include "model/error.h"
+#include "model/quantity.h"
+#include "model/text.h"
+#include "options.h"
+#include "parse_options.h"
+#include "terminal.h"
+
+namespace {
+
+using namespace stagehand::cli;
+
+int report(ExitCode code, std::string_view where, std::string_view message) {
+    fmt::print(stderr, "stagehand{}{}: error: {}\n", where.empty() ? "" : " ", where, message);
+    return static_cast<int>(code);
+}
+
+// Runs a subcommand. Whatever fails, standard output holds nothing partial: it is written at the end.
+int guarded(const std::string& name, const std::function<int()>& command) {
+    try {
+        return command();
+    } catch (const CommandError& error) {
+        return report(error.code(), name, error.what());
+    } catch (const model::ModelError& error) {
+        return report(ExitCode::model, name, error.what());
+    } catch (const model::QuantityError& error) {
+        return report(ExitCode::usage, name, error.what());
+    } catch (const std::bad_alloc&) {
+        return report(ExitCode::device, name, "out of memory");
+    } catch (const std::exception& error) {
+        return report(ExitCode::failure, name, error.what());
+    }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    CommandLine line;
+    switch (line.parse(argc, argv)) {
+        case CommandLine::Outcome::answered:
+            return guarded("", [] {
+                finish_output();
+                return 0;
+            });
+        case CommandLine::Outcome::refused:
+            return report(ExitCode::usage, line.subcommand(), line.problem());
+        case CommandLine::Outcome::devices:
+            return guarded("devices", [&] { return devices_command(line.devices); });
+        case CommandLine::Outcome::plan:
+            return guarded("plan", [&] { return plan_command(line.plan); });
+        default:
+            return guarded("run", [&] { return run_command(line.run); });
+    }
+}

@@ -1,0 +1,50 @@
+// The files of a model, open for reading while their weights are streamed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/model.h"
+
+namespace stagehand::cli {
+
+class ModelFiles {
+public:
+    // Throws ModelError when a file cannot be opened or is shorter than when its header was read. `model` must
+    // outlive this.
+    explicit ModelFiles(const model::Model& model);
+    ~ModelFiles();
+    ModelFiles(const ModelFiles&) = delete;
+    ModelFiles& operator=(const ModelFiles&) = delete;
+
+    int descriptor(std::uint32_t file) const { return descriptors_[file]; }
+
+    // Fills `to`. Throws ModelError when the bytes are no longer there or cannot be read.
+    void read(std::uint32_t file, std::uint64_t offset, std::span<std::byte> to) const;
+
+    // Throws ModelError, which names the file and the first tensor that is cut off, if a file has become shorter.
+    void check_sizes() const;
+
+    // Whether a file has been written to since it was opened here.
+    bool changed() const;
+
+private:
+    struct Stamp {
+        std::int64_t seconds = 0;
+        std::int64_t nanoseconds = 0;
+        std::uint64_t bytes = 0;
+        bool operator==(const Stamp&) const = default;
+    };
+
+    void close_all() const;
+    Stamp stamp(std::uint32_t file) const;
+    void check_size(std::uint32_t file, std::uint64_t bytes) const;
+
+    const model::Model& model_;
+    std::vector<int> descriptors_;
+    std::vector<Stamp> stamps_;
+};
+
+}  // namespace stagehand::cli

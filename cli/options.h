@@ -1,0 +1,56 @@
+// What the subcommands are asked to do: their options as parsed from the command line.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/quantity.h"
+
+namespace stagehand::cli {
+
+enum class Order { forward, forward_backward };
+
+// "forward" or "forward-backward".
+const char* to_string(Order order);
+
+struct DevicesOptions {
+    bool json = false;
+};
+
+// What `plan` and `run` share.
+struct ModelOptions {
+    std::string model;
+    std::optional<model::Quantity> budget;  // nothing: automatic, what the device has free
+    std::string device = "auto";
+    std::string backend_options;            // "key=value;key=value"
+    Order order = Order::forward;
+    double compute_ms = 0;                  // of a step, all uses together
+    std::uint64_t max_block_bytes = 0;      // 0: by the budget
+    std::uint64_t max_header_bytes = 0;     // 0: the reader's own limit
+    bool json = false;
+};
+
+struct PlanOptions : ModelOptions {
+    std::uint64_t bandwidth = 0;  // bytes per second; 0: the device's, measured
+    bool curve = false;
+    std::string svg;              // where to put the picture; empty: nowhere
+    bool all_blocks = false;
+};
+
+struct RunOptions : ModelOptions {
+    std::uint64_t steps = 10;
+    bool verify = false;
+    bool quiet = false;
+    std::string trace;
+    std::string telemetry;
+};
+
+// Does what a subcommand is for; returns the process's exit code. They throw CommandError, ModelError and
+// QuantityError.
+int devices_command(const DevicesOptions& options);
+int plan_command(const PlanOptions& options);
+int run_command(const RunOptions& options);
+
+}  // namespace stagehand::cli

@@ -1,0 +1,35 @@
+// The command line: options, their checks, and help.
+#pragma once
+
+#include <string>
+
+#include "options.h"
+
+namespace stagehand::cli {
+
+class CommandLine {
+public:
+    enum class Outcome {
+        answered,  // --help or --version: it is on standard output
+        refused,   // problem() says why
+        devices,
+        plan,
+        run
+    };
+
+    Outcome parse(int argc, char** argv);
+
+    // The subcommand that was named, or nothing.
+    const std::string& subcommand() const { return subcommand_; }
+    const std::string& problem() const { return problem_; }
+
+    DevicesOptions devices;
+    PlanOptions plan;
+    RunOptions run;
+
+private:
+    std::string subcommand_;
+    std::string problem_;
+};
+
+}  // namespace stagehand::cli

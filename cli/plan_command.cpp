@@ -1,0 +1,95 @@
+// `stagehand plan`: what a budget would give, without streaming anything.
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "block_table.h"
+#include "curve.h"
+#include "model/text.h"
+#include "options.h"
+#include "plan_report.h"
+#include "planner.h"
+#include "progress.h"
+#include "terminal.h"
+#include "units.h"
+
+namespace stagehand::cli {
+
+namespace {
+
+CurvePoint point_of(const sh_plan_info& info) {
+    return {info.budget_bytes, info.bytes_per_step, info.resident_bytes, info.ring_bytes,
+            static_cast<double>(info.step_ns) / 1e6, static_cast<double>(info.bound_ns) / 1e6};
+}
+
+void add_curve(const Planner& planner, bool quiet, const BlockTable& table, PlanReport& report) {
+    const sh_plan_info& plan = report.plan;
+    Curve& curve = report.curve;
+    curve.title = report.model;
+    curve.subtitle = fmt::format("{} · {} · {} · link {} · compute {}", to_string(report.order), description(table),
+                                 report.target.device,
+                                 model::format_rate(static_cast<double>(plan.link_bytes_per_second)),
+                                 time_text(report.compute_ms));
+    curve.model_bytes = plan.model_bytes;
+    curve.smallest_budget_bytes = plan.smallest_budget_bytes;
+    curve.compute_ms = report.compute_ms;
+    curve.copy_all_ms = static_cast<double>(plan.model_bytes) * 1e3 /
+                        static_cast<double>(std::max<std::uint64_t>(plan.link_bytes_per_second, 1));
+    curve.chosen = point_of(plan);
+
+    const std::vector<std::uint64_t> budgets =
+        curve_budgets(plan.smallest_budget_bytes, plan.model_bytes, report.page_bytes, plan.budget_bytes);
+    Progress progress(quiet ? ProgressStyle::quiet : ProgressStyle::bar_only);
+    progress.begin("planning", budgets.size(), 1);
+    for (std::size_t i = 0; i < budgets.size(); ++i) {
+        const bool known = budgets[i] == plan.budget_bytes;
+        curve.points.push_back(known ? curve.chosen : point_of(planner.plan_for(budgets[i])));
+        progress.step(i, model::format_bytes(budgets[i]));
+    }
+}
+
+void write_file(const std::string& path, const std::string& text) {
+    std::FILE* file = std::fopen(path.c_str(), "we");
+    if (file == nullptr) {
+        throw CommandError(ExitCode::output, fmt::format("--svg {}: {}", model::printable(path), std::strerror(errno)));
+    }
+    const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+    const int error = errno;
+    if (std::fclose(file) != 0 || !written) {
+        throw CommandError(ExitCode::output,
+                           fmt::format("--svg {}: {}", model::printable(path), std::strerror(written ? errno : error)));
+    }
+}
+
+}  // namespace
+
+int plan_command(const PlanOptions& options) {
+    model::Model model = read_model(options);
+    PlanReport report;
+    report.model = model_name(options.model);
+    report.order = options.order;
+    report.compute_ms = options.compute_ms;
+    report.target = find_target(options, budget_bytes(options, model));
+    const BlockTable table = group(std::move(model), options, report.target.budget_bytes);
+
+    Planner planner(report.target, table, options);
+    report.page_bytes = planner.page_bytes();
+    report.plan = planner.plan();
+    report.parts = planner.block_parts();
+    report.smallest_budget_block = planner.block_name(report.plan.smallest_budget_block);
+    if (options.curve) {
+        add_curve(planner, options.json, table, report);
+    }
+    if (!options.svg.empty()) {
+        write_file(options.svg, curve_picture(report.curve));
+    }
+    print(options.json ? json_text(report, table)
+                       : table_text(report, table, options.all_blocks, terminal_of(stdout)));
+    finish_output();
+    return 0;
+}
+
+}  // namespace stagehand::cli

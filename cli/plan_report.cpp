@@ -1,0 +1,178 @@
+#include "plan_report.h"
+
+#include <fmt/format.h>
+
+#include "json_output.h"
+#include "model/quantity.h"
+#include "table.h"
+#include "units.h"
+
+namespace stagehand::cli {
+
+namespace {
+
+constexpr std::size_t most_rows = 40;
+constexpr std::size_t name_columns = 60;
+
+double ms(std::uint64_t ns) {
+    return static_cast<double>(ns) / 1e6;
+}
+
+// Neighbours of the same size, of which the same stays: [begin, end) of the blocks.
+struct Run {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+};
+
+std::vector<Run> runs(const PlanReport& report, const BlockTable& table, bool each) {
+    std::vector<Run> result;
+    for (std::size_t i = 0; i < table.blocks.size(); ++i) {
+        const bool like = !each && i > 0 && table.blocks[i].bytes == table.blocks[i - 1].bytes &&
+                          report.parts[i].resident_bytes == report.parts[i - 1].resident_bytes;
+        if (like) {
+            result.back().end = i + 1;
+        } else {
+            result.push_back({i, i + 1});
+        }
+    }
+    return result;
+}
+
+std::string blocks_text(const PlanReport& report, const BlockTable& table, bool all_blocks,
+                        const Terminal& terminal) {
+    Table text = {{"block", Align::left}, {"count", Align::right}, {"size", Align::right}, {"stays", Align::right},
+                  {"share", Align::right}, {"streamed", Align::right}};
+    const std::vector<Run> rows = runs(report, table, all_blocks);
+    const std::size_t shown = all_blocks ? rows.size() : std::min(rows.size(), most_rows);
+    for (std::size_t i = 0; i < shown; ++i) {
+        const Run& run = rows[i];
+        const model::Block& block = table.blocks[run.begin];
+        const BlockPart& part = report.parts[run.begin];
+        std::string name = shortened(block.name, name_columns);
+        if (run.end - run.begin > 1) {
+            name = shortened(block.name, name_columns / 2) + " … " +
+                   shortened(table.blocks[run.end - 1].name, name_columns / 2);
+        }
+        text.add({name, count_text(run.end - run.begin), model::format_bytes(block.bytes),
+                  model::format_bytes(part.resident_bytes),
+                  share_text(static_cast<double>(part.resident_bytes), static_cast<double>(block.bytes)),
+                  model::format_bytes(part.streamed_bytes)});
+    }
+    std::string result = text.text(terminal);
+    if (shown < rows.size()) {
+        result += fmt::format("and {} (--all-blocks shows them)\n",
+                              counted(table.blocks.size() - rows[shown].begin, "more block"));
+    }
+    return result;
+}
+
+std::string curve_text(const PlanReport& report, const Terminal& terminal) {
+    Table text = {{"budget", Align::right}, {"of model", Align::right}, {"step time", Align::right},
+                  {"bound", Align::right}, {"ratio", Align::right}, {"copied", Align::right},
+                  {"stays", Align::right}, {"ring", Align::right}, {"", Align::left}};
+    for (const CurvePoint& point : report.curve.points) {
+        const bool chosen = point.budget_bytes == report.curve.chosen.budget_bytes;
+        const bool smallest = point.budget_bytes == report.curve.smallest_budget_bytes;
+        text.add({model::format_bytes(point.budget_bytes),
+                  share_text(static_cast<double>(point.budget_bytes), static_cast<double>(report.curve.model_bytes)),
+                  time_text(point.step_ms), time_text(point.bound_ms), ratio_text(point.step_ms, point.bound_ms),
+                  model::format_bytes(point.bytes_per_step), model::format_bytes(point.resident_bytes),
+                  model::format_bytes(point.ring_bytes), chosen ? "asked for" : smallest ? "the smallest" : ""});
+    }
+    return text.text(terminal);
+}
+
+std::string facts_text(const PlanReport& report, const BlockTable& table, const Terminal& terminal) {
+    const sh_plan_info& plan = report.plan;
+    const auto bytes = [](std::uint64_t count) { return model::format_bytes(count); };
+    const auto share = [&](std::uint64_t part) {
+        return share_text(static_cast<double>(part), static_cast<double>(plan.model_bytes)) + " of the model";
+    };
+    Facts facts;
+    facts.add("model", bytes(plan.model_bytes), fmt::format("{}, {}", report.model, description(table)));
+    facts.add("budget", bytes(plan.budget_bytes),
+              fmt::format("{}, in pages of {}", share(plan.budget_bytes), bytes(report.page_bytes)));
+    facts.add("smallest budget", bytes(plan.smallest_budget_bytes),
+              report.smallest_budget_block.empty() ? "" : fmt::format("asked for by {}", report.smallest_budget_block));
+    facts.add("stays", bytes(plan.resident_bytes),
+              fmt::format("{}; {} wholly", share(plan.resident_bytes), counted(plan.resident_blocks, "block")));
+    facts.add("ring", bytes(plan.ring_bytes),
+              fmt::format("shared by the streamed parts of {}", counted(plan.streamed_blocks, "block")));
+    facts.add("copied a step", bytes(plan.bytes_per_step),
+              fmt::format("no plan copies less than {}", bytes(plan.bound_bytes_per_step)));
+    facts.add("step time", time_text(ms(plan.step_ns)),
+              fmt::format("by the plan's recurrence, {} of the bound", ratio_text(ms(plan.step_ns), ms(plan.bound_ns))));
+    facts.add("bound", time_text(ms(plan.bound_ns)),
+              fmt::format("max(compute {}, (W − M) / {})", time_text(report.compute_ms),
+                          model::format_rate(static_cast<double>(plan.link_bytes_per_second))));
+    facts.add("device", report.target.device,
+              fmt::format("link {}, {} order", report.target.link_measured ? "measured" : "as given",
+                          to_string(report.order)));
+    return facts.text(terminal);
+}
+
+Json curve_json(const Curve& curve) {
+    Json points = Json::array();
+    for (const CurvePoint& point : curve.points) {
+        points.push_back({{"budget_bytes", point.budget_bytes},
+                          {"step_ms", point.step_ms},
+                          {"bound_ms", point.bound_ms},
+                          {"bytes_per_step", point.bytes_per_step},
+                          {"resident_bytes", point.resident_bytes},
+                          {"ring_bytes", point.ring_bytes}});
+    }
+    return points;
+}
+
+}  // namespace
+
+std::string json_text(const PlanReport& report, const BlockTable& table) {
+    const sh_plan_info& plan = report.plan;
+    Json json = {
+        {"model", report.model},
+        {"format", model::to_string(table.model.format)},
+        {"files", table.model.files.size()},
+        {"tensors", table.model.tensors.size()},
+        {"device", report.target.device},
+        {"order", to_string(report.order)},
+        {"step_ms", ms(plan.step_ns)},
+        {"bound_ms", ms(plan.bound_ns)},
+        {"compute_ms", report.compute_ms},
+        {"link_bytes_per_second", plan.link_bytes_per_second},
+        {"link_measured", report.target.link_measured},
+        {"model_bytes", plan.model_bytes},
+        {"budget_bytes", plan.budget_bytes},
+        {"page_bytes", report.page_bytes},
+        {"bytes_per_step", plan.bytes_per_step},
+        {"bound_bytes_per_step", plan.bound_bytes_per_step},
+        {"resident_bytes", plan.resident_bytes},
+        {"ring_bytes", plan.ring_bytes},
+        {"smallest_budget_bytes", plan.smallest_budget_bytes},
+        {"smallest_budget_block", report.smallest_budget_block},
+        {"blocks", table.blocks.size()},
+        {"resident_blocks", plan.resident_blocks},
+        {"streamed_blocks", plan.streamed_blocks},
+    };
+    if (!report.curve.points.empty()) {
+        json["curve"] = curve_json(report.curve);
+    }
+    Json list = Json::array();
+    for (std::size_t i = 0; i < table.blocks.size(); ++i) {
+        list.push_back({{"name", table.blocks[i].name},
+                        {"bytes", table.blocks[i].bytes},
+                        {"resident_bytes", report.parts[i].resident_bytes},
+                        {"streamed_bytes", report.parts[i].streamed_bytes}});
+    }
+    json["block_list"] = std::move(list);
+    return to_text(json);
+}
+
+std::string table_text(const PlanReport& report, const BlockTable& table, bool all_blocks, const Terminal& terminal) {
+    std::string text = blocks_text(report, table, all_blocks, terminal) + "\n";
+    if (!report.curve.points.empty()) {
+        text += curve_text(report, terminal) + "\n";
+    }
+    return text + facts_text(report, table, terminal);
+}
+
+}  // namespace stagehand::cli

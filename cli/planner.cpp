@@ -1,0 +1,101 @@
+#include "planner.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "copy_speed.h"
+#include "streaming_session.h"
+
+namespace stagehand::cli {
+
+namespace {
+
+bool is_simulation(const std::string& device) {
+    return device == "sim" || device.starts_with("sim:");
+}
+
+std::string simulation_options(const PlanTarget& target, const BlockTable& table, const PlanOptions& options) {
+    if (is_simulation(options.device)) {
+        return options.backend_options;
+    }
+    // Room for any budget that may be asked about.
+    const std::uint64_t capacity = 2 * (std::max(table.block_bytes, target.budget_bytes) + (std::uint64_t{1} << 30));
+    return fmt::format("granularity={};bandwidth={};capacity={}", target.granularity_bytes,
+                       target.link_bytes_per_second, capacity);
+}
+
+}  // namespace
+
+PlanTarget find_target(const PlanOptions& options, std::uint64_t budget) {
+    DeviceRequest request;
+    request.name = options.device;
+    request.backend_options = options.backend_options;
+    request.budget_bytes = budget;
+    request.link_bytes_per_second = options.bandwidth;
+    const Device device = open_device(request);
+    const sh_device_caps caps = device_capabilities(device.get());
+    PlanTarget target;
+    target.device = caps.name;
+    target.granularity_bytes = caps.granularity_bytes;
+    target.page_bytes = caps.page_bytes;
+    target.budget_bytes = device_memory(device.get()).budget_bytes;
+    target.link_bytes_per_second = options.bandwidth;
+    if (options.bandwidth == 0) {
+        target.link_bytes_per_second =
+            static_cast<std::uint64_t>(measure_copy_speed(device.get()).to_device_bytes_per_second);
+        target.link_measured = true;
+    }
+    return target;
+}
+
+Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options) : table_(table) {
+    DeviceRequest request;
+    request.name = "sim";
+    request.backend_options = simulation_options(target, table, options);
+    request.budget_bytes = target.budget_bytes;
+    request.page_bytes = target.page_bytes;
+    request.link_bytes_per_second = target.link_bytes_per_second;
+    device_ = open_device(request);
+    runtime_ = create_runtime(device_.get(), "stagehand plan");
+    blocks_ = register_blocks(runtime_.get(), table, nullptr);
+    const std::vector<sh_use> uses = schedule(step_uses(table, options.order, options.compute_ms), blocks_);
+    check(sh_set_schedule(runtime_.get(), uses.data(), uses.size()), "the order of use");
+}
+
+sh_plan_info Planner::plan() {
+    sh_plan_info info = SH_PLAN_INFO_INIT;
+    check(sh_plan(runtime_.get(), nullptr, &info), "plan");
+    return info;
+}
+
+std::vector<BlockPart> Planner::block_parts() const {
+    std::vector<BlockPart> parts;
+    parts.reserve(blocks_.size());
+    for (const sh_block block : blocks_) {
+        sh_block_state state = SH_BLOCK_STATE_INIT;
+        check(sh_block_info(runtime_.get(), block, &state), "block");
+        parts.push_back({state.resident_bytes, state.streamed_bytes});
+    }
+    return parts;
+}
+
+std::string Planner::block_name(sh_block block) const {
+    const auto found = std::find(blocks_.begin(), blocks_.end(), block);
+    return found == blocks_.end() ? "" : table_.blocks[static_cast<std::size_t>(found - blocks_.begin())].name;
+}
+
+sh_plan_info Planner::plan_for(std::uint64_t budget_bytes) const {
+    sh_plan_options options = SH_PLAN_OPTIONS_INIT;
+    options.flags = SH_PLAN_DRY_RUN;
+    options.budget_bytes = budget_bytes;
+    sh_plan_info info = SH_PLAN_INFO_INIT;
+    check(sh_plan(runtime_.get(), &options, &info), "plan");
+    return info;
+}
+
+std::uint64_t Planner::page_bytes() const {
+    return device_memory(device_.get()).page_bytes;
+}
+
+}  // namespace stagehand::cli

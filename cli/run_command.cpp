@@ -1,0 +1,211 @@
+// `stagehand run`: streams a model through a budget and measures it.
+//
+// With --verify the model is streamed twice as often: first the timed steps, as an engine would run them, then as
+// many in which each block is read back and compared while it is held. Comparing inside the timed steps would not do:
+// copies for later blocks go on behind it, and taking its time out again would make the steps look faster than any
+// link.
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "block_table.h"
+#include "block_verifier.h"
+#include "copy_speed.h"
+#include "interrupt.h"
+#include "library.h"
+#include "model/text.h"
+#include "model_files.h"
+#include "options.h"
+#include "progress.h"
+#include "run_report.h"
+#include "streaming_session.h"
+#include "terminal.h"
+#include "units.h"
+
+namespace stagehand::cli {
+
+namespace {
+
+// Records a trace of the process until it goes.
+class Trace {
+public:
+    explicit Trace(const std::string& path) : on_(!path.empty()) {
+        if (on_) {
+            check(sh_trace_start(path.c_str()), fmt::format("--trace {}", model::printable(path)));
+        }
+    }
+    ~Trace() {
+        if (on_) {
+            sh_trace_stop();
+        }
+    }
+    Trace(const Trace&) = delete;
+    Trace& operator=(const Trace&) = delete;
+
+    void stop() {
+        if (on_) {
+            on_ = false;
+            check(sh_trace_stop(), "--trace");
+        }
+    }
+
+private:
+    bool on_;
+};
+
+std::string opening_line(const RunReport& report, const BlockTable& table, const sh_memory_info& memory) {
+    return fmt::format(
+        "{}: {}\n{}: budget {} ({} of the model), pages of {}, copies at {}\n", report.model, description(table),
+        report.device, model::format_bytes(report.budget_bytes),
+        share_text(static_cast<double>(report.budget_bytes), static_cast<double>(table.model.total_bytes)),
+        model::format_bytes(memory.page_bytes), model::format_rate(report.copy_bytes_per_second));
+}
+
+// The copy speed; nothing if the budget is too small even for that. Then the model's own plan tells what it needs.
+std::optional<CopySpeed> try_copy_speed(sh_device* device) {
+    try {
+        return measure_copy_speed(device);
+    } catch (const LibraryError& error) {
+        if (error.status() != SH_ERROR_BUDGET) {
+            throw;
+        }
+        return std::nullopt;
+    }
+}
+
+// The timed steps. From the end of one to the end of the next: what a program that streams for ever sees.
+void stream_steps(const RunOptions& options, sh_device* device, StreamingSession& session, Progress& progress,
+                  RunReport& report) {
+    Trace trace(options.trace);
+    if (!options.telemetry.empty()) {
+        check(sh_telemetry_open(session.runtime(), options.telemetry.c_str()),
+              fmt::format("--telemetry {}", model::printable(options.telemetry)));
+    }
+    progress.begin("streaming", options.steps, session.uses());
+    sh_runtime_stats before = runtime_stats(session.runtime());
+    std::uint64_t begin = device_clock_ns(device);
+    for (std::uint64_t step = 0; step < options.steps; ++step) {
+        const bool complete = session.step([&](std::size_t use, const StepUse&, sh_block) { progress.part(step, use); });
+        if (!complete) {
+            break;
+        }
+        const std::uint64_t end = device_clock_ns(device);
+        const sh_runtime_stats after = runtime_stats(session.runtime());
+        StepMeasure measure;
+        measure.ms = static_cast<double>(end - begin) / 1e6;
+        measure.stall_ms = static_cast<double>(after.stall_ns - before.stall_ns) / 1e6;
+        measure.bytes = after.bytes_to_device - before.bytes_to_device;
+        measure.hits = after.hits - before.hits;
+        measure.misses = after.misses - before.misses;
+        report.steps.push_back(measure);
+        progress.step(step, fmt::format("{}, {} copied", time_text(measure.ms), model::format_bytes(measure.bytes)));
+        before = after;
+        begin = end;
+    }
+    trace.stop();
+    if (!options.telemetry.empty()) {
+        check(sh_telemetry_open(session.runtime(), nullptr), "--telemetry");
+    }
+}
+
+void verify_steps(const BlockTable& table, const ModelFiles& files, sh_device* device, StreamingSession& session,
+                  Progress& progress, RunReport& report) {
+    BlockVerifier verifier(device, table, files);
+    const std::uint64_t steps = report.steps.size();
+    progress.begin("verifying", steps, session.uses());
+    // What a block's uses in this step came to; a block that is used twice counts once.
+    enum class Seen : unsigned char { no, equal, different };
+    for (std::uint64_t step = 0; step < steps && interrupted() == 0; ++step) {
+        std::vector<Seen> seen(table.blocks.size(), Seen::no);
+        std::uint64_t different = 0;
+        session.step([&](std::size_t use, const StepUse& what, sh_block block) {
+            progress.part(step, use);
+            Seen& state = seen[what.block];
+            const bool equal =
+                verifier.equal(session.runtime(), block, session.compute_stream().handle(), what.block);
+            report.verified_blocks += state == Seen::no ? 1 : 0;
+            if (!equal && state != Seen::different) {
+                ++different;
+                if (report.first_mismatch.empty()) {
+                    report.first_mismatch = fmt::format("block {} in step {}", table.blocks[what.block].name, step + 1);
+                }
+            }
+            state = equal && state != Seen::different ? Seen::equal : Seen::different;
+        });
+        report.mismatched_blocks += different;
+        progress.step(step, different == 0 ? fmt::format("{} equal", counted(table.blocks.size(), "block"))
+                                           : fmt::format("{} differ", counted(different, "block")));
+    }
+}
+
+// Opens, plans and streams; what it measures is in `report` even when it ends early by a signal.
+void run(const RunOptions& options, BlockTable& table, sh_device* device, RunReport& report) {
+    const sh_device_caps caps = device_capabilities(device);
+    report.device = caps.name;
+    if (options.verify && (caps.flags & SH_DEVICE_VIRTUAL_TIME) != 0) {
+        throw CommandError(ExitCode::usage, fmt::format("--verify: device {} is a simulation without contents",
+                                                        report.device));
+    }
+    const sh_memory_info memory = device_memory(device);
+    report.budget_bytes = memory.budget_bytes;
+    table = group(std::move(table.model), options, memory.budget_bytes);
+    report.blocks = table.blocks.size();
+
+    const std::optional<CopySpeed> speed = try_copy_speed(device);
+    const ModelFiles files(table.model);
+    StreamingSession session(device, table, files, options.order, options.compute_ms);
+    report.plan = session.plan();
+    report.model_bytes = report.plan.model_bytes;
+    report.copy_bytes_per_second = speed ? speed->to_device_bytes_per_second
+                                         : static_cast<double>(report.plan.link_bytes_per_second);
+    if (!options.json && !options.quiet) {
+        print(legible(terminal_of(stdout), opening_line(report, table, memory)));
+        finish_output();
+    }
+
+    Progress progress(options.quiet ? ProgressStyle::quiet
+                                    : options.json ? ProgressStyle::bar_only : ProgressStyle::automatic);
+    stream_steps(options, device, session, progress, report);
+    if (options.verify) {
+        verify_steps(table, files, device, session, progress, report);
+    }
+    progress.clear();
+    report.peak_device_bytes = device_memory(device).peak_bytes;
+    report.signal = interrupted();
+    if (report.mismatched_blocks > 0 && files.changed()) {
+        report.first_mismatch += "; the file has been changed since it was opened";
+    }
+}
+
+}  // namespace
+
+int run_command(const RunOptions& options) {
+    catch_interrupts();
+    RunReport report;
+    report.order = options.order;
+    report.compute_ms = options.compute_ms;
+    report.verify = options.verify;
+    report.model = model_name(options.model);
+
+    BlockTable table;
+    table.model = read_model(options);
+    DeviceRequest request;
+    request.name = options.device;
+    request.backend_options = options.backend_options;
+    request.budget_bytes = budget_bytes(options, table.model);
+    const Device device = open_device(request);
+    run(options, table, device.get(), report);
+
+    print(options.json ? json_text(report) : table_text(report, terminal_of(stdout)));
+    finish_output();
+    if (report.mismatched_blocks > 0) {
+        throw CommandError(ExitCode::failure,
+                           fmt::format("verification: {} of {} blocks on the device differ from the file, the first: {}",
+                                       report.mismatched_blocks, report.verified_blocks, report.first_mismatch));
+    }
+    return report.signal != 0 ? static_cast<int>(ExitCode::signalled) + report.signal : 0;
+}
+
+}  // namespace stagehand::cli

@@ -1,0 +1,152 @@
+#include "run_report.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "json_output.h"
+#include "model/quantity.h"
+#include "table.h"
+#include "units.h"
+
+namespace stagehand::cli {
+
+namespace {
+
+template <typename Value>
+Value median(const std::vector<StepMeasure>& steps, Value StepMeasure::*member) {
+    std::vector<Value> values;
+    for (const StepMeasure& step : steps) {
+        values.push_back(step.*member);
+    }
+    if (values.size() > 1) {
+        values.erase(values.begin());
+    }
+    if (values.empty()) {
+        return 0;
+    }
+    std::sort(values.begin(), values.end());
+    const std::size_t middle = values.size() / 2;
+    return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+std::uint64_t total(const std::vector<StepMeasure>& steps, std::uint64_t StepMeasure::*member) {
+    std::uint64_t sum = 0;
+    for (const StepMeasure& step : steps) {
+        sum += step.*member;
+    }
+    return sum;
+}
+
+void add_verification(Facts& facts, const RunReport& report) {
+    const std::uint64_t wanted = report.blocks * report.steps.size();
+    if (report.mismatched_blocks > 0) {
+        facts.add("verified", fmt::format("{} differ", count_text(report.mismatched_blocks)),
+                  fmt::format("of {} block checks", count_text(report.verified_blocks)), Ink::bad);
+    } else if (report.verified_blocks < wanted) {
+        facts.add("verified", fmt::format("{} equal", count_text(report.verified_blocks)),
+                  fmt::format("of {} block checks, then interrupted", count_text(wanted)));
+    } else {
+        facts.add("verified", "all equal", fmt::format("{} x {}", counted(report.blocks, "block"),
+                                                       counted(report.steps.size(), "step")), Ink::good);
+    }
+}
+
+}  // namespace
+
+double RunReport::step_ms() const {
+    return median(steps, &StepMeasure::ms);
+}
+
+double RunReport::stall_ms() const {
+    return median(steps, &StepMeasure::stall_ms);
+}
+
+std::uint64_t RunReport::bytes_per_step() const {
+    return median(steps, &StepMeasure::bytes);
+}
+
+double RunReport::bound_ms() const {
+    const std::uint64_t excess = model_bytes - std::min(model_bytes, plan.budget_bytes);
+    const double copy = copy_bytes_per_second > 0 ? static_cast<double>(excess) * 1e3 / copy_bytes_per_second : 0;
+    return std::max(compute_ms, copy);
+}
+
+std::uint64_t RunReport::hits() const {
+    return total(steps, &StepMeasure::hits);
+}
+
+std::uint64_t RunReport::misses() const {
+    return total(steps, &StepMeasure::misses);
+}
+
+std::string json_text(const RunReport& report) {
+    Json json = {
+        {"model", report.model},
+        {"device", report.device},
+        {"order", to_string(report.order)},
+        {"steps", report.steps.size()},
+        {"step_ms", report.step_ms()},
+        {"first_step_ms", report.steps.empty() ? 0.0 : report.steps.front().ms},
+        {"bound_ms", report.bound_ms()},
+        {"planned_step_ms", static_cast<double>(report.plan.step_ns) / 1e6},
+        {"compute_ms", report.compute_ms},
+        {"copy_bytes_per_second", report.copy_bytes_per_second},
+        {"model_bytes", report.model_bytes},
+        {"bytes_per_step", report.bytes_per_step()},
+        {"bound_bytes_per_step", report.plan.bound_bytes_per_step},
+        {"budget_bytes", report.budget_bytes},
+        {"peak_device_bytes", report.peak_device_bytes},
+        {"resident_bytes", report.plan.resident_bytes},
+        {"ring_bytes", report.plan.ring_bytes},
+        {"blocks", report.blocks},
+        {"resident_blocks", report.plan.resident_blocks},
+        {"streamed_blocks", report.plan.streamed_blocks},
+        {"hits", report.hits()},
+        {"misses", report.misses()},
+        {"stall_ms", report.stall_ms()},
+        {"verified_blocks", report.verified_blocks},
+        {"mismatched_blocks", report.mismatched_blocks},
+        {"interrupted", report.signal != 0},
+    };
+    return to_text(json);
+}
+
+std::string table_text(const RunReport& report, const Terminal& terminal) {
+    const auto bytes = [](std::uint64_t count) { return model::format_bytes(count); };
+    const std::uint64_t excess = report.model_bytes - std::min(report.model_bytes, report.plan.budget_bytes);
+    Facts facts;
+    facts.add("steps", count_text(report.steps.size()), report.signal != 0 ? "interrupted" : "");
+    facts.add("step time", time_text(report.step_ms()),
+              report.steps.size() > 1 ? fmt::format("median; the first, which also loads what stays, took {}",
+                                                    time_text(report.steps.front().ms))
+                                      : "one step, which also loads what stays");
+    facts.add("bound", time_text(report.bound_ms()),
+              fmt::format("max(compute {}, ({} − {}) / {}): step time is {}", time_text(report.compute_ms),
+                          bytes(report.model_bytes), bytes(report.plan.budget_bytes),
+                          model::format_rate(report.copy_bytes_per_second),
+                          ratio_text(report.step_ms(), report.bound_ms())));
+    if (excess == 0) {
+        facts.add("copied a step", bytes(report.bytes_per_step()), "everything stays");
+    } else {
+        facts.add("copied a step", bytes(report.bytes_per_step()),
+                  fmt::format("no plan copies less than {}", bytes(report.plan.bound_bytes_per_step)));
+    }
+    facts.add("device bytes", bytes(report.peak_device_bytes),
+              fmt::format("at the peak, {} of the budget of {}",
+                          share_text(static_cast<double>(report.peak_device_bytes),
+                                     static_cast<double>(report.budget_bytes)),
+                          bytes(report.budget_bytes)));
+    facts.add("plan", fmt::format("{} stay", bytes(report.plan.resident_bytes)),
+              fmt::format("{} are streamed in part or whole through {}",
+                          counted(report.plan.streamed_blocks, "block"), bytes(report.plan.ring_bytes)));
+    facts.add("hits", count_text(report.hits()),
+              fmt::format("of {}", counted(report.hits() + report.misses(), "acquire")));
+    facts.add("stalls", time_text(report.stall_ms()), "a step, of the calling thread");
+    if (report.verify) {
+        add_verification(facts, report);
+    }
+    return facts.text(terminal);
+}
+
+}  // namespace stagehand::cli

@@ -1,0 +1,121 @@
+#include "streaming_session.h"
+
+#include <fmt/format.h>
+
+#include "interrupt.h"
+
+namespace stagehand::cli {
+
+namespace {
+
+// A device without contents reads no source; it only must not be NULL.
+char no_contents = 0;
+
+sh_segment segment_of(const model::Segment& from, const ModelFiles& files) {
+    sh_segment segment = SH_SEGMENT_INIT;
+    segment.kind = SH_SOURCE_FILE;
+    segment.offset = from.block_offset;
+    segment.bytes = from.bytes;
+    segment.file = files.descriptor(from.file);
+    segment.file_offset = from.offset;
+    return segment;
+}
+
+sh_segment segment_without_contents(std::uint64_t bytes) {
+    sh_segment segment = SH_SEGMENT_INIT;
+    segment.kind = SH_SOURCE_POINTER;
+    segment.bytes = bytes;
+    segment.pointer = &no_contents;
+    return segment;
+}
+
+}  // namespace
+
+std::vector<sh_block> register_blocks(sh_runtime* runtime, const BlockTable& table, const ModelFiles* files) {
+    std::vector<sh_segment> segments;
+    std::vector<std::size_t> first;
+    for (const model::Block& block : table.blocks) {
+        first.push_back(segments.size());
+        if (files == nullptr) {
+            segments.push_back(segment_without_contents(block.bytes));
+            continue;
+        }
+        for (const model::Segment& segment : block.segments) {
+            segments.push_back(segment_of(segment, *files));
+        }
+    }
+    first.push_back(segments.size());
+
+    std::vector<sh_block_desc> descs;
+    descs.reserve(table.blocks.size());
+    for (std::size_t i = 0; i < table.blocks.size(); ++i) {
+        sh_block_desc desc = SH_BLOCK_DESC_INIT;
+        desc.bytes = table.blocks[i].bytes;
+        desc.segments = segments.data() + first[i];
+        desc.segment_count = first[i + 1] - first[i];
+        desc.name = table.blocks[i].name.c_str();
+        descs.push_back(desc);
+    }
+    std::vector<sh_block> blocks(descs.size());
+    check(sh_register_blocks(runtime, descs.data(), descs.size(), blocks.data()), "registering the model's blocks");
+    return blocks;
+}
+
+StreamingSession::StreamingSession(sh_device* device, const BlockTable& table, const ModelFiles& files, Order order,
+                                   double compute_ms)
+    : table_(table),
+      files_(files),
+      compute_(device),
+      runtime_(create_runtime(device, "stagehand run")),
+      uses_(step_uses(table, order, compute_ms)) {
+    const bool contentless = (device_capabilities(device).flags & SH_DEVICE_VIRTUAL_TIME) != 0;
+    blocks_ = register_blocks(runtime_.get(), table, contentless ? nullptr : &files);
+    const std::vector<sh_use> order_of_use = schedule(uses_, blocks_);
+    check(sh_set_schedule(runtime_.get(), order_of_use.data(), order_of_use.size()), "the order of use");
+}
+
+sh_plan_info StreamingSession::plan() {
+    sh_plan_info info = SH_PLAN_INFO_INIT;
+    check(sh_plan(runtime_.get(), nullptr, &info), "plan");
+    return info;
+}
+
+void StreamingSession::fail(sh_status status, std::size_t block) const {
+    if (status == SH_ERROR_SOURCE) {
+        // A file that has shrunk is the model's fault, and which tensor it hits is known here only.
+        files_.check_sizes();
+    }
+    check(status, fmt::format("block {}", table_.blocks[block].name));
+    throw std::logic_error("fail() without an error");
+}
+
+bool StreamingSession::step(const Visit& visit) {
+    check(sh_step_begin(runtime_.get()), "beginning a step");
+    bool complete = true;
+    for (std::size_t i = 0; i < uses_.size(); ++i) {
+        if (interrupted() != 0) {
+            complete = false;
+            break;
+        }
+        const StepUse& use = uses_[i];
+        const sh_block block = blocks_[use.block];
+        sh_view view = SH_VIEW_INIT;
+        if (const sh_status status = sh_acquire(runtime_.get(), block, compute_.handle(), 0, &view); status < 0) {
+            fail(status, use.block);
+        }
+        if (use.compute_ns > 0) {
+            compute_.compute(use.compute_ns);
+        }
+        visit(i, use, block);
+        if (const sh_status status = sh_release(runtime_.get(), block, compute_.handle()); status < 0) {
+            fail(status, use.block);
+        }
+    }
+    if (const sh_status status = sh_step_end(runtime_.get()); status < 0) {
+        fail(status, uses_.empty() ? 0 : uses_.back().block);
+    }
+    compute_.synchronize();
+    return complete;
+}
+
+}  // namespace stagehand::cli
