@@ -84,10 +84,30 @@ def check(root, name):
         yield from check_links(root, name, text)
 
 
+def check_built(root, names):
+    """Every source is named in a build file: a test that is not would never run."""
+    builds = {}
+    for name in names:
+        path = pathlib.PurePath(name)
+        if path.name == "meson.build":
+            builds[path.parent] = pathlib.Path(root, name).read_text()
+    for name in names:
+        path = pathlib.PurePath(name)
+        if path.suffix not in {".c", ".cpp"}:
+            continue
+        text = "\n".join(builds.get(folder, "") for folder in path.parents)
+        # Programs of a list are named without their ending; what another folder uses, with its path.
+        known = re.search(rf"['/]{re.escape(path.name)}'|'{re.escape(path.stem)}'", text)
+        if not known and not any(f"{path.parent.name}/{path.name}'" in other for other in builds.values()):
+            yield f"{name}: no meson.build names it"
+
+
 def main():
     root = sys.argv[1]
     names = sys.argv[2:] or files(root)
     problems = [problem for name in names for problem in check(root, name)]
+    if len(sys.argv) == 2:
+        problems += check_built(root, names)
     print(*(problems or [f"{len(names)} files are tidy"]), sep="\n")
     return 1 if problems else 0
 
