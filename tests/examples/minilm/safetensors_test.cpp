@@ -78,6 +78,7 @@ TEST_F(Safetensors, RefusesBrokenFiles) {
     expect_refused("", "ends at byte 0");
     expect_refused("abc", "ends at byte 3");
     expect_refused(std::string(8, '\xff'), "the header's length");
+    expect_refused(std::string("\xe8\x03\0\0\0\0\0\0{}", 10), "the header's length, 1000 bytes");
     expect_refused(with_header("{", 0), "not valid JSON");
     expect_refused(with_header("[]", 0), "not a JSON object");
     expect_refused(with_header(R"({"a": 1})", 0), "tensor a: dtype");
