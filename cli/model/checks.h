@@ -18,8 +18,8 @@ struct HashedIndex {
 };
 
 // The numbers 0 to count - 1, ordered by the hash of their names, then name, then number: equal names are
-// neighbours. Comparing hashes is several times faster than comparing names, and unlike a hash table this is not
-// quadratic on names that were made to collide.
+// neighbours. Comparing hashes is several times faster than comparing names, and unlike a hash table this is
+// not quadratic on names that were made to collide.
 template <typename NameOf>
 std::vector<HashedIndex> order_by_name(std::size_t count, NameOf name_of) {
     std::vector<HashedIndex> order(count);
@@ -31,7 +31,9 @@ std::vector<HashedIndex> order_by_name(std::size_t count, NameOf name_of) {
     });
     for (auto first = order.begin(); first != order.end();) {
         const auto same_hash = [&](const HashedIndex& entry) { return entry.hash == first->hash; };
-        const auto same_name = [&](const HashedIndex& entry) { return name_of(entry.index) == name_of(first->index); };
+        const auto same_name = [&](const HashedIndex& entry) {
+            return name_of(entry.index) == name_of(first->index);
+        };
         const auto last = std::find_if_not(first + 1, order.end(), same_hash);
         if (!std::all_of(first + 1, last, same_name)) {
             std::sort(first, last, [&](const HashedIndex& a, const HashedIndex& b) {

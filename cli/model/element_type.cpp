@@ -113,14 +113,17 @@ TensorSize tensor_size(const ElementType& type, std::span<const std::uint64_t> s
         return {0, "the innermost dimension is no multiple of the type's block"};
     }
     const std::uint64_t blocks = elements / type.block_elements;
-    if (blocks > limit / type.block_bits) {
+    // Counted in bits only where blocks are no whole bytes, so that nothing below 2^64 bytes is refused.
+    const std::uint64_t units_a_byte = type.block_bits % 8 == 0 ? 1 : 8;
+    const std::uint64_t block_units = type.block_bits * units_a_byte / 8;
+    if (blocks > limit / block_units) {
         return {0, "the size does not fit in 64 bits"};
     }
-    const std::uint64_t bits = blocks * type.block_bits;
-    if (bits % 8 != 0) {
+    const std::uint64_t units = blocks * block_units;
+    if (units % units_a_byte != 0) {
         return {0, "the size is no whole number of bytes"};
     }
-    return {bits / 8, {}};
+    return {units / units_a_byte, {}};
 }
 
 }  // namespace stagehand::cli::model

@@ -141,8 +141,8 @@ TensorGroups group_tensors(const Model& model) {
         }
     }
     const auto run_name = [&](std::size_t run) { return names[runs[run]]; };
-    // Each run's first run of the same name, and from these the groups in the order of the header, which is often
-    // close to the order of use.
+    // Each run's first run of the same name, and from these the groups in the order of the header, which is
+    // often close to the order of use.
     std::vector<std::size_t> first_run(runs.size());
     const std::vector<HashedIndex> by_name = order_by_name(runs.size(), run_name);
     for (std::size_t i = 0; i < by_name.size(); ++i) {

@@ -59,7 +59,7 @@ struct Model {
 };
 
 struct ReadOptions {
-    // The most bytes of one file's header, or of a shard index, that are read. 1 GiB is some 8 million tensors.
+    // The most bytes of one file's header, or of a shard index, that are read. 1 GiB: some 8 million tensors.
     std::uint64_t max_header_bytes = std::uint64_t{1} << 30;
 };
 

@@ -1,5 +1,6 @@
 // The JSON header of a safetensors file, as a machine over events:
-//   { "__metadata__": { key: text... }, tensor: { "dtype": text, "shape": [n...], "data_offsets": [n, n] }... }
+//   { "__metadata__": { key: text... },
+//     tensor: { "dtype": text, "shape": [n...], "data_offsets": [n, n] }... }
 #pragma once
 
 #include <array>

@@ -1,0 +1,98 @@
+// Which layer or group a tensor belongs to, by its name.
+#include "model/layer_names.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "model_files.h"
+
+namespace stagehand::cli::model::test {
+
+namespace {
+
+Model named(const std::vector<std::string>& names) {
+    Model model;
+    for (const std::string& name : names) {
+        Tensor tensor;
+        tensor.name = model.arena.copy(std::string_view(name));
+        tensor.bytes = 1;
+        model.tensors.push_back(tensor);
+    }
+    return model;
+}
+
+// The group of each tensor.
+std::vector<std::string> groups_of(const std::vector<std::string>& names) {
+    const Model model = named(names);
+    const TensorGroups groups = group_tensors(model);
+    std::vector<std::string> result;
+    for (const std::uint32_t group : groups.group_of) {
+        result.emplace_back(groups.names[group]);
+    }
+    return result;
+}
+
+using Strings = std::vector<std::string>;
+
+TEST(LayerNames, FirstNumberNamesTheLayer) {
+    EXPECT_EQ(layer_of("model.layers.7.mlp.up.weight"), "model.layers.7");
+    EXPECT_EQ(layer_of("h.0.attn.bias"), "h.0");
+    EXPECT_EQ(layer_of("blk.31.ffn_up.weight"), "blk.31");
+    EXPECT_EQ(layer_of("encoder.block.3.layer.0.SelfAttention.q.weight"), "encoder.block.3");
+    EXPECT_EQ(layer_of("model.layers.2.mlp.experts.63.w1"), "model.layers.2");
+    EXPECT_EQ(layer_of("transformer_blocks.12.attn1.to_q.weight"), "transformer_blocks.12");
+    EXPECT_EQ(layer_of("a.99999999999999999999999999.w"), "a.99999999999999999999999999");
+}
+
+TEST(LayerNames, OtherNamesHaveNoLayer) {
+    for (const std::string name :
+         {"lm_head.weight", "0.weight", "wte", "", ".", "...", "a.1", "model.layers.7",
+          "model.layers.7x.weight", "a..w", "model.norm1.weight"}) {
+        EXPECT_EQ(layer_of(name), "") << name;
+    }
+}
+
+TEST(LayerNames, TheRestGoesWithItsSiblings) {
+    EXPECT_EQ(groups_of({"model.embed_tokens.weight", "model.layers.0.q.weight", "model.norm.weight",
+                         "lm_head.weight"}),
+              (Strings{"model.embed_tokens", "model.layers.0", "model.norm", "lm_head"}));
+    EXPECT_EQ(groups_of({"bert.embeddings.word_embeddings.weight", "bert.embeddings.LayerNorm.bias",
+                         "bert.encoder.layer.0.q", "bert.encoder.extra.w", "bert.pooler.dense.weight",
+                         "cls.predictions.bias", "cls.predictions.transform.dense.weight"}),
+              (Strings{"bert.embeddings", "bert.embeddings", "bert.encoder.layer.0", "bert.encoder.extra",
+                       "bert.pooler", "cls", "cls"}));
+    EXPECT_EQ(groups_of({"wte.weight", "wpe.weight", "h.0.w", "ln_f.weight", "ln_f.bias"}),
+              (Strings{"wte", "wpe", "h.0", "ln_f", "ln_f"}));
+    EXPECT_EQ(groups_of({"class_embedding", "vision.class_embedding", "vision.layers.0.w"}),
+              (Strings{"class_embedding", "vision.class_embedding", "vision.layers.0"}));
+}
+
+TEST(LayerNames, FamiliesStayApart) {
+    EXPECT_EQ(
+        groups_of({"encoder.block.0.w", "decoder.block.0.w", "vision.encoder.layers.0.w", "text.layers.0.w"}),
+        (Strings{"encoder.block.0", "decoder.block.0", "vision.encoder.layers.0", "text.layers.0"}));
+}
+
+TEST(LayerNames, GroupsComeInTheOrderOfUse) {
+    const Model model = named({"lm_head.weight", "model.norm.weight", "model.layers.10.w", "model.layers.9.w",
+                               "model.embed_tokens.weight", "model.layers.9.b"});
+    const TensorGroups groups = group_tensors(model);
+    EXPECT_EQ(Strings(groups.names.begin(), groups.names.end()),
+              (Strings{"model.embed_tokens", "model.layers.9", "model.layers.10", "model.norm", "lm_head"}));
+    EXPECT_EQ(groups.group_of, (std::vector<std::uint32_t>{4, 3, 2, 1, 0, 1}));
+}
+
+TEST(LayerNames, VeryDeepNamesAreGrouped) {
+    std::string deep = "a";
+    for (int i = 0; i < 20'000; ++i) {
+        deep += ".a";
+    }
+    EXPECT_EQ(groups_of({deep + ".0.w", deep + ".1.w", "b.w"}), (Strings{deep + ".0", deep + ".1", "b"}));
+    EXPECT_EQ(groups_of({deep + ".x.0.w", deep + ".y"})[0], deep + ".x.0");
+}
+
+}  // namespace
+
+}  // namespace stagehand::cli::model::test

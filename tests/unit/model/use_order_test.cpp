@@ -1,0 +1,78 @@
+// The guessed order of a forward pass, on the part names of well-known architectures.
+#include "model/use_order.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace stagehand::cli::model::test {
+
+namespace {
+
+using Strings = std::vector<std::string>;
+
+// Expects that sorting by key, from any order, gives `names`.
+void expect_order(const Strings& names) {
+    Strings sorted = names;
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    std::sort(sorted.begin(), sorted.end(),
+              [](const std::string& a, const std::string& b) { return use_order_key(a) < use_order_key(b); });
+    EXPECT_EQ(sorted, names);
+}
+
+TEST(UseOrder, LayersByNumber) {
+    expect_order({"layers.0", "layers.1", "layers.2", "layers.10", "layers.11", "layers.100"});
+    expect_order({"layers.9999999999999999999", "layers.10000000000000000000"});
+    expect_order({"block9", "block10", "block10a"});
+}
+
+TEST(UseOrder, DecoderOnly) {
+    expect_order({"model.embed_tokens", "model.layers.0", "model.layers.1", "model.norm", "lm_head"});
+    expect_order({"wpe", "wte", "h.0", "h.11", "ln_f"});
+    expect_order({"gpt_neox.embed_in", "gpt_neox.layers.0", "gpt_neox.final_layer_norm", "embed_out"});
+    expect_order({"tok_embeddings", "layers.0", "norm", "output"});
+}
+
+TEST(UseOrder, GgufNames) {
+    expect_order({"rope_freqs", "token_embd", "blk.0", "blk.2", "blk.10", "output_norm", "output"});
+    expect_order({"token_embd", "token_embd_norm", "blk.0"});
+    expect_order({"enc.blk.0", "enc.output_norm", "dec.blk.0", "dec.output_norm"});
+    expect_order({"v.patch_embd", "v.blk.0", "v.post_ln", "mm"});
+}
+
+TEST(UseOrder, EncodersAndDecoders) {
+    expect_order({"embeddings", "encoder.layer.0", "encoder.layer.5", "pooler"});
+    expect_order({"shared", "encoder.embed_tokens", "encoder.block.0", "encoder.final_layer_norm",
+                  "decoder.block.0", "decoder.final_layer_norm", "lm_head"});
+    expect_order({"bert.embeddings", "bert.encoder.layer.0", "bert.pooler", "cls"});
+}
+
+TEST(UseOrder, VisionBeforeText) {
+    expect_order({"vision_tower.vision_model.embeddings", "vision_tower.vision_model.pre_layrnorm",
+                  "vision_tower.vision_model.encoder.layers.0", "vision_tower.vision_model.post_layernorm",
+                  "multi_modal_projector", "language_model.model.embed_tokens",
+                  "language_model.model.layers.0", "language_model.lm_head"});
+}
+
+TEST(UseOrder, Diffusion) {
+    expect_order({"conv_in", "time_embedding", "down_blocks.0", "down_blocks.1", "mid_block", "up_blocks.0",
+                  "conv_norm_out", "conv_out"});
+    expect_order({"img_in", "double_blocks.0", "single_blocks.0", "final_layer"});
+    expect_order(
+        {"x_embedder", "transformer_blocks.0", "single_transformer_blocks.0", "norm_out", "proj_out"});
+    expect_order({"model.input_blocks.0", "model.middle_block.0", "model.output_blocks.0"});
+}
+
+TEST(UseOrder, AnyNameHasAKey) {
+    for (const std::string name : {"", ".", "..", "a.", "-_-", "007", "\xff"}) {
+        EXPECT_FALSE(use_order_key(name).empty()) << name;
+    }
+    EXPECT_EQ(use_order_key("LM_HEAD").front(), use_order_key("lm_head").front());
+    EXPECT_GT(use_order_key("layers." + std::string(1000, '9')), use_order_key("layers.8"));
+}
+
+}  // namespace
+
+}  // namespace stagehand::cli::model::test
