@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/types.h>
 
+#include <utf8proc.h>
+
 #include "engine.h"
 #include "output.h"
 
@@ -127,9 +129,22 @@ static bool parse_options(int argc, char **argv, struct command *out, struct err
     return true;
 }
 
-static bool add_sentence(struct sentences *sentences, const char *text, struct error *error) {
-    char **texts = realloc(sentences->texts, (sentences->count + 1) * sizeof *texts);
+static bool is_utf8(const char *text) {
+    const size_t bytes = strlen(text);
+    utf8proc_int32_t c = 0;
 
+    for (size_t at = 0; at < bytes;) {
+        const utf8proc_ssize_t used =
+            utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(bytes - at), &c);
+        if (used < 1) return false;
+        at += (size_t)used;
+    }
+    return true;
+}
+
+static bool add_sentence(struct sentences *sentences, const char *text, struct error *error) {
+    if (!is_utf8(text)) return error_set(error, "sentence %zu is not UTF-8", sentences->count + 1);
+    char **texts = realloc(sentences->texts, (sentences->count + 1) * sizeof *texts);
     if (texts == NULL) return error_out_of_memory(error);
     sentences->texts = texts;
     texts[sentences->count] = strdup(text);
