@@ -8,44 +8,54 @@ import pathlib
 import sys
 import xml.etree.ElementTree as xml
 
-# Suites that need what this library does not have yet are not listed; these are all that there are.
 SUITES = ["unit", "abi", "headers", "conformance", "loader", "stress", "bindings", "examples", "cli", "install", "tidy"]
 
 
-def suite_of(name):
-    """Meson's full suite name is `project:suite`."""
-    return name.split(":")[-1]
+def single_tests(path):
+    """{program: [passed, failed, skipped]} of the programs that told about the tests in them."""
+    found = {}
+    for suite in xml.parse(path).getroot().iter("testsuite"):
+        # A GoogleTest suite is called `project.NAME OF THE RUN.Suite`.
+        program = suite.get("name", "").partition(".")[2].rpartition(".")[0]
+        if not program:
+            continue
+        counts = found.setdefault(program, [0, 0, 0])
+        for case in suite.iter("testcase"):
+            if case.find("failure") is not None or case.find("error") is not None:
+                counts[1] += 1
+            elif case.find("skipped") is not None or case.get("status") == "notrun":
+                counts[2] += 1
+            else:
+                counts[0] += 1
+    return found
 
 
 def main():
     logs = pathlib.Path(sys.argv[1])
+    if not (logs / "testlog.json").exists():
+        print("no test was run")
+        return 1
     runs = [json.loads(line) for line in (logs / "testlog.json").read_text().splitlines() if line.strip()]
-    ran = {suite_of(part) for run in runs for part in run["suite"]}
-    passed = failed = skipped = 0
-    for suite in xml.parse(logs / "testlog.junit.xml").getroot().iter("testsuite"):
-        for case in suite.iter("testcase"):
-            if case.find("failure") is not None or case.find("error") is not None:
-                failed += 1
-            elif case.find("skipped") is not None or case.get("status") == "notrun" or case.get("result") == "skipped":
-                skipped += 1
-            else:
-                passed += 1
-    # A program that died before it wrote its results has no cases: it failed all the same.
-    bad = [run for run in runs if run["result"] not in ("OK", "SKIP", "EXPECTEDFAIL")]
-    failed = max(failed, len(bad))
-
-    print()
+    inside = single_tests(logs / "testlog.junit.xml")
+    total, suites, skips, failures = [0, 0, 0], set(), [], []
     for run in runs:
-        if run["result"] == "SKIP":
+        suite, _, name = run["name"].rpartition(" / ")
+        suites.add(suite.rpartition(":")[2])
+        good, skipped = run["result"] in ("OK", "EXPECTEDFAIL"), run["result"] == "SKIP"
+        counts = inside.get(run["name"]) or [int(good), 0, int(skipped)]
+        if not good and not skipped:
+            failures.append(f"failed: {name} ({run['result'].lower()})")
+            counts[1] = max(counts[1], 1)  # a program that died told of no failure
+        if skipped:
             lines = [line for line in run.get("stdout", "").splitlines() if line.strip()]
-            print(f"skipped {run['name']}: {lines[-1] if lines else 'it does not say why'}")
-    for run in bad:
-        print(f"{run['result'].lower()}: {run['name']}")
-    missing = [suite for suite in SUITES if suite not in ran]
-    if missing:
-        print(f"not run here: {', '.join(missing)}")
-    print(f"{passed} passed, {failed} failed, {skipped} skipped")
-    return 1 if failed else 0
+            skips.append(f"skipped: {name}: {lines[-1] if lines else 'it does not say why'}")
+        total = [a + b for a, b in zip(total, counts)]
+
+    print("", *skips, *failures, sep="\n")
+    if missing := [suite for suite in SUITES if suite not in suites]:
+        print(f"suites not run: {', '.join(missing)}")
+    print(f"{total[0]} passed, {total[1]} failed, {total[2]} skipped")
+    return 1 if total[1] else 0
 
 
 if __name__ == "__main__":
