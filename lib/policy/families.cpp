@@ -25,7 +25,11 @@ std::optional<std::vector<uint32_t>> PartsMaker::make(Family family, uint64_t st
         most_[k] = whole && shape_.pages[u] > cap ? 0 : std::min(shape_.pages[u], cap);
         available += most_[k];
     }
-    if (available < streamed || !find_level(family, streamed, ring)) return std::nullopt;
+    if (available < streamed) return std::nullopt;
+    if (family == Family::tails)
+        want_tails(streamed);
+    else if (!find_level(family, streamed, ring))
+        return std::nullopt;
     round_parts(whole_family);
     auto sum = [&] {
         uint64_t pages = 0;
@@ -49,6 +53,7 @@ double PartsMaker::want(Family family, double level, uint32_t ring) {
         case Family::level:
         case Family::by_size:
         case Family::by_compute:
+        case Family::tails:
         case Family::whole_units: {
             double sum = 0;
             for (size_t k = 0; k < count; k++) {
@@ -128,6 +133,23 @@ double PartsMaker::slope(Family family, size_t place) const {
     // A unit without compute still takes a little, or its level would have no end.
     if (family == Family::by_compute || family == Family::whole_units) return link_pages_[place] + 1e-3;
     return 1;
+}
+
+void PartsMaker::want_tails(uint64_t streamed) {
+    std::vector<uint32_t> places;
+    for (uint32_t k = 0; k < most_.size(); k++)
+        if (most_[k] && !shape_.problem->units[shape_.order[k]].whole) places.push_back(k);
+    auto tail = [&](uint32_t place) {
+        uint32_t u = shape_.order[place];
+        return shape_.bytes_of_pages(u, shape_.pages[u] - 1, 1);
+    };
+    std::stable_sort(places.begin(), places.end(), [&](uint32_t a, uint32_t b) { return tail(a) < tail(b); });
+    std::fill(wanted_.begin(), wanted_.end(), 0.0);
+    for (uint32_t place : places) {
+        if (streamed == 0) return;
+        wanted_[place] = 1;
+        streamed--;
+    }
 }
 
 // Rounds to pages, and to nothing or all where a unit is not divided, so that the sum up to any use stays right.

@@ -17,11 +17,12 @@ enum class Family : uint8_t {
     half_paced,   // level plus half of that
     by_size,      // in proportion to size
     by_compute,   // in proportion to compute time
+    tails,        // the last pages of the units whose last pages hold least, then of the others, then evenly more
     whole_units,  // whole units, spread evenly over the step's compute time
 };
 
 inline constexpr Family all_families[] = {Family::level,   Family::filled,     Family::paced,      Family::half_paced,
-                                          Family::by_size, Family::by_compute, Family::whole_units};
+                                          Family::by_size, Family::by_compute, Family::tails,      Family::whole_units};
 
 class PartsMaker {
 public:
@@ -41,6 +42,7 @@ private:
     double highest_level(Family family, uint32_t ring) const;
     double want(Family family, double level, uint32_t ring);
     bool find_level(Family family, uint64_t streamed, uint32_t ring);
+    void want_tails(uint64_t streamed);
     void round_parts(bool indivisible);
     void grow(uint64_t missing);
     void shrink(uint64_t surplus);

@@ -5,7 +5,42 @@
 
 namespace stagehand::policy {
 
-void LocalMoves::shorten(Found current, uint64_t evaluations) {
+void LocalMoves::shorten(uint64_t evaluations) {
+    // Small problems have many dead ends and short ways: they get many starts, every other one far away.
+    const uint64_t runs = std::max<uint64_t>(1, 96 / shape_.order.size());
+    for (uint64_t run = 0; run < runs; run++) {
+        Found start = frontier_.fastest();
+        if (run % 2) scatter(start.candidate);
+        if (run % 4 == 2)
+            for (int k = 0; k < 3; k++) change(start.candidate, false);
+        if (std::optional<Cost> cost = evaluator_.cost(start.candidate)) {
+            start.cost = *cost;
+            descend(std::move(start), evaluations / runs);
+        }
+    }
+}
+
+// Another plan altogether, with a ring of any size that the budget allows.
+void LocalMoves::scatter(Candidate& candidate) {
+    uint32_t budget = static_cast<uint32_t>(std::min<uint64_t>(shape_.problem->budget_pages, shape_.total_pages));
+    uint32_t ring = 1 + below(1 + below(budget));  // rather small ones
+    uint64_t needed = shape_.total_pages - budget + ring;
+    std::vector<uint32_t> parts(candidate.parts.size());
+    for (uint64_t tries = 8 * shape_.order.size(); needed && tries > 0; tries--) {
+        uint32_t unit = shape_.order[below(static_cast<uint32_t>(shape_.order.size()))];
+        uint32_t most = std::min(shape_.pages[unit], ring);
+        if (parts[unit] >= most) continue;
+        uint32_t more = 1 + below(most - parts[unit]);
+        if (shape_.problem->units[unit].whole) more = shape_.pages[unit] <= ring ? shape_.pages[unit] : 0;
+        more = static_cast<uint32_t>(std::min<uint64_t>(more, needed));
+        if (shape_.problem->units[unit].whole && more != shape_.pages[unit]) continue;
+        parts[unit] += more;
+        needed -= more;
+    }
+    if (needed == 0) candidate = {std::move(parts), ring, below(2) ? Layout::packed : Layout::spread};
+}
+
+void LocalMoves::descend(Found current, uint64_t evaluations) {
     for (uint64_t k = 0; k < evaluations; k++) {
         if (!change(current.candidate, false)) continue;
         std::optional<Cost> cost = evaluator_.cost(current.candidate);
@@ -14,14 +49,14 @@ void LocalMoves::shorten(Found current, uint64_t evaluations) {
         if (cost && cost->step_ns <= current.cost.step_ns * (1 + slack * below(1024) / 1024)) {
             current.cost = *cost;
             frontier_.offer(current.candidate, *cost);
-            if (cost->step_ns > frontier_.fastest().cost.step_ns * 1.01) current = frontier_.fastest();
         } else {
             undo(current.candidate);
         }
     }
 }
 
-void LocalMoves::slim(Found current, uint64_t evaluations) {
+void LocalMoves::slim(uint64_t evaluations) {
+    Found current = frontier_.leanest();
     for (uint64_t k = 0; k < evaluations; k++) {
         if (!change(current.candidate, true)) continue;
         std::optional<Cost> cost = evaluator_.cost(current.candidate);

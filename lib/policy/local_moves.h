@@ -15,13 +15,15 @@ public:
     LocalMoves(const Shape& shape, Evaluator& evaluator, Frontier& frontier)
         : shape_(shape), evaluator_(evaluator), frontier_(frontier) {}
 
-    // Looks for a shorter step from `start`, at first letting it get a little longer, which leads out of local minima.
-    void shorten(Found start, uint64_t evaluations);
+    // Looks for a shorter step, from the fastest candidate known.
+    void shorten(uint64_t evaluations);
 
-    // Looks for fewer bytes from `start`, never slower than the frontier's limit.
-    void slim(Found start, uint64_t evaluations);
+    // Looks for fewer bytes, from the leanest candidate known, never slower than the frontier's limit.
+    void slim(uint64_t evaluations);
 
 private:
+    void scatter(Candidate& candidate);
+    void descend(Found current, uint64_t evaluations);
     bool change(Candidate& candidate, bool slimmer);
     bool shift(Candidate& candidate, uint32_t unit, int64_t pages);
     void undo(Candidate& candidate);

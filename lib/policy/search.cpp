@@ -47,11 +47,12 @@ public:
     Plan run(const TightRing& tight) {
         // The plan that runs at the smallest budget runs at every larger one too.
         offer({shape_.pages, tight.pages, tight.layout});
+        enumerate();
         sweep_families();
         LocalMoves moves(shape_, evaluator_, frontier_);
-        if (!good_enough()) moves.shorten(frontier_.fastest(), left() / 2);
+        if (!good_enough()) moves.shorten(left() / 2);
         shrink_rings();
-        moves.slim(frontier_.leanest(), left());
+        moves.slim(left());
         return *evaluator_.plan(frontier_.leanest().candidate, effort_.final_steps);
     }
 
@@ -73,6 +74,34 @@ private:
         return cost;
     }
 
+    // A problem of a few pages is small enough to try all parts, with all of the rest of the budget as the ring.
+    void enumerate() {
+        uint64_t combinations = 1;
+        for (uint32_t u : shape_.order) {
+            combinations *= shape_.problem->units[u].whole ? 2 : shape_.pages[u] + 1;
+            if (combinations > most_enumerated) return;
+        }
+        std::vector<uint32_t> parts(shape_.pages.size());
+        uint64_t streamed = 0;
+        for (uint64_t k = 1; k < combinations; k++) {
+            // Counts up, one digit for each unit.
+            for (uint32_t u : shape_.order) {
+                uint32_t step = shape_.problem->units[u].whole ? shape_.pages[u] : 1;
+                if (parts[u] < shape_.pages[u]) {
+                    parts[u] += step;
+                    streamed += step;
+                    break;
+                }
+                streamed -= parts[u];
+                parts[u] = 0;
+            }
+            uint64_t resident = shape_.total_pages - streamed;
+            if (resident < budget_)
+                offer_layouts({parts, static_cast<uint32_t>(std::min(budget_ - resident, streamed)), {}});
+        }
+        effort_.evaluations += evaluator_.evaluations();
+    }
+
     double offer_layouts(Candidate candidate) {
         double best = infinity;
         auto attempt = [&](Layout layout) {
@@ -84,8 +113,8 @@ private:
         const bool seam = shape_.each_once && streamed % candidate.ring != 0;
         if (seam) attempt(Layout::spread);
         if (!seam || !effort_.few) attempt(Layout::packed);
-        if (shape_.held > 1 && best == infinity) attempt(Layout::rotating);
-        if (shape_.held > 1 && best == infinity) attempt(Layout::two_ended);
+        if (shape_.held > 1 && (best == infinity || !effort_.few)) attempt(Layout::rotating);
+        if (shape_.held > 1 && (best == infinity || !effort_.few)) attempt(Layout::two_ended);
         return best;
     }
 
@@ -157,6 +186,7 @@ private:
         }
     }
 
+    static constexpr uint64_t most_enumerated = 4096;
     static constexpr double infinity = std::numeric_limits<double>::infinity();
 
     const Shape& shape_;

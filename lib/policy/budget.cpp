@@ -1,0 +1,108 @@
+#include "budget.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace stagehand::policy {
+
+namespace {
+
+uint64_t minus(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+
+uint64_t plus(uint64_t a, uint64_t b) {
+    return a > std::numeric_limits<uint64_t>::max() - b ? std::numeric_limits<uint64_t>::max() : a + b;
+}
+
+struct Share {
+    size_t index;
+    uint64_t room;  // what it still wants
+    double weight;
+};
+
+// Shares `rest` among shares of positive weight, and returns what is left when all have all they want.
+uint64_t share_out(uint64_t rest, std::vector<Share> shares, std::vector<uint64_t>& given) {
+    // Those who are content soonest first: whoever's room is below its share takes its room, and the share of the others grows.
+    std::stable_sort(shares.begin(), shares.end(),
+                     [](const Share& a, const Share& b) {
+                         return static_cast<double>(a.room) / a.weight < static_cast<double>(b.room) / b.weight;
+                     });
+    double weight = 0;
+    for (const Share& share : shares) weight += share.weight;
+    size_t k = 0;
+    for (; k < shares.size(); k++) {
+        const Share& share = shares[k];
+        double part = static_cast<double>(rest) * (share.weight / weight);
+        if (static_cast<double>(share.room) > part || share.room > rest) break;
+        given[share.index] += share.room;
+        rest -= share.room;
+        weight -= share.weight;
+    }
+    if (k == shares.size()) return rest;
+
+    // The others get the whole pages of their shares; the pages left over go to the largest fractions.
+    struct Fraction {
+        double left;
+        size_t share;
+    };
+    std::vector<Fraction> fractions;
+    uint64_t handed_out = 0;
+    weight = 0;
+    for (size_t j = k; j < shares.size(); j++) weight += shares[j].weight;
+    for (size_t j = k; j < shares.size(); j++) {
+        double part = static_cast<double>(rest) * (shares[j].weight / weight);
+        uint64_t pages = std::min({static_cast<uint64_t>(part), shares[j].room, rest - handed_out});
+        given[shares[j].index] += pages;
+        shares[j].room -= pages;
+        handed_out += pages;
+        fractions.push_back({part - static_cast<double>(pages), j});
+    }
+    std::stable_sort(fractions.begin(), fractions.end(), [&](const Fraction& a, const Fraction& b) {
+        return a.left != b.left ? a.left > b.left : shares[a.share].index < shares[b.share].index;
+    });
+    // Rounding of huge numbers may leave more than a page each: then as much as there is room for.
+    uint64_t over = rest - handed_out;
+    const bool single = over <= fractions.size();
+    for (int round = 0; round < 2 && over; round++)
+        for (const Fraction& fraction : fractions) {
+            Share& share = shares[fraction.share];
+            uint64_t pages = std::min({over, share.room, single && round == 0 ? 1 : over});
+            given[share.index] += pages;
+            share.room -= pages;
+            over -= pages;
+        }
+    return over;
+}
+
+}  // namespace
+
+uint64_t automatic_budget(uint64_t free_bytes, uint64_t held_bytes, uint64_t headroom_bytes) {
+    return minus(plus(free_bytes, held_bytes), headroom_bytes);
+}
+
+uint64_t clamp_growth(uint64_t wanted_bytes, uint64_t held_bytes, uint64_t free_bytes, uint64_t reserve_bytes) {
+    uint64_t possible = plus(held_bytes, minus(free_bytes, reserve_bytes));
+    return std::max(held_bytes, std::min(wanted_bytes, possible));
+}
+
+std::optional<std::vector<uint64_t>> divide(uint64_t total_pages, std::span<const Request> requests) {
+    std::vector<uint64_t> given(requests.size());
+    uint64_t rest = total_pages;
+    std::vector<Share> weighted, unweighted;
+    for (size_t k = 0; k < requests.size(); k++) {
+        const Request& request = requests[k];
+        if (request.min_pages > rest) return std::nullopt;
+        rest -= request.min_pages;
+        given[k] = request.min_pages;
+        uint64_t room = minus(request.want_pages, request.min_pages);
+        if (room == 0) continue;
+        bool heavy = request.weight > 0 && std::isfinite(request.weight);
+        (heavy ? weighted : unweighted).push_back({k, room, heavy ? request.weight : 1});
+    }
+    rest = share_out(rest, std::move(weighted), given);
+    share_out(rest, std::move(unweighted), given);
+    return given;
+}
+
+}  // namespace stagehand::policy
