@@ -17,9 +17,9 @@ ShardIndex read_index(std::string_view text, const ReadOptions& options = {}) {
 }
 
 TEST(ShardIndex, ListsShardsInOrderAndTheirTensors) {
-    const ShardIndex index = read_index(R"({"metadata":{"total_size":12,"x":[[{}]]},"weight_map":{
     const ShardIndex index = read_index(
-        R"({"metadata":{"total_size":12,"x":[[{}]]},"weight_map":{
+        R"({"metadata":{"total_size":12,"x":[[{}]]},"weight_map":{"c":"m-00002-of-00002.safetensors",)"
+        R"("a":"m-00001-of-00002.safetensors","b":"m-00002-of-00002.safetensors"}})");
     ASSERT_EQ(index.shards.size(), 2U);
     EXPECT_EQ(index.shards[0], "m-00001-of-00002.safetensors");
     ASSERT_EQ(index.entries.size(), 3U);

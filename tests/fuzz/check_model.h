@@ -1,0 +1,77 @@
+// What must hold of every model that a reader accepts, and of its blocks: a fuzz target traps when it does not.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "model/error.h"
+#include "model/grouping.h"
+#include "model/model.h"
+#include "model/text.h"
+
+namespace stagehand::cli::model::fuzz {
+
+inline void require(bool holds) {
+    if (!holds) {
+        std::abort();
+    }
+}
+
+// Sorts and requires that no two share a byte; returns how many bytes they have.
+struct Run {
+    std::uint64_t begin;
+    std::uint64_t end;
+};
+inline std::uint64_t distinct_bytes(std::vector<Run> runs) {
+    std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.begin < b.begin; });
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+        require(i == 0 || runs[i].begin >= runs[i - 1].end);
+        bytes += runs[i].end - runs[i].begin;
+    }
+    return bytes;
+}
+
+inline void check_blocks(const Model& model, std::uint64_t max_block_bytes, std::size_t max_groups) {
+    GroupingOptions options;
+    options.max_block_bytes = max_block_bytes;
+    options.max_groups = max_groups;
+    std::vector<Run> runs;
+    for (const Block& block : group_blocks(model, options)) {
+        require(block.bytes > 0 && block.bytes <= max_block_bytes && !block.segments.empty());
+        std::uint64_t end = 0;
+        for (const Segment& segment : block.segments) {
+            require(segment.block_offset >= end && segment.block_offset < end + tensor_alignment);
+            require(segment.block_offset % tensor_alignment == 0 && segment.file == 0);
+            end = segment.block_offset + segment.bytes;
+            runs.push_back({segment.offset, segment.offset + segment.bytes});
+        }
+        require(end == block.bytes);
+    }
+    require(distinct_bytes(std::move(runs)) == model.total_bytes);
+}
+
+// `model` has one file, of `file_bytes` bytes.
+inline void check_model(const Model& model, std::uint64_t file_bytes) {
+    std::set<std::string_view> names;
+    std::vector<Run> runs;
+    require(model.files.size() == 1 && model.files[0].data_offset <= file_bytes);
+    for (const Tensor& tensor : model.tensors) {
+        require(names.insert(tensor.name).second && is_utf8(tensor.name));
+        require(tensor.file == 0 && tensor.offset >= model.files[0].data_offset);
+        require(tensor.offset <= file_bytes && tensor.bytes <= file_bytes - tensor.offset);
+        if (tensor.bytes > 0) {
+            runs.push_back({tensor.offset, tensor.offset + tensor.bytes});
+        }
+    }
+    require(distinct_bytes(std::move(runs)) == model.total_bytes);
+    check_blocks(model, std::uint64_t{1} << 62, 16384);
+    check_blocks(model, split_bytes, 16384);
+    check_blocks(model, 3 * split_bytes, 2);
+}
+
+}  // namespace stagehand::cli::model::fuzz
