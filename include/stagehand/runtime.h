@@ -99,14 +99,14 @@ typedef struct sh_loaded_range {
     uint64_t offset;      /**< Where the range begins in the block. */
     uint64_t bytes;
     uint64_t block_bytes; /**< Size of the whole block. */
-    sh_stream stream;     /**< The copy stream: work queued on it is done after the load and before any use. */
+    sh_stream stream;     /**< The copy stream, never SH_STREAM_HOST: work queued on it runs after the load and before any use. */
 } sh_loaded_range;
 
 /**
  * Called after each load of a range has been queued, once per load and contiguous range, so that an engine can dequantise or
- * apply a patch exactly once per load. Work must be queued on `range->stream` (SH_STREAM_HOST: the bytes are there; do it
- * before returning). Called on the thread that issues the load: one of the engine's, or a worker; locks of the library are
- * held, so it must not call the library. Returns 0; any other value fails the load (SH_ERROR_CALLBACK).
+ * apply a patch exactly once per load. The bytes need not be there yet: queue the work on `range->stream`. Called on the thread
+ * that issues the load: one of the engine's, or a worker. Locks of the library are held: of its functions it may call
+ * sh_stream_launch() only. Returns 0; any other value fails the load (SH_ERROR_CALLBACK).
  */
 typedef int32_t (*sh_load_fn)(const sh_loaded_range *range, void *user_data);
 
@@ -126,8 +126,9 @@ typedef struct sh_block_desc {
 SH_API void sh_block_desc_init(sh_block_desc *desc);
 
 /**
- * Registers blocks, all or none. Each gets a device address for life, aligned to 256 bytes. Small blocks (less than a page)
- * that stand next to each other in `descs` share pages and are loaded together: give them in the order of use.
+ * Registers blocks, all or none. Each gets a device address for life, aligned to 256 bytes. Small blocks (less than two pages)
+ * that stand next to each other in `descs` share pages and are loaded together: give them in the order of use. Unordered blocks
+ * have pages of their own.
  * Registered while a step runs, they are part of the plan from the next step on.
  * @param out_blocks Ids of the blocks, `count` of them, in the order of `descs`.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_INVALID_ARGUMENT (names the block and the field),

@@ -1,0 +1,72 @@
+#include "api/guard.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+
+namespace stagehand::api {
+
+std::atomic<bool> forked{false};
+
+namespace {
+
+thread_local std::string last_text;
+
+// Registered when the first handle is made: before that a fork does no harm.
+template <class Object>
+HandleTable<Object>& table() {
+    static HandleTable<Object>* const instance = [] {
+        pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
+        return new HandleTable<Object>;   // never destroyed: handles may be used while the process exits
+    }();
+    return *instance;
+}
+
+}  // namespace
+
+sh_status keep(const Status& status) {
+    return keep(status.code(), status.text());
+}
+
+sh_status keep(sh_status code, const char* text) {
+    try {
+        last_text = text;
+    } catch (...) {
+        last_text.clear();   // no memory for the text; the code says what happened
+    }
+    return code;
+}
+
+size_t last_error(char* buffer, size_t capacity) {
+    if (buffer && capacity) {
+        const size_t bytes = std::min(capacity - 1, last_text.size());
+        std::memcpy(buffer, last_text.data(), bytes);
+        buffer[bytes] = 0;
+    }
+    return last_text.size();
+}
+
+Status check_size(const void* data, uint32_t claimed, size_t least, size_t known, const char* name) {
+    const std::string size = std::string(name) + ".struct_size is " + std::to_string(claimed);
+    if (claimed < least) return Status(SH_ERROR_INVALID_STRUCT, size + ", less than the " + std::to_string(least) + " bytes of its first version");
+    if (claimed > 65536) return Status(SH_ERROR_INVALID_STRUCT, size + ", which no version has");
+    const char* const bytes = static_cast<const char*>(data);
+    for (size_t i = known; i < claimed; i++)
+        if (bytes[i]) return Status(SH_ERROR_INVALID_STRUCT, size + ", and byte " + std::to_string(i) + ", unknown to this library, is not zero");
+    return Status();
+}
+
+HandleTable<OpenDevice>& devices() { return table<OpenDevice>(); }
+HandleTable<core::Runtime>& runtimes() { return table<core::Runtime>(); }
+
+Status find_device(sh_device* handle, std::shared_ptr<core::Device>* out) {
+    core::Lock lock;
+    auto* slot = devices().lock(handle, &lock);
+    if (!slot) return Status(SH_ERROR_INVALID_HANDLE, handle ? "device is not an open device" : "device is NULL");
+    *out = slot->object->device;
+    return Status();
+}
+
+Status unknown_runtime() { return Status(SH_ERROR_INVALID_HANDLE, "runtime is NULL, destroyed, or not a runtime"); }
+
+}  // namespace stagehand::api

@@ -1,0 +1,109 @@
+// What every function of the interface does around its work: no exception gets out, the error's text is kept for its thread, structs
+// and handles are checked.
+#pragma once
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+
+#include <stagehand/stagehand.h>
+
+#include "base/handle_table.h"
+#include "base/status.h"
+#include "core/device.h"
+#include "core/runtime.h"
+
+namespace stagehand::api {
+
+extern std::atomic<bool> forked;   // this process is the child of one that used the library
+
+// Keeps the text for sh_last_error() and hands the code out.
+sh_status keep(const Status& status);
+sh_status keep(sh_status code, const char* text);
+size_t last_error(char* buffer, size_t capacity);
+
+// Runs `work`, which returns Status.
+template <class Work>
+sh_status guarded(Work&& work) noexcept {
+    if (forked.load(std::memory_order_relaxed)) [[unlikely]]
+        return keep(SH_ERROR_FORKED, "the process was forked after the library was used: only the parent may go on using it");
+    try {
+        const Status status = work();
+        if (status.ok()) [[likely]] return status.code();
+        return keep(status);
+    } catch (const std::bad_alloc&) {
+        return keep(SH_ERROR_OUT_OF_HOST_MEMORY, "the process has no memory left");
+    } catch (const std::exception& error) {
+        return keep(SH_ERROR_INTERNAL, error.what());
+    } catch (...) {
+        return keep(SH_ERROR_INTERNAL, "an unknown C++ exception");
+    }
+}
+
+// Checks the size that a caller's struct claims; `known` is this library's, `least` that of the first version. Bytes beyond what is
+// known must be zero.
+Status check_size(const void* data, uint32_t claimed, size_t least, size_t known, const char* name);
+
+template <class Struct>
+Status check_struct(const Struct* data, const char* name) {
+    if (!data) return Status(SH_ERROR_INVALID_ARGUMENT, std::string(name) + " is NULL");
+    if (data->struct_size == sizeof(Struct)) [[likely]] return Status();
+    return check_size(data, data->struct_size, sizeof(Struct), sizeof(Struct), name);
+}
+
+// A caller's options, or the defaults when NULL.
+template <class Struct>
+Status take_options(const Struct* given, const char* name, Struct* out) {
+    *out = {};
+    out->struct_size = sizeof(Struct);
+    if (!given) return Status();
+    SH_TRY(check_struct(given, name));
+    std::memcpy(out, given, sizeof(Struct));
+    return Status();
+}
+
+// Pointers to the elements of a caller's array, whose distance is their struct_size.
+template <class Struct, class Pointers>
+Status take_array(Struct* first, uint64_t count, const char* name, Pointers* out) {
+    out->clear();
+    if (!count) return Status();
+    SH_TRY(check_struct(first, name));
+    const uint64_t distance = first->struct_size;
+    out->reserve(count);
+    for (uint64_t i = 0; i < count; i++) {
+        auto* element = reinterpret_cast<Struct*>(reinterpret_cast<uintptr_t>(first) + i * distance);
+        if (element->struct_size != distance)
+            return Status(SH_ERROR_INVALID_STRUCT, std::string(name) + "[" + std::to_string(i) + "].struct_size differs from the first one's");
+        SH_TRY(check_struct(static_cast<const Struct*>(element), name));
+        out->push_back(element);
+    }
+    return Status();
+}
+
+// Devices are shared: the handle counts how often it was opened.
+struct OpenDevice {
+    std::shared_ptr<core::Device> device;
+    uint32_t opened = 1;
+};
+HandleTable<OpenDevice>& devices();
+HandleTable<core::Runtime>& runtimes();
+
+Status find_device(sh_device* handle, std::shared_ptr<core::Device>* out);
+
+// The runtime of a handle, locked.
+struct LockedRuntime {
+    core::Runtime* runtime = nullptr;
+    core::Lock lock;
+};
+Status unknown_runtime();
+inline Status find_runtime(sh_runtime* handle, LockedRuntime* out) {
+    auto* slot = runtimes().lock(handle, &out->lock);
+    if (!slot) [[unlikely]] return unknown_runtime();
+    out->runtime = slot->object.get();
+    return Status();
+}
+
+}  // namespace stagehand::api

@@ -1,0 +1,166 @@
+// Runtimes, blocks, order and plan.
+#include "api/guard.h"
+
+using namespace stagehand;
+using namespace stagehand::api;
+
+namespace {
+
+// A caller's list of blocks; NULL only when it is empty.
+Status take_blocks(const sh_block *blocks, uint64_t count, std::span<const sh_block> *out) {
+    if (count && !blocks) return Status(SH_ERROR_INVALID_ARGUMENT, "blocks is NULL");
+    *out = {blocks, count};
+    return Status();
+}
+
+}  // namespace
+
+extern "C" {
+
+sh_status sh_runtime_create(sh_device *device, const sh_runtime_options *options, sh_runtime **out_runtime) {
+    return guarded([&] {
+        std::shared_ptr<core::Device> found;
+        SH_TRY(find_device(device, &found));
+        if (!out_runtime) return Status(SH_ERROR_INVALID_ARGUMENT, "out_runtime is NULL");
+        sh_runtime_options wanted;
+        SH_TRY(take_options(options, "options", &wanted));
+        auto &slot = runtimes().take_free_slot();
+        std::shared_ptr<core::Runtime> runtime;
+        if (Status status = core::Runtime::create(std::move(found), wanted, slot.mutex, &runtime); !status.ok()) {
+            runtimes().recycle(slot);
+            return status;
+        }
+        *out_runtime = static_cast<sh_runtime *>(runtimes().publish(slot, std::move(runtime)));
+        return Status();
+    });
+}
+
+void sh_runtime_destroy(sh_runtime *runtime) {
+    (void)guarded([&] {
+        if (!runtime) return Status();
+        core::Lock lock;
+        auto *slot = runtimes().lock(runtime, &lock);
+        if (!slot) return unknown_runtime();
+        // The handle is stale from here on for everybody else; calls that are inside leave first.
+        std::shared_ptr<core::Runtime> closing = runtimes().remove(*slot);
+        closing->close(lock);
+        lock.unlock();
+        closing.reset();
+        runtimes().recycle(*slot);
+        return Status();
+    });
+}
+
+sh_status sh_runtime_synchronize(sh_runtime *runtime) {
+    return guarded([&] {
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->synchronize(at.lock);
+    });
+}
+
+sh_status sh_register_blocks(sh_runtime *runtime, const sh_block_desc *descs, uint64_t count, sh_block *out_blocks) {
+    return guarded([&] {
+        std::vector<const sh_block_desc *> all;
+        SH_TRY(take_array(descs, count, "descs", &all));
+        if (count && !out_blocks) return Status(SH_ERROR_INVALID_ARGUMENT, "out_blocks is NULL");
+        for (uint64_t i = 0; i < count; i++) {
+            std::vector<const sh_segment *> segments;
+            SH_TRY(take_array(all[i]->segments, all[i]->segments ? all[i]->segment_count : 0, "segments", &segments));
+        }
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->register_blocks(all, out_blocks);
+    });
+}
+
+sh_status sh_unregister_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count) {
+    return guarded([&] {
+        LockedRuntime at;
+        std::span<const sh_block> ids;
+        SH_TRY(find_runtime(runtime, &at));
+        SH_TRY(take_blocks(blocks, count, &ids));
+        return at.runtime->unregister_blocks(ids, at.lock);
+    });
+}
+
+sh_status sh_block_info(sh_runtime *runtime, sh_block block, sh_block_state *out_state) {
+    return guarded([&] {
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        SH_TRY(check_struct(out_state, "out_state"));
+        return at.runtime->block_state(block, out_state);
+    });
+}
+
+sh_status sh_invalidate_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count) {
+    return guarded([&] {
+        LockedRuntime at;
+        std::span<const sh_block> ids;
+        SH_TRY(find_runtime(runtime, &at));
+        SH_TRY(take_blocks(blocks, count, &ids));
+        return at.runtime->invalidate(ids);
+    });
+}
+
+sh_status sh_source_update_begin(sh_runtime *runtime, const sh_block *blocks, uint64_t count) {
+    return guarded([&] {
+        LockedRuntime at;
+        std::span<const sh_block> ids;
+        SH_TRY(find_runtime(runtime, &at));
+        SH_TRY(take_blocks(blocks, count, &ids));
+        return at.runtime->update_begin(ids, at.lock);
+    });
+}
+
+sh_status sh_source_update_end(sh_runtime *runtime, const sh_block *blocks, uint64_t count) {
+    return guarded([&] {
+        LockedRuntime at;
+        std::span<const sh_block> ids;
+        SH_TRY(find_runtime(runtime, &at));
+        SH_TRY(take_blocks(blocks, count, &ids));
+        return at.runtime->update_end(ids);
+    });
+}
+
+sh_status sh_mark_dirty(sh_runtime *runtime, sh_block block) {
+    return guarded([&] {
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->mark_dirty(block);
+    });
+}
+
+sh_status sh_write_back(sh_runtime *runtime, const sh_block *blocks, uint64_t count) {
+    return guarded([&] {
+        LockedRuntime at;
+        std::span<const sh_block> ids;
+        SH_TRY(find_runtime(runtime, &at));
+        SH_TRY(take_blocks(blocks, count, &ids));
+        return at.runtime->write_back(ids, at.lock);
+    });
+}
+
+sh_status sh_set_schedule(sh_runtime *runtime, const sh_use *uses, uint64_t count) {
+    return guarded([&] {
+        std::vector<const sh_use *> all;
+        SH_TRY(take_array(uses, count, "uses", &all));
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->set_schedule(all);
+    });
+}
+
+sh_status sh_plan(sh_runtime *runtime, const sh_plan_options *options, sh_plan_info *out_info) {
+    return guarded([&] {
+        sh_plan_options wanted;
+        SH_TRY(take_options(options, "options", &wanted));
+        if (wanted.flags & ~uint32_t(SH_PLAN_DRY_RUN)) return Status(SH_ERROR_INVALID_ARGUMENT, "options.flags has unknown bits");
+        if (out_info) SH_TRY(check_struct(out_info, "out_info"));
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->plan(wanted, out_info, at.lock);
+    });
+}
+
+}  // extern "C"

@@ -1,0 +1,93 @@
+// The calls of a step.
+#include "api/guard.h"
+
+using namespace stagehand;
+using namespace stagehand::api;
+
+extern "C" {
+
+sh_status sh_step_begin(sh_runtime *runtime) {
+    return guarded([&] {
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->step_begin(at.lock);
+    });
+}
+
+sh_status sh_step_end(sh_runtime *runtime) {
+    return guarded([&] {
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->step_end();
+    });
+}
+
+sh_status sh_acquire(sh_runtime *runtime, sh_block block, sh_stream stream, uint32_t flags, sh_view *out_view) {
+    return guarded([&] {
+        LockedRuntime at;
+        SH_TRY(check_struct(out_view, "out_view"));
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->acquire(block, stream, flags, out_view, at.lock);
+    });
+}
+
+sh_status sh_acquire_many(sh_runtime *runtime, const sh_block *blocks, uint64_t count, sh_stream stream, uint32_t flags, sh_view *out_views) {
+    return guarded([&] {
+        if (count && !blocks) return Status(SH_ERROR_INVALID_ARGUMENT, "blocks is NULL");
+        std::vector<sh_view *> views;
+        SH_TRY(take_array(out_views, count, "out_views", &views));
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->acquire_many({blocks, count}, stream, flags, views, at.lock);
+    });
+}
+
+sh_status sh_release(sh_runtime *runtime, sh_block block, sh_stream stream) {
+    return guarded([&] {
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->release(block, stream, at.lock);
+    });
+}
+
+sh_status sh_release_many(sh_runtime *runtime, const sh_block *blocks, uint64_t count, sh_stream stream) {
+    return guarded([&] {
+        if (count && !blocks) return Status(SH_ERROR_INVALID_ARGUMENT, "blocks is NULL");
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        Status first;
+        for (uint64_t i = 0; i < count; i++) {
+            Status status = at.runtime->release(blocks[i], stream, at.lock);
+            if (first.ok() && !status.ok()) first = status;
+        }
+        return first;
+    });
+}
+
+sh_status sh_prefetch(sh_runtime *runtime, const sh_block *blocks, uint64_t count) {
+    return guarded([&] {
+        if (count && !blocks) return Status(SH_ERROR_INVALID_ARGUMENT, "blocks is NULL");
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->prefetch({blocks, count}, at.lock);
+    });
+}
+
+sh_status sh_read_block(sh_runtime *runtime, sh_block block, sh_stream stream, uint64_t offset, void *buffer, uint64_t bytes) {
+    return guarded([&] {
+        if (bytes && !buffer) return Status(SH_ERROR_INVALID_ARGUMENT, "buffer is NULL");
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->read(block, stream, offset, buffer, bytes, at.lock);
+    });
+}
+
+sh_status sh_stream_forget(sh_runtime *runtime, sh_stream stream) {
+    return guarded([&] {
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->forget(stream);
+    });
+}
+
+}  // extern "C"

@@ -1,0 +1,95 @@
+// HandleTable: turns objects into handles that can be checked. A handle is an index and a generation dressed as a pointer; it is
+// never dereferenced, so a stale or made-up one is found out instead of crashing. Each slot carries the mutex of its object:
+// checking a handle and locking the object are one step.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace stagehand {
+
+template <class Object>
+class HandleTable {
+public:
+    struct alignas(64) Slot {
+        std::mutex mutex;
+        uint32_t generation = 1;          // guarded by mutex
+        uint32_t index = 0;
+        std::shared_ptr<Object> object;   // guarded by mutex; empty: free
+    };
+
+    // Puts an object into a free slot; the handle is valid as soon as this returns.
+    void* insert(std::shared_ptr<Object> object) {
+        Slot& slot = take_free_slot();
+        std::lock_guard lock(slot.mutex);
+        slot.object = std::move(object);
+        return encode(slot.index, slot.generation);
+    }
+
+    // Reserves a slot whose mutex the object may refer to before it is published by publish().
+    Slot& take_free_slot() {
+        std::lock_guard lock(growth_);
+        if (!free_.empty()) {
+            Slot& slot = *free_.back();
+            free_.pop_back();
+            return slot;
+        }
+        const uint32_t index = count_.load(std::memory_order_relaxed);
+        if (index >= kChunks * kChunkSlots) throw std::bad_alloc();
+        if (index % kChunkSlots == 0) chunks_[index / kChunkSlots].store(new Slot[kChunkSlots], std::memory_order_release);
+        Slot& slot = chunks_[index / kChunkSlots].load(std::memory_order_relaxed)[index % kChunkSlots];
+        slot.index = index;
+        count_.store(index + 1, std::memory_order_release);
+        return slot;
+    }
+
+    void* publish(Slot& slot, std::shared_ptr<Object> object) {
+        std::lock_guard lock(slot.mutex);
+        slot.object = std::move(object);
+        return encode(slot.index, slot.generation);
+    }
+
+    // Locks the slot of a handle. Without a lock in the result the handle is NULL, stale or foreign.
+    Slot* lock(const void* handle, std::unique_lock<std::mutex>* out_lock) {
+        const uint64_t value = reinterpret_cast<uint64_t>(handle);
+        if ((value & kTagMask) != kTag) return nullptr;
+        const uint32_t index = static_cast<uint32_t>(value >> kTagBits) & kIndexMask;
+        if (index >= count_.load(std::memory_order_acquire)) return nullptr;
+        Slot& slot = chunks_[index / kChunkSlots].load(std::memory_order_relaxed)[index % kChunkSlots];
+        std::unique_lock slot_lock(slot.mutex);
+        if (slot.generation != static_cast<uint32_t>(value >> (kTagBits + kIndexBits)) || !slot.object) return nullptr;
+        *out_lock = std::move(slot_lock);
+        return &slot;
+    }
+
+    // Makes the slot's handle stale and hands out the object. Its mutex is held by the caller; give the slot back by recycle()
+    // when the mutex is no longer held.
+    std::shared_ptr<Object> remove(Slot& slot) {
+        slot.generation = (slot.generation + 1) & kGenerationMask;
+        return std::move(slot.object);
+    }
+    void recycle(Slot& slot) {
+        std::lock_guard lock(growth_);
+        free_.push_back(&slot);
+    }
+
+private:
+    // 4 bits of tag (an odd value: no real pointer looks like it), 20 of index, 31 of generation.
+    static constexpr uint64_t kTagBits = 4, kIndexBits = 20, kTag = 0xb, kTagMask = 0xf;
+    static constexpr uint32_t kIndexMask = (1u << kIndexBits) - 1, kGenerationMask = 0x7fffffff;
+    static constexpr uint32_t kChunkSlots = 256, kChunks = (1u << kIndexBits) / kChunkSlots;
+
+    static void* encode(uint32_t index, uint32_t generation) {
+        return reinterpret_cast<void*>((uint64_t(generation) << (kTagBits + kIndexBits)) | (uint64_t(index) << kTagBits) | kTag);
+    }
+
+    std::mutex growth_;
+    std::vector<Slot*> free_;
+    std::atomic<uint32_t> count_{0};
+    std::atomic<Slot*> chunks_[kChunks] = {};
+};
+
+}  // namespace stagehand

@@ -1,0 +1,88 @@
+#include "core/page_pool.h"
+
+#include <algorithm>
+#include <functional>
+#include <string>
+
+#include "base/log.h"
+
+namespace stagehand::core {
+
+PagePool::PagePool(BackendDevice& device, uint64_t page_bytes) : device_(device), page_bytes_(page_bytes) {}
+
+PagePool::~PagePool() {
+    if (Status status = destroy_idle(idle_.size()); !status.ok()) log_line(SH_LOG_WARNING, "closing the device: %s", status.text());
+}
+
+Status PagePool::take(uint64_t count, std::vector<sh_backend_page>* out) {
+    std::lock_guard lock(mutex_);
+    const uint64_t recycled = std::min<uint64_t>(count, idle_.size());
+    const uint64_t fresh = count - recycled;
+    if (existing_ + fresh > limit_)
+        return Status(SH_ERROR_OUT_OF_DEVICE_MEMORY,
+                      "the device's budget of " + std::to_string(limit_ * page_bytes_) + " bytes has no room for " +
+                          std::to_string(fresh) + " more pages of " + std::to_string(page_bytes_) + " bytes: " +
+                          std::to_string(existing_) + " exist");
+    const size_t begin = out->size();
+    out->resize(begin + count);
+    if (fresh) {
+        if (Status status = device_.pages_create(page_bytes_, fresh, out->data() + begin + recycled); !status.ok()) {
+            out->resize(begin);
+            return status;
+        }
+        existing_ += fresh;
+        peak_ = std::max(peak_, existing_);
+    }
+    for (uint64_t i = 0; i < recycled; i++) {
+        (*out)[begin + i] = idle_.back();
+        idle_.pop_back();
+    }
+    return Status();
+}
+
+void PagePool::give(const sh_backend_page* pages, uint64_t count) {
+    if (!count) return;
+    std::lock_guard lock(mutex_);
+    const size_t middle = idle_.size();
+    idle_.insert(idle_.end(), pages, pages + count);
+    std::sort(idle_.begin() + middle, idle_.end(), std::greater<>());
+    std::inplace_merge(idle_.begin(), idle_.begin() + middle, idle_.end(), std::greater<>());
+    shed();
+}
+
+void PagePool::shed() {
+    if (existing_ <= limit_) return;
+    if (Status status = destroy_idle(std::min<uint64_t>(existing_ - limit_, idle_.size())); !status.ok())
+        log_line(SH_LOG_WARNING, "device memory beyond the budget is not given back: %s", status.text());
+}
+
+Status PagePool::trim(uint64_t keep) {
+    std::lock_guard lock(mutex_);
+    return idle_.size() > keep ? destroy_idle(idle_.size() - keep) : Status();
+}
+
+Status PagePool::destroy_idle(uint64_t count) {
+    if (!count) return Status();
+    SH_TRY(device_.pages_destroy(page_bytes_, count, idle_.data()));
+    idle_.erase(idle_.begin(), idle_.begin() + count);
+    existing_ -= count;
+    return Status();
+}
+
+uint64_t PagePool::used_bytes() const {
+    std::lock_guard lock(mutex_);
+    return existing_ * page_bytes_;
+}
+
+uint64_t PagePool::peak_bytes() const {
+    std::lock_guard lock(mutex_);
+    return peak_ * page_bytes_;
+}
+
+void PagePool::set_limit(uint64_t pages) {
+    std::lock_guard lock(mutex_);
+    limit_ = pages;
+    shed();
+}
+
+}  // namespace stagehand::core

@@ -1,0 +1,46 @@
+// PagePool: the physical pages of a device. Counts what the library holds, which is never more than the budget.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "backend/backend_device.h"
+#include "base/status.h"
+
+namespace stagehand::core {
+
+// Thread-safe: the runtimes of a device share it.
+class PagePool {
+public:
+    PagePool(BackendDevice& device, uint64_t page_bytes);
+    ~PagePool();
+
+    uint64_t page_bytes() const { return page_bytes_; }
+
+    // Appends `count` pages to `out`, recycled ones first, neighbours together; all or none.
+    Status take(uint64_t count, std::vector<sh_backend_page>* out);
+    // Takes pages back for recycling. They are not mapped any more.
+    void give(const sh_backend_page* pages, uint64_t count);
+    // Gives recycled pages back to the driver until no more than `keep` are held idle.
+    Status trim(uint64_t keep);
+
+    uint64_t used_bytes() const;   // of pages that exist, in use or idle
+    uint64_t peak_bytes() const;
+    // Pages that may exist. With fewer than exist, what is given back goes to the driver until they fit.
+    void set_limit(uint64_t pages);
+
+private:
+    Status destroy_idle(uint64_t count);
+    void shed();
+
+    BackendDevice& device_;
+    const uint64_t page_bytes_;
+    mutable std::mutex mutex_;
+    std::vector<sh_backend_page> idle_;   // sorted descending, so that the lowest, which are neighbours, go first
+    uint64_t existing_ = 0;
+    uint64_t peak_ = 0;
+    uint64_t limit_ = 0;                  // pages that may exist
+};
+
+}  // namespace stagehand::core

@@ -1,0 +1,165 @@
+// Runtime: one model on a device. Ties the registry, the order, the plan and the loads together for the calls of the interface.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <stagehand/runtime.h>
+#include <stagehand/streaming.h>
+#include <stagehand/telemetry.h>
+
+#include "base/status.h"
+#include "core/arbiter.h"
+#include "core/compute_meter.h"
+#include "core/device.h"
+#include "core/event_pool.h"
+#include "core/loader.h"
+#include "core/order.h"
+#include "core/placement.h"
+#include "core/planner.h"
+#include "core/prefetcher.h"
+#include "core/registry.h"
+#include "core/ring.h"
+#include "core/stream_table.h"
+#include "core/unordered_cache.h"
+#include "core/write_back.h"
+#include "telemetry/step_log.h"
+
+namespace stagehand::core {
+
+using Lock = std::unique_lock<std::mutex>;
+
+// Every public method but create() and those of Tenant is called with the runtime's mutex held, through `lock` where it may be given
+// up meanwhile. The mutex belongs to the handle's slot and outlives the runtime.
+class Runtime final : public Tenant {
+public:
+    static Status create(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex, std::shared_ptr<Runtime>* out);
+    ~Runtime() override;
+
+    // Blocks: runtime_blocks.cpp
+    Status register_blocks(std::span<const sh_block_desc* const> descs, sh_block* out_ids);
+    Status unregister_blocks(std::span<const sh_block> ids, Lock& lock);
+    Status block_state(sh_block id, sh_block_state* out);
+    Status invalidate(std::span<const sh_block> ids);
+    Status update_begin(std::span<const sh_block> ids, Lock& lock);
+    Status update_end(std::span<const sh_block> ids);
+    Status mark_dirty(sh_block id);
+    Status write_back(std::span<const sh_block> ids, Lock& lock);
+
+    // Order and plan: runtime_plan.cpp
+    Status set_schedule(std::span<const sh_use* const> uses);
+    Status plan(const sh_plan_options& options, sh_plan_info* out, Lock& lock);
+    void try_to_change() override;
+    std::string tenant_name() const override { return "runtime \"" + name_ + "\""; }
+
+    // A step: runtime.cpp
+    Status step_begin(Lock& lock);
+    Status step_end();
+    Status synchronize(Lock& lock);
+    Status forget(sh_stream stream);
+    void stats(sh_runtime_stats* out) const;
+    Status open_step_log(const char* path) { return step_log_.open(path); }
+    // Makes callers that wait give up, and waits until they have and until nothing is in flight.
+    void close(Lock& lock);
+
+    // Views: runtime_views.cpp
+    Status acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* out, Lock& lock) {
+        Block* const block = registry_.find(id);
+        if (!block) [[unlikely]] return unknown_block(id);
+        Unit& unit = registry_.unit(block->unit);
+        if (!(unit.ready || (unit.ready_there && unit.ready_stream == stream)) || eventful_) return acquire_slowly(*block, unit, stream, flags, out, lock);
+        block->held++;
+        unit.held++;
+        views_++;
+        stats_.acquires++;
+        stats_.hits++;
+        fill_view(*block, unit, SH_VIEW_HIT, out);
+        return Status();
+    }
+    Status acquire_many(std::span<const sh_block> ids, sh_stream stream, uint32_t flags, std::span<sh_view* const> out, Lock& lock);
+    Status release(sh_block id, sh_stream stream, Lock& lock);
+    Status prefetch(std::span<const sh_block> ids, Lock& lock);
+    Status read(sh_block id, sh_stream stream, uint64_t offset, void* buffer, uint64_t bytes, Lock& lock);
+
+private:
+    Runtime(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex);
+
+    Status unknown_block(sh_block id) const;
+    Status usable() const;
+    Status note(Status status);
+    uint32_t index_of(const Unit& unit) { return static_cast<uint32_t>(&unit - registry_.units().data()); }
+
+    void fill_view(const Block& block, const Unit& unit, uint32_t flags, sh_view* out) const {
+        const uint32_t size = out->struct_size;
+        *out = {size, flags | view_flags_, block.id, reinterpret_cast<void*>(block.address), block.bytes, unit.serial};
+    }
+    Status acquire_slowly(Block& block, Unit& unit, sh_stream stream, uint32_t flags, sh_view* out, Lock& lock);
+    void arrive(Unit& unit);
+    void drop_contents(Unit& unit);
+    Status begin_bringing(Unit& unit, sh_stream stream, uint32_t* view_flags, Lock& lock);
+    Status finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, Lock& lock);
+    Status bring_memory(Unit& unit, uint32_t* view_flags, Lock& lock);
+    Status clear_way(Unit& unit, Lock& lock);
+    Status held_by(const Unit& wanted, Unit& holder);
+    void hold(Block& block, Unit& unit);
+    void unhold(Block& block, Unit& unit);
+    Status note_use(Unit& unit, sh_stream stream);
+    Status end_view(Block& block, sh_stream stream);
+    std::string name_of(const Unit& unit);
+    Status find_units(std::span<const sh_block> ids, std::vector<uint32_t>* out);
+
+    Status replan(Lock& lock, bool press);
+    Status quiesce(Lock& lock);
+    Status put_into_force(const Planner::Result& result, Lock& lock);
+    bool replan_due() const;
+    Planner::Limits limits();
+    Status flush_dirty(Lock& lock);
+    void update_eventful();
+    void describe(const Planner::Result& result, sh_plan_info* out);
+
+    const std::shared_ptr<Device> device_;
+    const std::string name_;
+    const uint32_t max_held_;
+    const uint64_t max_pages_;         // ceiling on the share
+    const uint64_t unordered_pages_;   // asked for; 0: automatic
+    std::mutex& mutex_;
+    std::condition_variable changed_;
+    sh_runtime_stats stats_ = {};
+
+    EventPool events_;
+    StreamTable streams_;
+    Registry registry_;
+    Ring ring_;
+    Order order_;
+    Placement placement_;
+    Loader loader_;
+    WriteBack write_back_;
+    UnorderedCache unordered_;
+    Prefetcher prefetcher_;
+    ComputeMeter meter_;
+    Planner planner_;
+    telemetry::StepLog step_log_;
+
+    Planner::Result plan_;             // in force
+    uint32_t view_flags_ = 0;
+    uint32_t views_ = 0;               // held
+    uint64_t releases_ = 0;
+    uint32_t waiters_ = 0;             // calls that gave up the mutex inside
+    bool planned_ = false;             // plan_ is in force
+    bool replan_wanted_ = true;        // blocks, order or budget changed
+    bool in_step_ = false;
+    bool closing_ = false;
+    bool lost_ = false;
+    bool was_measured_ = false;        // compute times were measured once, or are being
+    bool eventful_ = true;             // acquires must be noted: an order is followed or learned, or there are unordered units
+    uint64_t step_began_ns_ = 0;
+    sh_runtime_stats before_step_ = {};
+};
+
+}  // namespace stagehand::core

@@ -1,0 +1,192 @@
+// The order, the share of the budget, and the plan in force.
+#include <algorithm>
+
+#include "base/log.h"
+#include "core/runtime.h"
+#include "telemetry/trace.h"
+
+namespace stagehand::core {
+
+Status Runtime::set_schedule(std::span<const sh_use* const> uses) {
+    SH_TRY(usable());
+    std::vector<Order::Entry> entries;
+    for (size_t i = 0; i < uses.size(); i++) {
+        const Block* block = registry_.find(uses[i]->block);
+        if (!block) return unknown_block(uses[i]->block);
+        if (registry_.unit(block->unit).unordered)
+            return Status(SH_ERROR_INVALID_ARGUMENT, "use " + std::to_string(i) + ": " + registry_.name_of(*block) + " is SH_BLOCK_UNORDERED");
+        // Neighbours of one unit are one use of it.
+        if (!entries.empty() && entries.back().unit == block->unit) entries.back().compute_ns += uses[i]->compute_ns;
+        else entries.push_back({block->unit, uses[i]->compute_ns});
+    }
+    const bool same = entries.size() == order_.size() && order_.given() &&
+                      std::equal(entries.begin(), entries.end(), order_.entries().begin(),
+                                 [](const auto& a, const auto& b) { return a.unit == b.unit && a.compute_ns == b.compute_ns; });
+    if (same) return Status();
+    const bool given = !entries.empty();
+    order_.set(std::move(entries), registry_.units().size(), given);
+    prefetcher_.restart();
+    replan_wanted_ = eventful_ = true;
+    return Status();
+}
+
+Planner::Limits Runtime::limits() {
+    Planner::Limits limits;
+    limits.max_held = max_held_;
+    limits.unordered_pages = unordered_pages_;
+    limits.unordered_held_pages = unordered_.held_peak();
+    limits.copy_latency_ns = device_->backend().info().copy_latency_ns;
+    return limits;
+}
+
+bool Runtime::replan_due() const { return replan_wanted_ || !planned_ || meter_.measuring() || device_->arbiter().wants_change(*this); }
+
+// Everything that was begun ends, so that mappings may change. Waits on the host.
+Status Runtime::quiesce(Lock& lock) {
+    loader_.drain(lock);
+    Status status = streams_.synchronize_all();
+    if (Status copied = loader_.synchronize(); status.ok()) status = copied;
+    write_back_.drain(lock);
+    if (Status copied = write_back_.synchronize(); status.ok()) status = copied;
+    for (Unit& unit : registry_.units()) {
+        Status failure;   // contents that failed are dropped, and loaded anew by whoever needs them
+        loader_.settle(unit, &failure);
+        unit.used_streams = 0;
+    }
+    return status;
+}
+
+Status Runtime::flush_dirty(Lock& lock) {
+    const auto units = registry_.units();
+    for (Unit& unit : units)
+        if (unit.live) SH_TRY(write_back_.begin(unit, WriteBack::Part::all));
+    for (Unit& unit : units)
+        if (unit.written_back) SH_TRY(write_back_.wait(unit, lock));
+    return Status();
+}
+
+Status Runtime::put_into_force(const Planner::Result& result, Lock& lock) {
+    // What is planned from now on keeps the pages that it has; the cache gives up the rest before anything grows.
+    for (uint32_t i = 0; i < registry_.units().size(); i++)
+        if (Unit& unit = registry_.unit(i); unit.memory == Memory::unordered && order_.contains(i)) unordered_.hand_over(unit);
+    const bool grows = result.unordered_pages > unordered_.capacity();
+    if (!grows) SH_TRY(unordered_.resize(result.unordered_pages, lock));
+    SH_TRY(placement_.apply(result.places, result.ring_pages));
+    if (grows) SH_TRY(unordered_.resize(result.unordered_pages, lock));
+    return Status();
+}
+
+Status Runtime::replan(Lock& lock, bool press) {
+    const uint64_t began = device_->backend().now_ns();
+    Planner::Limits with = limits();
+    if (order_.known()) SH_TRY(device_->link(&with.link_bytes_per_ns));
+    if (meter_.measuring() && order_.known()) {
+        auto entries = order_.entries();
+        const bool any = meter_.read(&entries);
+        meter_.stop();
+        if (any) order_.set(std::move(entries), registry_.units().size(), order_.given());
+    }
+    uint32_t asks = kNone;
+    Arbiter::Needs needs = planner_.needs(order_, with, &asks);
+    needs.wanted_pages = std::min(needs.wanted_pages, max_pages_);
+    uint64_t share = 0;
+    Status status;
+    if (needs.least_pages > max_pages_) status = Status(SH_ERROR_BUDGET, "max_bytes is less");
+    else status = device_->arbiter().request(*this, needs, press, &share);
+    if (status.code() == SH_ERROR_BUDGET)
+        return Status(SH_ERROR_BUDGET, tenant_name() + ": the budget is too small: the smallest that works is " +
+                                           std::to_string(needs.least_pages * device_->page_bytes()) + " bytes" +
+                                           (asks == kNone ? "" : ", asked for by " + name_of(registry_.unit(asks)) + " of " +
+                                                                     std::to_string(registry_.unit(asks).bytes) + " bytes") +
+                                           " (" + status.text() + ")");
+    SH_TRY(status);
+    Planner::Result result;
+    status = planner_.make(order_, with, share, &result);
+    waiters_++;
+    if (status.ok()) status = flush_dirty(lock);
+    if (status.ok()) status = quiesce(lock);
+    if (status.ok()) status = put_into_force(result, lock);
+    waiters_--;
+    if (closing_) changed_.notify_all();
+    planned_ = status.ok();
+    if (!status.ok()) {
+        device_->arbiter().settle(*this, placement_.pages());
+        return note(status);
+    }
+    device_->arbiter().settle(*this, share);
+    plan_ = std::move(result);
+    replan_wanted_ = false;
+    stats_.plans++;
+    prefetcher_.restart();
+    update_eventful();
+    const auto& entries = order_.entries();
+    const bool times_missing = std::all_of(entries.begin(), entries.end(), [](const Order::Entry& entry) { return entry.compute_ns == 0; });
+    if (order_.known() && times_missing && !was_measured_) {
+        meter_.start();
+        was_measured_ = eventful_ = true;
+    }
+    telemetry::trace_plan(name_.c_str(), began, device_->backend().now_ns());
+    log_line(SH_LOG_INFO, "%s: plan: %llu pages resident, ring of %u, %llu for blocks outside the order", name_.c_str(),
+             static_cast<unsigned long long>(plan_.resident_pages), plan_.ring_pages, static_cast<unsigned long long>(plan_.unordered_pages));
+    return Status();
+}
+
+void Runtime::try_to_change() {
+    Lock lock(mutex_, std::try_to_lock);
+    if (!lock || closing_ || lost_ || in_step_ || views_ || waiters_) return;
+    if (Status status = replan(lock, false); !status.ok()) log_line(SH_LOG_WARNING, "%s: changing its share: %s", name_.c_str(), status.text());
+}
+
+void Runtime::describe(const Planner::Result& result, sh_plan_info* out) {
+    const uint32_t size = out->struct_size;
+    const uint64_t page = device_->page_bytes();
+    *out = {};
+    out->struct_size = size;
+    out->max_held = max_held_;
+    out->model_bytes = registry_.model_bytes();
+    out->budget_bytes = result.share_pages * page;
+    out->resident_bytes = result.resident_pages * page;
+    out->ring_bytes = result.ring_pages * page;
+    out->unordered_bytes = result.unordered_pages * page;
+    out->smallest_budget_bytes = result.least_pages * page;
+    if (result.least_unit != kNone) out->smallest_budget_block = registry_.block(registry_.unit(result.least_unit).first_block).id;
+    out->bytes_per_step = result.bytes_per_step;
+    out->bound_bytes_per_step = result.bound_bytes_per_step;
+    out->step_ns = static_cast<uint64_t>(result.step_ns);
+    out->bound_ns = static_cast<uint64_t>(result.bound_ns);
+    out->compute_ns = result.compute_ns;
+    out->link_bytes_per_second = result.link_bytes_per_second;
+    out->scheduled_blocks = result.resident_blocks + result.streamed_blocks;
+    out->resident_blocks = result.resident_blocks;
+    out->streamed_blocks = result.streamed_blocks;
+}
+
+Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lock) {
+    SH_TRY(usable());
+    if (!order_.known()) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": no order is known yet: set a schedule, or run a step");
+    if (!(options.flags & SH_PLAN_DRY_RUN) && !in_step_) {
+        if (views_) return Status(SH_ERROR_BUSY, tenant_name() + ": views are held");
+        if (replan_due()) SH_TRY(replan(lock, true));
+        if (out) describe(plan_, out);
+        return Status();
+    }
+    Planner::Limits with = limits();
+    SH_TRY(device_->link(&with.link_bytes_per_ns));
+    if (options.link_bytes_per_second) with.link_bytes_per_ns = static_cast<double>(options.link_bytes_per_second) / 1e9;
+    uint32_t asks = kNone;
+    const Arbiter::Needs needs = planner_.needs(order_, with, &asks);
+    const uint64_t whole = options.budget_bytes ? options.budget_bytes / device_->page_bytes() : device_->arbiter().total_pages();
+    const uint64_t share = std::min({whole, needs.wanted_pages, max_pages_});
+    if (share < needs.least_pages)
+        return Status(SH_ERROR_BUDGET, tenant_name() + ": a budget of " + std::to_string(share * device_->page_bytes()) +
+                                           " bytes is too small: the smallest that works is " +
+                                           std::to_string(needs.least_pages * device_->page_bytes()) + " bytes, asked for by " +
+                                           name_of(registry_.unit(asks)) + " of " + std::to_string(registry_.unit(asks).bytes) + " bytes");
+    Planner::Result result;
+    SH_TRY(planner_.make(order_, with, share, &result));
+    if (!(options.flags & SH_PLAN_DRY_RUN)) replan_wanted_ = true;   // at the step's end
+    if (out) describe(result, out);
+    return Status();
+}
+
+}  // namespace stagehand::core

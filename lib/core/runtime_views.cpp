@@ -1,0 +1,318 @@
+// Acquire and release.
+#include <algorithm>
+
+#include "core/runtime.h"
+#include "telemetry/trace.h"
+
+namespace stagehand::core {
+
+Status Runtime::unknown_block(sh_block id) const {
+    SH_TRY(usable());
+    return Status(SH_ERROR_INVALID_HANDLE, "block " + std::to_string(id) + " is not a block of " + tenant_name());
+}
+
+std::string Runtime::name_of(const Unit& unit) {
+    for (const Block& block : registry_.blocks_of(unit))
+        if (block.id) return registry_.name_of(block);
+    return "a block";
+}
+
+Status Runtime::held_by(const Unit& wanted, Unit& holder) {
+    std::string who = name_of(holder);
+    for (const Block& block : registry_.blocks_of(holder))
+        if (block.held) who = registry_.name_of(block);
+    return Status(SH_ERROR_HELD, name_of(wanted) + " needs memory that a view of " + who + " holds; release it first, or create " +
+                                     tenant_name() + " with a larger max_held or unordered_bytes");
+}
+
+void Runtime::hold(Block& block, Unit& unit) {
+    block.held++;
+    if (unit.held++ == 0 && unit.memory == Memory::unordered) unordered_.hold(unit);
+    views_++;
+}
+
+void Runtime::unhold(Block& block, Unit& unit) {
+    block.held--;
+    views_--;
+    unit.last_use = ++releases_;
+    if (--unit.held) return;
+    if (unit.memory == Memory::unordered) unordered_.unhold(unit);
+    if (unit.stale && !(unit.load && unit.load->queued)) drop_contents(unit);
+}
+
+// Forgets that the unit's bytes are on the device; its pages and their fences stay.
+void Runtime::drop_contents(Unit& unit) {
+    const uint32_t self = index_of(unit);
+    for (uint32_t k = 0; k < unit.ring_pages; k++) {
+        Ring::Page& at = ring_.page_of(unit, k);
+        if (at.contents == self) at.contents = kNone;
+    }
+    unit.ring_present = unit.own_valid = 0;
+    unit.ready = unit.ready_there = unit.stale = unit.dirty = false;
+    for (Block& block : registry_.blocks_of(unit)) block.dirty_own = block.dirty_ring = false;
+}
+
+// The engine has come to this unit: follow it in the order, and learn.
+void Runtime::arrive(Unit& unit) {
+    const uint32_t index = index_of(unit);
+    if (order_.recording()) order_.record(index, 0);
+    const uint64_t before = order_.cursor();
+    if (order_.arrive(index) && order_.cursor() > before + 1) prefetcher_.restart();
+}
+
+// The pages that the unit's missing bytes go to must be nobody's who still needs them. The mutex may be given up, so look again
+// after each wait.
+Status Runtime::clear_way(Unit& unit, Lock& lock) {
+    const uint32_t self = index_of(unit);
+    for (uint32_t k = 0; k < unit.ring_pages; k++) {
+        const uint32_t contents = ring_.page_of(unit, k).contents;
+        if (contents == kNone || contents == self) continue;
+        Unit& there = registry_.unit(contents);
+        if (there.held) return held_by(unit, there);
+        const bool waits = there.writing_back || there.dirty || (there.load && there.load->queued);
+        if (!waits) continue;
+        loader_.cancel(there, lock);
+        if (there.dirty) SH_TRY(write_back_.begin(there, WriteBack::Part::ring));
+        if (there.writing_back) changed_.wait(lock, [&] { return !there.writing_back; });
+        SH_TRY(usable());
+        k = UINT32_MAX;   // from the start
+    }
+    if (unit.writing_back) changed_.wait(lock, [&] { return !unit.writing_back; });
+    prefetcher_.restart();
+    return Status();
+}
+
+Status Runtime::bring_memory(Unit& unit, uint32_t* view_flags, Lock& lock) {
+    if (unit.memory != Memory::none) return Status();
+    if (!planned_ || (replan_wanted_ && !in_step_ && views_ == 0)) SH_TRY(replan(lock, true));
+    if (unit.memory != Memory::none) return Status();
+    SH_TRY(unordered_.place(unit, lock));
+    *view_flags |= SH_VIEW_REMAPPED;
+    return Status();
+}
+
+// Sees to it that all of the unit's bytes are there or on their way. The unit is not counted as held yet by the caller.
+Status Runtime::begin_bringing(Unit& unit, sh_stream, uint32_t* view_flags, Lock& lock) {
+    changed_.wait(lock, [&] { return !unit.bringing || closing_; });
+    SH_TRY(usable());
+    if (unit.updating) return Status(SH_ERROR_BUSY, name_of(unit) + ": its source is being updated");
+    if (unit.load && !unit.load->queued && !unit.load->issued) {
+        // A prefetch has failed since: its failure belongs to whoever needs the bytes.
+        Status failure = loader_.wait_issued(unit, lock, 0);
+        return failure;
+    }
+    if (unit.stale && !unit.held) {
+        loader_.cancel(unit, lock);
+        drop_contents(unit);
+    }
+    if (unit.memory != Memory::none && unit.complete() && !unit.stale) {
+        *view_flags |= SH_VIEW_HIT;
+        return Status();
+    }
+    if (unit.held) return held_by(unit, unit);
+    unit.bringing = true;
+    Status status = bring_memory(unit, view_flags, lock);
+    if (status.ok()) status = clear_way(unit, lock);
+    if (status.ok() && unit.updating) status = Status(SH_ERROR_BUSY, name_of(unit) + ": its source is being updated");
+    if (status.ok() && !unit.complete()) status = loader_.begin(unit, 0);
+    unit.bringing = false;
+    changed_.notify_all();
+    return status;
+}
+
+// Orders the stream after the unit's load, or waits where that cannot be.
+Status Runtime::finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, Lock& lock) {
+    const bool queued = unit.load && unit.load->queued;
+    Status failure;
+    if (!queued && loader_.settle(unit, &failure)) {
+        SH_TRY(failure);
+        unit.ready = unit.complete();
+        return Status();
+    }
+    if ((queued || stream == SH_STREAM_HOST) && (flags & SH_ACQUIRE_NO_WAIT)) return Status(SH_NOT_READY);
+    if (queued || stream == SH_STREAM_HOST) {
+        const uint64_t began = device_->backend().now_ns();
+        Status status = loader_.wait_issued(unit, lock, 0);
+        if (status.ok() && stream == SH_STREAM_HOST) status = loader_.wait_done(unit, lock);
+        const uint64_t ended = device_->backend().now_ns();
+        stats_.host_waits++;
+        stats_.stall_ns += ended - began;
+        telemetry::trace_wait(name_.c_str(), name_of(unit).c_str(), began, ended);
+        *view_flags |= SH_VIEW_WAITED;
+        SH_TRY(status);
+        if (closing_) return usable();
+        if (!unit.complete()) return loader_.last_failure().within(name_of(unit));   // met by another caller that waited for it too
+    }
+    if (stream == SH_STREAM_HOST || !unit.load) return Status();
+    SH_TRY(device_->backend().stream_wait_event(stream, unit.load->done));
+    unit.ready_stream = stream;
+    unit.ready_there = unit.complete();
+    return Status();
+}
+
+Status Runtime::acquire_slowly(Block& block, Unit& unit, sh_stream stream, uint32_t flags, sh_view* out, Lock& lock) {
+    SH_TRY(usable());
+    SH_TRY(write_back_.take_failure());
+    const sh_block id = block.id;
+    uint32_t view_flags = 0;
+    waiters_++;
+    Status status = begin_bringing(unit, stream, &view_flags, lock);
+    if (status.ok() && block.id != id) status = unknown_block(id);
+    if (status.ok()) {
+        // Held from here on, so that nobody takes the pages while the mutex is given up.
+        hold(block, unit);
+        arrive(unit);
+        status = finish_bringing(unit, stream, flags, &view_flags, lock);
+        if (status.code() != SH_OK) unhold(block, unit);
+    }
+    waiters_--;
+    if (closing_) changed_.notify_all();
+    if (status.code() != SH_OK) return note(status);
+    stats_.acquires++;
+    (view_flags & SH_VIEW_HIT ? stats_.hits : stats_.misses)++;
+    if (unit.memory == Memory::unordered) unordered_.touch(unit);
+    if (meter_.measuring() && unit.held == 1) meter_.begin(index_of(unit), stream);
+    fill_view(block, unit, view_flags, out);
+    return Status();
+}
+
+Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, uint32_t flags, std::span<sh_view* const> out, Lock& lock) {
+    SH_TRY(usable());
+    SH_TRY(write_back_.take_failure());
+    for (const sh_block id : ids)
+        if (!registry_.find(id)) return unknown_block(id);
+    std::vector<uint32_t> view_flags(ids.size(), 0);
+    size_t held = 0;
+    Status status;
+    waiters_++;
+    // All are begun and held first: holding keeps them from pushing each other out.
+    for (; held < ids.size() && status.code() == SH_OK; held++) {
+        Block* block = registry_.find(ids[held]);
+        if (!block) {
+            status = unknown_block(ids[held]);
+            break;
+        }
+        Unit& unit = registry_.unit(block->unit);
+        status = begin_bringing(unit, stream, &view_flags[held], lock);
+        if (status.code() != SH_OK) break;
+        hold(*block, unit);
+        arrive(unit);
+    }
+    for (size_t i = 0; i < held && status.code() == SH_OK; i++)
+        status = finish_bringing(registry_.unit(registry_.find(ids[i])->unit), stream, flags, &view_flags[i], lock);
+    waiters_--;
+    if (closing_) changed_.notify_all();
+    for (size_t i = 0; i < held; i++) {
+        Block& block = *registry_.find(ids[i]);
+        Unit& unit = registry_.unit(block.unit);
+        if (status.code() != SH_OK) {
+            unhold(block, unit);
+            continue;
+        }
+        stats_.acquires++;
+        (view_flags[i] & SH_VIEW_HIT ? stats_.hits : stats_.misses)++;
+        if (unit.memory == Memory::unordered) unordered_.touch(unit);
+        fill_view(block, unit, view_flags[i], out[i]);
+    }
+    return note(status);
+}
+
+// Notes that the stream may still use the unit's memory after this.
+Status Runtime::note_use(Unit& unit, sh_stream stream) {
+    uint32_t number = 0;
+    SH_TRY(streams_.number(stream, &number));
+    streams_.mark(number);
+    unit.used_streams |= uint64_t(1) << number;
+    if (!in_step_) SH_TRY(streams_.record_all());
+    if (!unit.ring_pages) return Status();
+    auto use = std::find_if(unit.uses.begin(), unit.uses.end(), [&](const UnitUse& u) { return u.stream == stream; });
+    if (use == unit.uses.end()) {
+        sh_backend_event event = 0;
+        SH_TRY(events_.take(&event));
+        use = unit.uses.insert(unit.uses.end(), {stream, event});
+    }
+    return device_->backend().event_record(use->event, stream);
+}
+
+Status Runtime::end_view(Block& block, sh_stream stream) {
+    Unit& unit = registry_.unit(block.unit);
+    Status status;
+    if (stream != SH_STREAM_HOST) {
+        status = note_use(unit, stream);
+        if (!status.ok()) {
+            // Without an event nobody could wait for this use later, so it is waited for now.
+            if (Status waited = device_->backend().stream_synchronize(stream); !waited.ok())
+                status = Status(SH_ERROR_RUNTIME_LOST, std::string(status.text()) + "; waiting for the stream instead: " + waited.text());
+        }
+    }
+    if (meter_.measuring() && unit.held == 1) meter_.end(index_of(unit), stream);
+    unhold(block, unit);
+    if (unit.held == 0 && unit.dirty && status.ok()) status = write_back_.begin(unit, WriteBack::Part::ring);
+    return status;
+}
+
+Status Runtime::release(sh_block id, sh_stream stream, Lock&) {
+    Block* const block = registry_.find(id);
+    if (!block) return unknown_block(id);
+    if (block->held == 0) return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + " is not held");
+    if (closing_) return usable();
+    Status status = end_view(*block, stream);
+    if (eventful_ && planned_ && !lost_ && status.ok() && (in_step_ || order_.known())) prefetcher_.pump(device_->backend().now_ns());
+    if (status.ok()) status = write_back_.take_failure();
+    return status.ok() ? status : note(status);
+}
+
+Status Runtime::prefetch(std::span<const sh_block> ids, Lock& lock) {
+    SH_TRY(usable());
+    for (const sh_block id : ids)
+        if (!registry_.find(id)) return unknown_block(id);
+    waiters_++;
+    for (const sh_block id : ids) {
+        Block* const block = registry_.find(id);
+        if (!block || closing_) break;
+        Unit& unit = registry_.unit(block->unit);
+        if (unit.held || unit.bringing || unit.updating || unit.load || order_.contains(block->unit)) continue;
+        if (unit.memory == Memory::none) {
+            unit.bringing = true;
+            const bool placed = planned_ && unordered_.place(unit, lock).ok();
+            unit.bringing = false;
+            changed_.notify_all();
+            if (!placed) break;   // a hint: the acquire will say what is wrong
+        }
+        if (!unit.complete() && !loader_.begin(unit, device_->backend().now_ns()).ok()) break;
+    }
+    waiters_--;
+    if (closing_) changed_.notify_all();
+    return Status();
+}
+
+Status Runtime::read(sh_block id, sh_stream stream, uint64_t offset, void* buffer, uint64_t bytes, Lock& lock) {
+    SH_TRY(usable());
+    Block* const block = registry_.find(id);
+    if (!block) return unknown_block(id);
+    if (!block->held) return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + " is not held");
+    if (offset > block->bytes || bytes > block->bytes - offset)
+        return Status(SH_ERROR_INVALID_ARGUMENT, "offset " + std::to_string(offset) + " and bytes " + std::to_string(bytes) + " pass the end of " +
+                                                     registry_.name_of(*block) + ", " + std::to_string(block->bytes) + " bytes");
+    BackendDevice& backend = device_->backend();
+    const uint64_t address = block->address + offset;
+    const sh_stream copies = write_back_.stream();
+    if (stream != SH_STREAM_HOST) {
+        sh_backend_event event = 0;
+        SH_TRY(events_.take(&event));
+        Status status = backend.event_record(event, stream);
+        if (status.ok()) status = backend.stream_wait_event(copies, event);
+        events_.give(&event);
+        SH_TRY(status);
+    }
+    waiters_++;
+    lock.unlock();
+    Status status = backend.copy_to_host(copies, buffer, address, bytes);
+    if (status.ok()) status = backend.stream_synchronize(copies);
+    lock.lock();
+    waiters_--;
+    if (closing_) changed_.notify_all();
+    return note(status);
+}
+
+}  // namespace stagehand::core

@@ -1,0 +1,78 @@
+#include "core/stream_table.h"
+
+#include <algorithm>
+
+namespace stagehand::core {
+
+Status StreamTable::find(sh_stream stream, uint32_t* out) {
+    uint32_t place = kStreams;
+    for (uint32_t i = 0; i < entries_.size(); i++) {
+        if (entries_[i].live && entries_[i].stream == stream) {
+            *out = last_ = i;
+            return Status();
+        }
+        if (!entries_[i].live) place = std::min(place, i);
+    }
+    if (place == kStreams && entries_.size() < kStreams) {
+        place = static_cast<uint32_t>(entries_.size());
+        entries_.emplace_back();
+    }
+    if (place == kStreams) {
+        place = static_cast<uint32_t>(
+            std::min_element(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.used < b.used; }) -
+            entries_.begin());
+        SH_TRY(synchronize(uint64_t(1) << place));
+    }
+    Entry& entry = entries_[place];
+    entry.stream = stream;
+    entry.live = true;
+    entry.unrecorded = entry.recorded = false;
+    *out = last_ = place;
+    return Status();
+}
+
+Status StreamTable::record(Entry& entry) {
+    if (!entry.event) SH_TRY(events_.take(&entry.event));
+    SH_TRY(device_.event_record(entry.event, entry.stream));
+    entry.unrecorded = false;
+    entry.recorded = true;
+    return Status();
+}
+
+Status StreamTable::record_all() {
+    for (Entry& entry : entries_)
+        if (entry.live && entry.unrecorded) SH_TRY(record(entry));
+    return Status();
+}
+
+Status StreamTable::append_events(uint64_t set, std::vector<sh_backend_event>* out) {
+    for (uint32_t i = 0; i < entries_.size(); i++) {
+        Entry& entry = entries_[i];
+        if (!entry.live || !(set >> i & 1)) continue;
+        if (entry.unrecorded) SH_TRY(record(entry));
+        if (entry.recorded) out->push_back(entry.event);
+    }
+    return Status();
+}
+
+Status StreamTable::synchronize(uint64_t set) {
+    for (uint32_t i = 0; i < entries_.size(); i++) {
+        Entry& entry = entries_[i];
+        if (!entry.live || !(set >> i & 1)) continue;
+        if (entry.unrecorded) SH_TRY(record(entry));
+        if (entry.recorded) SH_TRY(device_.event_synchronize(entry.event));
+        entry.recorded = false;
+    }
+    return Status();
+}
+
+Status StreamTable::forget(sh_stream stream) {
+    for (uint32_t i = 0; i < entries_.size(); i++) {
+        if (!entries_[i].live || entries_[i].stream != stream) continue;
+        SH_TRY(synchronize(uint64_t(1) << i));
+        entries_[i].live = false;
+    }
+    return Status();
+}
+
+}  // namespace stagehand::core

@@ -1,0 +1,120 @@
+#include "core/write_back.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace stagehand::core {
+
+WriteBack::WriteBack(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, StreamTable& streams, EventPool& events,
+                     std::mutex& mutex, std::condition_variable& changed, sh_runtime_stats& stats)
+    : device_(device), staging_(staging), registry_(registry), streams_(streams), events_(events), mutex_(mutex), changed_(changed),
+      stats_(stats) {}
+
+WriteBack::~WriteBack() {
+    if (stream_ == SH_STREAM_HOST) return;
+    if (Status status = device_.stream_destroy(stream_); !status.ok()) log_line(SH_LOG_WARNING, "%s", status.text());
+}
+
+Status WriteBack::open() { return device_.stream_create(&stream_); }
+
+bool WriteBack::is_dirty(const Unit& unit, Part part) {
+    for (const Block& block : registry_.blocks_of(unit))
+        if (block.dirty_ring || (part == Part::all && block.dirty_own)) return true;
+    return false;
+}
+
+void WriteBack::mark(Unit& unit, Part part, bool dirty) {
+    for (Block& block : registry_.blocks_of(unit)) {
+        if (!(block.flags & SH_BLOCK_MUTABLE)) continue;
+        block.dirty_ring = dirty && unit.ring_pages;
+        if (part == Part::all) block.dirty_own = dirty && !unit.own.empty();
+    }
+    unit.dirty = dirty && unit.ring_pages;
+}
+
+// Copies to pinned sources are issued here; the others become extents for the workers.
+Status WriteBack::collect(Unit& unit, Part part, Store& store) {
+    const uint64_t own_end = unit.own.size() * registry_.page_bytes();
+    for (Block& block : registry_.blocks_of(unit)) {
+        const uint64_t from = block.dirty_own && part == Part::all ? 0 : own_end;
+        const uint64_t to = block.dirty_ring ? unit.bytes : own_end;
+        if (!block.id || !(block.dirty_ring || block.dirty_own) || from >= to) continue;
+        for (const Segment& segment : block.detail->segments) {
+            const uint64_t begin = std::max(from, segment.offset), end = std::min(to, segment.offset + segment.bytes);
+            if (begin >= end) continue;
+            char* const host = static_cast<char*>(segment.source.pointer) + (begin - segment.offset);
+            stats_.bytes_to_host += end - begin;
+            if (segment.direct) SH_TRY(device_.copy_to_host(stream_, host, unit.address + begin, end - begin));
+            else store.staged.extents.push_back({host, unit.address + begin, end - begin});
+        }
+    }
+    return Status();
+}
+
+Status WriteBack::begin(Unit& unit, Part part) {
+    if (!is_dirty(unit, part)) return Status();
+    if (idle_.empty()) {
+        stores_.push_back(std::make_unique<Store>());
+        stores_.back()->owner = this;
+        idle_.push_back(stores_.back().get());
+    }
+    Store& store = *idle_.back();
+    store.unit = static_cast<uint32_t>(&unit - registry_.units().data());
+    store.part = part;
+    store.staged.extents.clear();
+    store.staged.waits.clear();
+    if (!unit.written_back) SH_TRY(events_.take(&unit.written_back));
+    SH_TRY(streams_.append_events(unit.used_streams, &store.staged.waits));
+    for (const UnitUse& use : unit.uses) store.staged.waits.push_back(use.event);
+    if (unit.load && unit.load->issued) store.staged.waits.push_back(unit.load->done);
+    for (const sh_backend_event event : store.staged.waits) SH_TRY(device_.stream_wait_event(stream_, event));
+    SH_TRY(collect(unit, part, store));
+    SH_TRY(device_.event_record(unit.written_back, stream_));
+    stats_.write_backs++;
+    if (store.staged.extents.empty()) {
+        mark(unit, part, false);
+        return Status();
+    }
+    store.staged.stream = stream_;
+    store.staged.deadline_ns = device_.now_ns();
+    store.staged.read = unit.written_back;
+    store.staged.context = &store;
+    store.staged.device_read = store_read;
+    store.staged.finished = store_finished;
+    SH_TRY(staging_.submit(store.staged));
+    idle_.pop_back();
+    unit.writing_back = true;
+    pending_++;
+    mark(unit, part, false);
+    return Status();
+}
+
+void WriteBack::store_read(void*, transfer::StagedStore&) {}
+
+void WriteBack::store_finished(void* context, transfer::StagedStore&, const Status& status) {
+    Store& store = *static_cast<Store*>(context);
+    WriteBack& self = *store.owner;
+    std::lock_guard lock(self.mutex_);
+    Unit& unit = self.registry_.unit(store.unit);
+    unit.writing_back = false;
+    self.pending_--;
+    self.idle_.push_back(&store);
+    if (!status.ok()) {
+        self.mark(unit, store.part, true);
+        self.failure_ = status.within("writing a block back");
+    }
+    self.changed_.notify_all();
+}
+
+Status WriteBack::wait(Unit& unit, std::unique_lock<std::mutex>& lock) {
+    changed_.wait(lock, [&] { return !unit.writing_back; });
+    SH_TRY(take_failure());
+    return unit.written_back ? device_.event_synchronize(unit.written_back) : Status();
+}
+
+void WriteBack::drain(std::unique_lock<std::mutex>& lock) {
+    changed_.wait(lock, [&] { return pending_ == 0; });
+}
+
+}  // namespace stagehand::core

@@ -1,0 +1,73 @@
+// WriteBack: copies what the engine changed on the device back to its sources before the memory is used for anything else.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <stagehand/telemetry.h>
+
+#include "backend/backend_device.h"
+#include "base/status.h"
+#include "core/event_pool.h"
+#include "core/load.h"
+#include "core/registry.h"
+#include "core/stream_table.h"
+#include "transfer/staging_engine.h"
+
+namespace stagehand::core {
+
+// All methods are called with the runtime's mutex held.
+class WriteBack {
+public:
+    WriteBack(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, StreamTable& streams, EventPool& events,
+              std::mutex& mutex, std::condition_variable& changed, sh_runtime_stats& stats);
+    ~WriteBack();
+
+    Status open();   // makes the device-to-host stream
+    sh_stream stream() const { return stream_; }
+
+    enum class Part { ring, all };
+    // Begins to write the dirty bytes of a unit that nobody holds: those in its ring pages, or all. On failure they stay dirty.
+    Status begin(Unit& unit, Part part);
+    // Waits until the unit's sources hold what begin() was asked to write, with the mutex given up meanwhile.
+    Status wait(Unit& unit, std::unique_lock<std::mutex>& lock);
+    // Waits until no worker writes for this runtime.
+    void drain(std::unique_lock<std::mutex>& lock);
+    Status synchronize() { return device_.stream_synchronize(stream_); }
+
+    // The failure of a write-back that nobody waited for; told once.
+    Status take_failure() { return std::exchange(failure_, Status()); }
+
+private:
+    struct Store {
+        WriteBack* owner = nullptr;
+        uint32_t unit = 0;
+        Part part = Part::ring;
+        transfer::StagedStore staged;
+    };
+
+    static void store_read(void* context, transfer::StagedStore& staged);
+    static void store_finished(void* context, transfer::StagedStore& staged, const Status& status);
+    Status collect(Unit& unit, Part part, Store& store);
+    void mark(Unit& unit, Part part, bool dirty);
+    bool is_dirty(const Unit& unit, Part part);
+
+    BackendDevice& device_;
+    transfer::StagingEngine& staging_;
+    Registry& registry_;
+    StreamTable& streams_;
+    EventPool& events_;
+    std::mutex& mutex_;
+    std::condition_variable& changed_;
+    sh_runtime_stats& stats_;
+    sh_stream stream_ = SH_STREAM_HOST;
+    uint32_t pending_ = 0;
+    Status failure_;
+    std::vector<std::unique_ptr<Store>> stores_;
+    std::vector<Store*> idle_;
+};
+
+}  // namespace stagehand::core

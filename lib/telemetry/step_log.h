@@ -1,0 +1,31 @@
+// StepLog: one line of JSON for each step of a runtime.
+#pragma once
+
+#include <cstdio>
+#include <string>
+
+#include <stagehand/telemetry.h>
+
+#include "base/status.h"
+
+namespace stagehand::telemetry {
+
+// Guarded by the runtime's mutex.
+class StepLog {
+public:
+    StepLog() = default;
+    ~StepLog();
+    StepLog(const StepLog&) = delete;
+    StepLog& operator=(const StepLog&) = delete;
+
+    // Begins a file, or ends it with NULL.
+    Status open(const char* path);
+    // Writes what changed between two readings of the counters; nothing when no file is open.
+    Status write(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after);
+
+private:
+    std::FILE* file_ = nullptr;
+    std::string path_;
+};
+
+}  // namespace stagehand::telemetry

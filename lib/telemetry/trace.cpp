@@ -1,0 +1,134 @@
+#include "telemetry/trace.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+
+namespace stagehand::telemetry {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A runtime is a process of the trace, what it does are its threads: Perfetto then draws one track for each.
+enum Track { kSteps = 1, kWaits = 2, kLoads = 3, kViews = 4, kWriteBacks = 5, kPlans = 6 };
+constexpr const char* kTrackNames[] = {"", "steps", "waits", "loads", "views", "write-backs", "plans"};
+
+class Recorder {
+public:
+    Status start(const char* path) {
+        std::lock_guard lock(mutex_);
+        if (file_) return Status(SH_ERROR_INVALID_STATE, "a trace is being recorded already");
+        file_ = std::fopen(path, "we");
+        if (!file_) return Status(SH_ERROR_IO, std::string("trace ") + path + ": " + std::strerror(errno));
+        path_ = path;
+        runtimes_.clear();
+        failed_ = std::fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", file_) < 0;
+        first_ = true;
+        on.store(true, std::memory_order_relaxed);
+        return Status();
+    }
+
+    Status stop() {
+        std::lock_guard lock(mutex_);
+        if (!file_) return Status(SH_ERROR_INVALID_STATE, "no trace is being recorded");
+        on.store(false, std::memory_order_relaxed);
+        failed_ |= std::fputs("\n]}\n", file_) < 0;
+        failed_ |= std::fclose(file_) != 0;
+        file_ = nullptr;
+        return failed_ ? Status(SH_ERROR_IO, "trace " + path_ + ": could not be written whole") : Status();
+    }
+
+    void add(const char* runtime, Track track, std::string name, uint64_t begin_ns, uint64_t end_ns, Json arguments = Json::object()) {
+        std::lock_guard lock(mutex_);
+        if (!file_) return;
+        const int process = number(runtime);
+        write({{"name", std::move(name)}, {"ph", "X"}, {"pid", process}, {"tid", static_cast<int>(track)},
+               {"ts", static_cast<double>(begin_ns) / 1e3}, {"dur", static_cast<double>(end_ns - begin_ns) / 1e3}, {"args", std::move(arguments)}});
+    }
+
+    std::atomic<bool> on{false};
+
+private:
+    int number(const char* runtime) {
+        const auto [place, added] = runtimes_.try_emplace(runtime, static_cast<int>(runtimes_.size()) + 1);
+        if (added) {
+            write({{"name", "process_name"}, {"ph", "M"}, {"pid", place->second}, {"args", {{"name", runtime}}}});
+            for (int track = kSteps; track <= kPlans; track++)
+                write({{"name", "thread_name"}, {"ph", "M"}, {"pid", place->second}, {"tid", track}, {"args", {{"name", kTrackNames[track]}}}});
+        }
+        return place->second;
+    }
+
+    void write(const Json& event) {
+        // Names come from engines and need not be UTF-8: what is not is replaced.
+        const std::string line = (first_ ? "\n" : ",\n") + event.dump(-1, ' ', false, Json::error_handler_t::replace);
+        first_ = false;
+        failed_ |= std::fputs(line.c_str(), file_) < 0;
+    }
+
+    std::mutex mutex_;
+    std::FILE* file_ = nullptr;
+    std::string path_;
+    std::map<std::string, int> runtimes_;
+    bool first_ = true;
+    bool failed_ = false;
+};
+
+// Never destroyed: threads may still record while the process exits.
+Recorder& recorder() {
+    static Recorder* const instance = new Recorder;
+    return *instance;
+}
+
+}  // namespace
+
+Status trace_start(const char* path) { return recorder().start(path); }
+Status trace_stop() { return recorder().stop(); }
+bool trace_on() { return recorder().on.load(std::memory_order_relaxed); }
+
+void trace_start_from_environment() {
+    static std::once_flag once;
+    std::call_once(once, [] {
+        const char* path = secure_getenv("STAGEHAND_TRACE");
+        if (!path || !*path) return;
+        if (Status status = trace_start(path); !status.ok()) log_line(SH_LOG_WARNING, "STAGEHAND_TRACE: %s", status.text());
+        else std::atexit([] { (void)trace_stop().ok(); });
+    });
+}
+
+void trace_step(const char* runtime, uint64_t step, uint64_t begin_ns, uint64_t end_ns) {
+    if (trace_on()) recorder().add(runtime, kSteps, "step " + std::to_string(step), begin_ns, end_ns);
+}
+
+void trace_wait(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns) {
+    if (trace_on()) recorder().add(runtime, kWaits, block, begin_ns, end_ns);
+}
+
+void trace_load(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns, uint64_t bytes, uint64_t pieces) {
+    if (trace_on()) recorder().add(runtime, kLoads, block, begin_ns, end_ns, {{"bytes", bytes}, {"pieces", pieces}});
+}
+
+void trace_write_back(const char* runtime, const char* block, uint64_t begin_ns, uint64_t bytes) {
+    if (trace_on()) recorder().add(runtime, kWriteBacks, block, begin_ns, begin_ns, {{"bytes", bytes}});
+}
+
+void trace_view(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns) {
+    if (trace_on()) recorder().add(runtime, kViews, block, begin_ns, end_ns);
+}
+
+void trace_plan(const char* runtime, uint64_t begin_ns, uint64_t end_ns) {
+    if (trace_on()) recorder().add(runtime, kPlans, "plan", begin_ns, end_ns);
+}
+
+}  // namespace stagehand::telemetry

@@ -1,0 +1,24 @@
+// The trace of a process: what happened when, in the JSON format that Perfetto opens.
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+
+namespace stagehand::telemetry {
+
+Status trace_start(const char* path);
+Status trace_stop();
+// Starts a trace when STAGEHAND_TRACE names a file; called when the first device opens. It is completed when the process exits.
+void trace_start_from_environment();
+
+// Cheap when nothing is recorded. Times are of the device's clock, in nanoseconds; names are copied.
+bool trace_on();
+void trace_step(const char* runtime, uint64_t step, uint64_t begin_ns, uint64_t end_ns);
+void trace_wait(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns);
+void trace_load(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns, uint64_t bytes, uint64_t pieces);
+void trace_write_back(const char* runtime, const char* block, uint64_t begin_ns, uint64_t bytes);
+void trace_view(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns);
+void trace_plan(const char* runtime, uint64_t begin_ns, uint64_t end_ns);
+
+}  // namespace stagehand::telemetry
