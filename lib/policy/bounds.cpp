@@ -21,15 +21,15 @@
 // Cycle, in time. During use j at most d - (s_j - h_j) bytes are copied, by the same inequality at its end. With
 // x = s - h the link idles (y_j + x_j - d)+ there, and the x add up to W - M + d. The least over d and x follows in closed
 // form for each d, and is convex in d.
-#include "bounds.h"
+#include "policy/bounds.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "layout.h"
-#include "shape.h"
+#include "policy/layout.h"
+#include "policy/shape.h"
 
 namespace stagehand::policy {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "plan.h"
+#include "policy/plan.h"
 
 namespace stagehand::policy {
 

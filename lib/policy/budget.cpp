@@ -1,4 +1,4 @@
-#include "budget.h"
+#include "policy/budget.h"
 
 #include <algorithm>
 #include <cmath>
@@ -28,16 +28,17 @@ uint64_t share_out(uint64_t rest, std::vector<Share> shares, std::vector<uint64_
                      [](const Share& a, const Share& b) {
                          return static_cast<double>(a.room) / a.weight < static_cast<double>(b.room) / b.weight;
                      });
-    double weight = 0;
-    for (const Share& share : shares) weight += share.weight;
+    std::vector<double> weight(shares.size() + 1);  // of this share and those after it
+    for (size_t k = shares.size(); k-- > 0;) weight[k] = weight[k + 1] + shares[k].weight;
+    auto part_of = [&](size_t k, size_t first) {
+        return static_cast<double>(rest) * (shares[k].weight / weight[first]);
+    };
     size_t k = 0;
     for (; k < shares.size(); k++) {
         const Share& share = shares[k];
-        double part = static_cast<double>(rest) * (share.weight / weight);
-        if (static_cast<double>(share.room) > part || share.room > rest) break;
+        if (static_cast<double>(share.room) > part_of(k, k) || share.room > rest) break;
         given[share.index] += share.room;
         rest -= share.room;
-        weight -= share.weight;
     }
     if (k == shares.size()) return rest;
 
@@ -48,10 +49,8 @@ uint64_t share_out(uint64_t rest, std::vector<Share> shares, std::vector<uint64_
     };
     std::vector<Fraction> fractions;
     uint64_t handed_out = 0;
-    weight = 0;
-    for (size_t j = k; j < shares.size(); j++) weight += shares[j].weight;
     for (size_t j = k; j < shares.size(); j++) {
-        double part = static_cast<double>(rest) * (shares[j].weight / weight);
+        double part = part_of(j, k);
         uint64_t pages = std::min({static_cast<uint64_t>(part), shares[j].room, rest - handed_out});
         given[shares[j].index] += pages;
         shares[j].room -= pages;

@@ -22,8 +22,8 @@ uint64_t clamp_growth(uint64_t wanted_bytes, uint64_t held_bytes, uint64_t free_
 
 struct Request {
     uint64_t min_pages = 0;
-    uint64_t want_pages = 0;  // at least min_pages counts as wanted
-    double weight = 1;        // negative or not a number counts as 0
+    uint64_t want_pages = 0;  // the minimum at least counts as wanted
+    double weight = 1;        // negative, infinite or not a number counts as 0
 };
 
 // Gives everyone its minimum and shares the rest in proportion to the weights, to nobody more than it wants. All of the

@@ -1,4 +1,4 @@
-#include "evaluator.h"
+#include "policy/evaluator.h"
 
 namespace stagehand::policy {
 

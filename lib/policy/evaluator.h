@@ -5,11 +5,11 @@
 #include <optional>
 #include <vector>
 
-#include "layout.h"
-#include "plan.h"
-#include "programme.h"
-#include "recurrence.h"
-#include "shape.h"
+#include "policy/layout.h"
+#include "policy/plan.h"
+#include "policy/programme.h"
+#include "policy/recurrence.h"
+#include "policy/shape.h"
 
 namespace stagehand::policy {
 

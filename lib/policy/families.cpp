@@ -1,4 +1,4 @@
-#include "families.h"
+#include "policy/families.h"
 
 #include <algorithm>
 #include <cmath>

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "shape.h"
+#include "policy/shape.h"
 
 namespace stagehand::policy {
 

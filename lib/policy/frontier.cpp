@@ -1,4 +1,4 @@
-#include "frontier.h"
+#include "policy/frontier.h"
 
 #include <algorithm>
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "evaluator.h"
+#include "policy/evaluator.h"
 
 namespace stagehand::policy {
 

@@ -1,4 +1,4 @@
-#include "landlord.h"
+#include "policy/landlord.h"
 
 #include <algorithm>
 #include <cmath>

@@ -24,7 +24,8 @@ public:
     // A use of a block that is on the device; of another it is only counted.
     void touch(Id id);
 
-    // Counted. A held block is no victim until it is released as often as it was held.
+    // Counted. A held block is no victim until it is released as often as it was held. Of a block that is not on the device
+    // there is nothing to hold.
     void hold(Id id);
     void release(Id id);
 

@@ -1,9 +1,9 @@
-#include "layout.h"
+#include "policy/layout.h"
 
 #include <algorithm>
 #include <vector>
 
-#include "programme.h"
+#include "policy/programme.h"
 
 namespace stagehand::policy {
 

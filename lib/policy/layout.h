@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <span>
 
-#include "plan.h"
-#include "shape.h"
+#include "policy/plan.h"
+#include "policy/shape.h"
 
 namespace stagehand::policy {
 

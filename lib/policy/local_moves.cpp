@@ -1,4 +1,4 @@
-#include "local_moves.h"
+#include "policy/local_moves.h"
 
 #include <algorithm>
 #include <utility>

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <random>
 
-#include "evaluator.h"
-#include "frontier.h"
-#include "shape.h"
+#include "policy/evaluator.h"
+#include "policy/frontier.h"
+#include "policy/shape.h"
 
 namespace stagehand::policy {
 

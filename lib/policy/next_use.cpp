@@ -1,4 +1,4 @@
-#include "next_use.h"
+#include "policy/next_use.h"
 
 #include <algorithm>
 

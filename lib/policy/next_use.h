@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "plan.h"
+#include "policy/plan.h"
 
 namespace stagehand::policy {
 

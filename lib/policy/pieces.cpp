@@ -1,4 +1,4 @@
-#include "pieces.h"
+#include "policy/pieces.h"
 
 #include <algorithm>
 #include <cstddef>

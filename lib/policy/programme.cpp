@@ -1,4 +1,4 @@
-#include "programme.h"
+#include "policy/programme.h"
 
 #include <algorithm>
 

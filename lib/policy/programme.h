@@ -5,10 +5,10 @@
 #include <span>
 #include <vector>
 
-#include "pieces.h"
-#include "plan.h"
-#include "ring_owners.h"
-#include "shape.h"
+#include "policy/pieces.h"
+#include "policy/plan.h"
+#include "policy/ring_owners.h"
+#include "policy/shape.h"
 
 namespace stagehand::policy {
 

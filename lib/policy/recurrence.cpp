@@ -1,4 +1,4 @@
-#include "recurrence.h"
+#include "policy/recurrence.h"
 
 #include <algorithm>
 #include <cmath>
@@ -60,7 +60,8 @@ bool StepClock::repeats() {
     // The recurrence only adds and takes maxima, so equal times up to a shift mean an equal future.
     double tolerance = 1e-10 * std::max(now - before_, 1.0);
     double shift = now - remembered_end_;
-    bool same = std::fabs(copied_ - remembered_copied_ - shift) <= tolerance;
+    bool nothing_copied = copied_ == remembered_copied_;
+    bool same = nothing_copied || std::fabs(copied_ - remembered_copied_ - shift) <= tolerance;
     for (size_t j = uses; same && j-- > 0;) same = std::fabs(ends[j] - remembered_[j] - shift) <= tolerance;
     if (same) return true;
     if (age_ == renew_at_) {

@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "plan.h"
-#include "programme.h"
+#include "policy/plan.h"
+#include "policy/programme.h"
 
 namespace stagehand::policy {
 

@@ -6,14 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "bounds.h"
-#include "evaluator.h"
-#include "families.h"
-#include "frontier.h"
-#include "layout.h"
-#include "local_moves.h"
-#include "plan.h"
-#include "shape.h"
+#include "policy/bounds.h"
+#include "policy/evaluator.h"
+#include "policy/families.h"
+#include "policy/frontier.h"
+#include "policy/layout.h"
+#include "policy/local_moves.h"
+#include "policy/plan.h"
+#include "policy/shape.h"
 
 namespace stagehand::policy {
 

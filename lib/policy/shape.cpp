@@ -1,4 +1,4 @@
-#include "shape.h"
+#include "policy/shape.h"
 
 #include <algorithm>
 #include <cmath>

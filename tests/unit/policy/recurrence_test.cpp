@@ -1,0 +1,214 @@
+// The recurrence against a simulation written differently, and its answers where they can be worked out by hand.
+#include <gtest/gtest.h>
+
+#include "policy/bounds.h"
+#include "policy/recurrence.h"
+#include "problems.h"
+#include "reference_simulator.h"
+
+namespace stagehand::policy::test {
+namespace {
+
+// Any parts, ring and offsets, most of them foolish.
+Plan random_plan(const Case& c, std::mt19937& random) {
+    Plan plan;
+    plan.ring_pages = 1 + random() % 8;
+    for (const Unit& unit : c.units) {
+        uint32_t pages = static_cast<uint32_t>((unit.bytes + c.page_bytes - 1) / c.page_bytes);
+        bool used = std::any_of(c.trace.begin(), c.trace.end(),
+                                [&](const Use& use) { return &c.units[use.unit] == &unit; });
+        if (!used) pages = 0;
+        uint32_t streamed = std::min<uint32_t>(random() % (pages + 1), plan.ring_pages);
+        if (unit.whole) streamed = random() % 2 && pages <= plan.ring_pages ? pages : 0;
+        plan.units.push_back({pages - streamed, streamed, static_cast<uint32_t>(random() % plan.ring_pages)});
+        plan.resident_pages += pages - streamed;
+    }
+    return plan;
+}
+
+TEST(Recurrence, AgreesWithASimulationPageByPage) {
+    std::mt19937 random(1);
+    int ran = 0, refused = 0, pieces = 0;
+    for (int k = 0; k < 6000; k++) {
+        Case c = small_random(random, 7, 9);
+        Plan plan = random_plan(c, random);
+        Problem problem = c.problem();
+        std::optional<Simulation> simulation = simulate(problem, plan, 12);
+        ReferenceSimulator reference(problem, plan);
+        auto uses = reference.run(simulation ? simulation->steps : 3);
+        ASSERT_EQ(simulation.has_value(), uses.has_value()) << "instance " << k;
+        if (!simulation) {
+            refused++;
+            continue;
+        }
+        ran++;
+        const size_t length = c.trace.size();
+        const size_t last = uses->size() - length;
+        uint64_t bytes = 0;
+        for (size_t j = 0; j < length; j++) {
+            const ReferenceUse& expected = (*uses)[last + j];
+            const UseTimes& got = simulation->last_step[j];
+            bytes += expected.bytes;
+            pieces += expected.copies > 1;
+            ASSERT_EQ(expected.copies, got.copies) << "instance " << k << " use " << j;
+            ASSERT_EQ(expected.load_start, got.load_start) << "instance " << k << " use " << j;
+            ASSERT_EQ(expected.load_end, got.load_end) << "instance " << k << " use " << j;
+            ASSERT_EQ(expected.compute_start, got.compute_start) << "instance " << k << " use " << j;
+            ASSERT_EQ(expected.compute_end, got.compute_end) << "instance " << k << " use " << j;
+        }
+        ASSERT_EQ(bytes, simulation->bytes_per_step) << "instance " << k;
+    }
+    EXPECT_GT(ran, 4000);
+    EXPECT_GT(refused, 100);
+    EXPECT_GT(pieces, 1000);
+}
+
+TEST(Recurrence, FindsThePeriodThatALongRunAverages) {
+    std::mt19937 random(2);
+    for (int k = 0; k < 400; k++) {
+        Case c = small_random(random, 6, 6);
+        Plan plan = random_plan(c, random);
+        Problem problem = c.problem();
+        std::optional<Simulation> simulation = simulate(problem, plan, 400);
+        if (!simulation) continue;
+        ASSERT_TRUE(simulation->periodic) << "instance " << k;
+        auto uses = ReferenceSimulator(problem, plan).run(600);
+        const size_t length = c.trace.size();
+        double mean = ((*uses)[600 * length - 1].compute_end - (*uses)[120 * length - 1].compute_end) / 480;
+        // 480 is a multiple of every period that occurs here.
+        ASSERT_NEAR(mean, simulation->step_ns, 1e-9 * mean) << "instance " << k;
+        ASSERT_DOUBLE_EQ(simulation->stall_ns, std::max(0.0, simulation->step_ns - c.compute_ns()));
+    }
+}
+
+// Equal units of ten pages of 1000 ns, all streamed through a ring.
+Case equal_units(uint32_t count, uint64_t compute_ns) {
+    Case c;
+    c.page_bytes = 1000;
+    c.link = 1;
+    for (uint32_t u = 0; u < count; u++) {
+        c.units.push_back({10'000});
+        c.trace.push_back({u, compute_ns});
+    }
+    return c;
+}
+
+Plan packed(const Case& c, uint32_t ring, uint32_t part = 10) {
+    Plan plan;
+    plan.ring_pages = ring;
+    for (uint32_t u = 0; u < c.units.size(); u++) plan.units.push_back({10 - part, part, u * part % ring});
+    plan.resident_pages = (10 - part) * c.units.size();
+    return plan;
+}
+
+TEST(Recurrence, OnePartOfRingRunsSerially) {
+    Case c = equal_units(6, 4000);
+    auto simulation = simulate(c.problem(), packed(c, 10), 50);
+    ASSERT_TRUE(simulation);
+    EXPECT_DOUBLE_EQ(6 * 14'000.0, simulation->step_ns);
+    EXPECT_EQ(60'000u, simulation->bytes_per_step);
+    EXPECT_DOUBLE_EQ(60'000.0, simulation->stall_ns);
+}
+
+TEST(Recurrence, TwoPartsOverlapCopyAndCompute) {
+    Case c = equal_units(6, 4000);
+    EXPECT_DOUBLE_EQ(60'000, simulate(c.problem(), packed(c, 20), 50)->step_ns);
+    c = equal_units(6, 25'000);
+    EXPECT_DOUBLE_EQ(150'000, simulate(c.problem(), packed(c, 20), 50)->step_ns);
+}
+
+TEST(Recurrence, PageFencesNeedOnlyOnePartAndWhatIsCopiedMeanwhile) {
+    // A compute of 4 pages' copy time: a ring of 14 pages keeps the link busy, one of 13 does not. 14 units of 10 pages meet
+    // themselves in 14 pages; 13 units in 13.
+    Case c = equal_units(14, 4000);
+    EXPECT_DOUBLE_EQ(140'000, simulate(c.problem(), packed(c, 14), 50)->step_ns);
+    c = equal_units(13, 4000);
+    EXPECT_GT(simulate(c.problem(), packed(c, 13), 50)->step_ns, 130'000);
+}
+
+TEST(Recurrence, TheSeamCounts) {
+    // 33 equal units over two slots: the last lies where the first does, and the next step's first copy waits for it.
+    Case c = equal_units(33, 10'000);
+    auto odd = simulate(c.problem(), packed(c, 20), 100);
+    EXPECT_DOUBLE_EQ(340'000, odd->step_ns);
+    // With a gap of a slot nothing is different: the same offsets. Spreading half a page after each part mends it only with
+    // more ring, or smaller parts.
+    c = equal_units(32, 10'000);
+    EXPECT_DOUBLE_EQ(320'000, simulate(c.problem(), packed(c, 20), 100)->step_ns);
+}
+
+TEST(Recurrence, ForwardThenBackwardKeepsWhatTheTurnNeeds) {
+    Case c = equal_units(8, 5000);
+    c.forward_backward();
+    for (Use& use : c.trace) use.compute_ns = 5000;
+    auto simulation = simulate(c.problem(), packed(c, 20), 50);
+    // Two units stay at the turn and two at the seam.
+    EXPECT_EQ(2u * (80'000 - 20'000), simulation->bytes_per_step);
+    EXPECT_EQ(0u, simulation->last_step[8].copies);
+    EXPECT_EQ(0u, simulation->last_step[9].copies);
+    EXPECT_GT(simulation->last_step[10].copies, 0u);
+}
+
+TEST(Recurrence, AWholeUnitIsCopiedWhole) {
+    Case c;
+    c.page_bytes = 1000;
+    c.link = 1;
+    c.units = {{4000}, {2000}};
+    c.trace = {{0, 100}, {1, 100}};
+    Plan plan;
+    plan.ring_pages = 4;
+    plan.units = {{0, 4, 0}, {0, 2, 1}};
+    EXPECT_EQ(2000u + 2000u, simulate(c.problem(), plan, 20)->bytes_per_step);
+    c.units[0].whole = true;
+    EXPECT_EQ(4000u + 2000u, simulate(c.problem(), plan, 20)->bytes_per_step);
+}
+
+TEST(Recurrence, CopiesTheLastPageOnlyAsFarAsItsBytesGo) {
+    Case c = equal_units(4, 100);
+    c.units[2].bytes = 9001;
+    EXPECT_EQ(30'000u + 9001u, simulate(c.problem(), packed(c, 10), 20)->bytes_per_step);
+    EXPECT_EQ(9000u + 2001u, simulate(c.problem(), packed(c, 3, 3), 20)->bytes_per_step);
+}
+
+TEST(Recurrence, EachCopyPaysTheLatency) {
+    Case c = equal_units(4, 0);
+    c.latency_ns = 500;
+    EXPECT_DOUBLE_EQ(4 * 10'500.0, simulate(c.problem(), packed(c, 10), 20)->step_ns);
+}
+
+TEST(Recurrence, RefusesWhatCannotRun) {
+    Case c = equal_units(4, 100);
+    EXPECT_TRUE(simulate(c.problem(), packed(c, 10), 5));
+    c.max_held = 2;
+    EXPECT_FALSE(simulate(c.problem(), packed(c, 10), 5)) << "two units held together share pages";
+    EXPECT_TRUE(simulate(c.problem(), packed(c, 20), 5));
+    c.max_held = 3;
+    EXPECT_FALSE(simulate(c.problem(), packed(c, 30), 5)) << "at the seam";
+    EXPECT_TRUE(simulate(c.problem(), packed(c, 40), 5));
+    c.max_held = 1;
+    Plan plan = packed(c, 10);
+    plan.units[1].streamed_pages = 9;
+    EXPECT_FALSE(simulate(c.problem(), plan, 5)) << "a page is neither resident nor streamed";
+    plan = packed(c, 10);
+    plan.ring_pages = 9;
+    EXPECT_FALSE(simulate(c.problem(), plan, 5)) << "a part is larger than the ring";
+    plan = packed(c, 10);
+    plan.units.pop_back();
+    EXPECT_FALSE(simulate(c.problem(), plan, 5)) << "a unit has no plan";
+    c.link = 0;
+    EXPECT_FALSE(simulate(c.problem(), packed(c, 10), 5)) << "no link";
+}
+
+TEST(Recurrence, AnEmptyTraceTakesNoTime) {
+    Case c = equal_units(2, 0);
+    c.trace.clear();
+    Plan plan;
+    plan.units.resize(2);
+    auto simulation = simulate(c.problem(), plan, 5);
+    ASSERT_TRUE(simulation);
+    EXPECT_EQ(0, simulation->step_ns);
+    EXPECT_EQ(0u, simulation->bytes_per_step);
+}
+
+}  // namespace
+}  // namespace stagehand::policy::test
