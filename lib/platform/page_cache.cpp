@@ -1,0 +1,75 @@
+#include "platform/page_cache.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "platform/anonymous_memory.h"
+
+#ifndef SYS_cachestat
+#define SYS_cachestat 451   // the same number on every architecture
+#endif
+#ifndef RWF_NOWAIT
+#define RWF_NOWAIT 0x8
+#endif
+
+namespace stagehand::platform {
+namespace {
+
+// As the kernel defines them, since 6.5; Debian 12's headers do not have them.
+struct CacheStatRange {
+    uint64_t offset, length;
+};
+struct CacheStat {
+    uint64_t cached, dirty, writeback, evicted, recently_evicted;
+};
+
+constexpr uint64_t kSampleStep = 512 << 10;
+
+bool byte_is_cached(int file, uint64_t offset) {
+    char byte = 0;
+    return read_cached(file, &byte, 1, offset) == 1;
+}
+
+bool sample(int file, uint64_t offset, uint64_t bytes) {
+    // From the end: a probe that misses may start a small read, which then does not spoil the answer for what follows it.
+    if (!byte_is_cached(file, offset + bytes - 1)) return false;
+    for (uint64_t at = 0; at < bytes; at += kSampleStep)
+        if (!byte_is_cached(file, offset + at)) return false;
+    return true;
+}
+
+}  // namespace
+
+bool in_page_cache(int file, uint64_t offset, uint64_t bytes, CacheProbe probe) {
+    if (bytes == 0 || offset > static_cast<uint64_t>(INT64_MAX) - bytes) return false;
+    if (probe == CacheProbe::kBest) {
+        CacheStatRange range = {offset, bytes};
+        CacheStat stat = {};
+        if (syscall(SYS_cachestat, file, &range, &stat, 0) == 0) {
+            const uint64_t page = page_size();
+            const uint64_t pages = (offset + bytes - 1) / page - offset / page + 1;
+            return stat.cached >= pages;
+        }
+    }
+    return sample(file, offset, bytes);
+}
+
+ssize_t read_cached(int file, void* to, size_t bytes, uint64_t offset) {
+    size_t done = 0;
+    while (done < bytes) {
+        struct iovec vector = {static_cast<char*>(to) + done, bytes - done};
+        const ssize_t got = preadv2(file, &vector, 1, static_cast<off_t>(offset + done), RWF_NOWAIT);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0 && (errno == EAGAIN || errno == EOPNOTSUPP || errno == ENOSYS)) break;
+        if (got < 0) return done ? static_cast<ssize_t>(done) : -errno;
+        if (got == 0) break;
+        done += static_cast<size_t>(got);
+    }
+    return static_cast<ssize_t>(done);
+}
+
+}  // namespace stagehand::platform

@@ -1,0 +1,29 @@
+#include "platform/thread.h"
+
+#include <csignal>
+#include <new>
+#include <string>
+#include <system_error>
+
+#include <pthread.h>
+
+namespace stagehand::platform {
+
+Status start_thread(const char* name, std::function<void()> run, std::thread* out_thread) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);   // a thread begins with its maker's mask
+    Status status;
+    try {
+        *out_thread = std::thread(std::move(run));
+        pthread_setname_np(out_thread->native_handle(), name);
+    } catch (const std::system_error& error) {
+        status = Status(SH_ERROR_OUT_OF_HOST_MEMORY, std::string("no thread: ") + error.what());
+    } catch (const std::bad_alloc&) {
+        status = Status(SH_ERROR_OUT_OF_HOST_MEMORY, "no memory for a thread");
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return status;
+}
+
+}  // namespace stagehand::platform
