@@ -72,9 +72,7 @@ INCLUDES = "#include <stagehand/stagehand.h>\n#include <stagehand/backend.h>\n#i
 def layout_program(interface):
     lines = [INCLUDES, "int main(void) {"]
     for name in interface.constants:
-        # Unsigned constants beyond int64 (SH_STREAM_HOST) print as what they are.
-        lines.append(f'    printf("constant {name} %s%llu\\n", ({name}) < 1 && ({name}) != 0 ? "-" : "",'
-                     f' (unsigned long long)(({name}) < 1 ? 0ull - (unsigned long long)({name}) : ({name})));')
+        lines.append(f'    printf("constant {name} %lld\\n", (long long)({name}));')
     for struct, fields in interface.structs.items():
         lines.append(f'    printf("struct {struct} %zu\\n", sizeof({struct}));')
         for kind, field in fields:

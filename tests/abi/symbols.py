@@ -17,7 +17,7 @@ def map_nodes(path):
     """{symbol: node} and what is wrong with the map."""
     text = re.sub(r"/\*.*?\*/", "", open(path).read(), flags=re.S)
     symbols, problems = {}, []
-    for node, body in re.findall(r"(\w+)\s*\{(.*?)\}", text, flags=re.S):
+    for node, body in re.findall(r"([\w.]+)\s*\{(.*?)\}", text, flags=re.S):
         section = None
         for word in re.findall(r"[^\s;]+", body):
             if word in ("global:", "local:"):
