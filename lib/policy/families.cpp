@@ -238,6 +238,8 @@ uint64_t PartsMaker::most_within(uint32_t cap) const {
 }
 
 uint32_t PartsMaker::smallest_ring(uint32_t budget) const {
+    // A small ring may do because the large whole units are resident, where one in between does not.
+    if (shape_.has_whole) return 1;
     uint32_t fails = 0, works = budget;
     while (works - fails > 1) {
         uint32_t ring = fails + (works - fails) / 2;

@@ -32,7 +32,8 @@ public:
     // `streamed` as units that must be whole allow. Nothing if the family has no such parts.
     std::optional<std::vector<uint32_t>> make(Family family, uint64_t streamed, uint32_t ring);
 
-    // The smallest ring for which any parts can fit in `budget` pages along with it.
+    // A ring below which no parts fit in `budget` pages along with it; the smallest with which some do, unless units must be
+    // whole or several are held at once.
     uint32_t smallest_ring(uint32_t budget) const;
 
 private:

@@ -13,6 +13,8 @@ struct PageRun {
     uint32_t first = 0;   // index in the unit's streamed part
     uint32_t pages = 0;
     uint64_t fence = 0;   // grows with time, such as the number of the use that must have ended; 0: nothing to wait for
+
+    bool operator==(const PageRun&) const = default;
 };
 
 // Turns the missing runs of a load, by ascending page and disjoint, into the copies to issue, in the order to issue them: the

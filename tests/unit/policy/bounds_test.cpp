@@ -1,0 +1,206 @@
+// The bounds: their formulas where they are known, that no plan beats them, and the smallest budget.
+#include <gtest/gtest.h>
+
+#include "policy/bounds.h"
+#include "policy/evaluator.h"
+#include "policy/layout.h"
+#include "problems.h"
+
+namespace stagehand::policy::test {
+namespace {
+
+uint64_t surplus_by_trying(const std::vector<uint64_t>& sizes, uint64_t memory) {
+    for (uint64_t d = 0;; d++) {
+        uint64_t sum = d;
+        for (uint64_t s : sizes) sum += s > d ? s - d : 0;
+        if (sum <= memory) return d;
+    }
+}
+
+TEST(Bounds, CycleSurplusIsTheSmallestThatFits) {
+    std::mt19937 random(5);
+    for (int k = 0; k < 3000; k++) {
+        std::vector<uint64_t> sizes(1 + random() % 8);
+        uint64_t sum = 0, largest = 0;
+        for (uint64_t& s : sizes) {
+            s = 1 + random() % (k % 2 ? 9 : 60);
+            sum += s;
+            largest = std::max(largest, s);
+        }
+        uint64_t memory = largest + random() % (sum - largest + 3);
+        ASSERT_EQ(surplus_by_trying(sizes, memory), cycle_surplus(sizes, memory)) << "instance " << k;
+    }
+    EXPECT_EQ(0u, cycle_surplus({}, 0));
+}
+
+TEST(Bounds, EqualUnitsInACycleMissAsOftenAsWithTheOptimalPolicy) {
+    // N units of one page on M pages: (N - M) N / (N - 1) misses a step.
+    Case c;
+    c.page_bytes = 990;
+    c.units.assign(12, {990});
+    c.forward();
+    c.budget_pages = 4;
+    EXPECT_EQ(8u * 12 * 990 / 11, least_bytes(c.problem()));
+}
+
+TEST(Bounds, ForwardThenBackwardCopiesTwiceWhatDoesNotFit) {
+    Case c = eight_billion();
+    c.forward_backward();
+    c.set_budget(0.5);
+    EXPECT_EQ(2 * (c.bytes() - c.budget_pages * c.page_bytes), least_bytes(c.problem()));
+    EXPECT_DOUBLE_EQ(c.copy_ns(), simple_step_ns(c.problem()));
+}
+
+TEST(Bounds, NothingIsCopiedWhenAllFits) {
+    Case c = eight_billion();
+    c.budget_pages = c.pages();
+    for (Use& use : c.trace) use.compute_ns = 10;
+    EXPECT_EQ(0u, least_bytes(c.problem()));
+    EXPECT_DOUBLE_EQ(340, least_step_ns(c.problem()));
+    EXPECT_DOUBLE_EQ(340, simple_step_ns(c.problem()));
+}
+
+TEST(Bounds, WhileTwoNeighboursComputeALinkGainsNothing) {
+    // Compute and copies alike long: nothing reaches max(compute, copies), and by how much is known.
+    Case c = eight_billion();
+    c.set_budget(0.25);
+    c.set_compute(1, Compute::by_size);
+    double pair = static_cast<double>(c.trace.front().compute_ns + c.trace.back().compute_ns);
+    EXPECT_NEAR(c.copy_ns() + pair, least_step_ns(c.problem()), 1e-6 * pair);
+    // Equal computes: each part, and what is copied during its compute, must fit in what turns over.
+    c.set_compute(1, Compute::equal);
+    EXPECT_NEAR(c.copy_ns() * (1 + 2.0 / 33), least_step_ns(c.problem()), 1e-5 * c.copy_ns());
+    c.set_compute(0.25, Compute::equal);
+    EXPECT_NEAR(c.copy_ns() * (1 + 1.25 / 33), least_step_ns(c.problem()), 1e-5 * c.copy_ns());
+    // Forward then backward: the turn and the seam, two computes each.
+    c.forward_backward();
+    c.set_compute(1, Compute::equal);
+    EXPECT_NEAR(c.copy_ns() * (1 + 4.0 / 68), least_step_ns(c.problem()), 1e-5 * c.copy_ns());
+}
+
+// Plans with random parts, rings and layouts: whatever runs within the budget must stay above the bounds.
+TEST(Bounds, NoPlanBeatsThem) {
+    std::mt19937 random(6);
+    int ran = 0, close = 0;
+    for (int k = 0; k < 400; k++) {
+        Case c = small_random(random, 6, 5);
+        c.budget_pages = 1;
+        Shape everything(c.problem());
+        uint64_t least_budget = smallest_budget(c.problem()).smallest_budget_pages;
+        if (least_budget >= everything.total_pages) continue;
+        c.budget_pages = least_budget + random() % (everything.total_pages - least_budget);
+        Problem problem = c.problem();
+        Shape shape(problem);
+        Evaluator evaluator(shape, 200);
+        const uint64_t bytes = least_bytes(problem);
+        const double step = least_step_ns(problem);
+        ASSERT_LE(simple_step_ns(problem), step * (1 + 1e-9));
+        for (int attempt = 0; attempt < 300; attempt++) {
+            Candidate candidate;
+            uint64_t resident = 0;
+            for (size_t u = 0; u < c.units.size(); u++) {
+                uint32_t part = random() % (shape.pages[u] + 1);
+                if (c.units[u].whole) part = part > 0 ? shape.pages[u] : 0;
+                candidate.parts.push_back(part);
+                resident += shape.pages[u] - part;
+            }
+            if (resident >= c.budget_pages) continue;
+            candidate.ring = static_cast<uint32_t>(c.budget_pages - resident);
+            candidate.layout = static_cast<Layout>(random() % 4);
+            std::optional<Cost> cost = evaluator.cost(candidate);
+            if (!cost) continue;
+            ran++;
+            ASSERT_GE(cost->bytes, bytes) << "instance " << k;
+            ASSERT_GE(cost->step_ns, step * (1 - 1e-6)) << "instance " << k;
+            close += cost->step_ns < step * 1.02;
+        }
+    }
+    EXPECT_GT(ran, 10'000);
+    EXPECT_GT(close, 100);
+}
+
+TEST(SmallestBudget, IsTheWidestWindow) {
+    Case c = unequal(9, 7);
+    c.page_bytes = MiB;
+    c.units[4].bytes = 100 * MiB;
+    c.units[5].bytes = 90 * MiB;
+    Infeasible smallest = smallest_budget(c.problem());
+    EXPECT_EQ(100u, smallest.smallest_budget_pages);
+    EXPECT_EQ(4u, smallest.unit);
+    c.max_held = 2;
+    EXPECT_EQ(190u, smallest_budget(c.problem()).smallest_budget_pages);
+    c.max_held = 100;
+    EXPECT_EQ(c.pages(), smallest_budget(c.problem()).smallest_budget_pages);
+    // The last and the first are neighbours too.
+    std::swap(c.units[4], c.units[0]);
+    std::swap(c.units[5], c.units[8]);
+    c.max_held = 2;
+    smallest = smallest_budget(c.problem());
+    EXPECT_EQ(190u, smallest.smallest_budget_pages);
+    EXPECT_EQ(0u, smallest.unit);
+}
+
+TEST(SmallestBudget, RoundsToWholePagesAndLeavesUnusedUnitsOut) {
+    Case c;
+    c.page_bytes = 1000;
+    c.units = {{1001}, {5000}, {0}, {1}};
+    c.trace = {{0, 0}, {2, 0}, {3, 0}};
+    EXPECT_EQ(2u, smallest_budget(c.problem()).smallest_budget_pages);
+    EXPECT_EQ(0u, smallest_budget(c.problem()).unit);
+}
+
+// Fixed addresses: five equal units of which neighbours in a cycle must not meet need two and a half of them.
+TEST(SmallestBudget, AnOddCycleNeedsMoreThanItsWindow) {
+    Case c;
+    c.page_bytes = 1000;
+    c.max_held = 2;
+    for (uint32_t count = 3; count <= 9; count++) {
+        c.units.assign(count, {4000});
+        c.forward();
+        uint64_t expected = count % 2 ? 8 + (4 + count / 2 - 1) / (count / 2) : 8;
+        EXPECT_EQ(expected, smallest_budget(c.problem()).smallest_budget_pages) << count << " units";
+    }
+}
+
+// The budget below it is refused by every placement of everything in a ring; tried out on tiny problems.
+bool any_placement(const Case& c, uint32_t ring) {
+    Problem problem = c.problem();
+    Shape shape(problem);
+    ProgrammeTracer tracer(shape);
+    StepProgramme programme;
+    std::vector<UnitPlan> units(c.units.size());
+    std::vector<uint32_t> placed;
+    for (uint32_t u : shape.order) {
+        if (shape.pages[u] > ring) return false;
+        units[u].streamed_pages = shape.pages[u];
+    }
+    for (;;) {
+        if (tracer.trace(units, ring, programme)) return true;
+        size_t k = 0;
+        while (k < shape.order.size() && ++units[shape.order[k]].ring_offset == ring) units[shape.order[k++]].ring_offset = 0;
+        if (k == shape.order.size()) return false;
+    }
+}
+
+TEST(SmallestBudget, IsRarelyAboveWhatAnyPlacementNeeds) {
+    std::mt19937 random(8);
+    int exact = 0, above = 0;
+    for (int k = 0; k < 300; k++) {
+        Case c = small_random(random, 4, 3);
+        c.max_held = 1 + random() % 3;
+        for (Unit& unit : c.units) unit.whole = false;
+        Problem problem = c.problem();
+        Shape shape(problem);
+        uint64_t smallest = smallest_budget(problem).smallest_budget_pages;
+        ASSERT_GE(smallest, widest_window(shape, shape.pages).pages);
+        ASSERT_TRUE(any_placement(c, static_cast<uint32_t>(smallest)));
+        (smallest == 0 || !any_placement(c, static_cast<uint32_t>(smallest) - 1) ? exact : above)++;
+        if (c.max_held == 1) {
+            ASSERT_EQ(smallest, widest_window(shape, shape.pages).pages);
+        }
+    }
+    EXPECT_LE(above, exact / 50);
+}
+
+}  // namespace
+}  // namespace stagehand::policy::test

@@ -1,0 +1,99 @@
+// Budget arithmetic: the words of its contract, and the division against one page after the other.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "policy/budget.h"
+
+namespace stagehand::policy::test {
+namespace {
+
+constexpr uint64_t GiB = uint64_t{1} << 30, MiB = uint64_t{1} << 20;
+
+TEST(Budget, AutomaticIsWhatIsFreeLessTheHeadroom) {
+    EXPECT_EQ(79 * GiB, automatic_budget(80 * GiB));
+    EXPECT_EQ(78 * GiB, automatic_budget(80 * GiB, 0, 2 * GiB));
+    EXPECT_EQ(89 * GiB, automatic_budget(80 * GiB, 10 * GiB));
+    EXPECT_EQ(0u, automatic_budget(GiB / 2));
+    EXPECT_EQ(80 * GiB, automatic_budget(80 * GiB, 0, 0));
+    EXPECT_EQ(UINT64_MAX - GiB, automatic_budget(UINT64_MAX, 5));
+}
+
+TEST(Budget, GrowthStopsAtWhatIsFreeLessTheReserve) {
+    EXPECT_EQ(20 * GiB, clamp_growth(20 * GiB, 4 * GiB, 40 * GiB)) << "room enough";
+    EXPECT_EQ(4 * GiB + 1536 * MiB, clamp_growth(20 * GiB, 4 * GiB, 2 * GiB));
+    EXPECT_EQ(4 * GiB, clamp_growth(20 * GiB, 4 * GiB, 100 * MiB)) << "what is held stays";
+    EXPECT_EQ(4 * GiB, clamp_growth(GiB, 4 * GiB, 40 * GiB)) << "this is about growth only";
+    EXPECT_EQ(5 * GiB, clamp_growth(20 * GiB, 4 * GiB, 2 * GiB, GiB));
+    EXPECT_EQ(UINT64_MAX, clamp_growth(UINT64_MAX, 2 * GiB, UINT64_MAX, 0));
+}
+
+using Pages = std::vector<uint64_t>;
+
+TEST(Divide, GivesMinimaAndSharesTheRestByWeight) {
+    const Request requests[] = {{10, 1000, 1}, {20, 1000, 3}};
+    EXPECT_EQ((Pages{10, 20}), divide(30, requests));
+    EXPECT_EQ((Pages{20, 50}), divide(70, requests));
+    EXPECT_FALSE(divide(29, requests));
+    EXPECT_EQ((Pages{1000, 1000}), divide(5000, requests)) << "never more than wanted";
+}
+
+TEST(Divide, WhatOneDoesNotWantGoesToTheOthers) {
+    const Request requests[] = {{0, 5, 10}, {0, 100, 1}, {0, 100, 1}};
+    EXPECT_EQ((Pages{5, 20, 20}), divide(45, requests));
+    EXPECT_EQ((Pages{5, 48, 47}), divide(100, requests)) << "the odd page goes to the first";
+}
+
+TEST(Divide, WeightlessOnesShareWhatIsLeft) {
+    const Request requests[] = {{1, 50, 0}, {1, 50, 2}, {1, 50, -3}, {1, 50, std::nan("")}};
+    EXPECT_EQ((Pages{1, 20, 1, 1}), divide(23, requests));
+    EXPECT_EQ((Pages{4, 50, 4, 4}), divide(62, requests));
+}
+
+TEST(Divide, TakesTheMinimumAsWantedAtLeast) {
+    const Request requests[] = {{10, 3, 1}, {0, 4, 1}};
+    EXPECT_EQ((Pages{10, 4}), divide(20, requests));
+    EXPECT_EQ(Pages{}, divide(7, {}));
+}
+
+TEST(Divide, KeepsItsPromisesOnRandomRequests) {
+    std::mt19937_64 random(61);
+    for (int round = 0; round < 20'000; round++) {
+        const bool huge = round % 10 == 0;
+        std::vector<Request> requests(1 + random() % 8);
+        uint64_t minima = 0, wanted = 0;
+        for (Request& request : requests) {
+            request.min_pages = random() % (huge ? uint64_t{1} << 50 : 20);
+            request.want_pages = random() % (huge ? uint64_t{1} << 55 : 60);
+            request.weight = random() % 5 ? static_cast<double>(random() % 1000) / 7 : std::pow(10, double(random() % 40) - 20);
+            minima += request.min_pages;
+            wanted += std::max(request.min_pages, request.want_pages);
+        }
+        const uint64_t total = random() % (wanted + 10);
+        auto given = divide(total, requests);
+        ASSERT_EQ(total >= minima, given.has_value()) << "round " << round;
+        if (!given) continue;
+        ASSERT_EQ(given, divide(total, requests));
+        uint64_t sum = 0;
+        for (size_t k = 0; k < requests.size(); k++) {
+            ASSERT_GE((*given)[k], requests[k].min_pages);
+            ASSERT_LE((*given)[k], std::max(requests[k].min_pages, requests[k].want_pages));
+            sum += (*given)[k];
+        }
+        ASSERT_EQ(std::min(total, wanted), sum) << "all is handed out; round " << round;
+        // In proportion: who could still take more is never behind anyone by more than a page, by weight.
+        if (huge) continue;
+        for (size_t a = 0; a < requests.size(); a++)
+            for (size_t b = 0; b < requests.size(); b++) {
+                if ((*given)[a] >= requests[a].want_pages || !(requests[a].weight > 0)) continue;
+                double more_a = static_cast<double>((*given)[a] - requests[a].min_pages) + 1;
+                double more_b = static_cast<double>((*given)[b] - requests[b].min_pages) - 1;
+                ASSERT_GE(more_a * requests[b].weight * (1 + 1e-9), more_b * requests[a].weight) << "round " << round;
+            }
+    }
+}
+
+}  // namespace
+}  // namespace stagehand::policy::test

@@ -1,0 +1,180 @@
+// Victims of blocks whose order nobody knows: against a landlord who really collects the rent.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "policy/landlord.h"
+
+namespace stagehand::policy::test {
+namespace {
+
+// Collects rent from every resident before each eviction, instead of raising what the others start from.
+class NaiveLandlord {
+public:
+    struct Block {
+        double cost_a_byte = 0, credit = 0;
+        uint64_t last_use = 0;
+        int held = 0;
+    };
+
+    void use(Landlord::Id id, double cost_a_byte, double uses) {
+        Block& block = blocks_[id];
+        block.cost_a_byte = cost_a_byte;
+        block.credit = uses * cost_a_byte;
+        block.last_use = ++clock_;
+    }
+    std::optional<Landlord::Id> victim() const {
+        std::optional<Landlord::Id> best;
+        for (const auto& [id, block] : blocks_)
+            if (block.held == 0 && (!best || std::pair(block.credit, block.last_use) <
+                                                 std::pair(blocks_.at(*best).credit, blocks_.at(*best).last_use)))
+                best = id;
+        return best;
+    }
+    void evict(Landlord::Id id) {
+        // A block that was held while others were evicted may be in debt; it pays no more than it has.
+        double rent = std::max(0.0, blocks_[id].credit);
+        blocks_.erase(id);
+        for (auto& [other, block] : blocks_) block.credit -= rent;
+    }
+    std::map<Landlord::Id, Block> blocks_;
+
+private:
+    uint64_t clock_ = 0;
+};
+
+TEST(Landlord, NamesTheSameVictimsAsOneWhoCollects) {
+    std::mt19937 random(41);
+    int evicted = 0, all_held = 0;
+    for (int round = 0; round < 60; round++) {
+        Landlord landlord;
+        NaiveLandlord naive;
+        const uint32_t ids = 4 + random() % 30;
+        std::vector<uint64_t> bytes(ids);
+        for (uint64_t& b : bytes) b = uint64_t{1} << random() % 5;  // so that all credits are exact
+        for (int k = 0; k < 400; k++) {
+            Landlord::Id id = random() % ids;
+            bool resident = naive.blocks_.count(id);
+            double cost = static_cast<double>(1 + id % 7);
+            switch (random() % 5) {
+                case 0:
+                case 1:
+                    if (resident)
+                        landlord.touch(id);
+                    else
+                        landlord.insert(id, bytes[id], cost);
+                    naive.use(id, cost / static_cast<double>(bytes[id]), landlord.uses(id));
+                    break;
+                case 2:
+                    landlord.hold(id);
+                    if (resident) naive.blocks_[id].held++;
+                    break;
+                case 3:
+                    landlord.release(id);
+                    if (resident && naive.blocks_[id].held) naive.blocks_[id].held--;
+                    break;
+                default: {
+                    auto expected = naive.victim();
+                    auto got = landlord.victim();
+                    ASSERT_EQ(expected, got) << "round " << round << " step " << k;
+                    if (!got) {
+                        all_held += !naive.blocks_.empty();
+                        break;
+                    }
+                    landlord.evict(*got);
+                    naive.evict(*got);
+                    evicted++;
+                }
+            }
+            ASSERT_EQ(naive.blocks_.size(), landlord.resident());
+        }
+    }
+    EXPECT_GT(evicted, 2000);
+    EXPECT_GT(all_held, 20);
+}
+
+TEST(Landlord, PrefersWhatIsCheapToFetchForItsSize) {
+    Landlord landlord;
+    landlord.insert(1, 100, 50);
+    landlord.insert(2, 1000, 50);
+    landlord.insert(3, 100, 500);
+    EXPECT_EQ(2u, landlord.victim());
+    landlord.evict(2);
+    EXPECT_EQ(1u, landlord.victim());
+    EXPECT_EQ(200u, landlord.resident_bytes());
+}
+
+TEST(Landlord, IsLeastRecentlyUsedAmongEquals) {
+    Landlord landlord;
+    for (Landlord::Id id = 0; id < 5; id++) landlord.insert(id, 10, 10);
+    for (Landlord::Id id : {0, 3}) landlord.forget(id);
+    EXPECT_EQ(1u, landlord.victim());
+}
+
+TEST(Landlord, RemembersHowOftenABlockWasUsedWhileItWasAway) {
+    Landlord landlord;
+    landlord.insert(1, 10, 10);
+    landlord.insert(2, 10, 10);
+    for (int k = 0; k < 9; k++) landlord.touch(1);
+    landlord.evict(1);
+    landlord.insert(1, 10, 10);
+    landlord.insert(3, 10, 10);
+    EXPECT_EQ(2u, landlord.victim()) << "1 has been used often";
+    landlord.evict(2);
+    EXPECT_EQ(3u, landlord.victim());
+    landlord.forget(1);
+    EXPECT_EQ(0, landlord.uses(1));
+}
+
+TEST(Landlord, OldUsesCountLess) {
+    Landlord landlord;
+    for (Landlord::Id id = 0; id < 10; id++) landlord.insert(id, 10, 10);
+    for (int k = 0; k < 50; k++) landlord.touch(0);
+    double before = landlord.uses(0);
+    for (int k = 0; k < 2000; k++) landlord.touch(1 + k % 9);
+    EXPECT_LT(landlord.uses(0), before / 1000);
+    EXPECT_GT(landlord.uses(1), 1);
+}
+
+TEST(Landlord, NeverNamesAHeldBlock) {
+    Landlord landlord;
+    EXPECT_FALSE(landlord.victim());
+    landlord.insert(1, 10, 1);
+    landlord.hold(1);
+    landlord.hold(1);
+    landlord.touch(1);
+    landlord.release(1);
+    EXPECT_FALSE(landlord.victim());
+    landlord.insert(2, 10, 100);
+    EXPECT_EQ(2u, landlord.victim());
+    landlord.release(1);
+    EXPECT_EQ(1u, landlord.victim());
+    landlord.release(1);
+    landlord.hold(7);
+    landlord.evict(7);
+    EXPECT_EQ(2u, landlord.resident());
+    landlord.hold(1);
+    landlord.evict(1);
+    landlord.insert(1, 10, 1);
+    EXPECT_EQ(1u, landlord.victim()) << "an eviction ends what was held";
+}
+
+TEST(Landlord, ABlockThatStaysUnusedGoesInTheEnd) {
+    // Dear to fetch, never used again: the rent of a thousand cheap guests is more than its credit.
+    Landlord landlord;
+    landlord.insert(0, 1, 300);
+    int lasted = 0;
+    for (Landlord::Id id = 1; id < 1000; id++) {
+        landlord.insert(id, 1, 1);
+        Landlord::Id victim = *landlord.victim();
+        landlord.evict(victim);
+        if (victim == 0) break;
+        lasted++;
+    }
+    EXPECT_GT(lasted, 200);
+    EXPECT_LT(lasted, 400);
+}
+
+}  // namespace
+}  // namespace stagehand::policy::test

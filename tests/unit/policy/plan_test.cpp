@@ -1,0 +1,241 @@
+// What make_plan promises on real shapes: how close to the bounds, at which budgets, how repeatably.
+#include <gtest/gtest.h>
+
+#include "policy/bounds.h"
+#include "policy/recurrence.h"
+#include "problems.h"
+
+namespace stagehand::policy::test {
+namespace {
+
+std::string describe(const Case& c, double fraction, double ratio) {
+    return std::to_string(c.units.size()) + " units, " + std::to_string(c.trace.size()) + " uses, budget " +
+           std::to_string(fraction) + ", compute/copy " + std::to_string(ratio);
+}
+
+// A plan that runs, within the budget, and is what it says it is.
+Plan checked_plan(const Case& c) {
+    Problem problem = c.problem();
+    auto answer = make_plan(problem);
+    if (!std::holds_alternative<Plan>(answer)) {
+        ADD_FAILURE() << "infeasible";
+        return {};
+    }
+    Plan plan = std::get<Plan>(answer);
+    EXPECT_LE(plan.resident_pages + plan.ring_pages, c.budget_pages);
+    uint64_t resident = 0;
+    for (size_t u = 0; u < plan.units.size(); u++) {
+        resident += plan.units[u].resident_pages;
+        if (c.units[u].whole) {
+            EXPECT_TRUE(plan.units[u].resident_pages == 0 || plan.units[u].streamed_pages == 0);
+        }
+    }
+    EXPECT_EQ(plan.resident_pages, resident);
+    auto simulation = simulate(problem, plan, 600);
+    if (!simulation) {
+        ADD_FAILURE() << "the plan does not run";
+        return plan;
+    }
+    EXPECT_EQ(simulation->bytes_per_step, plan.bytes_per_step);
+    EXPECT_NEAR(simulation->step_ns, plan.step_ns, 1e-6 * plan.step_ns);
+    EXPECT_GE(plan.step_ns, least_step_ns(problem) * (1 - 1e-6));
+    EXPECT_GE(plan.bytes_per_step, least_bytes(problem));
+    return plan;
+}
+
+TEST(Plan, EightBillionIsNearTheBounds) {
+    Case c = eight_billion();
+    const struct {
+        double ratio, most;
+    } targets[] = {{0.25, 1.07}, {1, 1.14}, {4, 1.005}};
+    for (double fraction : {0.25, 0.5, 0.75, 0.9})
+        for (auto [ratio, most] : targets)
+            for (Compute how : {Compute::equal, Compute::by_size}) {
+                SCOPED_TRACE(describe(c, fraction, ratio));
+                c.set_budget(fraction);
+                c.set_compute(ratio, how);
+                Plan plan = checked_plan(c);
+                EXPECT_LE(plan.step_ns, most * std::max(c.compute_ns(), c.copy_ns()));
+                EXPECT_LE(static_cast<double>(plan.bytes_per_step), 1.07 * c.copy_ns() * c.link);
+                // Nothing could be much better.
+                EXPECT_LE(plan.step_ns, 1.01 * least_step_ns(c.problem()));
+            }
+}
+
+TEST(Plan, ForwardThenBackwardIsNearTheBounds) {
+    Case c = eight_billion();
+    c.forward_backward();
+    for (double fraction : {0.25, 0.5, 0.75, 0.9})
+        for (double ratio : {0.25, 1.0, 4.0})
+            for (Compute how : {Compute::equal, Compute::by_size}) {
+                SCOPED_TRACE(describe(c, fraction, ratio));
+                c.set_budget(fraction);
+                c.set_compute(ratio, how);
+                Plan plan = checked_plan(c);
+                EXPECT_LE(plan.step_ns, 1.006 * least_step_ns(c.problem()));
+                EXPECT_LE(static_cast<double>(plan.bytes_per_step), 1.006 * c.copy_ns() * c.link);
+            }
+}
+
+TEST(Plan, ManyUnequalUnitsRunAtTheSpeedOfTheSlower) {
+    for (double fraction : {0.25, 0.5, 0.75})
+        for (double ratio : {0.25, 1.0, 4.0})
+            for (Compute how : {Compute::equal, Compute::by_size, Compute::random})
+                for (bool backward : {false, true}) {
+                    Case c = unequal(400, 21);
+                    if (backward) c.forward_backward();
+                    SCOPED_TRACE(describe(c, fraction, ratio));
+                    c.set_budget(fraction);
+                    c.set_compute(ratio, how, 22);
+                    Plan plan = checked_plan(c);
+                    double copying = static_cast<double>(plan.bytes_per_step) / c.link;
+                    EXPECT_LE(plan.step_ns, 1.03 * std::max(c.compute_ns(), copying));
+                    EXPECT_LE(plan.step_ns, 1.03 * simple_step_ns(c.problem()));
+                }
+}
+
+TEST(Plan, RunsAtEveryBudgetDownToTheSmallest) {
+    for (uint32_t held = 1; held <= 3; held++)
+        for (bool backward : {false, true}) {
+            Case c = eight_billion();
+            if (backward) c.forward_backward();
+            c.max_held = held;
+            c.latency_ns = 10'000;
+            const uint64_t smallest = smallest_budget(c.problem()).smallest_budget_pages;
+            c.set_budget(0);
+            c.set_compute(1, Compute::by_size);
+            double serial = c.compute_ns() + c.copy_ns() + static_cast<double>(4 * c.trace.size() * c.latency_ns);
+            for (uint64_t budget = smallest; budget <= 252 * held; budget += 27) {
+                SCOPED_TRACE(budget);
+                c.budget_pages = budget;
+                EXPECT_LE(checked_plan(c).step_ns, serial);
+            }
+            c.budget_pages = smallest - 1;
+            auto answer = make_plan(c.problem());
+            ASSERT_TRUE(std::holds_alternative<Infeasible>(answer));
+            EXPECT_EQ(smallest, std::get<Infeasible>(answer).smallest_budget_pages);
+            EXPECT_TRUE(std::get<Infeasible>(answer).unit == 0 || std::get<Infeasible>(answer).unit == 33);
+        }
+}
+
+TEST(Plan, SmallProblemsOfEveryKindRunAtEveryBudget) {
+    std::mt19937 random(23);
+    for (int k = 0; k < 80; k++) {
+        Case c = small_random(random, 6, 4);
+        const uint64_t smallest = smallest_budget(c.problem()).smallest_budget_pages;
+        double before = 0;
+        for (uint64_t budget = smallest ? smallest - 1 : 0; budget <= c.pages(); budget++) {
+            SCOPED_TRACE("instance " + std::to_string(k) + ", budget " + std::to_string(budget));
+            c.budget_pages = budget;
+            if (budget < smallest) {
+                EXPECT_TRUE(std::holds_alternative<Infeasible>(make_plan(c.problem())));
+                continue;
+            }
+            Plan plan = checked_plan(c);
+            // More memory is never worse, but for what trading time for bytes takes and what the search misses.
+            if (before > 0) {
+                EXPECT_LE(plan.step_ns, before * 1.02);
+            }
+            before = plan.step_ns;
+        }
+    }
+}
+
+TEST(Plan, KeepsEverythingWhenItFits) {
+    Case c = eight_billion();
+    c.budget_pages = c.pages();
+    c.set_compute(0, Compute::equal);
+    for (Use& use : c.trace) use.compute_ns = 7;
+    Plan plan = checked_plan(c);
+    EXPECT_EQ(0u, plan.ring_pages);
+    EXPECT_EQ(0u, plan.bytes_per_step);
+    EXPECT_DOUBLE_EQ(7 * 34, plan.step_ns);
+    c.budget_pages = UINT64_MAX;
+    EXPECT_EQ(c.pages(), checked_plan(c).resident_pages);
+}
+
+TEST(Plan, GivesUnusedUnitsNoPages) {
+    Case c = eight_billion();
+    c.trace = {{1, 100}, {2, 100}, {1, 100}};
+    c.budget_pages = 60;
+    Plan plan = checked_plan(c);
+    EXPECT_EQ(104u, plan.units[1].resident_pages + plan.units[1].streamed_pages + plan.units[2].resident_pages +
+                        plan.units[2].streamed_pages);
+    EXPECT_EQ(0u, plan.units[0].resident_pages + plan.units[0].streamed_pages);
+    c.trace.clear();
+    c.budget_pages = 0;
+    EXPECT_EQ(0u, checked_plan(c).resident_pages);
+}
+
+TEST(Plan, PrefersFewerBytesWhenComputeHidesThem) {
+    Case c = eight_billion();
+    c.set_budget(0.5);
+    c.set_compute(1000, Compute::equal);
+    Plan plan = checked_plan(c);
+    EXPECT_LE(plan.step_ns, 1.002 * c.compute_ns());
+    // Beside so much compute, copies that overlap with none of it are nothing: a ring of one part is enough.
+    EXPECT_LE(static_cast<double>(plan.bytes_per_step), 1.035 * c.copy_ns() * c.link);
+}
+
+TEST(Plan, UnknownComputeTimesAreNoObstacle) {
+    Case c = eight_billion();
+    c.set_budget(0.25);
+    c.set_compute(0, Compute::equal);
+    EXPECT_LE(checked_plan(c).step_ns, 1.035 * c.copy_ns());
+}
+
+TEST(Plan, IsTheSameEachTime) {
+    Case c = unequal(60, 24);
+    c.set_budget(0.4);
+    c.set_compute(1, Compute::random);
+    Plan a = checked_plan(c), b = checked_plan(c);
+    EXPECT_EQ(a.ring_pages, b.ring_pages);
+    EXPECT_EQ(a.step_ns, b.step_ns);
+    for (size_t u = 0; u < a.units.size(); u++) {
+        EXPECT_EQ(a.units[u].streamed_pages, b.units[u].streamed_pages);
+        EXPECT_EQ(a.units[u].ring_offset, b.units[u].ring_offset);
+    }
+}
+
+TEST(Plan, RefusesMalformedProblems) {
+    auto refused = [](const Case& c) {
+        auto answer = make_plan(c.problem());
+        return std::holds_alternative<Infeasible>(answer) &&
+               std::get<Infeasible>(answer).smallest_budget_pages == UINT64_MAX;
+    };
+    Case good = eight_billion();
+    good.budget_pages = 500;
+    EXPECT_FALSE(refused(good));
+    Case c = good;
+    c.page_bytes = 0;
+    EXPECT_TRUE(refused(c));
+    c = good;
+    for (double link : {0.0, -1.0, std::nan(""), HUGE_VAL}) {
+        c.link = link;
+        EXPECT_TRUE(refused(c)) << link;
+    }
+    c = good;
+    c.trace.push_back({34, 0});
+    EXPECT_TRUE(refused(c));
+    c = good;
+    c.units[3].bytes = UINT64_MAX;
+    c.page_bytes = 1;
+    EXPECT_TRUE(refused(c));
+}
+
+TEST(Plan, ALargeProblemIsPlannedWell) {
+    // 10^5 units; how long that takes is the benchmark's business.
+    Case c = unequal(100'000, 25);
+    c.set_budget(0.5);
+    c.set_compute(0.25, Compute::random);
+    Problem problem = c.problem();
+    Plan plan = std::get<Plan>(make_plan(problem));
+    EXPECT_LE(plan.resident_pages + plan.ring_pages, c.budget_pages);
+    EXPECT_LE(plan.step_ns, 1.005 * c.copy_ns());
+    auto simulation = simulate(problem, plan, 10);
+    ASSERT_TRUE(simulation);
+    EXPECT_NEAR(simulation->step_ns, plan.step_ns, 1e-3 * plan.step_ns);
+}
+
+}  // namespace
+}  // namespace stagehand::policy::test
