@@ -48,7 +48,10 @@ public:
     Slot* take();
     void give_back(Slot& slot);
     // The slot's event has been recorded.
-    void set_in_flight(Slot& slot) { in_flight_.push_back(&slot); }
+    void set_in_flight(Slot& slot) {
+        slot.done = false;   // of its last flight: a look that is under way has not asked about this one
+        in_flight_.push_back(&slot);
+    }
     // Nobody knows when the device is done with it: it is not used again.
     void retire(Slot& slot) { retired_.push_back(&slot); }
     bool all_retired() const { return retired_.size() == slots_.size(); }
