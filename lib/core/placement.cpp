@@ -83,6 +83,7 @@ Status Placement::move(std::span<const Place> places, uint32_t ring_pages) {
     for (size_t i = 0; i < units.size(); i++)
         if (units[i].memory != Memory::unordered) SH_TRY(grow_own(units[i], places[i].own));
     SH_TRY(resize_ring(ring_pages));
+    ring_.reset(ring_pages);
     for (size_t i = 0; i < units.size(); i++) {
         Unit& unit = units[i];
         if (unit.memory == Memory::unordered) continue;
@@ -92,7 +93,6 @@ Status Placement::move(std::span<const Place> places, uint32_t ring_pages) {
         unit.ready_there = unit.ready_there && !unit.ring_pages;
         unit.memory = unit.own.empty() && !unit.ring_pages ? Memory::none : Memory::planned;
     }
-    ring_.reset(ring_pages);
     return Status();
 }
 

@@ -79,7 +79,7 @@ Status Runtime::put_into_force(const Planner::Result& result, Lock& lock) {
 Status Runtime::replan(Lock& lock, bool press) {
     const uint64_t began = device_->backend().now_ns();
     Planner::Limits with = limits();
-    if (order_.known()) SH_TRY(device_->link(&with.link_bytes_per_ns));
+    SH_TRY(device_->link(&with.link_bytes_per_ns));   // also before the order is known: later there may be no page to measure with
     if (meter_.measuring() && order_.known()) {
         auto entries = order_.entries();
         const bool any = meter_.read(&entries);
