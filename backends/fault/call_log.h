@@ -1,0 +1,67 @@
+// CallLog: what was called on a device of the fault backend, and which call is to fail next.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "fault/fault.h"
+
+namespace stagehand::fault {
+
+// The members of the table that are counted.
+enum class Call : uint8_t {
+    device_open, memory_info, pages_create, pages_destroy, range_reserve, range_free, pages_map, pages_unmap, host_register,
+    host_unregister, host_is_pinned, stream_create, stream_destroy, stream_synchronize, stream_wait_event, stream_launch,
+    event_create, event_destroy, event_record, event_query, event_synchronize, event_elapsed, copy_to_device, copy_to_host,
+    copy_on_device, fill, thread_begin,
+};
+constexpr size_t kCalls = static_cast<size_t>(Call::thread_begin) + 1;
+
+const char* name_of(Call call);
+// False for a name that no counted member has.
+bool call_named(const std::string& name, Call* out);
+
+// Thread-safe.
+class CallLog {
+public:
+    // Counts a call, after its random delay. Negative: it is to fail with this status.
+    sh_status enter(Call call);
+
+    // `call` NULL: any; `at` 0: none; `count` 0: all from then on.
+    void arm(const Call* call, uint64_t at, uint64_t count, sh_status status);
+    void set_delays(uint64_t most_ns, uint64_t seed);
+    void set_open(bool open);
+
+    void counters(sh_fault_counters_info* out) const;
+    const char* name_at(uint64_t index) const;
+    uint64_t count_of(Call call) const;
+
+private:
+    uint64_t random_delay_ns();
+
+    mutable std::mutex mutex_;
+    std::vector<Call> calls_;  // the first of them
+    uint64_t total_ = 0;
+    uint64_t failures_ = 0;
+    std::array<uint64_t, kCalls> counts_ = {};
+    bool open_ = false;
+
+    bool any_call_ = true;
+    Call fail_call_ = Call::device_open;
+    uint64_t before_failure_ = 0;    // matching calls that still succeed
+    uint64_t failures_planned_ = 0;  // matching calls that then fail
+    sh_status status_ = SH_ERROR_BACKEND;
+
+    uint64_t most_delay_ns_ = 0;
+    uint64_t random_ = 0;
+};
+
+// The log of the device that was opened last; none before the first. It outlives the device.
+std::shared_ptr<CallLog> latest_log();
+void set_latest_log(std::shared_ptr<CallLog> log);
+
+}  // namespace stagehand::fault

@@ -1,0 +1,250 @@
+// The fault backend's table, and the plugin's entry.
+#include <stagehand/backend.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+
+#include "fault/call_log.h"
+#include "fault/settings.h"
+#include "support/last_error.h"
+
+namespace stagehand::fault {
+namespace {
+
+using support::fail;
+using support::guarded;
+
+struct Device {
+    const sh_backend* wrapped = nullptr;
+    sh_backend_device* inner = nullptr;
+    std::shared_ptr<CallLog> log;
+};
+
+Device& device_of(sh_backend_device* device) { return *reinterpret_cast<Device*>(device); }
+
+std::atomic<const sh_backend_host*> services{nullptr};
+
+sh_status injected(sh_status status, Call call) { return fail(status, "%s: made to fail", name_of(call)); }
+
+// Counts a call, and passes it on unless it is to fail.
+template <class Function, class... Arguments>
+sh_status pass(sh_backend_device* handle, Call call, Function sh_backend::*member, Arguments... arguments) {
+    return guarded([&]() -> sh_status {
+        const Device& device = device_of(handle);
+        if (const sh_status status = device.log->enter(call); status < 0) return injected(status, call);
+        const sh_status status = (device.wrapped->*member)(device.inner, arguments...);
+        return status < 0 ? fail(status, "%s", device.wrapped->last_error()) : status;
+    });
+}
+
+sh_status probe(uint32_t* out_device_count) {
+    *out_device_count = 1;
+    return SH_OK;
+}
+
+sh_status open_wrapped(const Settings& settings, Device* device, sh_backend_device_info* out_info) {
+    if (const sh_status status = device->log->enter(Call::device_open); status < 0) return injected(status, Call::device_open);
+    const sh_backend_host* const host = services.load();
+    if (!host || host->struct_size < sizeof *host || !host->find_backend) {
+        return fail(SH_ERROR_UNSUPPORTED, "this library does not let a backend find another");
+    }
+    const sh_backend* wrapped = nullptr;
+    if (const sh_status status = host->find_backend(settings.wrapped_name.c_str(), &wrapped); status < 0) {
+        return fail(status, "option wrap: there is no usable backend '%s' (the log says more)", settings.wrapped_name.c_str());
+    }
+    const char* const options = settings.wrapped_options.empty() ? nullptr : settings.wrapped_options.c_str();
+    const sh_status status = wrapped->device_open(settings.wrapped_index, options, &device->inner, out_info);
+    if (status < 0) return fail(status, "%s", wrapped->last_error());
+    device->wrapped = wrapped;
+    return status;
+}
+
+sh_status device_open(uint32_t index, const char* options, sh_backend_device** out_device, sh_backend_device_info* out_info) {
+    return guarded([&]() -> sh_status {
+        if (index != 0) return fail(SH_ERROR_NOT_FOUND, "there is no fault device %u, only 0; choose by wrap=NAME:INDEX", index);
+        Settings settings;
+        if (sh_status status = read_settings(options, &settings); status < 0) return status;
+        auto device = std::make_unique<Device>();
+        device->log = std::make_shared<CallLog>();
+        device->log->set_delays(settings.delay_ns, settings.delay_seed);
+        device->log->arm(settings.any_call ? nullptr : &settings.fail_call, settings.fail_at, settings.fail_count, settings.fail_status);
+        set_latest_log(device->log);
+        if (sh_status status = open_wrapped(settings, device.get(), out_info); status < 0) return status;
+        device->log->set_open(true);
+        *out_device = reinterpret_cast<sh_backend_device*>(device.release());
+        return SH_OK;
+    });
+}
+
+void device_close(sh_backend_device* handle) {
+    const std::unique_ptr<Device> device(reinterpret_cast<Device*>(handle));
+    if (!device) return;
+    device->wrapped->device_close(device->inner);
+    device->log->set_open(false);
+}
+
+sh_status memory_info(sh_backend_device* device, uint64_t* out_free, uint64_t* out_total) {
+    return pass(device, Call::memory_info, &sh_backend::memory_info, out_free, out_total);
+}
+
+sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t count, sh_backend_page* out_pages) {
+    return pass(device, Call::pages_create, &sh_backend::pages_create, page_bytes, count, out_pages);
+}
+
+sh_status pages_destroy(sh_backend_device* device, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
+    return pass(device, Call::pages_destroy, &sh_backend::pages_destroy, page_bytes, count, pages);
+}
+
+sh_status range_reserve(sh_backend_device* device, uint64_t bytes, uint64_t alignment, uint64_t* out_address) {
+    return pass(device, Call::range_reserve, &sh_backend::range_reserve, bytes, alignment, out_address);
+}
+
+sh_status range_free(sh_backend_device* device, uint64_t address, uint64_t bytes) {
+    return pass(device, Call::range_free, &sh_backend::range_free, address, bytes);
+}
+
+sh_status pages_map(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
+    return pass(device, Call::pages_map, &sh_backend::pages_map, address, page_bytes, count, pages);
+}
+
+sh_status pages_unmap(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count) {
+    return pass(device, Call::pages_unmap, &sh_backend::pages_unmap, address, page_bytes, count);
+}
+
+sh_status host_register(sh_backend_device* device, void* memory, uint64_t bytes) {
+    return pass(device, Call::host_register, &sh_backend::host_register, memory, bytes);
+}
+
+sh_status host_unregister(sh_backend_device* device, void* memory) {
+    return pass(device, Call::host_unregister, &sh_backend::host_unregister, memory);
+}
+
+sh_status host_is_pinned(sh_backend_device* device, const void* memory, uint64_t bytes, uint32_t* out_pinned) {
+    return pass(device, Call::host_is_pinned, &sh_backend::host_is_pinned, memory, bytes, out_pinned);
+}
+
+sh_status stream_create(sh_backend_device* device, sh_stream* out_stream) {
+    return pass(device, Call::stream_create, &sh_backend::stream_create, out_stream);
+}
+
+sh_status stream_destroy(sh_backend_device* device, sh_stream stream) {
+    return pass(device, Call::stream_destroy, &sh_backend::stream_destroy, stream);
+}
+
+sh_status stream_synchronize(sh_backend_device* device, sh_stream stream) {
+    return pass(device, Call::stream_synchronize, &sh_backend::stream_synchronize, stream);
+}
+
+sh_status stream_wait_event(sh_backend_device* device, sh_stream stream, sh_backend_event event) {
+    return pass(device, Call::stream_wait_event, &sh_backend::stream_wait_event, stream, event);
+}
+
+sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(void*), void* user_data, int64_t busy_ns) {
+    return pass(device, Call::stream_launch, &sh_backend::stream_launch, stream, fn, user_data, busy_ns);
+}
+
+sh_status event_create(sh_backend_device* device, uint32_t timing, sh_backend_event* out_event) {
+    return pass(device, Call::event_create, &sh_backend::event_create, timing, out_event);
+}
+
+sh_status event_destroy(sh_backend_device* device, sh_backend_event event) {
+    return pass(device, Call::event_destroy, &sh_backend::event_destroy, event);
+}
+
+sh_status event_record(sh_backend_device* device, sh_backend_event event, sh_stream stream) {
+    return pass(device, Call::event_record, &sh_backend::event_record, event, stream);
+}
+
+sh_status event_query(sh_backend_device* device, sh_backend_event event, uint32_t* out_done) {
+    return pass(device, Call::event_query, &sh_backend::event_query, event, out_done);
+}
+
+sh_status event_synchronize(sh_backend_device* device, sh_backend_event event) {
+    return pass(device, Call::event_synchronize, &sh_backend::event_synchronize, event);
+}
+
+sh_status event_elapsed(sh_backend_device* device, sh_backend_event begin, sh_backend_event end, int64_t* out_ns) {
+    return pass(device, Call::event_elapsed, &sh_backend::event_elapsed, begin, end, out_ns);
+}
+
+sh_status copy_to_device(sh_backend_device* device, sh_stream stream, uint64_t to, const void* from, uint64_t bytes) {
+    return pass(device, Call::copy_to_device, &sh_backend::copy_to_device, stream, to, from, bytes);
+}
+
+sh_status copy_to_host(sh_backend_device* device, sh_stream stream, void* to, uint64_t from, uint64_t bytes) {
+    return pass(device, Call::copy_to_host, &sh_backend::copy_to_host, stream, to, from, bytes);
+}
+
+sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes) {
+    return pass(device, Call::copy_on_device, &sh_backend::copy_on_device, stream, to, from, bytes);
+}
+
+sh_status fill(sh_backend_device* device, sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes) {
+    return pass(device, Call::fill, &sh_backend::fill, stream, to, value, bytes);
+}
+
+uint64_t clock_ns(sh_backend_device* handle) {
+    const Device& device = device_of(handle);
+    if (device.wrapped->clock) return device.wrapped->clock(device.inner);
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+}
+
+// Counted also where the wrapped backend has no need of it, so that the numbers of calls are the same.
+sh_status thread_begin(sh_backend_device* handle) {
+    return guarded([&]() -> sh_status {
+        const Device& device = device_of(handle);
+        if (device.wrapped->thread_begin) return pass(handle, Call::thread_begin, &sh_backend::thread_begin);
+        const sh_status status = device.log->enter(Call::thread_begin);
+        return status < 0 ? injected(status, Call::thread_begin) : SH_OK;
+    });
+}
+
+constexpr sh_backend kTable = {
+    .struct_size = sizeof(sh_backend),
+    .spi_version = SH_BACKEND_SPI_VERSION,
+    .name = "fault",
+    .version = "0.1",
+    .probe = probe,
+    .device_open = device_open,
+    .device_close = device_close,
+    .last_error = support::last_error,
+    .memory_info = memory_info,
+    .pages_create = pages_create,
+    .pages_destroy = pages_destroy,
+    .range_reserve = range_reserve,
+    .range_free = range_free,
+    .pages_map = pages_map,
+    .pages_unmap = pages_unmap,
+    .host_register = host_register,
+    .host_unregister = host_unregister,
+    .host_is_pinned = host_is_pinned,
+    .stream_create = stream_create,
+    .stream_destroy = stream_destroy,
+    .stream_synchronize = stream_synchronize,
+    .stream_wait_event = stream_wait_event,
+    .stream_launch = stream_launch,
+    .event_create = event_create,
+    .event_destroy = event_destroy,
+    .event_record = event_record,
+    .event_query = event_query,
+    .event_synchronize = event_synchronize,
+    .event_elapsed = event_elapsed,
+    .copy_to_device = copy_to_device,
+    .copy_to_host = copy_to_host,
+    .copy_on_device = copy_on_device,
+    .fill = fill,
+    .clock = clock_ns,
+    .thread_begin = thread_begin,
+};
+
+}  // namespace
+}  // namespace stagehand::fault
+
+extern "C" SH_API sh_status sh_backend_query(uint32_t spi_version, const sh_backend_host* host, const sh_backend** out_backend) {
+    if (spi_version != SH_BACKEND_SPI_VERSION) return SH_ERROR_UNSUPPORTED;
+    stagehand::fault::services.store(host);
+    *out_backend = &stagehand::fault::kTable;
+    return SH_OK;
+}
