@@ -7,7 +7,7 @@ namespace stagehand::core {
 void Order::set(std::vector<Entry> entries, size_t units, bool given) {
     entries_ = std::move(entries);
     given_ = given;
-    cursor_ = 0;
+    cursor_ = arrived_ = 0;
     deviated_ = false;
     uint64_t sum = 0;
     for (const Entry& entry : entries_) sum += entry.compute_ns;
@@ -22,20 +22,23 @@ void Order::set(std::vector<Entry> entries, size_t units, bool given) {
 
 void Order::to_edge() {
     deviated_ = false;
+    arrived_ = 0;
     if (known()) cursor_ = (cursor_ + size() - 1) / size() * size();
 }
 
 bool Order::arrive(uint32_t unit) {
     if (!known()) return false;
-    if (at(cursor_).unit == unit) {
-        cursor_++;
-        return true;
+    if (at(cursor_).unit != unit) {
+        if (arrived_ == 0 && cursor_ > 0 && at(cursor_ - 1).unit == unit) return true;   // once more than foreseen
+        deviated_ = true;
+        const uint64_t position = next_use(unit, cursor_);
+        if (position == UINT64_MAX) return false;
+        cursor_ = position;
+        arrived_ = 0;
     }
-    if (cursor_ > 0 && at(cursor_ - 1).unit == unit) return true;   // again, or another block of the same unit
-    deviated_ = true;
-    const uint64_t position = next_use(unit, cursor_);
-    if (position == UINT64_MAX) return false;
-    cursor_ = position + 1;
+    if (++arrived_ < at(cursor_).uses) return true;
+    cursor_++;
+    arrived_ = 0;
     return true;
 }
 
@@ -50,30 +53,24 @@ uint64_t Order::next_use(uint32_t unit, uint64_t from) const {
 void Order::record_begin() {
     recording_ = true;
     recorded_.clear();
-    recorded_ns_.clear();
 }
 
-void Order::record(uint32_t unit, uint64_t compute_ns) {
+void Order::record(uint32_t unit) {
     if (!recording_) return;
-    if (!recorded_.empty() && recorded_.back() == unit) {
-        recorded_ns_.back() += compute_ns;
-        return;
-    }
-    if (recorded_.size() >= kLongest) return;
-    recorded_.push_back(unit);
-    recorded_ns_.push_back(compute_ns);
+    if (!recorded_.empty() && recorded_.back().unit == unit) recorded_.back().uses++;
+    else if (recorded_.size() < kLongest) recorded_.push_back({unit, 0, 1});
 }
 
 void Order::record_end() { recording_ = false; }
 
 std::vector<Order::Entry> Order::learned() {
-    const bool same_as_now = recorded_.size() == entries_.size() &&
-                             std::equal(recorded_.begin(), recorded_.end(), entries_.begin(),
-                                        [](uint32_t unit, const Entry& entry) { return unit == entry.unit; });
-    const bool twice = recorded_ == previous_;
+    const auto same = [](const std::vector<Entry>& a, const std::vector<Entry>& b) {
+        return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                          [](const Entry& x, const Entry& y) { return x.unit == y.unit && x.uses == y.uses; });
+    };
     std::vector<Entry> result;
-    if (!recorded_.empty() && recorded_.size() < kLongest && !same_as_now && (!known() || twice))
-        for (size_t i = 0; i < recorded_.size(); i++) result.push_back({recorded_[i], recorded_ns_[i]});
+    const bool is_order = !recorded_.empty() && recorded_.size() < kLongest && !same(recorded_, entries_);
+    if (is_order && (!known() || same(recorded_, previous_))) result = recorded_;
     previous_ = recorded_;
     return result;
 }

@@ -15,6 +15,7 @@ public:
     struct Entry {
         uint32_t unit = 0;
         uint64_t compute_ns = 0;
+        uint32_t uses = 1;   // acquires of it in a row: its memory is needed until the last
     };
 
     bool known() const { return !entries_.empty(); }
@@ -31,7 +32,7 @@ public:
     void to_edge();
     // The engine uses the unit now; false: it does not occur. Cheap when it comes as foreseen.
     bool arrive(uint32_t unit);
-    // Position of the next use that has not arrived yet.
+    // Position of the first entry whose uses have not all arrived.
     uint64_t cursor() const { return cursor_; }
     // Position of the unit's next use at or after `from`; UINT64_MAX if it does not occur.
     uint64_t next_use(uint32_t unit, uint64_t from) const;
@@ -42,7 +43,7 @@ public:
     // Learning: what was used since the step began. Steps longer than this are no order.
     static constexpr size_t kLongest = size_t(1) << 21;
     void record_begin();
-    void record(uint32_t unit, uint64_t compute_ns);
+    void record(uint32_t unit);
     void record_end();
     bool recording() const { return recording_; }
     // The order to change to after a step, if it is time: the first one seen, or one that came twice. Empty: none.
@@ -52,9 +53,9 @@ private:
     std::vector<Entry> entries_;
     std::vector<uint32_t> first_;      // per unit, where its positions begin in positions_
     std::vector<uint32_t> positions_;  // ascending per unit
-    std::vector<uint32_t> recorded_, previous_;
-    std::vector<uint64_t> recorded_ns_;
+    std::vector<Entry> recorded_, previous_;
     uint64_t cursor_ = 0;
+    uint32_t arrived_ = 0;             // uses of the entry at the cursor that have come
     uint64_t mean_compute_ns_ = 0;
     bool given_ = false;
     bool deviated_ = false;

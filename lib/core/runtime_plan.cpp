@@ -16,12 +16,13 @@ Status Runtime::set_schedule(std::span<const sh_use* const> uses) {
         if (registry_.unit(block->unit).unordered)
             return Status(SH_ERROR_INVALID_ARGUMENT, "use " + std::to_string(i) + ": " + registry_.name_of(*block) + " is SH_BLOCK_UNORDERED");
         // Neighbours of one unit are one use of it.
-        if (!entries.empty() && entries.back().unit == block->unit) entries.back().compute_ns += uses[i]->compute_ns;
-        else entries.push_back({block->unit, uses[i]->compute_ns});
+        if (entries.empty() || entries.back().unit != block->unit) entries.push_back({block->unit, 0, 0});
+        entries.back().compute_ns += uses[i]->compute_ns;
+        entries.back().uses++;
     }
     const bool same = entries.size() == order_.size() && order_.given() &&
                       std::equal(entries.begin(), entries.end(), order_.entries().begin(),
-                                 [](const auto& a, const auto& b) { return a.unit == b.unit && a.compute_ns == b.compute_ns; });
+                                 [](const auto& a, const auto& b) { return a.unit == b.unit && a.uses == b.uses && a.compute_ns == b.compute_ns; });
     if (same) return Status();
     const bool given = !entries.empty();
     order_.set(std::move(entries), registry_.units().size(), given);

@@ -55,7 +55,7 @@ void Runtime::drop_contents(Unit& unit) {
 // The engine has come to this unit: follow it in the order, and learn.
 void Runtime::arrive(Unit& unit) {
     const uint32_t index = index_of(unit);
-    if (order_.recording()) order_.record(index, 0);
+    if (order_.recording()) order_.record(index);
     const uint64_t before = order_.cursor();
     if (order_.arrive(index) && order_.cursor() > before + 1) prefetcher_.restart();
 }
