@@ -31,6 +31,12 @@ struct weights {
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
+/**
+ * The largest that divides `bytes`: a shard has memory of its own in whole pages, which such pages do not
+ * waste.
+ */
+static uint64_t largest_power_of_two(uint64_t bytes) { return bytes & (~bytes + 1); }
+
 /** Opens the device and refuses one whose memory this engine, which computes on the host, cannot read. */
 static bool open_device(struct weights *weights, const char *name, sh_device_caps *caps,
                         struct error *error) {
@@ -38,6 +44,7 @@ static bool open_device(struct weights *weights, const char *name, sh_device_cap
     char what[128];
 
     options.budget_bytes = weights->budget_bytes;
+    options.page_bytes = largest_power_of_two(weights->blocks.shard_bytes);
     snprintf(what, sizeof what, "device %s", name);
     sh_status status = sh_device_open(name, &options, &weights->device);
     if (status < 0) return blocks_error(error, what, status);

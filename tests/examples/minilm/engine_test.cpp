@@ -83,8 +83,8 @@ TEST_F(Engine, EveryBudgetGivesTheSameBits) {
     EXPECT_EQ(report.budget_bytes, 0U);
     const std::uint64_t model_bytes = report.model_bytes;
 
-    const std::uint64_t smallest = largest_number(refusal(options_of(4096)));
-    ASSERT_GT(smallest, 4096U);
+    const std::uint64_t smallest = largest_number(refusal(options_of(65536)));
+    ASSERT_GT(smallest, 65536U);
     ASSERT_LT(smallest, model_bytes);
     for (const std::uint64_t budget :
          {smallest, smallest + 4096, model_bytes / 4, model_bytes / 3, model_bytes / 2, 2 * model_bytes}) {
@@ -157,11 +157,11 @@ TEST_F(Engine, RefusesDevices) {
 
 TEST_F(Engine, TellsTheSmallestBudget) {
     model_.write(folder_);
-    const std::string reason = refusal(options_of(4096));
+    const std::string reason = refusal(options_of(65536));
     EXPECT_NE(reason.find("SH_ERROR_BUDGET"), std::string::npos) << reason;
     const std::uint64_t smallest = largest_number(reason);
     EXPECT_FALSE(embed(options_of(smallest), 3).empty());
-    EXPECT_NE(refusal(options_of(smallest - 4096)).find("SH_ERROR_BUDGET"), std::string::npos) << error_.text;
+    EXPECT_NE(refusal(options_of(smallest - 1)).find("SH_ERROR_BUDGET"), std::string::npos) << error_.text;
 }
 
 TEST_F(Engine, NamesATensorOfTheWrongShapeOrMissing) {

@@ -106,6 +106,7 @@ TEST_F(Reference, VectorsUnderAQuarterAreThePackages) {
 
 TEST_F(Reference, EveryBudgetGivesTheBitsOfTheResidentRun) {
     const std::vector<float> resident = embed(0);
+    EXPECT_LE(report_.peak_device_bytes, report_.model_bytes);
     for (const double percent : {10.0, 15.0, 25.0, 40.0, 60.0, 100.0}) {
         for (const bool learn_order : {false, true}) {
             SCOPED_TRACE(testing::Message()
