@@ -132,7 +132,7 @@ int main(void) {
     sh_plan_info plan = SH_PLAN_INFO_INIT;
 
     options.page_bytes = 4096;
-    options.budget_bytes = 512 * 1024;
+    options.budget_bytes = 480 * 1024;
     SUCCEEDS(sh_device_open("host", &options, &device));
     make_model(&model, device);
     CHECK(model.total > 4 * options.budget_bytes);
