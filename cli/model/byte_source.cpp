@@ -15,9 +15,7 @@ namespace stagehand::cli::model {
 
 namespace {
 
-std::string error_text(int error) {
-    return std::generic_category().message(error);
-}
+std::string error_text(int error) { return std::generic_category().message(error); }
 
 std::string kind_of(mode_t mode) {
     if (S_ISDIR(mode)) {
@@ -69,9 +67,7 @@ FileSource::FileSource(const std::string& path) : path_(path) {
     inode_ = static_cast<std::uint64_t>(status.st_ino);
 }
 
-FileSource::~FileSource() {
-    ::close(fd_);
-}
+FileSource::~FileSource() { ::close(fd_); }
 
 void FileSource::read(std::uint64_t offset, std::span<char> to) {
     std::size_t done = 0;

@@ -150,22 +150,22 @@ private:
 
 std::string_view to_string(JsonKind kind) {
     switch (kind) {
-    case JsonKind::null:
-        return "null";
-    case JsonKind::boolean:
-        return "a boolean";
-    case JsonKind::natural_number:
-        return "a number";
-    case JsonKind::negative_number:
-        return "a negative number";
-    case JsonKind::fraction:
-        return "a number that is no integer of 64 bits";
-    case JsonKind::string:
-        return "a string";
-    case JsonKind::object:
-        return "an object";
-    case JsonKind::array:
-        return "an array";
+        case JsonKind::null:
+            return "null";
+        case JsonKind::boolean:
+            return "a boolean";
+        case JsonKind::natural_number:
+            return "a number";
+        case JsonKind::negative_number:
+            return "a negative number";
+        case JsonKind::fraction:
+            return "a number that is no integer of 64 bits";
+        case JsonKind::string:
+            return "a string";
+        case JsonKind::object:
+            return "an object";
+        case JsonKind::array:
+            return "an array";
     }
     return "a value";
 }

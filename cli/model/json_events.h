@@ -8,7 +8,16 @@
 
 namespace stagehand::cli::model {
 
-enum class JsonKind { null, boolean, natural_number, negative_number, fraction, string, object, array };
+enum class JsonKind {
+    null,
+    boolean,
+    natural_number,
+    negative_number,
+    fraction,
+    string,
+    object,
+    array
+};
 
 // "a string", "an object" and so on.
 std::string_view to_string(JsonKind kind);

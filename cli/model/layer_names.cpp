@@ -32,9 +32,7 @@ bool is_number(std::string_view component) {
 }
 
 // What holds the layers: "model.layers" of the layer "model.layers.7".
-std::string_view family_of(std::string_view layer) {
-    return layer.substr(0, layer.rfind('.'));
-}
+std::string_view family_of(std::string_view layer) { return layer.substr(0, layer.rfind('.')); }
 
 // The prefixes that are above some family of layers: "model" when there is a "model.layers". If "a.b" is one,
 // so is "a".

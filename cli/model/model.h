@@ -12,7 +12,10 @@
 
 namespace stagehand::cli::model {
 
-enum class Format { safetensors, gguf };
+enum class Format {
+    safetensors,
+    gguf
+};
 
 // "safetensors" or "GGUF".
 std::string_view to_string(Format format);

@@ -56,9 +56,7 @@ std::string_view trimmed(std::string_view text) {
     return text;
 }
 
-bool is_digit(char c) {
-    return c >= '0' && c <= '9';
-}
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 struct Decimal {
     Wide parts = 0;  // of 1 / decimals

@@ -37,9 +37,7 @@ std::string inside(const std::string& folder, const std::string& name) {
     return (fs::path(folder) / name).string();
 }
 
-std::string folder_of(const std::string& path) {
-    return fs::path(path).parent_path().string();
-}
+std::string folder_of(const std::string& path) { return fs::path(path).parent_path().string(); }
 
 Folder list_folder(const std::string& path) {
     Folder folder{path, {}, {}, {}};

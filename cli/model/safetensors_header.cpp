@@ -22,25 +22,25 @@ void SafetensorsHeader::unexpected(JsonKind found) const {
         return "must be " + std::string(wanted) + ", but is " + std::string(to_string(found));
     };
     switch (state_) {
-    case State::tensor_value:
-        fail_tensor({}, message("an object with dtype, shape and data_offsets"));
-    case State::dtype:
-        fail_tensor("dtype", message("a string"));
-    case State::shape:
-        fail_tensor("shape", message("an array of numbers"));
-    case State::shape_items:
-        fail_tensor("shape", "must hold numbers of 64 bits, but holds " + std::string(to_string(found)));
-    case State::offsets:
-        fail_tensor("data_offsets", message("an array of two numbers"));
-    case State::offsets_items:
-        fail_tensor("data_offsets",
-                    "must hold numbers of 64 bits, but holds " + std::string(to_string(found)));
-    case State::metadata_value:
-        fail(metadata_field, message("an object of strings"));
-    case State::metadata_item:
-        fail(std::string(metadata_field) + ": " + in_quotes(metadata_key_), message("a string"));
-    default:
-        fail(header_field, message("a JSON object"));
+        case State::tensor_value:
+            fail_tensor({}, message("an object with dtype, shape and data_offsets"));
+        case State::dtype:
+            fail_tensor("dtype", message("a string"));
+        case State::shape:
+            fail_tensor("shape", message("an array of numbers"));
+        case State::shape_items:
+            fail_tensor("shape", "must hold numbers of 64 bits, but holds " + std::string(to_string(found)));
+        case State::offsets:
+            fail_tensor("data_offsets", message("an array of two numbers"));
+        case State::offsets_items:
+            fail_tensor("data_offsets",
+                        "must hold numbers of 64 bits, but holds " + std::string(to_string(found)));
+        case State::metadata_value:
+            fail(metadata_field, message("an object of strings"));
+        case State::metadata_item:
+            fail(std::string(metadata_field) + ": " + in_quotes(metadata_key_), message("a string"));
+        default:
+            fail(header_field, message("a JSON object"));
     }
 }
 
@@ -58,57 +58,57 @@ void SafetensorsHeader::leave_skipped() {
 
 void SafetensorsHeader::start_object() {
     switch (state_) {
-    case State::before:
-        state_ = State::top;
-        return;
-    case State::tensor_value:
-        state_ = State::tensor;
-        type_ = nullptr;
-        shape_.clear();
-        offset_count_ = 0;
-        saw_dtype_ = saw_shape_ = saw_offsets_ = false;
-        return;
-    case State::metadata_value:
-        state_ = State::metadata;
-        return;
-    case State::skipped:
-        enter_skipped();
-        return;
-    default:
-        unexpected(JsonKind::object);
+        case State::before:
+            state_ = State::top;
+            return;
+        case State::tensor_value:
+            state_ = State::tensor;
+            type_ = nullptr;
+            shape_.clear();
+            offset_count_ = 0;
+            saw_dtype_ = saw_shape_ = saw_offsets_ = false;
+            return;
+        case State::metadata_value:
+            state_ = State::metadata;
+            return;
+        case State::skipped:
+            enter_skipped();
+            return;
+        default:
+            unexpected(JsonKind::object);
     }
 }
 
 void SafetensorsHeader::end_object() {
     switch (state_) {
-    case State::tensor:
-        finish_tensor();
-        state_ = State::top;
-        return;
-    case State::metadata:
-        state_ = State::top;
-        return;
-    case State::skipped:
-        leave_skipped();
-        return;
-    default:
-        state_ = State::after;
+        case State::tensor:
+            finish_tensor();
+            state_ = State::top;
+            return;
+        case State::metadata:
+            state_ = State::top;
+            return;
+        case State::skipped:
+            leave_skipped();
+            return;
+        default:
+            state_ = State::after;
     }
 }
 
 void SafetensorsHeader::start_array() {
     switch (state_) {
-    case State::shape:
-        state_ = State::shape_items;
-        return;
-    case State::offsets:
-        state_ = State::offsets_items;
-        return;
-    case State::skipped:
-        enter_skipped();
-        return;
-    default:
-        unexpected(JsonKind::array);
+        case State::shape:
+            state_ = State::shape_items;
+            return;
+        case State::offsets:
+            state_ = State::offsets_items;
+            return;
+        case State::skipped:
+            enter_skipped();
+            return;
+        default:
+            unexpected(JsonKind::array);
     }
 }
 
@@ -125,30 +125,30 @@ void SafetensorsHeader::end_array() {
 
 void SafetensorsHeader::key(std::string_view name) {
     switch (state_) {
-    case State::top:
-        if (name == metadata_field) {
-            if (saw_metadata_) {
-                fail(metadata_field, "occurs twice in the header");
+        case State::top:
+            if (name == metadata_field) {
+                if (saw_metadata_) {
+                    fail(metadata_field, "occurs twice in the header");
+                }
+                saw_metadata_ = true;
+                state_ = State::metadata_value;
+                return;
             }
-            saw_metadata_ = true;
-            state_ = State::metadata_value;
+            name_.assign(name);
+            if (name.size() > max_name_bytes) {
+                fail_tensor({}, "has a name longer than " + std::to_string(max_name_bytes) + " bytes");
+            }
+            state_ = State::tensor_value;
             return;
-        }
-        name_.assign(name);
-        if (name.size() > max_name_bytes) {
-            fail_tensor({}, "has a name longer than " + std::to_string(max_name_bytes) + " bytes");
-        }
-        state_ = State::tensor_value;
-        return;
-    case State::tensor:
-        member(name);
-        return;
-    case State::metadata:
-        metadata_key_.assign(name);
-        state_ = State::metadata_item;
-        return;
-    default:
-        return;  // inside a skipped member
+        case State::tensor:
+            member(name);
+            return;
+        case State::metadata:
+            metadata_key_.assign(name);
+            state_ = State::metadata_item;
+            return;
+        default:
+            return;  // inside a skipped member
     }
 }
 
@@ -177,51 +177,51 @@ void SafetensorsHeader::member(std::string_view name) {
 
 void SafetensorsHeader::scalar(const JsonScalar& value) {
     switch (state_) {
-    case State::dtype:
-        if (value.kind != JsonKind::string) {
-            unexpected(value.kind);
-        }
-        type_ = safetensors_type(value.text);
-        if (type_ == nullptr) {
-            fail_tensor("dtype", "is " + in_quotes(value.text) + ", which is no known type");
-        }
-        state_ = State::tensor;
-        return;
-    case State::shape_items:
-        if (value.kind != JsonKind::natural_number) {
-            unexpected(value.kind);
-        }
-        shape_.push_back(value.number);
-        return;
-    case State::offsets_items:
-        if (value.kind != JsonKind::natural_number) {
-            unexpected(value.kind);
-        }
-        if (offset_count_ < 2) {
-            offsets_[offset_count_] = value.number;
-        }
-        ++offset_count_;
-        return;
-    case State::metadata_item:
-        if (value.kind != JsonKind::string) {
-            unexpected(value.kind);
-        }
-        model_.note(metadata_key_, value.text);
-        state_ = State::metadata;
-        return;
-    case State::metadata_value:
-        if (value.kind != JsonKind::null) {
-            unexpected(value.kind);
-        }
-        state_ = State::top;
-        return;
-    case State::skipped:
-        if (skipped_depth_ == 0) {
+        case State::dtype:
+            if (value.kind != JsonKind::string) {
+                unexpected(value.kind);
+            }
+            type_ = safetensors_type(value.text);
+            if (type_ == nullptr) {
+                fail_tensor("dtype", "is " + in_quotes(value.text) + ", which is no known type");
+            }
             state_ = State::tensor;
-        }
-        return;
-    default:
-        unexpected(value.kind);
+            return;
+        case State::shape_items:
+            if (value.kind != JsonKind::natural_number) {
+                unexpected(value.kind);
+            }
+            shape_.push_back(value.number);
+            return;
+        case State::offsets_items:
+            if (value.kind != JsonKind::natural_number) {
+                unexpected(value.kind);
+            }
+            if (offset_count_ < 2) {
+                offsets_[offset_count_] = value.number;
+            }
+            ++offset_count_;
+            return;
+        case State::metadata_item:
+            if (value.kind != JsonKind::string) {
+                unexpected(value.kind);
+            }
+            model_.note(metadata_key_, value.text);
+            state_ = State::metadata;
+            return;
+        case State::metadata_value:
+            if (value.kind != JsonKind::null) {
+                unexpected(value.kind);
+            }
+            state_ = State::top;
+            return;
+        case State::skipped:
+            if (skipped_depth_ == 0) {
+                state_ = State::tensor;
+            }
+            return;
+        default:
+            unexpected(value.kind);
     }
 }
 

@@ -14,9 +14,7 @@ namespace stagehand::cli::model {
 
 namespace {
 
-std::string entry_field(std::string_view tensor) {
-    return "weight_map: " + in_quotes(tensor);
-}
+std::string entry_field(std::string_view tensor) { return "weight_map: " + in_quotes(tensor); }
 
 // Why no shard may have this name; empty if one may.
 std::string_view shard_name_problem(std::string_view name) {
@@ -51,30 +49,30 @@ public:
 
     void start_object() override {
         switch (state_) {
-        case State::before:
-            state_ = State::top;
-            return;
-        case State::map_value:
-            state_ = State::map;
-            return;
-        case State::skipped:
-            enter_skipped();
-            return;
-        default:
-            unexpected(JsonKind::object);
+            case State::before:
+                state_ = State::top;
+                return;
+            case State::map_value:
+                state_ = State::map;
+                return;
+            case State::skipped:
+                enter_skipped();
+                return;
+            default:
+                unexpected(JsonKind::object);
         }
     }
 
     void end_object() override {
         switch (state_) {
-        case State::map:
-            state_ = State::top;
-            return;
-        case State::skipped:
-            leave_skipped();
-            return;
-        default:
-            state_ = State::after;
+            case State::map:
+                state_ = State::top;
+                return;
+            case State::skipped:
+                leave_skipped();
+                return;
+            default:
+                state_ = State::after;
         }
     }
 
@@ -123,7 +121,15 @@ public:
     bool saw_map() const { return saw_map_; }
 
 private:
-    enum class State { before, top, map_value, map, map_item, skipped, after };
+    enum class State {
+        before,
+        top,
+        map_value,
+        map,
+        map_item,
+        skipped,
+        after
+    };
 
     [[noreturn]] void fail(std::string_view field, std::string_view message) const {
         throw ModelError(index_.path, field, message);
@@ -132,12 +138,12 @@ private:
     [[noreturn]] void unexpected(JsonKind found) const {
         const std::string but = ", but is " + std::string(to_string(found));
         switch (state_) {
-        case State::map_value:
-            fail("weight_map", "must be an object of tensor and file names" + but);
-        case State::map_item:
-            fail(entry_field(tensor_), "must be a file's name" + but);
-        default:
-            fail("index", "must be a JSON object" + but);
+            case State::map_value:
+                fail("weight_map", "must be an object of tensor and file names" + but);
+            case State::map_item:
+                fail(entry_field(tensor_), "must be a file's name" + but);
+            default:
+                fail("index", "must be a JSON object" + but);
         }
     }
 

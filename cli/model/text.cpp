@@ -83,8 +83,6 @@ std::string printable(std::string_view text, std::size_t max_bytes) {
     return out;
 }
 
-std::string in_quotes(std::string_view text) {
-    return "'" + printable(text) + "'";
-}
+std::string in_quotes(std::string_view text) { return "'" + printable(text) + "'"; }
 
 }  // namespace stagehand::cli::model

@@ -1,4 +1,4 @@
-// What must hold of every model that a reader accepts, and of its blocks: a fuzz target traps when it does not.
+// What must hold of every model that a reader accepts, and of its blocks: a fuzz target aborts if it does not.
 #pragma once
 
 #include <algorithm>
@@ -21,11 +21,13 @@ inline void require(bool holds) {
     }
 }
 
-// Sorts and requires that no two share a byte; returns how many bytes they have.
+// Bytes of a file.
 struct Run {
     std::uint64_t begin;
     std::uint64_t end;
 };
+
+// Requires that no two runs share a byte; returns how many bytes they have.
 inline std::uint64_t distinct_bytes(std::vector<Run> runs) {
     std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.begin < b.begin; });
     std::uint64_t bytes = 0;

@@ -1,4 +1,4 @@
-// Fuzzes the reader of shard indexes. The input is an index; no shard that it lists may lie outside its folder.
+// Fuzzes the reader of shard indexes. The input is an index; no shard that it lists may be outside its folder.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -19,7 +19,8 @@ void check_index(const ShardIndex& index) {
     for (const ShardIndex::Entry& entry : index.entries) {
         fuzz::require(tensors.insert(entry.tensor).second && entry.shard < index.shards.size());
     }
-    fuzz::require(!index.entries.empty() && std::set(index.shards.begin(), index.shards.end()).size() == index.shards.size());
+    fuzz::require(!index.entries.empty() &&
+                  std::set(index.shards.begin(), index.shards.end()).size() == index.shards.size());
     for (const std::string& shard : index.shards) {
         const std::filesystem::path path = shard;
         const std::filesystem::path normal = path.lexically_normal();

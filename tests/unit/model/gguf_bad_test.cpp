@@ -168,9 +168,7 @@ std::vector<BadInput> tensors() {
     };
 }
 
-std::string case_name(const testing::TestParamInfo<BadInput>& info) {
-    return info.param.name;
-}
+std::string case_name(const testing::TestParamInfo<BadInput>& info) { return info.param.name; }
 
 INSTANTIATE_TEST_SUITE_P(Preamble, BadGguf, testing::ValuesIn(preambles()), case_name);
 INSTANTIATE_TEST_SUITE_P(Metadata, BadGguf, testing::ValuesIn(metadata()), case_name);

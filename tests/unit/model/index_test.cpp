@@ -53,9 +53,7 @@ TEST_P(BadIndex, IsAnErrorThatNamesFileAndField) {
     EXPECT_NE(error.message().find(input.message), std::string::npos) << error.what();
 }
 
-std::string map_to(std::string_view file) {
-    return R"({"weight_map":{"t":")" + std::string(file) + R"("}})";
-}
+std::string map_to(std::string_view file) { return R"({"weight_map":{"t":")" + std::string(file) + R"("}})"; }
 
 std::vector<BadInput> bad_indexes() {
     const std::string deep(100'000, '[');

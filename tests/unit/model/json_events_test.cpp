@@ -23,14 +23,14 @@ public:
     void key(std::string_view name) override { log += std::string(name) + ":"; }
     void scalar(const JsonScalar& value) override {
         switch (value.kind) {
-        case JsonKind::natural_number:
-            log += std::to_string(value.number) + ",";
-            break;
-        case JsonKind::string:
-            log += "'" + std::string(value.text) + "',";
-            break;
-        default:
-            log += "<" + std::string(to_string(value.kind)) + ">,";
+            case JsonKind::natural_number:
+                log += std::to_string(value.number) + ",";
+                break;
+            case JsonKind::string:
+                log += "'" + std::string(value.text) + "',";
+                break;
+            default:
+                log += "<" + std::string(to_string(value.kind)) + ">,";
         }
     }
 

@@ -47,9 +47,7 @@ std::string entry(std::string_view name, std::string_view dtype, std::string_vie
            "]}";
 }
 
-std::string Gguf::text_value(std::string_view value) {
-    return little(value.size(), 8) + std::string(value);
-}
+std::string Gguf::text_value(std::string_view value) { return little(value.size(), 8) + std::string(value); }
 
 Gguf& Gguf::raw(std::string_view key, std::uint32_t type, std::string_view value) {
     ++metadata_count_;
@@ -61,9 +59,7 @@ Gguf& Gguf::integer(std::string_view key, std::uint32_t type, std::uint64_t valu
     return raw(key, type, little(value, bytes));
 }
 
-Gguf& Gguf::text(std::string_view key, std::string_view value) {
-    return raw(key, string, text_value(value));
-}
+Gguf& Gguf::text(std::string_view key, std::string_view value) { return raw(key, string, text_value(value)); }
 
 Gguf& Gguf::tensor(std::string_view name, std::initializer_list<std::uint64_t> dimensions, std::uint32_t type,
                    std::uint64_t offset) {
@@ -134,9 +130,7 @@ Model read_gguf_bytes(std::string_view bytes, const ReadOptions& options) {
     return model;
 }
 
-void PrintTo(const BadInput& input, std::ostream* out) {
-    *out << input.name;
-}
+void PrintTo(const BadInput& input, std::ostream* out) { *out << input.name; }
 
 ModelError error_of(const std::function<void()>& action) {
     try {

@@ -27,7 +27,21 @@ std::string entry(std::string_view name, std::string_view dtype, std::string_vie
 // A GGUF file, field by field in the order of the calls.
 class Gguf {
 public:
-    enum Type : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
+    enum Type : std::uint32_t {
+        u8,
+        i8,
+        u16,
+        i16,
+        u32,
+        i32,
+        f32,
+        boolean,
+        string,
+        array,
+        u64,
+        i64,
+        f64
+    };
 
     std::uint32_t version = 3;
     std::string magic = "GGUF";

@@ -185,9 +185,7 @@ std::vector<BadInput> sizes() {
     };
 }
 
-std::string case_name(const testing::TestParamInfo<BadInput>& info) {
-    return info.param.name;
-}
+std::string case_name(const testing::TestParamInfo<BadInput>& info) { return info.param.name; }
 
 INSTANTIATE_TEST_SUITE_P(Length, BadSafetensors, testing::ValuesIn(lengths()), case_name);
 INSTANTIATE_TEST_SUITE_P(Json, BadSafetensors, testing::ValuesIn(json()), case_name);
