@@ -1,0 +1,12 @@
+// Counts the allocations of all threads of the test program while it is switched on.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace stagehand::transfer::test {
+
+extern std::atomic<bool> count_allocations;
+extern std::atomic<uint64_t> allocations;
+
+}  // namespace stagehand::transfer::test

@@ -1,0 +1,83 @@
+// FakeBackend: a device whose memory is the process's, with streams that are threads; it can fail any call, delay any work, refuse
+// to pin, and counts what it is asked to do.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backend/backend_device.h"
+
+namespace stagehand::transfer::test {
+
+class FakeStream;
+
+class FakeBackend {
+public:
+    FakeBackend();
+    ~FakeBackend();
+
+    std::unique_ptr<BackendDevice> open();
+    static FakeBackend& of(sh_backend_device* device) { return *reinterpret_cast<FakeBackend*>(device); }
+
+    uint64_t piece_bytes = 64 << 10;
+    // Asked before each registration; false refuses it.
+    std::function<bool(uint64_t bytes)> may_register;
+    // Copies to the host fail for this destination.
+    std::atomic<const void*> refused_destination = nullptr;
+
+    // The n-th call from now on fails (0: none), once or for ever; of all calls, or only of those whose name begins so.
+    void fail_call(int64_t n, bool for_ever = false, const std::string& prefix = "");
+    int64_t calls() const { return calls_.load(); }
+    int64_t calls(const std::string& name) const;
+    bool has_failed() const { return failed_.load(); }
+
+    // Work of streams sleeps a random time up to this before it begins.
+    std::atomic<uint32_t> delay_us = 0;
+    // A closed gate holds back the work of all streams.
+    void close_gate();
+    void open_gate();
+
+    uint64_t pinned_bytes() const;
+    size_t registrations() const;
+    size_t events() const;
+    size_t streams() const;
+    // Waits until streams have run this many copies in all.
+    void wait_for_copies(int64_t count);
+
+private:
+    friend struct FakeTable;
+    friend class FakeStream;
+
+    struct Event {
+        uint64_t recorded = 0, done = 0;
+    };
+
+    bool refuses(const char* name);
+    void wait_for_gate();
+
+    mutable std::mutex mutex_;
+    std::condition_variable changed_;
+    std::map<sh_stream, std::unique_ptr<FakeStream>> streams_;
+    std::map<sh_backend_event, std::shared_ptr<Event>> events_;
+    std::map<uint64_t, uint64_t> registered_;   // first byte to size
+    std::map<std::string, int64_t> by_name_;
+    uint64_t next_ = 1;
+    bool gate_open_ = true;
+    std::atomic<int64_t> calls_ = 0;
+    int64_t copies_run_ = 0;
+    int64_t fail_at_ = 0;
+    bool fail_for_ever_ = false;
+    std::string fail_name_;
+    std::atomic<bool> failed_ = false;
+};
+
+}  // namespace stagehand::transfer::test

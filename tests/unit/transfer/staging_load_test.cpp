@@ -1,0 +1,478 @@
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+#include <thread>
+
+#include "staging_fixture.h"
+
+namespace stagehand::transfer {
+namespace {
+
+using test::Latch;
+using test::random_bytes;
+using test::TestLoad;
+
+constexpr uint64_t kPiece = 64 << 10;   // of the fake
+
+size_t threads_of_this_process() {
+    size_t count = 0;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) count++;
+    return count;
+}
+
+class StagingLoad : public test::StagingTest {};
+
+TEST_F(StagingLoad, StartsNothingUntilTheFirstLoad) {
+    const size_t threads = threads_of_this_process();
+    make_engine(3);
+    make_memory(1000);
+    EXPECT_EQ(engine_->ring_bytes(), 0u);
+    EXPECT_EQ(engine_->threads(), 3u);
+    EXPECT_EQ(engine_->piece_bytes(), kPiece);
+    EXPECT_EQ(fake_.registrations(), 0u);
+    EXPECT_EQ(threads_of_this_process(), threads);
+
+    const auto bytes = random_bytes(1000, 1);
+    TestLoad load;
+    aim(load, memory_source(bytes), 0);
+    ASSERT_TRUE(engine_->submit(load.load).ok());
+    EXPECT_TRUE(load.outcome.wait().ok());
+    EXPECT_EQ(threads_of_this_process(), threads + 3);
+    EXPECT_GE(engine_->ring_bytes(), 2 * kPiece);
+    EXPECT_EQ(engine_->pinned_bytes(), engine_->ring_bytes());
+    synchronize();
+    EXPECT_TRUE(holds(0, bytes));
+
+    engine_.reset();
+    EXPECT_EQ(fake_.registrations(), 0u);
+    EXPECT_EQ(fake_.events(), 0u);
+    EXPECT_EQ(threads_of_this_process(), threads);
+}
+
+TEST_F(StagingLoad, RunsThroughAnUnpinnedRing) {
+    fake_.may_register = [](uint64_t) { return false; };
+    make_engine(2);
+    const auto bytes = random_bytes(1 << 20, 1);
+    make_memory(bytes.size());
+    TestLoad load;
+    aim(load, memory_source(bytes), 0);
+    ASSERT_TRUE(engine_->submit(load.load).ok());
+    EXPECT_TRUE(load.outcome.wait().ok());
+    EXPECT_EQ(engine_->pinned_bytes(), 0u);
+    synchronize();
+    EXPECT_TRUE(holds(0, bytes));
+}
+
+TEST_F(StagingLoad, LargeCopiesAreCutIntoPieces) {
+    make_engine(2);
+    const auto bytes = random_bytes(10 * kPiece + 1, 1);
+    make_memory(bytes.size());
+    TestLoad load;
+    aim(load, memory_source(bytes), 0);
+    ASSERT_TRUE(engine_->submit(load.load).ok());
+    EXPECT_TRUE(load.outcome.wait().ok());
+    EXPECT_EQ(load.load.issued_pieces, 11u);
+    EXPECT_EQ(load.load.issued_bytes, bytes.size());
+    synchronize();
+    EXPECT_TRUE(holds(0, bytes));
+}
+
+TEST_F(StagingLoad, ManySmallNeighboursBecomeFewCopies) {
+    make_engine(2);
+    constexpr size_t kCount = 200000;
+    std::mt19937 random(1);
+    std::vector<uint64_t> sizes(kCount);
+    for (uint64_t& size : sizes) size = random() % 41;
+    const auto bytes = random_bytes(std::accumulate(sizes.begin(), sizes.end(), uint64_t(0)), 2);
+    make_memory(bytes.size());
+    TestLoad load;
+    load.load.stream = up_;
+    uint64_t at = 0;
+    for (const uint64_t size : sizes) {
+        Source& source = sources_.emplace_back();
+        source.kind = SH_SOURCE_POINTER;
+        source.pointer = const_cast<char*>(bytes.data()) + at;
+        source.bytes = size;
+        load.load.extents.push_back({&source, 0, address(at), size, 0, 0});
+        at += size;
+    }
+    ASSERT_TRUE(engine_->submit(load.load).ok());
+    EXPECT_TRUE(load.outcome.wait().ok());
+    EXPECT_LE(load.load.issued_pieces, bytes.size() / kPiece + kCount / 4096 + 2);
+    EXPECT_EQ(static_cast<uint64_t>(fake_.calls("copy_to_device")), load.load.issued_pieces);
+    EXPECT_EQ(load.load.issued_bytes, bytes.size());
+    synchronize();
+    EXPECT_TRUE(holds(0, bytes));
+}
+
+// Random extents with gaps, from every kind of source: every byte in its place, and none anywhere else.
+TEST_F(StagingLoad, RandomExtentsFromAllKindsOfSources) {
+    const auto pattern = random_bytes(400000, 3);
+    test::TemporaryFile file(400000, 3);   // the same bytes
+    test::Mapping mapping(file.descriptor(), 400000);
+    const auto copy = [](void* buffer, uint64_t offset, uint64_t bytes, void* from) {
+        std::memcpy(buffer, static_cast<const char*>(from) + offset, bytes);
+        return int32_t(0);
+    };
+    Source kinds[4];
+    kinds[0] = memory_source(pattern);
+    kinds[1] = memory_source(pattern);
+    kinds[1].kind = SH_SOURCE_MAPPED;
+    kinds[1].pointer = mapping.data();
+    sh_segment segment = SH_SEGMENT_INIT;
+    segment.kind = SH_SOURCE_FILE;
+    segment.file = file.descriptor();
+    segment.bytes = 400000;
+    ASSERT_TRUE(open_source(segment, &kinds[2]).ok());
+    kinds[3] = fill_source(copy, const_cast<char*>(pattern.data()), 400000);
+
+    make_engine(3);
+    std::mt19937 random(9);
+    for (int round = 0; round < 40; round++) {
+        if (round % 2) {
+            ASSERT_TRUE(file.forget());
+        }
+        make_memory(3 << 20);
+        std::vector<char> expected = memory_;
+        TestLoad load;
+        load.load.stream = up_;
+        uint64_t at = random() % 100;
+        for (;;) {
+            const uint64_t bytes = random() % (1u << random() % 19), from = random() % 100000;
+            if (at + bytes > memory_.size()) break;
+            const uint64_t length = std::min<uint64_t>(bytes, 300000);
+            load.load.extents.push_back({&kinds[random() % 4], from, address(at), length, 0, 0});
+            std::memcpy(expected.data() + at, pattern.data() + from, length);
+            at += length + (random() % 3 ? 0 : random() % 5000);
+        }
+        ASSERT_TRUE(engine_->submit(load.load).ok());
+        const Status status = load.outcome.wait();
+        ASSERT_TRUE(status.ok()) << status.text();
+        synchronize();
+        ASSERT_TRUE(memory_ == expected) << "round " << round;
+    }
+    close_source(&kinds[2]);
+}
+
+TEST_F(StagingLoad, EmptyLoadsFinishOnAWorker) {
+    make_engine(2);
+    make_memory(1);
+    const std::vector<char> nothing;
+    for (const bool with_extent : {false, true}) {
+        TestLoad load;
+        if (with_extent) aim(load, memory_source(nothing), 0);
+        ASSERT_TRUE(engine_->submit(load.load).ok());
+        EXPECT_TRUE(load.outcome.wait().ok());
+        EXPECT_EQ(load.load.issued_pieces, 0u);
+    }
+}
+
+TEST_F(StagingLoad, CopiesComeAfterTheirWaitsAndEachWaitIsMadeOnce) {
+    make_engine(2);
+    const auto bytes = random_bytes(6 * kPiece, 1);
+    make_memory(bytes.size());
+    Latch latch;
+    const sh_backend_event blocked = event_after(down_, latch);
+    const sh_backend_event never_recorded = make_event();
+    const int64_t waits_before = fake_.calls("stream_wait_event");
+    TestLoad load;
+    load.load.stream = up_;
+    load.load.waits = {blocked, never_recorded, 0};
+    const Source& source = memory_source(bytes);
+    for (uint64_t at = 0; at < bytes.size(); at += kPiece / 2) load.load.extents.push_back({&source, at, address(at), kPiece / 2, 0, 3});
+    ASSERT_TRUE(engine_->submit(load.load).ok());
+    EXPECT_TRUE(load.outcome.wait().ok());   // issued, and behind its waits
+    EXPECT_EQ(std::count(memory_.begin(), memory_.end(), kUntouched), static_cast<long>(memory_.size()));
+    EXPECT_EQ(fake_.calls("stream_wait_event") - waits_before, 2);
+    latch.open();
+    synchronize();
+    EXPECT_TRUE(holds(0, bytes));
+}
+
+TEST_F(StagingLoad, APartIsNotHeldUpByTheWaitsOfAnother) {
+    make_engine(2);
+    const auto bytes = random_bytes(2000, 1);
+    make_memory(2000);
+    Latch first, second;
+    sh_stream other = 0;
+    ASSERT_TRUE(device_->stream_create(&other).ok());
+    TestLoad load;
+    load.load.stream = up_;
+    load.load.waits = {event_after(down_, first), event_after(other, second)};
+    const Source& source = memory_source(bytes);
+    load.load.extents = {{&source, 0, address(0), 1000, 0, 1}, {&source, 1000, address(1000), 1000, 1, 1}};
+    ASSERT_TRUE(engine_->submit(load.load).ok());
+    EXPECT_TRUE(load.outcome.wait().ok());
+    EXPECT_EQ(load.load.issued_pieces, 2u);
+    first.open();
+    fake_.wait_for_copies(1);   // the second is still held back
+    EXPECT_TRUE(holds(0, {bytes.begin(), bytes.begin() + 1000}));
+    EXPECT_EQ(memory_[1000], kUntouched);
+    second.open();
+    synchronize();
+    EXPECT_TRUE(holds(0, bytes));
+}
+
+TEST_F(StagingLoad, RangesAreJoinedWhereTheirWaitsWereMade) {
+    make_engine(1);
+    const auto bytes = random_bytes(4000, 1);
+    make_memory(4000);
+    TestLoad load;
+    load.load.stream = up_;
+    load.load.waits = {make_event(), make_event()};
+    const Source& source = memory_source(bytes);
+    for (uint32_t i = 0; i < 40; i++) load.load.extents.push_back({&source, i * 100, address(i * 100), 100, i == 0 ? 0 : i % 2, i == 0 ? 2u : 1u});
+    ASSERT_TRUE(engine_->submit(load.load).ok());
+    EXPECT_TRUE(load.outcome.wait().ok());
+    EXPECT_EQ(load.load.issued_pieces, 1u);
+    synchronize();
+    EXPECT_TRUE(holds(0, bytes));
+}
+
+// Order of service
+
+class StagingOrder : public test::StagingTest {
+protected:
+    // One worker, held up by a load that it reads.
+    void SetUp() override {
+        test::StagingTest::SetUp();
+        make_engine(1);
+        make_memory(1 << 20);
+        aim(blocker_, fill_source(test::fill_after_latch, &latch_, 10), 0);
+        blocker_.load.deadline_ns = 0;
+        ASSERT_TRUE(engine_->submit(blocker_.load).ok());
+        latch_.wait_for_waiters(1);
+    }
+    void TearDown() override {
+        latch_.open();
+        EXPECT_TRUE(blocker_.outcome.wait().ok());
+        synchronize();
+    }
+    TestLoad& queue(uint64_t deadline_ns) {
+        TestLoad& load = loads_.emplace_back();
+        aim(load, memory_source(bytes_), 4096 * loads_.size());
+        load.load.deadline_ns = deadline_ns;
+        load.order = &order_;
+        EXPECT_TRUE(engine_->submit(load.load).ok());
+        return load;
+    }
+
+    Latch latch_;
+    TestLoad blocker_;
+    std::vector<char> bytes_ = random_bytes(4096, 5);
+    std::list<TestLoad> loads_;
+    std::vector<TestLoad*> order_;
+};
+
+TEST_F(StagingOrder, EarlierDeadlinesComeFirst) {
+    TestLoad &c = queue(30), &a = queue(10), &b = queue(20), &first = queue(0), &b2 = queue(20);
+    latch_.open();
+    for (TestLoad& load : loads_) EXPECT_TRUE(load.outcome.wait().ok());
+    EXPECT_EQ(order_, (std::vector<TestLoad*>{&first, &a, &b, &b2, &c}));
+}
+
+TEST_F(StagingOrder, ALoadThatIsHurriedOvertakes) {
+    TestLoad &a = queue(10), &b = queue(20), &c = queue(30);
+    engine_->hurry(c.load, 5);
+    engine_->hurry(a.load, 1000);   // never back
+    latch_.open();
+    for (TestLoad& load : loads_) EXPECT_TRUE(load.outcome.wait().ok());
+    EXPECT_EQ(order_, (std::vector<TestLoad*>{&c, &a, &b}));
+    engine_->hurry(a.load, 0);      // finished: nothing happens
+}
+
+TEST_F(StagingOrder, AQueuedLoadIsTakenBack) {
+    TestLoad &a = queue(10), &b = queue(20);
+    EXPECT_TRUE(engine_->cancel(a.load));
+    EXPECT_FALSE(engine_->cancel(a.load));
+    latch_.open();
+    EXPECT_TRUE(b.outcome.wait().ok());
+    synchronize();
+    EXPECT_EQ(a.outcome.times(), 0);
+    EXPECT_EQ(memory_[4096], kUntouched);
+    EXPECT_TRUE(holds(8192, bytes_));
+    EXPECT_FALSE(engine_->cancel(b.load));
+    // And may be submitted again.
+    ASSERT_TRUE(engine_->submit(a.load).ok());
+    EXPECT_TRUE(a.outcome.wait().ok());
+}
+
+TEST_F(StagingOrder, ALoadThatIsReadIsDropped) {
+    EXPECT_FALSE(engine_->cancel(blocker_.load));
+    EXPECT_EQ(blocker_.outcome.times(), 0);
+    latch_.open();
+    EXPECT_EQ(blocker_.outcome.wait().code(), SH_ERROR_CANCELLED);
+    synchronize();
+    EXPECT_EQ(memory_[0], kUntouched);
+    EXPECT_EQ(blocker_.load.issued_pieces, 0u);
+    blocker_.outcome.reset();
+    ASSERT_TRUE(engine_->submit(blocker_.load).ok());
+}
+
+// Loads that cannot go on at once
+
+TEST_F(StagingLoad, ALoadLargerThanTheRingWaitsForTheDevice) {
+    make_engine(2, 3 * (kPiece + 4096));
+    const auto bytes = random_bytes(20 * kPiece, 1);
+    make_memory(bytes.size());
+    fake_.close_gate();
+    TestLoad load;
+    aim(load, memory_source(bytes), 0);
+    ASSERT_TRUE(engine_->submit(load.load).ok());
+    while (fake_.calls("event_record") < 3) std::this_thread::yield();
+    EXPECT_EQ(load.outcome.times(), 0);
+    EXPECT_EQ(fake_.calls("copy_to_device"), 3);
+    EXPECT_FALSE(engine_->cancel(load.load));   // between pieces
+    EXPECT_EQ(load.outcome.wait().code(), SH_ERROR_CANCELLED);
+    fake_.open_gate();
+    synchronize();
+    EXPECT_EQ(load.load.issued_pieces, 3u);
+    EXPECT_TRUE(holds(0, {bytes.begin(), bytes.begin() + 3 * kPiece}));
+    EXPECT_EQ(memory_[3 * kPiece], kUntouched);
+    load.outcome.reset();
+    ASSERT_TRUE(engine_->submit(load.load).ok());
+    EXPECT_TRUE(load.outcome.wait().ok());
+    synchronize();
+    EXPECT_TRUE(holds(0, bytes));
+}
+
+TEST_F(StagingLoad, ASlowReaderDoesNotKeepTheRingFromOthers) {
+    make_engine(4, 6 * (kPiece + 4096));
+    const auto bytes = random_bytes(30 * kPiece, 1);
+    make_memory(bytes.size() + 40 * kPiece);
+    Latch latch;
+    TestLoad slow, other;
+    aim(slow, fill_source(test::fill_after_latch, &latch, kPiece), 0);
+    const Source& rest = memory_source(bytes);
+    slow.load.extents.push_back({&rest, 0, address(kPiece), bytes.size(), 0, 0});
+    ASSERT_TRUE(engine_->submit(slow.load).ok());
+    latch.wait_for_waiters(1);
+    aim(other, memory_source(bytes), 35 * kPiece);
+    ASSERT_TRUE(engine_->submit(other.load).ok());
+    EXPECT_TRUE(other.outcome.wait().ok());
+    EXPECT_EQ(slow.outcome.times(), 0);
+    latch.open();
+    EXPECT_TRUE(slow.outcome.wait().ok());
+    synchronize();
+    EXPECT_TRUE(holds(kPiece, bytes));
+    EXPECT_TRUE(holds(35 * kPiece, bytes));
+}
+
+TEST_F(StagingLoad, AFailingSourceEndsItsLoadOnly) {
+    struct Counter {
+        std::atomic<int> calls = 0;
+        static int32_t fail(void*, uint64_t offset, uint64_t, void* of) {
+            static_cast<Counter*>(of)->calls++;
+            return offset >= 5 * kPiece ? 9 : 0;
+        }
+    } counter;
+    make_engine(2);
+    const auto bytes = random_bytes(10 * kPiece, 1);
+    make_memory(1000 * kPiece);
+    TestLoad bad, good;
+    aim(bad, fill_source(Counter::fail, &counter, 900 * kPiece), 10 * kPiece);
+    aim(good, memory_source(bytes), 0);
+    ASSERT_TRUE(engine_->submit(bad.load).ok());
+    ASSERT_TRUE(engine_->submit(good.load).ok());
+    const Status status = bad.outcome.wait();
+    EXPECT_EQ(status.code(), SH_ERROR_CALLBACK);
+    EXPECT_NE(std::string(status.text()).find("returned 9"), std::string::npos) << status.text();
+    EXPECT_TRUE(good.outcome.wait().ok());
+    EXPECT_LE(counter.calls, 5 + 2 + 1);   // no more pieces were begun
+    EXPECT_LE(bad.load.issued_pieces, 5u);
+    synchronize();
+    EXPECT_TRUE(holds(0, bytes));
+    EXPECT_EQ(memory_[16 * kPiece], kUntouched);
+    EXPECT_EQ(bad.outcome.times(), 1);
+}
+
+TEST_F(StagingLoad, AnInconsistentLoadFails) {
+    make_engine(2);
+    make_memory(1000);
+    const auto bytes = random_bytes(100, 1);
+    TestLoad load;
+    aim(load, memory_source(bytes), 0);
+    load.load.extents[0].bytes = 101;   // beyond the source
+    ASSERT_TRUE(engine_->submit(load.load).ok());
+    EXPECT_EQ(load.outcome.wait().code(), SH_ERROR_SOURCE);
+    load.outcome.reset();
+    load.load.extents[0].bytes = 100;
+    load.load.extents[0].wait_count = 1;
+    ASSERT_TRUE(engine_->submit(load.load).ok());
+    EXPECT_EQ(load.outcome.wait().code(), SH_ERROR_INTERNAL);
+}
+
+TEST_F(StagingLoad, FinishedMaySubmitAgain) {
+    make_engine(2);
+    const auto bytes = random_bytes(3 * kPiece, 1);
+    make_memory(bytes.size());
+    struct Chain {
+        StagingEngine* engine = nullptr;
+        StagedLoad load;
+        int left = 50;
+        test::Outcome outcome;
+    } chain;
+    chain.engine = engine_.get();
+    TestLoad aimed;
+    aim(aimed, memory_source(bytes), 0);
+    chain.load.stream = up_;
+    chain.load.extents = aimed.load.extents;
+    chain.load.context = &chain;
+    chain.load.finished = [](void* context, StagedLoad& load, const Status& status) {
+        Chain& self = *static_cast<Chain*>(context);
+        if (!status.ok() || --self.left == 0) self.outcome.finish(status);
+        else if (const Status again = self.engine->submit(load); !again.ok()) self.outcome.finish(again);
+    };
+    ASSERT_TRUE(engine_->submit(chain.load).ok());
+    EXPECT_TRUE(chain.outcome.wait().ok());
+    EXPECT_EQ(chain.left, 0);
+    synchronize();
+    EXPECT_TRUE(holds(0, bytes));
+}
+
+// Ends
+
+TEST_F(StagingLoad, IsDestroyedIdle) {
+    make_engine(2);
+    engine_.reset();
+    EXPECT_EQ(fake_.calls("event_create"), 0);
+}
+
+TEST_F(StagingLoad, IsDestroyedWhileItsLastCopiesRun) {
+    make_memory(10 * kPiece);
+    const auto bytes = random_bytes(10 * kPiece, 1);
+    for (int i = 0; i < 30; i++) {
+        make_engine(3);
+        TestLoad load;
+        aim(load, memory_source(bytes), 0);
+        fake_.delay_us = i % 2 ? 300 : 0;
+        ASSERT_TRUE(engine_->submit(load.load).ok());
+        EXPECT_TRUE(load.outcome.wait().ok());
+        engine_.reset();   // the slots are still being copied from
+        fake_.delay_us = 0;
+        EXPECT_EQ(fake_.events(), 0u);
+        synchronize();
+        ASSERT_TRUE(holds(0, bytes));
+    }
+}
+
+TEST_F(StagingLoad, WhatIsStillQueuedWhenItIsDestroyedIsCancelled) {
+    make_engine(1);
+    make_memory(1 << 20);
+    Latch latch;
+    TestLoad first, second;
+    aim(first, fill_source(test::fill_after_latch, &latch, 10), 0);
+    const std::vector<char> byte(1);
+    aim(second, memory_source(byte), 4096);
+    ASSERT_TRUE(engine_->submit(first.load).ok());
+    latch.wait_for_waiters(1);
+    ASSERT_TRUE(engine_->submit(second.load).ok());
+    std::thread opener([&] { latch.open(); });
+    engine_.reset();
+    opener.join();
+    EXPECT_EQ(first.outcome.times(), 1);
+    EXPECT_EQ(second.outcome.times(), 1);
+}
+
+}  // namespace
+}  // namespace stagehand::transfer

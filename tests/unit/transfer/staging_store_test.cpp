@@ -1,0 +1,227 @@
+#include <algorithm>
+
+#include "staging_fixture.h"
+
+namespace stagehand::transfer {
+namespace {
+
+using test::Latch;
+using test::random_bytes;
+using test::TestLoad;
+using test::TestStore;
+
+constexpr uint64_t kPiece = 64 << 10;   // of the fake
+
+class StagingStore : public test::StagingTest {
+protected:
+    // Fills the device with random bytes.
+    void fill_device(uint64_t bytes, uint32_t seed) { memory_ = random_bytes(bytes, seed); }
+    void aim_store(TestStore& store, uint64_t offset, void* host, uint64_t bytes) {
+        store.store.stream = down_;
+        store.store.extents.push_back({host, address(offset), bytes});
+    }
+};
+
+TEST_F(StagingStore, WritesRandomExtentsBack) {
+    make_engine(3);
+    std::mt19937 random(4);
+    for (int round = 0; round < 40; round++) {
+        fill_device(2 << 20, static_cast<uint32_t>(round));
+        std::vector<char> host(2 << 20, kUntouched), expected = host;
+        TestStore store;
+        store.store.stream = down_;
+        store.store.read = make_event();
+        for (uint64_t at = random() % 50;;) {
+            const uint64_t bytes = random() % (1u << random() % 19), to = at;
+            if (at + bytes > memory_.size()) break;
+            aim_store(store, at, host.data() + to, bytes);
+            std::memcpy(expected.data() + to, memory_.data() + at, bytes);
+            at += bytes + (random() % 3 ? 0 : random() % 5000);
+        }
+        ASSERT_TRUE(engine_->submit(store.store).ok());
+        const Status status = store.outcome.wait();
+        ASSERT_TRUE(status.ok()) << status.text();
+        EXPECT_EQ(store.reads, 1);
+        ASSERT_TRUE(host == expected) << "round " << round;
+    }
+}
+
+TEST_F(StagingStore, NeighboursAreCopiedAtOnceEvenToDifferentPlaces) {
+    make_engine(2);
+    fill_device(kPiece, 1);
+    std::vector<char> host(kPiece);
+    TestStore store;
+    for (uint64_t i = 0; i < 64; i++) aim_store(store, i * 1024, host.data() + (63 - i) * 1024, 1024);
+    ASSERT_TRUE(engine_->submit(store.store).ok());
+    EXPECT_TRUE(store.outcome.wait().ok());
+    EXPECT_EQ(fake_.calls("copy_to_host"), 1);
+    for (uint64_t i = 0; i < 64; i++) EXPECT_EQ(std::memcmp(host.data() + (63 - i) * 1024, memory_.data() + i * 1024, 1024), 0);
+}
+
+TEST_F(StagingStore, WaitsBeforeItReadsAndSaysWhenThePagesAreFree) {
+    make_engine(2);
+    make_memory(1000);
+    Latch latch;
+    TestStore store;
+    std::vector<char> host(1000);
+    aim_store(store, 0, host.data(), 1000);
+    store.store.waits = {event_after(up_, latch)};
+    store.store.read = make_event();
+    ASSERT_TRUE(engine_->submit(store.store).ok());
+    while (store.reads == 0) std::this_thread::yield();
+    uint32_t done = 1;
+    ASSERT_TRUE(device_->event_query(store.store.read, &done).ok());
+    EXPECT_EQ(done, 0u);
+    EXPECT_EQ(store.outcome.times(), 0);
+    std::memset(memory_.data(), 7, 1000);   // the last work before it
+    latch.open();
+    EXPECT_TRUE(store.outcome.wait().ok());
+    EXPECT_EQ(host, std::vector<char>(1000, 7));
+}
+
+TEST_F(StagingStore, CopiesStraightIntoPinnedMemory) {
+    make_engine(2);
+    fill_device(20 * kPiece, 1);
+    std::vector<char> host(20 * kPiece);
+    ASSERT_TRUE(device_->host_register(host.data(), host.size()).ok());
+    fake_.close_gate();
+    TestStore store;
+    aim_store(store, 0, host.data(), 7 * kPiece);
+    aim_store(store, 7 * kPiece, host.data() + 7 * kPiece, 13 * kPiece);
+    ASSERT_TRUE(engine_->submit(store.store).ok());
+    while (store.reads == 0) std::this_thread::yield();
+    EXPECT_EQ(store.outcome.times(), 0);   // queued is not arrived
+    fake_.open_gate();
+    EXPECT_TRUE(store.outcome.wait().ok());
+    EXPECT_EQ(fake_.calls("copy_to_host"), 2);
+    EXPECT_TRUE(host == memory_);
+    ASSERT_TRUE(device_->host_unregister(host.data()).ok());
+}
+
+TEST_F(StagingStore, MixesStraightAndStagedExtents) {
+    make_engine(2);
+    fill_device(40 * kPiece, 1);
+    std::vector<char> pinned(20 * kPiece), plain(20 * kPiece);
+    ASSERT_TRUE(device_->host_register(pinned.data(), pinned.size()).ok());
+    TestStore store;
+    for (uint64_t i = 0; i < 20; i++) {
+        aim_store(store, 2 * i * kPiece, pinned.data() + i * kPiece, kPiece);
+        aim_store(store, (2 * i + 1) * kPiece, plain.data() + i * kPiece, kPiece);
+    }
+    fake_.refused_destination = pinned.data() + 3 * kPiece;   // pinned, and refused all the same
+    ASSERT_TRUE(engine_->submit(store.store).ok());
+    EXPECT_TRUE(store.outcome.wait().ok());
+    for (uint64_t i = 0; i < 20; i++) {
+        EXPECT_EQ(std::memcmp(pinned.data() + i * kPiece, memory_.data() + 2 * i * kPiece, kPiece), 0) << i;
+        EXPECT_EQ(std::memcmp(plain.data() + i * kPiece, memory_.data() + (2 * i + 1) * kPiece, kPiece), 0) << i;
+    }
+    ASSERT_TRUE(device_->host_unregister(pinned.data()).ok());
+}
+
+TEST_F(StagingStore, AnEmptyStoreFinishes) {
+    make_engine(1);
+    TestStore store;
+    store.store.stream = down_;
+    ASSERT_TRUE(engine_->submit(store.store).ok());
+    EXPECT_TRUE(store.outcome.wait().ok());
+    EXPECT_EQ(store.reads, 1);
+}
+
+TEST_F(StagingStore, BlockedStoresLeaveSlotsForLoads) {
+    make_engine(1, 6 * (kPiece + 4096));
+    const auto bytes = random_bytes(20 * kPiece, 1);
+    make_memory(100 * kPiece);
+    Latch latch;
+    TestStore store;
+    std::vector<char> host(30 * kPiece);
+    aim_store(store, 50 * kPiece, host.data(), host.size());
+    sh_stream compute = 0;
+    ASSERT_TRUE(device_->stream_create(&compute).ok());
+    store.store.waits = {event_after(compute, latch)};
+    ASSERT_TRUE(engine_->submit(store.store).ok());
+    while (fake_.calls("copy_to_host") < 3) std::this_thread::yield();
+    TestLoad load;
+    aim(load, memory_source(bytes), 0);
+    ASSERT_TRUE(engine_->submit(load.load).ok());
+    EXPECT_TRUE(load.outcome.wait().ok());
+    ASSERT_TRUE(device_->stream_synchronize(up_).ok());
+    EXPECT_TRUE(holds(0, bytes));
+    EXPECT_EQ(store.outcome.times(), 0);
+    latch.open();
+    EXPECT_TRUE(store.outcome.wait().ok());
+    EXPECT_EQ(std::memcmp(host.data(), memory_.data() + 50 * kPiece, host.size()), 0);
+}
+
+TEST_F(StagingStore, AFailedCopyEndsItWithoutTouchingTheRest) {
+    make_engine(2);
+    fill_device(20 * kPiece, 1);
+    std::vector<char> host(20 * kPiece, kUntouched);
+    TestStore store;
+    aim_store(store, 0, host.data(), host.size());
+    store.store.read = make_event();
+    fake_.fail_call(3, false, "copy_to_host");
+    ASSERT_TRUE(engine_->submit(store.store).ok());
+    EXPECT_EQ(store.outcome.wait().code(), SH_ERROR_BACKEND);
+    EXPECT_EQ(store.reads, 0);
+    EXPECT_EQ(host[3 * kPiece], kUntouched);
+    store.outcome.reset();
+    ASSERT_TRUE(engine_->submit(store.store).ok());
+    EXPECT_TRUE(store.outcome.wait().ok());
+    EXPECT_TRUE(host == memory_);
+}
+
+TEST_F(StagingStore, NothingWritesStraightIntoMemoryAfterAFailure) {
+    make_engine(2);
+    fill_device(20 * kPiece, 1);
+    auto pinned = std::make_unique<std::vector<char>>(10 * kPiece);
+    std::vector<char> plain(10 * kPiece);
+    ASSERT_TRUE(device_->host_register(pinned->data(), pinned->size()).ok());
+    TestStore store;
+    aim_store(store, 0, pinned->data(), pinned->size());
+    aim_store(store, 10 * kPiece, plain.data(), plain.size());
+    fake_.delay_us = 2000;
+    fake_.fail_call(4, false, "copy_to_host");
+    ASSERT_TRUE(engine_->submit(store.store).ok());
+    EXPECT_EQ(store.outcome.wait().code(), SH_ERROR_BACKEND);
+    ASSERT_TRUE(device_->host_unregister(pinned->data()).ok());
+    pinned.reset();   // AddressSanitizer sees a late write
+    synchronize();
+}
+
+TEST_F(StagingStore, StoresAndLoadsAreOrderedByDeadline) {
+    make_engine(1);
+    make_memory(1 << 20);
+    Latch latch;
+    TestLoad blocker, load;
+    aim(blocker, fill_source(test::fill_after_latch, &latch, 10), 0);
+    ASSERT_TRUE(engine_->submit(blocker.load).ok());
+    latch.wait_for_waiters(1);
+    const std::vector<char> bytes(10);
+    aim(load, memory_source(bytes), 100);
+    load.load.deadline_ns = 10;
+    TestStore early, late;
+    char host[20];
+    aim_store(early, 200, host, 10);
+    aim_store(late, 300, host + 10, 10);
+    early.store.deadline_ns = 5;
+    late.store.deadline_ns = 15;
+    ASSERT_TRUE(engine_->submit(late.store).ok());
+    ASSERT_TRUE(engine_->submit(load.load).ok());
+    ASSERT_TRUE(engine_->submit(early.store).ok());
+    static std::vector<int> order;   // of the one worker's calls
+    order.clear();
+    early.store.device_read = [](void*, StagedStore&) { order.push_back(1); };
+    late.store.device_read = [](void*, StagedStore&) { order.push_back(3); };
+    load.load.finished = [](void* context, StagedLoad&, const Status& status) {
+        order.push_back(2);
+        static_cast<TestLoad*>(context)->outcome.finish(status);
+    };
+    latch.open();
+    for (TestStore* store : {&early, &late}) EXPECT_TRUE(store->outcome.wait().ok());
+    EXPECT_TRUE(load.outcome.wait().ok());
+    EXPECT_TRUE(blocker.outcome.wait().ok());
+    EXPECT_EQ(order, (std::vector<int>{1, 2, 3}));
+}
+
+}  // namespace
+}  // namespace stagehand::transfer
