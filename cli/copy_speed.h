@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include <stagehand/stagehand.h>
 
@@ -10,12 +11,14 @@ namespace stagehand::cli {
 struct CopySpeed {
     double to_device_bytes_per_second = 0;
     double to_host_bytes_per_second = 0;
-    std::uint64_t bytes = 0;  // of one copy
-    bool pinned = false;      // whether the system let the host memory be pinned
+    std::uint64_t bytes = 0;  // of host memory that was copied, in blocks of a few megabytes
+    bool pinned = false;      // whether the system let it be pinned
 };
 
-// Copies one block of host memory to the device and back, some times each way, and takes the fastest: what the
-// link gives when nothing else runs. Uses half of the budget that is left at most, and gives it back.
-CopySpeed measure_copy_speed(sh_device* device);
+// Streams blocks of host memory to the device, and reads one back, some times each: the best speed is what the link
+// gives when nothing else runs. The blocks pass through device memory of a few, within the budget that is left, and come from
+// more memory than caches hold, as a model does. All is given back. Takes a few tenths of a second, on slow links one or two.
+// Nothing if the budget is less than four pages.
+std::optional<CopySpeed> measure_copy_speed(sh_device* device);
 
 }  // namespace stagehand::cli

@@ -20,8 +20,6 @@ std::vector<std::uint64_t> curve_budgets(std::uint64_t smallest, std::uint64_t m
             budgets.push_back(budget);
         }
     }
-    // Beyond the whole model nothing changes: one point shows it.
-    budgets.push_back(last + last / intervals / page * page);
     std::sort(budgets.begin(), budgets.end());
     budgets.erase(std::unique(budgets.begin(), budgets.end()), budgets.end());
     return budgets;

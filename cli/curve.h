@@ -28,7 +28,7 @@ struct Curve {
     std::vector<CurvePoint> points;  // by budget, ascending
 };
 
-// The budgets to plan for: from the smallest to a little more than the whole model, the chosen one among them.
+// The budgets to plan for: from the smallest to the whole model, and the chosen one.
 std::vector<std::uint64_t> curve_budgets(std::uint64_t smallest, std::uint64_t model, std::uint64_t page,
                                          std::uint64_t chosen);
 

@@ -138,7 +138,7 @@ void add_run_options(CLI::App* app, RunOptions& options) {
         ->type_name("N");
     app->add_flag("--verify", options.verify,
                   "Stream as many steps again, in which each block on the device is compared with the file");
-    app->add_option("--trace", options.trace, "Record the timed steps for Perfetto or chrome://tracing")->type_name("FILE");
+    app->add_option("--trace", options.trace, "Record loading and timed steps for Perfetto or chrome://tracing")->type_name("FILE");
     app->add_option("--telemetry", options.telemetry, "Write one JSON object a timed step")->type_name("FILE");
     app->add_flag("-q,--quiet", options.quiet, "No progress");
 }
@@ -180,9 +180,10 @@ CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
             return Outcome::answered;
         }
         problem_ = one_line(error.what());
-        if (chosen.empty() && argc > 1 && argv[1][0] != '-') {
-            problem_ = fmt::format("there is no subcommand {}; there are devices, plan and run",
-                                   model::in_quotes(argv[1]));
+        if (chosen.empty() && argc > 1) {
+            // The parser would only say that a subcommand is missing.
+            problem_ = fmt::format("there is no {} {}; the subcommands are devices, plan and run",
+                                   argv[1][0] == '-' ? "option" : "subcommand", model::in_quotes(argv[1]));
         }
         return Outcome::refused;
     }

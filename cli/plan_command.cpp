@@ -20,8 +20,9 @@ namespace stagehand::cli {
 
 namespace {
 
-CurvePoint point_of(const sh_plan_info& info) {
-    return {info.budget_bytes, info.bytes_per_step, info.resident_bytes, info.ring_bytes,
+// `budget` is what was asked for; the plan itself takes no more than the model needs.
+CurvePoint point_of(std::uint64_t budget, const sh_plan_info& info) {
+    return {budget, info.bytes_per_step, info.resident_bytes, info.ring_bytes,
             static_cast<double>(info.step_ns) / 1e6, static_cast<double>(info.bound_ns) / 1e6};
 }
 
@@ -38,15 +39,15 @@ void add_curve(const Planner& planner, bool quiet, const BlockTable& table, Plan
     curve.compute_ms = report.compute_ms;
     curve.copy_all_ms = static_cast<double>(plan.model_bytes) * 1e3 /
                         static_cast<double>(std::max<std::uint64_t>(plan.link_bytes_per_second, 1));
-    curve.chosen = point_of(plan);
+    curve.chosen = point_of(report.target.budget_bytes, plan);
 
     const std::vector<std::uint64_t> budgets =
-        curve_budgets(plan.smallest_budget_bytes, plan.model_bytes, report.page_bytes, plan.budget_bytes);
+        curve_budgets(plan.smallest_budget_bytes, plan.model_bytes, report.page_bytes, curve.chosen.budget_bytes);
     Progress progress(quiet ? ProgressStyle::quiet : ProgressStyle::bar_only);
     progress.begin("planning", budgets.size(), 1);
     for (std::size_t i = 0; i < budgets.size(); ++i) {
-        const bool known = budgets[i] == plan.budget_bytes;
-        curve.points.push_back(known ? curve.chosen : point_of(planner.plan_for(budgets[i])));
+        const bool known = budgets[i] == curve.chosen.budget_bytes;
+        curve.points.push_back(known ? curve.chosen : point_of(budgets[i], planner.plan_for(budgets[i])));
         progress.step(i, model::format_bytes(budgets[i]));
     }
 }

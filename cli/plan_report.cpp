@@ -1,5 +1,7 @@
 #include "plan_report.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "json_output.h"
@@ -18,22 +20,51 @@ double ms(std::uint64_t ns) {
     return static_cast<double>(ns) / 1e6;
 }
 
-// Neighbours of the same size, of which the same stays: [begin, end) of the blocks.
+// Names that differ in numbers only are of one family.
+std::string family(std::string name) {
+    std::erase_if(name, [](char character) { return character >= '0' && character <= '9'; });
+    return name;
+}
+
+// Neighbours of one family and size, of which about the same stays: [begin, end) of the blocks.
 struct Run {
     std::size_t begin = 0;
     std::size_t end = 0;
+    BlockPart least;
+    BlockPart most;
+
+    // Whether `part` is like the others, to two pages.
+    bool takes(const BlockPart& part, std::uint64_t page) const {
+        return std::max(most.resident_bytes, part.resident_bytes) - std::min(least.resident_bytes, part.resident_bytes) <=
+               2 * page;
+    }
+
+    void add(const BlockPart& part) {
+        ++end;
+        least.resident_bytes = std::min(least.resident_bytes, part.resident_bytes);
+        least.streamed_bytes = std::min(least.streamed_bytes, part.streamed_bytes);
+        most.resident_bytes = std::max(most.resident_bytes, part.resident_bytes);
+        most.streamed_bytes = std::max(most.streamed_bytes, part.streamed_bytes);
+    }
 };
+
+std::string range_text(std::uint64_t least, std::uint64_t most) {
+    const std::string from = model::format_bytes(least);
+    const std::string to = model::format_bytes(most);
+    return from == to ? to : fmt::format("{} … {}", from, to);
+}
 
 std::vector<Run> runs(const PlanReport& report, const BlockTable& table, bool each) {
     std::vector<Run> result;
     for (std::size_t i = 0; i < table.blocks.size(); ++i) {
+        const BlockPart& part = report.parts[i];
         const bool like = !each && i > 0 && table.blocks[i].bytes == table.blocks[i - 1].bytes &&
-                          report.parts[i].resident_bytes == report.parts[i - 1].resident_bytes;
-        if (like) {
-            result.back().end = i + 1;
-        } else {
-            result.push_back({i, i + 1});
+                          family(table.blocks[i].name) == family(table.blocks[i - 1].name) &&
+                          result.back().takes(part, report.page_bytes);
+        if (!like) {
+            result.push_back({i, i, part, part});
         }
+        result.back().add(part);
     }
     return result;
 }
@@ -47,16 +78,15 @@ std::string blocks_text(const PlanReport& report, const BlockTable& table, bool 
     for (std::size_t i = 0; i < shown; ++i) {
         const Run& run = rows[i];
         const model::Block& block = table.blocks[run.begin];
-        const BlockPart& part = report.parts[run.begin];
         std::string name = shortened(block.name, name_columns);
         if (run.end - run.begin > 1) {
             name = shortened(block.name, name_columns / 2) + " … " +
                    shortened(table.blocks[run.end - 1].name, name_columns / 2);
         }
         text.add({name, count_text(run.end - run.begin), model::format_bytes(block.bytes),
-                  model::format_bytes(part.resident_bytes),
-                  share_text(static_cast<double>(part.resident_bytes), static_cast<double>(block.bytes)),
-                  model::format_bytes(part.streamed_bytes)});
+                  range_text(run.least.resident_bytes, run.most.resident_bytes),
+                  share_text(static_cast<double>(run.most.resident_bytes), static_cast<double>(block.bytes)),
+                  range_text(run.least.streamed_bytes, run.most.streamed_bytes)});
     }
     std::string result = text.text(terminal);
     if (shown < rows.size()) {
@@ -90,8 +120,8 @@ std::string facts_text(const PlanReport& report, const BlockTable& table, const 
     };
     Facts facts;
     facts.add("model", bytes(plan.model_bytes), fmt::format("{}, {}", report.model, description(table)));
-    facts.add("budget", bytes(plan.budget_bytes),
-              fmt::format("{}, in pages of {}", share(plan.budget_bytes), bytes(report.page_bytes)));
+    facts.add("budget", bytes(report.target.budget_bytes),
+              fmt::format("{}, in pages of {}", share(report.target.budget_bytes), bytes(report.page_bytes)));
     facts.add("smallest budget", bytes(plan.smallest_budget_bytes),
               report.smallest_budget_block.empty() ? "" : fmt::format("asked for by {}", report.smallest_budget_block));
     facts.add("stays", bytes(plan.resident_bytes),
@@ -141,7 +171,7 @@ std::string json_text(const PlanReport& report, const BlockTable& table) {
         {"link_bytes_per_second", plan.link_bytes_per_second},
         {"link_measured", report.target.link_measured},
         {"model_bytes", plan.model_bytes},
-        {"budget_bytes", plan.budget_bytes},
+        {"budget_bytes", report.target.budget_bytes},
         {"page_bytes", report.page_bytes},
         {"bytes_per_step", plan.bytes_per_step},
         {"bound_bytes_per_step", plan.bound_bytes_per_step},

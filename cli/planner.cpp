@@ -1,6 +1,7 @@
 #include "planner.h"
 
 #include <algorithm>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -33,7 +34,7 @@ PlanTarget find_target(const PlanOptions& options, std::uint64_t budget) {
     request.backend_options = options.backend_options;
     request.budget_bytes = budget;
     request.link_bytes_per_second = options.bandwidth;
-    const Device device = open_device(request);
+    Device device = open_device(request);
     const sh_device_caps caps = device_capabilities(device.get());
     PlanTarget target;
     target.device = caps.name;
@@ -42,8 +43,20 @@ PlanTarget find_target(const PlanOptions& options, std::uint64_t budget) {
     target.budget_bytes = device_memory(device.get()).budget_bytes;
     target.link_bytes_per_second = options.bandwidth;
     if (options.bandwidth == 0) {
-        target.link_bytes_per_second =
-            static_cast<std::uint64_t>(measure_copy_speed(device.get()).to_device_bytes_per_second);
+        std::optional<CopySpeed> speed = measure_copy_speed(device.get());
+        if (!speed) {
+            // Too small a budget to measure with; what is only planned may be measured with more.
+            device.reset();
+            request.name = target.device;
+            request.budget_bytes = 0;
+            device = open_device(request);
+            speed = measure_copy_speed(device.get());
+        }
+        if (!speed) {
+            throw CommandError(ExitCode::device, fmt::format("device {}: its memory is too small to measure the link; "
+                                                             "--bandwidth tells it", target.device));
+        }
+        target.link_bytes_per_second = static_cast<std::uint64_t>(speed->to_device_bytes_per_second);
         target.link_measured = true;
     }
     return target;

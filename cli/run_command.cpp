@@ -1,12 +1,10 @@
 // `stagehand run`: streams a model through a budget and measures it.
 //
-// With --verify the model is streamed twice as often: first the timed steps, as an engine would run them, then as
-// many in which each block is read back and compared while it is held. Comparing inside the timed steps would not do:
-// copies for later blocks go on behind it, and taking its time out again would make the steps look faster than any
-// link.
-#include <algorithm>
-#include <chrono>
+// First a step that loads what stays, then the timed steps, as an engine would run them. With --verify as many again, in which
+// each block is read back and compared while it is held. Comparing inside the timed steps would not do: copies for later
+// blocks go on behind it, and taking its time out again would make the steps look faster than any link.
 #include <optional>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -63,27 +61,45 @@ std::string opening_line(const RunReport& report, const BlockTable& table, const
         model::format_bytes(memory.page_bytes), model::format_rate(report.copy_bytes_per_second));
 }
 
-// The copy speed; nothing if the budget is too small even for that. Then the model's own plan tells what it needs.
-std::optional<CopySpeed> try_copy_speed(sh_device* device) {
-    try {
-        return measure_copy_speed(device);
-    } catch (const LibraryError& error) {
-        if (error.status() != SH_ERROR_BUDGET) {
-            throw;
-        }
-        return std::nullopt;
+// Opens the device, measures its copies, and opens it anew: so the plan counts with the speed that is reported, and the
+// peak of device memory is that of the model alone. Fills in what is known of the device.
+Device open_measured(const RunOptions& options, std::uint64_t budget, RunReport& report) {
+    DeviceRequest request;
+    request.name = options.device;
+    request.backend_options = options.backend_options;
+    request.budget_bytes = budget;
+    Device device = open_device(request);
+    const sh_device_caps caps = device_capabilities(device.get());
+    report.device = caps.name;
+    if (options.verify && (caps.flags & SH_DEVICE_VIRTUAL_TIME) != 0) {
+        throw CommandError(ExitCode::usage,
+                           fmt::format("--verify: device {} is a simulation without contents", report.device));
     }
+    if (const std::optional<CopySpeed> speed = measure_copy_speed(device.get())) {
+        report.copy_bytes_per_second = speed->to_device_bytes_per_second;
+    }
+    device.reset();
+    request.name = report.device;
+    request.link_bytes_per_second = static_cast<std::uint64_t>(report.copy_bytes_per_second);
+    return open_device(request);
 }
 
-// The timed steps. From the end of one to the end of the next: what a program that streams for ever sees.
-void stream_steps(const RunOptions& options, sh_device* device, StreamingSession& session, Progress& progress,
-                  RunReport& report) {
-    Trace trace(options.trace);
-    if (!options.telemetry.empty()) {
-        check(sh_telemetry_open(session.runtime(), options.telemetry.c_str()),
-              fmt::format("--telemetry {}", model::printable(options.telemetry)));
-    }
+// The step before the timed ones: loads what stays, and fills the ring for the next.
+bool load(sh_device* device, StreamingSession& session, Progress& progress, RunReport& report) {
+    progress.begin("loading", 1, session.uses());
+    const std::uint64_t begin = device_clock_ns(device);
+    const bool complete = session.step([&](std::size_t use, const StepUse&, sh_block) { progress.part(0, use); });
+    report.load_ms = static_cast<double>(device_clock_ns(device) - begin) / 1e6;
+    return complete;
+}
+
+// The timed steps. From the end of one to the end of the next: what a program that streams for ever sees. Before the first and
+// after the last the ring is full, so that the bytes between belong to these steps, whichever of them began a load.
+void time_steps(const RunOptions& options, sh_device* device, StreamingSession& session, Progress& progress,
+                RunReport& report) {
     progress.begin("streaming", options.steps, session.uses());
+    check(sh_runtime_synchronize(session.runtime()), "loading");
+    const std::uint64_t bytes_before = runtime_stats(session.runtime()).bytes_to_device;
     sh_runtime_stats before = runtime_stats(session.runtime());
     std::uint64_t begin = device_clock_ns(device);
     for (std::uint64_t step = 0; step < options.steps; ++step) {
@@ -92,22 +108,41 @@ void stream_steps(const RunOptions& options, sh_device* device, StreamingSession
             break;
         }
         const std::uint64_t end = device_clock_ns(device);
+        if (step + 1 == options.steps) {
+            check(sh_runtime_synchronize(session.runtime()), "streaming");
+        }
         const sh_runtime_stats after = runtime_stats(session.runtime());
         StepMeasure measure;
         measure.ms = static_cast<double>(end - begin) / 1e6;
         measure.stall_ms = static_cast<double>(after.stall_ns - before.stall_ns) / 1e6;
-        measure.bytes = after.bytes_to_device - before.bytes_to_device;
         measure.hits = after.hits - before.hits;
         measure.misses = after.misses - before.misses;
         report.steps.push_back(measure);
-        progress.step(step, fmt::format("{}, {} copied", time_text(measure.ms), model::format_bytes(measure.bytes)));
+        report.bytes_copied = after.bytes_to_device - bytes_before;
+        progress.step(step, fmt::format("{}, {} copied", time_text(measure.ms),
+                                        model::format_bytes(after.bytes_to_device - before.bytes_to_device)));
         before = after;
         begin = end;
     }
-    trace.stop();
-    if (!options.telemetry.empty()) {
-        check(sh_telemetry_open(session.runtime(), nullptr), "--telemetry");
+}
+
+void stream(const RunOptions& options, sh_device* device, StreamingSession& session, Progress& progress,
+            RunReport& report) {
+    Trace trace(options.trace);
+    const auto telemetry = [&](const char* path) {
+        if (!options.telemetry.empty()) {
+            check(sh_telemetry_open(session.runtime(), path),
+                  fmt::format("--telemetry {}", model::printable(options.telemetry)));
+        }
+    };
+    // Opened before anything is loaded, so that a mistake is told at once, and then anew: only timed steps have a line.
+    telemetry(options.telemetry.c_str());
+    if (load(device, session, progress, report)) {
+        telemetry(options.telemetry.c_str());
+        time_steps(options, device, session, progress, report);
     }
+    telemetry(nullptr);
+    trace.stop();
 }
 
 void verify_steps(const BlockTable& table, const ModelFiles& files, sh_device* device, StreamingSession& session,
@@ -142,24 +177,18 @@ void verify_steps(const BlockTable& table, const ModelFiles& files, sh_device* d
 
 // Opens, plans and streams; what it measures is in `report` even when it ends early by a signal.
 void run(const RunOptions& options, BlockTable& table, sh_device* device, RunReport& report) {
-    const sh_device_caps caps = device_capabilities(device);
-    report.device = caps.name;
-    if (options.verify && (caps.flags & SH_DEVICE_VIRTUAL_TIME) != 0) {
-        throw CommandError(ExitCode::usage, fmt::format("--verify: device {} is a simulation without contents",
-                                                        report.device));
-    }
     const sh_memory_info memory = device_memory(device);
     report.budget_bytes = memory.budget_bytes;
     table = group(std::move(table.model), options, memory.budget_bytes);
     report.blocks = table.blocks.size();
 
-    const std::optional<CopySpeed> speed = try_copy_speed(device);
     const ModelFiles files(table.model);
     StreamingSession session(device, table, files, options.order, options.compute_ms);
     report.plan = session.plan();
     report.model_bytes = report.plan.model_bytes;
-    report.copy_bytes_per_second = speed ? speed->to_device_bytes_per_second
-                                         : static_cast<double>(report.plan.link_bytes_per_second);
+    if (report.copy_bytes_per_second <= 0) {
+        report.copy_bytes_per_second = static_cast<double>(report.plan.link_bytes_per_second);
+    }
     if (!options.json && !options.quiet) {
         print(legible(terminal_of(stdout), opening_line(report, table, memory)));
         finish_output();
@@ -167,7 +196,7 @@ void run(const RunOptions& options, BlockTable& table, sh_device* device, RunRep
 
     Progress progress(options.quiet ? ProgressStyle::quiet
                                     : options.json ? ProgressStyle::bar_only : ProgressStyle::automatic);
-    stream_steps(options, device, session, progress, report);
+    stream(options, device, session, progress, report);
     if (options.verify) {
         verify_steps(table, files, device, session, progress, report);
     }
@@ -191,11 +220,7 @@ int run_command(const RunOptions& options) {
 
     BlockTable table;
     table.model = read_model(options);
-    DeviceRequest request;
-    request.name = options.device;
-    request.backend_options = options.backend_options;
-    request.budget_bytes = budget_bytes(options, table.model);
-    const Device device = open_device(request);
+    const Device device = open_measured(options, budget_bytes(options, table.model), report);
     run(options, table, device.get(), report);
 
     print(options.json ? json_text(report) : table_text(report, terminal_of(stdout)));

@@ -13,9 +13,8 @@ namespace stagehand::cli {
 
 namespace {
 
-template <typename Value>
-Value median(const std::vector<StepMeasure>& steps, Value StepMeasure::*member) {
-    std::vector<Value> values;
+double median(const std::vector<StepMeasure>& steps, double StepMeasure::*member) {
+    std::vector<double> values;
     for (const StepMeasure& step : steps) {
         values.push_back(step.*member);
     }
@@ -63,7 +62,7 @@ double RunReport::stall_ms() const {
 }
 
 std::uint64_t RunReport::bytes_per_step() const {
-    return median(steps, &StepMeasure::bytes);
+    return steps.empty() ? 0 : bytes_copied / steps.size();
 }
 
 double RunReport::bound_ms() const {
@@ -87,7 +86,7 @@ std::string json_text(const RunReport& report) {
         {"order", to_string(report.order)},
         {"steps", report.steps.size()},
         {"step_ms", report.step_ms()},
-        {"first_step_ms", report.steps.empty() ? 0.0 : report.steps.front().ms},
+        {"load_ms", report.load_ms},
         {"bound_ms", report.bound_ms()},
         {"planned_step_ms", static_cast<double>(report.plan.step_ns) / 1e6},
         {"compute_ms", report.compute_ms},
@@ -118,9 +117,7 @@ std::string table_text(const RunReport& report, const Terminal& terminal) {
     Facts facts;
     facts.add("steps", count_text(report.steps.size()), report.signal != 0 ? "interrupted" : "");
     facts.add("step time", time_text(report.step_ms()),
-              report.steps.size() > 1 ? fmt::format("median; the first, which also loads what stays, took {}",
-                                                    time_text(report.steps.front().ms))
-                                      : "one step, which also loads what stays");
+              fmt::format("median; before, a step that loads what stays took {}", time_text(report.load_ms)));
     facts.add("bound", time_text(report.bound_ms()),
               fmt::format("max(compute {}, ({} − {}) / {}): step time is {}", time_text(report.compute_ms),
                           bytes(report.model_bytes), bytes(report.plan.budget_bytes),

@@ -16,7 +16,6 @@ namespace stagehand::cli {
 struct StepMeasure {
     double ms = 0;
     double stall_ms = 0;
-    std::uint64_t bytes = 0;
     std::uint64_t hits = 0;
     std::uint64_t misses = 0;
 };
@@ -32,6 +31,8 @@ struct RunReport {
     std::uint64_t budget_bytes = 0;
     std::uint64_t peak_device_bytes = 0;
     std::uint64_t blocks = 0;
+    double load_ms = 0;                // of the step before the timed ones, which loads what stays
+    std::uint64_t bytes_copied = 0;    // in all timed steps
     std::vector<StepMeasure> steps;
     bool verify = false;
     std::uint64_t verified_blocks = 0;
@@ -39,9 +40,10 @@ struct RunReport {
     std::string first_mismatch;
     int signal = 0;  // that ended the run early; 0: none
 
-    // Medians of the steps but the first, which also loads what stays; of the only step if there is one.
+    // Medians of the steps but the first, which begins with a full ring; of the only step if there is one.
     double step_ms() const;
     double stall_ms() const;
+    // The mean: a load may be counted in the step before the one that uses it.
     std::uint64_t bytes_per_step() const;
     // max(compute, (W - M) / copy speed).
     double bound_ms() const;

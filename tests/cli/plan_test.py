@@ -1,0 +1,177 @@
+"""`stagehand plan`."""
+
+import math
+import pathlib
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+import harness
+import model_files
+from harness import CommandTest, DEVICE, MODEL, OUTPUT
+
+LINK = ["--bandwidth", "1GB/s"]
+
+
+class PlanTest(CommandTest):
+    def plan(self, *arguments):
+        return self.succeed("plan", *arguments, "--json").json()
+
+    def assert_consistent(self, plan):
+        parts = plan["block_list"]
+        self.assertEqual(plan["blocks"], len(parts))
+        self.assertEqual(sum(part["bytes"] for part in parts), plan["model_bytes"])
+        self.assertLessEqual(plan["resident_bytes"] + plan["ring_bytes"], plan["budget_bytes"])
+        self.assertLessEqual(plan["smallest_budget_bytes"], plan["budget_bytes"])
+        self.assertGreaterEqual(plan["bytes_per_step"], plan["bound_bytes_per_step"])
+        # A small allowance for what is rounded to nanoseconds.
+        self.assertGreaterEqual(plan["step_ms"], plan["bound_ms"] * 0.999)
+        self.assertEqual(plan["resident_blocks"] + plan["streamed_blocks"], plan["blocks"])
+        for part in parts:
+            self.assertEqual(part["resident_bytes"] + part["streamed_bytes"], part["bytes"], part)
+
+    def test_quarter(self):
+        plan = self.plan(self.layered_model(), "--budget", "25%", *LINK)
+        self.assert_consistent(plan)
+        size = 12 * (1 << 20) + 64
+        self.assertEqual(plan["model_bytes"], size)
+        self.assertEqual(plan["budget_bytes"], size // 4 // plan["page_bytes"] * plan["page_bytes"]
+                         if plan["budget_bytes"] % plan["page_bytes"] == 0 else size // 4)
+        self.assertEqual(plan["link_bytes_per_second"], 10**9)
+        self.assertFalse(plan["link_measured"])
+        self.assertGreater(plan["streamed_blocks"], 0)
+        self.assertTrue(math.isclose(plan["bound_ms"], (size - plan["budget_bytes"]) / 1e6, rel_tol=1e-3))
+
+    def test_compute_is_a_floor(self):
+        plan = self.plan(self.layered_model(), "--budget", "25%", *LINK, "--compute-ms", "100")
+        self.assert_consistent(plan)
+        self.assertEqual(plan["compute_ms"], 100)
+        self.assertTrue(math.isclose(plan["bound_ms"], 100, rel_tol=1e-3))
+
+    def test_forward_backward_costs_more_than_forward(self):
+        model = self.layered_model()
+        forward = self.plan(model, "--budget", "25%", *LINK)
+        both = self.plan(model, "--budget", "25%", *LINK, "--order", "forward-backward")
+        self.assertEqual(both["order"], "forward-backward")
+        self.assertGreater(both["bytes_per_step"], forward["bytes_per_step"])
+
+    def test_whole_model_stays_if_it_fits(self):
+        plan = self.plan(self.layered_model(), "--budget", "1GiB", *LINK)
+        self.assert_consistent(plan)
+        self.assertEqual(plan["bytes_per_step"], 0)
+        self.assertEqual(plan["resident_blocks"], plan["blocks"])
+
+    def test_larger_blocks_on_request(self):
+        model = self.layered_model()
+        plan = self.plan(model, "--budget", "50%", *LINK, "--max-block", "4MiB")
+        self.assert_consistent(plan)
+        # The table, eight layers, the norm.
+        self.assertEqual(plan["blocks"], 10)
+        fine = self.plan(model, "--budget", "50%", *LINK, "--max-block", "256KiB")
+        self.assert_consistent(fine)
+        self.assertGreater(fine["blocks"], 40)
+        self.assertLess(fine["smallest_budget_bytes"], plan["smallest_budget_bytes"])
+
+    def test_budget_below_the_smallest_names_it(self):
+        model = self.layered_model()
+        known = self.plan(model, "--budget", "50%", *LINK, "--max-block", "4MiB", "--device", "host")
+        smallest = known["smallest_budget_bytes"]
+        line = self.refuse(DEVICE, "plan", model, "--budget", "1MiB", *LINK, "--max-block", "4MiB", "--device", "host")
+        self.assertIn(str(smallest), line.replace(",", ""))
+        self.assertIn("embed", line)
+
+    def test_curve_falls_and_ends_at_zero_bytes(self):
+        plan = self.plan(self.layered_model(), "--budget", "25%", *LINK, "--curve")
+        curve = plan["curve"]
+        self.assertGreater(len(curve), 10)
+        budgets = [point["budget_bytes"] for point in curve]
+        self.assertEqual(budgets, sorted(set(budgets)))
+        self.assertIn(plan["budget_bytes"], budgets)
+        self.assertEqual(budgets[0], plan["smallest_budget_bytes"])
+        self.assertEqual(curve[-1]["bytes_per_step"], 0)
+        for point in curve:
+            self.assertLessEqual(point["resident_bytes"] + point["ring_bytes"], point["budget_bytes"])
+            self.assertGreaterEqual(point["step_ms"], point["bound_ms"] * 0.999)
+        self.assertGreater(curve[0]["bytes_per_step"], curve[len(curve) // 2]["bytes_per_step"])
+        asked = next(point for point in curve if point["budget_bytes"] == plan["budget_bytes"])
+        self.assertEqual(asked["step_ms"], plan["step_ms"])
+        self.assertEqual(asked["bytes_per_step"], plan["bytes_per_step"])
+
+    def test_picture_is_svg(self):
+        model = self.layered_model("a & <b>.safetensors")
+        text = self.succeed("plan", model, "--budget", "25%", *LINK, "--svg", "curve.svg").out
+        self.assertIn("asked for", text)
+        root = ElementTree.parse(self.folder / "curve.svg").getroot()
+        names = [element.tag.split("}")[1] for element in root.iter()]
+        self.assertGreater(names.count("circle"), 10)
+        self.assertIn("polyline", names)
+        texts = [element.text for element in root.iter() if element.tag.endswith("}text")]
+        self.assertIn("a & <b>.safetensors", texts)
+
+    def test_picture_that_cannot_be_written(self):
+        line = self.refuse(OUTPUT, "plan", self.layered_model(), "--budget", "25%", *LINK, "--svg", "no/such/folder.svg")
+        self.assertIn("no/such/folder.svg", line)
+        self.refuse(OUTPUT, "plan", "model.safetensors", "--budget", "25%", *LINK, "--svg", "/dev/full")
+
+    def test_needs_no_device_in_the_simulation(self):
+        plan = self.plan(self.layered_model(layers=40, layer_bytes=1 << 18), "--budget", "4MiB", "--device", "sim",
+                         "--device-option", "granularity=64KiB", "--bandwidth", "10GB/s")
+        self.assert_consistent(plan)
+        self.assertEqual(plan["page_bytes"] % 65536, 0)
+
+    def test_device_sets_page_and_link(self):
+        plan = self.plan(self.layered_model(), "--budget", "25%", "--device", "host")
+        self.assertEqual(plan["device"].split(":")[0], "host")
+        self.assertTrue(plan["link_measured"])
+        self.assertGreater(plan["link_bytes_per_second"], 0)
+        slow = self.plan("model.safetensors", "--budget", "25%", "--device", "host", "--device-option",
+                         "bandwidth=200000000")
+        self.assertTrue(math.isclose(slow["link_bytes_per_second"], 2e8, rel_tol=0.1), slow["link_bytes_per_second"])
+
+    def test_budget_too_small_to_measure_with(self):
+        tensors = {f"layers.{i}.w": ("U8", [12000], model_files.random_bytes(12000, i)) for i in range(10)}
+        model = model_files.write_safetensors(self.folder / "small.safetensors", tensors)
+        plan = self.plan(model, "--budget", "12KiB", "--device", "host", "--max-block", "12KiB")
+        self.assert_consistent(plan)
+        self.assertGreater(plan["link_bytes_per_second"], 0)
+        run = self.succeed("run", model, "--budget", "12KiB", "--max-block", "12KiB", "--device", "host", "--steps", "3", "--verify", "--json").json()
+        self.assertEqual(run["verified_blocks"], 3 * run["blocks"])
+        self.assertGreater(run["copy_bytes_per_second"], 0)
+
+    def test_table_joins_like_neighbours(self):
+        model = self.layered_model(layers=30, layer_bytes=1 << 16, table_bytes=1 << 16)
+        joined = self.succeed("plan", model, "--budget", "1GiB", *LINK).out
+        self.assertIn("layers.0 … layers.29", joined)
+        each = self.succeed("plan", model, "--budget", "1GiB", *LINK, "--all-blocks").out
+        self.assertIn("\nlayers.17 ", each)
+        self.assertGreater(each.count("\n"), joined.count("\n") + 25)
+
+    def test_sharded_and_gguf(self):
+        model_files.write_sharded(self.folder / "shards", model_files.layered_tensors(4, 1 << 18, 1 << 18), 3)
+        for path in ("shards", "shards/model.safetensors.index.json"):
+            plan = self.plan(path, "--budget", "50%", *LINK)
+            self.assert_consistent(plan)
+            self.assertEqual(plan["files"], 3)
+            self.assertEqual(plan["tensors"], 10)
+        model_files.write_gguf(self.folder / "tiny.gguf", model_files.layered_gguf_tensors(4))
+        plan = self.plan("tiny.gguf", "--budget", "50%", *LINK)
+        self.assert_consistent(plan)
+        self.assertEqual(plan["format"], "GGUF")
+        self.assertEqual(plan["tensors"], 10)
+
+    def test_path_that_is_not_utf8(self):
+        name = b"mod\xffel.safetensors"
+        path = pathlib.Path(self.layered_model())
+        try:
+            path.rename(self.folder / name.decode("utf-8", "surrogateescape"))
+        except OSError:
+            raise unittest.SkipTest("the file system wants UTF-8")
+        process = self.start("plan", name.decode("utf-8", "surrogateescape"), "--budget", "25%", *LINK, "--json")
+        self.assertEqual(self.finish(process).json()["blocks"] > 0, True)
+
+    def test_headers_may_be_limited(self):
+        line = self.refuse(MODEL, "plan", self.layered_model(), "--budget", "25%", *LINK, "--max-header", "100")
+        self.assertIn("header", line)
+
+
+if __name__ == "__main__":
+    harness.main()

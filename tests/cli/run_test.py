@@ -1,0 +1,169 @@
+"""`stagehand run`: what it reports, and that it holds."""
+
+import json
+import math
+
+import harness
+import model_files
+from harness import CommandTest, DEVICE, OUTPUT, SUCCESS, USAGE
+
+NAMES = """steps step_ms bound_ms bytes_per_step bound_bytes_per_step budget_bytes peak_device_bytes resident_bytes ring_bytes
+    blocks resident_blocks streamed_blocks hits misses stall_ms verified_blocks mismatched_blocks""".split()
+
+
+class RunTest(CommandTest):
+    def stream(self, *arguments, device="host"):
+        run = self.succeed("run", *arguments, "--device", device, "--json").json()
+        self.assertLessEqual(set(NAMES), set(run))
+        for name in NAMES:
+            self.assertIsInstance(run[name], (int, float), name)
+            self.assertGreaterEqual(run[name], 0, name)
+        self.assertLessEqual(run["resident_bytes"] + run["ring_bytes"], run["budget_bytes"])
+        self.assertLessEqual(run["peak_device_bytes"], run["budget_bytes"])
+        self.assertGreaterEqual(run["bytes_per_step"], run["bound_bytes_per_step"])
+        self.assertEqual(run["resident_blocks"] + run["streamed_blocks"], run["blocks"])
+        self.assertEqual(run["mismatched_blocks"], 0)
+        self.assertFalse(run["interrupted"])
+        return run
+
+    def test_quarter_is_verified_in_each_step(self):
+        run = self.stream(self.layered_model(), "--budget", "25%", "--steps", "5", "--verify")
+        self.assertEqual(run["steps"], 5)
+        self.assertEqual(run["verified_blocks"], run["blocks"] * 5)
+        self.assertEqual(run["hits"] + run["misses"], run["blocks"] * 5)
+        self.assertGreater(run["streamed_blocks"], 0)
+        self.assertGreater(run["ring_bytes"], 0)
+        self.assertGreater(run["step_ms"], 0)
+        self.assertLessEqual(run["bytes_per_step"], 12 * (1 << 20) + 64)
+
+    def test_nothing_is_verified_unasked(self):
+        run = self.stream(self.layered_model(), "--budget", "25%", "--steps", "1")
+        self.assertEqual(run["verified_blocks"], 0)
+
+    def test_whole_model_in_the_budget_is_copied_once(self):
+        run = self.stream(self.layered_model(), "--budget", "1GiB", "--steps", "4", "--verify")
+        self.assertEqual(run["bytes_per_step"], 0)
+        self.assertEqual(run["bound_bytes_per_step"], 0)
+        self.assertEqual(run["resident_blocks"], run["blocks"])
+
+    def test_forward_backward(self):
+        run = self.stream(self.layered_model(), "--budget", "25%", "--steps", "3", "--verify", "--order",
+                          "forward-backward")
+        self.assertEqual(run["verified_blocks"], run["blocks"] * 3)
+        self.assertEqual(run["hits"] + run["misses"], 2 * run["blocks"] * 3)
+
+    def test_small_budgets_and_blocks(self):
+        model = self.layered_model(layers=5, layer_bytes=100003, table_bytes=70001)
+        for budget in ("64KiB", "10%", "33%", "90%"):
+            with self.subTest(budget):
+                run = self.stream(model, "--budget", budget, "--steps", "3", "--verify")
+                self.assertEqual(run["verified_blocks"], run["blocks"] * 3)
+        run = self.stream(model, "--budget", "50%", "--steps", "3", "--verify", "--max-block", "4096")
+        self.assertGreater(run["blocks"], 100)
+
+    def test_budget_below_the_smallest_names_it(self):
+        model = self.layered_model()
+        line = self.refuse(DEVICE, "run", model, "--budget", "1MiB", "--max-block", "4MiB", "--steps", "1", "--device", "host",
+                           "--json", says=["embed"])
+        smallest = self.succeed("plan", model, "--budget", "50%", "--max-block", "4MiB", "--bandwidth", "1GB", "--device",
+                                "host", "--json").json()["smallest_budget_bytes"]
+        self.assertIn(str(smallest), line.replace(",", ""))
+        run = self.stream(model, "--budget", smallest, "--max-block", "4MiB", "--steps", "3", "--verify")
+        self.assertEqual(run["verified_blocks"], run["blocks"] * 3)
+
+    def test_compute_is_a_floor(self):
+        run = self.stream(self.layered_model(), "--budget", "25%", "--steps", "3", "--compute-ms", "40")
+        self.assertGreaterEqual(run["step_ms"], 39.9)
+        self.assertGreaterEqual(run["bound_ms"], 40)
+
+    def test_link_of_a_set_speed_is_measured(self):
+        run = self.stream(self.layered_model(), "--budget", "25%", "--steps", "3", "--device-option", "bandwidth=400000000")
+        self.assertTrue(math.isclose(run["copy_bytes_per_second"], 4e8, rel_tol=0.15), run["copy_bytes_per_second"])
+        self.assertTrue(math.isclose(run["bound_ms"], (run["model_bytes"] - run["budget_bytes"]) / 4e5, rel_tol=0.2))
+
+    def test_gguf_and_shards(self):
+        model_files.write_gguf(self.folder / "tiny.gguf", model_files.layered_gguf_tensors(6))
+        run = self.stream("tiny.gguf", "--budget", "40%", "--steps", "3", "--verify")
+        self.assertEqual(run["verified_blocks"], run["blocks"] * 3)
+        index = model_files.write_sharded(self.folder / "shards", model_files.layered_tensors(6, 1 << 18, 1 << 18), 3)
+        for path in ("shards", index):
+            run = self.stream(path, "--budget", "30%", "--steps", "3", "--verify")
+            self.assertEqual(run["verified_blocks"], run["blocks"] * 3)
+
+    def test_first_device_that_works_is_taken(self):
+        run = self.stream(self.layered_model(), "--budget", "50%", "--steps", "2", "--verify", device="auto")
+        self.assertNotEqual(run["device"], "auto")
+
+    def test_simulation_streams_but_cannot_be_verified(self):
+        model = self.layered_model()
+        self.stream(model, "--budget", "25%", "--steps", "3", "--device-option", "granularity=64KiB", device="sim")
+        self.refuse(USAGE, "run", model, "--budget", "25%", "--steps", "3", "--verify", "--device", "sim", "--device-option",
+                    "granularity=64KiB", says=["--verify", "sim"])
+
+    def test_unknown_device(self):
+        self.refuse(DEVICE, "run", self.layered_model(), "--budget", "25%", "--steps", "1", "--device", "abacus:3",
+                    says=["abacus"])
+
+    def test_plain_lines_and_a_table_without_a_terminal(self):
+        out = self.succeed("run", self.layered_model(), "--budget", "25%", "--steps", "3", "--verify", "--device", "host").out
+        for step in (1, 2, 3):
+            self.assertIn(f"streaming {step}/3", out)
+            self.assertIn(f"verifying {step}/3", out)
+        for fact in ("step time", "bound", "copied a step", "device bytes", "hits", "stalls", "verified       all equal"):
+            self.assertIn(fact, out)
+        self.assertNotIn("\x1b", out)
+        self.assertNotIn("\r", out)
+        quiet = self.succeed("run", "model.safetensors", "--budget", "25%", "--steps", "3", "--device", "host", "--quiet").out
+        self.assertNotIn("streaming", quiet)
+        self.assertIn("step time", quiet)
+
+    def test_bar_on_a_terminal(self):
+        model = self.layered_model()
+        process, terminal = self.start_on_terminal("run", model, "--budget", "25%", "--steps", "4", "--device", "host", "--json",
+                                                   "--compute-ms", "200")
+        shown = self.wait_on_terminal(terminal, None)
+        out, _ = process.communicate()
+        self.assertEqual(process.returncode, SUCCESS)
+        self.assertEqual(json.loads(out)["steps"], 4)
+        self.assertIn("█".encode(), shown)
+        self.assertIn(b"loading ", shown)
+        self.assertIn(b"streaming ", shown)
+        # Nothing is left of it.
+        self.assertTrue(shown.endswith(b"\r\x1b[K"), shown[-40:])
+
+    def test_telemetry_has_a_line_a_timed_step(self):
+        self.stream(self.layered_model(), "--budget", "25%", "--steps", "4", "--verify", "--telemetry", "steps.jsonl")
+        lines = (self.folder / "steps.jsonl").read_text().splitlines()
+        self.assertEqual(len(lines), 4)
+        for line in lines:
+            self.assertIsInstance(json.loads(line), dict)
+
+    def test_trace_is_whole(self):
+        self.stream(self.layered_model(), "--budget", "25%", "--steps", "3", "--compute-ms", "2", "--trace", "trace.json")
+        with open(self.folder / "trace.json", encoding="utf-8") as file:
+            trace = json.load(file)
+        events = trace["traceEvents"] if isinstance(trace, dict) else trace
+        self.assertGreater(len(events), 10)
+        open_events = {}
+        for event in events:
+            self.assertIn("ph", event)
+            key = (event.get("pid"), event.get("tid"), event.get("id"), event.get("cat"))
+            if event["ph"] in "Bb":
+                open_events.setdefault(key, []).append(event)
+            elif event["ph"] in "Ee":
+                self.assertTrue(open_events.get(key), f"ends what never began: {event}")
+                open_events[key].pop()
+            elif event["ph"] == "X":
+                self.assertGreaterEqual(event["dur"], 0)
+        self.assertEqual([left for left in open_events.values() if left], [])
+
+    def test_outputs_that_cannot_be_written(self):
+        model = self.layered_model()
+        for option in ("--trace", "--telemetry"):
+            with self.subTest(option):
+                self.refuse(OUTPUT, "run", model, "--budget", "25%", "--steps", "2", "--device", "host", "--json", option,
+                            "no/such/file", says=["no/such/file"])
+
+
+if __name__ == "__main__":
+    harness.main()
