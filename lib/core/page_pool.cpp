@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "base/log.h"
 
@@ -16,6 +17,7 @@ PagePool::~PagePool() {
 
 Status PagePool::take(uint64_t count, std::vector<sh_backend_page>* out) {
     std::lock_guard lock(mutex_);
+    if (!std::exchange(sorted_, true)) std::sort(idle_.begin(), idle_.end(), std::greater<>());
     const uint64_t recycled = std::min<uint64_t>(count, idle_.size());
     const uint64_t fresh = count - recycled;
     if (existing_ + fresh > limit_)
@@ -43,10 +45,8 @@ Status PagePool::take(uint64_t count, std::vector<sh_backend_page>* out) {
 void PagePool::give(const sh_backend_page* pages, uint64_t count) {
     if (!count) return;
     std::lock_guard lock(mutex_);
-    const size_t middle = idle_.size();
     idle_.insert(idle_.end(), pages, pages + count);
-    std::sort(idle_.begin() + middle, idle_.end(), std::greater<>());
-    std::inplace_merge(idle_.begin(), idle_.begin() + middle, idle_.end(), std::greater<>());
+    sorted_ = false;
     shed();
 }
 

@@ -37,7 +37,8 @@ private:
     BackendDevice& device_;
     const uint64_t page_bytes_;
     mutable std::mutex mutex_;
-    std::vector<sh_backend_page> idle_;   // sorted descending, so that the lowest, which are neighbours, go first
+    std::vector<sh_backend_page> idle_;   // when sorted: descending, so that the lowest, which are neighbours, go first
+    bool sorted_ = true;
     uint64_t existing_ = 0;
     uint64_t peak_ = 0;
     uint64_t limit_ = 0;                  // pages that may exist

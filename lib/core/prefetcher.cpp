@@ -7,6 +7,8 @@ namespace {
 
 // Staged loads under way at once: enough to keep the workers busy, few enough that their order can still change.
 constexpr uint32_t kQueuedLoads = 16;
+// Entries looked at in one call: what is left is looked at by the next.
+constexpr uint32_t kEntriesAtOnce = 256;
 
 }  // namespace
 
@@ -27,11 +29,30 @@ bool Prefetcher::may_begin(const Unit& unit, uint64_t position) {
     return true;
 }
 
+void Prefetcher::renew() {
+    restart();
+    cold_until_ = order_.known() ? order_.cursor() + order_.size() : 0;
+    streamed_.clear();
+    for (size_t i = 0; i < order_.entries().size(); i++)
+        if (registry_.unit(order_.entries()[i].unit).ring_pages) streamed_.push_back(static_cast<uint32_t>(i));
+}
+
+// The first position from here on whose unit may have something to load.
+uint64_t Prefetcher::next_candidate(uint64_t position) const {
+    if (position < cold_until_) return position;
+    if (streamed_.empty()) return UINT64_MAX;
+    const uint64_t lap = position / order_.size() * order_.size();
+    const auto next = std::lower_bound(streamed_.begin(), streamed_.end(), static_cast<uint32_t>(position - lap));
+    return next != streamed_.end() ? lap + *next : lap + order_.size() + streamed_.front();
+}
+
 void Prefetcher::pump(uint64_t now_ns) {
     if (!order_.known()) return;
-    next_ = std::max(next_, order_.cursor());
     const uint64_t horizon = order_.cursor() + order_.size();
-    for (; next_ < horizon; next_++) {
+    next_ = std::max(next_, order_.cursor());
+    for (uint32_t looked = 0; looked < kEntriesAtOnce; looked++, next_++) {
+        next_ = std::min(next_candidate(next_), horizon);
+        if (next_ == horizon) return;
         Unit& unit = registry_.unit(order_.at(next_).unit);
         if (unit.memory != Memory::planned || unit.complete()) continue;   // there, or on its way
         if (unit.held || loader_.queued() >= kQueuedLoads || !may_begin(unit, next_)) return;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/status.h"
 #include "core/loader.h"
@@ -16,20 +17,25 @@ class Prefetcher {
 public:
     Prefetcher(Registry& registry, Ring& ring, Order& order, Loader& loader) : registry_(registry), ring_(ring), order_(order), loader_(loader) {}
 
-    // Looks at the order anew from where the engine is: after a jump, a new plan, or a load out of order.
+    // Looks at the order anew from where the engine is: after a jump, or a load out of order.
     void restart() { next_ = order_.cursor(); }
+    // Another plan or order is in force, or contents were invalidated: resident parts have to be looked at too, for one round.
+    void renew();
     // Begins what can be begun. Stops at the first load that has to wait for a release, or after a failure, which the acquire of
     // that unit will meet again and report.
     void pump(uint64_t now_ns);
 
 private:
+    uint64_t next_candidate(uint64_t position) const;
     bool may_begin(const Unit& unit, uint64_t position);
 
     Registry& registry_;
     Ring& ring_;
     Order& order_;
     Loader& loader_;
-    uint64_t next_ = 0;   // position in the order up to which everything is there or on its way
+    uint64_t next_ = 0;          // position in the order up to which everything is there or on its way
+    uint64_t cold_until_ = 0;    // up to here resident parts may be missing; beyond, only streamed ones can be
+    std::vector<uint32_t> streamed_;   // entries of the order with streamed parts, ascending
 };
 
 }  // namespace stagehand::core

@@ -67,7 +67,7 @@ Status Runtime::unregister_blocks(std::span<const sh_block> ids, Lock& lock) {
         std::erase_if(entries, [&](const Order::Entry& entry) { return !registry_.unit(entry.unit).live; });
         order_.set(std::move(entries), registry_.units().size(), order_.given());
     }
-    prefetcher_.restart();
+    prefetcher_.renew();
     replan_wanted_ = eventful_ = true;
     return Status();
 }
@@ -121,7 +121,7 @@ Status Runtime::invalidate(std::span<const sh_block> ids) {
         if (!unit.held && !unit.bringing && !(unit.load && unit.load->queued)) drop_contents(unit);
     }
     eventful_ = true;
-    prefetcher_.restart();
+    prefetcher_.renew();
     return Status();
 }
 

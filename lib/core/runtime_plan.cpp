@@ -26,7 +26,7 @@ Status Runtime::set_schedule(std::span<const sh_use* const> uses) {
     if (same) return Status();
     const bool given = !entries.empty();
     order_.set(std::move(entries), registry_.units().size(), given);
-    prefetcher_.restart();
+    prefetcher_.renew();
     replan_wanted_ = eventful_ = true;
     return Status();
 }
@@ -118,7 +118,7 @@ Status Runtime::replan(Lock& lock, bool press) {
     plan_ = std::move(result);
     replan_wanted_ = false;
     stats_.plans++;
-    prefetcher_.restart();
+    prefetcher_.renew();
     update_eventful();
     const auto& entries = order_.entries();
     const bool times_missing = std::all_of(entries.begin(), entries.end(), [](const Order::Entry& entry) { return entry.compute_ns == 0; });

@@ -1,0 +1,91 @@
+// What the benchmarks share: medians, a checked call, a set of blocks.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include <stagehand/stagehand.h>
+
+namespace bench {
+
+// A benchmark that cannot run says why and ends.
+inline void check(sh_status status, const char* call) {
+    if (status == SH_OK) return;
+    char text[512];
+    sh_last_error(text, sizeof text);
+    std::fprintf(stderr, "%s: %s: %s\n", call, sh_status_string(status), text);
+    std::exit(1);
+}
+#define CHECK(call) ::bench::check((call), #call)
+
+inline double median(std::vector<double> values) {
+    std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2), values.end());
+    return values[values.size() / 2];
+}
+
+// Seconds that `work` takes.
+template <class Work>
+double seconds(Work&& work) {
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// A device with a runtime of blocks of these sizes, whose sources are `memory`, one after the other (NULL: addresses that nobody
+// reads, for the simulation).
+struct Model {
+    sh_device* device = nullptr;
+    sh_runtime* runtime = nullptr;
+    std::vector<sh_block> blocks;
+    std::vector<uint64_t> sizes;
+
+    Model(const char* name, const sh_device_options& options) {
+        CHECK(sh_device_open(name, &options, &device));
+        CHECK(sh_runtime_create(device, nullptr, &runtime));
+    }
+    ~Model() {
+        sh_runtime_destroy(runtime);
+        sh_device_close(device);
+    }
+    Model(const Model&) = delete;
+    Model& operator=(const Model&) = delete;
+
+    void add(const std::vector<uint64_t>& bytes, char* memory) {
+        sizes = bytes;
+        std::vector<sh_segment> segments(bytes.size(), SH_SEGMENT_INIT);
+        std::vector<sh_block_desc> descs(bytes.size(), SH_BLOCK_DESC_INIT);
+        uint64_t at = 0;
+        for (size_t i = 0; i < bytes.size(); i++) {
+            segments[i].kind = SH_SOURCE_POINTER;
+            segments[i].pointer = memory ? memory + at : reinterpret_cast<void*>(uint64_t(4096));
+            segments[i].bytes = descs[i].bytes = bytes[i];
+            descs[i].segments = &segments[i];
+            descs[i].segment_count = 1;
+            at += bytes[i];
+        }
+        blocks.resize(bytes.size());
+        CHECK(sh_register_blocks(runtime, descs.data(), descs.size(), blocks.data()));
+    }
+
+    // Forward, or forward then backward; computing takes `compute_ns` a pass, shared out by size.
+    std::vector<sh_use> schedule(uint64_t compute_ns, bool backward) {
+        uint64_t total = 0;
+        for (const uint64_t size : sizes) total += size;
+        std::vector<sh_use> uses;
+        for (size_t i = 0; i < blocks.size() * (backward ? 2 : 1); i++) {
+            const size_t block = i < blocks.size() ? i : 2 * blocks.size() - 1 - i;
+            sh_use use = SH_USE_INIT;
+            use.block = blocks[block];
+            use.compute_ns = static_cast<uint64_t>(static_cast<double>(compute_ns) * static_cast<double>(sizes[block]) / static_cast<double>(total));
+            uses.push_back(use);
+        }
+        CHECK(sh_set_schedule(runtime, uses.data(), uses.size()));
+        return uses;
+    }
+};
+
+}  // namespace bench

@@ -1,0 +1,119 @@
+// Steps on the host backend, with bandwidth and computing set, against the plan's own recurrence; plans and planning time in the
+// simulation.
+#include <random>
+#include <string>
+#include <utility>
+
+#include "measure.h"
+
+namespace {
+
+constexpr double kBandwidth = 1e9;   // bytes a second: slow enough that the copies of two cores are never in the way
+constexpr uint64_t kPage = 64 << 10;
+
+struct Shape {
+    const char* name;
+    std::vector<uint64_t> sizes;
+};
+
+std::vector<Shape> shapes(double scale) {
+    const auto mib = [&](double n) { return static_cast<uint64_t>(n * scale * (1 << 20)); };
+    Shape model{"8B shapes", {}}, equal{"24 equal", {}}, unequal{"400 unequal", {}};
+    model.sizes.push_back(mib(1002));
+    model.sizes.insert(model.sizes.end(), 32, mib(416));
+    model.sizes.push_back(mib(1002));
+    equal.sizes.assign(24, mib(416));
+    std::mt19937 random(7);
+    for (int i = 0; i < 400; i++) unequal.sizes.push_back(mib(1 + static_cast<double>(random() % 60)));
+    return {model, equal, unequal};
+}
+
+uint64_t sum(const std::vector<uint64_t>& sizes) {
+    uint64_t total = 0;
+    for (const uint64_t size : sizes) total += size;
+    return total;
+}
+
+// One shape at one budget: the median step against the recurrence and the bound.
+void run(const Shape& shape, double budget, double ratio, bool backward) {
+    const uint64_t total = sum(shape.sizes);
+    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    options.page_bytes = kPage;
+    options.budget_bytes = static_cast<uint64_t>(static_cast<double>(total) * budget);
+    options.link_bytes_per_second = static_cast<uint64_t>(kBandwidth);
+    const std::string backend = "bandwidth=" + std::to_string(static_cast<uint64_t>(kBandwidth)) + ";capacity=" + std::to_string(2 * total);
+    options.backend_options = backend.c_str();
+    bench::Model model("host", options);
+    void* memory = nullptr;
+    CHECK(sh_host_alloc(model.device, total, &memory, nullptr));
+    model.add(shape.sizes, static_cast<char*>(memory));
+    const double copy_ns = static_cast<double>(total - options.budget_bytes) / kBandwidth * 1e9;
+    const std::vector<sh_use> uses = model.schedule(static_cast<uint64_t>(copy_ns * ratio), backward);
+    sh_plan_info plan = SH_PLAN_INFO_INIT;
+    CHECK(sh_plan(model.runtime, nullptr, &plan));
+    sh_stream stream = 0;
+    CHECK(sh_stream_create(model.device, &stream));
+    constexpr int kWarm = 2, kSteps = 5;
+    uint64_t began = 0, ended = 0;
+    for (int step = 0; step < kWarm + kSteps; step++) {
+        if (step == kWarm) {
+            CHECK(sh_stream_synchronize(model.device, stream));
+            CHECK(sh_device_clock(model.device, &began));
+        }
+        CHECK(sh_step_begin(model.runtime));
+        for (const sh_use& use : uses) {
+            sh_view view = SH_VIEW_INIT;
+            CHECK(sh_acquire(model.runtime, use.block, stream, 0, &view));
+            CHECK(sh_stream_launch(model.device, stream, nullptr, nullptr, static_cast<int64_t>(use.compute_ns)));
+            CHECK(sh_release(model.runtime, use.block, stream));
+        }
+        CHECK(sh_step_end(model.runtime));
+    }
+    CHECK(sh_stream_synchronize(model.device, stream));
+    CHECK(sh_device_clock(model.device, &ended));
+    sh_memory_info memory_info = SH_MEMORY_INFO_INIT;
+    CHECK(sh_device_memory(model.device, &memory_info));
+    const double step_ms = static_cast<double>(ended - began) / kSteps / 1e6;
+    std::printf("%-12s %-8s %4.0f %%  %5.2f  %9.2f  %9.2f  %6.3f  %6.3f  %6.3f  %s\n", shape.name, backward ? "fwd-bwd" : "forward",
+                budget * 100, ratio, step_ms, static_cast<double>(plan.step_ns) / 1e6, step_ms * 1e6 / static_cast<double>(plan.step_ns),
+                static_cast<double>(plan.step_ns) / static_cast<double>(plan.bound_ns),
+                static_cast<double>(plan.bytes_per_step) / static_cast<double>(plan.bound_bytes_per_step),
+                memory_info.peak_bytes <= memory_info.budget_bytes ? "" : "PEAK ABOVE BUDGET");
+    std::fflush(stdout);
+    sh_runtime_destroy(std::exchange(model.runtime, nullptr));
+    sh_stream_destroy(model.device, stream);
+    CHECK(sh_host_free(model.device, memory));
+}
+
+// How long a plan of many blocks takes.
+void plan_many(size_t count) {
+    std::mt19937 random(3);
+    std::vector<uint64_t> sizes;
+    for (size_t i = 0; i < count; i++) sizes.push_back((16 + random() % 64) << 20);
+    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    options.page_bytes = 8 << 20;
+    options.budget_bytes = sum(sizes) / 2;
+    options.backend_options = "bandwidth=55500000000";
+    bench::Model model("sim", options);
+    const double registering = bench::seconds([&] { model.add(sizes, nullptr); });
+    model.schedule(static_cast<uint64_t>(static_cast<double>(sum(sizes)) / 55.5 / 2), false);
+    sh_plan_options dry = SH_PLAN_OPTIONS_INIT;
+    dry.flags = SH_PLAN_DRY_RUN;
+    sh_plan_info plan = SH_PLAN_INFO_INIT;
+    const double planning = bench::seconds([&] { CHECK(sh_plan(model.runtime, &dry, &plan)); });
+    const double applying = bench::seconds([&] { CHECK(sh_plan(model.runtime, nullptr, nullptr)); });
+    std::printf("%zu blocks: registered in %.2f s, planned in %.2f s (step %.4f x the bound), planned and mapped in %.2f s\n", count, registering,
+                planning, static_cast<double>(plan.step_ns) / static_cast<double>(plan.bound_ns), applying);
+}
+
+}  // namespace
+
+int main() {
+    std::printf("host backend, %.1f GB/s each way, pages of %llu KiB\n", kBandwidth / 1e9, static_cast<unsigned long long>(kPage >> 10));
+    std::printf("shape        order    budget compute/copy  step ms   plan ms  step/plan plan/bound bytes/bound\n");
+    for (const bool backward : {false, true})
+        for (const Shape& shape : shapes(1.0 / 64))
+            for (const double budget : {0.25, 0.5, 0.75, 0.9})
+                for (const double ratio : {0.25, 1.0, 4.0}) run(shape, budget, ratio, backward);
+    plan_many(100'000);
+}
