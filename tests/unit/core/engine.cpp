@@ -1,0 +1,353 @@
+#include "engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace stagehand::test {
+
+std::string why() {
+    std::string text(sh_last_error(nullptr, 0), 0);
+    text.resize(sh_last_error(text.data(), text.size() + 1));
+    return text;
+}
+
+TestDevice::TestDevice(const DeviceSettings& settings) {
+    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    options.budget_bytes = settings.budget_bytes;
+    options.page_bytes = settings.page_bytes;
+    options.link_bytes_per_second = settings.link_bytes_per_second;
+    options.staging_bytes = settings.staging_bytes;
+    options.staging_threads = settings.staging_threads;
+    options.backend_options = settings.options.c_str();
+    if (sh_device_open(settings.name.c_str(), &options, &device_) != SH_OK) throw std::runtime_error("device: " + why());
+}
+
+TestDevice::~TestDevice() {
+    for (const sh_stream stream : streams_) sh_stream_destroy(device_, stream);
+    sh_device_close(device_);
+}
+
+sh_stream TestDevice::stream() {
+    sh_stream stream = 0;
+    if (sh_stream_create(device_, &stream) != SH_OK) throw std::runtime_error("stream: " + why());
+    streams_.push_back(stream);
+    return stream;
+}
+
+sh_memory_info TestDevice::memory() const {
+    sh_memory_info info = SH_MEMORY_INFO_INIT;
+    EXPECT_SUCCEEDS(sh_device_memory(device_, &info));
+    return info;
+}
+
+void TestDevice::synchronize() {
+    for (const sh_stream stream : streams_) EXPECT_SUCCEEDS(sh_stream_synchronize(device_, stream));
+}
+
+std::string name_of(Origin origin) {
+    switch (origin) {
+    case Origin::pinned: return "pinned";
+    case Origin::pageable: return "pageable";
+    case Origin::mapped: return "mapped";
+    case Origin::file: return "file";
+    case Origin::fill: return "fill";
+    }
+    return "?";
+}
+
+std::vector<uint8_t> contents_of(uint64_t seed, uint64_t version, uint64_t bytes) {
+    std::vector<uint8_t> result(bytes);
+    uint64_t state = seed * 0x9e3779b97f4a7c15u + version * 0xd1342543de82ef95u + 1;
+    for (uint64_t i = 0; i < bytes; i += 8) {
+        uint64_t word = (state += 0x9e3779b97f4a7c15u);
+        word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
+        word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
+        word ^= word >> 31;
+        std::memcpy(result.data() + i, &word, std::min<uint64_t>(8, bytes - i));
+    }
+    return result;
+}
+
+Source::Source(sh_device* device, Origin origin, std::vector<uint8_t> bytes) : device_(device), origin_(origin), bytes_(bytes.size()) {
+    void* memory = nullptr;
+    switch (origin) {
+    case Origin::pinned:
+        if (sh_host_alloc(device, bytes_, &memory, nullptr) != SH_OK) throw std::runtime_error("pinned memory: " + why());
+        break;
+    case Origin::pageable:
+    case Origin::fill: memory = new uint8_t[bytes_]; break;
+    case Origin::mapped:
+    case Origin::file: {
+        char path[] = "stagehand-test-XXXXXX";
+        descriptor_ = mkostemp(path, O_CLOEXEC);
+        if (descriptor_ < 0 || unlink(path) != 0 || ftruncate(descriptor_, static_cast<off_t>(bytes_)) != 0)
+            throw std::runtime_error("no temporary file in the working directory");
+        if (origin == Origin::mapped) {
+            memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
+            if (memory == MAP_FAILED) throw std::runtime_error("a file cannot be mapped");
+        }
+        break;
+    }
+    }
+    memory_ = static_cast<uint8_t*>(memory);
+    write(bytes);
+}
+
+Source::~Source() {
+    switch (origin_) {
+    case Origin::pinned: sh_host_free(device_, memory_); break;
+    case Origin::pageable:
+    case Origin::fill: delete[] memory_; break;
+    case Origin::mapped: munmap(memory_, bytes_); [[fallthrough]];
+    case Origin::file: close(descriptor_);
+    }
+}
+
+int32_t Source::fill(void* buffer, uint64_t offset, uint64_t bytes, void* user_data) {
+    const Source& self = *static_cast<const Source*>(user_data);
+    if (const int32_t result = self.fill_result.load()) return result;
+    std::memcpy(buffer, self.memory_ + offset, bytes);
+    return 0;
+}
+
+sh_segment Source::segment(uint64_t offset) {
+    sh_segment segment = SH_SEGMENT_INIT;
+    segment.offset = offset;
+    segment.bytes = bytes_;
+    switch (origin_) {
+    case Origin::pinned:
+    case Origin::pageable: segment.kind = SH_SOURCE_POINTER; break;
+    case Origin::mapped: segment.kind = SH_SOURCE_MAPPED; break;
+    case Origin::file: segment.kind = SH_SOURCE_FILE; break;
+    case Origin::fill: segment.kind = SH_SOURCE_FILL; break;
+    }
+    if (origin_ == Origin::file) {
+        segment.file = descriptor_;
+    } else if (origin_ == Origin::fill) {
+        segment.fill = fill;
+        segment.user_data = this;
+    } else {
+        segment.pointer = memory_;
+    }
+    return segment;
+}
+
+void Source::write(const std::vector<uint8_t>& bytes) {
+    if (memory_) std::memcpy(memory_, bytes.data(), bytes_);
+    else if (pwrite(descriptor_, bytes.data(), bytes_, 0) != static_cast<ssize_t>(bytes_)) throw std::runtime_error("a file cannot be written");
+}
+
+std::vector<uint8_t> Source::read() const {
+    std::vector<uint8_t> bytes(bytes_);
+    if (memory_) std::memcpy(bytes.data(), memory_, bytes_);
+    else if (pread(descriptor_, bytes.data(), bytes_, 0) != static_cast<ssize_t>(bytes_)) throw std::runtime_error("a file cannot be read");
+    return bytes;
+}
+
+bool Source::shrink(uint64_t bytes) { return ftruncate(descriptor_, static_cast<off_t>(bytes)) == 0; }
+
+Model::Model(TestDevice& device, const std::vector<BlockSpec>& specs, sh_runtime_options options) : device_(device) {
+    if (sh_runtime_create(device.get(), &options, &runtime_) != SH_OK) throw std::runtime_error("runtime: " + why());
+    // Together, so that small ones are packed.
+    std::vector<sh_segment> segments(specs.size());
+    std::vector<sh_block_desc> descs(specs.size());
+    for (size_t i = 0; i < specs.size(); i++) {
+        specs_.push_back(specs[i]);
+        truth_.push_back(std::make_shared<const std::vector<uint8_t>>(contents_of(i, 0, specs[i].bytes)));
+        sources_.push_back(std::make_unique<Source>(device.get(), specs[i].origin, *truth_[i]));
+        segments[i] = sources_[i]->segment();
+        descs[i] = SH_BLOCK_DESC_INIT;
+        descs[i].flags = specs[i].flags;
+        descs[i].bytes = specs[i].bytes;
+        descs[i].segments = &segments[i];
+        descs[i].segment_count = 1;
+        descs[i].on_load = specs[i].on_load;
+        descs[i].user_data = specs[i].user_data;
+        descs[i].name = specs[i].name.empty() ? nullptr : specs[i].name.c_str();
+    }
+    ids_.resize(specs.size());
+    if (specs.empty()) return;
+    if (sh_register_blocks(runtime_, descs.data(), descs.size(), ids_.data()) != SH_OK) {
+        sh_runtime_destroy(runtime_);
+        throw std::runtime_error("blocks: " + why());
+    }
+}
+
+Model::~Model() {
+    destroy();
+    // What is still queued on the streams compares with bytes of this model.
+    device_.synchronize();
+}
+
+void Model::destroy() {
+    sh_runtime_destroy(runtime_);
+    runtime_ = nullptr;
+}
+
+uint64_t Model::total_bytes() const {
+    uint64_t sum = 0;
+    for (const BlockSpec& spec : specs_) sum += spec.bytes;
+    return sum;
+}
+
+sh_status Model::add(const BlockSpec& spec) {
+    const size_t i = specs_.size();
+    auto truth = std::make_shared<const std::vector<uint8_t>>(contents_of(i, 0, spec.bytes));
+    auto source = std::make_unique<Source>(device_.get(), spec.origin, *truth);
+    const sh_segment segment = source->segment();
+    sh_block_desc desc = SH_BLOCK_DESC_INIT;
+    desc.flags = spec.flags;
+    desc.bytes = spec.bytes;
+    desc.segments = &segment;
+    desc.segment_count = 1;
+    desc.on_load = spec.on_load;
+    desc.user_data = spec.user_data;
+    desc.name = spec.name.empty() ? nullptr : spec.name.c_str();
+    sh_block id = 0;
+    const sh_status status = sh_register_blocks(runtime_, &desc, 1, &id);
+    if (status != SH_OK) return status;
+    specs_.push_back(spec);
+    truth_.push_back(std::move(truth));
+    sources_.push_back(std::move(source));
+    ids_.push_back(id);
+    return SH_OK;
+}
+
+sh_status Model::remove(size_t i) {
+    const sh_status status = sh_unregister_blocks(runtime_, &ids_[i], 1);
+    if (status == SH_OK) sources_[i].reset();
+    return status;
+}
+
+void Model::change(size_t i, uint64_t version) {
+    std::vector<uint8_t> bytes = contents_of(i, version, specs_[i].bytes);
+    sources_[i]->write(bytes);
+    set_truth(i, std::move(bytes));
+}
+
+sh_status Model::schedule(const std::vector<size_t>& order, uint64_t compute_ns) {
+    std::vector<sh_use> uses;
+    for (const size_t i : order) {
+        uses.push_back(SH_USE_INIT);
+        uses.back().block = ids_[i];
+        uses.back().compute_ns = compute_ns;
+    }
+    return sh_set_schedule(runtime_, uses.data(), uses.size());
+}
+
+struct Model::Comparison {
+    Model* model;
+    size_t block;
+    const uint8_t* at;
+    std::shared_ptr<const std::vector<uint8_t>> truth;
+};
+
+void Model::note(size_t block, const uint8_t* at, const std::vector<uint8_t>& truth) {
+    compared_++;
+    if (std::memcmp(at, truth.data(), truth.size()) == 0) return;
+    wrong_++;
+    std::lock_guard lock(mutex_);
+    if (!first_wrong_.empty()) return;
+    const size_t byte = static_cast<size_t>(std::mismatch(truth.begin(), truth.end(), at).first - truth.begin());
+    first_wrong_ = "block " + std::to_string(block) + " of " + std::to_string(truth.size()) + " bytes differs from byte " + std::to_string(byte) +
+                   " on, at use " + std::to_string(compared_.load());
+}
+
+void Model::run_comparison(void* data) {
+    const std::unique_ptr<Comparison> comparison(static_cast<Comparison*>(data));
+    comparison->model->note(comparison->block, comparison->at, *comparison->truth);
+}
+
+sh_status Model::compare(size_t i, const sh_view& view, sh_stream stream, int64_t busy_ns) {
+    const auto* const at = static_cast<const uint8_t*>(view.address);
+    if (view.bytes != specs_[i].bytes || view.block != ids_[i]) ADD_FAILURE() << "a view of another block";
+    if (stream == SH_STREAM_HOST) {
+        note(i, at, *truth_[i]);
+        return SH_OK;
+    }
+    auto comparison = std::make_unique<Comparison>(Comparison{this, i, at, truth_[i]});
+    const sh_status status = sh_stream_launch(device_.get(), stream, run_comparison, comparison.get(), busy_ns);
+    if (status == SH_OK) (void)comparison.release();
+    return status;
+}
+
+sh_status Model::use(size_t i, sh_stream stream, uint32_t flags, int64_t busy_ns) {
+    sh_view view = SH_VIEW_INIT;
+    const sh_status acquired = sh_acquire(runtime_, ids_[i], stream, flags, &view);
+    if (acquired != SH_OK) return acquired;
+    const sh_status compared = compare(i, view, stream, busy_ns);
+    const sh_status released = sh_release(runtime_, ids_[i], stream);
+    return compared != SH_OK ? compared : released;
+}
+
+sh_status Model::step(const std::vector<size_t>& order, sh_stream stream, int64_t busy_ns) {
+    sh_status status = sh_step_begin(runtime_);
+    if (status != SH_OK) return status;
+    for (const size_t i : order) {
+        status = use(i, stream, 0, busy_ns);
+        if (status != SH_OK) break;
+    }
+    const sh_status ended = sh_step_end(runtime_);
+    return status != SH_OK ? status : ended;
+}
+
+std::string Model::first_wrong() {
+    std::lock_guard lock(mutex_);
+    return first_wrong_;
+}
+
+sh_runtime_stats Model::stats() const {
+    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+    EXPECT_SUCCEEDS(sh_stats(runtime_, &stats));
+    return stats;
+}
+
+sh_block_state Model::state(size_t i) const {
+    sh_block_state state = SH_BLOCK_STATE_INIT;
+    EXPECT_SUCCEEDS(sh_block_info(runtime_, ids_[i], &state));
+    return state;
+}
+
+sh_plan_info Model::plan(uint64_t dry_run_budget) {
+    sh_plan_options options = SH_PLAN_OPTIONS_INIT;
+    if (dry_run_budget) options = {sizeof options, SH_PLAN_DRY_RUN, dry_run_budget, 0};
+    sh_plan_info info = SH_PLAN_INFO_INIT;
+    EXPECT_SUCCEEDS(sh_plan(runtime_, &options, &info));
+    return info;
+}
+
+std::vector<size_t> forward(size_t count) {
+    std::vector<size_t> order(count);
+    for (size_t i = 0; i < count; i++) order[i] = i;
+    return order;
+}
+
+std::vector<size_t> forward_backward(size_t count) {
+    std::vector<size_t> order = forward(count);
+    for (size_t i = count; i-- > 0;) order.push_back(i);
+    return order;
+}
+
+std::vector<BlockSpec> blocks_of(const std::vector<uint64_t>& bytes, Origin origin, uint32_t flags) {
+    std::vector<BlockSpec> specs;
+    for (const uint64_t count : bytes) specs.push_back({count, origin, flags});
+    return specs;
+}
+
+std::vector<BlockSpec> equal_blocks(size_t count, uint64_t bytes, Origin origin, uint32_t flags) {
+    return blocks_of(std::vector<uint64_t>(count, bytes), origin, flags);
+}
+
+std::vector<BlockSpec> unequal_blocks(size_t count, Origin origin) {
+    const uint64_t sizes[] = {1, 5 * kPage + 17, 300, 3 * kPage, 8 * kPage - 1, 2 * kPage, 100, 4095, 6 * kPage + 1, 4097};
+    std::vector<uint64_t> bytes;
+    for (size_t i = 0; i < count; i++) bytes.push_back(sizes[i % std::size(sizes)]);
+    return blocks_of(bytes, origin);
+}
+
+}  // namespace stagehand::test

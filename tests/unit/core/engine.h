@@ -1,0 +1,163 @@
+// Engine: what the tests of the core stand on. A device with options, models whose blocks have recognisable contents and every kind
+// of source, and uses that compare each byte with what it should be: on the calling thread, or on a stream when the work runs there.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <stagehand/stagehand.h>
+
+namespace stagehand::test {
+
+constexpr uint64_t kPage = 4096;
+
+// The text of this thread's last failure.
+std::string why();
+
+#define SUCCEEDS(call) ASSERT_EQ((call), SH_OK) << ::stagehand::test::why()
+#define EXPECT_SUCCEEDS(call) EXPECT_EQ((call), SH_OK) << ::stagehand::test::why()
+
+struct DeviceSettings {
+    std::string name = "host";
+    std::string options = "capacity=256MiB;staging_piece=16KiB;poison=1";
+    uint64_t budget_bytes = 64 * kPage;
+    uint64_t page_bytes = kPage;
+    uint64_t link_bytes_per_second = 4'000'000'000;
+    uint64_t staging_bytes = 256 << 10;
+    uint32_t staging_threads = 2;
+};
+
+// An open device, closed at the end.
+class TestDevice {
+public:
+    explicit TestDevice(const DeviceSettings& settings = {});
+    ~TestDevice();
+    TestDevice(const TestDevice&) = delete;
+    TestDevice& operator=(const TestDevice&) = delete;
+
+    sh_device* get() const { return device_; }
+    sh_stream stream();   // a new one, destroyed with the device
+    sh_memory_info memory() const;
+    void synchronize();   // all streams that stream() gave
+
+private:
+    sh_device* device_ = nullptr;
+    std::vector<sh_stream> streams_;
+};
+
+enum class Origin { pinned, pageable, mapped, file, fill };
+std::string name_of(Origin origin);
+constexpr Origin kOrigins[] = {Origin::pinned, Origin::pageable, Origin::mapped, Origin::file, Origin::fill};
+
+struct BlockSpec {
+    uint64_t bytes = 0;
+    Origin origin = Origin::pinned;
+    uint32_t flags = 0;
+    sh_load_fn on_load = nullptr;
+    void* user_data = nullptr;
+    std::string name = {};
+};
+
+// Bytes of a block's version `version`: no two blocks or versions are alike, nor two places of a block.
+std::vector<uint8_t> contents_of(uint64_t seed, uint64_t version, uint64_t bytes);
+
+// A source of bytes of any kind, and what it holds.
+class Source {
+public:
+    Source(sh_device* device, Origin origin, std::vector<uint8_t> bytes);
+    ~Source();
+    Source(const Source&) = delete;
+    Source& operator=(const Source&) = delete;
+
+    sh_segment segment(uint64_t offset = 0);   // of the whole source, at this offset of a block
+    void write(const std::vector<uint8_t>& bytes);
+    std::vector<uint8_t> read() const;
+    uint8_t* memory() const { return memory_; }   // null for a file
+    bool shrink(uint64_t bytes);                  // of a file or mapped file
+    std::atomic<int32_t> fill_result{0};          // what a fill callback answers
+
+private:
+    static int32_t fill(void* buffer, uint64_t offset, uint64_t bytes, void* user_data);
+
+    sh_device* const device_;
+    const Origin origin_;
+    const uint64_t bytes_;
+    uint8_t* memory_ = nullptr;
+    int descriptor_ = -1;
+};
+
+// A runtime with blocks, and what each of them should hold.
+class Model {
+public:
+    Model(TestDevice& device, const std::vector<BlockSpec>& specs, sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT);
+    ~Model();
+    Model(const Model&) = delete;
+    Model& operator=(const Model&) = delete;
+
+    sh_runtime* runtime() const { return runtime_; }
+    size_t size() const { return ids_.size(); }
+    sh_block id(size_t i) const { return ids_[i]; }
+    const std::vector<sh_block>& ids() const { return ids_; }
+    Source& source(size_t i) { return *sources_[i]; }
+    uint64_t bytes(size_t i) const { return specs_[i].bytes; }
+    uint64_t total_bytes() const;
+    std::shared_ptr<const std::vector<uint8_t>> truth(size_t i) const { return truth_[i]; }
+    void set_truth(size_t i, std::vector<uint8_t> bytes) { truth_[i] = std::make_shared<const std::vector<uint8_t>>(std::move(bytes)); }
+
+    // Registers one more block.
+    sh_status add(const BlockSpec& spec);
+    sh_status remove(size_t i);   // unregisters; the place stays, empty
+    // Writes the contents of another version to the source.
+    void change(size_t i, uint64_t version);
+    sh_status schedule(const std::vector<size_t>& order, uint64_t compute_ns = 1000);
+
+    // One use: acquire, compare on the stream (or here), release. The first failure.
+    sh_status use(size_t i, sh_stream stream = SH_STREAM_HOST, uint32_t flags = 0, int64_t busy_ns = 0);
+    // Compares on the stream when it comes to it; the view is held until released afterwards.
+    sh_status compare(size_t i, const sh_view& view, sh_stream stream, int64_t busy_ns = 0);
+    // A step that uses these blocks in turn.
+    sh_status step(const std::vector<size_t>& order, sh_stream stream = SH_STREAM_HOST, int64_t busy_ns = 0);
+
+    uint64_t compared() const { return compared_.load(); }
+    uint64_t wrong_uses() const { return wrong_.load(); }   // whose bytes were not as they should be
+    std::string first_wrong();
+
+    sh_runtime_stats stats() const;
+    sh_block_state state(size_t i) const;
+    sh_plan_info plan(uint64_t dry_run_budget = 0);
+
+    void destroy();   // the runtime, before the model goes
+
+private:
+    struct Comparison;
+    static void run_comparison(void* data);
+    void note(size_t block, const uint8_t* at, const std::vector<uint8_t>& truth);
+
+    TestDevice& device_;
+    sh_runtime* runtime_ = nullptr;
+    std::vector<BlockSpec> specs_;
+    std::vector<std::unique_ptr<Source>> sources_;
+    std::vector<std::shared_ptr<const std::vector<uint8_t>>> truth_;
+    std::vector<sh_block> ids_;
+    std::atomic<uint64_t> compared_{0}, wrong_{0};
+    std::mutex mutex_;
+    std::string first_wrong_;
+};
+
+// Orders of use.
+std::vector<size_t> forward(size_t count);
+std::vector<size_t> forward_backward(size_t count);
+
+// Blocks of these sizes in bytes, all alike otherwise.
+std::vector<BlockSpec> blocks_of(const std::vector<uint64_t>& bytes, Origin origin = Origin::pinned, uint32_t flags = 0);
+std::vector<BlockSpec> equal_blocks(size_t count, uint64_t bytes, Origin origin = Origin::pinned, uint32_t flags = 0);
+// From one byte to a few pages, the larger ones in between.
+std::vector<BlockSpec> unequal_blocks(size_t count, Origin origin);
+
+}  // namespace stagehand::test

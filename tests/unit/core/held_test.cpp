@@ -1,0 +1,192 @@
+// Views held at once: as many as were announced, an error that names the holder beyond that, never a wait for a release.
+#include "engine.h"
+
+namespace stagehand::test {
+namespace {
+
+sh_runtime_options holding(uint32_t max_held) {
+    sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+    options.max_held = max_held;
+    return options;
+}
+
+class Held : public testing::TestWithParam<uint32_t> {};
+
+// A window of views slides over the order.
+TEST_P(Held, a_window_of_views) {
+    const uint32_t window = GetParam();
+    for (const bool on_stream : {false, true}) {
+        TestDevice device({.budget_bytes = window * 6 * kPage + 6 * kPage});
+        Model model(device, equal_blocks(11, 6 * kPage - 50, on_stream ? Origin::pinned : Origin::pageable), holding(window));
+        SUCCEEDS(model.schedule(forward(11)));
+        const sh_stream stream = on_stream ? device.stream() : SH_STREAM_HOST;
+        for (int k = 0; k < 4; k++) {
+            SUCCEEDS(sh_step_begin(model.runtime()));
+            for (size_t i = 0; i < 11 + window - 1; i++) {
+                if (i < 11) {
+                    sh_view view = SH_VIEW_INIT;
+                    SUCCEEDS(sh_acquire(model.runtime(), model.id(i), stream, 0, &view));
+                    SUCCEEDS(model.compare(i, view, stream));
+                }
+                if (i + 1 < window) continue;
+                // What was held meanwhile is still there.
+                const size_t last = i + 1 - window;
+                sh_view again = SH_VIEW_INIT;
+                SUCCEEDS(sh_acquire(model.runtime(), model.id(last), stream, 0, &again));
+                SUCCEEDS(model.compare(last, again, stream));
+                SUCCEEDS(sh_release(model.runtime(), model.id(last), stream));
+                SUCCEEDS(sh_release(model.runtime(), model.id(last), stream));
+            }
+            SUCCEEDS(sh_step_end(model.runtime()));
+        }
+        device.synchronize();
+        EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    }
+}
+
+// With the smallest budget for the window. As many blocks as make the ring meet itself at the step's edge.
+TEST_P(Held, smallest_budget_of_a_window) {
+    const uint32_t window = GetParam();
+    TestDevice device({.budget_bytes = window * 5 * kPage});
+    Model model(device, equal_blocks(12, 5 * kPage, Origin::pageable), holding(window));
+    SUCCEEDS(model.schedule(forward(12)));
+    EXPECT_EQ(model.plan().smallest_budget_bytes, window * 5 * kPage);
+    for (int k = 0; k < 3; k++) {
+        SUCCEEDS(sh_step_begin(model.runtime()));
+        for (size_t i = 0; i < 12 + window - 1; i++) {
+            if (i >= window) {
+                SUCCEEDS(sh_release(model.runtime(), model.id(i - window), SH_STREAM_HOST));
+            }
+            if (i >= 12) continue;
+            sh_view view = SH_VIEW_INIT;
+            SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
+            SUCCEEDS(model.compare(i, view, SH_STREAM_HOST));
+        }
+        SUCCEEDS(sh_release(model.runtime(), model.id(11), SH_STREAM_HOST));
+        SUCCEEDS(sh_step_end(model.runtime()));
+    }
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+INSTANTIATE_TEST_SUITE_P(Windows, Held, testing::Values(1u, 2u, 3u));
+
+TEST(Holding, too_many_names_the_holder) {
+    TestDevice device({.budget_bytes = 6 * kPage});
+    std::vector<BlockSpec> specs = equal_blocks(5, 6 * kPage);
+    for (size_t i = 0; i < specs.size(); i++) specs[i].name = "layer." + std::to_string(i);
+    Model model(device, specs);
+    SUCCEEDS(model.schedule(forward(5)));
+    SUCCEEDS(sh_step_begin(model.runtime()));
+    sh_view view = SH_VIEW_INIT, other = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view));
+    EXPECT_EQ(sh_acquire(model.runtime(), model.id(1), SH_STREAM_HOST, 0, &other), SH_ERROR_HELD);
+    EXPECT_NE(why().find("layer.0"), std::string::npos) << why();
+    EXPECT_NE(why().find("layer.1"), std::string::npos) << why();
+    EXPECT_NE(why().find("max_held"), std::string::npos) << why();
+    // Nothing was lost by it.
+    EXPECT_EQ(model.state(0).held, 1u);
+    EXPECT_EQ(model.state(1).held, 0u);
+    SUCCEEDS(model.compare(0, view, SH_STREAM_HOST));
+    SUCCEEDS(sh_release(model.runtime(), model.id(0), SH_STREAM_HOST));
+    SUCCEEDS(model.use(1));
+    SUCCEEDS(sh_step_end(model.runtime()));
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST(Holding, a_view_held_over_the_steps_end_stays) {
+    TestDevice device({.budget_bytes = 18 * kPage});
+    Model model(device, equal_blocks(8, 6 * kPage, Origin::pageable), holding(2));
+    SUCCEEDS(model.schedule(forward(8)));
+    SUCCEEDS(model.step(forward(8)));
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(model.runtime(), model.id(3), SH_STREAM_HOST, 0, &view));
+    for (int k = 0; k < 3; k++) {
+        SUCCEEDS(sh_step_begin(model.runtime()));
+        for (size_t i = 0; i < 8; i++) {
+            const sh_status status = model.use(i);
+            EXPECT_TRUE(status == SH_OK || status == SH_ERROR_HELD) << why();   // it may lie in the way of some
+        }
+        SUCCEEDS(model.compare(3, view, SH_STREAM_HOST));
+        SUCCEEDS(sh_step_end(model.runtime()));
+    }
+    SUCCEEDS(sh_release(model.runtime(), model.id(3), SH_STREAM_HOST));
+    for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(8)));
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST(Holding, acquire_many_is_all_or_none) {
+    TestDevice device({.budget_bytes = 12 * kPage});
+    Model model(device, equal_blocks(6, 4 * kPage, Origin::pageable), holding(3));
+    SUCCEEDS(model.schedule(forward(6)));
+    const sh_block three[] = {model.id(0), model.id(1), model.id(2)}, four[] = {model.id(0), model.id(1), model.id(2), model.id(3)};
+    sh_view views[4] = {SH_VIEW_INIT, SH_VIEW_INIT, SH_VIEW_INIT, SH_VIEW_INIT};
+    SUCCEEDS(sh_step_begin(model.runtime()));
+    SUCCEEDS(sh_acquire_many(model.runtime(), three, 3, SH_STREAM_HOST, 0, views));
+    for (size_t i = 0; i < 3; i++) SUCCEEDS(model.compare(i, views[i], SH_STREAM_HOST));
+    SUCCEEDS(sh_release_many(model.runtime(), three, 3, SH_STREAM_HOST));
+    EXPECT_EQ(sh_acquire_many(model.runtime(), four, 4, SH_STREAM_HOST, 0, views), SH_ERROR_HELD) << why();
+    for (size_t i = 0; i < 6; i++) EXPECT_EQ(model.state(i).held, 0u) << i;
+    const sh_block twice[] = {model.id(4), model.id(5), model.id(4)};
+    SUCCEEDS(sh_acquire_many(model.runtime(), twice, 3, SH_STREAM_HOST, 0, views));
+    EXPECT_EQ(model.state(4).held, 2u);
+    EXPECT_EQ(views[0].address, views[2].address);
+    SUCCEEDS(sh_release_many(model.runtime(), twice, 3, SH_STREAM_HOST));
+    EXPECT_EQ(model.state(4).held, 0u);
+    SUCCEEDS(sh_step_end(model.runtime()));
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST(Holding, release_many_goes_on_after_an_error) {
+    TestDevice device;
+    Model model(device, equal_blocks(3, 2 * kPage));
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view));
+    SUCCEEDS(sh_acquire(model.runtime(), model.id(2), SH_STREAM_HOST, 0, &view));
+    EXPECT_EQ(sh_release_many(model.runtime(), model.ids().data(), 3, SH_STREAM_HOST), SH_ERROR_INVALID_STATE);
+    for (size_t i = 0; i < 3; i++) EXPECT_EQ(model.state(i).held, 0u);
+}
+
+TEST(Holding, no_wait_gives_not_ready_and_holds_nothing) {
+    DeviceSettings slow{.budget_bytes = 12 * kPage};
+    slow.options += ";latency=3ms";
+    for (const Origin origin : {Origin::pinned, Origin::pageable}) {
+        TestDevice device(slow);
+        Model model(device, equal_blocks(6, 6 * kPage, origin));
+        SUCCEEDS(model.schedule(forward(6)));
+        int not_ready = 0;
+        for (int k = 0; k < 2; k++) {
+            SUCCEEDS(sh_step_begin(model.runtime()));
+            for (size_t i = 0; i < 6; i++) {
+                sh_status status;
+                while ((status = model.use(i, SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT)) == SH_NOT_READY) {
+                    EXPECT_EQ(model.state(i).held, 0u);
+                    not_ready++;
+                }
+                SUCCEEDS(status);
+            }
+            SUCCEEDS(sh_step_end(model.runtime()));
+        }
+        EXPECT_GT(not_ready, 0);
+        EXPECT_EQ(model.stats().host_waits, 0u);
+        EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    }
+}
+
+// Pinned bytes need no wait on the host where a stream can wait.
+TEST(Holding, no_wait_on_a_stream_with_pinned_sources_is_always_ready) {
+    DeviceSettings slow{.budget_bytes = 12 * kPage};
+    slow.options += ";latency=2ms";
+    TestDevice device(slow);
+    Model model(device, equal_blocks(6, 6 * kPage));
+    SUCCEEDS(model.schedule(forward(6)));
+    const sh_stream stream = device.stream();
+    SUCCEEDS(sh_step_begin(model.runtime()));
+    for (size_t i = 0; i < 6; i++) SUCCEEDS(model.use(i, stream, SH_ACQUIRE_NO_WAIT));
+    SUCCEEDS(sh_step_end(model.runtime()));
+    device.synchronize();
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    EXPECT_EQ(model.stats().host_waits, 0u);
+}
+
+}  // namespace
+}  // namespace stagehand::test

@@ -1,0 +1,326 @@
+// A model larger than its budget comes through the ring byte for byte: every kind of source, of block and of order.
+#include <algorithm>
+#include <random>
+
+#include "engine.h"
+
+namespace stagehand::test {
+namespace {
+
+struct Way {
+    Origin origin;
+    bool on_stream;
+};
+
+std::string way_name(const testing::TestParamInfo<Way>& info) { return name_of(info.param.origin) + (info.param.on_stream ? "_stream" : "_host"); }
+
+class Streaming : public testing::TestWithParam<Way> {
+protected:
+    // Runs steps of this order and expects every byte right and the budget kept.
+    void run(Model& model, TestDevice& device, const std::vector<size_t>& order, int steps) {
+        const sh_stream stream = GetParam().on_stream ? device.stream() : SH_STREAM_HOST;
+        for (int k = 0; k < steps; k++) {
+            SUCCEEDS(model.step(order, stream));
+            const sh_memory_info memory = device.memory();
+            ASSERT_LE(memory.used_bytes, memory.budget_bytes);
+            ASSERT_LE(memory.peak_bytes, memory.budget_bytes);
+        }
+        device.synchronize();
+        EXPECT_EQ(model.compared(), order.size() * steps);
+        EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+        EXPECT_SUCCEEDS(sh_runtime_synchronize(model.runtime()));
+    }
+};
+
+TEST_P(Streaming, unequal_blocks_forward) {
+    TestDevice device({.budget_bytes = 24 * kPage});
+    Model model(device, unequal_blocks(30, GetParam().origin));
+    SUCCEEDS(model.schedule(forward(30)));
+    run(model, device, forward(30), 5);
+    EXPECT_GT(model.stats().bytes_to_device, model.total_bytes());
+}
+
+TEST_P(Streaming, forward_then_backward) {
+    TestDevice device({.budget_bytes = 24 * kPage});
+    Model model(device, unequal_blocks(30, GetParam().origin));
+    SUCCEEDS(model.schedule(forward_backward(30)));
+    run(model, device, forward_backward(30), 4);
+}
+
+TEST_P(Streaming, learns_the_order) {
+    TestDevice device({.budget_bytes = 24 * kPage});
+    Model model(device, unequal_blocks(20, GetParam().origin));
+    run(model, device, forward(20), 4);
+    const sh_plan_info plan = model.plan();
+    EXPECT_EQ(plan.scheduled_blocks, 20u);
+    EXPECT_GT(plan.streamed_blocks, 0u);
+}
+
+TEST_P(Streaming, learns_a_changed_order) {
+    TestDevice device({.budget_bytes = 24 * kPage});
+    Model model(device, unequal_blocks(20, GetParam().origin));
+    run(model, device, forward(20), 3);
+    std::vector<size_t> reversed = forward(20);
+    std::reverse(reversed.begin(), reversed.end());
+    const sh_stream stream = GetParam().on_stream ? device.stream() : SH_STREAM_HOST;
+    for (int k = 0; k < 5; k++) SUCCEEDS(model.step(reversed, stream));
+    const uint64_t before = model.stats().misses;
+    for (int k = 0; k < 3; k++) SUCCEEDS(model.step(reversed, stream));
+    device.synchronize();
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    EXPECT_EQ(model.stats().misses, before) << "the new order was not learned";
+}
+
+TEST_P(Streaming, order_is_only_a_hint) {
+    TestDevice device({.budget_bytes = 24 * kPage});
+    Model model(device, unequal_blocks(20, GetParam().origin));
+    SUCCEEDS(model.schedule(forward(20)));
+    const sh_stream stream = GetParam().on_stream ? device.stream() : SH_STREAM_HOST;
+    std::mt19937 random(7);
+    for (int k = 0; k < 12; k++) {
+        std::vector<size_t> order = forward(20);
+        std::shuffle(order.begin(), order.end(), random);
+        if (k % 3 == 0) order.resize(9);                            // some skipped
+        if (k % 3 == 1) order.insert(order.begin() + 4, order[3]);  // one twice in a row
+        SUCCEEDS(model.step(order, stream));
+    }
+    device.synchronize();
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST_P(Streaming, twice_in_a_row_and_never) {
+    TestDevice device({.budget_bytes = 16 * kPage});
+    Model model(device, unequal_blocks(12, GetParam().origin));
+    const std::vector<size_t> order = {0, 1, 1, 3, 3, 3, 4, 5, 7, 8, 8, 0, 10, 10, 1};
+    SUCCEEDS(model.schedule(order));
+    run(model, device, order, 5);
+}
+
+TEST_P(Streaming, smallest_budget_runs) {
+    TestDevice device({.budget_bytes = 10 * kPage});
+    Model model(device, equal_blocks(9, 10 * kPage, GetParam().origin));
+    SUCCEEDS(model.schedule(forward(9)));
+    EXPECT_EQ(model.plan(10 * kPage).smallest_budget_bytes, 10 * kPage);
+    run(model, device, forward(9), 4);
+}
+
+TEST_P(Streaming, only_small_blocks) {
+    TestDevice device({.budget_bytes = 12 * kPage});
+    std::vector<uint64_t> sizes;
+    for (uint64_t i = 0; i < 200; i++) sizes.push_back(1 + i * 37 % 1500);
+    Model model(device, blocks_of(sizes, GetParam().origin));
+    SUCCEEDS(model.schedule(forward(200)));
+    run(model, device, forward(200), 3);
+}
+
+TEST_P(Streaming, all_resident_is_loaded_once) {
+    TestDevice device({.budget_bytes = 400 * kPage});
+    Model model(device, unequal_blocks(30, GetParam().origin));
+    SUCCEEDS(model.schedule(forward(30)));
+    run(model, device, forward(30), 5);
+    EXPECT_EQ(model.stats().bytes_to_device, model.total_bytes());
+    const sh_plan_info plan = model.plan();
+    EXPECT_EQ(plan.streamed_blocks, 0u);
+    EXPECT_EQ(plan.ring_bytes, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, Streaming,
+                         testing::Values(Way{Origin::pinned, false}, Way{Origin::pinned, true}, Way{Origin::pageable, false},
+                                         Way{Origin::pageable, true}, Way{Origin::mapped, false}, Way{Origin::mapped, true},
+                                         Way{Origin::file, false}, Way{Origin::file, true}, Way{Origin::fill, false}, Way{Origin::fill, true}),
+                         way_name);
+
+TEST(Steps, mixed_sources_in_one_model) {
+    TestDevice device({.budget_bytes = 24 * kPage});
+    std::vector<BlockSpec> specs = unequal_blocks(40, Origin::pinned);
+    for (size_t i = 0; i < specs.size(); i++) specs[i].origin = kOrigins[i % 5];
+    Model model(device, specs);
+    SUCCEEDS(model.schedule(forward_backward(40)));
+    const sh_stream stream = device.stream();
+    for (int k = 0; k < 5; k++) SUCCEEDS(model.step(forward_backward(40), k % 2 ? stream : SH_STREAM_HOST));
+    device.synchronize();
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST(Steps, several_segments_and_gaps) {
+    TestDevice device({.budget_bytes = 8 * kPage});
+    sh_runtime* runtime = nullptr;
+    SUCCEEDS(sh_runtime_create(device.get(), nullptr, &runtime));
+    Source first(device.get(), Origin::pinned, contents_of(1, 0, 3000)), second(device.get(), Origin::file, contents_of(2, 0, 9001)),
+        third(device.get(), Origin::pageable, contents_of(3, 0, 5));
+    // Given out of order, with gaps that nothing covers.
+    const sh_segment segments[] = {second.segment(4100), third.segment(20000), first.segment(7)};
+    std::vector<sh_block> ids(4);
+    std::vector<sh_block_desc> descs(4, SH_BLOCK_DESC_INIT);
+    for (sh_block_desc& desc : descs) {
+        desc.bytes = 6 * kPage;
+        desc.segments = segments;
+        desc.segment_count = 3;
+    }
+    SUCCEEDS(sh_register_blocks(runtime, descs.data(), 4, ids.data()));
+    for (int k = 0; k < 3; k++) {
+        SUCCEEDS(sh_step_begin(runtime));
+        for (const sh_block id : ids) {
+            sh_view view = SH_VIEW_INIT;
+            SUCCEEDS(sh_acquire(runtime, id, SH_STREAM_HOST, 0, &view));
+            const auto* at = static_cast<const uint8_t*>(view.address);
+            EXPECT_EQ(std::vector<uint8_t>(at + 7, at + 3007), first.read());
+            EXPECT_EQ(std::vector<uint8_t>(at + 4100, at + 13101), second.read());
+            EXPECT_EQ(std::vector<uint8_t>(at + 20000, at + 20005), third.read());
+            SUCCEEDS(sh_release(runtime, id, SH_STREAM_HOST));
+        }
+        SUCCEEDS(sh_step_end(runtime));
+    }
+    sh_runtime_destroy(runtime);
+}
+
+TEST(Steps, addresses_stay_and_are_aligned) {
+    TestDevice device({.budget_bytes = 20 * kPage});
+    Model model(device, unequal_blocks(20, Origin::pinned));
+    SUCCEEDS(model.schedule(forward(20)));
+    std::vector<void*> addresses(20);
+    for (int k = 0; k < 3; k++) {
+        SUCCEEDS(sh_step_begin(model.runtime()));
+        for (size_t i = 0; i < 20; i++) {
+            sh_view view = SH_VIEW_INIT;
+            SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
+            EXPECT_TRUE(view.flags & SH_VIEW_FIXED_ADDRESS);
+            EXPECT_EQ(reinterpret_cast<uintptr_t>(view.address) % 256, 0u);
+            EXPECT_EQ(view.bytes, model.bytes(i));
+            if (k) {
+                EXPECT_EQ(view.address, addresses[i]);
+            }
+            addresses[i] = view.address;
+            EXPECT_EQ(model.state(i).address, view.address);
+            SUCCEEDS(sh_release(model.runtime(), model.id(i), SH_STREAM_HOST));
+        }
+        SUCCEEDS(sh_step_end(model.runtime()));
+    }
+}
+
+TEST(Steps, what_is_still_in_the_ring_is_not_copied_again) {
+    TestDevice device({.budget_bytes = 16 * kPage});
+    Model model(device, equal_blocks(10, 4 * kPage));
+    SUCCEEDS(model.schedule(forward_backward(10)));
+    for (int k = 0; k < 4; k++) SUCCEEDS(model.step(forward_backward(10)));
+    SUCCEEDS(sh_runtime_synchronize(model.runtime()));
+    const uint64_t before = model.stats().bytes_to_device;
+    for (int k = 0; k < 4; k++) SUCCEEDS(model.step(forward_backward(10)));
+    SUCCEEDS(sh_runtime_synchronize(model.runtime()));
+    const sh_plan_info plan = model.plan();
+    // Around both turns the last blocks are there already.
+    EXPECT_LT(plan.bytes_per_step, 2 * (model.total_bytes() - 16 * kPage) + 8 * kPage);
+    EXPECT_LE(model.stats().bytes_to_device - before, 4 * plan.bytes_per_step + 16 * kPage);
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST(Steps, twice_in_a_row_is_loaded_once) {
+    TestDevice device({.budget_bytes = 6 * kPage});
+    Model model(device, equal_blocks(6, 6 * kPage));
+    const std::vector<size_t> order = {0, 1, 2, 3, 3, 3, 4, 5};
+    SUCCEEDS(model.schedule(order));
+    for (int k = 0; k < 3; k++) {
+        SUCCEEDS(sh_step_begin(model.runtime()));
+        uint64_t serial = 0;
+        for (size_t n = 0; n < order.size(); n++) {
+            sh_view view = SH_VIEW_INIT;
+            SUCCEEDS(sh_acquire(model.runtime(), model.id(order[n]), SH_STREAM_HOST, 0, &view));
+            if (n == 4 || n == 5) {
+                EXPECT_EQ(view.flags & SH_VIEW_HIT, uint32_t(SH_VIEW_HIT));
+                EXPECT_EQ(view.serial, serial);
+            }
+            serial = view.serial;
+            SUCCEEDS(sh_release(model.runtime(), model.id(order[n]), SH_STREAM_HOST));
+        }
+        SUCCEEDS(sh_step_end(model.runtime()));
+    }
+}
+
+TEST(Steps, prefetch_crosses_the_steps_end) {
+    TestDevice device({.budget_bytes = 20 * kPage});
+    Model model(device, equal_blocks(10, 4 * kPage));
+    SUCCEEDS(model.schedule(forward(10)));
+    for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(10)));
+    const uint64_t before = model.stats().misses;
+    for (int k = 0; k < 5; k++) SUCCEEDS(model.step(forward(10)));
+    EXPECT_EQ(model.stats().misses, before) << "an acquire had to begin its load itself";
+    EXPECT_EQ(model.stats().hits, 8u * 10 - before);
+}
+
+TEST(Steps, serial_grows_with_each_load) {
+    TestDevice device({.budget_bytes = 8 * kPage});
+    Model model(device, equal_blocks(8, 6 * kPage));
+    SUCCEEDS(model.schedule(forward(8)));
+    std::vector<uint64_t> serials(8);
+    for (int k = 0; k < 3; k++) {
+        SUCCEEDS(sh_step_begin(model.runtime()));
+        for (size_t i = 0; i < 8; i++) {
+            sh_view view = SH_VIEW_INIT;
+            SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
+            if (model.state(i).streamed_bytes) {
+                EXPECT_GT(view.serial, serials[i]) << "block " << i << ", step " << k;
+            }
+            serials[i] = view.serial;
+            SUCCEEDS(sh_release(model.runtime(), model.id(i), SH_STREAM_HOST));
+        }
+        SUCCEEDS(sh_step_end(model.runtime()));
+    }
+}
+
+TEST(Steps, nothing_leaks_over_fifty) {
+    TestDevice device({.budget_bytes = 20 * kPage});
+    Model model(device, unequal_blocks(20, Origin::pageable));
+    SUCCEEDS(model.schedule(forward(20)));
+    const sh_stream stream = device.stream();
+    for (int k = 0; k < 5; k++) SUCCEEDS(model.step(forward(20), stream));
+    const uint64_t used = device.memory().used_bytes;
+    for (int k = 0; k < 50; k++) SUCCEEDS(model.step(forward(20), stream));
+    device.synchronize();
+    EXPECT_EQ(device.memory().used_bytes, used);
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    EXPECT_EQ(model.stats().failed_loads, 0u);
+    model.destroy();
+    EXPECT_EQ(device.memory().used_bytes, 0u);
+}
+
+TEST(Steps, acquire_outside_a_step) {
+    TestDevice device({.budget_bytes = 20 * kPage});
+    Model model(device, unequal_blocks(20, Origin::pageable));
+    for (int k = 0; k < 3; k++)
+        for (size_t i = 0; i < 20; i++) SUCCEEDS(model.use(i));
+    SUCCEEDS(model.schedule(forward(20)));
+    for (int k = 0; k < 3; k++)
+        for (size_t i = 0; i < 20; i++) SUCCEEDS(model.use(i));
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST(Steps, misplaced_calls_are_refused) {
+    TestDevice device;
+    Model model(device, equal_blocks(3, 2 * kPage));
+    EXPECT_EQ(sh_step_end(model.runtime()), SH_ERROR_INVALID_STATE);
+    SUCCEEDS(sh_step_begin(model.runtime()));
+    EXPECT_EQ(sh_step_begin(model.runtime()), SH_ERROR_INVALID_STATE);
+    EXPECT_EQ(sh_release(model.runtime(), model.id(0), SH_STREAM_HOST), SH_ERROR_INVALID_STATE);
+    uint8_t byte = 0;
+    EXPECT_EQ(sh_read_block(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &byte, 1), SH_ERROR_INVALID_STATE);
+    SUCCEEDS(model.use(0));
+    SUCCEEDS(sh_step_end(model.runtime()));
+}
+
+TEST(Steps, read_block_reads_what_the_stream_has_seen) {
+    TestDevice device({.budget_bytes = 8 * kPage});
+    Model model(device, unequal_blocks(6, Origin::pageable));
+    const sh_stream stream = device.stream();
+    for (size_t i = 0; i < model.size(); i++) {
+        sh_view view = SH_VIEW_INIT;
+        SUCCEEDS(sh_acquire(model.runtime(), model.id(i), stream, 0, &view));
+        std::vector<uint8_t> bytes(view.bytes);
+        SUCCEEDS(sh_read_block(model.runtime(), model.id(i), stream, 0, bytes.data(), bytes.size()));
+        EXPECT_EQ(bytes, *model.truth(i));
+        EXPECT_EQ(sh_read_block(model.runtime(), model.id(i), stream, 1, bytes.data(), bytes.size()), SH_ERROR_INVALID_ARGUMENT);
+        SUCCEEDS(sh_release(model.runtime(), model.id(i), stream));
+    }
+}
+
+}  // namespace
+}  // namespace stagehand::test
