@@ -14,6 +14,30 @@
 
 namespace stagehand::cli {
 
+namespace {
+
+// Closes the gaps that the grouping leaves to align tensors. Nothing computes with these blocks, and without gaps the bytes of
+// a block are those of the file: what is planned, what is copied and what is bounded are then the same bytes.
+void close_gaps(model::Block& block) {
+    std::vector<model::Segment> segments;
+    std::uint64_t end = 0;
+    for (const model::Segment& segment : block.segments) {
+        const bool goes_on = !segments.empty() && segments.back().file == segment.file &&
+                             segments.back().offset + segments.back().bytes == segment.offset;
+        if (goes_on) {
+            segments.back().bytes += segment.bytes;
+        } else {
+            segments.push_back(segment);
+            segments.back().block_offset = end;
+        }
+        end += segment.bytes;
+    }
+    block.segments = std::move(segments);
+    block.bytes = end;
+}
+
+}  // namespace
+
 const char* to_string(Order order) {
     return order == Order::forward ? "forward" : "forward-backward";
 }
@@ -40,14 +64,13 @@ std::uint64_t budget_bytes(const ModelOptions& options, const model::Model& mode
 BlockTable group(model::Model model, const ModelOptions& options, std::uint64_t budget) {
     BlockTable table;
     table.model = std::move(model);
-    table.max_block_bytes =
-        options.max_block_bytes != 0 ? options.max_block_bytes : model::max_block_for_budget(budget);
     model::GroupingOptions grouping;
-    grouping.max_block_bytes = table.max_block_bytes;
+    grouping.max_block_bytes =
+        options.max_block_bytes != 0 ? options.max_block_bytes : model::max_block_for_budget(budget);
     table.blocks = model::group_blocks(table.model, grouping);
-    for (const model::Block& block : table.blocks) {
+    for (model::Block& block : table.blocks) {
+        close_gaps(block);
         table.block_bytes += block.bytes;
-        table.largest_block_bytes = std::max(table.largest_block_bytes, block.bytes);
     }
     return table;
 }

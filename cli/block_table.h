@@ -17,9 +17,7 @@ namespace stagehand::cli {
 struct BlockTable {
     model::Model model;
     std::vector<model::Block> blocks;
-    std::uint64_t block_bytes = 0;      // W: of all blocks, alignment gaps included
-    std::uint64_t largest_block_bytes = 0;
-    std::uint64_t max_block_bytes = 0;  // what they were limited to
+    std::uint64_t block_bytes = 0;  // W: of all blocks
 };
 
 model::Model read_model(const ModelOptions& options);
@@ -27,7 +25,7 @@ model::Model read_model(const ModelOptions& options);
 // The budget in bytes; 0 for the automatic one. Throws CommandError when it comes to nothing.
 std::uint64_t budget_bytes(const ModelOptions& options, const model::Model& model);
 
-// Groups for a budget in bytes.
+// Groups for a budget in bytes. In a block the tensors' bytes lie without gaps.
 BlockTable group(model::Model model, const ModelOptions& options, std::uint64_t budget);
 
 // The uses of one step: which block, and the nanoseconds of compute that fall to it, by its share of the bytes.

@@ -54,23 +54,13 @@ std::uint64_t BlockVerifier::file_checksum(const model::Block& block) {
 std::uint64_t BlockVerifier::device_checksum(sh_runtime* runtime, sh_block block, sh_stream stream,
                                              const model::Block& known) {
     Checksum checksum;
-    const auto* bytes = static_cast<const std::byte*>(buffer_.data());
-    std::uint64_t window = 0;  // the buffer holds [window, window_end) of the block
-    std::uint64_t window_end = 0;
-    for (const model::Segment& segment : known.segments) {
-        const std::uint64_t end = segment.block_offset + segment.bytes;
-        for (std::uint64_t at = segment.block_offset; at < end;) {
-            if (at >= window_end) {
-                // Gaps are read with what surrounds them: one large copy instead of many small ones.
-                window = at;
-                window_end = std::min(known.bytes, window + buffer_bytes);
-                check(sh_read_block(runtime, block, stream, window, buffer_.data(), window_end - window),
-                      fmt::format("reading block {} back", known.name));
-            }
-            const std::uint64_t stop = std::min(end, window_end);
-            checksum.add(bytes + (at - window), stop - at);
-            at = stop;
+    for (std::uint64_t done = 0; done < known.bytes;) {
+        const std::uint64_t count = std::min(buffer_bytes, known.bytes - done);
+        if (const sh_status status = sh_read_block(runtime, block, stream, done, buffer_.data(), count); status < 0) {
+            check(status, fmt::format("reading block {} back", known.name));
         }
+        checksum.add(buffer_.data(), count);
+        done += count;
     }
     return checksum.value();
 }

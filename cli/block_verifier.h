@@ -13,8 +13,8 @@
 
 namespace stagehand::cli {
 
-// Checksums are XXH3, 64 bits, of the bytes that the block's segments cover, in their order; gaps between
-// them hold nothing. A file's checksum is read once, on its own way and not through the library.
+// Checksums are XXH3, 64 bits. A file's is computed once, when it is first needed, and on its own way: by plain
+// reads and not through the library.
 class BlockVerifier {
 public:
     BlockVerifier(sh_device* device, const BlockTable& table, const ModelFiles& files);
