@@ -7,6 +7,7 @@
 namespace stagehand::api {
 
 std::atomic<bool> forked{false};
+std::atomic<HandleTable<core::Runtime>*> runtimes_so_far{nullptr};
 
 namespace {
 
@@ -57,7 +58,11 @@ Status check_size(const void* data, uint32_t claimed, size_t least, size_t known
 }
 
 HandleTable<OpenDevice>& devices() { return table<OpenDevice>(); }
-HandleTable<core::Runtime>& runtimes() { return table<core::Runtime>(); }
+HandleTable<core::Runtime>& runtimes() {
+    HandleTable<core::Runtime>& all = table<core::Runtime>();
+    runtimes_so_far.store(&all, std::memory_order_release);
+    return all;
+}
 
 Status find_device(sh_device* handle, std::shared_ptr<core::Device>* out) {
     core::Lock lock;

@@ -90,6 +90,20 @@ struct OpenDevice {
 };
 HandleTable<OpenDevice>& devices();
 HandleTable<core::Runtime>& runtimes();
+extern std::atomic<HandleTable<core::Runtime>*> runtimes_so_far;   // null until the first runtime
+
+// For the two calls that an engine makes most often: does what needs neither memory, nor a wait, nor a text for an error; false when
+// it is none of these cases, and the long way has to be taken.
+template <class Work>
+bool shortcut(sh_runtime* handle, Work&& work) noexcept {
+    auto* const table = runtimes_so_far.load(std::memory_order_acquire);
+    if (!table || forked.load(std::memory_order_relaxed)) [[unlikely]] return false;
+    auto* const slot = table->lock(handle);
+    if (!slot) [[unlikely]] return false;
+    const bool done = work(*slot->object);
+    slot->mutex.unlock();
+    return done;
+}
 
 Status find_device(sh_device* handle, std::shared_ptr<core::Device>* out);
 

@@ -23,6 +23,8 @@ sh_status sh_step_end(sh_runtime *runtime) {
 }
 
 sh_status sh_acquire(sh_runtime *runtime, sh_block block, sh_stream stream, uint32_t flags, sh_view *out_view) {
+    const bool usual = out_view && out_view->struct_size == sizeof(sh_view);
+    if (usual && shortcut(runtime, [&](core::Runtime &at) { return at.acquire_ready(block, stream, out_view); })) return SH_OK;
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(check_struct(out_view, "out_view"));
@@ -43,10 +45,11 @@ sh_status sh_acquire_many(sh_runtime *runtime, const sh_block *blocks, uint64_t 
 }
 
 sh_status sh_release(sh_runtime *runtime, sh_block block, sh_stream stream) {
+    if (shortcut(runtime, [&](core::Runtime &at) { return at.release_plainly(block, stream); })) return SH_OK;
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->release(block, stream, at.lock);
+        return at.runtime->release(block, stream);
     });
 }
 
@@ -57,7 +60,7 @@ sh_status sh_release_many(sh_runtime *runtime, const sh_block *blocks, uint64_t 
         SH_TRY(find_runtime(runtime, &at));
         Status first;
         for (uint64_t i = 0; i < count; i++) {
-            Status status = at.runtime->release(blocks[i], stream, at.lock);
+            Status status = at.runtime->release(blocks[i], stream);
             if (first.ok() && !status.ok()) first = status;
         }
         return first;

@@ -52,16 +52,25 @@ public:
         return encode(slot.index, slot.generation);
     }
 
-    // Locks the slot of a handle. Without a lock in the result the handle is NULL, stale or foreign.
+    // Locks the slot of a handle; null when the handle is NULL, stale or foreign.
     Slot* lock(const void* handle, std::unique_lock<std::mutex>* out_lock) {
+        Slot* const slot = lock(handle);
+        if (slot) *out_lock = std::unique_lock(slot->mutex, std::adopt_lock);
+        return slot;
+    }
+
+    // The same where the caller unlocks by hand.
+    Slot* lock(const void* handle) {
         const uint64_t value = reinterpret_cast<uint64_t>(handle);
         if ((value & kTagMask) != kTag) return nullptr;
         const uint32_t index = static_cast<uint32_t>(value >> kTagBits) & kIndexMask;
         if (index >= count_.load(std::memory_order_acquire)) return nullptr;
         Slot& slot = chunks_[index / kChunkSlots].load(std::memory_order_relaxed)[index % kChunkSlots];
-        std::unique_lock slot_lock(slot.mutex);
-        if (slot.generation != static_cast<uint32_t>(value >> (kTagBits + kIndexBits)) || !slot.object) return nullptr;
-        *out_lock = std::move(slot_lock);
+        slot.mutex.lock();
+        if (slot.generation != static_cast<uint32_t>(value >> (kTagBits + kIndexBits)) || !slot.object) [[unlikely]] {
+            slot.mutex.unlock();
+            return nullptr;
+        }
         return &slot;
     }
 

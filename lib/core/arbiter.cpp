@@ -87,6 +87,7 @@ Status Arbiter::request(Tenant& tenant, const Needs& needs, bool press, uint64_t
             others += (others.empty() ? "; " : ", ") + m.tenant->tenant_name() + " holds " + std::to_string(m.granted) + " pages";
     const std::string text = std::to_string(needs.least_pages) + " pages are needed at least, of the device's " +
                              std::to_string(total_) + " there are " + std::to_string(available(self)) + others;
+    if (fits) return Status(SH_ERROR_BUDGET, text);   // the needs stay known: others give back at their next edge
     self.needs = before;
     self.asked = had_asked;
     divide(total_);

@@ -96,6 +96,9 @@ struct alignas(64) Unit {
     bool dirty = false;              // a block of it is dirty in ring pages
     Load* load = nullptr;            // under way, or not known to have finished
 
+    bool plain_release() const { return ready && !stale && !dirty && memory == Memory::planned && ring_pages == 0; }
+    // A new view may see its bytes, once they are there.
+    bool current() const { return complete() && !stale && updating == 0; }
     bool complete() const { return own_valid == own.size() && ring_present == ring_pages && own.size() + ring_pages == pages; }
 };
 

@@ -278,6 +278,7 @@ void Loader::fail(Unit& unit, Load& load, Status status) {
         }
     }
     unit.ready = unit.ready_there = false;
+    loose_copies_ = true;
     if (status.code() == SH_ERROR_CANCELLED) stats_.cancelled_loads++;
     else stats_.failed_loads++;
     last_failure_ = load.failure = std::move(status);
@@ -317,16 +318,18 @@ Status Loader::wait_done(Unit& unit, std::unique_lock<std::mutex>& lock) {
     lock.lock();
     if (unit.load != load || unit.serial != serial) return status;
     if (!status.ok()) fail(unit, *unit.load, status);
-    else unit.ready = unit.complete();
+    else unit.ready = unit.current();
     give(unit);
     return status;
 }
 
 Status Loader::wait_done_here(Unit& unit) {
+    if (loose_copies_) SH_TRY(synchronize());
+    loose_copies_ = false;
     if (!unit.load || !unit.load->issued) return Status();
     Status status = device_.event_synchronize(unit.load->done);
     if (!status.ok()) fail(unit, *unit.load, status);
-    else unit.ready = unit.complete();
+    else unit.ready = unit.current();
     give(unit);
     return status;
 }
@@ -343,7 +346,7 @@ bool Loader::settle(Unit& unit, Status* failure) {
     }
     if (!done) return false;
     give(unit);
-    unit.ready = unit.complete();
+    unit.ready = unit.current();
     return true;
 }
 

@@ -38,7 +38,7 @@ public:
     Status wait_issued(Unit& unit, std::unique_lock<std::mutex>& lock, uint64_t deadline_ns);
     // Waits on the host until the unit's issued load has finished, with the mutex given up meanwhile. The unit is held.
     Status wait_done(Unit& unit, std::unique_lock<std::mutex>& lock);
-    // The same without giving the mutex up, for what is about to be unmapped.
+    // The same without giving the mutex up, for what is about to be unmapped: also what a failed load has left in flight.
     Status wait_done_here(Unit& unit);
     // Waits on the host until no issued load of the unit reads its sources any more.
     Status wait_read(Unit& unit, std::unique_lock<std::mutex>& lock) { return wait_done(unit, lock); }
@@ -90,6 +90,7 @@ private:
     sh_runtime_stats& stats_;
     sh_stream copy_stream_ = SH_STREAM_HOST;
     uint32_t queued_ = 0;
+    bool loose_copies_ = false;   // of loads that failed half way, which no event stands for
     Status last_failure_;
     std::vector<std::unique_ptr<Load>> loads_;
     std::vector<Load*> idle_;

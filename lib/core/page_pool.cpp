@@ -17,6 +17,7 @@ PagePool::~PagePool() {
 
 Status PagePool::take(uint64_t count, std::vector<sh_backend_page>* out) {
     std::lock_guard lock(mutex_);
+    shed();   // what could not be given back before
     if (!std::exchange(sorted_, true)) std::sort(idle_.begin(), idle_.end(), std::greater<>());
     const uint64_t recycled = std::min<uint64_t>(count, idle_.size());
     const uint64_t fresh = count - recycled;

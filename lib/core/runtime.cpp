@@ -9,6 +9,8 @@
 namespace stagehand::core {
 namespace {
 
+constexpr int kCloseAttempts = 3;
+
 std::string choose_name(const sh_runtime_options& options, uint16_t tag) {
     return options.name ? options.name : "runtime " + std::to_string(tag);
 }
@@ -54,13 +56,20 @@ void Runtime::close(Lock& lock) {
     closing_ = true;
     changed_.notify_all();
     changed_.wait(lock, [&] { return waiters_ == 0; });
-    // Failures are told to the log: there is nobody left to return them to, and everything is given back all the same.
-    if (Status status = quiesce(lock); !status.ok()) log_line(SH_LOG_WARNING, "%s: closing: %s", name_.c_str(), status.text());
+    // Failures are told to the log: there is nobody left to return them to. Some pass; what is in flight must not be unmapped.
+    for (int attempt = 0; attempt < kCloseAttempts; attempt++) {
+        Status status = give_back(lock);
+        if (status.ok()) return;
+        log_line(SH_LOG_WARNING, "%s: closing: %s", name_.c_str(), status.text());
+    }
+}
+
+Status Runtime::give_back(Lock& lock) {
+    SH_TRY(quiesce(lock));
     for (Unit& unit : registry_.units())
-        if (unit.memory == Memory::unordered)
-            if (Status status = placement_.unmap_whole(unit); !status.ok()) log_line(SH_LOG_WARNING, "%s: closing: %s", name_.c_str(), status.text());
-    if (Status status = placement_.clear(); !status.ok()) log_line(SH_LOG_WARNING, "%s: closing: %s", name_.c_str(), status.text());
-    if (Status status = device_->pool().trim(0); !status.ok()) log_line(SH_LOG_WARNING, "%s: closing: %s", name_.c_str(), status.text());
+        if (unit.memory == Memory::unordered) SH_TRY(placement_.unmap_whole(unit));
+    SH_TRY(placement_.clear());
+    return device_->pool().trim(0);
 }
 
 Status Runtime::usable() const {
@@ -163,9 +172,9 @@ Status Runtime::forget(sh_stream stream) {
     SH_TRY(streams_.forget(stream));
     for (Unit& unit : registry_.units()) {
         if (unit.ready_stream == stream) unit.ready_there = false;
+        // The event stays with the unit: a staged load may still be about to wait for it.
         for (UnitUse& use : unit.uses)
-            if (use.stream == stream) events_.give(&use.event);
-        std::erase_if(unit.uses, [&](const UnitUse& use) { return use.stream == stream; });
+            if (use.stream == stream) use.stream = SH_STREAM_HOST;
     }
     return Status();
 }

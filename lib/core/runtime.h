@@ -69,21 +69,36 @@ public:
     void close(Lock& lock);
 
     // Views: runtime_views.cpp
-    Status acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* out, Lock& lock) {
+    // The bytes are there and nothing has to be noted: true, and the view is held. Else acquire() must be called.
+    bool acquire_ready(sh_block id, sh_stream stream, sh_view* out) noexcept {
         Block* const block = registry_.find(id);
-        if (!block) [[unlikely]] return unknown_block(id);
+        if (!block) [[unlikely]] return false;
         Unit& unit = registry_.unit(block->unit);
-        if (!(unit.ready || (unit.ready_there && unit.ready_stream == stream)) || eventful_) return acquire_slowly(*block, unit, stream, flags, out, lock);
+        if (eventful_ || !(unit.ready || (unit.ready_there && unit.ready_stream == stream))) return false;
         block->held++;
         unit.held++;
         views_++;
         stats_.acquires++;
         stats_.hits++;
         fill_view(*block, unit, SH_VIEW_HIT, out);
-        return Status();
+        return true;
     }
+    Status acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* out, Lock& lock);
     Status acquire_many(std::span<const sh_block> ids, sh_stream stream, uint32_t flags, std::span<sh_view* const> out, Lock& lock);
-    Status release(sh_block id, sh_stream stream, Lock& lock);
+    // A view of a resident block ends, and nothing has to be fenced, loaded, written or told: true. Else release() must be called.
+    bool release_plainly(sh_block id, sh_stream stream) noexcept {
+        Block* const block = registry_.find(id);
+        if (eventful_ || !block || block->held == 0) [[unlikely]] return false;
+        Unit& unit = registry_.unit(block->unit);
+        if (!unit.plain_release() || write_back_.has_failure()) return false;
+        if (stream != SH_STREAM_HOST && !(in_step_ && streams_.mark_if_last(stream, &unit.used_streams))) return false;
+        block->held--;
+        unit.held--;
+        views_--;
+        unit.last_use = ++releases_;
+        return true;
+    }
+    Status release(sh_block id, sh_stream stream);
     Status prefetch(std::span<const sh_block> ids, Lock& lock);
     Status read(sh_block id, sh_stream stream, uint64_t offset, void* buffer, uint64_t bytes, Lock& lock);
 
@@ -99,7 +114,6 @@ private:
         const uint32_t size = out->struct_size;
         *out = {size, flags | view_flags_, block.id, reinterpret_cast<void*>(block.address), block.bytes, unit.serial};
     }
-    Status acquire_slowly(Block& block, Unit& unit, sh_stream stream, uint32_t flags, sh_view* out, Lock& lock);
     void arrive(Unit& unit);
     void drop_contents(Unit& unit);
     Status begin_bringing(Unit& unit, sh_stream stream, uint32_t* view_flags, Lock& lock);

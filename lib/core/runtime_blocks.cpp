@@ -34,13 +34,19 @@ Status Runtime::unregister_blocks(std::span<const sh_block> ids, Lock& lock) {
     for (const sh_block id : ids)
         if (const Block* block = registry_.find(id); block->held) return Status(SH_ERROR_BUSY, registry_.name_of(*block) + " is held");
     waiters_++;
-    // Their sources may be freed when this returns: nothing may read or write them then.
+    // Their sources may be freed when this returns: nothing may read or write them then. Where the mutex was given up, others may
+    // have begun something anew.
     Status status;
-    for (const uint32_t index : units) {
-        Unit& unit = registry_.unit(index);
-        loader_.cancel(unit, lock);
-        if (status.ok()) status = write_back_.begin(unit, WriteBack::Part::all);
-        if (Status written = write_back_.wait(unit, lock); status.ok()) status = written;
+    for (bool quiet = false; status.ok() && !quiet;) {
+        quiet = true;
+        for (const uint32_t index : units) {
+            Unit& unit = registry_.unit(index);
+            if (unit.held || !(unit.bringing || unit.writing_back || write_back_.is_dirty(unit) || (unit.load && unit.load->queued))) continue;
+            quiet = false;
+            loader_.cancel(unit, lock);
+            if (status.ok()) status = write_back_.flush(unit, lock);
+            changed_.wait(lock, [&] { return !unit.bringing; });
+        }
     }
     if (status.ok()) status = streams_.synchronize_all();
     if (status.ok()) status = loader_.synchronize();
@@ -118,11 +124,24 @@ Status Runtime::invalidate(std::span<const sh_block> ids) {
         Unit& unit = registry_.unit(index);
         unit.ready = unit.ready_there = false;
         unit.stale = true;
-        if (!unit.held && !unit.bringing && !(unit.load && unit.load->queued)) drop_contents(unit);
+    }
+    // What the engine has changed in these is void; neighbours that share the unit keep what was changed in theirs.
+    for (const sh_block id : ids) {
+        Block& block = *registry_.find(id);
+        block.dirty_own = block.dirty_ring = false;
+    }
+    Status status;
+    for (const uint32_t index : units) {
+        Unit& unit = registry_.unit(index);
+        const auto blocks = registry_.blocks_of(unit);
+        unit.dirty = std::any_of(blocks.begin(), blocks.end(), [](const Block& b) { return b.dirty_ring; });
+        if (unit.held || unit.bringing || (unit.load && unit.load->queued)) continue;
+        if (Status begun = write_back_.begin(unit, WriteBack::Part::all); status.ok()) status = begun;
+        if (!write_back_.is_dirty(unit)) drop_contents(unit);
     }
     eventful_ = true;
     prefetcher_.renew();
-    return Status();
+    return note(status);
 }
 
 Status Runtime::update_begin(std::span<const sh_block> ids, Lock& lock) {
@@ -134,8 +153,10 @@ Status Runtime::update_begin(std::span<const sh_block> ids, Lock& lock) {
             return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + ": an update of its source has begun already");
     for (const sh_block id : ids) {
         Block& block = *registry_.find(id);
-        if (!block.updating) registry_.unit(block.unit).updating++;   // an id may stand twice
+        Unit& unit = registry_.unit(block.unit);
+        if (!block.updating) unit.updating++;   // an id may stand twice
         block.updating = true;
+        unit.ready = unit.ready_there = false;
     }
     waiters_++;
     Status status;
@@ -193,7 +214,7 @@ Status Runtime::write_back(std::span<const sh_block> ids, Lock& lock) {
     for (const uint32_t index : units)
         if (status.ok() && registry_.unit(index).live) status = write_back_.begin(registry_.unit(index), WriteBack::Part::all);
     for (const uint32_t index : units)
-        if (Status written = write_back_.wait(registry_.unit(index), lock); status.ok()) status = written;
+        if (Status written = write_back_.flush(registry_.unit(index), lock); status.ok()) status = written;
     waiters_--;
     if (closing_) changed_.notify_all();
     return note(status);

@@ -62,7 +62,7 @@ Status Runtime::flush_dirty(Lock& lock) {
     for (Unit& unit : units)
         if (unit.live) SH_TRY(write_back_.begin(unit, WriteBack::Part::all));
     for (Unit& unit : units)
-        if (unit.written_back) SH_TRY(write_back_.wait(unit, lock));
+        if (unit.written_back) SH_TRY(write_back_.flush(unit, lock));
     return Status();
 }
 
@@ -77,7 +77,36 @@ Status Runtime::put_into_force(const Planner::Result& result, Lock& lock) {
     return Status();
 }
 
-Status Runtime::replan(Lock& lock, bool press) {
+// The mutex is given up on the way, so the door is closed meanwhile: who comes from outside waits in wait_for_change(), who is
+// inside and has not begun to bring a unit waits before it does. `bringing`: the caller itself is at that.
+Status Runtime::replan(Lock& lock, bool press, bool bringing) {
+    if (changing_) {
+        bringings_ -= bringing;
+        changed_.notify_all();
+        changed_.wait(lock, [&] { return !changing_; });
+        bringings_ += bringing;
+        return usable();
+    }
+    changing_ = eventful_ = true;
+    waiters_++;
+    changed_.wait(lock, [&] { return bringings_ == bringing; });
+    Status status = usable();
+    if (status.ok() && views_ == 0) status = change_plan(lock, press);
+    waiters_--;
+    changing_ = false;
+    changed_.notify_all();
+    return status;
+}
+
+Status Runtime::wait_for_change(Lock& lock) {
+    waiters_++;
+    changed_.wait(lock, [&] { return !changing_; });
+    waiters_--;
+    if (closing_) changed_.notify_all();
+    return usable();
+}
+
+Status Runtime::change_plan(Lock& lock, bool press) {
     const uint64_t began = device_->backend().now_ns();
     Planner::Limits with = limits();
     SH_TRY(device_->link(&with.link_bytes_per_ns));   // also before the order is known: later there may be no page to measure with
@@ -103,12 +132,9 @@ Status Runtime::replan(Lock& lock, bool press) {
     SH_TRY(status);
     Planner::Result result;
     status = planner_.make(order_, with, share, &result);
-    waiters_++;
     if (status.ok()) status = flush_dirty(lock);
     if (status.ok()) status = quiesce(lock);
     if (status.ok()) status = put_into_force(result, lock);
-    waiters_--;
-    if (closing_) changed_.notify_all();
     planned_ = status.ok();
     if (!status.ok()) {
         device_->arbiter().settle(*this, placement_.pages());

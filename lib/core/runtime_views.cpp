@@ -150,10 +150,13 @@ Status Runtime::finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, ui
     return Status();
 }
 
-Status Runtime::acquire_slowly(Block& block, Unit& unit, sh_stream stream, uint32_t flags, sh_view* out, Lock& lock) {
+Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* out, Lock& lock) {
     SH_TRY(usable());
     SH_TRY(write_back_.take_failure());
-    const sh_block id = block.id;
+    Block* const found = registry_.find(id);
+    if (!found) return unknown_block(id);
+    Block& block = *found;
+    Unit& unit = registry_.unit(block.unit);
     uint32_t view_flags = 0;
     waiters_++;
     Status status = begin_bringing(unit, stream, &view_flags, lock);
@@ -251,7 +254,7 @@ Status Runtime::end_view(Block& block, sh_stream stream) {
     return status;
 }
 
-Status Runtime::release(sh_block id, sh_stream stream, Lock&) {
+Status Runtime::release(sh_block id, sh_stream stream) {
     Block* const block = registry_.find(id);
     if (!block) return unknown_block(id);
     if (block->held == 0) return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + " is not held");

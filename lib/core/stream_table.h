@@ -37,6 +37,14 @@ public:
         entries_[number].used = ++clock_;
     }
 
+    // number() and mark() where nothing can fail: false unless it is the stream that was asked for last.
+    bool mark_if_last(sh_stream stream, uint64_t* used) {
+        if (last_ >= entries_.size() || entries_[last_].stream != stream || !entries_[last_].live) return false;
+        mark(last_);
+        *used |= uint64_t(1) << last_;
+        return true;
+    }
+
     // Records what is marked; at a step's end, and before anybody waits.
     Status record_all();
     // Appends the events that stand for the last uses of the streams in `set`, for a copy stream to wait for.

@@ -29,11 +29,10 @@ std::string UnorderedCache::holder() {
 Status UnorderedCache::drop(Unit& unit, std::unique_lock<std::mutex>& lock) {
     const uint32_t index = index_of(unit);
     loader_.cancel(unit, lock);
-    SH_TRY(write_back_.begin(unit, WriteBack::Part::all));
-    SH_TRY(write_back_.wait(unit, lock));
-    if (unit.memory != Memory::unordered || unit.held) return Status();
+    SH_TRY(write_back_.flush(unit, lock));
+    if (unit.memory != Memory::unordered || unit.held || (unit.load && unit.load->queued)) return Status();
     // Unmapping needs the unit's own copies and uses to have ended.
-    if (unit.load && unit.load->issued) SH_TRY(loader_.wait_done_here(unit));
+    SH_TRY(loader_.wait_done_here(unit));
     SH_TRY(streams_.synchronize(unit.used_streams));
     unit.used_streams = 0;
     SH_TRY(placement_.unmap_whole(unit));

@@ -35,6 +35,10 @@ public:
     void hold(Unit& unit);
     void unhold(Unit& unit);
 
+    // While a load of it is being seen to, and nobody holds it yet, it must not be dropped.
+    void pin(Unit& unit) { worth_.hold(index_of(unit)); }
+    void unpin(Unit& unit) { worth_.release(index_of(unit)); }
+
     // The unit is planned from now on and keeps its pages.
     void hand_over(Unit& unit);
     // Takes a unit's memory away; it is not held.

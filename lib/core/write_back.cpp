@@ -24,13 +24,25 @@ bool WriteBack::is_dirty(const Unit& unit, Part part) {
     return false;
 }
 
-void WriteBack::mark(Unit& unit, Part part, bool dirty) {
+// What is being written counts as clean: the engine may make it dirty again meanwhile.
+void WriteBack::take_dirt(Unit& unit, Part part, Store& store) {
     for (Block& block : registry_.blocks_of(unit)) {
-        if (!(block.flags & SH_BLOCK_MUTABLE)) continue;
-        block.dirty_ring = dirty && unit.ring_pages;
-        if (part == Part::all) block.dirty_own = dirty && !unit.own.empty();
+        const Dirt dirt{registry_.index_of(block), block.dirty_own && part == Part::all, block.dirty_ring};
+        if (!dirt.own && !dirt.ring) continue;
+        store.dirt.push_back(dirt);
+        block.dirty_ring = false;
+        if (dirt.own) block.dirty_own = false;
     }
-    unit.dirty = dirty && unit.ring_pages;
+    unit.dirty = false;
+}
+
+void WriteBack::give_back_dirt(Unit& unit, const Store& store) {
+    for (const Dirt& dirt : store.dirt) {
+        Block& block = registry_.block(dirt.block);
+        block.dirty_own |= dirt.own;
+        block.dirty_ring |= dirt.ring;
+        unit.dirty |= dirt.ring;
+    }
 }
 
 // Copies to pinned sources are issued here; the others become extents for the workers.
@@ -53,7 +65,7 @@ Status WriteBack::collect(Unit& unit, Part part, Store& store) {
 }
 
 Status WriteBack::begin(Unit& unit, Part part) {
-    if (!is_dirty(unit, part)) return Status();
+    if (unit.writing_back || !is_dirty(unit, part)) return Status();
     if (idle_.empty()) {
         stores_.push_back(std::make_unique<Store>());
         stores_.back()->owner = this;
@@ -61,7 +73,7 @@ Status WriteBack::begin(Unit& unit, Part part) {
     }
     Store& store = *idle_.back();
     store.unit = static_cast<uint32_t>(&unit - registry_.units().data());
-    store.part = part;
+    store.dirt.clear();
     store.staged.extents.clear();
     store.staged.waits.clear();
     if (!unit.written_back) SH_TRY(events_.take(&unit.written_back));
@@ -73,7 +85,7 @@ Status WriteBack::begin(Unit& unit, Part part) {
     SH_TRY(device_.event_record(unit.written_back, stream_));
     stats_.write_backs++;
     if (store.staged.extents.empty()) {
-        mark(unit, part, false);
+        take_dirt(unit, part, store);
         return Status();
     }
     store.staged.stream = stream_;
@@ -86,7 +98,7 @@ Status WriteBack::begin(Unit& unit, Part part) {
     idle_.pop_back();
     unit.writing_back = true;
     pending_++;
-    mark(unit, part, false);
+    take_dirt(unit, part, store);
     return Status();
 }
 
@@ -100,10 +112,10 @@ void WriteBack::store_finished(void* context, transfer::StagedStore&, const Stat
     unit.writing_back = false;
     self.pending_--;
     self.idle_.push_back(&store);
-    if (!status.ok()) {
-        self.mark(unit, store.part, true);
-        self.failure_ = status.within("writing a block back");
-    }
+    Status next;
+    if (!status.ok()) self.give_back_dirt(unit, store);
+    else if (unit.dirty && unit.held == 0) next = self.begin(unit, Part::ring);   // dirty again meanwhile
+    if (!status.ok() || !next.ok()) self.failure_ = (status.ok() ? next : status).within("writing a block back");
     self.changed_.notify_all();
 }
 
@@ -111,6 +123,14 @@ Status WriteBack::wait(Unit& unit, std::unique_lock<std::mutex>& lock) {
     changed_.wait(lock, [&] { return !unit.writing_back; });
     SH_TRY(take_failure());
     return unit.written_back ? device_.event_synchronize(unit.written_back) : Status();
+}
+
+Status WriteBack::flush(Unit& unit, std::unique_lock<std::mutex>& lock) {
+    for (;;) {
+        SH_TRY(wait(unit, lock));
+        if (unit.held || unit.writing_back || !is_dirty(unit, Part::all)) return Status();
+        SH_TRY(begin(unit, Part::all));
+    }
 }
 
 void WriteBack::drain(std::unique_lock<std::mutex>& lock) {

@@ -30,29 +30,39 @@ public:
     sh_stream stream() const { return stream_; }
 
     enum class Part { ring, all };
-    // Begins to write the dirty bytes of a unit that nobody holds: those in its ring pages, or all. On failure they stay dirty.
+    // Begins to write the dirty bytes of a unit that nobody holds: those in its ring pages, or all. On failure they stay dirty; and
+    // while workers still write older ones, which would come after them.
     Status begin(Unit& unit, Part part);
-    // Waits until the unit's sources hold what begin() was asked to write, with the mutex given up meanwhile.
+    // Waits until the unit's sources hold what was begun to be written, with the mutex given up meanwhile.
     Status wait(Unit& unit, std::unique_lock<std::mutex>& lock);
+    // The same for all that is dirty, if nobody holds the unit.
+    Status flush(Unit& unit, std::unique_lock<std::mutex>& lock);
+    bool is_dirty(const Unit& unit) { return is_dirty(unit, Part::all); }
     // Waits until no worker writes for this runtime.
     void drain(std::unique_lock<std::mutex>& lock);
     Status synchronize() { return device_.stream_synchronize(stream_); }
 
+    bool has_failure() const { return !failure_.ok(); }
     // The failure of a write-back that nobody waited for; told once.
     Status take_failure() { return std::exchange(failure_, Status()); }
 
 private:
+    struct Dirt {   // what of a block is being written
+        uint32_t block = 0;
+        bool own = false, ring = false;
+    };
     struct Store {
         WriteBack* owner = nullptr;
         uint32_t unit = 0;
-        Part part = Part::ring;
+        std::vector<Dirt> dirt;
         transfer::StagedStore staged;
     };
 
     static void store_read(void* context, transfer::StagedStore& staged);
     static void store_finished(void* context, transfer::StagedStore& staged, const Status& status);
     Status collect(Unit& unit, Part part, Store& store);
-    void mark(Unit& unit, Part part, bool dirty);
+    void take_dirt(Unit& unit, Part part, Store& store);
+    void give_back_dirt(Unit& unit, const Store& store);
     bool is_dirty(const Unit& unit, Part part);
 
     BackendDevice& device_;
