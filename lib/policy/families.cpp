@@ -5,14 +5,20 @@
 
 namespace stagehand::policy {
 
-PartsMaker::PartsMaker(const Shape& shape) : shape_(shape), parts_(shape.pages.size()) {
-    std::vector<uint32_t> uses(shape.pages.size());
-    for (const Use& use : shape.problem->trace) uses[use.unit]++;
+PartsMaker::PartsMaker(const Shape& shape) : shape_(shape), uses_(shape.pages.size()), parts_(shape.pages.size()) {
+    for (const Use& use : shape.problem->trace) uses_[use.unit]++;
     const double pages_per_ns = shape.problem->link_bytes_per_ns / static_cast<double>(shape.problem->page_bytes);
     link_pages_.reserve(shape.order.size());
-    for (uint32_t u : shape.order) link_pages_.push_back(shape.unit_compute_ns[u] / uses[u] * pages_per_ns);
+    for (uint32_t u : shape.order) {
+        link_pages_.push_back(shape.unit_compute_ns[u] / uses_[u] * pages_per_ns);
+        uneven_uses_ = uneven_uses_ || uses_[u] != uses_[shape.order[0]];
+    }
     most_.resize(shape.order.size());
     wanted_.resize(shape.order.size());
+    if (!uneven_uses_) return;
+    for (uint32_t k = 0; k < shape.order.size(); k++) by_uses_.push_back(k);
+    std::stable_sort(by_uses_.begin(), by_uses_.end(),
+                     [&](uint32_t a, uint32_t b) { return uses_[shape.order[a]] > uses_[shape.order[b]]; });
 }
 
 std::optional<std::vector<uint32_t>> PartsMaker::make(Family family, uint64_t streamed, uint32_t ring) {
@@ -26,6 +32,10 @@ std::optional<std::vector<uint32_t>> PartsMaker::make(Family family, uint64_t st
         available += most_[k];
     }
     if (available < streamed) return std::nullopt;
+    if (family == Family::rare_level || family == Family::rare_paced) {
+        spare_often_used(available, streamed);
+        family = family == Family::rare_level ? Family::level : Family::paced;
+    }
     if (family == Family::tails)
         want_tails(streamed);
     else if (!find_level(family, streamed, ring))
@@ -45,6 +55,21 @@ std::optional<std::vector<uint32_t>> PartsMaker::make(Family family, uint64_t st
     return parts_;
 }
 
+// Every use of a unit may copy its part again, so the units used most often stream nothing if the others can do without them.
+void PartsMaker::spare_often_used(uint64_t available, uint64_t streamed) {
+    for (uint32_t k : by_uses_) {
+        if (uses_[shape_.order[k]] == uses_[shape_.order[by_uses_.back()]]) return;
+        available -= most_[k];
+        if (available < streamed) {
+            // This one streams what the rest cannot, unless it must be whole.
+            if (!shape_.problem->units[shape_.order[k]].whole)
+                most_[k] = static_cast<uint32_t>(streamed - available);
+            return;
+        }
+        most_[k] = 0;
+    }
+}
+
 // Sets what each unit wants at a level, and returns the sum.
 double PartsMaker::want(Family family, double level, uint32_t ring) {
     const size_t count = most_.size();
@@ -53,6 +78,8 @@ double PartsMaker::want(Family family, double level, uint32_t ring) {
         case Family::level:
         case Family::by_size:
         case Family::by_compute:
+        case Family::rare_level:
+        case Family::rare_paced:
         case Family::tails:
         case Family::whole_units: {
             double sum = 0;

@@ -11,6 +11,8 @@
 namespace stagehand::policy {
 
 enum class Family : uint8_t {
+    rare_level,   // level, but only of the units that are used least often, as long as those are enough
+    rare_paced,   // the same of paced
     level,        // min(size, level): the copies are alike, and so is what the ring must hold
     filled,       // the same, but no part leaves less of the ring free than the link fills during the unit's own compute
     paced,        // level plus what the link still has time for before the unit's turn, so that it neither idles nor is late
@@ -21,8 +23,10 @@ enum class Family : uint8_t {
     whole_units,  // whole units, spread evenly over the step's compute time
 };
 
-inline constexpr Family all_families[] = {Family::level,   Family::filled,     Family::paced,      Family::half_paced,
-                                          Family::by_size, Family::by_compute, Family::tails,      Family::whole_units};
+inline constexpr Family all_families[] = {
+    Family::rare_level, Family::rare_paced, Family::level,      Family::filled, Family::paced,
+    Family::half_paced, Family::by_size,    Family::by_compute, Family::tails,  Family::whole_units,
+};
 
 class PartsMaker {
 public:
@@ -32,12 +36,16 @@ public:
     // `streamed` as units that must be whole allow. Nothing if the family has no such parts.
     std::optional<std::vector<uint32_t>> make(Family family, uint64_t streamed, uint32_t ring);
 
+    // Whether some units are used more often than others; else the rare families are the plain ones.
+    bool uneven_uses() const { return uneven_uses_; }
+
     // A ring below which no parts fit in `budget` pages along with it; the smallest with which some do, unless units must be
     // whole or several are held at once.
     uint32_t smallest_ring(uint32_t budget) const;
 
 private:
     uint32_t cap_for(uint32_t ring) const;
+    void spare_often_used(uint64_t available, uint64_t streamed);
     uint64_t most_within(uint32_t cap) const;
     double slope(Family family, size_t place) const;
     double highest_level(Family family, uint32_t ring) const;
@@ -49,6 +57,9 @@ private:
     void shrink(uint64_t surplus);
 
     const Shape& shape_;
+    std::vector<uint32_t> uses_;      // of each unit
+    bool uneven_uses_ = false;
+    std::vector<uint32_t> by_uses_;   // places, those used most often first
     std::vector<double> link_pages_;  // by place in the order of first use: what the link copies during one compute
     std::vector<uint32_t> most_;      // by place: the largest part allowed
     std::vector<double> wanted_;      // by place: the part before rounding

@@ -4,12 +4,12 @@
 
 namespace stagehand::policy {
 
-bool Frontier::offer(const Candidate& candidate, const Cost& cost) {
+void Frontier::offer(const Candidate& candidate, const Cost& cost) {
     // Differences of rounding are none.
     constexpr double rounding = 1e-9;
-    if (!kept_.empty() && cost.step_ns > limit_ns()) return false;
+    if (!kept_.empty() && cost.step_ns > limit_ns()) return;
     for (const Found& found : kept_)
-        if (found.cost.step_ns <= cost.step_ns * (1 + rounding) && found.cost.bytes <= cost.bytes) return false;
+        if (found.cost.step_ns <= cost.step_ns * (1 + rounding) && found.cost.bytes <= cost.bytes) return;
     std::erase_if(kept_, [&](const Found& found) {
         return cost.step_ns <= found.cost.step_ns * (1 + rounding) && cost.bytes <= found.cost.bytes;
     });
@@ -18,7 +18,6 @@ bool Frontier::offer(const Candidate& candidate, const Cost& cost) {
     kept_.insert(place, {candidate, cost});
     const double limit = limit_ns();
     std::erase_if(kept_, [&](const Found& found) { return found.cost.step_ns > limit; });
-    return true;
 }
 
 }  // namespace stagehand::policy

@@ -18,8 +18,8 @@ struct Found {
 
 class Frontier {
 public:
-    // True if nothing kept so far is as fast and copies as little.
-    bool offer(const Candidate& candidate, const Cost& cost);
+    // Keeps it unless something kept is as fast and copies as little.
+    void offer(const Candidate& candidate, const Cost& cost);
 
     bool empty() const { return kept_.empty(); }
     const Found& fastest() const { return kept_.front(); }

@@ -9,15 +9,15 @@ StepClock::StepClock(std::span<const Use> trace) : trace_(trace), ends_(2 * trac
 
 void StepClock::restart() {
     std::fill(ends_.begin(), ends_.end(), 0.0);
-    copied_ = before_ = 0;
-    remembering_ = false;
-    age_ = 0;
-    renew_at_ = 1;
+    copied_ = copied_before_ = before_ = mark_ = 0;
+    repeats_ = false;
+    asked_ = marked_ = 0;
 }
 
 void StepClock::step(const StepProgramme& programme, UseTimes* times) {
     const size_t uses = trace_.size();
     before_ = end();
+    copied_before_ = copied_;
     std::copy(ends_.begin() + static_cast<std::ptrdiff_t>(uses), ends_.end(), ends_.begin());
     // Entry uses + 1 + j is the end of use j of this step; fences reach back at most one step.
     double* ends = ends_.data() + uses + 1;
@@ -50,40 +50,23 @@ void StepClock::step(const StepProgramme& programme, UseTimes* times) {
 
 bool StepClock::repeats() {
     const size_t uses = trace_.size();
-    const double* ends = ends_.data() + uses + 1;
-    const double now = end();
-    if (!remembering_) {
-        remember();
-        return uses == 0;
+    const double* ends = ends_.data() + 1;
+    const double shift = end() - before_;
+    const double tolerance = 1e-10 * std::max(shift, 1.0);
+    // The recurrence only adds and takes maxima, so equal times up to a shift mean an equal future. A step without copies
+    // leaves their end where it is.
+    repeats_ = copied_ == copied_before_ || std::fabs(copied_ - copied_before_ - shift) <= tolerance;
+    for (size_t j = uses; repeats_ && j-- > 0;) repeats_ = std::fabs(ends[uses + j] - ends[j] - shift) <= tolerance;
+    asked_++;
+    if ((asked_ & (asked_ - 1)) == 0 && !repeats_) {
+        mark_ = before_;
+        marked_ = asked_ - 1;
     }
-    age_++;
-    // The recurrence only adds and takes maxima, so equal times up to a shift mean an equal future.
-    double tolerance = 1e-10 * std::max(now - before_, 1.0);
-    double shift = now - remembered_end_;
-    bool nothing_copied = copied_ == remembered_copied_;
-    bool same = nothing_copied || std::fabs(copied_ - remembered_copied_ - shift) <= tolerance;
-    for (size_t j = uses; same && j-- > 0;) same = std::fabs(ends[j] - remembered_[j] - shift) <= tolerance;
-    if (same) return true;
-    if (age_ == renew_at_) {
-        earlier_period_ = period_ns();
-        remember();
-        renew_at_ *= 2;
-    }
-    return false;
-}
-
-void StepClock::remember() {
-    const double* ends = ends_.data() + trace_.size() + 1;
-    remembered_.assign(ends, ends + trace_.size());
-    remembered_end_ = end();
-    remembered_copied_ = copied_;
-    remembering_ = true;
-    age_ = 0;
+    return repeats_;
 }
 
 double StepClock::period_ns() const {
-    if (age_) return (end() - remembered_end_) / age_;
-    return renew_at_ > 1 ? earlier_period_ : last_step_ns();
+    return repeats_ || asked_ == marked_ ? last_step_ns() : (end() - mark_) / (asked_ - marked_);
 }
 
 namespace {

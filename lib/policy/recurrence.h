@@ -47,28 +47,22 @@ public:
     double end() const { return ends_.back(); }
     double last_step_ns() const { return end() - before_; }
 
-    // True if this step's times equal those of an earlier step, shifted; then the period is known. Call it after each step
-    // that runs the steady programme.
+    // True if this step's times are those of the step before, shifted: then so are all that follow. Call it after each step that
+    // runs the steady programme.
     bool repeats();
-    // Mean step since the remembered step, which is exact once the pattern repeats.
+    // The steady period; as long as nothing repeats, the mean of the steps since the last power of two.
     double period_ns() const;
 
 private:
-    void remember();
-
     std::span<const Use> trace_;
-    std::vector<double> ends_;  // compute ends of the step before and of this one
-    double copied_ = 0;         // end of the last copy
-    double before_ = 0;         // end of the step before
-
-    // Brent's way to find a cycle: one remembered step, renewed after 1, 2, 4, ... steps.
-    bool remembering_ = false;
-    std::vector<double> remembered_;
-    double remembered_end_ = 0;
-    double remembered_copied_ = 0;
-    uint32_t age_ = 0;  // steps since it was remembered
-    uint32_t renew_at_ = 1;
-    double earlier_period_ = 0;
+    std::vector<double> ends_;   // compute ends of the step before and of this one
+    double copied_ = 0;          // end of the last copy
+    double copied_before_ = 0;   // the same, a step ago
+    double before_ = 0;          // end of the step before
+    bool repeats_ = false;
+    uint32_t asked_ = 0;         // calls of repeats()
+    uint32_t marked_ = 0;        // how many of them when `mark_` was taken
+    double mark_ = 0;
 };
 
 }  // namespace stagehand::policy

@@ -23,7 +23,7 @@ namespace {
 struct Effort {
     explicit Effort(const Shape& shape) {
         uint64_t uses = std::max<uint64_t>(1, shape.uses());
-        evaluations = std::clamp<uint64_t>(800'000 / uses, 18, 6'000);
+        evaluations = std::clamp<uint64_t>(1'000'000 / uses, 18, 8'000);
         few = evaluations < 200;
         steps = few ? 6 : 16;
         final_steps = static_cast<uint32_t>(std::clamp<uint64_t>(2'000'000 / uses, 8, 512));
@@ -137,7 +137,8 @@ private:
         for (Family family : all_families) {
             bool main = family == Family::level || family == Family::filled || family == Family::paced ||
                         (family == Family::whole_units && shape_.has_whole);
-            if (effort_.few && !main) continue;
+            bool rare = family == Family::rare_level || family == Family::rare_paced;
+            if (rare ? !parts_.uneven_uses() : effort_.few && !main) continue;
             Tried tried = sweep(family);
             if (tried.step_ns < infinity) tried_.push_back(tried);
         }

@@ -5,6 +5,7 @@
 
 #include "policy/bounds.h"
 #include "policy/evaluator.h"
+#include "policy/local_moves.h"
 #include "problems.h"
 
 namespace stagehand::policy::test {
@@ -75,6 +76,41 @@ void compare(uint32_t seed, int count, uint32_t most_units, uint32_t most_pages)
 }
 
 TEST(BruteForce, TinyProblemsAreSolved) { compare(31, 600, 4, 4); }
+
+// Local moves alone, from the plan that streams everything through the smallest ring.
+TEST(BruteForce, LocalMovesFindTheWayFromFarAway) {
+    std::mt19937 random(34);
+    int compared = 0, improved = 0;
+    while (compared < 60) {
+        Case c = small_random(random, 5, 5);
+        const uint64_t smallest = smallest_budget(c.problem()).smallest_budget_pages;
+        c.budget_pages = smallest;
+        uint64_t pages = Shape(c.problem()).total_pages;
+        if (smallest >= pages) continue;
+        c.budget_pages = smallest + random() % (pages - smallest);
+        Problem problem = c.problem();
+        Shape shape(problem);
+        Evaluator evaluator(shape, 64);
+        Frontier frontier;
+        TightRing tight = tightest_ring(shape);
+        Candidate start{shape.pages, tight.pages, tight.layout};
+        Cost cost = *evaluator.cost(start);
+        frontier.offer(start, cost);
+        LocalMoves moves(shape, evaluator, frontier);
+        moves.shorten(8000);
+        double best = BruteForce(shape).shortest();
+        EXPECT_LE(frontier.fastest().cost.step_ns, 1.1 * best) << "instance " << compared;
+        improved += frontier.fastest().cost.step_ns < cost.step_ns;
+        // Slimming never makes it slower than it may be, nor copies more.
+        const double limit = frontier.limit_ns();
+        const uint64_t bytes = frontier.leanest().cost.bytes;
+        moves.slim(500);
+        EXPECT_LE(frontier.leanest().cost.step_ns, limit * (1 + 1e-9));
+        EXPECT_LE(frontier.leanest().cost.bytes, bytes);
+        compared++;
+    }
+    EXPECT_GT(improved, 35);
+}
 
 // Too many combinations for the planner to try them all.
 TEST(BruteForce, SmallProblemsAreSolvedAlmost) {

@@ -46,6 +46,12 @@ TEST(Divide, WhatOneDoesNotWantGoesToTheOthers) {
     EXPECT_EQ((Pages{5, 48, 47}), divide(100, requests)) << "the odd page goes to the first";
 }
 
+TEST(Divide, TheLastPagesGoToTheLargestFractions) {
+    const Request requests[] = {{0, 100, 1}, {0, 100, 2}};
+    EXPECT_EQ((Pages{3, 7}), divide(10, requests));
+    EXPECT_EQ((Pages{4, 7}), divide(11, requests));
+}
+
 TEST(Divide, WeightlessOnesShareWhatIsLeft) {
     const Request requests[] = {{1, 50, 0}, {1, 50, 2}, {1, 50, -3}, {1, 50, std::nan("")}};
     EXPECT_EQ((Pages{1, 20, 1, 1}), divide(23, requests));

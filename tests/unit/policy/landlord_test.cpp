@@ -135,6 +135,8 @@ TEST(Landlord, OldUsesCountLess) {
     for (int k = 0; k < 2000; k++) landlord.touch(1 + k % 9);
     EXPECT_LT(landlord.uses(0), before / 1000);
     EXPECT_GT(landlord.uses(1), 1);
+    landlord.touch(0);
+    EXPECT_LT(landlord.uses(0), 2) << "one use brings no old ones back";
 }
 
 TEST(Landlord, NeverNamesAHeldBlock) {

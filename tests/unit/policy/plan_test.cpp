@@ -94,6 +94,34 @@ TEST(Plan, ManyUnequalUnitsRunAtTheSpeedOfTheSlower) {
                 }
 }
 
+TEST(Plan, PacesTheCopiesWhereComputesDiffer) {
+    // Computes of random length that take as long as the copies in all: alike parts would take 3 % more than copies alone.
+    for (double fraction : {0.25, 0.5, 0.75}) {
+        Case c = unequal(400, 26);
+        c.set_budget(fraction);
+        c.set_compute(1, Compute::random, 27);
+        EXPECT_LE(checked_plan(c).step_ns, 1.0215 * simple_step_ns(c.problem())) << fraction;
+    }
+}
+
+TEST(Plan, KeepsWhatIsUsedAgainAndAgain) {
+    // Unit 0 between any two others: streaming it would copy it each time.
+    for (uint32_t count : {34u, 8000u}) {
+        Case c;
+        c.page_bytes = 2 * MiB;
+        c.units.assign(count, {40 * MiB});
+        for (uint32_t u = 1; u < count; u++) {
+            c.trace.push_back({0, 1000});
+            c.trace.push_back({u, 1000});
+        }
+        c.set_budget(0.4);
+        double copies = static_cast<double>(c.bytes() - c.budget_pages * c.page_bytes);
+        Plan plan = std::get<Plan>(make_plan(c.problem()));
+        EXPECT_EQ(0u, plan.units[0].streamed_pages);
+        EXPECT_LE(static_cast<double>(plan.bytes_per_step), 1.06 * copies);
+    }
+}
+
 TEST(Plan, RunsAtEveryBudgetDownToTheSmallest) {
     for (uint32_t held = 1; held <= 3; held++)
         for (bool backward : {false, true}) {
