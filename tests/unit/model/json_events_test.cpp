@@ -131,12 +131,10 @@ TEST(JsonEvents, ErrorsStayShortHoweverLongTheToken) {
 }
 
 TEST(JsonEvents, ATokenBeyond64MiBIsRefusedBeforeItIsHeld) {
-    for (const char filler : {'x', ' '}) {
-        EndlessSource source(filler == 'x' ? R"({"key)" : "{", filler, std::uint64_t{1} << 40);
-        Recorder recorder;
-        const ModelError error = error_of([&] { read_json(source, 0, source.size(), "field", recorder); });
-        EXPECT_NE(error.message().find("longer than 64 MiB"), std::string::npos) << error.what();
-    }
+    EndlessSource source(R"({"key)", 'x', std::uint64_t{1} << 40);
+    Recorder recorder;
+    const ModelError error = error_of([&] { read_json(source, 0, source.size(), "field", recorder); });
+    EXPECT_NE(error.message().find("longer than 64 MiB"), std::string::npos) << error.what();
 }
 
 }  // namespace

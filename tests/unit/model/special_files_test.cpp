@@ -79,7 +79,9 @@ TEST(SpecialFiles, LinksThatLeadNowhereOrInCircles) {
 }
 
 TEST(SpecialFiles, ANameWithNul) {
-    EXPECT_EQ(error_of([] { read_model(std::string("/dev/zero\0x", 11)); }).field(), "file");
+    const ModelError error = error_of([] { read_model(std::string("/dev/zero\0x", 11)); });
+    EXPECT_EQ(error.file(), "/dev/zero\\x00x");
+    EXPECT_EQ(error.message(), "the name holds a NUL byte");
 }
 
 TEST(SpecialFiles, AFileThatShrinksAfterItWasOpened) {
