@@ -33,6 +33,7 @@ struct BlockDetail {
     sh_load_fn on_load = nullptr;
     void* user_data = nullptr;
     std::string name;
+    uint64_t held_since_ns = 0;      // while a trace is recorded
 };
 
 // What every acquire touches: one cache line. Ids are compared whole, so a free record (id 0) matches nothing.

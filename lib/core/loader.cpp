@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "telemetry/trace.h"
 
 namespace stagehand::core {
 namespace {
@@ -14,9 +15,10 @@ constexpr size_t kManyCopies = 16;
 }  // namespace
 
 Loader::Loader(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, Ring& ring, StreamTable& streams,
-               EventPool& events, std::mutex& mutex, std::condition_variable& changed, sh_runtime_stats& stats)
+               EventPool& events, std::mutex& mutex, std::condition_variable& changed, sh_runtime_stats& stats,
+               const std::string& runtime_name)
     : device_(device), staging_(staging), registry_(registry), ring_(ring), streams_(streams), events_(events), mutex_(mutex),
-      changed_(changed), stats_(stats) {}
+      changed_(changed), stats_(stats), runtime_name_(runtime_name) {}
 
 Loader::~Loader() {
     for (auto& load : loads_) events_.give(&load->done);
@@ -40,6 +42,9 @@ Load& Loader::take() {
 }
 
 void Loader::give(Unit& unit) {
+    const Load& load = *unit.load;
+    if (load.issued && telemetry::trace_on()) [[unlikely]]
+        telemetry::trace_load(runtime_name_.c_str(), registry_.name_of(unit).c_str(), load.begun_ns, device_.now_ns(), load.bytes, load.pieces);
     idle_.push_back(unit.load);
     unit.load = nullptr;
 }
@@ -348,6 +353,14 @@ bool Loader::settle(Unit& unit, Status* failure) {
     give(unit);
     unit.ready = unit.current();
     return true;
+}
+
+void Loader::settle_all() {
+    for (const auto& load : loads_) {
+        Unit& unit = registry_.unit(load->unit);
+        Status failure;   // whoever acquires the unit finds its bytes missing and loads them anew
+        if (unit.load == load.get()) settle(unit, &failure);
+    }
 }
 
 void Loader::cancel(Unit& unit, std::unique_lock<std::mutex>& lock) {

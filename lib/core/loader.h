@@ -24,7 +24,8 @@ namespace stagehand::core {
 class Loader {
 public:
     Loader(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, Ring& ring, StreamTable& streams,
-           EventPool& events, std::mutex& mutex, std::condition_variable& changed, sh_runtime_stats& stats);
+           EventPool& events, std::mutex& mutex, std::condition_variable& changed, sh_runtime_stats& stats,
+           const std::string& runtime_name);
     ~Loader();
 
     Status open();   // makes the copy stream
@@ -44,6 +45,9 @@ public:
     Status wait_read(Unit& unit, std::unique_lock<std::mutex>& lock) { return wait_done(unit, lock); }
     // Drops an issued load if it has finished; true: none is left.
     bool settle(Unit& unit, Status* failure);
+
+    // Notices which issued loads have finished, for the trace.
+    void settle_all();
 
     // Gives up a queued load so that its pages can be used otherwise; waits while a worker is at it.
     void cancel(Unit& unit, std::unique_lock<std::mutex>& lock);
@@ -88,6 +92,7 @@ private:
     std::mutex& mutex_;
     std::condition_variable& changed_;
     sh_runtime_stats& stats_;
+    const std::string& runtime_name_;   // for the trace
     sh_stream copy_stream_ = SH_STREAM_HOST;
     uint32_t queued_ = 0;
     bool loose_copies_ = false;   // of loads that failed half way, which no event stands for

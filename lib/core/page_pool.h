@@ -25,6 +25,7 @@ public:
     // Gives recycled pages back to the driver until no more than `keep` are held idle.
     Status trim(uint64_t keep);
 
+    uint64_t idle_pages() const;
     uint64_t used_bytes() const;   // of pages that exist, in use or idle
     uint64_t peak_bytes() const;
     // Pages that may exist. With fewer than exist, what is given back goes to the driver until they fit.

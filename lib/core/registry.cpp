@@ -250,4 +250,10 @@ std::string Registry::name_of(const Block& block) const {
     return block.detail && !block.detail->name.empty() ? "block \"" + block.detail->name + "\"" : place;
 }
 
+std::string Registry::name_of(const Unit& unit) const {
+    for (uint32_t i = unit.first_block; i < unit.first_block + unit.block_count; i++)
+        if (blocks_[i].id) return name_of(blocks_[i]);
+    return "a block";
+}
+
 }  // namespace stagehand::core

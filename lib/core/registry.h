@@ -43,6 +43,8 @@ public:
 
     // A block's name for messages: its own, or its place.
     std::string name_of(const Block& block) const;
+    // A unit's: that of its first block.
+    std::string name_of(const Unit& unit) const;
 
 private:
     struct Range {

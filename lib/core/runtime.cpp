@@ -24,8 +24,8 @@ Runtime::Runtime(std::shared_ptr<Device> device, const sh_runtime_options& optio
       events_(device_->backend()), streams_(device_->backend(), events_),
       registry_(device_->backend(), device_->page_bytes(), device_->next_runtime_tag()),
       placement_(device_->backend(), device_->pool(), registry_, ring_),
-      loader_(device_->backend(), device_->staging(), registry_, ring_, streams_, events_, mutex_, changed_, stats_),
-      write_back_(device_->backend(), device_->staging(), registry_, streams_, events_, mutex_, changed_, stats_),
+      loader_(device_->backend(), device_->staging(), registry_, ring_, streams_, events_, mutex_, changed_, stats_, name_),
+      write_back_(device_->backend(), device_->staging(), registry_, streams_, events_, mutex_, changed_, stats_, name_),
       unordered_(registry_, placement_, loader_, write_back_, streams_, stats_), prefetcher_(registry_, ring_, order_, loader_),
       meter_(device_->backend()), planner_(registry_) {
     view_flags_ = device_->backend().has(SH_BACKEND_FIXED_ADDRESSES) ? SH_VIEW_FIXED_ADDRESS : 0;

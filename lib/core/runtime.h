@@ -30,6 +30,7 @@
 #include "core/unordered_cache.h"
 #include "core/write_back.h"
 #include "telemetry/step_log.h"
+#include "telemetry/trace.h"
 
 namespace stagehand::core {
 
@@ -67,12 +68,15 @@ public:
     Status open_step_log(const char* path) { return step_log_.open(path); }
     // Makes callers that wait give up, and waits until they have and until nothing is in flight.
     void close(Lock& lock);
+    // The plan is being changed, and the mutex was given up meanwhile: who comes now has to wait first.
+    bool changing() const { return changing_; }
+    Status wait_for_change(Lock& lock);
 
     // Views: runtime_views.cpp
     // The bytes are there and nothing has to be noted: true, and the view is held. Else acquire() must be called.
     bool acquire_ready(sh_block id, sh_stream stream, sh_view* out) noexcept {
         Block* const block = registry_.find(id);
-        if (!block) [[unlikely]] return false;
+        if (!block || telemetry::trace_on()) [[unlikely]] return false;
         Unit& unit = registry_.unit(block->unit);
         if (eventful_ || !(unit.ready || (unit.ready_there && unit.ready_stream == stream))) return false;
         block->held++;
@@ -88,7 +92,7 @@ public:
     // A view of a resident block ends, and nothing has to be fenced, loaded, written or told: true. Else release() must be called.
     bool release_plainly(sh_block id, sh_stream stream) noexcept {
         Block* const block = registry_.find(id);
-        if (eventful_ || !block || block->held == 0) [[unlikely]] return false;
+        if (eventful_ || !block || block->held == 0 || telemetry::trace_on()) [[unlikely]] return false;
         Unit& unit = registry_.unit(block->unit);
         if (!unit.plain_release() || write_back_.has_failure()) return false;
         if (stream != SH_STREAM_HOST && !(in_step_ && streams_.mark_if_last(stream, &unit.used_streams))) return false;
@@ -118,6 +122,7 @@ private:
     void drop_contents(Unit& unit);
     Status begin_bringing(Unit& unit, sh_stream stream, uint32_t* view_flags, Lock& lock);
     Status finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, Lock& lock);
+    void set_bringing(Unit& unit, bool bringing);
     Status bring_memory(Unit& unit, uint32_t* view_flags, Lock& lock);
     Status clear_way(Unit& unit, Lock& lock);
     Status held_by(const Unit& wanted, Unit& holder);
@@ -125,11 +130,12 @@ private:
     void unhold(Block& block, Unit& unit);
     Status note_use(Unit& unit, sh_stream stream);
     Status end_view(Block& block, sh_stream stream);
-    std::string name_of(const Unit& unit);
     Status find_units(std::span<const sh_block> ids, std::vector<uint32_t>* out);
 
-    Status replan(Lock& lock, bool press);
+    Status replan(Lock& lock, bool press, bool bringing = false);
+    Status change_plan(Lock& lock, bool press);
     Status quiesce(Lock& lock);
+    Status give_back(Lock& lock);
     Status put_into_force(const Planner::Result& result, Lock& lock);
     bool replan_due() const;
     Planner::Limits limits();
@@ -165,6 +171,8 @@ private:
     uint32_t views_ = 0;               // held
     uint64_t releases_ = 0;
     uint32_t waiters_ = 0;             // calls that gave up the mutex inside
+    uint32_t bringings_ = 0;           // units that are being brought
+    bool changing_ = false;            // the plan is
     bool planned_ = false;             // plan_ is in force
     bool replan_wanted_ = true;        // blocks, order or budget changed
     bool in_step_ = false;

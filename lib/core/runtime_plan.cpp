@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "core/runtime.h"
+#include "policy/budget.h"
 #include "telemetry/trace.h"
 
 namespace stagehand::core {
@@ -126,7 +127,7 @@ Status Runtime::change_plan(Lock& lock, bool press) {
     if (status.code() == SH_ERROR_BUDGET)
         return Status(SH_ERROR_BUDGET, tenant_name() + ": the budget is too small: the smallest that works is " +
                                            std::to_string(needs.least_pages * device_->page_bytes()) + " bytes" +
-                                           (asks == kNone ? "" : ", asked for by " + name_of(registry_.unit(asks)) + " of " +
+                                           (asks == kNone ? "" : ", asked for by " + registry_.name_of(registry_.unit(asks)) + " of " +
                                                                      std::to_string(registry_.unit(asks).bytes) + " bytes") +
                                            " (" + status.text() + ")");
     SH_TRY(status);
@@ -208,7 +209,7 @@ Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lo
         return Status(SH_ERROR_BUDGET, tenant_name() + ": a budget of " + std::to_string(share * device_->page_bytes()) +
                                            " bytes is too small: the smallest that works is " +
                                            std::to_string(needs.least_pages * device_->page_bytes()) + " bytes, asked for by " +
-                                           name_of(registry_.unit(asks)) + " of " + std::to_string(registry_.unit(asks).bytes) + " bytes");
+                                           registry_.name_of(registry_.unit(asks)) + " of " + std::to_string(registry_.unit(asks).bytes) + " bytes");
     Planner::Result result;
     SH_TRY(planner_.make(order_, with, share, &result));
     if (!(options.flags & SH_PLAN_DRY_RUN)) replan_wanted_ = true;   // at the step's end

@@ -11,17 +11,11 @@ Status Runtime::unknown_block(sh_block id) const {
     return Status(SH_ERROR_INVALID_HANDLE, "block " + std::to_string(id) + " is not a block of " + tenant_name());
 }
 
-std::string Runtime::name_of(const Unit& unit) {
-    for (const Block& block : registry_.blocks_of(unit))
-        if (block.id) return registry_.name_of(block);
-    return "a block";
-}
-
 Status Runtime::held_by(const Unit& wanted, Unit& holder) {
-    std::string who = name_of(holder);
+    std::string who = registry_.name_of(holder);
     for (const Block& block : registry_.blocks_of(holder))
         if (block.held) who = registry_.name_of(block);
-    return Status(SH_ERROR_HELD, name_of(wanted) + " needs memory that a view of " + who + " holds; release it first, or create " +
+    return Status(SH_ERROR_HELD, registry_.name_of(wanted) + " needs memory that a view of " + who + " holds; release it first, or create " +
                                      tenant_name() + " with a larger max_held or unordered_bytes");
 }
 
@@ -29,15 +23,18 @@ void Runtime::hold(Block& block, Unit& unit) {
     block.held++;
     if (unit.held++ == 0 && unit.memory == Memory::unordered) unordered_.hold(unit);
     views_++;
+    if (telemetry::trace_on()) [[unlikely]] block.detail->held_since_ns = device_->backend().now_ns();
 }
 
 void Runtime::unhold(Block& block, Unit& unit) {
+    if (telemetry::trace_on() && block.held == 1 && block.detail->held_since_ns) [[unlikely]]
+        telemetry::trace_view(name_.c_str(), registry_.name_of(block).c_str(), block.detail->held_since_ns, device_->backend().now_ns());
     block.held--;
     views_--;
     unit.last_use = ++releases_;
     if (--unit.held) return;
     if (unit.memory == Memory::unordered) unordered_.unhold(unit);
-    if (unit.stale && !(unit.load && unit.load->queued)) drop_contents(unit);
+    if (unit.stale && !(unit.load && unit.load->queued) && !write_back_.is_dirty(unit)) drop_contents(unit);
 }
 
 // Forgets that the unit's bytes are on the device; its pages and their fences stay.
@@ -84,49 +81,65 @@ Status Runtime::clear_way(Unit& unit, Lock& lock) {
 
 Status Runtime::bring_memory(Unit& unit, uint32_t* view_flags, Lock& lock) {
     if (unit.memory != Memory::none) return Status();
-    if (!planned_ || (replan_wanted_ && !in_step_ && views_ == 0)) SH_TRY(replan(lock, true));
+    if (!planned_ || (replan_wanted_ && !in_step_ && views_ == 0)) SH_TRY(replan(lock, true, true));
     if (unit.memory != Memory::none) return Status();
     SH_TRY(unordered_.place(unit, lock));
     *view_flags |= SH_VIEW_REMAPPED;
     return Status();
 }
 
+void Runtime::set_bringing(Unit& unit, bool bringing) {
+    unit.bringing = bringing;
+    bringings_ += bringing ? 1 : -1;
+    if (!bringing) changed_.notify_all();
+}
+
 // Sees to it that all of the unit's bytes are there or on their way. The unit is not counted as held yet by the caller.
 Status Runtime::begin_bringing(Unit& unit, sh_stream, uint32_t* view_flags, Lock& lock) {
-    changed_.wait(lock, [&] { return !unit.bringing || closing_; });
-    SH_TRY(usable());
-    if (unit.updating) return Status(SH_ERROR_BUSY, name_of(unit) + ": its source is being updated");
-    if (unit.load && !unit.load->queued && !unit.load->issued) {
-        // A prefetch has failed since: its failure belongs to whoever needs the bytes.
-        Status failure = loader_.wait_issued(unit, lock, 0);
-        return failure;
+    for (;;) {   // where the mutex was given up, look again
+        changed_.wait(lock, [&] { return (!unit.bringing && !changing_) || closing_; });
+        SH_TRY(usable());
+        if (!unit.live) return Status(SH_ERROR_INVALID_HANDLE, "the block was unregistered meanwhile");
+        if (unit.updating) return Status(SH_ERROR_BUSY, registry_.name_of(unit) + ": its source is being updated");
+        if (unit.load && !unit.load->queued && !unit.load->issued) {
+            // A prefetch has failed since: its failure belongs to whoever needs the bytes, unless it was only given up.
+            Status failure = loader_.wait_issued(unit, lock, 0);
+            if (failure.code() != SH_ERROR_CANCELLED) return failure;
+        } else if (unit.stale && !unit.held && unit.load && unit.load->queued) {
+            loader_.cancel(unit, lock);
+        } else if (unit.stale && !unit.held && (unit.writing_back || write_back_.is_dirty(unit))) {
+            SH_TRY(write_back_.flush(unit, lock));
+        } else {
+            break;
+        }
     }
-    if (unit.stale && !unit.held) {
-        loader_.cancel(unit, lock);
-        drop_contents(unit);
-    }
+    if (unit.stale && !unit.held) drop_contents(unit);
     if (unit.memory != Memory::none && unit.complete() && !unit.stale) {
         *view_flags |= SH_VIEW_HIT;
         return Status();
     }
     if (unit.held) return held_by(unit, unit);
-    unit.bringing = true;
+    set_bringing(unit, true);
     Status status = bring_memory(unit, view_flags, lock);
+    const bool pinned = status.ok() && unit.memory == Memory::unordered;
+    if (pinned) unordered_.pin(unit);
     if (status.ok()) status = clear_way(unit, lock);
-    if (status.ok() && unit.updating) status = Status(SH_ERROR_BUSY, name_of(unit) + ": its source is being updated");
+    if (status.ok() && unit.updating) status = Status(SH_ERROR_BUSY, registry_.name_of(unit) + ": its source is being updated");
     if (status.ok() && !unit.complete()) status = loader_.begin(unit, 0);
-    unit.bringing = false;
-    changed_.notify_all();
+    if (pinned) unordered_.unpin(unit);
+    set_bringing(unit, false);
     return status;
 }
 
 // Orders the stream after the unit's load, or waits where that cannot be.
 Status Runtime::finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, Lock& lock) {
     const bool queued = unit.load && unit.load->queued;
+    if (unit.load && !queued && !unit.load->issued) return loader_.wait_issued(unit, lock, 0);   // it has failed since it was begun
     Status failure;
     if (!queued && loader_.settle(unit, &failure)) {
         SH_TRY(failure);
-        unit.ready = unit.complete();
+        if (!unit.complete()) return loader_.last_failure().within(registry_.name_of(unit));
+        unit.ready = unit.current();
         return Status();
     }
     if ((queued || stream == SH_STREAM_HOST) && (flags & SH_ACQUIRE_NO_WAIT)) return Status(SH_NOT_READY);
@@ -137,16 +150,16 @@ Status Runtime::finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, ui
         const uint64_t ended = device_->backend().now_ns();
         stats_.host_waits++;
         stats_.stall_ns += ended - began;
-        telemetry::trace_wait(name_.c_str(), name_of(unit).c_str(), began, ended);
+        if (telemetry::trace_on()) telemetry::trace_wait(name_.c_str(), registry_.name_of(unit).c_str(), began, ended);
         *view_flags |= SH_VIEW_WAITED;
         SH_TRY(status);
         if (closing_) return usable();
-        if (!unit.complete()) return loader_.last_failure().within(name_of(unit));   // met by another caller that waited for it too
+        if (!unit.complete()) return loader_.last_failure().within(registry_.name_of(unit));   // met by another caller that waited for it too
     }
     if (stream == SH_STREAM_HOST || !unit.load) return Status();
     SH_TRY(device_->backend().stream_wait_event(stream, unit.load->done));
     unit.ready_stream = stream;
-    unit.ready_there = unit.complete();
+    unit.ready_there = unit.current();
     return Status();
 }
 
@@ -159,15 +172,19 @@ Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* 
     Unit& unit = registry_.unit(block.unit);
     uint32_t view_flags = 0;
     waiters_++;
-    Status status = begin_bringing(unit, stream, &view_flags, lock);
-    if (status.ok() && block.id != id) status = unknown_block(id);
-    if (status.ok()) {
+    Status status;
+    bool arrived = false;
+    do {   // again when another call has given up the load
+        view_flags = 0;
+        status = begin_bringing(unit, stream, &view_flags, lock);
+        if (status.ok() && block.id != id) status = unknown_block(id);
+        if (!status.ok()) break;
         // Held from here on, so that nobody takes the pages while the mutex is given up.
         hold(block, unit);
-        arrive(unit);
+        if (!std::exchange(arrived, true)) arrive(unit);
         status = finish_bringing(unit, stream, flags, &view_flags, lock);
         if (status.code() != SH_OK) unhold(block, unit);
-    }
+    } while (status.code() == SH_ERROR_CANCELLED && !closing_);
     waiters_--;
     if (closing_) changed_.notify_all();
     if (status.code() != SH_OK) return note(status);
@@ -197,6 +214,7 @@ Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, ui
         }
         Unit& unit = registry_.unit(block->unit);
         status = begin_bringing(unit, stream, &view_flags[held], lock);
+        if (status.ok() && block->id != ids[held]) status = unknown_block(ids[held]);
         if (status.code() != SH_OK) break;
         hold(*block, unit);
         arrive(unit);
@@ -229,6 +247,10 @@ Status Runtime::note_use(Unit& unit, sh_stream stream) {
     if (!in_step_) SH_TRY(streams_.record_all());
     if (!unit.ring_pages) return Status();
     auto use = std::find_if(unit.uses.begin(), unit.uses.end(), [&](const UnitUse& u) { return u.stream == stream; });
+    if (use == unit.uses.end()) {   // in place of a forgotten one
+        use = std::find_if(unit.uses.begin(), unit.uses.end(), [](const UnitUse& u) { return u.stream == SH_STREAM_HOST; });
+        if (use != unit.uses.end()) use->stream = stream;
+    }
     if (use == unit.uses.end()) {
         sh_backend_event event = 0;
         SH_TRY(events_.take(&event));
@@ -260,6 +282,7 @@ Status Runtime::release(sh_block id, sh_stream stream) {
     if (block->held == 0) return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + " is not held");
     if (closing_) return usable();
     Status status = end_view(*block, stream);
+    if (telemetry::trace_on()) [[unlikely]] loader_.settle_all();
     if (eventful_ && planned_ && !lost_ && status.ok() && (in_step_ || order_.known())) prefetcher_.pump(device_->backend().now_ns());
     if (status.ok()) status = write_back_.take_failure();
     return status.ok() ? status : note(status);
@@ -272,14 +295,15 @@ Status Runtime::prefetch(std::span<const sh_block> ids, Lock& lock) {
     waiters_++;
     for (const sh_block id : ids) {
         Block* const block = registry_.find(id);
-        if (!block || closing_) break;
+        if (!block || closing_ || changing_) break;
         Unit& unit = registry_.unit(block->unit);
-        if (unit.held || unit.bringing || unit.updating || unit.load || order_.contains(block->unit)) continue;
+        if (unit.held || unit.bringing || unit.updating || unit.load || unit.writing_back || order_.contains(block->unit)) continue;
+        if (unit.stale && write_back_.is_dirty(unit)) continue;
+        if (unit.stale) drop_contents(unit);
         if (unit.memory == Memory::none) {
-            unit.bringing = true;
+            set_bringing(unit, true);
             const bool placed = planned_ && unordered_.place(unit, lock).ok();
-            unit.bringing = false;
-            changed_.notify_all();
+            set_bringing(unit, false);
             if (!placed) break;   // a hint: the acquire will say what is wrong
         }
         if (!unit.complete() && !loader_.begin(unit, device_->backend().now_ns()).ok()) break;

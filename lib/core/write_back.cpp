@@ -3,13 +3,14 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "telemetry/trace.h"
 
 namespace stagehand::core {
 
 WriteBack::WriteBack(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, StreamTable& streams, EventPool& events,
-                     std::mutex& mutex, std::condition_variable& changed, sh_runtime_stats& stats)
+                     std::mutex& mutex, std::condition_variable& changed, sh_runtime_stats& stats, const std::string& runtime_name)
     : device_(device), staging_(staging), registry_(registry), streams_(streams), events_(events), mutex_(mutex), changed_(changed),
-      stats_(stats) {}
+      stats_(stats), runtime_name_(runtime_name) {}
 
 WriteBack::~WriteBack() {
     if (stream_ == SH_STREAM_HOST) return;
@@ -81,9 +82,12 @@ Status WriteBack::begin(Unit& unit, Part part) {
     for (const UnitUse& use : unit.uses) store.staged.waits.push_back(use.event);
     if (unit.load && unit.load->issued) store.staged.waits.push_back(unit.load->done);
     for (const sh_backend_event event : store.staged.waits) SH_TRY(device_.stream_wait_event(stream_, event));
+    const uint64_t bytes_before = stats_.bytes_to_host;
     SH_TRY(collect(unit, part, store));
     SH_TRY(device_.event_record(unit.written_back, stream_));
     stats_.write_backs++;
+    if (telemetry::trace_on())
+        telemetry::trace_write_back(runtime_name_.c_str(), registry_.name_of(unit).c_str(), device_.now_ns(), stats_.bytes_to_host - bytes_before);
     if (store.staged.extents.empty()) {
         take_dirt(unit, part, store);
         return Status();

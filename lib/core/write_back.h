@@ -23,7 +23,7 @@ namespace stagehand::core {
 class WriteBack {
 public:
     WriteBack(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, StreamTable& streams, EventPool& events,
-              std::mutex& mutex, std::condition_variable& changed, sh_runtime_stats& stats);
+              std::mutex& mutex, std::condition_variable& changed, sh_runtime_stats& stats, const std::string& runtime_name);
     ~WriteBack();
 
     Status open();   // makes the device-to-host stream
@@ -73,6 +73,7 @@ private:
     std::mutex& mutex_;
     std::condition_variable& changed_;
     sh_runtime_stats& stats_;
+    const std::string& runtime_name_;   // for the trace
     sh_stream stream_ = SH_STREAM_HOST;
     uint32_t pending_ = 0;
     Status failure_;

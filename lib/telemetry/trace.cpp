@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +15,9 @@
 #include "base/log.h"
 
 namespace stagehand::telemetry {
+
+std::atomic<bool> tracing{false};
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -35,14 +37,14 @@ public:
         runtimes_.clear();
         failed_ = std::fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", file_) < 0;
         first_ = true;
-        on.store(true, std::memory_order_relaxed);
+        tracing.store(true, std::memory_order_relaxed);
         return Status();
     }
 
     Status stop() {
         std::lock_guard lock(mutex_);
         if (!file_) return Status(SH_ERROR_INVALID_STATE, "no trace is being recorded");
-        on.store(false, std::memory_order_relaxed);
+        tracing.store(false, std::memory_order_relaxed);
         failed_ |= std::fputs("\n]}\n", file_) < 0;
         failed_ |= std::fclose(file_) != 0;
         file_ = nullptr;
@@ -56,8 +58,6 @@ public:
         write({{"name", std::move(name)}, {"ph", "X"}, {"pid", process}, {"tid", static_cast<int>(track)},
                {"ts", static_cast<double>(begin_ns) / 1e3}, {"dur", static_cast<double>(end_ns - begin_ns) / 1e3}, {"args", std::move(arguments)}});
     }
-
-    std::atomic<bool> on{false};
 
 private:
     int number(const char* runtime) {
@@ -95,7 +95,6 @@ Recorder& recorder() {
 
 Status trace_start(const char* path) { return recorder().start(path); }
 Status trace_stop() { return recorder().stop(); }
-bool trace_on() { return recorder().on.load(std::memory_order_relaxed); }
 
 void trace_start_from_environment() {
     static std::once_flag once;

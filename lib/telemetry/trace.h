@@ -1,6 +1,7 @@
 // The trace of a process: what happened when, in the JSON format that Perfetto opens.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "base/status.h"
@@ -12,10 +13,14 @@ Status trace_stop();
 // Starts a trace when STAGEHAND_TRACE names a file; called when the first device opens. It is completed when the process exits.
 void trace_start_from_environment();
 
-// Cheap when nothing is recorded. Times are of the device's clock, in nanoseconds; names are copied.
-bool trace_on();
+// Whether a trace is being recorded: asked before names are made for it.
+extern std::atomic<bool> tracing;
+inline bool trace_on() { return tracing.load(std::memory_order_relaxed); }
+
+// Nothing happens when nothing is recorded. Times are of the device's clock, in nanoseconds; names are copied.
 void trace_step(const char* runtime, uint64_t step, uint64_t begin_ns, uint64_t end_ns);
 void trace_wait(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns);
+// A load ends when its completion is noticed, which may be a little later than it was.
 void trace_load(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns, uint64_t bytes, uint64_t pieces);
 void trace_write_back(const char* runtime, const char* block, uint64_t begin_ns, uint64_t bytes);
 void trace_view(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns);
