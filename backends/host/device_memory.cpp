@@ -30,8 +30,7 @@ sh_status out_of_mappings(const char* what) {
                 error == ENOMEM ? " (the number of mappings of a process is limited by vm.max_map_count)" : "");
 }
 
-// Puts addresses back into the state of a reservation.
-bool put_reservation_back(uint64_t address, uint64_t bytes) {
+bool reserve_at(uint64_t address, uint64_t bytes) {
     return mmap(as_pointer(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 
@@ -46,13 +45,33 @@ DeviceMemory::DeviceMemory(const Settings& settings)
 
 DeviceMemory::~DeviceMemory() {
     for (const auto& [address, bytes] : table_.ranges()) munmap(as_pointer(address), bytes);
+    if (spare_mapping_) munmap(spare_mapping_, granularity_);
     if (file_ >= 0) close(file_);
 }
 
 sh_status DeviceMemory::open() {
     file_ = memfd_create("stagehand-device", MFD_CLOEXEC);
     if (file_ < 0) return fail(SH_ERROR_BACKEND, "memfd_create: %s", std::strerror(errno));
+    void* const spare = mmap(nullptr, granularity_, PROT_NONE, MAP_SHARED, file_, 0);
+    if (spare == MAP_FAILED) return out_of_mappings("no address space for a device");
+    spare_mapping_ = spare;
     return SH_OK;
+}
+
+// Puts addresses back into the state of a reservation. When the process has as many mappings as it may, the system refuses even
+// this call, after which there would be fewer; a mapping that nobody needs is then given up to make room for it.
+bool DeviceMemory::put_reservation_back(uint64_t address, uint64_t bytes) {
+    if (reserve_at(address, bytes)) return true;
+    if (errno != ENOMEM) return false;
+    std::lock_guard lock(spare_mutex_);
+    if (!spare_mapping_) return false;
+    munmap(spare_mapping_, granularity_);
+    const bool done = reserve_at(address, bytes);
+    const int error = errno;
+    void* const spare = mmap(nullptr, granularity_, PROT_NONE, MAP_SHARED, file_, 0);
+    spare_mapping_ = spare == MAP_FAILED ? nullptr : spare;
+    errno = error;
+    return done;
 }
 
 sh_status DeviceMemory::take_offsets(uint64_t bytes, uint64_t* out_offset) {

@@ -39,6 +39,7 @@ public:
     void statistics(MemoryStatistics* out) const;
 
 private:
+    bool put_reservation_back(uint64_t address, uint64_t bytes);
     uint64_t offset_of(sh_backend_page page) const { return (page - 1) * granularity_; }
     sh_status take_offsets(uint64_t bytes, uint64_t* out_offset);
     void give_offsets(uint64_t offset, uint64_t bytes);
@@ -50,6 +51,8 @@ private:
     const uint64_t granularity_;
     const bool poison_;
     int file_ = -1;
+    std::mutex spare_mutex_;
+    void* spare_mapping_ = nullptr;  // see put_reservation_back()
 
     mutable std::shared_mutex mutex_;
     support::PageTable table_;

@@ -1,0 +1,86 @@
+// Options of the host backend: what they do, and how bad ones are refused.
+#include <gtest/gtest.h>
+#include <sys/sysinfo.h>
+
+#include <cstring>
+
+#include "host/host_backend.h"
+#include "host/memory_limit.h"
+
+namespace stagehand::host {
+namespace {
+
+sh_status open_and_close(const char* options, sh_backend_device_info* info) {
+    sh_backend_device* device = nullptr;
+    const sh_status status = host_backend()->device_open(0, options, &device, info);
+    if (status >= 0) host_backend()->device_close(device);
+    return status;
+}
+
+TEST(HostOptions, DescribeTheDevice) {
+    sh_backend_device_info info = {};
+    ASSERT_EQ(open_and_close("capacity=100MiB;granularity=64KiB;bandwidth=8GB/s;latency=7us;staging_piece=1MiB", &info), SH_OK)
+        << host_backend()->last_error();
+    EXPECT_EQ(info.total_bytes, 100u << 20);
+    EXPECT_EQ(info.granularity_bytes, 65536u);
+    EXPECT_EQ(info.link_bytes_per_second, 8000000000u);
+    EXPECT_EQ(info.copy_latency_ns, 7000u);
+    EXPECT_EQ(info.staging_piece_bytes, 1u << 20);
+    EXPECT_EQ(info.flags, uint32_t(SH_BACKEND_FIXED_ADDRESSES | SH_BACKEND_HOST_ADDRESSABLE));
+}
+
+TEST(HostOptions, DefaultsFitTheMachine) {
+    sh_backend_device_info info = {};
+    ASSERT_EQ(open_and_close(nullptr, &info), SH_OK);
+    EXPECT_EQ(info.granularity_bytes, 4096u);
+    EXPECT_EQ(info.total_bytes, process_memory_limit() / 2 / 4096 * 4096);
+    EXPECT_EQ(info.link_bytes_per_second, 0u) << "it is not known without measuring";
+}
+
+TEST(HostOptions, TheLimitIsNotMoreThanTheMachineHas) {
+    struct sysinfo machine = {};
+    ASSERT_EQ(sysinfo(&machine), 0);
+    EXPECT_GT(process_memory_limit(), 0u);
+    EXPECT_LE(process_memory_limit(), static_cast<uint64_t>(machine.totalram) * machine.mem_unit);
+}
+
+TEST(HostOptions, CapacityIsRoundedDownToPages) {
+    sh_backend_device_info info = {};
+    ASSERT_EQ(open_and_close("capacity=10000", &info), SH_OK);
+    EXPECT_EQ(info.total_bytes, 8192u);
+}
+
+TEST(HostOptions, BadOnesAreRefusedByName) {
+    const char* const bad[][2] = {
+        {"capacity=many", "capacity"},     {"capacity=100", "capacity"},      {"granularity=1000", "granularity"},
+        {"granularity=512", "granularity"}, {"granularity=2GiB", "granularity"}, {"page=3", "granularity"},
+        {"bandwidth=fast", "bandwidth"},   {"latency=1 day", "latency"},      {"poison=2", "poison"},
+        {"staging_piece=0", "staging_piece"}, {"pin_limit=-1", "pin_limit"},  {"jitter_us=x", "jitter_us"},
+        {"jitter_seed=x", "jitter_seed"},  {"speed=3", "speed"},              {"poison", "poison"},
+    };
+    for (const auto& [options, word] : bad) {
+        sh_backend_device_info info = {};
+        EXPECT_EQ(open_and_close(options, &info), SH_ERROR_INVALID_ARGUMENT) << options;
+        EXPECT_NE(std::strstr(host_backend()->last_error(), word), nullptr) << options << ": " << host_backend()->last_error();
+        EXPECT_EQ(info.struct_size, 0u) << "written in spite of the failure";
+    }
+}
+
+TEST(HostOptions, RegistrationStopsAtThePinLimit) {
+    const sh_backend& backend = *host_backend();
+    sh_backend_device* device = nullptr;
+    sh_backend_device_info info = {};
+    ASSERT_EQ(backend.device_open(0, "pin_limit=64KiB", &device, &info), SH_OK);
+    alignas(4096) static char memory[128 << 10];
+    EXPECT_EQ(backend.host_register(device, memory, 128 << 10), SH_ERROR_OUT_OF_HOST_MEMORY);
+    EXPECT_EQ(backend.host_register(device, memory, 64 << 10), SH_OK);
+    EXPECT_EQ(backend.host_register(device, memory + (64 << 10), 1), SH_ERROR_OUT_OF_HOST_MEMORY);
+    EXPECT_EQ(memory_statistics(device).pinned_bytes, 64u << 10);
+    EXPECT_EQ(backend.host_unregister(device, memory), SH_OK);
+    EXPECT_EQ(backend.host_register(device, reinterpret_cast<void*>(8192), 4096), SH_ERROR_INVALID_ARGUMENT) << "nothing is mapped there";
+    EXPECT_EQ(memory_statistics(device).pinned_bytes, 0u);
+    backend.device_close(device);
+}
+
+}  // namespace
+}  // namespace stagehand::host
