@@ -117,7 +117,7 @@ inline Status find_runtime(sh_runtime* handle, LockedRuntime* out) {
     auto* slot = runtimes().lock(handle, &out->lock);
     if (!slot) [[unlikely]] return unknown_runtime();
     out->runtime = slot->object.get();
-    return Status();
+    return out->runtime->changing() ? out->runtime->wait_for_change(out->lock) : Status();
 }
 
 }  // namespace stagehand::api
