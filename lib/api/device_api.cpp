@@ -1,5 +1,6 @@
 // Devices, their streams and their pinned host memory.
 #include "api/guard.h"
+#include "core/once_more.h"
 #include "loader/loader.h"
 #include "telemetry/trace.h"
 
@@ -153,8 +154,8 @@ void sh_stream_destroy(sh_device *device, sh_stream stream) {
         if (stream == SH_STREAM_HOST) return Status();
         std::shared_ptr<core::Device> found;
         SH_TRY(find_device(device, &found));
-        SH_TRY(found->backend().stream_synchronize(stream));
-        return found->backend().stream_destroy(stream);
+        SH_TRY(core::once_more([&] { return found->backend().stream_synchronize(stream); }));
+        return core::once_more([&] { return found->backend().stream_destroy(stream); });
     });
 }
 

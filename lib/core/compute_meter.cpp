@@ -1,5 +1,7 @@
 #include "core/compute_meter.h"
 
+#include "core/once_more.h"
+
 namespace stagehand::core {
 namespace {
 
@@ -9,8 +11,8 @@ constexpr size_t kMostSpans = 1 << 14;   // longer steps are planned without mea
 
 ComputeMeter::~ComputeMeter() {
     for (const Span& span : spans_) {
-        if (span.begin) (void)device_.event_destroy(span.begin).ok();
-        if (span.end) (void)device_.event_destroy(span.end).ok();
+        if (span.begin) (void)once_more([&] { return device_.event_destroy(span.begin); }).ok();
+        if (span.end) (void)once_more([&] { return device_.event_destroy(span.end); }).ok();
     }
 }
 

@@ -5,6 +5,7 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
+#include "core/once_more.h"
 
 namespace stagehand::core {
 
@@ -31,7 +32,7 @@ public:
     }
 
     void drain() {
-        for (const sh_backend_event event : idle_) (void)device_.event_destroy(event).ok();
+        for (const sh_backend_event event : idle_) (void)once_more([&] { return device_.event_destroy(event); }).ok();
         idle_.clear();
     }
 

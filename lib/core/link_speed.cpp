@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "core/device.h"
+#include "core/once_more.h"
 
 namespace stagehand::core {
 namespace {
@@ -25,13 +26,13 @@ struct Probe {
         const uint64_t page = device.page_bytes();
         // Failures here are the backend's to report when it is closed; there is nothing to be done about them.
         if (stream != SH_STREAM_HOST) {
-            (void)backend.stream_synchronize(stream).ok();
-            (void)backend.stream_destroy(stream).ok();
+            (void)once_more([&] { return backend.stream_synchronize(stream); }).ok();
+            (void)once_more([&] { return backend.stream_destroy(stream); }).ok();
         }
-        if (begin) (void)backend.event_destroy(begin).ok();
-        if (end) (void)backend.event_destroy(end).ok();
-        if (mapped && !backend.pages_unmap(address, page, pages.size()).ok()) return;
-        if (reserved) (void)backend.range_free(address, reserved).ok();
+        if (begin) (void)once_more([&] { return backend.event_destroy(begin); }).ok();
+        if (end) (void)once_more([&] { return backend.event_destroy(end); }).ok();
+        if (mapped && !once_more([&] { return backend.pages_unmap(address, page, pages.size()); }).ok()) return;
+        if (reserved) (void)once_more([&] { return backend.range_free(address, reserved); }).ok();
         device.pool().give(pages.data(), pages.size());
     }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "core/once_more.h"
 #include "telemetry/trace.h"
 
 namespace stagehand::core {
@@ -23,7 +24,7 @@ Loader::Loader(BackendDevice& device, transfer::StagingEngine& staging, Registry
 Loader::~Loader() {
     for (auto& load : loads_) events_.give(&load->done);
     if (copy_stream_ == SH_STREAM_HOST) return;
-    if (Status status = device_.stream_destroy(copy_stream_); !status.ok()) log_line(SH_LOG_WARNING, "%s", status.text());
+    if (Status status = once_more([&] { return device_.stream_destroy(copy_stream_); }); !status.ok()) log_line(SH_LOG_WARNING, "%s", status.text());
 }
 
 Status Loader::open() { return device_.stream_create(&copy_stream_); }

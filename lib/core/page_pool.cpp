@@ -6,13 +6,14 @@
 #include <utility>
 
 #include "base/log.h"
+#include "core/once_more.h"
 
 namespace stagehand::core {
 
 PagePool::PagePool(BackendDevice& device, uint64_t page_bytes) : device_(device), page_bytes_(page_bytes) {}
 
 PagePool::~PagePool() {
-    if (Status status = destroy_idle(idle_.size()); !status.ok()) log_line(SH_LOG_WARNING, "closing the device: %s", status.text());
+    if (Status status = once_more([&] { return destroy_idle(idle_.size()); }); !status.ok()) log_line(SH_LOG_WARNING, "closing the device: %s", status.text());
 }
 
 Status PagePool::take(uint64_t count, std::vector<sh_backend_page>* out) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "core/once_more.h"
 #include "transfer/pinned_memory.h"
 
 namespace stagehand::core {
@@ -199,7 +200,7 @@ Status Registry::add(std::span<const sh_block_desc* const> descs, sh_block* out_
         blocks_.shrink(first_block);
         units_.shrink(first_unit);
         if (reserved)
-            if (Status freed = device_.range_free(range.address, range.bytes); !freed.ok())
+            if (Status freed = once_more([&] { return device_.range_free(range.address, range.bytes); }); !freed.ok())
                 log_line(SH_LOG_WARNING, "addresses are lost: %s", freed.text());
         return status;
     }
@@ -226,7 +227,7 @@ void Registry::release_unit(Unit& unit) {
     unit.live = false;
     Range& range = ranges_[unit.range];
     if (--range.units) return;
-    if (Status status = device_.range_free(range.address, range.bytes); !status.ok())
+    if (Status status = once_more([&] { return device_.range_free(range.address, range.bytes); }); !status.ok())
         log_line(SH_LOG_WARNING, "addresses are lost: %s", status.text());
 }
 

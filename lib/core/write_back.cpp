@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "core/once_more.h"
 #include "telemetry/trace.h"
 
 namespace stagehand::core {
@@ -14,7 +15,7 @@ WriteBack::WriteBack(BackendDevice& device, transfer::StagingEngine& staging, Re
 
 WriteBack::~WriteBack() {
     if (stream_ == SH_STREAM_HOST) return;
-    if (Status status = device_.stream_destroy(stream_); !status.ok()) log_line(SH_LOG_WARNING, "%s", status.text());
+    if (Status status = once_more([&] { return device_.stream_destroy(stream_); }); !status.ok()) log_line(SH_LOG_WARNING, "%s", status.text());
 }
 
 Status WriteBack::open() { return device_.stream_create(&stream_); }
