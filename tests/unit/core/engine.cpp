@@ -46,7 +46,11 @@ sh_memory_info TestDevice::memory() const {
 }
 
 void TestDevice::synchronize() {
-    for (const sh_stream stream : streams_) EXPECT_SUCCEEDS(sh_stream_synchronize(device_, stream));
+    for (const sh_stream stream : streams_) {
+        sh_status status = SH_OK;
+        for (int attempt = 0; attempt < 3 && (status = sh_stream_synchronize(device_, stream)) != SH_OK; attempt++) {}   // failures may be injected
+        EXPECT_EQ(status, SH_OK) << why();
+    }
 }
 
 std::string name_of(Origin origin) {
@@ -153,13 +157,22 @@ bool Source::shrink(uint64_t bytes) { return ftruncate(descriptor_, static_cast<
 
 Model::Model(TestDevice& device, const std::vector<BlockSpec>& specs, sh_runtime_options options) : device_(device) {
     if (sh_runtime_create(device.get(), &options, &runtime_) != SH_OK) throw std::runtime_error("runtime: " + why());
-    // Together, so that small ones are packed.
+    try {
+        register_all(specs);
+    } catch (...) {
+        destroy();
+        throw;
+    }
+}
+
+// Together, so that small ones are packed.
+void Model::register_all(const std::vector<BlockSpec>& specs) {
     std::vector<sh_segment> segments(specs.size());
     std::vector<sh_block_desc> descs(specs.size());
     for (size_t i = 0; i < specs.size(); i++) {
         specs_.push_back(specs[i]);
         truth_.push_back(std::make_shared<const std::vector<uint8_t>>(contents_of(i, 0, specs[i].bytes)));
-        sources_.push_back(std::make_unique<Source>(device.get(), specs[i].origin, *truth_[i]));
+        sources_.push_back(std::make_unique<Source>(device_.get(), specs[i].origin, *truth_[i]));
         segments[i] = sources_[i]->segment();
         descs[i] = SH_BLOCK_DESC_INIT;
         descs[i].flags = specs[i].flags;
@@ -171,11 +184,8 @@ Model::Model(TestDevice& device, const std::vector<BlockSpec>& specs, sh_runtime
         descs[i].name = specs[i].name.empty() ? nullptr : specs[i].name.c_str();
     }
     ids_.resize(specs.size());
-    if (specs.empty()) return;
-    if (sh_register_blocks(runtime_, descs.data(), descs.size(), ids_.data()) != SH_OK) {
-        sh_runtime_destroy(runtime_);
+    if (!specs.empty() && sh_register_blocks(runtime_, descs.data(), descs.size(), ids_.data()) != SH_OK)
         throw std::runtime_error("blocks: " + why());
-    }
 }
 
 Model::~Model() {
@@ -274,6 +284,15 @@ sh_status Model::compare(size_t i, const sh_view& view, sh_stream stream, int64_
     const sh_status status = sh_stream_launch(device_.get(), stream, run_comparison, comparison.get(), busy_ns);
     if (status == SH_OK) (void)comparison.release();
     return status;
+}
+
+sh_status Model::overwrite(size_t i, const sh_view& view, uint64_t version) {
+    std::vector<uint8_t> bytes = contents_of(i, version, specs_[i].bytes);
+    const sh_status status = sh_mark_dirty(runtime_, ids_[i]);
+    if (status != SH_OK) return status;
+    std::memcpy(view.address, bytes.data(), bytes.size());
+    set_truth(i, std::move(bytes));
+    return SH_OK;
 }
 
 sh_status Model::use(size_t i, sh_stream stream, uint32_t flags, int64_t busy_ns) {

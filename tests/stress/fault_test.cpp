@@ -1,0 +1,207 @@
+// A failure at every single call into the backend: a clean error, no wrong byte, nothing lost that the engine changed, and a
+// runtime that goes on or says that it is lost.
+#include <cstring>
+#include <functional>
+#include <set>
+#include <stdexcept>
+
+#include <dlfcn.h>
+
+#include "engine.h"
+#include "fault/fault.h"
+#include "host/host_backend.h"
+#include "scale.h"
+
+namespace stagehand::test {
+namespace {
+
+// The plugin's controls, once it has been loaded.
+template <class Function>
+Function* control(const char* name) {
+    const std::string path = std::string(std::getenv("STAGEHAND_BACKEND_PATH")) + "/stagehand-fault.so";
+    void* const plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+    if (!plugin) throw std::runtime_error(dlerror());
+    auto* const function = reinterpret_cast<Function*>(dlsym(plugin, name));
+    dlclose(plugin);
+    if (!function) throw std::runtime_error(name);
+    return function;
+}
+
+uint64_t failures() {
+    sh_fault_counters_info counters = {sizeof counters, 0, 0, 0};
+    return control<decltype(sh_fault_counters)>("sh_fault_counters")(&counters) == SH_OK ? counters.failures : 0;
+}
+
+const char* call_name(uint64_t index) {
+    const char* const name = control<decltype(sh_fault_call_name)>("sh_fault_call_name")(index);
+    return name ? name : "?";
+}
+
+// One run in which some calls fail. Each operation is tried again when it fails; what may not happen is noted.
+class FaultyRun {
+public:
+    explicit FaultyRun(const std::string& plan) {
+        settings_.name = "fault";
+        settings_.options = "wrap=host;capacity=64MiB;staging_piece=8KiB;poison=1;" + plan;
+        settings_.budget_bytes = 16 * kPage;
+        settings_.staging_bytes = 64 << 10;
+        settings_.link_bytes_per_second = 0;   // measured, so that it may fail too
+    }
+
+    void run() {
+        std::unique_ptr<TestDevice> device;
+        try {
+            device = std::make_unique<TestDevice>(settings_);
+        } catch (const std::exception&) {   // opened again it would fail at the same call
+            EXPECT_TRUE(host::all_memory_statistics().empty()) << "a device that could not be opened is open";
+            return;
+        }
+        {
+            std::unique_ptr<Model> model;
+            if (!make([&] { model = std::make_unique<Model>(*device, specs()); })) return;
+            sh_stream stream = 0;
+            if (!make([&] { stream = device->stream(); })) return;
+            work(*model, stream);
+            finish(*device, *model);
+        }
+        device.reset();
+        EXPECT_TRUE(host::all_memory_statistics().empty()) << "the device is still open";
+    }
+
+private:
+    static constexpr int kAttempts = 4;
+
+    static std::vector<BlockSpec> specs() {
+        std::vector<BlockSpec> specs = unequal_blocks(8, Origin::pinned);
+        specs[1].origin = specs[4].origin = Origin::pageable;
+        specs[3].origin = Origin::fill;
+        specs[7] = {3 * kPage, Origin::pageable, SH_BLOCK_MUTABLE};
+        specs.push_back({3 * kPage, Origin::pinned, SH_BLOCK_MUTABLE});
+        specs.push_back({2 * kPage, Origin::pinned, SH_BLOCK_UNORDERED});
+        specs.push_back({3 * kPage, Origin::pageable, SH_BLOCK_UNORDERED});
+        return specs;
+    }
+
+    bool make(const std::function<void()>& thing) {
+        std::string error;
+        for (int k = 0; k < kAttempts; k++) {
+            try {
+                thing();
+                return true;
+            } catch (const std::exception& failure) {
+                error = failure.what();
+            }
+        }
+        ADD_FAILURE() << error;
+        return false;
+    }
+
+    // True when it went well at last; false when the runtime is lost.
+    bool attempt(const char* what, const std::function<sh_status()>& call) {
+        sh_status status = SH_OK;
+        for (int k = 0; k < kAttempts; k++) {
+            status = call();
+            if (status == SH_OK) return true;
+            EXPECT_LT(status, 0) << what;
+            EXPECT_NE(status, SH_ERROR_INTERNAL) << what << ": " << why();
+            EXPECT_FALSE(why().empty());
+            if (status == SH_ERROR_RUNTIME_LOST || status == SH_ERROR_DEVICE_LOST) {
+                lost_ = true;
+                return false;
+            }
+        }
+        ADD_FAILURE() << what << " does not recover: " << status << ", " << why();
+        return false;
+    }
+
+    bool use(Model& model, size_t i, sh_stream stream, bool change) {
+        sh_view view = SH_VIEW_INIT;
+        if (!attempt("acquire", [&] { return sh_acquire(model.runtime(), model.id(i), stream, 0, &view); })) return false;
+        if (!attempt("compare", [&] { return model.compare(i, view, stream); })) return false;
+        if (change) {
+            EXPECT_SUCCEEDS(model.overwrite(i, view, ++version_));
+        }
+        // An error of a release is told, and the view is released all the same.
+        const sh_status released = sh_release(model.runtime(), model.id(i), stream);
+        if (released == SH_ERROR_RUNTIME_LOST) lost_ = true;
+        return !lost_;
+    }
+
+    void work(Model& model, sh_stream stream) {
+        if (!attempt("schedule", [&] { return model.schedule(forward(9)); })) return;
+        for (int k = 0; k < 3; k++) {
+            if (!attempt("step_begin", [&] { return sh_step_begin(model.runtime()); })) return;
+            for (size_t i = 0; i < 9; i++)
+                if (!use(model, i, i >= 7 || k == 1 ? SH_STREAM_HOST : stream, i >= 7)) return;
+            for (size_t i = 9; i < 11; i++)
+                if (!use(model, i, k == 1 ? stream : SH_STREAM_HOST, false)) return;
+            const sh_status ended = sh_step_end(model.runtime());
+            EXPECT_LE(ended, 0);
+            if (ended == SH_ERROR_RUNTIME_LOST) lost_ = true;
+            if (lost_) return;
+        }
+    }
+
+    void finish(TestDevice& device, Model& model) {
+        if (lost_) {
+            EXPECT_EQ(sh_step_begin(model.runtime()), SH_ERROR_RUNTIME_LOST);
+            EXPECT_EQ(model.use(0), SH_ERROR_RUNTIME_LOST);
+            EXPECT_EQ(model.stats().lost, 1u);
+        } else {
+            attempt("synchronize", [&] { return sh_runtime_synchronize(model.runtime()); });
+            attempt("write_back", [&] { return sh_write_back(model.runtime(), nullptr, 0); });
+            for (const size_t i : {size_t(7), size_t(8)}) EXPECT_EQ(model.source(i).read(), *model.truth(i)) << "what the engine changed in block " << i << " is lost";
+        }
+        device.synchronize();
+        EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+        model.destroy();
+        sh_memory_info memory = SH_MEMORY_INFO_INIT;
+        sh_status status = sh_device_memory(device.get(), &memory);
+        if (status != SH_OK) status = sh_device_memory(device.get(), &memory);
+        EXPECT_EQ(status, SH_OK);
+        EXPECT_EQ(memory.used_bytes, 0u);
+        EXPECT_LE(memory.peak_bytes, memory.budget_bytes);
+        for (const host::MemoryStatistics& host : host::all_memory_statistics()) {
+            EXPECT_EQ(host.pages, 0u);
+            EXPECT_EQ(host.file_bytes, 0u);
+        }
+    }
+
+    DeviceSettings settings_;
+    uint64_t version_ = 0;
+    bool lost_ = false;
+};
+
+class Faults : public testing::Test {
+protected:
+    void SetUp() override {
+        if (!std::getenv("STAGEHAND_BACKEND_PATH")) GTEST_SKIP() << "STAGEHAND_BACKEND_PATH does not lead to the fault backend";
+    }
+
+    // Runs with the n-th call failing, for n = first, first + stride, ... until a run meets no failure.
+    void every_call(uint64_t first, uint64_t stride, const std::function<std::string(uint64_t)>& plan) {
+        for (uint64_t n = first;; n += stride) {
+            SCOPED_TRACE("call " + std::to_string(n));
+            FaultyRun run(plan(n));
+            run.run();
+            if (failures() == 0) {
+                EXPECT_GT(n, 100u) << "the run is too short to mean anything";
+                return;
+            }
+            if (HasFailure()) {
+                ADD_FAILURE() << "the call that failed: " << call_name(n);
+                return;
+            }
+        }
+    }
+};
+
+TEST_F(Faults, one_failure_at_every_call) {
+    every_call(1, 1, [](uint64_t n) {
+        constexpr sh_status kinds[] = {SH_ERROR_BACKEND, SH_ERROR_OUT_OF_DEVICE_MEMORY, SH_ERROR_OUT_OF_HOST_MEMORY, SH_ERROR_INVALID_HANDLE};
+        return "fail_at=" + std::to_string(n) + ";fail_status=" + std::to_string(kinds[n % std::size(kinds)]);
+    });
+}
+
+}  // namespace
+}  // namespace stagehand::test
