@@ -1,26 +1,28 @@
-// The proofs. M is the memory in bytes, s a unit's bytes, h the bytes of a unit that stay on the device from one use of it
-// to its next ("kept"), y what the link copies during one compute.
+// The proofs. M is the memory in bytes, s a unit's bytes, h the bytes of a unit that stay on the device from
+// one use of it to its next ("kept"), y what the link copies during one compute.
 //
-// Instants. At an instant between two uses, what is kept across it fits in M. If k instants of a step pierce every span from
-// a use to the next use of the same unit, all kept bytes add up to at most k M, so a step copies at least (sum of s over
-// uses) - k M: W - M in a cycle (k = 1), 2 (W - M) forward then backward (k = 2: the turn and the seam), where keeping
-// what was used last reaches it.
+// Instants. At an instant between two uses, what is kept across it fits in M. If k instants of a step pierce
+// every span from a use to the next use of the same unit, all kept bytes add up to at most k M, so a step
+// copies at least (sum of s over uses) - k M: W - M in a cycle (k = 1), 2 (W - M) forward then backward (k =
+// 2: the turn and the seam), where keeping what was used last reaches it.
 //
-// Instants, in time. Let an instant lie just before use p, and look from the start of use p - 1 to the end of the last use that
-// is held together with p. At that end memory holds all units held then, what is kept of others across the instant, and
-// every byte copied meanwhile for later uses (it is not overwritten before). So the bytes z copied meanwhile and the
-// bytes kept across the instant are at most M together: a byte copied there costs a byte kept, a byte not copied leaves the
-// link idle. Either way the step is at least as long as if the link had stood still during those computes.
+// Instants, in time. Let an instant lie just before use p, and look from the start of use p - 1 to the end of
+// the last use that is held together with p. At that end memory holds all units held then, what is kept of
+// others across the instant, and every byte copied meanwhile for later uses (it is not overwritten before).
+// So the bytes z copied meanwhile and the bytes kept across the instant are at most M together: a byte copied
+// there costs a byte kept, a byte not copied leaves the link idle. Either way the step is at least as long as
+// if the link had stood still during those computes.
 //
-// Cycle. When each unit is used once, everything kept spans every other unit's use: s_j + (kept of the others) <= M. With
-// d = M - (all that is kept) this is s_j - h_j <= d, so (all kept) >= sum of (s - d)+, and W - M + d bytes are copied. For equal
-// units this is the miss rate of the optimal MIN on a loop (L. A. Belady, A study of replacement algorithms for a
-// virtual-storage computer, IBM Systems Journal 5, 1966); the inequality over what is kept across a use is that of the linear
-// program for units of unequal sizes (S. Albers, S. Arora, S. Khanna, Page replacement for general caching problems, SODA 1999).
+// Cycle. When each unit is used once, everything kept spans every other unit's use: s_j + (kept of the
+// others) <= M. With d = M - (all that is kept) this is s_j - h_j <= d, so (all kept) >= sum of (s - d)+, and
+// W - M + d bytes are copied. For equal units this is the miss rate of the optimal MIN on a loop (L. A.
+// Belady, A study of replacement algorithms for a virtual-storage computer, IBM Systems Journal 5, 1966); the
+// inequality over what is kept across a use is that of the linear program for units of unequal sizes (S.
+// Albers, S. Arora, S. Khanna, Page replacement for general caching problems, SODA 1999).
 //
-// Cycle, in time. During use j at most d - (s_j - h_j) bytes are copied, by the same inequality at its end. With
-// x = s - h the link idles (y_j + x_j - d)+ there, and the x add up to W - M + d. The least over d and x follows in closed
-// form for each d, and is convex in d.
+// Cycle, in time. During use j at most d - (s_j - h_j) bytes are copied, by the same inequality at its end.
+// With x = s - h the link idles (y_j + x_j - d)+ there, and the x add up to W - M + d. The least over d and x
+// follows in closed form for each d, and is convex in d.
 #include "policy/bounds.h"
 
 #include <algorithm>
@@ -42,10 +44,11 @@ struct Instants {
 
 class InstantFinder {
 public:
-    explicit InstantFinder(const Shape& shape) : shape_(shape), uses_(shape.uses()), next_(find_next_uses()) {}
+    explicit InstantFinder(const Shape& shape)
+        : shape_(shape), uses_(shape.uses()), next_(find_next_uses()) {}
 
-    // The fewest instants that greedy piercing finds from any start inside the shortest span, and of those the set whose
-    // computes are longest.
+    // The fewest instants that greedy piercing finds from any start inside the shortest span, and of those
+    // the set whose computes are longest.
     Instants find() {
         if (shape_.order.empty()) return {};
         sum_computes();
@@ -57,7 +60,8 @@ public:
             shortest = a;
         }
         earliest_ = next_;
-        for (uint64_t a = 2 * uint64_t{uses_} - 1; a-- > 0;) earliest_[a] = std::min(earliest_[a], earliest_[a + 1]);
+        for (uint64_t a = 2 * uint64_t{uses_} - 1; a-- > 0;)
+            earliest_[a] = std::min(earliest_[a], earliest_[a + 1]);
         Instants best{std::numeric_limits<uint64_t>::max(), 0};
         for (uint64_t start = shortest + 1; start <= shortest + length; start++) {
             Instants found = from(start % uses_);
@@ -91,7 +95,8 @@ private:
                 computes_.push_back(computes_.back() + static_cast<double>(use.compute_ns));
     }
 
-    // An instant at p idles uses p - 1 up to p + held - 1; windows may not overlap, across the end of the step either.
+    // An instant at p idles uses p - 1 up to p + held - 1; windows may not overlap, across the end of the
+    // step either.
     Instants from(uint64_t start) const {
         Instants found;
         const uint64_t width = uint64_t{shape_.held} + 1;
@@ -123,7 +128,8 @@ double memory_bytes(const Shape& shape) {
 
 double used_bytes(const Shape& shape) {
     double sum = 0;
-    for (const Use& use : shape.problem->trace) sum += static_cast<double>(shape.problem->units[use.unit].bytes);
+    for (const Use& use : shape.problem->trace)
+        sum += static_cast<double>(shape.problem->units[use.unit].bytes);
     return sum;
 }
 
@@ -185,7 +191,8 @@ uint64_t least_bytes(const Problem& problem) {
     if (!well_formed(problem)) return 0;
     Shape shape(problem);
     if (fits(shape)) return 0;
-    double least = used_bytes(shape) - static_cast<double>(InstantFinder(shape).find().count) * memory_bytes(shape);
+    double least =
+        used_bytes(shape) - static_cast<double>(InstantFinder(shape).find().count) * memory_bytes(shape);
     if (shape.each_once) {
         uint64_t surplus = cycle_surplus(sizes_in_order(shape), static_cast<uint64_t>(memory_bytes(shape)));
         least = std::max(least, static_cast<double>(shape.total_bytes + surplus) - memory_bytes(shape));
@@ -197,7 +204,8 @@ double simple_step_ns(const Problem& problem) {
     if (!well_formed(problem)) return 0;
     Shape shape(problem);
     if (fits(shape)) return shape.compute_ns;
-    double bytes = used_bytes(shape) - static_cast<double>(InstantFinder(shape).find().count) * memory_bytes(shape);
+    double bytes =
+        used_bytes(shape) - static_cast<double>(InstantFinder(shape).find().count) * memory_bytes(shape);
     return std::max(shape.compute_ns, bytes / problem.link_bytes_per_ns);
 }
 

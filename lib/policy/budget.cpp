@@ -23,11 +23,11 @@ struct Share {
 
 // Shares `rest` among shares of positive weight, and returns what is left when all have all they want.
 uint64_t share_out(uint64_t rest, std::vector<Share> shares, std::vector<uint64_t>& given) {
-    // Those who are content soonest first: whoever's room is below its share takes its room, and the share of the others grows.
-    std::stable_sort(shares.begin(), shares.end(),
-                     [](const Share& a, const Share& b) {
-                         return static_cast<double>(a.room) / a.weight < static_cast<double>(b.room) / b.weight;
-                     });
+    // Those who are content soonest first: whoever's room is below its share takes its room, and the share of
+    // the others grows.
+    std::stable_sort(shares.begin(), shares.end(), [](const Share& a, const Share& b) {
+        return static_cast<double>(a.room) / a.weight < static_cast<double>(b.room) / b.weight;
+    });
     std::vector<double> weight(shares.size() + 1);  // of this share and those after it
     for (size_t k = shares.size(); k-- > 0;) weight[k] = weight[k + 1] + shares[k].weight;
     auto part_of = [&](size_t k, size_t first) {
@@ -80,7 +80,8 @@ uint64_t automatic_budget(uint64_t free_bytes, uint64_t held_bytes, uint64_t hea
     return minus(plus(free_bytes, held_bytes), headroom_bytes);
 }
 
-uint64_t clamp_growth(uint64_t wanted_bytes, uint64_t held_bytes, uint64_t free_bytes, uint64_t reserve_bytes) {
+uint64_t clamp_growth(uint64_t wanted_bytes, uint64_t held_bytes, uint64_t free_bytes,
+                      uint64_t reserve_bytes) {
     uint64_t possible = plus(held_bytes, minus(free_bytes, reserve_bytes));
     return std::max(held_bytes, std::min(wanted_bytes, possible));
 }

@@ -15,8 +15,8 @@ inline constexpr uint64_t growth_reserve_bytes = uint64_t{512} << 20;
 uint64_t automatic_budget(uint64_t free_bytes, uint64_t held_bytes = 0,
                           uint64_t headroom_bytes = default_headroom_bytes);
 
-// How far a budget may grow right now: no further than what the driver says is free, less a reserve, on top of what is
-// held, and never below what is held.
+// How far a budget may grow right now: no further than what the driver says is free, less a reserve, on top
+// of what is held, and never below what is held.
 uint64_t clamp_growth(uint64_t wanted_bytes, uint64_t held_bytes, uint64_t free_bytes,
                       uint64_t reserve_bytes = growth_reserve_bytes);
 
@@ -26,9 +26,9 @@ struct Request {
     double weight = 1;        // negative, infinite or not a number counts as 0
 };
 
-// Gives everyone its minimum and shares the rest in proportion to the weights, to nobody more than it wants. All of the
-// rest is handed out as long as someone wants more; those of weight 0 share what the others leave. Whole pages, at most the total,
-// the same for the same requests. Nothing if the minima exceed the total.
+// Gives everyone its minimum and shares the rest in proportion to the weights, to nobody more than it wants.
+// All of the rest is handed out as long as someone wants more; those of weight 0 share what the others leave.
+// Whole pages, at most the total, the same for the same requests. Nothing if the minima exceed the total.
 std::optional<std::vector<uint64_t>> divide(uint64_t total_pages, std::span<const Request> requests);
 
 }  // namespace stagehand::policy

@@ -5,9 +5,11 @@
 
 namespace stagehand::policy {
 
-PartsMaker::PartsMaker(const Shape& shape) : shape_(shape), uses_(shape.pages.size()), parts_(shape.pages.size()) {
+PartsMaker::PartsMaker(const Shape& shape)
+    : shape_(shape), uses_(shape.pages.size()), parts_(shape.pages.size()) {
     for (const Use& use : shape.problem->trace) uses_[use.unit]++;
-    const double pages_per_ns = shape.problem->link_bytes_per_ns / static_cast<double>(shape.problem->page_bytes);
+    const double pages_per_ns =
+        shape.problem->link_bytes_per_ns / static_cast<double>(shape.problem->page_bytes);
     link_pages_.reserve(shape.order.size());
     for (uint32_t u : shape.order) {
         link_pages_.push_back(shape.unit_compute_ns[u] / uses_[u] * pages_per_ns);
@@ -55,7 +57,8 @@ std::optional<std::vector<uint32_t>> PartsMaker::make(Family family, uint64_t st
     return parts_;
 }
 
-// Every use of a unit may copy its part again, so the units used most often stream nothing if the others can do without them.
+// Every use of a unit may copy its part again, so the units used most often stream nothing if the others can
+// do without them.
 void PartsMaker::spare_often_used(uint64_t available, uint64_t streamed) {
     for (uint32_t k : by_uses_) {
         if (uses_[shape_.order[k]] == uses_[shape_.order[by_uses_.back()]]) return;
@@ -89,11 +92,17 @@ double PartsMaker::want(Family family, double level, uint32_t ring) {
             }
             return sum;
         }
-        case Family::filled: break;
-        case Family::paced: pace = 1; break;
-        case Family::half_paced: pace = 0.5; break;
+        case Family::filled:
+            break;
+        case Family::paced:
+            pace = 1;
+            break;
+        case Family::half_paced:
+            pace = 0.5;
+            break;
     }
-    // `time` is how many pages the link can copy before the compute reaches the unit at hand, if the ring has room.
+    // `time` is how many pages the link can copy before the compute reaches the unit at hand, if the ring has
+    // room.
     double time = 0, sum = 0;
     const size_t warm_up = std::min<size_t>(count, 64);
     for (size_t k = count - warm_up; k < 2 * count; k++) {
@@ -108,8 +117,8 @@ double PartsMaker::want(Family family, double level, uint32_t ring) {
     return sum;
 }
 
-// False if even the highest level is too little. Otherwise leaves what each unit wants at a level whose sum is close; rounding makes
-// up the rest.
+// False if even the highest level is too little. Otherwise leaves what each unit wants at a level whose sum
+// is close; rounding makes up the rest.
 bool PartsMaker::find_level(Family family, uint64_t streamed, uint32_t ring) {
     const double goal = static_cast<double>(streamed);
     const double close = std::max(0.25, 0.002 * static_cast<double>(most_.size()));
@@ -118,11 +127,12 @@ bool PartsMaker::find_level(Family family, uint64_t streamed, uint32_t ring) {
     double above = want(family, high, ring) - goal;
     if (above < close) return above > -0.5;
     double below = want(family, low, ring) - goal;
-    // The secant between a level too low and one too high; an end that stays twice counts half, and every fourth time the
-    // middle is taken.
+    // The secant between a level too low and one too high; an end that stays twice counts half, and every
+    // fourth time the middle is taken.
     int stayed = 0;
     for (int round = 1; round < 60 && high - low > 1e-9 * high; round++) {
-        double level = below < 0 && round % 4 ? low - below * (high - low) / (above - below) : low + (high - low) / 2;
+        double level =
+            below < 0 && round % 4 ? low - below * (high - low) / (above - below) : low + (high - low) / 2;
         double off = want(family, level, ring) - goal;
         if (std::fabs(off) < close) return true;
         if (off > 0) {
@@ -144,14 +154,17 @@ bool PartsMaker::find_level(Family family, uint64_t streamed, uint32_t ring) {
 // The level at which every unit wants all it may have.
 double PartsMaker::highest_level(Family family, uint32_t ring) const {
     switch (family) {
-        case Family::by_size: return 1;
+        case Family::by_size:
+            return 1;
         case Family::by_compute:
         case Family::whole_units: {
             double highest = 1;
-            for (size_t k = 0; k < most_.size(); k++) highest = std::max(highest, most_[k] / slope(family, k));
+            for (size_t k = 0; k < most_.size(); k++)
+                highest = std::max(highest, most_[k] / slope(family, k));
             return highest;
         }
-        default: return ring;
+        default:
+            return ring;
     }
 }
 
@@ -179,7 +192,8 @@ void PartsMaker::want_tails(uint64_t streamed) {
     }
 }
 
-// Rounds to pages, and to nothing or all where a unit is not divided, so that the sum up to any use stays right.
+// Rounds to pages, and to nothing or all where a unit is not divided, so that the sum up to any use stays
+// right.
 void PartsMaker::round_parts(bool indivisible) {
     double owed = 0;
     for (size_t k = 0; k < wanted_.size(); k++) {
@@ -189,7 +203,8 @@ void PartsMaker::round_parts(bool indivisible) {
         if (indivisible || shape_.problem->units[u].whole)
             part = most_[k] && owed >= most_[k] / 2.0 ? most_[k] : 0;
         else
-            part = static_cast<uint32_t>(std::clamp(std::floor(owed + 1e-6), 0.0, static_cast<double>(most_[k])));
+            part = static_cast<uint32_t>(
+                std::clamp(std::floor(owed + 1e-6), 0.0, static_cast<double>(most_[k])));
         parts_[u] = part;
         owed -= part;
     }
@@ -223,7 +238,8 @@ void PartsMaker::grow(uint64_t missing) {
     const uint32_t* smallest = nullptr;  // of the units left, all of which are larger than what is missing
     for (size_t k = 0; k < most_.size(); k++) {
         const uint32_t& u = shape_.order[k];
-        if (parts_[u] == 0 && most_[k] && (!smallest || shape_.pages[u] < shape_.pages[*smallest])) smallest = &u;
+        if (parts_[u] == 0 && most_[k] && (!smallest || shape_.pages[u] < shape_.pages[*smallest]))
+            smallest = &u;
     }
     if (smallest) parts_[*smallest] = shape_.pages[*smallest];
 }
@@ -251,7 +267,8 @@ uint32_t PartsMaker::cap_for(uint32_t ring) const {
     while (fails - fits > 1) {
         uint32_t cap = fits + (fails - fits) / 2;
         for (uint32_t u : shape_.order)
-            capped[u] = shape_.problem->units[u].whole && shape_.pages[u] > cap ? 0 : std::min(shape_.pages[u], cap);
+            capped[u] =
+                shape_.problem->units[u].whole && shape_.pages[u] > cap ? 0 : std::min(shape_.pages[u], cap);
         (widest_window(shape_, capped).pages <= ring ? fits : fails) = cap;
     }
     return fits;

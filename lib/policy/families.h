@@ -1,5 +1,5 @@
-// Families of parts: given a ring, one number, the level, gives every unit a part, so that a search over the ring's size
-// alone covers a family.
+// Families of parts: given a ring, one number, the level, gives every unit a part, so that a search over the
+// ring's size alone covers a family.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 namespace stagehand::policy {
 
 enum class Family : uint8_t {
-    rare_level,   // level, but only of the units that are used least often, as long as those are enough
+    rare_level,   // level, but only of the units used least often, as long as those are enough
     rare_paced,   // the same of paced
     level,        // min(size, level): the copies are alike, and so is what the ring must hold
-    filled,       // the same, but no part leaves less of the ring free than the link fills during the unit's own compute
-    paced,        // level plus what the link still has time for before the unit's turn, so that it neither idles nor is late
+    filled,       // the same, but each leaves as much of the ring free as the link fills during its compute
+    paced,        // level plus what the link still has time for before the unit's turn
     half_paced,   // level plus half of that
     by_size,      // in proportion to size
     by_compute,   // in proportion to compute time
-    tails,        // the last pages of the units whose last pages hold least, then of the others, then evenly more
+    tails,        // last pages, of the units whose last pages hold least first, then evenly more
     whole_units,  // whole units, spread evenly over the step's compute time
 };
 
@@ -32,15 +32,15 @@ class PartsMaker {
 public:
     explicit PartsMaker(const Shape& shape);
 
-    // Parts that add up to at least `streamed` pages and of which any that are held together fit in the ring; as close to
-    // `streamed` as units that must be whole allow. Nothing if the family has no such parts.
+    // Parts that add up to at least `streamed` pages and of which any that are held together fit in the ring;
+    // as close to `streamed` as units that must be whole allow. Nothing if the family has no such parts.
     std::optional<std::vector<uint32_t>> make(Family family, uint64_t streamed, uint32_t ring);
 
     // Whether some units are used more often than others; else the rare families are the plain ones.
     bool uneven_uses() const { return uneven_uses_; }
 
-    // A ring below which no parts fit in `budget` pages along with it; the smallest with which some do, unless units must be
-    // whole or several are held at once.
+    // A ring below which no parts fit in `budget` pages along with it; the smallest with which some do,
+    // unless units must be whole or several are held at once.
     uint32_t smallest_ring(uint32_t budget) const;
 
 private:
@@ -57,10 +57,10 @@ private:
     void shrink(uint64_t surplus);
 
     const Shape& shape_;
-    std::vector<uint32_t> uses_;      // of each unit
+    std::vector<uint32_t> uses_;  // of each unit
     bool uneven_uses_ = false;
-    std::vector<uint32_t> by_uses_;   // places, those used most often first
-    std::vector<double> link_pages_;  // by place in the order of first use: what the link copies during one compute
+    std::vector<uint32_t> by_uses_;  // places, those used most often first
+    std::vector<double> link_pages_;  // by place in the order of first use: copied during one compute
     std::vector<uint32_t> most_;      // by place: the largest part allowed
     std::vector<double> wanted_;      // by place: the part before rounding
     std::vector<uint32_t> parts_;     // by unit

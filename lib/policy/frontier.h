@@ -1,4 +1,5 @@
-// The candidates worth keeping during a search: the fastest, and those that copy less at almost the same time.
+// The candidates worth keeping during a search: the fastest, and those that copy less at almost the same
+// time.
 #pragma once
 
 #include <cstdint>

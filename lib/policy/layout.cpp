@@ -70,7 +70,8 @@ private:
 
     const Shape& shape_;
     std::span<const UnitPlan> units_;
-    std::vector<uint32_t> first_use_, uses_;  // the uses of unit u are uses_[first_use_[u]] up to uses_[first_use_[u + 1]]
+    std::vector<uint32_t> first_use_;  // the uses of unit u are uses_[first_use_[u]] up to
+    std::vector<uint32_t> uses_;       // uses_[first_use_[u + 1]]
     std::vector<bool> placed_;
     std::vector<Place> places_;
 };
@@ -133,10 +134,16 @@ bool stack_from_both_ends(const Shape& shape, uint32_t ring, std::span<UnitPlan>
 
 bool lay_out(const Shape& shape, Layout layout, uint32_t ring, std::span<UnitPlan> units) {
     switch (layout) {
-        case Layout::packed: pack(shape, ring, units); return true;
-        case Layout::spread: spread(shape, ring, units); return true;
-        case Layout::rotating: return rotate(shape, ring, units);
-        case Layout::two_ended: return stack_from_both_ends(shape, ring, units);
+        case Layout::packed:
+            pack(shape, ring, units);
+            return true;
+        case Layout::spread:
+            spread(shape, ring, units);
+            return true;
+        case Layout::rotating:
+            return rotate(shape, ring, units);
+        case Layout::two_ended:
+            return stack_from_both_ends(shape, ring, units);
     }
     return false;
 }
@@ -157,7 +164,8 @@ TightRing tightest_ring(const Shape& shape) {
                 return &layout;
         return nullptr;
     };
-    if (const Layout* layout = layout_for(widest.pages)) return {static_cast<uint32_t>(widest.pages), *layout};
+    if (const Layout* layout = layout_for(widest.pages))
+        return {static_cast<uint32_t>(widest.pages), *layout};
     // Steps up until one fits (all side by side do), then halves the last step.
     uint64_t fails = widest.pages;
     uint64_t fits = shape.total_pages;

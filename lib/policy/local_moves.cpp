@@ -22,7 +22,8 @@ void LocalMoves::shorten(uint64_t evaluations) {
 
 // Another plan altogether, with a ring of any size that the budget allows.
 void LocalMoves::scatter(Candidate& candidate) {
-    uint32_t budget = static_cast<uint32_t>(std::min<uint64_t>(shape_.problem->budget_pages, shape_.total_pages));
+    uint32_t budget =
+        static_cast<uint32_t>(std::min<uint64_t>(shape_.problem->budget_pages, shape_.total_pages));
     uint32_t ring = 1 + below(1 + below(budget));  // rather small ones
     uint64_t needed = shape_.total_pages - budget + ring;
     std::vector<uint32_t> parts(candidate.parts.size());
@@ -45,7 +46,8 @@ void LocalMoves::descend(Found current, uint64_t evaluations) {
         if (!change(current.candidate, false)) continue;
         std::optional<Cost> cost = evaluator_.cost(current.candidate);
         // Accepts what is a little worse, less and less so.
-        double slack = 0.004 * std::max(0.0, 1 - 1.25 * static_cast<double>(k) / static_cast<double>(evaluations));
+        double slack =
+            0.004 * std::max(0.0, 1 - 1.25 * static_cast<double>(k) / static_cast<double>(evaluations));
         if (cost && cost->step_ns <= current.cost.step_ns * (1 + slack * below(1024) / 1024)) {
             current.cost = *cost;
             frontier_.offer(current.candidate, *cost);
@@ -106,12 +108,13 @@ bool LocalMoves::change(Candidate& candidate, bool slimmer) {
     return changed;
 }
 
-// Moves pages between a unit's resident prefix and its part; the ring takes the difference, so that the total stays.
+// Moves pages between a unit's resident prefix and its part; the ring takes the difference, so that the total
+// stays.
 bool LocalMoves::shift(Candidate& candidate, uint32_t unit, int64_t pages) {
     uint32_t now = candidate.parts[unit];
     uint32_t all = shape_.pages[unit];
-    int64_t next = shape_.problem->units[unit].whole ? (pages > 0 ? all : 0)
-                                                     : std::clamp<int64_t>(now + pages, 0, all);
+    int64_t next =
+        shape_.problem->units[unit].whole ? (pages > 0 ? all : 0) : std::clamp<int64_t>(now + pages, 0, all);
     int64_t ring = int64_t{candidate.ring} + next - now;
     if (next == now || ring < 1 || ring > int64_t{UINT32_MAX}) return false;
     before_.unit[before_.units] = unit;

@@ -33,13 +33,15 @@ void merge_pass(std::vector<PageRun>& runs, Joins joins) {
 }  // namespace
 
 void cut_load(std::vector<PageRun>& runs) {
-    if (runs.size() > 1) merge_pass(runs, [](const PageRun& a, const PageRun& b) { return a.fence == b.fence; });
+    if (runs.size() > 1)
+        merge_pass(runs, [](const PageRun& a, const PageRun& b) { return a.fence == b.fence; });
     // A large part over hundreds of small ones is first cut coarsely, which keeps the whole linear.
     constexpr size_t coarse = 4 * most_pieces_per_load;
     if (runs.size() > coarse) {
         uint64_t total = 0;
         for (const PageRun& run : runs) total += run.pages;
-        merge_pass(runs, [&](const PageRun& a, const PageRun&) { return uint64_t{a.pages} * coarse < total; });
+        merge_pass(runs,
+                   [&](const PageRun& a, const PageRun&) { return uint64_t{a.pages} * coarse < total; });
     }
     while (runs.size() > most_pieces_per_load) {
         size_t best = runs.size();

@@ -10,17 +10,18 @@ inline constexpr uint32_t most_pieces_per_load = 4;
 
 // Consecutive pages of one unit that may be overwritten at the same time.
 struct PageRun {
-    uint32_t first = 0;   // index in the unit's streamed part
+    uint32_t first = 0;  // index in the unit's streamed part
     uint32_t pages = 0;
-    uint64_t fence = 0;   // grows with time, such as the number of the use that must have ended; 0: nothing to wait for
+    uint64_t fence = 0;  // grows with time, such as the use that must have ended; 0: nothing to wait for
 
     bool operator==(const PageRun&) const = default;
 };
 
-// Turns the missing runs of a load, by ascending page and disjoint, into the copies to issue, in the order to issue them: the
-// one that may start first comes first, so that no copy stands behind a later fence. Neighbours with one fence become
-// one copy. Of more than `most_pieces_per_load`, neighbours are merged under the later fence, those first that hold up the
-// fewest pages; runs with valid pages between them are never merged, so that many separate runs stay many copies.
+// Turns the missing runs of a load, by ascending page and disjoint, into the copies to issue, in the order to
+// issue them: the one that may start first comes first, so that no copy stands behind a later fence.
+// Neighbours with one fence become one copy. Of more than `most_pieces_per_load`, neighbours are merged under
+// the later fence, those first that hold up the fewest pages; runs with valid pages between them are never
+// merged, so that many separate runs stay many copies.
 void cut_load(std::vector<PageRun>& runs);
 
 }  // namespace stagehand::policy

@@ -23,14 +23,16 @@ struct StepProgramme {
     uint64_t bytes = 0;
 };
 
-// Follows the owners of the ring's pages through the trace. Keeps its buffers, so one tracer serves many plans.
+// Follows the owners of the ring's pages through the trace. Keeps its buffers, so one tracer serves many
+// plans.
 class ProgrammeTracer {
 public:
     explicit ProgrammeTracer(const Shape& shape) : shape_(&shape), last_use_(shape.pages.size()) {}
 
-    // What one of the steps after the first copies: all of those are alike, because after one step each page belongs to
-    // the last unit of the trace that lies on it. With `cold`, also the first step, on an empty ring. False if a load would
-    // have to wait for a use that is held at the same time, that is, if two units held together share a page.
+    // What one of the steps after the first copies: all of those are alike, because after one step each page
+    // belongs to the last unit of the trace that lies on it. With `cold`, also the first step, on an empty
+    // ring. False if a load would have to wait for a use that is held at the same time, that is, if two units
+    // held together share a page.
     bool trace(std::span<const UnitPlan> units, uint32_t ring_pages, StepProgramme& steady,
                StepProgramme* cold = nullptr);
 

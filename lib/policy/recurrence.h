@@ -24,16 +24,16 @@ struct UseTimes {
 };
 
 struct Simulation {
-    double step_ns = 0;            // the steady period; not periodic within the limit: the mean of the later steps
-    double stall_ns = 0;           // of that, what the compute waits for copies
-    uint64_t bytes_per_step = 0;   // of a steady step
-    uint32_t steps = 0;            // simulated
+    double step_ns = 0;   // the steady period; not periodic within the limit: the mean of the later steps
+    double stall_ns = 0;  // of that, what the compute waits for copies
+    uint64_t bytes_per_step = 0;  // of a steady step
+    uint32_t steps = 0;           // simulated
     bool periodic = false;
     std::vector<UseTimes> last_step;
 };
 
-// Runs at most `steps` steps (at least 2), fewer once the pattern repeats. Nothing if the plan cannot run: it does not
-// cover the units' pages, a part exceeds the ring, or two units held together share a page of it.
+// Runs at most `steps` steps (at least 2), fewer once the pattern repeats. Nothing if the plan cannot run: it
+// does not cover the units' pages, a part exceeds the ring, or two units held together share a page of it.
 std::optional<Simulation> simulate(const Problem& problem, const Plan& plan, uint32_t steps);
 
 // The recurrence itself, one step a call. Starts with nothing copied and nothing computed.
@@ -47,21 +47,21 @@ public:
     double end() const { return ends_.back(); }
     double last_step_ns() const { return end() - before_; }
 
-    // True if this step's times are those of the step before, shifted: then so are all that follow. Call it after each step that
-    // runs the steady programme.
+    // True if this step's times are those of the step before, shifted: then so are all that follow. Call it
+    // after each step that runs the steady programme.
     bool repeats();
     // The steady period; as long as nothing repeats, the mean of the steps since the last power of two.
     double period_ns() const;
 
 private:
     std::span<const Use> trace_;
-    std::vector<double> ends_;   // compute ends of the step before and of this one
-    double copied_ = 0;          // end of the last copy
-    double copied_before_ = 0;   // the same, a step ago
-    double before_ = 0;          // end of the step before
+    std::vector<double> ends_;  // compute ends of the step before and of this one
+    double copied_ = 0;         // end of the last copy
+    double copied_before_ = 0;  // the same, a step ago
+    double before_ = 0;         // end of the step before
     bool repeats_ = false;
-    uint32_t asked_ = 0;         // calls of repeats()
-    uint32_t marked_ = 0;        // how many of them when `mark_` was taken
+    uint32_t asked_ = 0;   // calls of repeats()
+    uint32_t marked_ = 0;  // how many of them when `mark_` was taken
     double mark_ = 0;
 };
 

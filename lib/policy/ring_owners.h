@@ -20,8 +20,9 @@ public:
         owner_[0] = nobody;
     }
 
-    // Calls visit(first, count, owner) for the runs of pages [offset, offset + count) mod the ring, in that order, where `first`
-    // counts from offset. Neighbouring runs may have one owner. count is at most the ring.
+    // Calls visit(first, count, owner) for the runs of pages [offset, offset + count) mod the ring, in that
+    // order, where `first` counts from offset. Neighbouring runs may have one owner. count is at most the
+    // ring.
     template <typename Visit>
     void visit(uint32_t offset, uint32_t count, Visit&& visit) const {
         uint32_t before_wrap = count < pages_ - offset ? count : pages_ - offset;

@@ -1,4 +1,5 @@
-// The search for a plan: first the families over the ring's size, then local moves, then fewer bytes at the same time.
+// The search for a plan: first the families over the ring's size, then local moves, then fewer bytes at the
+// same time.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -74,7 +75,8 @@ private:
         return cost;
     }
 
-    // A problem of a few pages is small enough to try all parts, with all of the rest of the budget as the ring.
+    // A problem of a few pages is small enough to try all parts, with all of the rest of the budget as the
+    // ring.
     void enumerate() {
         uint64_t combinations = 1;
         for (uint32_t u : shape_.order) {
@@ -128,7 +130,8 @@ private:
         double best = offer_layouts({*parts, ring, Layout::packed});
         // Units that must be whole leave pages over; the ring can use them.
         if (streamed > needed)
-            best = std::min(best, offer_layouts({*parts, static_cast<uint32_t>(ring + streamed - needed), {}}));
+            best =
+                std::min(best, offer_layouts({*parts, static_cast<uint32_t>(ring + streamed - needed), {}}));
         return best;
     }
 
@@ -142,7 +145,8 @@ private:
             Tried tried = sweep(family);
             if (tried.step_ns < infinity) tried_.push_back(tried);
         }
-        std::sort(tried_.begin(), tried_.end(), [](const Tried& a, const Tried& b) { return a.step_ns < b.step_ns; });
+        std::sort(tried_.begin(), tried_.end(),
+                  [](const Tried& a, const Tried& b) { return a.step_ns < b.step_ns; });
         for (size_t k = 0; k < std::min<size_t>(tried_.size(), 3) && !good_enough(); k++) refine(tried_[k]);
     }
 
@@ -163,7 +167,8 @@ private:
     }
 
     void refine(Tried& from) {
-        for (uint32_t step = std::max(1u, from.ring / 8); step > 0 && left() > effort_.evaluations / 3; step /= 2) {
+        for (uint32_t step = std::max(1u, from.ring / 8); step > 0 && left() > effort_.evaluations / 3;
+             step /= 2) {
             uint32_t center = from.ring;
             for (uint32_t ring : {center - std::min(center, step), center + step}) {
                 double time = offer_family(from.family, ring);

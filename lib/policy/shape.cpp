@@ -32,7 +32,10 @@ bool well_formed(const Problem& problem) {
 }
 
 Shape::Shape(const Problem& p)
-    : problem(&p), held(std::max<uint32_t>(1, p.max_held)), pages(p.units.size()), unit_compute_ns(p.units.size()) {
+    : problem(&p),
+      held(std::max<uint32_t>(1, p.max_held)),
+      pages(p.units.size()),
+      unit_compute_ns(p.units.size()) {
     std::vector<bool> seen(p.units.size());
     for (const Use& use : p.trace) {
         compute_ns += static_cast<double>(use.compute_ns);

@@ -9,8 +9,8 @@
 
 namespace stagehand::policy {
 
-// True if a plan can be asked for at all: page size and link above zero and finite, every use names a unit, and all
-// units that are used together are fewer than 2^31 pages.
+// True if a plan can be asked for at all: page size and link above zero and finite, every use names a unit,
+// and all units that are used together are fewer than 2^31 pages.
 bool well_formed(const Problem& problem);
 
 struct Shape {
@@ -24,18 +24,19 @@ struct Shape {
     }
 
     const Problem* problem;
-    uint32_t held;                         // max_held, at least 1
-    std::vector<uint32_t> pages;           // of each unit; 0 for those that the trace leaves out
-    std::vector<uint32_t> order;           // the units that have pages, by first use
-    std::vector<double> unit_compute_ns;   // of each unit, all its uses in a step
-    uint64_t total_pages = 0;              // of the units in `order`
+    uint32_t held;                        // max_held, at least 1
+    std::vector<uint32_t> pages;          // of each unit; 0 for those that the trace leaves out
+    std::vector<uint32_t> order;          // the units that have pages, by first use
+    std::vector<double> unit_compute_ns;  // of each unit, all its uses in a step
+    uint64_t total_pages = 0;             // of the units in `order`
     uint64_t total_bytes = 0;
-    double compute_ns = 0;                 // of a step
-    bool each_once = true;                 // no unit with pages is used twice in a step
-    bool has_whole = false;                // some unit in `order` is whole
+    double compute_ns = 0;   // of a step
+    bool each_once = true;   // no unit with pages is used twice in a step
+    bool has_whole = false;  // some unit in `order` is whole
 };
 
-// The most pages that any `held` consecutive uses need together, given each unit's pages; the trace is a cycle.
+// The most pages that any `held` consecutive uses need together, given each unit's pages; the trace is a
+// cycle.
 struct WindowNeed {
     uint64_t pages = 0;
     uint32_t unit = 0;  // the largest unit of that window

@@ -106,10 +106,12 @@ TEST(Bounds, TheCycleBoundIsTheLeastOverWhatTurnsOver) {
         c.page_bytes = 1;
         c.link = 1;
         const bool equal = k % 2;
-        for (uint32_t u = 2 + random() % 7; u > 0; u--) c.units.push_back({equal ? 3000 : 500 + random() % 6000});
+        for (uint32_t u = 2 + random() % 7; u > 0; u--)
+            c.units.push_back({equal ? 3000 : 500 + random() % 6000});
         c.forward();
         const double scale = std::pow(10.0, (random() % 200 - 100.0) / 100);
-        for (Use& use : c.trace) use.compute_ns = static_cast<uint64_t>(scale * static_cast<double>(random() % 6000));
+        for (Use& use : c.trace)
+            use.compute_ns = static_cast<uint64_t>(scale * static_cast<double>(random() % 6000));
         uint64_t largest = 0;
         for (const Unit& unit : c.units) largest = std::max(largest, unit.bytes);
         c.budget_pages = largest + random() % (c.bytes() - largest);
@@ -224,7 +226,8 @@ bool any_placement(const Case& c, uint32_t ring) {
     for (;;) {
         if (tracer.trace(units, ring, programme)) return true;
         size_t k = 0;
-        while (k < shape.order.size() && ++units[shape.order[k]].ring_offset == ring) units[shape.order[k++]].ring_offset = 0;
+        while (k < shape.order.size() && ++units[shape.order[k]].ring_offset == ring)
+            units[shape.order[k++]].ring_offset = 0;
         if (k == shape.order.size()) return false;
     }
 }

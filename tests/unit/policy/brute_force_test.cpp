@@ -69,8 +69,9 @@ void compare(uint32_t seed, int count, uint32_t most_units, uint32_t most_pages)
         auto answer = make_plan(problem);
         ASSERT_TRUE(std::holds_alternative<Plan>(answer));
         EXPECT_LE(std::get<Plan>(answer).step_ns, 1.01 * best)
-            << "instance " << compared << " of seed " << seed << ": " << c.units.size() << " units, " << c.trace.size()
-            << " uses, " << c.max_held << " held, budget " << c.budget_pages << " of " << pages << " pages";
+            << "instance " << compared << " of seed " << seed << ": " << c.units.size() << " units, "
+            << c.trace.size() << " uses, " << c.max_held << " held, budget " << c.budget_pages << " of "
+            << pages << " pages";
         compared++;
     }
 }

@@ -73,7 +73,8 @@ TEST(Divide, KeepsItsPromisesOnRandomRequests) {
         for (Request& request : requests) {
             request.min_pages = random() % (huge ? uint64_t{1} << 50 : 20);
             request.want_pages = random() % (huge ? uint64_t{1} << 55 : 60);
-            request.weight = random() % 5 ? static_cast<double>(random() % 1000) / 7 : std::pow(10, double(random() % 40) - 20);
+            request.weight = random() % 5 ? static_cast<double>(random() % 1000) / 7
+                                          : std::pow(10, double(random() % 40) - 20);
             minima += request.min_pages;
             wanted += std::max(request.min_pages, request.want_pages);
         }
@@ -96,7 +97,8 @@ TEST(Divide, KeepsItsPromisesOnRandomRequests) {
                 if ((*given)[a] >= requests[a].want_pages || !(requests[a].weight > 0)) continue;
                 double more_a = static_cast<double>((*given)[a] - requests[a].min_pages) + 1;
                 double more_b = static_cast<double>((*given)[b] - requests[b].min_pages) - 1;
-                ASSERT_GE(more_a * requests[b].weight * (1 + 1e-9), more_b * requests[a].weight) << "round " << round;
+                ASSERT_GE(more_a * requests[b].weight * (1 + 1e-9), more_b * requests[a].weight)
+                    << "round " << round;
             }
     }
 }

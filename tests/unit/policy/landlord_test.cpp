@@ -27,8 +27,9 @@ public:
     std::optional<Landlord::Id> victim() const {
         std::optional<Landlord::Id> best;
         for (const auto& [id, block] : blocks_)
-            if (block.held == 0 && (!best || std::pair(block.credit, block.last_use) <
-                                                 std::pair(blocks_.at(*best).credit, blocks_.at(*best).last_use)))
+            if (block.held == 0 &&
+                (!best || std::pair(block.credit, block.last_use) <
+                              std::pair(blocks_.at(*best).credit, blocks_.at(*best).last_use)))
                 best = id;
         return best;
     }

@@ -36,7 +36,8 @@ TEST(Layout, KeepsUnitsHeldTogetherApartOrSaysThatItCannot) {
         Shape shape(problem);
         std::vector<UnitPlan> units(c.units.size());
         uint32_t ring = 1 + random() % 24;
-        for (uint32_t u : shape.order) units[u].streamed_pages = std::min(ring, static_cast<uint32_t>(random() % 7));
+        for (uint32_t u : shape.order)
+            units[u].streamed_pages = std::min(ring, static_cast<uint32_t>(random() % 7));
         Layout layout = static_cast<Layout>(random() % 4);
         StepProgramme programme;
         bool possible = lay_out(shape, layout, ring, units);
@@ -93,7 +94,8 @@ TEST(Families, AddUpToWhatIsAskedWithinTheRing) {
         PartsMaker maker(shape);
         Family family = all_families[random() % std::size(all_families)];
         uint64_t streamed = 1 + random() % shape.total_pages;
-        uint32_t ring = 1 + random() % (2 * *std::max_element(shape.pages.begin(), shape.pages.end()) * shape.held);
+        uint32_t ring =
+            1 + random() % (2 * *std::max_element(shape.pages.begin(), shape.pages.end()) * shape.held);
         auto parts = maker.make(family, streamed, ring);
         if (!parts) {
             refused++;
@@ -133,10 +135,12 @@ TEST(Families, TheSmallestRingIsTheSmallest) {
         uint32_t ring = maker.smallest_ring(budget);
         compared++;
         if (!shape.has_whole) {
-            ASSERT_TRUE(maker.make(Family::level, shape.total_pages - budget + ring, ring)) << "instance " << k;
+            ASSERT_TRUE(maker.make(Family::level, shape.total_pages - budget + ring, ring))
+                << "instance " << k;
         }
         for (uint32_t below = 1; below < ring; below++)
-            ASSERT_FALSE(maker.make(Family::level, shape.total_pages - budget + below, below)) << "instance " << k;
+            ASSERT_FALSE(maker.make(Family::level, shape.total_pages - budget + below, below))
+                << "instance " << k;
     }
     EXPECT_GT(compared, 200);
 }

@@ -45,9 +45,7 @@ Plan checked_plan(const Case& c) {
 
 TEST(Plan, EightBillionIsNearTheBounds) {
     Case c = eight_billion();
-    const struct {
-        double ratio, most;
-    } targets[] = {{0.25, 1.07}, {1, 1.14}, {4, 1.005}};
+    const struct { double ratio, most; } targets[] = {{0.25, 1.07}, {1, 1.14}, {4, 1.005}};
     for (double fraction : {0.25, 0.5, 0.75, 0.9})
         for (auto [ratio, most] : targets)
             for (Compute how : {Compute::equal, Compute::by_size}) {
@@ -95,7 +93,8 @@ TEST(Plan, ManyUnequalUnitsRunAtTheSpeedOfTheSlower) {
 }
 
 TEST(Plan, PacesTheCopiesWhereComputesDiffer) {
-    // Computes of random length that take as long as the copies in all: alike parts would take 3 % more than copies alone.
+    // Computes of random length that take as long as the copies in all: alike parts would take 3 % more than
+    // copies alone.
     for (double fraction : {0.25, 0.5, 0.75}) {
         Case c = unequal(400, 26);
         c.set_budget(fraction);
@@ -132,7 +131,8 @@ TEST(Plan, RunsAtEveryBudgetDownToTheSmallest) {
             const uint64_t smallest = smallest_budget(c.problem()).smallest_budget_pages;
             c.set_budget(0);
             c.set_compute(1, Compute::by_size);
-            double serial = c.compute_ns() + c.copy_ns() + static_cast<double>(4 * c.trace.size() * c.latency_ns);
+            double serial =
+                c.compute_ns() + c.copy_ns() + static_cast<double>(4 * c.trace.size() * c.latency_ns);
             for (uint64_t budget = smallest; budget <= 252 * held; budget += 27) {
                 SCOPED_TRACE(budget);
                 c.budget_pages = budget;
@@ -160,7 +160,8 @@ TEST(Plan, SmallProblemsOfEveryKindRunAtEveryBudget) {
                 continue;
             }
             Plan plan = checked_plan(c);
-            // More memory is never worse, but for what trading time for bytes takes and what the search misses.
+            // More memory is never worse, but for what trading time for bytes takes and what the search
+            // misses.
             if (before > 0) {
                 EXPECT_LE(plan.step_ns, before * 1.02);
             }
@@ -187,8 +188,8 @@ TEST(Plan, GivesUnusedUnitsNoPages) {
     c.trace = {{1, 100}, {2, 100}, {1, 100}};
     c.budget_pages = 60;
     Plan plan = checked_plan(c);
-    EXPECT_EQ(104u, plan.units[1].resident_pages + plan.units[1].streamed_pages + plan.units[2].resident_pages +
-                        plan.units[2].streamed_pages);
+    EXPECT_EQ(104u, plan.units[1].resident_pages + plan.units[1].streamed_pages +
+                        plan.units[2].resident_pages + plan.units[2].streamed_pages);
     EXPECT_EQ(0u, plan.units[0].resident_pages + plan.units[0].streamed_pages);
     c.trace.clear();
     c.budget_pages = 0;

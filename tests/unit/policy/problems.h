@@ -12,7 +12,11 @@ namespace stagehand::policy::test {
 
 inline constexpr uint64_t MiB = uint64_t{1} << 20;
 
-enum class Compute { equal, by_size, random };
+enum class Compute {
+    equal,
+    by_size,
+    random
+};
 
 struct Case {
     std::vector<Unit> units;
@@ -55,7 +59,8 @@ struct Case {
         for (uint32_t u = static_cast<uint32_t>(units.size()); u-- > 0;) trace.push_back({u, 0});
     }
     void set_budget(double fraction) {
-        budget_pages = static_cast<uint64_t>(fraction * static_cast<double>(bytes()) / static_cast<double>(page_bytes));
+        budget_pages =
+            static_cast<uint64_t>(fraction * static_cast<double>(bytes()) / static_cast<double>(page_bytes));
     }
     // Compute of `ratio` times copy_ns in all.
     void set_compute(double ratio, Compute how, uint32_t seed = 1) {
@@ -92,8 +97,8 @@ inline Case unequal(uint32_t count, uint32_t seed) {
     return c;
 }
 
-// Small ones of every kind: up to `most_units` units of up to `most_pages` pages of 1000 bytes on a link of 1 byte/ns, so that
-// all times are whole numbers and exact. The budget is left to the caller.
+// Small ones of every kind: up to `most_units` units of up to `most_pages` pages of 1000 bytes on a link of 1
+// byte/ns, so that all times are whole numbers and exact. The budget is left to the caller.
 inline Case small_random(std::mt19937& random, uint32_t most_units, uint32_t most_pages) {
     Case c;
     c.page_bytes = 1000;
@@ -107,15 +112,21 @@ inline Case small_random(std::mt19937& random, uint32_t most_units, uint32_t mos
         for (Unit& unit : c.units) unit.bytes = c.units[0].bytes;
     switch (random() % 8) {
         case 0:  // any order, with units used twice in a row, often, or never
-            for (uint32_t j = count + random() % count; j > 0; j--) 
+            for (uint32_t j = count + random() % count; j > 0; j--)
                 c.trace.push_back({static_cast<uint32_t>(random() % count), 0});
             break;
-        case 1: case 2: case 3: c.forward_backward(); break;
-        default: c.forward();
+        case 1:
+        case 2:
+        case 3:
+            c.forward_backward();
+            break;
+        default:
+            c.forward();
     }
     const bool equal_times = random() % 2;
     const double scale = std::pow(10.0, (random() % 200 - 100.0) / 100);
-    for (Use& use : c.trace) use.compute_ns = static_cast<uint64_t>(1 + scale * (equal_times ? 2000 : random() % 4000));
+    for (Use& use : c.trace)
+        use.compute_ns = static_cast<uint64_t>(1 + scale * (equal_times ? 2000 : random() % 4000));
     if (random() % 2) c.max_held = 1 + random() % 3;
     if (random() % 4 == 0) c.latency_ns = random() % 200;
     return c;

@@ -1,4 +1,5 @@
-// The recurrence against a simulation written differently, and its answers where they can be worked out by hand.
+// The recurrence against a simulation written differently, and its answers where they can be worked out by
+// hand.
 #include <gtest/gtest.h>
 
 #include "policy/bounds.h"
@@ -118,8 +119,8 @@ TEST(Recurrence, TwoPartsOverlapCopyAndCompute) {
 }
 
 TEST(Recurrence, PageFencesNeedOnlyOnePartAndWhatIsCopiedMeanwhile) {
-    // A compute of 4 pages' copy time: a ring of 14 pages keeps the link busy, one of 13 does not. 14 units of 10 pages meet
-    // themselves in 14 pages; 13 units in 13.
+    // A compute of 4 pages' copy time: a ring of 14 pages keeps the link busy, one of 13 does not. 14 units
+    // of 10 pages meet themselves in 14 pages; 13 units in 13.
     Case c = equal_units(14, 4000);
     EXPECT_DOUBLE_EQ(140'000, simulate(c.problem(), packed(c, 14), 50)->step_ns);
     c = equal_units(13, 4000);
@@ -127,12 +128,13 @@ TEST(Recurrence, PageFencesNeedOnlyOnePartAndWhatIsCopiedMeanwhile) {
 }
 
 TEST(Recurrence, TheSeamCounts) {
-    // 33 equal units over two slots: the last lies where the first does, and the next step's first copy waits for it.
+    // 33 equal units over two slots: the last lies where the first does, and the next step's first copy waits
+    // for it.
     Case c = equal_units(33, 10'000);
     auto odd = simulate(c.problem(), packed(c, 20), 100);
     EXPECT_DOUBLE_EQ(340'000, odd->step_ns);
-    // With a gap of a slot nothing is different: the same offsets. Spreading half a page after each part mends it only with
-    // more ring, or smaller parts.
+    // With a gap of a slot nothing is different: the same offsets. Spreading half a page after each part
+    // mends it only with more ring, or smaller parts.
     c = equal_units(32, 10'000);
     EXPECT_DOUBLE_EQ(320'000, simulate(c.problem(), packed(c, 20), 100)->step_ns);
 }

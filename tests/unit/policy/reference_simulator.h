@@ -1,4 +1,5 @@
-// What a plan does, played through page by page and event by event: slow, obvious, and written without the recurrence.
+// What a plan does, played through page by page and event by event: slow, obvious, and written without the
+// recurrence.
 #pragma once
 
 #include <algorithm>
@@ -68,7 +69,8 @@ private:
                     pieces.push_back({{k}, after});
             }
             merge(pieces);
-            std::stable_sort(pieces.begin(), pieces.end(), [](auto& a, auto& b) { return a.after < b.after; });
+            std::stable_sort(pieces.begin(), pieces.end(),
+                             [](auto& a, auto& b) { return a.after < b.after; });
             for (const Piece& piece : pieces) {
                 uint64_t bytes = 0;
                 for (uint32_t k : piece.pages) {
@@ -123,7 +125,8 @@ private:
                 copying = true;
                 copy_end = now + static_cast<double>(problem_.copy_latency_ns) +
                            static_cast<double>(copy.bytes) / problem_.link_bytes_per_ns;
-                if (next_copy == 0 || copies_[next_copy - 1].use != copy.use) uses_[copy.use].load_start = now;
+                if (next_copy == 0 || copies_[next_copy - 1].use != copy.use)
+                    uses_[copy.use].load_start = now;
                 uses_[copy.use].load_end = copy_end;
                 next_copy++;
             }
