@@ -12,11 +12,12 @@
 namespace stagehand::platform {
 namespace {
 
-// A hierarchy of groups as this process sees it: the folder where it is mounted and the process's own group in it.
+// A hierarchy of groups as this process sees it: the folder where it is mounted and the process's own group
+// in it.
 struct Hierarchy {
     bool unified = false;
     std::string mount;
-    std::string group;   // below `mount`, without a slash at its end; "": the mount itself
+    std::string group;  // below `mount`, without a slash at its end; "": the mount itself
 };
 
 bool is_folder(const std::string& path) {
@@ -53,7 +54,8 @@ std::string unescape(const std::string& text) {
     std::string plain;
     for (size_t i = 0; i < text.size(); i++) {
         if (text[i] == '\\' && i + 3 < text.size()) {
-            plain += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
+            plain +=
+                static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
             i += 3;
         } else {
             plain += text[i];
@@ -76,8 +78,8 @@ std::optional<std::string> group_of(const std::string& root, const std::string& 
     return std::nullopt;
 }
 
-// In a container the group's path may be told from a root that is not visible here: cut it at the mount's own root, and where
-// the folder is still not there, take the mount, which then shows the container's group.
+// In a container the group's path may be told from a root that is not visible here: cut it at the mount's own
+// root, and where the folder is still not there, take the mount, which then shows the container's group.
 std::string visible_group(const std::string& mount, const std::string& mount_root, std::string group) {
     if (mount_root != "/" && group.compare(0, mount_root.size(), mount_root) == 0 &&
         (group.size() == mount_root.size() || group[mount_root.size()] == '/'))
@@ -95,7 +97,8 @@ std::vector<Hierarchy> hierarchies(const std::string& root, const std::string& c
         std::istringstream words(line);
         std::string id, parent, device, mount_root, mount, skip, type, source, options;
         words >> id >> parent >> device >> mount_root >> mount;
-        while (words >> skip && skip != "-") {}
+        while (words >> skip && skip != "-") {
+        }
         words >> type >> source >> options;
         Hierarchy hierarchy;
         hierarchy.unified = type == "cgroup2";
@@ -126,7 +129,8 @@ uint64_t reclaimable(const std::string& folder, bool unified) {
     const std::string prefix = unified ? "" : "total_";
     uint64_t bytes = 0;
     for (std::string name, value; file >> name >> value;)
-        if (name == prefix + "inactive_file" || name == prefix + "active_file") bytes += parse_number(value).value_or(0);
+        if (name == prefix + "inactive_file" || name == prefix + "active_file")
+            bytes += parse_number(value).value_or(0);
     return bytes;
 }
 
@@ -137,10 +141,12 @@ CgroupMemory read_cgroup_memory(const std::string& root) {
     for (const Hierarchy& hierarchy : hierarchies(root, "memory")) {
         for_each_group(hierarchy, [&](const std::string& folder) {
             const bool unified = hierarchy.unified;
-            uint64_t limit = number_in(folder + (unified ? "/memory.max" : "/memory.limit_in_bytes")).value_or(UINT64_MAX);
+            uint64_t limit =
+                number_in(folder + (unified ? "/memory.max" : "/memory.limit_in_bytes")).value_or(UINT64_MAX);
             if (unified) limit = std::min(limit, number_in(folder + "/memory.high").value_or(UINT64_MAX));
-            if (limit >= uint64_t(1) << 62) return;   // v1 writes "none" as a number near 2^63
-            const uint64_t used = number_in(folder + (unified ? "/memory.current" : "/memory.usage_in_bytes")).value_or(0);
+            if (limit >= uint64_t(1) << 62) return;  // v1 writes "none" as a number near 2^63
+            const uint64_t used =
+                number_in(folder + (unified ? "/memory.current" : "/memory.usage_in_bytes")).value_or(0);
             const uint64_t kept = used - std::min(used, reclaimable(folder, unified));
             const uint64_t available = limit - std::min(limit, kept);
             result.limited = true;

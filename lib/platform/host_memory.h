@@ -7,10 +7,11 @@
 namespace stagehand::platform {
 
 struct HostMemory {
-    uint64_t total_bytes = 0;      // of the machine
-    uint64_t limit_bytes = 0;      // what this process may have at most: the machine's, or a control group's limit
+    uint64_t total_bytes = 0;  // of the machine
+    uint64_t limit_bytes =
+        0;  // what this process may have at most: the machine's, or a control group's limit
     uint64_t available_bytes = 0;  // what can still be had now without swapping, within the limit
-    std::string limited_by;        // folder of the control group with the least room; empty: the machine itself
+    std::string limited_by;  // folder of the control group with the least room; empty: the machine itself
 };
 
 // `root`: see read_cgroup_memory().

@@ -10,7 +10,7 @@
 #include "platform/anonymous_memory.h"
 
 #ifndef SYS_cachestat
-#define SYS_cachestat 451   // the same number on every architecture
+#define SYS_cachestat 451  // the same number on every architecture
 #endif
 #ifndef RWF_NOWAIT
 #define RWF_NOWAIT 0x8
@@ -35,7 +35,8 @@ bool byte_is_cached(int file, uint64_t offset) {
 }
 
 bool sample(int file, uint64_t offset, uint64_t bytes) {
-    // From the end: a probe that misses may start a small read, which then does not spoil the answer for what follows it.
+    // From the end: a probe that misses may start a small read, which then does not spoil the answer for what
+    // follows it.
     if (!byte_is_cached(file, offset + bytes - 1)) return false;
     for (uint64_t at = 0; at < bytes; at += kSampleStep)
         if (!byte_is_cached(file, offset + at)) return false;

@@ -12,7 +12,7 @@ namespace stagehand::platform {
 Status start_thread(const char* name, std::function<void()> run, std::thread* out_thread) {
     sigset_t all, before;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);   // a thread begins with its maker's mask
+    pthread_sigmask(SIG_SETMASK, &all, &before);  // a thread begins with its maker's mask
     Status status;
     try {
         *out_thread = std::thread(std::move(run));

@@ -12,12 +12,12 @@ namespace stagehand::transfer {
 struct Deadline {
     static constexpr size_t kNotQueued = SIZE_MAX;
     uint64_t deadline_ns = 0;
-    uint64_t sequence = 0;              // order of arrival
-    size_t queue_index = kNotQueued;    // the queue's own
+    uint64_t sequence = 0;            // order of arrival
+    size_t queue_index = kNotQueued;  // the queue's own
 };
 
-// A binary heap whose items know their place, so that any can be moved or removed. T derives from Deadline. Allocates only to
-// hold more items than it ever has.
+// A binary heap whose items know their place, so that any can be moved or removed. T derives from Deadline.
+// Allocates only to hold more items than it ever has.
 template <typename T>
 class DeadlineQueue {
 public:
@@ -69,7 +69,8 @@ private:
         put(b, item);
     }
     void rise(size_t index) {
-        for (; index > 0 && before(items_[index], items_[(index - 1) / 2]); index = (index - 1) / 2) exchange(index, (index - 1) / 2);
+        for (; index > 0 && before(items_[index], items_[(index - 1) / 2]); index = (index - 1) / 2)
+            exchange(index, (index - 1) / 2);
     }
     void sink(size_t index) {
         for (;;) {

@@ -15,12 +15,13 @@
 namespace stagehand::transfer {
 namespace {
 
-constexpr uint64_t kReadBytes = 512 << 10;     // of one read into place: several of them keep a disk's queue full
+constexpr uint64_t kReadBytes = 512 << 10;  // of one read into place: several keep a disk's queue full
 constexpr uint64_t kBufferBytes = 64 << 10;
 constexpr uint32_t kDepth = 32;
 
 // Ends of a range that are not aligned, and ranges whose place is not: through a buffer.
-void cut_through_buffer(const FileRange& range, uint64_t begin, uint64_t end, uint64_t alignment, std::vector<DirectRead>* out) {
+void cut_through_buffer(const FileRange& range, uint64_t begin, uint64_t end, uint64_t alignment,
+                        std::vector<DirectRead>* out) {
     while (begin < end) {
         const uint64_t offset = begin / alignment * alignment;
         const uint64_t stop = std::min(end, offset + kBufferBytes);
@@ -95,7 +96,8 @@ private:
     char* buffer(uint32_t lane) const { return static_cast<char*>(reader_.buffers_) + lane * kBufferBytes; }
     void start(uint32_t lane) {
         const DirectRead& read = reader_.reads_[lanes_[lane]];
-        uring_.add_read(lane, read.range->direct_file, read.in_place ? read.to : buffer(lane), read.bytes, read.offset);
+        uring_.add_read(lane, read.range->direct_file, read.in_place ? read.to : buffer(lane), read.bytes,
+                        read.offset);
     }
 
     DirectReader& reader_;
@@ -121,7 +123,8 @@ Status DirectReader::read(std::span<const FileRange> ranges) {
         auto ring = std::make_unique<Ring>(*this);
         if (const int error = ring->open()) {
             uring_ = false;
-            log_line(SH_LOG_INFO, "io_uring is not available (%s): direct reads follow each other", std::strerror(error));
+            log_line(SH_LOG_INFO, "io_uring is not available (%s): direct reads follow each other",
+                     std::strerror(error));
         } else {
             ring_ = std::move(ring);
         }
@@ -134,17 +137,19 @@ Status DirectReader::read_one_by_one() {
     for (const DirectRead& read : reads_) {
         ssize_t got = 0;
         do {
-            got = pread(read.range->direct_file, read.in_place ? read.to : buffer, read.bytes, static_cast<off_t>(read.offset));
+            got = pread(read.range->direct_file, read.in_place ? read.to : buffer, read.bytes,
+                        static_cast<off_t>(read.offset));
         } while (got < 0 && errno == EINTR);
         SH_TRY(settle(read, buffer, got < 0 ? -errno : got));
     }
     return Status();
 }
 
-// A direct read that came back short has met the end of the file, or something that only the page cache can explain. What it
-// did not bring is read there, where the end of the file and errors are certain.
+// A direct read that came back short has met the end of the file, or something that only the page cache can
+// explain. What it did not bring is read there, where the end of the file and errors are certain.
 Status DirectReader::settle(const DirectRead& read, const char* buffer, int64_t result) {
-    const uint64_t got = result > static_cast<int64_t>(read.skip) ? static_cast<uint64_t>(result) - read.skip : 0;
+    const uint64_t got =
+        result > static_cast<int64_t>(read.skip) ? static_cast<uint64_t>(result) - read.skip : 0;
     const uint64_t usable = std::min(got, read.wanted);
     if (!read.in_place && usable > 0) std::memcpy(read.to, buffer + read.skip, usable);
     if (usable == read.wanted) return Status();

@@ -1,4 +1,5 @@
-// DirectReader: reads ranges of files past the page cache, many at a time through io_uring, with the alignment that asks for.
+// DirectReader: reads ranges of files past the page cache, many at a time through io_uring, with the
+// alignment that asks for.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +13,16 @@ namespace stagehand::transfer {
 
 struct FileRange;
 
-// One direct read: an aligned range of a file, into its place or, where that is not aligned, into a buffer of the reader's.
+// One direct read: an aligned range of a file, into its place or, where that is not aligned, into a buffer of
+// the reader's.
 struct DirectRead {
     const FileRange* range = nullptr;
-    uint64_t offset = 0;      // in the file, aligned
-    uint64_t bytes = 0;       // aligned
-    uint64_t skip = 0;        // what was wanted begins here ...
-    uint64_t wanted = 0;      // ... and has this many bytes
-    char* to = nullptr;       // where the wanted bytes go
-    bool in_place = false;    // read straight to `to`; skip is 0, and wanted is bytes
+    uint64_t offset = 0;    // in the file, aligned
+    uint64_t bytes = 0;     // aligned
+    uint64_t skip = 0;      // what was wanted begins here ...
+    uint64_t wanted = 0;    // ... and has this many bytes
+    char* to = nullptr;     // where the wanted bytes go
+    bool in_place = false;  // read straight to `to`; skip is 0, and wanted is bytes
 };
 
 // For one thread.

@@ -16,15 +16,16 @@ namespace {
 Status read_failed(const FileRange& range, uint64_t done, int error) {
     char name[512];
     return Status(SH_ERROR_SOURCE, std::string(file_name(range.file, name, sizeof name)) + ": wanted " +
-                                       std::to_string(range.bytes) + " bytes at offset " + std::to_string(range.offset) + ", got " +
-                                       std::to_string(done) + ": " + std::strerror(error));
+                                       std::to_string(range.bytes) + " bytes at offset " +
+                                       std::to_string(range.offset) + ", got " + std::to_string(done) + ": " +
+                                       std::strerror(error));
 }
 
 Status shrank(const FileRange& range, uint64_t done) {
     char name[512];
-    return Status(SH_ERROR_SOURCE, "file shrank: " + std::string(file_name(range.file, name, sizeof name)) + ": wanted " +
-                                       std::to_string(range.bytes) + " bytes at offset " + std::to_string(range.offset) + ", got " +
-                                       std::to_string(done));
+    return Status(SH_ERROR_SOURCE, "file shrank: " + std::string(file_name(range.file, name, sizeof name)) +
+                                       ": wanted " + std::to_string(range.bytes) + " bytes at offset " +
+                                       std::to_string(range.offset) + ", got " + std::to_string(done));
 }
 
 }  // namespace
@@ -32,7 +33,8 @@ Status shrank(const FileRange& range, uint64_t done) {
 Status read_buffered(const FileRange& range) {
     uint64_t done = 0;
     while (done < range.bytes) {
-        const ssize_t got = pread(range.file, range.to + done, range.bytes - done, static_cast<off_t>(range.offset + done));
+        const ssize_t got =
+            pread(range.file, range.to + done, range.bytes - done, static_cast<off_t>(range.offset + done));
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return read_failed(range, done, errno);
         if (got == 0) return shrank(range, done);
@@ -42,7 +44,8 @@ Status read_buffered(const FileRange& range) {
 }
 
 void FileReader::add(const Source& source, uint64_t offset, char* to, uint64_t bytes) {
-    const uint64_t at = source.file_offset + offset;   // open_source() has seen to it that this does not overflow
+    const uint64_t at =
+        source.file_offset + offset;  // open_source() has seen to it that this does not overflow
     if (!ranges_.empty()) {
         FileRange& last = ranges_.back();
         if (last.file == source.file && last.offset + last.bytes == at && last.to + last.bytes == to) {
@@ -62,8 +65,9 @@ Status FileReader::read() {
     return direct_->read(missing_);
 }
 
-// Asking the kernel what is cached costs some percent of copying it. So a file is asked only while its last range was missing;
-// else its range is read at once, without waiting, and a wrong guess makes the kernel read it into the cache.
+// Asking the kernel what is cached costs some percent of copying it. So a file is asked only while its last
+// range was missing; else its range is read at once, without waiting, and a wrong guess makes the kernel read
+// it into the cache.
 Status FileReader::read_or_defer(const FileRange& range) {
     if (range.direct_file < 0) return read_buffered(range);
     const bool guess = range.opened && range.opened->cached.load(std::memory_order_relaxed);

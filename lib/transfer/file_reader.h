@@ -1,4 +1,5 @@
-// FileReader: reads ranges of files, out of the page cache where they are there, and past it where they are not.
+// FileReader: reads ranges of files, out of the page cache where they are there, and past it where they are
+// not.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ namespace stagehand::transfer {
 
 // A range of a file and where it goes.
 struct FileRange {
-    OpenFile* opened = nullptr;   // may be null
+    OpenFile* opened = nullptr;  // may be null
     int file = -1;
     int direct_file = -1;
     uint64_t offset = 0;
@@ -42,7 +43,7 @@ private:
 
     const ReaderOptions options_;
     std::vector<FileRange> ranges_;
-    std::vector<FileRange> missing_;   // not in the page cache
+    std::vector<FileRange> missing_;  // not in the page cache
     std::unique_ptr<DirectReader> direct_;
 };
 

@@ -41,8 +41,8 @@ Pins::iterator find_overlap(Pins& pins, BackendDevice& device, uint64_t begin, u
     return pin->first.first == &device && begin - pin->first.second < pin->second.bytes ? pin : pins.end();
 }
 
-// Whether [offset, offset + bytes) of a pin lies in one of its pieces, and so is as good as a range of its own; else its pieces
-// must be those of the range.
+// Whether [offset, offset + bytes) of a pin lies in one of its pieces, and so is as good as a range of its
+// own; else its pieces must be those of the range.
 bool has_pieces(const Pin& pin, uint64_t offset, uint64_t bytes, uint64_t* out_piece_bytes) {
     const uint64_t piece = pin.registration.piece_bytes;
     const bool in_one = offset / piece == (offset + bytes - 1) / piece;
@@ -53,11 +53,13 @@ bool has_pieces(const Pin& pin, uint64_t offset, uint64_t bytes, uint64_t* out_p
 Status pin_new(Table& table, BackendDevice& device, void* memory, uint64_t bytes, uint64_t* out_piece_bytes) {
     uint32_t pinned = 0;
     SH_TRY(device.host_is_pinned(memory, bytes, &pinned));
-    if (pinned) {   // by its owner, who keeps it so
+    if (pinned) {  // by its owner, who keeps it so
         *out_piece_bytes = 0;
         return Status();
     }
-    auto pin = table.pins.emplace(std::make_pair(&device, reinterpret_cast<uint64_t>(memory)), Pin{bytes, 1, {}}).first;
+    auto pin =
+        table.pins.emplace(std::make_pair(&device, reinterpret_cast<uint64_t>(memory)), Pin{bytes, 1, {}})
+            .first;
     Registration& registration = pin->second.registration;
     if (Status status = register_range(device, memory, bytes, &registration); !status.ok()) {
         unregister_range(device, memory, registration);
@@ -73,7 +75,8 @@ Status pin_new(Table& table, BackendDevice& device, void* memory, uint64_t bytes
 Status pin_foreign(BackendDevice& device, void* memory, uint64_t bytes, uint64_t* out_piece_bytes) {
     const uint64_t begin = reinterpret_cast<uint64_t>(memory);
     if (!memory || bytes == 0 || begin > UINT64_MAX - bytes)
-        return Status(SH_ERROR_INVALID_ARGUMENT, "no range of memory to pin: " + std::to_string(bytes) + " bytes");
+        return Status(SH_ERROR_INVALID_ARGUMENT,
+                      "no range of memory to pin: " + std::to_string(bytes) + " bytes");
     try {
         std::lock_guard lock(table().mutex);
         const auto pin = find_overlap(table().pins, device, begin, bytes);
@@ -82,8 +85,9 @@ Status pin_foreign(BackendDevice& device, void* memory, uint64_t bytes, uint64_t
         uint64_t piece = 0;
         if (begin < first || bytes > pin->second.bytes || begin - first > pin->second.bytes - bytes ||
             !has_pieces(pin->second, begin - first, bytes, &piece)) {
-            return Status(SH_ERROR_BUSY, "memory to pin overlaps memory that is pinned otherwise: " + std::to_string(bytes) +
-                                             " bytes against " + std::to_string(pin->second.bytes));
+            return Status(SH_ERROR_BUSY,
+                          "memory to pin overlaps memory that is pinned otherwise: " + std::to_string(bytes) +
+                              " bytes against " + std::to_string(pin->second.bytes));
         }
         pin->second.users++;
         *out_piece_bytes = piece;

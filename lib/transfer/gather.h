@@ -15,7 +15,7 @@ namespace stagehand::transfer {
 // A place in a list of extents.
 struct Cursor {
     size_t extent = 0;
-    uint64_t offset = 0;   // in it
+    uint64_t offset = 0;  // in it
 };
 
 // What one slot takes: neighbouring extents, the first and the last perhaps in part.
@@ -40,7 +40,8 @@ constexpr size_t kMostExtents = 4096;
 // Steps over empty extents. At the end afterwards: the list is exhausted.
 template <typename Extent>
 void skip_empty(std::span<const Extent> extents, Cursor* cursor) {
-    while (cursor->extent < extents.size() && cursor->offset >= extents[cursor->extent].bytes) *cursor = {cursor->extent + 1, 0};
+    while (cursor->extent < extents.size() && cursor->offset >= extents[cursor->extent].bytes)
+        *cursor = {cursor->extent + 1, 0};
 }
 
 // The piece that begins at `from`, which is not at the end.
@@ -48,7 +49,8 @@ template <typename Extent>
 Piece cut_piece(std::span<const Extent> extents, Cursor from, uint64_t piece_bytes) {
     Piece piece;
     piece.begin = piece.end = from;
-    const size_t stop = extents.size() - from.extent > kMostExtents ? from.extent + kMostExtents : extents.size();
+    const size_t stop =
+        extents.size() - from.extent > kMostExtents ? from.extent + kMostExtents : extents.size();
     while (piece.end.extent < stop && piece.bytes < piece_bytes) {
         const uint64_t rest = extents[piece.end.extent].bytes - piece.end.offset;
         const uint64_t room = piece_bytes - piece.bytes;
@@ -76,10 +78,10 @@ void for_each_part(std::span<const Extent> extents, const Piece& piece, Visit vi
     }
 }
 
-// Lays a piece out in a slot: one command for each contiguous range of the device behind the same waits, packed densely but for
-// the alignment of large reads. What lies between ranges on the device belongs to others and is never written.
-// SH_ERROR_INTERNAL: the load is inconsistent.
-Status lay_out(const StagedLoad& load, const Piece& piece, char* slot, uint64_t slot_bytes, std::vector<CopyCommand>* out_commands,
-               std::vector<ReadRequest>* out_requests);
+// Lays a piece out in a slot: one command for each contiguous range of the device behind the same waits,
+// packed densely but for the alignment of large reads. What lies between ranges on the device belongs to
+// others and is never written. SH_ERROR_INTERNAL: the load is inconsistent.
+Status lay_out(const StagedLoad& load, const Piece& piece, char* slot, uint64_t slot_bytes,
+               std::vector<CopyCommand>* out_commands, std::vector<ReadRequest>* out_requests);
 
 }  // namespace stagehand::transfer

@@ -21,8 +21,9 @@ constexpr int kPipeBytes = 256 << 10;
 Status unreadable(const char* from, uint64_t bytes, uint64_t done, int error) {
     char text[256];
     std::snprintf(text, sizeof text,
-                  "mapped memory cannot be read (did its file shrink?): wanted %" PRIu64 " bytes at %p, got %" PRIu64 ": %s", bytes,
-                  static_cast<const void*>(from), done, std::strerror(error));
+                  "mapped memory cannot be read (did its file shrink?): wanted %" PRIu64
+                  " bytes at %p, got %" PRIu64 ": %s",
+                  bytes, static_cast<const void*>(from), done, std::strerror(error));
     return Status(SH_ERROR_SOURCE, text);
 }
 
@@ -56,7 +57,9 @@ int64_t MappedReader::read_some(const char* from, char* to, uint64_t bytes) {
         if (got < 0 && errno == EINTR) continue;
         if (got == 0 || errno == EFAULT) return -EFAULT;
         // EPERM, ENOSYS: a sandbox. ENOMEM could be either; the pipe needs no memory beyond its own.
-        log_line(SH_LOG_INFO, "process_vm_readv is refused (%s): mapped sources are read through a pipe, at less than half the speed",
+        log_line(SH_LOG_INFO,
+                 "process_vm_readv is refused (%s): mapped sources are read through a pipe, at less than "
+                 "half the speed",
                  std::strerror(errno));
         vm_read_ = false;
     }
@@ -83,7 +86,7 @@ int64_t MappedReader::read_through_pipe(const char* from, char* to, uint64_t byt
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) {
             const int error = got < 0 ? errno : EIO;
-            close_pipe();   // what is left in it belongs to nobody
+            close_pipe();  // what is left in it belongs to nobody
             return -error;
         }
         taken += got;

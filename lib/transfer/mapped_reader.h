@@ -26,7 +26,8 @@ private:
     void close_pipe();
 
     bool vm_read_;
-    int pipe_[2] = {-1, -1};   // where process_vm_readv() is forbidden: the kernel copies into a pipe, and out of it
+    int pipe_[2] = {
+        -1, -1};  // where process_vm_readv() is forbidden: the kernel copies into a pipe, and out of it
     uint64_t pipe_bytes_ = 0;
 };
 

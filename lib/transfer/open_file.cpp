@@ -56,7 +56,9 @@ void find_alignment(OpenFile* file) {
     static_assert(offsetof(StatxWithDirect, memory_alignment) == 0x98);
     if (syscall(SYS_statx, file->direct_file, "", AT_EMPTY_PATH, kStatxDirectAlign, &info) != 0) return;
     if (!(info.mask & kStatxDirectAlign)) return;
-    const auto usable = [](uint32_t value) { return value > 0 && value <= 4096 && (value & (value - 1)) == 0; };
+    const auto usable = [](uint32_t value) {
+        return value > 0 && value <= 4096 && (value & (value - 1)) == 0;
+    };
     if (usable(info.memory_alignment) && usable(info.offset_alignment)) {
         file->memory_alignment = info.memory_alignment;
         file->offset_alignment = info.offset_alignment;
@@ -78,14 +80,17 @@ bool direct_reads_work(const OpenFile& file) {
 
 Status open_new(int descriptor, const struct stat& info, OpenFile* file) {
     const int flags = fcntl(descriptor, F_GETFL);
-    if (flags < 0) return bad_descriptor(descriptor, std::string("cannot be asked for its mode: ") + std::strerror(errno));
+    if (flags < 0)
+        return bad_descriptor(descriptor,
+                              std::string("cannot be asked for its mode: ") + std::strerror(errno));
     if ((flags & O_ACCMODE) == O_WRONLY) return bad_descriptor(descriptor, "is not open for reading");
     file->device = info.st_dev;
     file->inode = info.st_ino;
     // A description of our own: the caller's flags and read-ahead advice stay the caller's.
     file->file = reopen(descriptor, 0);
     if (file->file < 0) {
-        if (flags & O_DIRECT) return bad_descriptor(descriptor, "is open with O_DIRECT and cannot be opened without");
+        if (flags & O_DIRECT)
+            return bad_descriptor(descriptor, "is open with O_DIRECT and cannot be opened without");
         file->file = fcntl(descriptor, F_DUPFD_CLOEXEC, 3);
         if (file->file < 0) {
             const int error = errno;
@@ -113,7 +118,8 @@ OpenFile::~OpenFile() {
 Status open_file(int descriptor, OpenFile** out_file) {
     struct stat info = {};
     if (fstat(descriptor, &info) != 0) return bad_descriptor(descriptor, "is not open");
-    if (!S_ISREG(info.st_mode) && !S_ISBLK(info.st_mode)) return bad_descriptor(descriptor, "is not a file that can be read at an offset");
+    if (!S_ISREG(info.st_mode) && !S_ISBLK(info.st_mode))
+        return bad_descriptor(descriptor, "is not a file that can be read at an offset");
     std::lock_guard lock(table().mutex);
     std::unique_ptr<OpenFile>& entry = table().files[{info.st_dev, info.st_ino}];
     if (!entry) {
@@ -139,8 +145,10 @@ const char* file_name(int descriptor, char* buffer, size_t capacity) {
     char path[40];
     std::snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
     const ssize_t length = readlink(path, buffer, capacity - 1);
-    if (length > 0) buffer[length] = 0;
-    else std::snprintf(buffer, capacity, "file descriptor %d", descriptor);
+    if (length > 0)
+        buffer[length] = 0;
+    else
+        std::snprintf(buffer, capacity, "file descriptor %d", descriptor);
     return buffer;
 }
 

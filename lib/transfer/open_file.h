@@ -19,14 +19,15 @@ struct OpenFile {
     dev_t device = 0;
     ino_t inode = 0;
     int file = -1;
-    int direct_file = -1;                 // -1: the file system refuses direct reads
-    uint32_t memory_alignment = 4096;     // of direct reads
+    int direct_file = -1;              // -1: the file system refuses direct reads
+    uint32_t memory_alignment = 4096;  // of direct reads
     uint32_t offset_alignment = 4096;
     uint64_t users = 0;
-    std::atomic<bool> cached = false;     // the last range that was asked for was in the page cache
+    std::atomic<bool> cached = false;  // the last range that was asked for was in the page cache
 };
 
-// Sources count by the million and descriptors by the thousand: files are told apart by device and inode and shared.
+// Sources count by the million and descriptors by the thousand: files are told apart by device and inode and
+// shared.
 Status open_file(int descriptor, OpenFile** out_file);
 void close_file(OpenFile* file);
 

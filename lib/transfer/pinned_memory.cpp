@@ -40,7 +40,9 @@ Status PinnedMemory::allocate(BackendDevice& device, uint64_t bytes, PinnedMemor
         memory.registered_bytes_ = registration.registered_bytes;
         memory.pinned_ = refused.ok();
         if (!refused.ok()) {
-            log_line(SH_LOG_WARNING, "only %" PRIu64 " of %" PRIu64 " MiB of host memory are pinned; copies of the rest are slow: %s",
+            log_line(SH_LOG_WARNING,
+                     "only %" PRIu64 " of %" PRIu64
+                     " MiB of host memory are pinned; copies of the rest are slow: %s",
                      memory.registered_bytes_ >> 20, memory.mapped_bytes_ >> 20, refused.text());
         }
         *out = std::move(memory);

@@ -28,19 +28,20 @@ private:
     std::vector<uint64_t> bits_;
 };
 
-// Guarded by the engine's mutex, but for `waited`, which belongs to the thread that issues. Used again for other loads.
+// Guarded by the engine's mutex, but for `waited`, which belongs to the thread that issues. Used again for
+// other loads.
 struct StagedLoad::Progress : Deadline {
     StagedLoad* load = nullptr;
-    Cursor next;                      // what no worker has taken yet begins here
+    Cursor next;  // what no worker has taken yet begins here
     uint64_t pieces_taken = 0;
-    uint32_t active = 0;              // pieces that were taken and neither issued nor dropped
-    bool issuing = false;             // a worker issues copies of it
+    uint32_t active = 0;   // pieces that were taken and neither issued nor dropped
+    bool issuing = false;  // a worker issues copies of it
     bool cancelled = false;
-    bool dropped = false;             // a piece was taken and not issued
-    bool ending = false;              // queued for `finished`
-    Status failure;                   // the first
-    std::vector<uint64_t> reading;    // indices of pieces that are being read
-    std::vector<Slot*> ready;         // read, waiting for pieces before them; by index
+    bool dropped = false;           // a piece was taken and not issued
+    bool ending = false;            // queued for `finished`
+    Status failure;                 // the first
+    std::vector<uint64_t> reading;  // indices of pieces that are being read
+    std::vector<Slot*> ready;       // read, waiting for pieces before them; by index
     WaitSet waited;
     uint64_t issued_pieces = 0;
     uint64_t issued_bytes = 0;
@@ -62,7 +63,8 @@ struct StagedLoad::Progress : Deadline {
     }
 };
 
-// Guarded by the engine's mutex; while a worker issues it (it is in no queue then) that worker has `next`, `straight`, `waited`.
+// Guarded by the engine's mutex; while a worker issues it (it is in no queue then) that worker has `next`,
+// `straight`, `waited`.
 struct StagedStore::Progress : Deadline {
     StagedStore* store = nullptr;
     bool waited = false;              // the waits were issued, and what needs no slot
@@ -72,11 +74,11 @@ struct StagedStore::Progress : Deadline {
     uint32_t slots = 0;               // in flight or being emptied
     bool straight_in_flight = false;  // copies straight into the host memory, followed by `arrived`
     bool any_straight = false;
-    bool look_done = false;           // result of the last look at `arrived`; the looking worker's
+    bool look_done = false;  // result of the last look at `arrived`; the looking worker's
     Status look_failure;
     Cursor next;
-    std::vector<uint8_t> straight;    // by extent: copied straight into pinned host memory
-    sh_backend_event arrived = 0;     // made when first needed
+    std::vector<uint8_t> straight;  // by extent: copied straight into pinned host memory
+    sh_backend_event arrived = 0;   // made when first needed
     Status failure;
 
     void begin(StagedStore& of) {

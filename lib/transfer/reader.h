@@ -1,4 +1,5 @@
-// Reader: brings ranges of sources into host memory, by calls that return an error where touching the bytes would kill.
+// Reader: brings ranges of sources into host memory, by calls that return an error where touching the bytes
+// would kill.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +22,17 @@ struct ReadRequest {
 
 // What a reader may use. All that the system has, unless a test takes something away.
 struct ReaderOptions {
-    bool vm_read = true;      // process_vm_readv
-    bool direct = true;       // reads past the page cache
-    bool uring = true;        // io_uring; without it direct reads follow each other
-    bool cachestat = true;    // ask the kernel what is cached; without it, sample
+    bool vm_read = true;    // process_vm_readv
+    bool direct = true;     // reads past the page cache
+    bool uring = true;      // io_uring; without it direct reads follow each other
+    bool cachestat = true;  // ask the kernel what is cached; without it, sample
 };
 
 class MappedReader;
 class FileReader;
 
-// For one thread. What it needs is made when it is first needed and kept. Contents of `to` are undefined after a failure.
+// For one thread. What it needs is made when it is first needed and kept. Contents of `to` are undefined
+// after a failure.
 class Reader {
 public:
     explicit Reader(const ReaderOptions& options = {});
@@ -38,8 +40,9 @@ public:
     Reader(const Reader&) = delete;
     Reader& operator=(const Reader&) = delete;
 
-    // Fills all requests. Neighbours of one file are read together; reads that have to wait for a disk run at the same time.
-    // SH_ERROR_SOURCE, SH_ERROR_CALLBACK or SH_ERROR_OUT_OF_HOST_MEMORY: the text names the range.
+    // Fills all requests. Neighbours of one file are read together; reads that have to wait for a disk run at
+    // the same time. SH_ERROR_SOURCE, SH_ERROR_CALLBACK or SH_ERROR_OUT_OF_HOST_MEMORY: the text names the
+    // range.
     Status read(std::span<const ReadRequest> requests);
 
 private:

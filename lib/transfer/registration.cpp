@@ -17,7 +17,8 @@ constexpr uint64_t kSmallestPiece = uint64_t(64) << 20;
 Status register_range(BackendDevice& device, void* memory, uint64_t bytes, Registration* out) {
     char* const begin = static_cast<char*>(memory);
     Status status;
-    for (uint64_t piece = std::min(bytes, kLargestPiece);; piece = piece / 4 / kSmallestPiece * kSmallestPiece) {
+    for (uint64_t piece = std::min(bytes, kLargestPiece);;
+         piece = std::max(piece / 4 / kSmallestPiece, uint64_t(1)) * kSmallestPiece) {
         *out = {piece, 0};
         status = Status();
         while (status.ok() && out->registered_bytes < bytes) {
@@ -25,8 +26,9 @@ Status register_range(BackendDevice& device, void* memory, uint64_t bytes, Regis
             status = device.host_register(begin + out->registered_bytes, next);
             if (status.ok()) out->registered_bytes += next;
         }
-        // Once a piece was taken the refusal is about how much there is in all, and smaller ones would gain little.
-        if (status.ok() || out->registered_bytes > 0 || piece / 4 < kSmallestPiece) break;
+        // Once a piece was taken the refusal is about how much there is in all, and smaller ones would gain
+        // little.
+        if (status.ok() || out->registered_bytes > 0 || piece <= kSmallestPiece) break;
     }
     if (out->registered_bytes == 0) out->piece_bytes = 0;
     return status;

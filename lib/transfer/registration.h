@@ -9,11 +9,12 @@
 namespace stagehand::transfer {
 
 struct Registration {
-    uint64_t piece_bytes = 0;        // every piece but the last has this size
-    uint64_t registered_bytes = 0;   // from the start
+    uint64_t piece_bytes = 0;       // every piece but the last has this size
+    uint64_t registered_bytes = 0;  // from the start
 };
 
-// Registers as much of the range as the driver takes, from its start. The refusal, if any, comes back as the status.
+// Registers as much of the range as the driver takes, from its start. The refusal, if any, comes back as the
+// status.
 Status register_range(BackendDevice& device, void* memory, uint64_t bytes, Registration* out);
 void unregister_range(BackendDevice& device, void* memory, const Registration& registration);
 

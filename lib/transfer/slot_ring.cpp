@@ -92,7 +92,8 @@ void SlotRing::free() {
     for (Slot* slot : retired_) in_use |= !device_->stream_synchronize(slot->stream).ok();
     for (Slot& slot : slots_) {
         if (!slot.event) continue;
-        if (Status status = device_->event_destroy(slot.event); !status.ok()) log_line(SH_LOG_WARNING, "%s", status.text());
+        if (Status status = device_->event_destroy(slot.event); !status.ok())
+            log_line(SH_LOG_WARNING, "%s", status.text());
     }
     if (in_use) {
         log_line(SH_LOG_WARNING, "the device may still use the staging buffers: they are not freed");

@@ -23,14 +23,14 @@ struct Scatter {
 
 struct Slot {
     char* memory = nullptr;
-    sh_backend_event event = 0;             // recorded after the last copy that uses the memory
-    sh_stream stream = 0;                   // where it was recorded
-    StagedLoad::Progress* load = nullptr;   // what it is taken for: one of these
+    sh_backend_event event = 0;            // recorded after the last copy that uses the memory
+    sh_stream stream = 0;                  // where it was recorded
+    StagedLoad::Progress* load = nullptr;  // what it is taken for: one of these
     StagedStore::Progress* store = nullptr;
-    uint64_t piece_index = 0;               // of a load
+    uint64_t piece_index = 0;  // of a load
     Piece piece;
-    std::vector<CopyCommand> commands;      // of a load
-    std::vector<Scatter> scatters;          // of a store
+    std::vector<CopyCommand> commands;  // of a load
+    std::vector<Scatter> scatters;      // of a store
     // Result of the last look at the event, while the slot is in flight.
     bool done = false;
     Status failure;
@@ -41,7 +41,8 @@ class SlotRing {
 public:
     // Slots, events and memory; fewer slots where memory is short. On failure nothing is held.
     Status allocate(BackendDevice& device, const StagingSize& size);
-    // Waits for what is in flight and gives all back. Memory that the device may still use stays mapped for ever.
+    // Waits for what is in flight and gives all back. Memory that the device may still use stays mapped for
+    // ever.
     void free();
 
     bool has_free() const { return !free_.empty(); }
@@ -49,7 +50,7 @@ public:
     void give_back(Slot& slot);
     // The slot's event has been recorded.
     void set_in_flight(Slot& slot) {
-        slot.done = false;   // of its last flight: a look that is under way has not asked about this one
+        slot.done = false;  // of its last flight: a look that is under way has not asked about this one
         in_flight_.push_back(&slot);
     }
     // Nobody knows when the device is done with it: it is not used again.
@@ -59,8 +60,8 @@ public:
     bool any_in_flight() const { return !in_flight_.empty(); }
     // Takes a copy of what is in flight, for look().
     std::span<Slot* const> watch();
-    // Asks the device which of them are done, in order, up to the first of each stream that is not. If an event cannot be asked
-    // it is waited for; if that fails too, the slot has a failure.
+    // Asks the device which of them are done, in order, up to the first of each stream that is not. If an
+    // event cannot be asked it is waited for; if that fails too, the slot has a failure.
     static void look(BackendDevice& device, std::span<Slot* const> slots);
     // Takes those that look() found done or failed out of flight, and calls `arrived` for each.
     template <typename Arrived>
@@ -68,8 +69,10 @@ public:
         size_t kept = 0;
         for (size_t i = 0; i < in_flight_.size(); i++) {
             Slot& slot = *in_flight_[i];
-            if (!slot.done && slot.failure.ok()) in_flight_[kept++] = &slot;
-            else arrived(slot);
+            if (!slot.done && slot.failure.ok())
+                in_flight_[kept++] = &slot;
+            else
+                arrived(slot);
         }
         in_flight_.resize(kept);
     }
@@ -87,8 +90,8 @@ private:
     PinnedMemory memory_;
     uint64_t slot_bytes_ = 0;
     std::vector<Slot> slots_;
-    std::vector<Slot*> free_;        // the last one used is taken first: its memory may still be in the cache
-    std::vector<Slot*> in_flight_;   // in the order in which their events were recorded
+    std::vector<Slot*> free_;       // the last one used is taken first: its memory may still be in the cache
+    std::vector<Slot*> in_flight_;  // in the order in which their events were recorded
     std::vector<Slot*> retired_;
     std::vector<Slot*> watched_;
 };

@@ -22,10 +22,12 @@ Status open_memory(const sh_segment& segment, Source* source) {
 }
 
 Status open_range(const sh_segment& segment, Source* source) {
-    if (segment.file < 0 || segment.file > INT_MAX) return wrong("file", "is not a descriptor: " + std::to_string(segment.file));
-    if (segment.bytes > static_cast<uint64_t>(INT64_MAX) || segment.file_offset > static_cast<uint64_t>(INT64_MAX) - segment.bytes) {
-        return wrong("file_offset", std::to_string(segment.file_offset) + " and bytes " + std::to_string(segment.bytes) +
-                                        " reach past the end of any file");
+    if (segment.file < 0 || segment.file > INT_MAX)
+        return wrong("file", "is not a descriptor: " + std::to_string(segment.file));
+    if (segment.bytes > static_cast<uint64_t>(INT64_MAX) ||
+        segment.file_offset > static_cast<uint64_t>(INT64_MAX) - segment.bytes) {
+        return wrong("file_offset", std::to_string(segment.file_offset) + " and bytes " +
+                                        std::to_string(segment.bytes) + " reach past the end of any file");
     }
     SH_TRY(open_file(static_cast<int>(segment.file), &source->opened));
     source->file = source->opened->file;
@@ -36,15 +38,18 @@ Status open_range(const sh_segment& segment, Source* source) {
 
 Status open_by_kind(const sh_segment& segment, Source* source) {
     switch (segment.kind) {
-    case SH_SOURCE_POINTER:
-    case SH_SOURCE_MAPPED: return open_memory(segment, source);
-    case SH_SOURCE_FILE: return open_range(segment, source);
-    case SH_SOURCE_FILL:
-        if (!segment.fill) return wrong("fill", "is NULL");
-        source->fill = segment.fill;
-        source->user_data = segment.user_data;
-        return Status();
-    default: return wrong("kind", "is not a kind of source: " + std::to_string(segment.kind));
+        case SH_SOURCE_POINTER:
+        case SH_SOURCE_MAPPED:
+            return open_memory(segment, source);
+        case SH_SOURCE_FILE:
+            return open_range(segment, source);
+        case SH_SOURCE_FILL:
+            if (!segment.fill) return wrong("fill", "is NULL");
+            source->fill = segment.fill;
+            source->user_data = segment.user_data;
+            return Status();
+        default:
+            return wrong("kind", "is not a kind of source: " + std::to_string(segment.kind));
     }
 }
 

@@ -15,7 +15,8 @@ namespace stagehand::transfer {
 
 StagingEngine::Impl::Impl(BackendDevice& device, const StagingOptions& options)
     : device_(device),
-      size_(choose_staging_size(options, device.info(), platform::usable_cores(), secure_getenv("STAGEHAND_STAGING_THREADS"))),
+      size_(choose_staging_size(options, device.info(), platform::usable_cores(),
+                                secure_getenv("STAGEHAND_STAGING_THREADS"))),
       threads_(size_.threads) {}
 
 StagingEngine::Impl::~Impl() {
@@ -23,7 +24,8 @@ StagingEngine::Impl::~Impl() {
     ring_.free();
     for (auto& store : all_stores_) {
         if (!store->arrived) continue;
-        if (Status status = device_.event_destroy(store->arrived); !status.ok()) log_line(SH_LOG_WARNING, "%s", status.text());
+        if (Status status = device_.event_destroy(store->arrived); !status.ok())
+            log_line(SH_LOG_WARNING, "%s", status.text());
     }
 }
 
@@ -65,7 +67,8 @@ Status StagingEngine::Impl::start_workers() {
     Status status;
     for (; made < size_.threads; made++) {
         std::thread thread;
-        status = platform::start_thread("sh-staging", [this, &reported] { run_worker(&reported); }, &thread);
+        status = platform::start_thread(
+            "sh-staging", [this, &reported] { run_worker(&reported); }, &thread);
         if (!status.ok()) break;
         workers_.push_back(std::move(thread));
     }
@@ -76,12 +79,13 @@ Status StagingEngine::Impl::start_workers() {
     if (able == size_.threads) return Status();
     if (status.ok()) status = begin_failure_;
     if (able == 0) return status;
-    log_line(SH_LOG_WARNING, "%u of %u staging threads could be started: %s", able, size_.threads, status.text());
+    log_line(SH_LOG_WARNING, "%u of %u staging threads could be started: %s", able, size_.threads,
+             status.text());
     return Status();
 }
 
 void StagingEngine::Impl::run_worker(uint32_t* reported) {
-    prctl(PR_SET_TIMERSLACK, 5000);   // nanoseconds: the pauses between looks are tens of microseconds
+    prctl(PR_SET_TIMERSLACK, 5000);  // nanoseconds: the pauses between looks are tens of microseconds
     Status begun = device_.thread_begin();
     {
         Lock lock(mutex_);
@@ -96,12 +100,23 @@ void StagingEngine::Impl::run_worker(uint32_t* reported) {
     for (;;) {
         const Task task = next_task(lock);
         switch (task.kind) {
-        case Task::kStop: return;
-        case Task::kEndLoad: end(lock, *task.load); break;
-        case Task::kEndStore: end(lock, *task.store); break;
-        case Task::kEmpty: empty_slot(lock, *task.slot); break;
-        case Task::kRead: read_piece(lock, task, reader, requests); break;
-        case Task::kStore: issue_store_step(lock, task); break;
+            case Task::kStop:
+                return;
+            case Task::kEndLoad:
+                end(lock, *task.load);
+                break;
+            case Task::kEndStore:
+                end(lock, *task.store);
+                break;
+            case Task::kEmpty:
+                empty_slot(lock, *task.slot);
+                break;
+            case Task::kRead:
+                read_piece(lock, task, reader, requests);
+                break;
+            case Task::kStore:
+                issue_store_step(lock, task);
+                break;
         }
     }
 }
@@ -135,8 +150,10 @@ Status StagingEngine::Impl::submit(StagedLoad& load) {
         LoadProgress& progress = *idle_loads_.back();
         progress.begin(load);
         progress.sequence = sequence_++;
-        if (progress.exhausted()) end_soon(progress);
-        else loads_.push(progress);
+        if (progress.exhausted())
+            end_soon(progress);
+        else
+            loads_.push(progress);
         idle_loads_.pop_back();
         load.progress = &progress;
         wake();
@@ -152,7 +169,8 @@ Status StagingEngine::Impl::submit(StagedStore& store) {
         Lock lock(mutex_);
         if (!lost_.ok()) return lost_;
         if (idle_stores_.empty()) {
-            for (auto* list : {&idle_stores_, &ending_stores_, &straight_, &looked_}) list->reserve(all_stores_.size() + 1);
+            for (auto* list : {&idle_stores_, &ending_stores_, &straight_, &looked_})
+                list->reserve(all_stores_.size() + 1);
             stores_.reserve(all_stores_.size() + 1);
             all_stores_.push_back(std::make_unique<StoreProgress>());
             idle_stores_.push_back(all_stores_.back().get());
@@ -170,9 +188,11 @@ Status StagingEngine::Impl::submit(StagedStore& store) {
     }
 }
 
-StagingEngine::StagingEngine(BackendDevice& device, const StagingOptions& options) : impl_(std::make_unique<Impl>(device, options)) {}
+StagingEngine::StagingEngine(BackendDevice& device, const StagingOptions& options)
+    : impl_(std::make_unique<Impl>(device, options)) {}
 StagingEngine::~StagingEngine() {
-    // After a fork there is no worker to wait for, and the device belongs to the parent: nothing here can be taken apart.
+    // After a fork there is no worker to wait for, and the device belongs to the parent: nothing here can be
+    // taken apart.
     if (impl_->in_child()) (void)impl_.release();
 }
 Status StagingEngine::submit(StagedLoad& load) { return impl_->submit(load); }

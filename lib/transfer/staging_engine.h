@@ -1,5 +1,6 @@
-// StagingEngine: moves what is not pinned between host and device through a ring of pinned buffers filled by worker threads.
-// One a device: all runtimes' staged loads and write-backs meet here, ordered by deadline, one queue per direction.
+// StagingEngine: moves what is not pinned between host and device through a ring of pinned buffers filled by
+// worker threads. One a device: all runtimes' staged loads and write-backs meet here, ordered by deadline,
+// one queue per direction.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,9 @@
 
 namespace stagehand::transfer {
 
-// A contiguous piece of a load: source bytes that belong at a device address. Events that the copy stream must wait for before
-// the first byte is written are a range of StagedLoad::waits; neighbours may share a range.
+// A contiguous piece of a load: source bytes that belong at a device address. Events that the copy stream
+// must wait for before the first byte is written are a range of StagedLoad::waits; neighbours may share a
+// range.
 struct StagedExtent {
     const Source* source = nullptr;
     uint64_t source_offset = 0;
@@ -24,18 +26,20 @@ struct StagedExtent {
     uint32_t wait_count = 0;
 };
 
-// A load in parts. Owned by the submitter and unchanged by it from submit() until `finished` was called or cancel() returned
-// true. The vectors keep their capacity from use to use, so that a steady state allocates nothing.
+// A load in parts. Owned by the submitter and unchanged by it from submit() until `finished` was called or
+// cancel() returned true. The vectors keep their capacity from use to use, so that a steady state allocates
+// nothing.
 struct StagedLoad {
-    sh_stream stream = 0;                       // copies are issued here, in any order, each after its waits
-    uint64_t deadline_ns = 0;                   // of the device's clock: earlier ones first; 0 is most urgent
-    std::vector<StagedExtent> extents;          // by device address, not overlapping
+    sh_stream stream = 0;               // copies are issued here, in any order, each after its waits
+    uint64_t deadline_ns = 0;           // of the device's clock: earlier ones first; 0 is most urgent
+    std::vector<StagedExtent> extents;  // by device address, not overlapping
     std::vector<sh_backend_event> waits;
-    // Called exactly once, on a worker thread without locks of the engine: with success after the last copy was issued to
-    // `stream` (not: has finished), else with what failed or SH_ERROR_CANCELLED, when no more copies will be issued.
+    // Called exactly once, on a worker thread without locks of the engine: with success after the last copy
+    // was issued to `stream` (not: has finished), else with what failed or SH_ERROR_CANCELLED, when no more
+    // copies will be issued.
     void (*finished)(void* context, StagedLoad& load, const Status& status) = nullptr;
     void* context = nullptr;
-    uint64_t issued_pieces = 0;                 // filled by the engine before `finished`: copy commands and their bytes
+    uint64_t issued_pieces = 0;  // filled by the engine before `finished`: copy commands and their bytes
     uint64_t issued_bytes = 0;
     // Bookkeeping of the engine while it has the load.
     struct Progress;
@@ -49,13 +53,16 @@ struct StagedStore {
         uint64_t device_address = 0;
         uint64_t bytes = 0;
     };
-    sh_stream stream = 0;                       // the device-to-host copy stream
+    sh_stream stream = 0;  // the device-to-host copy stream
     uint64_t deadline_ns = 0;
     std::vector<Extent> extents;
-    std::vector<sh_backend_event> waits;        // before the first copy
-    sh_backend_event read = 0;                  // recorded on `stream` once all device bytes were read: pages may be reused after it
-    void (*device_read)(void* context, StagedStore& store) = nullptr;  // `read` has been recorded; before `finished`
-    void (*finished)(void* context, StagedStore& store, const Status& status) = nullptr;  // the bytes are in host memory
+    std::vector<sh_backend_event> waits;  // before the first copy
+    sh_backend_event read =
+        0;  // recorded on `stream` once all device bytes were read: pages may be reused after it
+    void (*device_read)(void* context,
+                        StagedStore& store) = nullptr;  // `read` has been recorded; before `finished`
+    void (*finished)(void* context, StagedStore& store,
+                     const Status& status) = nullptr;  // the bytes are in host memory
     void* context = nullptr;
     struct Progress;
     Progress* progress = nullptr;
@@ -76,19 +83,20 @@ public:
     StagingEngine(const StagingEngine&) = delete;
     StagingEngine& operator=(const StagingEngine&) = delete;
 
-    // Queues a load. An error (no host memory for the ring, no thread) means that it was not queued and `finished` is not called.
+    // Queues a load. An error (no host memory for the ring, no thread) means that it was not queued and
+    // `finished` is not called.
     Status submit(StagedLoad& load);
     Status submit(StagedStore& store);
 
-    // True: it was taken back before any work on it began, and `finished` will not be called. False: it will be (or was), and
-    // with SH_ERROR_CANCELLED if its remaining pieces could still be dropped.
+    // True: it was taken back before any work on it began, and `finished` will not be called. False: it will
+    // be (or was), and with SH_ERROR_CANCELLED if its remaining pieces could still be dropped.
     bool cancel(StagedLoad& load);
 
     // Brings a queued load forward: somebody waits for it.
     void hurry(StagedLoad& load, uint64_t deadline_ns);
 
-    uint64_t ring_bytes() const;     // host memory held
-    uint64_t pinned_bytes() const;   // part of it that is pinned
+    uint64_t ring_bytes() const;    // host memory held
+    uint64_t pinned_bytes() const;  // part of it that is pinned
     uint64_t piece_bytes() const;
     uint32_t threads() const;
 

@@ -23,8 +23,9 @@ namespace stagehand::transfer {
 using LoadProgress = StagedLoad::Progress;
 using StoreProgress = StagedStore::Progress;
 
-// One mutex guards queues and ring. It is never held while a source is read, the device is called, or a callback runs, except
-// where the engine's own bookkeeping allocates; so submitters wait for list operations at most.
+// One mutex guards queues and ring. It is never held while a source is read, the device is called, or a
+// callback runs, except where the engine's own bookkeeping allocates; so submitters wait for list operations
+// at most.
 class StagingEngine::Impl {
 public:
     Impl(BackendDevice& device, const StagingOptions& options);
@@ -46,10 +47,17 @@ private:
 
     // What a worker does next.
     struct Task {
-        enum Kind { kStop, kEndLoad, kEndStore, kEmpty, kRead, kStore } kind = kStop;
+        enum Kind {
+            kStop,
+            kEndLoad,
+            kEndStore,
+            kEmpty,
+            kRead,
+            kStore
+        } kind = kStop;
         LoadProgress* load = nullptr;
         StoreProgress* store = nullptr;
-        Slot* slot = nullptr;   // may be null for kStore
+        Slot* slot = nullptr;  // may be null for kStore
     };
 
     // Starting and stopping (staging_engine.cpp).
@@ -102,32 +110,32 @@ private:
     std::atomic<uint64_t> ring_bytes_ = 0, pinned_bytes_ = 0;
     std::atomic<uint32_t> threads_;
 
-    std::mutex start_mutex_;               // one thread starts the engine
+    std::mutex start_mutex_;  // one thread starts the engine
     std::atomic<bool> started_ = false;
-    pid_t process_ = 0;                    // that started it: its children have no workers
+    pid_t process_ = 0;  // that started it: its children have no workers
     std::vector<std::thread> workers_;
 
     std::mutex mutex_;
-    std::condition_variable work_;         // something may have become possible for a worker
-    std::condition_variable reports_;      // a worker has begun
-    uint32_t idle_ = 0;                    // workers that wait for `work_`
+    std::condition_variable work_;     // something may have become possible for a worker
+    std::condition_variable reports_;  // a worker has begun
+    uint32_t idle_ = 0;                // workers that wait for `work_`
     uint64_t sequence_ = 0;
     bool stopping_ = false;
-    bool looking_ = false;                 // a worker asks the device what has finished
-    uint32_t look_pause_us_ = 0;           // before it asks again
-    uint64_t wakes_ = 0;                   // calls of wake(): tells a worker that looked whether it missed one
-    uint32_t parked_ = 0;                  // slots that were read and wait for pieces before them
-    uint32_t store_slots_ = 0;             // slots that stores have
+    bool looking_ = false;        // a worker asks the device what has finished
+    uint32_t look_pause_us_ = 0;  // before it asks again
+    uint64_t wakes_ = 0;          // calls of wake(): tells a worker that looked whether it missed one
+    uint32_t parked_ = 0;         // slots that were read and wait for pieces before them
+    uint32_t store_slots_ = 0;    // slots that stores have
     Status begin_failure_;
-    Status lost_;                          // why no slot can be used any more
+    Status lost_;  // why no slot can be used any more
     SlotRing ring_;
     DeadlineQueue<LoadProgress> loads_;
     DeadlineQueue<StoreProgress> stores_;
-    std::vector<LoadProgress*> ending_loads_;     // nothing is left to do but to call `finished`
+    std::vector<LoadProgress*> ending_loads_;  // nothing is left to do but to call `finished`
     std::vector<StoreProgress*> ending_stores_;
-    std::vector<Slot*> arrived_;                  // bytes of stores that can be taken out
-    std::vector<StoreProgress*> straight_;        // whose `arrived` is looked at
-    std::vector<StoreProgress*> looked_;          // copy of it during a look
+    std::vector<Slot*> arrived_;            // bytes of stores that can be taken out
+    std::vector<StoreProgress*> straight_;  // whose `arrived` is looked at
+    std::vector<StoreProgress*> looked_;    // copy of it during a look
 
     std::vector<std::unique_ptr<LoadProgress>> all_loads_;
     std::vector<std::unique_ptr<StoreProgress>> all_stores_;

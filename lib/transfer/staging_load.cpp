@@ -33,7 +33,8 @@ void StagingEngine::Impl::hurry(StagedLoad& load, uint64_t deadline_ns) {
     if (loads_.contains(*progress)) loads_.moved(*progress);
 }
 
-void StagingEngine::Impl::read_piece(Lock& lock, const Task& task, Reader& reader, std::vector<ReadRequest>& requests) {
+void StagingEngine::Impl::read_piece(Lock& lock, const Task& task, Reader& reader,
+                                     std::vector<ReadRequest>& requests) {
     LoadProgress& load = *task.load;
     Slot& slot = *task.slot;
     lock.unlock();
@@ -50,8 +51,9 @@ void StagingEngine::Impl::read_piece(Lock& lock, const Task& task, Reader& reade
     if (load.stopped()) {
         drop(slot);
     } else {
-        const auto place = std::find_if(load.ready.begin(), load.ready.end(),
-                                        [&](const Slot* other) { return other->piece_index > slot.piece_index; });
+        const auto place = std::find_if(load.ready.begin(), load.ready.end(), [&](const Slot* other) {
+            return other->piece_index > slot.piece_index;
+        });
         load.ready.insert(place, &slot);
         parked_++;
     }
@@ -59,13 +61,15 @@ void StagingEngine::Impl::read_piece(Lock& lock, const Task& task, Reader& reade
     end_if_done(lock, load);
 }
 
-// Whether all pieces before it have been issued or are about to be. The waits of a later piece would hold up an earlier one.
+// Whether all pieces before it have been issued or are about to be. The waits of a later piece would hold up
+// an earlier one.
 bool StagingEngine::Impl::in_turn(const LoadProgress& load, const Slot& slot) const {
-    return std::all_of(load.reading.begin(), load.reading.end(), [&](uint64_t index) { return index > slot.piece_index; });
+    return std::all_of(load.reading.begin(), load.reading.end(),
+                       [&](uint64_t index) { return index > slot.piece_index; });
 }
 
-// Issues what is ready, in order: one worker at a time for each load. Slots that wait for a slow reader must not take up the
-// ring: beyond half of it pieces go out of turn.
+// Issues what is ready, in order: one worker at a time for each load. Slots that wait for a slow reader must
+// not take up the ring: beyond half of it pieces go out of turn.
 void StagingEngine::Impl::issue_ready(Lock& lock, LoadProgress& load) {
     if (load.issuing) return;
     load.issuing = true;
@@ -107,12 +111,17 @@ void StagingEngine::Impl::drop(Slot& slot) {
 
 void StagingEngine::Impl::settle(Slot& slot, SlotUse use) {
     switch (use) {
-    case SlotUse::kFree: ring_.give_back(slot); break;
-    case SlotUse::kInFlight: ring_.set_in_flight(slot); break;
-    case SlotUse::kUnknown:
-        ring_.retire(slot);
-        if (ring_.all_retired()) lost_ = Status(SH_ERROR_BACKEND, "the device does not tell any more when copies are done");
-        break;
+        case SlotUse::kFree:
+            ring_.give_back(slot);
+            break;
+        case SlotUse::kInFlight:
+            ring_.set_in_flight(slot);
+            break;
+        case SlotUse::kUnknown:
+            ring_.retire(slot);
+            if (ring_.all_retired())
+                lost_ = Status(SH_ERROR_BACKEND, "the device does not tell any more when copies are done");
+            break;
     }
     wake_if_starving();
 }
@@ -130,7 +139,8 @@ void StagingEngine::Impl::end_soon(LoadProgress& load) {
 void StagingEngine::Impl::end(Lock& lock, LoadProgress& progress) {
     StagedLoad& load = *progress.load;
     Status status = progress.failure;
-    if (status.ok() && progress.cancelled && (progress.dropped || !progress.exhausted())) status = Status(SH_ERROR_CANCELLED);
+    if (status.ok() && progress.cancelled && (progress.dropped || !progress.exhausted()))
+        status = Status(SH_ERROR_CANCELLED);
     load.issued_pieces = progress.issued_pieces;
     load.issued_bytes = progress.issued_bytes;
     load.progress = nullptr;

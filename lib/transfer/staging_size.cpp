@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kDefaultPiece = 1 << 20;
-constexpr uint64_t kLargestPiece = 32 << 20;   // smaller than the smallest piece in which memory is registered
+constexpr uint64_t kLargestPiece = 32 << 20;  // smaller than the smallest piece in which memory is registered
 constexpr uint32_t kMostThreads = 64;
 constexpr uint32_t kMostSlots = 4096;
 // Eight threads copy about as fast as the fastest links; the engine needs the other cores itself.
@@ -21,15 +21,17 @@ uint32_t threads_from(const char* text) {
     if (!text || !*text) return 0;
     uint32_t threads = 0;
     const auto result = std::from_chars(text, text + std::strlen(text), threads);
-    if (result.ec == std::errc() && *result.ptr == 0 && threads >= 1 && threads <= kMostThreads) return threads;
-    log_line(SH_LOG_WARNING, "STAGEHAND_STAGING_THREADS is ignored: \"%.40s\" is not a number from 1 to %u", text, kMostThreads);
+    if (result.ec == std::errc() && *result.ptr == 0 && threads >= 1 && threads <= kMostThreads)
+        return threads;
+    log_line(SH_LOG_WARNING, "STAGEHAND_STAGING_THREADS is ignored: \"%.40s\" is not a number from 1 to %u",
+             text, kMostThreads);
     return 0;
 }
 
 }  // namespace
 
-StagingSize choose_staging_size(const StagingOptions& options, const sh_backend_device_info& info, uint32_t cores,
-                                const char* threads_variable) {
+StagingSize choose_staging_size(const StagingOptions& options, const sh_backend_device_info& info,
+                                uint32_t cores, const char* threads_variable) {
     StagingSize size;
     size.threads = std::min(options.threads, kMostThreads);
     if (!size.threads) size.threads = threads_from(threads_variable);
@@ -45,9 +47,12 @@ StagingSize choose_staging_size(const StagingOptions& options, const sh_backend_
     const uint64_t room = std::clamp(piece / 16 / kPage * kPage, kPage, uint64_t(64) << 10);
     size.piece_bytes = piece;
     size.slot_bytes = piece + room;
-    // Each worker fills one while another is on its way, and two keep the link busy while workers change over.
-    size.slots = options.ring_bytes ? static_cast<uint32_t>(std::clamp<uint64_t>(options.ring_bytes / size.slot_bytes, 2, kMostSlots))
-                                    : 2 * size.threads + 2;
+    // Each worker fills one while another is on its way, and two keep the link busy while workers change
+    // over.
+    size.slots =
+        options.ring_bytes
+            ? static_cast<uint32_t>(std::clamp<uint64_t>(options.ring_bytes / size.slot_bytes, 2, kMostSlots))
+            : 2 * size.threads + 2;
     size.threads = std::min(size.threads, size.slots);
     return size;
 }

@@ -1,5 +1,5 @@
-// Stores in the staging engine: device bytes are copied into slots, and from there to their place; or straight there if it is
-// pinned.
+// Stores in the staging engine: device bytes are copied into slots, and from there to their place; or
+// straight there if it is pinned.
 #include <cstring>
 #include <new>
 
@@ -19,8 +19,10 @@ void StagingEngine::Impl::issue_store_step(Lock& lock, const Task& task) {
         fail(store, status);
     }
     if (task.slot) {
-        if (issued.use == SlotUse::kInFlight) store.slots++;
-        else store_slots_--;
+        if (issued.use == SlotUse::kInFlight)
+            store.slots++;
+        else
+            store_slots_--;
         settle(*task.slot, issued.use);
     }
     if (store.failure.ok() && store.needs_slot) {
@@ -113,7 +115,8 @@ void StagingEngine::Impl::empty_slot(Lock& lock, Slot& slot) {
     const bool wanted = store.failure.ok();
     lock.unlock();
     if (wanted)
-        for (const Scatter& part : slot.scatters) std::memcpy(part.host, slot.memory + part.slot_offset, part.bytes);
+        for (const Scatter& part : slot.scatters)
+            std::memcpy(part.host, slot.memory + part.slot_offset, part.bytes);
     lock.lock();
     ring_.give_back(slot);
     wake_if_starving();

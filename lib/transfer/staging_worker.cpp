@@ -7,8 +7,9 @@
 namespace stagehand::transfer {
 namespace {
 
-// Between two looks at the device while somebody waits for what is in flight. It grows while nothing changes: what stands
-// behind a long computation may take a while, and what is queued behind it on the device lasts longer than the longest pause.
+// Between two looks at the device while somebody waits for what is in flight. It grows while nothing changes:
+// what stands behind a long computation may take a while, and what is queued behind it on the device lasts
+// longer than the longest pause.
 constexpr uint32_t kShortestPause = 20;
 constexpr uint32_t kLongestPause = 250;
 
@@ -28,8 +29,10 @@ void StagingEngine::Impl::wake_if_starving() {
 StagingEngine::Impl::Task StagingEngine::Impl::next_task(Lock& lock) {
     for (;;) {
         Task task;
-        if (stopping_) give_up_queues(Status(SH_ERROR_CANCELLED));
-        else if (!lost_.ok()) give_up_queues(lost_);
+        if (stopping_)
+            give_up_queues(Status(SH_ERROR_CANCELLED));
+        else if (!lost_.ok())
+            give_up_queues(lost_);
         if (choose(&task)) {
             if (idle_ > 0 && more_to_do()) wake();
             return task;
@@ -46,8 +49,10 @@ StagingEngine::Impl::Task StagingEngine::Impl::next_task(Lock& lock) {
         }
         looking_ = true;
         const uint64_t wakes = wakes_;
-        if (look(lock)) look_pause_us_ = 0;
-        else if (wakes == wakes_) pause(lock);
+        if (look(lock))
+            look_pause_us_ = 0;
+        else if (wakes == wakes_)
+            pause(lock);
         looking_ = false;
     }
 }
@@ -61,8 +66,9 @@ void StagingEngine::Impl::pause(Lock& lock) {
 
 // Whether another worker would find something.
 bool StagingEngine::Impl::more_to_do() const {
-    return !ending_loads_.empty() || !ending_stores_.empty() || !arrived_.empty() || (!loads_.empty() && ring_.has_free()) ||
-           (!stores_.empty() && store_may_have_slot()) || (!looking_ && wants_look());
+    return !ending_loads_.empty() || !ending_stores_.empty() || !arrived_.empty() ||
+           (!loads_.empty() && ring_.has_free()) || (!stores_.empty() && store_may_have_slot()) ||
+           (!looking_ && wants_look());
 }
 
 bool StagingEngine::Impl::choose(Task* task) {
@@ -76,12 +82,13 @@ bool StagingEngine::Impl::choose(Task* task) {
         ending_stores_.pop_back();
         return true;
     }
-    if (!arrived_.empty()) {   // gives a slot back
+    if (!arrived_.empty()) {  // gives a slot back
         *task = {Task::kEmpty, nullptr, nullptr, arrived_.back()};
         arrived_.pop_back();
         return true;
     }
-    const bool store_first = !stores_.empty() && (loads_.empty() || stores_.front()->deadline_ns < loads_.front()->deadline_ns);
+    const bool store_first =
+        !stores_.empty() && (loads_.empty() || stores_.front()->deadline_ns < loads_.front()->deadline_ns);
     return store_first ? choose_store(task) || choose_load(task) : choose_load(task) || choose_store(task);
 }
 
@@ -100,9 +107,10 @@ bool StagingEngine::Impl::choose_load(Task* task) {
     return true;
 }
 
-// At most half of the slots are for stores, which may wait for long computations.
+// A quarter of the slots is never for stores, which may wait for long computations.
 bool StagingEngine::Impl::store_may_have_slot() const {
-    return !stores_.front()->needs_slot || (ring_.has_free() && store_slots_ < std::max<size_t>(1, ring_.slots() / 2));
+    return !stores_.front()->needs_slot ||
+           (ring_.has_free() && store_slots_ < std::max<size_t>(1, ring_.slots() * 3 / 4));
 }
 
 bool StagingEngine::Impl::choose_store(Task* task) {

@@ -22,13 +22,14 @@ bool all_present(void* memory, uint64_t bytes) {
 }
 
 TEST(AnonymousMemory, IsMappedToItsSizeInPages) {
-    for (const uint64_t bytes : {uint64_t(1), uint64_t(4096), uint64_t(4097), uint64_t(2) << 20, (uint64_t(5) << 20) + 1}) {
+    for (const uint64_t bytes :
+         {uint64_t(1), uint64_t(4096), uint64_t(4097), uint64_t(2) << 20, (uint64_t(5) << 20) + 1}) {
         void* memory = nullptr;
         uint64_t mapped = 0;
         ASSERT_TRUE(map_anonymous(bytes, &memory, &mapped).ok());
         EXPECT_EQ(mapped, (bytes + 4095) / 4096 * 4096);
         if (mapped >= uint64_t(2) << 20) {
-            EXPECT_EQ(reinterpret_cast<uint64_t>(memory) % (2 << 20), 0u);   // where huge pages fit
+            EXPECT_EQ(reinterpret_cast<uint64_t>(memory) % (2 << 20), 0u);  // where huge pages fit
         }
         unmap_anonymous(memory, mapped);
     }
@@ -57,7 +58,8 @@ TEST(AnonymousMemory, TouchingWhatIsNotThereIsAnError) {
 TEST(AnonymousMemory, MoreThanThereIsIsRefusedInWords) {
     void* memory = nullptr;
     uint64_t mapped = 0;
-    const Status status = map_anonymous(read_host_memory().available_bytes + (uint64_t(4) << 30), &memory, &mapped);
+    const Status status =
+        map_anonymous(read_host_memory().available_bytes + (uint64_t(4) << 30), &memory, &mapped);
     EXPECT_EQ(status.code(), SH_ERROR_OUT_OF_HOST_MEMORY);
     EXPECT_NE(std::string(status.text()).find("wanted"), std::string::npos) << status.text();
     EXPECT_EQ(map_anonymous(UINT64_MAX, &memory, &mapped).code(), SH_ERROR_OUT_OF_HOST_MEMORY);

@@ -26,15 +26,18 @@ protected:
         std::filesystem::create_directories(file.parent_path());
         std::ofstream(file) << text;
     }
-    void write_unified(const std::string& group, const std::string& limit, const std::string& used, const std::string& stat = "") {
+    void write_unified(const std::string& group, const std::string& limit, const std::string& used,
+                       const std::string& stat = "") {
         write("/sys/fs/cgroup" + group + "/memory.max", limit + "\n");
         write("/sys/fs/cgroup" + group + "/memory.current", used + "\n");
         write("/sys/fs/cgroup" + group + "/memory.stat", stat);
     }
     void mount_unified(const std::string& group, const std::string& mount_root = "/") {
         write("/proc/self/cgroup", "0::" + group + "\n");
-        write("/proc/self/mountinfo", "25 1 8:1 / / rw - ext4 /dev/sda rw\n"
-                                      "31 25 0:28 " + mount_root + " /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
+        write("/proc/self/mountinfo",
+              "25 1 8:1 / / rw - ext4 /dev/sda rw\n"
+              "31 25 0:28 " +
+                  mount_root + " /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
     }
 
     std::string root_;
@@ -49,7 +52,8 @@ TEST_F(FakeRoot, WithoutGroupsNothingIsLimited) {
 
 TEST_F(FakeRoot, UnifiedLimitLessUseButNotPageCache) {
     mount_unified("/app");
-    write_unified("/app", "1000000", "700000", "anon 400000\ninactive_file 200000\nactive_file 100000\nslab 5\n");
+    write_unified("/app", "1000000", "700000",
+                  "anon 400000\ninactive_file 200000\nactive_file 100000\nslab 5\n");
     const CgroupMemory memory = read_cgroup_memory(root_);
     EXPECT_TRUE(memory.limited);
     EXPECT_EQ(memory.limit_bytes, 1000000u);
@@ -107,7 +111,8 @@ TEST_F(FakeRoot, OldHierarchiesHaveOtherNames) {
     write(memory + "/jobs/memory.usage_in_bytes", "3000000\n");
     write(memory + "/jobs/7/memory.limit_in_bytes", "6000000\n");
     write(memory + "/jobs/7/memory.usage_in_bytes", "2500000\n");
-    write(memory + "/jobs/7/memory.stat", "inactive_file 1\ntotal_inactive_file 400000\ntotal_active_file 100000\n");
+    write(memory + "/jobs/7/memory.stat",
+          "inactive_file 1\ntotal_inactive_file 400000\ntotal_active_file 100000\n");
     const CgroupMemory result = read_cgroup_memory(root_);
     EXPECT_EQ(result.limit_bytes, 6000000u);
     EXPECT_EQ(result.available_bytes, 4000000u);
@@ -139,7 +144,9 @@ TEST_F(FakeRoot, NonsenseIsNoLimit) {
 }
 
 TEST_F(FakeRoot, HostMemoryIsTheMachinesOrTheGroups) {
-    write("/proc/meminfo", "MemTotal:       1000 kB\nMemFree:  300 kB\nMemAvailable:    600 kB\nHugePages_Total:   0\nX: 1 kB\n");
+    write("/proc/meminfo",
+          "MemTotal:       1000 kB\nMemFree:  300 kB\nMemAvailable:    600 kB\nHugePages_Total:   0\nX: 1 "
+          "kB\n");
     HostMemory memory = read_host_memory(root_);
     EXPECT_EQ(memory.total_bytes, 1024000u);
     EXPECT_EQ(memory.limit_bytes, 1024000u);

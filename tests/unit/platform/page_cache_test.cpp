@@ -43,7 +43,7 @@ TEST_P(PageCache, TellsWhatIsThereAndWhatIsNot) {
 TEST_P(PageCache, ARangeWithoutItsEndIsNotThere) {
     forget();
     std::vector<char> buffer(1 << 20);
-    ASSERT_EQ(posix_fadvise(file_, 0, 0, POSIX_FADV_RANDOM), 0);   // no read-ahead
+    ASSERT_EQ(posix_fadvise(file_, 0, 0, POSIX_FADV_RANDOM), 0);  // no read-ahead
     ASSERT_EQ(pread(file_, buffer.data(), buffer.size(), 0), 1 << 20);
     EXPECT_TRUE(cached(0, 1 << 20));
     EXPECT_FALSE(cached(0, 6 << 20));
@@ -59,7 +59,9 @@ TEST_P(PageCache, NothingIsBeyondTheEnd) {
 TEST_P(PageCache, ADescriptorThatIsNoFileIsNotThere) { EXPECT_FALSE(in_page_cache(-1, 0, 10, GetParam())); }
 
 INSTANTIATE_TEST_SUITE_P(Probes, PageCache, testing::Values(CacheProbe::kBest, CacheProbe::kSample),
-                         [](const auto& info) { return std::string(info.param == CacheProbe::kBest ? "Best" : "Sample"); });
+                         [](const auto& info) {
+                             return std::string(info.param == CacheProbe::kBest ? "Best" : "Sample");
+                         });
 
 using ReadCached = PageCache;
 

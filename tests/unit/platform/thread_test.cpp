@@ -16,7 +16,9 @@ TEST(StartThread, RunsDeafToSignalsAndLeavesTheMakersMask) {
     sigset_t inside;
     sigemptyset(&inside);
     std::thread thread;
-    ASSERT_TRUE(start_thread("sh-test", [&] { pthread_sigmask(SIG_SETMASK, nullptr, &inside); }, &thread).ok());
+    ASSERT_TRUE(start_thread(
+                    "sh-test", [&] { pthread_sigmask(SIG_SETMASK, nullptr, &inside); }, &thread)
+                    .ok());
     thread.join();
     pthread_sigmask(SIG_SETMASK, nullptr, &after);
     for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD, SIGPIPE}) {

@@ -1,5 +1,5 @@
-// FakeBackend: a device whose memory is the process's, with streams that are threads; it can fail any call, delay any work, refuse
-// to pin, and counts what it is asked to do.
+// FakeBackend: a device whose memory is the process's, with streams that are threads; it can fail any call,
+// delay any work, refuse to pin, and counts what it is asked to do.
 #pragma once
 
 #include <atomic>
@@ -34,7 +34,8 @@ public:
     // Copies to the host fail for this destination.
     std::atomic<const void*> refused_destination = nullptr;
 
-    // The n-th call from now on fails (0: none), once or for ever; of all calls, or only of those whose name begins so.
+    // The n-th call from now on fails (0: none), once or for ever; of all calls, or only of those whose name
+    // begins so.
     void fail_call(int64_t n, bool for_ever = false, const std::string& prefix = "");
     int64_t calls() const { return calls_.load(); }
     int64_t calls(const std::string& name) const;
@@ -68,7 +69,7 @@ private:
     std::condition_variable changed_;
     std::map<sh_stream, std::unique_ptr<FakeStream>> streams_;
     std::map<sh_backend_event, std::shared_ptr<Event>> events_;
-    std::map<uint64_t, uint64_t> registered_;   // first byte to size
+    std::map<uint64_t, uint64_t> registered_;  // first byte to size
     std::map<std::string, int64_t> by_name_;
     uint64_t next_ = 1;
     bool gate_open_ = true;

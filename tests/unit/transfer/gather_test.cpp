@@ -58,12 +58,13 @@ TEST(CutPiece, CoversEveryByteOnceForRandomExtents) {
             ASSERT_LE(piece.bytes, piece_bytes);
             ASSERT_GT(piece.bytes, 0u);
             uint64_t bytes = 0;
-            for_each_part(std::span<const StagedExtent>(extents), piece, [&](const StagedExtent& extent, uint64_t offset, uint64_t part) {
-                ASSERT_EQ(extent.device_address + offset, at);
-                ASSERT_LE(offset + part, extent.bytes);
-                at += part;
-                bytes += part;
-            });
+            for_each_part(std::span<const StagedExtent>(extents), piece,
+                          [&](const StagedExtent& extent, uint64_t offset, uint64_t part) {
+                              ASSERT_EQ(extent.device_address + offset, at);
+                              ASSERT_LE(offset + part, extent.bytes);
+                              at += part;
+                              bytes += part;
+                          });
             ASSERT_EQ(bytes, piece.bytes);
         }
         ASSERT_EQ(at, total);
@@ -85,10 +86,11 @@ LaidOut lay_out_all(const StagedLoad& load, char* slot, uint64_t slot_bytes) {
 TEST(LayOut, MakesOneCommandOfNeighboursAndOneMoreForEachGap) {
     Source source;
     StagedLoad load;
-    load.extents = {{&source, 0, 1000, 10, 0, 0}, {&source, 50, 1010, 20, 0, 0}, {&source, 70, 1031, 5, 0, 0}};
+    load.extents = {
+        {&source, 0, 1000, 10, 0, 0}, {&source, 50, 1010, 20, 0, 0}, {&source, 70, 1031, 5, 0, 0}};
     std::vector<char> slot(4096);
     const LaidOut out = lay_out_all(load, slot.data(), slot.size());
-    ASSERT_EQ(out.commands.size(), 2u);   // the byte at 1030 is somebody else's
+    ASSERT_EQ(out.commands.size(), 2u);  // the byte at 1030 is somebody else's
     EXPECT_EQ(out.commands[0].bytes, 30u);
     EXPECT_EQ(out.commands[1].device_address, 1031u);
     EXPECT_EQ(out.requests.size(), 3u);
@@ -103,7 +105,7 @@ TEST(LayOut, PartsCommandsWhereTheWaitsChange) {
     const LaidOut out = lay_out_all(load, slot.data(), slot.size());
     ASSERT_EQ(out.commands.size(), 2u);
     EXPECT_EQ(out.commands[1].bytes, 20u);
-    EXPECT_EQ(out.commands[1].slot_offset, 10u);   // and can still be joined once both waits were made
+    EXPECT_EQ(out.commands[1].slot_offset, 10u);  // and can still be joined once both waits were made
 }
 
 TEST(LayOut, PutsLargeReadsWhereADirectReadIsAligned) {
@@ -163,9 +165,11 @@ TEST(LayOut, RefusesALoadThatContradictsItself) {
     char slot[64];
     StagedLoad load;
     load.extents = {{nullptr, 0, 0, 10, 0, 0}};
-    EXPECT_EQ(lay_out(load, {{0, 0}, {1, 0}, 10}, slot, sizeof slot, &commands, &requests).code(), SH_ERROR_INTERNAL);
+    EXPECT_EQ(lay_out(load, {{0, 0}, {1, 0}, 10}, slot, sizeof slot, &commands, &requests).code(),
+              SH_ERROR_INTERNAL);
     load.extents = {{&source, 0, 0, 10, 0xffffffff, 2}};
-    EXPECT_EQ(lay_out(load, {{0, 0}, {1, 0}, 10}, slot, sizeof slot, &commands, &requests).code(), SH_ERROR_INTERNAL);
+    EXPECT_EQ(lay_out(load, {{0, 0}, {1, 0}, 10}, slot, sizeof slot, &commands, &requests).code(),
+              SH_ERROR_INTERNAL);
 }
 
 }  // namespace

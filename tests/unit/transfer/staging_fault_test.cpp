@@ -1,7 +1,8 @@
-// Every call of the device fails once, and for ever, at every place: nothing hangs, leaks, or is silently wrong.
-#include <cstdlib>
+// Every call of the device fails once, and for ever, at every place: nothing hangs, leaks, or is silently
+// wrong.
 #include <sys/wait.h>
 #include <unistd.h>
+#include <cstdlib>
 
 #include "staging_fixture.h"
 
@@ -12,7 +13,7 @@ using test::random_bytes;
 using test::TestLoad;
 using test::TestStore;
 
-constexpr uint64_t kPiece = 64 << 10;   // of the fake
+constexpr uint64_t kPiece = 64 << 10;  // of the fake
 
 class StagingFault : public test::StagingTest {
 protected:
@@ -44,7 +45,8 @@ protected:
             submitted[i] = engine_->submit(loads[i].load).ok();
         }
         submitted[2] = engine_->submit(store.store).ok();
-        const bool load_ok[2] = {submitted[0] && loads[0].outcome.wait().ok(), submitted[1] && loads[1].outcome.wait().ok()};
+        const bool load_ok[2] = {submitted[0] && loads[0].outcome.wait().ok(),
+                                 submitted[1] && loads[1].outcome.wait().ok()};
         const bool store_ok = submitted[2] && store.outcome.wait().ok();
         const bool met = fake_.has_failed();
         fake_.fail_call(0);
@@ -58,7 +60,7 @@ protected:
             EXPECT_TRUE(std::memcmp(host.data(), stored_.data(), host.size()) == 0);
             EXPECT_TRUE(std::memcmp(pinned_.data(), stored_.data() + host.size(), pinned_.size()) == 0);
         }
-        if (!for_ever) {   // it goes on as if nothing had been
+        if (!for_ever) {  // it goes on as if nothing had been
             make_memory(64 * kPiece);
             TestLoad again;
             aim(again, memory_source(bytes_), 0);
@@ -69,7 +71,7 @@ protected:
         }
         engine_.reset();
         EXPECT_TRUE(device_->host_unregister(pinned_.data()).ok());
-        if (!for_ever) {   // what a device refuses to take back cannot be given back
+        if (!for_ever) {  // what a device refuses to take back cannot be given back
             EXPECT_EQ(fake_.events(), events);
             EXPECT_EQ(fake_.registrations(), 0u);
         }
@@ -93,8 +95,9 @@ TEST_F(StagingFault, TheDeviceFailsForEver) {
 }
 
 TEST_F(StagingFault, EachKindOfCallFails) {
-    for (const char* name : {"event_query", "event_record", "event_synchronize", "copy_to_device", "copy_to_host", "stream_wait_event",
-                             "host_is_pinned", "host_register", "thread_begin", "event_create"}) {
+    for (const char* name :
+         {"event_query", "event_record", "event_synchronize", "copy_to_device", "copy_to_host",
+          "stream_wait_event", "host_is_pinned", "host_register", "thread_begin", "event_create"}) {
         for (int64_t n = 1; n <= 8; n++) {
             SCOPED_TRACE(std::string(name) + " " + std::to_string(n));
             make_memory(30 * kPiece);

@@ -1,4 +1,5 @@
-// What the tests of the staging engine share: a fake device with streams and memory, and loads and stores that can be waited for.
+// What the tests of the staging engine share: a fake device with streams and memory, and loads and stores
+// that can be waited for.
 #pragma once
 
 #include <atomic>
@@ -86,7 +87,7 @@ private:
 struct TestLoad {
     StagedLoad load;
     Outcome outcome;
-    std::vector<TestLoad*>* order = nullptr;   // with one worker: in which order loads finish
+    std::vector<TestLoad*>* order = nullptr;  // with one worker: in which order loads finish
 
     TestLoad() {
         load.context = this;
@@ -166,7 +167,10 @@ protected:
     // An event that is done when the latch is open.
     sh_backend_event event_after(sh_stream stream, Latch& latch) {
         const sh_backend_event event = make_event();
-        EXPECT_TRUE(device_->stream_launch(stream, [](void* of) { static_cast<Latch*>(of)->wait(); }, &latch, 0).ok());
+        EXPECT_TRUE(device_
+                        ->stream_launch(
+                            stream, [](void* of) { static_cast<Latch*>(of)->wait(); }, &latch, 0)
+                        .ok());
         EXPECT_TRUE(device_->event_record(event, stream).ok());
         return event;
     }
@@ -181,7 +185,7 @@ protected:
     FakeBackend fake_;
     std::unique_ptr<BackendDevice> device_ = fake_.open();
     sh_stream up_ = 0, down_ = 0;
-    std::vector<char> memory_;   // of the device
+    std::vector<char> memory_;  // of the device
     std::list<Source> sources_;
     std::unique_ptr<StagingEngine> engine_;
 };

@@ -12,7 +12,7 @@ using test::Latch;
 using test::random_bytes;
 using test::TestLoad;
 
-constexpr uint64_t kPiece = 64 << 10;   // of the fake
+constexpr uint64_t kPiece = 64 << 10;  // of the fake
 
 size_t threads_of_this_process() {
     size_t count = 0;
@@ -108,7 +108,7 @@ TEST_F(StagingLoad, ManySmallNeighboursBecomeFewCopies) {
 // Random extents with gaps, from every kind of source: every byte in its place, and none anywhere else.
 TEST_F(StagingLoad, RandomExtentsFromAllKindsOfSources) {
     const auto pattern = random_bytes(400000, 3);
-    test::TemporaryFile file(400000, 3);   // the same bytes
+    test::TemporaryFile file(400000, 3);  // the same bytes
     test::Mapping mapping(file.descriptor(), 400000);
     const auto copy = [](void* buffer, uint64_t offset, uint64_t bytes, void* from) {
         std::memcpy(buffer, static_cast<const char*>(from) + offset, bytes);
@@ -179,9 +179,10 @@ TEST_F(StagingLoad, CopiesComeAfterTheirWaitsAndEachWaitIsMadeOnce) {
     load.load.stream = up_;
     load.load.waits = {blocked, never_recorded, 0};
     const Source& source = memory_source(bytes);
-    for (uint64_t at = 0; at < bytes.size(); at += kPiece / 2) load.load.extents.push_back({&source, at, address(at), kPiece / 2, 0, 3});
+    for (uint64_t at = 0; at < bytes.size(); at += kPiece / 2)
+        load.load.extents.push_back({&source, at, address(at), kPiece / 2, 0, 3});
     ASSERT_TRUE(engine_->submit(load.load).ok());
-    EXPECT_TRUE(load.outcome.wait().ok());   // issued, and behind its waits
+    EXPECT_TRUE(load.outcome.wait().ok());  // issued, and behind its waits
     EXPECT_EQ(std::count(memory_.begin(), memory_.end(), kUntouched), static_cast<long>(memory_.size()));
     EXPECT_EQ(fake_.calls("stream_wait_event") - waits_before, 2);
     latch.open();
@@ -205,7 +206,7 @@ TEST_F(StagingLoad, APartIsNotHeldUpByTheWaitsOfAnother) {
     EXPECT_TRUE(load.outcome.wait().ok());
     EXPECT_EQ(load.load.issued_pieces, 2u);
     first.open();
-    fake_.wait_for_copies(1);   // the second is still held back
+    fake_.wait_for_copies(1);  // the second is still held back
     EXPECT_TRUE(holds(0, {bytes.begin(), bytes.begin() + 1000}));
     EXPECT_EQ(memory_[1000], kUntouched);
     second.open();
@@ -221,92 +222,14 @@ TEST_F(StagingLoad, RangesAreJoinedWhereTheirWaitsWereMade) {
     load.load.stream = up_;
     load.load.waits = {make_event(), make_event()};
     const Source& source = memory_source(bytes);
-    for (uint32_t i = 0; i < 40; i++) load.load.extents.push_back({&source, i * 100, address(i * 100), 100, i == 0 ? 0 : i % 2, i == 0 ? 2u : 1u});
+    for (uint32_t i = 0; i < 40; i++)
+        load.load.extents.push_back(
+            {&source, i * 100, address(i * 100), 100, i == 0 ? 0 : i % 2, i == 0 ? 2u : 1u});
     ASSERT_TRUE(engine_->submit(load.load).ok());
     EXPECT_TRUE(load.outcome.wait().ok());
     EXPECT_EQ(load.load.issued_pieces, 1u);
     synchronize();
     EXPECT_TRUE(holds(0, bytes));
-}
-
-// Order of service
-
-class StagingOrder : public test::StagingTest {
-protected:
-    // One worker, held up by a load that it reads.
-    void SetUp() override {
-        test::StagingTest::SetUp();
-        make_engine(1);
-        make_memory(1 << 20);
-        aim(blocker_, fill_source(test::fill_after_latch, &latch_, 10), 0);
-        blocker_.load.deadline_ns = 0;
-        ASSERT_TRUE(engine_->submit(blocker_.load).ok());
-        latch_.wait_for_waiters(1);
-    }
-    void TearDown() override {
-        latch_.open();
-        EXPECT_TRUE(blocker_.outcome.wait().ok());
-        synchronize();
-    }
-    TestLoad& queue(uint64_t deadline_ns) {
-        TestLoad& load = loads_.emplace_back();
-        aim(load, memory_source(bytes_), 4096 * loads_.size());
-        load.load.deadline_ns = deadline_ns;
-        load.order = &order_;
-        EXPECT_TRUE(engine_->submit(load.load).ok());
-        return load;
-    }
-
-    Latch latch_;
-    TestLoad blocker_;
-    std::vector<char> bytes_ = random_bytes(4096, 5);
-    std::list<TestLoad> loads_;
-    std::vector<TestLoad*> order_;
-};
-
-TEST_F(StagingOrder, EarlierDeadlinesComeFirst) {
-    TestLoad &c = queue(30), &a = queue(10), &b = queue(20), &first = queue(0), &b2 = queue(20);
-    latch_.open();
-    for (TestLoad& load : loads_) EXPECT_TRUE(load.outcome.wait().ok());
-    EXPECT_EQ(order_, (std::vector<TestLoad*>{&first, &a, &b, &b2, &c}));
-}
-
-TEST_F(StagingOrder, ALoadThatIsHurriedOvertakes) {
-    TestLoad &a = queue(10), &b = queue(20), &c = queue(30);
-    engine_->hurry(c.load, 5);
-    engine_->hurry(a.load, 1000);   // never back
-    latch_.open();
-    for (TestLoad& load : loads_) EXPECT_TRUE(load.outcome.wait().ok());
-    EXPECT_EQ(order_, (std::vector<TestLoad*>{&c, &a, &b}));
-    engine_->hurry(a.load, 0);      // finished: nothing happens
-}
-
-TEST_F(StagingOrder, AQueuedLoadIsTakenBack) {
-    TestLoad &a = queue(10), &b = queue(20);
-    EXPECT_TRUE(engine_->cancel(a.load));
-    EXPECT_FALSE(engine_->cancel(a.load));
-    latch_.open();
-    EXPECT_TRUE(b.outcome.wait().ok());
-    synchronize();
-    EXPECT_EQ(a.outcome.times(), 0);
-    EXPECT_EQ(memory_[4096], kUntouched);
-    EXPECT_TRUE(holds(8192, bytes_));
-    EXPECT_FALSE(engine_->cancel(b.load));
-    // And may be submitted again.
-    ASSERT_TRUE(engine_->submit(a.load).ok());
-    EXPECT_TRUE(a.outcome.wait().ok());
-}
-
-TEST_F(StagingOrder, ALoadThatIsReadIsDropped) {
-    EXPECT_FALSE(engine_->cancel(blocker_.load));
-    EXPECT_EQ(blocker_.outcome.times(), 0);
-    latch_.open();
-    EXPECT_EQ(blocker_.outcome.wait().code(), SH_ERROR_CANCELLED);
-    synchronize();
-    EXPECT_EQ(memory_[0], kUntouched);
-    EXPECT_EQ(blocker_.load.issued_pieces, 0u);
-    blocker_.outcome.reset();
-    ASSERT_TRUE(engine_->submit(blocker_.load).ok());
 }
 
 // Loads that cannot go on at once
@@ -322,7 +245,7 @@ TEST_F(StagingLoad, ALoadLargerThanTheRingWaitsForTheDevice) {
     while (fake_.calls("event_record") < 3) std::this_thread::yield();
     EXPECT_EQ(load.outcome.times(), 0);
     EXPECT_EQ(fake_.calls("copy_to_device"), 3);
-    EXPECT_FALSE(engine_->cancel(load.load));   // between pieces
+    EXPECT_FALSE(engine_->cancel(load.load));  // between pieces
     EXPECT_EQ(load.outcome.wait().code(), SH_ERROR_CANCELLED);
     fake_.open_gate();
     synchronize();
@@ -378,7 +301,7 @@ TEST_F(StagingLoad, AFailingSourceEndsItsLoadOnly) {
     EXPECT_EQ(status.code(), SH_ERROR_CALLBACK);
     EXPECT_NE(std::string(status.text()).find("returned 9"), std::string::npos) << status.text();
     EXPECT_TRUE(good.outcome.wait().ok());
-    EXPECT_LE(counter.calls, 5 + 2 + 1);   // no more pieces were begun
+    EXPECT_LE(counter.calls, 5 + 2 + 1);  // no more pieces were begun
     EXPECT_LE(bad.load.issued_pieces, 5u);
     synchronize();
     EXPECT_TRUE(holds(0, bytes));
@@ -392,7 +315,7 @@ TEST_F(StagingLoad, AnInconsistentLoadFails) {
     const auto bytes = random_bytes(100, 1);
     TestLoad load;
     aim(load, memory_source(bytes), 0);
-    load.load.extents[0].bytes = 101;   // beyond the source
+    load.load.extents[0].bytes = 101;  // beyond the source
     ASSERT_TRUE(engine_->submit(load.load).ok());
     EXPECT_EQ(load.outcome.wait().code(), SH_ERROR_SOURCE);
     load.outcome.reset();
@@ -420,8 +343,10 @@ TEST_F(StagingLoad, FinishedMaySubmitAgain) {
     chain.load.context = &chain;
     chain.load.finished = [](void* context, StagedLoad& load, const Status& status) {
         Chain& self = *static_cast<Chain*>(context);
-        if (!status.ok() || --self.left == 0) self.outcome.finish(status);
-        else if (const Status again = self.engine->submit(load); !again.ok()) self.outcome.finish(again);
+        if (!status.ok() || --self.left == 0)
+            self.outcome.finish(status);
+        else if (const Status again = self.engine->submit(load); !again.ok())
+            self.outcome.finish(again);
     };
     ASSERT_TRUE(engine_->submit(chain.load).ok());
     EXPECT_TRUE(chain.outcome.wait().ok());
@@ -448,7 +373,7 @@ TEST_F(StagingLoad, IsDestroyedWhileItsLastCopiesRun) {
         fake_.delay_us = i % 2 ? 300 : 0;
         ASSERT_TRUE(engine_->submit(load.load).ok());
         EXPECT_TRUE(load.outcome.wait().ok());
-        engine_.reset();   // the slots are still being copied from
+        engine_.reset();  // the slots are still being copied from
         fake_.delay_us = 0;
         EXPECT_EQ(fake_.events(), 0u);
         synchronize();

@@ -10,7 +10,7 @@ using test::random_bytes;
 using test::TestLoad;
 using test::TestStore;
 
-constexpr uint64_t kPiece = 64 << 10;   // of the fake
+constexpr uint64_t kPiece = 64 << 10;  // of the fake
 
 class StagingStore : public test::StagingTest {
 protected:
@@ -55,7 +55,8 @@ TEST_F(StagingStore, NeighboursAreCopiedAtOnceEvenToDifferentPlaces) {
     ASSERT_TRUE(engine_->submit(store.store).ok());
     EXPECT_TRUE(store.outcome.wait().ok());
     EXPECT_EQ(fake_.calls("copy_to_host"), 1);
-    for (uint64_t i = 0; i < 64; i++) EXPECT_EQ(std::memcmp(host.data() + (63 - i) * 1024, memory_.data() + i * 1024, 1024), 0);
+    for (uint64_t i = 0; i < 64; i++)
+        EXPECT_EQ(std::memcmp(host.data() + (63 - i) * 1024, memory_.data() + i * 1024, 1024), 0);
 }
 
 TEST_F(StagingStore, WaitsBeforeItReadsAndSaysWhenThePagesAreFree) {
@@ -73,7 +74,7 @@ TEST_F(StagingStore, WaitsBeforeItReadsAndSaysWhenThePagesAreFree) {
     ASSERT_TRUE(device_->event_query(store.store.read, &done).ok());
     EXPECT_EQ(done, 0u);
     EXPECT_EQ(store.outcome.times(), 0);
-    std::memset(memory_.data(), 7, 1000);   // the last work before it
+    std::memset(memory_.data(), 7, 1000);  // the last work before it
     latch.open();
     EXPECT_TRUE(store.outcome.wait().ok());
     EXPECT_EQ(host, std::vector<char>(1000, 7));
@@ -90,7 +91,7 @@ TEST_F(StagingStore, CopiesStraightIntoPinnedMemory) {
     aim_store(store, 7 * kPiece, host.data() + 7 * kPiece, 13 * kPiece);
     ASSERT_TRUE(engine_->submit(store.store).ok());
     while (store.reads == 0) std::this_thread::yield();
-    EXPECT_EQ(store.outcome.times(), 0);   // queued is not arrived
+    EXPECT_EQ(store.outcome.times(), 0);  // queued is not arrived
     fake_.open_gate();
     EXPECT_TRUE(store.outcome.wait().ok());
     EXPECT_EQ(fake_.calls("copy_to_host"), 2);
@@ -108,12 +109,13 @@ TEST_F(StagingStore, MixesStraightAndStagedExtents) {
         aim_store(store, 2 * i * kPiece, pinned.data() + i * kPiece, kPiece);
         aim_store(store, (2 * i + 1) * kPiece, plain.data() + i * kPiece, kPiece);
     }
-    fake_.refused_destination = pinned.data() + 3 * kPiece;   // pinned, and refused all the same
+    fake_.refused_destination = pinned.data() + 3 * kPiece;  // pinned, and refused all the same
     ASSERT_TRUE(engine_->submit(store.store).ok());
     EXPECT_TRUE(store.outcome.wait().ok());
     for (uint64_t i = 0; i < 20; i++) {
         EXPECT_EQ(std::memcmp(pinned.data() + i * kPiece, memory_.data() + 2 * i * kPiece, kPiece), 0) << i;
-        EXPECT_EQ(std::memcmp(plain.data() + i * kPiece, memory_.data() + (2 * i + 1) * kPiece, kPiece), 0) << i;
+        EXPECT_EQ(std::memcmp(plain.data() + i * kPiece, memory_.data() + (2 * i + 1) * kPiece, kPiece), 0)
+            << i;
     }
     ASSERT_TRUE(device_->host_unregister(pinned.data()).ok());
 }
@@ -139,7 +141,7 @@ TEST_F(StagingStore, BlockedStoresLeaveSlotsForLoads) {
     ASSERT_TRUE(device_->stream_create(&compute).ok());
     store.store.waits = {event_after(compute, latch)};
     ASSERT_TRUE(engine_->submit(store.store).ok());
-    while (fake_.calls("copy_to_host") < 3) std::this_thread::yield();
+    while (fake_.calls("copy_to_host") < 4) std::this_thread::yield();
     TestLoad load;
     aim(load, memory_source(bytes), 0);
     ASSERT_TRUE(engine_->submit(load.load).ok());
@@ -184,7 +186,7 @@ TEST_F(StagingStore, NothingWritesStraightIntoMemoryAfterAFailure) {
     ASSERT_TRUE(engine_->submit(store.store).ok());
     EXPECT_EQ(store.outcome.wait().code(), SH_ERROR_BACKEND);
     ASSERT_TRUE(device_->host_unregister(pinned->data()).ok());
-    pinned.reset();   // AddressSanitizer sees a late write
+    pinned.reset();  // AddressSanitizer sees a late write
     synchronize();
 }
 
@@ -208,7 +210,7 @@ TEST_F(StagingStore, StoresAndLoadsAreOrderedByDeadline) {
     ASSERT_TRUE(engine_->submit(late.store).ok());
     ASSERT_TRUE(engine_->submit(load.load).ok());
     ASSERT_TRUE(engine_->submit(early.store).ok());
-    static std::vector<int> order;   // of the one worker's calls
+    static std::vector<int> order;  // of the one worker's calls
     order.clear();
     early.store.device_read = [](void*, StagedStore&) { order.push_back(1); };
     late.store.device_read = [](void*, StagedStore&) { order.push_back(3); };

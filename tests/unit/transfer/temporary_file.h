@@ -1,4 +1,5 @@
-// TemporaryFile: a file of random bytes in the working directory, which is on a real file system, gone with the object.
+// TemporaryFile: a file of random bytes in the working directory, which is on a real file system, gone with
+// the object.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,8 @@ public:
         descriptor_ = mkostemp(path_.data(), O_CLOEXEC);
         if (descriptor_ < 0) throw std::runtime_error("no temporary file in the working directory");
         for (uint64_t done = 0; done < count;) {
-            const ssize_t written = pwrite(descriptor_, bytes_.data() + done, count - done, static_cast<off_t>(done));
+            const ssize_t written =
+                pwrite(descriptor_, bytes_.data() + done, count - done, static_cast<off_t>(done));
             if (written <= 0) throw std::runtime_error("a temporary file cannot be written");
             done += static_cast<uint64_t>(written);
         }
@@ -48,7 +50,9 @@ public:
     const std::vector<char>& bytes() const { return bytes_; }
     bool resize(uint64_t count) { return ftruncate(descriptor_, static_cast<off_t>(count)) == 0; }
     // Out of the page cache; true if the kernel agreed to try.
-    bool forget() { return fsync(descriptor_) == 0 && posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED) == 0; }
+    bool forget() {
+        return fsync(descriptor_) == 0 && posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED) == 0;
+    }
 
 private:
     std::string path_ = "stagehand-test-XXXXXX";
