@@ -14,7 +14,7 @@ TEXTS = SOURCES | {".md", ".build", ".map", ".txt", ".yml", ".json", ""}
 # Written so that this file does not find itself.
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 # The library never prints and never ends the process; the log's own sink is the one exception.
-PRINTS = re.compile(r"\b(std::cout|std::cerr|std::clog|f?printf|puts|fputs|perror|abort|exit|_exit|std::terminate|quick_exit)\s*(\(|<<)")
+PRINTS = re.compile(r"\b(std::cout|std::cerr|std::clog|stdout|stderr)\b|\b(printf|puts|putchar|perror|abort|exit|_exit|quick_exit|terminate)\s*\(")
 MAY_PRINT = {"lib/base/log.cpp"}
 
 
@@ -41,8 +41,8 @@ def check_source(root, name, lines, text):
             yield f"{name}:{number}: {len(line)} columns, more than {LONGEST_LINE}"
         if "\t" in line:
             yield f"{name}:{number}: a tab"
-    # A source beside a header of its name is told about there.
-    told_elsewhere = kind in {".c", ".cpp"} and pathlib.Path(root, name).with_suffix(".h").exists()
+    # A source beside a header of its name is told about there; a unit test is about what its name says.
+    told_elsewhere = name.endswith("_test.cpp") or (kind in {".c", ".cpp"} and pathlib.Path(root, name).with_suffix(".h").exists())
     if kind in {".c", ".cpp", ".h", ".hpp"} and not told_elsewhere and not text.startswith(("//", "/*")):
         yield f"{name}: the first line does not say what the file owns"
     if name.startswith("lib/") and kind == ".h" and "#pragma once" not in text:
