@@ -97,7 +97,8 @@ def check_built(root, names):
             continue
         text = "\n".join(builds.get(folder, "") for folder in path.parents)
         # Programs of a list are named without their ending; what another folder uses, with its path.
-        known = re.search(rf"['/]{re.escape(path.name)}'|'{re.escape(path.stem)}'", text)
+        short = re.sub(r"_(test|fuzz|bench)$", "", path.stem)
+        known = re.search(rf"['/]{re.escape(path.name)}'|'{re.escape(path.stem)}'|'{re.escape(short)}'", text)
         if not known and not any(f"{path.parent.name}/{path.name}'" in other for other in builds.values()):
             yield f"{name}: no meson.build names it"
 
