@@ -17,6 +17,8 @@ public:
     ~ComputeMeter();
 
     bool measuring() const { return measuring_; }
+    // There is something to read.
+    bool measured() const { return measuring_ && count_ > 0; }
     void start() {
         measuring_ = true;
         count_ = 0;

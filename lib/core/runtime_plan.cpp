@@ -7,6 +7,11 @@
 #include "telemetry/trace.h"
 
 namespace stagehand::core {
+namespace {
+
+constexpr int kPlanAttempts = 3;
+
+}  // namespace
 
 Status Runtime::set_schedule(std::span<const sh_use* const> uses) {
     SH_TRY(usable());
@@ -41,7 +46,7 @@ Planner::Limits Runtime::limits() {
     return limits;
 }
 
-bool Runtime::replan_due() const { return replan_wanted_ || !planned_ || meter_.measuring() || device_->arbiter().wants_change(*this); }
+bool Runtime::replan_due() const { return replan_wanted_ || !planned_ || meter_.measured() || device_->arbiter().wants_change(*this); }
 
 // Everything that was begun ends, so that mappings may change. Waits on the host.
 Status Runtime::quiesce(Lock& lock) {
@@ -93,6 +98,8 @@ Status Runtime::replan(Lock& lock, bool press, bool bringing) {
     changed_.wait(lock, [&] { return bringings_ == bringing; });
     Status status = usable();
     if (status.ok() && views_ == 0) status = change_plan(lock, press);
+    // The budget was lowered meanwhile: what was granted before is not there any more.
+    for (int again = 0; again < kPlanAttempts && status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY; again++) status = change_plan(lock, press);
     waiters_--;
     changing_ = false;
     changed_.notify_all();
@@ -111,7 +118,7 @@ Status Runtime::change_plan(Lock& lock, bool press) {
     const uint64_t began = device_->backend().now_ns();
     Planner::Limits with = limits();
     SH_TRY(device_->link(&with.link_bytes_per_ns));   // also before the order is known: later there may be no page to measure with
-    if (meter_.measuring() && order_.known()) {
+    if (meter_.measured() && order_.known()) {
         auto entries = order_.entries();
         const bool any = meter_.read(&entries);
         meter_.stop();

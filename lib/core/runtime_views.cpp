@@ -233,6 +233,7 @@ Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, ui
         stats_.acquires++;
         (view_flags[i] & SH_VIEW_HIT ? stats_.hits : stats_.misses)++;
         if (unit.memory == Memory::unordered) unordered_.touch(unit);
+        if (meter_.measuring() && unit.held == 1) meter_.begin(index_of(unit), stream);
         fill_view(block, unit, view_flags[i], out[i]);
     }
     return note(status);
