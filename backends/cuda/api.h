@@ -1,0 +1,107 @@
+// The names by which backends/gpu speaks to a driver, for CUDA. Types and constants are the toolkit's, so the compiler checks them;
+// entry points are looked up at run time, so nothing is linked.
+#pragma once
+
+#include <cuda.h>
+
+namespace stagehand::gpu::api {
+
+constexpr char kBackendName[] = "cuda";
+constexpr char kDriverFile[] = "libcuda.so.1";
+
+using Result = CUresult;
+using DeviceIndex = CUdevice;
+using Context = CUcontext;
+using Address = CUdeviceptr;
+using Stream = CUstream;
+using Event = CUevent;
+using Page = CUmemGenericAllocationHandle;
+using CaptureMode = CUstreamCaptureMode;
+
+constexpr Result kSuccess = CUDA_SUCCESS;
+constexpr Result kNotReady = CUDA_ERROR_NOT_READY;
+constexpr Result kOutOfMemory = CUDA_ERROR_OUT_OF_MEMORY;
+constexpr Result kNoDevice = CUDA_ERROR_NO_DEVICE;
+constexpr Result kInvalidValue = CUDA_ERROR_INVALID_VALUE;
+constexpr CaptureMode kRelaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+// After these the context cannot be used any more.
+inline bool is_lost(Result result) {
+    return result == CUDA_ERROR_ILLEGAL_ADDRESS || result == CUDA_ERROR_LAUNCH_FAILED || result == CUDA_ERROR_ECC_UNCORRECTABLE ||
+           result == CUDA_ERROR_HARDWARE_STACK_ERROR || result == CUDA_ERROR_ILLEGAL_INSTRUCTION || result == CUDA_ERROR_MISALIGNED_ADDRESS ||
+           result == CUDA_ERROR_INVALID_ADDRESS_SPACE || result == CUDA_ERROR_INVALID_PC || result == CUDA_ERROR_ASSERT ||
+           result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+// Every entry point that is used, once: member, function. The toolkit's macros turn a function into the version that the headers
+// describe, and that name is the one looked up.
+#define SH_GPU_ENTRY_POINTS(X)                              \
+    X(init, cuInit)                                         \
+    X(error_name, cuGetErrorName)                           \
+    X(error_text, cuGetErrorString)                         \
+    X(device_count, cuDeviceGetCount)                       \
+    X(device_get, cuDeviceGet)                              \
+    X(device_name, cuDeviceGetName)                         \
+    X(device_attribute, cuDeviceGetAttribute)               \
+    X(context_retain, cuDevicePrimaryCtxRetain)             \
+    X(context_release, cuDevicePrimaryCtxRelease)           \
+    X(context_current, cuCtxGetCurrent)                     \
+    X(context_push, cuCtxPushCurrent)                       \
+    X(context_pop, cuCtxPopCurrent)                         \
+    X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode) \
+    X(memory_info, cuMemGetInfo)                            \
+    X(page_granularity, cuMemGetAllocationGranularity)      \
+    X(page_create, cuMemCreate)                             \
+    X(page_release, cuMemRelease)                           \
+    X(range_reserve, cuMemAddressReserve)                   \
+    X(range_free, cuMemAddressFree)                         \
+    X(page_map, cuMemMap)                                   \
+    X(range_unmap, cuMemUnmap)                              \
+    X(set_access, cuMemSetAccess)                           \
+    X(host_register, cuMemHostRegister)                     \
+    X(host_unregister, cuMemHostUnregister)                 \
+    X(pointer_attribute, cuPointerGetAttribute)             \
+    X(stream_create, cuStreamCreate)                        \
+    X(stream_destroy, cuStreamDestroy)                      \
+    X(stream_synchronize, cuStreamSynchronize)              \
+    X(stream_wait_event, cuStreamWaitEvent)                 \
+    X(launch_host, cuLaunchHostFunc)                        \
+    X(event_create, cuEventCreate)                          \
+    X(event_destroy, cuEventDestroy)                        \
+    X(event_record, cuEventRecord)                          \
+    X(event_query, cuEventQuery)                            \
+    X(event_synchronize, cuEventSynchronize)                \
+    X(event_elapsed, cuEventElapsedTime)                    \
+    X(copy_to_device, cuMemcpyHtoDAsync)                    \
+    X(copy_to_host, cuMemcpyDtoHAsync)                      \
+    X(copy_on_device, cuMemcpyDtoDAsync)                    \
+    X(fill, cuMemsetD8Async)
+
+inline CUmemAllocationProp page_properties(DeviceIndex device) {
+    CUmemAllocationProp properties = {};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = device;
+    return properties;
+}
+
+inline CUmemAccessDesc read_and_write(DeviceIndex device) {
+    CUmemAccessDesc access = {};
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.location.id = device;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return access;
+}
+
+constexpr auto kGranularity = CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+constexpr auto kMapsPages = CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
+constexpr unsigned kRegisterPortable = CU_MEMHOSTREGISTER_PORTABLE;
+constexpr unsigned kOwnStream = CU_STREAM_NON_BLOCKING;
+constexpr unsigned kEventTiming = CU_EVENT_DEFAULT;
+constexpr unsigned kEventPlain = CU_EVENT_DISABLE_TIMING;
+constexpr unsigned kHostMemory = CU_MEMORYTYPE_HOST;
+constexpr auto kMemoryType = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+constexpr auto kRangeStart = CU_POINTER_ATTRIBUTE_RANGE_START_ADDR;
+constexpr auto kRangeBytes = CU_POINTER_ATTRIBUTE_RANGE_SIZE;
+
+}  // namespace stagehand::gpu::api

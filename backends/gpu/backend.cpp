@@ -1,0 +1,140 @@
+// The table of a GPU's backend and the one symbol of its plugin.
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+#include <memory>
+
+#include "gpu/device.h"
+#include "support/last_error.h"
+#include "support/options.h"
+
+namespace stagehand::gpu {
+namespace {
+
+using support::fail;
+using support::guarded;
+
+constexpr uint64_t kLargestPage = 32 << 20;
+constexpr uint64_t kStagingPiece = 4 << 20;   // smaller pieces cost the link, larger ones the cache
+constexpr uint64_t kCopyLatencyNs = 2'000;
+constexpr uint32_t kQueueDepth = 1000;        // then the next call waits on the host
+
+sh_status probe(uint32_t* out_device_count) {
+    return guarded([&]() -> sh_status {
+        if (!driver()) return SH_ERROR_BACKEND_UNAVAILABLE;
+        int count = 0;
+        const api::Result result = driver()->device_count(&count);
+        if (result != api::kSuccess) {
+            failed(result, "device_count");
+            return SH_ERROR_BACKEND_UNAVAILABLE;
+        }
+        if (count <= 0) return fail(SH_ERROR_BACKEND_UNAVAILABLE, "the driver has no device");
+        *out_device_count = static_cast<uint32_t>(count);
+        return SH_OK;
+    });
+}
+
+sh_status describe(const Device& device, sh_backend_device_info* out) {
+    *out = {};
+    out->struct_size = sizeof *out;
+    out->flags = SH_BACKEND_FIXED_ADDRESSES | SH_BACKEND_IS_GPU;
+    SH_GPU_TRY(device_name, out->description, static_cast<int>(sizeof out->description), device.index);
+    const Scope scope(device);
+    size_t free = 0, total = 0, granularity = 0;
+    SH_GPU_TRY(memory_info, &free, &total);
+    const auto properties = api::page_properties(device.index);
+    SH_GPU_TRY(page_granularity, &granularity, &properties, api::kGranularity);
+    out->total_bytes = total;
+    out->granularity_bytes = granularity;
+    out->largest_page_bytes = std::max<uint64_t>(kLargestPage, granularity);
+    out->staging_piece_bytes = kStagingPiece;
+    out->copy_latency_ns = kCopyLatencyNs;
+    out->queue_depth = kQueueDepth;
+    return SH_OK;
+}
+
+void device_close(sh_backend_device* device) {
+    const std::unique_ptr<Device> closed(&device_of(device));
+    driver()->context_release(closed->index);
+}
+
+sh_status device_open(uint32_t index, const char* options, sh_backend_device** out_device, sh_backend_device_info* out_info) {
+    return guarded([&]() -> sh_status {
+        if (!driver()) return SH_ERROR_BACKEND_UNAVAILABLE;
+        support::Options given;
+        if (sh_status status = support::Options::parse(options, &given); status < 0) return status;
+        if (sh_status status = given.finish("none"); status < 0) return status;
+        int count = 0;
+        SH_GPU_TRY(device_count, &count);
+        if (index >= static_cast<uint32_t>(std::max(count, 0)))
+            return fail(SH_ERROR_NOT_FOUND, "there are %d devices, and no number %" PRIu32, count, index);
+        auto device = std::make_unique<Device>();
+        SH_GPU_TRY(device_get, &device->index, static_cast<int>(index));
+        int maps = 0;
+        SH_GPU_TRY(device_attribute, &maps, api::kMapsPages, device->index);
+        if (!maps) return fail(SH_ERROR_UNSUPPORTED, "the device cannot map memory by pages");
+        // The context that the engine has, or will have: nothing of the library's needs one of its own.
+        SH_GPU_TRY(context_retain, &device->context, device->index);
+        if (sh_status status = describe(*device, out_info); status < 0) {
+            driver()->context_release(device->index);
+            return status;
+        }
+        *out_device = reinterpret_cast<sh_backend_device*>(device.release());
+        return SH_OK;
+    });
+}
+
+// A thread of the library keeps the relaxed mode for life; calls set it anyway, so a failure costs nothing.
+sh_status thread_begin(sh_backend_device* device) {
+    const Scope scope(device_of(device));
+    return SH_OK;
+}
+
+sh_backend make_table() {
+    sh_backend table = {};
+    table.struct_size = sizeof table;
+    table.spi_version = SH_BACKEND_SPI_VERSION;
+    table.name = api::kBackendName;
+    table.version = "0.1.0";
+    table.probe = probe;
+    table.device_open = device_open;
+    table.device_close = device_close;
+    table.last_error = support::last_error;
+    table.memory_info = memory_info;
+    table.pages_create = pages_create;
+    table.pages_destroy = pages_destroy;
+    table.range_reserve = range_reserve;
+    table.range_free = range_free;
+    table.pages_map = pages_map;
+    table.pages_unmap = pages_unmap;
+    table.host_register = host_register;
+    table.host_unregister = host_unregister;
+    table.host_is_pinned = host_is_pinned;
+    table.stream_create = stream_create;
+    table.stream_destroy = stream_destroy;
+    table.stream_synchronize = stream_synchronize;
+    table.stream_wait_event = stream_wait_event;
+    table.stream_launch = stream_launch;
+    table.event_create = event_create;
+    table.event_destroy = event_destroy;
+    table.event_record = event_record;
+    table.event_query = event_query;
+    table.event_synchronize = event_synchronize;
+    table.event_elapsed = event_elapsed;
+    table.copy_to_device = copy_to_device;
+    table.copy_to_host = copy_to_host;
+    table.copy_on_device = copy_on_device;
+    table.fill = fill;
+    table.thread_begin = thread_begin;
+    return table;
+}
+
+}  // namespace
+}  // namespace stagehand::gpu
+
+extern "C" SH_API sh_status sh_backend_query(uint32_t spi_version, const sh_backend_host*, const sh_backend** out_backend) {
+    if (spi_version != SH_BACKEND_SPI_VERSION) return SH_ERROR_UNSUPPORTED;
+    static const sh_backend table = stagehand::gpu::make_table();
+    *out_backend = &table;
+    return SH_OK;
+}

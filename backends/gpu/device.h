@@ -1,0 +1,70 @@
+// Device: one GPU, in the context that every other user of it in the process has too.
+#pragma once
+
+#include <stagehand/backend.h>
+
+#include "gpu/driver.h"
+
+namespace stagehand::gpu {
+
+struct Device {
+    api::DeviceIndex index = 0;
+    api::Context context = nullptr;
+};
+
+// Makes the device's context current for the scope, on any thread, and keeps what is called inside from disturbing a capture that
+// the engine has under way on this or another thread.
+class Scope {
+public:
+    explicit Scope(const Device& device) {
+        api::Context current = nullptr;
+        driver()->context_current(&current);
+        pushed_ = current != device.context && driver()->context_push(device.context) == api::kSuccess;
+        relaxed_ = driver()->exchange_capture_mode(&mode_) == api::kSuccess;
+    }
+    ~Scope() {
+        if (relaxed_) driver()->exchange_capture_mode(&mode_);
+        api::Context ours = nullptr;
+        if (pushed_) driver()->context_pop(&ours);
+    }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+private:
+    api::CaptureMode mode_ = api::kRelaxed;   // ours inside, the thread's own to put back
+    bool pushed_ = false;
+    bool relaxed_ = false;
+};
+
+inline Device& device_of(sh_backend_device* device) { return *reinterpret_cast<Device*>(device); }
+
+// memory.cpp
+sh_status memory_info(sh_backend_device* device, uint64_t* out_free, uint64_t* out_total);
+sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t count, sh_backend_page* out_pages);
+sh_status pages_destroy(sh_backend_device* device, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages);
+sh_status range_reserve(sh_backend_device* device, uint64_t bytes, uint64_t alignment, uint64_t* out_address);
+sh_status range_free(sh_backend_device* device, uint64_t address, uint64_t bytes);
+sh_status pages_map(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages);
+sh_status pages_unmap(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count);
+sh_status host_register(sh_backend_device* device, void* memory, uint64_t bytes);
+sh_status host_unregister(sh_backend_device* device, void* memory);
+sh_status host_is_pinned(sh_backend_device* device, const void* memory, uint64_t bytes, uint32_t* out_pinned);
+
+// queue.cpp
+sh_status stream_create(sh_backend_device* device, sh_stream* out_stream);
+sh_status stream_destroy(sh_backend_device* device, sh_stream stream);
+sh_status stream_synchronize(sh_backend_device* device, sh_stream stream);
+sh_status stream_wait_event(sh_backend_device* device, sh_stream stream, sh_backend_event event);
+sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(void*), void* user_data, int64_t busy_ns);
+sh_status event_create(sh_backend_device* device, uint32_t timing, sh_backend_event* out_event);
+sh_status event_destroy(sh_backend_device* device, sh_backend_event event);
+sh_status event_record(sh_backend_device* device, sh_backend_event event, sh_stream stream);
+sh_status event_query(sh_backend_device* device, sh_backend_event event, uint32_t* out_done);
+sh_status event_synchronize(sh_backend_device* device, sh_backend_event event);
+sh_status event_elapsed(sh_backend_device* device, sh_backend_event begin, sh_backend_event end, int64_t* out_ns);
+sh_status copy_to_device(sh_backend_device* device, sh_stream stream, uint64_t to, const void* from, uint64_t bytes);
+sh_status copy_to_host(sh_backend_device* device, sh_stream stream, void* to, uint64_t from, uint64_t bytes);
+sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes);
+sh_status fill(sh_backend_device* device, sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes);
+
+}  // namespace stagehand::gpu

@@ -1,0 +1,145 @@
+// Streams, events and copies.
+#include <time.h>
+
+#include <cmath>
+#include <memory>
+
+#include "gpu/device.h"
+#include "support/last_error.h"
+
+namespace stagehand::gpu {
+namespace {
+
+api::Stream native(sh_stream stream) { return reinterpret_cast<api::Stream>(stream); }
+api::Event native_event(sh_backend_event event) { return reinterpret_cast<api::Event>(event); }
+
+// What a launch needs when it runs, on a thread of the driver.
+struct Launch {
+    void (*fn)(void*);
+    void* user_data;
+    int64_t busy_ns;
+};
+
+void add(timespec* time, int64_t ns) {
+    time->tv_sec += ns / 1'000'000'000;
+    time->tv_nsec += ns % 1'000'000'000;
+    if (time->tv_nsec < 1'000'000'000) return;
+    time->tv_nsec -= 1'000'000'000;
+    time->tv_sec++;
+}
+
+void run(void* data) {
+    const std::unique_ptr<Launch> launch(static_cast<Launch*>(data));
+    timespec until = {};
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    if (launch->fn) launch->fn(launch->user_data);
+    if (launch->busy_ns <= 0) return;
+    add(&until, launch->busy_ns);
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) != 0) {}
+}
+
+}  // namespace
+
+sh_status stream_create(sh_backend_device* device, sh_stream* out_stream) {
+    const Scope scope(device_of(device));
+    api::Stream stream = nullptr;
+    SH_GPU_TRY(stream_create, &stream, api::kOwnStream);
+    *out_stream = reinterpret_cast<sh_stream>(stream);
+    return SH_OK;
+}
+
+sh_status stream_destroy(sh_backend_device* device, sh_stream stream) {
+    const Scope scope(device_of(device));
+    SH_GPU_TRY(stream_destroy, native(stream));
+    return SH_OK;
+}
+
+sh_status stream_synchronize(sh_backend_device* device, sh_stream stream) {
+    const Scope scope(device_of(device));
+    SH_GPU_TRY(stream_synchronize, native(stream));
+    return SH_OK;
+}
+
+sh_status stream_wait_event(sh_backend_device* device, sh_stream stream, sh_backend_event event) {
+    const Scope scope(device_of(device));
+    SH_GPU_TRY(stream_wait_event, native(stream), native_event(event), 0);
+    return SH_OK;
+}
+
+sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(void*), void* user_data, int64_t busy_ns) {
+    return support::guarded([&]() -> sh_status {
+        const Scope scope(device_of(device));
+        auto launch = std::make_unique<Launch>(Launch{fn, user_data, busy_ns});
+        SH_GPU_TRY(launch_host, native(stream), run, launch.get());
+        (void)launch.release();   // run() frees it
+        return SH_OK;
+    });
+}
+
+sh_status event_create(sh_backend_device* device, uint32_t timing, sh_backend_event* out_event) {
+    const Scope scope(device_of(device));
+    api::Event event = nullptr;
+    SH_GPU_TRY(event_create, &event, timing ? api::kEventTiming : api::kEventPlain);
+    *out_event = reinterpret_cast<sh_backend_event>(event);
+    return SH_OK;
+}
+
+sh_status event_destroy(sh_backend_device* device, sh_backend_event event) {
+    const Scope scope(device_of(device));
+    SH_GPU_TRY(event_destroy, native_event(event));
+    return SH_OK;
+}
+
+sh_status event_record(sh_backend_device* device, sh_backend_event event, sh_stream stream) {
+    const Scope scope(device_of(device));
+    SH_GPU_TRY(event_record, native_event(event), native(stream));
+    return SH_OK;
+}
+
+sh_status event_query(sh_backend_device* device, sh_backend_event event, uint32_t* out_done) {
+    const Scope scope(device_of(device));
+    const api::Result result = driver()->event_query(native_event(event));
+    if (result != api::kSuccess && result != api::kNotReady) return failed(result, "event_query");
+    *out_done = result == api::kSuccess;
+    return SH_OK;
+}
+
+sh_status event_synchronize(sh_backend_device* device, sh_backend_event event) {
+    const Scope scope(device_of(device));
+    SH_GPU_TRY(event_synchronize, native_event(event));
+    return SH_OK;
+}
+
+sh_status event_elapsed(sh_backend_device* device, sh_backend_event begin, sh_backend_event end, int64_t* out_ns) {
+    const Scope scope(device_of(device));
+    float milliseconds = 0;
+    SH_GPU_TRY(event_elapsed, &milliseconds, native_event(begin), native_event(end));
+    *out_ns = std::llround(static_cast<double>(milliseconds) * 1e6);
+    return SH_OK;
+}
+
+sh_status copy_to_device(sh_backend_device* device, sh_stream stream, uint64_t to, const void* from, uint64_t bytes) {
+    const Scope scope(device_of(device));
+    if (bytes) SH_GPU_TRY(copy_to_device, static_cast<api::Address>(to), from, bytes, native(stream));
+    return SH_OK;
+}
+
+sh_status copy_to_host(sh_backend_device* device, sh_stream stream, void* to, uint64_t from, uint64_t bytes) {
+    const Scope scope(device_of(device));
+    if (bytes) SH_GPU_TRY(copy_to_host, to, static_cast<api::Address>(from), bytes, native(stream));
+    return SH_OK;
+}
+
+sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes) {
+    const Scope scope(device_of(device));
+    if (bytes) SH_GPU_TRY(copy_on_device, static_cast<api::Address>(to), static_cast<api::Address>(from), bytes, native(stream));
+    return SH_OK;
+}
+
+sh_status fill(sh_backend_device* device, sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes) {
+    const Scope scope(device_of(device));
+    if (bytes) SH_GPU_TRY(fill, static_cast<api::Address>(to), value, bytes, native(stream));
+    return SH_OK;
+}
+
+}  // namespace stagehand::gpu
