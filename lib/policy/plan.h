@@ -33,7 +33,7 @@ struct Use {
 
 struct Problem {
     std::span<const Unit> units;
-    std::span<const Use> trace;    // may use a unit several times; one that it leaves out gets no pages at all
+    std::span<const Use> trace;    // may use a unit several times; one that it leaves out gets no pages
     uint64_t page_bytes = 0;       // > 0
     uint64_t budget_pages = 0;     // residents and ring together never exceed it
     uint32_t max_held = 1;         // consecutive uses that are held at once; 0 counts as 1
