@@ -43,15 +43,19 @@ Status UnorderedCache::drop(Unit& unit, std::unique_lock<std::mutex>& lock) {
 
 Status UnorderedCache::make_room(uint64_t pages, std::unique_lock<std::mutex>& lock) {
     while (used_ + pages > capacity_) {
-        const auto victim = worth_.victim();
-        if (!victim)
+        if (!worth_.victim())
             return Status(SH_ERROR_HELD, std::to_string(pages) + " pages are needed of " + std::to_string(capacity_) +
                                              " for blocks outside the order; views of " + holder() +
                                              " and others hold what is there: hold fewer, or set unordered_bytes");
-        Unit& unit = registry_.unit(static_cast<uint32_t>(*victim));
-        SH_TRY(drop(unit, lock));
-        if (unit.memory == Memory::none) stats_.evictions++;
+        SH_TRY(drop_one(lock));
     }
+    return Status();
+}
+
+Status UnorderedCache::drop_one(std::unique_lock<std::mutex>& lock) {
+    Unit& unit = registry_.unit(static_cast<uint32_t>(*worth_.victim()));
+    SH_TRY(drop(unit, lock));
+    if (unit.memory == Memory::none) stats_.evictions++;
     return Status();
 }
 
@@ -62,10 +66,15 @@ Status UnorderedCache::place(Unit& unit, std::unique_lock<std::mutex>& lock) {
                                            " for blocks outside the order");
     SH_TRY(make_room(unit.pages, lock));
     used_ += unit.pages;
-    if (Status status = placement_.map_whole(unit); !status.ok()) {
-        used_ -= unit.pages;
-        return status;
+    Status status = placement_.map_whole(unit);
+    // There may be less than was granted: the budget was lowered, or others have still to give back.
+    while (status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY && worth_.victim()) {
+        status = drop_one(lock);
+        if (status.ok()) status = placement_.map_whole(unit);
     }
+    if (!status.ok()) used_ -= unit.pages;
+    if (status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY) return Status(SH_ERROR_BUDGET, status.text());
+    SH_TRY(status);
     worth_.insert(index_of(unit), unit.bytes, static_cast<double>(unit.bytes));
     stats_.remaps++;
     return Status();

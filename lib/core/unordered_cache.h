@@ -47,6 +47,7 @@ public:
     Status resize(uint64_t pages, std::unique_lock<std::mutex>& lock);
 
 private:
+    Status drop_one(std::unique_lock<std::mutex>& lock);   // that is least worth keeping; there is one
     Status make_room(uint64_t pages, std::unique_lock<std::mutex>& lock);
     uint32_t index_of(const Unit& unit) { return static_cast<uint32_t>(&unit - registry_.units().data()); }
     std::string holder();
