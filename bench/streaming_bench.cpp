@@ -9,7 +9,8 @@
 namespace {
 
 constexpr double kBandwidth = 1e9;   // bytes a second: slow enough that the copies of two cores are never in the way
-constexpr uint64_t kPage = 64 << 10;
+constexpr uint64_t kHostPage = 64 << 10;
+constexpr uint64_t kGpuPage = 8 << 20;
 
 struct Shape {
     const char* name;
@@ -34,22 +35,46 @@ uint64_t sum(const std::vector<uint64_t>& sizes) {
     return total;
 }
 
-// One shape at one budget: the median step against the recurrence and the bound.
-void run(const Shape& shape, double budget, double ratio, bool backward) {
+// The device under test, open for as long as its pinned memory is used; budgets change from run to run.
+struct Subject {
+    const char* device_name = nullptr;
+    bool paced = false;           // the host backend, with a bandwidth set
+    sh_device* device = nullptr;
+    char* memory = nullptr;
+
+    Subject(const char* name, uint64_t bytes) : device_name(name), paced(std::string(name) == "host") {
+        sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+        options.budget_bytes = bytes;
+        options.page_bytes = paced ? kHostPage : kGpuPage;
+        const std::string backend = "bandwidth=" + std::to_string(static_cast<uint64_t>(kBandwidth)) + ";capacity=" + std::to_string(2 * bytes);
+        if (paced) {
+            options.link_bytes_per_second = static_cast<uint64_t>(kBandwidth);
+            options.backend_options = backend.c_str();
+        }
+        CHECK(sh_device_open(name, &options, &device));
+        void* all = nullptr;
+        CHECK(sh_host_alloc(device, bytes, &all, nullptr));
+        memory = static_cast<char*>(all);
+    }
+    ~Subject() {
+        CHECK(sh_host_free(device, memory));
+        sh_device_close(device);
+    }
+    Subject(const Subject&) = delete;
+    Subject& operator=(const Subject&) = delete;
+};
+
+// One shape at one budget: the mean step against the recurrence and the bound.
+void run(const Subject& subject, const Shape& shape, double budget, double ratio, bool backward) {
     const uint64_t total = sum(shape.sizes);
-    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
-    options.page_bytes = kPage;
-    options.budget_bytes = static_cast<uint64_t>(static_cast<double>(total) * budget);
-    options.link_bytes_per_second = static_cast<uint64_t>(kBandwidth);
-    const std::string backend = "bandwidth=" + std::to_string(static_cast<uint64_t>(kBandwidth)) + ";capacity=" + std::to_string(2 * total);
-    options.backend_options = backend.c_str();
-    bench::Model model("host", options);
-    void* memory = nullptr;
-    CHECK(sh_host_alloc(model.device, total, &memory, nullptr));
-    model.add(shape.sizes, static_cast<char*>(memory));
-    const double copy_ns = static_cast<double>(total - options.budget_bytes) / kBandwidth * 1e9;
-    const std::vector<sh_use> uses = model.schedule(static_cast<uint64_t>(copy_ns * ratio), backward);
+    CHECK(sh_device_set_budget(subject.device, static_cast<uint64_t>(static_cast<double>(total) * budget)));
+    bench::Model model(subject.device_name, SH_DEVICE_OPTIONS_INIT);
+    model.add(shape.sizes, subject.memory);
+    model.schedule(1, backward);
     sh_plan_info plan = SH_PLAN_INFO_INIT;
+    CHECK(sh_plan(model.runtime, nullptr, &plan));   // tells the link
+    const double copy_ns = static_cast<double>(total) * (1 - budget) / static_cast<double>(plan.link_bytes_per_second) * 1e9;
+    const std::vector<sh_use> uses = model.schedule(static_cast<uint64_t>(copy_ns * ratio), backward);
     CHECK(sh_plan(model.runtime, nullptr, &plan));
     sh_stream stream = 0;
     CHECK(sh_stream_create(model.device, &stream));
@@ -78,11 +103,10 @@ void run(const Shape& shape, double budget, double ratio, bool backward) {
                 budget * 100, ratio, step_ms, static_cast<double>(plan.step_ns) / 1e6, step_ms * 1e6 / static_cast<double>(plan.step_ns),
                 static_cast<double>(plan.step_ns) / static_cast<double>(plan.bound_ns),
                 static_cast<double>(plan.bytes_per_step) / static_cast<double>(plan.bound_bytes_per_step),
-                memory_info.peak_bytes <= memory_info.budget_bytes ? "" : "PEAK ABOVE BUDGET");
+                memory_info.used_bytes <= memory_info.budget_bytes ? "" : "USED ABOVE BUDGET");
     std::fflush(stdout);
     sh_runtime_destroy(std::exchange(model.runtime, nullptr));
     sh_stream_destroy(model.device, stream);
-    CHECK(sh_host_free(model.device, memory));
 }
 
 // How long a plan of many blocks takes.
@@ -93,7 +117,8 @@ void plan_many(size_t count) {
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     options.page_bytes = 8 << 20;
     options.budget_bytes = sum(sizes) / 2;
-    options.backend_options = "bandwidth=55500000000";
+    const std::string backend = "bandwidth=55500000000;capacity=" + std::to_string(sum(sizes));
+    options.backend_options = backend.c_str();
     bench::Model model("sim", options);
     const double registering = bench::seconds([&] { model.add(sizes, nullptr); });
     model.schedule(static_cast<uint64_t>(static_cast<double>(sum(sizes)) / 55.5 / 2), false);
@@ -106,14 +131,27 @@ void plan_many(size_t count) {
                 planning, static_cast<double>(plan.step_ns) / static_cast<double>(plan.bound_ns), applying);
 }
 
+// On a GPU the real sizes of one model; on the host, paced, all shapes scaled down.
+void stream(const char* device, bool all_shapes, double scale) {
+    std::printf("shape        order    budget compute/copy  step ms   plan ms  step/plan plan/bound bytes/bound\n");
+    for (const Shape& shape : shapes(scale)) {
+        const Subject subject(device, sum(shape.sizes));
+        for (const bool backward : {false, true})
+            for (const double budget : {0.25, 0.5, 0.75, 0.9})
+                for (const double ratio : {0.25, 1.0, 4.0}) run(subject, shape, budget, ratio, backward);
+        if (!all_shapes) return;
+    }
+}
+
 }  // namespace
 
-int main() {
-    std::printf("host backend, %.1f GB/s each way, pages of %llu KiB\n", kBandwidth / 1e9, static_cast<unsigned long long>(kPage >> 10));
-    std::printf("shape        order    budget compute/copy  step ms   plan ms  step/plan plan/bound bytes/bound\n");
-    for (const bool backward : {false, true})
-        for (const Shape& shape : shapes(1.0 / 64))
-            for (const double budget : {0.25, 0.5, 0.75, 0.9})
-                for (const double ratio : {0.25, 1.0, 4.0}) run(shape, budget, ratio, backward);
+// With a device's name ("cuda:0"): streaming there. Without: on the paced host backend, and planning in the simulation.
+int main(int count, char** arguments) {
+    if (count > 1) {
+        stream(arguments[1], false, 1);
+        return 0;
+    }
+    std::printf("host backend, %.1f GB/s each way, pages of %llu KiB\n", kBandwidth / 1e9, static_cast<unsigned long long>(kHostPage >> 10));
+    stream("host", true, 1.0 / 64);
     plan_many(100'000);
 }
