@@ -7,18 +7,18 @@
 namespace stagehand::api {
 
 std::atomic<bool> forked{false};
-std::atomic<HandleTable<core::Runtime>*> runtimes_so_far{nullptr};
+std::atomic<Runtimes*> runtimes_so_far{nullptr};
 
 namespace {
 
 thread_local std::string last_text;
 
 // Registered when the first handle is made: before that a fork does no harm.
-template <class Object>
-HandleTable<Object>& table() {
-    static HandleTable<Object>* const instance = [] {
+template <class Table>
+Table& table() {
+    static Table* const instance = [] {
         pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
-        return new HandleTable<Object>;   // never destroyed: handles may be used while the process exits
+        return new Table;   // never destroyed: handles may be used while the process exits
     }();
     return *instance;
 }
@@ -57,9 +57,9 @@ Status check_size(const void* data, uint32_t claimed, size_t least, size_t known
     return Status();
 }
 
-HandleTable<OpenDevice>& devices() { return table<OpenDevice>(); }
-HandleTable<core::Runtime>& runtimes() {
-    HandleTable<core::Runtime>& all = table<core::Runtime>();
+Devices& devices() { return table<Devices>(); }
+Runtimes& runtimes() {
+    Runtimes& all = table<Runtimes>();
     runtimes_so_far.store(&all, std::memory_order_release);
     return all;
 }

@@ -88,9 +88,11 @@ struct OpenDevice {
     std::shared_ptr<core::Device> device;
     uint32_t opened = 1;
 };
-HandleTable<OpenDevice>& devices();
-HandleTable<core::Runtime>& runtimes();
-extern std::atomic<HandleTable<core::Runtime>*> runtimes_so_far;   // null until the first runtime
+using Devices = HandleTable<OpenDevice, 0xb>;
+using Runtimes = HandleTable<core::Runtime, 0xd>;
+Devices& devices();
+Runtimes& runtimes();
+extern std::atomic<Runtimes*> runtimes_so_far;   // null until the first runtime
 
 // For the two calls that an engine makes most often: does what needs neither memory, nor a wait, nor a text for an error; false when
 // it is none of these cases, and the long way has to be taken.

@@ -11,8 +11,11 @@
 
 namespace stagehand {
 
-template <class Object>
+// `kTag`, odd and below 16, tells the handles of one table from those of another.
+template <class Object, uint64_t kTag>
 class HandleTable {
+    static_assert(kTag % 2 == 1 && kTag < 16, "no real pointer looks like it");
+
 public:
     struct alignas(64) Slot {
         std::mutex mutex;
@@ -86,8 +89,8 @@ public:
     }
 
 private:
-    // 4 bits of tag (an odd value: no real pointer looks like it), 20 of index, 31 of generation.
-    static constexpr uint64_t kTagBits = 4, kIndexBits = 20, kTag = 0xb, kTagMask = 0xf;
+    // 4 bits of tag, 20 of index, 31 of generation.
+    static constexpr uint64_t kTagBits = 4, kIndexBits = 20, kTagMask = 0xf;
     static constexpr uint32_t kIndexMask = (1u << kIndexBits) - 1, kGenerationMask = 0x7fffffff;
     static constexpr uint32_t kChunkSlots = 256, kChunks = (1u << kIndexBits) / kChunkSlots;
 
