@@ -1,6 +1,7 @@
 #include "block_table.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <utility>
 
@@ -16,8 +17,9 @@ namespace stagehand::cli {
 
 namespace {
 
-// Closes the gaps that the grouping leaves to align tensors. Nothing computes with these blocks, and without gaps the bytes of
-// a block are those of the file: what is planned, what is copied and what is bounded are then the same bytes.
+// Closes the gaps that the grouping leaves to align tensors. Nothing computes with these blocks, and without
+// gaps the bytes of a block are those of the file: what is planned, what is copied and what is bounded are
+// then the same bytes.
 void close_gaps(model::Block& block) {
     std::vector<model::Segment> segments;
     std::uint64_t end = 0;
@@ -38,9 +40,7 @@ void close_gaps(model::Block& block) {
 
 }  // namespace
 
-const char* to_string(Order order) {
-    return order == Order::forward ? "forward" : "forward-backward";
-}
+const char* to_string(Order order) { return order == Order::forward ? "forward" : "forward-backward"; }
 
 model::Model read_model(const ModelOptions& options) {
     model::ReadOptions read;
@@ -80,10 +80,17 @@ std::vector<StepUse> step_uses(const BlockTable& table, Order order, double comp
     const std::size_t count = table.blocks.size();
     const bool twice = order == Order::forward_backward;
     uses.reserve(twice ? 2 * count : count);
-    const double bytes = static_cast<double>(table.block_bytes) * (twice ? 2 : 1);
+    const double ns_per_byte =
+        compute_ms * 1e6 / std::max(static_cast<double>(table.block_bytes) * (twice ? 2 : 1), 1.0);
+    // Shares are rounded so that their sum is not.
+    std::uint64_t bytes = 0;
+    std::uint64_t spent_ns = 0;
     const auto add = [&](std::size_t block) {
-        const double share = bytes > 0 ? static_cast<double>(table.blocks[block].bytes) / bytes : 0;
-        uses.push_back({block, static_cast<std::uint64_t>(share * compute_ms * 1e6)});
+        bytes += table.blocks[block].bytes;
+        const auto until_ns =
+            static_cast<std::uint64_t>(std::llround(static_cast<double>(bytes) * ns_per_byte));
+        uses.push_back({block, until_ns - spent_ns});
+        spent_ns = until_ns;
     };
     for (std::size_t i = 0; i < count; ++i) {
         add(i);
@@ -118,8 +125,8 @@ std::string model_name(const std::string& path) {
 
 std::string description(const BlockTable& table) {
     return fmt::format("{}, {}, {} in {}", model::to_string(table.model.format),
-                       counted(table.model.tensors.size(), "tensor"), model::format_bytes(table.model.total_bytes),
-                       counted(table.blocks.size(), "block"));
+                       counted(table.model.tensors.size(), "tensor"),
+                       model::format_bytes(table.model.total_bytes), counted(table.blocks.size(), "block"));
 }
 
 }  // namespace stagehand::cli

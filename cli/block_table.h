@@ -28,7 +28,8 @@ std::uint64_t budget_bytes(const ModelOptions& options, const model::Model& mode
 // Groups for a budget in bytes. In a block the tensors' bytes lie without gaps.
 BlockTable group(model::Model model, const ModelOptions& options, std::uint64_t budget);
 
-// The uses of one step: which block, and the nanoseconds of compute that fall to it, by its share of the bytes.
+// The uses of one step: which block, and the nanoseconds of compute that fall to it, by its share of the
+// bytes.
 struct StepUse {
     std::size_t block = 0;  // index into BlockTable::blocks
     std::uint64_t compute_ns = 0;

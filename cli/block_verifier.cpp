@@ -43,7 +43,8 @@ std::uint64_t BlockVerifier::file_checksum(const model::Block& block) {
     for (const model::Segment& segment : block.segments) {
         for (std::uint64_t done = 0; done < segment.bytes;) {
             const std::uint64_t count = std::min(buffer_bytes, segment.bytes - done);
-            files_.read(segment.file, segment.offset + done, {static_cast<std::byte*>(buffer_.data()), count});
+            files_.read(segment.file, segment.offset + done,
+                        {static_cast<std::byte*>(buffer_.data()), count});
             checksum.add(buffer_.data(), count);
             done += count;
         }
@@ -56,7 +57,8 @@ std::uint64_t BlockVerifier::device_checksum(sh_runtime* runtime, sh_block block
     Checksum checksum;
     for (std::uint64_t done = 0; done < known.bytes;) {
         const std::uint64_t count = std::min(buffer_bytes, known.bytes - done);
-        if (const sh_status status = sh_read_block(runtime, block, stream, done, buffer_.data(), count); status < 0) {
+        if (const sh_status status = sh_read_block(runtime, block, stream, done, buffer_.data(), count);
+            status < 0) {
             check(status, fmt::format("reading block {} back", known.name));
         }
         checksum.add(buffer_.data(), count);

@@ -127,7 +127,8 @@ private:
     std::vector<sh_block> blocks_;
 };
 
-// The best of a few rounds, fewer if they take long. The first one warms up, unless it is long enough by itself.
+// The best of a few rounds, fewer if they take long. The first one warms up, unless it is long enough by
+// itself.
 template <typename Round>
 double best_rate(std::uint64_t bytes, Round round) {
     std::uint64_t spent = round();

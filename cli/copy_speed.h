@@ -15,10 +15,10 @@ struct CopySpeed {
     bool pinned = false;      // whether the system let it be pinned
 };
 
-// Streams blocks of host memory to the device, and reads one back, some times each: the best speed is what the link
-// gives when nothing else runs. The blocks pass through device memory of a few, within the budget that is left, and come from
-// more memory than caches hold, as a model does. All is given back. Takes a few tenths of a second, on slow links one or two.
-// Nothing if the budget is less than four pages.
+// Streams blocks of host memory to the device, and reads one back, some times each: the best speed is what
+// the link gives when nothing else runs. The blocks pass through device memory of a few, within the budget
+// that is left, and come from more memory than caches hold, as a model does. All is given back. Takes a few
+// tenths of a second, on slow links one or two. Nothing if the budget is less than four pages.
 std::optional<CopySpeed> measure_copy_speed(sh_device* device);
 
 }  // namespace stagehand::cli

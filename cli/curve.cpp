@@ -12,7 +12,8 @@ std::vector<std::uint64_t> curve_budgets(std::uint64_t smallest, std::uint64_t m
     const std::uint64_t last = std::max(whole, smallest);
     std::vector<std::uint64_t> budgets = {smallest, last, std::max(chosen, smallest)};
     for (std::uint64_t i = 1; i < intervals; ++i) {
-        // A part of the model, not of the way from the smallest budget: round shares are what people ask about.
+        // A part of the model, not of the way from the smallest budget: round shares are what people ask
+        // about.
         const std::uint64_t budget = whole / intervals * i / page * page;
         // Next to a budget that is shown anyway it would only crowd the picture.
         const std::uint64_t apart = budget > chosen ? budget - chosen : chosen - budget;

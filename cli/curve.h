@@ -23,8 +23,8 @@ struct Curve {
     std::uint64_t model_bytes = 0;
     std::uint64_t smallest_budget_bytes = 0;
     double compute_ms = 0;
-    double copy_all_ms = 0;  // what copying the whole model takes
-    CurvePoint chosen;       // the plan for the budget asked for
+    double copy_all_ms = 0;          // what copying the whole model takes
+    CurvePoint chosen;               // the plan for the budget asked for
     std::vector<CurvePoint> points;  // by budget, ascending
 };
 

@@ -201,7 +201,8 @@ void draw_chosen(SvgPicture& picture, const Curve& curve, const Axes& axes) {
 
 std::string curve_picture(const Curve& curve) {
     const Axes axes = axes_of(curve);
-    SvgPicture picture(width, height, fmt::format("{}: time of a step against device memory", curve.title), style);
+    SvgPicture picture(width, height, fmt::format("{}: time of a step against device memory", curve.title),
+                       style);
     picture.rectangle({0, 0}, width, height, "paper");
     picture.text({20, 34}, "title", curve.title);
     picture.text({20, 56}, "subtitle", curve.subtitle);

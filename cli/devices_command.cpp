@@ -91,9 +91,7 @@ Json to_json(const DeviceReport& device) {
     return json;
 }
 
-Json to_json(const std::optional<std::uint64_t>& limit) {
-    return limit ? Json(*limit) : Json(nullptr);
-}
+Json to_json(const std::optional<std::uint64_t>& limit) { return limit ? Json(*limit) : Json(nullptr); }
 
 Json to_json(const HostLimits& limits) {
     return {
@@ -132,7 +130,8 @@ void print_device(const Terminal& terminal, const DeviceReport& device) {
                   fmt::format("{} free, of which the automatic budget is {}",
                               model::format_bytes(device.memory.free_bytes),
                               model::format_bytes(device.memory.budget_bytes)));
-        facts.add("pages", model::format_bytes(device.caps.granularity_bytes), "and multiples; " + features(device.caps));
+        facts.add("pages", model::format_bytes(device.caps.granularity_bytes),
+                  "and multiples; " + features(device.caps));
         facts.add("staging", counted(device.caps.staging_threads, "thread"),
                   fmt::format("pieces of {}", model::format_bytes(device.caps.staging_piece_bytes)));
     }
@@ -149,14 +148,19 @@ void print_device(const Terminal& terminal, const DeviceReport& device) {
     print(facts.text(terminal));
 }
 
-void print_backend(const Terminal& terminal, const sh_backend_info& backend, const std::vector<DeviceReport>& devices) {
-    const std::string where = backend.built_in != 0 ? "built in" : backend.path[0] != '\0' ? backend.path : "not found";
+void print_backend(const Terminal& terminal, const sh_backend_info& backend,
+                   const std::vector<DeviceReport>& devices) {
+    const std::string where = backend.built_in != 0     ? "built in"
+                              : backend.path[0] != '\0' ? backend.path
+                                                        : "not found";
     const bool works = backend.status == SH_OK;
-    print(fmt::format("{}  {}  {}\n", inked(terminal, Ink::bold, backend.name), inked(terminal, Ink::dim, where),
+    print(fmt::format("{}  {}  {}\n", inked(terminal, Ink::bold, backend.name),
+                      inked(terminal, Ink::dim, where),
                       works ? inked(terminal, Ink::good, counted(backend.device_count, "device"))
                             : inked(terminal, Ink::bad, "does not work")));
     if (!works) {
-        print(fmt::format("  {}\n", backend.reason[0] != '\0' ? backend.reason : sh_status_string(backend.status)));
+        print(fmt::format("  {}\n",
+                          backend.reason[0] != '\0' ? backend.reason : sh_status_string(backend.status)));
     }
     for (const DeviceReport& device : devices) {
         print_device(terminal, device);
@@ -173,14 +177,15 @@ void print_limits(const Terminal& terminal, const HostLimits& limits) {
     Facts facts;
     facts.add("memory", model::format_bytes(limits.total_bytes),
               fmt::format("{} available", model::format_bytes(limits.available_bytes)));
-    facts.add("locked memory", limit_text(limits.memlock_soft_bytes),
-              fmt::format("soft limit (RLIMIT_MEMLOCK); hard limit {}", limit_text(limits.memlock_hard_bytes)));
+    facts.add(
+        "locked memory", limit_text(limits.memlock_soft_bytes),
+        fmt::format("soft limit (RLIMIT_MEMLOCK); hard limit {}", limit_text(limits.memlock_hard_bytes)));
     facts.add("control group", limit_text(limits.cgroup_limit_bytes),
-              limits.cgroup_limit_bytes ? fmt::format("set by {}, {} in use", limits.cgroup,
-                                                      limits.cgroup_used_bytes
-                                                          ? model::format_bytes(*limits.cgroup_used_bytes)
-                                                          : "an unknown amount")
-                                        : "");
+              limits.cgroup_limit_bytes
+                  ? fmt::format("set by {}, {} in use", limits.cgroup,
+                                limits.cgroup_used_bytes ? model::format_bytes(*limits.cgroup_used_bytes)
+                                                         : "an unknown amount")
+                  : "");
     print(facts.text(terminal));
 }
 
@@ -199,16 +204,21 @@ int devices_command(const DevicesOptions& options) {
             print_backend(terminal, backend, devices);
             continue;
         }
-        Json entry = {{"name", backend.name}, {"works", backend.status == SH_OK},
-                      {"status", sh_status_string(backend.status)}, {"built_in", backend.built_in != 0},
-                      {"path", backend.path}, {"reason", backend.reason}, {"devices", Json::array()}};
+        Json entry = {{"name", backend.name},
+                      {"works", backend.status == SH_OK},
+                      {"status", sh_status_string(backend.status)},
+                      {"built_in", backend.built_in != 0},
+                      {"path", backend.path},
+                      {"reason", backend.reason},
+                      {"devices", Json::array()}};
         for (const DeviceReport& device : devices) {
             entry["devices"].push_back(to_json(device));
         }
         list.push_back(std::move(entry));
     }
     if (options.json) {
-        print(to_text({{"version", version_text()}, {"backends", list}, {"host", to_json(read_host_limits())}}));
+        print(to_text(
+            {{"version", version_text()}, {"backends", list}, {"host", to_json(read_host_limits())}}));
     } else {
         print_limits(terminal, read_host_limits());
     }

@@ -1,4 +1,5 @@
-// What the command's exit codes mean. They are part of its interface: stagehand.1 and docs/command.md list them.
+// What the command's exit codes mean. They are part of its interface: stagehand.1 and docs/command.md list
+// them.
 #pragma once
 
 #include <stdexcept>
@@ -8,11 +9,11 @@ namespace stagehand::cli {
 
 enum class ExitCode {
     success = 0,
-    failure = 1,  // bytes on the device differ from the file, or a step failed
-    usage = 2,    // the command line is wrong
-    model = 3,    // the model cannot be read, or changed while it was read
-    device = 4,   // no such device, it does not work, or the budget or memory does not suffice
-    output = 5,   // an output file, or standard output, could not be written
+    failure = 1,      // bytes on the device differ from the file, or a step failed
+    usage = 2,        // the command line is wrong
+    model = 3,        // the model cannot be read, or changed while it was read
+    device = 4,       // no such device, it does not work, or the budget or memory does not suffice
+    output = 5,       // an output file, or standard output, could not be written
     signalled = 128,  // plus the signal's number: 130 after Ctrl-C
 };
 

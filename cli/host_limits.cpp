@@ -1,9 +1,9 @@
 #include "host_limits.h"
 
+#include <sys/resource.h>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
-#include <sys/resource.h>
 
 namespace stagehand::cli {
 

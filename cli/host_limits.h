@@ -8,8 +8,8 @@
 namespace stagehand::cli {
 
 struct HostLimits {
-    std::uint64_t total_bytes = 0;      // memory of the machine
-    std::uint64_t available_bytes = 0;  // of it, what can be had without swapping
+    std::uint64_t total_bytes = 0;                    // memory of the machine
+    std::uint64_t available_bytes = 0;                // of it, what can be had without swapping
     std::optional<std::uint64_t> memlock_soft_bytes;  // RLIMIT_MEMLOCK; nothing: unlimited
     std::optional<std::uint64_t> memlock_hard_bytes;
     std::optional<std::uint64_t> cgroup_limit_bytes;  // the lowest on the way to the root; nothing: none set

@@ -33,8 +33,6 @@ void catch_interrupts() {
     }
 }
 
-int interrupted() {
-    return caught;
-}
+int interrupted() { return caught; }
 
 }  // namespace stagehand::cli

@@ -99,24 +99,19 @@ Stream::Stream(sh_device* device) : device_(device) {
     check(sh_stream_create(device, &stream_), "compute stream");
 }
 
-Stream::~Stream() {
-    sh_stream_destroy(device_, stream_);
-}
+Stream::~Stream() { sh_stream_destroy(device_, stream_); }
 
-void Stream::synchronize() const {
-    check(sh_stream_synchronize(device_, stream_), "compute stream");
-}
+void Stream::synchronize() const { check(sh_stream_synchronize(device_, stream_), "compute stream"); }
 
 void Stream::compute(std::uint64_t ns) const {
-    check(sh_stream_launch(device_, stream_, nullptr, nullptr, static_cast<std::int64_t>(ns)), "compute stream");
+    check(sh_stream_launch(device_, stream_, nullptr, nullptr, static_cast<std::int64_t>(ns)),
+          "compute stream");
 }
 
 HostMemory::HostMemory(sh_device* device, std::uint64_t bytes) : device_(device), bytes_(bytes) {
     check(sh_host_alloc(device, bytes, &memory_, &pinned_), "host memory");
 }
 
-HostMemory::~HostMemory() {
-    sh_host_free(device_, memory_);
-}
+HostMemory::~HostMemory() { sh_host_free(device_, memory_); }
 
 }  // namespace stagehand::cli

@@ -43,7 +43,7 @@ using Runtime = std::unique_ptr<sh_runtime, RuntimeDestroyer>;
 // How a device is asked for on the command line.
 struct DeviceRequest {
     std::string name = "auto";
-    std::string backend_options;  // "key=value;key=value"; may be empty
+    std::string backend_options;              // "key=value;key=value"; may be empty
     std::uint64_t budget_bytes = 0;           // 0: the automatic one
     std::uint64_t page_bytes = 0;             // 0: by the budget
     std::uint64_t link_bytes_per_second = 0;  // 0: measured by the library when it needs it

@@ -5,9 +5,9 @@
 #include <new>
 #include <string>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <stagehand/stagehand.h>
+#include <CLI/CLI.hpp>
 
 #include "exit_code.h"
 #include "model/error.h"

@@ -35,9 +35,7 @@ ModelFiles::ModelFiles(const model::Model& model) : model_(model) {
     }
 }
 
-ModelFiles::~ModelFiles() {
-    close_all();
-}
+ModelFiles::~ModelFiles() { close_all(); }
 
 void ModelFiles::close_all() const {
     for (const int descriptor : descriptors_) {
@@ -66,20 +64,22 @@ void ModelFiles::check_size(std::uint32_t file, std::uint64_t bytes) const {
         }
     }
     if (cut != nullptr) {
-        throw model::ModelError(known.path, fmt::format("tensor {}: data", model::in_quotes(cut->name)),
-                                fmt::format("the file has shrunk from {} to {} bytes while it was read; these begin at "
-                                            "{} and are {} long",
-                                            known.bytes, bytes, cut->offset, cut->bytes));
+        throw model::ModelError(
+            known.path, fmt::format("tensor {}: data", model::in_quotes(cut->name)),
+            fmt::format("the file has shrunk from {} to {} bytes while it was read; these begin at "
+                        "{} and are {} long",
+                        known.bytes, bytes, cut->offset, cut->bytes));
     }
-    throw model::ModelError(known.path, "size",
-                            fmt::format("the file has shrunk from {} to {} bytes while it was read", known.bytes, bytes));
+    throw model::ModelError(
+        known.path, "size",
+        fmt::format("the file has shrunk from {} to {} bytes while it was read", known.bytes, bytes));
 }
 
 void ModelFiles::read(std::uint32_t file, std::uint64_t offset, std::span<std::byte> to) const {
     std::size_t done = 0;
     while (done < to.size()) {
-        const ssize_t got = pread(descriptors_[file], to.data() + done, to.size() - done,
-                                  static_cast<off_t>(offset + done));
+        const ssize_t got =
+            pread(descriptors_[file], to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
         if (got > 0) {
             done += static_cast<std::size_t>(got);
         } else if (got == 0) {

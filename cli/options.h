@@ -10,7 +10,10 @@
 
 namespace stagehand::cli {
 
-enum class Order { forward, forward_backward };
+enum class Order {
+    forward,
+    forward_backward
+};
 
 // "forward" or "forward-backward".
 const char* to_string(Order order);
@@ -24,18 +27,18 @@ struct ModelOptions {
     std::string model;
     std::optional<model::Quantity> budget;  // nothing: automatic, what the device has free
     std::string device = "auto";
-    std::string backend_options;            // "key=value;key=value"
+    std::string backend_options;  // "key=value;key=value"
     Order order = Order::forward;
-    double compute_ms = 0;                  // of a step, all uses together
-    std::uint64_t max_block_bytes = 0;      // 0: by the budget
-    std::uint64_t max_header_bytes = 0;     // 0: the reader's own limit
+    double compute_ms = 0;               // of a step, all uses together
+    std::uint64_t max_block_bytes = 0;   // 0: by the budget
+    std::uint64_t max_header_bytes = 0;  // 0: the reader's own limit
     bool json = false;
 };
 
 struct PlanOptions : ModelOptions {
     std::uint64_t bandwidth = 0;  // bytes per second; 0: the device's, measured
     bool curve = false;
-    std::string svg;              // where to put the picture; empty: nowhere
+    std::string svg;  // where to put the picture; empty: nowhere
     bool all_blocks = false;
 };
 

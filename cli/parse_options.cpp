@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <stagehand/stagehand.h>
+#include <CLI/CLI.hpp>
 
 #include "model/grouping.h"
 #include "model/quantity.h"
@@ -16,9 +16,7 @@ namespace stagehand::cli {
 namespace {
 
 // Messages are one line, whatever the command line holds.
-std::string one_line(std::string_view text) {
-    return model::printable(text, 400);
-}
+std::string one_line(std::string_view text) { return model::printable(text, 400); }
 
 // A check that fails with the text of a QuantityError.
 template <typename Parse>
@@ -39,11 +37,13 @@ CLI::Option* add_quantity(CLI::App* app, const std::string& flag, const std::str
 }
 
 void add_model_options(CLI::App* app, ModelOptions& options, const char* device_help) {
-    app->add_option("MODEL", options.model,
-                    "A safetensors or GGUF file, the index of a sharded model, one part of a split one, or the folder")
+    app->add_option(
+           "MODEL", options.model,
+           "A safetensors or GGUF file, the index of a sharded model, one part of a split one, or the folder")
         ->required()
         ->type_name("");
-    add_quantity(app, "--budget", "Device memory for weights: bytes, 512MiB, 2GB, 25% of the model, or auto", "B",
+    add_quantity(app, "--budget", "Device memory for weights: bytes, 512MiB, 2GB, 25% of the model, or auto",
+                 "B",
                  [&options](const std::string& text) {
                      if (text != "auto") {
                          options.budget = model::parse_quantity(text);
@@ -57,8 +57,8 @@ void add_model_options(CLI::App* app, ModelOptions& options, const char* device_
                for (const std::string& entry : entries) {
                    const auto equals = entry.find('=');
                    if (equals == 0 || equals == std::string::npos || entry.find(';') != std::string::npos) {
-                       throw CLI::ValidationError("--device-option",
-                                                  fmt::format("{} is not KEY=VALUE", model::in_quotes(entry)));
+                       throw CLI::ValidationError(
+                           "--device-option", fmt::format("{} is not KEY=VALUE", model::in_quotes(entry)));
                    }
                    options.backend_options += (options.backend_options.empty() ? "" : ";") + entry;
                }
@@ -86,31 +86,34 @@ void add_model_options(CLI::App* app, ModelOptions& options, const char* device_
             const bool number = CLI::detail::lexical_cast(text, value) && std::isfinite(value);
             return number && value >= 0 && value <= 1e9
                        ? std::string()
-                       : one_line(fmt::format("{} is not a number of milliseconds from 0 to 1e9", model::in_quotes(text)));
+                       : one_line(fmt::format("{} is not a number of milliseconds from 0 to 1e9",
+                                              model::in_quotes(text)));
         })
         ->type_name("T")
         ->capture_default_str();
-    add_quantity(app, "--max-block", "Split blocks larger than this; by default a quarter of the budget", "SIZE",
-                 [&options](const std::string& text) {
+    add_quantity(app, "--max-block", "Split blocks larger than this; by default a quarter of the budget",
+                 "SIZE", [&options](const std::string& text) {
                      options.max_block_bytes = model::parse_bytes(text);
                      if (options.max_block_bytes < model::split_bytes) {
-                         throw model::QuantityError(fmt::format("{} is less than {} bytes", model::in_quotes(text),
-                                                                model::split_bytes));
+                         throw model::QuantityError(fmt::format("{} is less than {} bytes",
+                                                                model::in_quotes(text), model::split_bytes));
                      }
                  });
-    add_quantity(app, "--max-header", "Refuse models with a larger header, in one file or the index [1GiB]", "SIZE",
-                 [&options](const std::string& text) {
-                     options.max_header_bytes = model::parse_bytes(text);
-                     if (options.max_header_bytes == 0) {
-                         throw model::QuantityError(fmt::format("{} leaves nothing to read", model::in_quotes(text)));
-                     }
-                 });
+    add_quantity(
+        app, "--max-header", "Refuse models with a larger header, in one file or the index [1GiB]", "SIZE",
+        [&options](const std::string& text) {
+            options.max_header_bytes = model::parse_bytes(text);
+            if (options.max_header_bytes == 0) {
+                throw model::QuantityError(fmt::format("{} leaves nothing to read", model::in_quotes(text)));
+            }
+        });
     app->add_flag("--json", options.json, "Write one JSON object instead of tables");
 }
 
 void add_plan_options(CLI::App* app, PlanOptions& options) {
     add_model_options(app, options, "Plan for this device's pages and link: auto, host, sim, cuda:0, ...");
-    add_quantity(app, "--bandwidth", "Bytes a second from host to device, such as 25GB/s; by default measured", "X",
+    add_quantity(app, "--bandwidth",
+                 "Bytes a second from host to device, such as 25GB/s; by default measured", "X",
                  [&options](const std::string& text) { options.bandwidth = model::parse_rate(text); });
     app->add_flag("--curve", options.curve, "Also plan for other budgets: time against budget");
     app->add_option_function<std::string>(
@@ -125,7 +128,9 @@ void add_plan_options(CLI::App* app, PlanOptions& options) {
 }
 
 void add_run_options(CLI::App* app, RunOptions& options) {
-    add_model_options(app, options, "Stream to this device: host, cuda:0, ...; auto is the first GPU that works, else host");
+    add_model_options(
+        app, options,
+        "Stream to this device: host, cuda:0, ...; auto is the first GPU that works, else host");
     app->add_option("--steps", options.steps, "Steps to stream and time")
         ->required()
         ->check([](const std::string& text) {
@@ -133,13 +138,17 @@ void add_run_options(CLI::App* app, RunOptions& options) {
             const bool number = CLI::detail::lexical_cast(text, value);
             return number && value >= 1 && value <= 1'000'000'000
                        ? std::string()
-                       : one_line(fmt::format("{} is not a number from 1 to 1,000,000,000", model::in_quotes(text)));
+                       : one_line(fmt::format("{} is not a number from 1 to 1,000,000,000",
+                                              model::in_quotes(text)));
         })
         ->type_name("N");
     app->add_flag("--verify", options.verify,
                   "Stream as many steps again, in which each block on the device is compared with the file");
-    app->add_option("--trace", options.trace, "Record loading and timed steps for Perfetto or chrome://tracing")->type_name("FILE");
-    app->add_option("--telemetry", options.telemetry, "Write one JSON object a timed step")->type_name("FILE");
+    app->add_option("--trace", options.trace,
+                    "Record loading and timed steps for Perfetto or chrome://tracing")
+        ->type_name("FILE");
+    app->add_option("--telemetry", options.telemetry, "Write one JSON object a timed step")
+        ->type_name("FILE");
     app->add_flag("-q,--quiet", options.quiet, "No progress");
 }
 
@@ -149,8 +158,10 @@ std::string version_line() {
 }
 
 constexpr const char* exit_codes =
-    "Exit codes: 0 success; 1 bytes on the device differ from the file, or a step failed; 2 wrong command line;\n"
-    "3 bad model; 4 no such device, or too small a budget; 5 an output could not be written; 130 interrupted.";
+    "Exit codes: 0 success; 1 bytes on the device differ from the file, or a step failed; 2 wrong command "
+    "line;\n"
+    "3 bad model; 4 no such device, or too small a budget; 5 an output could not be written; 130 "
+    "interrupted.";
 
 }  // namespace
 
@@ -163,7 +174,8 @@ CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
     app.footer(exit_codes);
     app.require_subcommand(1);
 
-    CLI::App* devices_app = app.add_subcommand("devices", "List backends and devices, their memory and copy speeds");
+    CLI::App* devices_app =
+        app.add_subcommand("devices", "List backends and devices, their memory and copy speeds");
     devices_app->add_flag("--json", devices.json, "Write one JSON object instead of tables");
     CLI::App* plan_app = app.add_subcommand("plan", "Tell what a budget would give, without streaming");
     add_plan_options(plan_app, plan);

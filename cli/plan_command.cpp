@@ -22,18 +22,22 @@ namespace {
 
 // `budget` is what was asked for; the plan itself takes no more than the model needs.
 CurvePoint point_of(std::uint64_t budget, const sh_plan_info& info) {
-    return {budget, info.bytes_per_step, info.resident_bytes, info.ring_bytes,
-            static_cast<double>(info.step_ns) / 1e6, static_cast<double>(info.bound_ns) / 1e6};
+    return {budget,
+            info.bytes_per_step,
+            info.resident_bytes,
+            info.ring_bytes,
+            static_cast<double>(info.step_ns) / 1e6,
+            static_cast<double>(info.bound_ns) / 1e6};
 }
 
 void add_curve(const Planner& planner, bool quiet, const BlockTable& table, PlanReport& report) {
     const sh_plan_info& plan = report.plan;
     Curve& curve = report.curve;
     curve.title = report.model;
-    curve.subtitle = fmt::format("{} · {} · {} · link {} · compute {}", to_string(report.order), description(table),
-                                 report.target.device,
-                                 model::format_rate(static_cast<double>(plan.link_bytes_per_second)),
-                                 time_text(report.compute_ms));
+    curve.subtitle =
+        fmt::format("{} · {} · {} · link {} · compute {}", to_string(report.order), description(table),
+                    report.target.device, model::format_rate(static_cast<double>(plan.link_bytes_per_second)),
+                    time_text(report.compute_ms));
     curve.model_bytes = plan.model_bytes;
     curve.smallest_budget_bytes = plan.smallest_budget_bytes;
     curve.compute_ms = report.compute_ms;
@@ -41,8 +45,8 @@ void add_curve(const Planner& planner, bool quiet, const BlockTable& table, Plan
                         static_cast<double>(std::max<std::uint64_t>(plan.link_bytes_per_second, 1));
     curve.chosen = point_of(report.target.budget_bytes, plan);
 
-    const std::vector<std::uint64_t> budgets =
-        curve_budgets(plan.smallest_budget_bytes, plan.model_bytes, report.page_bytes, curve.chosen.budget_bytes);
+    const std::vector<std::uint64_t> budgets = curve_budgets(plan.smallest_budget_bytes, plan.model_bytes,
+                                                             report.page_bytes, curve.chosen.budget_bytes);
     Progress progress(quiet ? ProgressStyle::quiet : ProgressStyle::bar_only);
     progress.begin("planning", budgets.size(), 1);
     for (std::size_t i = 0; i < budgets.size(); ++i) {
@@ -55,13 +59,14 @@ void add_curve(const Planner& planner, bool quiet, const BlockTable& table, Plan
 void write_file(const std::string& path, const std::string& text) {
     std::FILE* file = std::fopen(path.c_str(), "we");
     if (file == nullptr) {
-        throw CommandError(ExitCode::output, fmt::format("--svg {}: {}", model::printable(path), std::strerror(errno)));
+        throw CommandError(ExitCode::output,
+                           fmt::format("--svg {}: {}", model::printable(path), std::strerror(errno)));
     }
     const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
     const int error = errno;
     if (std::fclose(file) != 0 || !written) {
-        throw CommandError(ExitCode::output,
-                           fmt::format("--svg {}: {}", model::printable(path), std::strerror(written ? errno : error)));
+        throw CommandError(ExitCode::output, fmt::format("--svg {}: {}", model::printable(path),
+                                                         std::strerror(written ? errno : error)));
     }
 }
 

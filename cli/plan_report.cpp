@@ -16,9 +16,7 @@ namespace {
 constexpr std::size_t most_rows = 40;
 constexpr std::size_t name_columns = 60;
 
-double ms(std::uint64_t ns) {
-    return static_cast<double>(ns) / 1e6;
-}
+double ms(std::uint64_t ns) { return static_cast<double>(ns) / 1e6; }
 
 // Names that differ in numbers only are of one family.
 std::string family(std::string name) {
@@ -35,7 +33,8 @@ struct Run {
 
     // Whether `part` is like the others, to two pages.
     bool takes(const BlockPart& part, std::uint64_t page) const {
-        return std::max(most.resident_bytes, part.resident_bytes) - std::min(least.resident_bytes, part.resident_bytes) <=
+        return std::max(most.resident_bytes, part.resident_bytes) -
+                   std::min(least.resident_bytes, part.resident_bytes) <=
                2 * page;
     }
 
@@ -71,8 +70,8 @@ std::vector<Run> runs(const PlanReport& report, const BlockTable& table, bool ea
 
 std::string blocks_text(const PlanReport& report, const BlockTable& table, bool all_blocks,
                         const Terminal& terminal) {
-    Table text = {{"block", Align::left}, {"count", Align::right}, {"size", Align::right}, {"stays", Align::right},
-                  {"share", Align::right}, {"streamed", Align::right}};
+    Table text = {{"block", Align::left},  {"count", Align::right}, {"size", Align::right},
+                  {"stays", Align::right}, {"share", Align::right}, {"streamed", Align::right}};
     const std::vector<Run> rows = runs(report, table, all_blocks);
     const std::size_t shown = all_blocks ? rows.size() : std::min(rows.size(), most_rows);
     for (std::size_t i = 0; i < shown; ++i) {
@@ -98,16 +97,20 @@ std::string blocks_text(const PlanReport& report, const BlockTable& table, bool 
 
 std::string curve_text(const PlanReport& report, const Terminal& terminal) {
     Table text = {{"budget", Align::right}, {"of model", Align::right}, {"step time", Align::right},
-                  {"bound", Align::right}, {"ratio", Align::right}, {"copied", Align::right},
-                  {"stays", Align::right}, {"ring", Align::right}, {"", Align::left}};
+                  {"bound", Align::right},  {"ratio", Align::right},    {"copied", Align::right},
+                  {"stays", Align::right},  {"ring", Align::right},     {"", Align::left}};
     for (const CurvePoint& point : report.curve.points) {
         const bool chosen = point.budget_bytes == report.curve.chosen.budget_bytes;
         const bool smallest = point.budget_bytes == report.curve.smallest_budget_bytes;
         text.add({model::format_bytes(point.budget_bytes),
-                  share_text(static_cast<double>(point.budget_bytes), static_cast<double>(report.curve.model_bytes)),
-                  time_text(point.step_ms), time_text(point.bound_ms), ratio_text(point.step_ms, point.bound_ms),
-                  model::format_bytes(point.bytes_per_step), model::format_bytes(point.resident_bytes),
-                  model::format_bytes(point.ring_bytes), chosen ? "asked for" : smallest ? "the smallest" : ""});
+                  share_text(static_cast<double>(point.budget_bytes),
+                             static_cast<double>(report.curve.model_bytes)),
+                  time_text(point.step_ms), time_text(point.bound_ms),
+                  ratio_text(point.step_ms, point.bound_ms), model::format_bytes(point.bytes_per_step),
+                  model::format_bytes(point.resident_bytes), model::format_bytes(point.ring_bytes),
+                  chosen     ? "asked for"
+                  : smallest ? "the smallest"
+                             : ""});
     }
     return text.text(terminal);
 }
@@ -123,15 +126,19 @@ std::string facts_text(const PlanReport& report, const BlockTable& table, const 
     facts.add("budget", bytes(report.target.budget_bytes),
               fmt::format("{}, in pages of {}", share(report.target.budget_bytes), bytes(report.page_bytes)));
     facts.add("smallest budget", bytes(plan.smallest_budget_bytes),
-              report.smallest_budget_block.empty() ? "" : fmt::format("asked for by {}", report.smallest_budget_block));
-    facts.add("stays", bytes(plan.resident_bytes),
-              fmt::format("{}; {} wholly", share(plan.resident_bytes), counted(plan.resident_blocks, "block")));
+              report.smallest_budget_block.empty()
+                  ? ""
+                  : fmt::format("asked for by {}", report.smallest_budget_block));
+    facts.add(
+        "stays", bytes(plan.resident_bytes),
+        fmt::format("{}; {} wholly", share(plan.resident_bytes), counted(plan.resident_blocks, "block")));
     facts.add("ring", bytes(plan.ring_bytes),
               fmt::format("shared by the streamed parts of {}", counted(plan.streamed_blocks, "block")));
     facts.add("copied a step", bytes(plan.bytes_per_step),
               fmt::format("no plan copies less than {}", bytes(plan.bound_bytes_per_step)));
     facts.add("step time", time_text(ms(plan.step_ns)),
-              fmt::format("by the plan's recurrence, {} of the bound", ratio_text(ms(plan.step_ns), ms(plan.bound_ns))));
+              fmt::format("by the plan's recurrence, {} of the bound",
+                          ratio_text(ms(plan.step_ns), ms(plan.bound_ns))));
     facts.add("bound", time_text(ms(plan.bound_ns)),
               fmt::format("max(compute {}, (W − M) / {})", time_text(report.compute_ms),
                           model::format_rate(static_cast<double>(plan.link_bytes_per_second))));
@@ -197,7 +204,8 @@ std::string json_text(const PlanReport& report, const BlockTable& table) {
     return to_text(json);
 }
 
-std::string table_text(const PlanReport& report, const BlockTable& table, bool all_blocks, const Terminal& terminal) {
+std::string table_text(const PlanReport& report, const BlockTable& table, bool all_blocks,
+                       const Terminal& terminal) {
     std::string text = blocks_text(report, table, all_blocks, terminal) + "\n";
     if (!report.curve.points.empty()) {
         text += curve_text(report, terminal) + "\n";

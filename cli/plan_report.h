@@ -29,6 +29,7 @@ struct PlanReport {
 std::string json_text(const PlanReport& report, const BlockTable& table);
 
 // `all_blocks`: a row for each block; else like neighbours share one, and a long list is cut.
-std::string table_text(const PlanReport& report, const BlockTable& table, bool all_blocks, const Terminal& terminal);
+std::string table_text(const PlanReport& report, const BlockTable& table, bool all_blocks,
+                       const Terminal& terminal);
 
 }  // namespace stagehand::cli

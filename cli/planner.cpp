@@ -12,16 +12,16 @@ namespace stagehand::cli {
 
 namespace {
 
-bool is_simulation(const std::string& device) {
-    return device == "sim" || device.starts_with("sim:");
-}
+bool is_simulation(const std::string& device) { return device == "sim" || device.starts_with("sim:"); }
 
-std::string simulation_options(const PlanTarget& target, const BlockTable& table, const PlanOptions& options) {
+std::string simulation_options(const PlanTarget& target, const BlockTable& table,
+                               const PlanOptions& options) {
     if (is_simulation(options.device)) {
         return options.backend_options;
     }
     // Room for any budget that may be asked about.
-    const std::uint64_t capacity = 2 * (std::max(table.block_bytes, target.budget_bytes) + (std::uint64_t{1} << 30));
+    const std::uint64_t capacity =
+        2 * (std::max(table.block_bytes, target.budget_bytes) + (std::uint64_t{1} << 30));
     return fmt::format("granularity={};bandwidth={};capacity={}", target.granularity_bytes,
                        target.link_bytes_per_second, capacity);
 }
@@ -53,8 +53,10 @@ PlanTarget find_target(const PlanOptions& options, std::uint64_t budget) {
             speed = measure_copy_speed(device.get());
         }
         if (!speed) {
-            throw CommandError(ExitCode::device, fmt::format("device {}: its memory is too small to measure the link; "
-                                                             "--bandwidth tells it", target.device));
+            throw CommandError(ExitCode::device,
+                               fmt::format("device {}: its memory is too small to measure the link; "
+                                           "--bandwidth tells it",
+                                           target.device));
         }
         target.link_bytes_per_second = static_cast<std::uint64_t>(speed->to_device_bytes_per_second);
         target.link_measured = true;
@@ -62,7 +64,8 @@ PlanTarget find_target(const PlanOptions& options, std::uint64_t budget) {
     return target;
 }
 
-Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options) : table_(table) {
+Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options)
+    : table_(table) {
     DeviceRequest request;
     request.name = "sim";
     request.backend_options = simulation_options(target, table, options);
@@ -95,7 +98,8 @@ std::vector<BlockPart> Planner::block_parts() const {
 
 std::string Planner::block_name(sh_block block) const {
     const auto found = std::find(blocks_.begin(), blocks_.end(), block);
-    return found == blocks_.end() ? "" : table_.blocks[static_cast<std::size_t>(found - blocks_.begin())].name;
+    return found == blocks_.end() ? ""
+                                  : table_.blocks[static_cast<std::size_t>(found - blocks_.begin())].name;
 }
 
 sh_plan_info Planner::plan_for(std::uint64_t budget_bytes) const {
@@ -107,8 +111,6 @@ sh_plan_info Planner::plan_for(std::uint64_t budget_bytes) const {
     return info;
 }
 
-std::uint64_t Planner::page_bytes() const {
-    return device_memory(device_.get()).page_bytes;
-}
+std::uint64_t Planner::page_bytes() const { return device_memory(device_.get()).page_bytes; }
 
 }  // namespace stagehand::cli

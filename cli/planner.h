@@ -15,7 +15,7 @@ namespace stagehand::cli {
 
 // What plans depend on beside the model and the budget.
 struct PlanTarget {
-    std::string device;            // its name, as people know it
+    std::string device;  // its name, as people know it
     std::uint64_t budget_bytes = 0;
     std::uint64_t granularity_bytes = 0;
     std::uint64_t page_bytes = 0;  // 0: by the budget
@@ -23,8 +23,8 @@ struct PlanTarget {
     bool link_measured = false;
 };
 
-// Looks at the device that `options` names; measures its link unless a bandwidth is given. `budget` 0 is resolved
-// to the device's automatic one.
+// Looks at the device that `options` names; measures its link unless a bandwidth is given. `budget` 0 is
+// resolved to the device's automatic one.
 PlanTarget find_target(const PlanOptions& options, std::uint64_t budget);
 
 // A block's part in a plan.

@@ -23,9 +23,7 @@ Progress::Progress(ProgressStyle style) : terminal_(terminal_of(stderr)) {
     lines_ = style == ProgressStyle::automatic && !terminal;
 }
 
-Progress::~Progress() {
-    clear();
-}
+Progress::~Progress() { clear(); }
 
 void Progress::begin(std::string name, std::uint64_t steps, std::uint64_t parts) {
     clear();
@@ -66,8 +64,10 @@ void Progress::clear() {
 }
 
 void Progress::draw(std::uint64_t step, std::uint64_t part) {
-    const double done = steps_ == 0 ? 1 : (static_cast<double>(step) + static_cast<double>(part) /
-                                           static_cast<double>(parts_)) / static_cast<double>(steps_);
+    const double done =
+        steps_ == 0 ? 1
+                    : (static_cast<double>(step) + static_cast<double>(part) / static_cast<double>(parts_)) /
+                          static_cast<double>(steps_);
     const std::string before = fmt::format("{} ", name_);
     const std::string after = fmt::format(" {}/{}  {}", std::min(step + 1, steps_), steps_, last_);
     const auto text = static_cast<int>(display_width(before) + display_width(after));
@@ -77,8 +77,8 @@ void Progress::draw(std::uint64_t step, std::uint64_t part) {
     for (int i = 0; i < width; ++i) {
         bar += i < filled ? "█" : "·";
     }
-    const std::string line = shortened(before + bar + after,
-                                       static_cast<std::size_t>(std::max(terminal_.columns - 1, 20)));
+    const std::string line =
+        shortened(before + bar + after, static_cast<std::size_t>(std::max(terminal_.columns - 1, 20)));
     std::fputs(("\r" + legible(terminal_, line) + "\033[K").c_str(), stderr);
     std::fflush(stderr);
     drawn_ = true;

@@ -1,8 +1,9 @@
 // `stagehand run`: streams a model through a budget and measures it.
 //
-// First a step that loads what stays, then the timed steps, as an engine would run them. With --verify as many again, in which
-// each block is read back and compared while it is held. Comparing inside the timed steps would not do: copies for later
-// blocks go on behind it, and taking its time out again would make the steps look faster than any link.
+// First a step that loads what stays, then the timed steps, as an engine would run them. With --verify as
+// many again, in which each block is read back and compared while it is held. Comparing inside the timed
+// steps would not do: copies for later blocks go on behind it, and taking its time out again would make the
+// steps look faster than any link.
 #include <optional>
 #include <vector>
 
@@ -55,14 +56,14 @@ private:
 
 std::string opening_line(const RunReport& report, const BlockTable& table, const sh_memory_info& memory) {
     return fmt::format(
-        "{}: {}\n{}: budget {} ({} of the model), pages of {}, copies at {}\n", report.model, description(table),
-        report.device, model::format_bytes(report.budget_bytes),
+        "{}: {}\n{}: budget {} ({} of the model), pages of {}, copies at {}\n", report.model,
+        description(table), report.device, model::format_bytes(report.budget_bytes),
         share_text(static_cast<double>(report.budget_bytes), static_cast<double>(table.model.total_bytes)),
         model::format_bytes(memory.page_bytes), model::format_rate(report.copy_bytes_per_second));
 }
 
-// Opens the device, measures its copies, and opens it anew: so the plan counts with the speed that is reported, and the
-// peak of device memory is that of the model alone. Fills in what is known of the device.
+// Opens the device, measures its copies, and opens it anew: so the plan counts with the speed that is
+// reported, and the peak of device memory is that of the model alone. Fills in what is known of the device.
 Device open_measured(const RunOptions& options, std::uint64_t budget, RunReport& report) {
     DeviceRequest request;
     request.name = options.device;
@@ -72,8 +73,9 @@ Device open_measured(const RunOptions& options, std::uint64_t budget, RunReport&
     const sh_device_caps caps = device_capabilities(device.get());
     report.device = caps.name;
     if (options.verify && (caps.flags & SH_DEVICE_VIRTUAL_TIME) != 0) {
-        throw CommandError(ExitCode::usage,
-                           fmt::format("--verify: device {} is a simulation without contents", report.device));
+        throw CommandError(
+            ExitCode::usage,
+            fmt::format("--verify: device {} is a simulation without contents", report.device));
     }
     if (const std::optional<CopySpeed> speed = measure_copy_speed(device.get())) {
         report.copy_bytes_per_second = speed->to_device_bytes_per_second;
@@ -88,13 +90,15 @@ Device open_measured(const RunOptions& options, std::uint64_t budget, RunReport&
 bool load(sh_device* device, StreamingSession& session, Progress& progress, RunReport& report) {
     progress.begin("loading", 1, session.uses());
     const std::uint64_t begin = device_clock_ns(device);
-    const bool complete = session.step([&](std::size_t use, const StepUse&, sh_block) { progress.part(0, use); });
+    const bool complete =
+        session.step([&](std::size_t use, const StepUse&, sh_block) { progress.part(0, use); });
     report.load_ms = static_cast<double>(device_clock_ns(device) - begin) / 1e6;
     return complete;
 }
 
-// The timed steps. From the end of one to the end of the next: what a program that streams for ever sees. Before the first and
-// after the last the ring is full, so that the bytes between belong to these steps, whichever of them began a load.
+// The timed steps. From the end of one to the end of the next: what a program that streams for ever sees.
+// Before the first and after the last the ring is full, so that the bytes between belong to these steps,
+// whichever of them began a load.
 void time_steps(const RunOptions& options, sh_device* device, StreamingSession& session, Progress& progress,
                 RunReport& report) {
     progress.begin("streaming", options.steps, session.uses());
@@ -103,7 +107,8 @@ void time_steps(const RunOptions& options, sh_device* device, StreamingSession& 
     sh_runtime_stats before = runtime_stats(session.runtime());
     std::uint64_t begin = device_clock_ns(device);
     for (std::uint64_t step = 0; step < options.steps; ++step) {
-        const bool complete = session.step([&](std::size_t use, const StepUse&, sh_block) { progress.part(step, use); });
+        const bool complete =
+            session.step([&](std::size_t use, const StepUse&, sh_block) { progress.part(step, use); });
         if (!complete) {
             break;
         }
@@ -135,7 +140,8 @@ void stream(const RunOptions& options, sh_device* device, StreamingSession& sess
                   fmt::format("--telemetry {}", model::printable(options.telemetry)));
         }
     };
-    // Opened before anything is loaded, so that a mistake is told at once, and then anew: only timed steps have a line.
+    // Opened before anything is loaded, so that a mistake is told at once, and then anew: only timed steps
+    // have a line.
     telemetry(options.telemetry.c_str());
     if (load(device, session, progress, report)) {
         telemetry(options.telemetry.c_str());
@@ -145,13 +151,17 @@ void stream(const RunOptions& options, sh_device* device, StreamingSession& sess
     trace.stop();
 }
 
-void verify_steps(const BlockTable& table, const ModelFiles& files, sh_device* device, StreamingSession& session,
-                  Progress& progress, RunReport& report) {
+void verify_steps(const BlockTable& table, const ModelFiles& files, sh_device* device,
+                  StreamingSession& session, Progress& progress, RunReport& report) {
     BlockVerifier verifier(device, table, files);
     const std::uint64_t steps = report.steps.size();
     progress.begin("verifying", steps, session.uses());
     // What a block's uses in this step came to; a block that is used twice counts once.
-    enum class Seen : unsigned char { no, equal, different };
+    enum class Seen : unsigned char {
+        no,
+        equal,
+        different
+    };
     for (std::uint64_t step = 0; step < steps && interrupted() == 0; ++step) {
         std::vector<Seen> seen(table.blocks.size(), Seen::no);
         std::uint64_t different = 0;
@@ -164,7 +174,8 @@ void verify_steps(const BlockTable& table, const ModelFiles& files, sh_device* d
             if (!equal && state != Seen::different) {
                 ++different;
                 if (report.first_mismatch.empty()) {
-                    report.first_mismatch = fmt::format("block {} in step {}", table.blocks[what.block].name, step + 1);
+                    report.first_mismatch =
+                        fmt::format("block {} in step {}", table.blocks[what.block].name, step + 1);
                 }
             }
             state = equal && state != Seen::different ? Seen::equal : Seen::different;
@@ -194,8 +205,9 @@ void run(const RunOptions& options, BlockTable& table, sh_device* device, RunRep
         finish_output();
     }
 
-    Progress progress(options.quiet ? ProgressStyle::quiet
-                                    : options.json ? ProgressStyle::bar_only : ProgressStyle::automatic);
+    Progress progress(options.quiet  ? ProgressStyle::quiet
+                      : options.json ? ProgressStyle::bar_only
+                                     : ProgressStyle::automatic);
     stream(options, device, session, progress, report);
     if (options.verify) {
         verify_steps(table, files, device, session, progress, report);
@@ -226,9 +238,10 @@ int run_command(const RunOptions& options) {
     print(options.json ? json_text(report) : table_text(report, terminal_of(stdout)));
     finish_output();
     if (report.mismatched_blocks > 0) {
-        throw CommandError(ExitCode::failure,
-                           fmt::format("verification: {} of {} blocks on the device differ from the file, the first: {}",
-                                       report.mismatched_blocks, report.verified_blocks, report.first_mismatch));
+        throw CommandError(
+            ExitCode::failure,
+            fmt::format("verification: {} of {} blocks on the device differ from the file, the first: {}",
+                        report.mismatched_blocks, report.verified_blocks, report.first_mismatch));
     }
     return report.signal != 0 ? static_cast<int>(ExitCode::signalled) + report.signal : 0;
 }

@@ -46,38 +46,31 @@ void add_verification(Facts& facts, const RunReport& report) {
         facts.add("verified", fmt::format("{} equal", count_text(report.verified_blocks)),
                   fmt::format("of {} block checks, then interrupted", count_text(wanted)));
     } else {
-        facts.add("verified", "all equal", fmt::format("{} x {}", counted(report.blocks, "block"),
-                                                       counted(report.steps.size(), "step")), Ink::good);
+        facts.add(
+            "verified", "all equal",
+            fmt::format("{} x {}", counted(report.blocks, "block"), counted(report.steps.size(), "step")),
+            Ink::good);
     }
 }
 
 }  // namespace
 
-double RunReport::step_ms() const {
-    return median(steps, &StepMeasure::ms);
-}
+double RunReport::step_ms() const { return median(steps, &StepMeasure::ms); }
 
-double RunReport::stall_ms() const {
-    return median(steps, &StepMeasure::stall_ms);
-}
+double RunReport::stall_ms() const { return median(steps, &StepMeasure::stall_ms); }
 
-std::uint64_t RunReport::bytes_per_step() const {
-    return steps.empty() ? 0 : bytes_copied / steps.size();
-}
+std::uint64_t RunReport::bytes_per_step() const { return steps.empty() ? 0 : bytes_copied / steps.size(); }
 
 double RunReport::bound_ms() const {
     const std::uint64_t excess = model_bytes - std::min(model_bytes, plan.budget_bytes);
-    const double copy = copy_bytes_per_second > 0 ? static_cast<double>(excess) * 1e3 / copy_bytes_per_second : 0;
+    const double copy =
+        copy_bytes_per_second > 0 ? static_cast<double>(excess) * 1e3 / copy_bytes_per_second : 0;
     return std::max(compute_ms, copy);
 }
 
-std::uint64_t RunReport::hits() const {
-    return total(steps, &StepMeasure::hits);
-}
+std::uint64_t RunReport::hits() const { return total(steps, &StepMeasure::hits); }
 
-std::uint64_t RunReport::misses() const {
-    return total(steps, &StepMeasure::misses);
-}
+std::uint64_t RunReport::misses() const { return total(steps, &StepMeasure::misses); }
 
 std::string json_text(const RunReport& report) {
     Json json = {

@@ -27,12 +27,12 @@ struct RunReport {
     double compute_ms = 0;
     double copy_bytes_per_second = 0;  // to the device, measured in this run
     sh_plan_info plan = SH_PLAN_INFO_INIT;
-    std::uint64_t model_bytes = 0;     // W
+    std::uint64_t model_bytes = 0;  // W
     std::uint64_t budget_bytes = 0;
     std::uint64_t peak_device_bytes = 0;
     std::uint64_t blocks = 0;
-    double load_ms = 0;                // of the step before the timed ones, which loads what stays
-    std::uint64_t bytes_copied = 0;    // in all timed steps
+    double load_ms = 0;              // of the step before the timed ones, which loads what stays
+    std::uint64_t bytes_copied = 0;  // in all timed steps
     std::vector<StepMeasure> steps;
     bool verify = false;
     std::uint64_t verified_blocks = 0;

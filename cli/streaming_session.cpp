@@ -57,12 +57,13 @@ std::vector<sh_block> register_blocks(sh_runtime* runtime, const BlockTable& tab
         descs.push_back(desc);
     }
     std::vector<sh_block> blocks(descs.size());
-    check(sh_register_blocks(runtime, descs.data(), descs.size(), blocks.data()), "registering the model's blocks");
+    check(sh_register_blocks(runtime, descs.data(), descs.size(), blocks.data()),
+          "registering the model's blocks");
     return blocks;
 }
 
-StreamingSession::StreamingSession(sh_device* device, const BlockTable& table, const ModelFiles& files, Order order,
-                                   double compute_ms)
+StreamingSession::StreamingSession(sh_device* device, const BlockTable& table, const ModelFiles& files,
+                                   Order order, double compute_ms)
     : table_(table),
       files_(files),
       compute_(device),
@@ -100,7 +101,8 @@ bool StreamingSession::step(const Visit& visit) {
         const StepUse& use = uses_[i];
         const sh_block block = blocks_[use.block];
         sh_view view = SH_VIEW_INIT;
-        if (const sh_status status = sh_acquire(runtime_.get(), block, compute_.handle(), 0, &view); status < 0) {
+        if (const sh_status status = sh_acquire(runtime_.get(), block, compute_.handle(), 0, &view);
+            status < 0) {
             fail(status, use.block);
         }
         if (use.compute_ns > 0) {

@@ -14,7 +14,8 @@
 
 namespace stagehand::cli {
 
-// Registers `table` in a runtime. On a device without contents (virtual time) blocks have sizes only. Returns their ids.
+// Registers `table` in a runtime. On a device without contents (virtual time) blocks have sizes only. Returns
+// their ids.
 std::vector<sh_block> register_blocks(sh_runtime* runtime, const BlockTable& table, const ModelFiles* files);
 
 class StreamingSession {
@@ -29,8 +30,8 @@ public:
     // Told of a block that is acquired and on which the step's compute is queued, before it is released.
     using Visit = std::function<void(std::size_t use, const StepUse&, sh_block)>;
 
-    // Streams one step and waits until its compute has finished: per use acquire, compute, visit, release. False
-    // when a signal came: the step has ended, but not all blocks were used.
+    // Streams one step and waits until its compute has finished: per use acquire, compute, visit, release.
+    // False when a signal came: the step has ended, but not all blocks were used.
     bool step(const Visit& visit);
 
     sh_runtime* runtime() const { return runtime_.get(); }

@@ -22,7 +22,8 @@ public:
     void line(Point from, Point to, std::string_view style_class);
     void polyline(const std::vector<Point>& points, std::string_view style_class);
     void polygon(const std::vector<Point>& points, std::string_view style_class);
-    void rectangle(Point corner, double width, double height, std::string_view style_class, double radius = 0);
+    void rectangle(Point corner, double width, double height, std::string_view style_class,
+                   double radius = 0);
     // `tip` is shown where the pointer rests on the circle.
     void circle(Point centre, double radius, std::string_view style_class, std::string_view tip = {});
     void text(Point at, std::string_view style_class, std::string_view content);

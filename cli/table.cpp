@@ -9,9 +9,7 @@ namespace stagehand::cli {
 namespace {
 
 // First bytes of characters: what is not a continuation byte.
-bool begins_character(char byte) {
-    return (static_cast<unsigned char>(byte) & 0xc0) != 0x80;
-}
+bool begins_character(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) != 0x80; }
 
 std::string trimmed(std::string line) {
     line.erase(line.find_last_not_of(' ') + 1);
@@ -60,9 +58,7 @@ void Table::add(std::vector<std::string> cells) {
     rows_.push_back({std::move(cells), false});
 }
 
-void Table::rule() {
-    rows_.push_back({{}, true});
-}
+void Table::rule() { rows_.push_back({{}, true}); }
 
 std::string Table::line(const Terminal& terminal, const std::vector<std::string>& cells,
                         const std::vector<std::size_t>& widths, Ink ink) const {

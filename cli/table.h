@@ -10,7 +10,10 @@
 
 namespace stagehand::cli {
 
-enum class Align { left, right };
+enum class Align {
+    left,
+    right
+};
 
 struct Column {
     std::string title;

@@ -20,8 +20,8 @@ namespace {
 
 bool locale_is_utf8() {
     // Only the characters: numbers must keep their point.
-    static const bool utf8 = std::setlocale(LC_CTYPE, "") != nullptr &&
-                             std::strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
+    static const bool utf8 =
+        std::setlocale(LC_CTYPE, "") != nullptr && std::strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
     return utf8;
 }
 
@@ -40,8 +40,8 @@ Terminal terminal_of(std::FILE* stream) {
     if (terminal.is_terminal) {
         const char* kind = std::getenv("TERM");
         const char* no_colour = std::getenv("NO_COLOR");
-        terminal.colour = kind != nullptr && std::strcmp(kind, "dumb") != 0 &&
-                          (no_colour == nullptr || *no_colour == '\0');
+        terminal.colour =
+            kind != nullptr && std::strcmp(kind, "dumb") != 0 && (no_colour == nullptr || *no_colour == '\0');
         winsize size = {};
         if (ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
             terminal.columns = size.ws_col;
@@ -79,7 +79,13 @@ std::string legible(const Terminal& terminal, std::string_view text) {
     }
     // One column for one column, so that tables stay aligned.
     static constexpr std::array<std::pair<std::string_view, std::string_view>, 7> signs = {{
-        {"×", "x"}, {"µ", "u"}, {"−", "-"}, {"─", "-"}, {"…", "~"}, {"█", "#"}, {"·", "."},
+        {"×", "x"},
+        {"µ", "u"},
+        {"−", "-"},
+        {"─", "-"},
+        {"…", "~"},
+        {"█", "#"},
+        {"·", "."},
     }};
     for (const auto& [from, to] : signs) {
         for (std::size_t at = result.find(from); at != std::string::npos; at = result.find(from, at + 1)) {

@@ -1,4 +1,5 @@
-// What can be shown where: whether a stream is a terminal, how wide it is, and whether it takes more than ASCII.
+// What can be shown where: whether a stream is a terminal, how wide it is, and whether it takes more than
+// ASCII.
 #pragma once
 
 #include <cstdio>
@@ -10,14 +11,20 @@ namespace stagehand::cli {
 // How to write to one of the standard streams.
 struct Terminal {
     bool is_terminal = false;
-    bool colour = false;  // a terminal that is not dumb, and NO_COLOR is not set
-    bool unicode = false; // the locale's characters are UTF-8
+    bool colour = false;   // a terminal that is not dumb, and NO_COLOR is not set
+    bool unicode = false;  // the locale's characters are UTF-8
     int columns = 80;
 };
 
 Terminal terminal_of(std::FILE* stream);
 
-enum class Ink { plain, bold, dim, good, bad };
+enum class Ink {
+    plain,
+    bold,
+    dim,
+    good,
+    bad
+};
 
 // `text` with the escape codes for `ink`, if the terminal has colours.
 std::string inked(const Terminal& terminal, Ink ink, std::string_view text);

@@ -6,9 +6,7 @@
 
 namespace stagehand::cli {
 
-std::string time_text(double ms) {
-    return ms > 0 ? model::format_duration(ms * 1e6) : "0 ms";
-}
+std::string time_text(double ms) { return ms >= 1e-3 ? model::format_duration(ms * 1e6) : "0 ms"; }
 
 std::string share_text(double part, double whole) {
     return whole > 0 ? fmt::format("{:.1f} %", 100 * part / whole) : "-";

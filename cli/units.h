@@ -6,7 +6,7 @@
 
 namespace stagehand::cli {
 
-// "14.2 ms".
+// "14.2 ms"; less than a microsecond is nothing.
 std::string time_text(double ms);
 
 // "25.0 %" of `whole`; "-" when there is no whole.
