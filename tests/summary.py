@@ -12,8 +12,8 @@ SUITES = ["unit", "abi", "headers", "conformance", "loader", "stress", "bindings
 
 
 def single_tests(path):
-    """{program: [passed, failed, skipped]} of the programs that told about the tests in them."""
-    found = {}
+    """{program: [passed, failed, skipped]} of the programs that told about the tests in them; {(program, reason): skipped}."""
+    found, reasons = {}, {}
     for suite in xml.parse(path).getroot().iter("testsuite"):
         # A GoogleTest suite is called `project.NAME OF THE RUN.Suite`.
         program = suite.get("name", "").partition(".")[2].rpartition(".")[0]
@@ -25,9 +25,14 @@ def single_tests(path):
                 counts[1] += 1
             elif case.find("skipped") is not None or case.get("status") == "notrun":
                 counts[2] += 1
+                mark = case.find("skipped")
+                text = (mark.get("message") or mark.text or "") if mark is not None else "switched off"
+                # GoogleTest puts the place before the reason.
+                reason = (text.strip().splitlines() or ["it does not say why"])[-1]
+                reasons[program, reason] = reasons.get((program, reason), 0) + 1
             else:
                 counts[0] += 1
-    return found
+    return found, reasons
 
 
 def main():
@@ -36,8 +41,9 @@ def main():
         print("no test was run")
         return 1
     runs = [json.loads(line) for line in (logs / "testlog.json").read_text().splitlines() if line.strip()]
-    inside = single_tests(logs / "testlog.junit.xml")
-    total, suites, skips, failures = [0, 0, 0], set(), [], []
+    inside, reasons = single_tests(logs / "testlog.junit.xml")
+    total, suites, failures = [0, 0, 0], set(), []
+    skips = [f"skipped: {program.rpartition(' / ')[2]}: {count} of its tests: {reason}" for (program, reason), count in reasons.items()]
     for run in runs:
         suite, _, name = run["name"].rpartition(" / ")
         suites.add(suite.rpartition(":")[2])
