@@ -44,14 +44,16 @@ sh_status probe(uint32_t* out_device_count) {
 }
 
 sh_status open_wrapped(const Settings& settings, Device* device, sh_backend_device_info* out_info) {
-    if (const sh_status status = device->log->enter(Call::device_open); status < 0) return injected(status, Call::device_open);
+    if (const sh_status status = device->log->enter(Call::device_open); status < 0)
+        return injected(status, Call::device_open);
     const sh_backend_host* const host = services.load();
     if (!host || host->struct_size < sizeof *host || !host->find_backend) {
         return fail(SH_ERROR_UNSUPPORTED, "this library does not let a backend find another");
     }
     const sh_backend* wrapped = nullptr;
     if (const sh_status status = host->find_backend(settings.wrapped_name.c_str(), &wrapped); status < 0) {
-        return fail(status, "option wrap: there is no usable backend '%s' (the log says more)", settings.wrapped_name.c_str());
+        return fail(status, "option wrap: there is no usable backend '%s' (the log says more)",
+                    settings.wrapped_name.c_str());
     }
     const char* const options = settings.wrapped_options.empty() ? nullptr : settings.wrapped_options.c_str();
     const sh_status status = wrapped->device_open(settings.wrapped_index, options, &device->inner, out_info);
@@ -60,15 +62,19 @@ sh_status open_wrapped(const Settings& settings, Device* device, sh_backend_devi
     return status;
 }
 
-sh_status device_open(uint32_t index, const char* options, sh_backend_device** out_device, sh_backend_device_info* out_info) {
+sh_status device_open(uint32_t index, const char* options, sh_backend_device** out_device,
+                      sh_backend_device_info* out_info) {
     return guarded([&]() -> sh_status {
-        if (index != 0) return fail(SH_ERROR_NOT_FOUND, "there is no fault device %u, only 0; choose by wrap=NAME:INDEX", index);
+        if (index != 0)
+            return fail(SH_ERROR_NOT_FOUND, "there is no fault device %u, only 0; choose by wrap=NAME:INDEX",
+                        index);
         Settings settings;
         if (sh_status status = read_settings(options, &settings); status < 0) return status;
         auto device = std::make_unique<Device>();
         device->log = std::make_shared<CallLog>();
         device->log->set_delays(settings.delay_ns, settings.delay_seed);
-        device->log->arm(settings.any_call ? nullptr : &settings.fail_call, settings.fail_at, settings.fail_count, settings.fail_status);
+        device->log->arm(settings.any_call ? nullptr : &settings.fail_call, settings.fail_at,
+                         settings.fail_count, settings.fail_status);
         set_latest_log(device->log);
         if (sh_status status = open_wrapped(settings, device.get(), out_info); status < 0) return status;
         device->log->set_open(true);
@@ -88,15 +94,18 @@ sh_status memory_info(sh_backend_device* device, uint64_t* out_free, uint64_t* o
     return pass(device, Call::memory_info, &sh_backend::memory_info, out_free, out_total);
 }
 
-sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t count, sh_backend_page* out_pages) {
+sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t count,
+                       sh_backend_page* out_pages) {
     return pass(device, Call::pages_create, &sh_backend::pages_create, page_bytes, count, out_pages);
 }
 
-sh_status pages_destroy(sh_backend_device* device, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
+sh_status pages_destroy(sh_backend_device* device, uint64_t page_bytes, uint64_t count,
+                        const sh_backend_page* pages) {
     return pass(device, Call::pages_destroy, &sh_backend::pages_destroy, page_bytes, count, pages);
 }
 
-sh_status range_reserve(sh_backend_device* device, uint64_t bytes, uint64_t alignment, uint64_t* out_address) {
+sh_status range_reserve(sh_backend_device* device, uint64_t bytes, uint64_t alignment,
+                        uint64_t* out_address) {
     return pass(device, Call::range_reserve, &sh_backend::range_reserve, bytes, alignment, out_address);
 }
 
@@ -104,7 +113,8 @@ sh_status range_free(sh_backend_device* device, uint64_t address, uint64_t bytes
     return pass(device, Call::range_free, &sh_backend::range_free, address, bytes);
 }
 
-sh_status pages_map(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
+sh_status pages_map(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count,
+                    const sh_backend_page* pages) {
     return pass(device, Call::pages_map, &sh_backend::pages_map, address, page_bytes, count, pages);
 }
 
@@ -120,7 +130,8 @@ sh_status host_unregister(sh_backend_device* device, void* memory) {
     return pass(device, Call::host_unregister, &sh_backend::host_unregister, memory);
 }
 
-sh_status host_is_pinned(sh_backend_device* device, const void* memory, uint64_t bytes, uint32_t* out_pinned) {
+sh_status host_is_pinned(sh_backend_device* device, const void* memory, uint64_t bytes,
+                         uint32_t* out_pinned) {
     return pass(device, Call::host_is_pinned, &sh_backend::host_is_pinned, memory, bytes, out_pinned);
 }
 
@@ -140,7 +151,8 @@ sh_status stream_wait_event(sh_backend_device* device, sh_stream stream, sh_back
     return pass(device, Call::stream_wait_event, &sh_backend::stream_wait_event, stream, event);
 }
 
-sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(void*), void* user_data, int64_t busy_ns) {
+sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(void*), void* user_data,
+                        int64_t busy_ns) {
     return pass(device, Call::stream_launch, &sh_backend::stream_launch, stream, fn, user_data, busy_ns);
 }
 
@@ -164,11 +176,13 @@ sh_status event_synchronize(sh_backend_device* device, sh_backend_event event) {
     return pass(device, Call::event_synchronize, &sh_backend::event_synchronize, event);
 }
 
-sh_status event_elapsed(sh_backend_device* device, sh_backend_event begin, sh_backend_event end, int64_t* out_ns) {
+sh_status event_elapsed(sh_backend_device* device, sh_backend_event begin, sh_backend_event end,
+                        int64_t* out_ns) {
     return pass(device, Call::event_elapsed, &sh_backend::event_elapsed, begin, end, out_ns);
 }
 
-sh_status copy_to_device(sh_backend_device* device, sh_stream stream, uint64_t to, const void* from, uint64_t bytes) {
+sh_status copy_to_device(sh_backend_device* device, sh_stream stream, uint64_t to, const void* from,
+                         uint64_t bytes) {
     return pass(device, Call::copy_to_device, &sh_backend::copy_to_device, stream, to, from, bytes);
 }
 
@@ -176,7 +190,8 @@ sh_status copy_to_host(sh_backend_device* device, sh_stream stream, void* to, ui
     return pass(device, Call::copy_to_host, &sh_backend::copy_to_host, stream, to, from, bytes);
 }
 
-sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes) {
+sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from,
+                         uint64_t bytes) {
     return pass(device, Call::copy_on_device, &sh_backend::copy_on_device, stream, to, from, bytes);
 }
 
@@ -242,7 +257,8 @@ constexpr sh_backend kTable = {
 }  // namespace
 }  // namespace stagehand::fault
 
-extern "C" SH_API sh_status sh_backend_query(uint32_t spi_version, const sh_backend_host* host, const sh_backend** out_backend) {
+extern "C" SH_API sh_status sh_backend_query(uint32_t spi_version, const sh_backend_host* host,
+                                             const sh_backend** out_backend) {
     if (spi_version != SH_BACKEND_SPI_VERSION) return SH_ERROR_UNSUPPORTED;
     stagehand::fault::services.store(host);
     *out_backend = &stagehand::fault::kTable;

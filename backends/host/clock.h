@@ -17,7 +17,8 @@ inline uint64_t now_ns() {
 // To a moment, not for a time: what a wake-up is late is then not added to the next sleep.
 inline void sleep_until(uint64_t deadline_ns) {
     if (deadline_ns <= now_ns()) return;
-    const timespec deadline = {static_cast<time_t>(deadline_ns / 1000000000u), static_cast<long>(deadline_ns % 1000000000u)};
+    const timespec deadline = {static_cast<time_t>(deadline_ns / 1000000000u),
+                               static_cast<long>(deadline_ns % 1000000000u)};
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &deadline, nullptr) == EINTR) {
     }
 }

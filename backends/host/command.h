@@ -10,7 +10,15 @@
 namespace stagehand::host {
 
 struct Command {
-    enum class Kind : uint8_t { copy_to_device, copy_to_host, copy_on_device, fill, wait, record, launch };
+    enum class Kind : uint8_t {
+        copy_to_device,
+        copy_to_host,
+        copy_on_device,
+        fill,
+        wait,
+        record,
+        launch
+    };
 
     Kind kind = Kind::launch;
     uint8_t fill_value = 0;

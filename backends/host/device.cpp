@@ -37,15 +37,15 @@ void Device::describe(sh_backend_device_info* out) const {
     sh_backend_device_info info = {};
     info.struct_size = sizeof info;
     info.flags = SH_BACKEND_FIXED_ADDRESSES | SH_BACKEND_HOST_ADDRESSABLE;
-    std::snprintf(info.description, sizeof info.description, "host memory, %" PRIu64 " MiB%s", settings_.capacity_bytes >> 20,
-                  settings_.bandwidth ? ", paced" : "");
+    std::snprintf(info.description, sizeof info.description, "host memory, %" PRIu64 " MiB%s",
+                  settings_.capacity_bytes >> 20, settings_.bandwidth ? ", paced" : "");
     info.total_bytes = settings_.capacity_bytes;
     info.granularity_bytes = settings_.granularity_bytes;
     info.largest_page_bytes = std::max<uint64_t>(settings_.granularity_bytes, 2 << 20);
     info.staging_piece_bytes = settings_.staging_piece_bytes;
     info.link_bytes_per_second = settings_.bandwidth;
     info.copy_latency_ns = settings_.latency_ns ? settings_.latency_ns : 5000;  // waking the stream's thread
-    info.queue_depth = INT32_MAX;                                               // the queue grows: a call never waits
+    info.queue_depth = INT32_MAX;  // the queue grows: a call never waits
     *out = info;
 }
 
@@ -61,21 +61,25 @@ MemoryStatistics Device::statistics() const {
 // A driver refuses memory that is not there; finding it out at the first copy would be too late.
 sh_status Device::pin(const void* memory, uint64_t bytes) {
     if (sh_status status = pinned_.add(memory, bytes); status < 0) return status;
-    const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE)), begin = reinterpret_cast<uint64_t>(memory) / page * page;
+    const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE)),
+                   begin = reinterpret_cast<uint64_t>(memory) / page * page;
     const uint64_t length = reinterpret_cast<uint64_t>(memory) + bytes - begin;
     if (msync(reinterpret_cast<void*>(begin), length, MS_ASYNC) == 0) return SH_OK;
     pinned_.remove(memory);
-    return fail(SH_ERROR_INVALID_ARGUMENT, "cannot pin %" PRIu64 " bytes at %p: not all of it is memory", bytes, memory);
+    return fail(SH_ERROR_INVALID_ARGUMENT, "cannot pin %" PRIu64 " bytes at %p: not all of it is memory",
+                bytes, memory);
 }
 
 sh_status Device::find_stream(sh_stream handle, std::shared_ptr<Stream>* out) const {
     *out = streams_.find(handle);
-    return *out ? SH_OK : fail(SH_ERROR_INVALID_HANDLE, "%#" PRIx64 " is not a stream of this device", handle);
+    return *out ? SH_OK
+                : fail(SH_ERROR_INVALID_HANDLE, "%#" PRIx64 " is not a stream of this device", handle);
 }
 
 sh_status Device::find_event(sh_backend_event handle, std::shared_ptr<Event>* out) const {
     *out = events_.find(handle);
-    return *out ? SH_OK : fail(SH_ERROR_INVALID_HANDLE, "%#" PRIx64 " is not an event of this device", handle);
+    return *out ? SH_OK
+                : fail(SH_ERROR_INVALID_HANDLE, "%#" PRIx64 " is not an event of this device", handle);
 }
 
 sh_status Device::stream_create(sh_stream* out_stream) {
@@ -88,8 +92,10 @@ sh_status Device::stream_create(sh_stream* out_stream) {
 sh_status Device::stream_destroy(sh_stream handle) {
     std::shared_ptr<Stream> stream;
     if (sh_status status = find_stream(handle, &stream); status < 0) return status;
-    if (stream->is_current_thread()) return fail(SH_ERROR_INVALID_STATE, "a stream cannot be destroyed by what runs in it");
-    if (!streams_.remove(handle)) return fail(SH_ERROR_INVALID_HANDLE, "%#" PRIx64 " is being destroyed", handle);
+    if (stream->is_current_thread())
+        return fail(SH_ERROR_INVALID_STATE, "a stream cannot be destroyed by what runs in it");
+    if (!streams_.remove(handle))
+        return fail(SH_ERROR_INVALID_HANDLE, "%#" PRIx64 " is being destroyed", handle);
     stream->stop();
     return SH_OK;
 }
@@ -126,7 +132,8 @@ sh_status Device::event_create(bool timing, sh_backend_event* out_event) {
 }
 
 sh_status Device::event_destroy(sh_backend_event handle) {
-    if (!events_.remove(handle)) return fail(SH_ERROR_INVALID_HANDLE, "%#" PRIx64 " is not an event of this device", handle);
+    if (!events_.remove(handle))
+        return fail(SH_ERROR_INVALID_HANDLE, "%#" PRIx64 " is not an event of this device", handle);
     return SH_OK;
 }
 
@@ -157,7 +164,8 @@ sh_status Device::event_elapsed(sh_backend_event begin_handle, sh_backend_event 
     std::shared_ptr<Event> begin, end;
     if (sh_status status = find_event(begin_handle, &begin); status < 0) return status;
     if (sh_status status = find_event(end_handle, &end); status < 0) return status;
-    if (!begin->timing() || !end->timing()) return fail(SH_ERROR_INVALID_ARGUMENT, "an event was made without timing");
+    if (!begin->timing() || !end->timing())
+        return fail(SH_ERROR_INVALID_ARGUMENT, "an event was made without timing");
     const RecordPointer first = begin->latest(), last = end->latest();
     if (!first || !last) return fail(SH_ERROR_INVALID_STATE, "an event was never recorded");
     if (!first->done() || !last->done()) return fail(SH_ERROR_INVALID_STATE, "an event has not happened yet");

@@ -21,8 +21,8 @@
 
 namespace stagehand::host {
 
-// The objects of one kind that are alive, by handles that are never used twice in the process: a handle that is stale, or
-// another device's, or of another kind, is not found.
+// The objects of one kind that are alive, by handles that are never used twice in the process: a handle that
+// is stale, or another device's, or of another kind, is not found.
 template <class Object>
 class LiveSet {
 public:

@@ -26,12 +26,15 @@ void* as_pointer(uint64_t address) { return reinterpret_cast<void*>(address); }
 
 sh_status out_of_mappings(const char* what) {
     const int error = errno;
-    return fail(error == ENOMEM ? SH_ERROR_OUT_OF_HOST_MEMORY : SH_ERROR_BACKEND, "%s: %s%s", what, std::strerror(error),
-                error == ENOMEM ? " (the number of mappings of a process is limited by vm.max_map_count)" : "");
+    return fail(
+        error == ENOMEM ? SH_ERROR_OUT_OF_HOST_MEMORY : SH_ERROR_BACKEND, "%s: %s%s", what,
+        std::strerror(error),
+        error == ENOMEM ? " (the number of mappings of a process is limited by vm.max_map_count)" : "");
 }
 
 bool reserve_at(uint64_t address, uint64_t bytes) {
-    return mmap(as_pointer(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
+    return mmap(as_pointer(address), bytes, PROT_NONE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 
 }  // namespace
@@ -58,8 +61,9 @@ sh_status DeviceMemory::open() {
     return SH_OK;
 }
 
-// Puts addresses back into the state of a reservation. When the process has as many mappings as it may, the system refuses even
-// this call, after which there would be fewer; a mapping that nobody needs is then given up to make room for it.
+// Puts addresses back into the state of a reservation. When the process has as many mappings as it may, the
+// system refuses even this call, after which there would be fewer; a mapping that nobody needs is then given
+// up to make room for it.
 bool DeviceMemory::put_reservation_back(uint64_t address, uint64_t bytes) {
     if (reserve_at(address, bytes)) return true;
     if (errno != ENOMEM) return false;
@@ -78,20 +82,25 @@ sh_status DeviceMemory::take_offsets(uint64_t bytes, uint64_t* out_offset) {
     std::unique_lock lock(mutex_);
     if (bytes > capacity_ - current_bytes_) {
         return fail(SH_ERROR_OUT_OF_DEVICE_MEMORY,
-                    "%" PRIu64 " bytes are wanted, %" PRIu64 " are free of %" PRIu64, bytes, capacity_ - current_bytes_, capacity_);
+                    "%" PRIu64 " bytes are wanted, %" PRIu64 " are free of %" PRIu64, bytes,
+                    capacity_ - current_bytes_, capacity_);
     }
     uint64_t offset = 0;
     if (!offsets_.take(bytes, &offset)) {
-        return fail(SH_ERROR_OUT_OF_DEVICE_MEMORY, "no run of %" PRIu64 " bytes is left in the device's file", bytes);
+        return fail(SH_ERROR_OUT_OF_DEVICE_MEMORY, "no run of %" PRIu64 " bytes is left in the device's file",
+                    bytes);
     }
     if (offset + bytes > file_length_) {
         // Growing a file beyond the limit would raise a signal.
         rlimit limit = {};
-        const bool limited = getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && offset + bytes > limit.rlim_cur;
+        const bool limited = getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+                             offset + bytes > limit.rlim_cur;
         if (limited || ftruncate(file_, static_cast<off_t>(offset + bytes)) != 0) {
-            const char* const reason = limited ? "larger than the limit on the size of files (RLIMIT_FSIZE)" : std::strerror(errno);
+            const char* const reason =
+                limited ? "larger than the limit on the size of files (RLIMIT_FSIZE)" : std::strerror(errno);
             offsets_.give(offset, bytes);
-            return fail(SH_ERROR_BACKEND, "the device's file cannot grow to %" PRIu64 " bytes: %s", offset + bytes, reason);
+            return fail(SH_ERROR_BACKEND, "the device's file cannot grow to %" PRIu64 " bytes: %s",
+                        offset + bytes, reason);
         }
         file_length_ = offset + bytes;
     }
@@ -115,8 +124,10 @@ sh_status DeviceMemory::fill_with_memory(uint64_t offset, uint64_t bytes) const 
     } while (result != 0 && errno == EINTR);
     if (result != 0) {
         const int error = errno;
-        fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes));
-        return fail(SH_ERROR_OUT_OF_DEVICE_MEMORY, "the system has no %" PRIu64 " bytes for the device: %s", bytes, std::strerror(error));
+        fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                  static_cast<off_t>(bytes));
+        return fail(SH_ERROR_OUT_OF_DEVICE_MEMORY, "the system has no %" PRIu64 " bytes for the device: %s",
+                    bytes, std::strerror(error));
     }
     return poison_ ? poison(offset, bytes) : SH_OK;
 }
@@ -124,9 +135,12 @@ sh_status DeviceMemory::fill_with_memory(uint64_t offset, uint64_t bytes) const 
 sh_status DeviceMemory::poison(uint64_t offset, uint64_t bytes) const {
     std::vector<uint8_t> pattern(std::min<uint64_t>(bytes, 1 << 20), kPoison);
     for (uint64_t done = 0; done < bytes;) {
-        const ssize_t written = pwrite(file_, pattern.data(), std::min<uint64_t>(pattern.size(), bytes - done), static_cast<off_t>(offset + done));
+        const ssize_t written =
+            pwrite(file_, pattern.data(), std::min<uint64_t>(pattern.size(), bytes - done),
+                   static_cast<off_t>(offset + done));
         if (written < 0 && errno == EINTR) continue;
-        if (written <= 0) return fail(SH_ERROR_BACKEND, "new pages cannot be poisoned: %s", std::strerror(errno));
+        if (written <= 0)
+            return fail(SH_ERROR_BACKEND, "new pages cannot be poisoned: %s", std::strerror(errno));
         done += static_cast<uint64_t>(written);
     }
     return SH_OK;
@@ -147,7 +161,8 @@ sh_status DeviceMemory::create(uint64_t page_bytes, uint64_t count, sh_backend_p
     try {
         return table_.add_pages(page_bytes, count, out_pages);
     } catch (...) {
-        fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+        fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                  static_cast<off_t>(bytes));
         offsets_.give(offset, bytes);
         current_bytes_ -= bytes;
         throw;
@@ -157,10 +172,13 @@ sh_status DeviceMemory::create(uint64_t page_bytes, uint64_t count, sh_backend_p
 sh_status DeviceMemory::punch_runs(uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
     for (uint64_t begin = 0, end = 0; begin < count; begin = end) {
         const uint64_t offset = offset_of(pages[begin]);
-        for (end = begin + 1; end < count && offset_of(pages[end]) == offset + (end - begin) * page_bytes;) ++end;
+        for (end = begin + 1; end < count && offset_of(pages[end]) == offset + (end - begin) * page_bytes;)
+            ++end;
         const uint64_t bytes = (end - begin) * page_bytes;
-        if (fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
-            return fail(SH_ERROR_BACKEND, "memory cannot be given back to the system: %s", std::strerror(errno));
+        if (fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                      static_cast<off_t>(bytes)) != 0) {
+            return fail(SH_ERROR_BACKEND, "memory cannot be given back to the system: %s",
+                        std::strerror(errno));
         }
     }
     return SH_OK;
@@ -186,19 +204,24 @@ sh_status DeviceMemory::destroy(uint64_t page_bytes, uint64_t count, const sh_ba
 sh_status DeviceMemory::reserve(uint64_t bytes, uint64_t alignment, uint64_t* out_address) {
     alignment = std::max(alignment, granularity_);
     uint64_t padded = 0;
-    if (bytes == 0 || bytes % granularity_ != 0 || (alignment & (alignment - 1)) != 0 || __builtin_add_overflow(bytes, alignment, &padded)) {
+    if (bytes == 0 || bytes % granularity_ != 0 || (alignment & (alignment - 1)) != 0 ||
+        __builtin_add_overflow(bytes, alignment, &padded)) {
         return fail(SH_ERROR_INVALID_ARGUMENT,
-                    "cannot reserve %" PRIu64 " bytes aligned to %" PRIu64 ": the size must be a multiple of %" PRIu64
-                    ", the alignment a power of two", bytes, alignment, granularity_);
+                    "cannot reserve %" PRIu64 " bytes aligned to %" PRIu64
+                    ": the size must be a multiple of %" PRIu64 ", the alignment a power of two",
+                    bytes, alignment, granularity_);
     }
-    void* const mapping = mmap(nullptr, padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const mapping =
+        mmap(nullptr, padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapping == MAP_FAILED) {
-        return fail(SH_ERROR_OUT_OF_HOST_MEMORY, "%" PRIu64 " bytes of addresses cannot be reserved: %s", bytes, std::strerror(errno));
+        return fail(SH_ERROR_OUT_OF_HOST_MEMORY, "%" PRIu64 " bytes of addresses cannot be reserved: %s",
+                    bytes, std::strerror(errno));
     }
     const uint64_t begin = reinterpret_cast<uint64_t>(mapping);
     const uint64_t address = (begin + alignment - 1) & ~(alignment - 1);
     if (address > begin) munmap(mapping, address - begin);
-    if (begin + padded > address + bytes) munmap(as_pointer(address + bytes), begin + padded - address - bytes);
+    if (begin + padded > address + bytes)
+        munmap(as_pointer(address + bytes), begin + padded - address - bytes);
     std::unique_lock lock(mutex_);
     try {
         table_.add_range(address, bytes);
@@ -217,17 +240,20 @@ sh_status DeviceMemory::free(uint64_t address, uint64_t bytes) {
     return SH_OK;
 }
 
-sh_status DeviceMemory::map(uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
+sh_status DeviceMemory::map(uint64_t address, uint64_t page_bytes, uint64_t count,
+                            const sh_backend_page* pages) {
     {
         std::unique_lock lock(mutex_);
         if (sh_status status = table_.map(address, page_bytes, count, pages); status < 0) return status;
     }
     for (uint64_t begin = 0, end = 0; begin < count; begin = end) {
         const uint64_t offset = offset_of(pages[begin]);
-        for (end = begin + 1; end < count && offset_of(pages[end]) == offset + (end - begin) * page_bytes;) ++end;
+        for (end = begin + 1; end < count && offset_of(pages[end]) == offset + (end - begin) * page_bytes;)
+            ++end;
         // Populated now: the first copy through an alias that is not runs at a fifth of the speed.
-        void* const mapped = mmap(as_pointer(address + begin * page_bytes), (end - begin) * page_bytes, PROT_READ | PROT_WRITE,
-                                  MAP_SHARED | MAP_FIXED | MAP_POPULATE, file_, static_cast<off_t>(offset));
+        void* const mapped =
+            mmap(as_pointer(address + begin * page_bytes), (end - begin) * page_bytes, PROT_READ | PROT_WRITE,
+                 MAP_SHARED | MAP_FIXED | MAP_POPULATE, file_, static_cast<off_t>(offset));
         if (mapped != MAP_FAILED) continue;
         const sh_status status = out_of_mappings("pages cannot be mapped");
         if (begin > 0) put_reservation_back(address, begin * page_bytes);
@@ -241,9 +267,11 @@ sh_status DeviceMemory::map(uint64_t address, uint64_t page_bytes, uint64_t coun
 sh_status DeviceMemory::unmap(uint64_t address, uint64_t page_bytes, uint64_t count) {
     {
         std::unique_lock lock(mutex_);
-        if (sh_status status = table_.check_unmap(address, page_bytes, count); status < 0 || count == 0) return status;
+        if (sh_status status = table_.check_unmap(address, page_bytes, count); status < 0 || count == 0)
+            return status;
     }
-    if (!put_reservation_back(address, page_bytes * count)) return out_of_mappings("pages cannot be unmapped");
+    if (!put_reservation_back(address, page_bytes * count))
+        return out_of_mappings("pages cannot be unmapped");
     std::unique_lock lock(mutex_);
     return table_.unmap(address, page_bytes, count);
 }

@@ -1,4 +1,5 @@
-// DeviceMemory: the memory of a host device. Pages are ranges of one memfd, mapped with mmap at addresses that were reserved.
+// DeviceMemory: the memory of a host device. Pages are ranges of one memfd, mapped with mmap at addresses
+// that were reserved.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,8 @@
 
 namespace stagehand::host {
 
-// Thread-safe. The lock guards the books, not the system calls: mapping much memory holds up nobody who only copies.
+// Thread-safe. The lock guards the books, not the system calls: mapping much memory holds up nobody who only
+// copies.
 class DeviceMemory {
 public:
     explicit DeviceMemory(const Settings& settings);

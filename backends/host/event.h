@@ -17,7 +17,8 @@ public:
 
     bool timing() const { return timing_; }
 
-    // Records it at the end of what is queued on the stream. SH_ERROR_INVALID_HANDLE when the stream is being destroyed.
+    // Records it at the end of what is queued on the stream. SH_ERROR_INVALID_HANDLE when the stream is being
+    // destroyed.
     sh_status record(RecordPool& pool, Stream& stream);
 
     // What the event stands for now; none when it was never recorded.

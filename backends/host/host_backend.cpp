@@ -18,7 +18,8 @@ using support::guarded;
 
 Device& device_of(sh_backend_device* device) { return *reinterpret_cast<Device*>(device); }
 
-// The open devices. Never destroyed: a device that was not closed, and its threads, live until the process ends.
+// The open devices. Never destroyed: a device that was not closed, and its threads, live until the process
+// ends.
 struct OpenDevices {
     std::mutex mutex;
     std::vector<Device*> devices;
@@ -34,7 +35,8 @@ sh_status probe(uint32_t* out_device_count) {
     return SH_OK;
 }
 
-sh_status device_open(uint32_t index, const char* options, sh_backend_device** out_device, sh_backend_device_info* out_info) {
+sh_status device_open(uint32_t index, const char* options, sh_backend_device** out_device,
+                      sh_backend_device_info* out_info) {
     return guarded([&]() -> sh_status {
         if (index != 0) return fail(SH_ERROR_NOT_FOUND, "there is no host device %" PRIu32 ", only 0", index);
         Settings settings;
@@ -64,8 +66,9 @@ void device_close(sh_backend_device* handle) {
     if (services && (left.pages || left.streams || left.events || left.pinned_bytes)) {
         char line[256];
         std::snprintf(line, sizeof line,
-                      "the host device is closed with %" PRIu64 " pages, %" PRIu64 " streams, %" PRIu64 " events and %" PRIu64
-                      " pinned bytes that were not given back", left.pages, left.streams, left.events, left.pinned_bytes);
+                      "the host device is closed with %" PRIu64 " pages, %" PRIu64 " streams, %" PRIu64
+                      " events and %" PRIu64 " pinned bytes that were not given back",
+                      left.pages, left.streams, left.events, left.pinned_bytes);
         services->log(SH_LOG_WARNING, line);
     }
     delete device;
@@ -76,15 +79,18 @@ sh_status memory_info(sh_backend_device* device, uint64_t* out_free, uint64_t* o
     return SH_OK;
 }
 
-sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t count, sh_backend_page* out_pages) {
+sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t count,
+                       sh_backend_page* out_pages) {
     return guarded([&] { return device_of(device).memory().create(page_bytes, count, out_pages); });
 }
 
-sh_status pages_destroy(sh_backend_device* device, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
+sh_status pages_destroy(sh_backend_device* device, uint64_t page_bytes, uint64_t count,
+                        const sh_backend_page* pages) {
     return guarded([&] { return device_of(device).memory().destroy(page_bytes, count, pages); });
 }
 
-sh_status range_reserve(sh_backend_device* device, uint64_t bytes, uint64_t alignment, uint64_t* out_address) {
+sh_status range_reserve(sh_backend_device* device, uint64_t bytes, uint64_t alignment,
+                        uint64_t* out_address) {
     return guarded([&] { return device_of(device).memory().reserve(bytes, alignment, out_address); });
 }
 
@@ -92,7 +98,8 @@ sh_status range_free(sh_backend_device* device, uint64_t address, uint64_t bytes
     return guarded([&] { return device_of(device).memory().free(address, bytes); });
 }
 
-sh_status pages_map(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
+sh_status pages_map(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count,
+                    const sh_backend_page* pages) {
     return guarded([&] { return device_of(device).memory().map(address, page_bytes, count, pages); });
 }
 
@@ -108,7 +115,8 @@ sh_status host_unregister(sh_backend_device* device, void* memory) {
     return guarded([&] { return device_of(device).pinned().remove(memory); });
 }
 
-sh_status host_is_pinned(sh_backend_device* device, const void* memory, uint64_t bytes, uint32_t* out_pinned) {
+sh_status host_is_pinned(sh_backend_device* device, const void* memory, uint64_t bytes,
+                         uint32_t* out_pinned) {
     *out_pinned = device_of(device).pinned().contains(memory, bytes);
     return SH_OK;
 }
@@ -129,7 +137,8 @@ sh_status stream_wait_event(sh_backend_device* device, sh_stream stream, sh_back
     return guarded([&] { return device_of(device).stream_wait_event(stream, event); });
 }
 
-sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(void*), void* user_data, int64_t busy_ns) {
+sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(void*), void* user_data,
+                        int64_t busy_ns) {
     return guarded([&] {
         Command command;
         command.kind = Command::Kind::launch;
@@ -160,7 +169,8 @@ sh_status event_synchronize(sh_backend_device* device, sh_backend_event event) {
     return guarded([&] { return device_of(device).event_synchronize(event); });
 }
 
-sh_status event_elapsed(sh_backend_device* device, sh_backend_event begin, sh_backend_event end, int64_t* out_ns) {
+sh_status event_elapsed(sh_backend_device* device, sh_backend_event begin, sh_backend_event end,
+                        int64_t* out_ns) {
     return guarded([&] { return device_of(device).event_elapsed(begin, end, out_ns); });
 }
 
@@ -171,7 +181,8 @@ sh_status enqueue_copy(sh_backend_device* device, sh_stream stream, Command&& co
         const bool to_host = command.kind == Command::Kind::copy_to_host;
         const bool from_host = command.kind == Command::Kind::copy_to_device;
         if (command.bytes && ((to_host && !command.to) || (from_host && !command.from))) {
-            return fail(SH_ERROR_INVALID_ARGUMENT, "a copy of %" PRIu64 " bytes with NULL as host memory", command.bytes);
+            return fail(SH_ERROR_INVALID_ARGUMENT, "a copy of %" PRIu64 " bytes with NULL as host memory",
+                        command.bytes);
         }
         sh_status status = SH_OK;
         if (!to_host) status = memory.check_mapped(reinterpret_cast<uint64_t>(command.to), command.bytes);
@@ -191,18 +202,23 @@ Command copy_command(Command::Kind kind, void* to, const void* from, uint64_t by
     return command;
 }
 
-sh_status copy_to_device(sh_backend_device* device, sh_stream stream, uint64_t to, const void* from, uint64_t bytes) {
-    return enqueue_copy(device, stream, copy_command(Command::Kind::copy_to_device, reinterpret_cast<void*>(to), from, bytes));
+sh_status copy_to_device(sh_backend_device* device, sh_stream stream, uint64_t to, const void* from,
+                         uint64_t bytes) {
+    return enqueue_copy(
+        device, stream,
+        copy_command(Command::Kind::copy_to_device, reinterpret_cast<void*>(to), from, bytes));
 }
 
 sh_status copy_to_host(sh_backend_device* device, sh_stream stream, void* to, uint64_t from, uint64_t bytes) {
-    return enqueue_copy(device, stream, copy_command(Command::Kind::copy_to_host, to, reinterpret_cast<void*>(from), bytes));
+    return enqueue_copy(device, stream,
+                        copy_command(Command::Kind::copy_to_host, to, reinterpret_cast<void*>(from), bytes));
 }
 
-sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes) {
-    return enqueue_copy(
-        device, stream,
-        copy_command(Command::Kind::copy_on_device, reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes));
+sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from,
+                         uint64_t bytes) {
+    return enqueue_copy(device, stream,
+                        copy_command(Command::Kind::copy_on_device, reinterpret_cast<void*>(to),
+                                     reinterpret_cast<void*>(from), bytes));
 }
 
 sh_status fill(sh_backend_device* device, sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes) {

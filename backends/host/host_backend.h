@@ -1,5 +1,6 @@
-// The host backend: a device whose memory is a memfd, mapped by pages at fixed addresses, and whose streams are threads. It is
-// real in every respect but speed, and can be paced: with a bandwidth and a latency it takes the time that a device would.
+// The host backend: a device whose memory is a memfd, mapped by pages at fixed addresses, and whose streams
+// are threads. It is real in every respect but speed, and can be paced: with a bandwidth and a latency it
+// takes the time that a device would.
 #pragma once
 
 #include <cstdint>

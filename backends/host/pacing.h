@@ -33,7 +33,8 @@ struct Pacing {
 
     // Only with a bandwidth.
     uint64_t copy_duration_ns(uint64_t bytes) const {
-        return latency_ns + static_cast<uint64_t>(static_cast<double>(bytes) * 1e9 / static_cast<double>(bandwidth));
+        return latency_ns +
+               static_cast<uint64_t>(static_cast<double>(bytes) * 1e9 / static_cast<double>(bandwidth));
     }
 
     const uint64_t bandwidth;  // 0: not paced, and model time is what the clock says

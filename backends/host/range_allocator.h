@@ -6,7 +6,8 @@
 
 namespace stagehand::host {
 
-// The caller locks. The line is much longer than what is ever in use at once, so a run is found whatever the fragmentation.
+// The caller locks. The line is much longer than what is ever in use at once, so a run is found whatever the
+// fragmentation.
 class RangeAllocator {
 public:
     explicit RangeAllocator(uint64_t length) : holes_{{0, length}} {}

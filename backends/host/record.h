@@ -1,4 +1,5 @@
-// Record: one recording of an event in a stream, and the pool that they come from, so that a steady state allocates nothing.
+// Record: one recording of an event in a stream, and the pool that they come from, so that a steady state
+// allocates nothing.
 #pragma once
 
 #include <atomic>
@@ -63,7 +64,8 @@ public:
         return *this;
     }
     ~RecordPointer() {
-        if (record_ && record_->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) record_->pool_->give(record_);
+        if (record_ && record_->references_.fetch_sub(1, std::memory_order_acq_rel) == 1)
+            record_->pool_->give(record_);
     }
 
     explicit operator bool() const { return record_ != nullptr; }

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cinttypes>
 
-#include "host/memory_limit.h"
+#include "platform/host_memory.h"
 #include "support/last_error.h"
 #include "support/options.h"
 
@@ -13,22 +13,28 @@ namespace stagehand::host {
 namespace {
 
 constexpr const char* kKeys =
-    "capacity, granularity (or page), bandwidth, latency, staging_piece, pin_limit, poison, jitter_us, jitter_seed";
+    "capacity, granularity (or page), bandwidth, latency, staging_piece, pin_limit, poison, jitter_us, "
+    "jitter_seed";
 
 sh_status check(Settings& settings) {
     const uint64_t system_page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
     if (settings.granularity_bytes == 0) settings.granularity_bytes = system_page;
     const uint64_t granularity = settings.granularity_bytes;
     if ((granularity & (granularity - 1)) != 0 || granularity < system_page || granularity > (1u << 30)) {
-        return support::fail(SH_ERROR_INVALID_ARGUMENT, "option granularity: %" PRIu64 " is not a power of two from %" PRIu64 " to 1 GiB",
+        return support::fail(SH_ERROR_INVALID_ARGUMENT,
+                             "option granularity: %" PRIu64 " is not a power of two from %" PRIu64
+                             " to 1 GiB",
                              granularity, system_page);
     }
-    if (settings.capacity_bytes == 0) settings.capacity_bytes = std::max(process_memory_limit() / 2, granularity);
+    if (settings.capacity_bytes == 0)
+        settings.capacity_bytes = std::max(platform::read_host_memory().limit_bytes / 2, granularity);
     settings.capacity_bytes -= settings.capacity_bytes % granularity;
     if (settings.capacity_bytes == 0) {
-        return support::fail(SH_ERROR_INVALID_ARGUMENT, "option capacity: less than one page of %" PRIu64 " bytes", granularity);
+        return support::fail(SH_ERROR_INVALID_ARGUMENT,
+                             "option capacity: less than one page of %" PRIu64 " bytes", granularity);
     }
-    if (settings.staging_piece_bytes == 0) return support::fail(SH_ERROR_INVALID_ARGUMENT, "option staging_piece: 0 bytes");
+    if (settings.staging_piece_bytes == 0)
+        return support::fail(SH_ERROR_INVALID_ARGUMENT, "option staging_piece: 0 bytes");
     return SH_OK;
 }
 

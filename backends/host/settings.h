@@ -8,15 +8,15 @@
 namespace stagehand::host {
 
 struct Settings {
-    uint64_t capacity_bytes = 0;       // of the device; by default half of the memory that the process may have
-    uint64_t granularity_bytes = 0;    // smallest page; by default the system's
-    uint64_t bandwidth = 0;            // bytes a second in each direction; 0: as fast as it goes
-    uint64_t latency_ns = 0;           // of each copy and fill
+    uint64_t capacity_bytes = 0;     // of the device; by default half of the memory that the process may have
+    uint64_t granularity_bytes = 0;  // smallest page; by default the system's
+    uint64_t bandwidth = 0;          // bytes a second in each direction; 0: as fast as it goes
+    uint64_t latency_ns = 0;         // of each copy and fill
     uint64_t staging_piece_bytes = 512 << 10;
-    uint64_t pin_limit_bytes = 0;      // more is refused by host_register(); 0: no limit
-    uint64_t jitter_ns = 0;            // most time by which each command of a stream is delayed at random
+    uint64_t pin_limit_bytes = 0;  // more is refused by host_register(); 0: no limit
+    uint64_t jitter_ns = 0;        // most time by which each command of a stream is delayed at random
     uint64_t jitter_seed = 1;
-    bool poison = false;               // new pages are filled with kPoison
+    bool poison = false;  // new pages are filled with kPoison
 };
 
 constexpr uint8_t kPoison = 0xdb;

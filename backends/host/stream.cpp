@@ -14,7 +14,8 @@
 namespace stagehand::host {
 
 Stream::Stream(Pacing& pacing, uint64_t number)
-    : pacing_(pacing), random_(pacing.jitter_seed * 0x9e3779b97f4a7c15u + (number + 1) * 0xbf58476d1ce4e5b9u) {}
+    : pacing_(pacing),
+      random_(pacing.jitter_seed * 0x9e3779b97f4a7c15u + (number + 1) * 0xbf58476d1ce4e5b9u) {}
 
 Stream::~Stream() { stop(); }
 
@@ -92,14 +93,17 @@ void Stream::carry_out(Command& command) {
         case Command::Kind::record:
             command.record->complete(std::max(model_ns_, command.issued_ns));
             return;
-        case Command::Kind::launch: return launch(command);
-        default: return copy(command);
+        case Command::Kind::launch:
+            return launch(command);
+        default:
+            return copy(command);
     }
 }
 
 void Stream::copy(const Command& command) {
     const uint64_t start_ns = std::max(model_ns_, command.issued_ns), began_ns = now_ns();
-    const bool over_link = command.kind == Command::Kind::copy_to_device || command.kind == Command::Kind::copy_to_host;
+    const bool over_link =
+        command.kind == Command::Kind::copy_to_device || command.kind == Command::Kind::copy_to_host;
     uint64_t end_ns = 0;
     if (over_link && pacing_.bandwidth) {
         Link& link = command.kind == Command::Kind::copy_to_device ? pacing_.to_device : pacing_.to_host;
@@ -124,7 +128,8 @@ void Stream::launch(const Command& command) {
 // What took real time counts in full; in a paced stream only from where the model says that it started.
 void Stream::end_operation(uint64_t start_ns, uint64_t least_ns, uint64_t began_ns) {
     const uint64_t ended_ns = now_ns();
-    model_ns_ = pacing_.bandwidth ? start_ns + std::max(least_ns, ended_ns - began_ns) : std::max(start_ns + least_ns, ended_ns);
+    model_ns_ = pacing_.bandwidth ? start_ns + std::max(least_ns, ended_ns - began_ns)
+                                  : std::max(start_ns + least_ns, ended_ns);
     sleep_until(model_ns_);
 }
 

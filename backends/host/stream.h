@@ -1,4 +1,5 @@
-// Stream: a thread that carries out commands in order, and keeps the model time at which they would end on the device.
+// Stream: a thread that carries out commands in order, and keeps the model time at which they would end on
+// the device.
 #pragma once
 
 #include <condition_variable>
@@ -13,9 +14,10 @@
 
 namespace stagehand::host {
 
-// With a bandwidth, an operation starts at the latest of: the end of the one before, the moment of its call, and the events waited
-// for; it ends when latency and bytes say so; the thread sleeps until that moment. A thread that wakes late thus delays nothing
-// that follows in the model, and delays do not add up. Without a bandwidth, operations take the time that they take.
+// With a bandwidth, an operation starts at the latest of: the end of the one before, the moment of its call,
+// and the events waited for; it ends when latency and bytes say so; the thread sleeps until that moment. A
+// thread that wakes late thus delays nothing that follows in the model, and delays do not add up. Without a
+// bandwidth, operations take the time that they take.
 class Stream {
 public:
     // `number` tells the streams of a device apart in their random delays.

@@ -20,14 +20,15 @@ std::atomic<uint64_t> next_address{uint64_t(1) << 52};
 
 }  // namespace
 
-Device::Device(const Settings& settings) : settings_(settings), table_(settings.granularity_bytes), links_(settings) {}
+Device::Device(const Settings& settings)
+    : settings_(settings), table_(settings.granularity_bytes), links_(settings) {}
 
 void Device::describe(sh_backend_device_info* out) const {
     sh_backend_device_info info = {};
     info.struct_size = sizeof info;
     info.flags = SH_BACKEND_FIXED_ADDRESSES | SH_BACKEND_CONTENTLESS | SH_BACKEND_VIRTUAL_TIME;
-    std::snprintf(info.description, sizeof info.description, "simulated device, %" PRIu64 " MiB, %.1f GB/s", settings_.capacity_bytes >> 20,
-                  static_cast<double>(settings_.bandwidth) / 1e9);
+    std::snprintf(info.description, sizeof info.description, "simulated device, %" PRIu64 " MiB, %.1f GB/s",
+                  settings_.capacity_bytes >> 20, static_cast<double>(settings_.bandwidth) / 1e9);
     info.total_bytes = settings_.capacity_bytes;
     info.granularity_bytes = settings_.granularity_bytes;
     info.largest_page_bytes = settings_.largest_page_bytes;
@@ -54,7 +55,8 @@ sh_status Device::pages_create(uint64_t page_bytes, uint64_t count, sh_backend_p
     if (sh_status status = table_.check_size(page_bytes, count, &bytes); status < 0) return status;
     std::lock_guard lock(mutex_);
     if (bytes > settings_.capacity_bytes - used_bytes_) {
-        return fail(SH_ERROR_OUT_OF_DEVICE_MEMORY, "%" PRIu64 " bytes are wanted, %" PRIu64 " are free of %" PRIu64, bytes,
+        return fail(SH_ERROR_OUT_OF_DEVICE_MEMORY,
+                    "%" PRIu64 " bytes are wanted, %" PRIu64 " are free of %" PRIu64, bytes,
                     settings_.capacity_bytes - used_bytes_, settings_.capacity_bytes);
     }
     for (uint64_t i = 0; i < count; ++i) out_pages[i] = next_page_ + i;
@@ -73,14 +75,16 @@ sh_status Device::pages_destroy(uint64_t page_bytes, uint64_t count, const sh_ba
 
 sh_status Device::range_reserve(uint64_t bytes, uint64_t alignment, uint64_t* out_address) {
     alignment = std::max(alignment, settings_.granularity_bytes);
-    if (bytes == 0 || bytes % settings_.granularity_bytes != 0 || (alignment & (alignment - 1)) != 0 || alignment >= uint64_t(1) << 52 ||
-        bytes >= uint64_t(1) << 60) {
+    if (bytes == 0 || bytes % settings_.granularity_bytes != 0 || (alignment & (alignment - 1)) != 0 ||
+        alignment >= uint64_t(1) << 52 || bytes >= uint64_t(1) << 60) {
         return fail(SH_ERROR_INVALID_ARGUMENT,
-                    "cannot reserve %" PRIu64 " bytes aligned to %" PRIu64 ": the size must be a multiple of %" PRIu64
-                    ", the alignment a power of two", bytes, alignment, settings_.granularity_bytes);
+                    "cannot reserve %" PRIu64 " bytes aligned to %" PRIu64
+                    ": the size must be a multiple of %" PRIu64 ", the alignment a power of two",
+                    bytes, alignment, settings_.granularity_bytes);
     }
     // A gap behind each range: running over the end of one is not running into the next.
-    const uint64_t begin = next_address.fetch_add(bytes + alignment + settings_.granularity_bytes, std::memory_order_relaxed);
+    const uint64_t begin =
+        next_address.fetch_add(bytes + alignment + settings_.granularity_bytes, std::memory_order_relaxed);
     const uint64_t address = (begin + alignment - 1) & ~(alignment - 1);
     std::lock_guard lock(mutex_);
     if (sh_status status = table_.add_range(address, bytes); status < 0) return status;
@@ -93,7 +97,8 @@ sh_status Device::range_free(uint64_t address, uint64_t bytes) {
     return table_.remove_range(address, bytes);
 }
 
-sh_status Device::pages_map(uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
+sh_status Device::pages_map(uint64_t address, uint64_t page_bytes, uint64_t count,
+                            const sh_backend_page* pages) {
     std::lock_guard lock(mutex_);
     return table_.map(address, page_bytes, count, pages);
 }
@@ -105,14 +110,16 @@ sh_status Device::pages_unmap(uint64_t address, uint64_t page_bytes, uint64_t co
 
 sh_status Device::find_stream(sh_stream handle, Stream** out) {
     const auto found = streams_.find(handle);
-    if (found == streams_.end()) return fail(SH_ERROR_INVALID_HANDLE, "%#" PRIx64 " is not a stream of this device", handle);
+    if (found == streams_.end())
+        return fail(SH_ERROR_INVALID_HANDLE, "%#" PRIx64 " is not a stream of this device", handle);
     *out = &found->second;
     return SH_OK;
 }
 
 sh_status Device::find_event(sh_backend_event handle, Event** out) {
     const auto found = events_.find(handle);
-    if (found == events_.end()) return fail(SH_ERROR_INVALID_HANDLE, "%#" PRIx64 " is not an event of this device", handle);
+    if (found == events_.end())
+        return fail(SH_ERROR_INVALID_HANDLE, "%#" PRIx64 " is not an event of this device", handle);
     *out = &found->second;
     return SH_OK;
 }
@@ -217,9 +224,12 @@ sh_status Device::event_elapsed(sh_backend_event begin_handle, sh_backend_event 
     Event *begin = nullptr, *end = nullptr;
     if (sh_status status = find_event(begin_handle, &begin); status < 0) return status;
     if (sh_status status = find_event(end_handle, &end); status < 0) return status;
-    if (!begin->timing || !end->timing) return fail(SH_ERROR_INVALID_ARGUMENT, "an event was made without timing");
-    if (!begin->recorded || !end->recorded) return fail(SH_ERROR_INVALID_STATE, "an event was never recorded");
-    if (std::max(begin->at_ns, end->at_ns) > now_ns_) return fail(SH_ERROR_INVALID_STATE, "an event has not happened yet");
+    if (!begin->timing || !end->timing)
+        return fail(SH_ERROR_INVALID_ARGUMENT, "an event was made without timing");
+    if (!begin->recorded || !end->recorded)
+        return fail(SH_ERROR_INVALID_STATE, "an event was never recorded");
+    if (std::max(begin->at_ns, end->at_ns) > now_ns_)
+        return fail(SH_ERROR_INVALID_STATE, "an event has not happened yet");
     *out_ns = static_cast<int64_t>(end->at_ns - begin->at_ns);
     return SH_OK;
 }

@@ -1,4 +1,5 @@
-// Device: an open simulated device. A stream is a moment up to which it is busy, an event a moment at which it happened.
+// Device: an open simulated device. A stream is a moment up to which it is busy, an event a moment at which
+// it happened.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@
 
 namespace stagehand::sim {
 
-// Thread-safe: one lock, as no call takes long. The clock is the host's: calls advance it by what they cost, waits to what is
-// waited for, and nothing else does.
+// Thread-safe: one lock, as no call takes long. The clock is the host's: calls advance it by what they cost,
+// waits to what is waited for, and nothing else does.
 class Device {
 public:
     explicit Device(const Settings& settings);

@@ -8,17 +8,24 @@
 
 namespace stagehand::sim {
 
-enum class Direction { to_device, to_host };
+enum class Direction {
+    to_device,
+    to_host
+};
 
-// A direction carries one copy at a time. A copy takes the first gap after it is ready that it fits into: one that waits for
-// something far ahead does not hold up those queued after it. What both directions reach together is bounded by the duplex factor:
-// the copy that was queued first keeps its speed, and one of the other direction gets what is left of it meanwhile.
+// A direction carries one copy at a time. A copy takes the first gap after it is ready that it fits into: one
+// that waits for something far ahead does not hold up those queued after it. What both directions reach
+// together is bounded by the duplex factor: the copy that was queued first keeps its speed, and one of the
+// other direction gets what is left of it meanwhile.
 class Links {
 public:
     explicit Links(const Settings& settings)
-        : ns_per_byte_(1e9 / static_cast<double>(settings.bandwidth)), left_(settings.duplex - 1), latency_ns_(settings.latency_ns) {}
+        : ns_per_byte_(1e9 / static_cast<double>(settings.bandwidth)),
+          left_(settings.duplex - 1),
+          latency_ns_(settings.latency_ns) {}
 
-    // Takes a direction for a copy that is ready at `ready_ns`; no later call is ready before `now_ns`. Returns when it ends.
+    // Takes a direction for a copy that is ready at `ready_ns`; no later call is ready before `now_ns`.
+    // Returns when it ends.
     uint64_t copy(Direction direction, uint64_t now_ns, uint64_t ready_ns, uint64_t bytes);
 
 private:

@@ -9,23 +9,31 @@
 namespace stagehand::sim {
 namespace {
 
-constexpr const char* kKeys = "capacity, granularity (or page), largest_page, staging_piece, bandwidth, duplex, latency, call_ns";
+constexpr const char* kKeys =
+    "capacity, granularity (or page), largest_page, staging_piece, bandwidth, duplex, latency, call_ns";
 
 sh_status check_power_of_two(const char* key, uint64_t value) {
     if (value != 0 && (value & (value - 1)) == 0 && value <= uint64_t(1) << 40) return SH_OK;
-    return support::fail(SH_ERROR_INVALID_ARGUMENT, "option %s: %" PRIu64 " is not a power of two up to 1 TiB", key, value);
+    return support::fail(SH_ERROR_INVALID_ARGUMENT,
+                         "option %s: %" PRIu64 " is not a power of two up to 1 TiB", key, value);
 }
 
 sh_status check(Settings& settings) {
-    if (sh_status status = check_power_of_two("granularity", settings.granularity_bytes); status < 0) return status;
-    if (sh_status status = check_power_of_two("largest_page", settings.largest_page_bytes); status < 0) return status;
+    if (sh_status status = check_power_of_two("granularity", settings.granularity_bytes); status < 0)
+        return status;
+    if (sh_status status = check_power_of_two("largest_page", settings.largest_page_bytes); status < 0)
+        return status;
     settings.largest_page_bytes = std::max(settings.largest_page_bytes, settings.granularity_bytes);
     settings.capacity_bytes -= settings.capacity_bytes % settings.granularity_bytes;
     if (settings.capacity_bytes == 0) {
-        return support::fail(SH_ERROR_INVALID_ARGUMENT, "option capacity: less than one page of %" PRIu64 " bytes", settings.granularity_bytes);
+        return support::fail(SH_ERROR_INVALID_ARGUMENT,
+                             "option capacity: less than one page of %" PRIu64 " bytes",
+                             settings.granularity_bytes);
     }
-    if (settings.bandwidth == 0) return support::fail(SH_ERROR_INVALID_ARGUMENT, "option bandwidth: 0 bytes a second");
-    if (settings.staging_piece_bytes == 0) return support::fail(SH_ERROR_INVALID_ARGUMENT, "option staging_piece: 0 bytes");
+    if (settings.bandwidth == 0)
+        return support::fail(SH_ERROR_INVALID_ARGUMENT, "option bandwidth: 0 bytes a second");
+    if (settings.staging_piece_bytes == 0)
+        return support::fail(SH_ERROR_INVALID_ARGUMENT, "option staging_piece: 0 bytes");
     return SH_OK;
 }
 

@@ -1,4 +1,5 @@
-// The sim backend: a device in virtual time, with sizes but no contents, for policies at a scale that no machine here has.
+// The sim backend: a device in virtual time, with sizes but no contents, for policies at a scale that no
+// machine here has.
 #pragma once
 
 #include <stagehand/backend.h>

@@ -1,5 +1,5 @@
-// ChunkedMap: values by 64-bit keys that come in runs of neighbours. A hash lookup serves 64 of them, so that page tables of
-// millions of entries are cheap to walk.
+// ChunkedMap: values by 64-bit keys that come in runs of neighbours. A hash lookup serves 64 of them, so that
+// page tables of millions of entries are cheap to walk.
 #pragma once
 
 #include <cstdint>

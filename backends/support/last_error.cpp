@@ -6,7 +6,8 @@
 namespace stagehand::support {
 namespace {
 
-// An array rather than a string: it needs no allocation when memory is short, and no destructor when the thread ends.
+// An array rather than a string: it needs no allocation when memory is short, and no destructor when the
+// thread ends.
 thread_local char text[1024];
 
 }  // namespace

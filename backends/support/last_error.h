@@ -1,4 +1,5 @@
-// The text behind sh_backend::last_error(), one a thread, and the guard that keeps exceptions inside a backend.
+// The text behind sh_backend::last_error(), one a thread, and the guard that keeps exceptions inside a
+// backend.
 #pragma once
 
 #include <exception>

@@ -14,8 +14,16 @@ struct Unit {
 };
 
 constexpr Unit kByteUnits[] = {
-    {"", 1},           {"B", 1},          {"KiB", 1ull << 10}, {"MiB", 1ull << 20},   {"GiB", 1ull << 30},
-    {"TiB", 1ull << 40}, {"KB", 1000},      {"MB", 1000000},     {"GB", 1000000000ull}, {"TB", 1000000000000ull},
+    {"", 1},
+    {"B", 1},
+    {"KiB", 1ull << 10},
+    {"MiB", 1ull << 20},
+    {"GiB", 1ull << 30},
+    {"TiB", 1ull << 40},
+    {"KB", 1000},
+    {"MB", 1000000},
+    {"GB", 1000000000ull},
+    {"TB", 1000000000000ull},
 };
 constexpr Unit kTimeUnits[] = {{"ns", 1}, {"us", 1000}, {"ms", 1000000}, {"s", 1000000000ull}};
 
@@ -30,11 +38,13 @@ std::string_view trimmed(std::string_view text) {
 bool scaled(std::string_view digits, uint64_t factor, uint64_t* value) {
     uint64_t whole = 0;
     const char* const end = digits.data() + digits.size();
-    if (auto [rest, error] = std::from_chars(digits.data(), end, whole); error == std::errc() && rest == end) {
+    if (auto [rest, error] = std::from_chars(digits.data(), end, whole);
+        error == std::errc() && rest == end) {
         return !__builtin_mul_overflow(whole, factor, value);
     }
     double real = 0;
-    if (auto [rest, error] = std::from_chars(digits.data(), end, real); error != std::errc() || rest != end) return false;
+    if (auto [rest, error] = std::from_chars(digits.data(), end, real); error != std::errc() || rest != end)
+        return false;
     const double product = real * static_cast<double>(factor);
     if (!(product >= 0 && product < 18446744073709551616.0)) return false;
     *value = static_cast<uint64_t>(product);
@@ -78,10 +88,12 @@ sh_status Options::parse(const char* text, Options* out) {
         const size_t equals = entry.find('=');
         const std::string key(trimmed(entry.substr(0, equals)));
         if (equals == std::string_view::npos || key.empty()) {
-            return fail(SH_ERROR_INVALID_ARGUMENT, "options: '%s' is not key=value", std::string(entry).c_str());
+            return fail(SH_ERROR_INVALID_ARGUMENT, "options: '%s' is not key=value",
+                        std::string(entry).c_str());
         }
         for (const auto& known : result.entries_) {
-            if (known.first == key) return fail(SH_ERROR_INVALID_ARGUMENT, "option %s is given twice", key.c_str());
+            if (known.first == key)
+                return fail(SH_ERROR_INVALID_ARGUMENT, "option %s is given twice", key.c_str());
         }
         result.entries_.emplace_back(key, trimmed(entry.substr(equals + 1)));
     }
@@ -148,7 +160,8 @@ sh_status Options::take_real(const char* key, double least, double most, double*
         *value = real;
         return SH_OK;
     }
-    return fail(SH_ERROR_INVALID_ARGUMENT, "option %s: '%s' is not a number from %g to %g", key, text.c_str(), least, most);
+    return fail(SH_ERROR_INVALID_ARGUMENT, "option %s: '%s' is not a number from %g to %g", key, text.c_str(),
+                least, most);
 }
 
 sh_status Options::take_flag(const char* key, bool* value) {
@@ -163,7 +176,8 @@ void Options::take_text(const char* key, std::string* value) { take(key, value);
 
 sh_status Options::finish(const char* known_keys) const {
     if (entries_.empty()) return SH_OK;
-    return fail(SH_ERROR_INVALID_ARGUMENT, "option %s is unknown; there are: %s", entries_.front().first.c_str(), known_keys);
+    return fail(SH_ERROR_INVALID_ARGUMENT, "option %s is unknown; there are: %s",
+                entries_.front().first.c_str(), known_keys);
 }
 
 std::string Options::rest() const {

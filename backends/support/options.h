@@ -1,4 +1,5 @@
-// Options: the "key=value;key=value" text with which a device is opened. Values are taken one by one; what nobody took is unknown.
+// Options: the "key=value;key=value" text with which a device is opened. Values are taken one by one; what
+// nobody took is unknown.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +14,19 @@ namespace stagehand::support {
 // Every function that returns a status leaves a text for last_error() that names the key and its value.
 class Options {
 public:
-    // `text` may be NULL. Spaces around keys and values, and empty entries, are ignored. A key that stands twice is an error.
+    // `text` may be NULL. Spaces around keys and values, and empty entries, are ignored. A key that stands
+    // twice is an error.
     static sh_status parse(const char* text, Options* out);
 
     // Each leaves `value` as it is when the key is absent.
-    sh_status take_bytes(const char* key, uint64_t* value);                                // 4096, 64KiB, 1.5GiB, 2GB
-    sh_status take_rate(const char* key, uint64_t* bytes_per_second);                      // 55.5e9, 12GB/s, 10GiB
-    sh_status take_duration(const char* key, uint64_t plain_unit_ns, uint64_t* value_ns);  // 20us; plain numbers are in the unit
+    sh_status take_bytes(const char* key, uint64_t* value);            // 4096, 64KiB, 1.5GiB, 2GB
+    sh_status take_rate(const char* key, uint64_t* bytes_per_second);  // 55.5e9, 12GB/s, 10GiB
+    sh_status take_duration(const char* key, uint64_t plain_unit_ns,
+                            uint64_t* value_ns);  // 20us; plain numbers are in the unit
     sh_status take_number(const char* key, uint64_t* value);
     sh_status take_signed(const char* key, int64_t* value);
     sh_status take_real(const char* key, double least, double most, double* value);
-    sh_status take_flag(const char* key, bool* value);                                     // 0 or 1
+    sh_status take_flag(const char* key, bool* value);  // 0 or 1
     void take_text(const char* key, std::string* value);
 
     // SH_ERROR_INVALID_ARGUMENT when keys are left: names the first of them and those that there are.

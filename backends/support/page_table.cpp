@@ -9,11 +9,14 @@ namespace stagehand::support {
 
 sh_status PageTable::check_size(uint64_t page_bytes, uint64_t count, uint64_t* out_bytes) const {
     if (page_bytes == 0 || page_bytes % granularity_ != 0) {
-        return fail(SH_ERROR_INVALID_ARGUMENT, "pages of %" PRIu64 " bytes: not a multiple of the granularity, %" PRIu64, page_bytes,
+        return fail(SH_ERROR_INVALID_ARGUMENT,
+                    "pages of %" PRIu64 " bytes: not a multiple of the granularity, %" PRIu64, page_bytes,
                     granularity_);
     }
     if (__builtin_mul_overflow(page_bytes, count, out_bytes)) {
-        return fail(SH_ERROR_INVALID_ARGUMENT, "%" PRIu64 " pages of %" PRIu64 " bytes are more than 64 bits can count", count, page_bytes);
+        return fail(SH_ERROR_INVALID_ARGUMENT,
+                    "%" PRIu64 " pages of %" PRIu64 " bytes are more than 64 bits can count", count,
+                    page_bytes);
     }
     return SH_OK;
 }
@@ -30,7 +33,8 @@ sh_status PageTable::add_pages(uint64_t page_bytes, uint64_t count, const sh_bac
 }
 
 sh_status PageTable::remove_pages(uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
-    constexpr uint64_t kSeen = UINT64_MAX;  // stands in `mappings` while the list is checked, so that a page named twice is found
+    constexpr uint64_t kSeen =
+        UINT64_MAX;  // stands in `mappings` while the list is checked, so that a page named twice is found
     sh_status status = SH_OK;
     uint64_t seen = 0;
     for (; seen < count; ++seen) {
@@ -38,11 +42,13 @@ sh_status PageTable::remove_pages(uint64_t page_bytes, uint64_t count, const sh_
         if (!page) {
             status = fail(SH_ERROR_INVALID_HANDLE, "page %" PRIu64 " does not exist", pages[seen]);
         } else if (page->bytes != page_bytes) {
-            status = fail(SH_ERROR_INVALID_ARGUMENT, "page %" PRIu64 " has %" PRIu64 " bytes, not %" PRIu64, pages[seen], page->bytes, page_bytes);
+            status = fail(SH_ERROR_INVALID_ARGUMENT, "page %" PRIu64 " has %" PRIu64 " bytes, not %" PRIu64,
+                          pages[seen], page->bytes, page_bytes);
         } else if (page->mappings == kSeen) {
             status = fail(SH_ERROR_INVALID_ARGUMENT, "page %" PRIu64 " is named twice", pages[seen]);
         } else if (page->mappings) {
-            status = fail(SH_ERROR_INVALID_STATE, "page %" PRIu64 " is still mapped at %" PRIu64 " addresses", pages[seen], page->mappings);
+            status = fail(SH_ERROR_INVALID_STATE, "page %" PRIu64 " is still mapped at %" PRIu64 " addresses",
+                          pages[seen], page->mappings);
         } else {
             page->mappings = kSeen;
             continue;
@@ -64,9 +70,12 @@ sh_status PageTable::add_range(uint64_t address, uint64_t bytes) {
 
 sh_status PageTable::remove_range(uint64_t address, uint64_t bytes) {
     const auto range = ranges_.find(address);
-    if (range == ranges_.end()) return fail(SH_ERROR_INVALID_ARGUMENT, "no range was reserved at %#" PRIx64, address);
+    if (range == ranges_.end())
+        return fail(SH_ERROR_INVALID_ARGUMENT, "no range was reserved at %#" PRIx64, address);
     if (range->second != bytes) {
-        return fail(SH_ERROR_INVALID_ARGUMENT, "the range at %#" PRIx64 " has %" PRIu64 " bytes, not %" PRIu64, address, range->second, bytes);
+        return fail(SH_ERROR_INVALID_ARGUMENT,
+                    "the range at %#" PRIx64 " has %" PRIu64 " bytes, not %" PRIu64, address, range->second,
+                    bytes);
     }
     const auto span = spans_.lower_bound(address);
     const bool into = span != spans_.begin() && std::prev(span)->second > address;
@@ -81,10 +90,13 @@ sh_status PageTable::check_free_of_mappings(uint64_t address, uint64_t bytes) co
     auto range = ranges_.upper_bound(address);
     if (range == ranges_.begin() || (--range, address - range->first >= range->second) ||
         range->second - (address - range->first) < bytes) {
-        return fail(SH_ERROR_INVALID_ARGUMENT, "%#" PRIx64 " + %" PRIu64 " bytes do not lie in one reserved range", address, bytes);
+        return fail(SH_ERROR_INVALID_ARGUMENT,
+                    "%#" PRIx64 " + %" PRIu64 " bytes do not lie in one reserved range", address, bytes);
     }
     if (address % granularity_ != 0) {
-        return fail(SH_ERROR_INVALID_ARGUMENT, "address %#" PRIx64 " is not a multiple of the granularity, %" PRIu64, address, granularity_);
+        return fail(SH_ERROR_INVALID_ARGUMENT,
+                    "address %#" PRIx64 " is not a multiple of the granularity, %" PRIu64, address,
+                    granularity_);
     }
     const auto span = spans_.upper_bound(address);
     if (span != spans_.begin() && std::prev(span)->second > address) {
@@ -96,7 +108,8 @@ sh_status PageTable::check_free_of_mappings(uint64_t address, uint64_t bytes) co
     return SH_OK;
 }
 
-sh_status PageTable::map(uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
+sh_status PageTable::map(uint64_t address, uint64_t page_bytes, uint64_t count,
+                         const sh_backend_page* pages) {
     uint64_t bytes = 0;
     if (sh_status status = check_size(page_bytes, count, &bytes); status < 0) return status;
     if (count == 0) return SH_OK;
@@ -105,7 +118,8 @@ sh_status PageTable::map(uint64_t address, uint64_t page_bytes, uint64_t count, 
         const Page* page = pages_.find(pages[i]);
         if (!page) return fail(SH_ERROR_INVALID_HANDLE, "page %" PRIu64 " does not exist", pages[i]);
         if (page->bytes != page_bytes) {
-            return fail(SH_ERROR_INVALID_ARGUMENT, "page %" PRIu64 " has %" PRIu64 " bytes, not %" PRIu64, pages[i], page->bytes, page_bytes);
+            return fail(SH_ERROR_INVALID_ARGUMENT, "page %" PRIu64 " has %" PRIu64 " bytes, not %" PRIu64,
+                        pages[i], page->bytes, page_bytes);
         }
     }
     ChunkedMap<Mapping>& table = mappings_[page_bytes];
@@ -131,7 +145,8 @@ sh_status PageTable::check_unmap(uint64_t address, uint64_t page_bytes, uint64_t
     for (uint64_t i = 0; i < count; ++i) {
         const uint64_t at = address + i * page_bytes;
         if (!page_at(at, page_bytes)) {
-            return fail(SH_ERROR_INVALID_STATE, "no page of %" PRIu64 " bytes is mapped at %#" PRIx64, page_bytes, at);
+            return fail(SH_ERROR_INVALID_STATE, "no page of %" PRIu64 " bytes is mapped at %#" PRIx64,
+                        page_bytes, at);
         }
     }
     return SH_OK;
@@ -200,7 +215,9 @@ sh_status PageTable::check_mapped(uint64_t address, uint64_t bytes) const {
     if (bytes == 0) return SH_OK;
     auto span = spans_.upper_bound(address);
     if (span == spans_.begin() || (--span, span->second <= address) || span->second - address < bytes) {
-        return fail(SH_ERROR_INVALID_ARGUMENT, "device address %#" PRIx64 " + %" PRIu64 " bytes: not all of it is mapped", address, bytes);
+        return fail(SH_ERROR_INVALID_ARGUMENT,
+                    "device address %#" PRIx64 " + %" PRIu64 " bytes: not all of it is mapped", address,
+                    bytes);
     }
     return SH_OK;
 }

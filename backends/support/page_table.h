@@ -1,5 +1,6 @@
-// PageTable: which pages exist, which addresses are reserved, and what is mapped where. It refuses what a driver would answer with
-// a crash or with silence (a page mapped over another, a page destroyed while it is mapped, ...), in words.
+// PageTable: which pages exist, which addresses are reserved, and what is mapped where. It refuses what a
+// driver would answer with a crash or with silence (a page mapped over another, a page destroyed while it is
+// mapped, ...), in words.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@
 
 namespace stagehand::support {
 
-// Bookkeeping only; the caller locks. Functions that fail have changed nothing and leave a text for last_error().
+// Bookkeeping only; the caller locks. Functions that fail have changed nothing and leave a text for
+// last_error().
 class PageTable {
 public:
     explicit PageTable(uint64_t granularity) : granularity_(granularity) {}
@@ -57,8 +59,9 @@ private:
     const uint64_t granularity_;
     ChunkedMap<Page> pages_;
     std::map<uint64_t, uint64_t> ranges_;
-    std::map<uint64_t, ChunkedMap<Mapping>> mappings_;  // by size of page, then by address / size: that is unique, as pages do not overlap
-    std::map<uint64_t, uint64_t> spans_;                // mapped addresses, begin to end; neighbours are merged
+    std::map<uint64_t, ChunkedMap<Mapping>>
+        mappings_;  // by size of page, then by address / size: that is unique, as pages do not overlap
+    std::map<uint64_t, uint64_t> spans_;  // mapped addresses, begin to end; neighbours are merged
     uint64_t mapped_bytes_ = 0;
 };
 

@@ -29,11 +29,15 @@ sh_status PinnedRanges::add(const void* memory, uint64_t bytes) {
     end = end / page_size() * page_size();
     std::unique_lock lock(mutex_);
     const auto next = ranges_.lower_bound(begin);
-    if ((next != ranges_.end() && next->first < end) || (next != ranges_.begin() && std::prev(next)->second.end > begin)) {
-        return fail(SH_ERROR_INVALID_ARGUMENT, "%" PRIu64 " bytes at %p: a part of these pages is pinned already", bytes, memory);
+    if ((next != ranges_.end() && next->first < end) ||
+        (next != ranges_.begin() && std::prev(next)->second.end > begin)) {
+        return fail(SH_ERROR_INVALID_ARGUMENT,
+                    "%" PRIu64 " bytes at %p: a part of these pages is pinned already", bytes, memory);
     }
     if (limit_ && end - begin > limit_ - bytes_) {
-        return fail(SH_ERROR_OUT_OF_HOST_MEMORY, "cannot pin %" PRIu64 " bytes: %" PRIu64 " of %" PRIu64 " are pinned", end - begin, bytes_, limit_);
+        return fail(SH_ERROR_OUT_OF_HOST_MEMORY,
+                    "cannot pin %" PRIu64 " bytes: %" PRIu64 " of %" PRIu64 " are pinned", end - begin,
+                    bytes_, limit_);
     }
     ranges_.emplace(begin, Range{end, given});
     bytes_ += end - begin;

@@ -87,7 +87,9 @@ Status search(const std::string& name, Found* out) {
         bool exists = false;
         const Status status = load_plugin(path, name, kServices, &out->table, &exists);
         if (status.ok()) {
-            if (any_file) log_line(SH_LOG_WARNING, "backend %s: %s is used; passed over: %s", name.c_str(), path.c_str(), tried.c_str());
+            if (any_file)
+                log_line(SH_LOG_WARNING, "backend %s: %s is used; passed over: %s", name.c_str(),
+                         path.c_str(), tried.c_str());
             out->path = path;
             return Status();
         }
@@ -102,13 +104,14 @@ Status search(const std::string& name, Found* out) {
 Status look_for(const std::string& name, const char* explicit_path, Found* out) {
     if (explicit_path) {
         if (explicit_path[0] != '/') {
-            return Status(SH_ERROR_INVALID_ARGUMENT, std::string("the backend's path '") + explicit_path + "' is not absolute");
+            return Status(SH_ERROR_INVALID_ARGUMENT,
+                          std::string("the backend's path '") + explicit_path + "' is not absolute");
         }
         bool exists = false;
         const Status status = load_plugin(explicit_path, name, kServices, &out->table, &exists);
         if (!status.ok()) {
-            return Status(SH_ERROR_BACKEND_LOAD,
-                          "backend '" + name + "' cannot be loaded: tried " + explicit_path + " (" + status.text() + ")");
+            return Status(SH_ERROR_BACKEND_LOAD, "backend '" + name + "' cannot be loaded: tried " +
+                                                     explicit_path + " (" + status.text() + ")");
         }
         out->path = explicit_path;
         return Status();
@@ -133,11 +136,15 @@ void probe(ListedBackend* entry) {
 
 }  // namespace
 
-Status find_backend(const char* name, const char* explicit_path, const sh_backend** out_backend, std::string* out_path) {
+Status find_backend(const char* name, const char* explicit_path, const sh_backend** out_backend,
+                    std::string* out_path) {
     if (!name || !is_name(name)) {
-        return Status(SH_ERROR_NOT_FOUND, std::string("'") + (name ? name : "") + "' is not a backend's name");
+        return Status(SH_ERROR_NOT_FOUND,
+                      std::string("'") + (name ? name : "") + "' is not a backend's name");
     }
-    if (loading) return Status(SH_ERROR_INVALID_STATE, "a backend cannot look for another one while it is being loaded");
+    if (loading)
+        return Status(SH_ERROR_INVALID_STATE,
+                      "a backend cannot look for another one while it is being loaded");
     Cache& known = cache();
     std::lock_guard lock(known.mutex);
     const auto key = std::pair(std::string(name), std::string(explicit_path ? explicit_path : ""));
@@ -177,7 +184,8 @@ std::vector<ListedBackend> list_backends() {
     for (const std::string& name : names) {
         ListedBackend& entry = result.emplace_back();
         entry.name = name;
-        entry.built_in = std::any_of(std::begin(kBuiltIn), std::end(kBuiltIn), [&](const BuiltIn& b) { return name == b.name; });
+        entry.built_in = std::any_of(std::begin(kBuiltIn), std::end(kBuiltIn),
+                                     [&](const BuiltIn& b) { return name == b.name; });
         probe(&entry);
     }
     return result;

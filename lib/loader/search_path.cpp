@@ -27,7 +27,9 @@ std::string file_mapped_at(const void* address) {
     while (std::fgets(line, sizeof line, maps)) {
         uint64_t begin = 0, end = 0;
         int name_at = 0;
-        if (std::sscanf(line, "%" SCNx64 "-%" SCNx64 " %*s %*s %*s %*s %n", &begin, &end, &name_at) != 2 || name_at == 0) continue;
+        if (std::sscanf(line, "%" SCNx64 "-%" SCNx64 " %*s %*s %*s %*s %n", &begin, &end, &name_at) != 2 ||
+            name_at == 0)
+            continue;
         const uint64_t wanted = reinterpret_cast<uint64_t>(address);
         if (wanted < begin || wanted >= end) continue;
         line[std::strcspn(line, "\n")] = 0;
@@ -36,7 +38,9 @@ std::string file_mapped_at(const void* address) {
     }
     std::fclose(maps);
     const std::string deleted = " (deleted)";
-    if (path.size() > deleted.size() && path.compare(path.size() - deleted.size(), deleted.size(), deleted) == 0) path.clear();
+    if (path.size() > deleted.size() &&
+        path.compare(path.size() - deleted.size(), deleted.size(), deleted) == 0)
+        path.clear();
     return path;
 }
 
@@ -44,9 +48,11 @@ std::string file_mapped_at(const void* address) {
 std::string own_directory() {
     Dl_info info = {};
     std::string path;
-    if (dladdr(reinterpret_cast<const void*>(&search_directories), &info) && info.dli_fname) path = info.dli_fname;
+    if (dladdr(reinterpret_cast<const void*>(&search_directories), &info) && info.dli_fname)
+        path = info.dli_fname;
     // What the loader was given may be relative to a directory that is no longer the current one.
-    if (path.empty() || path[0] != '/') path = file_mapped_at(reinterpret_cast<const void*>(&search_directories));
+    if (path.empty() || path[0] != '/')
+        path = file_mapped_at(reinterpret_cast<const void*>(&search_directories));
     if (path.empty() || path[0] != '/') return {};
     return path.substr(0, path.find_last_of('/'));
 }
@@ -92,7 +98,8 @@ std::vector<std::string> names_in_search_directories() {
         if (!open) continue;
         while (const dirent* entry = readdir(open)) {
             const std::string file = entry->d_name;
-            if (file.size() <= kPrefixLength + kSuffixLength || file.compare(0, kPrefixLength, kPrefix) != 0 ||
+            if (file.size() <= kPrefixLength + kSuffixLength ||
+                file.compare(0, kPrefixLength, kPrefix) != 0 ||
                 file.compare(file.size() - kSuffixLength, kSuffixLength, kSuffix) != 0) {
                 continue;
             }

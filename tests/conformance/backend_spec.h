@@ -1,4 +1,5 @@
-// Which backends the suite runs on: NAME[:INDEX][,OPTION=VALUE...], e.g. "host", "cuda:1", "host,granularity=64KiB,jitter_us=50".
+// Which backends the suite runs on: NAME[:INDEX][,OPTION=VALUE...], e.g. "host", "cuda:1",
+// "host,granularity=64KiB,jitter_us=50".
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 namespace conformance {
 
 struct BackendSpec {
-    std::string text;     // as it was given
+    std::string text;  // as it was given
     std::string name;
     uint32_t index = 0;
     std::string options;  // in the form of the interface: "key=value;key=value"

@@ -9,7 +9,8 @@ class CopyTest : public Conformance {};
 TEST_P(CopyTest, SizesAndOffsetsAreFree) {
     const Memory memory = new_memory(6 * page());
     for (const uint64_t offset : {uint64_t(0), uint64_t(1), page() - 1, page() + 7}) {
-        for (const uint64_t bytes : {uint64_t(1), uint64_t(3), uint64_t(64), page() - 1, page(), page() + 17, 4 * page() + 5}) {
+        for (const uint64_t bytes :
+             {uint64_t(1), uint64_t(3), uint64_t(64), page() - 1, page(), page() + 17, 4 * page() + 5}) {
             const auto data = pattern(bytes, offset + bytes);
             write(memory.address + offset, data);
             expect_contents(memory.address + offset, data);
@@ -80,7 +81,8 @@ TEST_P(CopyTest, AStreamKeepsItsOrder) {
     SH_OK_OR_END(backend().copy_on_device(device(), stream, memory.address + page(), memory.address, page()));
     SH_OK_OR_END(backend().fill(device(), stream, memory.address, 0x5a, page()));
     SH_OK_OR_END(backend().copy_to_host(device(), stream, after_fill.data(), memory.address, page()));
-    SH_OK_OR_END(backend().copy_to_host(device(), stream, at_the_end.data(), memory.address + page(), page()));
+    SH_OK_OR_END(
+        backend().copy_to_host(device(), stream, at_the_end.data(), memory.address + page(), page()));
     SH_OK_OR_END(backend().stream_synchronize(device(), stream));
     if (!has_contents()) GTEST_SKIP() << "this device has no contents";
     EXPECT_EQ(after_first, first);
@@ -126,7 +128,8 @@ TEST_P(CopyTest, MemoryThatIsNotMappedIsAnError) {
     SH_EXPECT_FAILURE(backend().copy_on_device(device(), stream, range, memory.address, page()));
     SH_EXPECT_FAILURE(backend().copy_on_device(device(), stream, 0, memory.address, page()));
     SH_EXPECT_FAILURE(backend().fill(device(), stream, range, 1, page()));
-    SH_EXPECT_FAILURE(backend().copy_to_device(device(), stream, memory.address + page() / 2, host.data(), page()));
+    SH_EXPECT_FAILURE(
+        backend().copy_to_device(device(), stream, memory.address + page() / 2, host.data(), page()));
 }
 
 SH_ON_EVERY_BACKEND(CopyTest);

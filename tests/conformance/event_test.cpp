@@ -110,7 +110,8 @@ TEST_P(EventTest, DestroyingOneLeavesQueuedWaitsValid) {
     }
 }
 
-// Bytes go around three streams, each hand-over fenced by an event that is recorded again and again, without the host.
+// Bytes go around three streams, each hand-over fenced by an event that is recorded again and again, without
+// the host.
 TEST_P(EventTest, FencesAcrossStreamsHoldForManyRounds) {
     const int rounds = 100;
     const Memory memory = new_memory(2 * page());
@@ -143,7 +144,8 @@ TEST_P(EventTest, ElapsedTimeHasASign) {
     const sh_stream stream = new_stream();
     const sh_backend_event begin = new_event(true), end = new_event(true);
     SH_OK_OR_END(backend().event_record(device(), begin, stream));
-    const sh_status launched = backend().stream_launch(device(), stream, nullptr, nullptr, quirks().time_unit_ns);
+    const sh_status launched =
+        backend().stream_launch(device(), stream, nullptr, nullptr, quirks().time_unit_ns);
     if (launched == SH_ERROR_UNSUPPORTED) GTEST_SKIP() << "this backend runs no host functions in streams";
     SH_OK_OR_END(launched);
     SH_OK_OR_END(backend().event_record(device(), end, stream));
@@ -160,7 +162,8 @@ TEST_P(EventTest, ElapsedTimeHasASign) {
 
 TEST_P(EventTest, ElapsedTimeNeedsFinishedTimingEvents) {
     const sh_stream stream = new_stream();
-    const sh_backend_event timed = new_event(true), never = new_event(true), untimed = new_event(false), behind = new_event(true);
+    const sh_backend_event timed = new_event(true), never = new_event(true), untimed = new_event(false),
+                           behind = new_event(true);
     SH_OK_OR_END(backend().event_record(device(), timed, stream));
     SH_OK_OR_END(backend().event_record(device(), untimed, stream));
     SH_OK_OR_END(backend().stream_synchronize(device(), stream));

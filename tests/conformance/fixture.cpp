@@ -22,10 +22,11 @@ Quirks quirks_of(const BackendSpec& spec, const sh_backend_device_info& info) {
 
 void Conformance::SetUp() {
     const BackendSpec& spec = GetParam();
-    const stagehand::Status status = stagehand::loader::find_backend(spec.name.c_str(), nullptr, &backend_, nullptr);
+    const stagehand::Status status =
+        stagehand::loader::find_backend(spec.name.c_str(), nullptr, &backend_, nullptr);
     if (!status.ok()) GTEST_SKIP() << status.text();
-    const sh_status opened =
-        backend().device_open(spec.index, spec.options.empty() ? nullptr : spec.options.c_str(), &device_, &info_);
+    const sh_status opened = backend().device_open(
+        spec.index, spec.options.empty() ? nullptr : spec.options.c_str(), &device_, &info_);
     if (opened == SH_ERROR_BACKEND_UNAVAILABLE) GTEST_SKIP() << backend().last_error();
     ASSERT_GE(opened, 0) << backend().last_error();
     quirks_ = quirks_of(spec, info_);
@@ -40,8 +41,10 @@ void Conformance::TearDown() {
         SH_EXPECT_OK(backend().stream_destroy(device_, stream));
     }
     for (const sh_backend_event event : events_) SH_EXPECT_OK(backend().event_destroy(device_, event));
-    for (const Mapping& m : mappings_) SH_EXPECT_OK(backend().pages_unmap(device_, m.address, m.page_bytes, m.count));
-    for (const Pages& p : pages_) SH_EXPECT_OK(backend().pages_destroy(device_, p.page_bytes, p.pages.size(), p.pages.data()));
+    for (const Mapping& m : mappings_)
+        SH_EXPECT_OK(backend().pages_unmap(device_, m.address, m.page_bytes, m.count));
+    for (const Pages& p : pages_)
+        SH_EXPECT_OK(backend().pages_destroy(device_, p.page_bytes, p.pages.size(), p.pages.data()));
     for (const Range& r : ranges_) SH_EXPECT_OK(backend().range_free(device_, r.address, r.bytes));
     if (quirks_.exact_accounting) {
         EXPECT_EQ(free_bytes(), free_at_start_);
@@ -107,7 +110,8 @@ Memory Conformance::new_memory(uint64_t bytes, uint64_t page_bytes) {
     memory.bytes = (bytes + memory.page_bytes - 1) / memory.page_bytes * memory.page_bytes;
     memory.pages = new_pages(memory.bytes / memory.page_bytes, memory.page_bytes);
     SH_EXPECT_OK(backend().range_reserve(device_, memory.bytes, memory.page_bytes, &memory.address));
-    SH_EXPECT_OK(backend().pages_map(device_, memory.address, memory.page_bytes, memory.pages.size(), memory.pages.data()));
+    SH_EXPECT_OK(backend().pages_map(device_, memory.address, memory.page_bytes, memory.pages.size(),
+                                     memory.pages.data()));
     std::lock_guard lock(mutex_);
     ranges_.push_back({memory.address, memory.bytes});
     mappings_.push_back({memory.address, memory.page_bytes, memory.pages.size()});
@@ -131,7 +135,8 @@ void Conformance::expect_contents(uint64_t address, const std::vector<uint8_t>& 
     if (!has_contents() || there == bytes) return;
     size_t at = 0;
     while (there[at] == bytes[at]) ++at;
-    ADD_FAILURE() << "byte " << at << " of " << bytes.size() << " is " << int(there[at]) << ", not " << int(bytes[at]);
+    ADD_FAILURE() << "byte " << at << " of " << bytes.size() << " is " << int(there[at]) << ", not "
+                  << int(bytes[at]);
 }
 
 bool Conformance::is_done(sh_backend_event event) {
@@ -148,7 +153,8 @@ uint64_t Conformance::free_bytes() {
     return free;
 }
 
-Hold::Hold(const sh_backend& backend, sh_backend_device* device, const sh_backend_device_info& info, sh_stream stream)
+Hold::Hold(const sh_backend& backend, sh_backend_device* device, const sh_backend_device_info& info,
+           sh_stream stream)
     : backend_(backend), device_(device), stream_(stream) {
     if (info.flags & SH_BACKEND_VIRTUAL_TIME) {
         gate_->open = true;
@@ -184,7 +190,8 @@ std::vector<uint8_t> pattern(uint64_t bytes, uint64_t seed) {
         state = state * 6364136223846793005u + 1442695040888963407u;
         result[at] = static_cast<uint8_t>(state >> 56);
     }
-    for (uint64_t at = kPeriod; at < bytes; at += kPeriod) std::memcpy(result.data() + at, result.data(), std::min(kPeriod, bytes - at));
+    for (uint64_t at = kPeriod; at < bytes; at += kPeriod)
+        std::memcpy(result.data() + at, result.data(), std::min(kPeriod, bytes - at));
     return result;
 }
 

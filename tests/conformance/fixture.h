@@ -19,17 +19,18 @@
 #define SH_OK_OR_END(call) ASSERT_GE((call), 0) << backend().last_error()
 #define SH_EXPECT_OK(call) EXPECT_GE((call), 0) << backend().last_error()
 // The call fails, and says why.
-#define SH_EXPECT_FAILURE(call)                    \
-    do {                                           \
-        EXPECT_LT((call), 0);                      \
-        EXPECT_STRNE(backend().last_error(), "");  \
+#define SH_EXPECT_FAILURE(call)                   \
+    do {                                          \
+        EXPECT_LT((call), 0);                     \
+        EXPECT_STRNE(backend().last_error(), ""); \
     } while (0)
 
 namespace conformance {
 
 // What differs between backends beyond what their flags tell. All else is the same for all.
 struct Quirks {
-    bool checks_handles = true;      // stale and foreign handles, and misuse of pages, are errors rather than undefined
+    bool checks_handles =
+        true;  // stale and foreign handles, and misuse of pages, are errors rather than undefined
     bool exact_accounting = true;    // free memory changes by what was asked for, and by nothing else
     uint64_t many_pages = 4096;      // a number of pages that is large for it
     int64_t time_unit_ns = 2000000;  // a duration well above what a command costs
@@ -106,12 +107,13 @@ private:
     std::vector<Mapping> mappings_;
 };
 
-// Holds a stream: what is queued behind it does not run until release(). On a device in virtual time the stream is busy for a
-// long while instead, and waiting for it goes past that.
+// Holds a stream: what is queued behind it does not run until release(). On a device in virtual time the
+// stream is busy for a long while instead, and waiting for it goes past that.
 class Hold {
 public:
     // An exception-free constructor cannot tell: see status().
-    Hold(const sh_backend& backend, sh_backend_device* device, const sh_backend_device_info& info, sh_stream stream);
+    Hold(const sh_backend& backend, sh_backend_device* device, const sh_backend_device_info& info,
+         sh_stream stream);
     ~Hold() { release(); }
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
@@ -135,9 +137,10 @@ private:
 };
 
 // Holds `stream` under the name `hold`, or skips the test where the backend cannot run functions in streams.
-#define SH_HOLD(hold, stream)                                                                                       \
-    ::conformance::Hold hold(backend(), device(), info(), stream);                                                  \
-    if (hold.status() == SH_ERROR_UNSUPPORTED) GTEST_SKIP() << "this backend runs no host functions in streams";    \
+#define SH_HOLD(hold, stream)                                             \
+    ::conformance::Hold hold(backend(), device(), info(), stream);        \
+    if (hold.status() == SH_ERROR_UNSUPPORTED)                            \
+        GTEST_SKIP() << "this backend runs no host functions in streams"; \
     ASSERT_GE(hold.status(), 0) << backend().last_error()
 
 // Bytes that differ from place to place and from seed to seed.

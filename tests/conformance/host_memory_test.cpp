@@ -12,7 +12,8 @@ protected:
 
     void SetUp() override {
         Conformance::SetUp();
-        memory_ = static_cast<char*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        memory_ = static_cast<char*>(
+            mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
         ASSERT_NE(memory_, MAP_FAILED);
     }
     void TearDown() override {

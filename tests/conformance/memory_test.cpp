@@ -11,7 +11,8 @@ class MemoryTest : public Conformance {
 protected:
     void SetUp() override {
         Conformance::SetUp();
-        if (device() && !has(SH_BACKEND_FIXED_ADDRESSES)) GTEST_SKIP() << "this device does not map memory by pages";
+        if (device() && !has(SH_BACKEND_FIXED_ADDRESSES))
+            GTEST_SKIP() << "this device does not map memory by pages";
     }
 };
 
@@ -53,7 +54,8 @@ TEST_P(MemoryTest, RangesAreAlignedAndApart) {
         for (const Range& other : ranges) EXPECT_TRUE(address >= other.end || address + bytes <= other.begin);
         ranges.push_back({address, address + bytes});
     }
-    for (const Range& range : ranges) SH_EXPECT_OK(backend().range_free(device(), range.begin, range.end - range.begin));
+    for (const Range& range : ranges)
+        SH_EXPECT_OK(backend().range_free(device(), range.begin, range.end - range.begin));
 }
 
 TEST_P(MemoryTest, MappedMemoryKeepsWhatIsWritten) {
@@ -177,10 +179,12 @@ TEST_P(MemoryTest, MisuseIsAnErrorAndChangesNothing) {
     write(range, bytes);
     const uint64_t before = free_bytes();
     const sh_backend_page unknown = pages[2] + 1000000;
-    SH_EXPECT_FAILURE(backend().pages_map(device(), range + page(), page(), 1, &pages[2]));      // mapped already
-    SH_EXPECT_FAILURE(backend().pages_map(device(), range + 3 * page(), page(), 2, &pages[0]));  // over the range's end
+    SH_EXPECT_FAILURE(backend().pages_map(device(), range + page(), page(), 1, &pages[2]));  // mapped already
+    SH_EXPECT_FAILURE(
+        backend().pages_map(device(), range + 3 * page(), page(), 2, &pages[0]));  // over the range's end
     SH_EXPECT_FAILURE(backend().pages_map(device(), range + 2 * page(), page(), 1, &unknown));
-    SH_EXPECT_FAILURE(backend().pages_map(device(), range + 2 * page(), 2 * page(), 1, &pages[2]));  // of another size
+    SH_EXPECT_FAILURE(
+        backend().pages_map(device(), range + 2 * page(), 2 * page(), 1, &pages[2]));  // of another size
     SH_EXPECT_FAILURE(backend().pages_map(device(), range + 2 * page() + 1, page(), 1, &pages[2]));
     SH_EXPECT_FAILURE(backend().pages_unmap(device(), range + 2 * page(), page(), 1));  // not mapped
     SH_EXPECT_FAILURE(backend().pages_unmap(device(), range + page(), page(), 2));      // only partly mapped

@@ -29,7 +29,9 @@ TEST_P(StreamTest, FunctionsRunInOrder) {
     std::vector<Step> steps;
     for (int i = 0; i < 50; ++i) steps.push_back({&order, i});
     for (Step& step : steps) {
-        const auto run = [](void* data) { static_cast<Step*>(data)->order->push_back(static_cast<Step*>(data)->number); };
+        const auto run = [](void* data) {
+            static_cast<Step*>(data)->order->push_back(static_cast<Step*>(data)->number);
+        };
         if (!launch(stream, run, &step)) GTEST_SKIP() << "this backend runs no host functions in streams";
     }
     SH_OK_OR_END(backend().stream_synchronize(device(), stream));
@@ -47,9 +49,13 @@ TEST_P(StreamTest, AFunctionComesAfterTheCopiesBeforeIt) {
     } check;
     check.expected = pattern(memory.bytes, 1);
     check.there.resize(memory.bytes);
-    SH_OK_OR_END(backend().copy_to_device(device(), stream, memory.address, check.expected.data(), memory.bytes));
+    SH_OK_OR_END(
+        backend().copy_to_device(device(), stream, memory.address, check.expected.data(), memory.bytes));
     SH_OK_OR_END(backend().copy_to_host(device(), stream, check.there.data(), memory.address, memory.bytes));
-    const auto compare = [](void* data) { static_cast<Check*>(data)->equal = static_cast<Check*>(data)->there == static_cast<Check*>(data)->expected; };
+    const auto compare = [](void* data) {
+        static_cast<Check*>(data)->equal =
+            static_cast<Check*>(data)->there == static_cast<Check*>(data)->expected;
+    };
     if (!launch(stream, compare, &check)) GTEST_SKIP() << "this backend runs no host functions in streams";
     SH_OK_OR_END(backend().stream_synchronize(device(), stream));
     EXPECT_EQ(check.equal, 1);
@@ -59,7 +65,8 @@ TEST_P(StreamTest, SynchronizeWaitsForAllThatWasQueued) {
     const Memory memory = new_memory(page());
     const sh_stream stream = new_stream();
     const sh_backend_event last = new_event();
-    for (int i = 0; i < 200; ++i) SH_OK_OR_END(backend().fill(device(), stream, memory.address, static_cast<uint8_t>(i), page()));
+    for (int i = 0; i < 200; ++i)
+        SH_OK_OR_END(backend().fill(device(), stream, memory.address, static_cast<uint8_t>(i), page()));
     SH_OK_OR_END(backend().event_record(device(), last, stream));
     SH_OK_OR_END(backend().stream_synchronize(device(), stream));
     EXPECT_TRUE(is_done(last));
@@ -72,7 +79,8 @@ TEST_P(StreamTest, BusyTimeKeepsTheStreamBusy) {
     std::atomic<int> calls{0};
     SH_OK_OR_END(backend().event_record(device(), begin, stream));
     const auto count = [](void* calls) { ++*static_cast<std::atomic<int>*>(calls); };
-    if (!launch(stream, count, &calls, quirks().time_unit_ns)) GTEST_SKIP() << "this backend runs no host functions in streams";
+    if (!launch(stream, count, &calls, quirks().time_unit_ns))
+        GTEST_SKIP() << "this backend runs no host functions in streams";
     launch(stream, nullptr, nullptr, 2 * quirks().time_unit_ns);
     SH_OK_OR_END(backend().event_record(device(), end, stream));
     SH_OK_OR_END(backend().stream_synchronize(device(), stream));
@@ -135,7 +143,8 @@ TEST_P(StreamTest, ManyStreamsComeAndGo) {
         for (sh_stream& stream : streams) {
             SH_OK_OR_END(backend().stream_create(device(), &stream));
             EXPECT_NE(stream, SH_STREAM_HOST);
-            SH_OK_OR_END(backend().fill(device(), stream, memory.address + (&stream - streams) * 8, static_cast<uint8_t>(round), 8));
+            SH_OK_OR_END(backend().fill(device(), stream, memory.address + (&stream - streams) * 8,
+                                        static_cast<uint8_t>(round), 8));
         }
         for (const sh_stream stream : streams) {
             SH_OK_OR_END(backend().stream_synchronize(device(), stream));
@@ -153,14 +162,17 @@ TEST_P(StreamTest, StreamsThatAreNoneAreErrors) {
     SH_OK_OR_END(backend().stream_create(device(), &stale));
     SH_OK_OR_END(backend().stream_destroy(device(), stale));
     std::vector<uint8_t> host(page());
-    for (const sh_stream bad : {stale, sh_stream(0), sh_stream(SH_STREAM_HOST), sh_stream(77), sh_stream(event)}) {
+    for (const sh_stream bad :
+         {stale, sh_stream(0), sh_stream(SH_STREAM_HOST), sh_stream(77), sh_stream(event)}) {
         EXPECT_EQ(backend().stream_synchronize(device(), bad), SH_ERROR_INVALID_HANDLE);
         EXPECT_EQ(backend().stream_destroy(device(), bad), SH_ERROR_INVALID_HANDLE);
         EXPECT_EQ(backend().stream_launch(device(), bad, nullptr, nullptr, 0), SH_ERROR_INVALID_HANDLE);
         EXPECT_EQ(backend().stream_wait_event(device(), bad, event), SH_ERROR_INVALID_HANDLE);
         EXPECT_EQ(backend().event_record(device(), event, bad), SH_ERROR_INVALID_HANDLE);
-        EXPECT_EQ(backend().copy_to_device(device(), bad, memory.address, host.data(), page()), SH_ERROR_INVALID_HANDLE);
-        EXPECT_EQ(backend().copy_to_host(device(), bad, host.data(), memory.address, page()), SH_ERROR_INVALID_HANDLE);
+        EXPECT_EQ(backend().copy_to_device(device(), bad, memory.address, host.data(), page()),
+                  SH_ERROR_INVALID_HANDLE);
+        EXPECT_EQ(backend().copy_to_host(device(), bad, host.data(), memory.address, page()),
+                  SH_ERROR_INVALID_HANDLE);
         EXPECT_EQ(backend().fill(device(), bad, memory.address, 1, page()), SH_ERROR_INVALID_HANDLE);
         EXPECT_STRNE(backend().last_error(), "");
     }

@@ -66,7 +66,8 @@ TEST_F(Fault, FailsTheNthCallOnce) {
     ASSERT_EQ(open("fail_at=3"), SH_OK) << backend_->last_error();
     EXPECT_EQ(pages(), SH_OK);
     EXPECT_EQ(pages(), SH_ERROR_BACKEND);
-    EXPECT_NE(std::strstr(backend_->last_error(), "memory_info: made to fail"), nullptr) << backend_->last_error();
+    EXPECT_NE(std::strstr(backend_->last_error(), "memory_info: made to fail"), nullptr)
+        << backend_->last_error();
     EXPECT_EQ(pages(), SH_OK);
     EXPECT_EQ(counters().calls, 4u);
     EXPECT_EQ(counters().failures, 1u);
@@ -140,12 +141,14 @@ TEST_F(Fault, PassesOnTheTextOfTheWrappedBackend) {
 }
 
 TEST_F(Fault, RefusesBadOptionsByName) {
-    const char* const bad[][2] = {{"wrap=fault", "wrap"},           {"wrap=nowhere", "nowhere"},       {"wrap=host:x", "host:x"},
-                                  {"fail_at=soon", "fail_at"},      {"fail_call=close", "close"},      {"fail_status=5", "fail_status"},
-                                  {"delay_us=long", "delay_us"},    {"fail_count=-1", "fail_count"},   {"no_such=1", "no_such"}};
+    const char* const bad[][2] = {
+        {"wrap=fault", "wrap"},        {"wrap=nowhere", "nowhere"},     {"wrap=host:x", "host:x"},
+        {"fail_at=soon", "fail_at"},   {"fail_call=close", "close"},    {"fail_status=5", "fail_status"},
+        {"delay_us=long", "delay_us"}, {"fail_count=-1", "fail_count"}, {"no_such=1", "no_such"}};
     for (const auto& [options, word] : bad) {
         EXPECT_LT(open(options), 0) << options;
-        EXPECT_NE(std::strstr(backend_->last_error(), word), nullptr) << options << ": " << backend_->last_error();
+        EXPECT_NE(std::strstr(backend_->last_error(), word), nullptr)
+            << options << ": " << backend_->last_error();
         EXPECT_EQ(device_, nullptr);
     }
 }
@@ -160,12 +163,31 @@ TEST_F(Fault, EveryCallCanFailAndIsCounted) {
     sh_backend_device* const d = device_;
     ASSERT_EQ(arm(nullptr, 1, 0, SH_ERROR_DEVICE_LOST), SH_OK);
     const sh_status all[] = {
-        b.memory_info(d, &word, &other), b.pages_create(d, 1, 1, &page), b.pages_destroy(d, 1, 1, &page), b.range_reserve(d, 1, 1, &word),
-        b.range_free(d, 1, 1), b.pages_map(d, 1, 1, 1, &page), b.pages_unmap(d, 1, 1, 1), b.host_register(d, &word, 8),
-        b.host_unregister(d, &word), b.host_is_pinned(d, &word, 8, &flag), b.stream_create(d, &word), b.stream_destroy(d, 1),
-        b.stream_synchronize(d, 1), b.stream_wait_event(d, 1, 1), b.stream_launch(d, 1, nullptr, nullptr, 0), b.event_create(d, 1, &word),
-        b.event_destroy(d, 1), b.event_record(d, 1, 1), b.event_query(d, 1, &flag), b.event_synchronize(d, 1), b.event_elapsed(d, 1, 1, &ns),
-        b.copy_to_device(d, 1, 1, &word, 8), b.copy_to_host(d, 1, &word, 1, 8), b.copy_on_device(d, 1, 1, 1, 1), b.fill(d, 1, 1, 1, 1),
+        b.memory_info(d, &word, &other),
+        b.pages_create(d, 1, 1, &page),
+        b.pages_destroy(d, 1, 1, &page),
+        b.range_reserve(d, 1, 1, &word),
+        b.range_free(d, 1, 1),
+        b.pages_map(d, 1, 1, 1, &page),
+        b.pages_unmap(d, 1, 1, 1),
+        b.host_register(d, &word, 8),
+        b.host_unregister(d, &word),
+        b.host_is_pinned(d, &word, 8, &flag),
+        b.stream_create(d, &word),
+        b.stream_destroy(d, 1),
+        b.stream_synchronize(d, 1),
+        b.stream_wait_event(d, 1, 1),
+        b.stream_launch(d, 1, nullptr, nullptr, 0),
+        b.event_create(d, 1, &word),
+        b.event_destroy(d, 1),
+        b.event_record(d, 1, 1),
+        b.event_query(d, 1, &flag),
+        b.event_synchronize(d, 1),
+        b.event_elapsed(d, 1, 1, &ns),
+        b.copy_to_device(d, 1, 1, &word, 8),
+        b.copy_to_host(d, 1, &word, 1, 8),
+        b.copy_on_device(d, 1, 1, 1, 1),
+        b.fill(d, 1, 1, 1, 1),
         b.thread_begin(d),
     };
     for (const sh_status status : all) EXPECT_EQ(status, SH_ERROR_DEVICE_LOST);
@@ -179,7 +201,8 @@ TEST(LoaderThreads, FindTheSameTable) {
     for (const sh_backend*& table : found) {
         threads.emplace_back([&table] {
             for (const char* name : {"host", "fault"}) {
-                const stagehand::Status status = stagehand::loader::find_backend(name, nullptr, &table, nullptr);
+                const stagehand::Status status =
+                    stagehand::loader::find_backend(name, nullptr, &table, nullptr);
                 EXPECT_TRUE(status.ok()) << status.text();
             }
         });

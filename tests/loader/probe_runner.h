@@ -19,12 +19,13 @@ struct ProbeResult {
 };
 
 struct ProbeCall {
-    std::string program = {};                   // empty: loader-probe as it was built
-    std::string argv0 = {};                     // empty: the same
+    std::string program = {};  // empty: loader-probe as it was built
+    std::string argv0 = {};    // empty: the same
     std::vector<std::string> arguments = {};
-    std::vector<std::string> environment = {};  // "NAME=value"; nothing else is passed on but what sanitizers need
-    std::string directory = {};                 // empty: where the test is
-    bool as_nobody = false;                     // gives up root before it starts the program
+    std::vector<std::string> environment =
+        {};                      // "NAME=value"; nothing else is passed on but what sanitizers need
+    std::string directory = {};  // empty: where the test is
+    bool as_nobody = false;      // gives up root before it starts the program
 };
 
 ProbeResult run_probe(const ProbeCall& call);

@@ -41,7 +41,9 @@ static sh_status device_open(uint32_t i, const char *o, sh_backend_device **d, s
 }
 static void device_close(sh_backend_device *d) { (void)d; }
 static const char *last_error(void) { return "the test's plugin can do nothing"; }
-static sh_status memory_info(sh_backend_device *d, uint64_t *f, uint64_t *t) { return (void)d, (void)f, (void)t, SH_ERROR_UNSUPPORTED; }
+static sh_status memory_info(sh_backend_device *d, uint64_t *f, uint64_t *t) {
+    return (void)d, (void)f, (void)t, SH_ERROR_UNSUPPORTED;
+}
 static sh_status pages_create(sh_backend_device *d, uint64_t b, uint64_t c, sh_backend_page *p) {
     return (void)d, (void)b, (void)c, (void)p, SH_ERROR_UNSUPPORTED;
 }
@@ -51,30 +53,49 @@ static sh_status pages_destroy(sh_backend_device *d, uint64_t b, uint64_t c, con
 static sh_status range_reserve(sh_backend_device *d, uint64_t b, uint64_t a, uint64_t *o) {
     return (void)d, (void)b, (void)a, (void)o, SH_ERROR_UNSUPPORTED;
 }
-static sh_status range_free(sh_backend_device *d, uint64_t a, uint64_t b) { return (void)d, (void)a, (void)b, SH_ERROR_UNSUPPORTED; }
-static sh_status pages_map(sh_backend_device *d, uint64_t a, uint64_t b, uint64_t c, const sh_backend_page *p) {
+static sh_status range_free(sh_backend_device *d, uint64_t a, uint64_t b) {
+    return (void)d, (void)a, (void)b, SH_ERROR_UNSUPPORTED;
+}
+static sh_status pages_map(sh_backend_device *d, uint64_t a, uint64_t b, uint64_t c,
+                           const sh_backend_page *p) {
     return (void)d, (void)a, (void)b, (void)c, (void)p, SH_ERROR_UNSUPPORTED;
 }
 static sh_status pages_unmap(sh_backend_device *d, uint64_t a, uint64_t b, uint64_t c) {
     return (void)d, (void)a, (void)b, (void)c, SH_ERROR_UNSUPPORTED;
 }
-static sh_status host_register(sh_backend_device *d, void *m, uint64_t b) { return (void)d, (void)m, (void)b, SH_ERROR_UNSUPPORTED; }
-static sh_status host_unregister(sh_backend_device *d, void *m) { return (void)d, (void)m, SH_ERROR_UNSUPPORTED; }
+static sh_status host_register(sh_backend_device *d, void *m, uint64_t b) {
+    return (void)d, (void)m, (void)b, SH_ERROR_UNSUPPORTED;
+}
+static sh_status host_unregister(sh_backend_device *d, void *m) {
+    return (void)d, (void)m, SH_ERROR_UNSUPPORTED;
+}
 static sh_status host_is_pinned(sh_backend_device *d, const void *m, uint64_t b, uint32_t *p) {
     return (void)d, (void)m, (void)b, (void)p, SH_ERROR_UNSUPPORTED;
 }
-static sh_status stream_create(sh_backend_device *d, sh_stream *s) { return (void)d, (void)s, SH_ERROR_UNSUPPORTED; }
-static sh_status on_stream(sh_backend_device *d, sh_stream s) { return (void)d, (void)s, SH_ERROR_UNSUPPORTED; }
+static sh_status stream_create(sh_backend_device *d, sh_stream *s) {
+    return (void)d, (void)s, SH_ERROR_UNSUPPORTED;
+}
+static sh_status on_stream(sh_backend_device *d, sh_stream s) {
+    return (void)d, (void)s, SH_ERROR_UNSUPPORTED;
+}
 static sh_status stream_wait_event(sh_backend_device *d, sh_stream s, sh_backend_event e) {
     return (void)d, (void)s, (void)e, SH_ERROR_UNSUPPORTED;
 }
 static sh_status stream_launch(sh_backend_device *d, sh_stream s, void (*f)(void *), void *u, int64_t n) {
     return (void)d, (void)s, (void)f, (void)u, (void)n, SH_ERROR_UNSUPPORTED;
 }
-static sh_status event_create(sh_backend_device *d, uint32_t t, sh_backend_event *e) { return (void)d, (void)t, (void)e, SH_ERROR_UNSUPPORTED; }
-static sh_status on_event(sh_backend_device *d, sh_backend_event e) { return (void)d, (void)e, SH_ERROR_UNSUPPORTED; }
-static sh_status event_record(sh_backend_device *d, sh_backend_event e, sh_stream s) { return (void)d, (void)e, (void)s, SH_ERROR_UNSUPPORTED; }
-static sh_status event_query(sh_backend_device *d, sh_backend_event e, uint32_t *o) { return (void)d, (void)e, (void)o, SH_ERROR_UNSUPPORTED; }
+static sh_status event_create(sh_backend_device *d, uint32_t t, sh_backend_event *e) {
+    return (void)d, (void)t, (void)e, SH_ERROR_UNSUPPORTED;
+}
+static sh_status on_event(sh_backend_device *d, sh_backend_event e) {
+    return (void)d, (void)e, SH_ERROR_UNSUPPORTED;
+}
+static sh_status event_record(sh_backend_device *d, sh_backend_event e, sh_stream s) {
+    return (void)d, (void)e, (void)s, SH_ERROR_UNSUPPORTED;
+}
+static sh_status event_query(sh_backend_device *d, sh_backend_event e, uint32_t *o) {
+    return (void)d, (void)e, (void)o, SH_ERROR_UNSUPPORTED;
+}
 static sh_status event_elapsed(sh_backend_device *d, sh_backend_event b, sh_backend_event e, int64_t *n) {
     return (void)d, (void)b, (void)e, (void)n, SH_ERROR_UNSUPPORTED;
 }
@@ -96,15 +117,19 @@ static const struct {
     sh_backend table;
     void *beyond; /* what a later version may have added */
 } backend = {
-    {PLUGIN_SIZE, PLUGIN_SPI, PLUGIN_NAME, "1", probe, device_open, device_close, last_error, memory_info, pages_create, pages_destroy,
-     range_reserve, range_free, pages_map, pages_unmap, host_register, host_unregister, host_is_pinned, stream_create, on_stream,
-     on_stream, stream_wait_event, stream_launch, event_create, on_event, event_record, event_query, on_event, event_elapsed,
-     copy_to_device, copy_to_host, copy_on_device, PLUGIN_FILL, clock_ns, 0},
+    {PLUGIN_SIZE,   PLUGIN_SPI,        PLUGIN_NAME,    "1",           probe,
+     device_open,   device_close,      last_error,     memory_info,   pages_create,
+     pages_destroy, range_reserve,     range_free,     pages_map,     pages_unmap,
+     host_register, host_unregister,   host_is_pinned, stream_create, on_stream,
+     on_stream,     stream_wait_event, stream_launch,  event_create,  on_event,
+     event_record,  event_query,       on_event,       event_elapsed, copy_to_device,
+     copy_to_host,  copy_on_device,    PLUGIN_FILL,    clock_ns,      0},
     (void *)1,
 };
 
 #ifndef PLUGIN_NO_QUERY
-SH_API sh_status sh_backend_query(uint32_t spi_version, const sh_backend_host *host, const sh_backend **out_backend) {
+SH_API sh_status sh_backend_query(uint32_t spi_version, const sh_backend_host *host,
+                                  const sh_backend **out_backend) {
     (void)fill;
     (void)spi_version;
     (void)host;

@@ -31,7 +31,8 @@ protected:
     }
     std::vector<sh_backend_page> create(uint64_t count, uint64_t page_bytes = kPage) {
         std::vector<sh_backend_page> pages(count);
-        EXPECT_EQ(backend_.pages_create(device_, page_bytes, count, pages.data()), SH_OK) << backend_.last_error();
+        EXPECT_EQ(backend_.pages_create(device_, page_bytes, count, pages.data()), SH_OK)
+            << backend_.last_error();
         return pages;
     }
     uint64_t reserve(uint64_t bytes) {
@@ -93,7 +94,8 @@ TEST_F(HostMemory, AliasesAndRemappingTakeNoMoreMemory) {
 
 TEST_F(HostMemory, NeighboursAreOneMapping) {
     const auto pages = create(500);
-    for (size_t i = 1; i < pages.size(); ++i) EXPECT_EQ(pages[i], pages[0] + i) << "one run, numbered in its order";
+    for (size_t i = 1; i < pages.size(); ++i)
+        EXPECT_EQ(pages[i], pages[0] + i) << "one run, numbered in its order";
     const uint64_t range = reserve(1000 * kPage);
     ASSERT_EQ(backend_.pages_map(device_, range, kPage, 500, pages.data()), SH_OK);
     EXPECT_EQ(mappings(range, range + 500 * kPage), std::vector<std::string>{"rw-s"});
@@ -110,9 +112,11 @@ TEST_F(HostMemory, PagesAreMappedWithTheirMemory) {
     std::ifstream table("/proc/self/pagemap", std::ios::binary);
     std::vector<uint64_t> entries(2000);
     table.seekg(static_cast<std::streamoff>(range / kPage * sizeof(uint64_t)));
-    ASSERT_TRUE(table.read(reinterpret_cast<char*>(entries.data()), static_cast<std::streamsize>(entries.size() * sizeof(uint64_t))));
+    ASSERT_TRUE(table.read(reinterpret_cast<char*>(entries.data()),
+                           static_cast<std::streamsize>(entries.size() * sizeof(uint64_t))));
     const auto is_present = [](uint64_t entry) { return entry >> 63 != 0; };
-    EXPECT_EQ(std::count_if(entries.begin(), entries.end(), is_present), 2000) << "touching them still faults";
+    EXPECT_EQ(std::count_if(entries.begin(), entries.end(), is_present), 2000)
+        << "touching them still faults";
 }
 
 TEST_F(HostMemory, ReservedAddressesCannotBeTouched) {
@@ -162,7 +166,8 @@ TEST_F(HostMemory, NewPagesArePoisonedIfAsked) {
         const auto pages = create(600);
         ASSERT_EQ(backend_.pages_map(device_, range, kPage, 600, pages.data()), SH_OK);
         auto* const bytes = reinterpret_cast<uint8_t*>(range);
-        EXPECT_EQ(std::vector<uint8_t>(bytes, bytes + 600 * kPage), std::vector<uint8_t>(600 * kPage, kPoison));
+        EXPECT_EQ(std::vector<uint8_t>(bytes, bytes + 600 * kPage),
+                  std::vector<uint8_t>(600 * kPage, kPoison));
         std::memset(bytes, 1, 600 * kPage);
         ASSERT_EQ(backend_.pages_unmap(device_, range, kPage, 600), SH_OK);
         ASSERT_EQ(backend_.pages_destroy(device_, kPage, 600, pages.data()), SH_OK);

@@ -1,11 +1,10 @@
 // Options of the host backend: what they do, and how bad ones are refused.
 #include <gtest/gtest.h>
-#include <sys/sysinfo.h>
 
 #include <cstring>
 
 #include "host/host_backend.h"
-#include "host/memory_limit.h"
+#include "platform/host_memory.h"
 
 namespace stagehand::host {
 namespace {
@@ -19,7 +18,9 @@ sh_status open_and_close(const char* options, sh_backend_device_info* info) {
 
 TEST(HostOptions, DescribeTheDevice) {
     sh_backend_device_info info = {};
-    ASSERT_EQ(open_and_close("capacity=100MiB;granularity=64KiB;bandwidth=8GB/s;latency=7us;staging_piece=1MiB", &info), SH_OK)
+    ASSERT_EQ(open_and_close(
+                  "capacity=100MiB;granularity=64KiB;bandwidth=8GB/s;latency=7us;staging_piece=1MiB", &info),
+              SH_OK)
         << host_backend()->last_error();
     EXPECT_EQ(info.total_bytes, 100u << 20);
     EXPECT_EQ(info.granularity_bytes, 65536u);
@@ -33,15 +34,8 @@ TEST(HostOptions, DefaultsFitTheMachine) {
     sh_backend_device_info info = {};
     ASSERT_EQ(open_and_close(nullptr, &info), SH_OK);
     EXPECT_EQ(info.granularity_bytes, 4096u);
-    EXPECT_EQ(info.total_bytes, process_memory_limit() / 2 / 4096 * 4096);
+    EXPECT_EQ(info.total_bytes, platform::read_host_memory().limit_bytes / 2 / 4096 * 4096);
     EXPECT_EQ(info.link_bytes_per_second, 0u) << "it is not known without measuring";
-}
-
-TEST(HostOptions, TheLimitIsNotMoreThanTheMachineHas) {
-    struct sysinfo machine = {};
-    ASSERT_EQ(sysinfo(&machine), 0);
-    EXPECT_GT(process_memory_limit(), 0u);
-    EXPECT_LE(process_memory_limit(), static_cast<uint64_t>(machine.totalram) * machine.mem_unit);
 }
 
 TEST(HostOptions, CapacityIsRoundedDownToPages) {
@@ -52,16 +46,27 @@ TEST(HostOptions, CapacityIsRoundedDownToPages) {
 
 TEST(HostOptions, BadOnesAreRefusedByName) {
     const char* const bad[][2] = {
-        {"capacity=many", "capacity"},     {"capacity=100", "capacity"},      {"granularity=1000", "granularity"},
-        {"granularity=512", "granularity"}, {"granularity=2GiB", "granularity"}, {"page=3", "granularity"},
-        {"bandwidth=fast", "bandwidth"},   {"latency=1 day", "latency"},      {"poison=2", "poison"},
-        {"staging_piece=0", "staging_piece"}, {"pin_limit=-1", "pin_limit"},  {"jitter_us=x", "jitter_us"},
-        {"jitter_seed=x", "jitter_seed"},  {"speed=3", "speed"},              {"poison", "poison"},
+        {"capacity=many", "capacity"},
+        {"capacity=100", "capacity"},
+        {"granularity=1000", "granularity"},
+        {"granularity=512", "granularity"},
+        {"granularity=2GiB", "granularity"},
+        {"page=3", "granularity"},
+        {"bandwidth=fast", "bandwidth"},
+        {"latency=1 day", "latency"},
+        {"poison=2", "poison"},
+        {"staging_piece=0", "staging_piece"},
+        {"pin_limit=-1", "pin_limit"},
+        {"jitter_us=x", "jitter_us"},
+        {"jitter_seed=x", "jitter_seed"},
+        {"speed=3", "speed"},
+        {"poison", "poison"},
     };
     for (const auto& [options, word] : bad) {
         sh_backend_device_info info = {};
         EXPECT_EQ(open_and_close(options, &info), SH_ERROR_INVALID_ARGUMENT) << options;
-        EXPECT_NE(std::strstr(host_backend()->last_error(), word), nullptr) << options << ": " << host_backend()->last_error();
+        EXPECT_NE(std::strstr(host_backend()->last_error(), word), nullptr)
+            << options << ": " << host_backend()->last_error();
         EXPECT_EQ(info.struct_size, 0u) << "written in spite of the failure";
     }
 }
@@ -77,7 +82,8 @@ TEST(HostOptions, RegistrationStopsAtThePinLimit) {
     EXPECT_EQ(backend.host_register(device, memory + (64 << 10), 1), SH_ERROR_OUT_OF_HOST_MEMORY);
     EXPECT_EQ(memory_statistics(device).pinned_bytes, 64u << 10);
     EXPECT_EQ(backend.host_unregister(device, memory), SH_OK);
-    EXPECT_EQ(backend.host_register(device, reinterpret_cast<void*>(8192), 4096), SH_ERROR_INVALID_ARGUMENT) << "nothing is mapped there";
+    EXPECT_EQ(backend.host_register(device, reinterpret_cast<void*>(8192), 4096), SH_ERROR_INVALID_ARGUMENT)
+        << "nothing is mapped there";
     EXPECT_EQ(memory_statistics(device).pinned_bytes, 0u);
     backend.device_close(device);
 }

@@ -1,4 +1,5 @@
-// Time of the host backend: with a bandwidth, events count in model time, which is exact whatever the machine does meanwhile.
+// Time of the host backend: with a bandwidth, events count in model time, which is exact whatever the machine
+// does meanwhile.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -41,15 +42,25 @@ protected:
         EXPECT_EQ(backend_.event_create(device_, 1, &event), SH_OK);
         return event;
     }
-    void record(sh_backend_event event, sh_stream stream) { EXPECT_EQ(backend_.event_record(device_, event, stream), SH_OK); }
-    void wait(sh_stream stream, sh_backend_event event) { EXPECT_EQ(backend_.stream_wait_event(device_, stream, event), SH_OK); }
-    void busy(sh_stream stream, int64_t ns) { EXPECT_EQ(backend_.stream_launch(device_, stream, nullptr, nullptr, ns), SH_OK); }
+    void record(sh_backend_event event, sh_stream stream) {
+        EXPECT_EQ(backend_.event_record(device_, event, stream), SH_OK);
+    }
+    void wait(sh_stream stream, sh_backend_event event) {
+        EXPECT_EQ(backend_.stream_wait_event(device_, stream, event), SH_OK);
+    }
+    void busy(sh_stream stream, int64_t ns) {
+        EXPECT_EQ(backend_.stream_launch(device_, stream, nullptr, nullptr, ns), SH_OK);
+    }
     // Streams that run at once use different parts.
     void up(sh_stream stream, uint64_t bytes, int part = 0) {
-        EXPECT_EQ(backend_.copy_to_device(device_, stream, memory_ + part * kPart, host_.data() + part * kPart, bytes), SH_OK);
+        EXPECT_EQ(backend_.copy_to_device(device_, stream, memory_ + part * kPart,
+                                          host_.data() + part * kPart, bytes),
+                  SH_OK);
     }
     void down(sh_stream stream, uint64_t bytes, int part = 0) {
-        EXPECT_EQ(backend_.copy_to_host(device_, stream, host_.data() + part * kPart, memory_ + part * kPart, bytes), SH_OK);
+        EXPECT_EQ(backend_.copy_to_host(device_, stream, host_.data() + part * kPart, memory_ + part * kPart,
+                                        bytes),
+                  SH_OK);
     }
     int64_t elapsed(sh_backend_event begin, sh_backend_event end) {
         EXPECT_EQ(backend_.event_synchronize(device_, begin), SH_OK);
@@ -167,7 +178,8 @@ TEST_F(HostPacing, WallTimeIsNotShorterThanModelTime) {
     for (int i = 0; i < 10; ++i) up(s, 900000);
     record(end, s);
     ASSERT_EQ(backend_.event_synchronize(device_, end), SH_OK);
-    const auto wall = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - from).count();
+    const auto wall =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - from).count();
     EXPECT_GE(elapsed(begin, end), 10 * kMs);
     EXPECT_GE(wall, 10 * kMs);
 }
@@ -193,7 +205,9 @@ TEST_F(HostPacing, RandomDelaysDoNotChangeTheOrder) {
     std::vector<Step> steps;
     for (int i = 0; i < 30; ++i) steps.push_back({&order, i});
     for (Step& step : steps) {
-        const auto note = [](void* data) { static_cast<Step*>(data)->order->push_back(static_cast<Step*>(data)->number); };
+        const auto note = [](void* data) {
+            static_cast<Step*>(data)->order->push_back(static_cast<Step*>(data)->number);
+        };
         ASSERT_EQ(backend_.stream_launch(device_, s, note, &step, 0), SH_OK);
     }
     ASSERT_EQ(backend_.stream_synchronize(device_, s), SH_OK);

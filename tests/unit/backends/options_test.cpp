@@ -80,10 +80,12 @@ TEST(Options, DoNotDependOnTheLocale) {
 }
 
 TEST(Options, BadBytesAreNamed) {
-    for (const char* text : {"", "x", "-1", "KiB", "1KIB", "1 parsec", "18446744073709551616", "16777216TiB", "1e30", "nan", "inf", "0x10",
-                             "1.5.5", "+3"}) {
+    for (const char* text : {"", "x", "-1", "KiB", "1KIB", "1 parsec", "18446744073709551616", "16777216TiB",
+                             "1e30", "nan", "inf", "0x10", "1.5.5", "+3"}) {
         uint64_t value = 99;
-        EXPECT_EQ(parsed((std::string("size=") + text).c_str()).take_bytes("size", &value), SH_ERROR_INVALID_ARGUMENT) << text;
+        EXPECT_EQ(parsed((std::string("size=") + text).c_str()).take_bytes("size", &value),
+                  SH_ERROR_INVALID_ARGUMENT)
+            << text;
         EXPECT_NE(std::strstr(last_error(), "size"), nullptr) << last_error();
         EXPECT_NE(std::strstr(last_error(), text), nullptr) << last_error();
     }

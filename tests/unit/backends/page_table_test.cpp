@@ -149,7 +149,8 @@ TEST_F(PageTableTest, AgreesWithASimpleTable) {
         ASSERT_EQ(table_.mapped_bytes(), reference.size() * kPage);
         const uint64_t probe = random() % 100;
         const auto expected = reference.find(probe);
-        ASSERT_EQ(table_.page_at(kBase + probe * kPage, kPage), expected == reference.end() ? 0 : expected->second);
+        ASSERT_EQ(table_.page_at(kBase + probe * kPage, kPage),
+                  expected == reference.end() ? 0 : expected->second);
     }
 }
 

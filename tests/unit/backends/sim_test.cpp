@@ -34,10 +34,18 @@ protected:
         EXPECT_EQ(backend_.event_create(device_, 1, &event), SH_OK);
         return event;
     }
-    void up(sh_stream stream, uint64_t bytes) { EXPECT_EQ(backend_.copy_to_device(device_, stream, memory_, nullptr, bytes), SH_OK); }
-    void busy(sh_stream stream, int64_t ns) { EXPECT_EQ(backend_.stream_launch(device_, stream, nullptr, nullptr, ns), SH_OK); }
-    void record(sh_backend_event event, sh_stream stream) { EXPECT_EQ(backend_.event_record(device_, event, stream), SH_OK); }
-    void wait(sh_stream stream, sh_backend_event event) { EXPECT_EQ(backend_.stream_wait_event(device_, stream, event), SH_OK); }
+    void up(sh_stream stream, uint64_t bytes) {
+        EXPECT_EQ(backend_.copy_to_device(device_, stream, memory_, nullptr, bytes), SH_OK);
+    }
+    void busy(sh_stream stream, int64_t ns) {
+        EXPECT_EQ(backend_.stream_launch(device_, stream, nullptr, nullptr, ns), SH_OK);
+    }
+    void record(sh_backend_event event, sh_stream stream) {
+        EXPECT_EQ(backend_.event_record(device_, event, stream), SH_OK);
+    }
+    void wait(sh_stream stream, sh_backend_event event) {
+        EXPECT_EQ(backend_.stream_wait_event(device_, stream, event), SH_OK);
+    }
     uint64_t now() { return backend_.clock(device_); }
 
     const sh_backend& backend_ = *sim_backend();
@@ -131,7 +139,8 @@ TEST_F(Sim, AFunctionMayUseTheDevice) {
 }
 
 TEST_F(Sim, BothDirectionsShareWhatTheDuplexFactorLeaves) {
-    for (const auto& [options, expected] : {std::pair("bandwidth=1e9;granularity=4KiB", 1000u), std::pair("bandwidth=1e9;granularity=4KiB;duplex=1", 2000u)}) {
+    for (const auto& [options, expected] : {std::pair("bandwidth=1e9;granularity=4KiB", 1000u),
+                                            std::pair("bandwidth=1e9;granularity=4KiB;duplex=1", 2000u)}) {
         open(options);
         const sh_stream a = stream(), b = stream();
         up(a, 1000);
@@ -151,7 +160,8 @@ TEST_F(Sim, AMillionPages) {
     ASSERT_EQ(backend_.pages_map(device_, range, page, count, pages.data()), SH_OK);
     ASSERT_EQ(backend_.pages_map(device_, range + count * page, page, count, pages.data()), SH_OK);
     const sh_stream s = stream();
-    ASSERT_EQ(backend_.copy_to_device(device_, s, range, nullptr, 2 * count * page), SH_OK) << "one copy over all of them";
+    ASSERT_EQ(backend_.copy_to_device(device_, s, range, nullptr, 2 * count * page), SH_OK)
+        << "one copy over all of them";
     EXPECT_LT(backend_.pages_destroy(device_, page, count, pages.data()), 0);
     ASSERT_EQ(backend_.pages_unmap(device_, range, page, 2 * count), SH_OK);
     ASSERT_EQ(backend_.pages_destroy(device_, page, count, pages.data()), SH_OK);
@@ -170,7 +180,8 @@ TEST_F(Sim, OptionsAreReadAndChecked) {
     EXPECT_EQ(info_.total_bytes, 1u << 30);
     EXPECT_EQ(info_.link_bytes_per_second, 1000000000u);
     EXPECT_EQ(info_.copy_latency_ns, 10u);
-    EXPECT_EQ(info_.flags, uint32_t(SH_BACKEND_FIXED_ADDRESSES | SH_BACKEND_CONTENTLESS | SH_BACKEND_VIRTUAL_TIME));
+    EXPECT_EQ(info_.flags,
+              uint32_t(SH_BACKEND_FIXED_ADDRESSES | SH_BACKEND_CONTENTLESS | SH_BACKEND_VIRTUAL_TIME));
     sh_backend_device* other = nullptr;
     sh_backend_device_info defaults = {};
     ASSERT_EQ(backend_.device_open(0, nullptr, &other, &defaults), SH_OK);
@@ -178,12 +189,19 @@ TEST_F(Sim, OptionsAreReadAndChecked) {
     EXPECT_EQ(defaults.link_bytes_per_second, 55500000000u);
     EXPECT_EQ(defaults.granularity_bytes, 2u << 20);
     EXPECT_EQ(defaults.largest_page_bytes, 32u << 20);
-    const char* const bad[][2] = {{"bandwidth=0", "bandwidth"}, {"granularity=3", "granularity"}, {"largest_page=5", "largest_page"},
-                                  {"capacity=1", "capacity"},   {"duplex=3", "duplex"},           {"latency=x", "latency"},
-                                  {"call_ns=x", "call_ns"},     {"staging_piece=0", "staging_piece"}, {"poison=1", "poison"}};
+    const char* const bad[][2] = {{"bandwidth=0", "bandwidth"},
+                                  {"granularity=3", "granularity"},
+                                  {"largest_page=5", "largest_page"},
+                                  {"capacity=1", "capacity"},
+                                  {"duplex=3", "duplex"},
+                                  {"latency=x", "latency"},
+                                  {"call_ns=x", "call_ns"},
+                                  {"staging_piece=0", "staging_piece"},
+                                  {"poison=1", "poison"}};
     for (const auto& [options, word] : bad) {
         EXPECT_EQ(backend_.device_open(0, options, &other, &defaults), SH_ERROR_INVALID_ARGUMENT) << options;
-        EXPECT_NE(std::strstr(backend_.last_error(), word), nullptr) << options << ": " << backend_.last_error();
+        EXPECT_NE(std::strstr(backend_.last_error(), word), nullptr)
+            << options << ": " << backend_.last_error();
     }
 }
 
