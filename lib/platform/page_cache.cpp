@@ -29,31 +29,35 @@ struct CacheStat {
 
 constexpr uint64_t kSampleStep = 512 << 10;
 
-bool byte_is_cached(int file, uint64_t offset) {
+Cached byte_is_cached(int file, uint64_t offset) {
     char byte = 0;
-    return read_cached(file, &byte, 1, offset) == 1;
+    const ssize_t got = read_cached(file, &byte, 1, offset);
+    if (got == -EOPNOTSUPP || got == -ENOSYS) return Cached::kUnknown;
+    return got == 1 ? Cached::kYes : Cached::kNo;
 }
 
-bool sample(int file, uint64_t offset, uint64_t bytes) {
+Cached sample(int file, uint64_t offset, uint64_t bytes) {
     // From the end: a probe that misses may start a small read, which then does not spoil the answer for what
     // follows it.
-    if (!byte_is_cached(file, offset + bytes - 1)) return false;
-    for (uint64_t at = 0; at < bytes; at += kSampleStep)
-        if (!byte_is_cached(file, offset + at)) return false;
-    return true;
+    Cached result = byte_is_cached(file, offset + bytes - 1);
+    for (uint64_t at = 0; result == Cached::kYes && at < bytes; at += kSampleStep)
+        result = byte_is_cached(file, offset + at);
+    return result;
 }
 
 }  // namespace
 
-bool in_page_cache(int file, uint64_t offset, uint64_t bytes, CacheProbe probe) {
-    if (bytes == 0 || offset > static_cast<uint64_t>(INT64_MAX) - bytes) return false;
+Cached in_page_cache(int file, uint64_t offset, uint64_t bytes, CacheProbe probe) {
+    if (bytes == 0 || offset > static_cast<uint64_t>(INT64_MAX) - bytes) return Cached::kNo;
     if (probe == CacheProbe::kBest) {
         CacheStatRange range = {offset, bytes};
         CacheStat stat = {};
         if (syscall(SYS_cachestat, file, &range, &stat, 0) == 0) {
             const uint64_t page = page_size();
             const uint64_t pages = (offset + bytes - 1) / page - offset / page + 1;
-            return stat.cached >= pages;
+            if (stat.cached >= pages) return Cached::kYes;
+            if (stat.cached > 0) return Cached::kNo;
+            // None at all may mean that another file holds them: one below an overlay.
         }
     }
     return sample(file, offset, bytes);
@@ -65,7 +69,7 @@ ssize_t read_cached(int file, void* to, size_t bytes, uint64_t offset) {
         struct iovec vector = {static_cast<char*>(to) + done, bytes - done};
         const ssize_t got = preadv2(file, &vector, 1, static_cast<off_t>(offset + done), RWF_NOWAIT);
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0 && (errno == EAGAIN || errno == EOPNOTSUPP || errno == ENOSYS)) break;
+        if (got < 0 && errno == EAGAIN) break;
         if (got < 0) return done ? static_cast<ssize_t>(done) : -errno;
         if (got == 0) break;
         done += static_cast<size_t>(got);

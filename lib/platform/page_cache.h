@@ -13,8 +13,11 @@ enum class CacheProbe {
     kSample,  // try to read a byte at both ends and between without waiting
 };
 
-// Whether the range is in the page cache, wholly as far as that can be known. False when it cannot be known.
-bool in_page_cache(int file, uint64_t offset, uint64_t bytes, CacheProbe probe = CacheProbe::kBest);
+enum class Cached { kNo, kYes, kUnknown };
+
+// Whether the range is in the page cache, wholly as far as that can be told. Unknown: the file system does not
+// tell.
+Cached in_page_cache(int file, uint64_t offset, uint64_t bytes, CacheProbe probe = CacheProbe::kBest);
 
 // Reads what can be read without waiting: the number of bytes from the range's start (0: none, or not known
 // to be there), or -errno. A range that is missing may be read ahead by the kernel because of this: it is for

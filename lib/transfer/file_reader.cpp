@@ -65,6 +65,7 @@ Status FileReader::read() {
     return direct_->read(missing_);
 }
 
+// What the file system does not tell is read through the cache, where it may well be.
 // Asking the kernel what is cached costs some percent of copying it. So a file is asked only while its last
 // range was missing; else its range is read at once, without waiting, and a wrong guess makes the kernel read
 // it into the cache.
@@ -78,11 +79,13 @@ Status FileReader::read_or_defer(const FileRange& range) {
         return read_buffered(range);
     }
     const auto probe = options_.cachestat ? platform::CacheProbe::kBest : platform::CacheProbe::kSample;
-    if (!platform::in_page_cache(range.file, range.offset, range.bytes, probe)) {
+    const platform::Cached cached = platform::in_page_cache(range.file, range.offset, range.bytes, probe);
+    if (cached == platform::Cached::kNo) {
         missing_.push_back(range);
         return Status();
     }
-    if (range.opened) range.opened->cached.store(true, std::memory_order_relaxed);
+    if (range.opened && cached == platform::Cached::kYes)
+        range.opened->cached.store(true, std::memory_order_relaxed);
     return read_buffered(range);
 }
 

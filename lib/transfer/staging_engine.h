@@ -36,7 +36,8 @@ struct StagedLoad {
     std::vector<sh_backend_event> waits;
     // Called exactly once, on a worker thread without locks of the engine: with success after the last copy
     // was issued to `stream` (not: has finished), else with what failed or SH_ERROR_CANCELLED, when no more
-    // copies will be issued.
+    // copies will be issued. Those that were issued before a failure may still run on `stream`: what next
+    // uses their device addresses comes after them there. Sources are not read any more.
     void (*finished)(void* context, StagedLoad& load, const Status& status) = nullptr;
     void* context = nullptr;
     uint64_t issued_pieces = 0;  // filled by the engine before `finished`: copy commands and their bytes
@@ -46,7 +47,7 @@ struct StagedLoad {
     Progress* progress = nullptr;
 };
 
-// A write-back: device bytes into host memory.
+// A write-back: device bytes into host memory, straight where that is pinned. Owned and unchanged like a load.
 struct StagedStore {
     struct Extent {
         void* host = nullptr;
@@ -57,12 +58,13 @@ struct StagedStore {
     uint64_t deadline_ns = 0;
     std::vector<Extent> extents;
     std::vector<sh_backend_event> waits;  // before the first copy
-    sh_backend_event read =
-        0;  // recorded on `stream` once all device bytes were read: pages may be reused after it
-    void (*device_read)(void* context,
-                        StagedStore& store) = nullptr;  // `read` has been recorded; before `finished`
-    void (*finished)(void* context, StagedStore& store,
-                     const Status& status) = nullptr;  // the bytes are in host memory
+    // Recorded on `stream` after the last copy: pages may be reused after it. 0: none.
+    sh_backend_event read = 0;
+    // On a worker thread, before `finished`: `read` has been recorded. Not after a failure. May be null.
+    void (*device_read)(void* context, StagedStore& store) = nullptr;
+    // Exactly once, on a worker thread: the bytes are in host memory; or what failed, and then any part of
+    // the host memory may have been written. Nothing writes there any more.
+    void (*finished)(void* context, StagedStore& store, const Status& status) = nullptr;
     void* context = nullptr;
     struct Progress;
     Progress* progress = nullptr;
@@ -78,13 +80,16 @@ class StagingEngine {
 public:
     // Starts nothing and allocates nothing until the first submit().
     StagingEngine(BackendDevice& device, const StagingOptions& options);
-    // Every load and store has finished or was cancelled.
+    // Every load and store has finished or was cancelled; copies that still run are waited for. Not from a
+    // callback. What is queued against this rule ends with SH_ERROR_CANCELLED.
     ~StagingEngine();
     StagingEngine(const StagingEngine&) = delete;
     StagingEngine& operator=(const StagingEngine&) = delete;
 
-    // Queues a load. An error (no host memory for the ring, no thread) means that it was not queued and
-    // `finished` is not called.
+    // Queues a load. An error (no host memory for the ring, no thread, a device that does not tell any more
+    // when copies are done) means that it was not queued and `finished` is not called. The first one blocks
+    // while the ring is pinned; later ones take a mutex that is held for list operations only. Thread-safe,
+    // as are the others.
     Status submit(StagedLoad& load);
     Status submit(StagedStore& store);
 

@@ -41,7 +41,7 @@ StagingSize choose_staging_size(const StagingOptions& options, const sh_backend_
     uint64_t piece = options.piece_bytes ? options.piece_bytes : info.staging_piece_bytes;
     if (!piece) piece = kDefaultPiece;
     piece = std::min(piece, kLargestPiece);
-    if (options.ring_bytes) piece = std::min(piece, options.ring_bytes / 2);
+    if (options.ring_bytes) piece = std::min(piece, options.ring_bytes / 32 * 15);  // two slots
     piece = std::max(kPage, piece / kPage * kPage);
     // A sixteenth to begin copies where they are aligned with the file or the device.
     const uint64_t room = std::clamp(piece / 16 / kPage * kPage, kPage, uint64_t(64) << 10);

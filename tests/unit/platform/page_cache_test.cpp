@@ -27,7 +27,9 @@ protected:
     }
     void TearDown() override { close(file_); }
     void forget() { ASSERT_EQ(posix_fadvise(file_, 0, 0, POSIX_FADV_DONTNEED), 0); }
-    bool cached(uint64_t offset, uint64_t bytes) { return in_page_cache(file_, offset, bytes, GetParam()); }
+    bool cached(uint64_t offset, uint64_t bytes) {
+        return in_page_cache(file_, offset, bytes, GetParam()) == Cached::kYes;
+    }
 
     int file_ = -1;
 };
@@ -56,7 +58,16 @@ TEST_P(PageCache, NothingIsBeyondTheEnd) {
     EXPECT_FALSE(cached(0, 0));
 }
 
-TEST_P(PageCache, ADescriptorThatIsNoFileIsNotThere) { EXPECT_FALSE(in_page_cache(-1, 0, 10, GetParam())); }
+TEST_P(PageCache, ADescriptorThatIsNoFileIsNotThere) {
+    EXPECT_EQ(in_page_cache(-1, 0, 10, GetParam()), Cached::kNo);
+}
+
+TEST(PageCacheProbe, AFileSystemThatDoesNotTell) {
+    const int file = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    ASSERT_GE(file, 0);
+    EXPECT_EQ(in_page_cache(file, 0, 10, CacheProbe::kSample), Cached::kUnknown);
+    close(file);
+}
 
 INSTANTIATE_TEST_SUITE_P(Probes, PageCache, testing::Values(CacheProbe::kBest, CacheProbe::kSample),
                          [](const auto& info) {

@@ -44,6 +44,7 @@ TEST(StagingSize, RingBytesAreACeiling) {
     options.ring_bytes = 100 << 10;  // less than two pieces: smaller pieces
     const StagingSize small = choose_staging_size(options, device_with(1 << 20), 4, nullptr);
     EXPECT_GE(small.slots, 2u);
+    EXPECT_LE(small.slots * small.slot_bytes, options.ring_bytes);
     EXPECT_LE(small.threads, small.slots);
     EXPECT_EQ(small.piece_bytes % 4096, 0u);
     options.ring_bytes = 1;  // never nothing
