@@ -1,0 +1,339 @@
+// Contents that change: sources that get other bytes, on_load, and blocks that the engine changes itself.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include "engine.h"
+
+namespace stagehand::test {
+namespace {
+
+// A block's serial as its next view tells it.
+uint64_t serial_of(Model& model, size_t i) {
+    sh_view view = SH_VIEW_INIT;
+    EXPECT_SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
+    EXPECT_SUCCEEDS(sh_release(model.runtime(), model.id(i), SH_STREAM_HOST));
+    return view.serial;
+}
+
+class Contents : public testing::TestWithParam<std::tuple<Origin, uint64_t>> {
+protected:
+    // Some pages are enough for everything, some for a part.
+    DeviceSettings settings() const { return {.budget_bytes = std::get<1>(GetParam()) * kPage}; }
+    Origin origin() const { return std::get<0>(GetParam()); }
+};
+
+TEST_P(Contents, invalidated_blocks_are_loaded_anew) {
+    TestDevice device(settings());
+    Model model(device, unequal_blocks(10, origin()));
+    SUCCEEDS(model.schedule(forward(10)));
+    const sh_stream stream = device.stream();
+    for (uint64_t k = 1; k < 6; k++) {
+        SUCCEEDS(model.step(forward(10), stream));
+        device.synchronize();
+        SUCCEEDS(sh_runtime_synchronize(model.runtime()));
+        for (const size_t i : {size_t(0), size_t(3), size_t(7)}) {
+            model.change(i, k);
+            const sh_block id = model.id(i);
+            SUCCEEDS(sh_invalidate_blocks(model.runtime(), &id, 1));
+        }
+        SUCCEEDS(model.use(3, stream));
+    }
+    SUCCEEDS(model.step(forward(10)));
+    device.synchronize();
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST_P(Contents, a_source_changes_between_begin_and_end) {
+    TestDevice device(settings());
+    Model model(device, unequal_blocks(10, origin()));
+    SUCCEEDS(model.schedule(forward(10)));
+    for (uint64_t k = 1; k < 6; k++) {
+        SUCCEEDS(model.step(forward(10)));
+        const sh_block ids[] = {model.id(4), model.id(9)};
+        SUCCEEDS(sh_source_update_begin(model.runtime(), ids, 2));
+        model.change(4, k);
+        model.change(9, k);
+        EXPECT_EQ(model.use(4), SH_ERROR_BUSY);
+        EXPECT_EQ(sh_source_update_begin(model.runtime(), ids, 1), SH_ERROR_INVALID_STATE);
+        SUCCEEDS(sh_source_update_end(model.runtime(), ids, 2));
+        EXPECT_EQ(sh_source_update_end(model.runtime(), ids, 1), SH_ERROR_INVALID_STATE);
+    }
+    SUCCEEDS(model.step(forward(10)));
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST_P(Contents, a_view_keeps_what_it_sees) {
+    TestDevice device(settings());
+    Model model(device, equal_blocks(6, 3 * kPage, origin()));
+    SUCCEEDS(model.schedule(forward(6)));
+    SUCCEEDS(model.step(forward(6)));
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(model.runtime(), model.id(2), SH_STREAM_HOST, 0, &view));
+    const auto before = model.truth(2);
+    model.change(2, 1);
+    const sh_block id = model.id(2);
+    SUCCEEDS(sh_invalidate_blocks(model.runtime(), &id, 1));
+    SUCCEEDS(sh_runtime_synchronize(model.runtime()));
+    EXPECT_EQ(std::memcmp(view.address, before->data(), before->size()), 0);
+    // It would have to be loaded over a view that is held.
+    EXPECT_EQ(model.use(2), SH_ERROR_HELD);
+    SUCCEEDS(sh_release(model.runtime(), model.id(2), SH_STREAM_HOST));
+    SUCCEEDS(model.use(2));
+    EXPECT_GT(serial_of(model, 2), view.serial);
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+class DirtyContents : public Contents {};   // whose sources can be written
+
+TEST_P(DirtyContents, dirty_blocks_are_written_back) {
+    TestDevice device(settings());
+    Model model(device, [&] {
+        auto specs = unequal_blocks(12, origin());
+        for (BlockSpec& spec : specs) spec.flags = SH_BLOCK_MUTABLE;
+        return specs;
+    }());
+    SUCCEEDS(model.schedule(forward_backward(12)));
+    uint64_t version = 0;
+    for (int k = 0; k < 4; k++) {
+        SUCCEEDS(sh_step_begin(model.runtime()));
+        for (const size_t i : forward_backward(12)) {
+            sh_view view = SH_VIEW_INIT;
+            SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
+            SUCCEEDS(model.compare(i, view, SH_STREAM_HOST));
+            if ((i + k) % 2) {
+                SUCCEEDS(model.overwrite(i, view, ++version));
+            }
+            SUCCEEDS(sh_release(model.runtime(), model.id(i), SH_STREAM_HOST));
+        }
+        SUCCEEDS(sh_step_end(model.runtime()));
+    }
+    SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
+    for (size_t i = 0; i < 12; i++) EXPECT_EQ(model.source(i).read(), *model.truth(i)) << "block " << i;
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    const sh_runtime_stats stats = model.stats();
+    EXPECT_GT(stats.write_backs, 0u);
+    SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
+    EXPECT_EQ(model.stats().write_backs, stats.write_backs) << "clean blocks were written";
+}
+
+TEST_P(DirtyContents, a_plan_and_a_budget_lose_nothing_dirty) {
+    TestDevice device(settings());
+    Model model(device, equal_blocks(6, 3 * kPage, origin(), SH_BLOCK_MUTABLE));
+    SUCCEEDS(model.schedule(forward(6)));
+    uint64_t version = 0;
+    for (const uint64_t pages : {12, 40, 3, 20}) {
+        SUCCEEDS(sh_step_begin(model.runtime()));
+        for (size_t i = 0; i < 6; i++) {
+            sh_view view = SH_VIEW_INIT;
+            SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
+            SUCCEEDS(model.compare(i, view, SH_STREAM_HOST));
+            SUCCEEDS(model.overwrite(i, view, ++version));
+            SUCCEEDS(sh_release(model.runtime(), model.id(i), SH_STREAM_HOST));
+        }
+        SUCCEEDS(sh_step_end(model.runtime()));
+        SUCCEEDS(sh_device_set_budget(device.get(), pages * kPage));
+    }
+    // Unregistering writes back as well.
+    SUCCEEDS(sh_unregister_blocks(model.runtime(), model.ids().data(), 6));
+    for (size_t i = 0; i < 6; i++) EXPECT_EQ(model.source(i).read(), *model.truth(i)) << "block " << i;
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+INSTANTIATE_TEST_SUITE_P(Sources, Contents,
+                         testing::Combine(testing::ValuesIn(kOrigins), testing::Values(uint64_t(11), uint64_t(60))),
+                         [](const auto& info) { return name_of(std::get<0>(info.param)) + std::to_string(std::get<1>(info.param)); });
+
+INSTANTIATE_TEST_SUITE_P(Sources, DirtyContents,
+                         testing::Combine(testing::Values(Origin::pinned, Origin::pageable), testing::Values(uint64_t(11), uint64_t(60))),
+                         [](const auto& info) { return name_of(std::get<0>(info.param)) + std::to_string(std::get<1>(info.param)); });
+
+TEST(Dirty, what_a_neighbour_changed_survives_an_invalidation) {
+    // Both are small, and share a page.
+    for (const Origin origin : {Origin::pinned, Origin::pageable}) {
+        TestDevice device;
+        Model model(device, equal_blocks(2, 900, origin, SH_BLOCK_MUTABLE));
+        sh_view view = SH_VIEW_INIT;
+        SUCCEEDS(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view));
+        SUCCEEDS(model.overwrite(0, view, 1));
+        SUCCEEDS(sh_release(model.runtime(), model.id(0), SH_STREAM_HOST));
+        model.change(1, 1);
+        const sh_block id = model.id(1);
+        SUCCEEDS(sh_invalidate_blocks(model.runtime(), &id, 1));
+        SUCCEEDS(model.use(0));
+        SUCCEEDS(model.use(1));
+        EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    }
+}
+
+// The bytes of an older write-back, still under way, never come after those of a newer one.
+TEST(Dirty, again_while_it_is_written_back) {
+    DeviceSettings slow{.budget_bytes = 6 * kPage};
+    slow.options += ";latency=300us";
+    TestDevice device(slow);
+    Model model(device, equal_blocks(3, 6 * kPage, Origin::pageable, SH_BLOCK_MUTABLE));
+    SUCCEEDS(model.schedule(forward(3)));
+    uint64_t version = 0;
+    for (int k = 0; k < 20; k++) {
+        for (int n = 0; n < 3; n++) {
+            sh_view view = SH_VIEW_INIT;
+            SUCCEEDS(sh_acquire(model.runtime(), model.id(1), SH_STREAM_HOST, 0, &view));
+            SUCCEEDS(model.compare(1, view, SH_STREAM_HOST));
+            SUCCEEDS(model.overwrite(1, view, ++version));
+            SUCCEEDS(sh_release(model.runtime(), model.id(1), SH_STREAM_HOST));
+        }
+        SUCCEEDS(k % 2 ? model.use(2) : sh_write_back(model.runtime(), nullptr, 0));
+    }
+    SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
+    EXPECT_EQ(model.source(1).read(), *model.truth(1));
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST(Dirty, misplaced_calls_are_refused) {
+    TestDevice device;
+    auto specs = equal_blocks(2, 3 * kPage);
+    specs[0].flags = SH_BLOCK_MUTABLE;
+    Model model(device, specs);
+    EXPECT_EQ(sh_mark_dirty(model.runtime(), model.id(0)), SH_ERROR_INVALID_STATE);
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(model.runtime(), model.id(1), SH_STREAM_HOST, 0, &view));
+    EXPECT_EQ(sh_mark_dirty(model.runtime(), model.id(1)), SH_ERROR_INVALID_STATE);
+    SUCCEEDS(sh_release(model.runtime(), model.id(1), SH_STREAM_HOST));
+    SUCCEEDS(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view));
+    SUCCEEDS(sh_mark_dirty(model.runtime(), model.id(0)));
+    EXPECT_EQ(sh_write_back(model.runtime(), nullptr, 0), SH_ERROR_BUSY);
+    SUCCEEDS(sh_release(model.runtime(), model.id(0), SH_STREAM_HOST));
+    SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
+}
+
+// Adds one to each byte of what was loaded, in the copy stream.
+struct Patch {
+    sh_device* device;
+    std::mutex mutex;
+    std::map<sh_block, std::vector<uint32_t>> patched;   // per byte, since the last look
+    std::atomic<int32_t> result{0};
+    std::atomic<uint64_t> calls{0}, outside{0};
+};
+struct PatchJob {
+    uint8_t* address;
+    uint64_t bytes;
+};
+void run_patch(void* data) {
+    const std::unique_ptr<PatchJob> job(static_cast<PatchJob*>(data));
+    for (uint64_t k = 0; k < job->bytes; k++) job->address[k]++;
+}
+int32_t patch(const sh_loaded_range* range, void* data) {
+    Patch& patch = *static_cast<Patch*>(data);
+    patch.calls++;
+    if (patch.result) return patch.result;
+    if (range->offset > range->block_bytes || range->bytes > range->block_bytes - range->offset || range->stream == SH_STREAM_HOST) patch.outside++;
+    {
+        std::lock_guard lock(patch.mutex);
+        auto& counts = patch.patched[range->block];
+        counts.resize(range->block_bytes);
+        for (uint64_t k = 0; k < range->bytes; k++) counts[range->offset + k]++;
+    }
+    auto job = std::make_unique<PatchJob>(PatchJob{static_cast<uint8_t*>(range->address), range->bytes});
+    if (sh_stream_launch(patch.device, range->stream, run_patch, job.get(), -1) != SH_OK) return -1;
+    (void)job.release();
+    return 0;
+}
+
+class OnLoad : public testing::TestWithParam<std::tuple<Origin, uint64_t, uint32_t>> {};
+
+TEST_P(OnLoad, each_byte_is_patched_once_per_load) {
+    const auto [origin, pages, flags] = GetParam();
+    TestDevice device({.budget_bytes = pages * kPage});
+    Patch patched{device.get(), {}, {}, {}, {}, {}};
+    std::vector<BlockSpec> specs = unequal_blocks(10, origin);
+    for (BlockSpec& spec : specs) {
+        spec.flags = flags;
+        spec.on_load = patch;
+        spec.user_data = &patched;
+    }
+    Model model(device, specs);
+    for (size_t i = 0; i < 10; i++) {
+        auto bytes = *model.truth(i);
+        for (uint8_t& byte : bytes) byte++;
+        model.set_truth(i, bytes);
+    }
+    if (!(flags & SH_BLOCK_UNORDERED)) {
+        SUCCEEDS(model.schedule(forward(10)));
+    }
+    const sh_stream stream = device.stream();
+    for (int k = 0; k < 5; k++) SUCCEEDS(model.step(forward(10), k % 2 ? stream : SH_STREAM_HOST));
+    device.synchronize();
+    SUCCEEDS(sh_runtime_synchronize(model.runtime()));
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    EXPECT_EQ(patched.outside.load(), 0u);
+    EXPECT_GE(patched.patched.size(), 10u);
+    if (flags & SH_BLOCK_WHOLE) {
+        for (const auto& [block, counts] : patched.patched)
+            EXPECT_EQ(*std::min_element(counts.begin(), counts.end()), *std::max_element(counts.begin(), counts.end())) << "a part of a whole block";
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, OnLoad,
+                         testing::Combine(testing::Values(Origin::pinned, Origin::file, Origin::fill), testing::Values(uint64_t(12), uint64_t(60)),
+                                          testing::Values(0u, uint32_t(SH_BLOCK_WHOLE), uint32_t(SH_BLOCK_UNORDERED))));
+
+TEST(Failing, on_load_fails_and_recovers) {
+    for (const Origin origin : {Origin::pinned, Origin::pageable}) {
+        TestDevice device({.budget_bytes = 8 * kPage});
+        Patch patched{device.get(), {}, {}, {}, {}, {}};
+        std::vector<BlockSpec> specs = equal_blocks(4, 4 * kPage, origin);
+        specs[2].on_load = patch;
+        specs[2].user_data = &patched;
+        specs[2].name = "adapter";
+        Model model(device, specs);
+        auto bytes = *model.truth(2);
+        for (uint8_t& byte : bytes) byte++;
+        model.set_truth(2, bytes);
+        SUCCEEDS(model.schedule(forward(4)));
+        patched.result = 7;
+        EXPECT_EQ(model.step(forward(4)), SH_ERROR_CALLBACK);
+        EXPECT_NE(why().find("adapter"), std::string::npos) << why();
+        EXPECT_EQ(model.state(2).held, 0u);
+        patched.result = 0;
+        sh_status status = SH_OK;
+        for (int k = 0; k < 3; k++) status = model.step(forward(4));   // a prefetch that failed may be told once more
+        SUCCEEDS(status);
+        EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+        EXPECT_GT(model.stats().failed_loads, 0u);
+    }
+}
+
+TEST(Failing, a_fill_callback_fails_and_recovers) {
+    TestDevice device({.budget_bytes = 8 * kPage});
+    Model model(device, equal_blocks(4, 4 * kPage, Origin::fill));
+    SUCCEEDS(model.schedule(forward(4)));
+    model.source(1).fill_result = 5;
+    EXPECT_EQ(model.step(forward(4)), SH_ERROR_CALLBACK) << why();
+    model.source(1).fill_result = 0;
+    sh_status status = SH_OK;
+    for (int k = 0; k < 3; k++) status = model.step(forward(4));
+    SUCCEEDS(status);
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST(Failing, a_file_that_shrinks_is_an_error) {
+    for (const Origin origin : {Origin::file, Origin::mapped}) {
+        TestDevice device({.budget_bytes = 8 * kPage});
+        Model model(device, equal_blocks(4, 4 * kPage, origin));
+        SUCCEEDS(model.schedule(forward(4)));
+        ASSERT_TRUE(model.source(2).shrink(kPage));
+        EXPECT_EQ(model.step(forward(4)), SH_ERROR_SOURCE) << why();
+        ASSERT_TRUE(model.source(2).shrink(4 * kPage));
+        model.change(2, 3);
+        const sh_block id = model.id(2);
+        SUCCEEDS(sh_invalidate_blocks(model.runtime(), &id, 1));
+        sh_status status = SH_OK;
+        for (int k = 0; k < 3; k++) status = model.step(forward(4));
+        SUCCEEDS(status);
+        EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    }
+}
+
+}  // namespace
+}  // namespace stagehand::test

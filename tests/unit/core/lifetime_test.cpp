@@ -1,0 +1,203 @@
+// Handles that are wrong, objects that go while others use them, forks and exits in the middle of work, and what is told of it all.
+#include <fstream>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine.h"
+
+namespace stagehand::test {
+namespace {
+
+TEST(Handles, wrong_ones_are_errors) {
+    TestDevice device;
+    Model model(device, equal_blocks(3, 3 * kPage));
+    sh_view view = SH_VIEW_INIT;
+    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+    std::vector<sh_runtime*> wrong = {nullptr, reinterpret_cast<sh_runtime*>(8), reinterpret_cast<sh_runtime*>(&view),
+                                      reinterpret_cast<sh_runtime*>(device.get()), reinterpret_cast<sh_runtime*>(~uintptr_t(0))};
+    sh_runtime* gone = nullptr;
+    SUCCEEDS(sh_runtime_create(device.get(), nullptr, &gone));
+    sh_runtime_destroy(gone);
+    wrong.push_back(gone);
+    sh_runtime* after = nullptr;   // takes its place, but is another
+    SUCCEEDS(sh_runtime_create(device.get(), nullptr, &after));
+    const sh_block id = model.id(0);
+    for (sh_runtime* const runtime : wrong) {
+        if (reinterpret_cast<void*>(runtime) == reinterpret_cast<void*>(device.get())) continue;
+        EXPECT_EQ(sh_step_begin(runtime), SH_ERROR_INVALID_HANDLE);
+        EXPECT_EQ(sh_step_end(runtime), SH_ERROR_INVALID_HANDLE);
+        EXPECT_EQ(sh_acquire(runtime, id, SH_STREAM_HOST, 0, &view), SH_ERROR_INVALID_HANDLE);
+        EXPECT_EQ(sh_release(runtime, id, SH_STREAM_HOST), SH_ERROR_INVALID_HANDLE);
+        EXPECT_EQ(sh_stats(runtime, &stats), SH_ERROR_INVALID_HANDLE);
+        EXPECT_EQ(sh_write_back(runtime, nullptr, 0), SH_ERROR_INVALID_HANDLE);
+        EXPECT_EQ(sh_runtime_synchronize(runtime), SH_ERROR_INVALID_HANDLE);
+        sh_runtime_destroy(runtime);
+    }
+    for (const sh_block block : {sh_block(0), ~sh_block(0), id + 1000, id ^ (sh_block(1) << 40)}) {
+        EXPECT_EQ(sh_acquire(model.runtime(), block, SH_STREAM_HOST, 0, &view), SH_ERROR_INVALID_HANDLE);
+        EXPECT_EQ(sh_release(model.runtime(), block, SH_STREAM_HOST), SH_ERROR_INVALID_HANDLE);
+        EXPECT_EQ(sh_unregister_blocks(model.runtime(), &block, 1), SH_ERROR_INVALID_HANDLE);
+        EXPECT_EQ(sh_invalidate_blocks(model.runtime(), &block, 1), SH_ERROR_INVALID_HANDLE);
+    }
+    sh_memory_info info = SH_MEMORY_INFO_INIT;
+    EXPECT_EQ(sh_device_memory(nullptr, &info), SH_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(sh_device_memory(reinterpret_cast<sh_device*>(&info), &info), SH_ERROR_INVALID_HANDLE);
+    SUCCEEDS(model.use(0));
+    sh_runtime_destroy(after);
+}
+
+TEST(Handles, wrong_structs_are_errors) {
+    TestDevice device;
+    Model model(device, equal_blocks(1, 3 * kPage));
+    sh_view view = SH_VIEW_INIT;
+    view.struct_size = 8;
+    EXPECT_EQ(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view), SH_ERROR_INVALID_STRUCT);
+    EXPECT_EQ(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, nullptr), SH_ERROR_INVALID_ARGUMENT);
+    struct {
+        sh_runtime_stats stats;
+        uint64_t later;
+    } larger = {SH_RUNTIME_STATS_INIT, 0};
+    larger.stats.struct_size = sizeof larger;
+    SUCCEEDS(sh_stats(model.runtime(), &larger.stats));
+    EXPECT_EQ(larger.stats.struct_size, sizeof larger);
+    larger.later = 1;
+    EXPECT_EQ(sh_stats(model.runtime(), &larger.stats), SH_ERROR_INVALID_STRUCT);
+    EXPECT_EQ(model.state(0).held, 0u);
+}
+
+// Threads are in all kinds of calls when the runtime goes.
+TEST(Handles, a_runtime_is_destroyed_while_others_use_it) {
+    for (int round = 0; round < 10; round++) {
+        DeviceSettings slow{.budget_bytes = 12 * kPage};
+        slow.options += ";latency=200us";
+        TestDevice device(slow);
+        Model model(device, equal_blocks(8, 4 * kPage, round % 2 ? Origin::pageable : Origin::pinned));
+        SUCCEEDS(model.schedule(forward(8)));
+        std::vector<std::thread> threads;
+        sh_runtime* const runtime = model.runtime();
+        std::atomic<int> uses{0};
+        for (size_t t = 0; t < 3; t++) {
+            threads.emplace_back([&, t] {
+                for (size_t k = t;; k++) {
+                    sh_view view = SH_VIEW_INIT;
+                    const sh_status status = sh_acquire(runtime, model.id(k % 8), SH_STREAM_HOST, 0, &view);
+                    if (status == SH_ERROR_INVALID_HANDLE || status == SH_ERROR_CANCELLED) return;
+                    EXPECT_TRUE(status == SH_OK || status == SH_ERROR_HELD) << why();
+                    uses++;
+                    if (status == SH_OK) sh_release(runtime, model.id(k % 8), SH_STREAM_HOST);
+                }
+            });
+        }
+        while (uses < 20) std::this_thread::yield();
+        model.destroy();
+        for (std::thread& thread : threads) thread.join();
+        EXPECT_EQ(device.memory().used_bytes, 0u);
+    }
+}
+
+// Runs `work` in a child process, which leaves by its own end.
+int in_child(const std::function<void()>& work) {
+    const pid_t child = fork();
+    if (child == 0) {
+        work();
+        _exit(99);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+TEST(Process, a_forked_child_is_told) {
+    TestDevice device;
+    Model model(device, equal_blocks(4, 3 * kPage, Origin::pageable));
+    SUCCEEDS(model.step(forward(4)));
+    EXPECT_EQ(in_child([&] {
+                  sh_view view = SH_VIEW_INIT;
+                  sh_memory_info info = SH_MEMORY_INFO_INIT;
+                  sh_device* again = nullptr;
+                  const bool told = sh_step_begin(model.runtime()) == SH_ERROR_FORKED &&
+                                    sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view) == SH_ERROR_FORKED &&
+                                    sh_device_memory(device.get(), &info) == SH_ERROR_FORKED &&
+                                    sh_device_open("host", nullptr, &again) == SH_ERROR_FORKED;
+                  sh_runtime_destroy(model.runtime());
+                  sh_device_close(device.get());
+                  _exit(told ? 0 : 1);
+              }),
+              0);
+    SUCCEEDS(model.step(forward(4)));
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+// A process ends in the middle of everything, by exit() and by returning from main().
+TEST(Process, exits_with_copies_in_flight) {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    for (const Origin origin : {Origin::pinned, Origin::pageable}) {
+        EXPECT_EXIT(
+            {
+                DeviceSettings slow{.budget_bytes = 12 * kPage};
+                slow.options += ";latency=2ms";
+                auto* device = new TestDevice(slow);
+                auto* model = new Model(*device, equal_blocks(8, 4 * kPage, origin));
+                (void)model->schedule(forward(8));
+                (void)sh_step_begin(model->runtime());
+                for (size_t i = 0; i < 3; i++) (void)model->use(i, device->stream(), 0, 1000000);
+                std::exit(0);
+            },
+            testing::ExitedWithCode(0), "");
+    }
+}
+
+nlohmann::json read_json(const std::string& path) {
+    std::ifstream file(path);
+    return nlohmann::json::parse(file);
+}
+
+TEST(Telemetry, one_object_a_step) {
+    const std::string path = "telemetry-" + std::to_string(getpid()) + ".jsonl";
+    TestDevice device({.budget_bytes = 12 * kPage});
+    Model model(device, equal_blocks(8, 4 * kPage));
+    SUCCEEDS(model.schedule(forward(8)));
+    SUCCEEDS(sh_telemetry_open(model.runtime(), path.c_str()));
+    for (int k = 0; k < 5; k++) SUCCEEDS(model.step(forward(8)));
+    SUCCEEDS(sh_telemetry_open(model.runtime(), nullptr));
+    SUCCEEDS(model.step(forward(8)));
+    std::ifstream file(path);
+    std::string line;
+    int lines = 0;
+    uint64_t bytes = 0;
+    while (std::getline(file, line)) {
+        const auto object = nlohmann::json::parse(line);
+        ASSERT_TRUE(object.is_object());
+        lines++;
+        if (object.contains("bytes_to_device")) bytes += object["bytes_to_device"].get<uint64_t>();
+    }
+    EXPECT_EQ(lines, 5);
+    EXPECT_GT(bytes, 0u);
+    unlink(path.c_str());
+    EXPECT_EQ(sh_telemetry_open(model.runtime(), "/nonexistent/file"), SH_ERROR_IO);
+}
+
+TEST(Telemetry, the_trace_is_json) {
+    const std::string path = "trace-" + std::to_string(getpid()) + ".json";
+    SUCCEEDS(sh_trace_start(path.c_str()));
+    EXPECT_EQ(sh_trace_start(path.c_str()), SH_ERROR_INVALID_STATE);
+    {
+        TestDevice device({.budget_bytes = 12 * kPage});
+        Model model(device, equal_blocks(8, 4 * kPage, Origin::pageable));
+        SUCCEEDS(model.schedule(forward(8)));
+        for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(8)));
+    }
+    SUCCEEDS(sh_trace_stop());
+    EXPECT_EQ(sh_trace_stop(), SH_ERROR_INVALID_STATE);
+    const auto trace = read_json(path);
+    const auto& events = trace.is_array() ? trace : trace["traceEvents"];
+    EXPECT_GT(events.size(), 10u);
+    for (const auto& event : events) EXPECT_TRUE(event.contains("ph") && event.contains("name"));
+    unlink(path.c_str());
+}
+
+}  // namespace
+}  // namespace stagehand::test

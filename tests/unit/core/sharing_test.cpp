@@ -1,0 +1,295 @@
+// The budget, and who shares it: smallest budgets, budgets that move, two runtimes, several streams and threads.
+#include <algorithm>
+#include <thread>
+
+#include "engine.h"
+#include "host/host_backend.h"
+
+namespace stagehand::test {
+namespace {
+
+TEST(Budget, less_than_the_smallest_is_refused_with_the_figures) {
+    TestDevice device({.budget_bytes = 9 * kPage});
+    std::vector<BlockSpec> specs = equal_blocks(4, 3 * kPage);
+    specs[2] = {10 * kPage - 5, Origin::pinned, 0, nullptr, nullptr, "the large one"};
+    Model model(device, specs);
+    SUCCEEDS(model.schedule(forward(4)));
+    EXPECT_EQ(sh_step_begin(model.runtime()), SH_ERROR_BUDGET);
+    const std::string text = why();
+    EXPECT_NE(text.find(std::to_string(10 * kPage)), std::string::npos) << text;
+    EXPECT_NE(text.find("the large one"), std::string::npos) << text;
+    EXPECT_NE(text.find(std::to_string(10 * kPage - 5)), std::string::npos) << text;
+    sh_plan_options options = {sizeof options, SH_PLAN_DRY_RUN, 9 * kPage, 0};
+    sh_plan_info info = SH_PLAN_INFO_INIT;
+    EXPECT_EQ(sh_plan(model.runtime(), &options, &info), SH_ERROR_BUDGET);
+    // With one page more it runs.
+    options.budget_bytes = 10 * kPage;
+    SUCCEEDS(sh_device_set_budget(device.get(), 10 * kPage));
+    SUCCEEDS(sh_plan(model.runtime(), &options, &info));
+    EXPECT_EQ(info.smallest_budget_bytes, 10 * kPage);
+    EXPECT_EQ(info.smallest_budget_block, model.id(2));
+    for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(4)));
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    EXPECT_EQ(sh_device_set_budget(device.get(), 9 * kPage), SH_ERROR_BUDGET);
+    EXPECT_EQ(device.memory().budget_bytes, 10 * kPage);
+    SUCCEEDS(model.step(forward(4)));
+}
+
+TEST(Budget, moves_between_steps) {
+    TestDevice device({.budget_bytes = 30 * kPage});
+    Model model(device, unequal_blocks(12, Origin::pageable));
+    SUCCEEDS(model.schedule(forward(12)));
+    std::vector<void*> addresses(12);
+    const sh_stream stream = device.stream();
+    for (const uint64_t pages : {30, 12, 20, 9, 100, 10, 60}) {
+        SUCCEEDS(sh_device_set_budget(device.get(), pages * kPage));
+        EXPECT_LE(device.memory().used_bytes, pages * kPage) << "a runtime between steps gives back at once";
+        for (int k = 0; k < 2; k++) SUCCEEDS(model.step(forward(12), stream));
+        EXPECT_LE(device.memory().used_bytes, pages * kPage);
+        for (size_t i = 0; i < 12; i++) {
+            void* const address = model.state(i).address;
+            if (addresses[i]) {
+                EXPECT_EQ(address, addresses[i]);
+            }
+            addresses[i] = address;
+        }
+    }
+    device.synchronize();
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    for (const host::MemoryStatistics& host : host::all_memory_statistics()) EXPECT_LE(host.peak_bytes, 100 * kPage);
+}
+
+TEST(Budget, lowered_in_a_step_takes_effect_at_its_edge) {
+    TestDevice device({.budget_bytes = 40 * kPage});
+    Model model(device, equal_blocks(8, 5 * kPage));
+    SUCCEEDS(model.schedule(forward(8)));
+    SUCCEEDS(model.step(forward(8)));
+    SUCCEEDS(sh_step_begin(model.runtime()));
+    SUCCEEDS(sh_device_set_budget(device.get(), 12 * kPage));
+    for (size_t i = 0; i < 8; i++) SUCCEEDS(model.use(i));
+    SUCCEEDS(sh_step_end(model.runtime()));
+    SUCCEEDS(model.step(forward(8)));
+    EXPECT_LE(device.memory().used_bytes, 12 * kPage);
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST(Budget, a_second_opening_must_agree) {
+    TestDevice device({.budget_bytes = 20 * kPage});
+    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    options.budget_bytes = 21 * kPage;
+    sh_device* again = nullptr;
+    EXPECT_EQ(sh_device_open("host", &options, &again), SH_ERROR_INVALID_ARGUMENT);
+    options.budget_bytes = 0;
+    SUCCEEDS(sh_device_open("host:0", &options, &again));
+    EXPECT_EQ(again, device.get());
+    sh_device_close(again);
+    EXPECT_EQ(device.memory().budget_bytes, 20 * kPage);
+}
+
+TEST(TwoRuntimes, the_first_shrinks_at_once_when_it_is_idle) {
+    TestDevice device({.budget_bytes = 40 * kPage});
+    Model first(device, equal_blocks(10, 4 * kPage));
+    SUCCEEDS(first.schedule(forward(10)));
+    SUCCEEDS(first.step(forward(10)));
+    EXPECT_EQ(device.memory().used_bytes, 40 * kPage);
+    Model second(device, equal_blocks(10, 4 * kPage, Origin::pageable));
+    SUCCEEDS(second.schedule(forward(10)));
+    for (int k = 0; k < 3; k++) {
+        SUCCEEDS(second.step(forward(10)));
+        SUCCEEDS(first.step(forward(10)));
+        EXPECT_LE(device.memory().used_bytes, 40 * kPage);
+        EXPECT_LE(device.memory().peak_bytes, 40 * kPage);
+    }
+    EXPECT_EQ(device.memory().runtime_count, 2u);
+    const uint64_t shared = first.plan().budget_bytes;
+    second.destroy();
+    for (int k = 0; k < 2; k++) SUCCEEDS(first.step(forward(10)));
+    EXPECT_GT(first.plan().budget_bytes, shared) << "what the second had did not come back";
+    EXPECT_EQ(first.plan().streamed_blocks, 0u);
+    EXPECT_EQ(first.wrong_uses(), 0u) << first.first_wrong();
+    EXPECT_EQ(second.wrong_uses(), 0u) << second.first_wrong();
+}
+
+TEST(TwoRuntimes, the_first_shrinks_at_its_edge) {
+    TestDevice device({.budget_bytes = 40 * kPage});
+    Model first(device, equal_blocks(10, 4 * kPage)), second(device, equal_blocks(10, 4 * kPage, Origin::pageable));
+    SUCCEEDS(first.schedule(forward(10)));
+    SUCCEEDS(second.schedule(forward(10)));
+    SUCCEEDS(first.step(forward(10)));
+    SUCCEEDS(sh_step_begin(first.runtime()));
+    EXPECT_EQ(sh_step_begin(second.runtime()), SH_ERROR_BUDGET);
+    EXPECT_NE(why().find("holds"), std::string::npos) << why();
+    for (size_t i = 0; i < 10; i++) SUCCEEDS(first.use(i));
+    SUCCEEDS(sh_step_end(first.runtime()));
+    SUCCEEDS(first.step(forward(10)));
+    SUCCEEDS(second.step(forward(10)));
+    EXPECT_LE(device.memory().peak_bytes, 40 * kPage);
+    EXPECT_EQ(first.wrong_uses() + second.wrong_uses(), 0u);
+}
+
+TEST(TwoRuntimes, ids_do_not_meet) {
+    TestDevice device;
+    Model first(device, equal_blocks(3, 3 * kPage)), second(device, equal_blocks(3, 3 * kPage));
+    sh_view view = SH_VIEW_INIT;
+    EXPECT_EQ(sh_acquire(first.runtime(), second.id(0), SH_STREAM_HOST, 0, &view), SH_ERROR_INVALID_HANDLE);
+    for (const sh_block a : first.ids())
+        for (const sh_block b : second.ids()) EXPECT_NE(a, b);
+}
+
+// A{0,1} used on one stream, B{2,3} on another, then C{1,2}: the copy of C waits for both.
+TEST(Streams, a_copy_waits_for_the_last_uses_on_all_streams) {
+    TestDevice device({.budget_bytes = 6 * kPage});
+    // Three blocks of four pages in a ring of six: A takes 0-3, B 4-5 and 0-1, C 2-5.
+    Model model(device, equal_blocks(3, 4 * kPage), [] {
+        sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+        return options;
+    }());
+    SUCCEEDS(model.schedule(forward(3), 1));
+    const sh_stream streams[] = {device.stream(), device.stream(), device.stream()};
+    for (int k = 0; k < 30; k++) {
+        SUCCEEDS(sh_step_begin(model.runtime()));
+        for (size_t n = 0; n < 3; n++) {
+            const size_t i = (k % 3 == 2) ? 2 - n : n;
+            if (k % 4 == 3 && i == 1) continue;   // skipped
+            SUCCEEDS(model.use(i, streams[(i + static_cast<size_t>(k)) % 3], 0, 300000));   // slow: the next copy would overtake it
+        }
+        SUCCEEDS(sh_step_end(model.runtime()));
+    }
+    device.synchronize();
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST(Streams, one_view_on_several) {
+    TestDevice device({.budget_bytes = 8 * kPage});
+    Model model(device, equal_blocks(6, 4 * kPage, Origin::pageable));
+    SUCCEEDS(model.schedule(forward(6)));
+    const sh_stream slow = device.stream(), fast = device.stream();
+    for (int k = 0; k < 10; k++) {
+        SUCCEEDS(sh_step_begin(model.runtime()));
+        for (size_t i = 0; i < 6; i++) {
+            sh_view view = SH_VIEW_INIT;
+            for (const sh_stream stream : {slow, fast, SH_STREAM_HOST}) {
+                SUCCEEDS(sh_acquire(model.runtime(), model.id(i), stream, 0, &view));
+                SUCCEEDS(model.compare(i, view, stream, stream == slow ? 200000 : 0));
+            }
+            EXPECT_EQ(model.state(i).held, 3u);
+            for (const sh_stream stream : {slow, fast, SH_STREAM_HOST}) SUCCEEDS(sh_release(model.runtime(), model.id(i), stream));
+        }
+        SUCCEEDS(sh_step_end(model.runtime()));
+    }
+    device.synchronize();
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+// More streams than a table holds, each gone after its step or forgotten inside it.
+TEST(Streams, come_and_go) {
+    TestDevice device({.budget_bytes = 8 * kPage});
+    Model model(device, equal_blocks(4, 4 * kPage, Origin::pageable));
+    SUCCEEDS(model.schedule(forward(4)));
+    for (int k = 0; k < 100; k++) {
+        sh_stream stream = 0;
+        SUCCEEDS(sh_stream_create(device.get(), &stream));
+        SUCCEEDS(sh_step_begin(model.runtime()));
+        for (size_t i = 0; i < 4; i++) SUCCEEDS(model.use(i, stream, 0, 50000));
+        if (k % 2) {
+            SUCCEEDS(sh_stream_forget(model.runtime(), stream));
+            sh_stream_destroy(device.get(), stream);
+        }
+        SUCCEEDS(sh_step_end(model.runtime()));
+        if (k % 2 == 0) sh_stream_destroy(device.get(), stream);
+    }
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST(Threads, several_use_one_runtime) {
+    TestDevice device({.budget_bytes = 40 * kPage});
+    Model model(device, unequal_blocks(20, Origin::pageable), [] {
+        sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+        options.max_held = 4;
+        return options;
+    }());
+    SUCCEEDS(model.schedule(forward(20)));
+    const sh_stream streams[] = {device.stream(), device.stream(), SH_STREAM_HOST};
+    for (int k = 0; k < 5; k++) {
+        SUCCEEDS(sh_step_begin(model.runtime()));
+        std::vector<std::thread> threads;
+        for (const sh_stream stream : streams)
+            threads.emplace_back([&, stream] {
+                for (size_t i = 0; i < 20; i++) {
+                    const sh_status status = model.use(i, stream);
+                    EXPECT_TRUE(status == SH_OK || status == SH_ERROR_HELD) << why();
+                }
+            });
+        for (std::thread& thread : threads) thread.join();
+        SUCCEEDS(sh_step_end(model.runtime()));
+    }
+    device.synchronize();
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST(Unordered, sets_are_remapped_on_demand) {
+    TestDevice device({.budget_bytes = 20 * kPage});
+    std::vector<BlockSpec> specs = equal_blocks(6, 3 * kPage);
+    for (size_t i = 0; i < 40; i++) specs.push_back({kPage + i * 50, kOrigins[i % 5], SH_BLOCK_UNORDERED});
+    Model model(device, specs, [] {
+        sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+        options.unordered_bytes = 10 * kPage;
+        return options;
+    }());
+    SUCCEEDS(model.schedule(forward(6)));
+    const sh_stream stream = device.stream();
+    for (size_t k = 0; k < 30; k++) {
+        SUCCEEDS(sh_step_begin(model.runtime()));
+        std::vector<sh_block> ids;
+        for (size_t n = 0; n < 4; n++) ids.push_back(model.id(6 + (k * 17 + n * 11) % 40));
+        std::vector<sh_view> views(4, SH_VIEW_INIT);
+        SUCCEEDS(sh_prefetch(model.runtime(), &ids[2], 2));
+        SUCCEEDS(sh_acquire_many(model.runtime(), ids.data(), 4, stream, 0, views.data()));
+        for (size_t n = 0; n < 4; n++) SUCCEEDS(model.compare(6 + (k * 17 + n * 11) % 40, views[n], stream, 20000));
+        for (size_t i = 0; i < 6; i++) SUCCEEDS(model.use(i, stream));
+        SUCCEEDS(sh_release_many(model.runtime(), ids.data(), 4, stream));
+        SUCCEEDS(sh_step_end(model.runtime()));
+        EXPECT_LE(device.memory().peak_bytes, 20 * kPage);
+    }
+    device.synchronize();
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    const sh_runtime_stats stats = model.stats();
+    EXPECT_GT(stats.remaps, 0u);
+    EXPECT_GT(stats.evictions, 0u);
+    // More than there is room for at once.
+    std::vector<sh_view> views(12, SH_VIEW_INIT);
+    EXPECT_EQ(sh_acquire_many(model.runtime(), &model.ids()[6], 12, stream, 0, views.data()), SH_ERROR_HELD) << why();
+    for (size_t i = 6; i < 46; i++) EXPECT_EQ(model.state(i).held, 0u);
+}
+
+TEST(Unordered, unregistered_while_others_run) {
+    TestDevice device({.budget_bytes = 24 * kPage});
+    std::vector<BlockSpec> specs = unequal_blocks(10, Origin::pageable);
+    for (size_t i = 0; i < 6; i++) specs.push_back({2 * kPage, Origin::pageable, SH_BLOCK_UNORDERED});
+    Model model(device, specs);
+    SUCCEEDS(model.schedule(forward(10)));
+    const sh_stream stream = device.stream();
+    SUCCEEDS(model.step(forward(10), stream));
+    for (size_t i = 10; i < 16; i++) SUCCEEDS(model.use(i, stream));
+    for (const size_t gone : {size_t(12), size_t(4), size_t(15), size_t(7)}) {
+        const sh_block id = model.id(gone);
+        sh_view view = SH_VIEW_INIT;
+        SUCCEEDS(sh_acquire(model.runtime(), id, stream, 0, &view));
+        EXPECT_EQ(sh_unregister_blocks(model.runtime(), &id, 1), SH_ERROR_BUSY);
+        SUCCEEDS(model.compare(gone, view, stream, 1000000));
+        SUCCEEDS(sh_release(model.runtime(), id, stream));
+        SUCCEEDS(model.remove(gone));
+        EXPECT_EQ(model.use(gone), SH_ERROR_INVALID_HANDLE);
+        SUCCEEDS(sh_step_begin(model.runtime()));
+        for (size_t i = 0; i < 16; i++) {
+            const sh_status status = model.use(i, stream);
+            EXPECT_TRUE(status == SH_OK || status == SH_ERROR_INVALID_HANDLE) << i << ": " << why();
+        }
+        SUCCEEDS(sh_step_end(model.runtime()));
+    }
+    device.synchronize();
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+}  // namespace
+}  // namespace stagehand::test
