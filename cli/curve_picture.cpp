@@ -1,3 +1,4 @@
+// Draws the curve of time against budget as an SVG picture.
 #include "curve.h"
 
 #include <algorithm>

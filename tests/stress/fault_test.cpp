@@ -153,7 +153,8 @@ private:
             lasting_ = false;
             attempt("synchronize", [&] { return sh_runtime_synchronize(model.runtime()); });
             attempt("write_back", [&] { return sh_write_back(model.runtime(), nullptr, 0); });
-            for (const size_t i : {size_t(7), size_t(8)}) EXPECT_EQ(model.source(i).read(), *model.truth(i)) << "what the engine changed in block " << i << " is lost";
+            for (const size_t i : {size_t(7), size_t(8)})
+                EXPECT_EQ(model.source(i).read(), *model.truth(i)) << "what the engine changed in block " << i << " is lost";
         }
         device.synchronize();
         EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
