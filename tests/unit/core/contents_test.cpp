@@ -1,5 +1,6 @@
 // Contents that change: sources that get other bytes, on_load, and blocks that the engine changes itself.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <thread>
@@ -207,10 +208,106 @@ TEST(Dirty, misplaced_calls_are_refused) {
     SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
 }
 
+// Holds a stream up until it is opened.
+class Gate {
+public:
+    Gate(TestDevice& device, sh_stream stream) { EXPECT_SUCCEEDS(sh_stream_launch(device.get(), stream, wait, this, -1)); }
+    ~Gate() { open(); }
+    void open() { open_ = true; }
+
+private:
+    static void wait(void* self) {
+        while (!static_cast<Gate*>(self)->open_) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    std::atomic<bool> open_{false};
+};
+
+// Leaves a write-back of the block under way, which waits for the gate.
+void write_behind(Model& model, size_t i, sh_stream stream) {
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(model.runtime(), model.id(i), stream, 0, &view));
+    SUCCEEDS(sh_mark_dirty(model.runtime(), model.id(i)));
+    SUCCEEDS(sh_release(model.runtime(), model.id(i), stream));
+}
+
+TEST(Dirty, a_second_write_back_waits_for_the_first) {
+    TestDevice device({.budget_bytes = 6 * kPage});
+    Model model(device, equal_blocks(3, 6 * kPage, Origin::pageable, SH_BLOCK_MUTABLE));
+    SUCCEEDS(model.schedule(forward(3)));
+    SUCCEEDS(model.use(1));
+    const sh_stream stream = device.stream();
+    Gate gate(device, stream);
+    write_behind(model, 1, stream);
+    EXPECT_EQ(model.state(1).state, uint32_t(SH_BLOCK_DRAINING));
+    const uint64_t before = model.stats().write_backs;
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(model.runtime(), model.id(1), SH_STREAM_HOST, 0, &view));
+    SUCCEEDS(model.overwrite(1, view, 1));
+    SUCCEEDS(sh_release(model.runtime(), model.id(1), SH_STREAM_HOST));
+    EXPECT_EQ(model.stats().write_backs, before) << "two write-backs of one block at once";
+    gate.open();
+    SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
+    EXPECT_EQ(model.source(1).read(), *model.truth(1));
+    SUCCEEDS(model.step(forward(3)));
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST(Dirty, an_invalidation_waits_for_a_neighbour_that_is_dirty_again) {
+    TestDevice device({.budget_bytes = 6 * kPage});
+    // The first two share a unit, which streams.
+    Model model(device, blocks_of({4000, 4000, 6 * kPage, 6 * kPage}, Origin::pageable, SH_BLOCK_MUTABLE));
+    SUCCEEDS(model.schedule(forward(4)));
+    const sh_stream stream = device.stream();
+    Gate gate(device, stream);
+    write_behind(model, 0, stream);
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view));
+    SUCCEEDS(model.overwrite(0, view, 1));
+    SUCCEEDS(sh_release(model.runtime(), model.id(0), SH_STREAM_HOST));
+    model.change(1, 1);
+    const sh_block id = model.id(1);
+    SUCCEEDS(sh_invalidate_blocks(model.runtime(), &id, 1));
+    gate.open();
+    for (int k = 0; k < 2; k++) SUCCEEDS(model.step(forward(4)));
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+// A plan changes, and waits for a write-back; nobody may take a view of what it is about to move.
+TEST(Dirty, no_view_is_taken_while_a_plan_changes) {
+    TestDevice device({.budget_bytes = 30 * kPage});
+    Model model(device, equal_blocks(5, 6 * kPage, Origin::pageable, SH_BLOCK_MUTABLE));
+    SUCCEEDS(model.schedule(forward(5)));
+    for (size_t i = 0; i < 5; i++) SUCCEEDS(model.use(i));
+    const sh_stream stream = device.stream();
+    Gate gate(device, stream);
+    write_behind(model, 1, stream);
+    SUCCEEDS(model.schedule({4, 3, 2, 1, 0, 1, 2}));
+    std::thread planner([&] { EXPECT_SUCCEEDS(sh_plan(model.runtime(), nullptr, nullptr)); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::thread user([&] {
+        sh_view view = SH_VIEW_INIT;
+        for (const size_t i : {size_t(3), size_t(0), size_t(4)}) {
+            EXPECT_SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
+            for (int k = 0; k < 20; k++) {
+                EXPECT_SUCCEEDS(model.compare(i, view, SH_STREAM_HOST));
+                std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            }
+            EXPECT_SUCCEEDS(sh_release(model.runtime(), model.id(i), SH_STREAM_HOST));
+        }
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_EQ(model.compared(), 5u) << "a view was taken while the plan changes";
+    gate.open();
+    planner.join();
+    user.join();
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
 // Adds one to each byte of what was loaded, in the copy stream.
 struct Patch {
     sh_device* device;
     std::mutex mutex;
+    std::map<sh_block, uint8_t*> address;                // of the block, as told
     std::map<sh_block, std::vector<uint32_t>> patched;   // per byte, since the last look
     std::atomic<int32_t> result{0};
     std::atomic<uint64_t> calls{0}, outside{0};
@@ -230,6 +327,8 @@ int32_t patch(const sh_loaded_range* range, void* data) {
     if (range->offset > range->block_bytes || range->bytes > range->block_bytes - range->offset || range->stream == SH_STREAM_HOST) patch.outside++;
     {
         std::lock_guard lock(patch.mutex);
+        uint8_t* const begin = static_cast<uint8_t*>(range->address) - range->offset;
+        if (patch.address.emplace(range->block, begin).first->second != begin) patch.outside++;
         auto& counts = patch.patched[range->block];
         counts.resize(range->block_bytes);
         for (uint64_t k = 0; k < range->bytes; k++) counts[range->offset + k]++;
@@ -245,7 +344,7 @@ class OnLoad : public testing::TestWithParam<std::tuple<Origin, uint64_t, uint32
 TEST_P(OnLoad, each_byte_is_patched_once_per_load) {
     const auto [origin, pages, flags] = GetParam();
     TestDevice device({.budget_bytes = pages * kPage});
-    Patch patched{device.get(), {}, {}, {}, {}, {}};
+    Patch patched{device.get(), {}, {}, {}, {}, {}, {}};
     std::vector<BlockSpec> specs = unequal_blocks(10, origin);
     for (BlockSpec& spec : specs) {
         spec.flags = flags;
@@ -268,6 +367,7 @@ TEST_P(OnLoad, each_byte_is_patched_once_per_load) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
     EXPECT_EQ(patched.outside.load(), 0u);
     EXPECT_GE(patched.patched.size(), 10u);
+    for (size_t i = 0; i < 10; i++) EXPECT_EQ(patched.address[model.id(i)], model.state(i).address);
     if (flags & SH_BLOCK_WHOLE) {
         for (const auto& [block, counts] : patched.patched)
             EXPECT_EQ(*std::min_element(counts.begin(), counts.end()), *std::max_element(counts.begin(), counts.end())) << "a part of a whole block";
@@ -281,7 +381,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, OnLoad,
 TEST(Failing, on_load_fails_and_recovers) {
     for (const Origin origin : {Origin::pinned, Origin::pageable}) {
         TestDevice device({.budget_bytes = 8 * kPage});
-        Patch patched{device.get(), {}, {}, {}, {}, {}};
+        Patch patched{device.get(), {}, {}, {}, {}, {}, {}};
         std::vector<BlockSpec> specs = equal_blocks(4, 4 * kPage, origin);
         specs[2].on_load = patch;
         specs[2].user_data = &patched;
