@@ -120,6 +120,20 @@ TEST(RegisterRange, NeverAsksForHalfATebibyteAtOnce) {
     EXPECT_EQ(fake.registrations(), 0u);
 }
 
+TEST(RegisterRange, StopsWhereTheDriverHasEnough) {
+    FakeBackend fake;
+    auto device = fake.open();
+    uint64_t left = 700 * kMiB;
+    fake.may_register = [&](uint64_t bytes) { return bytes <= left && (left -= bytes, true); };
+    Registration registration;
+    void* const nowhere = reinterpret_cast<void*>(uint64_t(1) << 45);
+    EXPECT_EQ(register_range(*device, nowhere, 1200 * kMiB, &registration).code(), SH_ERROR_BACKEND);
+    EXPECT_EQ(registration.piece_bytes, 256 * kMiB);
+    EXPECT_EQ(registration.registered_bytes, 512 * kMiB);
+    unregister_range(*device, nowhere, registration);
+    EXPECT_EQ(fake.registrations(), 0u);
+}
+
 class ForeignPin : public testing::Test {
 protected:
     FakeBackend fake_;
@@ -160,6 +174,7 @@ TEST_F(ForeignPin, RefusesRangesThatOverlapInPart) {
     EXPECT_EQ(pin_foreign(*device_, memory_.data() + 500, 501, &other).code(), SH_ERROR_BUSY);
     EXPECT_EQ(pin_foreign(*device_, memory_.data() + 1999, 2, &other).code(), SH_ERROR_BUSY);
     EXPECT_EQ(pin_foreign(*device_, memory_.data(), 5000, &other).code(), SH_ERROR_BUSY);
+    EXPECT_EQ(pin_foreign(*device_, memory_.data() + 1000, 2000, &other).code(), SH_ERROR_BUSY);
     unpin_foreign(*device_, memory_.data() + 1000, 1000, piece_);
     EXPECT_TRUE(pin_foreign(*device_, memory_.data(), 5000, &other).ok());
     unpin_foreign(*device_, memory_.data(), 5000, other);

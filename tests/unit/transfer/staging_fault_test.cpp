@@ -148,6 +148,39 @@ TEST_F(StagingFault, WhenNoSlotCanBeUsedAnyMoreAllEndsWithThatError) {
     fake_.open_gate();
 }
 
+// A copy was issued and its event could not be recorded: nothing else may use the slot until the copy is done.
+TEST_F(StagingFault, ASlotWithoutAnEventIsNotUsedUntilItsStreamIsDone) {
+    make_engine(2, 3 * (kPiece + 4096));
+    make_memory(64 * kPiece);
+    const auto piece = random_bytes(kPiece, 3);
+    TestLoad first, load;
+    aim(first, memory_source(piece), 0);  // starts the engine
+    ASSERT_TRUE(engine_->submit(first.load).ok());
+    ASSERT_TRUE(first.outcome.wait().ok());
+    test::Latch hold_up, hold_down;
+    const auto wait = [](void* of) { static_cast<test::Latch*>(of)->wait(); };
+    ASSERT_TRUE(device_->stream_launch(up_, wait, &hold_up, 0).ok());
+    ASSERT_TRUE(device_->stream_launch(down_, wait, &hold_down, 0).ok());
+    std::vector<char> host(kPiece);
+    TestStore store;
+    store.store.stream = down_;
+    store.store.extents = {{host.data(), address(10 * kPiece), kPiece}};
+    const int64_t synchronized = fake_.calls("stream_synchronize");
+    fake_.fail_call(1, false, "event_record");
+    ASSERT_TRUE(engine_->submit(store.store).ok());
+    while (!fake_.has_failed()) std::this_thread::yield();
+    aim(load, memory_source(piece), 20 * kPiece);
+    ASSERT_TRUE(engine_->submit(load.load).ok());
+    EXPECT_TRUE(load.outcome.wait().ok());  // issued, and held up
+    hold_down.open();
+    fake_.wait_for_copies(2);  // the late one from the device into the slot
+    hold_up.open();
+    EXPECT_EQ(store.outcome.wait().code(), SH_ERROR_BACKEND);
+    EXPECT_EQ(fake_.calls("stream_synchronize"), synchronized + 1);
+    synchronize();
+    EXPECT_TRUE(holds(20 * kPiece, piece));
+}
+
 TEST_F(StagingFault, AnEngineIsDestroyedInAChildWithoutItsWorkers) {
 #if defined(__SANITIZE_THREAD__)
     GTEST_SKIP() << "ThreadSanitizer does not follow a fork of a program with threads";

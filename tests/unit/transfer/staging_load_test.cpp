@@ -259,6 +259,32 @@ TEST_F(StagingLoad, ALoadLargerThanTheRingWaitsForTheDevice) {
     EXPECT_TRUE(holds(0, bytes));
 }
 
+TEST_F(StagingLoad, PiecesAreIssuedInOrderSoThatNoneIsHeldUpByLaterWaits) {
+    make_engine(2, 8 * (kPiece + 4096));
+    const auto bytes = random_bytes(kPiece, 1);
+    make_memory(10 * kPiece);
+    Latch latch, blocked;
+    TestLoad slow, other;
+    aim(slow, fill_source(test::fill_after_latch, &latch, kPiece), 0);
+    const Source& quick = memory_source(bytes);
+    slow.load.extents.push_back({&quick, 0, address(kPiece), kPiece, 0, 1});
+    slow.load.waits = {event_after(down_, blocked)};
+    ASSERT_TRUE(engine_->submit(slow.load).ok());
+    latch.wait_for_waiters(1);
+    aim(other, quick, 5 * kPiece);
+    other.load.deadline_ns = 1;  // after the second piece
+    ASSERT_TRUE(engine_->submit(other.load).ok());
+    EXPECT_TRUE(other.outcome.wait().ok());
+    EXPECT_EQ(fake_.calls("stream_wait_event"), 0);
+    latch.open();
+    EXPECT_TRUE(slow.outcome.wait().ok());
+    fake_.wait_for_copies(2);  // the first piece, and the other load: neither is behind the wait
+    blocked.open();
+    synchronize();
+    EXPECT_TRUE(holds(0, std::vector<char>(kPiece, 1)));
+    EXPECT_TRUE(holds(kPiece, bytes));
+}
+
 TEST_F(StagingLoad, ASlowReaderDoesNotKeepTheRingFromOthers) {
     make_engine(4, 6 * (kPiece + 4096));
     const auto bytes = random_bytes(30 * kPiece, 1);
