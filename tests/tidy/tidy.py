@@ -103,12 +103,23 @@ def check_built(root, names):
             yield f"{name}: no meson.build names it"
 
 
+def check_documented(root, names):
+    """Every variable that the code reads is told to those who set it."""
+    told = pathlib.Path(root, "docs/environment.md").read_text()
+    for name in names:
+        if pathlib.PurePath(name).suffix in {".c", ".cpp", ".h"}:
+            for variable in re.findall(r'getenv\("(STAGEHAND_\w+)"\)', pathlib.Path(root, name).read_text()):
+                if variable not in told:
+                    yield f"{name}: docs/environment.md does not tell of {variable}"
+
+
 def main():
     root = sys.argv[1]
     names = sys.argv[2:] or files(root)
     problems = [problem for name in names for problem in check(root, name)]
     if len(sys.argv) == 2:
         problems += check_built(root, names)
+        problems += check_documented(root, names)
     print(*(problems or [f"{len(names)} files are tidy"]), sep="\n")
     return 1 if problems else 0
 
