@@ -29,9 +29,9 @@ public:
     void part(std::uint64_t step, std::uint64_t part);
     // `step` (from 0) is done; `what` tells how it went.
     void step(std::uint64_t step, const std::string& what);
-    void clear();
 
 private:
+    void clear();
     void draw(std::uint64_t step, std::uint64_t part);
 
     Terminal terminal_;

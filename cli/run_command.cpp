@@ -212,7 +212,6 @@ void run(const RunOptions& options, BlockTable& table, sh_device* device, RunRep
     if (options.verify) {
         verify_steps(table, files, device, session, progress, report);
     }
-    progress.clear();
     report.peak_device_bytes = device_memory(device).peak_bytes;
     report.signal = interrupted();
     if (report.mismatched_blocks > 0 && files.changed()) {

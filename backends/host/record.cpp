@@ -20,7 +20,8 @@ void Record::complete(uint64_t model_ns) {
 Record* RecordPool::take() {
     std::lock_guard lock(mutex_);
     if (idle_.empty()) {
-        idle_.reserve(records_.size() + 1);  // so that giving back never allocates
+        // So that giving back never allocates.
+        if (idle_.capacity() <= records_.size()) idle_.reserve(2 * records_.size() + 16);
         Record& record = records_.emplace_back();
         record.pool_ = this;
         idle_.push_back(&record);

@@ -93,13 +93,15 @@ struct alignas(64) Unit {
     std::vector<UnitUse> uses;       // of its ring pages
     uint64_t last_use = 0;           // when its last view was released, counted in releases
     sh_backend_event written_back = 0;  // not 0: its ring pages may be overwritten only after this
+    bool being_read = false;         // by a write-back, unless `written_back` has come: new views are ordered after it
+    bool read_queued = false;        // by workers, who have not recorded `written_back` yet
     bool writing_back = false;       // workers are writing its source
     bool dirty = false;              // a block of it is dirty in ring pages
     Load* load = nullptr;            // under way, or not known to have finished
 
     bool plain_release() const { return ready && !stale && !dirty && memory == Memory::planned && ring_pages == 0; }
     // A new view may see its bytes, once they are there.
-    bool current() const { return complete() && !stale && updating == 0; }
+    bool current() const { return complete() && !stale && updating == 0 && !being_read; }
     bool complete() const { return own_valid == own.size() && ring_present == ring_pages && own.size() + ring_pages == pages; }
 };
 

@@ -131,8 +131,24 @@ Status Runtime::begin_bringing(Unit& unit, sh_stream, uint32_t* view_flags, Lock
     return status;
 }
 
-// Orders the stream after the unit's load, or waits where that cannot be.
+void Runtime::note_wait(const Unit& unit, uint64_t began_ns, uint32_t* view_flags) {
+    const uint64_t ended_ns = device_->backend().now_ns();
+    stats_.host_waits++;
+    stats_.stall_ns += ended_ns - began_ns;
+    if (telemetry::trace_on()) telemetry::trace_wait(name_.c_str(), registry_.name_of(unit).c_str(), began_ns, ended_ns);
+    *view_flags |= SH_VIEW_WAITED;
+}
+
+// Orders the stream after what still reads and writes the unit, or waits where that cannot be.
 Status Runtime::finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, Lock& lock) {
+    if (unit.being_read) {
+        bool waited = false;
+        const uint64_t began = device_->backend().now_ns();
+        Status status = write_back_.order_after(unit, stream, !(flags & SH_ACQUIRE_NO_WAIT), lock, &waited);
+        if (waited) note_wait(unit, began, view_flags);
+        SH_TRY(status);
+        if (closing_) return usable();
+    }
     const bool queued = unit.load && unit.load->queued;
     if (unit.load && !queued && !unit.load->issued) return loader_.wait_issued(unit, lock, 0);   // it has failed since it was begun
     Status failure;
@@ -147,11 +163,7 @@ Status Runtime::finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, ui
         const uint64_t began = device_->backend().now_ns();
         Status status = loader_.wait_issued(unit, lock, 0);
         if (status.ok() && stream == SH_STREAM_HOST) status = loader_.wait_done(unit, lock);
-        const uint64_t ended = device_->backend().now_ns();
-        stats_.host_waits++;
-        stats_.stall_ns += ended - began;
-        if (telemetry::trace_on()) telemetry::trace_wait(name_.c_str(), registry_.name_of(unit).c_str(), began, ended);
-        *view_flags |= SH_VIEW_WAITED;
+        note_wait(unit, began, view_flags);
         SH_TRY(status);
         if (closing_) return usable();
         if (!unit.complete()) return loader_.last_failure().within(registry_.name_of(unit));   // met by another caller that waited for it too

@@ -79,6 +79,8 @@ Status WriteBack::begin(Unit& unit, Part part) {
     store.staged.extents.clear();
     store.staged.waits.clear();
     if (!unit.written_back) SH_TRY(events_.take(&unit.written_back));
+    unit.ready = unit.ready_there = false;
+    unit.being_read = true;
     SH_TRY(streams_.append_events(unit.used_streams, &store.staged.waits));
     for (const UnitUse& use : unit.uses) store.staged.waits.push_back(use.event);
     if (unit.load && unit.load->issued) store.staged.waits.push_back(unit.load->done);
@@ -101,20 +103,26 @@ Status WriteBack::begin(Unit& unit, Part part) {
     store.staged.finished = store_finished;
     SH_TRY(staging_.submit(store.staged));
     idle_.pop_back();
-    unit.writing_back = true;
+    unit.writing_back = unit.read_queued = true;
     pending_++;
     take_dirt(unit, part, store);
     return Status();
 }
 
-void WriteBack::store_read(void*, transfer::StagedStore&) {}
+void WriteBack::store_read(void* context, transfer::StagedStore&) {
+    Store& store = *static_cast<Store*>(context);
+    WriteBack& self = *store.owner;
+    std::lock_guard lock(self.mutex_);
+    self.registry_.unit(store.unit).read_queued = false;
+    self.changed_.notify_all();
+}
 
 void WriteBack::store_finished(void* context, transfer::StagedStore&, const Status& status) {
     Store& store = *static_cast<Store*>(context);
     WriteBack& self = *store.owner;
     std::lock_guard lock(self.mutex_);
     Unit& unit = self.registry_.unit(store.unit);
-    unit.writing_back = false;
+    unit.writing_back = unit.read_queued = false;
     self.pending_--;
     self.idle_.push_back(&store);
     Status next;
@@ -136,6 +144,29 @@ Status WriteBack::flush(Unit& unit, std::unique_lock<std::mutex>& lock) {
         if (unit.held || unit.writing_back || !is_dirty(unit, Part::all)) return Status();
         SH_TRY(begin(unit, Part::all));
     }
+}
+
+Status WriteBack::order_after(Unit& unit, sh_stream stream, bool may_wait, std::unique_lock<std::mutex>& lock, bool* out_waited) {
+    if (!unit.being_read) return Status();
+    if (unit.read_queued) {
+        if (!may_wait) return Status(SH_NOT_READY);
+        *out_waited = true;
+        changed_.wait(lock, [&] { return !unit.read_queued; });
+    }
+    uint32_t done = 0;
+    SH_TRY(device_.event_query(unit.written_back, &done));
+    if (!done && stream != SH_STREAM_HOST) return device_.stream_wait_event(stream, unit.written_back);
+    if (!done) {
+        if (!may_wait) return Status(SH_NOT_READY);
+        *out_waited = true;
+        const sh_backend_event read = unit.written_back;
+        lock.unlock();   // others go on meanwhile; the unit is held, so it is not written back again
+        Status status = device_.event_synchronize(read);
+        lock.lock();
+        SH_TRY(status);
+    }
+    unit.being_read = false;
+    return Status();
 }
 
 void WriteBack::drain(std::unique_lock<std::mutex>& lock) {

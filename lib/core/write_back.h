@@ -38,6 +38,9 @@ public:
     // The same for all that is dirty, if nobody holds the unit.
     Status flush(Unit& unit, std::unique_lock<std::mutex>& lock);
     bool is_dirty(const Unit& unit) { return is_dirty(unit, Part::all); }
+    // The engine may change the unit, which it holds, on the stream from now on, and a write-back that still reads it must not see
+    // that: orders the stream after it, or waits; SH_NOT_READY where it would have to wait and may not.
+    Status order_after(Unit& unit, sh_stream stream, bool may_wait, std::unique_lock<std::mutex>& lock, bool* out_waited);
     // Waits until no worker writes for this runtime.
     void drain(std::unique_lock<std::mutex>& lock);
     Status synchronize() { return device_.stream_synchronize(stream_); }

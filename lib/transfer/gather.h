@@ -44,7 +44,7 @@ void skip_empty(std::span<const Extent> extents, Cursor* cursor) {
         *cursor = {cursor->extent + 1, 0};
 }
 
-// The piece that begins at `from`, which is not at the end.
+// The piece that begins at `from`; an empty one at the end.
 template <typename Extent>
 Piece cut_piece(std::span<const Extent> extents, Cursor from, uint64_t piece_bytes) {
     Piece piece;

@@ -23,6 +23,7 @@ bool continues(const CopyCommand& a, const CopyCommand& b) {
 Status record(BackendDevice& device, Slot& slot, sh_stream stream, SlotUse* out_use) {
     slot.stream = stream;
     Status status = device.event_record(slot.event, stream);
+    slot.recorded = status.ok();
     *out_use = SlotUse::kInFlight;
     if (!status.ok()) *out_use = device.stream_synchronize(stream).ok() ? SlotUse::kFree : SlotUse::kUnknown;
     return status;

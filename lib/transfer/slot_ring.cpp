@@ -81,15 +81,20 @@ void SlotRing::look(BackendDevice& device, std::span<Slot* const> slots) {
     }
 }
 
-// Whether the device is done with the slot's memory; waits for it.
-bool SlotRing::idle(Slot& slot) {
-    return device_->event_synchronize(slot.event).ok() || device_->stream_synchronize(slot.stream).ok();
+void SlotRing::revive() {
+    std::erase_if(retired_, [this](Slot* slot) {
+        if (!slot->recorded) return false;
+        slot->failure = Status();
+        set_in_flight(*slot);
+        return true;
+    });
 }
 
+// Streams may be gone by now, so only events are asked.
 void SlotRing::free() {
     bool in_use = false;
-    for (Slot* slot : in_flight_) in_use |= !idle(*slot);
-    for (Slot* slot : retired_) in_use |= !device_->stream_synchronize(slot->stream).ok();
+    for (auto* list : {&in_flight_, &retired_})
+        for (Slot* slot : *list) in_use |= !slot->recorded || !device_->event_synchronize(slot->event).ok();
     for (Slot& slot : slots_) {
         if (!slot.event) continue;
         if (Status status = device_->event_destroy(slot.event); !status.ok())

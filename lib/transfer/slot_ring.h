@@ -25,6 +25,7 @@ struct Slot {
     char* memory = nullptr;
     sh_backend_event event = 0;            // recorded after the last copy that uses the memory
     sh_stream stream = 0;                  // where it was recorded
+    bool recorded = false;                 // since the last copy
     StagedLoad::Progress* load = nullptr;  // what it is taken for: one of these
     StagedStore::Progress* store = nullptr;
     uint64_t piece_index = 0;  // of a load
@@ -53,8 +54,15 @@ public:
         slot.done = false;  // of its last flight: a look that is under way has not asked about this one
         in_flight_.push_back(&slot);
     }
-    // Nobody knows when the device is done with it: it is not used again.
-    void retire(Slot& slot) { retired_.push_back(&slot); }
+    // The device does not tell when it is done with it: it is not used before it has been revived.
+    void retire(Slot& slot) {
+        slot.load = nullptr;
+        slot.store = nullptr;
+        retired_.push_back(&slot);
+    }
+    // Puts retired slots that have an event to ask for back in flight: the device may answer by now.
+    void revive();
+    bool any_retired() const { return !retired_.empty(); }
     bool all_retired() const { return retired_.size() == slots_.size(); }
 
     bool any_in_flight() const { return !in_flight_.empty(); }
@@ -84,7 +92,6 @@ public:
 
 private:
     Status make_slots(BackendDevice& device, uint64_t slot_bytes);
-    bool idle(Slot& slot);
 
     BackendDevice* device_ = nullptr;
     PinnedMemory memory_;

@@ -133,10 +133,18 @@ void StagingEngine::Impl::stop_workers() {
 
 bool StagingEngine::Impl::in_child() const { return process_ != 0 && process_ != getpid(); }
 
+// Slots that the device did not answer for are asked for again by the next look.
+void StagingEngine::Impl::revive() {
+    if (!ring_.any_retired()) return;
+    ring_.revive();
+    if (!ring_.all_retired()) lost_ = Status();
+}
+
 Status StagingEngine::Impl::submit(StagedLoad& load) {
     SH_TRY(start());
     try {
         Lock lock(mutex_);
+        revive();
         if (!lost_.ok()) return lost_;
         if (idle_loads_.empty()) {
             idle_loads_.reserve(all_loads_.size() + 1);
@@ -150,10 +158,7 @@ Status StagingEngine::Impl::submit(StagedLoad& load) {
         LoadProgress& progress = *idle_loads_.back();
         progress.begin(load);
         progress.sequence = sequence_++;
-        if (progress.exhausted())
-            end_soon(progress);
-        else
-            loads_.push(progress);
+        loads_.push(progress);
         idle_loads_.pop_back();
         load.progress = &progress;
         wake();
@@ -167,6 +172,7 @@ Status StagingEngine::Impl::submit(StagedStore& store) {
     SH_TRY(start());
     try {
         Lock lock(mutex_);
+        revive();
         if (!lost_.ok()) return lost_;
         if (idle_stores_.empty()) {
             for (auto* list : {&idle_stores_, &ending_stores_, &straight_, &looked_})

@@ -65,6 +65,7 @@ private:
     Status start_workers();
     void stop_workers();
     void run_worker(uint32_t* reported);
+    void revive();
 
     // Choosing work (staging_worker.cpp). With the lock.
     Task next_task(Lock& lock);
