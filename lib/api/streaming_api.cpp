@@ -4,6 +4,15 @@
 using namespace stagehand;
 using namespace stagehand::api;
 
+namespace {
+
+// What a later version may mean by other bits is not what this one does.
+Status check_flags(uint32_t flags) {
+    return flags & ~uint32_t(SH_ACQUIRE_NO_WAIT) ? Status(SH_ERROR_INVALID_ARGUMENT, "flags has unknown bits") : Status();
+}
+
+}  // namespace
+
 extern "C" {
 
 sh_status sh_step_begin(sh_runtime *runtime) {
@@ -23,10 +32,11 @@ sh_status sh_step_end(sh_runtime *runtime) {
 }
 
 sh_status sh_acquire(sh_runtime *runtime, sh_block block, sh_stream stream, uint32_t flags, sh_view *out_view) {
-    const bool usual = out_view && out_view->struct_size == sizeof(sh_view);
+    const bool usual = out_view && out_view->struct_size == sizeof(sh_view) && flags <= SH_ACQUIRE_NO_WAIT;
     if (usual && shortcut(runtime, [&](core::Runtime &at) { return at.acquire_ready(block, stream, out_view); })) return SH_OK;
     return guarded([&] {
         LockedRuntime at;
+        SH_TRY(check_flags(flags));
         SH_TRY(check_struct(out_view, "out_view"));
         SH_TRY(find_runtime(runtime, &at));
         return at.runtime->acquire(block, stream, flags, out_view, at.lock);
@@ -36,6 +46,7 @@ sh_status sh_acquire(sh_runtime *runtime, sh_block block, sh_stream stream, uint
 sh_status sh_acquire_many(sh_runtime *runtime, const sh_block *blocks, uint64_t count, sh_stream stream, uint32_t flags, sh_view *out_views) {
     return guarded([&] {
         if (count && !blocks) return Status(SH_ERROR_INVALID_ARGUMENT, "blocks is NULL");
+        SH_TRY(check_flags(flags));
         std::vector<sh_view *> views;
         SH_TRY(take_array(out_views, count, "out_views", &views));
         LockedRuntime at;

@@ -139,7 +139,7 @@ Status Device::check_reopened(const sh_device_options& options) const {
         return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with a budget of " + std::to_string(budget_bytes_) +
                                                      " bytes (0: automatic): budget_bytes " + std::to_string(options.budget_bytes) +
                                                      " contradicts it; see sh_device_set_budget()");
-    if (options.page_bytes && options.page_bytes != pool_.page_bytes())
+    if (options.page_bytes && choose_page(backend_->info(), options.page_bytes, 0) != pool_.page_bytes())
         return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with pages of " + std::to_string(pool_.page_bytes()) +
                                                      " bytes: page_bytes " + std::to_string(options.page_bytes) + " contradicts it");
     return Status();

@@ -296,7 +296,12 @@ void Loader::staged_finished(void* context, transfer::StagedLoad&, const Status&
     std::lock_guard lock(loader.mutex_);
     Unit& unit = loader.registry_.unit(load.unit);
     Status status = result;
-    if (status.ok()) status = loader.complete(unit, load);
+    if (status.ok()) {
+        status = loader.complete(unit, load);
+    } else if (status.code() != SH_ERROR_CANCELLED) {
+        const bool alone = unit.block_count == 1;   // else nobody knows here whose source it was
+        status = status.within(loader.registry_.name_of(unit) + (alone ? "" : " or one that shares its pages"));
+    }
     load.queued = false;
     loader.queued_--;
     if (!status.ok()) loader.fail(unit, load, status);

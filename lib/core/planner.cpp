@@ -66,7 +66,7 @@ Arbiter::Needs Planner::needs(const Order& order, const Limits& limits, uint32_t
     state_problem(order, limits);
     const policy::Infeasible least = policy::smallest_budget(problem_);
     needs.least_pages += least.smallest_budget_pages;
-    *out_unit = least.unit;
+    if (least.smallest_budget_pages >= unordered_least_) *out_unit = least.unit;   // the larger part of the sum
     const auto units = registry_.units();
     for (uint32_t i = 0; i < units.size(); i++)
         if (order.contains(i)) needs.wanted_pages += units[i].pages;

@@ -241,6 +241,8 @@ void Registry::remove(std::span<const sh_block> ids) {
         model_bytes_ -= block->bytes;
         live_blocks_--;
         Unit& unit = units_[block->unit];
+        if (block->updating) unit.updating--;   // its neighbours go on without it
+        block->updating = false;
         const auto blocks = blocks_of(unit);
         if (std::none_of(blocks.begin(), blocks.end(), [](const Block& b) { return b.id != 0; })) release_unit(unit);
     }

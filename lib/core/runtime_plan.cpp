@@ -212,9 +212,9 @@ Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lo
     const Arbiter::Needs needs = planner_.needs(order_, with, &asks);
     const uint64_t whole = options.budget_bytes ? options.budget_bytes / device_->page_bytes() : device_->arbiter().total_pages();
     const uint64_t share = std::min({whole, needs.wanted_pages, max_pages_});
+    const uint64_t asked = share == whole && options.budget_bytes ? options.budget_bytes : share * device_->page_bytes();
     if (share < needs.least_pages)
-        return Status(SH_ERROR_BUDGET, tenant_name() + ": a budget of " + std::to_string(share * device_->page_bytes()) +
-                                           " bytes is too small: the smallest that works is " +
+        return Status(SH_ERROR_BUDGET, tenant_name() + ": a budget of " + std::to_string(asked) + " bytes is too small: the smallest that works is " +
                                            std::to_string(needs.least_pages * device_->page_bytes()) + " bytes, asked for by " +
                                            registry_.name_of(registry_.unit(asks)) + " of " + std::to_string(registry_.unit(asks).bytes) + " bytes");
     Planner::Result result;

@@ -118,7 +118,9 @@ Status Runtime::begin_bringing(Unit& unit, sh_stream, uint32_t* view_flags, Lock
         *view_flags |= SH_VIEW_HIT;
         return Status();
     }
-    if (unit.held) return held_by(unit, unit);
+    if (unit.held)
+        return Status(SH_ERROR_HELD, registry_.name_of(unit) + " is to be loaded anew, which a view of it, or of a block that shares its pages, "
+                                                               "keeps from being done: release that first");
     set_bringing(unit, true);
     Status status = bring_memory(unit, view_flags, lock);
     const bool pinned = status.ok() && unit.memory == Memory::unordered;

@@ -1,5 +1,6 @@
 #include "telemetry/trace.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -59,6 +60,21 @@ public:
                {"ts", static_cast<double>(begin_ns) / 1e3}, {"dur", static_cast<double>(end_ns - begin_ns) / 1e3}, {"args", std::move(arguments)}});
     }
 
+    // The child of a fork would write what is buffered a second time, and the file's end into the parent's file: so nothing is
+    // buffered when it begins, and it lets the file go.
+    void before_fork() {
+        mutex_.lock();
+        if (file_) failed_ |= std::fflush(file_) != 0;
+    }
+    void after_fork(bool child) {
+        if (child && file_) {
+            tracing.store(false, std::memory_order_relaxed);
+            std::fclose(file_);
+            file_ = nullptr;
+        }
+        mutex_.unlock();
+    }
+
 private:
     int number(const char* runtime) {
         const auto [place, added] = runtimes_.try_emplace(runtime, static_cast<int>(runtimes_.size()) + 1);
@@ -87,7 +103,10 @@ private:
 
 // Never destroyed: threads may still record while the process exits.
 Recorder& recorder() {
-    static Recorder* const instance = new Recorder;
+    static Recorder* const instance = [] {
+        pthread_atfork([] { recorder().before_fork(); }, [] { recorder().after_fork(false); }, [] { recorder().after_fork(true); });
+        return new Recorder;
+    }();
     return *instance;
 }
 

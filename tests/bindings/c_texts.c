@@ -1,0 +1,188 @@
+/*
+ * What an engine is told when it goes wrong: the text names the block, the value or the caller's own mistake, and what is
+ * not concerned goes on.
+ */
+#include "check.h"
+
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, SIZE = 4 * PAGE };
+
+static unsigned char weights[4][SIZE];
+
+static void text_has(const char *wanted, int line) {
+    char text[1024] = "";
+    sh_last_error(text, sizeof text);
+    if (strstr(text, wanted)) return;
+    fprintf(stderr, "line %d: \"%s\" is not in \"%s\"\n", line, wanted, text);
+    ++failed_checks;
+}
+#define TEXT_HAS(wanted) text_has(wanted, __LINE__)
+
+static sh_segment memory_segment(void *memory, uint64_t bytes) {
+    sh_segment segment = SH_SEGMENT_INIT;
+    segment.kind = SH_SOURCE_POINTER;
+    segment.pointer = memory;
+    segment.bytes = bytes;
+    return segment;
+}
+
+static sh_block_desc describe(const sh_segment *segment, const char *name) {
+    sh_block_desc desc = SH_BLOCK_DESC_INIT;
+    desc.bytes = segment->bytes;
+    desc.segments = segment;
+    desc.segment_count = 1;
+    desc.name = name;
+    return desc;
+}
+
+static sh_block register_memory(sh_runtime *runtime, void *memory, uint64_t bytes, const char *name) {
+    const sh_segment segment = memory_segment(memory, bytes);
+    const sh_block_desc desc = describe(&segment, name);
+    sh_block block = 0;
+    SUCCEEDS(sh_register_blocks(runtime, &desc, 1, &block));
+    return block;
+}
+
+static void unknown_flags(sh_runtime *runtime, sh_block block) {
+    sh_view view = SH_VIEW_INIT;
+    for (int round = 0; round < 2; ++round) { /* before it is on the device, and when it is there */
+        GIVES(SH_ERROR_INVALID_ARGUMENT, sh_acquire(runtime, block, SH_STREAM_HOST, 2, &view));
+        TEXT_HAS("flags");
+        GIVES(SH_ERROR_INVALID_ARGUMENT, sh_acquire_many(runtime, &block, 1, SH_STREAM_HOST, 0x80000000u, &view));
+        SUCCEEDS(sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
+        SUCCEEDS(sh_release(runtime, block, SH_STREAM_HOST));
+    }
+}
+
+static int32_t failing_fill(void *buffer, uint64_t offset, uint64_t bytes, void *user_data) {
+    (void)buffer, (void)offset, (void)bytes, (void)user_data;
+    return 7;
+}
+
+static void failing_source(sh_runtime *runtime) {
+    sh_segment segment = SH_SEGMENT_INIT;
+    sh_block_desc desc;
+    sh_block block = 0;
+    sh_view view = SH_VIEW_INIT;
+    segment.kind = SH_SOURCE_FILL;
+    segment.fill = failing_fill;
+    segment.bytes = SIZE;
+    desc = describe(&segment, "made up");
+    SUCCEEDS(sh_register_blocks(runtime, &desc, 1, &block));
+    GIVES(SH_ERROR_CALLBACK, sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
+    TEXT_HAS("made up");
+    TEXT_HAS("returned 7");
+    SUCCEEDS(sh_unregister_blocks(runtime, &block, 1));
+}
+
+/* A view keeps what it sees, so the new bytes cannot come while it is held; a larger max_held would not help. */
+static void invalid_while_held(sh_runtime *runtime, sh_block block) {
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
+    SUCCEEDS(sh_invalidate_blocks(runtime, &block, 1));
+    GIVES(SH_ERROR_HELD, sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
+    TEXT_HAS("anew");
+    SUCCEEDS(sh_release(runtime, block, SH_STREAM_HOST));
+    SUCCEEDS(sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
+    SUCCEEDS(sh_release(runtime, block, SH_STREAM_HOST));
+}
+
+/* Blocks that share pages: one goes while its source is being updated, the other stays. */
+static void unregistered_in_an_update(sh_runtime *runtime) {
+    const sh_segment segments[2] = {memory_segment(weights[2], 100), memory_segment(weights[3], 100)};
+    const sh_block_desc descs[2] = {describe(&segments[0], "goes"), describe(&segments[1], "stays")};
+    sh_block blocks[2] = {0, 0};
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_register_blocks(runtime, descs, 2, blocks));
+    SUCCEEDS(sh_source_update_begin(runtime, &blocks[0], 1));
+    GIVES(SH_ERROR_BUSY, sh_acquire(runtime, blocks[1], SH_STREAM_HOST, 0, &view));
+    SUCCEEDS(sh_unregister_blocks(runtime, &blocks[0], 1));
+    SUCCEEDS(sh_acquire(runtime, blocks[1], SH_STREAM_HOST, 0, &view));
+    SUCCEEDS(sh_release(runtime, blocks[1], SH_STREAM_HOST));
+    SUCCEEDS(sh_unregister_blocks(runtime, &blocks[1], 1));
+}
+
+static void too_small_a_budget(sh_device *device) {
+    static unsigned char large[64 * PAGE];
+    sh_runtime *runtime = NULL;
+    sh_plan_options options = SH_PLAN_OPTIONS_INIT;
+    sh_use use = SH_USE_INIT;
+    sh_block outside;
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_runtime_create(device, NULL, &runtime));
+    use.block = register_memory(runtime, weights[0], SIZE, "in order");
+    SUCCEEDS(sh_set_schedule(runtime, &use, 1));
+    options.flags = SH_PLAN_DRY_RUN;
+    options.budget_bytes = 5000; /* less than two pages */
+    GIVES(SH_ERROR_BUDGET, sh_plan(runtime, &options, NULL));
+    TEXT_HAS("a budget of 5000 bytes");
+    TEXT_HAS("in order");
+    outside = register_memory(runtime, large, sizeof large, "too large");
+    GIVES(SH_ERROR_BUDGET, sh_acquire(runtime, outside, SH_STREAM_HOST, 0, &view));
+    TEXT_HAS("too large");
+    sh_runtime_destroy(runtime);
+}
+
+static size_t occurrences(const char *path, const char *what) {
+    static char text[1 << 16];
+    FILE *file = fopen(path, "r");
+    size_t bytes = 0, found = 0;
+    if (file) {
+        bytes = fread(text, 1, sizeof text - 1, file);
+        fclose(file);
+    }
+    text[bytes] = 0;
+    for (const char *at = text; (at = strstr(at, what)) != NULL; ++at) ++found;
+    return found;
+}
+
+/* A child that ends like any program leaves the parent's trace alone. */
+static void trace_over_a_fork(sh_runtime *runtime) {
+    char path[] = "/tmp/stagehand-trace-XXXXXX";
+    const int file = mkstemp(path);
+    pid_t child;
+    int status = 0;
+    CHECK(file >= 0);
+    close(file);
+    SUCCEEDS(sh_trace_start(path));
+    SUCCEEDS(sh_step_begin(runtime));
+    SUCCEEDS(sh_step_end(runtime));
+    child = fork();
+    if (child == 0) exit(sh_trace_stop() == SH_ERROR_FORKED ? 0 : 1);
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    SUCCEEDS(sh_step_begin(runtime));
+    SUCCEEDS(sh_step_end(runtime));
+    SUCCEEDS(sh_trace_stop());
+    CHECK(occurrences(path, "traceEvents") == 1);
+    CHECK(occurrences(path, "\"name\":\"step ") == 2);
+    CHECK(occurrences(path, "]}") == 1);
+    remove(path);
+}
+
+int main(void) {
+    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    sh_device *device = NULL, *again = NULL;
+    sh_runtime *runtime = NULL;
+    sh_block block;
+
+    options.page_bytes = 1; /* rounded up, and the same whenever it is asked for */
+    options.budget_bytes = 16 * PAGE;
+    SUCCEEDS(sh_device_open("host", &options, &device));
+    SUCCEEDS(sh_device_open("host", &options, &again));
+    sh_device_close(again);
+
+    SUCCEEDS(sh_runtime_create(device, NULL, &runtime));
+    block = register_memory(runtime, weights[1], SIZE, "layer");
+    unknown_flags(runtime, block);
+    failing_source(runtime);
+    invalid_while_held(runtime, block);
+    unregistered_in_an_update(runtime);
+    trace_over_a_fork(runtime);
+    sh_runtime_destroy(runtime);
+    too_small_a_budget(device);
+    sh_device_close(device);
+    return failed_checks != 0;
+}
