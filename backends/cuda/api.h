@@ -4,10 +4,13 @@
 
 #include <cuda.h>
 
+#include <cstddef>
+#include <cstdint>
+
 namespace stagehand::gpu::api {
 
 constexpr char kBackendName[] = "cuda";
-constexpr char kDriverFile[] = "libcuda.so.1";
+constexpr const char* kDriverFiles[] = {"libcuda.so.1"};
 
 using Result = CUresult;
 using DeviceIndex = CUdevice;
@@ -21,8 +24,7 @@ using CaptureMode = CUstreamCaptureMode;
 constexpr Result kSuccess = CUDA_SUCCESS;
 constexpr Result kNotReady = CUDA_ERROR_NOT_READY;
 constexpr Result kOutOfMemory = CUDA_ERROR_OUT_OF_MEMORY;
-constexpr Result kNoDevice = CUDA_ERROR_NO_DEVICE;
-constexpr Result kInvalidValue = CUDA_ERROR_INVALID_VALUE;
+constexpr Result kNotSupported = CUDA_ERROR_NOT_SUPPORTED;
 constexpr CaptureMode kRelaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
 
 // After these the context cannot be used any more.
@@ -50,6 +52,8 @@ inline bool is_lost(Result result) {
     X(context_pop, cuCtxPopCurrent)                         \
     X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode) \
     X(memory_info, cuMemGetInfo)                            \
+    X(allocate, cuMemAlloc)                                 \
+    X(deallocate, cuMemFree)                                \
     X(page_granularity, cuMemGetAllocationGranularity)      \
     X(page_create, cuMemCreate)                             \
     X(page_release, cuMemRelease)                           \
@@ -77,6 +81,9 @@ inline bool is_lost(Result result) {
     X(copy_on_device, cuMemcpyDtoDAsync)                    \
     X(fill, cuMemsetD8Async)
 
+// Those that a driver may lack: none.
+#define SH_GPU_OPTIONAL_ENTRY_POINTS(X)
+
 inline CUmemAllocationProp page_properties(DeviceIndex device) {
     CUmemAllocationProp properties = {};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -99,9 +106,73 @@ constexpr unsigned kRegisterPortable = CU_MEMHOSTREGISTER_PORTABLE;
 constexpr unsigned kOwnStream = CU_STREAM_NON_BLOCKING;
 constexpr unsigned kEventTiming = CU_EVENT_DEFAULT;
 constexpr unsigned kEventPlain = CU_EVENT_DISABLE_TIMING;
-constexpr unsigned kHostMemory = CU_MEMORYTYPE_HOST;
-constexpr auto kMemoryType = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
-constexpr auto kRangeStart = CU_POINTER_ATTRIBUTE_RANGE_START_ADDR;
-constexpr auto kRangeBytes = CU_POINTER_ATTRIBUTE_RANGE_SIZE;
+
+template <class Driver>
+Result start(const Driver& driver) { return driver.init(0); }
+
+template <class Driver>
+const char* error_name(const Driver& driver, Result result) {
+    const char* name = nullptr;
+    driver.error_name(result, &name);
+    return name;
+}
+
+template <class Driver>
+const char* error_text(const Driver& driver, Result result) {
+    const char* text = nullptr;
+    driver.error_text(result, &text);
+    return text;
+}
+
+// The driver keeps no failure for a later call to report.
+template <class Driver>
+void forget_error(const Driver&) {}
+
+// The context that the engine has, or will have: nothing of the library's needs one of its own.
+template <class Driver>
+Result open_context(const Driver& driver, DeviceIndex device, Context* out) { return driver.context_retain(out, device); }
+
+template <class Driver>
+void close_context(const Driver& driver, DeviceIndex device) { driver.context_release(device); }
+
+// Makes the context current on the calling thread; false: it is already, or that failed.
+template <class Driver>
+bool enter(const Driver& driver, Context wanted, Context* before) {
+    driver.context_current(before);
+    return *before != wanted && driver.context_push(wanted) == kSuccess;
+}
+
+template <class Driver>
+void leave(const Driver& driver, Context) {
+    Context ours = nullptr;
+    driver.context_pop(&ours);
+}
+
+// Whether the device maps memory by pages.
+template <class Driver>
+bool maps_pages(const Driver& driver, DeviceIndex device) {
+    int maps = 0;
+    return driver.device_attribute(&maps, kMapsPages, device) == kSuccess && maps;
+}
+
+// The range of host memory, known to the driver, in which an address lies.
+template <class Driver>
+bool host_range(const Driver& driver, const void* memory, uint64_t* out_start, uint64_t* out_bytes) {
+    const auto address = static_cast<Address>(reinterpret_cast<uintptr_t>(memory));
+    unsigned type = 0;
+    Address start = 0;
+    size_t bytes = 0;
+    const bool known = driver.pointer_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == kSuccess &&
+                       type == CU_MEMORYTYPE_HOST &&
+                       driver.pointer_attribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address) == kSuccess &&
+                       driver.pointer_attribute(&bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address) == kSuccess;
+    *out_start = start;
+    *out_bytes = bytes;
+    return known;
+}
+
+// Calls fn(data) in the stream.
+template <class Driver>
+Result launch_host(const Driver& driver, Stream stream, void (*fn)(void*), void* data) { return driver.launch_host(stream, fn, data); }
 
 }  // namespace stagehand::gpu::api

@@ -15,6 +15,7 @@ using support::fail;
 using support::guarded;
 
 constexpr uint64_t kLargestPage = 32 << 20;
+constexpr uint64_t kPlainUnit = 2 << 20;      // what drivers round large allocations to
 constexpr uint64_t kStagingPiece = 4 << 20;   // smaller pieces cost the link, larger ones the cache
 constexpr uint64_t kCopyLatencyNs = 2'000;
 constexpr uint32_t kQueueDepth = 1000;        // then the next call waits on the host
@@ -37,13 +38,15 @@ sh_status probe(uint32_t* out_device_count) {
 sh_status describe(const Device& device, sh_backend_device_info* out) {
     *out = {};
     out->struct_size = sizeof *out;
-    out->flags = SH_BACKEND_FIXED_ADDRESSES | SH_BACKEND_IS_GPU;
+    out->flags = SH_BACKEND_IS_GPU | (device.maps_pages ? SH_BACKEND_FIXED_ADDRESSES : 0);
     SH_GPU_TRY(device_name, out->description, static_cast<int>(sizeof out->description), device.index);
     const Scope scope(device);
-    size_t free = 0, total = 0, granularity = 0;
+    size_t free = 0, total = 0, granularity = kPlainUnit;
     SH_GPU_TRY(memory_info, &free, &total);
-    const auto properties = api::page_properties(device.index);
-    SH_GPU_TRY(page_granularity, &granularity, &properties, api::kGranularity);
+    if (device.maps_pages) {
+        const auto properties = api::page_properties(device.index);
+        SH_GPU_TRY(page_granularity, &granularity, &properties, api::kGranularity);
+    }
     out->total_bytes = total;
     out->granularity_bytes = granularity;
     out->largest_page_bytes = std::max<uint64_t>(kLargestPage, granularity);
@@ -55,7 +58,7 @@ sh_status describe(const Device& device, sh_backend_device_info* out) {
 
 void device_close(sh_backend_device* device) {
     const std::unique_ptr<Device> closed(&device_of(device));
-    driver()->context_release(closed->index);
+    api::close_context(*driver(), closed->index);
 }
 
 sh_status device_open(uint32_t index, const char* options, sh_backend_device** out_device, sh_backend_device_info* out_info) {
@@ -63,20 +66,20 @@ sh_status device_open(uint32_t index, const char* options, sh_backend_device** o
         if (!driver()) return SH_ERROR_BACKEND_UNAVAILABLE;
         support::Options given;
         if (sh_status status = support::Options::parse(options, &given); status < 0) return status;
-        if (sh_status status = given.finish("none"); status < 0) return status;
+        bool map_pages = true;
+        if (sh_status status = given.take_flag("map_pages", &map_pages); status < 0) return status;
+        if (sh_status status = given.finish("map_pages"); status < 0) return status;
         int count = 0;
         SH_GPU_TRY(device_count, &count);
         if (index >= static_cast<uint32_t>(std::max(count, 0)))
             return fail(SH_ERROR_NOT_FOUND, "there are %d devices, and no number %" PRIu32, count, index);
         auto device = std::make_unique<Device>();
         SH_GPU_TRY(device_get, &device->index, static_cast<int>(index));
-        int maps = 0;
-        SH_GPU_TRY(device_attribute, &maps, api::kMapsPages, device->index);
-        if (!maps) return fail(SH_ERROR_UNSUPPORTED, "the device cannot map memory by pages");
-        // The context that the engine has, or will have: nothing of the library's needs one of its own.
-        SH_GPU_TRY(context_retain, &device->context, device->index);
+        device->maps_pages = map_pages && api::maps_pages(*driver(), device->index);
+        if (const api::Result result = api::open_context(*driver(), device->index, &device->context); result != api::kSuccess)
+            return failed(result, "open_context");
         if (sh_status status = describe(*device, out_info); status < 0) {
-            driver()->context_release(device->index);
+            api::close_context(*driver(), device->index);
             return status;
         }
         *out_device = reinterpret_cast<sh_backend_device*>(device.release());

@@ -9,7 +9,8 @@ namespace stagehand::gpu {
 
 struct Device {
     api::DeviceIndex index = 0;
-    api::Context context = nullptr;
+    api::Context context = {};
+    bool maps_pages = true;   // else memory comes with its addresses, in plain allocations
 };
 
 // Makes the device's context current for the scope, on any thread, and keeps what is called inside from disturbing a capture that
@@ -17,24 +18,26 @@ struct Device {
 class Scope {
 public:
     explicit Scope(const Device& device) {
-        api::Context current = nullptr;
-        driver()->context_current(&current);
-        pushed_ = current != device.context && driver()->context_push(device.context) == api::kSuccess;
-        relaxed_ = driver()->exchange_capture_mode(&mode_) == api::kSuccess;
+        entered_ = api::enter(*driver(), device.context, &before_);
+        relaxed_ = driver()->exchange_capture_mode && driver()->exchange_capture_mode(&mode_) == api::kSuccess;
     }
     ~Scope() {
-        if (relaxed_) driver()->exchange_capture_mode(&mode_);
-        api::Context ours = nullptr;
-        if (pushed_) driver()->context_pop(&ours);
+        if (relaxed_) (void)driver()->exchange_capture_mode(&mode_);
+        if (entered_) api::leave(*driver(), before_);
     }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
 private:
     api::CaptureMode mode_ = api::kRelaxed;   // ours inside, the thread's own to put back
-    bool pushed_ = false;
+    api::Context before_ = {};
+    bool entered_ = false;
     bool relaxed_ = false;
 };
+
+// Drivers' addresses and handles are numbers or pointers.
+inline api::Address native_address(uint64_t address) { return (api::Address)(address); }
+inline api::Page native_page(sh_backend_page page) { return (api::Page)(page); }
 
 inline Device& device_of(sh_backend_device* device) { return *reinterpret_cast<Device*>(device); }
 

@@ -18,27 +18,46 @@ struct Loaded {
     std::string problem;   // empty: it works
 };
 
+std::string or_else(const char* text, const char* otherwise) { return text && *text ? text : otherwise; }
+
+// The process may have the driver already, as a file of another name or version: a second copy would know nothing of its streams.
+void* open_driver(std::string* out_file, std::string* out_problem) {
+    for (const int mode : {RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD, RTLD_NOW | RTLD_LOCAL}) {
+        for (const char* const name : api::kDriverFiles) {
+            void* const file = dlopen(name, mode);
+            const std::string text = or_else(dlerror(), "the driver's file cannot be loaded");
+            if (file) {
+                *out_file = name;
+                return file;
+            }
+            *out_problem = text;   // the last is the plainest name
+        }
+    }
+    return nullptr;
+}
+
 Loaded load() {
     Loaded loaded;
     // Never closed: its threads and handlers outlive everything here.
-    void* const file = dlopen(api::kDriverFile, RTLD_NOW | RTLD_LOCAL);
+    std::string name, problem;
+    void* const file = open_driver(&name, &problem);
     if (!file) {
-        const char* text = dlerror();
-        loaded.problem = text ? text : "the driver's file cannot be loaded";
+        loaded.problem = problem;
         return loaded;
     }
 #define SH_GPU_LOOK_UP(member, function)                                                              \
     loaded.table.member = reinterpret_cast<decltype(loaded.table.member)>(dlsym(file, SH_GPU_SYMBOL(function))); \
     if (!loaded.table.member && loaded.problem.empty())                                               \
-        loaded.problem = std::string(api::kDriverFile) + " is too old: it has no " + SH_GPU_SYMBOL(function);
+        loaded.problem = name + " is too old: it has no " + SH_GPU_SYMBOL(function);
+#define SH_GPU_LOOK_UP_OPTIONAL(member, function, type) \
+    loaded.table.member = reinterpret_cast<api::type*>(dlsym(file, SH_GPU_SYMBOL(function)));
     SH_GPU_ENTRY_POINTS(SH_GPU_LOOK_UP)
+    SH_GPU_OPTIONAL_ENTRY_POINTS(SH_GPU_LOOK_UP_OPTIONAL)
+#undef SH_GPU_LOOK_UP_OPTIONAL
 #undef SH_GPU_LOOK_UP
     if (!loaded.problem.empty()) return loaded;
-    const api::Result result = loaded.table.init(0);
-    if (result == api::kSuccess) return loaded;
-    const char* name = nullptr;
-    loaded.table.error_name(result, &name);
-    loaded.problem = std::string(api::kDriverFile) + ": " + (name ? name : "an error without a name");
+    const api::Result result = api::start(loaded.table);
+    if (result != api::kSuccess) loaded.problem = name + ": " + or_else(api::error_name(loaded.table, result), "an error without a name");
     return loaded;
 }
 
@@ -56,13 +75,15 @@ const Driver* driver() {
 }
 
 sh_status failed(api::Result result, const char* call) {
-    const char *name = nullptr, *text = nullptr;
-    driver()->error_name(result, &name);
-    driver()->error_text(result, &text);
-    const sh_status status = result == api::kOutOfMemory ? SH_ERROR_OUT_OF_DEVICE_MEMORY
-                             : api::is_lost(result)      ? SH_ERROR_DEVICE_LOST
-                                                         : SH_ERROR_BACKEND;
-    return support::fail(status, "%s: %s (%s)", call, name ? name : "an error without a name", text ? text : "no text");
+    const std::string name = or_else(api::error_name(*driver(), result), "an error without a name");
+    const std::string text = or_else(api::error_text(*driver(), result), "no text");
+    api::forget_error(*driver());
+    const sh_status status = result == api::kOutOfMemory    ? SH_ERROR_OUT_OF_DEVICE_MEMORY
+                             : api::is_lost(result)         ? SH_ERROR_DEVICE_LOST
+                             : result == api::kNotSupported ? SH_ERROR_UNSUPPORTED
+                                                            : SH_ERROR_BACKEND;
+    if (text == name) return support::fail(status, "%s: %s", call, name.c_str());
+    return support::fail(status, "%s: %s (%s)", call, name.c_str(), text.c_str());
 }
 
 }  // namespace stagehand::gpu

@@ -5,6 +5,11 @@
 #include "support/last_error.h"
 
 namespace stagehand::gpu {
+namespace {
+
+sh_status no_pages() { return support::fail(SH_ERROR_UNSUPPORTED, "the device does not map memory by pages"); }
+
+}  // namespace
 
 sh_status memory_info(sh_backend_device* device, uint64_t* out_free, uint64_t* out_total) {
     const Scope scope(device_of(device));
@@ -16,67 +21,74 @@ sh_status memory_info(sh_backend_device* device, uint64_t* out_free, uint64_t* o
 }
 
 sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t count, sh_backend_page* out_pages) {
+    if (!device_of(device).maps_pages) return no_pages();
     const Scope scope(device_of(device));
     const auto properties = api::page_properties(device_of(device).index);
     for (uint64_t i = 0; i < count; i++) {
         api::Page page = {};
         const api::Result result = driver()->page_create(&page, page_bytes, &properties, 0);
         if (result != api::kSuccess) {
-            while (i-- > 0) driver()->page_release(static_cast<api::Page>(out_pages[i]));
+            while (i-- > 0) (void)driver()->page_release(native_page(out_pages[i]));
             return failed(result, "page_create");
         }
-        out_pages[i] = static_cast<sh_backend_page>(page);
+        out_pages[i] = (sh_backend_page)(page);
     }
     return SH_OK;
 }
 
 // A driver that refuses to release a page has lost it; the others are released all the same.
 sh_status pages_destroy(sh_backend_device* device, uint64_t, uint64_t count, const sh_backend_page* pages) {
+    if (!device_of(device).maps_pages) return no_pages();
     const Scope scope(device_of(device));
     sh_status status = SH_OK;
     for (uint64_t i = 0; i < count; i++) {
-        const api::Result result = driver()->page_release(static_cast<api::Page>(pages[i]));
+        const api::Result result = driver()->page_release(native_page(pages[i]));
         if (result != api::kSuccess) status = failed(result, "page_release");
     }
     return status;
 }
 
+// Without pages, addresses come with their memory.
 sh_status range_reserve(sh_backend_device* device, uint64_t bytes, uint64_t alignment, uint64_t* out_address) {
     const Scope scope(device_of(device));
     api::Address address = {};
-    SH_GPU_TRY(range_reserve, &address, bytes, alignment, api::Address{}, 0);
-    *out_address = static_cast<uint64_t>(address);
+    if (device_of(device).maps_pages) SH_GPU_TRY(range_reserve, &address, bytes, alignment, api::Address{}, 0);
+    else SH_GPU_TRY(allocate, &address, bytes);
+    *out_address = (uint64_t)(address);
     return SH_OK;
 }
 
 sh_status range_free(sh_backend_device* device, uint64_t address, uint64_t bytes) {
     const Scope scope(device_of(device));
-    SH_GPU_TRY(range_free, static_cast<api::Address>(address), bytes);
+    if (device_of(device).maps_pages) SH_GPU_TRY(range_free, native_address(address), bytes);
+    else SH_GPU_TRY(deallocate, native_address(address));
     return SH_OK;
 }
 
 sh_status pages_map(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
+    if (!device_of(device).maps_pages) return no_pages();
     const Scope scope(device_of(device));
     uint64_t mapped = 0;
     api::Result result = api::kSuccess;
     const char* call = "page_map";
     for (; mapped < count && result == api::kSuccess; mapped++) {
-        result = driver()->page_map(address + mapped * page_bytes, page_bytes, 0, static_cast<api::Page>(pages[mapped]), 0);
+        result = driver()->page_map(native_address(address + mapped * page_bytes), page_bytes, 0, native_page(pages[mapped]), 0);
         if (result != api::kSuccess) break;
     }
     if (result == api::kSuccess && count) {
         const auto access = api::read_and_write(device_of(device).index);
-        result = driver()->set_access(address, count * page_bytes, &access, 1);   // one call: it costs by the call and the page
+        result = driver()->set_access(native_address(address), count * page_bytes, &access, 1);   // one call: it costs by the call and the page
         call = "set_access";
     }
     if (result == api::kSuccess) return SH_OK;
-    if (mapped) driver()->range_unmap(address, mapped * page_bytes);
+    if (mapped) (void)driver()->range_unmap(native_address(address), mapped * page_bytes);
     return failed(result, call);
 }
 
 sh_status pages_unmap(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count) {
+    if (!device_of(device).maps_pages) return no_pages();
     const Scope scope(device_of(device));
-    if (count) SH_GPU_TRY(range_unmap, address, count * page_bytes);
+    if (count) SH_GPU_TRY(range_unmap, native_address(address), count * page_bytes);
     return SH_OK;
 }
 
@@ -98,13 +110,9 @@ sh_status host_unregister(sh_backend_device* device, void* memory) {
 // One registration must cover the range: a copy that spans two is refused.
 sh_status host_is_pinned(sh_backend_device* device, const void* memory, uint64_t bytes, uint32_t* out_pinned) {
     const Scope scope(device_of(device));
-    const auto address = static_cast<api::Address>(reinterpret_cast<uintptr_t>(memory));
-    unsigned type = 0;
-    api::Address start = {};
-    size_t size = 0;
-    const bool known = driver()->pointer_attribute(&type, api::kMemoryType, address) == api::kSuccess && type == api::kHostMemory &&
-                       driver()->pointer_attribute(&start, api::kRangeStart, address) == api::kSuccess &&
-                       driver()->pointer_attribute(&size, api::kRangeBytes, address) == api::kSuccess;
+    const uint64_t address = reinterpret_cast<uintptr_t>(memory);
+    uint64_t start = 0, size = 0;
+    const bool known = api::host_range(*driver(), memory, &start, &size);
     *out_pinned = known && address >= start && bytes <= size && address - start <= size - bytes;
     return SH_OK;
 }

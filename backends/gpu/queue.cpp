@@ -70,7 +70,8 @@ sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(
     return support::guarded([&]() -> sh_status {
         const Scope scope(device_of(device));
         auto launch = std::make_unique<Launch>(Launch{fn, user_data, busy_ns});
-        SH_GPU_TRY(launch_host, native(stream), run, launch.get());
+        const api::Result result = api::launch_host(*driver(), native(stream), run, launch.get());
+        if (result != api::kSuccess) return failed(result, "launch_host");
         (void)launch.release();   // run() frees it
         return SH_OK;
     });
@@ -100,6 +101,7 @@ sh_status event_query(sh_backend_device* device, sh_backend_event event, uint32_
     const Scope scope(device_of(device));
     const api::Result result = driver()->event_query(native_event(event));
     if (result != api::kSuccess && result != api::kNotReady) return failed(result, "event_query");
+    if (result == api::kNotReady) api::forget_error(*driver());
     *out_done = result == api::kSuccess;
     return SH_OK;
 }
@@ -120,25 +122,25 @@ sh_status event_elapsed(sh_backend_device* device, sh_backend_event begin, sh_ba
 
 sh_status copy_to_device(sh_backend_device* device, sh_stream stream, uint64_t to, const void* from, uint64_t bytes) {
     const Scope scope(device_of(device));
-    if (bytes) SH_GPU_TRY(copy_to_device, static_cast<api::Address>(to), from, bytes, native(stream));
+    if (bytes) SH_GPU_TRY(copy_to_device, native_address(to), const_cast<void*>(from), bytes, native(stream));
     return SH_OK;
 }
 
 sh_status copy_to_host(sh_backend_device* device, sh_stream stream, void* to, uint64_t from, uint64_t bytes) {
     const Scope scope(device_of(device));
-    if (bytes) SH_GPU_TRY(copy_to_host, to, static_cast<api::Address>(from), bytes, native(stream));
+    if (bytes) SH_GPU_TRY(copy_to_host, to, native_address(from), bytes, native(stream));
     return SH_OK;
 }
 
 sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes) {
     const Scope scope(device_of(device));
-    if (bytes) SH_GPU_TRY(copy_on_device, static_cast<api::Address>(to), static_cast<api::Address>(from), bytes, native(stream));
+    if (bytes) SH_GPU_TRY(copy_on_device, native_address(to), native_address(from), bytes, native(stream));
     return SH_OK;
 }
 
 sh_status fill(sh_backend_device* device, sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes) {
     const Scope scope(device_of(device));
-    if (bytes) SH_GPU_TRY(fill, static_cast<api::Address>(to), value, bytes, native(stream));
+    if (bytes) SH_GPU_TRY(fill, native_address(to), value, bytes, native(stream));
     return SH_OK;
 }
 

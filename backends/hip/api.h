@@ -1,0 +1,243 @@
+// The names by which backends/gpu speaks to a driver, for HIP on AMD's GPUs. Types and constants are HIP's, from the headers of any
+// version since 5.2; entry points are looked up at run time, so nothing is linked. A plugin built against one version meets the driver
+// of another: where versions differ, the driver's own version decides, and what headers may lack is declared here.
+#pragma once
+
+// The C interface only: overloads have no one address.
+#ifndef __HIP_PLATFORM_AMD__
+#define __HIP_PLATFORM_AMD__ 1
+#endif
+#ifndef __HIP_DISABLE_CPP_FUNCTIONS__
+#define __HIP_DISABLE_CPP_FUNCTIONS__ 1
+#endif
+#include <hip/hip_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace stagehand::gpu::api {
+
+constexpr char kBackendName[] = "hip";
+// PyTorch and others bring a copy of their own, with one of these sonames: what the process has loaded already goes before all.
+constexpr const char* kDriverFiles[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"};
+
+using Result = hipError_t;
+using DeviceIndex = hipDevice_t;
+using Context = int;   // the device that is current on a thread: contexts of HIP's own are deprecated
+using Address = hipDeviceptr_t;
+using Stream = hipStream_t;
+using Event = hipEvent_t;
+using Page = hipMemGenericAllocationHandle_t;
+using CaptureMode = hipStreamCaptureMode;
+
+constexpr Result kSuccess = hipSuccess;
+constexpr Result kNotReady = hipErrorNotReady;
+constexpr Result kOutOfMemory = hipErrorOutOfMemory;
+constexpr Result kNotSupported = hipErrorNotSupported;
+constexpr CaptureMode kRelaxed = hipStreamCaptureModeRelaxed;
+
+// After these the device cannot be used any more.
+inline bool is_lost(Result result) {
+    return result == hipErrorIllegalAddress || result == hipErrorLaunchFailure || result == hipErrorECCNotCorrectable ||
+           result == hipErrorLaunchTimeOut || result == hipErrorContextIsDestroyed || result == hipErrorAssert ||
+           result == hipErrorDeinitialized;
+}
+
+// What a page is made with, as drivers from 6.0 on read it. The headers of 5.2 have the members in another order.
+struct PageProperties {
+    hipMemAllocationType type;
+    hipMemAllocationHandleType requested_handle_type;
+    hipMemLocation location;
+    void* win32_handle_metadata;
+    struct {
+        unsigned char compression_type;
+        unsigned char gpu_direct_rdma_capable;
+        unsigned short usage;
+    } flags;
+};
+#if HIP_VERSION_MAJOR >= 6
+static_assert(sizeof(PageProperties) == sizeof(hipMemAllocationProp));
+static_assert(offsetof(PageProperties, type) == offsetof(hipMemAllocationProp, type));
+static_assert(offsetof(PageProperties, location) == offsetof(hipMemAllocationProp, location));
+static_assert(offsetof(PageProperties, win32_handle_metadata) == offsetof(hipMemAllocationProp, win32HandleMetaData));
+static_assert(offsetof(PageProperties, flags) == offsetof(hipMemAllocationProp, allocFlags));
+#endif
+
+constexpr int kVersionOfPages = 60'000'000;        // from here on PageProperties is what the driver reads
+constexpr int kVersionOfMemoryTypes = 60'000'000;  // from here on the numbers of hipMemoryType are CUDA's
+
+constexpr auto kGranularity = hipMemAllocationGranularityMinimum;
+constexpr auto kMapsPages = static_cast<hipDeviceAttribute_t>(89);   // hipDeviceAttributeVirtualMemoryManagementSupported
+#if HIP_VERSION_MAJOR >= 6
+static_assert(kMapsPages == hipDeviceAttributeVirtualMemoryManagementSupported);
+#endif
+constexpr unsigned kRegisterPortable = hipHostRegisterPortable;
+constexpr unsigned kOwnStream = hipStreamNonBlocking;
+constexpr unsigned kEventTiming = hipEventDefault;
+constexpr unsigned kEventPlain = hipEventDisableTiming;
+
+// Every entry point that must be there, once: member, function.
+#define SH_GPU_ENTRY_POINTS(X)                       \
+    X(error_name, hipGetErrorName)                   \
+    X(error_text, hipGetErrorString)                 \
+    X(last_error, hipGetLastError)                   \
+    X(runtime_version, hipRuntimeGetVersion)         \
+    X(device_count, hipGetDeviceCount)               \
+    X(device_get, hipDeviceGet)                      \
+    X(device_name, hipDeviceGetName)                 \
+    X(device_attribute, hipDeviceGetAttribute)       \
+    X(device_current, hipGetDevice)                  \
+    X(device_set, hipSetDevice)                      \
+    X(memory_info, hipMemGetInfo)                    \
+    X(allocate, hipMalloc)                           \
+    X(deallocate, hipFree)                           \
+    X(host_register, hipHostRegister)                \
+    X(host_unregister, hipHostUnregister)            \
+    X(pointer_attribute, hipPointerGetAttribute)     \
+    X(stream_create, hipStreamCreateWithFlags)       \
+    X(stream_destroy, hipStreamDestroy)              \
+    X(stream_synchronize, hipStreamSynchronize)      \
+    X(stream_wait_event, hipStreamWaitEvent)         \
+    X(stream_add_callback, hipStreamAddCallback)     \
+    X(event_create, hipEventCreateWithFlags)         \
+    X(event_destroy, hipEventDestroy)                \
+    X(event_record, hipEventRecord)                  \
+    X(event_query, hipEventQuery)                    \
+    X(event_synchronize, hipEventSynchronize)        \
+    X(event_elapsed, hipEventElapsedTime)            \
+    X(copy_to_device, hipMemcpyHtoDAsync)            \
+    X(copy_to_host, hipMemcpyDtoHAsync)              \
+    X(copy_on_device, hipMemcpyDtoDAsync)            \
+    X(fill, hipMemsetD8Async)
+
+// Those that a driver may lack, with their types, since headers may lack them too: null then.
+using ExchangeCaptureMode = Result(CaptureMode*);
+using LaunchHost = Result(Stream, void (*)(void*), void*);
+using PageGranularity = Result(size_t*, const PageProperties*, hipMemAllocationGranularity_flags);
+using PageCreate = Result(Page*, size_t, const PageProperties*, unsigned long long);
+using PageRelease = Result(Page);
+using RangeReserve = Result(Address*, size_t, size_t, Address, unsigned long long);
+using RangeFree = Result(Address, size_t);
+using PageMap = Result(Address, size_t, size_t, Page, unsigned long long);
+using RangeUnmap = Result(Address, size_t);
+using SetAccess = Result(Address, size_t, const hipMemAccessDesc*, size_t);
+#define SH_GPU_OPTIONAL_ENTRY_POINTS(X)                                             \
+    X(exchange_capture_mode, hipThreadExchangeStreamCaptureMode, ExchangeCaptureMode) \
+    X(launch_host, hipLaunchHostFunc, LaunchHost)                                   \
+    X(page_granularity, hipMemGetAllocationGranularity, PageGranularity)            \
+    X(page_create, hipMemCreate, PageCreate)                                        \
+    X(page_release, hipMemRelease, PageRelease)                                     \
+    X(range_reserve, hipMemAddressReserve, RangeReserve)                            \
+    X(range_free, hipMemAddressFree, RangeFree)                                     \
+    X(page_map, hipMemMap, PageMap)                                                 \
+    X(range_unmap, hipMemUnmap, RangeUnmap)                                         \
+    X(set_access, hipMemSetAccess, SetAccess)
+
+inline PageProperties page_properties(DeviceIndex device) {
+    PageProperties properties = {};
+    properties.type = hipMemAllocationTypePinned;
+    properties.location.type = hipMemLocationTypeDevice;
+    properties.location.id = device;
+    return properties;
+}
+
+inline hipMemAccessDesc read_and_write(DeviceIndex device) {
+    hipMemAccessDesc access = {};
+    access.location.type = hipMemLocationTypeDevice;
+    access.location.id = device;
+    access.flags = hipMemAccessFlagsProtReadWrite;
+    return access;
+}
+
+// The driver initialises itself at the first call.
+template <class Driver>
+Result start(const Driver&) { return kSuccess; }
+
+template <class Driver>
+const char* error_name(const Driver& driver, Result result) { return driver.error_name(result); }
+
+template <class Driver>
+const char* error_text(const Driver& driver, Result result) { return driver.error_text(result); }
+
+// A failure stays noted for the thread's next hipGetLastError(), which is the engine's to ask.
+template <class Driver>
+void forget_error(const Driver& driver) { (void)driver.last_error(); }
+
+template <class Driver>
+Result open_context(const Driver&, DeviceIndex device, Context* out) {
+    *out = device;
+    return kSuccess;
+}
+
+template <class Driver>
+void close_context(const Driver&, DeviceIndex) {}
+
+// Makes the device current on the calling thread; false: it is already, or that failed.
+template <class Driver>
+bool enter(const Driver& driver, Context wanted, Context* before) {
+    return driver.device_current(before) == kSuccess && *before != wanted && driver.device_set(wanted) == kSuccess;
+}
+
+template <class Driver>
+void leave(const Driver& driver, Context before) { (void)driver.device_set(before); }
+
+template <class Driver>
+int version(const Driver& driver) {
+    int version = 0;
+    return driver.runtime_version(&version) == kSuccess ? version : 0;
+}
+
+// Whether the device maps memory by pages, with everything that this takes. Drivers that do not know the attribute do not.
+template <class Driver>
+bool maps_pages(const Driver& driver, DeviceIndex device) {
+    const bool complete = driver.page_granularity && driver.page_create && driver.page_release && driver.range_reserve &&
+                          driver.range_free && driver.page_map && driver.range_unmap && driver.set_access;
+    if (!complete || version(driver) < kVersionOfPages) return false;
+    int maps = 0;
+    const Result result = driver.device_attribute(&maps, kMapsPages, device);
+    if (result != kSuccess) forget_error(driver);
+    return result == kSuccess && maps;
+}
+
+// hipMemoryType of host memory that the driver knows.
+constexpr unsigned host_memory_type(int version) { return version >= kVersionOfMemoryTypes ? 1 : 0; }
+
+// The range of host memory, known to the driver, in which an address lies.
+template <class Driver>
+bool host_range(const Driver& driver, const void* memory, uint64_t* out_start, uint64_t* out_bytes) {
+    const auto address = const_cast<Address>(memory);
+    unsigned type = 0;
+    void* start = nullptr;
+    size_t bytes = 0;
+    const bool known = driver.pointer_attribute(&type, HIP_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == kSuccess &&
+                       type == host_memory_type(version(driver)) &&
+                       driver.pointer_attribute(&start, HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR, address) == kSuccess &&
+                       driver.pointer_attribute(&bytes, HIP_POINTER_ATTRIBUTE_RANGE_SIZE, address) == kSuccess;
+    if (!known) forget_error(driver);
+    *out_start = reinterpret_cast<uintptr_t>(start);
+    *out_bytes = bytes;
+    return known;
+}
+
+struct HostCall {
+    void (*fn)(void*);
+    void* data;
+};
+
+inline void run_host_call(Stream, Result, void* data) {
+    const std::unique_ptr<HostCall> call(static_cast<HostCall*>(data));
+    call->fn(call->data);
+}
+
+// Calls fn(data) in the stream; drivers before 5.3 have only the older way.
+template <class Driver>
+Result launch_host(const Driver& driver, Stream stream, void (*fn)(void*), void* data) {
+    if (driver.launch_host) return driver.launch_host(stream, fn, data);
+    auto call = std::make_unique<HostCall>(HostCall{fn, data});
+    const Result result = driver.stream_add_callback(stream, run_host_call, call.get(), 0);
+    if (result == kSuccess) (void)call.release();   // run_host_call() frees it
+    return result;
+}
+
+}  // namespace stagehand::gpu::api
