@@ -7,12 +7,15 @@
  *    A zero field means the default. Structs only ever grow at the end; bytes beyond what the library knows must be zero.
  *    In an array of structs every element has the same struct_size, which is also the distance between elements.
  *  - Outputs come last and are written only on success (SH_OK or a positive status).
- *  - A handle that is NULL, was destroyed, or belongs to something else gives SH_ERROR_INVALID_HANDLE, never a crash.
+ *  - A handle that is NULL, was destroyed, or belongs to something else gives SH_ERROR_INVALID_HANDLE, never a crash. Streams
+ *    are the exception: they are handles of the driver, which need not notice that one is not valid.
+ *  - A required pointer that is NULL, and a flag that this library does not know, give SH_ERROR_INVALID_ARGUMENT. These three, and
+ *    SH_ERROR_FORKED and SH_ERROR_OUT_OF_HOST_MEMORY, may come from any call, and are not repeated in each comment.
  *  - Functions may be called from any thread unless their comment says otherwise. "Blocks" means that the calling thread
  *    may wait for the device, for a file or for a worker thread; functions that do not say so never wait for those.
  *  - Strings are UTF-8, NUL-terminated, and copied when they are kept.
  *  - The library never prints, never exits, never raises a signal, and lets no C++ exception out.
- *  - After fork() the child gets SH_ERROR_FORKED from every call that returns a status.
+ *  - After fork() the child gets SH_ERROR_FORKED from every call that returns a status; calls that return nothing do nothing.
  */
 #ifndef STAGEHAND_BASE_H
 #define STAGEHAND_BASE_H
@@ -80,7 +83,9 @@ enum {
 
 /**
  * A stream of the device: the native handle (CUstream, hipStream_t, a handle from sh_stream_create()) as an integer,
- * or SH_STREAM_HOST. A stream must stay alive until the step in which it was used has ended, or sh_stream_forget().
+ * or SH_STREAM_HOST. 0 is what the driver means by it (CUDA: the default stream); "host" and "sim" have no such stream.
+ * A stream must stay alive until the step in which it was used has ended, or sh_stream_forget(): a runtime that finds it gone
+ * cannot tell what its work still reads, and returns the driver's error from then on.
  */
 typedef uint64_t sh_stream;
 
@@ -102,7 +107,8 @@ SH_API const char *sh_status_string(sh_status status);
 /**
  * Copies the text of the calling thread's last error, NUL-terminated and cut to `capacity`, into `buffer`.
  * Returns the full length in bytes without the NUL, 0 if there was no error on this thread. `buffer` may be NULL when
- * `capacity` is 0. Successful calls leave the text as it is.
+ * `capacity` is 0. Calls that return SH_OK or SH_NOT_READY leave the text as it is; those that return nothing, such as
+ * sh_runtime_destroy(), may leave one.
  */
 SH_API size_t sh_last_error(char *buffer, size_t capacity);
 
@@ -122,7 +128,9 @@ typedef void (*sh_log_fn)(int32_t level, const char *message, void *user_data);
 /**
  * Sets the process's log receiver and the highest level that it gets; NULL switches logging off, the default.
  * (With the variable STAGEHAND_LOG=error|warning|info|debug, lines go to standard error until this is called.)
- * When it returns, the previous receiver is no longer called. Returns SH_OK or SH_ERROR_INVALID_ARGUMENT (level).
+ * When it returns, the previous receiver is no longer called: it waits for a call that is under way.
+ * @param level SH_LOG_ERROR to SH_LOG_DEBUG; 0 switches logging off too.
+ * @return SH_OK, SH_ERROR_INVALID_ARGUMENT (level).
  */
 SH_API sh_status sh_set_log(int32_t level, sh_log_fn log, void *user_data);
 

@@ -13,19 +13,21 @@ extern "C" {
 /** How a device is opened. */
 typedef struct sh_device_options {
     uint32_t struct_size;
-    uint32_t staging_threads;       /**< Worker threads that read sources which are not pinned; 0: by the number of cores. */
-    uint64_t budget_bytes;          /**< Ceiling on device memory, page rounding included; 0: what is free less headroom. */
+    uint32_t staging_threads;       /**< Worker threads that read sources which are not pinned, at most 64; 0: by the number of cores, 2 to 8. */
+    /** Ceiling on device memory, page rounding included, in bytes; cut to whole pages. 0: what is free less headroom. Not compared with
+        the device's size. */
+    uint64_t budget_bytes;
     uint64_t headroom_bytes;        /**< Left free by the automatic budget; 0: 1 GiB, at most a tenth of the device. */
     uint64_t page_bytes;            /**< Unit of device memory, a power of two; 0: by the budget. Rounded up to the backend's granularity. */
     uint64_t link_bytes_per_second; /**< Host-to-device speed that plans count with; 0: measured when first needed. */
-    uint64_t staging_bytes;         /**< Pinned memory for sources which are not pinned; 0: by the backend. */
+    uint64_t staging_bytes;         /**< Host memory, pinned if possible, that such sources pass through; 0: by the backend and the threads. */
     const char *backend_options;    /**< Options of the backend, "key=value;key=value"; NULL: none. See docs/environment.md. */
     const char *backend_path;       /**< Load the backend from this absolute path instead of searching; NULL: search. */
 } sh_device_options;
 
 #define SH_DEVICE_OPTIONS_INIT {sizeof(sh_device_options), 0, 0, 0, 0, 0, 0, 0, 0}
 
-/** Fills `options` with SH_DEVICE_OPTIONS_INIT. `options` must not be NULL. */
+/** Fills `options` with SH_DEVICE_OPTIONS_INIT. `options` must not be NULL. The other sh_..._init() do the same for their structs. */
 SH_API void sh_device_options_init(sh_device_options *options);
 
 /**
@@ -33,19 +35,24 @@ SH_API void sh_device_options_init(sh_device_options *options);
  * works, else the host.
  *
  * Opening a device that is open in this process gives the same device, counted: one budget for all. The options are then
- * compared: another budget (unless 0) or page size (unless 0) is SH_ERROR_INVALID_ARGUMENT.
+ * compared: another budget (unless 0) or page size (unless 0) is SH_ERROR_INVALID_ARGUMENT. All other options are those of the
+ * first opening, and are not looked at.
  *
  * @param options    NULL: defaults.
  * @param out_device On success the caller owns one reference and gives it back by sh_device_close().
  * @return SH_OK; SH_ERROR_NOT_FOUND (no such backend or device); SH_ERROR_BACKEND_UNAVAILABLE (with the reason);
- *         SH_ERROR_BACKEND_LOAD; SH_ERROR_BUDGET; SH_ERROR_INVALID_ARGUMENT; SH_ERROR_DUPLICATE_LIBRARY.
+ *         SH_ERROR_BACKEND_LOAD; SH_ERROR_BUDGET (less than one page); SH_ERROR_INVALID_ARGUMENT (a name that is not "backend" or
+ *         "backend:number", page_bytes, backend_options, backend_path); SH_ERROR_INVALID_STRUCT; SH_ERROR_BACKEND;
+ *         SH_ERROR_DUPLICATE_LIBRARY.
  * Blocks (it may load a driver). \since 0.1
  */
 SH_API sh_status sh_device_open(const char *name, const sh_device_options *options, sh_device **out_device);
 
 /**
  * Gives back one reference. With the last one the device closes, once its runtimes are destroyed: destroy them first, or
- * they stay usable and the device closes with the last of them. NULL is allowed. Blocks. \since 0.1
+ * they stay usable and the device closes with the last of them. The handle is stale from the last reference on, even then;
+ * opening the device again gives a new one. Memory of sh_host_alloc() and streams of sh_stream_create() that are left go with the
+ * device. NULL and stale handles are ignored. Blocks. \since 0.1
  */
 SH_API void sh_device_close(sh_device *device);
 
@@ -54,7 +61,7 @@ typedef struct sh_memory_info {
     uint32_t struct_size;
     uint32_t runtime_count;  /**< Runtimes that live on the device in this process. */
     uint64_t budget_bytes;   /**< The ceiling in force. */
-    uint64_t used_bytes;     /**< Held by the library now: never more than budget_bytes. */
+    uint64_t used_bytes;     /**< Held by the library now. Above budget_bytes only while a lowered budget waits for a step or a view to end. */
     uint64_t peak_bytes;     /**< Highest used_bytes since the device was opened. */
     uint64_t free_bytes;     /**< What the driver says is free, for anybody. */
     uint64_t total_bytes;    /**< Size of the device. */
@@ -66,14 +73,14 @@ typedef struct sh_memory_info {
 #define SH_MEMORY_INFO_INIT {sizeof(sh_memory_info), 0, 0, 0, 0, 0, 0, 0, 0, 0}
 SH_API void sh_memory_info_init(sh_memory_info *info);
 
-/** Reads the memory figures. Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_BACKEND. \since 0.1 */
+/** Reads the memory figures. Asks the driver. Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_BACKEND. \since 0.1 */
 SH_API sh_status sh_device_memory(sh_device *device, sh_memory_info *out_info);
 
 /**
- * Changes the budget; 0 is the automatic one. Runtimes shrink or grow at their next step's edge; runtimes that are not in
- * a step shrink before this returns. Addresses stay.
- * @return SH_OK; SH_ERROR_BUDGET when the runtimes' smallest plans need more: the text names the sum and nothing changes.
- * Blocks. \since 0.1
+ * Changes the budget; 0 is the automatic one. Runtimes shrink or grow when their next step begins; runtimes that are not in
+ * a step, hold no view and wait for nothing shrink before this returns. While a view is held a runtime does neither. Addresses stay.
+ * @return SH_OK; SH_ERROR_INVALID_HANDLE; SH_ERROR_BUDGET when it is less than a page, or the runtimes' smallest plans need more: the
+ *         text names the sum and nothing changes; SH_ERROR_BACKEND. Blocks. \since 0.1
  */
 SH_API sh_status sh_device_set_budget(sh_device *device, uint64_t budget_bytes);
 
@@ -103,7 +110,7 @@ SH_API void sh_device_caps_init(sh_device_caps *caps);
 /** Reads the capabilities. Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT. \since 0.1 */
 SH_API sh_status sh_device_capabilities(sh_device *device, sh_device_caps *out_caps);
 
-/** The device's clock in nanoseconds: monotonic; the virtual clock of a simulation. \since 0.1 */
+/** The device's clock in nanoseconds: monotonic; the virtual clock of a simulation. Returns SH_OK, SH_ERROR_INVALID_HANDLE. \since 0.1 */
 SH_API sh_status sh_device_clock(sh_device *device, uint64_t *out_ns);
 
 /** A backend that was found, or was looked for in vain. */
@@ -121,8 +128,10 @@ typedef struct sh_backend_info {
 SH_API void sh_backend_info_init(sh_backend_info *info);
 
 /**
- * Lists the backends, working or not. Writes the first `capacity` of them (each element's struct_size must be set) and the
- * number that there are to `out_count`. `infos` may be NULL when `capacity` is 0. Blocks (it loads plugins). \since 0.1
+ * Lists the backends, working or not: those built in, "cuda" and "hip", and every plugin that is found. Writes the first
+ * `capacity` of them (each element's struct_size must be set) and the number that there are, which may be more, to `out_count`.
+ * `infos` may be NULL when `capacity` is 0.
+ * @return SH_OK, SH_ERROR_INVALID_ARGUMENT, SH_ERROR_INVALID_STRUCT. Blocks (it loads plugins). \since 0.1
  */
 SH_API sh_status sh_backend_list(sh_backend_info *infos, size_t capacity, size_t *out_count);
 

@@ -13,9 +13,11 @@ extern "C" {
 /** How a runtime is created. */
 typedef struct sh_runtime_options {
     uint32_t struct_size;
-    uint32_t max_held;        /**< Views of scheduled blocks held at once (a view held twice counts once); 0: 1. */
-    uint64_t max_bytes;       /**< Ceiling on this runtime's share of the device's budget; 0: none. */
-    uint64_t unordered_bytes; /**< Device memory for blocks outside the order; 0: by what was held at once. */
+    /** Views of scheduled blocks held at once (a view held twice counts once); 0: 1. More may be held where the plan has room; where
+        it has none, acquiring one more is SH_ERROR_HELD. */
+    uint32_t max_held;
+    uint64_t max_bytes;       /**< Ceiling on this runtime's share of the device's budget, in bytes, cut to whole pages; 0: none. */
+    uint64_t unordered_bytes; /**< Device memory for blocks outside the order, at least the largest one; 0: by what was held at once. */
     const char *name;         /**< Names the runtime in messages and traces; NULL: "runtime <n>". */
 } sh_runtime_options;
 
@@ -26,14 +28,15 @@ SH_API void sh_runtime_options_init(sh_runtime_options *options);
  * Creates a runtime without blocks on a device, which it keeps open.
  * @param options     NULL: defaults.
  * @param out_runtime On success owned by the caller, who destroys it by sh_runtime_destroy().
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_OUT_OF_HOST_MEMORY, SH_ERROR_BACKEND. \since 0.1
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_UNSUPPORTED (the device cannot map memory by pages),
+ *         SH_ERROR_OUT_OF_HOST_MEMORY, SH_ERROR_BACKEND. \since 0.1
  */
 SH_API sh_status sh_runtime_create(sh_device *device, const sh_runtime_options *options, sh_runtime **out_runtime);
 
 /**
  * Waits for the runtime's work in flight, gives back its device memory and addresses, and destroys it with its blocks. Views
- * become invalid; calls that wait in it on other threads return SH_ERROR_CANCELLED. Dirty blocks are not written back: call
- * sh_write_back() before. The engine's own work that reads views must be queued on streams that the runtime has seen, or
+ * become invalid; calls that wait in it on other threads return SH_ERROR_CANCELLED. Dirty blocks are not written back, or only in
+ * part: call sh_write_back() before. The engine's own work that reads views must be queued on streams that the runtime has seen, or
  * finished. NULL and destroyed runtimes are ignored. Blocks. Must not be called from a callback of the runtime. \since 0.1
  */
 SH_API void sh_runtime_destroy(sh_runtime *runtime);
@@ -41,7 +44,8 @@ SH_API void sh_runtime_destroy(sh_runtime *runtime);
 /**
  * Waits until every load and write-back that was begun has finished, and returns the error of asynchronous work that no
  * other call has returned yet (each is returned once). Loads of parts that have to wait for a view's release are not waited for.
- * Blocks. \since 0.1
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_CANCELLED, SH_ERROR_RUNTIME_LOST; or the error of asynchronous work:
+ *         SH_ERROR_SOURCE, SH_ERROR_CALLBACK, SH_ERROR_BACKEND. Blocks. \since 0.1
  */
 SH_API sh_status sh_runtime_synchronize(sh_runtime *runtime);
 
@@ -51,15 +55,18 @@ enum {
     SH_SOURCE_POINTER = 1,
     /** A mapped file. It is read by calls that return an error, so a file that shrinks is SH_ERROR_SOURCE, not a signal. */
     SH_SOURCE_MAPPED = 2,
-    /** A range of an open file: from the page cache where it is there, past it (direct) where not. */
+    /** A range of an open file: from the page cache where it is there, past it (direct) where not. That it is long enough is found out
+        when it is read (SH_ERROR_SOURCE); that it is no file to read from, when the block is registered (SH_ERROR_INVALID_ARGUMENT). */
     SH_SOURCE_FILE = 3,
     /** A callback that writes into a staging buffer. */
     SH_SOURCE_FILL = 4
 };
 
 /**
- * Produces `bytes` bytes of the segment, from `offset` on, in `buffer`. It is called on worker threads, several at once for
- * different ranges, and must not call the library. Returns 0 on success; any other value fails the load (SH_ERROR_CALLBACK).
+ * Produces `bytes` bytes of the segment, from `offset` (in the segment, not in the block) on, in `buffer`, which is valid during
+ * the call. A segment is asked for in pieces, in any order, and again for each load. It is called on worker threads, several at
+ * once for different ranges, and must not call the library. Returns 0 on success; any other value fails the load
+ * (SH_ERROR_CALLBACK).
  */
 typedef int32_t (*sh_fill_fn)(void *buffer, uint64_t offset, uint64_t bytes, void *user_data);
 
@@ -132,20 +139,20 @@ SH_API void sh_block_desc_init(sh_block_desc *desc);
  * Registered while a step runs, they are part of the plan from the next step on.
  * @param out_blocks Ids of the blocks, `count` of them, in the order of `descs`.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_INVALID_ARGUMENT (names the block and the field),
- *         SH_ERROR_OUT_OF_HOST_MEMORY, SH_ERROR_BACKEND. Blocks only to pin. \since 0.1
+ *         SH_ERROR_OUT_OF_HOST_MEMORY, SH_ERROR_BACKEND, SH_ERROR_RUNTIME_LOST. Blocks only to pin. \since 0.1
  */
 SH_API sh_status sh_register_blocks(sh_runtime *runtime, const sh_block_desc *descs, uint64_t count, sh_block *out_blocks);
 
 /**
- * Unregisters blocks, all or none: waits for their loads, and for work on the streams that used them, and gives back their
- * memory. Sources are not read any more when it returns.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BUSY (a view of a block is held). Blocks. \since 0.1
+ * Unregisters blocks, all or none: writes back what is dirty, waits for their loads, and for work on the streams of the runtime,
+ * and gives back their memory. Sources are neither read nor written any more when it returns.
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BUSY (a view of a block is held), SH_ERROR_BACKEND, SH_ERROR_RUNTIME_LOST. Blocks. \since 0.1
  */
 SH_API sh_status sh_unregister_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
 
 enum {
     SH_BLOCK_UNLOADED = 0, /**< Not all its bytes are on the device, and no load is under way. */
-    SH_BLOCK_STAGED = 1,   /**< A load waits for a worker or for pages. */
+    SH_BLOCK_STAGED = 1,   /**< A load waits for, or is read by, a worker. */
     SH_BLOCK_LOADING = 2,  /**< A load was issued to the device. */
     SH_BLOCK_READY = 3,    /**< All its bytes are on the device. */
     SH_BLOCK_DRAINING = 4  /**< It is being written back. */
@@ -159,8 +166,8 @@ typedef struct sh_block_state {
     uint32_t held;           /**< Views held now. */
     void *address;           /**< Its device address; memory is behind it only while a view is held. */
     uint64_t bytes;
-    uint64_t resident_bytes; /**< Part that the plan keeps on the device. */
-    uint64_t streamed_bytes; /**< Part that the plan loads again in each step. */
+    uint64_t resident_bytes; /**< Part that the plan in force keeps on the device; 0 for blocks outside the order. */
+    uint64_t streamed_bytes; /**< Part that shares memory, and is loaded again when others used it; 0 likewise. */
     uint64_t present_bytes;  /**< Part whose contents are on the device now. */
     uint64_t serial;         /**< Grows each time any of its contents are loaded. */
     char name[64];           /**< Cut to fit. */
@@ -169,22 +176,26 @@ typedef struct sh_block_state {
 #define SH_BLOCK_STATE_INIT {sizeof(sh_block_state), 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}}
 SH_API void sh_block_state_init(sh_block_state *state);
 
-/** Reads the state of a block. Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT. \since 0.1 */
+/** Reads the state of a block, also in a lost runtime. Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT. \since 0.1 */
 SH_API sh_status sh_block_info(sh_runtime *runtime, sh_block block, sh_block_state *out_state);
 
 /* Changing contents. */
 
 /**
  * Marks the device contents of blocks as out of date: the next acquire loads them again. Views that are held keep what they
- * see. The sources must already hold the new bytes, or be changed between sh_source_update_begin() and _end() instead.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE. \since 0.1
+ * see; until they are released, an acquire of the same block, or of one that shares its pages, is SH_ERROR_HELD. What was marked
+ * dirty and is not written back yet is lost. The sources must already hold the new bytes, or be changed between
+ * sh_source_update_begin() and _end() instead.
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BACKEND, SH_ERROR_RUNTIME_LOST. \since 0.1
  */
 SH_API sh_status sh_invalidate_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
 
 /**
  * Waits until no load reads the sources of these blocks and keeps new loads from starting; the caller may then change the
- * bytes. An acquire of such a block fails with SH_ERROR_BUSY until sh_source_update_end(). Not nested.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (begun already). Blocks. \since 0.1
+ * bytes. An acquire of such a block, or of one that shares its pages, fails with SH_ERROR_BUSY until sh_source_update_end(). Not
+ * nested. Views may stay held. The blocks must not be dirty: call sh_write_back() before, and do not mark them meanwhile, for what
+ * is dirty may still be written over the caller's bytes, or be lost.
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (begun already), SH_ERROR_BACKEND, SH_ERROR_RUNTIME_LOST. Blocks. \since 0.1
  */
 SH_API sh_status sh_source_update_begin(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
 
@@ -194,14 +205,17 @@ SH_API sh_status sh_source_update_end(sh_runtime *runtime, const sh_block *block
 /**
  * Says that the engine has changed (or will, before it releases the view that it holds) the contents of a mutable block on the
  * device. They are written to the block's source before its memory is used for anything else, after the work of all streams that
- * used it. The source may be written until sh_write_back() or sh_unregister_blocks() returns.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not mutable, or no view is held). \since 0.1
+ * used it; that may begin when the last view is released. The source may be written until sh_write_back() or
+ * sh_unregister_blocks() returns. Each acquire after which contents are changed needs a mark of its own.
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not mutable, or no view is held), SH_ERROR_RUNTIME_LOST. \since 0.1
  */
 SH_API sh_status sh_mark_dirty(sh_runtime *runtime, sh_block block);
 
 /**
- * Writes dirty contents of these blocks back to their sources and waits for it; `blocks` NULL with `count` 0: of all.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BUSY (a view of a dirty block is held), SH_ERROR_BACKEND. Blocks. \since 0.1
+ * Writes dirty contents of these blocks back to their sources and waits for it; `count` 0: of all. Blocks that are not dirty are
+ * passed over.
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BUSY (a view of a dirty block is held: nothing was written), SH_ERROR_BACKEND,
+ *         SH_ERROR_RUNTIME_LOST. Blocks. \since 0.1
  */
 SH_API sh_status sh_write_back(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
 
@@ -222,8 +236,9 @@ SH_API void sh_use_init(sh_use *use);
  * Tells the order in which a step uses the blocks; a block may occur several times (forward, then backward). It is a hint for
  * planning and prefetch: any order of acquires is correct. Without it, or after `count` 0, the order is learned from the
  * first step, and again when it changes. Blocks that do not occur are treated as SH_BLOCK_UNORDERED.
- * In force from the next step's edge on.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_INVALID_ARGUMENT (an unordered block occurs). \since 0.1
+ * The plan for it is in force from the next sh_step_begin() (with no view held) or sh_plan() on. `uses` is copied.
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_INVALID_ARGUMENT (an unordered block occurs),
+ *         SH_ERROR_RUNTIME_LOST. \since 0.1
  */
 SH_API sh_status sh_set_schedule(sh_runtime *runtime, const sh_use *uses, uint64_t count);
 
@@ -235,8 +250,8 @@ enum {
 typedef struct sh_plan_options {
     uint32_t struct_size;
     uint32_t flags;                 /**< SH_PLAN_* */
-    uint64_t budget_bytes;          /**< With DRY_RUN: plan for this budget; 0: the runtime's share. */
-    uint64_t link_bytes_per_second; /**< With DRY_RUN: plan for this link; 0: the device's. */
+    uint64_t budget_bytes;          /**< With DRY_RUN: plan for this budget; 0: the device's. Else not looked at. */
+    uint64_t link_bytes_per_second; /**< With DRY_RUN: plan for this link; 0: the device's. Else not looked at. */
 } sh_plan_options;
 
 #define SH_PLAN_OPTIONS_INIT {sizeof(sh_plan_options), 0, 0, 0}
@@ -247,12 +262,12 @@ typedef struct sh_plan_info {
     uint32_t struct_size;
     uint32_t max_held;
     uint64_t model_bytes;          /**< All registered blocks. */
-    uint64_t budget_bytes;         /**< What the plan was made for. */
+    uint64_t budget_bytes;         /**< The share that the plan was made for: never more than all blocks together need. */
     uint64_t resident_bytes;       /**< Device memory of resident parts, in whole pages. */
     uint64_t ring_bytes;           /**< Device memory that streamed parts share. */
     uint64_t unordered_bytes;      /**< Device memory for blocks outside the order. */
     uint64_t smallest_budget_bytes; /**< With less than this no plan exists. */
-    sh_block smallest_budget_block; /**< The block that asks for it. */
+    sh_block smallest_budget_block; /**< The block that asks for the most of it. */
     uint64_t bytes_per_step;       /**< What a steady step copies to the device. */
     uint64_t bound_bytes_per_step; /**< What every policy must copy in a cyclic order: W - M + delta*, see docs/concepts.md. */
     uint64_t step_ns;              /**< T by the recurrence over the plan. */
@@ -268,13 +283,14 @@ typedef struct sh_plan_info {
 SH_API void sh_plan_info_init(sh_plan_info *info);
 
 /**
- * Plans what stays and what streams, and puts the plan into force: now if the runtime is not in a step, else at its end. A
- * runtime plans by itself when it must; this is for asking, and for planning before the first step.
- * sh_block_info() then tells each block's part.
+ * Plans what stays and what streams, and puts the plan into force: now if the runtime is not in a step, else when the next one
+ * begins. A runtime plans by itself when it must; this is for asking, and for planning before the first step.
+ * When the plan is in force, sh_block_info() tells each block's part.
  * @param options  NULL: defaults.
  * @param out_info May be NULL.
  * @return SH_OK; SH_ERROR_BUDGET (the text names the smallest budget and the block that asks for it); SH_ERROR_INVALID_STATE
- *         (no order is known yet); SH_ERROR_BUSY (views are held); SH_ERROR_BACKEND. Blocks. \since 0.1
+ *         (no order is known yet); SH_ERROR_BUSY (views are held, outside a step and without SH_PLAN_DRY_RUN); SH_ERROR_INVALID_STRUCT;
+ *         SH_ERROR_INVALID_ARGUMENT (flags); SH_ERROR_OUT_OF_DEVICE_MEMORY; SH_ERROR_BACKEND; SH_ERROR_RUNTIME_LOST. Blocks. \since 0.1
  */
 SH_API sh_status sh_plan(sh_runtime *runtime, const sh_plan_options *options, sh_plan_info *out_info);
 

@@ -15,10 +15,10 @@ extern "C" {
 #endif
 
 enum {
-    SH_VIEW_HIT = 1,           /**< No load had to be begun for it: it was there, or on its way. */
+    SH_VIEW_HIT = 1,           /**< No load had to be begun for it: its bytes were there, or on their way. */
     SH_VIEW_FIXED_ADDRESS = 2, /**< The address never changes while the block is registered. */
     SH_VIEW_REMAPPED = 4,      /**< Its pages were mapped for this acquire (blocks outside the order). */
-    SH_VIEW_WAITED = 8         /**< The calling thread waited for it. */
+    SH_VIEW_WAITED = 8         /**< The calling thread waited for its bytes. */
 };
 
 /** A block's device address, valid from acquire to release. */
@@ -35,74 +35,88 @@ typedef struct sh_view {
 SH_API void sh_view_init(sh_view *view);
 
 enum {
-    SH_ACQUIRE_NO_WAIT = 1 /**< Return SH_NOT_READY instead of waiting on the host. */
+    /** Return SH_NOT_READY instead of waiting on the host for bytes. The load goes on: ask again. Waits for memory are not spared: the
+        first plan, what is dirty where the bytes go, and blocks outside the order that make room while streams still use them. */
+    SH_ACQUIRE_NO_WAIT = 1
 };
 
 /**
- * Begins a step. Plans if there is none or it has to change (the first step, another budget, other blocks).
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (a step is under way), SH_ERROR_BUDGET, SH_ERROR_BACKEND,
- *         SH_ERROR_RUNTIME_LOST; or the error of asynchronous work. Blocks when it plans. \since 0.1
+ * Begins a step. Plans if there is none or it has to change (the first step, another budget, other blocks); if views are held,
+ * the old plan stays until a step begins with none. On an error no step is under way.
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (a step is under way), SH_ERROR_BUDGET, SH_ERROR_OUT_OF_DEVICE_MEMORY,
+ *         SH_ERROR_BACKEND, SH_ERROR_CANCELLED, SH_ERROR_RUNTIME_LOST; or the error of asynchronous work. Blocks when it plans. \since 0.1
  */
 SH_API sh_status sh_step_begin(sh_runtime *runtime);
 
 /**
  * Ends a step: the order that was seen is compared with the plan's. Views may stay held. Loads for the next step go on.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (no step is under way); or the error of asynchronous work, in
- *         which case the step has ended all the same. \since 0.1
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (no step is under way); or SH_ERROR_IO (sh_telemetry_open()), the
+ *         driver's error for a stream that was used, or the error of asynchronous work, in which case the step has ended all the
+ *         same. \since 0.1
  */
 SH_API sh_status sh_step_end(sh_runtime *runtime);
 
 /**
  * Makes a block's bytes usable on `stream`: work queued there after this call sees them. With pinned sources the calling thread
- * never waits; with others it waits until the last piece of the load has been issued (counted as a stall). With SH_STREAM_HOST
- * it returns when the bytes are there. The order of acquires is free; it may be called outside a step. A block may be held
+ * does not wait for bytes; with others it waits until the last piece of the load has been issued (counted as a stall). With
+ * SH_STREAM_HOST it returns when the bytes are there. Whatever the sources, it waits while memory has to be made ready: when it
+ * plans (outside a step, or without a plan), when dirty contents are in the way, and when a block outside the order takes the memory
+ * of another that streams still use. The order of acquires is free; it may be called outside a step. A block may be held
  * several times, on several streams: each acquire needs one release.
  * Another thread may release views while this waits; it never waits for a view to be released.
  *
+ * @param stream   The stream that will use the view, and is given to sh_release(). Not every backend checks it, nor at once.
  * @param flags    0 or SH_ACQUIRE_NO_WAIT.
  * @param out_view On success valid until the matching sh_release().
- * @return SH_OK; SH_NOT_READY; SH_ERROR_INVALID_HANDLE; SH_ERROR_INVALID_STRUCT; SH_ERROR_HELD (its pages are held by a view: the text
- *         names the block that holds them; see sh_runtime_options.max_held); SH_ERROR_SOURCE, SH_ERROR_CALLBACK, SH_ERROR_BACKEND
- *         (the load failed; it is tried anew by the next acquire); SH_ERROR_BUSY (its source is being updated);
- *         SH_ERROR_BUDGET; SH_ERROR_CANCELLED; SH_ERROR_RUNTIME_LOST. Blocks as said. \since 0.1
+ * @return SH_OK; SH_NOT_READY; SH_ERROR_INVALID_HANDLE; SH_ERROR_INVALID_STRUCT; SH_ERROR_INVALID_ARGUMENT (flags);
+ *         SH_ERROR_HELD (its pages are held by a view, and the text names the block: see sh_runtime_options.max_held and
+ *         sh_invalidate_blocks()); SH_ERROR_SOURCE, SH_ERROR_CALLBACK, SH_ERROR_BACKEND (the load failed; it is tried anew by the
+ *         next acquire); SH_ERROR_BUSY (its source is being updated); SH_ERROR_BUDGET; SH_ERROR_OUT_OF_DEVICE_MEMORY;
+ *         SH_ERROR_CANCELLED; SH_ERROR_RUNTIME_LOST. Blocks as said. \since 0.1
  */
 SH_API sh_status sh_acquire(sh_runtime *runtime, sh_block block, sh_stream stream, uint32_t flags, sh_view *out_view);
 
 /**
  * Acquires a set at once, all or none: either every view is held, or no one is. The loads of all are begun before any is
  * waited for. A block may occur more than once.
- * @param out_views `count` views, each with its struct_size set. \since 0.1
+ * @param out_views `count` views, each with its struct_size set; in the order of `blocks`.
+ * @return As sh_acquire(). SH_NOT_READY and errors leave nothing held; loads that were begun go on. Blocks likewise. \since 0.1
  */
 SH_API sh_status sh_acquire_many(sh_runtime *runtime, const sh_block *blocks, uint64_t count, sh_stream stream, uint32_t flags,
                                  sh_view *out_views);
 
 /**
  * Ends one acquire. Work that was queued on `stream` before this call may still use the view; with SH_STREAM_HOST the caller has
- * finished with it. Begins the loads that this makes room for. Any thread may call it.
+ * finished with it. Begins the loads that this makes room for. Any thread may call it. `stream` must be a stream of the device, the
+ * one on which the view was used: a runtime that cannot tell when the work on it ends is lost.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not held), SH_ERROR_BACKEND (the view is released all the
- *         same); or the error of asynchronous work, likewise. \since 0.1
+ *         same); or the error of asynchronous work, likewise; SH_ERROR_RUNTIME_LOST. Waits only for a stream that cannot be noted
+ *         otherwise: after an error of the driver, or when a runtime uses more than 64 streams. \since 0.1
  */
 SH_API sh_status sh_release(sh_runtime *runtime, sh_block block, sh_stream stream);
 
-/** sh_release() for a set; goes on after an error and returns the first. \since 0.1 */
+/** sh_release() for a set; goes on after an error and returns the first. Returns as sh_release(). \since 0.1 */
 SH_API sh_status sh_release_many(sh_runtime *runtime, const sh_block *blocks, uint64_t count, sh_stream stream);
 
 /**
  * Begins to load blocks that will be used soon, where their memory can be had without taking it from views or from what the
- * order needs first; a hint, which may do nothing. For blocks outside the order.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE. \since 0.1
+ * order needs first; a hint, which may do nothing, and does nothing before there is a plan. For blocks outside the order. A load that
+ * fails is told by the acquire of its block.
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_RUNTIME_LOST. May wait for memory as sh_acquire() does. \since 0.1
  */
 SH_API sh_status sh_prefetch(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
 
 /**
- * Copies bytes of a block that is held to host memory, after the work queued so far on `stream`; for verification and debugging.
+ * Copies `bytes` bytes of a block that is held (on any stream), from `offset` on, to host memory, after the work queued so far on
+ * `stream`; for verification and debugging. On an error `buffer` is undefined.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not held), SH_ERROR_INVALID_ARGUMENT (range), SH_ERROR_BACKEND.
  * Blocks. \since 0.1
  */
 SH_API sh_status sh_read_block(sh_runtime *runtime, sh_block block, sh_stream stream, uint64_t offset, void *buffer, uint64_t bytes);
 
 /**
- * Forgets a stream before it is destroyed inside a step: waits for the work queued on it so far.
+ * Forgets a stream before it is destroyed inside a step: waits for the work queued on it before its last release. Streams that the
+ * runtime has not seen are ignored.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BACKEND. Blocks. \since 0.1
  */
 SH_API sh_status sh_stream_forget(sh_runtime *runtime, sh_stream stream);

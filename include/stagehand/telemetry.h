@@ -10,10 +10,10 @@
 extern "C" {
 #endif
 
-/** Counters since the runtime was created. They only grow, but for the last three. Times are of the device's clock. */
+/** Counters since the runtime was created. They only grow, but for the last three. Times are of the device's clock, in nanoseconds. */
 typedef struct sh_runtime_stats {
     uint32_t struct_size;
-    uint32_t lost;              /**< 1: every call returns SH_ERROR_RUNTIME_LOST. */
+    uint32_t lost;              /**< 1: the runtime can only be destroyed; calls that need it to work return SH_ERROR_RUNTIME_LOST. */
     uint64_t steps;             /**< Steps ended. */
     uint64_t acquires;
     uint64_t hits;              /**< Acquires whose bytes were there or on their way. */
@@ -25,7 +25,7 @@ typedef struct sh_runtime_stats {
     uint64_t write_backs;
     uint64_t cancelled_loads;   /**< Loads given up because the order was another. */
     uint64_t failed_loads;
-    uint64_t host_waits;        /**< Times that a caller waited in acquire. */
+    uint64_t host_waits;        /**< Times that a caller waited in acquire for bytes. Waits for memory or for a plan are not counted. */
     uint64_t stall_ns;          /**< Time spent so. */
     uint64_t plans;             /**< Plans put into force. */
     uint64_t remaps;            /**< Times that pages were mapped for a block outside the order. */
@@ -44,8 +44,8 @@ SH_API sh_status sh_stats(sh_runtime *runtime, sh_runtime_stats *out_stats);
 /**
  * Starts to record a trace of the whole process into `path` (created or truncated), in the JSON format that Perfetto and
  * chrome://tracing open: acquires, waits, loads, write-backs, plans and steps of every runtime. The variable STAGEHAND_TRACE=path does it from
- * the first device on until the process exits.
- * @return SH_OK, SH_ERROR_INVALID_ARGUMENT, SH_ERROR_INVALID_STATE (a trace is being recorded), SH_ERROR_IO. \since 0.1
+ * the first device on until the process exits. A forked child records nothing and leaves the file alone.
+ * @return SH_OK, SH_ERROR_INVALID_ARGUMENT (NULL), SH_ERROR_INVALID_STATE (a trace is being recorded), SH_ERROR_IO. \since 0.1
  */
 SH_API sh_status sh_trace_start(const char *path);
 
@@ -54,7 +54,8 @@ SH_API sh_status sh_trace_stop(void);
 
 /**
  * Writes one JSON object a step of this runtime to `path` (created or truncated), at the end of each step; NULL stops it.
- * docs/telemetry.md lists the fields.
+ * docs/telemetry.md lists the fields. A line that cannot be written is an SH_ERROR_IO of sh_step_end(). A file that was
+ * being written is closed, unless the new one cannot be opened.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_IO. \since 0.1
  */
 SH_API sh_status sh_telemetry_open(sh_runtime *runtime, const char *path);
