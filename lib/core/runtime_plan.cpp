@@ -129,8 +129,13 @@ Status Runtime::change_plan(Lock& lock, bool press) {
     needs.wanted_pages = std::min(needs.wanted_pages, max_pages_);
     uint64_t share = 0;
     Status status;
-    if (needs.least_pages > max_pages_) status = Status(SH_ERROR_BUDGET, "max_bytes is less");
-    else status = device_->arbiter().request(*this, needs, press, &share);
+    if (needs.least_pages > max_pages_) {
+        status = Status(SH_ERROR_BUDGET, "max_bytes is less");
+    } else {
+        lock.unlock();   // others may be asked to give back, and each of them needs its own mutex for that
+        status = device_->arbiter().request(*this, needs, press, &share);
+        lock.lock();
+    }
     if (status.code() == SH_ERROR_BUDGET)
         return Status(SH_ERROR_BUDGET, tenant_name() + ": the budget is too small: the smallest that works is " +
                                            std::to_string(needs.least_pages * device_->page_bytes()) + " bytes" +

@@ -148,7 +148,7 @@ Status Runtime::finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, ui
         const uint64_t began = device_->backend().now_ns();
         Status status = write_back_.order_after(unit, stream, !(flags & SH_ACQUIRE_NO_WAIT), lock, &waited);
         if (waited) note_wait(unit, began, view_flags);
-        SH_TRY(status);
+        if (status.code() != SH_OK) return status;
         if (closing_) return usable();
     }
     const bool queued = unit.load && unit.load->queued;

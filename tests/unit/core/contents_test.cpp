@@ -241,9 +241,12 @@ TEST(Dirty, a_second_write_back_waits_for_the_first) {
     EXPECT_EQ(model.state(1).state, uint32_t(SH_BLOCK_DRAINING));
     const uint64_t before = model.stats().write_backs;
     sh_view view = SH_VIEW_INIT;
-    SUCCEEDS(sh_acquire(model.runtime(), model.id(1), SH_STREAM_HOST, 0, &view));
-    SUCCEEDS(model.overwrite(1, view, 1));
-    SUCCEEDS(sh_release(model.runtime(), model.id(1), SH_STREAM_HOST));
+    // What the engine does on another stream comes after what the write-back reads; the host would have to wait.
+    EXPECT_EQ(sh_acquire(model.runtime(), model.id(1), SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT, &view), SH_NOT_READY);
+    const sh_stream later = device.stream();
+    SUCCEEDS(sh_acquire(model.runtime(), model.id(1), later, 0, &view));
+    SUCCEEDS(model.overwrite(1, view, 1, later));
+    SUCCEEDS(sh_release(model.runtime(), model.id(1), later));
     EXPECT_EQ(model.stats().write_backs, before) << "two write-backs of one block at once";
     gate.open();
     SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
@@ -260,10 +263,11 @@ TEST(Dirty, an_invalidation_waits_for_a_neighbour_that_is_dirty_again) {
     const sh_stream stream = device.stream();
     Gate gate(device, stream);
     write_behind(model, 0, stream);
+    const sh_stream later = device.stream();
     sh_view view = SH_VIEW_INIT;
-    SUCCEEDS(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view));
-    SUCCEEDS(model.overwrite(0, view, 1));
-    SUCCEEDS(sh_release(model.runtime(), model.id(0), SH_STREAM_HOST));
+    SUCCEEDS(sh_acquire(model.runtime(), model.id(0), later, 0, &view));
+    SUCCEEDS(model.overwrite(0, view, 1, later));
+    SUCCEEDS(sh_release(model.runtime(), model.id(0), later));
     model.change(1, 1);
     const sh_block id = model.id(1);
     SUCCEEDS(sh_invalidate_blocks(model.runtime(), &id, 1));

@@ -256,6 +256,10 @@ struct Model::Comparison {
     const uint8_t* at;
     std::shared_ptr<const std::vector<uint8_t>> truth;
 };
+struct Model::Overwrite {
+    void* at;
+    std::vector<uint8_t> bytes;
+};
 
 void Model::note(size_t block, const uint8_t* at, const std::vector<uint8_t>& truth) {
     compared_++;
@@ -286,11 +290,20 @@ sh_status Model::compare(size_t i, const sh_view& view, sh_stream stream, int64_
     return status;
 }
 
-sh_status Model::overwrite(size_t i, const sh_view& view, uint64_t version) {
+void Model::run_overwrite(void* data) {
+    const std::unique_ptr<Overwrite> overwrite(static_cast<Overwrite*>(data));
+    std::memcpy(overwrite->at, overwrite->bytes.data(), overwrite->bytes.size());
+}
+
+sh_status Model::overwrite(size_t i, const sh_view& view, uint64_t version, sh_stream stream) {
     std::vector<uint8_t> bytes = contents_of(i, version, specs_[i].bytes);
-    const sh_status status = sh_mark_dirty(runtime_, ids_[i]);
+    sh_status status = sh_mark_dirty(runtime_, ids_[i]);
     if (status != SH_OK) return status;
-    std::memcpy(view.address, bytes.data(), bytes.size());
+    auto overwrite = std::make_unique<Overwrite>(Overwrite{view.address, bytes});
+    if (stream == SH_STREAM_HOST) run_overwrite(overwrite.release());
+    else status = sh_stream_launch(device_.get(), stream, run_overwrite, overwrite.get(), 0);
+    if (status != SH_OK) return status;
+    if (stream != SH_STREAM_HOST) (void)overwrite.release();
     set_truth(i, std::move(bytes));
     return SH_OK;
 }

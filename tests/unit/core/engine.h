@@ -121,8 +121,8 @@ public:
     sh_status use(size_t i, sh_stream stream = SH_STREAM_HOST, uint32_t flags = 0, int64_t busy_ns = 0);
     // Compares on the stream when it comes to it; the view is held until released afterwards.
     sh_status compare(size_t i, const sh_view& view, sh_stream stream, int64_t busy_ns = 0);
-    // The engine changes all bytes of a mutable block that it holds, on the calling thread, and marks it dirty.
-    sh_status overwrite(size_t i, const sh_view& view, uint64_t version);
+    // The engine changes all bytes of a mutable block that it holds, in the stream or on the calling thread, and marks it dirty.
+    sh_status overwrite(size_t i, const sh_view& view, uint64_t version, sh_stream stream = SH_STREAM_HOST);
     // A step that uses these blocks in turn.
     sh_status step(const std::vector<size_t>& order, sh_stream stream = SH_STREAM_HOST, int64_t busy_ns = 0);
 
@@ -138,8 +138,10 @@ public:
 
 private:
     struct Comparison;
+    struct Overwrite;
     void register_all(const std::vector<BlockSpec>& specs);
     static void run_comparison(void* data);
+    static void run_overwrite(void* data);
     void note(size_t block, const uint8_t* at, const std::vector<uint8_t>& truth);
 
     TestDevice& device_;

@@ -1,34 +1,8 @@
 // The hot path of pinned sources: nothing is allocated and nothing waits on the host once the first steps are over.
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
-#include <new>
 
+#include "../count_allocations.h"
 #include "engine.h"
-
-namespace {
-
-std::atomic<bool> counting{false};
-std::atomic<uint64_t> allocations{0};
-
-}  // namespace
-
-// Not inlined: the compiler would take new for new and free for free, and say that they do not match.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-    if (counting.load(std::memory_order_relaxed)) allocations++;
-    if (void* const memory = std::malloc(bytes)) return memory;
-    throw std::bad_alloc();
-}
-[[gnu::noinline]] void* operator new(size_t bytes, std::align_val_t alignment) {
-    if (counting.load(std::memory_order_relaxed)) allocations++;
-    const size_t unit = static_cast<size_t>(alignment);
-    if (void* const memory = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit)) return memory;
-    throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
 
 namespace stagehand::test {
 namespace {
@@ -59,10 +33,10 @@ TEST_P(HotPath, allocates_nothing_and_waits_for_nothing) {
     uint64_t least = UINT64_MAX;
     for (int window = 0; window < 6; window++) {
         allocations = 0;
-        counting = true;
+        count_allocations = true;
         for (int k = 0; k < 10; k++) step();
         device.synchronize();
-        counting = false;
+        count_allocations = false;
         least = std::min(least, allocations.load());
     }
     EXPECT_EQ(least, 0u);

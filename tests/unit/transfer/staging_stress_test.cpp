@@ -3,7 +3,7 @@
 #include <array>
 #include <thread>
 
-#include "count_allocations.h"
+#include "../count_allocations.h"
 #include "staging_fixture.h"
 
 namespace stagehand::transfer {
@@ -192,11 +192,11 @@ TEST_F(StagingStress, ASteadyStateAllocatesNothing) {
             for (TestStore& store : stores) store.outcome.reset();
         };
         for (int i = 0; i < 50; i++) round();  // every slot and every worker has had its turn
-        test::allocations = 0;
-        test::count_allocations = true;
+        stagehand::test::allocations = 0;
+        stagehand::test::count_allocations = true;
         for (int i = 0; i < 50; i++) round();
-        test::count_allocations = false;
-        EXPECT_EQ(test::allocations, 0u);
+        stagehand::test::count_allocations = false;
+        EXPECT_EQ(stagehand::test::allocations, 0u);
     }
 }
 

@@ -4,9 +4,9 @@
 #include <atomic>
 #include <cstdint>
 
-namespace stagehand::transfer::test {
+namespace stagehand::test {
 
 extern std::atomic<bool> count_allocations;
 extern std::atomic<uint64_t> allocations;
 
-}  // namespace stagehand::transfer::test
+}  // namespace stagehand::test
