@@ -75,7 +75,9 @@ Status Arbiter::request(Tenant& tenant, const Needs& needs, bool press, uint64_t
         fits = divide(total_);
     }
     Member& self = member(tenant);
-    const uint64_t pages = std::min(self.share, available(self));
+    // What it holds it may go on holding up to its share, whatever others hold beyond theirs: else two that have to shrink would
+    // wait for each other.
+    const uint64_t pages = std::min(self.share, std::max(available(self), self.granted));
     if (fits && pages >= needs.least_pages) {
         self.granted = std::max(self.granted, pages);   // what it holds counts until it says that it holds less
         *out_pages = pages;

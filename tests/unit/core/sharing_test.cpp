@@ -86,6 +86,31 @@ TEST(Budget, a_second_opening_must_agree) {
     EXPECT_EQ(device.memory().budget_bytes, 20 * kPage);
 }
 
+// Both hold more than their share of the lowered budget, and neither may wait for the other to begin.
+TEST(TwoRuntimes, both_shrink_when_the_budget_is_lowered) {
+    for (const bool in_a_step : {false, true}) {
+        TestDevice device({.budget_bytes = 64 * kPage});
+        Model first(device, equal_blocks(10, 4 * kPage)), second(device, equal_blocks(10, 4 * kPage));
+        for (Model* model : {&first, &second}) SUCCEEDS(model->schedule(forward(10)));
+        for (int k = 0; k < 3; k++)
+            for (Model* model : {&first, &second}) SUCCEEDS(model->step(forward(10)));
+        EXPECT_EQ(device.memory().used_bytes, 64 * kPage);
+        for (Model* model : {&first, &second})
+            if (in_a_step) {
+                SUCCEEDS(sh_step_begin(model->runtime()));
+            }
+        SUCCEEDS(sh_device_set_budget(device.get(), 24 * kPage));
+        for (Model* model : {&first, &second})
+            if (in_a_step) {
+                SUCCEEDS(sh_step_end(model->runtime()));
+            }
+        for (int k = 0; k < 2; k++)
+            for (Model* model : {&first, &second}) SUCCEEDS(model->step(forward(10)));
+        EXPECT_LE(device.memory().used_bytes, 24 * kPage);
+        for (Model* model : {&first, &second}) EXPECT_EQ(model->wrong_uses(), 0u) << model->first_wrong();
+    }
+}
+
 TEST(TwoRuntimes, the_first_shrinks_at_once_when_it_is_idle) {
     TestDevice device({.budget_bytes = 40 * kPage});
     Model first(device, equal_blocks(10, 4 * kPage));
