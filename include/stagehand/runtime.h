@@ -193,9 +193,9 @@ SH_API sh_status sh_invalidate_blocks(sh_runtime *runtime, const sh_block *block
 /**
  * Waits until no load reads the sources of these blocks and keeps new loads from starting; the caller may then change the
  * bytes. An acquire of such a block, or of one that shares its pages, fails with SH_ERROR_BUSY until sh_source_update_end(). Not
- * nested. Views may stay held. The blocks must not be dirty: call sh_write_back() before, and do not mark them meanwhile, for what
- * is dirty may still be written over the caller's bytes, or be lost.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (begun already), SH_ERROR_BACKEND, SH_ERROR_RUNTIME_LOST. Blocks. \since 0.1
+ * nested. Views may stay held. Dirty contents are written back before; until the end they cannot be marked dirty.
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (begun already), SH_ERROR_BUSY (a view is held of what is dirty),
+ *         SH_ERROR_BACKEND, SH_ERROR_RUNTIME_LOST. Blocks. \since 0.1
  */
 SH_API sh_status sh_source_update_begin(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
 
@@ -207,7 +207,8 @@ SH_API sh_status sh_source_update_end(sh_runtime *runtime, const sh_block *block
  * device. They are written to the block's source before its memory is used for anything else, after the work of all streams that
  * used it; that may begin when the last view is released. The source may be written until sh_write_back() or
  * sh_unregister_blocks() returns. Each acquire after which contents are changed needs a mark of its own.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not mutable, or no view is held), SH_ERROR_RUNTIME_LOST. \since 0.1
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not mutable, no view is held, or its source is being
+ *         updated), SH_ERROR_RUNTIME_LOST. \since 0.1
  */
 SH_API sh_status sh_mark_dirty(sh_runtime *runtime, sh_block block);
 

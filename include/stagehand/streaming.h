@@ -42,7 +42,8 @@ enum {
 
 /**
  * Begins a step. Plans if there is none or it has to change (the first step, another budget, other blocks); if views are held,
- * the old plan stays until a step begins with none. On an error no step is under way.
+ * the old plan stays until a step begins with none. On an error no step is under way. SH_ERROR_BUDGET is also what a runtime gets
+ * whose share others still hold, because they are in a step: try again after it.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (a step is under way), SH_ERROR_BUDGET, SH_ERROR_OUT_OF_DEVICE_MEMORY,
  *         SH_ERROR_BACKEND, SH_ERROR_CANCELLED, SH_ERROR_RUNTIME_LOST; or the error of asynchronous work. Blocks when it plans. \since 0.1
  */

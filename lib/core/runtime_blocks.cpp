@@ -145,12 +145,20 @@ Status Runtime::invalidate(std::span<const sh_block> ids) {
 }
 
 Status Runtime::update_begin(std::span<const sh_block> ids, Lock& lock) {
-    SH_TRY(usable());
     std::vector<uint32_t> units;
-    SH_TRY(find_units(ids, &units));
-    for (const sh_block id : ids)
-        if (const Block* block = registry_.find(id); block->updating)
-            return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + ": an update of its source has begun already");
+    const auto check = [&] {
+        SH_TRY(usable());
+        units.clear();
+        SH_TRY(find_units(ids, &units));
+        for (const sh_block id : ids)
+            if (const Block* block = registry_.find(id); block->updating)
+                return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + ": an update of its source has begun already");
+        return Status();
+    };
+    SH_TRY(check());
+    // What the engine has changed on the device goes to the source before the caller does, else it would overwrite the caller's bytes.
+    if (!ids.empty()) SH_TRY(write_back(ids, lock));
+    SH_TRY(check());   // the mutex was given up
     for (const sh_block id : ids) {
         Block& block = *registry_.find(id);
         Unit& unit = registry_.unit(block.unit);
@@ -192,6 +200,7 @@ Status Runtime::mark_dirty(sh_block id) {
     if (!block) return unknown_block(id);
     if (!(block->flags & SH_BLOCK_MUTABLE)) return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + " is not SH_BLOCK_MUTABLE");
     if (!block->held) return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + " is not held");
+    if (block->updating) return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + ": its source is being updated");
     Unit& unit = registry_.unit(block->unit);
     block->dirty_own = !unit.own.empty();
     block->dirty_ring = unit.ring_pages > 0;

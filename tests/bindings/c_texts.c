@@ -105,6 +105,43 @@ static void unregistered_in_an_update(sh_runtime *runtime) {
     SUCCEEDS(sh_unregister_blocks(runtime, &blocks[1], 1));
 }
 
+/* What the engine has changed is written before the caller changes the source, and not over what the caller writes. */
+static void dirty_in_an_update(sh_runtime *runtime) {
+    static unsigned char source[6 * SIZE], before;
+    const sh_segment segment = memory_segment(source, sizeof source);
+    sh_block_desc desc = describe(&segment, "weights in training");
+    sh_block block = 0;
+    sh_view view = SH_VIEW_INIT;
+    unsigned char *bytes;
+    desc.flags = SH_BLOCK_MUTABLE;
+    SUCCEEDS(sh_register_blocks(runtime, &desc, 1, &block));
+    SUCCEEDS(sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
+    bytes = view.address;
+    bytes[0] = bytes[sizeof source - 1] = 1;
+    SUCCEEDS(sh_mark_dirty(runtime, block));
+    GIVES(SH_ERROR_BUSY, sh_source_update_begin(runtime, &block, 1));
+    TEXT_HAS("weights in training");
+    SUCCEEDS(sh_release(runtime, block, SH_STREAM_HOST));
+    SUCCEEDS(sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
+    SUCCEEDS(sh_release(runtime, block, SH_STREAM_HOST));
+    SUCCEEDS(sh_source_update_begin(runtime, &block, 1));
+    CHECK(source[0] == 1 && source[sizeof source - 1] == 1);
+    SUCCEEDS(sh_source_update_end(runtime, &block, 1));
+    SUCCEEDS(sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
+    SUCCEEDS(sh_source_update_begin(runtime, &block, 1)); /* held, but as it was loaded */
+    before = bytes[0];
+    bytes[0] = 2;
+    GIVES(SH_ERROR_INVALID_STATE, sh_mark_dirty(runtime, block));
+    TEXT_HAS("being updated");
+    source[0] = 3;
+    SUCCEEDS(sh_release(runtime, block, SH_STREAM_HOST));
+    SUCCEEDS(sh_source_update_end(runtime, &block, 1));
+    SUCCEEDS(sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
+    CHECK(before == 1 && source[0] == 3 && bytes[0] == 3);
+    SUCCEEDS(sh_release(runtime, block, SH_STREAM_HOST));
+    SUCCEEDS(sh_unregister_blocks(runtime, &block, 1));
+}
+
 static void too_small_a_budget(sh_device *device) {
     static unsigned char large[64 * PAGE];
     sh_runtime *runtime = NULL;
@@ -181,6 +218,9 @@ int main(void) {
     invalid_while_held(runtime, block);
     unregistered_in_an_update(runtime);
     trace_over_a_fork(runtime);
+    SUCCEEDS(sh_unregister_blocks(runtime, &block, 1));
+    SUCCEEDS(sh_device_set_budget(device, 32 * PAGE));
+    dirty_in_an_update(runtime);
     sh_runtime_destroy(runtime);
     too_small_a_budget(device);
     sh_device_close(device);
