@@ -108,6 +108,10 @@ Memory Conformance::new_memory(uint64_t bytes, uint64_t page_bytes) {
     Memory memory;
     memory.page_bytes = page_bytes ? page_bytes : page();
     memory.bytes = (bytes + memory.page_bytes - 1) / memory.page_bytes * memory.page_bytes;
+    if (!has(SH_BACKEND_FIXED_ADDRESSES)) {   // addresses come with their memory
+        memory.address = new_range(memory.bytes);
+        return memory;
+    }
     memory.pages = new_pages(memory.bytes / memory.page_bytes, memory.page_bytes);
     SH_EXPECT_OK(backend().range_reserve(device_, memory.bytes, memory.page_bytes, &memory.address));
     SH_EXPECT_OK(backend().pages_map(device_, memory.address, memory.page_bytes, memory.pages.size(),

@@ -37,7 +37,7 @@ struct Quirks {
 };
 Quirks quirks_of(const BackendSpec& spec, const sh_backend_device_info& info);
 
-// Pages mapped at a range of their own.
+// Pages mapped at a range of their own; without pages, where the device does not map them.
 struct Memory {
     uint64_t address = 0;
     uint64_t bytes = 0;

@@ -44,6 +44,7 @@ TEST_P(ThreadsTest, EachWithItsOwnObjects) {
 }
 
 TEST_P(ThreadsTest, MappingBesideCopying) {
+    if (!has(SH_BACKEND_FIXED_ADDRESSES)) GTEST_SKIP() << "this device does not map memory by pages";
     const Memory memory = new_memory(8 * page());
     in_threads(4, [&](int number) {
         const auto pages = new_pages(4);

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 // The versions of the headers declare these differently; here they are as the driver of HIP_FORWARD_VERSION has them.
 #define hipMemcpyHtoDAsync declared_hipMemcpyHtoDAsync
@@ -175,6 +176,13 @@ HIP_EXPORT hipError_t hipStreamSynchronize(hipStream_t stream) {
 HIP_EXPORT hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsigned flags) {
     if (flags) return done(hipErrorInvalidValue);
     return forward([&] { return driver()->stream_wait_event(cuda(stream), cuda(event), 0); });
+}
+
+HIP_EXPORT hipError_t hipStreamIsCapturing(hipStream_t stream, hipStreamCaptureStatus* status) {
+    CUstreamCaptureStatus known = CU_STREAM_CAPTURE_STATUS_NONE;
+    const hipError_t error = forward([&] { return driver()->stream_is_capturing(cuda(stream), &known); });
+    *status = hip_capture_status(known);
+    return error;
 }
 
 HIP_EXPORT hipError_t hipStreamAddCallback(hipStream_t stream, hipStreamCallback_t fn, void* data, unsigned flags) {

@@ -4,8 +4,11 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "loader/loader.h"
@@ -317,7 +320,7 @@ STUB_EXPORT CUresult cuMemHostUnregister(void* memory) {
     return CUDA_SUCCESS;
 }
 
-// Host memory only, in the ranges in which it was registered.
+// Host memory only. Registrations that touch tell one range, as NVIDIA's driver does.
 STUB_EXPORT CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
     if (const CUresult result = entered(); result != CUDA_SUCCESS) return result;
     std::lock_guard lock(stub().mutex);
@@ -325,10 +328,14 @@ STUB_EXPORT CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attr
     if (range == stub().registered.begin()) return CUDA_ERROR_INVALID_VALUE;
     --range;
     if (pointer >= range->first + range->second) return CUDA_ERROR_INVALID_VALUE;
+    auto first = range;
+    while (first != stub().registered.begin() && std::prev(first)->first + std::prev(first)->second == first->first) --first;
+    uint64_t end = range->first + range->second;
+    for (auto next = std::next(range); next != stub().registered.end() && next->first == end; ++next) end += next->second;
     switch (attribute) {
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *static_cast<unsigned*>(value) = CU_MEMORYTYPE_HOST; return CUDA_SUCCESS;
-        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *static_cast<CUdeviceptr*>(value) = range->first; return CUDA_SUCCESS;
-        case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *static_cast<size_t*>(value) = range->second; return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *static_cast<CUdeviceptr*>(value) = first->first; return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *static_cast<size_t*>(value) = end - first->first; return CUDA_SUCCESS;
         default: return CUDA_ERROR_INVALID_VALUE;
     }
 }
@@ -354,6 +361,12 @@ STUB_EXPORT CUresult cuStreamSynchronize(CUstream stream) {
 STUB_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
     if (flags) return CUDA_ERROR_INVALID_VALUE;
     return in_context([&](const sh_backend& backend, sh_backend_device* device) { return backend.stream_wait_event(device, host(stream), host(event)); });
+}
+
+// Nothing is ever captured.
+STUB_EXPORT CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return entered();
 }
 
 STUB_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn fn, void* data) {
@@ -411,4 +424,26 @@ STUB_EXPORT CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t 
 
 STUB_EXPORT CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream) {
     return in_context([&](const sh_backend& backend, sh_backend_device* device) { return backend.fill(device, host(stream), to, value, bytes); });
+}
+
+// The one program that is known: it keeps a stream busy for so many nanoseconds.
+STUB_EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* program) {
+    if (const CUresult result = entered(); result != CUDA_SUCCESS) return result;
+    *module = reinterpret_cast<CUmodule>(&stub());
+    return std::strstr(static_cast<const char*>(program), ".entry sh_busy(.param .u64 busy_ns)") ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+STUB_EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+    *function = reinterpret_cast<CUfunction>(module);
+    return std::strcmp(name, "sh_busy") == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+STUB_EXPORT CUresult cuModuleUnload(CUmodule) { return entered(); }
+
+STUB_EXPORT CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream stream,
+                                    void** arguments, void**) {
+    const auto busy_ns = static_cast<int64_t>(*static_cast<const uint64_t*>(arguments[0]));
+    return in_context([&](const sh_backend& backend, sh_backend_device* device) {
+        return backend.stream_launch(device, host(stream), nullptr, nullptr, busy_ns);
+    });
 }

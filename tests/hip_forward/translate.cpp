@@ -115,6 +115,12 @@ hipStreamCaptureMode hip_capture_mode(CUstreamCaptureMode mode) {
                                                          : hipStreamCaptureModeRelaxed;
 }
 
+hipStreamCaptureStatus hip_capture_status(CUstreamCaptureStatus status) {
+    return status == CU_STREAM_CAPTURE_STATUS_NONE     ? hipStreamCaptureStatusNone
+           : status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? hipStreamCaptureStatusActive
+                                                       : hipStreamCaptureStatusInvalidated;
+}
+
 unsigned hip_memory_type(unsigned type, int version) {
     const bool host = type == CU_MEMORYTYPE_HOST;
     if (version >= 6) return host ? 1 : 2;   // hipMemoryTypeHost, hipMemoryTypeDevice

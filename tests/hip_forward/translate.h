@@ -21,6 +21,7 @@ bool cuda_event_flags(unsigned hip_flags, unsigned* out);
 bool cuda_stream_flags(unsigned hip_flags, unsigned* out);
 bool cuda_capture_mode(hipStreamCaptureMode mode, CUstreamCaptureMode* out);
 hipStreamCaptureMode hip_capture_mode(CUstreamCaptureMode mode);
+hipStreamCaptureStatus hip_capture_status(CUstreamCaptureStatus status);
 
 // hipMemoryType as drivers of that version number it: from 6 on as CUDA does.
 unsigned hip_memory_type(unsigned cuda_type, int version);
