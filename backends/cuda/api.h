@@ -25,6 +25,8 @@ constexpr Result kSuccess = CUDA_SUCCESS;
 constexpr Result kNotReady = CUDA_ERROR_NOT_READY;
 constexpr Result kOutOfMemory = CUDA_ERROR_OUT_OF_MEMORY;
 constexpr Result kNotSupported = CUDA_ERROR_NOT_SUPPORTED;
+using CaptureStatus = CUstreamCaptureStatus;
+constexpr CaptureStatus kNotCapturing = CU_STREAM_CAPTURE_STATUS_NONE;
 constexpr CaptureMode kRelaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
 
 // After these the context cannot be used any more.
@@ -69,6 +71,7 @@ inline bool is_lost(Result result) {
     X(stream_destroy, cuStreamDestroy)                      \
     X(stream_synchronize, cuStreamSynchronize)              \
     X(stream_wait_event, cuStreamWaitEvent)                 \
+    X(stream_is_capturing, cuStreamIsCapturing)             \
     X(launch_host, cuLaunchHostFunc)                        \
     X(event_create, cuEventCreate)                          \
     X(event_destroy, cuEventDestroy)                        \
@@ -79,7 +82,11 @@ inline bool is_lost(Result result) {
     X(copy_to_device, cuMemcpyHtoDAsync)                    \
     X(copy_to_host, cuMemcpyDtoHAsync)                      \
     X(copy_on_device, cuMemcpyDtoDAsync)                    \
-    X(fill, cuMemsetD8Async)
+    X(fill, cuMemsetD8Async)                                \
+    X(module_load, cuModuleLoadData)                        \
+    X(module_function, cuModuleGetFunction)                 \
+    X(module_unload, cuModuleUnload)                        \
+    X(launch_kernel, cuLaunchKernel)
 
 // Those that a driver may lack: none.
 #define SH_GPU_OPTIONAL_ENTRY_POINTS(X)

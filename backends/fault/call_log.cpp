@@ -20,7 +20,7 @@ constexpr const char* kNames[] = {
     "event_synchronize", "event_elapsed",
     "copy_to_device",    "copy_to_host",
     "copy_on_device",    "fill",
-    "thread_begin",
+    "thread_begin",      "stream_is_capturing",
 };
 static_assert(sizeof kNames / sizeof kNames[0] == kCalls);
 

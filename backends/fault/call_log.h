@@ -41,8 +41,9 @@ enum class Call : uint8_t {
     copy_on_device,
     fill,
     thread_begin,
+    stream_is_capturing,
 };
-constexpr size_t kCalls = static_cast<size_t>(Call::thread_begin) + 1;
+constexpr size_t kCalls = static_cast<size_t>(Call::stream_is_capturing) + 1;
 
 const char* name_of(Call call);
 // False for a name that no counted member has.

@@ -216,6 +216,14 @@ sh_status thread_begin(sh_backend_device* handle) {
     });
 }
 
+// A backend that knows of no captures has none under way.
+sh_status stream_is_capturing(sh_backend_device* handle, sh_stream stream, uint32_t* out_capturing) {
+    if (device_of(handle).wrapped->stream_is_capturing)
+        return pass(handle, Call::stream_is_capturing, &sh_backend::stream_is_capturing, stream, out_capturing);
+    *out_capturing = 0;
+    return SH_OK;
+}
+
 constexpr sh_backend kTable = {
     .struct_size = sizeof(sh_backend),
     .spi_version = SH_BACKEND_SPI_VERSION,
@@ -252,6 +260,7 @@ constexpr sh_backend kTable = {
     .fill = fill,
     .clock = clock_ns,
     .thread_begin = thread_begin,
+    .stream_is_capturing = stream_is_capturing,
 };
 
 }  // namespace

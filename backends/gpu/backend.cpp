@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "gpu/busy.h"
 #include "gpu/device.h"
 #include "support/last_error.h"
 #include "support/options.h"
@@ -58,6 +59,10 @@ sh_status describe(const Device& device, sh_backend_device_info* out) {
 
 void device_close(sh_backend_device* device) {
     const std::unique_ptr<Device> closed(&device_of(device));
+    {
+        const Scope scope(*closed);
+        unload_busy(*closed);
+    }
     api::close_context(*driver(), closed->index);
 }
 
@@ -129,6 +134,7 @@ sh_backend make_table() {
     table.copy_on_device = copy_on_device;
     table.fill = fill;
     table.thread_begin = thread_begin;
+    table.stream_is_capturing = stream_is_capturing;
     return table;
 }
 

@@ -1,6 +1,8 @@
 // Device: one GPU, in the context that every other user of it in the process has too.
 #pragma once
 
+#include <mutex>
+
 #include <stagehand/backend.h>
 
 #include "gpu/driver.h"
@@ -11,6 +13,9 @@ struct Device {
     api::DeviceIndex index = 0;
     api::Context context = {};
     bool maps_pages = true;   // else memory comes with its addresses, in plain allocations
+    std::mutex busy_mutex;    // of what busy.h keeps here
+    void* busy_module = nullptr;
+    void* busy_function = nullptr;
 };
 
 // Makes the device's context current for the scope, on any thread, and keeps what is called inside from disturbing a capture that
@@ -58,6 +63,7 @@ sh_status stream_create(sh_backend_device* device, sh_stream* out_stream);
 sh_status stream_destroy(sh_backend_device* device, sh_stream stream);
 sh_status stream_synchronize(sh_backend_device* device, sh_stream stream);
 sh_status stream_wait_event(sh_backend_device* device, sh_stream stream, sh_backend_event event);
+sh_status stream_is_capturing(sh_backend_device* device, sh_stream stream, uint32_t* out_capturing);
 sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(void*), void* user_data, int64_t busy_ns);
 sh_status event_create(sh_backend_device* device, uint32_t timing, sh_backend_event* out_event);
 sh_status event_destroy(sh_backend_device* device, sh_backend_event event);

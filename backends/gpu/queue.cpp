@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 
+#include "gpu/busy.h"
 #include "gpu/device.h"
 #include "support/last_error.h"
 
@@ -66,9 +67,21 @@ sh_status stream_wait_event(sh_backend_device* device, sh_stream stream, sh_back
     return SH_OK;
 }
 
+sh_status stream_is_capturing(sh_backend_device* device, sh_stream stream, uint32_t* out_capturing) {
+    const Scope scope(device_of(device));
+    api::CaptureStatus status = {};
+    SH_GPU_TRY(stream_is_capturing, native(stream), &status);
+    *out_capturing = status != api::kNotCapturing;
+    return SH_OK;
+}
+
 sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(void*), void* user_data, int64_t busy_ns) {
     return support::guarded([&]() -> sh_status {
         const Scope scope(device_of(device));
+        if (!fn && busy_ns > 0) {
+            bool queued = false;
+            if (const sh_status status = queue_busy(device_of(device), native(stream), busy_ns, &queued); status < 0 || queued) return status;
+        }
         auto launch = std::make_unique<Launch>(Launch{fn, user_data, busy_ns});
         const api::Result result = api::launch_host(*driver(), native(stream), run, launch.get());
         if (result != api::kSuccess) return failed(result, "launch_host");

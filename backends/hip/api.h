@@ -35,6 +35,8 @@ constexpr Result kSuccess = hipSuccess;
 constexpr Result kNotReady = hipErrorNotReady;
 constexpr Result kOutOfMemory = hipErrorOutOfMemory;
 constexpr Result kNotSupported = hipErrorNotSupported;
+using CaptureStatus = hipStreamCaptureStatus;
+constexpr CaptureStatus kNotCapturing = hipStreamCaptureStatusNone;
 constexpr CaptureMode kRelaxed = hipStreamCaptureModeRelaxed;
 
 // After these the device cannot be used any more.
@@ -99,6 +101,7 @@ constexpr unsigned kEventPlain = hipEventDisableTiming;
     X(stream_destroy, hipStreamDestroy)              \
     X(stream_synchronize, hipStreamSynchronize)      \
     X(stream_wait_event, hipStreamWaitEvent)         \
+    X(stream_is_capturing, hipStreamIsCapturing)     \
     X(stream_add_callback, hipStreamAddCallback)     \
     X(event_create, hipEventCreateWithFlags)         \
     X(event_destroy, hipEventDestroy)                \

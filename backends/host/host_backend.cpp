@@ -263,6 +263,7 @@ constexpr sh_backend kTable = {
     .fill = fill,
     .clock = nullptr,  // the steady clock is the one that events count in
     .thread_begin = nullptr,
+    .stream_is_capturing = nullptr,
 };
 
 }  // namespace

@@ -185,6 +185,7 @@ constexpr sh_backend kTable = {
     .fill = fill,
     .clock = clock_ns,
     .thread_begin = nullptr,
+    .stream_is_capturing = nullptr,
 };
 
 }  // namespace

@@ -126,6 +126,8 @@ typedef struct sh_backend {
     uint64_t (*clock)(sh_backend_device *device);
     /** Prepares a thread of the library for its first call (relaxed capture mode, ...). Optional. */
     sh_status (*thread_begin)(sh_backend_device *device);
+    /** 1 if the stream takes part in a capture into a graph. Optional: the backend has no graphs. */
+    sh_status (*stream_is_capturing)(sh_backend_device *device, sh_stream stream, uint32_t *out_capturing);
 } sh_backend;
 
 /**

@@ -53,6 +53,7 @@ enum {
     SH_ERROR_NOT_FOUND = -105,        /**< No backend or device of that name. */
     SH_ERROR_UNSUPPORTED = -106,      /**< This backend cannot do it. */
     SH_ERROR_FORKED = -107,           /**< The process was forked after the library was used. */
+    SH_ERROR_STALE = -108,            /**< A graph was captured under a plan that has changed since: capture it anew. */
 
     /* 2xx: memory and budget. Nothing has changed. */
     SH_ERROR_BUDGET = -201,               /**< The budget is too small; the text names the smallest that works. */

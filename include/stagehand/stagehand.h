@@ -7,6 +7,7 @@
 
 #include "base.h"
 #include "device.h"
+#include "graph.h"
 #include "host_memory.h"
 #include "runtime.h"
 #include "stream.h"

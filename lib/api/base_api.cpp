@@ -19,6 +19,7 @@ const char *sh_status_string(sh_status status) {
     case SH_ERROR_NOT_FOUND: return "SH_ERROR_NOT_FOUND";
     case SH_ERROR_UNSUPPORTED: return "SH_ERROR_UNSUPPORTED";
     case SH_ERROR_FORKED: return "SH_ERROR_FORKED";
+    case SH_ERROR_STALE: return "SH_ERROR_STALE";
     case SH_ERROR_BUDGET: return "SH_ERROR_BUDGET";
     case SH_ERROR_OUT_OF_DEVICE_MEMORY: return "SH_ERROR_OUT_OF_DEVICE_MEMORY";
     case SH_ERROR_OUT_OF_HOST_MEMORY: return "SH_ERROR_OUT_OF_HOST_MEMORY";

@@ -155,7 +155,7 @@ sh_status sh_plan(sh_runtime *runtime, const sh_plan_options *options, sh_plan_i
     return guarded([&] {
         sh_plan_options wanted;
         SH_TRY(take_options(options, "options", &wanted));
-        if (wanted.flags & ~uint32_t(SH_PLAN_DRY_RUN)) return Status(SH_ERROR_INVALID_ARGUMENT, "options.flags has unknown bits");
+        if (wanted.flags & ~uint32_t(SH_PLAN_DRY_RUN | SH_PLAN_DROP_GRAPHS)) return Status(SH_ERROR_INVALID_ARGUMENT, "options.flags has unknown bits");
         if (out_info) SH_TRY(check_struct(out_info, "out_info"));
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));

@@ -79,6 +79,10 @@ public:
     Status fill(sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes) {
         return check(table_.fill(device_, stream, to, value, bytes), "fill");
     }
+    bool has_graphs() const { return table_.stream_is_capturing != nullptr; }
+    Status stream_is_capturing(sh_stream stream, uint32_t* capturing) {
+        return check(table_.stream_is_capturing(device_, stream, capturing), "stream_is_capturing");
+    }
     Status thread_begin() {
         return table_.thread_begin ? check(table_.thread_begin(device_), "thread_begin") : Status();
     }

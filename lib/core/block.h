@@ -77,7 +77,7 @@ struct alignas(64) Unit {
     bool live = false;
     bool bringing = false;           // a caller is seeing to its load, and may have given up the mutex
     bool stale = false;              // its contents are out of date: dropped when nobody holds it
-    uint16_t updating = 0;           // blocks whose sources are being changed
+    uint32_t updating = 0;           // blocks whose sources are being changed
     uint32_t own_valid = 0;          // pages from the start whose contents are there
 
     uint64_t address = 0;
@@ -93,6 +93,7 @@ struct alignas(64) Unit {
     std::vector<UnitUse> uses;       // of its ring pages
     uint64_t last_use = 0;           // when its last view was released, counted in releases
     sh_backend_event written_back = 0;  // not 0: its ring pages may be overwritten only after this
+    sh_backend_event arrives = 0;    // not 0: a launch of a graph brings its ring pages, before this
     bool being_read = false;         // by a write-back, unless `written_back` has come: new views are ordered after it
     bool read_queued = false;        // by workers, who have not recorded `written_back` yet
     bool writing_back = false;       // workers are writing its source
@@ -101,7 +102,7 @@ struct alignas(64) Unit {
 
     bool plain_release() const { return ready && !stale && !dirty && memory == Memory::planned && ring_pages == 0; }
     // A new view may see its bytes, once they are there.
-    bool current() const { return complete() && !stale && updating == 0 && !being_read; }
+    bool current() const { return complete() && !stale && updating == 0 && !being_read && !arrives; }
     bool complete() const { return own_valid == own.size() && ring_present == ring_pages && own.size() + ring_pages == pages; }
 };
 

@@ -151,10 +151,11 @@ Status Device::set_budget(uint64_t bytes) {
     const uint64_t pages = budget / page_bytes();
     if (!pages)
         return Status(SH_ERROR_BUDGET, "a budget of " + std::to_string(budget) + " bytes is less than one page of " + std::to_string(page_bytes()) + " bytes");
-    SH_TRY(arbiter_.set_total(pages, page_bytes()));
-    pool_.set_limit(pages);
     {
+        // As one: of two callers at once, one wins in all three places.
         std::lock_guard lock(mutex_);
+        SH_TRY(arbiter_.set_total(pages, page_bytes()));
+        pool_.set_limit(pages);
         budget_bytes_ = bytes;
     }
     arbiter_.press_all();

@@ -3,23 +3,17 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "core/on_load.h"
 #include "core/once_more.h"
 #include "telemetry/trace.h"
 
 namespace stagehand::core {
-namespace {
-
-// A load of many small pinned segments is faster gathered by a worker into few copies than copied one by one.
-constexpr uint64_t kSmallCopy = 128 << 10;
-constexpr size_t kManyCopies = 16;
-
-}  // namespace
 
 Loader::Loader(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, Ring& ring, StreamTable& streams,
                EventPool& events, std::mutex& mutex, std::condition_variable& changed, sh_runtime_stats& stats,
                const std::string& runtime_name)
     : device_(device), staging_(staging), registry_(registry), ring_(ring), streams_(streams), events_(events), mutex_(mutex),
-      changed_(changed), stats_(stats), runtime_name_(runtime_name) {}
+      changed_(changed), stats_(stats), runtime_name_(runtime_name), copies_(device, registry) {}
 
 Loader::~Loader() {
     for (auto& load : loads_) events_.give(&load->done);
@@ -50,7 +44,7 @@ void Loader::give(Unit& unit) {
     unit.load = nullptr;
 }
 
-void Loader::find_missing(Unit& unit, Load& load) {
+void Loader::find_missing(Unit& unit, Load& load, bool own_only) {
     const uint64_t page = registry_.page_bytes();
     const auto add = [&](uint64_t first, uint64_t count) {
         const uint64_t offset = first * page, end = std::min(unit.bytes, (first + count) * page);
@@ -62,6 +56,7 @@ void Loader::find_missing(Unit& unit, Load& load) {
     const uint32_t own = static_cast<uint32_t>(unit.own.size());
     load.own_from = unit.whole ? 0 : unit.own_valid;
     if (load.own_from < own) add(load.own_from, own - load.own_from);
+    if (own_only) return;
     const uint32_t self = load.unit;
     for (uint32_t k = 0; k < unit.ring_pages; k++) {
         const Ring::Page& at = ring_.page_of(unit, k);
@@ -75,6 +70,13 @@ void Loader::find_missing(Unit& unit, Load& load) {
     policy::cut_load(load.runs);
 }
 
+void Loader::forget_finished_launches() {
+    std::erase_if(ring_.launches(), [this](sh_backend_event event) {
+        uint32_t done = 0;
+        return device_.event_query(event, &done).ok() && done;
+    });
+}
+
 // The events that the copies must wait for: all uses, on all streams, of whatever lies in the pages.
 Status Loader::find_fences(Unit& unit, Load& load) {
     // Pages of its own: only its own earlier uses can be in the way, when contents that were there are loaded anew. And a source
@@ -82,12 +84,14 @@ Status Loader::find_fences(Unit& unit, Load& load) {
     if (load.own_from < unit.own.size()) SH_TRY(streams_.append_events(unit.used_streams, &load.waits));
     if (unit.written_back) load.waits.push_back(unit.written_back);
     load.own_waits = {0, static_cast<uint32_t>(load.waits.size())};
+    if (!load.runs.empty()) forget_finished_launches();
     for (const policy::PageRun& run : load.runs) {
         const uint32_t first = static_cast<uint32_t>(load.waits.size());
         const auto push = [&](sh_backend_event event) {
             if (event && std::find(load.waits.begin() + first, load.waits.end(), event) == load.waits.end()) load.waits.push_back(event);
         };
         push(unit.written_back);
+        for (const sh_backend_event launch : ring_.launches()) push(launch);
         uint32_t last = kNone;
         for (uint32_t k = run.first; k < run.first + run.pages; k++) {
             const uint32_t fence = ring_.page_of(unit, k).fence;
@@ -123,12 +127,15 @@ void Loader::take_pages(Unit& unit, Load& load) {
     unit.serial++;
 }
 
-Status Loader::begin(Unit& unit, uint64_t deadline_ns) {
+Status Loader::begin(Unit& unit, uint64_t deadline_ns) { return begin(unit, deadline_ns, false); }
+Status Loader::begin_own(Unit& unit) { return begin(unit, 0, true); }
+
+Status Loader::begin(Unit& unit, uint64_t deadline_ns, bool own_only) {
     if (unit.load) give(unit);   // an earlier one was issued to the same stream: its order needs no care
     Load& load = take();
     load.unit = static_cast<uint32_t>(&unit - registry_.units().data());
     load.begun_ns = device_.now_ns();
-    find_missing(unit, load);
+    find_missing(unit, load, own_only);
     unit.load = &load;
     Status status = find_fences(unit, load);
     if (status.ok()) {
@@ -144,16 +151,17 @@ Status Loader::begin(Unit& unit, uint64_t deadline_ns) {
 }
 
 Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
-    direct_.clear();
+    copies_.clear();
     const uint64_t page = registry_.page_bytes();
     const uint64_t own_bytes = unit.own.size() * page;
     if (load.own_from < unit.own.size())
-        issue_range(unit, load, load.own_from * page, std::min(own_bytes, unit.bytes), load.own_waits);
+        copies_.add(unit, load.own_from * page, std::min(own_bytes, unit.bytes), load.own_waits, &load.staged.extents);
     for (size_t i = 0; i < load.runs.size(); i++) {
         const uint64_t begin = own_bytes + load.runs[i].first * page;
-        issue_range(unit, load, begin, std::min(unit.bytes, begin + load.runs[i].pages * page), load.run_waits[i]);
+        copies_.add(unit, begin, std::min(unit.bytes, begin + load.runs[i].pages * page), load.run_waits[i], &load.staged.extents);
     }
-    SH_TRY(copy_direct(load));
+    if (!device_.has(SH_BACKEND_CONTENTLESS)) copies_.gather_small(&load.staged.extents);
+    SH_TRY(copies_.issue(copy_stream_, load.waits, &load.pieces, &load.bytes));
     if (load.staged.extents.empty()) return complete(unit, load);
     load.staged.waits = load.waits;
     load.staged.stream = copy_stream_;
@@ -170,104 +178,19 @@ Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
     return Status();
 }
 
-// Sorts the bytes [offset, end) of the unit into copies that go straight and extents for the staging engine.
-void Loader::issue_range(Unit& unit, Load& load, uint64_t offset, uint64_t end, Load::Waits waits) {
-    for (Block& block : registry_.blocks_of(unit)) {
-        if (!block.id) continue;
-        const auto& segments = block.detail->segments;
-        auto segment = std::partition_point(segments.begin(), segments.end(),
-                                            [&](const Segment& s) { return s.offset + s.bytes <= offset; });
-        for (; segment != segments.end() && segment->offset < end; ++segment) {
-            const uint64_t from = std::max(offset, segment->offset), to = std::min(end, segment->offset + segment->bytes);
-            const uint64_t inside = from - segment->offset;
-            if (segment->direct) add_direct(*segment, inside, unit.address + from, to - from, waits);
-            else load.staged.extents.push_back({&segment->source, inside, unit.address + from, to - from, waits.first, waits.count});
-        }
-    }
-}
-
-void Loader::add_direct(const Segment& segment, uint64_t inside, uint64_t address, uint64_t bytes, Load::Waits waits) {
-    const char* const host = static_cast<const char*>(segment.source.pointer) + inside;
-    Direct* const last = direct_.empty() ? nullptr : &direct_.back();
-    if (segment.joined && inside == 0 && last && last->to + last->bytes == address && last->waits.first == waits.first) {
-        last->bytes += bytes;
-        last->segment = nullptr;
-        return;
-    }
-    const uint64_t piece = segment.pinned_piece ? segment.pinned_piece : UINT64_MAX;
-    for (uint64_t done = 0; done < bytes;) {
-        const uint64_t count = std::min(bytes - done, piece - (inside + done) % piece);
-        direct_.push_back({host + done, address + done, count, &segment, inside + done, waits});
-        done += count;
-    }
-}
-
-Status Loader::copy_direct(Load& load) {
-    const auto small = [](const Direct& copy) { return copy.segment && copy.bytes < kSmallCopy; };
-    const bool gather = !device_.has(SH_BACKEND_CONTENTLESS) &&
-                        static_cast<size_t>(std::count_if(direct_.begin(), direct_.end(), small)) > kManyCopies;
-    uint32_t waited = 0;   // waits are in the order of the copies: each is made once
-    for (const Direct& copy : direct_) {
-        if (gather && small(copy)) {
-            load.staged.extents.push_back(
-                {&copy.segment->source, copy.segment_offset, copy.to, copy.bytes, copy.waits.first, copy.waits.count});
-            continue;
-        }
-        const uint32_t last = copy.waits.first + copy.waits.count;
-        for (uint32_t i = std::max(waited, copy.waits.first); i < last; i++)
-            SH_TRY(device_.stream_wait_event(copy_stream_, load.waits[i]));
-        waited = std::max(waited, last);
-        SH_TRY(device_.copy_to_device(copy_stream_, copy.to, copy.from, copy.bytes));
-        load.pieces++;
-        load.bytes += copy.bytes;
-    }
-    if (gather)
-        std::sort(load.staged.extents.begin(), load.staged.extents.end(),
-                  [](const auto& a, const auto& b) { return a.device_address < b.device_address; });
-    return Status();
-}
-
 // All copies have been issued: the engine's callback, then the event that uses wait for.
 Status Loader::complete(Unit& unit, Load& load) {
     load.pieces += load.staged.issued_pieces;
     load.bytes += load.staged.issued_bytes;
     stats_.load_pieces += load.pieces;
     stats_.bytes_to_device += load.bytes;
-    SH_TRY(call_on_load(unit, load));
+    SH_TRY(call_on_load(registry_, unit, load.ranges, copy_stream_));
     if (!load.done) SH_TRY(events_.take(&load.done));
     SH_TRY(device_.event_record(load.done, copy_stream_));
     load.issued = true;
     // The unit's earlier uses stay noted: pages that were not loaded anew may still be read by them.
     for (const policy::PageRun& run : load.runs)
         for (uint32_t k = run.first; k < run.first + run.pages; k++) ring_.page_of(unit, k).fence = load.unit;
-    return Status();
-}
-
-Status Loader::call_on_load(Unit& unit, const Load& load) {
-    for (const Block& block : registry_.blocks_of(unit)) {
-        if (!block.id || !block.detail->on_load) continue;
-        const uint64_t begin = block.address - unit.address, end = begin + block.bytes;
-        for (const Load::Range& range : load.ranges) {
-            const uint64_t from = std::max(begin, range.offset), to = std::min(end, range.offset + range.bytes);
-            if (from >= to) continue;
-            sh_loaded_range loaded = {};
-            loaded.struct_size = sizeof loaded;
-            loaded.block = block.id;
-            loaded.address = reinterpret_cast<void*>(unit.address + from);
-            loaded.offset = from - begin;
-            loaded.bytes = to - from;
-            loaded.block_bytes = block.bytes;
-            loaded.stream = copy_stream_;
-            int32_t result = -1;
-            try {
-                result = block.detail->on_load(&loaded, block.detail->user_data);
-            } catch (...) {
-                return Status(SH_ERROR_CALLBACK, registry_.name_of(block) + ": on_load threw a C++ exception");
-            }
-            if (result != 0)
-                return Status(SH_ERROR_CALLBACK, registry_.name_of(block) + ": on_load returned " + std::to_string(result));
-        }
-    }
     return Status();
 }
 
@@ -284,7 +207,7 @@ void Loader::fail(Unit& unit, Load& load, Status status) {
         }
     }
     unit.ready = unit.ready_there = false;
-    loose_copies_ = true;
+    broken_off_++;
     if (status.code() == SH_ERROR_CANCELLED) stats_.cancelled_loads++;
     else stats_.failed_loads++;
     last_failure_ = load.failure = std::move(status);
@@ -334,9 +257,21 @@ Status Loader::wait_done(Unit& unit, std::unique_lock<std::mutex>& lock) {
     return status;
 }
 
+Status Loader::wait_read(Unit& unit, std::unique_lock<std::mutex>& lock) {
+    if (known_over_ < broken_off_) {
+        const uint64_t now = broken_off_;
+        lock.unlock();
+        Status status = synchronize();
+        lock.lock();
+        SH_TRY(status);
+        known_over_ = std::max(known_over_, now);
+    }
+    return wait_done(unit, lock);
+}
+
 Status Loader::wait_done_here(Unit& unit) {
-    if (loose_copies_) SH_TRY(synchronize());
-    loose_copies_ = false;
+    if (known_over_ < broken_off_) SH_TRY(synchronize());
+    known_over_ = broken_off_;
     if (!unit.load || !unit.load->issued) return Status();
     Status status = device_.event_synchronize(unit.load->done);
     if (!status.ok()) fail(unit, *unit.load, status);

@@ -11,6 +11,7 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
+#include "core/direct_copies.h"
 #include "core/event_pool.h"
 #include "core/load.h"
 #include "core/registry.h"
@@ -35,14 +36,17 @@ public:
     // their last uses have ended. Earlier deadlines go first. On failure nothing is under way and the missing bytes are undefined.
     Status begin(Unit& unit, uint64_t deadline_ns);
 
+    // The same for what is missing of the unit's own pages alone.
+    Status begin_own(Unit& unit);
+
     // Waits until the last copy of the unit's load has been issued, with the mutex given up meanwhile; the load's failure, if any.
     Status wait_issued(Unit& unit, std::unique_lock<std::mutex>& lock, uint64_t deadline_ns);
     // Waits on the host until the unit's issued load has finished, with the mutex given up meanwhile. The unit is held.
     Status wait_done(Unit& unit, std::unique_lock<std::mutex>& lock);
     // The same without giving the mutex up, for what is about to be unmapped: also what a failed load has left in flight.
     Status wait_done_here(Unit& unit);
-    // Waits on the host until no issued load of the unit reads its sources any more.
-    Status wait_read(Unit& unit, std::unique_lock<std::mutex>& lock) { return wait_done(unit, lock); }
+    // Waits on the host until nothing that was issued reads the unit's sources any more, with the mutex given up meanwhile.
+    Status wait_read(Unit& unit, std::unique_lock<std::mutex>& lock);
     // Drops an issued load if it has finished; true: none is left.
     bool settle(Unit& unit, Status* failure);
 
@@ -64,24 +68,14 @@ private:
 
     Load& take();
     void give(Unit& unit);
-    void find_missing(Unit& unit, Load& load);
+    Status begin(Unit& unit, uint64_t deadline_ns, bool own_only);
+    void find_missing(Unit& unit, Load& load, bool own_only);
+    void forget_finished_launches();
     Status find_fences(Unit& unit, Load& load);
     void take_pages(Unit& unit, Load& load);
     Status issue(Unit& unit, Load& load, uint64_t deadline_ns);
-    void issue_range(Unit& unit, Load& load, uint64_t offset, uint64_t end, Load::Waits waits);
-    void add_direct(const Segment& segment, uint64_t inside, uint64_t address, uint64_t bytes, Load::Waits waits);
-    Status copy_direct(Load& load);
     Status complete(Unit& unit, Load& load);
-    Status call_on_load(Unit& unit, const Load& load);
     void fail(Unit& unit, Load& load, Status status);
-
-    struct Direct {   // a copy that needs no staging
-        const void* from = nullptr;
-        uint64_t to = 0, bytes = 0;
-        const Segment* segment = nullptr;   // null: neighbouring segments in one
-        uint64_t segment_offset = 0;
-        Load::Waits waits;
-    };
 
     BackendDevice& device_;
     transfer::StagingEngine& staging_;
@@ -95,11 +89,12 @@ private:
     const std::string& runtime_name_;   // for the trace
     sh_stream copy_stream_ = SH_STREAM_HOST;
     uint32_t queued_ = 0;
-    bool loose_copies_ = false;   // of loads that failed half way, which no event stands for
+    uint64_t broken_off_ = 0;      // loads that ended half way: no event stands for the copies that they issued
+    uint64_t known_over_ = 0;      // of them, those whose copies have finished
     Status last_failure_;
     std::vector<std::unique_ptr<Load>> loads_;
     std::vector<Load*> idle_;
-    std::vector<Direct> direct_;   // of the load that is being issued
+    DirectCopies copies_;          // of the load that is being issued
 };
 
 }  // namespace stagehand::core

@@ -13,6 +13,7 @@ constexpr uint64_t kBlockAlignment = 256;
 constexpr uint64_t kSmallPages = 2;   // smaller blocks are packed with their neighbours
 constexpr uint64_t kPackPages = 8;    // up to a unit of this size, so that rounding to pages wastes little
 constexpr uint64_t kLargestBlock = uint64_t(1) << 46;
+constexpr uint64_t kLargestRange = uint64_t(1) << 62;   // of all blocks that are registered together
 
 uint64_t round_up(uint64_t value, uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -67,10 +68,16 @@ Registry::~Registry() {
 Status Registry::check(std::span<const sh_block_desc* const> descs) const {
     constexpr uint32_t known = SH_BLOCK_MUTABLE | SH_BLOCK_WHOLE | SH_BLOCK_UNORDERED | SH_BLOCK_PIN;
     std::vector<std::pair<uint64_t, uint64_t>> extents;
+    const uint64_t largest = std::min(kLargestBlock, page_bytes_ * UINT32_MAX);   // a unit counts its pages in 32 bits
+    uint64_t total = 0;
     for (size_t i = 0; i < descs.size(); i++) {
         const sh_block_desc& desc = *descs[i];
         if (desc.bytes == 0) return bad(desc, i, "bytes is 0");
-        if (desc.bytes > kLargestBlock) return bad(desc, i, "bytes is beyond what can be addressed");
+        if (desc.bytes > largest)
+            return bad(desc, i, "bytes is " + std::to_string(desc.bytes) + ", and with pages of " + std::to_string(page_bytes_) +
+                                    " bytes a block has at most " + std::to_string(largest));
+        total += round_up(desc.bytes, page_bytes_);
+        if (total > kLargestRange) return bad(desc, i, "bytes: with those before it, it is beyond what can be addressed");
         if (desc.flags & ~known) return bad(desc, i, "flags has unknown bits");
         if (desc.segment_count && !desc.segments) return bad(desc, i, "segments is NULL");
         extents.clear();

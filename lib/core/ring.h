@@ -29,10 +29,22 @@ public:
     std::vector<sh_backend_page>& handles() { return handles_; }
 
     // Forgets all contents; after everything that used the ring has finished.
-    void reset(uint32_t pages) { pages_.assign(pages, Page{}); }
+    void reset(uint32_t pages) {
+        pages_.assign(pages, Page{});
+        launches_.clear();
+    }
+
+    // Events that stand for launches of graphs that may still be using any page of the ring.
+    std::vector<sh_backend_event>& launches() { return launches_; }
+    void launched(sh_backend_event done) {
+        forget_launch(done);
+        launches_.push_back(done);
+    }
+    void forget_launch(sh_backend_event done) { std::erase(launches_, done); }
 
 private:
     std::vector<Page> pages_;
+    std::vector<sh_backend_event> launches_;
     std::vector<sh_backend_page> handles_;
 };
 

@@ -46,6 +46,7 @@ Status Runtime::create(std::shared_ptr<Device> device, const sh_runtime_options&
 
 Runtime::~Runtime() {
     device_->arbiter().leave(*this);
+    for (auto& graph : graphs_) events_.give(&graph->done);
     for (Unit& unit : registry_.units()) {
         for (UnitUse& use : unit.uses) events_.give(&use.event);
         events_.give(&unit.written_back);
@@ -104,9 +105,10 @@ void Runtime::update_eventful() {
 
 Status Runtime::step_begin(Lock& lock) {
     SH_TRY(usable());
+    SH_TRY(only_outside_capture());
     if (in_step_) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": a step is under way already");
     SH_TRY(write_back_.take_failure());
-    if (replan_due() && views_ == 0) {
+    if (replan_due() && views_ == 0 && !plan_is_held()) {
         SH_TRY(replan(lock, true));
         SH_TRY(usable());
     }
@@ -116,7 +118,7 @@ Status Runtime::step_begin(Lock& lock) {
     order_.to_edge();
     if (!order_.given() && eventful_) order_.record_begin();
     if (eventful_) update_eventful();
-    if (planned_) prefetcher_.pump(step_began_ns_);
+    if (may_prefetch()) prefetcher_.pump(step_began_ns_);
     return Status();
 }
 
@@ -140,7 +142,7 @@ Status Runtime::step_end() {
         }
     }
     order_.to_edge();
-    if (planned_ && !replan_wanted_) prefetcher_.pump(now);
+    if (may_prefetch() && (!replan_wanted_ || plan_is_held())) prefetcher_.pump(now);
     telemetry::trace_step(name_.c_str(), stats_.steps, step_began_ns_, now);
     if (Status written = step_log_.write(name_, before_step_, stats_); status.ok()) status = written;
     if (status.ok()) status = write_back_.take_failure();

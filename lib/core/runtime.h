@@ -16,9 +16,11 @@
 
 #include "base/status.h"
 #include "core/arbiter.h"
+#include "core/capture.h"
 #include "core/compute_meter.h"
 #include "core/device.h"
 #include "core/event_pool.h"
+#include "core/graph.h"
 #include "core/loader.h"
 #include "core/order.h"
 #include "core/placement.h"
@@ -106,6 +108,14 @@ public:
     Status prefetch(std::span<const sh_block> ids, Lock& lock);
     Status read(sh_block id, sh_stream stream, uint64_t offset, void* buffer, uint64_t bytes, Lock& lock);
 
+    // Captures and launches: runtime_graphs.cpp
+    Status capture_begin(sh_stream stream);
+    // No graph is kept where out_graph is null.
+    Status capture_end(sh_stream stream, uint64_t* out_graph);
+    Status graph_enter(uint64_t graph, sh_stream stream, Lock& lock);
+    Status graph_leave(uint64_t graph, sh_stream stream);
+    Status graph_destroy(uint64_t graph, Lock& lock);
+
 private:
     Runtime(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex);
 
@@ -132,6 +142,23 @@ private:
     Status note_use(Unit& unit, sh_stream stream);
     Status end_view(Block& block, sh_stream stream);
     Status find_units(std::span<const sh_block> ids, std::vector<uint32_t>* out);
+
+    Status only_outside_capture() const;
+    Status capture_acquire(sh_block id, sh_stream stream, sh_view* out);
+    Status capture_release(Block& block, sh_stream stream);
+    bool plan_is_held() const;
+    Status held_by_graphs() const;
+    Graph* find_graph(uint64_t id);
+    const Graph* graph_that_uses(uint32_t unit) const;
+    Status clear_ring(Lock& lock);
+    Status load_residents(const Graph& graph, sh_stream stream, Lock& lock);
+    Status order_launch(sh_stream stream);
+    void take_over_ring(const Graph& graph, uint64_t stream_bit);
+    Status follow_launch(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, Lock& lock);
+    Status wait_for_launch(sh_backend_event done, Lock& lock);
+    Status wait_for_launches(Lock& lock);
+    Status drop_graphs(Lock& lock);
+    bool may_prefetch() const { return planned_ && !lost_ && !capture_ && !entered_; }
 
     Status replan(Lock& lock, bool press, bool bringing = false);
     Status change_plan(Lock& lock, bool press);
@@ -166,6 +193,14 @@ private:
     ComputeMeter meter_;
     Planner planner_;
     telemetry::StepLog step_log_;
+
+    std::unique_ptr<Capture> capture_;              // under way
+    std::vector<std::unique_ptr<Graph>> graphs_;
+    std::vector<std::unique_ptr<Graph>> abandoned_; // captures that came to nothing: kept until their streams capture no more
+    Graph* entered_ = nullptr;                      // between enter and leave
+    sh_stream entered_on_ = SH_STREAM_HOST;
+    uint64_t next_graph_ = 1;
+    uint32_t launch_waits_ = 0;                     // calls that wait for the end of a launch
 
     Planner::Result plan_;             // in force
     uint32_t view_flags_ = 0;

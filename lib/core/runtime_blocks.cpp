@@ -33,6 +33,9 @@ Status Runtime::unregister_blocks(std::span<const sh_block> ids, Lock& lock) {
     SH_TRY(find_units(ids, &units));
     for (const sh_block id : ids)
         if (const Block* block = registry_.find(id); block->held) return Status(SH_ERROR_BUSY, registry_.name_of(*block) + " is held");
+    for (const uint32_t index : units)
+        if (capture_ || graph_that_uses(index))
+            return Status(SH_ERROR_BUSY, registry_.name_of(registry_.unit(index)) + " is part of a graph, or of a capture: destroy the graph first");
     waiters_++;
     // Their sources may be freed when this returns: nothing may read or write them then. Where the mutex was given up, others may
     // have begun something anew.
@@ -167,7 +170,7 @@ Status Runtime::update_begin(std::span<const sh_block> ids, Lock& lock) {
         unit.ready = unit.ready_there = false;
     }
     waiters_++;
-    Status status;
+    Status status = wait_for_launches(lock);
     for (const uint32_t index : units) {
         Unit& unit = registry_.unit(index);
         loader_.cancel(unit, lock);
@@ -196,6 +199,7 @@ Status Runtime::update_end(std::span<const sh_block> ids) {
 
 Status Runtime::mark_dirty(sh_block id) {
     SH_TRY(usable());
+    SH_TRY(only_outside_capture());
     Block* const block = registry_.find(id);
     if (!block) return unknown_block(id);
     if (!(block->flags & SH_BLOCK_MUTABLE)) return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + " is not SH_BLOCK_MUTABLE");
@@ -210,6 +214,7 @@ Status Runtime::mark_dirty(sh_block id) {
 
 Status Runtime::write_back(std::span<const sh_block> ids, Lock& lock) {
     SH_TRY(usable());
+    SH_TRY(only_outside_capture());
     std::vector<uint32_t> units;
     SH_TRY(find_units(ids, &units));
     if (ids.empty())

@@ -173,7 +173,7 @@ Status Runtime::change_plan(Lock& lock, bool press) {
 
 void Runtime::try_to_change() {
     Lock lock(mutex_, std::try_to_lock);
-    if (!lock || closing_ || lost_ || in_step_ || views_ || waiters_) return;
+    if (!lock || closing_ || lost_ || in_step_ || views_ || waiters_ || plan_is_held()) return;
     if (Status status = replan(lock, false); !status.ok()) log_line(SH_LOG_WARNING, "%s: changing its share: %s", name_.c_str(), status.text());
 }
 
@@ -206,7 +206,10 @@ Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lo
     if (!order_.known()) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": no order is known yet: set a schedule, or run a step");
     if (!(options.flags & SH_PLAN_DRY_RUN) && !in_step_) {
         if (views_) return Status(SH_ERROR_BUSY, tenant_name() + ": views are held");
-        if (replan_due()) SH_TRY(replan(lock, true));
+        if (replan_due()) {
+            if (plan_is_held()) SH_TRY(options.flags & SH_PLAN_DROP_GRAPHS ? drop_graphs(lock) : held_by_graphs());
+            SH_TRY(replan(lock, true));
+        }
         if (out) describe(plan_, out);
         return Status();
     }

@@ -81,7 +81,7 @@ Status Runtime::clear_way(Unit& unit, Lock& lock) {
 
 Status Runtime::bring_memory(Unit& unit, uint32_t* view_flags, Lock& lock) {
     if (unit.memory != Memory::none) return Status();
-    if (!planned_ || (replan_wanted_ && !in_step_ && views_ == 0)) SH_TRY(replan(lock, true, true));
+    if (!planned_ || (replan_wanted_ && !in_step_ && views_ == 0 && !plan_is_held())) SH_TRY(replan(lock, true, true));
     if (unit.memory != Memory::none) return Status();
     SH_TRY(unordered_.place(unit, lock));
     *view_flags |= SH_VIEW_REMAPPED;
@@ -101,6 +101,8 @@ Status Runtime::begin_bringing(Unit& unit, sh_stream, uint32_t* view_flags, Lock
         SH_TRY(usable());
         if (!unit.live) return Status(SH_ERROR_INVALID_HANDLE, "the block was unregistered meanwhile");
         if (unit.updating) return Status(SH_ERROR_BUSY, registry_.name_of(unit) + ": its source is being updated");
+        if (entered_ && unit.ring_pages)
+            return Status(SH_ERROR_BUSY, registry_.name_of(unit) + " streams, and a graph of " + tenant_name() + " has been entered and not left");
         if (unit.load && !unit.load->queued && !unit.load->issued) {
             // A prefetch has failed since: its failure belongs to whoever needs the bytes, unless it was only given up.
             Status failure = loader_.wait_issued(unit, lock, 0);
@@ -143,6 +145,8 @@ void Runtime::note_wait(const Unit& unit, uint64_t began_ns, uint32_t* view_flag
 
 // Orders the stream after what still reads and writes the unit, or waits where that cannot be.
 Status Runtime::finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, Lock& lock) {
+    if (unit.arrives)
+        if (Status status = follow_launch(unit, stream, flags, view_flags, lock); status.code() != SH_OK) return status;
     if (unit.being_read) {
         bool waited = false;
         const uint64_t began = device_->backend().now_ns();
@@ -180,6 +184,7 @@ Status Runtime::finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, ui
 Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* out, Lock& lock) {
     SH_TRY(usable());
     SH_TRY(write_back_.take_failure());
+    if (capture_) return capture_acquire(id, stream, out);
     Block* const found = registry_.find(id);
     if (!found) return unknown_block(id);
     Block& block = *found;
@@ -215,6 +220,15 @@ Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, ui
     SH_TRY(write_back_.take_failure());
     for (const sh_block id : ids)
         if (!registry_.find(id)) return unknown_block(id);
+    if (capture_) {
+        for (size_t i = 0; i < ids.size(); i++) {
+            Status status = capture_acquire(ids[i], stream, out[i]);
+            if (status.ok()) continue;
+            while (i-- > 0) (void)capture_release(*registry_.find(ids[i]), stream).ok();
+            return status;
+        }
+        return Status();
+    }
     std::vector<uint32_t> view_flags(ids.size(), 0);
     size_t held = 0;
     Status status;
@@ -281,7 +295,10 @@ Status Runtime::end_view(Block& block, sh_stream stream) {
         status = note_use(unit, stream);
         if (!status.ok()) {
             // Without an event nobody could wait for this use later, so it is waited for now.
-            if (Status waited = device_->backend().stream_synchronize(stream); !waited.ok())
+            Status waited = device_->backend().stream_synchronize(stream);
+            if (waited.code() == SH_ERROR_INVALID_HANDLE && status.code() == SH_ERROR_INVALID_HANDLE)
+                return Status(SH_ERROR_INVALID_HANDLE, registry_.name_of(block) + " stays held: the device does not know the stream that it is released on");
+            if (!waited.ok())
                 status = Status(SH_ERROR_RUNTIME_LOST, std::string(status.text()) + "; waiting for the stream instead: " + waited.text());
         }
     }
@@ -296,9 +313,10 @@ Status Runtime::release(sh_block id, sh_stream stream) {
     if (!block) return unknown_block(id);
     if (block->held == 0) return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + " is not held");
     if (closing_) return usable();
+    if (capture_) return capture_release(*block, stream);
     Status status = end_view(*block, stream);
     if (telemetry::trace_on()) [[unlikely]] loader_.settle_all();
-    if (eventful_ && planned_ && !lost_ && status.ok() && (in_step_ || order_.known())) prefetcher_.pump(device_->backend().now_ns());
+    if (eventful_ && may_prefetch() && status.ok() && (in_step_ || order_.known())) prefetcher_.pump(device_->backend().now_ns());
     if (status.ok()) status = write_back_.take_failure();
     return status.ok() ? status : note(status);
 }
@@ -307,6 +325,7 @@ Status Runtime::prefetch(std::span<const sh_block> ids, Lock& lock) {
     SH_TRY(usable());
     for (const sh_block id : ids)
         if (!registry_.find(id)) return unknown_block(id);
+    if (capture_ || entered_) return Status();   // a hint
     waiters_++;
     for (const sh_block id : ids) {
         Block* const block = registry_.find(id);
@@ -330,6 +349,7 @@ Status Runtime::prefetch(std::span<const sh_block> ids, Lock& lock) {
 
 Status Runtime::read(sh_block id, sh_stream stream, uint64_t offset, void* buffer, uint64_t bytes, Lock& lock) {
     SH_TRY(usable());
+    SH_TRY(only_outside_capture());
     Block* const block = registry_.find(id);
     if (!block) return unknown_block(id);
     if (!block->held) return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + " is not held");

@@ -25,15 +25,20 @@ Status StreamTable::find(sh_stream stream, uint32_t* out) {
     }
     Entry& entry = entries_[place];
     entry.stream = stream;
+    entry.live = entry.unrecorded = entry.recorded = false;
+    SH_TRY(record(entry));   // a stream that the driver does not know is found out before anything depends on it
     entry.live = true;
-    entry.unrecorded = entry.recorded = false;
     *out = last_ = place;
     return Status();
 }
 
 Status StreamTable::record(Entry& entry) {
     if (!entry.event) SH_TRY(events_.take(&entry.event));
-    SH_TRY(device_.event_record(entry.event, entry.stream));
+    if (Status status = device_.event_record(entry.event, entry.stream); !status.ok()) {
+        // Destroyed without having been forgotten: that is told once, and there is nothing left to wait for.
+        if (status.code() == SH_ERROR_INVALID_HANDLE) entry.live = false;
+        return status;
+    }
     entry.unrecorded = false;
     entry.recorded = true;
     return Status();

@@ -57,6 +57,28 @@ static void unknown_flags(sh_runtime *runtime, sh_block block) {
     }
 }
 
+/* A view stays held when the stream of its release is none, and a stream that was destroyed too early is told of once. */
+static void unknown_streams(sh_device *device, sh_runtime *runtime, sh_block block) {
+    sh_view view = SH_VIEW_INIT;
+    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+    SUCCEEDS(sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
+    GIVES(SH_ERROR_INVALID_HANDLE, sh_release(runtime, block, 12345));
+    TEXT_HAS("stays held");
+    SUCCEEDS(sh_release(runtime, block, SH_STREAM_HOST));
+    sh_stream stream = 0;
+    SUCCEEDS(sh_stream_create(device, &stream));
+    SUCCEEDS(sh_step_begin(runtime));
+    SUCCEEDS(sh_acquire(runtime, block, stream, 0, &view));
+    SUCCEEDS(sh_release(runtime, block, stream));
+    sh_stream_destroy(device, stream);
+    const sh_status ended = sh_step_end(runtime);
+    CHECK(ended == SH_OK || ended == SH_ERROR_INVALID_HANDLE); /* its event may have been recorded before */
+    SUCCEEDS(sh_step_begin(runtime));
+    SUCCEEDS(sh_step_end(runtime));
+    SUCCEEDS(sh_stats(runtime, &stats));
+    CHECK(stats.lost == 0);
+}
+
 static int32_t failing_fill(void *buffer, uint64_t offset, uint64_t bytes, void *user_data) {
     (void)buffer, (void)offset, (void)bytes, (void)user_data;
     return 7;
@@ -214,6 +236,7 @@ int main(void) {
     SUCCEEDS(sh_runtime_create(device, NULL, &runtime));
     block = register_memory(runtime, weights[1], SIZE, "layer");
     unknown_flags(runtime, block);
+    unknown_streams(device, runtime, block);
     failing_source(runtime);
     invalid_while_held(runtime, block);
     unregistered_in_an_update(runtime);

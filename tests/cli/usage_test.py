@@ -1,5 +1,6 @@
 """The command line itself: help, version, mistakes, the manual and the completions."""
 
+import os
 import re
 
 import harness
@@ -78,6 +79,44 @@ class UsageTest(CommandTest):
                 result = self.run_command(*arguments, stdout=full)
                 self.assertEqual(result.code, OUTPUT, result.err)
                 self.assert_one_error(result, ["standard output"])
+
+    def outputs(self):
+        model = self.layered_model()
+        return (["--version"], ["--help"], ["devices", "--json"], ["plan", model, "--budget", "25%", "--json"],
+                ["run", model, "--budget", "25%", "--steps", "1"], ["run", model, "--budget", "25%", "--steps", "1", "--json"])
+
+    def test_closed_standard_output_is_noticed(self):
+        # Without one, the next file that is opened would be it: the model, or the device's memory.
+        for arguments in self.outputs():
+            with self.subTest(arguments=arguments):
+                result = self.run_command(*arguments, stdout=None, preexec_fn=lambda: os.close(1))
+                self.assertEqual(result.code, OUTPUT, result.err)
+                self.assert_one_error(result, ["standard output"])
+
+    def test_reader_that_has_gone_is_noticed(self):
+        for arguments in self.outputs():
+            with self.subTest(arguments=arguments):
+                reading, writing = os.pipe()
+                os.close(reading)
+                result = self.run_command(*arguments, stdout=writing)
+                os.close(writing)
+                self.assertEqual(result.code, OUTPUT, result.err)
+                self.assert_one_error(result, ["standard output"])
+
+    def test_standard_error_that_takes_nothing_does_not_hide_the_exit_code(self):
+        mistake = ["plan", self.layered_model(), "--budget", "nothing"]
+        with open("/dev/full", "wb") as full:
+            self.assertEqual(self.run_command(*mistake, stderr=full).code, USAGE)
+        self.assertEqual(self.run_command(*mistake, stderr=None, preexec_fn=lambda: os.close(2)).code, USAGE)
+
+    def test_all_standard_streams_closed(self):
+        def close():
+            for stream in (0, 1, 2):
+                os.close(stream)
+
+        for arguments in self.outputs():
+            with self.subTest(arguments=arguments):
+                self.assertEqual(self.run_command(*arguments, stdout=None, stderr=None, preexec_fn=close).code, OUTPUT)
 
     def test_manual_lists_every_option(self):
         manual = (SOURCE_ROOT / "cli/doc/stagehand.1").read_text(encoding="utf-8")

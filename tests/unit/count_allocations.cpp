@@ -16,6 +16,11 @@ void* operator new(size_t bytes) {
     if (void* const memory = std::malloc(bytes ? bytes : 1)) return memory;
     throw std::bad_alloc();
 }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+    using namespace stagehand::test;
+    if (count_allocations.load(std::memory_order_relaxed)) allocations++;
+    return std::malloc(bytes ? bytes : 1);
+}
 void* operator new(size_t bytes, std::align_val_t alignment) {
     using namespace stagehand::test;
     if (count_allocations.load(std::memory_order_relaxed)) allocations++;
@@ -23,6 +28,7 @@ void* operator new(size_t bytes, std::align_val_t alignment) {
     if (void* const memory = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit)) return memory;
     throw std::bad_alloc();
 }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }

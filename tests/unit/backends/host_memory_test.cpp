@@ -202,7 +202,9 @@ TEST_F(HostMemory, ClosingGivesEverythingBack) {
     const size_t open_devices = all_memory_statistics().size();
     backend_.device_close(device_);
     device_ = nullptr;
-    EXPECT_TRUE(mappings(range, range + 10 * kPage).empty());
+    // The process may use the addresses for its own memory by now.
+    const auto left = mappings(range, range + 10 * kPage);
+    EXPECT_EQ(std::count(left.begin(), left.end(), "rw-s") + std::count(left.begin(), left.end(), "---p"), 0);
     EXPECT_EQ(all_memory_statistics().size(), open_devices - 1);
     open(nullptr);
 }
