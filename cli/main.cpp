@@ -1,10 +1,12 @@
 // The stagehand command: parses the command line and turns errors into one line and an exit code.
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <functional>
 #include <new>
 #include <string>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <stagehand/stagehand.h>
 #include <CLI/CLI.hpp>
@@ -21,9 +23,22 @@ namespace {
 
 using namespace stagehand::cli;
 
+// Where standard error takes nothing the exit code has to say it alone.
 int report(ExitCode code, std::string_view where, std::string_view message) {
-    fmt::print(stderr, "stagehand{}{}: error: {}\n", where.empty() ? "" : " ", where, message);
+    const std::string line =
+        fmt::format("stagehand{}{}: error: {}\n", where.empty() ? "" : " ", where, message);
+    std::fwrite(line.data(), 1, line.size(), stderr);
     return static_cast<int>(code);
+}
+
+// A standard stream that the caller has closed would be the next file that is opened: the model, or the
+// memory of a device. In its place comes what refuses to be written, and for messages what swallows them.
+void occupy_standard_streams() {
+    for (const int stream : {0, 1, 2}) {
+        if (fcntl(stream, F_GETFD) == -1) {
+            (void)open("/dev/null", stream == 2 ? O_WRONLY : O_RDONLY);
+        }
+    }
 }
 
 // Runs a subcommand. Whatever fails, standard output holds nothing partial: it is written at the end.
@@ -46,6 +61,9 @@ int guarded(const std::string& name, const std::function<int()>& command) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    occupy_standard_streams();
+    // A reader that goes is an output that could not be written, like a full disk.
+    std::signal(SIGPIPE, SIG_IGN);
     CommandLine line;
     switch (line.parse(argc, argv)) {
         case CommandLine::Outcome::answered:

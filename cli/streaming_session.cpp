@@ -114,7 +114,10 @@ bool StreamingSession::step(const Visit& visit) {
         }
     }
     if (const sh_status status = sh_step_end(runtime_.get()); status < 0) {
-        fail(status, uses_.empty() ? 0 : uses_.back().block);
+        if (status == SH_ERROR_SOURCE) {
+            files_.check_sizes();
+        }
+        check(status, "ending a step");   // of no block more than of another
     }
     compute_.synchronize();
     return complete;

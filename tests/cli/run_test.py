@@ -163,6 +163,11 @@ class RunTest(CommandTest):
             with self.subTest(option):
                 self.refuse(OUTPUT, "run", model, "--budget", "25%", "--steps", "2", "--device", "host", "--json", option,
                             "no/such/file", says=["no/such/file"])
+        for option in ("--trace", "--telemetry"):
+            with self.subTest(option, disk="full"):
+                line = self.refuse(OUTPUT, "run", model, "--budget", "25%", "--steps", "2", "--device", "host", "--json", option,
+                                   "/dev/full", says=["/dev/full"])
+                self.assertNotIn("block", line)
 
 
 if __name__ == "__main__":
