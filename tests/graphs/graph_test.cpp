@@ -206,6 +206,25 @@ TEST_F(Graphs, launches_meet_new_contents_invalidations_eager_steps_and_other_st
     EXPECT_GT(model.compared(), 50u);
 }
 
+TEST_F(Graphs, a_launch_comes_after_what_other_streams_still_do) {
+    TestDevice device(settings(20));
+    Model model(device, equal_blocks(6, 6 * kPage, Origin::pinned));
+    SUCCEEDS(model.schedule(forward(6)));
+    model.plan();
+    const sh_stream stream = device.stream(), other = device.stream();
+    Step step(device, model);
+    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(6)));
+    for (size_t i = 0; i < 6; i++) {
+        SUCCEEDS(model.step({i}, other));   // there, or on its way
+        SUCCEEDS(sh_stream_launch(device.get(), other, nullptr, nullptr, 10'000'000));
+        SUCCEEDS(model.use(i, other));   // looks at it only then
+        SUCCEEDS(step.launch(stream));
+        device.synchronize();
+    }
+    EXPECT_EQ(step.wrong(), 0u);
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
 TEST_F(Graphs, what_a_launch_left_is_found_by_eager_views) {
     TestDevice device(settings(20));
     Model model(device, equal_blocks(6, 6 * kPage, Origin::pinned));
