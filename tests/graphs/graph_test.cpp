@@ -207,17 +207,28 @@ TEST_F(Graphs, launches_meet_new_contents_invalidations_eager_steps_and_other_st
 }
 
 TEST_F(Graphs, a_launch_comes_after_what_other_streams_still_do) {
-    TestDevice device(settings(20));
+    TestDevice device(settings(34));
     Model model(device, equal_blocks(6, 6 * kPage, Origin::pinned));
     SUCCEEDS(model.schedule(forward(6)));
     model.plan();
     const sh_stream stream = device.stream(), other = device.stream();
+    std::vector<size_t> streamed;
+    for (size_t i = 0; i < 6; i++)
+        if (model.state(i).streamed_bytes) streamed.push_back(i);
+    ASSERT_FALSE(streamed.empty());
     Step step(device, model);
-    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(6)));
-    for (size_t i = 0; i < 6; i++) {
-        SUCCEEDS(model.step({i}, other));   // there, or on its way
+    ASSERT_NO_FATAL_FAILURE(step.capture(stream, {streamed[0]}));
+    for (uint64_t version = 1; version < 6; version++) {
+        // What is there is looked at late, and nothing is brought meanwhile; the launch brings other contents.
+        SUCCEEDS(model.use(streamed[0]));
+        SUCCEEDS(sh_runtime_synchronize(model.runtime()));
         SUCCEEDS(sh_stream_launch(device.get(), other, nullptr, nullptr, 10'000'000));
-        SUCCEEDS(model.use(i, other));   // looks at it only then
+        sh_view view = SH_VIEW_INIT;
+        SUCCEEDS(sh_acquire(model.runtime(), model.id(streamed[0]), other, 0, &view));
+        SUCCEEDS(model.compare(streamed[0], view, other));
+        SUCCEEDS(sh_release(model.runtime(), model.id(streamed[0]), other));
+        ASSERT_TRUE(view.flags & SH_VIEW_HIT);
+        model.change(streamed[0], version);
         SUCCEEDS(step.launch(stream));
         device.synchronize();
     }
