@@ -219,15 +219,13 @@ TEST_F(Graphs, a_launch_comes_after_what_other_streams_still_do) {
     Step step(device, model);
     ASSERT_NO_FATAL_FAILURE(step.capture(stream, {streamed[0]}));
     for (uint64_t version = 1; version < 6; version++) {
-        // What is there is looked at late, and nothing is brought meanwhile; the launch brings other contents.
-        SUCCEEDS(model.use(streamed[0]));
-        SUCCEEDS(sh_runtime_synchronize(model.runtime()));
-        SUCCEEDS(sh_stream_launch(device.get(), other, nullptr, nullptr, 10'000'000));
+        // What is there is looked at late, and the launch brings other contents.
         sh_view view = SH_VIEW_INIT;
         SUCCEEDS(sh_acquire(model.runtime(), model.id(streamed[0]), other, 0, &view));
+        SUCCEEDS(sh_runtime_synchronize(model.runtime()));
+        SUCCEEDS(sh_stream_launch(device.get(), other, nullptr, nullptr, 10'000'000));
         SUCCEEDS(model.compare(streamed[0], view, other));
         SUCCEEDS(sh_release(model.runtime(), model.id(streamed[0]), other));
-        ASSERT_TRUE(view.flags & SH_VIEW_HIT);
         model.change(streamed[0], version);
         SUCCEEDS(step.launch(stream));
         device.synchronize();

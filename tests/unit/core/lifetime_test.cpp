@@ -139,8 +139,8 @@ TEST(Process, exits_with_copies_in_flight) {
             {
                 DeviceSettings slow{.budget_bytes = 12 * kPage};
                 slow.options += ";latency=2ms";
-                auto* device = new TestDevice(slow);
-                auto* model = new Model(*device, equal_blocks(8, 4 * kPage, origin));
+                static auto* device = new TestDevice(slow);
+                static auto* model = new Model(*device, equal_blocks(8, 4 * kPage, origin));
                 (void)model->schedule(forward(8));
                 (void)sh_step_begin(model->runtime());
                 for (size_t i = 0; i < 3; i++) (void)model->use(i, device->stream(), 0, 1000000);
