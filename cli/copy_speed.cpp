@@ -1,7 +1,10 @@
 #include "copy_speed.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <exception>
+#include <thread>
 #include <vector>
 
 #include "library.h"
@@ -21,7 +24,8 @@ struct Sizes {
 };
 
 // Blocks large enough that starting a copy does not count, if the budget lets them.
-Sizes sizes_for(sh_device* device) {
+// `others`: so many more than those in flight have to fit.
+Sizes sizes_for(sh_device* device, std::uint64_t others = 0) {
     const bool gpu = (device_capabilities(device).flags & SH_DEVICE_IS_GPU) != 0;
     const std::uint64_t largest = std::uint64_t{gpu ? 64U : 8U} << 20;
     const std::uint64_t total = std::uint64_t{gpu ? 512U : 64U} << 20;
@@ -29,7 +33,7 @@ Sizes sizes_for(sh_device* device) {
     const std::uint64_t page = std::max<std::uint64_t>(memory.page_bytes, 1);
     const std::uint64_t left = memory.budget_bytes - std::min(memory.used_bytes, memory.budget_bytes);
     Sizes sizes;
-    sizes.block = std::clamp(left / in_flight / page * page, page, std::max(page, largest));
+    sizes.block = std::clamp(left / (in_flight + others) / page * page, page, std::max(page, largest));
     // A multiple, so that the ring meets itself where the last block is followed by the first.
     sizes.blocks = std::clamp<std::uint64_t>(total / sizes.block / in_flight * in_flight, in_flight, 1024);
     return sizes;
@@ -127,6 +131,77 @@ private:
     std::vector<sh_block> blocks_;
 };
 
+// Reads one block to host memory over and over, on a thread of its own.
+class Reader {
+public:
+    // The block's bytes come from the beginning of `memory`, and are read to all of it.
+    Reader(sh_device* device, std::uint64_t block_bytes, const HostMemory& memory)
+        : device_(device), bytes_(block_bytes), memory_(memory), runtime_(create_runtime(device, "reading back")) {
+        sh_segment segment = SH_SEGMENT_INIT;
+        segment.kind = SH_SOURCE_POINTER;
+        segment.bytes = bytes_;
+        segment.pointer = memory.data();
+        sh_block_desc desc = SH_BLOCK_DESC_INIT;
+        desc.bytes = bytes_;
+        desc.segments = &segment;
+        desc.segment_count = 1;
+        check(sh_register_blocks(runtime_.get(), &desc, 1, &block_), doing);
+        sh_use use = SH_USE_INIT;
+        use.block = block_;
+        use.compute_ns = 1;
+        check(sh_set_schedule(runtime_.get(), &use, 1), doing);
+        sh_view view = SH_VIEW_INIT;
+        check(sh_acquire(runtime_.get(), block_, SH_STREAM_HOST, 0, &view), doing);
+        thread_ = std::thread([this] { work(); });
+    }
+    ~Reader() { join(); }
+    Reader(const Reader&) = delete;
+    Reader& operator=(const Reader&) = delete;
+
+    // Bytes per second of the reads that ended from `begin` on. The thread has ended then.
+    double rate_since(std::uint64_t begin) {
+        join();
+        if (error_) {
+            std::rethrow_exception(error_);
+        }
+        const auto first = std::lower_bound(ends_.begin(), ends_.end(), begin);
+        const auto reads = static_cast<std::uint64_t>(ends_.end() - first);
+        return reads < 2 ? 0 : rate((reads - 1) * bytes_, ends_.back() - *first);
+    }
+
+private:
+    void work() {
+        try {
+            char* const memory = static_cast<char*>(memory_.data());
+            const std::uint64_t places = memory_.bytes() / bytes_;
+            for (std::uint64_t i = 0; !stop_ || i < 3; ++i) {
+                check(sh_read_block(runtime_.get(), block_, SH_STREAM_HOST, 0, memory + i % places * bytes_, bytes_),
+                      doing);
+                ends_.push_back(device_clock_ns(device_));
+            }
+        } catch (...) {
+            error_ = std::current_exception();
+        }
+    }
+
+    void join() {
+        stop_ = true;
+        if (thread_.joinable()) {
+            thread_.join();
+        }
+    }
+
+    sh_device* device_;
+    std::uint64_t bytes_;
+    const HostMemory& memory_;
+    Runtime runtime_;
+    sh_block block_ = 0;
+    std::atomic<bool> stop_ = false;
+    std::vector<std::uint64_t> ends_;
+    std::exception_ptr error_;
+    std::thread thread_;
+};
+
 // The best of a few rounds, fewer if they take long. The first one warms up, unless it is long enough by
 // itself.
 template <typename Round>
@@ -160,6 +235,31 @@ std::optional<CopySpeed> measure_copy_speed(sh_device* device) {
     speed.pinned = memory.pinned();
     speed.to_device_bytes_per_second = best_rate(speed.bytes, [&] { return probe.to_device(); });
     speed.to_host_bytes_per_second = best_rate(speed.bytes, [&] { return probe.to_host(); });
+    return speed;
+}
+
+std::optional<BothWays> measure_both_ways(sh_device* device) {
+    const Sizes sizes = sizes_for(device, 1);
+    if ((in_flight + 1) * sizes.block > device_memory(device).budget_bytes) {
+        return std::nullopt;
+    }
+    const HostMemory from(device, sizes.block * sizes.blocks);
+    const HostMemory to(device, sizes.block * in_flight);
+    std::memset(from.data(), 0x5a, from.bytes());
+    std::memset(to.data(), 0x5a, to.bytes());
+    Probe probe(device, sizes, from);
+    probe.to_device();
+    Reader reader(device, sizes.block, to);
+    const std::uint64_t begin = device_clock_ns(device);
+    std::uint64_t rounds = 0;
+    std::uint64_t spent = 0;
+    while (rounds == 0 || (rounds < most_rounds && spent < enough_ns)) {
+        spent += probe.to_device();
+        ++rounds;
+    }
+    BothWays speed;
+    speed.to_device_bytes_per_second = rate(rounds * probe.total_bytes(), spent);
+    speed.to_host_bytes_per_second = reader.rate_since(begin);
     return speed;
 }
 

@@ -21,4 +21,15 @@ struct CopySpeed {
 // tenths of a second, on slow links one or two. Nothing if the budget is less than four pages.
 std::optional<CopySpeed> measure_copy_speed(sh_device* device);
 
+// Both directions while each keeps the link busy.
+struct BothWays {
+    double to_device_bytes_per_second = 0;
+    double to_host_bytes_per_second = 0;
+};
+
+// The same blocks, streamed to the device on the calling thread while another thread reads a block back to
+// memory of its own. Takes as long again, and needs a real clock. Nothing if the budget is less than five
+// pages.
+std::optional<BothWays> measure_both_ways(sh_device* device);
+
 }  // namespace stagehand::cli

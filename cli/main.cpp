@@ -77,7 +77,9 @@ int main(int argc, char** argv) {
             return guarded("devices", [&] { return devices_command(line.devices); });
         case CommandLine::Outcome::plan:
             return guarded("plan", [&] { return plan_command(line.plan); });
-        default:
+        case CommandLine::Outcome::run:
             return guarded("run", [&] { return run_command(line.run); });
+        default:
+            return guarded("bench", [&] { return bench_command(line.bench); });
     }
 }

@@ -50,10 +50,24 @@ struct RunOptions : ModelOptions {
     std::string telemetry;
 };
 
+struct BenchOptions {
+    std::string device = "auto";
+    std::string backend_options;    // "key=value;key=value"
+    std::vector<std::string> only;  // groups; empty: all
+    std::uint64_t bytes = 0;        // that each group works on; 0: by the device
+    std::string scratch;            // folder of the scratch file; empty: $TMPDIR, or /tmp
+    bool quick = false;
+    bool json = false;
+};
+
+// The names that BenchOptions::only may hold, in the order in which they are measured.
+const std::vector<std::string>& bench_groups();
+
 // Does what a subcommand is for; returns the process's exit code. They throw CommandError, ModelError and
 // QuantityError.
 int devices_command(const DevicesOptions& options);
 int plan_command(const PlanOptions& options);
 int run_command(const RunOptions& options);
+int bench_command(const BenchOptions& options);
 
 }  // namespace stagehand::cli

@@ -1,5 +1,6 @@
 #include "parse_options.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -14,6 +15,9 @@
 namespace stagehand::cli {
 
 namespace {
+
+// Less would measure calls, not bytes.
+constexpr std::uint64_t smallest_bench_bytes = std::uint64_t{32} << 20;
 
 // Messages are one line, whatever the command line holds.
 std::string one_line(std::string_view text) { return model::printable(text, 400); }
@@ -36,6 +40,26 @@ CLI::Option* add_quantity(CLI::App* app, const std::string& flag, const std::str
         ->type_name(type);
 }
 
+void add_device_options(CLI::App* app, std::string& device, std::string& backend_options,
+                        const char* device_help) {
+    app->add_option("--device", device, device_help)->type_name("D")->capture_default_str();
+    app->add_option_function<std::vector<std::string>>(
+           "--device-option",
+           [&backend_options](const std::vector<std::string>& entries) {
+               for (const std::string& entry : entries) {
+                   const auto equals = entry.find('=');
+                   if (equals == 0 || equals == std::string::npos || entry.find(';') != std::string::npos) {
+                       throw CLI::ValidationError(
+                           "--device-option", fmt::format("{} is not KEY=VALUE", model::in_quotes(entry)));
+                   }
+                   backend_options += (backend_options.empty() ? "" : ";") + entry;
+               }
+           },
+           "An option of the device's backend, such as bandwidth; may be repeated")
+        ->type_name("KEY=VALUE")
+        ->allow_extra_args(false);
+}
+
 void add_model_options(CLI::App* app, ModelOptions& options, const char* device_help) {
     app->add_option(
            "MODEL", options.model,
@@ -50,22 +74,7 @@ void add_model_options(CLI::App* app, ModelOptions& options, const char* device_
                      }
                  })
         ->required();
-    app->add_option("--device", options.device, device_help)->type_name("D")->capture_default_str();
-    app->add_option_function<std::vector<std::string>>(
-           "--device-option",
-           [&options](const std::vector<std::string>& entries) {
-               for (const std::string& entry : entries) {
-                   const auto equals = entry.find('=');
-                   if (equals == 0 || equals == std::string::npos || entry.find(';') != std::string::npos) {
-                       throw CLI::ValidationError(
-                           "--device-option", fmt::format("{} is not KEY=VALUE", model::in_quotes(entry)));
-                   }
-                   options.backend_options += (options.backend_options.empty() ? "" : ";") + entry;
-               }
-           },
-           "An option of the device's backend, such as bandwidth; may be repeated")
-        ->type_name("KEY=VALUE")
-        ->allow_extra_args(false);
+    add_device_options(app, options.device, options.backend_options, device_help);
     app->add_option_function<std::string>(
            "--order",
            [&options](const std::string& text) {
@@ -152,6 +161,41 @@ void add_run_options(CLI::App* app, RunOptions& options) {
     app->add_flag("-q,--quiet", options.quiet, "No progress");
 }
 
+// "link,streaming" as its parts, each the name of a group.
+std::vector<std::string> group_names(const std::string& text) {
+    const std::vector<std::string>& known = bench_groups();
+    std::vector<std::string> names;
+    for (const std::string& name : CLI::detail::split(text, ',')) {
+        if (std::find(known.begin(), known.end(), name) == known.end()) {
+            throw CLI::ValidationError("--only", one_line(fmt::format("{} is none of {}", model::in_quotes(name),
+                                                                      fmt::join(known, ", "))));
+        }
+        names.push_back(name);
+    }
+    return names;
+}
+
+void add_bench_options(CLI::App* app, BenchOptions& options) {
+    add_device_options(app, options.device, options.backend_options,
+                       "Measure this device: host, cuda:0, ...; auto is the first GPU that works, else host");
+    app->add_flag("--quick", options.quick, "Work on less, and repeat less: some seconds");
+    app->add_option_function<std::string>(
+           "--only", [&options](const std::string& text) { options.only = group_names(text); },
+           fmt::format("Only these of {}", fmt::join(bench_groups(), ", ")))
+        ->type_name("GROUP,...");
+    add_quantity(app, "--bytes", "What each group works on; by default it depends on the device", "SIZE",
+                 [&options](const std::string& text) {
+                     options.bytes = model::parse_bytes(text);
+                     if (options.bytes < smallest_bench_bytes) {
+                         throw model::QuantityError(fmt::format("{} is less than {}", model::in_quotes(text),
+                                                                model::format_bytes(smallest_bench_bytes)));
+                     }
+                 });
+    app->add_option("--scratch", options.scratch, "Folder for a temporary file; by default $TMPDIR, or /tmp")
+        ->type_name("DIR");
+    app->add_flag("--json", options.json, "Write one JSON object instead of tables");
+}
+
 std::string version_line() {
     const std::uint32_t version = sh_version();
     return fmt::format("stagehand {}.{}.{}", version / 1000000, version / 1000 % 1000, version % 1000);
@@ -181,6 +225,9 @@ CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
     add_plan_options(plan_app, plan);
     CLI::App* run_app = app.add_subcommand("run", "Stream a model's weights and measure it");
     add_run_options(run_app, run);
+    CLI::App* bench_app =
+        app.add_subcommand("bench", "Measure a device, each figure against its limit in the same run");
+    add_bench_options(bench_app, bench);
 
     try {
         app.parse(argc, argv);
@@ -194,12 +241,15 @@ CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
         problem_ = one_line(error.what());
         if (chosen.empty() && argc > 1) {
             // The parser would only say that a subcommand is missing.
-            problem_ = fmt::format("there is no {} {}; the subcommands are devices, plan and run",
+            problem_ = fmt::format("there is no {} {}; the subcommands are devices, plan, run and bench",
                                    argv[1][0] == '-' ? "option" : "subcommand", model::in_quotes(argv[1]));
         }
         return Outcome::refused;
     }
-    return devices_app->parsed() ? Outcome::devices : plan_app->parsed() ? Outcome::plan : Outcome::run;
+    return devices_app->parsed() ? Outcome::devices
+           : plan_app->parsed()  ? Outcome::plan
+           : run_app->parsed()   ? Outcome::run
+                                 : Outcome::bench;
 }
 
 }  // namespace stagehand::cli

@@ -14,7 +14,8 @@ public:
         refused,   // problem() says why
         devices,
         plan,
-        run
+        run,
+        bench
     };
 
     Outcome parse(int argc, char** argv);
@@ -26,6 +27,7 @@ public:
     DevicesOptions devices;
     PlanOptions plan;
     RunOptions run;
+    BenchOptions bench;
 
 private:
     std::string subcommand_;

@@ -29,9 +29,10 @@ public:
     void part(std::uint64_t step, std::uint64_t part);
     // `step` (from 0) is done; `what` tells how it went.
     void step(std::uint64_t step, const std::string& what);
+    // Takes the bar away, so that something else can be written.
+    void clear();
 
 private:
-    void clear();
     void draw(std::uint64_t step, std::uint64_t part);
 
     Terminal terminal_;

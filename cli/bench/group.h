@@ -1,0 +1,78 @@
+// The groups of measurements, and what they share.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include <stagehand/stagehand.h>
+
+#include "bench/block_stream.h"
+#include "bench/extent.h"
+#include "bench/report.h"
+#include "copy_speed.h"
+#include "library.h"
+#include "options.h"
+#include "progress.h"
+
+namespace stagehand::cli::bench {
+
+// Pinned memory that blocks are copied from. Several blocks may read the same bytes, so that a model needs
+// no more of it than its largest block.
+class SharedSource {
+public:
+    // On a simulation, which reads nothing, no memory is taken.
+    SharedSource(sh_device* device, std::uint64_t bytes, bool simulation);
+
+    // A source of so many bytes, at most those of the whole: after the last one, or again from the front.
+    sh_segment segment(std::uint64_t bytes);
+    bool pinned() const { return !memory_ || memory_->pinned(); }
+    std::uint64_t bytes() const { return bytes_; }
+
+private:
+    std::optional<HostMemory> memory_;
+    std::uint64_t bytes_;
+    std::uint64_t at_ = 0;
+};
+
+// How fast the device copies, measured at the beginning. Bytes per second.
+struct Link {
+    double raw = 0;        // one copy of the driver, as the library measures it for itself
+    double to_device = 0;  // blocks streamed from pinned memory
+    double to_host = 0;
+    std::optional<BothWays> both_ways;
+    std::uint64_t bytes = 0;  // that were copied
+
+    // What everything else is compared with.
+    double limit() const { return raw > to_device ? raw : to_device; }
+};
+
+// Of one process. Groups add their rows as they find them, and return early when a signal has come.
+struct Bench {
+    const BenchOptions& options;
+    sh_device* device = nullptr;
+    bool simulation = false;
+    Extent extent;
+    Link link;
+    SharedSource* shared = nullptr;
+    Progress& progress;
+
+    int steps() const { return options.quick ? 3 : 5; }
+    double copy_ns(double bytes) const { return bytes / link.limit() * 1e9; }
+};
+
+void report_link(const Bench& bench, GroupReport& report);
+void measure_pinning(Bench& bench, GroupReport& report);
+void measure_staging(Bench& bench, GroupReport& report);
+void measure_mapping(Bench& bench, GroupReport& report);
+void measure_streaming(Bench& bench, GroupReport& report);
+
+// The link's speed, on a device that plans with the speed that it measures for itself.
+Link measure_link(sh_device* device, bool simulation);
+
+// Blocks of these sizes whose source is the shared memory.
+std::vector<BlockSource> shared_blocks(SharedSource& shared, const std::vector<std::uint64_t>& sizes);
+
+// True when Ctrl-C has come: time to stop.
+bool stopped();
+
+}  // namespace stagehand::cli::bench

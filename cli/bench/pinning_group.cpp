@@ -1,0 +1,105 @@
+// Pinned memory: the library's own allocation, against memory that is touched by one thread and then pinned.
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "bench/group.h"
+#include "bench/memory.h"
+#include "model/quantity.h"
+
+namespace stagehand::cli::bench {
+
+namespace {
+
+constexpr std::uint64_t enough_ns = 1'000'000'000;
+constexpr std::size_t most_rounds = 3;
+
+// One round, in nanoseconds.
+struct Round {
+    double touch = 0;
+    double pin = 0;
+    double library = 0;
+    bool pinned = false;
+};
+
+std::uint64_t pin_ns(sh_device* device, const PlainMemory& memory) {
+    const Runtime runtime = create_runtime(device, "pinning");
+    sh_segment segment = SH_SEGMENT_INIT;
+    segment.kind = SH_SOURCE_POINTER;
+    segment.bytes = memory.bytes();
+    segment.pointer = memory.data();
+    sh_block_desc desc = SH_BLOCK_DESC_INIT;
+    desc.flags = SH_BLOCK_PIN;
+    desc.bytes = memory.bytes();
+    desc.segments = &segment;
+    desc.segment_count = 1;
+    sh_block block = 0;
+    const std::uint64_t ns = elapsed_ns(
+        device, [&] { check(sh_register_blocks(runtime.get(), &desc, 1, &block), "SH_BLOCK_PIN"); });
+    check(sh_unregister_blocks(runtime.get(), &block, 1), "unpinning");
+    return ns;
+}
+
+Round measure_round(const Bench& bench) {
+    Round round;
+    {
+        const PlainMemory memory(bench.extent.pin);
+        round.touch = static_cast<double>(
+            elapsed_ns(bench.device, [&] { std::memset(memory.data(), 0x5a, memory.bytes()); }));
+        round.pin = static_cast<double>(pin_ns(bench.device, memory));
+    }
+    std::optional<HostMemory> memory;
+    round.library = static_cast<double>(
+        elapsed_ns(bench.device, [&] { memory.emplace(bench.device, bench.extent.pin); }));
+    round.pinned = memory->pinned();
+    return round;
+}
+
+double median_of(const std::vector<Round>& rounds, double (*figure)(const Round&)) {
+    std::vector<double> figures;
+    for (const Round& round : rounds) {
+        figures.push_back(figure(round));
+    }
+    return median(std::move(figures));
+}
+
+}  // namespace
+
+void measure_pinning(Bench& bench, GroupReport& report) {
+    report.about = fmt::format("{} of host memory", model::format_bytes(bench.extent.pin));
+    bench.progress.begin(report.name, most_rounds, 1);
+    std::vector<Round> rounds;
+    double spent = 0;
+    while (!stopped() && (rounds.empty() || (rounds.size() < most_rounds && spent < enough_ns))) {
+        rounds.push_back(measure_round(bench));
+        spent += rounds.back().touch + rounds.back().pin + rounds.back().library;
+        bench.progress.step(rounds.size() - 1, "pinned");
+    }
+    if (rounds.empty()) {
+        return;
+    }
+    const auto rate = [&](double ns) {
+        return static_cast<double>(bench.extent.pin) * 1e9 / std::max(ns, 1.0);
+    };
+    const double touch = median_of(rounds, [](const Round& round) { return round.touch; });
+    const double plain = median_of(rounds, [](const Round& round) { return round.touch + round.pin; });
+    const double library = median_of(rounds, [](const Round& round) { return round.library; });
+    const double gib = static_cast<double>(bench.extent.pin) / static_cast<double>(1U << 30);
+    const bool pinned = rounds.back().pinned;
+    const auto add = [&](const char* name, double ns, double limit_ns, const char* limit_name) {
+        Row row = {name,       Unit::bytes_per_second,
+                   rate(ns),   rate(limit_ns),
+                   limit_name, fmt::format("{} a GiB", model::format_duration(ns / gib))};
+        row.more = {{"bytes", bench.extent.pin}, {"seconds_per_gib", ns / 1e9 / gib}, {"pinned", pinned}};
+        report.rows.push_back(std::move(row));
+    };
+    add("touched by one thread, then SH_BLOCK_PIN", plain, touch, "touching alone");
+    add("sh_host_alloc", library, plain, "touched, then pinned");
+    if (!pinned) {
+        report.notes.push_back(fmt::format(
+            "the system does not let {} be pinned: see the limit on locked memory in `stagehand devices`",
+            model::format_bytes(bench.extent.pin)));
+    }
+}
+
+}  // namespace stagehand::cli::bench

@@ -1,0 +1,64 @@
+#include "report.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "model/quantity.h"
+#include "table.h"
+#include "units.h"
+
+namespace stagehand::cli::bench {
+
+namespace {
+
+std::string figure_text(Unit unit, double figure) {
+    return unit == Unit::seconds ? model::format_duration(figure * 1e9) : model::format_rate(figure);
+}
+
+const char* to_string(Unit unit) { return unit == Unit::seconds ? "seconds" : "bytes_per_second"; }
+
+}  // namespace
+
+std::string table_text(const GroupReport& group, const Terminal& terminal) {
+    std::string text = legible(terminal, fmt::format("{}  {}\n", inked(terminal, Ink::bold, group.name),
+                                                     inked(terminal, Ink::dim, group.about)));
+    const bool remarks =
+        std::any_of(group.rows.begin(), group.rows.end(), [](const Row& row) { return !row.remark.empty(); });
+    Table table({{"what"},
+                 {"measured", Align::right},
+                 {"limit", Align::right},
+                 {"ratio", Align::right},
+                 {"the limit is"},
+                 {remarks ? "besides" : ""}});
+    for (const Row& row : group.rows) {
+        table.add({row.name, figure_text(row.unit, row.value), figure_text(row.unit, row.limit),
+                   ratio_text(row.value, row.limit), row.limit_name, row.remark});
+    }
+    if (!group.rows.empty()) {
+        text += table.text(terminal);
+    }
+    for (const std::string& note : group.notes) {
+        text += legible(terminal, note) + "\n";
+    }
+    return text + "\n";
+}
+
+Json to_json(const GroupReport& group) {
+    Json rows = Json::array();
+    for (const Row& row : group.rows) {
+        Json json = {{"name", row.name},   {"unit", to_string(row.unit)},  {"value", row.value},
+                     {"limit", row.limit}, {"limit_name", row.limit_name}, {"ratio", row.ratio()}};
+        json.update(row.more);
+        rows.push_back(std::move(json));
+    }
+    return {{"rows", std::move(rows)}, {"notes", group.notes}};
+}
+
+double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    const std::size_t middle = values.size() / 2;
+    return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+}  // namespace stagehand::cli::bench
