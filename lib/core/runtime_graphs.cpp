@@ -178,6 +178,7 @@ Status Runtime::graph_enter(uint64_t id, sh_stream stream, Lock& lock) {
     Status status = clear_ring(lock);
     if (status.ok()) status = load_residents(*graph, stream, lock);
     if (status.ok()) status = order_launch(stream);
+
     waiters_--;
     if (!status.ok()) entered_ = nullptr;
     changed_.notify_all();
@@ -195,7 +196,7 @@ void Runtime::take_over_ring(const Graph& graph, uint64_t stream_bit) {
     }
     for (uint32_t page = 0; page < ring_.size(); page++) {
         const uint32_t contents = graph.ring[page];
-        ring_.page(page) = {contents, kNone};
+        ring_.page(page) = {contents, contents};
         if (contents != kNone) registry_.unit(contents).ring_present++;
     }
     for (const uint32_t index : graph.units) {
