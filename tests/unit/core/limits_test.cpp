@@ -1,0 +1,61 @@
+// Sizes and counts at the edge of what the records of a runtime can hold.
+#include "engine.h"
+
+namespace stagehand::test {
+namespace {
+
+int32_t fill_nothing(void*, uint64_t, uint64_t, void*) { return 0; }
+
+sh_status register_of_size(sh_runtime* runtime, uint64_t bytes, uint64_t count, std::vector<sh_block>* ids) {
+    sh_segment segment = SH_SEGMENT_INIT;
+    segment.kind = SH_SOURCE_FILL;
+    segment.fill = fill_nothing;
+    segment.bytes = 1;
+    sh_block_desc desc = SH_BLOCK_DESC_INIT;
+    desc.bytes = bytes;
+    desc.segments = &segment;
+    desc.segment_count = 1;
+    const std::vector<sh_block_desc> descs(count, desc);
+    ids->resize(count);
+    return sh_register_blocks(runtime, descs.data(), count, ids->data());
+}
+
+// A unit counts its pages in 32 bits: one more would look like none, and its views would have no memory.
+TEST(Limits, block_of_more_pages_than_can_be_counted_is_refused) {
+    TestDevice device;
+    Model model(device, equal_blocks(1, kPage));
+    std::vector<sh_block> ids;
+    const uint64_t largest = kPage * UINT32_MAX;
+    EXPECT_EQ(register_of_size(model.runtime(), largest + 1, 1, &ids), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_NE(why().find(std::to_string(largest)), std::string::npos) << why();
+    EXPECT_EQ(register_of_size(model.runtime(), uint64_t(1) << 46, 1, &ids), SH_ERROR_INVALID_ARGUMENT);
+    SUCCEEDS(model.use(0));
+}
+
+TEST(Limits, blocks_whose_sum_cannot_be_addressed_are_refused) {
+    TestDevice device;
+    Model model(device, equal_blocks(1, kPage));
+    std::vector<sh_block> ids;
+    EXPECT_EQ(register_of_size(model.runtime(), (uint64_t(1) << 44) - kPage, (1 << 20) + 1024, &ids), SH_ERROR_INVALID_ARGUMENT);
+    SUCCEEDS(model.use(0));
+}
+
+// So many blocks of 256 bytes lie in one unit of large pages.
+TEST(Limits, update_of_as_many_sources_as_a_unit_has_blocks_keeps_loads_out) {
+    DeviceSettings settings;
+    settings.page_bytes = 2 << 20;
+    settings.budget_bytes = 16 * settings.page_bytes;
+    TestDevice device(settings);
+    Model model(device, {});
+    std::vector<sh_block> ids;
+    SUCCEEDS(register_of_size(model.runtime(), 1, 65536, &ids));
+    SUCCEEDS(sh_source_update_begin(model.runtime(), ids.data(), ids.size()));
+    sh_view view = SH_VIEW_INIT;
+    EXPECT_EQ(sh_acquire(model.runtime(), ids[5], SH_STREAM_HOST, 0, &view), SH_ERROR_BUSY);
+    SUCCEEDS(sh_source_update_end(model.runtime(), ids.data(), ids.size()));
+    SUCCEEDS(sh_acquire(model.runtime(), ids[5], SH_STREAM_HOST, 0, &view));
+    SUCCEEDS(sh_release(model.runtime(), ids[5], SH_STREAM_HOST));
+}
+
+}  // namespace
+}  // namespace stagehand::test
