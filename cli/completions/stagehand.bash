@@ -8,7 +8,7 @@ _stagehand()
     COMPREPLY=()
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         case $word in
-            devices|plan|run)
+            devices|plan|run|bench)
                 subcommand=$word
                 break
                 ;;
@@ -34,7 +34,19 @@ _stagehand()
             mapfile -t COMPREPLY < <(compgen -f -- "$current")
             return
             ;;
-        --bandwidth|--compute-ms|--device-option|--max-block|--max-header|--steps)
+        --only)
+            # Parts that are there already stay: only the last one is completed.
+            local before=""
+            [[ $current != *,* ]] || before=${current%,*},
+            mapfile -t COMPREPLY < <(compgen -P "$before" -W "link pinning staging mapping streaming" -- "${current##*,}")
+            return
+            ;;
+        --scratch)
+            compopt -o filenames 2>/dev/null
+            mapfile -t COMPREPLY < <(compgen -d -- "$current")
+            return
+            ;;
+        --bandwidth|--bytes|--compute-ms|--device-option|--max-block|--max-header|--steps)
             return
             ;;
     esac
@@ -51,13 +63,16 @@ _stagehand()
             options="--help --budget --device --device-option --order --compute-ms --max-block --max-header --json
                      --steps --verify --trace --telemetry --quiet"
             ;;
+        bench)
+            options="--help --device --device-option --quick --only --bytes --scratch --json"
+            ;;
         *)
-            options="devices plan run --help --version"
+            options="devices plan run bench --help --version"
             ;;
     esac
     if [[ -z $subcommand || $current == -* ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
-    elif [[ $subcommand != devices ]]; then
+    elif [[ $subcommand == plan || $subcommand == run ]]; then
         compopt -o filenames 2>/dev/null
         mapfile -t COMPREPLY < <(compgen -f -- "$current")
     fi

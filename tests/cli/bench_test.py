@@ -1,0 +1,169 @@
+"""`stagehand bench`: on the host device, and in the simulation, where times are exact."""
+
+import math
+import os
+import re
+import signal
+
+import harness
+from harness import CommandTest, DEVICE, INTERRUPTED, OUTPUT, SOURCE_ROOT, USAGE
+
+GROUPS = ["link", "pinning", "staging", "mapping", "streaming"]
+TOP_KEYS = {"device", "description", "page_bytes", "link_bytes_per_second", "pinned", "quick", "interrupted", "groups"}
+ROW_KEYS = {"name", "unit", "value", "limit", "limit_name", "ratio"}
+STREAMING_KEYS = {"shape", "blocks", "model_bytes", "budget_bytes", "compute_to_copy", "compute_seconds",
+                  "largest_block_seconds", "planned_seconds", "ratio_to_plan", "bound_seconds", "ratio_to_bound",
+                  "planned_bytes", "copied_bytes", "bound_bytes", "host_waits", "steps", "shortest_seconds",
+                  "longest_seconds"}
+MORE_KEYS = {
+    "link": set(),
+    "pinning": {"bytes", "seconds_per_gib", "pinned"},
+    "staging": {"bytes", "segments"},
+    "mapping": {"bytes", "seconds_per_gib", "page_bytes"},
+    "streaming": STREAMING_KEYS,
+}
+SMALL = ["--quick", "--bytes", "32MiB"]
+
+
+class BenchTest(CommandTest):
+    def assert_rows(self, group, rows):
+        for row in rows:
+            with self.subTest(group=group, row=row["name"]):
+                self.assertLessEqual(ROW_KEYS | MORE_KEYS[group], set(row))
+                self.assertIn(row["unit"], ("bytes_per_second", "seconds"))
+                for key in ("value", "limit", "ratio"):
+                    self.assertIsInstance(row[key], (int, float), key)
+                    self.assertTrue(math.isfinite(row[key]), key)
+                    self.assertGreater(row[key], 0, key)
+                self.assertAlmostEqual(row["ratio"], row["value"] / row["limit"], places=6)
+                self.assertNotEqual(row["limit_name"], "")
+
+    def test_host_device_has_every_group(self):
+        result = self.succeed("bench", "--device", "host", *SMALL, "--json").json()
+        self.assertEqual(set(result), TOP_KEYS)
+        self.assertEqual(result["device"], "host:0")
+        self.assertTrue(result["quick"])
+        self.assertFalse(result["interrupted"])
+        self.assertGreater(result["link_bytes_per_second"], 0)
+        self.assertEqual(list(result["groups"]), GROUPS)
+        counts = {}
+        for name, group in result["groups"].items():
+            self.assertEqual(set(group), {"rows", "notes"})
+            self.assert_rows(name, group["rows"])
+            counts[name] = len(group["rows"])
+        # 2 + 6 of 24 equal blocks, 1 + 12 of the 8B shapes, 6 of 400 blocks.
+        self.assertEqual(counts, {"link": 3, "pinning": 2, "staging": 6, "mapping": 4, "streaming": 27})
+
+    def test_tables_show_what_the_json_has(self):
+        text = self.succeed("bench", "--device", "host", *SMALL, "--only", "link,pinning,mapping").out
+        for name in ("link", "pinning", "mapping", "host to device", "both ways at once", "sh_host_alloc",
+                     "first plan", "budget halved"):
+            self.assertIn(name, text)
+        self.assertNotIn("streaming", text)
+        lines = text.splitlines()
+        head = next(line for line in lines if line.startswith("what "))
+        for title in ("measured", "limit", "ratio", "the limit is"):
+            self.assertIn(title, head)
+        rows = [line for line in lines if "GB/s" in line or " ms " in line or " us " in line]
+        self.assertTrue(any(re.search(r"\d\.\d{3} (×|x)", line) for line in rows), text)
+
+    def test_groups_are_measured_in_their_order(self):
+        result = self.succeed("bench", "--device", "host", *SMALL, "--only", "mapping,link", "--json").json()
+        self.assertEqual(list(result["groups"]), ["link", "mapping"])
+        self.assertTrue(result["pinned"] in (True, False))
+
+    def test_simulated_steps_take_what_the_plan_expects(self):
+        result = self.succeed("bench", "--device", "sim", "--quick", "--json").json()
+        self.assertEqual(list(result["groups"]), ["link", "streaming"])
+        self.assert_rows("streaming", result["groups"]["streaming"]["rows"])
+        self.assertEqual(result["groups"]["streaming"]["notes"], [])
+        self.assertAlmostEqual(result["groups"]["link"]["rows"][0]["ratio"], 1, delta=0.001)
+        for row in result["groups"]["streaming"]["rows"]:
+            with self.subTest(row=row["name"]):
+                self.assertAlmostEqual(row["ratio_to_plan"], 1, delta=0.002)
+                self.assertEqual(row["copied_bytes"], row["planned_bytes"])
+                self.assertGreaterEqual(row["ratio"], 0.999)
+                # A step moves at least what does not fit, and computes for as long as it was told.
+                excess = row["model_bytes"] - row["budget_bytes"]
+                self.assertGreaterEqual(row["planned_bytes"], excess)
+                bound = max(excess / result["link_bytes_per_second"], row["compute_seconds"])
+                self.assertAlmostEqual(row["bound_seconds"] / bound, 1, delta=0.001)
+                self.assertLessEqual(row["shortest_seconds"], row["value"])
+                self.assertLessEqual(row["value"], row["longest_seconds"])
+
+    def test_models_are_scaled_to_the_bytes_asked_for(self):
+        result = self.succeed("bench", "--device", "sim", "--only", "streaming", "--bytes", "3GiB", "--json").json()
+        for row in result["groups"]["streaming"]["rows"]:
+            if row["shape"] == "8B shapes":
+                self.assertAlmostEqual(row["model_bytes"] / (3 << 30), 1, delta=0.01)
+
+    def test_slow_link_is_the_limit(self):
+        result = self.succeed("bench", "--device", "host", "--device-option", "bandwidth=500MB/s", "--quick", "--bytes",
+                              "32MiB", "--only", "link", "--json").json()
+        self.assertLess(result["link_bytes_per_second"], 510e6)
+        self.assertEqual(len(result["groups"]["link"]["rows"]), 3)
+
+    def test_mistakes_are_named(self):
+        host = ["bench", "--device", "host"]
+        for code, arguments, says in [
+            (USAGE, [*host, "--only", "fly"], "'fly' is none of link, pinning"),
+            (USAGE, [*host, "--only", "link,,mapping"], "''"),
+            (USAGE, [*host, "--bytes", "1MiB"], "'1MiB' is less than 32.0 MiB"),
+            (USAGE, [*host, "--bytes", "many"], "'many'"),
+            (USAGE, [*host, "--device-option", "colour=red"], "colour"),
+            (USAGE, [*host, "model.gguf"], "model.gguf"),
+            (USAGE, ["bench", "--device", "sim", "--only", "streaming,pinning"], "--only pinning: device sim:0"),
+            (DEVICE, ["bench", "--device", "nothing:0"], "nothing"),
+            (DEVICE, [*host, "--bytes", "900TiB"], "a third of the host's free memory"),
+            (DEVICE, ["bench", "--device", "sim", "--bytes", "900TiB"], "half of the device's free memory"),
+            (DEVICE, [*host, "--device-option", "capacity=64KiB", "--device-option", "page=16KiB"], "too small"),
+        ]:
+            with self.subTest(arguments=arguments):
+                self.refuse(code, *arguments, says=[says])
+
+    def test_scratch_folder(self):
+        self.refuse(OUTPUT, "bench", "--device", "host", *SMALL, "--only", "staging", "--json", "--scratch",
+                    self.folder / "absent", says=["scratch file", "absent", "No such file"])
+        scratch = self.folder / "scratch"
+        scratch.mkdir()
+        self.succeed("bench", "--device", "host", *SMALL, "--only", "staging", "--json", "--scratch", scratch)
+        self.assertEqual(os.listdir(scratch), [])
+        self.environment["TMPDIR"] = str(self.folder / "elsewhere")
+        self.refuse(OUTPUT, "bench", "--device", "host", *SMALL, "--only", "staging", "--json", says=["elsewhere"])
+
+    def test_interrupt_shows_what_was_measured(self):
+        # So slow that streaming takes minutes; what came before is on the screen by then.
+        slow = ["bench", "--device", "host", "--device-option", "bandwidth=200MB/s", "--bytes", "32MiB", "--only",
+                "link,streaming"]
+        process = self.start(*slow)
+        shown = self.wait_for_line(process, "both ways at once")
+        process.send_signal(signal.SIGINT)
+        result = self.finish(process)
+        self.assertEqual(result.code, INTERRUPTED, result.err)
+        self.assertEqual(result.err, "")
+        self.assertIn("host to device", shown)
+        self.assertIn("interrupted", result.out)
+
+    def test_interrupt_completes_the_json(self):
+        slow = ["bench", "--device", "host", "--device-option", "bandwidth=200MB/s", "--bytes", "32MiB", "--only",
+                "link,streaming", "--json"]
+        process, terminal = self.start_on_terminal(*slow)
+        self.wait_on_terminal(terminal, b"streaming")
+        process.send_signal(signal.SIGINT)
+        result = self.finish(process)
+        self.assertEqual(result.code, INTERRUPTED)
+        bench = result.json()
+        self.assertTrue(bench["interrupted"])
+        self.assert_rows("link", bench["groups"]["link"]["rows"])
+        self.assertLess(len(bench["groups"]["streaming"]["rows"]), 27)
+
+    def test_documentation_lists_every_key(self):
+        page = (SOURCE_ROOT / "docs/command.md").read_text(encoding="utf-8")
+        section = page.split("## `stagehand bench`")[1].split("\n## ")[0]
+        words = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", section))))
+        keys = TOP_KEYS | ROW_KEYS | {"rows", "notes", "to_device_bytes_per_second", "to_host_bytes_per_second"}
+        self.assertEqual(keys.union(*MORE_KEYS.values()) - words, set())
+
+
+if __name__ == "__main__":
+    harness.main()
