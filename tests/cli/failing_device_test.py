@@ -52,6 +52,20 @@ class FailingDeviceTest(CommandTest):
                     self.assert_one_error(result)
                     self.assertEqual(result.out, "")
 
+    def test_bench_names_what_failed(self):
+        for group in ("link", "mapping", "streaming"):
+            for call in [*range(1, 40, 6), *range(40, 1000, 97)]:
+                with self.subTest(group=group, call=call):
+                    result = self.run_command("bench", "--quick", "--bytes", "32MiB", "--only", group, "--json", "--device",
+                                              "fault", "--device-option", "wrap=host", "--device-option", f"fail_at={call}")
+                    if result.code == SUCCESS:
+                        self.assertEqual(list(result.json()["groups"]), [group])
+                        self.assertEqual(result.err, "")
+                    else:
+                        self.assertIn(result.code, (FAILURE, DEVICE))
+                        self.assert_one_error(result)
+                        self.assertEqual(result.out, "")
+
 
 if __name__ == "__main__":
     harness.main()
