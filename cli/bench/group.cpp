@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "interrupt.h"
+#include "model/quantity.h"
 
 namespace stagehand::cli::bench {
 
@@ -42,6 +45,12 @@ std::vector<BlockSource> shared_blocks(SharedSource& shared, const std::vector<s
         blocks.push_back({bytes, {shared.segment(bytes)}});
     }
     return blocks;
+}
+
+std::string unpinned_note(std::uint64_t bytes) {
+    return fmt::format(
+        "the system does not let {} be pinned: see the limit on locked memory in `stagehand devices`",
+        model::format_bytes(bytes));
 }
 
 bool stopped() { return interrupted() != 0; }

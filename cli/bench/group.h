@@ -41,6 +41,7 @@ struct Link {
     double to_host = 0;
     std::optional<BothWays> both_ways;
     std::uint64_t bytes = 0;  // that were copied
+    bool pinned = false;      // whether the system let their memory be pinned
 
     // What everything else is compared with.
     double limit() const { return raw > to_device ? raw : to_device; }
@@ -71,6 +72,9 @@ Link measure_link(sh_device* device, bool simulation);
 
 // Blocks of these sizes whose source is the shared memory.
 std::vector<BlockSource> shared_blocks(SharedSource& shared, const std::vector<std::uint64_t>& sizes);
+
+// What to say when the system has refused to pin so many bytes.
+std::string unpinned_note(std::uint64_t bytes);
 
 // True when Ctrl-C has come: time to stop.
 bool stopped();

@@ -43,6 +43,7 @@ Link measure_link(sh_device* device, bool simulation) {
     link.to_device = speed->to_device_bytes_per_second;
     link.to_host = speed->to_host_bytes_per_second;
     link.bytes = speed->bytes;
+    link.pinned = speed->pinned;
     if (!simulation) {
         link.both_ways = measure_both_ways(device);
     }
@@ -56,6 +57,9 @@ void report_link(const Bench& bench, GroupReport& report) {
         {"host to device", Unit::bytes_per_second, link.to_device, link.raw, "one raw copy"});
     report.rows.push_back(
         {"device to host", Unit::bytes_per_second, link.to_host, link.to_device, "host to device"});
+    if (!link.pinned) {
+        report.notes.push_back(unpinned_note(link.bytes));
+    }
     if (!link.both_ways) {
         report.notes.push_back(
             "both ways at once: left out; it needs real time, and device memory for five blocks");

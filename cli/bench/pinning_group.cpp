@@ -96,9 +96,7 @@ void measure_pinning(Bench& bench, GroupReport& report) {
     add("touched by one thread, then SH_BLOCK_PIN", plain, touch, "touching alone");
     add("sh_host_alloc", library, plain, "touched, then pinned");
     if (!pinned) {
-        report.notes.push_back(fmt::format(
-            "the system does not let {} be pinned: see the limit on locked memory in `stagehand devices`",
-            model::format_bytes(bench.extent.pin)));
+        report.notes.push_back(unpinned_note(bench.extent.pin));
     }
 }
 

@@ -143,8 +143,11 @@ bool measure_pageable(const Bench& bench, Rows& rows) {
         small);
 }
 
-bool measure_pinned(const Bench& bench, Rows& rows) {
+bool measure_pinned(const Bench& bench, Rows& rows, GroupReport& report) {
     const HostMemory pinned(bench.device, bench.extent.sources);
+    if (!pinned.pinned()) {
+        report.notes.push_back(unpinned_note(pinned.bytes()));
+    }
     char* const memory = static_cast<char*>(pinned.data());
     std::memset(memory, 0x5a, pinned.bytes());
     if (!rows.add("pinned memory", equal_blocks(pinned.bytes(), in_memory(memory)))) {
@@ -181,7 +184,7 @@ void measure_staging(Bench& bench, GroupReport& report) {
                                model::format_bytes(bench.extent.segments));
     bench.progress.begin(report.name, 6, 1);
     Rows rows(bench, report);
-    if (measure_pinned(bench, rows) && measure_pageable(bench, rows)) {
+    if (measure_pinned(bench, rows, report) && measure_pageable(bench, rows)) {
         measure_files(bench, rows);
     }
 }

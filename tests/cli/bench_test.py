@@ -103,6 +103,15 @@ class BenchTest(CommandTest):
         self.assertLess(result["link_bytes_per_second"], 510e6)
         self.assertEqual(len(result["groups"]["link"]["rows"]), 3)
 
+    def test_refused_pinning_is_told(self):
+        result = self.succeed("bench", "--device", "host", "--device-option", "pin_limit=1MB", *SMALL, "--json").json()
+        self.assertIs(result["pinned"], False)
+        for name in ("link", "pinning", "staging"):
+            self.assertEqual(len(result["groups"][name]["notes"]), 1, name)
+            self.assertIn("be pinned", result["groups"][name]["notes"][0])
+        for row in result["groups"]["pinning"]["rows"]:
+            self.assertIs(row["pinned"], False)
+
     def test_mistakes_are_named(self):
         host = ["bench", "--device", "host"]
         for code, arguments, says in [
