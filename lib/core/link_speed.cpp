@@ -16,7 +16,7 @@ struct Probe {
     Device& device;
     std::vector<sh_backend_page> pages;
     uint64_t address = 0, reserved = 0;
-    bool mapped = false;
+    bool mapped = false, plain = false;
     sh_stream stream = SH_STREAM_HOST;
     sh_backend_event begin = 0, end = 0;
     transfer::PinnedMemory host;
@@ -31,20 +31,35 @@ struct Probe {
         }
         if (begin) (void)once_more([&] { return backend.event_destroy(begin); }).ok();
         if (end) (void)once_more([&] { return backend.event_destroy(end); }).ok();
+        if (plain) {
+            if (mapped) (void)once_more([&] { return device.pool().release(address, reserved / page); }).ok();
+            return;
+        }
         if (mapped && !once_more([&] { return backend.pages_unmap(address, page, pages.size()); }).ok()) return;
         if (reserved) (void)once_more([&] { return backend.range_free(address, reserved); }).ok();
         device.pool().give(pages.data(), pages.size());
     }
 
-    Status open(uint64_t count) {
+    Status open_memory(uint64_t count) {
         BackendDevice& backend = device.backend();
         const uint64_t page = device.page_bytes();
-        SH_TRY(device.pool().take(count, &pages));
-        SH_TRY(backend.range_reserve(count * page, page, &address));
+        plain = !backend.has(SH_BACKEND_FIXED_ADDRESSES);
+        if (plain) {
+            SH_TRY(device.pool().allocate(count, &address));
+        } else {
+            SH_TRY(device.pool().take(count, &pages));
+            SH_TRY(backend.range_reserve(count * page, page, &address));
+        }
         reserved = count * page;
-        SH_TRY(backend.pages_map(address, page, count, pages.data()));
+        if (!plain) SH_TRY(backend.pages_map(address, page, count, pages.data()));
         mapped = true;
-        SH_TRY(transfer::PinnedMemory::allocate(backend, count * page, &host));
+        return Status();
+    }
+
+    Status open(uint64_t count) {
+        BackendDevice& backend = device.backend();
+        SH_TRY(open_memory(count));
+        SH_TRY(transfer::PinnedMemory::allocate(backend, reserved, &host));
         SH_TRY(backend.stream_create(&stream));
         SH_TRY(backend.event_create(true, &begin));
         return backend.event_create(true, &end);
@@ -64,7 +79,7 @@ struct Probe {
 
 Status Device::measure_link(double* bytes_per_ns) {
     const uint64_t budget = arbiter_.total_pages() - std::min(arbiter_.total_pages(), pool_.used_bytes() / page_bytes());
-    Probe probe{*this, {}, 0, 0, false, SH_STREAM_HOST, 0, 0, {}};
+    Probe probe{*this, {}, 0, 0, false, false, SH_STREAM_HOST, 0, 0, {}};
     SH_TRY(probe.open(std::clamp<uint64_t>(kLargest / page_bytes(), 1, std::max<uint64_t>(budget, 1))));
     int64_t best = 0;
     for (int i = 0; i <= kRepeats; i++) {   // the first one warms up

@@ -22,11 +22,7 @@ Status PagePool::take(uint64_t count, std::vector<sh_backend_page>* out) {
     if (!std::exchange(sorted_, true)) std::sort(idle_.begin(), idle_.end(), std::greater<>());
     const uint64_t recycled = std::min<uint64_t>(count, idle_.size());
     const uint64_t fresh = count - recycled;
-    if (existing_ + fresh > limit_)
-        return Status(SH_ERROR_OUT_OF_DEVICE_MEMORY,
-                      "the device's budget of " + std::to_string(limit_ * page_bytes_) + " bytes has no room for " +
-                          std::to_string(fresh) + " more pages of " + std::to_string(page_bytes_) + " bytes: " +
-                          std::to_string(existing_) + " exist");
+    SH_TRY(check_room(fresh));
     const size_t begin = out->size();
     out->resize(begin + count);
     if (fresh) {
@@ -41,6 +37,29 @@ Status PagePool::take(uint64_t count, std::vector<sh_backend_page>* out) {
         (*out)[begin + i] = idle_.back();
         idle_.pop_back();
     }
+    return Status();
+}
+
+Status PagePool::check_room(uint64_t pages) const {
+    if (existing_ + pages <= limit_) return Status();
+    return Status(SH_ERROR_OUT_OF_DEVICE_MEMORY,
+                  "the device's budget of " + std::to_string(limit_ * page_bytes_) + " bytes has no room for " + std::to_string(pages) +
+                      " more pages of " + std::to_string(page_bytes_) + " bytes: " + std::to_string(existing_) + " exist");
+}
+
+Status PagePool::allocate(uint64_t pages, uint64_t* out_address) {
+    std::lock_guard lock(mutex_);
+    SH_TRY(check_room(pages));
+    SH_TRY(device_.range_reserve(pages * page_bytes_, page_bytes_, out_address));
+    existing_ += pages;
+    peak_ = std::max(peak_, existing_);
+    return Status();
+}
+
+Status PagePool::release(uint64_t address, uint64_t pages) {
+    std::lock_guard lock(mutex_);
+    SH_TRY(device_.range_free(address, pages * page_bytes_));
+    existing_ -= pages;
     return Status();
 }
 

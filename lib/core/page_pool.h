@@ -22,6 +22,9 @@ public:
     Status take(uint64_t count, std::vector<sh_backend_page>* out);
     // Takes pages back for recycling. They are not mapped any more.
     void give(const sh_backend_page* pages, uint64_t count);
+    // On devices that do not map pages: memory in one piece with its address, under the same ceiling. Goes back to the driver at once.
+    Status allocate(uint64_t pages, uint64_t* out_address);
+    Status release(uint64_t address, uint64_t pages);
     // Gives recycled pages back to the driver until no more than `keep` are held idle.
     Status trim(uint64_t keep);
 
@@ -34,6 +37,7 @@ public:
 private:
     Status destroy_idle(uint64_t count);
     void shed();
+    Status check_room(uint64_t pages) const;
 
     BackendDevice& device_;
     const uint64_t page_bytes_;

@@ -7,6 +7,7 @@ namespace stagehand::core {
 Status Placement::shrink_own(Unit& unit, uint32_t to) {
     const uint32_t count = static_cast<uint32_t>(unit.own.size()) - to;
     if (!count) return Status();
+    if (registry_.plain()) return resize_own_plain(unit, to);
     const uint64_t page = registry_.page_bytes();
     SH_TRY(device_.pages_unmap(unit.address + to * page, page, count));
     pool_.give(unit.own.data() + to, count);
@@ -20,6 +21,7 @@ Status Placement::shrink_own(Unit& unit, uint32_t to) {
 Status Placement::grow_own(Unit& unit, uint32_t to) {
     const uint32_t from = static_cast<uint32_t>(unit.own.size());
     if (to <= from) return Status();
+    if (registry_.plain()) return resize_own_plain(unit, to);
     const uint64_t page = registry_.page_bytes();
     SH_TRY(pool_.take(to - from, &unit.own));
     if (Status status = device_.pages_map(unit.address + from * page, page, to - from, unit.own.data() + from); !status.ok()) {
@@ -35,7 +37,8 @@ Status Placement::grow_own(Unit& unit, uint32_t to) {
 Status Placement::unmap_ring(Unit& unit) {
     if (!unit.ring_pages) return Status();
     const uint64_t page = registry_.page_bytes();
-    SH_TRY(device_.pages_unmap(unit.address + unit.own.size() * page, page, unit.ring_pages));
+    if (registry_.plain()) registry_.set_address(unit, 0);
+    else SH_TRY(device_.pages_unmap(unit.address + unit.own.size() * page, page, unit.ring_pages));
     unit.ring_pages = unit.ring_present = 0;
     unit.ready = unit.ready_there = false;
     return Status();
@@ -43,10 +46,14 @@ Status Placement::unmap_ring(Unit& unit) {
 
 Status Placement::map_ring(Unit& unit, const Place& place) {
     if (!place.ring_pages || unit.ring_pages) return Status();
-    const uint64_t page = registry_.page_bytes();
-    handles_.clear();
-    for (uint32_t k = 0; k < place.ring_pages; k++) handles_.push_back(ring_.handles()[ring_.wrap(uint64_t(place.ring_offset) + k)]);
-    SH_TRY(device_.pages_map(unit.address + unit.own.size() * page, page, place.ring_pages, handles_.data()));
+    if (registry_.plain()) {
+        SH_TRY(place_in_ring(unit, place));
+    } else {
+        const uint64_t page = registry_.page_bytes();
+        handles_.clear();
+        for (uint32_t k = 0; k < place.ring_pages; k++) handles_.push_back(ring_.handles()[ring_.wrap(uint64_t(place.ring_offset) + k)]);
+        SH_TRY(device_.pages_map(unit.address + unit.own.size() * page, page, place.ring_pages, handles_.data()));
+    }
     unit.ring_offset = place.ring_offset;
     unit.ring_pages = place.ring_pages;
     unit.ring_present = 0;
@@ -55,6 +62,7 @@ Status Placement::map_ring(Unit& unit, const Place& place) {
 }
 
 Status Placement::resize_ring(uint32_t pages) {
+    if (registry_.plain()) return resize_ring_plain(pages);
     auto& handles = ring_.handles();
     if (pages < handles.size()) {
         pool_.give(handles.data() + pages, handles.size() - pages);

@@ -52,12 +52,17 @@ private:
     Status map_ring(Unit& unit, const Place& place);
     Status resize_ring(uint32_t pages);
     Status move(std::span<const Place> places, uint32_t ring_pages);
+    // plain_placement.cpp: the same on devices that do not map pages. A resident unit and the ring are an allocation each.
+    Status resize_own_plain(Unit& unit, uint32_t to);
+    Status place_in_ring(Unit& unit, const Place& place);
+    Status resize_ring_plain(uint32_t pages);
 
     BackendDevice& device_;
     PagePool& pool_;
     Registry& registry_;
     Ring& ring_;
     uint64_t pages_ = 0;
+    uint64_t ring_address_ = 0;   // on devices that do not map pages
     std::vector<sh_backend_page> handles_;   // scratch
 };
 

@@ -53,6 +53,7 @@ void Planner::state_problem(const Order& order, const Limits& limits) {
     problem_.max_held = limits.max_held;
     problem_.link_bytes_per_ns = limits.link_bytes_per_ns;
     problem_.copy_latency_ns = limits.copy_latency_ns;
+    problem_.contiguous = registry_.plain();
 }
 
 Arbiter::Needs Planner::needs(const Order& order, const Limits& limits, uint32_t* out_unit) {

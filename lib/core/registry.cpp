@@ -56,7 +56,8 @@ bool is_small(const sh_block_desc& desc, uint64_t page_bytes) {
 
 }  // namespace
 
-Registry::Registry(BackendDevice& device, uint64_t page_bytes, uint16_t tag) : device_(device), page_bytes_(page_bytes), tag_(tag) {}
+Registry::Registry(BackendDevice& device, uint64_t page_bytes, uint16_t tag)
+    : device_(device), page_bytes_(page_bytes), tag_(tag), plain_(!device.has(SH_BACKEND_FIXED_ADDRESSES)) {}
 
 Registry::~Registry() {
     for (Unit& unit : units())
@@ -108,7 +109,8 @@ void Registry::pack(std::span<const sh_block_desc* const> descs, uint64_t* out_b
             end = round_up(end, page_bytes_);
             Unit& unit = units_.emplace_back();
             unit.live = true;
-            unit.address = end;
+            unit.address = plain_ ? 0 : end;
+            unit.whole = plain_;
             unit.range = static_cast<uint32_t>(ranges_.size());
             unit.first_block = static_cast<uint32_t>(blocks_.size());
             unit.unordered = desc->flags & SH_BLOCK_UNORDERED;
@@ -126,7 +128,7 @@ void Registry::pack(std::span<const sh_block_desc* const> descs, uint64_t* out_b
         unit.bytes = begin + desc->bytes;
         unit.pages = static_cast<uint32_t>((unit.bytes + page_bytes_ - 1) / page_bytes_);
         unit.whole |= (desc->flags & SH_BLOCK_WHOLE) != 0;
-        end = unit.address + unit.bytes;
+        end = plain_ ? 0 : unit.address + unit.bytes;
     }
     *out_bytes = round_up(end, page_bytes_);
 }
@@ -198,9 +200,9 @@ Status Registry::add(std::span<const sh_block_desc* const> descs, sh_block* out_
     Range range;
     range.bytes = bytes;
     range.units = static_cast<uint32_t>(units_.size() - first_unit);
-    Status status = device_.range_reserve(bytes, page_bytes_, &range.address);
-    const bool reserved = status.ok();
-    if (reserved) status = open_sources(descs, first_block);
+    Status status = plain_ ? Status() : device_.range_reserve(bytes, page_bytes_, &range.address);
+    const bool reserved = status.ok() && !plain_;
+    if (status.ok()) status = open_sources(descs, first_block);
     if (!status.ok()) {
         for (size_t i = first_block; i < blocks_.size(); i++)
             if (blocks_[i].detail) close_sources(*blocks_[i].detail);
@@ -233,7 +235,7 @@ void Registry::close_sources(BlockDetail& detail) {
 void Registry::release_unit(Unit& unit) {
     unit.live = false;
     Range& range = ranges_[unit.range];
-    if (--range.units) return;
+    if (--range.units || plain_) return;
     if (Status status = once_more([&] { return device_.range_free(range.address, range.bytes); }); !status.ok())
         log_line(SH_LOG_WARNING, "addresses are lost: %s", status.text());
 }
@@ -253,6 +255,11 @@ void Registry::remove(std::span<const sh_block> ids) {
         const auto blocks = blocks_of(unit);
         if (std::none_of(blocks.begin(), blocks.end(), [](const Block& b) { return b.id != 0; })) release_unit(unit);
     }
+}
+
+void Registry::set_address(Unit& unit, uint64_t address) {
+    for (Block& block : blocks_of(unit)) block.address += address - unit.address;
+    unit.address = address;
 }
 
 std::string Registry::name_of(const Block& block) const {

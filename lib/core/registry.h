@@ -38,6 +38,9 @@ public:
     Unit& unit(uint32_t index) { return units_[index]; }
     std::span<Block> blocks_of(const Unit& unit) { return {&blocks_[unit.first_block], unit.block_count}; }
     uint64_t page_bytes() const { return page_bytes_; }
+    // The device does not map memory by pages: a unit's memory is one piece, and its address changes with it.
+    bool plain() const { return plain_; }
+    void set_address(Unit& unit, uint64_t address);
     uint64_t model_bytes() const { return model_bytes_; }
     uint64_t block_count() const { return live_blocks_; }
 
@@ -62,6 +65,7 @@ private:
     BackendDevice& device_;
     const uint64_t page_bytes_;
     const uint16_t tag_;
+    const bool plain_;
     uint16_t generation_ = 0;
     StableVector<Block> blocks_;   // references stay valid while other threads register blocks
     StableVector<Unit> units_;

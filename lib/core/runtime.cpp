@@ -34,8 +34,6 @@ Runtime::Runtime(std::shared_ptr<Device> device, const sh_runtime_options& optio
 }
 
 Status Runtime::create(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex, std::shared_ptr<Runtime>* out) {
-    if (!device->backend().has(SH_BACKEND_FIXED_ADDRESSES))
-        return Status(SH_ERROR_UNSUPPORTED, device->name() + " cannot map memory by pages");
     std::shared_ptr<Runtime> runtime(new Runtime(std::move(device), options, mutex));
     SH_TRY(runtime->loader_.open());
     SH_TRY(runtime->write_back_.open());

@@ -97,7 +97,8 @@ Status Runtime::block_state(sh_block id, sh_block_state* out) {
     out->struct_size = size;
     out->flags = block->flags;
     out->held = block->held;
-    out->address = reinterpret_cast<void*>(block->address);
+    const bool nowhere = registry_.plain() && unit.memory == Memory::none;   // its address comes with its memory
+    out->address = nowhere ? nullptr : reinterpret_cast<void*>(block->address);
     out->bytes = block->bytes;
     if (unit.memory == Memory::planned) {
         out->resident_bytes = inside(0, own);

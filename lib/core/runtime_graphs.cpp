@@ -178,7 +178,6 @@ Status Runtime::graph_enter(uint64_t id, sh_stream stream, Lock& lock) {
     Status status = clear_ring(lock);
     if (status.ok()) status = load_residents(*graph, stream, lock);
     if (status.ok()) status = order_launch(stream);
-
     waiters_--;
     if (!status.ok()) entered_ = nullptr;
     changed_.notify_all();

@@ -1,0 +1,122 @@
+// A captured step against the same step made call by call, on cuda:0: the shapes of an 8B model, pinned, computing by a kernel.
+#include <utility>
+
+#include "../tests/gpu/cuda_driver.h"
+#include "measure.h"
+
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+constexpr int kWarm = 2, kPasses = 6;
+
+struct Result {
+    double pass_ms = 0;     // from one to the next, on the device
+    double host_us = 0;     // of the engine's thread, a pass
+};
+
+struct Subject {
+    stagehand::test::Cuda cuda;
+    sh_device* device = nullptr;
+    sh_runtime* runtime = nullptr;
+    sh_stream stream = SH_STREAM_HOST;
+    std::vector<sh_use> uses;
+
+    void pass() const {
+        for (const sh_use& use : uses) {
+            sh_view view = SH_VIEW_INIT;
+            CHECK(sh_acquire(runtime, use.block, stream, 0, &view));
+            if (use.compute_ns) CHECK(sh_stream_launch(device, stream, nullptr, nullptr, static_cast<int64_t>(use.compute_ns)));
+            CHECK(sh_release(runtime, use.block, stream));
+        }
+    }
+
+    template <class Pass>
+    Result measure(Pass&& one) const {
+        Result result;
+        uint64_t began = 0, ended = 0;
+        for (int k = 0; k < kWarm + kPasses; k++) {
+            if (k == kWarm) {
+                CHECK(sh_stream_synchronize(device, stream));
+                CHECK(sh_device_clock(device, &began));
+                result.host_us = 0;
+            }
+            result.host_us += bench::seconds(one) * 1e6 / kPasses;
+        }
+        CHECK(sh_stream_synchronize(device, stream));
+        CHECK(sh_device_clock(device, &ended));
+        result.pass_ms = static_cast<double>(ended - began) / kPasses / 1e6;
+        return result;
+    }
+};
+
+void check_cuda(CUresult result, const char* call) {
+    if (result == CUDA_SUCCESS) return;
+    std::fprintf(stderr, "%s: CUDA error %d\n", call, static_cast<int>(result));
+    std::exit(1);
+}
+#define CHECK_CUDA(call) check_cuda((call), #call)
+
+void run(bench::Model& model, Subject& subject, double budget, double ratio, uint64_t total) {
+    CHECK(sh_device_set_budget(model.device, static_cast<uint64_t>(static_cast<double>(total) * budget)));
+    sh_plan_info plan = SH_PLAN_INFO_INIT;
+    subject.uses = model.schedule(1, false);
+    CHECK(sh_plan(model.runtime, nullptr, &plan));   // tells the link
+    const double copy_ns = static_cast<double>(total) * (1 - budget) / static_cast<double>(plan.link_bytes_per_second) * 1e9;
+    subject.uses = model.schedule(static_cast<uint64_t>(copy_ns * ratio), false);
+    CHECK(sh_plan(model.runtime, nullptr, &plan));
+    const Result eager = subject.measure([&] {
+        CHECK(sh_step_begin(model.runtime));
+        subject.pass();
+        CHECK(sh_step_end(model.runtime));
+    });
+    const CUstream stream = reinterpret_cast<CUstream>(subject.stream);
+    CUgraph native = nullptr;
+    CUgraphExec instance = nullptr;
+    sh_graph* graph = nullptr;
+    CHECK_CUDA(subject.cuda.begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    CHECK(sh_capture_begin(model.runtime, subject.stream));
+    subject.pass();
+    CHECK(sh_capture_end(model.runtime, subject.stream, &graph));
+    CHECK_CUDA(subject.cuda.end_capture(stream, &native));
+    CHECK_CUDA(subject.cuda.instantiate(&instance, native, 0));
+    const Result captured = subject.measure([&] {
+        CHECK(sh_graph_enter(graph, subject.stream));
+        CHECK_CUDA(subject.cuda.launch(instance, stream));
+        CHECK(sh_graph_leave(graph, subject.stream));
+    });
+    std::printf("%4.0f %%  %5.2f  %9.2f  %9.2f  %9.2f  %6.3f  %9.1f  %9.1f\n", budget * 100, ratio, static_cast<double>(plan.step_ns) / 1e6,
+                eager.pass_ms, captured.pass_ms, captured.pass_ms / eager.pass_ms, eager.host_us, captured.host_us);
+    std::fflush(stdout);
+    sh_graph_destroy(graph);
+    subject.cuda.destroy_instance(instance);
+    subject.cuda.destroy(native);
+}
+
+}  // namespace
+
+int main() try {
+    std::vector<uint64_t> sizes = {1002 * kMiB};
+    sizes.insert(sizes.end(), 32, 416 * kMiB);
+    sizes.push_back(1002 * kMiB);
+    uint64_t total = 0;
+    for (const uint64_t size : sizes) total += size;
+    Subject subject;
+    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    options.budget_bytes = total;
+    options.page_bytes = 8 * kMiB;
+    bench::Model model("cuda:0", options);
+    void* memory = nullptr;
+    CHECK(sh_host_alloc(model.device, total, &memory, nullptr));
+    model.add(sizes, static_cast<char*>(memory));
+    subject.device = model.device;
+    subject.runtime = model.runtime;
+    CHECK(sh_stream_create(model.device, &subject.stream));
+    std::printf("budget compute/copy plan ms   eager ms   graph ms  ratio  eager host us  graph host us\n");
+    for (const double budget : {0.25, 0.5, 0.9})
+        for (const double ratio : {0.25, 1.0, 4.0}) run(model, subject, budget, ratio, total);
+    sh_runtime_destroy(std::exchange(model.runtime, nullptr));
+    sh_stream_destroy(model.device, subject.stream);
+    CHECK(sh_host_free(model.device, memory));
+} catch (const std::exception& problem) {
+    std::printf("skipped: %s\n", problem.what());
+}
