@@ -41,8 +41,8 @@ TEST_P(EventTest, AWaitOrdersStreams) {
     const Memory memory = new_memory(4 * page());
     const sh_stream writer = new_stream(), reader = new_stream();
     const sh_backend_event written = new_event(), read = new_event();
-    const auto data = pattern(memory.bytes, 1);
-    std::vector<uint8_t> there(memory.bytes);
+    SH_PINNED(data, pattern(memory.bytes, 1));
+    SH_PINNED(there, std::vector<uint8_t>(memory.bytes));
     SH_HOLD(hold, writer);
     SH_OK_OR_END(backend().copy_to_device(device(), writer, memory.address, data.data(), memory.bytes));
     SH_OK_OR_END(backend().event_record(device(), written, writer));
@@ -54,7 +54,7 @@ TEST_P(EventTest, AWaitOrdersStreams) {
     SH_OK_OR_END(backend().event_synchronize(device(), read));
     EXPECT_TRUE(is_done(written));
     if (has_contents()) {
-        EXPECT_EQ(there, data);
+        EXPECT_EQ(there.bytes(), data.bytes());
     }
 }
 
@@ -90,8 +90,8 @@ TEST_P(EventTest, RecordedAnewItStandsForTheLast) {
 TEST_P(EventTest, DestroyingOneLeavesQueuedWaitsValid) {
     const Memory memory = new_memory(page());
     const sh_stream writer = new_stream(), reader = new_stream();
-    const auto data = pattern(page(), 2);
-    std::vector<uint8_t> there(page());
+    SH_PINNED(data, pattern(page(), 2));
+    SH_PINNED(there, std::vector<uint8_t>(page()));
     sh_backend_event written = 0;
     SH_OK_OR_END(backend().event_create(device(), 0, &written));
     SH_HOLD(hold, writer);
@@ -106,7 +106,7 @@ TEST_P(EventTest, DestroyingOneLeavesQueuedWaitsValid) {
     hold.release();
     SH_OK_OR_END(backend().event_synchronize(device(), read));
     if (has_contents()) {
-        EXPECT_EQ(there, data);
+        EXPECT_EQ(there.bytes(), data.bytes());
     }
 }
 

@@ -157,6 +157,19 @@ uint64_t Conformance::free_bytes() {
     return free;
 }
 
+PinnedBytes::PinnedBytes(const sh_backend& backend, sh_backend_device* device, const std::vector<uint8_t>& bytes)
+    : backend_(backend), device_(device), size_(bytes.size()) {
+    constexpr uint64_t kPage = 4096;   // nothing else may lie in its pages
+    memory_ = static_cast<uint8_t*>(std::aligned_alloc(kPage, (size_ + kPage - 1) / kPage * kPage));
+    std::memcpy(memory_, bytes.data(), size_);
+    EXPECT_GE(backend_.host_register(device_, memory_, size_), 0) << backend_.last_error();
+}
+
+PinnedBytes::~PinnedBytes() {
+    EXPECT_GE(backend_.host_unregister(device_, memory_), 0) << backend_.last_error();
+    std::free(memory_);
+}
+
 Hold::Hold(const sh_backend& backend, sh_backend_device* device, const sh_backend_device_info& info,
            sh_stream stream)
     : backend_(backend), device_(device), stream_(stream) {

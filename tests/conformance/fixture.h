@@ -136,6 +136,25 @@ private:
     sh_status status_ = SH_OK;
 };
 
+// Pinned host memory: a copy of what is not pinned may make the call wait, for ever where its stream is held.
+class PinnedBytes {
+public:
+    PinnedBytes(const sh_backend& backend, sh_backend_device* device, const std::vector<uint8_t>& bytes);
+    ~PinnedBytes();
+    PinnedBytes(const PinnedBytes&) = delete;
+    PinnedBytes& operator=(const PinnedBytes&) = delete;
+
+    uint8_t* data() const { return memory_; }
+    std::vector<uint8_t> bytes() const { return {memory_, memory_ + size_}; }
+
+private:
+    const sh_backend& backend_;
+    sh_backend_device* device_;
+    uint64_t size_;
+    uint8_t* memory_;
+};
+#define SH_PINNED(name, contents) const ::conformance::PinnedBytes name(backend(), device(), contents)
+
 // Holds `stream` under the name `hold`, or skips the test where the backend cannot run functions in streams.
 #define SH_HOLD(hold, stream)                                             \
     ::conformance::Hold hold(backend(), device(), info(), stream);        \

@@ -94,7 +94,7 @@ TEST_P(StreamTest, CopiesRunBesideCompute) {
     const Memory memory = new_memory(64 * page());
     const sh_stream compute = new_stream(), copies = new_stream();
     const sh_backend_event copied = new_event(true), computed = new_event(true);
-    const auto data = pattern(memory.bytes, 2);
+    SH_PINNED(data, pattern(memory.bytes, 2));
     SH_HOLD(hold, compute);
     SH_OK_OR_END(backend().event_record(device(), computed, compute));
     for (int i = 0; i < 5; ++i) {
@@ -107,7 +107,7 @@ TEST_P(StreamTest, CopiesRunBesideCompute) {
     hold.release();
     SH_OK_OR_END(backend().event_synchronize(device(), computed));
     EXPECT_TRUE(is_done(computed));
-    expect_contents(memory.address, data);
+    expect_contents(memory.address, data.bytes());
     if (!has(SH_BACKEND_VIRTUAL_TIME)) return;  // elsewhere a hold is a wait, and takes no time of its own
     int64_t lead = 0;
     SH_OK_OR_END(backend().event_elapsed(device(), copied, computed, &lead));
@@ -118,8 +118,9 @@ TEST_P(StreamTest, BothDirectionsRunAtOnce) {
     const Memory up = new_memory(16 * page()), down = new_memory(16 * page());
     const sh_stream held = new_stream(), to_host = new_stream();
     const sh_backend_event queued = new_event(), read = new_event();
-    const auto data = pattern(up.bytes, 3), other = pattern(down.bytes, 4);
-    std::vector<uint8_t> host(down.bytes);
+    const auto other = pattern(down.bytes, 4);
+    SH_PINNED(data, pattern(up.bytes, 3));
+    SH_PINNED(host, std::vector<uint8_t>(down.bytes));
     write(down.address, other);
     SH_HOLD(hold, held);
     SH_OK_OR_END(backend().copy_to_device(device(), held, up.address, data.data(), up.bytes));
@@ -131,9 +132,9 @@ TEST_P(StreamTest, BothDirectionsRunAtOnce) {
     hold.release();
     SH_OK_OR_END(backend().event_synchronize(device(), queued));
     if (has_contents()) {
-        EXPECT_EQ(host, other);
+        EXPECT_EQ(host.bytes(), other);
     }
-    expect_contents(up.address, data);
+    expect_contents(up.address, data.bytes());
 }
 
 TEST_P(StreamTest, ManyStreamsComeAndGo) {
