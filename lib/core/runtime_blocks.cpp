@@ -41,10 +41,28 @@ Status Runtime::unregister_blocks(std::span<const sh_block> ids, Lock& lock) {
     // have begun something anew.
     Status status;
     for (bool quiet = false; status.ok() && !quiet;) {
+        changed_.wait(lock, [&] { return !changing_; });   // a plan that is being made counts on the units that there are
         quiet = true;
         for (const uint32_t index : units) {
             Unit& unit = registry_.unit(index);
-            if (unit.held || !(unit.bringing || unit.writing_back || write_back_.is_dirty(unit) || (unit.load && unit.load->queued))) continue;
+            const bool queued = unit.load && unit.load->queued;
+            if (unit.held && (queued || unit.writing_back || unit.bringing)) {   // for a neighbour: its worker comes to an end by itself
+                quiet = false;
+                changed_.wait(lock, [&] { return !(unit.load && unit.load->queued) && !unit.writing_back && !unit.bringing; });
+                continue;
+            }
+            const bool dirty = std::any_of(ids.begin(), ids.end(), [&](sh_block id) {
+                const Block* block = registry_.find(id);
+                return block && block->unit == index && (block->dirty_own || block->dirty_ring);
+            });
+            if (unit.held && dirty) {
+                quiet = false;
+                status = write_back_.begin(unit, WriteBack::Part::all);
+                if (status.ok()) status = write_back_.wait(unit, lock);
+                if (!status.ok()) break;
+                continue;
+            }
+            if (unit.held || !(unit.bringing || unit.writing_back || write_back_.is_dirty(unit) || queued)) continue;
             quiet = false;
             loader_.cancel(unit, lock);
             if (status.ok()) status = write_back_.flush(unit, lock);

@@ -61,7 +61,13 @@ void Runtime::arrive(Unit& unit) {
 // after each wait.
 Status Runtime::clear_way(Unit& unit, Lock& lock) {
     const uint32_t self = index_of(unit);
-    for (uint32_t k = 0; k < unit.ring_pages; k++) {
+    for (uint32_t k = 0; k < unit.ring_pages || unit.writing_back; k++) {
+        if (unit.writing_back) {
+            changed_.wait(lock, [&] { return !unit.writing_back; });
+            SH_TRY(usable());
+            k = UINT32_MAX;   // from the start
+            continue;
+        }
         const uint32_t contents = ring_.page_of(unit, k).contents;
         if (contents == kNone || contents == self) continue;
         Unit& there = registry_.unit(contents);
@@ -74,7 +80,6 @@ Status Runtime::clear_way(Unit& unit, Lock& lock) {
         SH_TRY(usable());
         k = UINT32_MAX;   // from the start
     }
-    if (unit.writing_back) changed_.wait(lock, [&] { return !unit.writing_back; });
     prefetcher_.restart();
     return Status();
 }
@@ -251,6 +256,8 @@ Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, ui
         status = finish_bringing(registry_.unit(registry_.find(ids[i])->unit), stream, flags, &view_flags[i], lock);
     waiters_--;
     if (closing_) changed_.notify_all();
+    if (status.code() == SH_ERROR_CANCELLED && !closing_)   // by an update of a source: begin_bringing() would say so now
+        status = Status(SH_ERROR_BUSY, "the load of a block was given up for an update of its source");
     for (size_t i = 0; i < held; i++) {
         Block& block = *registry_.find(ids[i]);
         Unit& unit = registry_.unit(block.unit);
@@ -278,6 +285,10 @@ Status Runtime::note_use(Unit& unit, sh_stream stream) {
     auto use = std::find_if(unit.uses.begin(), unit.uses.end(), [&](const UnitUse& u) { return u.stream == stream; });
     if (use == unit.uses.end()) {   // in place of a forgotten one
         use = std::find_if(unit.uses.begin(), unit.uses.end(), [](const UnitUse& u) { return u.stream == SH_STREAM_HOST; });
+        for (auto done = unit.uses.begin(); use == unit.uses.end() && done != unit.uses.end(); ++done) {   // or of one that is over
+            uint32_t over = 0;
+            if (device_->backend().event_query(done->event, &over).ok() && over) use = done;
+        }
         if (use != unit.uses.end()) use->stream = stream;
     }
     if (use == unit.uses.end()) {
@@ -339,6 +350,7 @@ Status Runtime::prefetch(std::span<const sh_block> ids, Lock& lock) {
             const bool placed = planned_ && unordered_.place(unit, lock).ok();
             set_bringing(unit, false);
             if (!placed) break;   // a hint: the acquire will say what is wrong
+            if (unit.updating) continue;   // begun while the mutex was given up
         }
         if (!unit.complete() && !loader_.begin(unit, device_->backend().now_ns()).ok()) break;
     }
@@ -367,6 +379,8 @@ Status Runtime::read(sh_block id, sh_stream stream, uint64_t offset, void* buffe
         events_.give(&event);
         SH_TRY(status);
     }
+    const Unit& unit = registry_.unit(block->unit);
+    if (unit.load && unit.load->issued) SH_TRY(backend.stream_wait_event(copies, unit.load->done));   // `stream` may not be the acquire's
     waiters_++;
     lock.unlock();
     Status status = backend.copy_to_host(copies, buffer, address, bytes);
