@@ -36,7 +36,7 @@ Device::~Device() {
 void Device::describe(sh_backend_device_info* out) const {
     sh_backend_device_info info = {};
     info.struct_size = sizeof info;
-    info.flags = SH_BACKEND_FIXED_ADDRESSES | SH_BACKEND_HOST_ADDRESSABLE;
+    info.flags = SH_BACKEND_HOST_ADDRESSABLE | (maps_pages() ? SH_BACKEND_FIXED_ADDRESSES : 0);
     std::snprintf(info.description, sizeof info.description, "host memory, %" PRIu64 " MiB%s",
                   settings_.capacity_bytes >> 20, settings_.bandwidth ? ", paced" : "");
     info.total_bytes = settings_.capacity_bytes;

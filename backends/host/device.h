@@ -14,6 +14,7 @@
 #include "host/event.h"
 #include "host/host_backend.h"
 #include "host/pacing.h"
+#include "host/plain_memory.h"
 #include "host/record.h"
 #include "host/settings.h"
 #include "host/stream.h"
@@ -79,6 +80,8 @@ public:
     MemoryStatistics statistics() const;
 
     DeviceMemory& memory() { return memory_; }
+    bool maps_pages() const { return settings_.map_pages; }
+    PlainMemory& plain_memory() { return plain_memory_; }  // where it does not
 
     sh_status pin(const void* memory, uint64_t bytes);
     support::PinnedRanges& pinned() { return pinned_; }
@@ -102,6 +105,7 @@ private:
 
     const Settings settings_;
     DeviceMemory memory_;
+    PlainMemory plain_memory_{memory_};
     support::PinnedRanges pinned_;
     Pacing pacing_;
     RecordPool records_;  // outlives streams and events, which refer to its records

@@ -79,32 +79,53 @@ sh_status memory_info(sh_backend_device* device, uint64_t* out_free, uint64_t* o
     return SH_OK;
 }
 
+// Calls that are about pages, on a device that maps them.
+template <class Body>
+sh_status with_pages(sh_backend_device* device, Body&& body) {
+    return guarded([&]() -> sh_status {
+        if (!device_of(device).maps_pages())
+            return fail(SH_ERROR_UNSUPPORTED, "the device was opened with map_pages=0: it does not map pages");
+        return body(device_of(device).memory());
+    });
+}
+
 sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t count,
                        sh_backend_page* out_pages) {
-    return guarded([&] { return device_of(device).memory().create(page_bytes, count, out_pages); });
+    return with_pages(device,
+                      [&](DeviceMemory& memory) { return memory.create(page_bytes, count, out_pages); });
 }
 
 sh_status pages_destroy(sh_backend_device* device, uint64_t page_bytes, uint64_t count,
                         const sh_backend_page* pages) {
-    return guarded([&] { return device_of(device).memory().destroy(page_bytes, count, pages); });
+    return with_pages(device, [&](DeviceMemory& memory) { return memory.destroy(page_bytes, count, pages); });
 }
 
 sh_status range_reserve(sh_backend_device* device, uint64_t bytes, uint64_t alignment,
                         uint64_t* out_address) {
-    return guarded([&] { return device_of(device).memory().reserve(bytes, alignment, out_address); });
+    return guarded([&] {
+        Device& host = device_of(device);
+        return host.maps_pages() ? host.memory().reserve(bytes, alignment, out_address)
+                                 : host.plain_memory().reserve(bytes, alignment, out_address);
+    });
 }
 
 sh_status range_free(sh_backend_device* device, uint64_t address, uint64_t bytes) {
-    return guarded([&] { return device_of(device).memory().free(address, bytes); });
+    return guarded([&] {
+        Device& host = device_of(device);
+        return host.maps_pages() ? host.memory().free(address, bytes)
+                                 : host.plain_memory().free(address, bytes);
+    });
 }
 
 sh_status pages_map(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count,
                     const sh_backend_page* pages) {
-    return guarded([&] { return device_of(device).memory().map(address, page_bytes, count, pages); });
+    return with_pages(device,
+                      [&](DeviceMemory& memory) { return memory.map(address, page_bytes, count, pages); });
 }
 
 sh_status pages_unmap(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count) {
-    return guarded([&] { return device_of(device).memory().unmap(address, page_bytes, count); });
+    return with_pages(device,
+                      [&](DeviceMemory& memory) { return memory.unmap(address, page_bytes, count); });
 }
 
 sh_status host_register(sh_backend_device* device, void* memory, uint64_t bytes) {

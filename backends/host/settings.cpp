@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kKeys =
     "capacity, granularity (or page), bandwidth, latency, staging_piece, pin_limit, poison, jitter_us, "
-    "jitter_seed";
+    "jitter_seed, map_pages";
 
 sh_status check(Settings& settings) {
     const uint64_t system_page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
@@ -56,6 +56,7 @@ sh_status read_settings(const char* text, Settings* out) {
     take([&] { return options.take_bytes("staging_piece", &settings.staging_piece_bytes); });
     take([&] { return options.take_bytes("pin_limit", &settings.pin_limit_bytes); });
     take([&] { return options.take_flag("poison", &settings.poison); });
+    take([&] { return options.take_flag("map_pages", &settings.map_pages); });
     take([&] { return options.take_duration("jitter_us", 1000, &settings.jitter_ns); });
     take([&] { return options.take_number("jitter_seed", &settings.jitter_seed); });
     take([&] { return options.finish(kKeys); });

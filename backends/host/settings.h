@@ -17,6 +17,7 @@ struct Settings {
     uint64_t jitter_ns = 0;        // most time by which each command of a stream is delayed at random
     uint64_t jitter_seed = 1;
     bool poison = false;  // new pages are filled with kPoison
+    bool map_pages = true;  // false: as a device that does not map memory by pages
 };
 
 constexpr uint8_t kPoison = 0xdb;

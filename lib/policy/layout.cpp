@@ -9,9 +9,16 @@ namespace stagehand::policy {
 
 namespace {
 
+// The next position at which so many pages lie in one piece, where they must.
+uint64_t piece_at(const Shape& shape, uint64_t position, uint32_t pages, uint32_t ring) {
+    const bool fits = !shape.problem->contiguous || ring == 0 || position % ring + pages <= ring;
+    return fits ? position : (position / ring + 1) * ring;
+}
+
 void pack(const Shape& shape, uint32_t ring, std::span<UnitPlan> units) {
     uint64_t position = 0;
     for (uint32_t u : shape.order) {
+        position = piece_at(shape, position, units[u].streamed_pages, ring);
         units[u].ring_offset = ring ? static_cast<uint32_t>(position % ring) : 0;
         position += units[u].streamed_pages;
     }
@@ -28,6 +35,19 @@ void spread(const Shape& shape, uint32_t ring, std::span<UnitPlan> units) {
         uint64_t skipped = position * left_out / streamed;
         units[u].ring_offset = static_cast<uint32_t>((position + skipped) % ring);
         position += units[u].streamed_pages;
+    }
+}
+
+// In one piece each: what would go round the ring's end is pushed back to end there, over the part before it,
+// so that no page is left out.
+void push_back(const Shape& shape, uint32_t ring, std::span<UnitPlan> units) {
+    uint32_t position = 0;
+    for (uint32_t u : shape.order) {
+        const uint32_t pages = units[u].streamed_pages;
+        if (pages == 0) continue;
+        if (position == ring) position = 0;
+        units[u].ring_offset = std::min(position, ring - pages);
+        position = units[u].ring_offset + pages;
     }
 }
 
@@ -94,12 +114,13 @@ bool rotate(const Shape& shape, uint32_t ring, std::span<UnitPlan> units) {
         uint32_t pages = units[u].streamed_pages;
         if (pages == 0) continue;
         const auto& places = neighbours.of(u);
-        uint64_t begin = position;
+        uint64_t begin = piece_at(shape, position, pages, ring);
         while (const Neighbours::Place* place = met(places, begin, pages, ring)) {
             uint64_t end = (uint64_t{place->begin} + place->pages) % ring;
             uint64_t step = (end + ring - begin % ring) % ring;
             if (step == 0 || begin + step - position >= ring) return false;
-            begin += step;
+            begin = piece_at(shape, begin + step, pages, ring);
+            if (begin - position >= ring) return false;
         }
         units[u].ring_offset = static_cast<uint32_t>(begin % ring);
         neighbours.placed(u);
@@ -138,7 +159,7 @@ bool lay_out(const Shape& shape, Layout layout, uint32_t ring, std::span<UnitPla
             pack(shape, ring, units);
             return true;
         case Layout::spread:
-            spread(shape, ring, units);
+            shape.problem->contiguous ? push_back(shape, ring, units) : spread(shape, ring, units);
             return true;
         case Layout::rotating:
             return rotate(shape, ring, units);

@@ -12,7 +12,8 @@ namespace stagehand::policy {
 
 enum class Layout : uint8_t {
     packed,     // by first use, each part where the one before ends
-    spread,     // packed, with pages left out evenly so that the last part ends where the first begins
+    spread,     // packed, with pages left out evenly so that the last part ends where the first begins; where parts
+                // must lie in one piece: packed, and pushed back over the part before at the ring's end
     rotating,   // packed, but past the parts of units that are held along with this one
     two_ended,  // at the bottom, else at the top, else in the lowest hole between units held along with it
 };

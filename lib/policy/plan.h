@@ -39,6 +39,7 @@ struct Problem {
     uint32_t max_held = 1;         // consecutive uses that are held at once; 0 counts as 1
     double link_bytes_per_ns = 0;  // > 0
     uint64_t copy_latency_ns = 0;  // of each copy command
+    bool contiguous = false;       // no part may go round the ring's end; then every unit must be whole
 };
 
 struct UnitPlan {

@@ -80,6 +80,8 @@ bool covers_the_units(const Shape& shape, const Plan& plan) {
         if (uint64_t{unit.resident_pages} + unit.streamed_pages != shape.pages[u]) return false;
         if (unit.streamed_pages > plan.ring_pages) return false;
         if (unit.streamed_pages && unit.ring_offset >= plan.ring_pages) return false;
+        const uint64_t end = uint64_t{unit.ring_offset} + unit.streamed_pages;
+        if (shape.problem->contiguous && unit.streamed_pages && end > plan.ring_pages) return false;
     }
     return true;
 }

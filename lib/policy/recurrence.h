@@ -33,7 +33,8 @@ struct Simulation {
 };
 
 // Runs at most `steps` steps (at least 2), fewer once the pattern repeats. Nothing if the plan cannot run: it
-// does not cover the units' pages, a part exceeds the ring, or two units held together share a page of it.
+// does not cover the units' pages, a part exceeds the ring, or goes round its end where it must not, or two units held
+// together share a page of it.
 std::optional<Simulation> simulate(const Problem& problem, const Plan& plan, uint32_t steps);
 
 // The recurrence itself, one step a call. Starts with nothing copied and nothing computed.

@@ -112,9 +112,10 @@ private:
         };
         uint64_t streamed = 0;
         for (uint32_t u : shape_.order) streamed += candidate.parts[u];
+        const bool pieces = shape_.problem->contiguous;
         const bool seam = shape_.each_once && streamed % candidate.ring != 0;
-        if (seam) attempt(Layout::spread);
-        if (!seam || !effort_.few) attempt(Layout::packed);
+        if (seam || pieces) attempt(Layout::spread);
+        if (!seam || pieces || !effort_.few) attempt(Layout::packed);
         if (shape_.held > 1 && (best == infinity || !effort_.few)) attempt(Layout::rotating);
         if (shape_.held > 1 && (best == infinity || !effort_.few)) attempt(Layout::two_ended);
         return best;

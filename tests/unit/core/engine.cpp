@@ -1,6 +1,7 @@
 #include "engine.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 
@@ -16,14 +17,20 @@ std::string why() {
     return text;
 }
 
+bool plain_devices() {
+    const char* const variable = std::getenv("STAGEHAND_TEST_PLAIN");
+    return variable && std::string(variable) == "1";
+}
+
 TestDevice::TestDevice(const DeviceSettings& settings) {
+    const std::string backend_options = settings.options + (plain_devices() && settings.name != "sim" ? ";map_pages=0" : "");
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     options.budget_bytes = settings.budget_bytes;
     options.page_bytes = settings.page_bytes;
     options.link_bytes_per_second = settings.link_bytes_per_second;
     options.staging_bytes = settings.staging_bytes;
     options.staging_threads = settings.staging_threads;
-    options.backend_options = settings.options.c_str();
+    options.backend_options = backend_options.c_str();
     if (sh_device_open(settings.name.c_str(), &options, &device_) != SH_OK) throw std::runtime_error("device: " + why());
 }
 

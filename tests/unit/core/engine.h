@@ -33,6 +33,9 @@ struct DeviceSettings {
     uint32_t staging_threads = 2;
 };
 
+// STAGEHAND_TEST_PLAIN=1 has every device of a program opened as one that does not map memory by pages.
+bool plain_devices();
+
 // An open device, closed at the end.
 class TestDevice {
 public:

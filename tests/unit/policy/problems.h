@@ -26,8 +26,11 @@ struct Case {
     uint32_t max_held = 1;
     double link = 55.5;
     uint64_t latency_ns = 0;
+    bool contiguous = false;
 
-    Problem problem() const { return {units, trace, page_bytes, budget_pages, max_held, link, latency_ns}; }
+    Problem problem() const {
+        return {units, trace, page_bytes, budget_pages, max_held, link, latency_ns, contiguous};
+    }
 
     uint64_t bytes() const {
         uint64_t sum = 0;
@@ -57,6 +60,11 @@ struct Case {
     void forward_backward() {
         forward();
         for (uint32_t u = static_cast<uint32_t>(units.size()); u-- > 0;) trace.push_back({u, 0});
+    }
+    // As on a device that does not map pages: all units are whole, and their parts lie in one piece.
+    void in_one_piece() {
+        contiguous = true;
+        for (Unit& unit : units) unit.whole = true;
     }
     void set_budget(double fraction) {
         budget_pages =

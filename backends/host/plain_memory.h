@@ -1,0 +1,35 @@
+// PlainMemory: the memory of a host device that is told not to map pages. Addresses come with their memory, in one piece.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+#include <stagehand/backend.h>
+
+#include "host/device_memory.h"
+
+namespace stagehand::host {
+
+// Thread-safe. Each piece is one page of the device's memory, as large as the piece.
+class PlainMemory {
+public:
+    explicit PlainMemory(DeviceMemory& memory) : memory_(memory) {}
+
+    sh_status reserve(uint64_t bytes, uint64_t alignment, uint64_t* out_address);
+    sh_status free(uint64_t address, uint64_t bytes);
+
+private:
+    struct Piece {
+        uint64_t bytes = 0;
+        sh_backend_page page = 0;
+    };
+
+    sh_status map_new(uint64_t address, uint64_t bytes);
+
+    DeviceMemory& memory_;
+    std::mutex mutex_;
+    std::map<uint64_t, Piece> pieces_;  // by address
+};
+
+}  // namespace stagehand::host
