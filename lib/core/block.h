@@ -75,6 +75,7 @@ struct alignas(64) Unit {
     bool unordered = false;          // SH_BLOCK_UNORDERED
     Memory memory = Memory::none;  // what lies behind its addresses
     bool live = false;
+    bool announced = false;          // an acquire was told SH_NOT_READY: the engine has come to it and asks again
     bool bringing = false;           // a caller is seeing to its load, and may have given up the mutex
     bool stale = false;              // its contents are out of date: dropped when nobody holds it
     uint32_t updating = 0;           // blocks whose sources are being changed

@@ -219,11 +219,4 @@ Status Device::host_free(void* memory) {
     return Status();
 }
 
-uint16_t Device::next_runtime_tag() {
-    static std::atomic<uint16_t> last{0};
-    uint16_t tag = 0;
-    while (tag == 0) tag = static_cast<uint16_t>(last.fetch_add(1) + 1);
-    return tag;
-}
-
 }  // namespace stagehand::core

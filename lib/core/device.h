@@ -45,8 +45,6 @@ public:
     // Opening it a second time with these options is a contradiction: says which.
     Status check_reopened(const sh_device_options& options) const;
 
-    uint16_t next_runtime_tag();
-
 private:
     Status measure_link(double* bytes_per_ns);
     Status automatic_budget(uint64_t* bytes);

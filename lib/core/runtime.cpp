@@ -18,11 +18,11 @@ std::string choose_name(const sh_runtime_options& options, uint16_t tag) {
 }  // namespace
 
 Runtime::Runtime(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex)
-    : device_(std::move(device)), name_(choose_name(options, device_->next_runtime_tag())), max_held_(std::max(1u, options.max_held)),
+    : device_(std::move(device)), name_(choose_name(options, tag_.value())), max_held_(std::max(1u, options.max_held)),
       max_pages_(options.max_bytes ? options.max_bytes / device_->page_bytes() : UINT64_MAX),
       unordered_pages_((options.unordered_bytes + device_->page_bytes() - 1) / device_->page_bytes()), mutex_(mutex),
       events_(device_->backend()), streams_(device_->backend(), events_),
-      registry_(device_->backend(), device_->page_bytes(), device_->next_runtime_tag()),
+      registry_(device_->backend(), device_->page_bytes(), tag_.value()),
       placement_(device_->backend(), device_->pool(), registry_, ring_),
       loader_(device_->backend(), device_->staging(), registry_, ring_, streams_, events_, mutex_, changed_, stats_, name_),
       write_back_(device_->backend(), device_->staging(), registry_, streams_, events_, mutex_, changed_, stats_, name_),

@@ -28,6 +28,7 @@
 #include "core/prefetcher.h"
 #include "core/registry.h"
 #include "core/ring.h"
+#include "core/runtime_tag.h"
 #include "core/stream_table.h"
 #include "core/unordered_cache.h"
 #include "core/write_back.h"
@@ -52,6 +53,7 @@ public:
     Status invalidate(std::span<const sh_block> ids);
     Status update_begin(std::span<const sh_block> ids, Lock& lock);
     Status update_end(std::span<const sh_block> ids);
+    void end_update(std::span<const sh_block> ids);   // without a look at what has changed
     Status mark_dirty(sh_block id);
     Status write_back(std::span<const sh_block> ids, Lock& lock);
 
@@ -172,6 +174,7 @@ private:
     void describe(const Planner::Result& result, sh_plan_info* out);
 
     const std::shared_ptr<Device> device_;
+    const RuntimeTag tag_;
     const std::string name_;
     const uint32_t max_held_;
     const uint64_t max_pages_;         // ceiling on the share

@@ -198,6 +198,7 @@ Status Runtime::update_begin(std::span<const sh_block> ids, Lock& lock) {
     }
     waiters_--;
     if (closing_) changed_.notify_all();
+    if (!status.ok()) end_update(ids);   // it has not begun
     return note(status);
 }
 
@@ -208,12 +209,17 @@ Status Runtime::update_end(std::span<const sh_block> ids) {
         if (!block) return unknown_block(id);
         if (!block->updating) return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + ": no update of its source has begun");
     }
-    for (const sh_block id : ids) {
-        Block& block = *registry_.find(id);
-        if (block.updating) registry_.unit(block.unit).updating--;
-        block.updating = false;
-    }
+    end_update(ids);
     return invalidate(ids);
+}
+
+void Runtime::end_update(std::span<const sh_block> ids) {
+    for (const sh_block id : ids) {
+        Block* const block = registry_.find(id);
+        if (!block || !block->updating) continue;   // an id may stand twice
+        registry_.unit(block->unit).updating--;
+        block->updating = false;
+    }
 }
 
 Status Runtime::mark_dirty(sh_block id) {

@@ -205,8 +205,11 @@ Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* 
         if (!status.ok()) break;
         // Held from here on, so that nobody takes the pages while the mutex is given up.
         hold(block, unit);
-        if (!std::exchange(arrived, true)) arrive(unit);
+        const bool asked_before = std::exchange(unit.announced, false);   // and was told that it is not ready
+        if (asked_before) view_flags &= ~uint32_t(SH_VIEW_HIT);
+        if (!std::exchange(arrived, true) && !asked_before) arrive(unit);
         status = finish_bringing(unit, stream, flags, &view_flags, lock);
+        unit.announced = status.code() == SH_NOT_READY;
         if (status.code() != SH_OK) unhold(block, unit);
     } while (status.code() == SH_ERROR_CANCELLED && !closing_);
     waiters_--;
@@ -250,10 +253,13 @@ Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, ui
         if (status.ok() && block->id != ids[held]) status = unknown_block(ids[held]);
         if (status.code() != SH_OK) break;
         hold(*block, unit);
-        arrive(unit);
+        if (std::exchange(unit.announced, false)) view_flags[held] &= ~uint32_t(SH_VIEW_HIT);
+        else arrive(unit);
     }
     for (size_t i = 0; i < held && status.code() == SH_OK; i++)
         status = finish_bringing(registry_.unit(registry_.find(ids[i])->unit), stream, flags, &view_flags[i], lock);
+    if (status.code() == SH_NOT_READY)
+        for (size_t i = 0; i < held; i++) registry_.unit(registry_.find(ids[i])->unit).announced = true;
     waiters_--;
     if (closing_) changed_.notify_all();
     if (status.code() == SH_ERROR_CANCELLED && !closing_)   // by an update of a source: begin_bringing() would say so now

@@ -1,4 +1,8 @@
 // Sizes and counts at the edge of what the records of a runtime can hold.
+#include <memory>
+#include <new>
+
+#include "core/runtime_tag.h"
 #include "engine.h"
 
 namespace stagehand::test {
@@ -55,6 +59,19 @@ TEST(Limits, update_of_as_many_sources_as_a_unit_has_blocks_keeps_loads_out) {
     SUCCEEDS(sh_source_update_end(model.runtime(), ids.data(), ids.size()));
     SUCCEEDS(sh_acquire(model.runtime(), ids[5], SH_STREAM_HOST, 0, &view));
     SUCCEEDS(sh_release(model.runtime(), ids[5], SH_STREAM_HOST));
+}
+
+// Ids of one runtime are never another's, however many have come and gone.
+TEST(Limits, tags_of_runtimes_that_live_are_never_given_again) {
+    const core::RuntimeTag first;
+    for (uint32_t k = 0; k < 200'000; k++) {
+        const core::RuntimeTag other;
+        ASSERT_NE(other.value(), first.value());
+        ASSERT_NE(other.value(), 0u);
+    }
+    std::vector<std::unique_ptr<core::RuntimeTag>> all;
+    EXPECT_THROW(while (true) all.push_back(std::make_unique<core::RuntimeTag>()), std::bad_alloc);
+    EXPECT_EQ(all.size(), size_t(UINT16_MAX) - 1);
 }
 
 }  // namespace

@@ -322,5 +322,46 @@ TEST(Steps, read_block_reads_what_the_stream_has_seen) {
     }
 }
 
+// An engine that polls comes to each block once: the order is learned as if it had waited, and what had to be loaded is a miss.
+TEST(Polling, counts_each_use_once) {
+    DeviceSettings slow{.budget_bytes = 12 * kPage};
+    slow.options += ";latency=500us";
+    TestDevice device(slow);
+    Model model(device, equal_blocks(8, 4 * kPage, Origin::pageable));
+    for (int k = 0; k < 6; k++) {
+        SUCCEEDS(sh_step_begin(model.runtime()));
+        for (size_t i = 0; i < 8; i++) {
+            sh_status status = SH_NOT_READY;
+            while (status == SH_NOT_READY) status = model.use(i, SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT);
+            SUCCEEDS(status);
+        }
+        SUCCEEDS(sh_step_end(model.runtime()));
+    }
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    EXPECT_EQ(model.stats().acquires, 48u);
+    EXPECT_EQ(model.stats().hits + model.stats().misses, 48u);
+    EXPECT_GE(model.stats().misses, 8u) << "nothing is there in the first step";
+    EXPECT_EQ(model.plan().scheduled_blocks, 8u);
+    EXPECT_LE(model.stats().plans, 3u) << "the order was learned anew although it never changed";
+}
+
+// A read on the host sees what the view shows, also when the view is another stream's and its load is under way.
+TEST(Reading, waits_for_the_load_whatever_stream_the_view_is_on) {
+    DeviceSettings slow{.budget_bytes = 12 * kPage};
+    slow.options += ";latency=5ms";
+    TestDevice device(slow);
+    Model model(device, equal_blocks(4, 6 * kPage, Origin::pinned));
+    SUCCEEDS(model.schedule(forward(4)));
+    const sh_stream stream = device.stream();
+    for (size_t i = 0; i < 4; i++) {
+        sh_view view = SH_VIEW_INIT;
+        SUCCEEDS(sh_acquire(model.runtime(), model.id(i), stream, 0, &view));
+        std::vector<uint8_t> bytes(view.bytes);
+        SUCCEEDS(sh_read_block(model.runtime(), model.id(i), SH_STREAM_HOST, 0, bytes.data(), bytes.size()));
+        EXPECT_EQ(bytes, *model.truth(i)) << "block " << i;
+        SUCCEEDS(sh_release(model.runtime(), model.id(i), stream));
+    }
+}
+
 }  // namespace
 }  // namespace stagehand::test

@@ -1,0 +1,23 @@
+// RuntimeTag: what tells the block ids of one runtime from those of another.
+#pragma once
+
+#include <cstdint>
+
+namespace stagehand::core {
+
+// A number from 1 on that no other runtime of the process has while this lives; numbers that were given back come again as late as
+// possible. Throws std::bad_alloc when all are taken.
+class RuntimeTag {
+public:
+    RuntimeTag();
+    ~RuntimeTag();
+    RuntimeTag(const RuntimeTag&) = delete;
+    RuntimeTag& operator=(const RuntimeTag&) = delete;
+
+    uint16_t value() const { return value_; }
+
+private:
+    uint16_t value_;
+};
+
+}  // namespace stagehand::core
