@@ -40,7 +40,9 @@ protected:
         OK(sh_host_alloc(device_, kBlocks * kBytes, &host_, &pinned));
         ASSERT_TRUE(pinned);
         for (size_t i = 0; i < kBlocks; i++) set(i, static_cast<uint8_t>(i));
-        OK(sh_runtime_create(device_, nullptr, &runtime_));
+        sh_runtime_options half = SH_RUNTIME_OPTIONS_INIT;   // so that another runtime has room beside it
+        half.max_bytes = kBlocks * kBytes / 2;
+        OK(sh_runtime_create(device_, &half, &runtime_));
         std::vector<sh_use> uses;
         for (size_t i = 0; i < kBlocks; i++) {
             sh_segment segment = SH_SEGMENT_INIT;
