@@ -14,8 +14,8 @@ constexpr uint64_t kDefaultPiece = 1 << 20;
 constexpr uint64_t kLargestPiece = 32 << 20;  // smaller than the smallest piece in which memory is registered
 constexpr uint32_t kMostThreads = 64;
 constexpr uint32_t kMostSlots = 4096;
-// Eight threads copy about as fast as the fastest links; the engine needs the other cores itself.
-constexpr uint32_t kDefaultThreads = 8;
+// Ten threads keep up with the fastest links from the page cache, eight from plain memory; the engine needs cores itself.
+constexpr uint32_t kDefaultThreads = 12;
 
 uint32_t threads_from(const char* text) {
     if (!text || !*text) return 0;
@@ -36,7 +36,7 @@ StagingSize choose_staging_size(const StagingOptions& options, const sh_backend_
     size.threads = std::min(options.threads, kMostThreads);
     if (!size.threads) size.threads = threads_from(threads_variable);
     // At least two, so that one can read while the other issues.
-    if (!size.threads) size.threads = std::min(kDefaultThreads, std::max(2u, cores));
+    if (!size.threads) size.threads = std::clamp(cores - cores / 4, 2u, kDefaultThreads);
 
     uint64_t piece = options.piece_bytes ? options.piece_bytes : info.staging_piece_bytes;
     if (!piece) piece = kDefaultPiece;

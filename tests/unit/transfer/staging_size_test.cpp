@@ -18,7 +18,8 @@ TEST(StagingSize, FollowsCoresAndTheBackend) {
     EXPECT_EQ(few.slots, 6u);
     EXPECT_EQ(choose_staging_size({}, device_with(0), 1, nullptr).threads, 2u);
     const StagingSize many = choose_staging_size({}, device_with(4 << 20), 64, nullptr);
-    EXPECT_EQ(many.threads, 8u);
+    EXPECT_EQ(many.threads, 12u);
+    EXPECT_EQ(choose_staging_size({}, device_with(0), 8, nullptr).threads, 6u);
     EXPECT_EQ(many.piece_bytes, 4u << 20);
     EXPECT_GT(many.slot_bytes, many.piece_bytes);
 }
