@@ -28,8 +28,7 @@ SH_API void sh_runtime_options_init(sh_runtime_options *options);
  * Creates a runtime without blocks on a device, which it keeps open.
  * @param options     NULL: defaults.
  * @param out_runtime On success owned by the caller, who destroys it by sh_runtime_destroy().
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_UNSUPPORTED (the device cannot map memory by pages),
- *         SH_ERROR_OUT_OF_HOST_MEMORY, SH_ERROR_BACKEND. \since 0.1
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_OUT_OF_HOST_MEMORY, SH_ERROR_BACKEND. \since 0.1
  */
 SH_API sh_status sh_runtime_create(sh_device *device, const sh_runtime_options *options, sh_runtime **out_runtime);
 
@@ -133,7 +132,8 @@ typedef struct sh_block_desc {
 SH_API void sh_block_desc_init(sh_block_desc *desc);
 
 /**
- * Registers blocks, all or none. Each gets a device address for life, aligned to 256 bytes. Small blocks (less than two pages)
+ * Registers blocks, all or none. Each gets a device address, aligned to 256 bytes: for life, or with each plan where the device
+ * cannot map memory by pages (SH_DEVICE_FIXED_ADDRESSES). Small blocks (less than two pages)
  * that stand next to each other in `descs` share pages and are loaded together: give them in the order of use. Unordered blocks
  * have pages of their own.
  * Registered while a step runs, they are part of the plan from the next step on.
@@ -164,7 +164,8 @@ typedef struct sh_block_state {
     uint32_t flags;          /**< As registered. */
     uint32_t state;          /**< SH_BLOCK_UNLOADED ... SH_BLOCK_DRAINING */
     uint32_t held;           /**< Views held now. */
-    void *address;           /**< Its device address; memory is behind it only while a view is held. */
+    void *address;           /**< Its device address; memory is behind it only while a view is held. NULL: it has none yet, where
+                                  addresses change (SH_DEVICE_FIXED_ADDRESSES). */
     uint64_t bytes;
     uint64_t resident_bytes; /**< Part that the plan in force keeps on the device; 0 for blocks outside the order. */
     uint64_t streamed_bytes; /**< Part that shares memory, and is loaded again when others used it; 0 likewise. */
@@ -274,7 +275,7 @@ typedef struct sh_plan_info {
     uint64_t bound_bytes_per_step; /**< What every policy must copy in a cyclic order: W - M + delta*, see docs/concepts.md. */
     uint64_t step_ns;              /**< T by the recurrence over the plan. */
     uint64_t bound_ns;             /**< max(compute, (W - M) / link). */
-    uint64_t compute_ns;           /**< Of a step: given or measured. */
+    uint64_t compute_ns;           /**< Of a step: given or measured. 0: neither yet; step_ns and bound_ns then assume as much as the copies. */
     uint64_t link_bytes_per_second;
     uint64_t scheduled_blocks;     /**< Different blocks in the order. */
     uint64_t resident_blocks;      /**< Of these, wholly resident. */

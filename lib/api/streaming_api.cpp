@@ -1,5 +1,6 @@
 // The calls of a step.
 #include "api/guard.h"
+#include "base/scratch.h"
 
 using namespace stagehand;
 using namespace stagehand::api;
@@ -47,11 +48,11 @@ sh_status sh_acquire_many(sh_runtime *runtime, const sh_block *blocks, uint64_t 
     return guarded([&] {
         if (count && !blocks) return Status(SH_ERROR_INVALID_ARGUMENT, "blocks is NULL");
         SH_TRY(check_flags(flags));
-        std::vector<sh_view *> views;
-        SH_TRY(take_array(out_views, count, "out_views", &views));
+        Scratch<sh_view *> views;
+        SH_TRY(take_array(out_views, count, "out_views", &*views));
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->acquire_many({blocks, count}, stream, flags, views, at.lock);
+        return at.runtime->acquire_many({blocks, count}, stream, flags, *views, at.lock);
     });
 }
 

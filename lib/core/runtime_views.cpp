@@ -1,6 +1,7 @@
 // Acquire and release.
 #include <algorithm>
 
+#include "base/scratch.h"
 #include "core/runtime.h"
 #include "telemetry/trace.h"
 
@@ -237,7 +238,9 @@ Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, ui
         }
         return Status();
     }
-    std::vector<uint32_t> view_flags(ids.size(), 0);
+    Scratch<uint32_t> scratch;
+    std::vector<uint32_t>& view_flags = *scratch;
+    view_flags.assign(ids.size(), 0);
     size_t held = 0;
     Status status;
     waiters_++;

@@ -11,14 +11,21 @@ class HotPath : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(HotPath, allocates_nothing_and_waits_for_nothing) {
     TestDevice device({.budget_bytes = GetParam() * kPage});
-    Model model(device, unequal_blocks(30, Origin::pinned));
+    sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+    options.max_held = 2;
+    Model model(device, unequal_blocks(30, Origin::pinned), options);
     SUCCEEDS(model.schedule(forward_backward(30)));
     const sh_stream stream = device.stream();
     const std::vector<size_t> order = forward_backward(30);
     const auto step = [&] {
         sh_view view = SH_VIEW_INIT;
         SUCCEEDS(sh_step_begin(model.runtime()));
-        for (const size_t i : order) {
+        sh_view pair[2] = {SH_VIEW_INIT, SH_VIEW_INIT};
+        const sh_block first_two[2] = {model.id(order[0]), model.id(order[1])};
+        SUCCEEDS(sh_acquire_many(model.runtime(), first_two, 2, stream, 0, pair));
+        SUCCEEDS(sh_release_many(model.runtime(), first_two, 2, stream));
+        for (size_t k = 2; k < order.size(); k++) {
+            const size_t i = order[k];
             SUCCEEDS(sh_acquire(model.runtime(), model.id(i), stream, 0, &view));
             SUCCEEDS(sh_stream_launch(device.get(), stream, [](void*) {}, nullptr, 2000));
             SUCCEEDS(sh_release(model.runtime(), model.id(i), stream));

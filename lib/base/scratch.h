@@ -1,0 +1,28 @@
+// Scratch: a vector for the length of a call, whose memory the thread keeps for the next one: a steady state allocates nothing.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+namespace stagehand {
+
+template <class T>
+class Scratch {
+public:
+    Scratch() : vector_(std::exchange(kept_, {})) { vector_.clear(); }
+    // A call inside the call has a vector of its own; the larger one is kept.
+    ~Scratch() {
+        if (vector_.capacity() > kept_.capacity()) kept_ = std::move(vector_);
+    }
+    Scratch(const Scratch&) = delete;
+    Scratch& operator=(const Scratch&) = delete;
+
+    std::vector<T>& operator*() { return vector_; }
+    std::vector<T>* operator->() { return &vector_; }
+
+private:
+    static inline thread_local std::vector<T> kept_;
+    std::vector<T> vector_;
+};
+
+}  // namespace stagehand
