@@ -3,28 +3,20 @@
 #include <cstring>
 #include <functional>
 #include <set>
-#include <stdexcept>
-
-#include <dlfcn.h>
 
 #include "engine.h"
 #include "fault/fault.h"
 #include "host/host_backend.h"
+#include "plugin.h"
 #include "scale.h"
 
 namespace stagehand::test {
 namespace {
 
-// The plugin's controls, once it has been loaded.
+// The plugin's controls.
 template <class Function>
 Function* control(const char* name) {
-    const std::string path = std::string(std::getenv("STAGEHAND_BACKEND_PATH")) + "/stagehand-fault.so";
-    void* const plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
-    if (!plugin) throw std::runtime_error(dlerror());
-    auto* const function = reinterpret_cast<Function*>(dlsym(plugin, name));
-    dlclose(plugin);
-    if (!function) throw std::runtime_error(name);
-    return function;
+    return plugin_function<Function>("stagehand-fault.so", name);
 }
 
 uint64_t failures() {

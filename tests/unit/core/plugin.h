@@ -1,0 +1,24 @@
+// The functions that a backend for tests exports beside its table.
+#pragma once
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#include <dlfcn.h>
+
+namespace stagehand::test {
+
+// A function of a plugin that the library has loaded from STAGEHAND_BACKEND_PATH.
+template <class Function>
+Function* plugin_function(const char* plugin, const char* name) {
+    const std::string path = std::string(std::getenv("STAGEHAND_BACKEND_PATH")) + "/" + plugin;
+    void* const file = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+    if (!file) throw std::runtime_error(dlerror());
+    auto* const function = reinterpret_cast<Function*>(dlsym(file, name));
+    dlclose(file);   // the library keeps it
+    if (!function) throw std::runtime_error(name);
+    return function;
+}
+
+}  // namespace stagehand::test
