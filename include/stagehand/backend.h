@@ -23,7 +23,8 @@ typedef uint64_t sh_backend_page;                   /**< A physical page; 0 is n
 typedef uint64_t sh_backend_event;                  /**< An event; 0 is none. */
 
 enum {
-    SH_BACKEND_FIXED_ADDRESSES = 1,   /**< page_* and range_* work: memory is mapped by pages. */
+    SH_BACKEND_FIXED_ADDRESSES = 1,   /**< Memory is mapped by pages. Without it range_reserve() gives memory with the addresses, in one
+                                           piece, and pages_* are SH_ERROR_UNSUPPORTED. */
     SH_BACKEND_HOST_ADDRESSABLE = 2,  /**< The host may touch device addresses. */
     SH_BACKEND_CONTENTLESS = 4,       /**< Nothing is really copied; sources must not be read, any pointer counts as pinned. */
     SH_BACKEND_VIRTUAL_TIME = 8,      /**< clock() is virtual; waits return at once. */
@@ -78,9 +79,9 @@ typedef struct sh_backend {
     sh_status (*pages_create)(sh_backend_device *device, uint64_t page_bytes, uint64_t count, sh_backend_page *out_pages);
     /** Gives pages back; none of them is mapped. */
     sh_status (*pages_destroy)(sh_backend_device *device, uint64_t page_bytes, uint64_t count, const sh_backend_page *pages);
-    /** Reserves addresses without memory. */
+    /** Reserves addresses without memory; with it on devices without SH_BACKEND_FIXED_ADDRESSES, then aligned to 256 bytes at least. */
     sh_status (*range_reserve)(sh_backend_device *device, uint64_t bytes, uint64_t alignment, uint64_t *out_address);
-    /** Gives addresses back; nothing is mapped there. Same arguments as reserved. */
+    /** Gives addresses back; nothing is mapped there, or nothing uses the memory that came with them. Same arguments as reserved. */
     sh_status (*range_free)(sh_backend_device *device, uint64_t address, uint64_t bytes);
     /** Maps pages[i] at address + i * page_bytes, readable and writable by the device. A page may be mapped at several addresses. */
     sh_status (*pages_map)(sh_backend_device *device, uint64_t address, uint64_t page_bytes, uint64_t count,

@@ -78,14 +78,16 @@ SH_API sh_status sh_device_memory(sh_device *device, sh_memory_info *out_info);
 
 /**
  * Changes the budget; 0 is the automatic one. Runtimes shrink or grow when their next step begins; runtimes that are not in
- * a step, hold no view and wait for nothing shrink before this returns. While a view is held a runtime does neither. Addresses stay.
+ * a step, hold no view and wait for nothing shrink before this returns. While a view is held a runtime does neither. Addresses stay
+ * on devices with SH_DEVICE_FIXED_ADDRESSES.
  * @return SH_OK; SH_ERROR_INVALID_HANDLE; SH_ERROR_BUDGET when it is less than a page, or the runtimes' smallest plans need more: the
  *         text names the sum and nothing changes; SH_ERROR_BACKEND. Blocks. \since 0.1
  */
 SH_API sh_status sh_device_set_budget(sh_device *device, uint64_t budget_bytes);
 
 enum {
-    SH_DEVICE_FIXED_ADDRESSES = 1,  /**< Views keep their address for life (the device maps memory by pages). */
+    SH_DEVICE_FIXED_ADDRESSES = 1,  /**< Blocks keep their address for life (the device maps memory by pages). Else it changes with
+                                         the plan, never while a view is held. */
     SH_DEVICE_HOST_ADDRESSABLE = 2, /**< The calling thread may read and write views through their address. */
     SH_DEVICE_VIRTUAL_TIME = 4,     /**< A simulation: it has a clock and sizes, but no contents. */
     SH_DEVICE_IS_GPU = 8

@@ -133,9 +133,8 @@ SH_API void sh_block_desc_init(sh_block_desc *desc);
 
 /**
  * Registers blocks, all or none. Each gets a device address, aligned to 256 bytes: for life, or with each plan where the device
- * cannot map memory by pages (SH_DEVICE_FIXED_ADDRESSES). Small blocks (less than two pages)
- * that stand next to each other in `descs` share pages and are loaded together: give them in the order of use. Unordered blocks
- * have pages of their own.
+ * cannot map memory by pages (SH_DEVICE_FIXED_ADDRESSES). Small blocks (less than two pages) that stand next to each other in
+ * `descs` share pages and are loaded together: give them in the order of use. Unordered blocks have pages of their own.
  * Registered while a step runs, they are part of the plan from the next step on.
  * @param out_blocks Ids of the blocks, `count` of them, in the order of `descs`.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_INVALID_ARGUMENT (names the block and the field),

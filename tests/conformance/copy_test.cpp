@@ -123,7 +123,9 @@ TEST_P(CopyTest, MemoryThatIsNotMappedIsAnError) {
     const bool plain = !has(SH_BACKEND_FIXED_ADDRESSES);  // then a range is memory until it is given back
     uint64_t range = 0;
     SH_EXPECT_OK(backend().range_reserve(device(), 2 * page(), page(), &range));
-    if (plain) SH_EXPECT_OK(backend().range_free(device(), range, 2 * page()));
+    if (plain) {
+        SH_EXPECT_OK(backend().range_free(device(), range, 2 * page()));
+    }
     const sh_stream stream = new_stream();
     std::vector<uint8_t> host(2 * page());
     SH_EXPECT_FAILURE(backend().copy_to_device(device(), stream, range, host.data(), page()));

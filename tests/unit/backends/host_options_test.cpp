@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "host/host_backend.h"
+#include "host/settings.h"
 #include "platform/host_memory.h"
 
 namespace stagehand::host {
@@ -28,6 +29,35 @@ TEST(HostOptions, DescribeTheDevice) {
     EXPECT_EQ(info.copy_latency_ns, 7000u);
     EXPECT_EQ(info.staging_piece_bytes, 1u << 20);
     EXPECT_EQ(info.flags, uint32_t(SH_BACKEND_FIXED_ADDRESSES | SH_BACKEND_HOST_ADDRESSABLE));
+}
+
+TEST(HostOptions, WithoutPagesAddressesComeWithTheirMemory) {
+    const sh_backend& backend = *host_backend();
+    sh_backend_device* device = nullptr;
+    sh_backend_device_info info = {};
+    ASSERT_EQ(backend.device_open(0, "map_pages=0;capacity=1MiB;granularity=64KiB;poison=1", &device, &info), SH_OK);
+    EXPECT_EQ(info.flags, uint32_t(SH_BACKEND_HOST_ADDRESSABLE));
+    uint64_t address = 0, other = 0;
+    ASSERT_EQ(backend.range_reserve(device, 640 << 10, 64 << 10, &address), SH_OK) << backend.last_error();
+    EXPECT_EQ(address % (64 << 10), 0u);
+    const auto* const bytes = reinterpret_cast<const uint8_t*>(address);
+    EXPECT_EQ(bytes[0], kPoison);
+    EXPECT_EQ(bytes[(640 << 10) - 1], kPoison);
+    EXPECT_EQ(memory_statistics(device).current_bytes, 640u << 10);
+    EXPECT_EQ(backend.range_reserve(device, 448 << 10, 64 << 10, &other), SH_ERROR_OUT_OF_DEVICE_MEMORY);
+    EXPECT_EQ(backend.range_reserve(device, 1000, 64 << 10, &other), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(other, 0u);
+    EXPECT_EQ(backend.range_free(device, address, 64 << 10), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(backend.range_free(device, address + (64 << 10), 640 << 10), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(bytes[0], kPoison) << "what was refused has changed something";
+    sh_backend_page page = 0;
+    EXPECT_EQ(backend.pages_create(device, 64 << 10, 1, &page), SH_ERROR_UNSUPPORTED);
+    EXPECT_NE(std::strstr(backend.last_error(), "map_pages"), nullptr);
+    EXPECT_EQ(backend.range_free(device, address, 640 << 10), SH_OK) << backend.last_error();
+    EXPECT_EQ(backend.range_free(device, address, 640 << 10), SH_ERROR_INVALID_ARGUMENT);
+    const MemoryStatistics left = memory_statistics(device);
+    EXPECT_EQ(left.current_bytes + left.mapped_bytes + left.file_bytes + left.pages, 0u);
+    backend.device_close(device);
 }
 
 TEST(HostOptions, DefaultsFitTheMachine) {
@@ -55,6 +85,7 @@ TEST(HostOptions, BadOnesAreRefusedByName) {
         {"bandwidth=fast", "bandwidth"},
         {"latency=1 day", "latency"},
         {"poison=2", "poison"},
+        {"map_pages=yes", "map_pages"},
         {"staging_piece=0", "staging_piece"},
         {"pin_limit=-1", "pin_limit"},
         {"jitter_us=x", "jitter_us"},

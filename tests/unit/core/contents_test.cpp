@@ -332,7 +332,9 @@ int32_t patch(const sh_loaded_range* range, void* data) {
     {
         std::lock_guard lock(patch.mutex);
         uint8_t* const begin = static_cast<uint8_t*>(range->address) - range->offset;
-        if (patch.address.emplace(range->block, begin).first->second != begin) patch.outside++;
+        uint8_t*& address = patch.address[range->block];
+        if (address && address != begin && !plain_devices()) patch.outside++;
+        address = begin;
         auto& counts = patch.patched[range->block];
         counts.resize(range->block_bytes);
         for (uint64_t k = 0; k < range->bytes; k++) counts[range->offset + k]++;
@@ -371,7 +373,10 @@ TEST_P(OnLoad, each_byte_is_patched_once_per_load) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
     EXPECT_EQ(patched.outside.load(), 0u);
     EXPECT_GE(patched.patched.size(), 10u);
-    for (size_t i = 0; i < 10; i++) EXPECT_EQ(patched.address[model.id(i)], model.state(i).address);
+    for (size_t i = 0; i < 10; i++) {
+        void* const now = model.state(i).address;
+        EXPECT_TRUE(now == patched.address[model.id(i)] || (!now && plain_devices())) << "block " << i;
+    }
     if (flags & SH_BLOCK_WHOLE) {
         for (const auto& [block, counts] : patched.patched)
             EXPECT_EQ(*std::min_element(counts.begin(), counts.end()), *std::max_element(counts.begin(), counts.end())) << "a part of a whole block";

@@ -23,7 +23,8 @@ bool plain_devices() {
 }
 
 TestDevice::TestDevice(const DeviceSettings& settings) {
-    const std::string backend_options = settings.options + (plain_devices() && settings.name != "sim" ? ";map_pages=0" : "");
+    const bool plain = !settings.map_pages || (plain_devices() && settings.name != "sim");
+    const std::string backend_options = settings.options + (plain ? ";map_pages=0" : "");
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     options.budget_bytes = settings.budget_bytes;
     options.page_bytes = settings.page_bytes;

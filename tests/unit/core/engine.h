@@ -31,6 +31,7 @@ struct DeviceSettings {
     uint64_t link_bytes_per_second = 4'000'000'000;
     uint64_t staging_bytes = 256 << 10;
     uint32_t staging_threads = 2;
+    bool map_pages = true;
 };
 
 // STAGEHAND_TEST_PLAIN=1 has every device of a program opened as one that does not map memory by pages.
