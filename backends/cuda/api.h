@@ -88,8 +88,14 @@ inline bool is_lost(Result result) {
     X(module_unload, cuModuleUnload)                        \
     X(launch_kernel, cuLaunchKernel)
 
-// Those that a driver may lack: none.
-#define SH_GPU_OPTIONAL_ENTRY_POINTS(X)
+// Those that a stand-in for the driver may lack, with their types.
+using CanAccessPeer = decltype(cuDeviceCanAccessPeer);
+using EnablePeerAccess = decltype(cuCtxEnablePeerAccess);
+using CopyBetween = decltype(cuMemcpyAsync);
+#define SH_GPU_OPTIONAL_ENTRY_POINTS(X)                            \
+    X(can_access_peer, cuDeviceCanAccessPeer, CanAccessPeer)       \
+    X(enable_peer_access, cuCtxEnablePeerAccess, EnablePeerAccess) \
+    X(copy_between, cuMemcpyAsync, CopyBetween)
 
 inline CUmemAllocationProp page_properties(DeviceIndex device) {
     CUmemAllocationProp properties = {};
@@ -177,6 +183,47 @@ bool host_range(const Driver& driver, const void* memory, uint64_t* out_start, u
     *out_bytes = bytes;
     return known;
 }
+
+// The range of device memory in which an address lies, and whose it is.
+template <class Driver>
+bool device_range(const Driver& driver, Address address, uint64_t* out_start, uint64_t* out_bytes, int* out_device) {
+    unsigned type = 0;
+    Address start = 0;
+    size_t bytes = 0;
+    const bool known = driver.pointer_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == kSuccess &&
+                       type == CU_MEMORYTYPE_DEVICE &&
+                       driver.pointer_attribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address) == kSuccess &&
+                       driver.pointer_attribute(&bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address) == kSuccess &&
+                       driver.pointer_attribute(out_device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) == kSuccess;
+    *out_start = start;
+    *out_bytes = bytes;
+    return known;
+}
+
+// Lets the device whose context is current copy from a neighbour's memory at this address: straight where the two can, through the
+// host where not. False: not at all.
+template <class Driver>
+bool reach_peer(const Driver& driver, DeviceIndex self, DeviceIndex peer, Address address, uint64_t start, uint64_t bytes) {
+    if (!driver.copy_between || !driver.can_access_peer || !driver.enable_peer_access) return false;
+    int straight = 0;
+    if (driver.can_access_peer(&straight, self, peer) != kSuccess) return false;
+    if (!straight) return true;
+    Context owner = nullptr;
+    if (driver.pointer_attribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, address) == kSuccess && owner) {
+        const Result result = driver.enable_peer_access(owner, 0);
+        return result == kSuccess || result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+    }
+    // Mapped by pages: each mapping says who may use it.
+    const CUmemAccessDesc access = read_and_write(self);
+    return driver.set_access(start, bytes, &access, 1) == kSuccess;
+}
+
+// Memory of a neighbour takes the call that finds out by itself where addresses lie.
+template <class Driver>
+Result copy_on_device(const Driver& driver, Address to, Address from, size_t bytes, Stream stream) {
+    return driver.copy_between ? driver.copy_between(to, from, bytes, stream) : driver.copy_on_device(to, from, bytes, stream);
+}
+constexpr bool kReachesPeers = true;
 
 // Calls fn(data) in the stream.
 template <class Driver>

@@ -42,8 +42,9 @@ enum class Call : uint8_t {
     fill,
     thread_begin,
     stream_is_capturing,
+    memory_is_reachable,
 };
-constexpr size_t kCalls = static_cast<size_t>(Call::stream_is_capturing) + 1;
+constexpr size_t kCalls = static_cast<size_t>(Call::memory_is_reachable) + 1;
 
 const char* name_of(Call call);
 // False for a name that no counted member has.

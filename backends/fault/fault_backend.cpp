@@ -224,6 +224,13 @@ sh_status stream_is_capturing(sh_backend_device* handle, sh_stream stream, uint3
     return SH_OK;
 }
 
+sh_status memory_is_reachable(sh_backend_device* handle, uint64_t address, uint64_t bytes, uint32_t* out_reachable) {
+    if (device_of(handle).wrapped->memory_is_reachable)
+        return pass(handle, Call::memory_is_reachable, &sh_backend::memory_is_reachable, address, bytes, out_reachable);
+    *out_reachable = 0;
+    return SH_OK;
+}
+
 constexpr sh_backend kTable = {
     .struct_size = sizeof(sh_backend),
     .spi_version = SH_BACKEND_SPI_VERSION,
@@ -261,6 +268,7 @@ constexpr sh_backend kTable = {
     .clock = clock_ns,
     .thread_begin = thread_begin,
     .stream_is_capturing = stream_is_capturing,
+    .memory_is_reachable = memory_is_reachable,
 };
 
 }  // namespace

@@ -135,6 +135,7 @@ sh_backend make_table() {
     table.fill = fill;
     table.thread_begin = thread_begin;
     table.stream_is_capturing = stream_is_capturing;
+    if (api::kReachesPeers) table.memory_is_reachable = memory_is_reachable;
     return table;
 }
 

@@ -58,6 +58,8 @@ sh_status host_register(sh_backend_device* device, void* memory, uint64_t bytes)
 sh_status host_unregister(sh_backend_device* device, void* memory);
 sh_status host_is_pinned(sh_backend_device* device, const void* memory, uint64_t bytes, uint32_t* out_pinned);
 
+sh_status memory_is_reachable(sh_backend_device* device, uint64_t address, uint64_t bytes, uint32_t* out_reachable);
+
 // queue.cpp
 sh_status stream_create(sh_backend_device* device, sh_stream* out_stream);
 sh_status stream_destroy(sh_backend_device* device, sh_stream stream);

@@ -117,4 +117,15 @@ sh_status host_is_pinned(sh_backend_device* device, const void* memory, uint64_t
     return SH_OK;
 }
 
+sh_status memory_is_reachable(sh_backend_device* device, uint64_t address, uint64_t bytes, uint32_t* out_reachable) {
+    const Scope scope(device_of(device));
+    const api::DeviceIndex self = device_of(device).index;
+    uint64_t start = 0, size = 0;
+    int owner = 0;
+    const bool known = api::device_range(*driver(), native_address(address), &start, &size, &owner);
+    const bool whole = known && address >= start && bytes <= size && address - start <= size - bytes;
+    *out_reachable = whole && (owner == self || api::reach_peer(*driver(), self, owner, native_address(address), start, size));
+    return SH_OK;
+}
+
 }  // namespace stagehand::gpu

@@ -147,8 +147,9 @@ sh_status copy_to_host(sh_backend_device* device, sh_stream stream, void* to, ui
 
 sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes) {
     const Scope scope(device_of(device));
-    if (bytes) SH_GPU_TRY(copy_on_device, native_address(to), native_address(from), bytes, native(stream));
-    return SH_OK;
+    if (!bytes) return SH_OK;
+    const api::Result result = api::copy_on_device(*driver(), native_address(to), native_address(from), bytes, native(stream));
+    return result == api::kSuccess ? SH_OK : failed(result, "copy_on_device");
 }
 
 sh_status fill(sh_backend_device* device, sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes) {

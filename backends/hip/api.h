@@ -223,6 +223,17 @@ bool host_range(const Driver& driver, const void* memory, uint64_t* out_start, u
     return known;
 }
 
+// Memory of other devices is not copied from: nothing of that has been tried.
+template <class Driver>
+bool device_range(const Driver&, Address, uint64_t*, uint64_t*, int*) { return false; }
+template <class Driver>
+bool reach_peer(const Driver&, DeviceIndex, DeviceIndex, Address, uint64_t, uint64_t) { return false; }
+template <class Driver>
+Result copy_on_device(const Driver& driver, Address to, Address from, size_t bytes, Stream stream) {
+    return driver.copy_on_device(to, from, bytes, stream);
+}
+constexpr bool kReachesPeers = false;
+
 struct HostCall {
     void (*fn)(void*);
     void* data;

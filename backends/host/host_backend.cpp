@@ -248,6 +248,13 @@ sh_status fill(sh_backend_device* device, sh_stream stream, uint64_t to, uint8_t
     return enqueue_copy(device, stream, std::move(command));
 }
 
+sh_status memory_is_reachable(sh_backend_device* device, uint64_t address, uint64_t bytes, uint32_t* out_reachable) {
+    return guarded([&]() -> sh_status {
+        *out_reachable = device_of(device).memory().check_mapped(address, bytes) >= 0;
+        return SH_OK;
+    });
+}
+
 constexpr sh_backend kTable = {
     .struct_size = sizeof(sh_backend),
     .spi_version = SH_BACKEND_SPI_VERSION,
@@ -285,6 +292,7 @@ constexpr sh_backend kTable = {
     .clock = nullptr,  // the steady clock is the one that events count in
     .thread_begin = nullptr,
     .stream_is_capturing = nullptr,
+    .memory_is_reachable = memory_is_reachable,
 };
 
 }  // namespace

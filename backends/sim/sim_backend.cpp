@@ -186,6 +186,7 @@ constexpr sh_backend kTable = {
     .clock = clock_ns,
     .thread_begin = nullptr,
     .stream_is_capturing = nullptr,
+    .memory_is_reachable = nullptr,
 };
 
 }  // namespace

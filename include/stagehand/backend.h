@@ -129,6 +129,11 @@ typedef struct sh_backend {
     sh_status (*thread_begin)(sh_backend_device *device);
     /** 1 if the stream takes part in a capture into a graph. Optional: the backend has no graphs. */
     sh_status (*stream_is_capturing)(sh_backend_device *device, sh_stream stream, uint32_t *out_capturing);
+    /**
+     * 1 if copy_on_device() may read all of the range: memory of this device, or of another one that this one has been let reach, which the
+     * call sees to where it can. Optional: only what pages_map() and range_reserve() gave.
+     */
+    sh_status (*memory_is_reachable)(sh_backend_device *device, uint64_t address, uint64_t bytes, uint32_t *out_reachable);
 } sh_backend;
 
 /**

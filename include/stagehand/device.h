@@ -13,7 +13,7 @@ extern "C" {
 /** How a device is opened. */
 typedef struct sh_device_options {
     uint32_t struct_size;
-    uint32_t staging_threads;       /**< Worker threads that read sources which are not pinned, at most 64; 0: by the number of cores, 2 to 8. */
+    uint32_t staging_threads;       /**< Worker threads that read sources which are not pinned, at most 64; 0: by the number of cores, 2 to 12. */
     /** Ceiling on device memory, page rounding included, in bytes; cut to whole pages. 0: what is free less headroom. Not compared with
         the device's size. */
     uint64_t budget_bytes;

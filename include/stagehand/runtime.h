@@ -58,7 +58,10 @@ enum {
         when it is read (SH_ERROR_SOURCE); that it is no file to read from, when the block is registered (SH_ERROR_INVALID_ARGUMENT). */
     SH_SOURCE_FILE = 3,
     /** A callback that writes into a staging buffer. */
-    SH_SOURCE_FILL = 4
+    SH_SOURCE_FILL = 4,
+    /** Memory of this device or of another one that its driver can copy from (a neighbour's: over their link, if they have one). Copied
+        without a detour, and by a graph as well. Memory that cannot be reached is SH_ERROR_INVALID_ARGUMENT. \since 0.1 */
+    SH_SOURCE_DEVICE = 5
 };
 
 /**
@@ -75,7 +78,7 @@ typedef struct sh_segment {
     uint32_t kind;        /**< SH_SOURCE_* */
     uint64_t offset;      /**< Where it begins in the block, in bytes. */
     uint64_t bytes;       /**< Its length; 0 is allowed. */
-    void *pointer;        /**< POINTER, MAPPED: the bytes. Written only for mutable blocks. Must stay valid until the block is unregistered. */
+    void *pointer;        /**< POINTER, MAPPED, DEVICE: the bytes. Written only for mutable blocks. Must stay valid until the block is unregistered. */
     int64_t file;         /**< FILE: an open descriptor; the library keeps a duplicate, the caller may close it. */
     uint64_t file_offset; /**< FILE: where the bytes begin in the file. */
     sh_fill_fn fill;      /**< FILL. */

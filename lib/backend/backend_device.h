@@ -73,11 +73,18 @@ public:
     Status copy_to_device(sh_stream stream, uint64_t to, const void* from, uint64_t bytes) {
         return check(table_.copy_to_device(device_, stream, to, from, bytes), "copy_to_device");
     }
+    Status copy_on_device(sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes) {
+        return check(table_.copy_on_device(device_, stream, to, from, bytes), "copy_on_device");
+    }
     Status copy_to_host(sh_stream stream, void* to, uint64_t from, uint64_t bytes) {
         return check(table_.copy_to_host(device_, stream, to, from, bytes), "copy_to_host");
     }
     Status fill(sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes) {
         return check(table_.fill(device_, stream, to, value, bytes), "fill");
+    }
+    bool reaches_memory() const { return table_.memory_is_reachable != nullptr; }
+    Status memory_is_reachable(uint64_t address, uint64_t bytes, uint32_t* reachable) {
+        return check(table_.memory_is_reachable(device_, address, bytes, reachable), "memory_is_reachable");
     }
     bool has_graphs() const { return table_.stream_is_capturing != nullptr; }
     Status stream_is_capturing(sh_stream stream, uint32_t* capturing) {

@@ -22,7 +22,7 @@ struct Segment {
     transfer::Source source;
     uint64_t offset = 0;          // in the unit
     uint64_t bytes = 0;
-    bool direct = false;          // pinned: copied without staging
+    bool direct = false;          // pinned, or device memory: copied without staging
     bool joined = false;          // direct, and its memory continues the segment's before it: one copy may span both
     uint64_t pinned_piece = 0;    // not 0: the library pinned it, in pieces of this size, which no copy may span
 };

@@ -27,7 +27,7 @@ void DirectCopies::add(Unit& unit, uint64_t offset, uint64_t end, Load::Waits wa
 }
 
 void DirectCopies::add_segment(const Segment& segment, uint64_t inside, uint64_t address, uint64_t bytes, Load::Waits waits) {
-    const char* const host = static_cast<const char*>(segment.source.pointer) + inside;
+    const char* const from = static_cast<const char*>(segment.source.pointer) + inside;
     Copy* const last = copies_.empty() ? nullptr : &copies_.back();
     if (segment.joined && inside == 0 && last && last->to + last->bytes == address && last->waits.first == waits.first) {
         last->bytes += bytes;
@@ -37,13 +37,13 @@ void DirectCopies::add_segment(const Segment& segment, uint64_t inside, uint64_t
     const uint64_t piece = segment.pinned_piece ? segment.pinned_piece : UINT64_MAX;
     for (uint64_t done = 0; done < bytes;) {
         const uint64_t count = std::min(bytes - done, piece - (inside + done) % piece);
-        copies_.push_back({host + done, address + done, count, &segment, inside + done, waits});
+        copies_.push_back({from + done, address + done, count, &segment, inside + done, waits, segment.source.kind == SH_SOURCE_DEVICE});
         done += count;
     }
 }
 
 void DirectCopies::gather_small(std::vector<transfer::StagedExtent>* staged) {
-    const auto small = [](const Copy& copy) { return copy.segment && copy.bytes < kSmallCopy; };
+    const auto small = [](const Copy& copy) { return copy.segment && !copy.on_device && copy.bytes < kSmallCopy; };
     if (static_cast<size_t>(std::count_if(copies_.begin(), copies_.end(), small)) <= kManyCopies) return;
     for (const Copy& copy : copies_)
         if (small(copy))
@@ -58,7 +58,8 @@ Status DirectCopies::issue(sh_stream stream, std::span<const sh_backend_event> w
         const uint32_t last = copy.waits.first + copy.waits.count;
         for (uint32_t i = std::max(waited, copy.waits.first); i < last; i++) SH_TRY(device_.stream_wait_event(stream, waits[i]));
         waited = std::max(waited, last);
-        SH_TRY(device_.copy_to_device(stream, copy.to, copy.from, copy.bytes));
+        if (copy.on_device) SH_TRY(device_.copy_on_device(stream, copy.to, reinterpret_cast<uint64_t>(copy.from), copy.bytes));
+        else SH_TRY(device_.copy_to_device(stream, copy.to, copy.from, copy.bytes));
         (*pieces)++;
         *bytes += copy.bytes;
     }

@@ -32,6 +32,7 @@ private:
         const Segment* segment = nullptr;   // null: neighbouring segments in one
         uint64_t segment_offset = 0;
         Load::Waits waits;
+        bool on_device = false;             // from device memory
     };
 
     void add_segment(const Segment& segment, uint64_t inside, uint64_t address, uint64_t bytes, Load::Waits waits);

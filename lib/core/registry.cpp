@@ -34,7 +34,7 @@ Status check_segment(const sh_block_desc& desc, size_t index, uint64_t number, c
     const std::string name = "segment " + std::to_string(number);
     if (segment.offset > desc.bytes || segment.bytes > desc.bytes - segment.offset)
         return bad(desc, index, name + " ends beyond the block's " + std::to_string(desc.bytes) + " bytes");
-    const bool memory = segment.kind == SH_SOURCE_POINTER || segment.kind == SH_SOURCE_MAPPED;
+    const bool memory = segment.kind == SH_SOURCE_POINTER || segment.kind == SH_SOURCE_MAPPED || segment.kind == SH_SOURCE_DEVICE;
     if (memory && !segment.pointer && segment.bytes) return bad(desc, index, name + " has a NULL pointer");
     if (memory && reinterpret_cast<uint64_t>(segment.pointer) > UINT64_MAX - segment.bytes)
         return bad(desc, index, name + "'s pointer and bytes overflow");
@@ -43,7 +43,7 @@ Status check_segment(const sh_block_desc& desc, size_t index, uint64_t number, c
     if (segment.kind == SH_SOURCE_FILE && segment.file_offset > uint64_t(INT64_MAX) - segment.bytes)
         return bad(desc, index, name + "'s file_offset and bytes overflow");
     if (segment.kind == SH_SOURCE_FILL && !segment.fill) return bad(desc, index, name + " has no fill callback");
-    if (segment.kind < SH_SOURCE_POINTER || segment.kind > SH_SOURCE_FILL)
+    if (segment.kind < SH_SOURCE_POINTER || segment.kind > SH_SOURCE_DEVICE)
         return bad(desc, index, name + " has the unknown kind " + std::to_string(segment.kind));
     if ((desc.flags & SH_BLOCK_MUTABLE) && segment.kind != SH_SOURCE_POINTER)
         return bad(desc, index, name + " is not SH_SOURCE_POINTER, but the block is mutable");
@@ -159,6 +159,8 @@ Status Registry::open_sources(std::span<const sh_block_desc* const> descs, size_
                 detail.segments.pop_back();
                 return status.within(describe(desc, i) + ", segment " + std::to_string(k));
             }
+            if (from.kind == SH_SOURCE_DEVICE) SH_TRY(reach(segment.source).within(describe(desc, i) + ", segment " + std::to_string(k)));
+            segment.direct = from.kind == SH_SOURCE_DEVICE;
             if (from.kind != SH_SOURCE_POINTER) continue;
             if (desc.flags & SH_BLOCK_PIN) {
                 if (Status status = transfer::pin_foreign(device_, from.pointer, from.bytes, &segment.pinned_piece); !status.ok())
@@ -175,6 +177,13 @@ Status Registry::open_sources(std::span<const sh_block_desc* const> descs, size_
     return Status();
 }
 
+Status Registry::reach(const transfer::Source& source) {
+    uint32_t reachable = 0;
+    if (!device_.reaches_memory()) return Status(SH_ERROR_UNSUPPORTED, "kind: this backend copies from no device memory");
+    SH_TRY(device_.memory_is_reachable(reinterpret_cast<uint64_t>(source.pointer), source.bytes, &reachable));
+    return reachable ? Status() : Status(SH_ERROR_INVALID_ARGUMENT, "pointer is not device memory that this device can copy from");
+}
+
 // Segments whose pinned memory lies in one piece, as a file's tensors do, are copied by one command.
 Status Registry::join_segments(BlockDetail& detail) {
     for (size_t i = 1; i < detail.segments.size(); i++) {
@@ -182,6 +191,7 @@ Status Registry::join_segments(BlockDetail& detail) {
         Segment& segment = detail.segments[i];
         char* const start = static_cast<char*>(before.source.pointer);
         if (!before.direct || !segment.direct || before.pinned_piece || segment.pinned_piece) continue;
+        if (before.source.kind == SH_SOURCE_DEVICE || segment.source.kind == SH_SOURCE_DEVICE) continue;
         if (start + before.bytes != segment.source.pointer || before.offset + before.bytes != segment.offset) continue;
         uint32_t pinned = device_.has(SH_BACKEND_CONTENTLESS);
         if (!pinned) SH_TRY(device_.host_is_pinned(start, before.bytes + segment.bytes, &pinned));

@@ -59,6 +59,7 @@ private:
     void pack(std::span<const sh_block_desc* const> descs, uint64_t* out_bytes);
     Status open_sources(std::span<const sh_block_desc* const> descs, size_t first_block);
     Status join_segments(BlockDetail& detail);
+    Status reach(const transfer::Source& source);
     void close_sources(BlockDetail& detail);
     void release_unit(Unit& unit);
 

@@ -40,6 +40,7 @@ Status open_by_kind(const sh_segment& segment, Source* source) {
     switch (segment.kind) {
         case SH_SOURCE_POINTER:
         case SH_SOURCE_MAPPED:
+        case SH_SOURCE_DEVICE:
             return open_memory(segment, source);
         case SH_SOURCE_FILE:
             return open_range(segment, source);

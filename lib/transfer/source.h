@@ -15,7 +15,7 @@ struct OpenFile;
 // ...) and keeps it alive while a load may read it.
 struct Source {
     uint32_t kind = 0;
-    void* pointer = nullptr;    // POINTER, MAPPED
+    void* pointer = nullptr;    // POINTER, MAPPED, DEVICE
     int file = -1;              // FILE: the library's own descriptor
     int direct_file = -1;       // FILE: the same file opened past the page cache, or -1
     uint64_t file_offset = 0;   // FILE

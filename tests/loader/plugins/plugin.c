@@ -123,7 +123,8 @@ static const struct {
      host_register, host_unregister,   host_is_pinned, stream_create, on_stream,
      on_stream,     stream_wait_event, stream_launch,  event_create,  on_event,
      event_record,  event_query,       on_event,       event_elapsed, copy_to_device,
-     copy_to_host,  copy_on_device,    PLUGIN_FILL,    clock_ns,      0},
+     copy_to_host,  copy_on_device,    PLUGIN_FILL,    clock_ns,      0,
+     0,             0},
     (void *)1,
 };
 

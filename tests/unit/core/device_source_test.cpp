@@ -1,0 +1,81 @@
+// Blocks whose source is device memory.
+#include <cstring>
+
+#include "engine.h"
+
+namespace stagehand::test {
+namespace {
+
+struct Registered {
+    sh_status status;
+    sh_block id;
+};
+
+Registered register_from(sh_runtime* runtime, void* pointer, uint64_t bytes, uint32_t flags = 0) {
+    sh_segment segment = SH_SEGMENT_INIT;
+    segment.kind = SH_SOURCE_DEVICE;
+    segment.pointer = pointer;
+    segment.bytes = bytes;
+    sh_block_desc desc = SH_BLOCK_DESC_INIT;
+    desc.bytes = bytes;
+    desc.flags = flags;
+    desc.segments = &segment;
+    desc.segment_count = 1;
+    Registered out{SH_OK, 0};
+    out.status = sh_register_blocks(runtime, &desc, 1, &out.id);
+    return out;
+}
+
+// One runtime's views are the other's sources.
+TEST(DeviceSource, streams_through_a_small_share) {
+    TestDevice device({.budget_bytes = 60 * kPage});
+    Model origin(device, equal_blocks(6, 6 * kPage, Origin::pinned));
+    SUCCEEDS(origin.schedule(forward(6)));
+    sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+    options.max_bytes = 14 * kPage;
+    sh_runtime* runtime = nullptr;
+    SUCCEEDS(sh_runtime_create(device.get(), &options, &runtime));
+    std::vector<sh_block> blocks;
+    for (size_t i = 0; i < 6; i++) {
+        sh_view view = SH_VIEW_INIT;   // held until the end: resident, and its address stays
+        SUCCEEDS(sh_acquire(origin.runtime(), origin.id(i), SH_STREAM_HOST, 0, &view));
+        const Registered registered = register_from(runtime, view.address, view.bytes);
+        SUCCEEDS(registered.status);
+        blocks.push_back(registered.id);
+    }
+    for (int step = 0; step < 4; step++) {
+        SUCCEEDS(sh_step_begin(runtime));
+        for (size_t i = 0; i < 6; i++) {
+            sh_view view = SH_VIEW_INIT;
+            SUCCEEDS(sh_acquire(runtime, blocks[i], SH_STREAM_HOST, 0, &view));
+            EXPECT_EQ(std::memcmp(view.address, origin.truth(i)->data(), view.bytes), 0) << "block " << i;
+            SUCCEEDS(sh_release(runtime, blocks[i], SH_STREAM_HOST));
+        }
+        SUCCEEDS(sh_step_end(runtime));
+    }
+    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+    SUCCEEDS(sh_stats(runtime, &stats));
+    EXPECT_GT(stats.bytes_to_device, 3 * 6 * 6 * kPage / 2) << "nothing was streamed";
+    EXPECT_EQ(device.memory().staging_bytes, 0u) << "no worker is needed";
+    sh_runtime_destroy(runtime);
+    for (size_t i = 0; i < 6; i++) SUCCEEDS(sh_release(origin.runtime(), origin.id(i), SH_STREAM_HOST));
+}
+
+TEST(DeviceSource, what_cannot_be_reached_is_refused) {
+    TestDevice device({.budget_bytes = 60 * kPage});
+    Model model(device, equal_blocks(2, 6 * kPage, Origin::pinned));
+    std::vector<uint8_t> host(kPage);
+    EXPECT_EQ(register_from(model.runtime(), host.data(), host.size()).status, SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_NE(why().find("device memory"), std::string::npos) << why();
+    EXPECT_EQ(register_from(model.runtime(), nullptr, kPage).status, SH_ERROR_INVALID_ARGUMENT);
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view));
+    EXPECT_EQ(register_from(model.runtime(), view.address, uint64_t(1) << 40).status, SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(register_from(model.runtime(), view.address, kPage, SH_BLOCK_MUTABLE).status, SH_ERROR_INVALID_ARGUMENT);
+    SUCCEEDS(sh_release(model.runtime(), model.id(0), SH_STREAM_HOST));
+    SUCCEEDS(model.use(1));
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+}  // namespace
+}  // namespace stagehand::test
