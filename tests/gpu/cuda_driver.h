@@ -23,6 +23,7 @@ struct Cuda {
     X(allocate, cuMemAlloc)                                                                                                 \
     X(deallocate, cuMemFree)                                                                                                \
     X(copy_on_device, cuMemcpyDtoDAsync)                                                                                    \
+    X(copy_peer, cuMemcpyPeerAsync)                                                                                         \
     X(copy_to_device, cuMemcpyHtoDAsync)                                                                                    \
     X(copy_to_host, cuMemcpyDtoH)                                                                                           \
     X(memory_info, cuMemGetInfo)                                                                                            \

@@ -1,0 +1,135 @@
+// Two GPUs of one host: blocks of cuda:0 whose source is the memory of cuda:1, against a raw copy between them; and each with a stream from
+// the host at once, against one alone. Says so where there are no two.
+#include <thread>
+#include <utility>
+
+#include "../tests/gpu/cuda_driver.h"
+#include "measure.h"
+
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+constexpr uint64_t kBlock = 256 * kMiB;
+constexpr size_t kBlocks = 24;
+constexpr int kSteps = 6;
+
+void check_cuda(CUresult result, const char* call) {
+    if (result == CUDA_SUCCESS) return;
+    std::fprintf(stderr, "%s: CUDA error %d\n", call, static_cast<int>(result));
+    std::exit(1);
+}
+#define CHECK_CUDA(call) check_cuda((call), #call)
+
+sh_device* open(const char* name) {
+    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    options.budget_bytes = 3 * kBlock;
+    options.page_bytes = 8 * kMiB;
+    sh_device* device = nullptr;
+    CHECK(sh_device_open(name, &options, &device));
+    return device;
+}
+
+// A model on one device, streamed from one kind of memory.
+struct Model {
+    sh_device* device;
+    sh_runtime* runtime = nullptr;
+    sh_stream stream = SH_STREAM_HOST;
+    std::vector<sh_block> blocks;
+
+    Model(sh_device* on, uint32_t kind, char* memory) : device(on), blocks(kBlocks) {
+        CHECK(sh_runtime_create(device, nullptr, &runtime));
+        CHECK(sh_stream_create(device, &stream));
+        std::vector<sh_use> uses(kBlocks, SH_USE_INIT);
+        for (size_t i = 0; i < kBlocks; i++) {
+            sh_segment segment = SH_SEGMENT_INIT;
+            segment.kind = kind;
+            segment.pointer = memory + i * kBlock;
+            segment.bytes = kBlock;
+            sh_block_desc desc = SH_BLOCK_DESC_INIT;
+            desc.bytes = kBlock;
+            desc.segments = &segment;
+            desc.segment_count = 1;
+            CHECK(sh_register_blocks(runtime, &desc, 1, &blocks[i]));
+            uses[i].block = blocks[i];
+            uses[i].compute_ns = 1000;
+        }
+        CHECK(sh_set_schedule(runtime, uses.data(), uses.size()));
+    }
+    ~Model() {
+        sh_runtime_destroy(runtime);
+        sh_stream_destroy(device, stream);
+    }
+    Model(const Model&) = delete;
+
+    void step() const {
+        CHECK(sh_step_begin(runtime));
+        for (const sh_block block : blocks) {
+            sh_view view = SH_VIEW_INIT;
+            CHECK(sh_acquire(runtime, block, stream, 0, &view));
+            CHECK(sh_release(runtime, block, stream));
+        }
+        CHECK(sh_step_end(runtime));
+    }
+    // Bytes a second of steady steps.
+    double speed() const {
+        for (int k = 0; k < 2; k++) step();
+        CHECK(sh_stream_synchronize(device, stream));
+        sh_runtime_stats before = SH_RUNTIME_STATS_INIT, after = SH_RUNTIME_STATS_INIT;
+        CHECK(sh_stats(runtime, &before));
+        const double seconds = bench::seconds([&] {
+            for (int k = 0; k < kSteps; k++) step();
+            CHECK(sh_stream_synchronize(device, stream));
+        });
+        CHECK(sh_stats(runtime, &after));
+        return static_cast<double>(after.bytes_to_device - before.bytes_to_device) / seconds;
+    }
+};
+
+}  // namespace
+
+int main() try {
+    stagehand::test::Cuda cuda;
+    CUcontext own = nullptr, peer = nullptr;
+    CHECK_CUDA(cuda.retain(&own, 0));
+    if (cuda.retain(&peer, 1) != CUDA_SUCCESS) {
+        std::printf("skipped: there is one GPU\n");
+        return 0;
+    }
+    sh_device *first = open("cuda:0"), *second = open("cuda:1");
+    {
+        CHECK_CUDA(cuda.set_current(peer));
+        CUdeviceptr there = 0;
+        CHECK_CUDA(cuda.allocate(&there, kBlocks * kBlock));
+        CHECK_CUDA(cuda.set_current(own));
+        Model model(first, SH_SOURCE_DEVICE, reinterpret_cast<char*>(there));
+        CUdeviceptr here = 0;
+        CHECK_CUDA(cuda.allocate(&here, kBlock));
+        const CUstream stream = reinterpret_cast<CUstream>(model.stream);
+        const double raw_seconds = bench::seconds([&] {
+            for (size_t i = 0; i < 4 * kBlocks; i++) CHECK_CUDA(cuda.copy_peer(here, own, there + i % kBlocks * kBlock, peer, kBlock, stream));
+            CHECK_CUDA(cuda.synchronize(stream));
+        });
+        const double raw = 4.0 * kBlocks * kBlock / raw_seconds, streamed = model.speed();
+        std::printf("from the neighbour: %.1f GB/s, raw copy between the two %.1f GB/s, ratio %.3f\n", streamed / 1e9, raw / 1e9, streamed / raw);
+        CHECK_CUDA(cuda.deallocate(here));
+    }
+    void* memory[2] = {};
+    CHECK(sh_host_alloc(first, kBlocks * kBlock, &memory[0], nullptr));
+    CHECK(sh_host_alloc(second, kBlocks * kBlock, &memory[1], nullptr));
+    {
+        Model a(first, SH_SOURCE_POINTER, static_cast<char*>(memory[0])), b(second, SH_SOURCE_POINTER, static_cast<char*>(memory[1]));
+        const double alone[2] = {a.speed(), b.speed()};
+        double at_once[2] = {};
+        std::thread other([&] { at_once[1] = b.speed(); });
+        at_once[0] = a.speed();
+        other.join();
+        std::printf("from the host: %.1f and %.1f GB/s alone, %.1f and %.1f GB/s at once, ratio %.3f\n", alone[0] / 1e9, alone[1] / 1e9,
+                    at_once[0] / 1e9, at_once[1] / 1e9, (at_once[0] + at_once[1]) / (alone[0] + alone[1]));
+    }
+    CHECK(sh_host_free(first, memory[0]));
+    CHECK(sh_host_free(second, memory[1]));
+    sh_device_close(first);
+    sh_device_close(second);
+} catch (const std::exception& problem) {
+    std::printf("skipped: %s\n", problem.what());
+}
