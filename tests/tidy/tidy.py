@@ -99,7 +99,9 @@ def check_built(root, names):
         # Programs of a list are named without their ending; what another folder uses, with its path.
         short = re.sub(r"_(test|fuzz|bench)$", "", path.stem)
         known = re.search(rf"['/]{re.escape(path.name)}'|'{re.escape(path.stem)}'|'{re.escape(short)}'", text)
-        if not known and not any(f"{path.parent.name}/{path.name}'" in other for other in builds.values()):
+        # A folder below may build it in another way.
+        below = any(path.parent in folder.parents and f"../{path.name}'" in other for folder, other in builds.items())
+        if not known and not below and not any(f"{path.parent.name}/{path.name}'" in other for other in builds.values()):
             yield f"{name}: no meson.build names it"
 
 
