@@ -18,6 +18,7 @@ protected:
     void fly(Slot& slot, sh_stream stream) {
         ASSERT_TRUE(device_->event_record(slot.event, stream).ok());
         slot.stream = stream;
+        slot.recorded = true;
         ring_.set_in_flight(slot);
     }
     size_t collect() {
