@@ -65,6 +65,12 @@ def installed(meson, source_dir, build_dir, work):
     run(*os.environ.get("CXX", "c++").split(), "-std=c++17", work / "owners.cpp", "-o", work / "owners", *flags)
     run(work / "owners", env=environment)
 
+    # The build folder serves as well, as README.md says.
+    uninstalled = dict(os.environ, PKG_CONFIG_PATH=str(build_dir / "meson-uninstalled"), LD_LIBRARY_PATH=str(build_dir / "lib"))
+    flags = run("pkg-config", "--cflags", "--libs", "stagehand", env=uninstalled).split()
+    run(*os.environ.get("CC", "cc").split(), work / "example.c", "-o", work / "uninstalled", *flags)
+    check_output(run(work / "uninstalled", env=uninstalled))
+
     runtime = work / "runtime"
     run(meson, "install", "-C", build_dir, "--no-rebuild", "--destdir", runtime, "--tags", "runtime")
     files = sorted(path.name for path in runtime.rglob("*") if not path.is_dir())
