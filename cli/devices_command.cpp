@@ -154,10 +154,12 @@ void print_backend(const Terminal& terminal, const sh_backend_info& backend,
                               : backend.path[0] != '\0' ? backend.path
                                                         : "not found";
     const bool works = backend.status == SH_OK;
-    print(fmt::format("{}  {}  {}\n", inked(terminal, Ink::bold, backend.name),
-                      inked(terminal, Ink::dim, where),
-                      works ? inked(terminal, Ink::good, counted(backend.device_count, "device"))
-                            : inked(terminal, Ink::bad, "does not work")));
+    const bool absent = !works && backend.built_in == 0 && backend.path[0] == '\0';
+    print(fmt::format("{}  {}{}\n", inked(terminal, Ink::bold, backend.name),
+                      inked(terminal, absent ? Ink::bad : Ink::dim, where),
+                      absent  ? ""
+                      : works ? "  " + inked(terminal, Ink::good, counted(backend.device_count, "device"))
+                              : "  " + inked(terminal, Ink::bad, "does not work")));
     if (!works) {
         print(fmt::format("  {}\n",
                           backend.reason[0] != '\0' ? backend.reason : sh_status_string(backend.status)));

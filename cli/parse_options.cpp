@@ -239,8 +239,10 @@ CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
             return Outcome::answered;
         }
         problem_ = one_line(error.what());
-        if (chosen.empty() && argc > 1) {
-            // The parser would only say that a subcommand is missing.
+        // The parser would only say that a subcommand is missing.
+        if (argc <= 1) {
+            problem_ = "a subcommand is required: devices, plan, run or bench";
+        } else if (chosen.empty()) {
             problem_ = fmt::format("there is no {} {}; the subcommands are devices, plan, run and bench",
                                    argv[1][0] == '-' ? "option" : "subcommand", model::in_quotes(argv[1]));
         }

@@ -30,12 +30,13 @@ struct Run {
     std::size_t end = 0;
     BlockPart least;
     BlockPart most;
+    std::uint64_t resident_bytes = 0;  // of all together
 
-    // Whether `part` is like the others, to two pages.
-    bool takes(const BlockPart& part, std::uint64_t page) const {
+    // Whether `part` of a block of `bytes` is like the others: to two pages, unless that is much of the block.
+    bool takes(const BlockPart& part, std::uint64_t bytes, std::uint64_t page) const {
         return std::max(most.resident_bytes, part.resident_bytes) -
                    std::min(least.resident_bytes, part.resident_bytes) <=
-               2 * page;
+               std::min(2 * page, bytes / 10);
     }
 
     void add(const BlockPart& part) {
@@ -44,6 +45,7 @@ struct Run {
         least.streamed_bytes = std::min(least.streamed_bytes, part.streamed_bytes);
         most.resident_bytes = std::max(most.resident_bytes, part.resident_bytes);
         most.streamed_bytes = std::max(most.streamed_bytes, part.streamed_bytes);
+        resident_bytes += part.resident_bytes;
     }
 };
 
@@ -59,9 +61,9 @@ std::vector<Run> runs(const PlanReport& report, const BlockTable& table, bool ea
         const BlockPart& part = report.parts[i];
         const bool like = !each && i > 0 && table.blocks[i].bytes == table.blocks[i - 1].bytes &&
                           family(table.blocks[i].name) == family(table.blocks[i - 1].name) &&
-                          result.back().takes(part, report.page_bytes);
+                          result.back().takes(part, table.blocks[i].bytes, report.page_bytes);
         if (!like) {
-            result.push_back({i, i, part, part});
+            result.push_back({i, i, part, part, 0});
         }
         result.back().add(part);
     }
@@ -82,9 +84,11 @@ std::string blocks_text(const PlanReport& report, const BlockTable& table, bool 
             name = shortened(block.name, name_columns / 2) + " … " +
                    shortened(table.blocks[run.end - 1].name, name_columns / 2);
         }
-        text.add({name, count_text(run.end - run.begin), model::format_bytes(block.bytes),
+        const std::size_t count = run.end - run.begin;
+        text.add({name, count_text(count), model::format_bytes(block.bytes),
                   range_text(run.least.resident_bytes, run.most.resident_bytes),
-                  share_text(static_cast<double>(run.most.resident_bytes), static_cast<double>(block.bytes)),
+                  share_text(static_cast<double>(run.resident_bytes),
+                             static_cast<double>(count) * static_cast<double>(block.bytes)),
                   range_text(run.least.streamed_bytes, run.most.streamed_bytes)});
     }
     std::string result = text.text(terminal);
@@ -106,7 +110,9 @@ std::string curve_text(const PlanReport& report, const Terminal& terminal) {
                   share_text(static_cast<double>(point.budget_bytes),
                              static_cast<double>(report.curve.model_bytes)),
                   time_text(point.step_ms), time_text(point.bound_ms),
-                  ratio_text(point.step_ms, point.bound_ms), model::format_bytes(point.bytes_per_step),
+                  // Beside a bound that shows as 0 ms a ratio would puzzle.
+                  point.bound_ms >= 1e-3 ? ratio_text(point.step_ms, point.bound_ms) : "-",
+                  model::format_bytes(point.bytes_per_step),
                   model::format_bytes(point.resident_bytes), model::format_bytes(point.ring_bytes),
                   chosen     ? "asked for"
                   : smallest ? "the smallest"
@@ -133,12 +139,15 @@ std::string facts_text(const PlanReport& report, const BlockTable& table, const 
         "stays", bytes(plan.resident_bytes),
         fmt::format("{}; {} wholly", share(plan.resident_bytes), counted(plan.resident_blocks, "block")));
     facts.add("ring", bytes(plan.ring_bytes),
-              fmt::format("shared by the streamed parts of {}", counted(plan.streamed_blocks, "block")));
+              plan.streamed_blocks > 0
+                  ? fmt::format("shared by the streamed parts of {}", counted(plan.streamed_blocks, "block"))
+                  : "nothing is streamed");
     facts.add("copied a step", bytes(plan.bytes_per_step),
               fmt::format("no plan copies less than {}", bytes(plan.bound_bytes_per_step)));
     facts.add("step time", time_text(ms(plan.step_ns)),
-              fmt::format("by the plan's recurrence, {} of the bound",
-                          ratio_text(ms(plan.step_ns), ms(plan.bound_ns))));
+              ms(plan.bound_ns) >= 1e-3 ? fmt::format("by the plan's recurrence, {} of the bound",
+                                                      ratio_text(ms(plan.step_ns), ms(plan.bound_ns)))
+                                        : "by the plan's recurrence");
     facts.add("bound", time_text(ms(plan.bound_ns)),
               fmt::format("max(compute {}, (W − M) / {})", time_text(report.compute_ms),
                           model::format_rate(static_cast<double>(plan.link_bytes_per_second))));

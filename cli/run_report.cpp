@@ -111,11 +111,16 @@ std::string table_text(const RunReport& report, const Terminal& terminal) {
     facts.add("steps", count_text(report.steps.size()), report.signal != 0 ? "interrupted" : "");
     facts.add("step time", time_text(report.step_ms()),
               fmt::format("median; before, a step that loads what stays took {}", time_text(report.load_ms)));
-    facts.add("bound", time_text(report.bound_ms()),
-              fmt::format("max(compute {}, ({} − {}) / {}): step time is {}", time_text(report.compute_ms),
-                          bytes(report.model_bytes), bytes(report.plan.budget_bytes),
-                          model::format_rate(report.copy_bytes_per_second),
-                          ratio_text(report.step_ms(), report.bound_ms())));
+    const std::string copying = excess == 0
+                                    ? "nothing to copy"
+                                    : fmt::format("({} − {}) / {}", bytes(report.model_bytes),
+                                                  bytes(report.plan.budget_bytes),
+                                                  model::format_rate(report.copy_bytes_per_second));
+    std::string bound = fmt::format("max(compute {}, {})", time_text(report.compute_ms), copying);
+    if (report.bound_ms() > 0) {
+        bound += fmt::format(": step time is {}", ratio_text(report.step_ms(), report.bound_ms()));
+    }
+    facts.add("bound", time_text(report.bound_ms()), bound);
     if (excess == 0) {
         facts.add("copied a step", bytes(report.bytes_per_step()), "everything stays");
     } else {
@@ -128,8 +133,10 @@ std::string table_text(const RunReport& report, const Terminal& terminal) {
                                      static_cast<double>(report.budget_bytes)),
                           bytes(report.budget_bytes)));
     facts.add("plan", fmt::format("{} stay", bytes(report.plan.resident_bytes)),
-              fmt::format("{} are streamed in part or whole through {}",
-                          counted(report.plan.streamed_blocks, "block"), bytes(report.plan.ring_bytes)));
+              report.plan.streamed_blocks == 0
+                  ? "nothing is streamed"
+                  : fmt::format("{} streamed in part or whole through {}",
+                                counted(report.plan.streamed_blocks, "block"), bytes(report.plan.ring_bytes)));
     facts.add("hits", count_text(report.hits()),
               fmt::format("of {}", counted(report.hits() + report.misses(), "acquire")));
     facts.add("stalls", time_text(report.stall_ms()), "a step, of the calling thread");

@@ -2,6 +2,7 @@
 
 import math
 import pathlib
+import re
 import unittest
 import xml.etree.ElementTree as ElementTree
 
@@ -144,6 +145,18 @@ class PlanTest(CommandTest):
         each = self.succeed("plan", model, "--budget", "1GiB", *LINK, "--all-blocks").out
         self.assertIn("\nlayers.17 ", each)
         self.assertGreater(each.count("\n"), joined.count("\n") + 25)
+
+    def test_table_accounts_for_what_stays(self):
+        # On pages as large as a large part of a block not all blocks of a size have as many.
+        model = self.layered_model(layers=16, layer_bytes=5 << 20, table_bytes=1 << 20)
+        arguments = ["plan", model, "--budget", "40%", "--device", "sim", *LINK, "--max-block", "6MiB"]
+        plan = self.plan(*arguments[1:])
+        stays = sum(block["resident_bytes"] for block in plan["block_list"])
+        self.assertGreater(stays, 0)
+        rows = re.findall(r" (\d+)  +([\d.]+) MiB .* ([\d.]+) %  ", self.succeed(*arguments).out)
+        self.assertEqual(sum(int(count) for count, _, _ in rows), plan["blocks"] - 1)  # but for the norm's few bytes
+        told = sum(int(count) * float(size) * (1 << 20) * float(share) / 100 for count, size, share in rows)
+        self.assertLess(abs(told - stays), stays / 50)
 
     def test_sharded_and_gguf(self):
         model_files.write_sharded(self.folder / "shards", model_files.layered_tensors(4, 1 << 18, 1 << 18), 3)

@@ -34,7 +34,7 @@ class UsageTest(CommandTest):
         model = self.layered_model()
         run = ["run", model, "--budget", "25%", "--steps", "2"]
         for arguments, says in [
-            ([], "subcommand is required"),
+            ([], "a subcommand is required: devices, plan, run or bench"),
             (["fly"], "'fly'"),
             (["--fly"], "--fly"),
             (["plan"], "MODEL"),
