@@ -172,8 +172,8 @@ Status Runtime::change_plan(Lock& lock, bool press) {
 }
 
 void Runtime::try_to_change() {
-    Lock lock(mutex_, std::try_to_lock);
-    if (!lock || closing_ || lost_ || in_step_ || views_ || waiters_ || plan_is_held()) return;
+    Lock lock(mutex_);   // nobody who presses holds a runtime's mutex
+    if (closing_ || lost_ || in_step_ || views_ || waiters_ || plan_is_held()) return;
     if (Status status = replan(lock, false); !status.ok()) log_line(SH_LOG_WARNING, "%s: changing its share: %s", name_.c_str(), status.text());
 }
 
