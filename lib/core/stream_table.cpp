@@ -35,8 +35,12 @@ Status StreamTable::find(sh_stream stream, uint32_t* out) {
 Status StreamTable::record(Entry& entry) {
     if (!entry.event) SH_TRY(events_.take(&entry.event));
     if (Status status = device_.event_record(entry.event, entry.stream); !status.ok()) {
-        // Destroyed without having been forgotten: that is told once, and there is nothing left to wait for.
-        if (status.code() == SH_ERROR_INVALID_HANDLE) entry.live = false;
+        if (status.code() != SH_ERROR_INVALID_HANDLE) return status;
+        // Destroyed without having been forgotten: that is told once, and there is nothing left to wait for. A stream that can be waited
+        // for is not destroyed, whatever was wrong: what it was used for has ended then.
+        const Status waited = device_.stream_synchronize(entry.stream);
+        if (waited.ok()) entry.unrecorded = entry.recorded = false;
+        else if (waited.code() == SH_ERROR_INVALID_HANDLE) entry.live = false;
         return status;
     }
     entry.unrecorded = false;

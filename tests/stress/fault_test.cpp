@@ -202,6 +202,13 @@ TEST_F(Faults, one_failure_at_every_call) {
     });
 }
 
+// The device denies a stream once that it does know: what is still queued there is waited for all the same.
+TEST_F(Faults, a_stream_is_denied_while_it_is_late) {
+    every_call(1, std::max<uint64_t>(1, 29 / scaled(1)), [](uint64_t n) {
+        return "jitter_us=3000;jitter_seed=" + std::to_string(n) + ";fail_status=" + std::to_string(SH_ERROR_INVALID_HANDLE) + ";fail_at=" + std::to_string(n);
+    });
+}
+
 TEST_F(Faults, several_failures_in_a_row) {
     every_call(1, 3, [](uint64_t n) { return "fail_count=3;fail_at=" + std::to_string(n); }, true);
 }
