@@ -68,9 +68,13 @@ typedef struct sh_memory_info {
     uint64_t page_bytes;     /**< The unit of device memory. */
     uint64_t staging_bytes;  /**< Host memory held for staging. */
     uint64_t pinned_bytes;   /**< Part of the host memory held by the library that is pinned. */
+    uint64_t reserved_bytes; /**< Claimed by reservations in force, see residency.h. */
+    uint64_t guest_bytes;    /**< Claimed by guests, their workspace included. */
+    uint64_t protected_bytes; /**< Held now by blocks and runtimes that are protected. */
+    uint64_t headroom_bytes; /**< What one more guest could get. */
 } sh_memory_info;
 
-#define SH_MEMORY_INFO_INIT {sizeof(sh_memory_info), 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define SH_MEMORY_INFO_INIT {sizeof(sh_memory_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 SH_API void sh_memory_info_init(sh_memory_info *info);
 
 /** Reads the memory figures. Asks the driver. Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_BACKEND. \since 0.1 */

@@ -174,9 +174,10 @@ typedef struct sh_block_state {
     uint64_t present_bytes;  /**< Part whose contents are on the device now. */
     uint64_t serial;         /**< Grows each time any of its contents are loaded. */
     char name[64];           /**< Cut to fit. */
+    uint64_t protections;    /**< Times that it is protected by sh_protect_blocks() now. */
 } sh_block_state;
 
-#define SH_BLOCK_STATE_INIT {sizeof(sh_block_state), 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}}
+#define SH_BLOCK_STATE_INIT {sizeof(sh_block_state), 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, 0}
 SH_API void sh_block_state_init(sh_block_state *state);
 
 /** Reads the state of a block, also in a lost runtime. Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT. \since 0.1 */

@@ -9,6 +9,7 @@
 #include "device.h"
 #include "graph.h"
 #include "host_memory.h"
+#include "residency.h"
 #include "runtime.h"
 #include "stream.h"
 #include "streaming.h"

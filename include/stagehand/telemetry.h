@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/** Counters since the runtime was created. They only grow, but for the last three. Times are of the device's clock, in nanoseconds. */
+/** Counters since the runtime was created. They only grow, but for those from last_step_ns on. Times are of the device's clock, in nanoseconds. */
 typedef struct sh_runtime_stats {
     uint32_t struct_size;
     uint32_t lost;              /**< 1: the runtime can only be destroyed; calls that need it to work return SH_ERROR_RUNTIME_LOST. */
@@ -30,12 +30,19 @@ typedef struct sh_runtime_stats {
     uint64_t plans;             /**< Plans put into force. */
     uint64_t remaps;            /**< Times that pages were mapped for a block outside the order. */
     uint64_t evictions;         /**< Contents of blocks outside the order dropped for others. */
+    uint64_t given_up_bytes;    /**< Device memory given up because the share became smaller; contents in it were dropped. */
     uint64_t last_step_ns;      /**< From the last step's begin to its end. */
     uint64_t resident_bytes;    /**< Of the plan in force, see sh_plan_info. */
     uint64_t ring_bytes;
+    uint64_t unordered_bytes;
+    uint64_t held_bytes;        /**< Device memory held now. */
+    uint64_t share_bytes;       /**< Its share of the device's budget now. */
+    uint64_t protected_bytes;   /**< Held now and protected, see residency.h. */
+    uint64_t reserved_bytes;    /**< Reserved for it; 0: nothing. */
+    uint64_t guest_bytes;       /**< As a guest it was let in with so much; 0: it is none. */
 } sh_runtime_stats;
 
-#define SH_RUNTIME_STATS_INIT {sizeof(sh_runtime_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define SH_RUNTIME_STATS_INIT {sizeof(sh_runtime_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 SH_API void sh_runtime_stats_init(sh_runtime_stats *stats);
 
 /** Reads the counters. Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT. \since 0.1 */
@@ -59,6 +66,20 @@ SH_API sh_status sh_trace_stop(void);
  * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_IO. \since 0.1
  */
 SH_API sh_status sh_telemetry_open(sh_runtime *runtime, const char *path);
+
+/**
+ * Begins to answer questions about this process's devices and runtimes on a Unix socket, which `stagehand top` asks: one thread of the
+ * library waits for them, and nothing is done until one comes. Only the user who runs the process (and root) can connect. A
+ * socket that an ended process left at `path` is replaced; any other file there is an error. The variable
+ * STAGEHAND_MONITOR=path does it from the first device on; "1" means the default path.
+ * @param path At most 107 bytes. NULL: "stagehand/<process id>.sock" in $XDG_RUNTIME_DIR, or "stagehand-<user id>/<process id>.sock" in
+ *             /tmp, in a folder that is made if need be and must belong to the user alone.
+ * @return SH_OK, SH_ERROR_INVALID_ARGUMENT (path too long), SH_ERROR_INVALID_STATE (it answers already), SH_ERROR_IO. \since 0.1
+ */
+SH_API sh_status sh_monitor_start(const char *path);
+
+/** Ends it and removes the socket. Returns SH_OK, SH_ERROR_INVALID_STATE (it does not answer). Blocks. \since 0.1 */
+SH_API sh_status sh_monitor_stop(void);
 
 #ifdef __cplusplus
 }
