@@ -1,54 +1,23 @@
-// A backend for tests: it wraps the host's and adds graphs, with the rules that drivers have. In a capture commands are noted instead
-// of queued; streams join through events; waiting for what was recorded outside, asking or waiting for what is only captured, and
-// ending while a stream is not joined invalidate it.
+// A backend for tests: it wraps the host's and adds graphs, with the rules that drivers have (recorder.h).
 #include "capture.h"
 
-#include <atomic>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <set>
-#include <string>
-#include <vector>
 
+#include "recorder.h"
 #include "support/last_error.h"
 
 namespace {
 
 using stagehand::support::fail;
 using stagehand::support::guarded;
-
-struct Command {
-    enum Kind { copy, launch, record, wait } kind;
-    size_t stream;            // among the graph's
-    uint64_t to = 0;
-    const void* from = nullptr;
-    uint64_t bytes = 0;
-    void (*fn)(void*) = nullptr;
-    void* data = nullptr;
-    int64_t busy_ns = 0;
-    size_t record_of = 0;     // of a wait: the command that recorded
-};
-
-struct Capture {
-    std::vector<sh_stream> streams;   // the first is where it began
-    std::vector<Command> commands;
-    std::vector<bool> joined;         // per stream: another has waited for its last command
-    std::string problem;              // not empty: invalidated
-    bool over = false;
-};
-
-struct Captured {   // an event's last record
-    std::shared_ptr<Capture> capture;
-    size_t command = 0;
-};
+using stagehand::test::Answer;
+using stagehand::test::CaptureMode;
+using Kind = stagehand::test::Recording::Kind;
 
 struct Device {
     const sh_backend* host = nullptr;
     sh_backend_device* inner = nullptr;
-    std::recursive_mutex mutex;
-    std::map<sh_stream, std::shared_ptr<Capture>> capturing;
-    std::map<sh_backend_event, Captured> captured;
+    stagehand::test::Recorder recorder;
 };
 
 const sh_backend_host* services = nullptr;
@@ -57,150 +26,91 @@ Device* latest = nullptr;   // tests open one
 Device& of(sh_backend_device* handle) { return *reinterpret_cast<Device*>(handle); }
 
 sh_status told(const Device& device, sh_status status) { return status < 0 ? fail(status, "%s", device.host->last_error()) : status; }
+sh_status refused(Answer answer) { return fail(SH_ERROR_BACKEND, "%s", text_of(answer)); }
 
-sh_status refuse(Capture& capture, const char* problem) {
-    capture.problem = problem;
-    return fail(SH_ERROR_BACKEND, "%s", problem);
+// Passes a call on, unless it has become part of a capture or one forbids it.
+template <class Pass>
+sh_status unless(Device& device, Answer answer, Pass&& pass_on) {
+    if (is_refusal(answer)) return refused(answer);
+    return answer == Answer::noted ? SH_OK : told(device, pass_on());
 }
 
-// The capture that a stream takes part in; null: none.
-std::shared_ptr<Capture> capture_of(Device& device, sh_stream stream) {
-    const auto found = device.capturing.find(stream);
-    return found == device.capturing.end() ? nullptr : found->second;
-}
-
-size_t place(Capture& capture, sh_stream stream) {
-    for (size_t i = 0; i < capture.streams.size(); i++)
-        if (capture.streams[i] == stream) return i;
-    capture.streams.push_back(stream);
-    capture.joined.push_back(true);
-    return capture.streams.size() - 1;
-}
-
-size_t note(Capture& capture, sh_stream stream, Command command) {
-    command.stream = place(capture, stream);
-    capture.joined[command.stream] = false;
-    capture.commands.push_back(command);
-    return capture.commands.size() - 1;
-}
-
-// Passes a call on, or has it noted.
-template <class Pass, class Note>
-sh_status pass(sh_backend_device* handle, sh_stream stream, Pass&& pass_on, Note&& noted) {
+// Queues a command, or has it noted.
+sh_status queue(sh_backend_device* handle, sh_stream stream, Kind kind, stagehand::test::Recording::Replay replay) {
     return guarded([&]() -> sh_status {
         Device& device = of(handle);
-        std::lock_guard lock(device.mutex);
-        if (const auto capture = capture_of(device, stream)) return noted(device, *capture);
-        return told(device, pass_on(device));
+        const Answer answer = device.recorder.note(stream, kind, replay);
+        return unless(device, answer, [&] { return replay(*device.host, device.inner, stream); });
     });
 }
 
 sh_status stream_synchronize(sh_backend_device* handle, sh_stream stream) {
     Device& device = of(handle);
-    {
-        std::lock_guard lock(device.mutex);
-        if (const auto capture = capture_of(device, stream)) return refuse(*capture, "a stream that captures cannot be waited for");
-    }
-    return told(device, device.host->stream_synchronize(device.inner, stream));
+    return unless(device, device.recorder.synchronize(stream), [&] { return device.host->stream_synchronize(device.inner, stream); });
 }
 
 sh_status event_record(sh_backend_device* handle, sh_backend_event event, sh_stream stream) {
-    return pass(
-        handle, stream,
-        [&](Device& device) {
-            device.captured.erase(event);
-            return device.host->event_record(device.inner, event, stream);
-        },
-        [&](Device& device, Capture& capture) {
-            const size_t command = note(capture, stream, {.kind = Command::record, .stream = 0});
-            device.captured[event] = {device.capturing[stream], command};
-            return SH_OK;
-        });
-}
-
-sh_status stream_wait_event(sh_backend_device* handle, sh_stream stream, sh_backend_event event) {
-    return guarded([&]() -> sh_status {
+    return guarded([&] {
         Device& device = of(handle);
-        std::lock_guard lock(device.mutex);
-        const auto capture = capture_of(device, stream);
-        const auto found = device.captured.find(event);
-        if (found == device.captured.end()) {
-            if (capture) return refuse(*capture, "a captured stream waits for an event from outside its capture");
-            return told(device, device.host->stream_wait_event(device.inner, stream, event));
-        }
-        const Captured& recorded = found->second;
-        if (recorded.capture->over) return fail(SH_ERROR_BACKEND, "a stream waits for an event that was recorded in a capture");
-        if (capture && capture != recorded.capture) return refuse(*capture, "a captured stream waits for an event of another capture");
-        Capture& into = *recorded.capture;
-        device.capturing[stream] = recorded.capture;
-        Command command = {.kind = Command::wait, .stream = 0};
-        command.record_of = recorded.command;
-        // The stream that recorded is joined if nothing came after the record.
-        const size_t from = into.commands[recorded.command].stream;
-        bool last = true;
-        for (size_t i = recorded.command + 1; i < into.commands.size(); i++) last &= into.commands[i].stream != from;
-        note(into, stream, command);
-        if (last && from != place(into, stream)) into.joined[from] = true;
-        return SH_OK;
+        return unless(device, device.recorder.record(stream, event), [&] { return device.host->event_record(device.inner, event, stream); });
     });
 }
 
-// Whether an event is one that only a capture knows.
-bool only_captured(Device& device, sh_backend_event event) {
-    std::lock_guard lock(device.mutex);
-    const auto found = device.captured.find(event);
-    if (found == device.captured.end()) return false;
-    found->second.capture->problem = "an event of a capture was asked for or waited for";
-    return true;
+sh_status stream_wait_event(sh_backend_device* handle, sh_stream stream, sh_backend_event event) {
+    return guarded([&] {
+        Device& device = of(handle);
+        return unless(device, device.recorder.wait(stream, event), [&] { return device.host->stream_wait_event(device.inner, stream, event); });
+    });
 }
 
 sh_status event_query(sh_backend_device* handle, sh_backend_event event, uint32_t* out_done) {
     Device& device = of(handle);
-    if (only_captured(device, event)) return fail(SH_ERROR_BACKEND, "the event was recorded in a capture");
-    return told(device, device.host->event_query(device.inner, event, out_done));
+    return unless(device, device.recorder.ask(event), [&] { return device.host->event_query(device.inner, event, out_done); });
 }
 
 sh_status event_synchronize(sh_backend_device* handle, sh_backend_event event) {
     Device& device = of(handle);
-    if (only_captured(device, event)) return fail(SH_ERROR_BACKEND, "the event was recorded in a capture");
-    return told(device, device.host->event_synchronize(device.inner, event));
+    return unless(device, device.recorder.ask(event), [&] { return device.host->event_synchronize(device.inner, event); });
 }
 
 sh_status event_destroy(sh_backend_device* handle, sh_backend_event event) {
     Device& device = of(handle);
-    {
-        std::lock_guard lock(device.mutex);
-        device.captured.erase(event);
-    }
+    device.recorder.forget(event);
     return told(device, device.host->event_destroy(device.inner, event));
 }
 
 sh_status copy_to_device(sh_backend_device* handle, sh_stream stream, uint64_t to, const void* from, uint64_t bytes) {
-    return pass(
-        handle, stream, [&](Device& device) { return device.host->copy_to_device(device.inner, stream, to, from, bytes); },
-        [&](Device&, Capture& capture) {
-            note(capture, stream, {.kind = Command::copy, .stream = 0, .to = to, .from = from, .bytes = bytes});
-            return SH_OK;
-        });
+    return queue(handle, stream, Kind::copy, [=](const sh_backend& host, sh_backend_device* inner, sh_stream own) {
+        return host.copy_to_device(inner, own, to, from, bytes);
+    });
+}
+
+sh_status copy_to_host(sh_backend_device* handle, sh_stream stream, void* to, uint64_t from, uint64_t bytes) {
+    return queue(handle, stream, Kind::other, [=](const sh_backend& host, sh_backend_device* inner, sh_stream own) {
+        return host.copy_to_host(inner, own, to, from, bytes);
+    });
+}
+
+sh_status copy_on_device(sh_backend_device* handle, sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes) {
+    return queue(handle, stream, Kind::other, [=](const sh_backend& host, sh_backend_device* inner, sh_stream own) {
+        return host.copy_on_device(inner, own, to, from, bytes);
+    });
+}
+
+sh_status fill(sh_backend_device* handle, sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes) {
+    return queue(handle, stream, Kind::other, [=](const sh_backend& host, sh_backend_device* inner, sh_stream own) {
+        return host.fill(inner, own, to, value, bytes);
+    });
 }
 
 sh_status stream_launch(sh_backend_device* handle, sh_stream stream, void (*fn)(void*), void* data, int64_t busy_ns) {
-    return pass(
-        handle, stream, [&](Device& device) { return device.host->stream_launch(device.inner, stream, fn, data, busy_ns); },
-        [&](Device&, Capture& capture) {
-            Command command = {.kind = Command::launch, .stream = 0};
-            command.fn = fn;
-            command.data = data;
-            command.busy_ns = busy_ns;
-            note(capture, stream, command);
-            return SH_OK;
-        });
+    return queue(handle, stream, Kind::launch, [=](const sh_backend& host, sh_backend_device* inner, sh_stream own) {
+        return host.stream_launch(inner, own, fn, data, busy_ns);
+    });
 }
 
 sh_status stream_is_capturing(sh_backend_device* handle, sh_stream stream, uint32_t* out_capturing) {
-    Device& device = of(handle);
-    std::lock_guard lock(device.mutex);
-    *out_capturing = device.capturing.count(stream) != 0;
+    *out_capturing = of(handle).recorder.takes_part(stream);
     return SH_OK;
 }
 
@@ -224,9 +134,6 @@ PASS(stream_create, (sh_backend_device * handle, sh_stream* stream), stream)
 PASS(stream_destroy, (sh_backend_device * handle, sh_stream stream), stream)
 PASS(event_create, (sh_backend_device * handle, uint32_t timing, sh_backend_event* event), timing, event)
 PASS(event_elapsed, (sh_backend_device * handle, sh_backend_event begin, sh_backend_event end, int64_t* ns), begin, end, ns)
-PASS(copy_to_host, (sh_backend_device * handle, sh_stream stream, void* to, uint64_t from, uint64_t bytes), stream, to, from, bytes)
-PASS(copy_on_device, (sh_backend_device * handle, sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes), stream, to, from, bytes)
-PASS(fill, (sh_backend_device * handle, sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes), stream, to, value, bytes)
 
 sh_status probe(uint32_t* out_count) {
     *out_count = 1;
@@ -270,12 +177,8 @@ sh_backend make_table() {
 }  // namespace
 
 struct sh_test_graph {
-    Device* device = nullptr;
-    std::shared_ptr<Capture> capture;
-    std::vector<sh_stream> streams;             // of the wrapped backend, one for each of the capture's
-    std::map<size_t, sh_backend_event> events;  // of each record
-    sh_backend_event begin = 0;
-    std::vector<sh_backend_event> ends;
+    std::shared_ptr<const stagehand::test::Recording> recording;
+    stagehand::test::Instance instance;
 };
 
 extern "C" {
@@ -288,78 +191,27 @@ SH_API sh_status sh_backend_query(uint32_t spi_version, const sh_backend_host* h
     return SH_OK;
 }
 
+// The backend's own calls count as made in the relaxed mode, as those of plugins are: captures forbid them nothing.
 sh_status sh_test_capture_begin(sh_stream stream) {
-    std::lock_guard lock(latest->mutex);
-    auto capture = std::make_shared<Capture>();
-    place(*capture, stream);
-    latest->capturing[stream] = std::move(capture);
-    return SH_OK;
+    const Answer answer = latest->recorder.begin(stream, CaptureMode::global);
+    return is_refusal(answer) ? refused(answer) : SH_OK;
 }
 
 sh_status sh_test_capture_end(sh_stream stream, sh_test_graph** out_graph) {
-    Device& device = *latest;
-    std::lock_guard lock(device.mutex);
-    const auto capture = capture_of(device, stream);
-    if (!capture || capture->streams[0] != stream) return fail(SH_ERROR_INVALID_STATE, "no capture began on this stream");
-    capture->over = true;
-    std::erase_if(device.capturing, [&](const auto& entry) { return entry.second == capture; });
-    for (size_t i = 1; i < capture->streams.size(); i++)
-        if (!capture->joined[i] && capture->problem.empty()) capture->problem = "a stream was not joined";
-    if (!capture->problem.empty()) return fail(SH_ERROR_BACKEND, "%s", capture->problem.c_str());
-    auto graph = std::make_unique<sh_test_graph>();
-    graph->device = &device;
-    graph->capture = capture;
-    graph->streams.resize(capture->streams.size());
-    graph->ends.resize(capture->streams.size());
-    for (sh_stream& own : graph->streams) device.host->stream_create(device.inner, &own);
-    for (sh_backend_event& end : graph->ends) device.host->event_create(device.inner, 0, &end);
-    device.host->event_create(device.inner, 0, &graph->begin);
-    for (size_t i = 0; i < capture->commands.size(); i++)
-        if (capture->commands[i].kind == Command::record) device.host->event_create(device.inner, 0, &graph->events[i]);
-    *out_graph = graph.release();
+    std::shared_ptr<const stagehand::test::Recording> recording;
+    const Answer answer = latest->recorder.end(stream, &recording);
+    if (is_refusal(answer)) return refused(answer);
+    *out_graph = new sh_test_graph{recording, {*latest->host, latest->inner, recording}};
     return SH_OK;
 }
 
-sh_status sh_test_graph_launch(sh_test_graph* graph, sh_stream stream) {
-    Device& device = *graph->device;
-    const sh_backend& host = *device.host;
-    std::lock_guard lock(device.mutex);
-    sh_status worst = host.event_record(device.inner, graph->begin, stream);
-    const auto also = [&](sh_status status) { worst = worst < 0 ? worst : status; };
-    for (const sh_stream own : graph->streams) also(host.stream_wait_event(device.inner, own, graph->begin));
-    for (size_t i = 0; i < graph->capture->commands.size(); i++) {
-        const Command& command = graph->capture->commands[i];
-        const sh_stream own = graph->streams[command.stream];
-        switch (command.kind) {
-        case Command::copy: also(host.copy_to_device(device.inner, own, command.to, command.from, command.bytes)); break;
-        case Command::launch: also(host.stream_launch(device.inner, own, command.fn, command.data, command.busy_ns)); break;
-        case Command::record: also(host.event_record(device.inner, graph->events[i], own)); break;
-        case Command::wait: also(host.stream_wait_event(device.inner, own, graph->events[command.record_of])); break;
-        }
-    }
-    for (size_t i = 0; i < graph->streams.size(); i++) {
-        also(host.event_record(device.inner, graph->ends[i], graph->streams[i]));
-        also(host.stream_wait_event(device.inner, stream, graph->ends[i]));
-    }
-    return worst;
-}
+sh_status sh_test_graph_launch(sh_test_graph* graph, sh_stream stream) { return graph->instance.launch(stream); }
 
-void sh_test_graph_destroy(sh_test_graph* graph) {
-    Device& device = *graph->device;
-    for (const sh_stream own : graph->streams) {
-        device.host->stream_synchronize(device.inner, own);
-        device.host->stream_destroy(device.inner, own);
-    }
-    for (const sh_backend_event end : graph->ends) device.host->event_destroy(device.inner, end);
-    for (const auto& [command, event] : graph->events) device.host->event_destroy(device.inner, event);
-    device.host->event_destroy(device.inner, graph->begin);
-    delete graph;
-}
+void sh_test_graph_destroy(sh_test_graph* graph) { delete graph; }
 
 void sh_test_graph_count(sh_test_graph* graph, uint64_t* out_commands, uint64_t* out_copies) {
-    *out_commands = graph->capture->commands.size();
-    *out_copies = 0;
-    for (const Command& command : graph->capture->commands) *out_copies += command.kind == Command::copy;
+    *out_commands = graph->recording->commands.size();
+    *out_copies = graph->recording->copies();
 }
 
 const char* sh_test_capture_error(void) { return stagehand::support::last_error(); }

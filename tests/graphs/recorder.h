@@ -1,0 +1,114 @@
+// Recorder: captures of streams into graphs, by the rules that drivers have, over the host's backend, which knows none. In a capture
+// commands are noted instead of queued; streams join through events; what a driver does not forgive invalidates it. The capture backend and
+// the stub of CUDA's driver stand on it.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <stagehand/backend.h>
+
+namespace stagehand::test {
+
+// What becomes of a call.
+enum class Answer {
+    pass,          // no capture is concerned: the call goes its way
+    noted,         // it has become part of a graph
+    isolation,     // a captured stream waits for an event from outside its capture
+    unjoined,      // a capture ends while one of its streams was not joined
+    merge,         // two captures would become one
+    captured,      // what only a capture knows was asked for, or waited for
+    unsafe,        // a capture forbids such calls on this thread
+    invalidated,   // one of the above has happened to the capture before
+    unmatched      // no capture began on the stream
+};
+const char* text_of(Answer answer);
+inline bool is_refusal(Answer answer) { return answer > Answer::noted; }
+
+// Whom a capture forbids calls that could reach into it, and what a thread says of the calls that it makes.
+enum class CaptureMode { global, thread_local_, relaxed };
+
+struct Recording {
+    enum class Kind { copy, launch, other, record, wait };
+    // Queues a command on a stream of the host's backend.
+    using Replay = std::function<sh_status(const sh_backend&, sh_backend_device*, sh_stream)>;
+    struct Command {
+        Kind kind;
+        size_t stream = 0;       // of this recording
+        Replay replay = {};
+        size_t record_of = 0;    // of a wait: the command that recorded
+    };
+    std::vector<Command> commands;
+    std::vector<sh_stream> streams;   // the first is where it began
+
+    uint64_t copies() const;
+};
+
+class Recorder {
+public:
+    Answer begin(sh_stream stream, CaptureMode mode);
+    // `unmatched` and refusals alike leave no capture behind, unless none began on this stream.
+    Answer end(sh_stream stream, std::shared_ptr<const Recording>* out);
+    bool takes_part(sh_stream stream);
+
+    Answer note(sh_stream stream, Recording::Kind kind, Recording::Replay replay);
+    Answer record(sh_stream stream, sh_backend_event event);
+    Answer wait(sh_stream stream, sh_backend_event event);
+
+    // Before an event is queried or waited for on the host, or a stream is.
+    Answer ask(sh_backend_event event);
+    Answer synchronize(sh_stream stream);
+    // Before any call that a driver calls unsafe, on a thread of this mode.
+    Answer unsafe(CaptureMode thread);
+    void forget(sh_backend_event event);
+
+private:
+    struct Capture {
+        Recording recording;
+        std::vector<bool> joined;   // for each stream: another has waited for its last command
+        CaptureMode mode = CaptureMode::global;
+        std::thread::id thread;
+        bool broken = false, over = false;
+    };
+    struct Captured {   // an event's last record
+        std::shared_ptr<Capture> capture;
+        size_t command = 0;
+    };
+
+    std::shared_ptr<Capture> capture_of(sh_stream stream) const;
+    static Answer refuse(Capture& capture, Answer why);
+    static size_t place(Capture& capture, sh_stream stream);
+    static size_t append(Capture& capture, sh_stream stream, Recording::Command command);
+
+    std::mutex mutex_;
+    std::map<sh_stream, std::shared_ptr<Capture>> capturing_;
+    std::map<sh_backend_event, Captured> captured_;
+};
+
+// A recording that can be launched: it has streams and events of its own. Launches come one after the other.
+class Instance {
+public:
+    Instance(const sh_backend& host, sh_backend_device* device, std::shared_ptr<const Recording> recording);
+    ~Instance();   // waits for its launches
+    Instance(const Instance&) = delete;
+    Instance& operator=(const Instance&) = delete;
+
+    sh_status launch(sh_stream stream);
+
+private:
+    const sh_backend& host_;
+    sh_backend_device* const device_;
+    const std::shared_ptr<const Recording> recording_;
+    std::mutex mutex_;
+    std::vector<sh_stream> streams_;             // one for each of the recording's
+    std::map<size_t, sh_backend_event> events_;  // of each record
+    sh_backend_event begin_ = 0;
+    std::vector<sh_backend_event> ends_;
+    sh_status broken_ = SH_OK;                   // what was wrong with its making
+};
+
+}  // namespace stagehand::test
