@@ -69,16 +69,20 @@ SH_API sh_status sh_telemetry_open(sh_runtime *runtime, const char *path);
 
 /**
  * Begins to answer questions about this process's devices and runtimes on a Unix socket, which `stagehand top` asks: one thread of the
- * library waits for them, and nothing is done until one comes. Only the user who runs the process (and root) can connect. A
- * socket that an ended process left at `path` is replaced; any other file there is an error. The variable
- * STAGEHAND_MONITOR=path does it from the first device on; "1" means the default path.
- * @param path At most 107 bytes. NULL: "stagehand/<process id>.sock" in $XDG_RUNTIME_DIR, or "stagehand-<user id>/<process id>.sock" in
- *             /tmp, in a folder that is made if need be and must belong to the user alone.
- * @return SH_OK, SH_ERROR_INVALID_ARGUMENT (path too long), SH_ERROR_INVALID_STATE (it answers already), SH_ERROR_IO. \since 0.1
+ * library waits for them, and nothing is done until one comes. Then each runtime's lock is taken for as long as it takes to read
+ * its counters. docs/telemetry.md tells what is asked and answered. Only the user who runs the process (and root) can connect. A
+ * socket that an ended process left at `path` is replaced; anything else there is an error. The file is removed by
+ * sh_monitor_stop(), and when the library is unloaded or the process exits. A forked child does not answer and leaves the file alone. The
+ * variable STAGEHAND_MONITOR=path does it from the first device on; "1" means the default path.
+ * @param path At most 107 bytes; its folder must be there. NULL: "stagehand/<process id>.sock" in $XDG_RUNTIME_DIR, or, where that is
+ *             not a folder that only the user can write to, "stagehand-<user id>/<process id>.sock" in /tmp. The folder is made if
+ *             need be, and must be a real one that belongs to the user and is open to nobody else.
+ * @return SH_OK, SH_ERROR_INVALID_ARGUMENT (path empty or too long), SH_ERROR_INVALID_STATE (it answers already), SH_ERROR_IO (the text
+ *         says what is wrong with the path). May wait a second for a folder that others have locked. \since 0.1
  */
 SH_API sh_status sh_monitor_start(const char *path);
 
-/** Ends it and removes the socket. Returns SH_OK, SH_ERROR_INVALID_STATE (it does not answer). Blocks. \since 0.1 */
+/** Ends it and removes the socket; who is being answered is let go. Returns SH_OK, SH_ERROR_INVALID_STATE (it does not answer). Blocks. \since 0.1 */
 SH_API sh_status sh_monitor_stop(void);
 
 #ifdef __cplusplus

@@ -3,10 +3,13 @@
 // checking a handle and locking the object are one step.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 namespace stagehand {
@@ -88,7 +91,35 @@ public:
         free_.push_back(&slot);
     }
 
+    // Shows each object to `visit(handle, object)`, its slot locked; those that come or go meanwhile may be left out. For onlookers: it never
+    // waits for a slot beyond `until`, but passes over those that are locked then, and returns how many it passed over.
+    template <class Visit>
+    uint32_t for_each(std::chrono::steady_clock::time_point until, Visit&& visit) {
+        uint32_t passed_over = 0;
+        const uint32_t count = count_.load(std::memory_order_acquire);
+        for (uint32_t index = 0; index < count; index++) {
+            Slot& slot = chunks_[index / kChunkSlots].load(std::memory_order_relaxed)[index % kChunkSlots];
+            if (!lock_until(slot.mutex, until)) {
+                passed_over++;
+                continue;
+            }
+            std::unique_lock lock(slot.mutex, std::adopt_lock);
+            if (slot.object) visit(encode(index, slot.generation), *slot.object);
+        }
+        return passed_over;
+    }
+
 private:
+    // A mutex that others hold most of the time is free now and then: asked often enough it is had.
+    static bool lock_until(std::mutex& mutex, std::chrono::steady_clock::time_point until) {
+        using namespace std::chrono_literals;
+        for (std::chrono::nanoseconds pause = 10us; !mutex.try_lock(); pause = std::min<std::chrono::nanoseconds>(2 * pause, 1ms)) {
+            if (std::chrono::steady_clock::now() + pause >= until) return false;
+            std::this_thread::sleep_for(pause);
+        }
+        return true;
+    }
+
     // 4 bits of tag, 20 of index, 31 of generation.
     static constexpr uint64_t kTagBits = 4, kIndexBits = 20, kTagMask = 0xf;
     static constexpr uint32_t kIndexMask = (1u << kIndexBits) - 1, kGenerationMask = 0x7fffffff;

@@ -3,7 +3,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include <nlohmann/json.hpp>
+#include "telemetry/json.h"
 
 namespace stagehand::telemetry {
 
@@ -25,7 +25,7 @@ Status StepLog::open(const char* path) {
 
 Status StepLog::write(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after) {
     if (!file_) return Status();
-    nlohmann::ordered_json line;
+    Json line;
     line["runtime"] = runtime;
     line["step"] = after.steps;
     line["step_ms"] = static_cast<double>(after.last_step_ns) / 1e6;
@@ -46,7 +46,7 @@ Status StepLog::write(const std::string& runtime, const sh_runtime_stats& before
     line["plans"] = after.plans;
     line["resident_bytes"] = after.resident_bytes;
     line["ring_bytes"] = after.ring_bytes;
-    const std::string text = line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    const std::string text = json_line(line) + "\n";
     // Each line is flushed: whoever follows the file sees whole steps, also after a crash.
     if (std::fputs(text.c_str(), file_) < 0 || std::fflush(file_) != 0)
         return Status(SH_ERROR_IO, "telemetry " + path_ + ": " + std::strerror(errno));

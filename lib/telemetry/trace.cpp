@@ -11,17 +11,14 @@
 #include <mutex>
 #include <string>
 
-#include <nlohmann/json.hpp>
-
 #include "base/log.h"
+#include "telemetry/json.h"
 
 namespace stagehand::telemetry {
 
 std::atomic<bool> tracing{false};
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // A runtime is a process of the trace, what it does are its threads: Perfetto then draws one track for each.
 enum Track { kSteps = 1, kWaits = 2, kLoads = 3, kViews = 4, kWriteBacks = 5, kPlans = 6 };
@@ -87,8 +84,7 @@ private:
     }
 
     void write(const Json& event) {
-        // Names come from engines and need not be UTF-8: what is not is replaced.
-        const std::string line = (first_ ? "\n" : ",\n") + event.dump(-1, ' ', false, Json::error_handler_t::replace);
+        const std::string line = (first_ ? "\n" : ",\n") + json_line(event);
         first_ = false;
         failed_ |= std::fputs(line.c_str(), file_) < 0;
     }

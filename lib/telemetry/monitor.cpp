@@ -1,0 +1,85 @@
+#include "telemetry/monitor.h"
+
+#include <pthread.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+
+#include "base/log.h"
+#include "telemetry/monitor_server.h"
+#include "telemetry/monitor_socket.h"
+
+namespace stagehand::telemetry {
+namespace {
+
+class Monitor {
+public:
+    Status start(const char* path, std::function<std::string()> answer) {
+        std::lock_guard lock(mutex_);
+        if (server_) return Status(SH_ERROR_INVALID_STATE, "the monitor answers already, at " + socket_->path());
+        std::string chosen = path ? path : "";
+        if (!path) SH_TRY(default_monitor_path(&chosen));
+        std::unique_ptr<MonitorSocket> socket;
+        SH_TRY(MonitorSocket::open(chosen, &socket));
+        SH_TRY(MonitorServer::start(socket->descriptor(), std::move(answer), {}, &server_));
+        socket_ = std::move(socket);
+        log_line(SH_LOG_INFO, "the monitor answers at %s", socket_->path().c_str());
+        return Status();
+    }
+
+    Status stop() {
+        std::lock_guard lock(mutex_);
+        if (!server_) return Status(SH_ERROR_INVALID_STATE, "the monitor does not answer");
+        server_.reset();
+        socket_.reset();
+        return Status();
+    }
+
+    // The child of a fork has no thread that answers. An inherited socket would look alive after the parent's end, so it is let go; the
+    // file stays the parent's.
+    void before_fork() { mutex_.lock(); }
+    void after_fork(bool child) {
+        if (child && server_) {
+            server_->abandon();
+            socket_->abandon();
+            abandoned_ = std::move(server_);   // never destroyed: its thread cannot be waited for
+            socket_.reset();
+        }
+        mutex_.unlock();
+    }
+
+private:
+    std::mutex mutex_;
+    std::unique_ptr<MonitorSocket> socket_;
+    std::unique_ptr<MonitorServer> server_;   // after the socket that it answers on: it goes first
+    std::unique_ptr<MonitorServer> abandoned_;
+};
+
+// Never destroyed: it is stopped when the library is unloaded or the process exits, and may be asked for after that.
+Monitor& monitor() {
+    static Monitor* const instance = [] {
+        pthread_atfork([] { monitor().before_fork(); }, [] { monitor().after_fork(false); }, [] { monitor().after_fork(true); });
+        std::atexit([] { (void)monitor().stop().ok(); });
+        return new Monitor;
+    }();
+    return *instance;
+}
+
+}  // namespace
+
+Status monitor_start(const char* path, std::function<std::string()> answer) { return monitor().start(path, std::move(answer)); }
+Status monitor_stop() { return monitor().stop(); }
+
+void monitor_start_from_environment(std::function<std::string()> answer) {
+    static std::once_flag once;
+    std::call_once(once, [&] {
+        const char* path = secure_getenv("STAGEHAND_MONITOR");
+        if (!path || !*path) return;
+        if (!std::strcmp(path, "1")) path = nullptr;
+        if (Status status = monitor_start(path, std::move(answer)); !status.ok()) log_line(SH_LOG_WARNING, "STAGEHAND_MONITOR: %s", status.text());
+    });
+}
+
+}  // namespace stagehand::telemetry
