@@ -28,5 +28,6 @@ void sh_plan_options_init(sh_plan_options *options) { init(options); }
 void sh_plan_info_init(sh_plan_info *info) { init(info); }
 void sh_view_init(sh_view *view) { init(view); }
 void sh_runtime_stats_init(sh_runtime_stats *stats) { init(stats); }
+void sh_guest_options_init(sh_guest_options *options) { init(options); }
 
 }  // extern "C"

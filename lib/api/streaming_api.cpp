@@ -28,7 +28,7 @@ sh_status sh_step_end(sh_runtime *runtime) {
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->step_end();
+        return at.runtime->step_end(at.lock);
     });
 }
 
@@ -61,7 +61,7 @@ sh_status sh_release(sh_runtime *runtime, sh_block block, sh_stream stream) {
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->release(block, stream);
+        return at.runtime->release(block, stream, at.lock);
     });
 }
 
@@ -72,7 +72,7 @@ sh_status sh_release_many(sh_runtime *runtime, const sh_block *blocks, uint64_t 
         SH_TRY(find_runtime(runtime, &at));
         Status first;
         for (uint64_t i = 0; i < count; i++) {
-            Status status = at.runtime->release(blocks[i], stream);
+            Status status = at.runtime->release(blocks[i], stream, at.lock);
             if (first.ok() && !status.ok()) first = status;
         }
         return first;

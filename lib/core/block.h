@@ -34,6 +34,7 @@ struct BlockDetail {
     void* user_data = nullptr;
     std::string name;
     uint64_t held_since_ns = 0;      // while a trace is recorded
+    uint64_t protections = 0;        // counted
 };
 
 // What every acquire touches: one cache line. Ids are compared whole, so a free record (id 0) matches nothing.
@@ -89,6 +90,7 @@ struct alignas(64) Unit {
     uint32_t ring_offset = 0;        // streamed pages [own.size(), own.size() + ring_pages) lie at (ring_offset + k) % R
     uint32_t ring_pages = 0;
     uint32_t ring_present = 0;       // of them, those whose contents are this unit's
+    uint64_t protections = 0;        // of all its blocks
     uint32_t range = kNone;          // the address range that it lies in
     std::vector<sh_backend_page> own;   // resident prefix, or all pages of an unordered unit; mapped
     std::vector<UnitUse> uses;       // of its ring pages

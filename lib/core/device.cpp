@@ -12,6 +12,13 @@
 namespace stagehand::core {
 namespace {
 
+// Free memory is looked at no more often than this while nothing has to grow, in nanoseconds.
+constexpr uint64_t kLookEvery = 100'000'000;
+// Changes of what is free that are smaller than this part of the budget are not followed.
+constexpr uint64_t kNoticed = 64;
+// A small device does not lose all of itself to the reserve that growth leaves.
+constexpr uint64_t kReservePart = 20;
+
 // Devices that are open, by the name that opens them.
 struct OpenDevices {
     std::mutex mutex;
@@ -86,7 +93,7 @@ Status open_backend(const std::string& name, uint32_t index, const sh_device_opt
 
 Device::Device(std::string name, std::unique_ptr<BackendDevice> backend, const sh_device_options& options, uint64_t page_bytes)
     : name_(std::move(name)), headroom_bytes_(options.headroom_bytes), backend_(std::move(backend)), pool_(*backend_, page_bytes),
-      staging_(*backend_, staging_options(options)), budget_bytes_(options.budget_bytes) {
+      arbiter_([this] { return backend_->now_ns(); }, page_bytes), staging_(*backend_, staging_options(options)), budget_bytes_(options.budget_bytes) {
     const uint64_t link = options.link_bytes_per_second ? options.link_bytes_per_second : backend_->info().link_bytes_per_second;
     link_bytes_per_ns_ = static_cast<double>(link) / 1e9;
 }
@@ -124,7 +131,7 @@ Status Device::open(const char* name, const sh_device_options& options, std::sha
     if (budget < page)
         return Status(SH_ERROR_BUDGET, "a budget of " + std::to_string(budget) + " bytes is less than one page of " + std::to_string(page) + " bytes");
     auto device = std::make_shared<Device>(key, std::move(backend), options, page);
-    SH_TRY(device->arbiter_.set_total(budget / page, page));
+    SH_TRY(device->arbiter_.set_total(budget / page));
     device->pool_.set_limit(budget / page);
     log_line(SH_LOG_INFO, "%s: budget %llu bytes in pages of %llu", key.c_str(), static_cast<unsigned long long>(budget),
              static_cast<unsigned long long>(page));
@@ -145,6 +152,11 @@ Status Device::check_reopened(const sh_device_options& options) const {
     return Status();
 }
 
+uint64_t Device::known_link_bytes_per_second() {
+    std::lock_guard lock(mutex_);
+    return static_cast<uint64_t>(link_bytes_per_ns_ * 1e9);
+}
+
 Status Device::set_budget(uint64_t bytes) {
     uint64_t budget = bytes;
     if (!budget) SH_TRY(automatic_budget(&budget));
@@ -154,12 +166,35 @@ Status Device::set_budget(uint64_t bytes) {
     {
         // As one: of two callers at once, one wins in all three places.
         std::lock_guard lock(mutex_);
-        SH_TRY(arbiter_.set_total(pages, page_bytes()));
-        pool_.set_limit(pages);
+        SH_TRY(arbiter_.set_total(pages));
+        limit_pool();
         budget_bytes_ = bytes;
     }
     arbiter_.press_all();
     return Status();
+}
+
+void Device::limit_pool() { pool_.set_limit(arbiter_.total_pages() - std::min(arbiter_.total_pages(), arbiter_.figures().workspaces)); }
+
+void Device::notice_free_memory(bool now) {
+    const uint64_t at = backend_->now_ns(), before = looked_ns_.load(std::memory_order_relaxed);
+    if (!now && at - before < kLookEvery) return;
+    looked_ns_.store(at, std::memory_order_relaxed);
+    uint64_t free = 0, total = 0;
+    if (!backend_->memory_info(&free, &total).ok()) return;   // what is there is found out when it is taken
+    const uint64_t held = pool_.used_bytes();
+    std::lock_guard lock(mutex_);
+    const uint64_t budget = arbiter_.total_pages() * page_bytes();
+    const uint64_t step = std::max(page_bytes(), budget / kNoticed);
+    uint64_t present = 0;
+    if (budget_bytes_) {
+        present = policy::clamp_growth(budget, held, free, std::min(policy::growth_reserve_bytes, total / kReservePart));
+    } else {
+        present = policy::automatic_budget(free, held, headroom(headroom_bytes_, total));
+        if (present > budget + step && arbiter_.set_total(present / page_bytes()).ok()) limit_pool();
+    }
+    // Small changes are not worth a plan.
+    arbiter_.set_present(present >= budget ? UINT64_MAX : present / step * step / page_bytes());
 }
 
 Status Device::memory(sh_memory_info* out) {
@@ -174,6 +209,11 @@ Status Device::memory(sh_memory_info* out) {
     out->page_bytes = page_bytes();
     out->staging_bytes = staging_.ring_bytes();
     out->pinned_bytes = staging_.pinned_bytes();
+    const Arbiter::Figures figures = arbiter_.figures();
+    out->reserved_bytes = figures.reserved * page_bytes();
+    out->guest_bytes = figures.guests * page_bytes();
+    out->protected_bytes = figures.kept * page_bytes();
+    out->headroom_bytes = figures.headroom * page_bytes();
     std::lock_guard lock(mutex_);
     for (const auto& [address, memory] : host_memory_)
         if (memory.pinned()) out->pinned_bytes += memory.bytes();

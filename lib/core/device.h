@@ -1,6 +1,7 @@
 // Device: an open device with its pages, its budget and its staging engine. Shared by the runtimes that live on it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -35,7 +36,13 @@ public:
 
     // Host-to-device speed, as told, known to the backend, or measured now.
     Status link(double* bytes_per_ns);
+    uint64_t known_link_bytes_per_second();   // 0: not measured yet
     Status set_budget(uint64_t bytes);
+    // What others in or outside the process have taken is not there to grow into; an automatic budget follows what is free. Asks the driver,
+    // unless it was asked a moment ago and `now` is false.
+    void notice_free_memory(bool now);
+    // Memory that the budget covers and runtimes may hold: less what guests' engines were promised for themselves.
+    void limit_pool();
     Status memory(sh_memory_info* out);
     void capabilities(sh_device_caps* out);
 
@@ -56,6 +63,7 @@ private:
     Arbiter arbiter_;
     transfer::StagingEngine staging_;
     mutable std::mutex mutex_;
+    std::atomic<uint64_t> looked_ns_{0};
     uint64_t budget_bytes_ = 0;
     double link_bytes_per_ns_ = 0;
     std::unordered_map<void*, transfer::PinnedMemory> host_memory_;

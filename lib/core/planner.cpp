@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "policy/bounds.h"
+#include "policy/step_curve.h"
 
 namespace stagehand::core {
 namespace {
@@ -15,12 +16,13 @@ constexpr double kAssumedComputePerCopy = 1.0;
 }  // namespace
 
 void Planner::state_unordered(const Order& order, const Limits& limits) {
-    unordered_total_ = unordered_least_ = 0;
+    unordered_total_ = unordered_least_ = unordered_kept_ = 0;
     unordered_largest_ = kNone;
     const auto units = registry_.units();
     for (uint32_t i = 0; i < units.size(); i++) {
         if (!units[i].live || order.contains(i)) continue;
         unordered_total_ += units[i].pages;
+        if (units[i].protections) unordered_kept_ += units[i].own.size();
         if (units[i].pages > unordered_least_) {
             unordered_least_ = units[i].pages;
             unordered_largest_ = i;
@@ -35,7 +37,10 @@ void Planner::state_unordered(const Order& order, const Limits& limits) {
 void Planner::state_problem(const Order& order, const Limits& limits) {
     const auto units = registry_.units();
     units_.resize(units.size());
-    for (size_t i = 0; i < units.size(); i++) units_[i] = {units[i].live ? units[i].bytes : 0, units[i].whole};
+    for (size_t i = 0; i < units.size(); i++) {
+        const uint64_t resident = i < floors_.size() ? floors_[i] * registry_.page_bytes() : 0;
+        units_[i] = {units[i].live && units[i].bytes > resident ? units[i].bytes - resident : 0, units[i].whole};
+    }
     trace_.clear();
     uint64_t bytes = 0;
     for (const Order::Entry& entry : order.entries()) {
@@ -56,10 +61,10 @@ void Planner::state_problem(const Order& order, const Limits& limits) {
     problem_.contiguous = registry_.plain();
 }
 
-Arbiter::Needs Planner::needs(const Order& order, const Limits& limits, uint32_t* out_unit) {
+Needs Planner::needs(const Order& order, const Limits& limits, uint32_t* out_unit) {
     state_unordered(order, limits);
-    Arbiter::Needs needs;
-    needs.weight = registry_.model_bytes();
+    floors_.clear();
+    Needs needs;
     needs.least_pages = unordered_least_;
     needs.wanted_pages = unordered_total_;
     *out_unit = unordered_largest_;
@@ -74,9 +79,39 @@ Arbiter::Needs Planner::needs(const Order& order, const Limits& limits, uint32_t
     return needs;
 }
 
+std::vector<policy::CurvePoint> Planner::curve(const Order& order, const Limits& limits, const Needs& needs) {
+    if (!order.known()) return {};
+    floors_.clear();
+    state_problem(order, limits);
+    // Units outside the order have what they must have: what more is worth to them nobody knows.
+    auto points = policy::step_curve(problem_, needs.least_pages - unordered_least_, needs.wanted_pages - unordered_total_);
+    for (policy::CurvePoint& point : points) point.pages += unordered_least_;
+    return points;
+}
+
+// What stays resident in any plan: of protected units what is there, and more of those that are protected one by one as long as there
+// is room. `pages` are for the order, which cannot run with fewer than `least` beside them.
+void Planner::set_floors(const Order& order, const Limits& limits, uint64_t pages, uint64_t least) {
+    const auto units = registry_.units();
+    floors_.assign(units.size(), 0);
+    uint64_t room = pages > least ? pages - least : 0;
+    const auto raise = [&](uint32_t i, uint32_t to) {
+        const uint64_t more = to - floors_[i];
+        const uint64_t given = units[i].whole || registry_.plain() ? (more <= room ? more : 0) : std::min(more, room);
+        floors_[i] += static_cast<uint32_t>(given);
+        room -= given;
+    };
+    // What is used first comes first: where not all fits, the end of the step streams.
+    for (const Order::Entry& entry : order.entries())
+        if (const Unit& unit = units[entry.unit]; limits.keep_all || unit.protections)
+            raise(entry.unit, std::max(floors_[entry.unit], static_cast<uint32_t>(unit.own.size())));
+    for (const Order::Entry& entry : order.entries())
+        if (units[entry.unit].protections) raise(entry.unit, units[entry.unit].pages);
+}
+
 Status Planner::make(const Order& order, const Limits& limits, uint64_t share_pages, Result* out) {
     Result result;
-    const Arbiter::Needs needed = needs(order, limits, &result.least_unit);
+    const Needs needed = needs(order, limits, &result.least_unit);
     result.least_pages = needed.least_pages;
     result.share_pages = share_pages;
     result.link_bytes_per_second = static_cast<uint64_t>(limits.link_bytes_per_ns * 1e9);
@@ -89,13 +124,33 @@ Status Planner::make(const Order& order, const Limits& limits, uint64_t share_pa
     // Units outside the order: what they must have, more where there is plenty, all that the order leaves over.
     const uint64_t ordered_wanted = needed.wanted_pages - unordered_total_;
     const uint64_t ordered_least = needed.least_pages - unordered_least_;
+    const auto units = registry_.units();
+    uint64_t ordered_kept = ordered_least;
+    for (uint32_t i = 0; i < units.size(); i++)
+        if (order.contains(i) && (limits.keep_all || units[i].protections)) ordered_kept += units[i].own.size();
     const uint64_t most = share_pages > ordered_least ? share_pages - ordered_least : 0;
+    const uint64_t spare = share_pages > ordered_kept ? share_pages - ordered_kept : 0;
     result.unordered_pages = std::min(most, std::max(unordered_good_, std::min(unordered_total_, share_pages / kUnorderedPart)));
     if (limits.unordered_pages) result.unordered_pages = std::min(most, unordered_least_);
     if (share_pages > ordered_wanted)
         result.unordered_pages = std::max(result.unordered_pages, std::min(unordered_total_, share_pages - ordered_wanted));
+    // What is protected comes before plenty, on either side.
+    const uint64_t unordered_kept = std::min(
+        unordered_total_, std::max(limits.keep_all ? limits.unordered_now : 0, unordered_kept_ ? unordered_kept_ + unordered_least_ : 0));
+    result.unordered_pages = std::max(result.unordered_pages, std::min(most, unordered_kept));
+    result.unordered_pages = std::min(result.unordered_pages, std::max({spare, unordered_kept, unordered_least_}));
 
+    // The bounds are those of the whole problem: what is protected is a choice of the engine's.
     problem_.budget_pages = share_pages - result.unordered_pages;
+    result.bound_bytes_per_step = policy::least_bytes(problem_);
+    result.bound_ns = policy::simple_step_ns(problem_);
+    uint64_t floors = 0;
+    if (ordered_kept > ordered_least || std::any_of(units.begin(), units.end(), [](const Unit& unit) { return unit.protections > 0; })) {
+        set_floors(order, limits, problem_.budget_pages, ordered_least);
+        for (const uint32_t pages : floors_) floors += pages;
+        state_problem(order, limits);
+        problem_.budget_pages = share_pages - result.unordered_pages - floors;
+    }
     auto made = policy::make_plan(problem_);
     if (const auto* infeasible = std::get_if<policy::Infeasible>(&made)) {
         result.least_unit = infeasible->unit;
@@ -103,18 +158,16 @@ Status Planner::make(const Order& order, const Limits& limits, uint64_t share_pa
                                            std::to_string(infeasible->smallest_budget_pages) + " are needed");
     }
     const policy::Plan& plan = std::get<policy::Plan>(made);
-    result.resident_pages = plan.resident_pages;
+    result.resident_pages = plan.resident_pages + floors;
     result.ring_pages = plan.ring_pages;
     result.bytes_per_step = plan.bytes_per_step;
     result.step_ns = plan.step_ns;
-    result.bound_bytes_per_step = policy::least_bytes(problem_);
-    result.bound_ns = policy::simple_step_ns(problem_);
     for (const Order::Entry& entry : order.entries()) result.compute_ns += entry.compute_ns;
-    const auto units = registry_.units();
     for (uint32_t i = 0; i < units.size(); i++) {
         if (!order.contains(i)) continue;
         const policy::UnitPlan& unit = plan.units[i];
-        result.places[i] = {unit.resident_pages, unit.streamed_pages, unit.ring_offset};
+        const uint32_t floor = floors_.empty() ? 0 : floors_[i];
+        result.places[i] = {floor + unit.resident_pages, unit.streamed_pages, unit.ring_offset};
         for (const Block& block : registry_.blocks_of(units[i]))
             if (block.id) (unit.streamed_pages ? result.streamed_blocks : result.resident_blocks)++;
     }

@@ -24,6 +24,8 @@ public:
         uint64_t unordered_held_pages = 0;   // most that were held at once so far
         double link_bytes_per_ns = 1;
         uint64_t copy_latency_ns = 0;
+        uint64_t unordered_now = 0;          // pages that blocks outside the order have now
+        bool keep_all = false;               // what is resident stays so, whatever else is asked of the plan
     };
 
     struct Result {
@@ -45,14 +47,17 @@ public:
 
     explicit Planner(Registry& registry) : registry_(registry) {}
 
-    // What the runtime needs of the device, and the unit that asks for the least.
-    Arbiter::Needs needs(const Order& order, const Limits& limits, uint32_t* out_unit);
+    // What the runtime needs of the device, and the unit that asks for the least. Without the curve.
+    Needs needs(const Order& order, const Limits& limits, uint32_t* out_unit);
+    // How its step gets shorter with memory, for the needs that needs() found; empty where nobody knows.
+    std::vector<policy::CurvePoint> curve(const Order& order, const Limits& limits, const Needs& needs);
     // The plan for a share that is no smaller than the least; with an order that is not known all units are unordered.
     Status make(const Order& order, const Limits& limits, uint64_t share_pages, Result* out);
 
 private:
     void state_problem(const Order& order, const Limits& limits);
     void state_unordered(const Order& order, const Limits& limits);
+    void set_floors(const Order& order, const Limits& limits, uint64_t pages, uint64_t least);
 
     Registry& registry_;
     std::vector<policy::Unit> units_;        // of the policy, kept from plan to plan
@@ -61,7 +66,9 @@ private:
     uint64_t unordered_total_ = 0;           // pages of all unordered units
     uint64_t unordered_least_ = 0;           // pages without which one of them cannot be held
     uint64_t unordered_good_ = 0;            // what they get when there is enough
+    uint64_t unordered_kept_ = 0;            // pages of those that are protected and there
     uint32_t unordered_largest_ = kNone;
+    std::vector<uint32_t> floors_;           // per unit, pages that are resident in any plan
 };
 
 }  // namespace stagehand::core

@@ -91,7 +91,7 @@ Status Runtime::note(Status status) {
 void Runtime::update_eventful() {
     eventful_ = true;
     const auto units = registry_.units();
-    if (!planned_ || ring_.size()) return;
+    if (!planned_ || ring_.size() || leaving_) return;
     for (Unit& unit : units) {
         Status failure;   // the next acquire loads the unit anew and tells
         loader_.settle(unit, &failure);
@@ -106,6 +106,9 @@ Status Runtime::step_begin(Lock& lock) {
     SH_TRY(only_outside_capture());
     if (in_step_) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": a step is under way already");
     SH_TRY(write_back_.take_failure());
+    trimmed_to_ = UINT64_MAX;
+    device_->notice_free_memory(false);
+    device_->arbiter().note_step(*this);
     if (replan_due() && views_ == 0 && !plan_is_held()) {
         SH_TRY(replan(lock, true));
         SH_TRY(usable());
@@ -120,7 +123,7 @@ Status Runtime::step_begin(Lock& lock) {
     return Status();
 }
 
-Status Runtime::step_end() {
+Status Runtime::step_end(Lock& lock) {
     if (!in_step_) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": no step is under way");
     in_step_ = false;
     const uint64_t now = device_->backend().now_ns();
@@ -144,7 +147,8 @@ Status Runtime::step_end() {
     telemetry::trace_step(name_.c_str(), stats_.steps, step_began_ns_, now);
     if (Status written = step_log_.write(name_, before_step_, stats_); status.ok()) status = written;
     if (status.ok()) status = write_back_.take_failure();
-    return note(status);
+    SH_TRY(note(status));
+    return leave_if_due(lock);
 }
 
 Status Runtime::synchronize(Lock& lock) {
@@ -185,6 +189,13 @@ void Runtime::stats(sh_runtime_stats* out) const {
     out->struct_size = size;
     out->resident_bytes = plan_.resident_pages * device_->page_bytes();
     out->ring_bytes = uint64_t(plan_.ring_pages) * device_->page_bytes();
+    out->unordered_bytes = plan_.unordered_pages * device_->page_bytes();
+    out->held_bytes = placement_.pages() * device_->page_bytes();
+    const Arbiter::Standing standing = device_->arbiter().standing(*this);
+    out->share_bytes = standing.share * device_->page_bytes();
+    out->protected_bytes = standing.kept * device_->page_bytes();
+    out->reserved_bytes = standing.reserved * device_->page_bytes();
+    out->guest_bytes = standing.guest * device_->page_bytes();
 }
 
 }  // namespace stagehand::core

@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <stagehand/residency.h>
 #include <stagehand/runtime.h>
 #include <stagehand/streaming.h>
 #include <stagehand/telemetry.h>
@@ -61,11 +63,12 @@ public:
     Status set_schedule(std::span<const sh_use* const> uses);
     Status plan(const sh_plan_options& options, sh_plan_info* out, Lock& lock);
     void try_to_change() override;
+    void feel_pressure(uint64_t pages) override;
     std::string tenant_name() const override { return "runtime \"" + name_ + "\""; }
 
     // A step: runtime.cpp
     Status step_begin(Lock& lock);
-    Status step_end();
+    Status step_end(Lock& lock);
     Status synchronize(Lock& lock);
     Status forget(sh_stream stream);
     void stats(sh_runtime_stats* out) const;
@@ -106,9 +109,26 @@ public:
         unit.last_use = ++releases_;
         return true;
     }
-    Status release(sh_block id, sh_stream stream);
+    Status release(sh_block id, sh_stream stream, Lock& lock);
+    // What had to wait for the last view, or for the step's end.
+    Status leave_if_due(Lock& lock);
     Status prefetch(std::span<const sh_block> ids, Lock& lock);
     Status read(sh_block id, sh_stream stream, uint64_t offset, void* buffer, uint64_t bytes, Lock& lock);
+
+    // What stays on the device: runtime_residency.cpp
+    Device& device() { return *device_; }
+    const std::string& name() const { return name_; }
+    Status protect(std::span<const sh_block> ids);
+    Status unprotect(std::span<const sh_block> ids);
+    void keep_begin();
+    void keep_end();
+    Status reserve(uint64_t bytes, policy::Priority priority, Lock& lock);
+    void release_reservation() { device_->arbiter().release_reservation(*this); }
+    Status guest_begin(const sh_guest_options& options, Lock& lock);
+    Status guest_end(Lock& lock);
+    Status trim(uint64_t keep_bytes, uint64_t* out_bytes, Lock& lock);
+    // `handle` is what the callback gets. Waits for a call that is under way.
+    Status set_pressure(sh_runtime* handle, sh_pressure_fn pressure, void* user_data, Lock& lock);
 
     // Captures and launches: runtime_graphs.cpp
     Status capture_begin(sh_stream stream);
@@ -162,6 +182,7 @@ private:
     Status drop_graphs(Lock& lock);
     bool may_prefetch() const { return planned_ && !lost_ && !capture_ && !entered_; }
 
+    Status behind_closed_door(Lock& lock, bool bringing, const std::function<Status()>& change);
     Status replan(Lock& lock, bool press, bool bringing = false);
     Status change_plan(Lock& lock, bool press);
     Status quiesce(Lock& lock);
@@ -172,6 +193,14 @@ private:
     Status flush_dirty(Lock& lock);
     void update_eventful();
     void describe(const Planner::Result& result, sh_plan_info* out);
+
+    Holding holding();
+    uint64_t kept_pages();
+    void tell_kept();
+    void end_protection(Unit& unit, uint64_t times);
+    Status vacate(Lock& lock);
+    Status shrink_to(uint64_t pages, Lock& lock);
+    Status without_mutex(Lock& lock, const std::function<Status()>& work);
 
     const std::shared_ptr<Device> device_;
     const RuntimeTag tag_;
@@ -219,6 +248,14 @@ private:
     bool lost_ = false;
     bool was_measured_ = false;        // compute times were measured once, or are being
     bool eventful_ = true;             // acquires must be noted: an order is followed or learned, or there are unordered units
+    uint32_t kept_scopes_ = 0;         // in which all that it holds is protected
+    uint64_t protected_units_ = 0;     // units that are protected one by one
+    uint64_t trimmed_to_ = UINT64_MAX; // pages that it wants at most until it is used again
+    bool leaving_ = false;             // a guest that gives its memory back as soon as it can
+    std::mutex pressure_mutex_;        // held while the callback runs; no other is taken under it
+    sh_pressure_fn pressure_ = nullptr;
+    void* pressure_data_ = nullptr;
+    sh_runtime* pressure_handle_ = nullptr;
     uint64_t step_began_ns_ = 0;
     sh_runtime_stats before_step_ = {};
 };

@@ -83,12 +83,16 @@ Status Runtime::unregister_blocks(std::span<const sh_block> ids, Lock& lock) {
             return b.id == 0 || std::find(ids.begin(), ids.end(), b.id) != ids.end();
         });
         if (!goes) continue;
+        end_protection(unit, unit.protections);
         drop_contents(unit);
         Status failure;
         loader_.settle(unit, &failure);
         SH_TRY(note(unit.memory == Memory::unordered ? unordered_.drop(unit, lock) : placement_.remove(unit)));
     }
+    for (const sh_block id : ids)
+        if (const Block& block = *registry_.find(id); block.detail->protections) end_protection(registry_.unit(block.unit), block.detail->protections);
     registry_.remove(ids);
+    tell_kept();
     if (order_.known()) {
         auto entries = order_.entries();
         std::erase_if(entries, [&](const Order::Entry& entry) { return !registry_.unit(entry.unit).live; });
@@ -133,6 +137,7 @@ Status Runtime::block_state(sh_block id, sh_block_state* out) {
                  : unit.load && !unit.ready && whole ? SH_BLOCK_LOADING
                  : whole                            ? SH_BLOCK_READY
                                                     : SH_BLOCK_UNLOADED;
+    out->protections = block->detail->protections;
     const std::string& name = block->detail->name;
     name.copy(out->name, std::min(name.size(), sizeof out->name - 1));
     return Status();

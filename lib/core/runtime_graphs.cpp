@@ -293,7 +293,8 @@ Status Runtime::graph_destroy(uint64_t id, Lock& lock) {
     std::erase_if(graphs_, [&](const auto& other) { return other.get() == graph; });
     waiters_--;
     if (closing_) changed_.notify_all();
-    return note(status);
+    SH_TRY(note(status));
+    return leave_if_due(lock);
 }
 
 }  // namespace stagehand::core

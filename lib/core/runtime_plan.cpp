@@ -42,8 +42,29 @@ Planner::Limits Runtime::limits() {
     limits.max_held = max_held_;
     limits.unordered_pages = unordered_pages_;
     limits.unordered_held_pages = unordered_.held_peak();
+    limits.unordered_now = unordered_.capacity();
+    limits.keep_all = kept_scopes_ > 0;
     limits.copy_latency_ns = device_->backend().info().copy_latency_ns;
     return limits;
+}
+
+// What the arbiter has to know of the plan in force.
+Holding Runtime::holding() {
+    Holding holding;
+    holding.pages = std::max(plan_.resident_pages + plan_.ring_pages + plan_.unordered_pages, placement_.pages());
+    holding.kept_pages = kept_pages();
+    if (kept_scopes_ || !order_.known()) return holding;
+    std::vector<bool> seen(registry_.units().size());
+    const double a_use_ns = plan_.step_ns / static_cast<double>(order_.size());
+    for (uint64_t j = 0; j < order_.size(); j++) {
+        const uint32_t index = order_.entries()[j].unit;
+        const Unit& unit = registry_.unit(index);
+        if (seen[index] || unit.protections || unit.memory != Memory::planned || unit.own.empty()) continue;
+        seen[index] = true;
+        holding.parts.push_back({static_cast<uint64_t>(a_use_ns * static_cast<double>(j)), unit.own.size()});
+    }
+    if (plan_.unordered_pages) holding.parts.push_back({static_cast<uint64_t>(plan_.step_ns), plan_.unordered_pages});
+    return holding;
 }
 
 bool Runtime::replan_due() const { return replan_wanted_ || !planned_ || meter_.measured() || device_->arbiter().wants_change(*this); }
@@ -86,6 +107,15 @@ Status Runtime::put_into_force(const Planner::Result& result, Lock& lock) {
 // The mutex is given up on the way, so the door is closed meanwhile: who comes from outside waits in wait_for_change(), who is
 // inside and has not begun to bring a unit waits before it does. `bringing`: the caller itself is at that.
 Status Runtime::replan(Lock& lock, bool press, bool bringing) {
+    return behind_closed_door(lock, bringing, [&] {
+        Status status = change_plan(lock, press);
+        // The budget was lowered meanwhile: what was granted before is not there any more.
+        for (int again = 0; again < kPlanAttempts && status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY; again++) status = change_plan(lock, press);
+        return status;
+    });
+}
+
+Status Runtime::behind_closed_door(Lock& lock, bool bringing, const std::function<Status()>& change) {
     if (changing_) {
         bringings_ -= bringing;
         changed_.notify_all();
@@ -97,9 +127,7 @@ Status Runtime::replan(Lock& lock, bool press, bool bringing) {
     waiters_++;
     changed_.wait(lock, [&] { return bringings_ == bringing; });
     Status status = usable();
-    if (status.ok() && views_ == 0) status = change_plan(lock, press);
-    // The budget was lowered meanwhile: what was granted before is not there any more.
-    for (int again = 0; again < kPlanAttempts && status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY; again++) status = change_plan(lock, press);
+    if (status.ok() && views_ == 0) status = change();
     waiters_--;
     changing_ = false;
     changed_.notify_all();
@@ -125,14 +153,16 @@ Status Runtime::change_plan(Lock& lock, bool press) {
         if (any) order_.set(std::move(entries), registry_.units().size(), order_.given());
     }
     uint32_t asks = kNone;
-    Arbiter::Needs needs = planner_.needs(order_, with, &asks);
-    needs.wanted_pages = std::min(needs.wanted_pages, max_pages_);
+    Needs needs = planner_.needs(order_, with, &asks);
+    needs.curve = planner_.curve(order_, with, needs);
+    needs.wanted_pages = std::max(needs.least_pages, std::min({needs.wanted_pages, max_pages_, trimmed_to_}));
     uint64_t share = 0;
     Status status;
     if (needs.least_pages > max_pages_) {
         status = Status(SH_ERROR_BUDGET, "max_bytes is less");
     } else {
         lock.unlock();   // others may be asked to give back, and each of them needs its own mutex for that
+        device_->notice_free_memory(true);
         status = device_->arbiter().request(*this, needs, press, &share);
         lock.lock();
     }
@@ -144,18 +174,24 @@ Status Runtime::change_plan(Lock& lock, bool press) {
                                            " (" + status.text() + ")");
     SH_TRY(status);
     Planner::Result result;
+    const uint64_t held_before = placement_.pages();
     status = planner_.make(order_, with, share, &result);
     if (status.ok()) status = flush_dirty(lock);
     if (status.ok()) status = quiesce(lock);
     if (status.ok()) status = put_into_force(result, lock);
     planned_ = status.ok();
     if (!status.ok()) {
-        device_->arbiter().settle(*this, placement_.pages());
+        plan_.resident_pages = plan_.ring_pages = plan_.unordered_pages = 0;
+        device_->arbiter().settle(*this, holding());
         return note(status);
     }
-    device_->arbiter().settle(*this, share);
+    if (share < plan_.share_pages && placement_.pages() < held_before)
+        stats_.given_up_bytes += (held_before - placement_.pages()) * device_->page_bytes();
     plan_ = std::move(result);
-    replan_wanted_ = false;
+    Holding held = holding();
+    held.pages = share;
+    device_->arbiter().settle(*this, std::move(held));
+    replan_wanted_ = trimmed_to_ != UINT64_MAX;   // then the next step takes its share again
     stats_.plans++;
     prefetcher_.renew();
     update_eventful();
@@ -174,6 +210,7 @@ Status Runtime::change_plan(Lock& lock, bool press) {
 void Runtime::try_to_change() {
     Lock lock(mutex_);   // nobody who presses holds a runtime's mutex
     if (closing_ || lost_ || in_step_ || views_ || waiters_ || plan_is_held()) return;
+    if (!planned_) return;   // what it holds it holds for a plan
     if (Status status = replan(lock, false); !status.ok()) log_line(SH_LOG_WARNING, "%s: changing its share: %s", name_.c_str(), status.text());
 }
 
@@ -206,6 +243,7 @@ Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lo
     if (!order_.known()) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": no order is known yet: set a schedule, or run a step");
     if (!(options.flags & SH_PLAN_DRY_RUN) && !in_step_) {
         if (views_) return Status(SH_ERROR_BUSY, tenant_name() + ": views are held");
+        trimmed_to_ = UINT64_MAX;
         if (replan_due()) {
             if (plan_is_held()) SH_TRY(options.flags & SH_PLAN_DROP_GRAPHS ? drop_graphs(lock) : held_by_graphs());
             SH_TRY(replan(lock, true));
@@ -217,7 +255,7 @@ Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lo
     SH_TRY(device_->link(&with.link_bytes_per_ns));
     if (options.link_bytes_per_second) with.link_bytes_per_ns = static_cast<double>(options.link_bytes_per_second) / 1e9;
     uint32_t asks = kNone;
-    const Arbiter::Needs needs = planner_.needs(order_, with, &asks);
+    const Needs needs = planner_.needs(order_, with, &asks);
     const uint64_t whole = options.budget_bytes ? options.budget_bytes / device_->page_bytes() : device_->arbiter().total_pages();
     const uint64_t share = std::min({whole, needs.wanted_pages, max_pages_});
     const uint64_t asked = share == whole && options.budget_bytes ? options.budget_bytes : share * device_->page_bytes();

@@ -87,7 +87,10 @@ Status Runtime::clear_way(Unit& unit, Lock& lock) {
 
 Status Runtime::bring_memory(Unit& unit, uint32_t* view_flags, Lock& lock) {
     if (unit.memory != Memory::none) return Status();
-    if (!planned_ || (replan_wanted_ && !in_step_ && views_ == 0 && !plan_is_held())) SH_TRY(replan(lock, true, true));
+    if (!planned_ || (replan_wanted_ && !in_step_ && views_ == 0 && !plan_is_held())) {
+        trimmed_to_ = UINT64_MAX;
+        SH_TRY(replan(lock, true, true));
+    }
     if (unit.memory != Memory::none) return Status();
     SH_TRY(unordered_.place(unit, lock));
     *view_flags |= SH_VIEW_REMAPPED;
@@ -328,7 +331,7 @@ Status Runtime::end_view(Block& block, sh_stream stream) {
     return status;
 }
 
-Status Runtime::release(sh_block id, sh_stream stream) {
+Status Runtime::release(sh_block id, sh_stream stream, Lock& lock) {
     Block* const block = registry_.find(id);
     if (!block) return unknown_block(id);
     if (block->held == 0) return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + " is not held");
@@ -338,7 +341,7 @@ Status Runtime::release(sh_block id, sh_stream stream) {
     if (telemetry::trace_on()) [[unlikely]] loader_.settle_all();
     if (eventful_ && may_prefetch() && status.ok() && (in_step_ || order_.known())) prefetcher_.pump(device_->backend().now_ns());
     if (status.ok()) status = write_back_.take_failure();
-    return status.ok() ? status : note(status);
+    return status.ok() ? leave_if_due(lock) : note(status);
 }
 
 Status Runtime::prefetch(std::span<const sh_block> ids, Lock& lock) {

@@ -1,0 +1,140 @@
+// Protection, reservations, guests, scopes, trimming and pressure.
+#include "api/guard.h"
+
+using namespace stagehand;
+using namespace stagehand::api;
+
+namespace {
+
+// What sh_scope_end() ends. The runtime may be destroyed before.
+struct Scope {
+    enum class Kind { keep, guest };
+    Kind kind;
+    sh_runtime *target;
+};
+using Scopes = HandleTable<Scope, 0x9>;
+
+Scopes &scopes() {
+    static Scopes *const instance = new Scopes;
+    return *instance;
+}
+
+// The target of a call, locked; it must live on the device of `runtime`. NULL: `runtime` itself.
+Status find_target(sh_runtime *runtime, sh_runtime *target, LockedRuntime *out) {
+    SH_TRY(find_runtime(runtime, out));
+    if (!target || target == runtime) return Status();
+    const core::Device *const device = &out->runtime->device();   // compared only
+    *out = LockedRuntime();
+    SH_TRY(find_runtime(target, out));
+    if (&out->runtime->device() != device) return Status(SH_ERROR_INVALID_ARGUMENT, "target lives on another device than runtime");
+    return Status();
+}
+
+sh_scope *open_scope(Scope::Kind kind, sh_runtime *target) {
+    return static_cast<sh_scope *>(scopes().insert(std::make_shared<Scope>(Scope{kind, target})));
+}
+
+}  // namespace
+
+extern "C" {
+
+sh_status sh_protect_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count) {
+    return guarded([&] {
+        if (count && !blocks) return Status(SH_ERROR_INVALID_ARGUMENT, "blocks is NULL");
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->protect({blocks, count});
+    });
+}
+
+sh_status sh_unprotect_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count) {
+    return guarded([&] {
+        if (count && !blocks) return Status(SH_ERROR_INVALID_ARGUMENT, "blocks is NULL");
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->unprotect({blocks, count});
+    });
+}
+
+sh_status sh_keep_resident(sh_runtime *runtime, sh_runtime *target, sh_scope **out_scope) {
+    return guarded([&] {
+        if (!out_scope) return Status(SH_ERROR_INVALID_ARGUMENT, "out_scope is NULL");
+        LockedRuntime at;
+        SH_TRY(find_target(runtime, target, &at));
+        sh_scope *const scope = open_scope(Scope::Kind::keep, target ? target : runtime);
+        at.runtime->keep_begin();
+        *out_scope = scope;
+        return Status();
+    });
+}
+
+sh_status sh_reserve(sh_runtime *runtime, sh_runtime *target, uint64_t bytes, uint32_t priority) {
+    return guarded([&] {
+        if (priority != SH_PRIORITY_PRIMARY && priority != SH_PRIORITY_SECONDARY)
+            return Status(SH_ERROR_INVALID_ARGUMENT, "priority " + std::to_string(priority) + " is not one of SH_PRIORITY_*");
+        LockedRuntime at;
+        SH_TRY(find_target(runtime, target, &at));
+        return at.runtime->reserve(bytes, priority == SH_PRIORITY_PRIMARY ? policy::Priority::primary : policy::Priority::secondary, at.lock);
+    });
+}
+
+sh_status sh_release_reservation(sh_runtime *runtime, sh_runtime *target) {
+    return guarded([&] {
+        LockedRuntime at;
+        SH_TRY(find_target(runtime, target, &at));
+        at.runtime->release_reservation();
+        return Status();
+    });
+}
+
+sh_status sh_guest_begin(sh_runtime *runtime, sh_runtime *guest, const sh_guest_options *options, sh_scope **out_scope) {
+    return guarded([&] {
+        sh_guest_options wanted;
+        SH_TRY(take_options(options, "options", &wanted));
+        if (wanted.flags & ~uint32_t(SH_GUEST_SHRINK)) return Status(SH_ERROR_INVALID_ARGUMENT, "options.flags has unknown bits");
+        if (!out_scope) return Status(SH_ERROR_INVALID_ARGUMENT, "out_scope is NULL");
+        if (!guest) return Status(SH_ERROR_INVALID_ARGUMENT, "guest is NULL");
+        if (guest == runtime) return Status(SH_ERROR_INVALID_ARGUMENT, "a runtime cannot be its own guest");
+        LockedRuntime at;
+        SH_TRY(find_target(runtime, guest, &at));
+        SH_TRY(at.runtime->guest_begin(wanted, at.lock));
+        *out_scope = open_scope(Scope::Kind::guest, guest);
+        return Status();
+    });
+}
+
+sh_status sh_scope_end(sh_scope *scope) {
+    return guarded([&] {
+        if (!scope) return Status();
+        core::Lock lock;
+        auto *const slot = scopes().lock(scope, &lock);
+        if (!slot) return Status(SH_ERROR_INVALID_HANDLE, "scope is not an open scope");
+        const std::shared_ptr<Scope> ended = scopes().remove(*slot);
+        lock.unlock();
+        scopes().recycle(*slot);
+        LockedRuntime at;
+        if (Status status = find_runtime(ended->target, &at); !status.ok())
+            return status.code() == SH_ERROR_INVALID_HANDLE || status.code() == SH_ERROR_CANCELLED ? Status() : status;
+        if (ended->kind == Scope::Kind::guest) return at.runtime->guest_end(at.lock);
+        at.runtime->keep_end();
+        return Status();
+    });
+}
+
+sh_status sh_trim(sh_runtime *runtime, uint64_t keep_bytes, uint64_t *out_bytes) {
+    return guarded([&] {
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->trim(keep_bytes, out_bytes, at.lock);
+    });
+}
+
+sh_status sh_set_pressure(sh_runtime *runtime, sh_pressure_fn pressure, void *user_data) {
+    return guarded([&] {
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->set_pressure(runtime, pressure, user_data, at.lock);
+    });
+}
+
+}  // extern "C"
