@@ -52,6 +52,20 @@ public:
         return std::max(compute_ns_, copy_ns);
     }
 
+    // The least memory, at most `most`, with which the step is no longer than with `most`.
+    uint64_t bend(uint64_t most) const {
+        const double goal = step_ns(most);
+        uint64_t low = 0, high = most;
+        while (low < high) {
+            const uint64_t middle = low + (high - low) / 2;
+            if (step_ns(middle) <= goal)
+                high = middle;
+            else
+                low = middle + 1;
+        }
+        return high;
+    }
+
 private:
     struct Kind {
         uint32_t loads;
@@ -96,7 +110,8 @@ private:
     Sizes whole_, divisible_;
 };
 
-// The curve while it is made: refined where it falls most, by evaluated plans as long as those may be made.
+// The curve while it is made: refined where it falls most, by plans that are evaluated as long as that is
+// cheap, and from there on by how far above the ideal those were.
 class CurveMaker {
 public:
     explicit CurveMaker(const Problem& problem)
@@ -120,21 +135,23 @@ public:
         if (first > last) return {};
         add(last);
         if (first < last && points > 1) add(first);
-        while (known_.size() + 2 <= points) {
-            size_t widest = 0;
+        const uint64_t bend = ideal_.bend(last);
+        if (first < bend && bend < last && points > 3) add(bend);
+        while (curve_.size() + 2 <= points) {
+            size_t at = 0;
             double largest = 0;
-            for (size_t k = 0; k + 1 < known_.size(); k++) {
-                const double area = (known_[k].step_ns - known_[k + 1].step_ns) *
-                                    static_cast<double>(known_[k + 1].pages - known_[k].pages - 1);
+            for (size_t k = 0; k + 1 < curve_.size(); k++) {
+                const double area = (curve_[k].step_ns - curve_[k + 1].step_ns) *
+                                    static_cast<double>(curve_[k + 1].pages - curve_[k].pages - 1);
                 if (area > largest) {
                     largest = area;
-                    widest = k;
+                    at = k;
                 }
             }
             if (largest == 0) break;
-            add(known_[widest].pages + (known_[widest + 1].pages - known_[widest].pages) / 2);
+            add(curve_[at].pages + (curve_[at + 1].pages - curve_[at].pages) / 2);
         }
-        return std::move(known_);
+        return std::move(curve_);
     }
 
 private:
@@ -142,17 +159,28 @@ private:
         double step_ns = infinity;
         uint64_t footprint = 0;
     };
+    struct Excess {
+        uint64_t pages;
+        double ratio;  // of the best plan's step to the ideal one
+    };
 
-    // As many plans as take some milliseconds. Where there are very many units each is small beside the
+    // As many plans as take a few milliseconds. Where there are very many units each is small beside the
     // memory, and the ideal is close enough.
     static uint64_t evaluations_for(uint64_t uses) {
-        return uses > 20'000 ? 0 : std::min<uint64_t>(15'000 / std::max<uint64_t>(1, uses) + 4, 400);
+        return uses > 20'000 ? 0 : std::min<uint64_t>(10'000 / std::max<uint64_t>(1, uses) + 2, 500);
     }
+    bool may_evaluate() const { return evaluator_.evaluations() < evaluations_; }
 
     void add(uint64_t pages) {
-        Best best{shape_.compute_ns, pages};
-        if (pages < shape_.total_pages)
-            best = evaluator_.evaluations() < evaluations_ ? search(pages) : estimate(pages);
+        Best best{ideal_.step_ns(pages), pages};
+        if (pages >= shape_.total_pages) {
+            note_excess(pages, 1);
+        } else if (may_evaluate()) {
+            best = search(pages);
+            note_excess(pages, best.step_ns / ideal_.step_ns(pages));
+        } else {
+            best.step_ns *= excess_at(pages);
+        }
         insert({best.footprint, best.step_ns});
         if (best.footprint < pages) insert({pages, best.step_ns});
     }
@@ -160,40 +188,56 @@ private:
     // Keeps the curve falling: what is known for less memory holds for more.
     void insert(CurvePoint point) {
         auto at = std::lower_bound(
-            known_.begin(), known_.end(), point.pages,
+            curve_.begin(), curve_.end(), point.pages,
             [](const CurvePoint& known, uint64_t pages) { return known.pages < pages; });
-        if (at != known_.begin()) point.step_ns = std::min(point.step_ns, at[-1].step_ns);
-        if (at != known_.end() && at->pages == point.pages)
+        if (at != curve_.begin()) point.step_ns = std::min(point.step_ns, at[-1].step_ns);
+        if (at != curve_.end() && at->pages == point.pages)
             at->step_ns = std::min(at->step_ns, point.step_ns);
         else
-            at = known_.insert(at, point);
-        for (auto later = at + 1; later != known_.end(); ++later)
-            later->step_ns = std::min(later->step_ns, point.step_ns);
+            at = curve_.insert(at, point);
+        for (auto later = at + 1; later != curve_.end(); ++later)
+            later->step_ns = std::min(later->step_ns, at->step_ns);
     }
 
-    Best estimate(uint64_t pages) const { return {ideal_.step_ns(pages), pages}; }
+    void note_excess(uint64_t pages, double ratio) {
+        auto at = std::find_if(excess_.begin(), excess_.end(),
+                               [&](const Excess& known) { return known.pages >= pages; });
+        excess_.insert(at, {pages, ratio});
+    }
+
+    double excess_at(uint64_t pages) const {
+        auto next = std::find_if(excess_.begin(), excess_.end(),
+                                 [&](const Excess& known) { return known.pages >= pages; });
+        if (next == excess_.end()) return excess_.empty() ? 1 : excess_.back().ratio;
+        if (next == excess_.begin()) return next->ratio;
+        const Excess& before = next[-1];
+        return before.ratio + (next->ratio - before.ratio) * static_cast<double>(pages - before.pages) /
+                                  static_cast<double>(next->pages - before.pages);
+    }
 
     Best search(uint64_t pages) {
         problem_.budget_pages = pages;
         best_ = {};
-        enough_ns_ = ideal_.step_ns(pages) * 1.005;
+        const double enough_ns = ideal_.step_ns(pages) * 1.005;
         offer({shape_.pages, tight_.pages, tight_.layout});
         const uint32_t budget = static_cast<uint32_t>(pages);
+        const double ratio = evaluations_ < 50 ? 1.5 : 1.25;
         double before = infinity;
-        for (double at = smallest_ring(budget); at < budget * 1.5 && best_.step_ns > enough_ns_; at *= 1.5) {
+        for (double at = smallest_ring(budget); at < budget * ratio && may_evaluate(); at *= ratio) {
             const double step = offer_ring(std::min(budget, static_cast<uint32_t>(at + 0.5)));
-            if (step > before) break;
+            if (step > before || best_.step_ns <= enough_ns) break;
             before = step;
         }
         return best_;
     }
 
+    // The smallest ring with which enough can be streamed to leave the rest resident.
     uint32_t smallest_ring(uint32_t budget) const {
         uint32_t fails = 0, works = budget;
         while (works - fails > 1) {
             const uint32_t ring = fails + (works - fails) / 2;
-            (sums_.most_within(ring / shape_.held) >= shape_.total_pages - budget + ring ? works : fails) =
-                ring;
+            const uint64_t streamed = sums_.most_within(ring / shape_.held);
+            (streamed >= shape_.total_pages - budget + ring ? works : fails) = ring;
         }
         return works;
     }
@@ -226,8 +270,8 @@ private:
     uint64_t evaluations_;
     TightRing tight_;
     Best best_;
-    double enough_ns_ = 0;
-    std::vector<CurvePoint> known_;
+    std::vector<CurvePoint> curve_;  // by pages
+    std::vector<Excess> excess_;     // by pages
 };
 
 }  // namespace
