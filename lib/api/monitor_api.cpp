@@ -1,0 +1,77 @@
+// The monitor's calls, and what it reads when somebody asks: every open device and every runtime, each for a moment.
+#include "api/monitor_api.h"
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "api/guard.h"
+#include "telemetry/monitor.h"
+#include "telemetry/monitor_snapshot.h"
+
+using namespace stagehand;
+using namespace stagehand::api;
+
+namespace {
+
+// What is in use for longer than this is left out, so that whoever asks has an answer.
+constexpr auto kPatience = std::chrono::milliseconds(200);
+
+telemetry::DeviceReading read(core::Device &device) {
+    telemetry::DeviceReading reading;
+    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    device.capabilities(&caps);
+    reading.name = device.name();
+    reading.description = caps.description;
+    reading.link_bytes_per_second = device.known_link_bytes_per_second();
+    reading.status = device.memory(&reading.memory);
+    reading.clock_ns = device.backend().now_ns();
+    return reading;
+}
+
+telemetry::RuntimeReading read(const void *handle, core::Runtime &runtime) {
+    telemetry::RuntimeReading reading;
+    reading.id = reinterpret_cast<uintptr_t>(handle) >> 4;   // what else is in a handle is the same in all
+    reading.name = runtime.name();
+    runtime.stats(&reading.stats);
+    reading.clock_ns = runtime.device().backend().now_ns();
+    return reading;
+}
+
+// Devices are read while their slots are locked: one that closes meanwhile must not end up on the monitor's thread.
+std::string snapshot() {
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    telemetry::Snapshot all;
+    std::vector<const core::Device *> places;
+    const auto place_of = [&](core::Device &device) -> telemetry::DeviceReading & {
+        const auto found = std::find(places.begin(), places.end(), &device);
+        if (found != places.end()) return all.devices[static_cast<size_t>(found - places.begin())];
+        places.push_back(&device);
+        return all.devices.emplace_back(read(device));
+    };
+    all.busy = devices().for_each(until, [&](const void *, OpenDevice &open) { place_of(*open.device); });
+    // A device that is closed but for its runtimes is found through them.
+    all.busy += runtimes().for_each(until, [&](const void *handle, core::Runtime &runtime) {
+        place_of(runtime.device()).runtimes.push_back(read(handle, runtime));
+    });
+    return telemetry::snapshot_text(all);
+}
+
+}  // namespace
+
+void stagehand::api::monitor_start_from_environment() { telemetry::monitor_start_from_environment(snapshot); }
+
+extern "C" {
+
+sh_status sh_monitor_start(const char *path) {
+    return guarded([&] {
+        devices();   // from here on a fork is noticed
+        return telemetry::monitor_start(path, snapshot);
+    });
+}
+
+sh_status sh_monitor_stop(void) {
+    return guarded([] { return telemetry::monitor_stop(); });
+}
+
+}  // extern "C"
