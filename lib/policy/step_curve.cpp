@@ -169,6 +169,7 @@ private:
     static uint64_t evaluations_for(uint64_t uses) {
         return uses > 20'000 ? 0 : std::min<uint64_t>(10'000 / std::max<uint64_t>(1, uses) + 2, 500);
     }
+    bool thorough() const { return evaluations_ >= 50; }
     bool may_evaluate() const { return evaluator_.evaluations() < evaluations_; }
 
     void add(uint64_t pages) {
@@ -187,9 +188,9 @@ private:
 
     // Keeps the curve falling: what is known for less memory holds for more.
     void insert(CurvePoint point) {
-        auto at = std::lower_bound(
-            curve_.begin(), curve_.end(), point.pages,
-            [](const CurvePoint& known, uint64_t pages) { return known.pages < pages; });
+        auto at =
+            std::lower_bound(curve_.begin(), curve_.end(), point.pages,
+                             [](const CurvePoint& known, uint64_t pages) { return known.pages < pages; });
         if (at != curve_.begin()) point.step_ns = std::min(point.step_ns, at[-1].step_ns);
         if (at != curve_.end() && at->pages == point.pages)
             at->step_ns = std::min(at->step_ns, point.step_ns);
@@ -221,7 +222,7 @@ private:
         const double enough_ns = ideal_.step_ns(pages) * 1.005;
         offer({shape_.pages, tight_.pages, tight_.layout});
         const uint32_t budget = static_cast<uint32_t>(pages);
-        const double ratio = evaluations_ < 50 ? 1.5 : 1.25;
+        const double ratio = thorough() ? 1.25 : 1.5;
         double before = infinity;
         for (double at = smallest_ring(budget); at < budget * ratio && may_evaluate(); at *= ratio) {
             const double step = offer_ring(std::min(budget, static_cast<uint32_t>(at + 0.5)));
@@ -242,9 +243,12 @@ private:
         return works;
     }
 
+    // The families that fit copies between computes want more ring than one compute fills; `level` does
+    // without.
     double offer_ring(uint32_t ring) {
         double best = infinity;
-        for (Family family : {Family::filled, Family::paced}) {
+        for (Family family : {Family::filled, Family::paced, Family::level}) {
+            if (!thorough() && (family == Family::paced || best < infinity)) continue;
             auto parts = parts_.make(family, shape_.total_pages - problem_.budget_pages + ring, ring);
             if (parts) best = std::min(best, offer({*parts, ring, Layout::spread}));
         }
