@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -60,6 +61,9 @@ public:
     void arm(const Call* call, uint64_t at, uint64_t count, sh_status status);
     void set_delays(uint64_t most_ns, uint64_t seed);
     void set_open(bool open);
+    // What others are said to have taken of the device's memory, in bytes.
+    void take(uint64_t bytes) { taken_ = bytes; }
+    uint64_t taken() const { return taken_; }
 
     void counters(sh_fault_counters_info* out) const;
     const char* name_at(uint64_t index) const;
@@ -68,6 +72,7 @@ public:
 private:
     uint64_t random_delay_ns();
 
+    std::atomic<uint64_t> taken_{0};
     mutable std::mutex mutex_;
     std::vector<Call> calls_;  // the first of them
     uint64_t total_ = 0;

@@ -22,6 +22,13 @@ void sh_fault_disarm(void) {
     if (const auto log = latest_log()) log->arm(nullptr, 0, 0, SH_ERROR_BACKEND);
 }
 
+sh_status sh_fault_take(uint64_t bytes) {
+    const auto log = latest_log();
+    if (!log) return SH_ERROR_INVALID_STATE;
+    log->take(bytes);
+    return SH_OK;
+}
+
 sh_status sh_fault_counters(sh_fault_counters_info* out_info) {
     if (!out_info || out_info->struct_size < sizeof *out_info) return SH_ERROR_INVALID_STRUCT;
     const auto log = latest_log();

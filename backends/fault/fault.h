@@ -37,6 +37,10 @@ SH_API sh_status sh_fault_arm(const sh_fault_plan *plan);
 /** Nothing fails any more. */
 SH_API void sh_fault_disarm(void);
 
+/** Others take so much of the device's memory from now on (replaces what was said before): memory_info() tells so
+ * much less free. Nothing is really taken. SH_ERROR_INVALID_STATE without a device. */
+SH_API sh_status sh_fault_take(uint64_t bytes);
+
 /** Figures of a device. */
 typedef struct sh_fault_counters_info {
     uint32_t struct_size;

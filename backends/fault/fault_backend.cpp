@@ -1,6 +1,7 @@
 // The fault backend's table, and the plugin's entry.
 #include <stagehand/backend.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -91,7 +92,9 @@ void device_close(sh_backend_device* handle) {
 }
 
 sh_status memory_info(sh_backend_device* device, uint64_t* out_free, uint64_t* out_total) {
-    return pass(device, Call::memory_info, &sh_backend::memory_info, out_free, out_total);
+    const sh_status status = pass(device, Call::memory_info, &sh_backend::memory_info, out_free, out_total);
+    if (status == SH_OK) *out_free -= std::min(*out_free, device_of(device).log->taken());
+    return status;
 }
 
 sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t count,

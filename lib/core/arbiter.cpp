@@ -51,6 +51,20 @@ double Arbiter::wait_for_step(const Member& m, uint64_t now_ns) const {
     return away < m.period_ns ? m.period_ns - away : away;
 }
 
+// Who is away longer than usual is used less often than it was. Of who has made one step only, nobody knows how often it will: as often
+// as anybody at first, then less the longer it is away.
+double Arbiter::steps_per_second(const Member& m, uint64_t now_ns) const {
+    const auto known = [&](const Member& other) {
+        return 1e9 / std::max(other.period_ns, static_cast<double>(now_ns - std::min(now_ns, other.last_step_ns)));
+    };
+    if (m.period_ns > 0) return known(m);
+    double busiest = 0;
+    for (const Member& other : members_)
+        if (other.period_ns > 0) busiest = std::max(busiest, known(other));
+    if (!m.stepped || busiest == 0 || now_ns <= m.last_step_ns) return 0;
+    return std::min(busiest, 1e9 / static_cast<double>(now_ns - m.last_step_ns));
+}
+
 std::vector<policy::Claim> Arbiter::claims(uint64_t now_ns) const {
     std::vector<policy::Claim> result;
     for (const Member& m : members_) {
@@ -64,9 +78,7 @@ std::vector<policy::Claim> Arbiter::claims(uint64_t now_ns) const {
         claim.priority = m.priority;
         claim.guest_pages = m.guest.pages;
         claim.workspace_pages = m.guest.workspace_pages;
-        // Who is away longer than usual is used less often than it was.
-        const double away = static_cast<double>(now_ns - std::min(now_ns, m.last_step_ns));
-        if (m.period_ns > 0) claim.steps_per_second = 1e9 / std::max(m.period_ns, away);
+        claim.steps_per_second = steps_per_second(m, now_ns);
         claim.next_step_ns = wait_for_step(m, now_ns);
         claim.curve = m.needs.curve;
         claim.parts = m.holding.parts;
@@ -307,7 +319,10 @@ bool Arbiter::wants_change(const Tenant& tenant) const {
     const Member& self = member(tenant);
     if (!self.runs) return false;
     const uint64_t share = std::min(self.share, self.needs.wanted_pages);
-    return share < self.granted || (share > self.granted && available(self) > self.granted);
+    if (share <= self.granted) return share < self.granted;
+    // There is more to be had, or it can be asked for.
+    return available(self) > self.granted ||
+           std::any_of(members_.begin(), members_.end(), [&](const Member& m) { return &m != &self && m.granted > m.share; });
 }
 
 Status Arbiter::reserve(Tenant& tenant, uint64_t pages, policy::Priority priority) {
@@ -431,6 +446,12 @@ void Arbiter::set_present(uint64_t pages) {
     const uint64_t now = clock_();
     divide(now, true);
     write({.change = Change::present, .now_ns = now, .pages = pages});
+}
+
+uint64_t Arbiter::pages_to_hold() const {
+    std::lock_guard lock(mutex_);
+    const Figures figures = current_figures();
+    return std::max(total_ - headroom_, std::min(total_, present_)) - figures.workspaces;
 }
 
 uint32_t Arbiter::tenant_count() const {

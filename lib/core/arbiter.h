@@ -89,6 +89,8 @@ public:
     // As much of the total as there is, because others in or outside the process have taken device memory: what nobody holds for certain is
     // divided only up to this.
     void set_present(uint64_t pages);
+    // That all tenants together may hold: what can be divided, less the guests' workspaces.
+    uint64_t pages_to_hold() const;
     // Lets every idle tenant change to its share, those used furthest in the future first, and tells the others that they are pressed.
     void press_all() { press({}); }
     // The same until the tenant could have its share, and its workspace.
@@ -154,6 +156,7 @@ private:
 
     Member& member(const Tenant& tenant);
     const Member& member(const Tenant& tenant) const;
+    double steps_per_second(const Member& member, uint64_t now_ns) const;
     double wait_for_step(const Member& member, uint64_t now_ns) const;
     std::vector<policy::Claim> claims(uint64_t now_ns) const;
     bool divide(uint64_t now_ns, bool anew);

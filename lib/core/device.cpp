@@ -174,7 +174,7 @@ Status Device::set_budget(uint64_t bytes) {
     return Status();
 }
 
-void Device::limit_pool() { pool_.set_limit(arbiter_.total_pages() - std::min(arbiter_.total_pages(), arbiter_.figures().workspaces)); }
+void Device::limit_pool() { pool_.set_limit(arbiter_.pages_to_hold()); }
 
 void Device::notice_free_memory(bool now) {
     const uint64_t at = backend_->now_ns(), before = looked_ns_.load(std::memory_order_relaxed);
@@ -191,10 +191,11 @@ void Device::notice_free_memory(bool now) {
         present = policy::clamp_growth(budget, held, free, std::min(policy::growth_reserve_bytes, total / kReservePart));
     } else {
         present = policy::automatic_budget(free, held, headroom(headroom_bytes_, total));
-        if (present > budget + step && arbiter_.set_total(present / page_bytes()).ok()) limit_pool();
+        if (present > budget + step) (void)arbiter_.set_total(present / page_bytes()).ok();
     }
     // Small changes are not worth a plan.
     arbiter_.set_present(present >= budget ? UINT64_MAX : present / step * step / page_bytes());
+    limit_pool();
 }
 
 Status Device::memory(sh_memory_info* out) {

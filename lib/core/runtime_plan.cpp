@@ -146,7 +146,8 @@ Status Runtime::change_plan(Lock& lock, bool press) {
     const uint64_t began = device_->backend().now_ns();
     Planner::Limits with = limits();
     SH_TRY(device_->link(&with.link_bytes_per_ns));   // also before the order is known: later there may be no page to measure with
-    if (meter_.measured() && order_.known()) {
+    const bool measured = meter_.measured() && order_.known();
+    if (measured) {
         auto entries = order_.entries();
         const bool any = meter_.read(&entries);
         meter_.stop();
@@ -173,6 +174,7 @@ Status Runtime::change_plan(Lock& lock, bool press) {
                                                                      std::to_string(registry_.unit(asks).bytes) + " bytes") +
                                            " (" + status.text() + ")");
     SH_TRY(status);
+    if (planned_ && !replan_wanted_ && !measured && share == plan_.share_pages) return Status();   // what others hold did not come free
     Planner::Result result;
     const uint64_t held_before = placement_.pages();
     status = planner_.make(order_, with, share, &result);

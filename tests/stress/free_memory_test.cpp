@@ -1,0 +1,100 @@
+// Device memory that others take and give back, in or outside the process: growth stops before it, an automatic budget follows it.
+#include <chrono>
+#include <thread>
+
+#include "engine.h"
+#include "fault/fault.h"
+#include "plugin.h"
+
+namespace stagehand::test {
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+
+void others_take(uint64_t bytes) { ASSERT_EQ(plugin_function<decltype(sh_fault_take)>("stagehand-fault.so", "sh_fault_take")(bytes), SH_OK); }
+
+// Free memory is looked at again after a while.
+void wait_a_while() { std::this_thread::sleep_for(std::chrono::milliseconds(120)); }
+
+DeviceSettings settings(uint64_t budget_bytes) {
+    DeviceSettings settings;
+    settings.name = "fault";
+    settings.options = "wrap=host;capacity=40MiB;staging_piece=16KiB";
+    settings.budget_bytes = budget_bytes;
+    settings.page_bytes = 64 << 10;
+    return settings;
+}
+
+TEST(FreeMemory, growth_stops_before_what_others_have_taken_and_goes_on_when_they_give_it_back) {
+    TestDevice device(settings(32 * kMiB));
+    Model model(device, equal_blocks(12, 2 * kMiB));
+    SUCCEEDS(model.schedule(forward(12)));
+    others_take(26 * kMiB);   // of 40: 14 are left, and a reserve of 2 stays free
+    for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(12)));
+    EXPECT_LE(device.memory().used_bytes, 12 * kMiB);
+    EXPECT_GE(device.memory().used_bytes, 11 * kMiB);
+    // What is held stays, whoever takes the rest.
+    const uint64_t held = device.memory().used_bytes;
+    others_take(40 * kMiB - held);
+    for (int k = 0; k < 2; k++) {
+        wait_a_while();
+        SUCCEEDS(model.step(forward(12)));
+    }
+    EXPECT_EQ(device.memory().used_bytes, held);
+    others_take(0);
+    for (int k = 0; k < 3; k++) {
+        wait_a_while();
+        SUCCEEDS(model.step(forward(12)));
+    }
+    EXPECT_EQ(device.memory().used_bytes, 24 * kMiB) << "all of the model";
+    EXPECT_EQ(device.memory().budget_bytes, 32 * kMiB) << "the ceiling has not moved";
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST(FreeMemory, an_automatic_budget_follows_it_both_ways) {
+    TestDevice device(settings(0));
+    Model model(device, equal_blocks(20, 2 * kMiB));
+    SUCCEEDS(model.schedule(forward(20)));
+    for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(20)));
+    EXPECT_LE(device.memory().used_bytes, 36 * kMiB) << "a tenth is left to others";
+    EXPECT_GE(device.memory().used_bytes, 35 * kMiB);
+    // Whoever takes what is left free gets more: the headroom stays free.
+    for (const uint64_t taken : {4, 8, 12}) {
+        others_take(taken * kMiB);
+        for (int k = 0; k < 2; k++) {
+            wait_a_while();
+            SUCCEEDS(model.step(forward(20)));
+        }
+        EXPECT_LE(device.memory().used_bytes, (36 - taken) * kMiB);
+        EXPECT_GE(device.memory().used_bytes, (34 - taken) * kMiB);
+    }
+    others_take(0);
+    for (int k = 0; k < 3; k++) {
+        wait_a_while();
+        SUCCEEDS(model.step(forward(20)));
+    }
+    EXPECT_GE(device.memory().used_bytes, 35 * kMiB);
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+// Whatever others take: what is reserved stays.
+TEST(FreeMemory, what_is_reserved_is_not_given_up) {
+    TestDevice device(settings(0));
+    Model model(device, equal_blocks(10, 2 * kMiB)), other(device, equal_blocks(10, 2 * kMiB));
+    for (Model* each : {&model, &other}) SUCCEEDS(each->schedule(forward(10)));
+    SUCCEEDS(model.step(forward(10)));
+    SUCCEEDS(sh_reserve(model.runtime(), nullptr, 20 * kMiB, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(other.step(forward(10)));
+    others_take(38 * kMiB);
+    for (int k = 0; k < 3; k++) {
+        wait_a_while();
+        SUCCEEDS(other.step(forward(10)));
+    }
+    const uint64_t before = model.stats().bytes_to_device;
+    SUCCEEDS(model.step(forward(10)));
+    EXPECT_EQ(model.stats().bytes_to_device, before);
+    EXPECT_EQ(model.stats().given_up_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace stagehand::test

@@ -1,0 +1,217 @@
+// Guests: let in or refused, never at the cost of what is reserved, and gone when their scope ends.
+#include <algorithm>
+
+#include "engine.h"
+
+namespace stagehand::test {
+namespace {
+
+constexpr uint64_t kBlock = 4 * kPage;
+
+std::unique_ptr<Model> make(TestDevice& device, size_t blocks, const char* name, uint32_t flags = 0) {
+    sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+    options.name = name;
+    auto model = std::make_unique<Model>(device, equal_blocks(blocks, kBlock, Origin::pinned, flags), options);
+    EXPECT_SUCCEEDS(model->schedule(forward(blocks)));
+    return model;
+}
+
+sh_guest_options terms(uint64_t bytes, uint64_t workspace = 0, uint32_t flags = 0) { return {sizeof(sh_guest_options), flags, bytes, workspace}; }
+
+TEST(Guest, gets_what_nobody_has_reserved_and_leaves_it_behind) {
+    TestDevice device({.budget_bytes = 64 * kPage});
+    auto host = make(device, 20, "host"), guest = make(device, 6, "guest");
+    for (int k = 0; k < 2; k++) SUCCEEDS(host->step(forward(20)));
+    SUCCEEDS(sh_reserve(host->runtime(), nullptr, 32 * kPage, SH_PRIORITY_PRIMARY));
+    EXPECT_EQ(device.memory().headroom_bytes, 32 * kPage);
+    sh_scope* scope = nullptr;
+    SUCCEEDS(sh_guest_begin(host->runtime(), guest->runtime(), nullptr, &scope));
+    EXPECT_EQ(guest->stats().guest_bytes, 24 * kPage);
+    EXPECT_EQ(device.memory().guest_bytes, 24 * kPage);
+    EXPECT_EQ(device.memory().headroom_bytes, 8 * kPage);
+    EXPECT_GE(host->stats().held_bytes, 32 * kPage);
+    EXPECT_LE(host->stats().held_bytes, 40 * kPage) << "it gives up what is not reserved, and no more than is wanted";
+    EXPECT_GE(host->stats().held_bytes, 39 * kPage);
+    for (int k = 0; k < 3; k++) SUCCEEDS(guest->step(forward(6)));
+    EXPECT_EQ(guest->stats().bytes_to_device, 6 * kBlock);
+    SUCCEEDS(host->step(forward(20)));
+    EXPECT_GE(host->stats().held_bytes, 32 * kPage);
+    SUCCEEDS(sh_scope_end(scope));
+    for (size_t i = 0; i < 6; i++) EXPECT_EQ(guest->state(i).present_bytes, 0u);
+    EXPECT_EQ(guest->stats().held_bytes, 0u);
+    EXPECT_EQ(device.memory().guest_bytes, 0u);
+    EXPECT_EQ(device.memory().headroom_bytes, 32 * kPage);
+    SUCCEEDS(host->step(forward(20)));
+    EXPECT_EQ(host->stats().held_bytes, 64 * kPage) << "the others have their memory again";
+    EXPECT_LE(device.memory().peak_bytes, 64 * kPage);
+    EXPECT_EQ(host->wrong_uses() + guest->wrong_uses(), 0u);
+}
+
+TEST(Guest, is_refused_with_the_figures_and_nothing_changes) {
+    TestDevice device({.budget_bytes = 64 * kPage});
+    auto host = make(device, 20, "host"), guest = make(device, 10, "guest");
+    for (int k = 0; k < 2; k++) SUCCEEDS(host->step(forward(20)));
+    SUCCEEDS(sh_reserve(host->runtime(), nullptr, 40 * kPage, SH_PRIORITY_PRIMARY));
+    const sh_memory_info before = device.memory();
+    const sh_runtime_stats held = host->stats();
+    sh_scope* scope = nullptr;
+    EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), nullptr, &scope), SH_ERROR_BUDGET);
+    EXPECT_EQ(scope, nullptr);
+    for (const char* part : {"\"guest\"", "needs 40 pages", "headroom for 24", "\"host\" has reserved 40 pages"})
+        EXPECT_NE(why().find(part), std::string::npos) << part << ": " << why();
+    EXPECT_EQ(device.memory().headroom_bytes, before.headroom_bytes);
+    EXPECT_EQ(device.memory().guest_bytes, 0u);
+    EXPECT_EQ(host->stats().held_bytes, held.held_bytes);
+    EXPECT_EQ(host->stats().given_up_bytes, held.given_up_bytes);
+    // Secondary reservations are not for guests either.
+    SUCCEEDS(sh_reserve(host->runtime(), nullptr, 40 * kPage, SH_PRIORITY_SECONDARY));
+    EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), nullptr, &scope), SH_ERROR_BUDGET);
+    EXPECT_EQ(host->stats().reserved_bytes, 40 * kPage);
+    // Nor is what its engine needs beside its blocks.
+    sh_guest_options options = terms(20 * kPage, 5 * kPage);
+    EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), &options, &scope), SH_ERROR_BUDGET);
+    options = terms(3 * kPage);
+    EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), &options, &scope), SH_ERROR_BUDGET);
+    EXPECT_NE(why().find("the smallest that works is " + std::to_string(4 * kPage)), std::string::npos) << why();
+}
+
+TEST(Guest, may_shrink) {
+    TestDevice device({.budget_bytes = 64 * kPage});
+    auto host = make(device, 20, "host"), guest = make(device, 10, "guest");
+    for (int k = 0; k < 2; k++) SUCCEEDS(host->step(forward(20)));
+    SUCCEEDS(sh_reserve(host->runtime(), nullptr, 40 * kPage, SH_PRIORITY_PRIMARY));
+    sh_guest_options options = terms(0, 4 * kPage, SH_GUEST_SHRINK);
+    sh_scope* scope = nullptr;
+    SUCCEEDS(sh_guest_begin(host->runtime(), guest->runtime(), &options, &scope));
+    EXPECT_EQ(guest->stats().guest_bytes, 20 * kPage);
+    EXPECT_EQ(device.memory().guest_bytes, 24 * kPage);
+    EXPECT_EQ(device.memory().headroom_bytes, 0u);
+    EXPECT_LE(device.memory().used_bytes, 60 * kPage) << "the workspace is the engine's";
+    for (int k = 0; k < 3; k++) {
+        SUCCEEDS(guest->step(forward(10)));
+        SUCCEEDS(host->step(forward(20)));
+        EXPECT_LE(device.memory().used_bytes, 60 * kPage);
+    }
+    EXPECT_GE(host->stats().held_bytes, 40 * kPage);
+    EXPECT_LE(guest->stats().held_bytes, 20 * kPage);
+    SUCCEEDS(sh_scope_end(scope));
+    SUCCEEDS(sh_reserve(host->runtime(), nullptr, 62 * kPage, SH_PRIORITY_PRIMARY));
+    EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), &options, &scope), SH_ERROR_BUDGET) << "less than its smallest plan";
+    EXPECT_EQ(host->wrong_uses() + guest->wrong_uses(), 0u);
+}
+
+TEST(Guest, is_counted_and_two_guests_share_the_headroom) {
+    TestDevice device({.budget_bytes = 64 * kPage});
+    auto host = make(device, 20, "host"), one = make(device, 6, "one"), two = make(device, 6, "two");
+    SUCCEEDS(host->step(forward(20)));
+    SUCCEEDS(sh_reserve(host->runtime(), nullptr, 32 * kPage, SH_PRIORITY_PRIMARY));
+    sh_scope *outer = nullptr, *inner = nullptr, *other = nullptr;
+    SUCCEEDS(sh_guest_begin(host->runtime(), one->runtime(), nullptr, &outer));
+    SUCCEEDS(sh_guest_begin(two->runtime(), one->runtime(), nullptr, &inner));
+    EXPECT_EQ(device.memory().guest_bytes, 24 * kPage) << "once";
+    EXPECT_EQ(sh_guest_begin(host->runtime(), two->runtime(), nullptr, &other), SH_ERROR_BUDGET);
+    SUCCEEDS(one->step(forward(6)));
+    SUCCEEDS(sh_scope_end(outer));
+    EXPECT_EQ(one->stats().held_bytes, 24 * kPage) << "it is a guest still";
+    SUCCEEDS(sh_scope_end(inner));
+    EXPECT_EQ(one->stats().held_bytes, 0u);
+    SUCCEEDS(sh_guest_begin(host->runtime(), two->runtime(), nullptr, &other));
+    SUCCEEDS(two->step(forward(6)));
+    SUCCEEDS(sh_scope_end(other));
+    EXPECT_EQ(device.memory().guest_bytes, 0u);
+}
+
+TEST(Guest, that_is_in_use_leaves_when_it_can) {
+    TestDevice device({.budget_bytes = 64 * kPage});
+    auto host = make(device, 20, "host"), guest = make(device, 6, "guest");
+    sh_scope* scope = nullptr;
+    SUCCEEDS(sh_step_begin(guest->runtime()));
+    EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), nullptr, &scope), SH_ERROR_BUSY);
+    SUCCEEDS(sh_step_end(guest->runtime()));
+    for (const bool in_step : {true, false}) {
+        SUCCEEDS(sh_guest_begin(host->runtime(), guest->runtime(), nullptr, &scope));
+        if (in_step) {
+            SUCCEEDS(sh_step_begin(guest->runtime()));
+        }
+        sh_view view = SH_VIEW_INIT;
+        SUCCEEDS(sh_acquire(guest->runtime(), guest->id(2), SH_STREAM_HOST, 0, &view));
+        SUCCEEDS(sh_scope_end(scope));
+        EXPECT_EQ(device.memory().guest_bytes, 0u);
+        EXPECT_GT(guest->stats().held_bytes, 0u);
+        SUCCEEDS(sh_release(guest->runtime(), guest->id(2), SH_STREAM_HOST));
+        if (in_step) {
+            SUCCEEDS(sh_step_end(guest->runtime()));
+        }
+        EXPECT_EQ(guest->stats().held_bytes, 0u);
+        EXPECT_EQ(device.memory().used_bytes, 0u);
+    }
+    // Without a scope it is a runtime like any other.
+    SUCCEEDS(guest->step(forward(6)));
+    EXPECT_EQ(guest->stats().held_bytes, 24 * kPage);
+    EXPECT_EQ(guest->wrong_uses(), 0u);
+}
+
+TEST(Guest, writes_back_what_is_dirty_when_it_leaves) {
+    TestDevice device;
+    auto host = make(device, 4, "host"), guest = make(device, 4, "guest", SH_BLOCK_MUTABLE);
+    sh_scope* scope = nullptr;
+    SUCCEEDS(sh_guest_begin(host->runtime(), guest->runtime(), nullptr, &scope));
+    SUCCEEDS(sh_step_begin(guest->runtime()));
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(guest->runtime(), guest->id(1), SH_STREAM_HOST, 0, &view));
+    SUCCEEDS(guest->overwrite(1, view, 9));
+    SUCCEEDS(sh_release(guest->runtime(), guest->id(1), SH_STREAM_HOST));
+    SUCCEEDS(sh_step_end(guest->runtime()));
+    SUCCEEDS(sh_scope_end(scope));
+    EXPECT_EQ(guest->source(1).read(), *guest->truth(1));
+    EXPECT_EQ(guest->stats().held_bytes, 0u);
+}
+
+TEST(Guest, ends_with_its_runtime_whatever_the_order) {
+    TestDevice device;
+    auto host = make(device, 4, "host"), guest = make(device, 4, "guest");
+    sh_scope* scope = nullptr;
+    SUCCEEDS(sh_guest_begin(host->runtime(), guest->runtime(), nullptr, &scope));
+    SUCCEEDS(guest->step(forward(4)));
+    host->destroy();
+    EXPECT_EQ(device.memory().guest_bytes, 16 * kPage) << "the host is not needed any more";
+    guest->destroy();
+    EXPECT_EQ(device.memory().guest_bytes, 0u);
+    SUCCEEDS(sh_scope_end(scope));
+}
+
+TEST(Guest, mistakes_are_named) {
+    TestDevice device;
+    auto host = make(device, 4, "host"), guest = make(device, 4, "guest");
+    sh_scope* scope = nullptr;
+    EXPECT_EQ(sh_guest_begin(host->runtime(), host->runtime(), nullptr, &scope), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(sh_guest_begin(host->runtime(), nullptr, nullptr, &scope), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), nullptr, nullptr), SH_ERROR_INVALID_ARGUMENT);
+    sh_guest_options options = SH_GUEST_OPTIONS_INIT;
+    options.flags = 2;
+    EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), &options, &scope), SH_ERROR_INVALID_ARGUMENT);
+    options = SH_GUEST_OPTIONS_INIT;
+    options.struct_size = 3;
+    EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), &options, &scope), SH_ERROR_INVALID_STRUCT);
+    EXPECT_EQ(device.memory().guest_bytes, 0u);
+}
+
+// Pages are taken from whoever uses them furthest in the future.
+TEST(Guest, takes_from_the_runtime_that_is_used_last) {
+    TestDevice device({.budget_bytes = 64 * kPage});
+    auto idle = make(device, 8, "idle"), busy = make(device, 8, "busy"), guest = make(device, 5, "guest");
+    SUCCEEDS(idle->step(forward(8)));
+    for (int k = 0; k < 20; k++) SUCCEEDS(busy->step(forward(8)));
+    const uint64_t before = busy->stats().held_bytes;
+    EXPECT_EQ(before + idle->stats().held_bytes, 64 * kPage);
+    sh_scope* scope = nullptr;
+    SUCCEEDS(sh_guest_begin(busy->runtime(), guest->runtime(), nullptr, &scope));
+    EXPECT_EQ(busy->stats().held_bytes, before);
+    EXPECT_EQ(idle->stats().held_bytes, 12 * kPage);
+    SUCCEEDS(guest->step(forward(5)));
+    EXPECT_EQ(guest->stats().held_bytes, 20 * kPage);
+    SUCCEEDS(sh_scope_end(scope));
+}
+
+}  // namespace
+}  // namespace stagehand::test

@@ -1,0 +1,469 @@
+// What stays on the device when several runtimes share it: protection, scopes, reservations, trimming, pressure.
+#include <algorithm>
+#include <thread>
+
+#include "engine.h"
+
+namespace stagehand::test {
+namespace {
+
+constexpr uint64_t kBlock = 4 * kPage;
+
+// Warnings that the library wrote meanwhile.
+class Warnings {
+public:
+    Warnings() { sh_set_log(SH_LOG_WARNING, &Warnings::note, this); }
+    ~Warnings() { sh_set_log(0, nullptr, nullptr); }
+    bool any_with(const std::string& part) {
+        std::lock_guard lock(mutex_);
+        return std::any_of(lines_.begin(), lines_.end(), [&](const std::string& line) { return line.find(part) != std::string::npos; });
+    }
+
+private:
+    static void note(int32_t, const char* message, void* self) {
+        std::lock_guard lock(static_cast<Warnings*>(self)->mutex_);
+        static_cast<Warnings*>(self)->lines_.emplace_back(message);
+    }
+    std::mutex mutex_;
+    std::vector<std::string> lines_;
+};
+
+// A model of equal blocks of four pages in forward order.
+std::unique_ptr<Model> make(TestDevice& device, size_t blocks, const char* name) {
+    sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+    options.name = name;
+    auto model = std::make_unique<Model>(device, equal_blocks(blocks, kBlock), options);
+    EXPECT_SUCCEEDS(model->schedule(forward(blocks)));
+    return model;
+}
+
+uint64_t copied(Model& model, int steps = 1) {
+    const uint64_t before = model.stats().bytes_to_device;
+    for (int k = 0; k < steps; k++) EXPECT_SUCCEEDS(model.step(forward(model.size())));
+    return model.stats().bytes_to_device - before;
+}
+
+uint64_t present(Model& model) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < model.size(); i++) bytes += model.state(i).present_bytes;
+    return bytes;
+}
+
+// --- protection ---------------------------------------------------------------------------------------------------------
+
+TEST(Protect, what_is_resident_stays_when_another_runtime_comes) {
+    for (const bool protect : {false, true}) {
+        TestDevice device({.budget_bytes = 48 * kPage});
+        auto a = make(device, 10, "a"), b = make(device, 10, "b");
+        copied(*a);
+        EXPECT_EQ(copied(*a), 0u);
+        const std::vector<sh_block> some(a->ids().begin(), a->ids().begin() + 6);
+        if (protect) {
+            SUCCEEDS(sh_protect_blocks(a->runtime(), some.data(), some.size()));
+            EXPECT_EQ(device.memory().protected_bytes, a->stats().protected_bytes);
+            EXPECT_GE(a->stats().protected_bytes, 6 * kBlock);
+        }
+        // Used far more often than the other, it would get nearly all.
+        for (int k = 0; k < 20; k++) SUCCEEDS(b->step(forward(10)));
+        uint64_t kept = 0;
+        for (size_t i = 0; i < 6; i++) kept += a->state(i).present_bytes;
+        if (protect) {
+            EXPECT_EQ(kept, 6 * kBlock);
+        } else {
+            EXPECT_LT(kept, 6 * kBlock);
+        }
+        copied(*a, 2);
+        for (size_t i = 0; i < 6 && protect; i++) EXPECT_EQ(a->state(i).resident_bytes, kBlock) << i;
+        EXPECT_LE(device.memory().peak_bytes, 48 * kPage);
+        EXPECT_EQ(a->wrong_uses() + b->wrong_uses(), 0u) << a->first_wrong() << b->first_wrong();
+        if (protect) {
+            SUCCEEDS(sh_unprotect_blocks(a->runtime(), some.data(), some.size()));
+        }
+        EXPECT_EQ(device.memory().protected_bytes, 0u);
+    }
+}
+
+TEST(Protect, is_counted_and_all_or_none) {
+    TestDevice device;
+    auto a = make(device, 4, "a"), b = make(device, 4, "b");
+    const sh_block twice[] = {a->id(0), a->id(0), a->id(1)};
+    SUCCEEDS(sh_protect_blocks(a->runtime(), twice, 3));
+    EXPECT_EQ(a->state(0).protections, 2u);
+    EXPECT_EQ(a->state(1).protections, 1u);
+    EXPECT_EQ(a->state(2).protections, 0u);
+    const sh_block foreign[] = {a->id(2), b->id(0)};
+    EXPECT_EQ(sh_protect_blocks(a->runtime(), foreign, 2), SH_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(sh_unprotect_blocks(a->runtime(), foreign, 2), SH_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(a->state(2).protections, 0u) << "a call that fails changes nothing";
+    const sh_block too_often[] = {a->id(0), a->id(1), a->id(1)};
+    EXPECT_EQ(sh_unprotect_blocks(a->runtime(), too_often, 3), SH_ERROR_INVALID_STATE);
+    EXPECT_NE(why().find("block 1"), std::string::npos) << why();
+    EXPECT_EQ(a->state(0).protections, 2u);
+    EXPECT_EQ(a->state(1).protections, 1u);
+    SUCCEEDS(sh_unprotect_blocks(a->runtime(), twice, 3));
+    EXPECT_EQ(sh_unprotect_blocks(a->runtime(), twice, 1), SH_ERROR_INVALID_STATE);
+    EXPECT_EQ(sh_protect_blocks(a->runtime(), nullptr, 1), SH_ERROR_INVALID_ARGUMENT);
+    SUCCEEDS(sh_protect_blocks(a->runtime(), nullptr, 0));
+    EXPECT_EQ(sh_protect_blocks(nullptr, twice, 1), SH_ERROR_INVALID_HANDLE);
+}
+
+TEST(Protect, blocks_are_put_on_the_device_whole_by_the_next_plan) {
+    TestDevice device({.budget_bytes = 24 * kPage});
+    auto a = make(device, 12, "a");
+    copied(*a, 2);
+    const sh_block chosen[] = {a->id(3), a->id(8)};
+    SUCCEEDS(sh_protect_blocks(a->runtime(), chosen, 2));
+    copied(*a, 2);
+    for (const size_t i : {3, 8}) {
+        EXPECT_EQ(a->state(i).resident_bytes, kBlock);
+        EXPECT_EQ(a->state(i).present_bytes, kBlock);
+    }
+    // Where not all fit, what is there stays.
+    std::vector<uint64_t> before(12);
+    for (size_t i = 0; i < 12; i++) before[i] = a->state(i).resident_bytes;
+    SUCCEEDS(sh_protect_blocks(a->runtime(), a->ids().data(), 12));
+    copied(*a, 2);
+    for (size_t i = 0; i < 12; i++) EXPECT_GE(a->state(i).resident_bytes, before[i]) << i;
+    EXPECT_EQ(a->wrong_uses(), 0u) << a->first_wrong();
+    EXPECT_LE(device.memory().peak_bytes, 24 * kPage);
+}
+
+TEST(Protect, a_block_outside_the_order_is_not_dropped_for_others) {
+    TestDevice device({.budget_bytes = 12 * kPage});
+    sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+    options.unordered_bytes = 12 * kPage;
+    Model model(device, equal_blocks(8, kBlock, Origin::pinned, SH_BLOCK_UNORDERED), options);
+    SUCCEEDS(model.use(0));
+    const sh_block first = model.id(0);
+    SUCCEEDS(sh_protect_blocks(model.runtime(), &first, 1));
+    for (int k = 0; k < 3; k++)
+        for (size_t i = 1; i < 8; i++) SUCCEEDS(model.use(i));
+    const uint64_t serial = model.state(0).serial;
+    SUCCEEDS(model.use(0));
+    EXPECT_EQ(model.state(0).serial, serial) << "it was not loaded again";
+    // All that there is protected: nothing can come in.
+    SUCCEEDS(model.use(1));
+    SUCCEEDS(model.use(2));
+    const sh_block more[] = {model.id(1), model.id(2)};
+    SUCCEEDS(sh_protect_blocks(model.runtime(), more, 2));
+    EXPECT_EQ(model.use(3), SH_ERROR_HELD);
+    SUCCEEDS(sh_unprotect_blocks(model.runtime(), &first, 1));
+    SUCCEEDS(model.use(3));
+    EXPECT_EQ(model.state(0).present_bytes, 0u);
+    SUCCEEDS(model.remove(1));   // protected as it is
+    SUCCEEDS(model.use(4));
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+// --- scopes -------------------------------------------------------------------------------------------------------------
+
+TEST(KeepResident, the_sequence_a_b_a_c_a_copies_a_once) {
+    TestDevice device({.budget_bytes = 64 * kPage});
+    auto a = make(device, 8, "a"), b = make(device, 12, "b"), c = make(device, 12, "c");
+    EXPECT_EQ(copied(*a), 8 * kBlock);
+    sh_scope* scope = nullptr;
+    SUCCEEDS(sh_keep_resident(b->runtime(), a->runtime(), &scope));
+    // One pass brings each byte once, and then what the next pass begins with into the ring.
+    const uint64_t of_b = copied(*b);
+    EXPECT_GE(of_b, 12 * kBlock);
+    EXPECT_LE(of_b, 12 * kBlock + b->stats().ring_bytes);
+    EXPECT_EQ(copied(*a), 0u);
+    const uint64_t of_c = copied(*c);
+    EXPECT_GE(of_c, 12 * kBlock);
+    EXPECT_LE(of_c, 12 * kBlock + c->stats().ring_bytes);
+    EXPECT_EQ(copied(*a), 0u);
+    EXPECT_EQ(a->stats().given_up_bytes, 0u);
+    SUCCEEDS(sh_scope_end(scope));
+    for (int k = 0; k < 20; k++) copied(*c);
+    EXPECT_GT(a->stats().given_up_bytes, 0u) << "after the scope its memory is for others again";
+    for (Model* model : {a.get(), b.get(), c.get()}) EXPECT_EQ(model->wrong_uses(), 0u) << model->first_wrong();
+    EXPECT_LE(device.memory().peak_bytes, 64 * kPage);
+}
+
+TEST(KeepResident, scopes_nest_and_end_in_any_order) {
+    TestDevice device({.budget_bytes = 40 * kPage});
+    auto a = make(device, 8, "a"), b = make(device, 8, "b");
+    copied(*a);
+    sh_scope *outer = nullptr, *inner = nullptr;
+    SUCCEEDS(sh_keep_resident(a->runtime(), nullptr, &outer));
+    SUCCEEDS(sh_keep_resident(b->runtime(), a->runtime(), &inner));
+    SUCCEEDS(sh_scope_end(outer));
+    EXPECT_EQ(sh_scope_end(outer), SH_ERROR_INVALID_HANDLE);
+    for (int k = 0; k < 10; k++) copied(*b);
+    EXPECT_EQ(present(*a), 8 * kBlock) << "one scope is left";
+    EXPECT_EQ(b->stats().protected_bytes, 0u) << "only the target is kept";
+    SUCCEEDS(sh_scope_end(inner));
+    for (int k = 0; k < 10; k++) copied(*b);
+    EXPECT_LT(present(*a), 8 * kBlock);
+    SUCCEEDS(sh_scope_end(nullptr));
+    EXPECT_EQ(sh_keep_resident(a->runtime(), nullptr, nullptr), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(sh_keep_resident(nullptr, a->runtime(), &outer), SH_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(a->wrong_uses() + b->wrong_uses(), 0u);
+}
+
+TEST(KeepResident, a_target_without_blocks_is_a_warning) {
+    TestDevice device;
+    Warnings warnings;
+    sh_runtime* empty = nullptr;
+    SUCCEEDS(sh_runtime_create(device.get(), nullptr, &empty));
+    sh_scope* scope = nullptr;
+    SUCCEEDS(sh_keep_resident(empty, nullptr, &scope));
+    EXPECT_TRUE(warnings.any_with("has no blocks"));
+    EXPECT_EQ(device.memory().protected_bytes, 0u);
+    SUCCEEDS(sh_scope_end(scope));
+    sh_runtime_destroy(empty);
+}
+
+TEST(KeepResident, outlives_its_target) {
+    TestDevice device;
+    auto a = make(device, 4, "a"), b = make(device, 4, "b");
+    sh_scope* scope = nullptr;
+    SUCCEEDS(sh_keep_resident(b->runtime(), a->runtime(), &scope));
+    copied(*a);
+    a->destroy();
+    EXPECT_EQ(device.memory().protected_bytes, 0u);
+    SUCCEEDS(sh_scope_end(scope));
+    EXPECT_EQ(sh_scope_end(scope), SH_ERROR_INVALID_HANDLE);
+}
+
+TEST(KeepResident, only_runtimes_of_one_device) {
+    TestDevice device, other({.name = "sim", .options = "capacity=256MiB", .budget_bytes = 64 << 20, .page_bytes = 0});
+    auto a = make(device, 4, "a");
+    auto b = make(other, 4, "b");
+    sh_scope* scope = nullptr;
+    EXPECT_EQ(sh_keep_resident(a->runtime(), b->runtime(), &scope), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_NE(why().find("another device"), std::string::npos) << why();
+    EXPECT_EQ(sh_reserve(a->runtime(), b->runtime(), kPage, SH_PRIORITY_PRIMARY), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(sh_release_reservation(a->runtime(), b->runtime()), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(sh_guest_begin(a->runtime(), b->runtime(), nullptr, &scope), SH_ERROR_INVALID_ARGUMENT);
+}
+
+// A streaming model: what is resident stays, what streams goes on doing so.
+TEST(KeepResident, a_model_that_streams_goes_on_streaming) {
+    TestDevice device({.budget_bytes = 40 * kPage});
+    auto a = make(device, 16, "a"), b = make(device, 6, "b");
+    copied(*a, 3);
+    sh_scope* scope = nullptr;
+    SUCCEEDS(sh_keep_resident(a->runtime(), nullptr, &scope));
+    const uint64_t held = a->stats().held_bytes;
+    EXPECT_EQ(a->stats().protected_bytes, a->stats().share_bytes);
+    // It holds all that there is: nobody else can begin.
+    EXPECT_EQ(sh_step_begin(b->runtime()), SH_ERROR_BUDGET);
+    copied(*a, 3);
+    EXPECT_EQ(a->stats().held_bytes, held);
+    EXPECT_EQ(a->stats().given_up_bytes, 0u);
+    SUCCEEDS(sh_scope_end(scope));
+    copied(*b, 2);
+    copied(*a, 2);
+    EXPECT_EQ(a->wrong_uses() + b->wrong_uses(), 0u);
+}
+
+// --- reservations -------------------------------------------------------------------------------------------------------
+
+TEST(Reserve, primary_memory_is_never_taken) {
+    TestDevice device({.budget_bytes = 60 * kPage});
+    auto a = make(device, 20, "a"), b = make(device, 20, "b");
+    copied(*a, 2);
+    SUCCEEDS(sh_reserve(b->runtime(), a->runtime(), 30 * kPage, SH_PRIORITY_PRIMARY));
+    EXPECT_EQ(device.memory().reserved_bytes, 30 * kPage);
+    EXPECT_EQ(a->stats().reserved_bytes, 30 * kPage);
+    for (int k = 0; k < 30; k++) {
+        SUCCEEDS(b->step(forward(20)));
+        EXPECT_GE(a->stats().share_bytes, 30 * kPage);
+        EXPECT_GT(a->stats().held_bytes, 30 * kPage - kBlock) << "a plan need not use the last page";
+    }
+    EXPECT_EQ(sh_device_set_budget(device.get(), 30 * kPage), SH_ERROR_BUDGET) << "b needs some, too";
+    EXPECT_NE(why().find("has reserved 30 pages"), std::string::npos) << why();
+    SUCCEEDS(sh_device_set_budget(device.get(), 40 * kPage));
+    EXPECT_GT(a->stats().held_bytes, 30 * kPage - kBlock);
+    SUCCEEDS(sh_release_reservation(a->runtime(), nullptr));
+    SUCCEEDS(sh_release_reservation(a->runtime(), nullptr));
+    EXPECT_EQ(device.memory().reserved_bytes, 0u);
+    for (int k = 0; k < 10; k++) copied(*b);
+    EXPECT_LT(a->stats().held_bytes, 30 * kPage - kBlock);
+    EXPECT_EQ(a->wrong_uses() + b->wrong_uses(), 0u);
+}
+
+TEST(Reserve, takes_what_others_have_between_their_steps) {
+    TestDevice device({.budget_bytes = 60 * kPage});
+    auto a = make(device, 20, "a"), b = make(device, 20, "b");
+    copied(*a, 2);
+    EXPECT_EQ(a->stats().held_bytes, 60 * kPage);
+    SUCCEEDS(sh_reserve(b->runtime(), nullptr, 40 * kPage, SH_PRIORITY_PRIMARY));
+    EXPECT_LE(a->stats().held_bytes, 20 * kPage) << "it was between steps";
+    copied(*b);
+    EXPECT_GE(b->stats().held_bytes, 40 * kPage);
+    EXPECT_EQ(copied(*b) % kPage, 0u);
+}
+
+TEST(Reserve, nothing_to_plan_by_is_an_error_and_0_is_the_plans_footprint) {
+    TestDevice device({.budget_bytes = 40 * kPage});
+    Model unknown(device, equal_blocks(4, kBlock));
+    EXPECT_EQ(sh_reserve(unknown.runtime(), nullptr, 0, SH_PRIORITY_PRIMARY), SH_ERROR_INVALID_STATE);
+    auto a = make(device, 20, "a");
+    SUCCEEDS(sh_reserve(a->runtime(), nullptr, 0, SH_PRIORITY_PRIMARY));
+    const sh_plan_info plan = a->plan();
+    EXPECT_EQ(a->stats().reserved_bytes, plan.resident_bytes + plan.ring_bytes);
+    EXPECT_EQ(a->stats().reserved_bytes, 40 * kPage) << "a model that is larger than the device reserves what it streams with";
+}
+
+TEST(Reserve, leaves_the_headroom_once_and_never_below_zero) {
+    TestDevice device({.budget_bytes = 40 * kPage});
+    auto a = make(device, 4, "a"), b = make(device, 4, "b");
+    EXPECT_EQ(device.memory().headroom_bytes, 40 * kPage);
+    for (int k = 0; k < 3; k++) {
+        SUCCEEDS(sh_reserve(b->runtime(), a->runtime(), 10 * kPage - 1, SH_PRIORITY_PRIMARY));
+        EXPECT_EQ(device.memory().headroom_bytes, 30 * kPage);
+    }
+    SUCCEEDS(sh_reserve(a->runtime(), nullptr, 12 * kPage, SH_PRIORITY_SECONDARY));
+    EXPECT_EQ(device.memory().headroom_bytes, 28 * kPage) << "replaced, not added";
+    EXPECT_EQ(sh_reserve(b->runtime(), nullptr, 29 * kPage, SH_PRIORITY_SECONDARY), SH_ERROR_BUDGET) << "secondary ones do not push each other out";
+    EXPECT_NE(why().find("28 are not claimed"), std::string::npos) << why();
+    EXPECT_EQ(sh_reserve(b->runtime(), nullptr, 41 * kPage, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET) << "more than the device";
+    EXPECT_EQ(sh_reserve(b->runtime(), nullptr, UINT64_MAX, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET);
+    EXPECT_EQ(sh_reserve(b->runtime(), nullptr, kPage, 2), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(device.memory().reserved_bytes, 12 * kPage);
+    SUCCEEDS(sh_reserve(b->runtime(), nullptr, 28 * kPage, SH_PRIORITY_PRIMARY));
+    EXPECT_EQ(device.memory().headroom_bytes, 0u);
+    b->destroy();
+    EXPECT_EQ(device.memory().headroom_bytes, 28 * kPage) << "it ends with its runtime";
+}
+
+TEST(Reserve, secondary_gives_way_when_nothing_else_is_left_the_furthest_first_and_comes_back) {
+    TestDevice device({.budget_bytes = 60 * kPage});
+    auto soon = make(device, 6, "soon"), late = make(device, 6, "late"), third = make(device, 12, "third");
+    copied(*late);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    copied(*soon, 3);   // makes its steps in quick succession
+    SUCCEEDS(sh_reserve(soon->runtime(), nullptr, 24 * kPage, SH_PRIORITY_SECONDARY));
+    SUCCEEDS(sh_reserve(late->runtime(), nullptr, 24 * kPage, SH_PRIORITY_SECONDARY));
+    for (int k = 0; k < 3; k++) copied(*third);
+    EXPECT_GE(soon->stats().held_bytes, 24 * kPage) << "there is enough else: " << third->stats().held_bytes;
+    EXPECT_GE(late->stats().held_bytes, 24 * kPage);
+    copied(*soon, 3);
+    Warnings warnings;
+    SUCCEEDS(sh_reserve(third->runtime(), nullptr, 24 * kPage, SH_PRIORITY_PRIMARY));
+    EXPECT_TRUE(warnings.any_with("\"late\": of the 24 pages reserved for it, 12 are given up"));
+    EXPECT_FALSE(warnings.any_with("\"soon\""));
+    EXPECT_EQ(soon->stats().reserved_bytes, 24 * kPage);
+    EXPECT_EQ(late->stats().reserved_bytes, 12 * kPage);
+    EXPECT_LE(late->stats().held_bytes, 12 * kPage);
+    copied(*third);
+    EXPECT_GE(third->stats().held_bytes, 24 * kPage);
+    SUCCEEDS(sh_release_reservation(third->runtime(), nullptr));
+    EXPECT_EQ(late->stats().reserved_bytes, 24 * kPage) << "in force again";
+    copied(*late);
+    EXPECT_GE(late->stats().held_bytes, 24 * kPage);
+}
+
+// --- trimming and pressure ----------------------------------------------------------------------------------------------
+
+TEST(Trim, gives_back_at_once_and_the_next_step_takes_it_again) {
+    TestDevice device({.budget_bytes = 60 * kPage});
+    auto a = make(device, 12, "a");
+    copied(*a, 2);
+    EXPECT_EQ(device.memory().used_bytes, 48 * kPage);
+    uint64_t bytes = 0;
+    SUCCEEDS(sh_trim(a->runtime(), 20 * kPage + 7, &bytes));
+    EXPECT_LE(bytes, 20 * kPage);
+    EXPECT_GE(bytes, 16 * kPage);
+    EXPECT_EQ(a->stats().held_bytes, bytes);
+    EXPECT_EQ(device.memory().used_bytes, bytes) << "the driver has the rest";
+    EXPECT_EQ(device.memory().headroom_bytes, device.memory().budget_bytes - 4 * kPage) << "what it needs to run is not for guests";
+    copied(*a);
+    EXPECT_EQ(copied(*a), 0u) << "it has all again";
+    SUCCEEDS(sh_trim(a->runtime(), 0, &bytes));
+    EXPECT_EQ(bytes, 0u);
+    EXPECT_EQ(device.memory().used_bytes, 0u);
+    EXPECT_EQ(device.memory().headroom_bytes, 60 * kPage);
+    SUCCEEDS(sh_trim(a->runtime(), 0, nullptr));
+    EXPECT_EQ(copied(*a), 12 * kBlock);
+    EXPECT_EQ(a->wrong_uses(), 0u) << a->first_wrong();
+}
+
+TEST(Trim, keeps_what_is_protected_or_reserved) {
+    TestDevice device({.budget_bytes = 60 * kPage});
+    auto a = make(device, 12, "a");
+    copied(*a, 2);
+    SUCCEEDS(sh_reserve(a->runtime(), nullptr, 24 * kPage, SH_PRIORITY_PRIMARY));
+    uint64_t bytes = 0;
+    SUCCEEDS(sh_trim(a->runtime(), 0, &bytes));
+    EXPECT_EQ(bytes, 24 * kPage);
+    SUCCEEDS(sh_release_reservation(a->runtime(), nullptr));
+    copied(*a);
+    const sh_block first = a->id(0);
+    SUCCEEDS(sh_protect_blocks(a->runtime(), &first, 1));
+    SUCCEEDS(sh_trim(a->runtime(), 0, &bytes));
+    EXPECT_GE(bytes, kBlock);
+    EXPECT_LE(bytes, 3 * kBlock);
+    EXPECT_EQ(a->state(0).present_bytes, kBlock);
+    SUCCEEDS(sh_unprotect_blocks(a->runtime(), &first, 1));
+}
+
+TEST(Trim, is_refused_while_the_runtime_is_in_use) {
+    TestDevice device;
+    auto a = make(device, 4, "a");
+    SUCCEEDS(sh_step_begin(a->runtime()));
+    uint64_t bytes = 77;
+    EXPECT_EQ(sh_trim(a->runtime(), 0, &bytes), SH_ERROR_BUSY);
+    EXPECT_EQ(bytes, 77u);
+    SUCCEEDS(sh_step_end(a->runtime()));
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(a->runtime(), a->id(0), SH_STREAM_HOST, 0, &view));
+    EXPECT_EQ(sh_trim(a->runtime(), 0, nullptr), SH_ERROR_BUSY);
+    SUCCEEDS(sh_release(a->runtime(), a->id(0), SH_STREAM_HOST));
+    SUCCEEDS(sh_trim(a->runtime(), 0, nullptr));
+}
+
+TEST(Trim, writes_back_what_is_dirty) {
+    TestDevice device;
+    Model model(device, equal_blocks(4, kBlock, Origin::pinned, SH_BLOCK_MUTABLE));
+    SUCCEEDS(model.schedule(forward(4)));
+    SUCCEEDS(sh_step_begin(model.runtime()));
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(model.runtime(), model.id(1), SH_STREAM_HOST, 0, &view));
+    SUCCEEDS(model.overwrite(1, view, 5));
+    SUCCEEDS(sh_release(model.runtime(), model.id(1), SH_STREAM_HOST));
+    SUCCEEDS(sh_step_end(model.runtime()));
+    SUCCEEDS(sh_trim(model.runtime(), 0, nullptr));
+    EXPECT_EQ(model.source(1).read(), *model.truth(1));
+    SUCCEEDS(model.step(forward(4)));
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+struct Felt {
+    std::atomic<int> times{0};
+    std::atomic<uint64_t> bytes{0};
+    sh_runtime* runtime = nullptr;
+    static void feel(sh_runtime* runtime, uint64_t bytes, void* data) {
+        static_cast<Felt*>(data)->times++;
+        static_cast<Felt*>(data)->bytes = bytes;
+        static_cast<Felt*>(data)->runtime = runtime;
+    }
+};
+
+TEST(Pressure, is_told_to_a_runtime_that_cannot_give_up_at_once) {
+    TestDevice device({.budget_bytes = 60 * kPage});
+    auto a = make(device, 20, "a"), b = make(device, 20, "b");
+    Felt felt;
+    SUCCEEDS(sh_set_pressure(a->runtime(), &Felt::feel, &felt));
+    copied(*a, 2);
+    SUCCEEDS(sh_reserve(b->runtime(), nullptr, 10 * kPage, SH_PRIORITY_PRIMARY));
+    EXPECT_EQ(felt.times, 0) << "between steps it gives up what is wanted";
+    SUCCEEDS(sh_step_begin(a->runtime()));
+    SUCCEEDS(sh_reserve(b->runtime(), nullptr, 30 * kPage, SH_PRIORITY_PRIMARY));
+    EXPECT_EQ(felt.times, 1);
+    EXPECT_EQ(felt.bytes, 20 * kPage);
+    EXPECT_EQ(felt.runtime, a->runtime());
+    SUCCEEDS(sh_step_end(a->runtime()));
+    copied(*b);
+    EXPECT_GE(b->stats().held_bytes, 30 * kPage);
+    SUCCEEDS(sh_set_pressure(a->runtime(), nullptr, nullptr));
+    SUCCEEDS(sh_step_begin(a->runtime()));
+    SUCCEEDS(sh_reserve(b->runtime(), nullptr, 40 * kPage, SH_PRIORITY_PRIMARY));
+    EXPECT_EQ(felt.times, 1);
+    SUCCEEDS(sh_step_end(a->runtime()));
+}
+
+}  // namespace
+}  // namespace stagehand::test
