@@ -1,5 +1,6 @@
 // Devices, their streams and their pinned host memory.
 #include "api/guard.h"
+#include "api/monitor_api.h"
 #include "core/once_more.h"
 #include "loader/loader.h"
 #include "telemetry/trace.h"
@@ -54,6 +55,7 @@ sh_status sh_device_open(const char *name, const sh_device_options *options, sh_
         sh_device_options wanted;
         SH_TRY(take_options(options, "options", &wanted));
         telemetry::trace_start_from_environment();
+        monitor_start_from_environment();
         std::lock_guard opens(opening());
         std::shared_ptr<core::Device> device;
         SH_TRY(core::Device::open(name, wanted, &device));
