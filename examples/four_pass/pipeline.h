@@ -1,0 +1,30 @@
+/* The four stages: text encoding, base generation, spatial and temporal upscaling. */
+#ifndef FOUR_PASS_PIPELINE_H
+#define FOUR_PASS_PIPELINE_H
+
+#include <stdbool.h>
+
+#include "error.h"
+#include "loaded.h"
+#include "machine.h"
+#include "options.h"
+#include "promises.h"
+
+struct pipeline {
+    const struct options *options;
+    struct machine machine;
+    struct loaded models[MODEL_COUNT];
+    struct promises promises;
+    uint64_t given_up_bytes; /**< By the transformer, when it was reserved. */
+    uint64_t
+        present_bytes; /**< Of the transformer's weights on the device, when base generation had ended. */
+};
+
+/** Opens the device and puts the models on it. On success and after a failure pipeline_close() ends it. */
+bool pipeline_open(struct pipeline *pipeline, const struct options *options, struct error *error);
+void pipeline_close(struct pipeline *pipeline);
+
+/** Makes a video: prints a table for each stage, and notes what was promised. */
+bool pipeline_run(struct pipeline *pipeline, struct error *error);
+
+#endif
