@@ -26,7 +26,10 @@ struct Probe {
         const uint64_t page = device.page_bytes();
         // Failures here are the backend's to report when it is closed; there is nothing to be done about them.
         if (stream != SH_STREAM_HOST) {
-            (void)once_more([&] { return backend.stream_synchronize(stream); }).ok();
+            if (!once_more([&] { return backend.stream_synchronize(stream); }).ok()) {
+                host.abandon();   // the copy may still be under way: what it reads and writes is left alone
+                return;
+            }
             (void)once_more([&] { return backend.stream_destroy(stream); }).ok();
         }
         if (begin) (void)once_more([&] { return backend.event_destroy(begin); }).ok();

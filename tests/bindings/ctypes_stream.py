@@ -22,7 +22,8 @@ class DeviceOptions(c.Structure):
 
 class MemoryInfo(c.Structure):
     _fields_ = [("struct_size", u32), ("runtime_count", u32)] + [(name, u64) for name in (
-        "budget_bytes", "used_bytes", "peak_bytes", "free_bytes", "total_bytes", "page_bytes", "staging_bytes", "pinned_bytes")]
+        "budget_bytes", "used_bytes", "peak_bytes", "free_bytes", "total_bytes", "page_bytes", "staging_bytes", "pinned_bytes",
+        "reserved_bytes", "guest_bytes", "protected_bytes", "headroom_bytes")]
 
 
 class Segment(c.Structure):
