@@ -2,7 +2,7 @@
 // of the C interface, whose headers say what it does, when it blocks and from which threads it may be made.
 //
 // Failures are thrown as stagehand::Error with the status and its text. Owners are move-only; they release in their destructors,
-// where a failure cannot be told: Step, View, Views and SourceUpdate have an explicit end for those who want to hear of it.
+// where a failure cannot be told: Step, View, Views, SourceUpdate and Scope have an explicit end for those who want to hear of it.
 // get() gives the C handle for anything else; an owner that was moved from holds nothing.
 //
 // The engine must destroy in this order: views and steps, then runtimes, then streams and pinned memory, then the device.
@@ -357,6 +357,81 @@ private:
     std::vector<sh_block> blocks_;
 };
 
+// A scope in which a runtime is kept resident, or is a guest: ended by the destructor, on every path.
+class Scope {
+public:
+    // Takes over a scope.
+    explicit Scope(sh_scope* scope) noexcept : scope_(scope) {}
+    Scope(Scope&& other) noexcept : scope_(std::exchange(other.scope_, nullptr)) {}
+    Scope& operator=(Scope&& other) noexcept {
+        if (this != &other) {
+            sh_scope_end(scope_);
+            scope_ = std::exchange(other.scope_, nullptr);
+        }
+        return *this;
+    }
+    ~Scope() { sh_scope_end(scope_); }
+
+    sh_scope* get() const noexcept { return scope_; }
+    // Ends it now. It has ended even if this throws.
+    void end() { check(sh_scope_end(std::exchange(scope_, nullptr))); }
+
+private:
+    sh_scope* scope_ = nullptr;
+};
+
+// Blocks that are protected: once less from the destructor on.
+class Protection {
+public:
+    Protection(sh_runtime* runtime, Span<const sh_block> blocks) : blocks_(blocks.begin(), blocks.end()) {
+        check(sh_protect_blocks(runtime, blocks_.data(), blocks_.size()));
+        runtime_ = runtime;
+    }
+    Protection(Protection&& other) noexcept : runtime_(std::exchange(other.runtime_, nullptr)), blocks_(std::move(other.blocks_)) {}
+    Protection& operator=(Protection&& other) noexcept {
+        if (this != &other) {
+            drop();
+            runtime_ = std::exchange(other.runtime_, nullptr);
+            blocks_ = std::move(other.blocks_);
+        }
+        return *this;
+    }
+    ~Protection() { drop(); }
+
+private:
+    void drop() noexcept {
+        if (runtime_) sh_unprotect_blocks(runtime_, blocks_.data(), blocks_.size());
+    }
+
+    sh_runtime* runtime_ = nullptr;
+    std::vector<sh_block> blocks_;
+};
+
+// A runtime's reservation: released by the destructor.
+class Reservation {
+public:
+    Reservation(sh_runtime* target, std::uint64_t bytes, std::uint32_t priority) {
+        check(sh_reserve(target, nullptr, bytes, priority));
+        target_ = target;
+    }
+    Reservation(Reservation&& other) noexcept : target_(std::exchange(other.target_, nullptr)) {}
+    Reservation& operator=(Reservation&& other) noexcept {
+        if (this != &other) {
+            drop();
+            target_ = std::exchange(other.target_, nullptr);
+        }
+        return *this;
+    }
+    ~Reservation() { drop(); }
+
+private:
+    void drop() noexcept {
+        if (target_) sh_release_reservation(target_, nullptr);
+    }
+
+    sh_runtime* target_ = nullptr;
+};
+
 // One model on a device.
 class Runtime {
 public:
@@ -453,6 +528,31 @@ public:
         if (!blocks.empty()) check(sh_write_back(runtime_, blocks.data(), blocks.size()));
     }
     void write_back_all() { check(sh_write_back(runtime_, nullptr, 0)); }
+
+    Protection protect(Span<const sh_block> blocks) { return Protection(runtime_, blocks); }
+    // This runtime stays as it is on the device until the scope ends.
+    Scope keep_resident() {
+        sh_scope* scope = nullptr;
+        check(sh_keep_resident(runtime_, nullptr, &scope));
+        return Scope(scope);
+    }
+    // 0 bytes: as many as its plan uses.
+    Reservation reserve(std::uint64_t bytes = 0, std::uint32_t priority = SH_PRIORITY_PRIMARY) {
+        return Reservation(runtime_, bytes, priority);
+    }
+    // `guest` may use what nobody has reserved until the scope ends.
+    Scope as_guest(const Runtime& guest, const sh_guest_options& options = SH_GUEST_OPTIONS_INIT) {
+        sh_scope* scope = nullptr;
+        check(sh_guest_begin(runtime_, guest.get(), &options, &scope));
+        return Scope(scope);
+    }
+    // What it holds afterwards, in bytes.
+    std::uint64_t trim(std::uint64_t keep_bytes = 0) {
+        std::uint64_t bytes = 0;
+        check(sh_trim(runtime_, keep_bytes, &bytes));
+        return bytes;
+    }
+    void set_pressure(sh_pressure_fn pressure, void* user_data) { check(sh_set_pressure(runtime_, pressure, user_data)); }
 
     sh_runtime_stats stats() const {
         sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;

@@ -175,6 +175,40 @@ void changes_contents(const sh::Device& device) {
     CHECK(runtime.stats().write_backs == 1);
 }
 
+// Scopes, protections and reservations end on every path, also by an exception.
+void residency_ends_by_scope(const sh::Device& device) {
+    std::vector<unsigned char> memory(kBlocks * kBlockBytes), others(kBlocks * kBlockBytes);
+    sh::Runtime runtime(device), guest(device);
+    const std::vector<sh_block> blocks = register_model(runtime, memory.data(), 0);
+    const std::vector<sh_block> visiting = register_model(guest, others.data(), 0);
+    try {
+        sh::Scope outer = runtime.keep_resident();
+        const sh::Scope inner = runtime.keep_resident();
+        outer.end();
+        const sh::Protection protection = runtime.protect(blocks);
+        const sh::Reservation reservation = runtime.reserve(3 * 4096, SH_PRIORITY_SECONDARY);
+        sh_guest_options options = SH_GUEST_OPTIONS_INIT;
+        options.flags = SH_GUEST_SHRINK;
+        const sh::Scope visit = runtime.as_guest(guest, options);
+        CHECK(runtime.block_info(blocks[0]).protections == 1);
+        CHECK(device.memory().reserved_bytes == 3 * 4096 && device.memory().guest_bytes > 0);
+        const sh::View view = guest.acquire(visiting[2], SH_STREAM_HOST);
+        CHECK(is_block(view.address(), 2, 0));
+        throw std::runtime_error("an engine fails");
+    } catch (const std::runtime_error&) {
+    }
+    CHECK(runtime.block_info(blocks[0]).protections == 0);
+    CHECK(device.memory().reserved_bytes == 0 && device.memory().guest_bytes == 0 && device.memory().protected_bytes == 0);
+    CHECK(guest.stats().held_bytes == 0);
+    CHECK(status_of([&] { runtime.as_guest(runtime); }) == SH_ERROR_INVALID_ARGUMENT);
+    CHECK(status_of([&] { runtime.reserve(); }) == SH_ERROR_INVALID_STATE);
+    {
+        const sh::View view = runtime.acquire(blocks[1], SH_STREAM_HOST);
+    }
+    CHECK(runtime.stats().held_bytes > 0 && runtime.trim() == 0);
+    runtime.set_pressure(nullptr, nullptr);
+}
+
 void owners_hand_on(sh::Device device) {
     sh::Device second("host");
     CHECK(second.get() == device.get());
@@ -208,6 +242,7 @@ int main() {
         streams_a_model(device);
         guards_release_by_scope(device);
         changes_contents(device);
+        residency_ends_by_scope(device);
         owners_hand_on(std::move(device));
     } catch (const std::exception& error) {
         std::fprintf(stderr, "unexpected: %s\n", error.what());
