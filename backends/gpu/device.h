@@ -1,13 +1,22 @@
 // Device: one GPU, in the context that every other user of it in the process has too.
 #pragma once
 
+#include <memory>
 #include <mutex>
+#include <vector>
 
 #include <stagehand/backend.h>
 
 #include "gpu/driver.h"
 
 namespace stagehand::gpu {
+
+// What a launch needs when it runs, on a thread of the driver.
+struct Launch {
+    void (*fn)(void*);
+    void* user_data;
+    int64_t busy_ns;
+};
 
 struct Device {
     api::DeviceIndex index = 0;
@@ -16,6 +25,8 @@ struct Device {
     std::mutex busy_mutex;    // of what busy.h keeps here
     void* busy_module = nullptr;
     void* busy_function = nullptr;
+    std::mutex captured_mutex;
+    std::vector<std::unique_ptr<const Launch>> captured;   // in graphs, which run them again and again, as long as the engine likes
 };
 
 // Makes the device's context current for the scope, on any thread, and keeps what is called inside from disturbing a capture that

@@ -14,13 +14,6 @@ namespace {
 api::Stream native(sh_stream stream) { return reinterpret_cast<api::Stream>(stream); }
 api::Event native_event(sh_backend_event event) { return reinterpret_cast<api::Event>(event); }
 
-// What a launch needs when it runs, on a thread of the driver.
-struct Launch {
-    void (*fn)(void*);
-    void* user_data;
-    int64_t busy_ns;
-};
-
 void add(timespec* time, int64_t ns) {
     time->tv_sec += ns / 1'000'000'000;
     time->tv_nsec += ns % 1'000'000'000;
@@ -29,14 +22,40 @@ void add(timespec* time, int64_t ns) {
     time->tv_sec++;
 }
 
+// As graphs call it: again and again.
 void run(void* data) {
-    const std::unique_ptr<Launch> launch(static_cast<Launch*>(data));
+    const Launch& launch = *static_cast<const Launch*>(data);
     timespec until = {};
     clock_gettime(CLOCK_MONOTONIC, &until);
-    if (launch->fn) launch->fn(launch->user_data);
-    if (launch->busy_ns <= 0) return;
-    add(&until, launch->busy_ns);
+    if (launch.fn) launch.fn(launch.user_data);
+    if (launch.busy_ns <= 0) return;
+    add(&until, launch.busy_ns);
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) != 0) {}
+}
+
+void run_once(void* data) {
+    run(data);
+    delete static_cast<const Launch*>(data);
+}
+
+bool is_capturing(api::Stream stream) {
+    api::CaptureStatus status = {};
+    return driver()->stream_is_capturing(stream, &status) == api::kSuccess && status != api::kNotCapturing;
+}
+
+sh_status launch_host(Device& device, api::Stream stream, std::unique_ptr<Launch> launch) {
+    if (is_capturing(stream)) {
+        const std::lock_guard lock(device.captured_mutex);
+        device.captured.reserve(device.captured.size() + 1);
+        const api::Result result = api::launch_host(*driver(), stream, run, launch.get());
+        if (result != api::kSuccess) return failed(result, "launch_host");
+        device.captured.push_back(std::move(launch));
+        return SH_OK;
+    }
+    const api::Result result = api::launch_host(*driver(), stream, run_once, launch.get());
+    if (result != api::kSuccess) return failed(result, "launch_host");
+    (void)launch.release();   // run_once() frees it
+    return SH_OK;
 }
 
 }  // namespace
@@ -82,11 +101,7 @@ sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(
             bool queued = false;
             if (const sh_status status = queue_busy(device_of(device), native(stream), busy_ns, &queued); status < 0 || queued) return status;
         }
-        auto launch = std::make_unique<Launch>(Launch{fn, user_data, busy_ns});
-        const api::Result result = api::launch_host(*driver(), native(stream), run, launch.get());
-        if (result != api::kSuccess) return failed(result, "launch_host");
-        (void)launch.release();   // run() frees it
-        return SH_OK;
+        return launch_host(device_of(device), native(stream), std::make_unique<Launch>(Launch{fn, user_data, busy_ns}));
     });
 }
 

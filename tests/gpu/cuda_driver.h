@@ -27,16 +27,32 @@ struct Cuda {
     X(copy_to_device, cuMemcpyHtoDAsync)                                                                                    \
     X(copy_to_host, cuMemcpyDtoH)                                                                                           \
     X(memory_info, cuMemGetInfo)                                                                                            \
+    X(fill, cuMemsetD8Async)                                                                                                \
+    X(host_register, cuMemHostRegister)                                                                                     \
+    X(host_unregister, cuMemHostUnregister)                                                                                 \
     X(event_create, cuEventCreate)                                                                                          \
+    X(event_destroy, cuEventDestroy)                                                                                        \
     X(event_record, cuEventRecord)                                                                                          \
+    X(event_query, cuEventQuery)                                                                                            \
     X(event_elapsed, cuEventElapsedTime)                                                                                    \
     X(event_synchronize, cuEventSynchronize)                                                                                \
+    X(stream_create, cuStreamCreate)                                                                                        \
+    X(stream_destroy, cuStreamDestroy)                                                                                      \
+    X(wait_event, cuStreamWaitEvent)                                                                                        \
     X(synchronize, cuStreamSynchronize)                                                                                     \
+    X(graph_nodes, cuGraphGetNodes)                                                                                         \
+    X(node_type, cuGraphNodeGetType)                                                                                        \
+    X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode)                                                             \
+    X(module_load, cuModuleLoadData)                                                                                        \
+    X(module_function, cuModuleGetFunction)                                                                                 \
+    X(module_unload, cuModuleUnload)                                                                                        \
+    X(launch_kernel, cuLaunchKernel)                                                                                        \
     X(retain, cuDevicePrimaryCtxRetain)                                                                                     \
     X(set_current, cuCtxSetCurrent)
 #define SH_TEST_MEMBER(member, function) decltype(&::function) member = nullptr;
     SH_TEST_CALLS(SH_TEST_MEMBER)
 #undef SH_TEST_MEMBER
+    CUcontext context = nullptr;   // of the first device, as everybody in the process has it
 
     // The first device's primary context becomes current. Throws where there is no driver.
     Cuda() {
@@ -49,7 +65,6 @@ struct Cuda {
 #undef SH_TEST_LOOK_UP
         auto* const init = reinterpret_cast<decltype(&::cuInit)>(dlsym(file, "cuInit"));
         if (!init || init(0) != CUDA_SUCCESS) throw std::runtime_error("the driver finds no device");
-        CUcontext context = nullptr;
         if (retain(&context, 0) != CUDA_SUCCESS || set_current(context) != CUDA_SUCCESS) throw std::runtime_error("there is no context");
     }
 };

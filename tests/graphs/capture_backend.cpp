@@ -197,6 +197,16 @@ sh_status sh_test_capture_begin(sh_stream stream) {
     return is_refusal(answer) ? refused(answer) : SH_OK;
 }
 
+sh_status sh_test_follow(sh_stream stream, sh_stream other) {
+    auto* const device = reinterpret_cast<sh_backend_device*>(latest);
+    sh_backend_event event = 0;
+    if (const sh_status status = event_create(device, 0, &event); status < 0) return status;
+    sh_status status = event_record(device, event, other);
+    if (status >= 0) status = stream_wait_event(device, stream, event);
+    const sh_status destroyed = event_destroy(device, event);
+    return status < 0 ? status : destroyed;
+}
+
 sh_status sh_test_capture_end(sh_stream stream, sh_test_graph** out_graph) {
     std::shared_ptr<const stagehand::test::Recording> recording;
     const Answer answer = latest->recorder.end(stream, &recording);

@@ -1,75 +1,26 @@
-// libcuda.so.1 for tests on machines without a GPU: CUDA's entry points that the plugins use, over the library's host backend. One
-// device, whose context has to be current on the calling thread for whatever a real driver wants one for.
-#include <cuda.h>
+// libcuda.so.1 for tests on machines without a GPU: CUDA's entry points that the plugins and the tests use, over the library's host
+// backend. Here: devices, contexts and memory.
+#include "stub_cuda.h"
+
+#include <sys/mman.h>
 
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <iterator>
-#include <map>
-#include <mutex>
 #include <utility>
-#include <vector>
 
 #include "loader/loader.h"
 
-#define STUB_EXPORT extern "C" __attribute__((visibility("default")))
-
+namespace stagehand::stub {
 namespace {
 
 constexpr uint64_t kGranularity = 64 << 10;
 constexpr char kOptions[] = "granularity=64KiB;capacity=1GiB";
 
-struct Allocation {   // made by cuMemAlloc
-    uint64_t bytes = 0;
-    sh_backend_page page = 0;
-};
-
-struct Stub {
-    const sh_backend* host = nullptr;
-    sh_backend_device* device = nullptr;
-    sh_backend_device_info info = {};
-    bool initialised = false;
-    int retained = 0;
-    std::mutex mutex;
-    std::map<sh_backend_page, uint64_t> pages;          // to their sizes
-    std::map<uint64_t, uint64_t> mappings;              // addresses to sizes, of one page each
-    std::map<uint64_t, bool> accessible;
-    std::map<uint64_t, uint64_t> registered;            // host memory
-    std::map<uint64_t, Allocation> allocations;
-};
-
-Stub& stub() {
-    static Stub* const one = new Stub;   // threads may use it until the process has ended
-    return *one;
-}
-
 thread_local std::vector<CUcontext> stack;
 thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 CUcontext the_context() { return reinterpret_cast<CUcontext>(&stub()); }
-
-CUresult result_of(sh_status status) {
-    if (status >= 0) return CUDA_SUCCESS;
-    if (status == SH_ERROR_OUT_OF_DEVICE_MEMORY) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (status == SH_ERROR_INVALID_ARGUMENT || status == SH_ERROR_INVALID_HANDLE) return CUDA_ERROR_INVALID_VALUE;
-    return CUDA_ERROR_UNKNOWN;
-}
-
-// What every call needs that works in a context.
-CUresult entered() {
-    if (!stub().initialised) return CUDA_ERROR_NOT_INITIALIZED;
-    return stack.empty() || !stack.back() || !stub().retained ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
-}
-
-template <class Call>
-CUresult in_context(Call call) {
-    if (const CUresult result = entered(); result != CUDA_SUCCESS) return result;
-    return result_of(call(*stub().host, stub().device));
-}
-
-sh_stream host(CUstream stream) { return reinterpret_cast<sh_stream>(stream); }
-sh_backend_event host(CUevent event) { return reinterpret_cast<sh_backend_event>(event); }
 
 struct Name {
     CUresult result;
@@ -86,6 +37,11 @@ constexpr Name kNames[] = {
     {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the memory is registered"},
     {CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "the memory is not registered"},
     {CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
+    {CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "the capture was invalidated"},
+    {CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "the capture has a stream that was not joined"},
+    {CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "a dependency on work outside the capture"},
+    {CUDA_ERROR_CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT", "the event was last recorded in a capture"},
     {CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 
@@ -100,6 +56,53 @@ bool is_device_page(const CUmemAllocationProp* properties) {
 }
 
 }  // namespace
+
+Stub& stub() {
+    static Stub* const one = new Stub;   // threads may use it until the process has ended
+    return *one;
+}
+
+CUresult result_of(sh_status status) {
+    if (status >= 0) return CUDA_SUCCESS;
+    if (status == SH_ERROR_OUT_OF_DEVICE_MEMORY) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (status == SH_ERROR_INVALID_ARGUMENT || status == SH_ERROR_INVALID_HANDLE) return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_ERROR_UNKNOWN;
+}
+
+CUresult result_of(test::Answer refusal) {
+    switch (refusal) {
+        case test::Answer::pass:
+        case test::Answer::noted: return CUDA_SUCCESS;
+        case test::Answer::isolation: return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+        case test::Answer::unjoined: return CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+        case test::Answer::merge: return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+        case test::Answer::captured: return CUDA_ERROR_CAPTURED_EVENT;
+        case test::Answer::unsafe: return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        case test::Answer::invalidated: return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        case test::Answer::unmatched: return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    }
+    return CUDA_ERROR_UNKNOWN;
+}
+
+test::CaptureMode mode_of(CUstreamCaptureMode mode) {
+    return mode == CU_STREAM_CAPTURE_MODE_GLOBAL         ? test::CaptureMode::global
+           : mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL ? test::CaptureMode::thread_local_
+                                                         : test::CaptureMode::relaxed;
+}
+
+CUresult entered() {
+    if (!stub().initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    return stack.empty() || !stack.back() || !stub().retained ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+}
+
+CUresult entered_unsafe() {
+    const CUresult result = entered();
+    return result == CUDA_SUCCESS ? result_of(stub().recorder.unsafe(mode_of(capture_mode))) : result;
+}
+
+}  // namespace stagehand::stub
+
+using namespace stagehand::stub;
 
 STUB_EXPORT CUresult cuInit(unsigned flags) {
     if (flags) return CUDA_ERROR_INVALID_VALUE;
@@ -171,6 +174,13 @@ STUB_EXPORT CUresult cuCtxPopCurrent(CUcontext* context) {
     if (stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
     *context = stack.back();
     stack.pop_back();
+    return CUDA_SUCCESS;
+}
+
+STUB_EXPORT CUresult cuCtxSetCurrent(CUcontext context) {
+    if (context && context != the_context()) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!stack.empty()) stack.pop_back();
+    if (context) stack.push_back(context);
     return CUDA_SUCCESS;
 }
 
@@ -275,7 +285,7 @@ STUB_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
 }
 
 STUB_EXPORT CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
-    return in_context([&](const sh_backend& host, sh_backend_device* device) {
+    return in_context_unsafe([&](const sh_backend& host, sh_backend_device* device) {
         Allocation made;
         made.bytes = (bytes + kGranularity - 1) / kGranularity * kGranularity;
         uint64_t at = 0;
@@ -291,7 +301,7 @@ STUB_EXPORT CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
 }
 
 STUB_EXPORT CUresult cuMemFree(CUdeviceptr address) {
-    return in_context([&](const sh_backend& host, sh_backend_device* device) -> sh_status {
+    return in_context_unsafe([&](const sh_backend& host, sh_backend_device* device) -> sh_status {
         std::lock_guard lock(stub().mutex);
         const auto known = stub().allocations.find(address);
         if (known == stub().allocations.end()) return SH_ERROR_INVALID_HANDLE;
@@ -305,7 +315,7 @@ STUB_EXPORT CUresult cuMemFree(CUdeviceptr address) {
 
 STUB_EXPORT CUresult cuMemHostRegister(void* memory, size_t bytes, unsigned flags) {
     if (flags & ~unsigned(CU_MEMHOSTREGISTER_PORTABLE)) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = in_context([&](const sh_backend& host, sh_backend_device* device) { return host.host_register(device, memory, bytes); });
+    const CUresult result = in_context_unsafe([&](const sh_backend& host, sh_backend_device* device) { return host.host_register(device, memory, bytes); });
     if (result != CUDA_SUCCESS) return result == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED : result;
     std::lock_guard lock(stub().mutex);
     stub().registered[reinterpret_cast<uintptr_t>(memory)] = bytes;
@@ -313,10 +323,31 @@ STUB_EXPORT CUresult cuMemHostRegister(void* memory, size_t bytes, unsigned flag
 }
 
 STUB_EXPORT CUresult cuMemHostUnregister(void* memory) {
-    const CUresult result = in_context([&](const sh_backend& host, sh_backend_device* device) { return host.host_unregister(device, memory); });
+    const CUresult result = in_context_unsafe([&](const sh_backend& host, sh_backend_device* device) { return host.host_unregister(device, memory); });
     if (result != CUDA_SUCCESS) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     std::lock_guard lock(stub().mutex);
     stub().registered.erase(reinterpret_cast<uintptr_t>(memory));
+    return CUDA_SUCCESS;
+}
+
+// Memory and registration in one. The size stands in the page before it.
+STUB_EXPORT CUresult cuMemHostAlloc(void** memory, size_t bytes, unsigned flags) {
+    if (flags & ~unsigned(CU_MEMHOSTALLOC_PORTABLE) || !bytes) return CUDA_ERROR_INVALID_VALUE;
+    constexpr size_t kPage = 4096;
+    void* const made = mmap(nullptr, bytes + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (made == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    *static_cast<size_t*>(made) = bytes;
+    *memory = static_cast<char*>(made) + kPage;
+    const CUresult result = cuMemHostRegister(*memory, bytes, 0);
+    if (result != CUDA_SUCCESS) munmap(made, bytes + kPage);
+    return result;
+}
+
+STUB_EXPORT CUresult cuMemFreeHost(void* memory) {
+    if (const CUresult result = cuMemHostUnregister(memory); result != CUDA_SUCCESS) return result;
+    constexpr size_t kPage = 4096;
+    void* const made = static_cast<char*>(memory) - kPage;
+    munmap(made, *static_cast<size_t*>(made) + kPage);
     return CUDA_SUCCESS;
 }
 
@@ -338,112 +369,4 @@ STUB_EXPORT CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attr
         case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *static_cast<size_t*>(value) = end - first->first; return CUDA_SUCCESS;
         default: return CUDA_ERROR_INVALID_VALUE;
     }
-}
-
-STUB_EXPORT CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
-    if (flags & ~unsigned(CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
-    return in_context([&](const sh_backend& backend, sh_backend_device* device) {
-        sh_stream made = 0;
-        const sh_status status = backend.stream_create(device, &made);
-        *stream = reinterpret_cast<CUstream>(made);
-        return status;
-    });
-}
-
-STUB_EXPORT CUresult cuStreamDestroy(CUstream stream) {
-    return in_context([&](const sh_backend& backend, sh_backend_device* device) { return backend.stream_destroy(device, host(stream)); });
-}
-
-STUB_EXPORT CUresult cuStreamSynchronize(CUstream stream) {
-    return in_context([&](const sh_backend& backend, sh_backend_device* device) { return backend.stream_synchronize(device, host(stream)); });
-}
-
-STUB_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
-    if (flags) return CUDA_ERROR_INVALID_VALUE;
-    return in_context([&](const sh_backend& backend, sh_backend_device* device) { return backend.stream_wait_event(device, host(stream), host(event)); });
-}
-
-// Nothing is ever captured.
-STUB_EXPORT CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
-    *status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return entered();
-}
-
-STUB_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn fn, void* data) {
-    return in_context([&](const sh_backend& backend, sh_backend_device* device) { return backend.stream_launch(device, host(stream), fn, data, 0); });
-}
-
-STUB_EXPORT CUresult cuEventCreate(CUevent* event, unsigned flags) {
-    if (flags & ~unsigned(CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC)) return CUDA_ERROR_INVALID_VALUE;
-    return in_context([&](const sh_backend& backend, sh_backend_device* device) {
-        sh_backend_event made = 0;
-        const sh_status status = backend.event_create(device, !(flags & CU_EVENT_DISABLE_TIMING), &made);
-        *event = reinterpret_cast<CUevent>(made);
-        return status;
-    });
-}
-
-STUB_EXPORT CUresult cuEventDestroy(CUevent event) {
-    return in_context([&](const sh_backend& backend, sh_backend_device* device) { return backend.event_destroy(device, host(event)); });
-}
-
-STUB_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
-    return in_context([&](const sh_backend& backend, sh_backend_device* device) { return backend.event_record(device, host(event), host(stream)); });
-}
-
-STUB_EXPORT CUresult cuEventQuery(CUevent event) {
-    uint32_t done = 0;
-    const CUresult result =
-        in_context([&](const sh_backend& backend, sh_backend_device* device) { return backend.event_query(device, host(event), &done); });
-    return result == CUDA_SUCCESS && !done ? CUDA_ERROR_NOT_READY : result;
-}
-
-STUB_EXPORT CUresult cuEventSynchronize(CUevent event) {
-    return in_context([&](const sh_backend& backend, sh_backend_device* device) { return backend.event_synchronize(device, host(event)); });
-}
-
-STUB_EXPORT CUresult cuEventElapsedTime(float* milliseconds, CUevent begin, CUevent end) {
-    int64_t ns = 0;
-    const CUresult result =
-        in_context([&](const sh_backend& backend, sh_backend_device* device) { return backend.event_elapsed(device, host(begin), host(end), &ns); });
-    *milliseconds = static_cast<float>(ns) / 1e6f;
-    return result;
-}
-
-STUB_EXPORT CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
-    return in_context([&](const sh_backend& backend, sh_backend_device* device) { return backend.copy_to_device(device, host(stream), to, from, bytes); });
-}
-
-STUB_EXPORT CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    return in_context([&](const sh_backend& backend, sh_backend_device* device) { return backend.copy_to_host(device, host(stream), to, from, bytes); });
-}
-
-STUB_EXPORT CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    return in_context([&](const sh_backend& backend, sh_backend_device* device) { return backend.copy_on_device(device, host(stream), to, from, bytes); });
-}
-
-STUB_EXPORT CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream) {
-    return in_context([&](const sh_backend& backend, sh_backend_device* device) { return backend.fill(device, host(stream), to, value, bytes); });
-}
-
-// The one program that is known: it keeps a stream busy for so many nanoseconds.
-STUB_EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* program) {
-    if (const CUresult result = entered(); result != CUDA_SUCCESS) return result;
-    *module = reinterpret_cast<CUmodule>(&stub());
-    return std::strstr(static_cast<const char*>(program), ".entry sh_busy(.param .u64 busy_ns)") ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-STUB_EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
-    *function = reinterpret_cast<CUfunction>(module);
-    return std::strcmp(name, "sh_busy") == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
-}
-
-STUB_EXPORT CUresult cuModuleUnload(CUmodule) { return entered(); }
-
-STUB_EXPORT CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream stream,
-                                    void** arguments, void**) {
-    const auto busy_ns = static_cast<int64_t>(*static_cast<const uint64_t*>(arguments[0]));
-    return in_context([&](const sh_backend& backend, sh_backend_device* device) {
-        return backend.stream_launch(device, host(stream), nullptr, nullptr, busy_ns);
-    });
 }

@@ -1,0 +1,66 @@
+// What the parts of the stub of CUDA's driver share: the device that stands for a GPU, and the context that has to be current on the
+// calling thread for whatever a real driver wants one for.
+#pragma once
+
+#include <cuda.h>
+
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include <stagehand/backend.h>
+
+#include "../graphs/recorder.h"
+
+#define STUB_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace stagehand::stub {
+
+struct Allocation {   // made by cuMemAlloc
+    uint64_t bytes = 0;
+    sh_backend_page page = 0;
+};
+
+struct Stub {
+    const sh_backend* host = nullptr;
+    sh_backend_device* device = nullptr;
+    sh_backend_device_info info = {};
+    bool initialised = false;
+    int retained = 0;
+    std::mutex mutex;
+    std::map<sh_backend_page, uint64_t> pages;          // to their sizes
+    std::map<uint64_t, uint64_t> mappings;              // addresses to sizes, of one page each
+    std::map<uint64_t, bool> accessible;
+    std::map<uint64_t, uint64_t> registered;            // host memory
+    std::map<uint64_t, Allocation> allocations;
+    test::Recorder recorder;
+};
+
+Stub& stub();
+
+CUresult result_of(sh_status status);
+CUresult result_of(test::Answer refusal);
+
+// What every call needs that works in a context.
+CUresult entered();
+// The same for calls that a capture may forbid on this thread.
+CUresult entered_unsafe();
+
+template <class Call>
+CUresult in_context(Call call) {
+    if (const CUresult result = entered(); result != CUDA_SUCCESS) return result;
+    return result_of(call(*stub().host, stub().device));
+}
+template <class Call>
+CUresult in_context_unsafe(Call call) {
+    if (const CUresult result = entered_unsafe(); result != CUDA_SUCCESS) return result;
+    return result_of(call(*stub().host, stub().device));
+}
+
+inline sh_stream host(CUstream stream) { return reinterpret_cast<sh_stream>(stream); }
+inline sh_backend_event host(CUevent event) { return reinterpret_cast<sh_backend_event>(event); }
+
+// A mode as the recorder has it.
+test::CaptureMode mode_of(CUstreamCaptureMode mode);
+
+}  // namespace stagehand::stub
