@@ -32,9 +32,12 @@ double slope(const CurvePoint& from, const CurvePoint& to) {
     return (from.step_ns - to.step_ns) / distance(from.pages, to.pages);
 }
 
-// The lower convex hull of the curve between the floor and the most, by ascending pages. It ends at its
-// lowest point.
-std::vector<CurvePoint> hull_of(const Stake& stake) {
+struct Range {
+    uint64_t least, most;
+};
+
+// The lower convex hull of the curve in the range, by ascending pages. It ends at its lowest point.
+std::vector<CurvePoint> hull_of(std::span<const CurvePoint> curve, Range range) {
     std::vector<CurvePoint> hull;
     auto add = [&](CurvePoint point) {
         if (!hull.empty() && !(point.step_ns < hull.back().step_ns)) return;
@@ -42,35 +45,11 @@ std::vector<CurvePoint> hull_of(const Stake& stake) {
             hull.pop_back();
         hull.push_back(point);
     };
-    const uint64_t floor = stake.floor_pages;
-    const uint64_t most = most_of(stake);
-    add({floor, step_at(stake.curve, floor)});
-    for (const CurvePoint& point : stake.curve)
-        if (point.pages > hull.back().pages && point.pages < most) add(point);
-    if (most > hull.back().pages) add({most, step_at(stake.curve, most)});
+    add({range.least, step_at(curve, range.least)});
+    for (const CurvePoint& point : curve)
+        if (point.pages > hull.back().pages && point.pages < range.most) add(point);
+    if (range.most > hull.back().pages) add({range.most, step_at(curve, range.most)});
     return hull;
-}
-
-struct Segment {
-    double value;  // time saved per second by each page
-    size_t stake;
-    uint64_t pages;
-};
-
-std::vector<Segment> segments_by_value(std::span<const Stake> stakes) {
-    std::vector<Segment> segments;
-    for (size_t k = 0; k < stakes.size(); k++) {
-        const double rate = rate_of(stakes[k]);
-        if (rate == 0 || stakes[k].curve.empty()) continue;
-        const std::vector<CurvePoint> hull = hull_of(stakes[k]);
-        for (size_t j = 0; j + 1 < hull.size(); j++) {
-            const double value = rate * slope(hull[j], hull[j + 1]);
-            if (value > 0) segments.push_back({value, k, hull[j + 1].pages - hull[j].pages});
-        }
-    }
-    std::stable_sort(segments.begin(), segments.end(),
-                     [](const Segment& a, const Segment& b) { return a.value > b.value; });
-    return segments;
 }
 
 // Hands `rest` out in proportion to what each one has room for, and returns what is left.
@@ -85,26 +64,132 @@ uint64_t hand_out(uint64_t rest, std::span<const uint64_t> room, std::vector<uin
     return rest;
 }
 
+// The division with the least time per second, by branch and bound: where the pages run out between two
+// corners of a hull, the curve itself may lie far above it. Then that stake's range is cut there, and each
+// piece is tried by itself. With convex curves the first division is the best.
+class Divider {
+public:
+    Divider(uint64_t pages, std::span<const Stake> stakes) : pages_(pages), stakes_(stakes) {
+        size_t points = 0;
+        for (const Stake& stake : stakes) points += 2 + stake.curve.size();
+        divisions_ = std::clamp<size_t>(40'000 / std::max<size_t>(1, points), 4, 400);
+    }
+
+    // Of what gains nothing any more, nothing is handed out. The floors fit.
+    std::vector<uint64_t> run() {
+        std::vector<Range> all;
+        for (const Stake& stake : stakes_) all.push_back({stake.floor_pages, most_of(stake)});
+        pending_.push_back(std::move(all));
+        while (!pending_.empty() && divisions_-- > 0) {
+            const std::vector<Range> ranges = std::move(pending_.back());
+            pending_.pop_back();
+            explore(ranges);
+        }
+        return std::move(best_);
+    }
+
+private:
+    struct Segment {
+        double value;  // time saved per second by each page
+        size_t stake;
+        uint64_t pages;
+    };
+
+    void explore(const std::vector<Range>& ranges) {
+        std::vector<uint64_t> shares;
+        uint64_t rest = pages_;
+        for (const Range& range : ranges) {
+            if (range.least > rest) return;
+            rest -= range.least;
+            shares.push_back(range.least);
+        }
+        hulls_.clear();
+        for (size_t k = 0; k < ranges.size(); k++)
+            hulls_.push_back(rate_of(stakes_[k]) > 0 ? hull_of(stakes_[k].curve, ranges[k])
+                                                     : std::vector<CurvePoint>{});
+        share_out(rest, shares);
+
+        double time = 0, bound = 0, widest_gap = 0;
+        size_t widest = 0;
+        for (size_t k = 0; k < ranges.size(); k++) {
+            const double rate = rate_of(stakes_[k]);
+            const double on_curve = rate * step_at(stakes_[k].curve, shares[k]);
+            const double on_hull = rate * step_at(hulls_[k], shares[k]);
+            time += on_curve;
+            bound += on_hull;
+            if (on_curve - on_hull <= widest_gap) continue;
+            widest_gap = on_curve - on_hull;
+            widest = k;
+        }
+        if (best_.empty() || time < best_time_) {
+            best_ = shares;
+            best_time_ = time;
+        }
+        if (bound < best_time_ * (1 - least_improvement) && widest_gap > 0)
+            cut(ranges, widest, shares[widest]);
+    }
+
+    // The segments with the highest value first.
+    void share_out(uint64_t rest, std::vector<uint64_t>& shares) const {
+        std::vector<Segment> segments;
+        for (size_t k = 0; k < hulls_.size(); k++)
+            for (size_t j = 0; j + 1 < hulls_[k].size(); j++) {
+                const CurvePoint &from = hulls_[k][j], &to = hulls_[k][j + 1];
+                segments.push_back({rate_of(stakes_[k]) * slope(from, to), k, to.pages - from.pages});
+            }
+        std::stable_sort(segments.begin(), segments.end(),
+                         [](const Segment& a, const Segment& b) { return a.value > b.value; });
+        std::vector<uint64_t> room(shares.size());
+        for (size_t begin = 0, end = 0; begin < segments.size() && rest; begin = end) {
+            std::fill(room.begin(), room.end(), 0);
+            const double least = segments[begin].value * (1 - value_tolerance);
+            for (; end < segments.size() && segments[end].value >= least; end++)
+                room[segments[end].stake] += segments[end].pages;
+            rest = hand_out(rest, room, shares);
+        }
+    }
+
+    void cut(const std::vector<Range>& ranges, size_t stake, uint64_t share) {
+        uint64_t before = ranges[stake].least, after = ranges[stake].most;
+        for (const CurvePoint& point : stakes_[stake].curve) {
+            if (point.pages <= share) before = std::max(before, point.pages);
+            if (point.pages >= share) after = std::min(after, point.pages);
+        }
+        auto attempt = [&](uint64_t least, uint64_t most) {
+            pending_.push_back(ranges);
+            pending_.back()[stake] = {least, most};
+        };
+        attempt(ranges[stake].least, before);
+        attempt(after, ranges[stake].most);
+        if (before < after) attempt(before, after);
+    }
+
+    static constexpr double least_improvement = 0.002;
+
+    uint64_t pages_;
+    std::span<const Stake> stakes_;
+    size_t divisions_;  // how many more may be tried
+    std::vector<std::vector<Range>> pending_;
+    std::vector<std::vector<CurvePoint>> hulls_;
+    std::vector<uint64_t> best_;
+    double best_time_ = 0;
+};
+
 }  // namespace
 
 std::optional<std::vector<uint64_t>> divide_by_value(uint64_t pages, std::span<const Stake> stakes) {
-    std::vector<uint64_t> shares;
     uint64_t rest = pages;
     for (const Stake& stake : stakes) {
         if (stake.floor_pages > rest) return std::nullopt;
         rest -= stake.floor_pages;
-        shares.push_back(stake.floor_pages);
     }
-    const std::vector<Segment> segments = segments_by_value(stakes);
+    std::vector<uint64_t> shares = Divider(pages, stakes).run();
     std::vector<uint64_t> room(stakes.size());
-    for (size_t begin = 0, end = 0; begin < segments.size() && rest; begin = end) {
-        std::fill(room.begin(), room.end(), 0);
-        for (; end < segments.size() && segments[end].value >= segments[begin].value * (1 - value_tolerance);
-             end++)
-            room[segments[end].stake] += segments[end].pages;
-        rest = hand_out(rest, room, shares);
+    rest = pages;
+    for (size_t k = 0; k < stakes.size(); k++) {
+        rest -= shares[k];
+        room[k] = most_of(stakes[k]) - shares[k];
     }
-    for (size_t k = 0; k < stakes.size(); k++) room[k] = most_of(stakes[k]) - shares[k];
     hand_out(rest, room, shares);
     return shares;
 }

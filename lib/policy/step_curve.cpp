@@ -8,7 +8,9 @@
 
 #include "policy/evaluator.h"
 #include "policy/families.h"
+#include "policy/frontier.h"
 #include "policy/layout.h"
+#include "policy/local_moves.h"
 #include "policy/shape.h"
 
 namespace stagehand::policy {
@@ -16,6 +18,7 @@ namespace stagehand::policy {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr uint64_t evaluated_uses = 25'000;
 
 // What memory could do at best: as if all of it held residents, and copies never waited for anything.
 class Ideal {
@@ -110,80 +113,251 @@ private:
     Sizes whole_, divisible_;
 };
 
+// A plan for one budget, found with few evaluations: families over the ring's size, then local moves.
+class QuickSearch {
+public:
+    explicit QuickSearch(const Problem& problem, uint64_t evaluations)
+        : problem_(problem),
+          shape_(problem_),
+          sums_(shape_),
+          evaluator_(shape_, 4),
+          parts_(shape_),
+          tight_(tightest_ring(shape_)),
+          evaluations_(evaluations) {}
+
+    uint32_t smallest_budget() const { return tight_.pages; }
+    bool may_evaluate() const { return evaluator_.evaluations() < evaluations_; }
+
+    struct Answer {
+        double step_ns = 0;
+        uint64_t footprint = 0;  // pages that the plan takes
+    };
+    // A budget that runs; done with `allowance` evaluations, or once the step is as short as `enough_ns`.
+    Answer run(uint64_t pages, double enough_ns, uint64_t allowance) {
+        problem_.budget_pages = pages;
+        budget_ = static_cast<uint32_t>(pages);
+        frontier_ = {};
+        few_ = allowance < 50;
+        stop_at_ = std::min(evaluations_, evaluator_.evaluations() + allowance);
+        enough_ns_ = enough_ns;
+        offer({shape_.pages, tight_.pages, tight_.layout});
+        enumerate();
+        if (!done()) sweep();
+        if (!few_ && !done())
+            LocalMoves(shape_, evaluator_, frontier_).shorten(stop_at_ - evaluator_.evaluations());
+        Candidate best = frontier_.fastest().candidate;
+        if (!few_) shrink(best);
+        Answer answer{frontier_.fastest().cost.step_ns, best.ring};
+        for (const uint32_t u : shape_.order) answer.footprint += shape_.pages[u] - best.parts[u];
+        return answer;
+    }
+
+private:
+    bool done() const {
+        return evaluator_.evaluations() >= stop_at_ ||
+               (!frontier_.empty() && frontier_.fastest().cost.step_ns <= enough_ns_);
+    }
+
+    // Where all units are whole and few, every choice of them.
+    void enumerate() {
+        const size_t count = shape_.order.size();
+        uint64_t choices = 1;
+        for (const uint32_t u : shape_.order) {
+            if (!shape_.problem->units[u].whole || (choices *= 2) > 64) return;
+        }
+        if (few_) return;
+        for (uint64_t choice = 1; choice < choices; choice++) {
+            Candidate candidate{std::vector<uint32_t>(shape_.pages.size()), 0, Layout::spread};
+            uint64_t streamed = 0;
+            for (size_t k = 0; k < count; k++) {
+                const uint32_t u = shape_.order[k];
+                if (choice >> k & 1) streamed += candidate.parts[u] = shape_.pages[u];
+            }
+            const uint64_t resident = shape_.total_pages - streamed;
+            if (resident >= budget_) continue;
+            candidate.ring = static_cast<uint32_t>(std::min<uint64_t>(budget_ - resident, streamed));
+            offer_layouts(std::move(candidate));
+        }
+    }
+
+    void sweep() {
+        const double ratio = few_ ? 1.5 : 1.2;
+        const int patience = few_ ? 1 : 4;
+        double best = infinity;
+        uint32_t best_ring = 0;
+        auto attempt = [&](uint32_t ring) {
+            const double step = offer_ring(ring);
+            if (step >= best) return false;
+            best = step;
+            best_ring = ring;
+            return true;
+        };
+        double at = few_ ? smallest_ring() : parts_.smallest_ring(budget_);
+        for (int worse = 0; at < budget_ * ratio && worse < patience && !done(); at *= ratio) {
+            const bool better = attempt(std::min(budget_, static_cast<uint32_t>(at + 0.5)));
+            worse = better || best == infinity ? 0 : worse + 1;
+        }
+        if (best == infinity || stop_at_ - evaluator_.evaluations() < 12) return;
+        for (uint32_t step = std::max(1u, best_ring / 10); step > 0 && !done(); step /= 2) {
+            const uint32_t middle = best_ring;
+            if (middle > step) attempt(middle - step);
+            if (middle + step <= budget_) attempt(middle + step);
+        }
+    }
+
+    // The smallest ring with which enough can be streamed to leave the rest resident, about.
+    uint32_t smallest_ring() const {
+        uint32_t fails = 0, works = budget_;
+        while (works - fails > 1) {
+            const uint32_t ring = fails + (works - fails) / 2;
+            const uint64_t streamed = sums_.most_within(ring / shape_.held);
+            (streamed >= shape_.total_pages - budget_ + ring ? works : fails) = ring;
+        }
+        return works;
+    }
+
+    // The families that fit copies between computes want more ring than one compute fills; `level` does
+    // without.
+    double offer_ring(uint32_t ring) {
+        double best = infinity;
+        for (Family family : {Family::filled, Family::paced, Family::level}) {
+            if (few_ && (family == Family::paced || best < infinity)) continue;
+            if (auto parts = parts_.make(family, shape_.total_pages - budget_ + ring, ring))
+                best = std::min(best, offer_layouts({std::move(*parts), ring, Layout::spread}));
+        }
+        return best;
+    }
+
+    // With few evaluations the first layout that works, which is nearly always the first.
+    double offer_layouts(Candidate candidate) {
+        double best = infinity;
+        for (Layout layout : {Layout::spread, Layout::packed, Layout::rotating, Layout::two_ended}) {
+            if (best < infinity && few_) break;
+            if (layout == Layout::rotating && shape_.held == 1) break;
+            candidate.layout = layout;
+            best = std::min(best, offer(candidate));
+        }
+        return best;
+    }
+
+    double offer(const Candidate& candidate) {
+        std::optional<Cost> cost = evaluator_.cost(candidate);
+        if (!cost) return infinity;
+        frontier_.offer(candidate, *cost);
+        return cost->step_ns;
+    }
+
+    // Takes the pages away that the ring does not need, so that the curve shows where less memory is as good.
+    void shrink(Candidate& candidate) {
+        const double limit = frontier_.fastest().cost.step_ns * (1 + 1e-9);
+        uint32_t works = candidate.ring, fails = 0;
+        while (works - fails > 1) {
+            candidate.ring = fails + (works - fails) / 2;
+            const std::optional<Cost> cost = evaluator_.cost(candidate);
+            (cost && cost->step_ns <= limit ? works : fails) = candidate.ring;
+        }
+        candidate.ring = works;
+    }
+
+    Problem problem_;  // whose budget changes from run to run
+    Shape shape_;
+    PartSums sums_;
+    Evaluator evaluator_;
+    PartsMaker parts_;
+    TightRing tight_;
+    uint64_t evaluations_;
+    uint64_t stop_at_ = 0;
+    double enough_ns_ = 0;
+    bool few_ = false;  // evaluations
+    uint32_t budget_ = 0;
+    Frontier frontier_;
+};
+
+// As many plans as take a few milliseconds. Where there are very many units each is small beside the memory,
+// and the ideal is close enough.
+uint64_t evaluations_for(uint64_t uses) {
+    return uses > 20'000 ? 0 : std::min<uint64_t>(evaluated_uses / std::max<uint64_t>(1, uses) + 2, 6000);
+}
+
 // The curve while it is made: refined where it falls most, by plans that are evaluated as long as that is
 // cheap, and from there on by how far above the ideal those were.
 class CurveMaker {
 public:
-    explicit CurveMaker(const Problem& problem)
-        : problem_(problem),
-          shape_(problem_),
-          ideal_(shape_),
-          sums_(shape_),
-          evaluator_(shape_, 4),
-          parts_(shape_),
-          evaluations_(evaluations_for(shape_.uses())) {
-        if (evaluations_) {
-            tight_ = tightest_ring(shape_);
-        } else {
-            tight_.pages = static_cast<uint32_t>(widest_window(shape_, shape_.pages).pages);
-        }
+    explicit CurveMaker(const Problem& problem) : shape_(problem), ideal_(shape_) {
+        evaluations_ = evaluations_for(shape_.uses());
+        if (evaluations_) search_.emplace(problem, evaluations_);
+        smallest_ = search_ ? search_->smallest_budget() : widest_window(shape_, shape_.pages).pages;
     }
 
     std::vector<CurvePoint> run(uint64_t least, uint64_t most, size_t points) {
-        const uint64_t first = std::max<uint64_t>(least, tight_.pages);
+        const uint64_t first = std::max(least, smallest_);
         const uint64_t last = std::min(most, shape_.total_pages);
         if (first > last) return {};
+        const size_t samples = std::max<size_t>(points, std::min<uint64_t>(evaluations_ / 60, 40));
+        allowance_ = std::max<uint64_t>(8, evaluations_ / samples);
         add(last);
         if (first < last && points > 1) add(first);
         const uint64_t bend = ideal_.bend(last);
         if (first < bend && bend < last && points > 3) add(bend);
-        while (curve_.size() + 2 <= points) {
-            size_t at = 0;
-            double largest = 0;
-            for (size_t k = 0; k + 1 < curve_.size(); k++) {
-                const double area = (curve_[k].step_ns - curve_[k + 1].step_ns) *
-                                    static_cast<double>(curve_[k + 1].pages - curve_[k].pages - 1);
-                if (area > largest) {
-                    largest = area;
-                    at = k;
-                }
-            }
-            if (largest == 0) break;
+        while (curve_.size() + 2 <= samples) {
+            const size_t at = steepest();
+            if (at + 1 >= curve_.size()) break;
             add(curve_[at].pages + (curve_[at + 1].pages - curve_[at].pages) / 2);
         }
+        while (curve_.size() > std::max<size_t>(points, 2)) curve_.erase(curve_.begin() + least_telling());
         return std::move(curve_);
     }
 
 private:
-    struct Best {
-        double step_ns = infinity;
-        uint64_t footprint = 0;
-    };
     struct Excess {
         uint64_t pages;
         double ratio;  // of the best plan's step to the ideal one
     };
 
-    // As many plans as take a few milliseconds. Where there are very many units each is small beside the
-    // memory, and the ideal is close enough.
-    static uint64_t evaluations_for(uint64_t uses) {
-        return uses > 20'000 ? 0 : std::min<uint64_t>(10'000 / std::max<uint64_t>(1, uses) + 2, 500);
+    // Where the curve may be furthest from a straight line; the last point if it is straight everywhere.
+    size_t steepest() const {
+        size_t found = curve_.size() - 1;
+        double largest = 0;
+        for (size_t k = 0; k + 1 < curve_.size(); k++) {
+            const double area = (curve_[k].step_ns - curve_[k + 1].step_ns) *
+                                static_cast<double>(curve_[k + 1].pages - curve_[k].pages - 1);
+            if (area <= largest) continue;
+            largest = area;
+            found = k;
+        }
+        return found;
     }
-    bool thorough() const { return evaluations_ >= 50; }
-    bool may_evaluate() const { return evaluator_.evaluations() < evaluations_; }
+
+    // The point without which the curve changes least.
+    std::ptrdiff_t least_telling() const {
+        size_t found = 1;
+        double least = infinity;
+        for (size_t k = 1; k + 1 < curve_.size(); k++) {
+            const CurvePoint &before = curve_[k - 1], &after = curve_[k + 1];
+            const double width = static_cast<double>(after.pages - before.pages);
+            const double along = static_cast<double>(curve_[k].pages - before.pages);
+            const double straight = before.step_ns + (after.step_ns - before.step_ns) * (along / width);
+            const double area = std::fabs(straight - curve_[k].step_ns) * width;
+            if (area >= least) continue;
+            least = area;
+            found = k;
+        }
+        return static_cast<std::ptrdiff_t>(found);
+    }
 
     void add(uint64_t pages) {
-        Best best{ideal_.step_ns(pages), pages};
+        const double ideal = ideal_.step_ns(pages);
         if (pages >= shape_.total_pages) {
             note_excess(pages, 1);
-        } else if (may_evaluate()) {
-            best = search(pages);
-            note_excess(pages, best.step_ns / ideal_.step_ns(pages));
+            insert({pages, ideal});
+        } else if (search_ && search_->may_evaluate()) {
+            const QuickSearch::Answer found = search_->run(pages, ideal * 1.003, allowance_);
+            note_excess(pages, found.step_ns / ideal);
+            insert({found.footprint, found.step_ns});
+            insert({pages, found.step_ns});
         } else {
-            best.step_ns *= excess_at(pages);
+            insert({pages, ideal * excess_at(pages)});
         }
-        insert({best.footprint, best.step_ns});
-        if (best.footprint < pages) insert({pages, best.step_ns});
     }
 
     // Keeps the curve falling: what is known for less memory holds for more.
@@ -216,64 +390,12 @@ private:
                                   static_cast<double>(next->pages - before.pages);
     }
 
-    Best search(uint64_t pages) {
-        problem_.budget_pages = pages;
-        best_ = {};
-        const double enough_ns = ideal_.step_ns(pages) * 1.005;
-        offer({shape_.pages, tight_.pages, tight_.layout});
-        const uint32_t budget = static_cast<uint32_t>(pages);
-        const double ratio = thorough() ? 1.25 : 1.5;
-        double before = infinity;
-        for (double at = smallest_ring(budget); at < budget * ratio && may_evaluate(); at *= ratio) {
-            const double step = offer_ring(std::min(budget, static_cast<uint32_t>(at + 0.5)));
-            if (step > before || best_.step_ns <= enough_ns) break;
-            before = step;
-        }
-        return best_;
-    }
-
-    // The smallest ring with which enough can be streamed to leave the rest resident.
-    uint32_t smallest_ring(uint32_t budget) const {
-        uint32_t fails = 0, works = budget;
-        while (works - fails > 1) {
-            const uint32_t ring = fails + (works - fails) / 2;
-            const uint64_t streamed = sums_.most_within(ring / shape_.held);
-            (streamed >= shape_.total_pages - budget + ring ? works : fails) = ring;
-        }
-        return works;
-    }
-
-    // The families that fit copies between computes want more ring than one compute fills; `level` does
-    // without.
-    double offer_ring(uint32_t ring) {
-        double best = infinity;
-        for (Family family : {Family::filled, Family::paced, Family::level}) {
-            if (!thorough() && (family == Family::paced || best < infinity)) continue;
-            auto parts = parts_.make(family, shape_.total_pages - problem_.budget_pages + ring, ring);
-            if (parts) best = std::min(best, offer({*parts, ring, Layout::spread}));
-        }
-        return best;
-    }
-
-    double offer(const Candidate& candidate) {
-        std::optional<Cost> cost = evaluator_.cost(candidate);
-        if (!cost) return infinity;
-        if (cost->step_ns < best_.step_ns) {
-            best_ = {cost->step_ns, candidate.ring};
-            for (const uint32_t u : shape_.order) best_.footprint += shape_.pages[u] - candidate.parts[u];
-        }
-        return cost->step_ns;
-    }
-
-    Problem problem_;  // whose budget changes from point to point
     Shape shape_;
     Ideal ideal_;
-    PartSums sums_;
-    Evaluator evaluator_;
-    PartsMaker parts_;
-    uint64_t evaluations_;
-    TightRing tight_;
-    Best best_;
+    std::optional<QuickSearch> search_;
+    uint64_t smallest_ = 0;
+    uint64_t evaluations_ = 0;
+    uint64_t allowance_ = 0;         // of those for each point
     std::vector<CurvePoint> curve_;  // by pages
     std::vector<Excess> excess_;     // by pages
 };
