@@ -62,7 +62,8 @@ enum {
  * @param runtime  Any runtime of the device; the one itself if `target` is NULL.
  * @param target   Whose share it is; a runtime of the same device. NULL: `runtime`. The reservation ends with it.
  * @param bytes    Rounded up to whole pages. 0: as much as the target's plan uses (residents, ring, memory for blocks outside the
- *                 order), which is made now if there is none.
+ *                 order), which is made now if there is none: all that is worth having, so leave room for guests by
+ *                 sh_runtime_options.max_bytes, or say how many.
  * @param priority SH_PRIORITY_*
  * @return SH_OK; SH_ERROR_INVALID_HANDLE; SH_ERROR_INVALID_ARGUMENT (not on the same device, priority); SH_ERROR_BUDGET (it does
  *         not fit beside what is reserved, protected, lent to guests, and what other runtimes need to run: the text names the figures; the
@@ -94,10 +95,11 @@ SH_API void sh_guest_options_init(sh_guest_options *options);
 
 /**
  * Begins a scope in which a runtime is a guest: it gets memory out of the headroom, which is the budget less reservations, protected
- * memory, other guests and what other runtimes need to run (sh_memory_info.headroom_bytes), or it is refused. Other
- * runtimes give up what they have beyond that, what they use furthest in the future first. When the scope ends the
- * guest's blocks are off the device and the others may have their memory again. What is dirty is written back before.
- * Until its scope ends a guest can be reserved for and protected like any other; being a guest twice at once is counted, by the first scope's terms.
+ * memory, other guests and what other runtimes that hold memory need to run (sh_memory_info.headroom_bytes; sh_trim() those to 0 that
+ * are done), or it is refused. Other runtimes give up what they have beyond that, what they use furthest in the future first: now if
+ * they are between steps, else at their steps' edges, and until then the guest's steps may be SH_ERROR_BUDGET.
+ * When the scope ends the guest's blocks are off the device, but for what is protected or reserved for it, and the others may have their
+ * memory again. What is dirty is written back before. Being a guest twice at once is counted, by the first scope's terms.
  * @param runtime   Any other runtime of the same device: the host.
  * @param guest     A runtime that is in no step and holds no view.
  * @param options   NULL: defaults.
@@ -111,7 +113,7 @@ SH_API sh_status sh_guest_begin(sh_runtime *runtime, sh_runtime *guest, const sh
 
 /**
  * Ends a scope, in whatever order scopes were begun; the handle is stale from then on, also after an error. A guest's memory is free
- * when this returns, unless the guest is in a step or a view of it is held: then when that ends. NULL is ignored. If the
+ * when this returns, unless the guest is in a step, a view of it is held, or a graph holds its plan: then when that ends. NULL is ignored. If the
  * runtime was destroyed meanwhile there is nothing to end, and that is no error.
  * @return SH_OK; SH_ERROR_INVALID_HANDLE; SH_ERROR_BACKEND, SH_ERROR_SOURCE (what is dirty could not be written back: the guest keeps
  *         its memory until it can, or is destroyed). Blocks when a guest leaves. \since 0.1

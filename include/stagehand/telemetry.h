@@ -39,7 +39,7 @@ typedef struct sh_runtime_stats {
     uint64_t share_bytes;       /**< Its share of the device's budget now. */
     uint64_t protected_bytes;   /**< Held now and protected, see residency.h. */
     uint64_t reserved_bytes;    /**< Reserved for it; 0: nothing. */
-    uint64_t guest_bytes;       /**< As a guest it was let in with so much; 0: it is none. */
+    uint64_t guest_bytes;       /**< As a guest it was let in with so much, its workspace aside; 0: it is none. */
 } sh_runtime_stats;
 
 #define SH_RUNTIME_STATS_INIT {sizeof(sh_runtime_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
@@ -50,7 +50,7 @@ SH_API sh_status sh_stats(sh_runtime *runtime, sh_runtime_stats *out_stats);
 
 /**
  * Starts to record a trace of the whole process into `path` (created or truncated), in the JSON format that Perfetto and
- * chrome://tracing open: acquires, waits, loads, write-backs, plans and steps of every runtime. The variable STAGEHAND_TRACE=path does it from
+ * chrome://tracing open: acquires, waits, loads, write-backs, plans, steps, held memory, reservations and scopes of every runtime. The variable STAGEHAND_TRACE=path does it from
  * the first device on until the process exits. A forked child records nothing and leaves the file alone.
  * @return SH_OK, SH_ERROR_INVALID_ARGUMENT (NULL), SH_ERROR_INVALID_STATE (a trace is being recorded), SH_ERROR_IO. \since 0.1
  */

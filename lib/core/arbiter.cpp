@@ -72,23 +72,28 @@ void Arbiter::make_room(const Tenant& tenant) {
     }, &tenant);
 }
 
+std::string Arbiter::bytes(uint64_t pages) const { return std::to_string(pages * page_bytes_) + " bytes"; }
+
 std::string Arbiter::claimants(const Member* except) const {
     std::string text;
-    const auto add = [&](const Member& m, const char* how, uint64_t pages) {
-        if (pages) text += (text.empty() ? "; " : ", ") + m.tenant->tenant_name() + how + std::to_string(pages) + " pages";
-    };
     for (const Member& m : members_) {
         if (&m == except) continue;
-        add(m, " holds ", m.granted);
-        add(m, " has reserved ", m.reserved_in_force);
-        if (m.guest_depth) add(m, " is a guest with ", m.guest.pages + m.guest.workspace_pages);
+        std::string has;
+        const auto add = [&](const char* how, uint64_t pages) {
+            if (pages) has += (has.empty() ? " " : ", ") + (how + bytes(pages));
+        };
+        add("holds ", m.granted);
+        add("has reserved ", m.reserved_in_force);
+        add("keeps ", m.kept);
+        if (m.guest_depth) add("is a guest with ", m.guest.pages + m.guest.workspace_pages);
+        if (!has.empty()) text += "; " + m.tenant->tenant_name() + has;
     }
     return text;
 }
 
 Status Arbiter::refuse(const Member& self, uint64_t least_pages) const {
-    return Status(SH_ERROR_BUDGET, std::to_string(least_pages) + " pages are needed at least, of the device's " + std::to_string(total_) +
-                                       " there are " + std::to_string(available(self)) + claimants(&self));
+    return Status(SH_ERROR_BUDGET, "it needs " + bytes(least_pages) + " at least, of the device's " + bytes(total_) + " there are " +
+                                       bytes(available(self)) + claimants(&self));
 }
 
 Status Arbiter::request(Tenant& tenant, const Needs& needs, bool press_others, uint64_t* out_pages) {
@@ -120,7 +125,10 @@ Status Arbiter::request(Tenant& tenant, const Needs& needs, bool press_others, u
     // wait for each other.
     const uint64_t pages = std::min({self.share, std::max(available(self), self.granted), needs.wanted_pages});
     if (pages < needs.least_pages) {
-        const Status status = refuse(self, needs.least_pages);   // the needs stay known: others give back at their next edge
+        // The needs stay known: others give back at their next edge.
+        const Status status(SH_ERROR_BUSY, "its share of " + bytes(self.share) + " is there when others have given up what they hold beyond theirs, at the "
+                                           "end of their steps and views; now there are " + bytes(std::max(available(self), self.granted)) +
+                                           ", and it needs " + bytes(needs.least_pages) + claimants(&self));
         write({.change = Change::grant, .tenant = &tenant, .pages = pages, .status = status.code()});
         return status;
     }
@@ -155,10 +163,12 @@ void Arbiter::withdraw(Tenant& tenant) {
 void Arbiter::keep(Tenant& tenant, uint64_t pages) {
     std::lock_guard lock(mutex_);
     Member& self = member(tenant);
+    // Where protection decided the share, its end is a reason to divide anew.
+    const bool decided = self.divided <= self.kept && pages < self.kept;
     self.holding.kept_pages = pages;
     self.kept = std::min(self.kept, pages);
     const uint64_t now = clock_();
-    divide(now, false);
+    divide(now, decided);
     write({.change = Change::keep, .tenant = &tenant, .now_ns = now, .pages = pages});
 }
 
@@ -207,7 +217,7 @@ Status Arbiter::set_total(uint64_t pages) {
         total_ = before;
         status = Status(SH_ERROR_BUDGET, "a budget of " + std::to_string(pages * page_bytes_) +
                                              " bytes is too small: the runtimes on the device need at least " +
-                                             std::to_string(least * page_bytes_) + claimants(nullptr));
+                                             bytes(least) + claimants(nullptr));
     }
     write({.change = Change::total, .now_ns = now, .pages = pages, .status = status.code()});
     return status;

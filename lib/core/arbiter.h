@@ -61,7 +61,8 @@ public:
 
     // Tells a tenant's needs and asks for its share: what the division gives it, less what others still have to give back. With
     // `press`, others that hold more than their share and are idle give it back first.
-    // SH_ERROR_BUDGET when less than the least is left; the tenant then keeps what it has.
+    // When less than the least is left the tenant keeps what it has: SH_ERROR_BUDGET if there is no more for it, SH_ERROR_BUSY if others hold
+    // part of its share until their steps end.
     Status request(Tenant& tenant, const Needs& needs, bool press, uint64_t* out_pages);
     // The tenant holds, and will hold, no more than this until it asks again.
     void settle(Tenant& tenant, Holding holding);
@@ -167,6 +168,7 @@ private:
     uint64_t usable(std::span<const policy::Claim> claims, const policy::Floors& floors) const;
     uint64_t available(const Member& member) const;
     Status refuse(const Member& self, uint64_t least_pages) const;
+    std::string bytes(uint64_t pages) const;
     std::string claimants(const Member* except) const;
     void press(const std::function<bool()>& enough, const Tenant* except = nullptr);
     Standing standing(const Member& member) const;

@@ -21,9 +21,8 @@ Status Arbiter::reserve(Tenant& tenant, uint64_t pages, policy::Priority priorit
         uint64_t others = 0;
         all[index].reserved_pages = 0;
         if (const auto rest = policy::floors(total_, all)) others = rest->headroom_pages + rest->pages[index];
-        status = Status(SH_ERROR_BUDGET, tenant.tenant_name() + ": " + std::to_string(pages) + " pages of " + std::to_string(page_bytes_) +
-                                             " bytes cannot be reserved: the device has " + std::to_string(total_) + ", and " +
-                                             std::to_string(others) + " are not claimed" + claimants(&self));
+        status = Status(SH_ERROR_BUDGET, tenant.tenant_name() + ": " + bytes(pages) + " cannot be reserved: of the device's " + bytes(total_) +
+                                             ", " + bytes(others) + " are not claimed" + claimants(&self));
         self.reserved = before;
         self.priority = priority_before;
     } else {
@@ -59,10 +58,9 @@ Status Arbiter::begin_guest(Tenant& tenant, const GuestTerms& terms) {
         const uint64_t pages = terms.shrink ? std::min(wanted, for_blocks) : wanted;
         if (pages > for_blocks || pages < terms.least_pages || room < terms.workspace_pages) {
             const uint64_t asked = terms.shrink ? terms.least_pages : wanted;
-            status = Status(SH_ERROR_BUDGET, tenant.tenant_name() + " is not let in as a guest: it needs " + std::to_string(asked) + " pages" +
-                                                 (terms.workspace_pages ? " and " + std::to_string(terms.workspace_pages) + " of workspace" : "") +
-                                                 ", and there is headroom for " + std::to_string(room) + ", of " + std::to_string(page_bytes_) +
-                                                 " bytes each" + claimants(&self));
+            status = Status(SH_ERROR_BUDGET, tenant.tenant_name() + " is not let in as a guest: it needs " + bytes(asked) +
+                                                 (terms.workspace_pages ? ", and " + bytes(terms.workspace_pages) + " of workspace" : "") +
+                                                 ", and the headroom is " + bytes(room) + claimants(&self));
         } else {
             self.guest = terms;
             self.guest.pages = pages;

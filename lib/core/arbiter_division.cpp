@@ -85,8 +85,8 @@ void Arbiter::take_over(std::span<const policy::Claim> claims, const policy::Flo
         Member& m = members_[i];
         m.share = shares[i];
         if (floors.reserved[i] < std::min(m.reserved, m.reserved_in_force))
-            log_line(SH_LOG_WARNING, "%s: of the %llu pages reserved for it, %llu are given up: nothing else is left", m.tenant->tenant_name().c_str(),
-                     static_cast<unsigned long long>(m.reserved), static_cast<unsigned long long>(m.reserved - floors.reserved[i]));
+            log_line(SH_LOG_WARNING, "%s: of the %s reserved for it, %s are given up: nothing else is left", m.tenant->tenant_name().c_str(),
+                     bytes(m.reserved).c_str(), bytes(m.reserved - floors.reserved[i]).c_str());
         m.reserved_in_force = floors.reserved[i];
     }
     headroom_ = floors.headroom_pages;

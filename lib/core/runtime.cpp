@@ -53,6 +53,8 @@ Runtime::~Runtime() {
 
 void Runtime::close(Lock& lock) {
     closing_ = true;
+    for (const auto how : {telemetry::Residency::kept, telemetry::Residency::reserved, telemetry::Residency::guest})
+        end_span(how, placement_.pages() * device_->page_bytes());
     changed_.notify_all();
     changed_.wait(lock, [&] { return waiters_ == 0; });
     // Failures are told to the log: there is nobody left to return them to. Some pass; what is in flight must not be unmapped.

@@ -1,6 +1,7 @@
 // Runtime: one model on a device. Ties the registry, the order, the plan and the loads together for the calls of the interface.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -123,7 +124,7 @@ public:
     void keep_begin();
     void keep_end();
     Status reserve(uint64_t bytes, policy::Priority priority, Lock& lock);
-    void release_reservation() { device_->arbiter().release_reservation(*this); }
+    void release_reservation();
     Status guest_begin(const sh_guest_options& options, Lock& lock);
     Status guest_end(Lock& lock);
     Status trim(uint64_t keep_bytes, uint64_t* out_bytes, Lock& lock);
@@ -198,6 +199,8 @@ private:
     uint64_t kept_pages();
     void tell_kept();
     void end_protection(Unit& unit, uint64_t times);
+    void begin_span(telemetry::Residency how);
+    void end_span(telemetry::Residency how, uint64_t bytes);
     Status vacate(Lock& lock);
     Status shrink_to(uint64_t pages, Lock& lock);
     Status without_mutex(Lock& lock, const std::function<Status()>& work);
@@ -252,6 +255,7 @@ private:
     uint64_t protected_units_ = 0;     // units that are protected one by one
     uint64_t trimmed_to_ = UINT64_MAX; // pages that it wants at most until it is used again
     bool leaving_ = false;             // a guest that gives its memory back as soon as it can
+    std::array<uint64_t, 3> residency_since_ns_ = {};   // for the trace, by telemetry::Residency; 0: not now
     std::mutex pressure_mutex_;        // held while the callback runs; no other is taken under it
     sh_pressure_fn pressure_ = nullptr;
     void* pressure_data_ = nullptr;

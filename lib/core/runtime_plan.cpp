@@ -167,6 +167,7 @@ Status Runtime::change_plan(Lock& lock, bool press) {
         status = device_->arbiter().request(*this, needs, press, &share);
         lock.lock();
     }
+    if (status.code() == SH_ERROR_BUSY) return Status(SH_ERROR_BUDGET, tenant_name() + ": " + status.text());
     if (status.code() == SH_ERROR_BUDGET)
         return Status(SH_ERROR_BUDGET, tenant_name() + ": the budget is too small: the smallest that works is " +
                                            std::to_string(needs.least_pages * device_->page_bytes()) + " bytes" +
@@ -204,6 +205,7 @@ Status Runtime::change_plan(Lock& lock, bool press) {
         was_measured_ = eventful_ = true;
     }
     telemetry::trace_plan(name_.c_str(), began, device_->backend().now_ns());
+    telemetry::trace_memory(name_.c_str(), device_->backend().now_ns(), placement_.pages() * device_->page_bytes());
     log_line(SH_LOG_INFO, "%s: plan: %llu pages resident, ring of %u, %llu for blocks outside the order", name_.c_str(),
              static_cast<unsigned long long>(plan_.resident_pages), plan_.ring_pages, static_cast<unsigned long long>(plan_.unordered_pages));
     return Status();

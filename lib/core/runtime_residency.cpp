@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "core/runtime.h"
+#include "telemetry/trace.h"
 
 namespace stagehand::core {
 
@@ -79,13 +80,23 @@ Status Runtime::unprotect(std::span<const sh_block> ids) {
 
 void Runtime::keep_begin() {
     if (registry_.block_count() == 0) log_line(SH_LOG_WARNING, "%s is to be kept resident, and has no blocks", tenant_name().c_str());
-    kept_scopes_++;
+    if (kept_scopes_++ == 0) begin_span(telemetry::Residency::kept);
     tell_kept();
 }
 
 void Runtime::keep_end() {
-    kept_scopes_--;
+    if (--kept_scopes_ == 0) end_span(telemetry::Residency::kept, placement_.pages() * device_->page_bytes());
     tell_kept();
+}
+
+void Runtime::begin_span(telemetry::Residency how) {
+    uint64_t& since = residency_since_ns_[static_cast<size_t>(how)];
+    if (!since) since = std::max<uint64_t>(1, device_->backend().now_ns());
+}
+
+void Runtime::end_span(telemetry::Residency how, uint64_t bytes) {
+    const uint64_t since = std::exchange(residency_since_ns_[static_cast<size_t>(how)], 0);
+    if (since && telemetry::trace_on()) telemetry::trace_residency(name_.c_str(), how, since, device_->backend().now_ns(), bytes);
 }
 
 Status Runtime::reserve(uint64_t bytes, policy::Priority priority, Lock& lock) {
@@ -97,11 +108,18 @@ Status Runtime::reserve(uint64_t bytes, policy::Priority priority, Lock& lock) {
         if (!planned_) SH_TRY(replan(lock, true));
         pages = plan_.resident_pages + plan_.ring_pages + plan_.unordered_pages;
     }
-    return without_mutex(lock, [&] {
+    SH_TRY(without_mutex(lock, [&] {
         Status status = device_->arbiter().reserve(*this, pages, priority);
         if (status.ok()) device_->arbiter().make_room(*this);
         return status;
-    });
+    }));
+    begin_span(telemetry::Residency::reserved);
+    return Status();
+}
+
+void Runtime::release_reservation() {
+    end_span(telemetry::Residency::reserved, device_->arbiter().standing(*this).reserved * device_->page_bytes());
+    device_->arbiter().release_reservation(*this);
 }
 
 Status Runtime::guest_begin(const sh_guest_options& options, Lock& lock) {
@@ -129,13 +147,16 @@ Status Runtime::guest_begin(const sh_guest_options& options, Lock& lock) {
         return status;
     }));
     leaving_ = false;
+    begin_span(telemetry::Residency::guest);
     // What it holds beyond its terms is no longer its own; if it cannot give that up now, then when its step begins.
     if (planned_ && !closing_ && !in_step_ && views_ == 0 && !plan_is_held()) (void)replan(lock, false).ok();
     return Status();
 }
 
 Status Runtime::guest_end(Lock& lock) {
+    const uint64_t bytes = device_->arbiter().standing(*this).guest * device_->page_bytes();
     if (!device_->arbiter().end_guest(*this)) return Status();
+    end_span(telemetry::Residency::guest, bytes);
     device_->limit_pool();
     leaving_ = eventful_ = true;
     return leave_if_due(lock);
@@ -162,6 +183,7 @@ Status Runtime::vacate(Lock& lock) {
         planned_ = false;
         replan_wanted_ = true;
         device_->arbiter().withdraw(*this);
+        telemetry::trace_memory(name_.c_str(), device_->backend().now_ns(), 0);
         return device_->pool().trim(0);
     });
 }

@@ -21,8 +21,8 @@ std::atomic<bool> tracing{false};
 namespace {
 
 // A runtime is a process of the trace, what it does are its threads: Perfetto then draws one track for each.
-enum Track { kSteps = 1, kWaits = 2, kLoads = 3, kViews = 4, kWriteBacks = 5, kPlans = 6 };
-constexpr const char* kTrackNames[] = {"", "steps", "waits", "loads", "views", "write-backs", "plans"};
+enum Track { kSteps = 1, kWaits = 2, kLoads = 3, kViews = 4, kWriteBacks = 5, kPlans = 6, kKept = 7, kReserved = 8, kGuest = 9 };
+constexpr const char* kTrackNames[] = {"", "steps", "waits", "loads", "views", "write-backs", "plans", "kept resident", "reserved", "guest"};
 
 class Recorder {
 public:
@@ -57,6 +57,13 @@ public:
                {"ts", static_cast<double>(begin_ns) / 1e3}, {"dur", static_cast<double>(end_ns - begin_ns) / 1e3}, {"args", std::move(arguments)}});
     }
 
+    void count(const char* runtime, const char* counter, uint64_t now_ns, uint64_t value) {
+        std::lock_guard lock(mutex_);
+        if (!file_) return;
+        const int process = number(runtime);
+        write({{"name", counter}, {"ph", "C"}, {"pid", process}, {"ts", static_cast<double>(now_ns) / 1e3}, {"args", {{"value", value}}}});
+    }
+
     // The child of a fork would write what is buffered a second time, and the file's end into the parent's file: so nothing is
     // buffered when it begins, and it lets the file go.
     void before_fork() {
@@ -77,7 +84,7 @@ private:
         const auto [place, added] = runtimes_.try_emplace(runtime, static_cast<int>(runtimes_.size()) + 1);
         if (added) {
             write({{"name", "process_name"}, {"ph", "M"}, {"pid", place->second}, {"args", {{"name", runtime}}}});
-            for (int track = kSteps; track <= kPlans; track++)
+            for (int track = kSteps; track <= kGuest; track++)
                 write({{"name", "thread_name"}, {"ph", "M"}, {"pid", place->second}, {"tid", track}, {"args", {{"name", kTrackNames[track]}}}});
         }
         return place->second;
@@ -143,6 +150,15 @@ void trace_view(const char* runtime, const char* block, uint64_t begin_ns, uint6
 
 void trace_plan(const char* runtime, uint64_t begin_ns, uint64_t end_ns) {
     if (trace_on()) recorder().add(runtime, kPlans, "plan", begin_ns, end_ns);
+}
+
+void trace_residency(const char* runtime, Residency how, uint64_t begin_ns, uint64_t end_ns, uint64_t bytes) {
+    const Track track = how == Residency::kept ? kKept : how == Residency::reserved ? kReserved : kGuest;
+    if (trace_on()) recorder().add(runtime, track, kTrackNames[track], begin_ns, end_ns, {{"bytes", bytes}});
+}
+
+void trace_memory(const char* runtime, uint64_t now_ns, uint64_t held_bytes) {
+    if (trace_on()) recorder().count(runtime, "held bytes", now_ns, held_bytes);
 }
 
 }  // namespace stagehand::telemetry

@@ -25,5 +25,10 @@ void trace_load(const char* runtime, const char* block, uint64_t begin_ns, uint6
 void trace_write_back(const char* runtime, const char* block, uint64_t begin_ns, uint64_t bytes);
 void trace_view(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns);
 void trace_plan(const char* runtime, uint64_t begin_ns, uint64_t end_ns);
+// A time in which a runtime was kept resident, reserved for, or a guest; with the bytes that it began or ended with.
+enum class Residency { kept, reserved, guest };
+void trace_residency(const char* runtime, Residency how, uint64_t begin_ns, uint64_t end_ns, uint64_t bytes);
+// What a runtime holds from now on.
+void trace_memory(const char* runtime, uint64_t now_ns, uint64_t held_bytes);
 
 }  // namespace stagehand::telemetry

@@ -57,7 +57,8 @@ TEST(Guest, is_refused_with_the_figures_and_nothing_changes) {
     sh_scope* scope = nullptr;
     EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), nullptr, &scope), SH_ERROR_BUDGET);
     EXPECT_EQ(scope, nullptr);
-    for (const char* part : {"\"guest\"", "needs 40 pages", "headroom for 24", "\"host\" has reserved 40 pages"})
+    for (const std::string& part : {std::string("\"guest\""), "needs " + std::to_string(40 * kPage), "headroom is " + std::to_string(24 * kPage),
+                                    "has reserved " + std::to_string(40 * kPage)})
         EXPECT_NE(why().find(part), std::string::npos) << part << ": " << why();
     EXPECT_EQ(device.memory().headroom_bytes, before.headroom_bytes);
     EXPECT_EQ(device.memory().guest_bytes, 0u);
