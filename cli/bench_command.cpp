@@ -40,6 +40,7 @@ const std::vector<Group>& groups() {
         {"staging", bench::measure_staging, true, true, false},
         {"mapping", bench::measure_mapping, true, true, true},
         {"streaming", bench::measure_streaming, true, false, true},
+        {"graph", bench::measure_graph, true, true, true},
     };
     return all;
 }

@@ -104,6 +104,27 @@ sh_plan_info BlockStream::plan(std::uint32_t flags) {
     return info;
 }
 
+void BlockStream::queue_use(std::size_t block) {
+    sh_view view = SH_VIEW_INIT;
+    check(sh_acquire(runtime_.get(), blocks_[block], compute_.handle(), 0, &view), name_);
+    if (compute_ns_[block] > 0) {
+        compute_.compute(compute_ns_[block]);
+    }
+    check(sh_release(runtime_.get(), blocks_[block], compute_.handle()), name_);
+}
+
+void BlockStream::queue_uses() {
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+        queue_use(i);
+    }
+}
+
+void BlockStream::queue_step() {
+    check(sh_step_begin(runtime_.get()), name_);
+    queue_uses();
+    check(sh_step_end(runtime_.get()), name_);
+}
+
 bool BlockStream::step() {
     check(sh_step_begin(runtime_.get()), name_);
     bool complete = true;
@@ -112,12 +133,7 @@ bool BlockStream::step() {
             complete = false;
             break;
         }
-        sh_view view = SH_VIEW_INIT;
-        check(sh_acquire(runtime_.get(), blocks_[i], compute_.handle(), 0, &view), name_);
-        if (compute_ns_[i] > 0) {
-            compute_.compute(compute_ns_[i]);
-        }
-        check(sh_release(runtime_.get(), blocks_[i], compute_.handle()), name_);
+        queue_use(i);
     }
     check(sh_step_end(runtime_.get()), name_);
     compute_.synchronize();

@@ -51,16 +51,25 @@ public:
     // The plan alone; nothing on the device changes.
     sh_plan_info dry_plan();
 
+    // Queues a step: one use of each block, in order, with its computing.
+    void queue_step();
+    // The uses alone, as a capture wants them.
+    void queue_uses();
+    void synchronize() const { compute_.synchronize(); }
+
     // A step that loads what stays, one more, and then `count` that are timed, each from the end of the one
     // before until its compute has finished. Nothing when a signal came.
     std::optional<StepTimes> run(int count);
 
+    sh_runtime* runtime() const { return runtime_.get(); }
+    sh_stream handle() const { return compute_.handle(); }
     std::uint64_t total_bytes() const { return total_bytes_; }
     std::uint64_t largest_bytes() const { return largest_bytes_; }
 
 private:
     sh_plan_info plan(std::uint32_t flags);
     void add(const StreamOptions& options, const std::vector<BlockSource>& blocks);
+    void queue_use(std::size_t block);
     bool step();
 
     sh_device* device_;

@@ -58,6 +58,18 @@ void refuse_above(std::uint64_t bytes, std::uint64_t room, const char* of) {
 
 }  // namespace
 
+std::uint64_t scaled_bytes(std::uint64_t bytes, double scale) {
+    constexpr std::uint64_t unit = 4096;
+    const double wanted = static_cast<double>(bytes) * scale;
+    return std::max(static_cast<std::uint64_t>(wanted) / unit, std::uint64_t{1}) * unit;
+}
+
+std::vector<std::uint64_t> model_sizes(double scale) {
+    std::vector<std::uint64_t> sizes(model_layers + 2, scaled_bytes(model_layer_bytes, scale));
+    sizes.front() = sizes.back() = scaled_bytes(model_table_bytes, scale);
+    return sizes;
+}
+
 Extent choose_extent(const sh_device_caps& caps, std::uint64_t budget_bytes, const HostLimits& host,
                      const BenchOptions& options) {
     const bool gpu = (caps.flags & SH_DEVICE_IS_GPU) != 0;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <stagehand/stagehand.h>
 
@@ -29,6 +30,11 @@ struct Extent {
     // By how much the shapes of models are scaled down.
     double scale() const { return static_cast<double>(model) / static_cast<double>(natural_model_bytes); }
 };
+
+// `bytes` scaled, in whole units of 4 KiB and at least one.
+std::uint64_t scaled_bytes(std::uint64_t bytes, double scale);
+// The blocks of the 8B model at a scale.
+std::vector<std::uint64_t> model_sizes(double scale);
 
 // Sizes for a device of these abilities with `budget_bytes` of memory. No more than a third of the host's
 // free memory is taken at a time, and no more than half of the device's. Throws CommandError when

@@ -66,6 +66,7 @@ void measure_pinning(Bench& bench, GroupReport& report);
 void measure_staging(Bench& bench, GroupReport& report);
 void measure_mapping(Bench& bench, GroupReport& report);
 void measure_streaming(Bench& bench, GroupReport& report);
+void measure_graph(Bench& bench, GroupReport& report);
 
 // The link's speed, on a device that plans with the speed that it measures for itself.
 Link measure_link(sh_device* device, bool simulation);

@@ -1,8 +1,10 @@
-// Pinned memory: the library's own allocation, against memory that is touched by one thread and then pinned.
+// Pinned memory: the library's own allocation, against memory that is touched by one thread and then pinned, and
+// against the driver's own allocation where that is CUDA's.
 #include <cstring>
 
 #include <fmt/format.h>
 
+#include "bench/cuda_driver.h"
 #include "bench/group.h"
 #include "bench/memory.h"
 #include "model/quantity.h"
@@ -19,6 +21,7 @@ struct Round {
     double touch = 0;
     double pin = 0;
     double library = 0;
+    double driver = 0;  // 0: not measured
     bool pinned = false;
 };
 
@@ -40,7 +43,7 @@ std::uint64_t pin_ns(sh_device* device, const PlainMemory& memory) {
     return ns;
 }
 
-Round measure_round(const Bench& bench) {
+Round measure_round(const Bench& bench, const CudaDriver* driver) {
     Round round;
     {
         const PlainMemory memory(bench.extent.pin);
@@ -52,6 +55,12 @@ Round measure_round(const Bench& bench) {
     round.library = static_cast<double>(
         elapsed_ns(bench.device, [&] { memory.emplace(bench.device, bench.extent.pin); }));
     round.pinned = memory->pinned();
+    if (driver != nullptr) {
+        memory.reset();
+        std::optional<CudaDriver::Pinned> of_driver;
+        round.driver = static_cast<double>(
+            elapsed_ns(bench.device, [&] { of_driver.emplace(*driver, bench.extent.pin); }));
+    }
     return round;
 }
 
@@ -68,11 +77,15 @@ double median_of(const std::vector<Round>& rounds, double (*figure)(const Round&
 void measure_pinning(Bench& bench, GroupReport& report) {
     report.about = fmt::format("{} of host memory", model::format_bytes(bench.extent.pin));
     bench.progress.begin(report.name, most_rounds, 1);
+    std::string reason;
+    const std::unique_ptr<CudaDriver> driver =
+        CudaDriver::open(device_capabilities(bench.device).name, &reason);
     std::vector<Round> rounds;
     double spent = 0;
     while (!stopped() && (rounds.empty() || (rounds.size() < most_rounds && spent < enough_ns))) {
-        rounds.push_back(measure_round(bench));
-        spent += rounds.back().touch + rounds.back().pin + rounds.back().library;
+        rounds.push_back(measure_round(bench, driver.get()));
+        const Round& last = rounds.back();
+        spent += last.touch + last.pin + last.library + last.driver;
         bench.progress.step(rounds.size() - 1, "pinned");
     }
     if (rounds.empty()) {
@@ -95,6 +108,10 @@ void measure_pinning(Bench& bench, GroupReport& report) {
     };
     add("touched by one thread, then SH_BLOCK_PIN", plain, touch, "touching alone");
     add("sh_host_alloc", library, plain, "touched, then pinned");
+    if (driver) {
+        add("cuMemHostAlloc", median_of(rounds, [](const Round& round) { return round.driver; }), library,
+            "sh_host_alloc");
+    }
     if (!pinned) {
         report.notes.push_back(unpinned_note(bench.extent.pin));
     }

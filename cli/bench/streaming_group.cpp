@@ -35,19 +35,12 @@ struct Shapes {
 };
 
 Shapes shapes(double scale) {
-    const auto scaled = [&](std::uint64_t bytes) {
-        return std::max(static_cast<std::uint64_t>(static_cast<double>(bytes) * scale) / 4096,
-                        std::uint64_t{1}) *
-               4096;
-    };
     Shapes all;
-    all.equal.sizes.assign(24, scaled(256 * mib));
-    all.model.sizes.assign(model_layers, scaled(model_layer_bytes));
-    all.model.sizes.insert(all.model.sizes.begin(), scaled(model_table_bytes));
-    all.model.sizes.push_back(scaled(model_table_bytes));
+    all.equal.sizes.assign(24, scaled_bytes(256 * mib, scale));
+    all.model.sizes = model_sizes(scale);
     std::mt19937 random(7);
     for (int i = 0; i < 400; ++i) {
-        all.unequal.sizes.push_back(scaled((1 + random() % 60) * mib));
+        all.unequal.sizes.push_back(scaled_bytes((1 + random() % 60) * mib, scale));
     }
     return all;
 }
