@@ -87,9 +87,8 @@ std::vector<uint64_t> lend(uint64_t pages, std::span<const uint64_t> divided, st
             holders[i] = {Priority::none, claims[i].next_step_ns, shares[i] - std::min(shares[i], floors.pages[i]), claims[i].parts};
         }
     }
-    const uint64_t held = sum(divided);
-    const uint64_t free = pages > held ? pages - held : 0;
-    uint64_t wanted = guests > free ? guests - free : 0;
+    const uint64_t all = sum(divided) + guests;
+    uint64_t wanted = all > pages ? all - pages : 0;
     const std::vector<uint64_t> given = choose_victims(wanted, holders);
     for (size_t i = 0; i < claims.size(); i++) {
         shares[i] -= given[i];
