@@ -38,7 +38,7 @@ _stagehand()
             # Parts that are there already stay: only the last one is completed.
             local before=""
             [[ $current != *,* ]] || before=${current%,*},
-            mapfile -t COMPREPLY < <(compgen -P "$before" -W "link pinning staging mapping streaming" -- "${current##*,}")
+            mapfile -t COMPREPLY < <(compgen -P "$before" -W "link pinning staging mapping streaming graph" -- "${current##*,}")
             return
             ;;
         --scratch)

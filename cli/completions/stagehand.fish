@@ -36,6 +36,6 @@ complete -c stagehand -n $run -s q -l quiet -d 'No progress'
 
 set -l bench "__fish_seen_subcommand_from bench"
 complete -c stagehand -n $bench -l quick -d 'Work on less, and repeat less'
-complete -c stagehand -n $bench -l only -x -a '(__fish_append , link pinning staging mapping streaming)' -d 'Only these groups'
+complete -c stagehand -n $bench -l only -x -a '(__fish_append , link pinning staging mapping streaming graph)' -d 'Only these groups'
 complete -c stagehand -n $bench -l bytes -x -d 'What each group works on'
 complete -c stagehand -n $bench -l scratch -x -a '(__fish_complete_directories)' -d 'Folder for a temporary file'

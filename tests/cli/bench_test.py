@@ -3,12 +3,19 @@
 import math
 import os
 import re
+import shutil
 import signal
+import subprocess
+import unittest
 
 import harness
 from harness import CommandTest, DEVICE, INTERRUPTED, OUTPUT, SOURCE_ROOT, USAGE
 
-GROUPS = ["link", "pinning", "staging", "mapping", "streaming"]
+# Folders of the cuda backend, and of a stub of its driver over the host's memory.
+CUDA_PATH = os.environ.get("STAGEHAND_CUDA_PATH")
+STUB_PATH = os.environ.get("STAGEHAND_STUB_PATH")
+
+GROUPS = ["link", "pinning", "staging", "mapping", "streaming", "graph"]
 TOP_KEYS = {"device", "description", "page_bytes", "link_bytes_per_second", "pinned", "quick", "interrupted", "groups"}
 ROW_KEYS = {"name", "unit", "value", "limit", "limit_name", "ratio"}
 STREAMING_KEYS = {"shape", "blocks", "model_bytes", "budget_bytes", "compute_to_copy", "compute_seconds",
@@ -21,6 +28,8 @@ MORE_KEYS = {
     "staging": {"bytes", "segments"},
     "mapping": {"bytes", "seconds_per_gib", "page_bytes"},
     "streaming": STREAMING_KEYS,
+    "graph": {"blocks", "model_bytes", "budget_bytes", "compute_to_copy", "host_seconds", "host_seconds_by_calls",
+              "copied_bytes", "copied_bytes_by_calls", "steps"},
 }
 SMALL = ["--quick", "--bytes", "32MiB"]
 
@@ -52,7 +61,9 @@ class BenchTest(CommandTest):
             self.assert_rows(name, group["rows"])
             counts[name] = len(group["rows"])
         # 2 + 6 of 24 equal blocks, 1 + 12 of the 8B shapes, 6 of 400 blocks.
-        self.assertEqual(counts, {"link": 3, "pinning": 2, "staging": 6, "mapping": 4, "streaming": 27})
+        self.assertEqual(counts, {"link": 3, "pinning": 2, "staging": 6, "mapping": 4, "streaming": 27, "graph": 0})
+        self.assertEqual(len(result["groups"]["graph"]["notes"]), 1)
+        self.assertIn("host:0", result["groups"]["graph"]["notes"][0])
 
     def test_tables_show_what_the_json_has(self):
         text = self.succeed("bench", "--device", "host", *SMALL, "--only", "link,pinning,mapping").out
@@ -112,6 +123,39 @@ class BenchTest(CommandTest):
         for row in result["groups"]["pinning"]["rows"]:
             self.assertIs(row["pinned"], False)
 
+    @unittest.skipUnless(STUB_PATH and CUDA_PATH, "there is no stub of CUDA's driver in this build")
+    def test_cuda_device_has_graphs_and_the_drivers_own_pinned_memory(self):
+        self.environment["STAGEHAND_BACKEND_PATH"] = CUDA_PATH
+        self.environment["LD_LIBRARY_PATH"] = STUB_PATH
+        result = self.succeed("bench", "--device", "cuda:0", *SMALL, "--only", "pinning,graph", "--json").json()
+        self.assertEqual(result["device"], "cuda:0")
+        pinning = result["groups"]["pinning"]["rows"]
+        self.assert_rows("pinning", pinning)
+        self.assertEqual([row["name"] for row in pinning][1:], ["sh_host_alloc", "cuMemHostAlloc"])
+        self.assertEqual(pinning[2]["limit"], pinning[1]["value"])
+        graph = result["groups"]["graph"]
+        self.assert_rows("graph", graph["rows"])
+        self.assertEqual(graph["notes"], [])
+        self.assertEqual(len(graph["rows"]), 9)
+        for row in graph["rows"]:
+            with self.subTest(row=row["name"]):
+                self.assertEqual(row["blocks"], 34)
+                self.assertGreater(row["host_seconds"], 0)
+                self.assertGreater(row["host_seconds_by_calls"], 0)
+                # What does not fit is copied in each step, however that is made.
+                for copied in (row["copied_bytes"], row["copied_bytes_by_calls"]):
+                    self.assertGreaterEqual(copied, row["model_bytes"] - row["budget_bytes"])
+                    self.assertLess(copied, row["model_bytes"])
+        text = self.succeed("bench", "--device", "cuda:0", *SMALL, "--only", "graph").out
+        self.assertIn("the step by calls", text)
+
+    @unittest.skipUnless(shutil.which("readelf"), "there is no readelf")
+    def test_command_links_nothing_of_cuda(self):
+        listed = subprocess.run(["readelf", "-d", harness.COMMAND], capture_output=True, text=True, check=True).stdout
+        needed = re.findall(r"NEEDED.*\[(.*)\]", listed)
+        self.assertIn("libstagehand.so.0", needed)
+        self.assertEqual([name for name in needed if "cuda" in name or "hip" in name], [])
+
     def test_mistakes_are_named(self):
         host = ["bench", "--device", "host"]
         for code, arguments, says in [
@@ -122,6 +166,7 @@ class BenchTest(CommandTest):
             (USAGE, [*host, "--device-option", "colour=red"], "colour"),
             (USAGE, [*host, "model.gguf"], "model.gguf"),
             (USAGE, ["bench", "--device", "sim", "--only", "streaming,pinning"], "--only pinning: device sim:0"),
+            (USAGE, ["bench", "--device", "sim", "--only", "graph"], "--only graph: device sim:0"),
             (DEVICE, ["bench", "--device", "nothing:0"], "nothing"),
             (DEVICE, [*host, "--bytes", "900TiB"], "a third of the host's free memory"),
             (DEVICE, ["bench", "--device", "sim", "--bytes", "900TiB"], "half of the device's free memory"),

@@ -57,17 +57,25 @@ TEST_F(CudaGraphs, a_changed_plan_is_refused_and_captured_anew) {
     expect_all_seen(stream_);
 }
 
-// Inside a step the events of uses are recorded only when somebody has to wait: a launch is somebody.
-TEST_F(CudaGraphs, a_launch_waits_for_uses_whose_events_nobody_recorded) {
+// Inside a step the events of uses are recorded only when somebody has to wait: whoever loads resident contents anew is somebody. An event
+// that was not recorded since would be no wait at all.
+TEST_F(CudaGraphs, resident_contents_are_loaded_anew_after_uses_whose_events_nobody_recorded) {
     capture();
     for (size_t i = 0; i < kBlocks && !HasFatalFailure(); i++) {
         SCOPED_TRACE(i);
+        const uint8_t before = expected_[i];
         OK(sh_step_begin(runtime_));
-        use(i, other_, 0);            // the stream is known from here on
-        use(i, other_, 20'000'000);   // and looks late
-        launch(stream_);
+        use(i, other_, 0);                         // the stream is known from here on
+        use(i, kElsewhere, other_, 20'000'000);    // and looks late
+        OK(sh_source_update_begin(runtime_, &blocks_[i], 1));
+        set(i, static_cast<uint8_t>(100 + i));
+        OK(sh_source_update_end(runtime_, &blocks_[i], 1));
+        if (i % 2) launch(stream_);
+        else use(i, stream_, 0);
         OK(sh_step_end(runtime_));
         OK(sh_stream_synchronize(device_, other_));
+        OK(sh_stream_synchronize(device_, stream_));
+        expect_seen(kElsewhere, before);
         expect_seen(i);
     }
 }
@@ -87,6 +95,7 @@ TEST_F(CudaGraphs, copies_in_a_graph_wait_for_uses_on_all_streams) {
             if (k && (i + k) % 5 == 0) continue;
             const bool late = (i + k) % 2;
             use(i, late ? other_ : stream_, late ? 4'000'000 : 0);
+            if (late && i % 4 == 1) use(i, kElsewhere, stream_, 0);   // the later use ends before
             used.push_back(i);
         }
         CU(cuda_->event_record(fork, native(other_)));

@@ -12,6 +12,7 @@
 namespace stagehand::test {
 
 constexpr size_t kBlocks = 12;
+constexpr size_t kElsewhere = kBlocks;      // a place for what is seen of no block in particular
 constexpr size_t kMutable = kBlocks - 1;    // the one that the engine may change
 constexpr uint64_t kSample = 4096;          // at the beginning, in the middle and at the end of each view
 
@@ -46,7 +47,7 @@ protected:
         OK(sh_plan(runtime_, nullptr, nullptr));
         OK(sh_stream_create(device_, &stream_));
         OK(sh_stream_create(device_, &other_));
-        CU(cuda_->allocate(&seen_, kBlocks * kSample * 3));
+        CU(cuda_->allocate(&seen_, (kBlocks + 1) * kSample * 3));
     }
     void TearDown() override {
         if (!device_) return;
@@ -79,17 +80,18 @@ protected:
     }
     static CUstream native(sh_stream stream) { return reinterpret_cast<CUstream>(stream); }
 
-    // Copies from the view, on the stream, after it was busy for so long.
-    void look(size_t i, const sh_view& view, sh_stream stream, int64_t busy_ns) {
+    // Copies from the view, on the stream, after it was busy for so long, to the block's own place or another.
+    void look(size_t place, const sh_view& view, sh_stream stream, int64_t busy_ns) {
         OK(sh_stream_launch(device_, stream, nullptr, nullptr, busy_ns));
         const auto address = reinterpret_cast<CUdeviceptr>(view.address);
         for (uint64_t k = 0; k < 3; k++)
-            CU(cuda_->copy_on_device(seen_ + (i * 3 + k) * kSample, address + k * (bytes_ - kSample) / 2, kSample, native(stream)));
+            CU(cuda_->copy_on_device(seen_ + (place * 3 + k) * kSample, address + k * (bytes_ - kSample) / 2, kSample, native(stream)));
     }
-    void use(size_t i, sh_stream stream, int64_t busy_ns = 300'000) {
+    void use(size_t i, sh_stream stream, int64_t busy_ns = 300'000) { use(i, i, stream, busy_ns); }
+    void use(size_t i, size_t place, sh_stream stream, int64_t busy_ns) {
         sh_view view = SH_VIEW_INIT;
         OK(sh_acquire(runtime_, blocks_[i], stream, 0, &view));
-        look(i, view, stream, busy_ns);
+        look(place, view, stream, busy_ns);
         OK(sh_release(runtime_, blocks_[i], stream));
     }
     void step(sh_stream stream) {
@@ -138,10 +140,11 @@ protected:
         CU(cuda_->launch(instance_, native(stream)));
         OK(sh_graph_leave(graph_, stream));
     }
-    void expect_seen(size_t i) {
+    void expect_seen(size_t i) { expect_seen(i, expected_[i]); }
+    void expect_seen(size_t place, uint8_t value) {
         std::vector<uint8_t> bytes(kSample * 3);
-        CU(cuda_->copy_to_host(bytes.data(), seen_ + i * bytes.size(), bytes.size()));
-        for (uint64_t b = 0; b < bytes.size(); b++) ASSERT_EQ(bytes[b], expected_[i]) << "block " << i << ", byte " << b;
+        CU(cuda_->copy_to_host(bytes.data(), seen_ + place * bytes.size(), bytes.size()));
+        for (uint64_t b = 0; b < bytes.size(); b++) ASSERT_EQ(bytes[b], value) << "place " << place << ", byte " << b;
     }
     void expect_all_seen(sh_stream stream) {
         OK(sh_stream_synchronize(device_, stream));

@@ -1,0 +1,110 @@
+// What the tests of captured steps share: a step that was captured over the capture backend, and looks at the bytes itself.
+#pragma once
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <utility>
+
+#include "capture.h"
+#include "engine.h"
+#include "plugin.h"
+
+namespace stagehand::test {
+
+// The capture backend's calls.
+#define DRIVER(name) plugin_function<decltype(name)>("stagehand-capture.so", #name)
+
+// A step that was captured: the engine's graph, and the library's.
+class Step {
+public:
+    Step(TestDevice& device, Model& model) : device_(device), model_(model) {}
+    ~Step() {
+        sh_graph_destroy(graph_);
+        if (native_) DRIVER(sh_test_graph_destroy)(native_);
+    }
+    Step(const Step&) = delete;
+
+    sh_status begin(sh_stream stream) {
+        stream_ = stream;
+        EXPECT_EQ(DRIVER(sh_test_capture_begin)(stream), SH_OK);
+        return sh_capture_begin(model_.runtime(), stream);
+    }
+    // Looks at the bytes after the stream was busy for `late_ns`.
+    sh_status use(size_t i, sh_stream stream = 0, int64_t late_ns = 0) {
+        if (!stream) stream = stream_;
+        sh_view view = SH_VIEW_INIT;
+        const sh_status status = sh_acquire(model_.runtime(), model_.id(i), stream, 0, &view);
+        if (status != SH_OK) return status;
+        checks_.push_back({this, i, static_cast<const uint8_t*>(view.address)});
+        if (late_ns) {
+            EXPECT_SUCCEEDS(sh_stream_launch(device_.get(), stream, nullptr, nullptr, late_ns));
+        }
+        EXPECT_SUCCEEDS(sh_stream_launch(device_.get(), stream, compare, &checks_.back(), 20'000));
+        return sh_release(model_.runtime(), model_.id(i), stream);
+    }
+    sh_status end() {
+        const sh_status status = sh_capture_end(model_.runtime(), stream_, &graph_);
+        const sh_status native = DRIVER(sh_test_capture_end)(stream_, &native_);
+        EXPECT_EQ(native, SH_OK) << DRIVER(sh_test_capture_error)();
+        return status != SH_OK ? status : native;
+    }
+    void capture(sh_stream stream, const std::vector<size_t>& order) {
+        ASSERT_EQ(begin(stream), SH_OK) << why();
+        for (const size_t i : order) ASSERT_EQ(use(i), SH_OK) << why();
+        ASSERT_EQ(end(), SH_OK) << why();
+    }
+    sh_status launch(sh_stream stream) {
+        const sh_status entered = sh_graph_enter(graph_, stream);
+        if (entered != SH_OK) return entered;
+        EXPECT_EQ(DRIVER(sh_test_graph_launch)(native_, stream), SH_OK);
+        return sh_graph_leave(graph_, stream);
+    }
+    sh_graph* graph() const { return graph_; }
+    sh_graph* take() { return std::exchange(graph_, nullptr); }
+    uint64_t compared() const { return compared_; }
+    uint64_t wrong() const { return wrong_; }
+    uint64_t copies() const {
+        uint64_t commands = 0, copies = 0;
+        DRIVER(sh_test_graph_count)(native_, &commands, &copies);
+        return copies;
+    }
+
+private:
+    struct Check {
+        Step* step;
+        size_t block;
+        const uint8_t* at;
+    };
+    static void compare(void* data) {
+        const Check& check = *static_cast<Check*>(data);
+        const auto truth = check.step->model_.truth(check.block);
+        check.step->compared_++;
+        if (std::memcmp(check.at, truth->data(), truth->size()) != 0) check.step->wrong_++;
+    }
+
+    TestDevice& device_;
+    Model& model_;
+    sh_stream stream_ = 0;
+    sh_graph* graph_ = nullptr;
+    sh_test_graph* native_ = nullptr;
+    std::deque<Check> checks_;
+    std::atomic<uint64_t> compared_{0}, wrong_{0};
+};
+
+inline DeviceSettings settings(uint64_t pages, const std::string& more = "") {
+    DeviceSettings settings;
+    settings.name = "capture";
+    settings.options += more;
+    settings.budget_bytes = pages * kPage;
+    return settings;
+}
+
+class Graphs : public testing::Test {
+protected:
+    void SetUp() override {
+        if (!std::getenv("STAGEHAND_BACKEND_PATH")) GTEST_SKIP() << "STAGEHAND_BACKEND_PATH does not lead to the capture backend";
+    }
+};
+
+}  // namespace stagehand::test

@@ -1,0 +1,291 @@
+// Captured steps beside others: what launches and the copies inside them wait for, what they leave behind, and what must stay out of them.
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "captured_step.h"
+
+namespace stagehand::test {
+namespace {
+
+TEST_F(Graphs, a_launch_comes_after_what_other_streams_still_do) {
+    TestDevice device(settings(34));
+    Model model(device, equal_blocks(6, 6 * kPage, Origin::pinned));
+    SUCCEEDS(model.schedule(forward(6)));
+    model.plan();
+    const sh_stream stream = device.stream(), other = device.stream();
+    std::vector<size_t> streamed;
+    for (size_t i = 0; i < 6; i++)
+        if (model.state(i).streamed_bytes) streamed.push_back(i);
+    ASSERT_GT(streamed.size(), 1u);
+    Step step(device, model);
+    ASSERT_NO_FATAL_FAILURE(step.capture(stream, {streamed[0]}));
+    // Nothing else is brought meanwhile, so that no copy of another block's waits for the same uses and holds the launch up.
+    std::vector<sh_block> others;
+    for (const size_t i : streamed)
+        if (i != streamed[0]) others.push_back(model.id(i));
+    for (uint64_t version = 1; version < 6; version++) {
+        // What is there is looked at late, and the launch brings other contents.
+        sh_view view = SH_VIEW_INIT;
+        SUCCEEDS(sh_acquire(model.runtime(), model.id(streamed[0]), other, 0, &view));
+        SUCCEEDS(sh_runtime_synchronize(model.runtime()));
+        SUCCEEDS(sh_source_update_begin(model.runtime(), others.data(), others.size()));
+        SUCCEEDS(sh_stream_launch(device.get(), other, nullptr, nullptr, 10'000'000));
+        SUCCEEDS(model.compare(streamed[0], view, other));
+        SUCCEEDS(sh_release(model.runtime(), model.id(streamed[0]), other));
+        model.change(streamed[0], version);
+        SUCCEEDS(step.launch(stream));
+        device.synchronize();
+        SUCCEEDS(sh_source_update_end(model.runtime(), others.data(), others.size()));
+    }
+    EXPECT_EQ(step.wrong(), 0u);
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+// A launch fills the ring behind the library's back: a view after it must not be told that what lay there before still does.
+TEST_F(Graphs, views_after_a_launch_show_their_own_bytes) {
+    TestDevice device(settings(20));
+    Model model(device, equal_blocks(6, 6 * kPage, Origin::pinned));
+    SUCCEEDS(model.schedule(forward(6)));
+    model.plan();
+    const sh_stream stream = device.stream();
+    Step step(device, model);
+    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(6)));
+    for (size_t first = 0; first < 6; first++) {
+        SUCCEEDS(model.use(first, stream));   // brings it, whatever the launch puts in its place
+        SUCCEEDS(step.launch(stream));
+        for (size_t n = 0; n < 6; n++) SUCCEEDS(model.use((first + n) % 6, stream));
+    }
+    device.synchronize();
+    EXPECT_EQ(step.wrong(), 0u);
+    EXPECT_EQ(model.compared(), 42u);
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+// Inside a step the events of uses are recorded only when somebody has to wait: whoever loads resident contents anew is somebody. An event
+// that was not recorded since would be no wait at all.
+TEST_F(Graphs, resident_contents_are_loaded_anew_after_uses_whose_events_nobody_recorded) {
+    TestDevice device(settings(20));
+    Model model(device, equal_blocks(6, 6 * kPage, Origin::pinned));
+    SUCCEEDS(model.schedule(forward(6)));
+    model.plan();
+    const sh_stream stream = device.stream(), other = device.stream();
+    Step step(device, model);
+    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(6)));
+    uint64_t residents = 0;
+    for (size_t i = 0; i < 6; i++) {
+        residents += model.state(i).resident_bytes > 0;
+        for (const uint64_t version : {1, 2}) {
+            SUCCEEDS(sh_step_begin(model.runtime()));
+            SUCCEEDS(model.use(i, other));   // the stream is known from here on
+            sh_view view = SH_VIEW_INIT;
+            SUCCEEDS(sh_acquire(model.runtime(), model.id(i), other, 0, &view));
+            SUCCEEDS(sh_stream_launch(device.get(), other, nullptr, nullptr, 10'000'000));
+            SUCCEEDS(model.compare(i, view, other));   // with what it holds now
+            SUCCEEDS(sh_release(model.runtime(), model.id(i), other));
+            const sh_block id = model.id(i);
+            SUCCEEDS(sh_source_update_begin(model.runtime(), &id, 1));
+            model.change(i, version);
+            SUCCEEDS(sh_source_update_end(model.runtime(), &id, 1));
+            if (version == 1) {
+                SUCCEEDS(step.launch(stream));
+            } else {
+                SUCCEEDS(model.use(i, stream));
+            }
+            SUCCEEDS(sh_step_end(model.runtime()));
+            device.synchronize();
+        }
+    }
+    EXPECT_GT(residents, 0u);
+    EXPECT_EQ(step.wrong(), 0u);
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+// Each copy inside a graph waits for the last uses, on both streams, of all the pages that it writes. Some blocks are left out now and
+// then, so that what lies in a page is not always what the order says.
+TEST_F(Graphs, copies_in_a_graph_wait_for_uses_on_all_streams) {
+    TestDevice device(settings(14));
+    Model model(device, equal_blocks(8, 5 * kPage, Origin::pinned));
+    SUCCEEDS(model.schedule(forward(8)));
+    model.plan();
+    const sh_stream stream = device.stream(), other = device.stream();
+    for (size_t k = 0; k < 6; k++) {
+        Step step(device, model);
+        ASSERT_EQ(step.begin(stream), SH_OK) << why();
+        SUCCEEDS(DRIVER(sh_test_follow)(other, stream));
+        for (size_t i = 0; i < 8; i++) {
+            if (k && (i + k) % 5 == 0) continue;
+            const bool late = (i + k) % 2;
+            SUCCEEDS(step.use(i, late ? other : stream, late ? 2'000'000 : 0));
+            if (late && i % 4 == 1) {   // the later use ends before
+                SUCCEEDS(step.use(i, stream));
+            }
+        }
+        SUCCEEDS(DRIVER(sh_test_follow)(stream, other));
+        ASSERT_EQ(step.end(), SH_OK) << why();
+        for (int n = 0; n < 2; n++) SUCCEEDS(step.launch(stream));
+        device.synchronize();
+        EXPECT_GT(step.compared(), 11u);
+        EXPECT_EQ(step.wrong(), 0u) << k;
+    }
+}
+
+// One copy into the pages of many blocks, each used on one of two streams or on both: the uses that were begun last are not those that end last.
+TEST_F(Graphs, a_copy_over_many_blocks_waits_for_all_their_uses) {
+    constexpr size_t kSmall = 12;
+    TestDevice device(settings(15));
+    std::vector<BlockSpec> specs = equal_blocks(kSmall, kPage, Origin::pinned);
+    specs.push_back({12 * kPage, Origin::pinned});
+    Model model(device, specs);
+    SUCCEEDS(model.schedule(forward(kSmall + 1)));
+    model.plan();
+    ASSERT_GT(model.state(kSmall).streamed_bytes, 6 * kPage);
+    const sh_stream stream = device.stream(), other = device.stream();
+    Step step(device, model);
+    ASSERT_EQ(step.begin(stream), SH_OK) << why();
+    SUCCEEDS(DRIVER(sh_test_follow)(other, stream));
+    for (size_t i = 0; i < kSmall; i++) {
+        SUCCEEDS(step.use(i, other, 1'000'000));
+        if (i % 2) {
+            SUCCEEDS(step.use(i, stream));
+        }
+    }
+    SUCCEEDS(step.use(kSmall));
+    SUCCEEDS(DRIVER(sh_test_follow)(stream, other));
+    ASSERT_EQ(step.end(), SH_OK) << why();
+    for (int k = 0; k < 3; k++) {
+        SUCCEEDS(step.launch(stream));
+        device.synchronize();
+        EXPECT_EQ(step.wrong(), 0u);
+        SUCCEEDS(sh_step_begin(model.runtime()));
+        for (size_t i = 0; i < kSmall; i++) {
+            SUCCEEDS(sh_stream_launch(device.get(), other, nullptr, nullptr, 1'000'000));
+            SUCCEEDS(model.use(i, other));
+            if (i % 2) {
+                SUCCEEDS(model.use(i, stream));
+            }
+        }
+        SUCCEEDS(model.use(kSmall, stream));
+        SUCCEEDS(sh_step_end(model.runtime()));
+        device.synchronize();
+        EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    }
+}
+
+// Loads and uses that are still under way when the capture begins neither become part of it nor are they waited for in it.
+TEST_F(Graphs, a_graph_holds_nothing_of_what_was_under_way) {
+    DeviceSettings slow = settings(30, ";jitter_us=2000;jitter_seed=3");
+    slow.staging_bytes = 32 << 10;   // two pieces at a time: what is staged takes some milliseconds
+    slow.staging_threads = 1;
+    TestDevice device(slow);
+    std::vector<BlockSpec> specs = equal_blocks(10, 6 * kPage, Origin::pinned);
+    specs.push_back({6 * kPage, Origin::pageable});
+    Model model(device, specs);
+    SUCCEEDS(model.schedule(forward(11)));
+    model.plan();
+    const sh_stream stream = device.stream(), other = device.stream();
+    uint64_t quiet = 0;
+    for (int k = 0; k < 8; k++) {
+        if (k) {
+            SUCCEEDS(sh_invalidate_blocks(model.runtime(), model.ids().data(), 11));
+            SUCCEEDS(model.step(forward(11), other));   // at its end the next one's first blocks are being brought
+            SUCCEEDS(sh_invalidate_blocks(model.runtime(), model.ids().data() + 10, 1));
+            sh_view view = SH_VIEW_INIT;
+            EXPECT_EQ(sh_acquire(model.runtime(), model.id(10), other, SH_ACQUIRE_NO_WAIT, &view), SH_NOT_READY);   // but begun
+        }
+        Step step(device, model);
+        ASSERT_EQ(step.begin(stream), SH_OK) << why();
+        for (size_t i = 0; i < 10; i++) {
+            SUCCEEDS(step.use(i));
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));   // a worker queues copies meanwhile
+        }
+        ASSERT_EQ(step.end(), SH_OK) << why();
+        if (!k) quiet = step.copies();
+        ASSERT_GT(quiet, 0u);
+        EXPECT_EQ(step.copies(), quiet);
+        SUCCEEDS(step.launch(stream));
+        device.synchronize();
+        EXPECT_EQ(step.wrong(), 0u);
+    }
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST_F(Graphs, what_a_launch_left_is_found_by_eager_views) {
+    TestDevice device(settings(20));
+    Model model(device, equal_blocks(6, 6 * kPage, Origin::pinned));
+    SUCCEEDS(model.schedule(forward(6)));
+    model.plan();
+    size_t last = 5;   // that streams
+    while (last > 0 && !model.state(last).streamed_bytes) last--;
+    const sh_stream stream = device.stream();
+    Step step(device, model);
+    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(6)));
+    SUCCEEDS(step.launch(stream));
+    const uint64_t hits = model.stats().hits;
+    SUCCEEDS(model.use(last));   // on the host, which waits for the launch
+    EXPECT_EQ(model.stats().hits, hits + 1);
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_stream_launch(device.get(), stream, nullptr, nullptr, 20'000'000));
+    SUCCEEDS(step.launch(stream));
+    EXPECT_EQ(sh_acquire(model.runtime(), model.id(last), SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT, &view), SH_NOT_READY);
+    device.synchronize();
+    SUCCEEDS(model.use(last));
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST_F(Graphs, what_the_engine_changed_is_written_back_before_a_launch) {
+    for (const Origin origin : {Origin::pinned, Origin::pageable}) {
+        TestDevice device(settings(20));
+        std::vector<BlockSpec> specs = equal_blocks(5, 6 * kPage, Origin::pinned);
+        specs.push_back({6 * kPage, origin, SH_BLOCK_MUTABLE});
+        Model model(device, specs);
+        SUCCEEDS(model.schedule(forward(6)));
+        model.plan();
+        const sh_stream stream = device.stream();
+        Step step(device, model);
+        ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(5)));
+        sh_view view = SH_VIEW_INIT;
+        SUCCEEDS(sh_acquire(model.runtime(), model.id(5), stream, 0, &view));
+        SUCCEEDS(model.overwrite(5, view, 7, stream));
+        SUCCEEDS(sh_release(model.runtime(), model.id(5), stream));
+        SUCCEEDS(step.launch(stream));
+        SUCCEEDS(model.use(5, stream));   // what it did itself there, it orders itself
+        SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
+        EXPECT_EQ(model.source(5).read(), *model.truth(5));
+        device.synchronize();
+        EXPECT_EQ(step.wrong(), 0u);
+        EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    }
+}
+
+// Another runtime's eager steps, on another thread, and the library's own threads do nothing that a capture must not see.
+TEST_F(Graphs, captures_and_eager_steps_of_others_do_not_meet) {
+    TestDevice device(settings(80));
+    sh_runtime_options half = SH_RUNTIME_OPTIONS_INIT;   // so that neither asks the other for memory
+    half.max_bytes = 40 * kPage;
+    Model captured(device, equal_blocks(10, 6 * kPage, Origin::pinned), half);
+    SUCCEEDS(captured.schedule(forward(10)));
+    captured.plan();
+    Model eager(device, unequal_blocks(10, Origin::pageable), half);
+    const sh_stream stream = device.stream(), other = device.stream();
+    std::atomic<bool> done{false};
+    std::thread worker([&] {
+        while (!done) EXPECT_SUCCEEDS(eager.step(forward(10), other));
+    });
+    for (int k = 0; k < 10; k++) {
+        Step step(device, captured);
+        step.capture(stream, forward(10));
+        for (int n = 0; n < 3; n++) EXPECT_EQ(step.launch(stream), SH_OK) << why();
+        EXPECT_SUCCEEDS(sh_stream_synchronize(device.get(), stream));
+        EXPECT_EQ(step.compared(), 30u);
+        EXPECT_EQ(step.wrong(), 0u);
+    }
+    done = true;
+    worker.join();
+    device.synchronize();
+    EXPECT_EQ(eager.wrong_uses(), 0u) << eager.first_wrong();
+}
+
+}  // namespace
+}  // namespace stagehand::test
