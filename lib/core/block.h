@@ -74,6 +74,7 @@ struct alignas(64) Unit {
     bool ready_there = false;
     bool whole = false;              // SH_BLOCK_WHOLE
     bool unordered = false;          // SH_BLOCK_UNORDERED
+    bool straight = false;           // its loads are copies from one piece of memory and need no workers
     Memory memory = Memory::none;  // what lies behind its addresses
     bool live = false;
     bool announced = false;          // an acquire was told SH_NOT_READY: the engine has come to it and asks again

@@ -44,7 +44,7 @@ void Loader::give(Unit& unit) {
     unit.load = nullptr;
 }
 
-void Loader::find_missing(Unit& unit, Load& load, bool own_only) {
+void Loader::find_missing(Unit& unit, Load& load, uint32_t ring_pages) {
     const uint64_t page = registry_.page_bytes();
     const auto add = [&](uint64_t first, uint64_t count) {
         const uint64_t offset = first * page, end = std::min(unit.bytes, (first + count) * page);
@@ -56,9 +56,8 @@ void Loader::find_missing(Unit& unit, Load& load, bool own_only) {
     const uint32_t own = static_cast<uint32_t>(unit.own.size());
     load.own_from = unit.whole ? 0 : unit.own_valid;
     if (load.own_from < own) add(load.own_from, own - load.own_from);
-    if (own_only) return;
     const uint32_t self = load.unit;
-    for (uint32_t k = 0; k < unit.ring_pages; k++) {
+    for (uint32_t k = 0; k < std::min(unit.ring_pages, ring_pages); k++) {
         const Ring::Page& at = ring_.page_of(unit, k);
         if (at.contents == self && !(unit.whole && unit.ring_present < unit.ring_pages)) continue;
         const uint64_t fence = at.fence == kNone ? 0 : registry_.unit(at.fence).last_use;
@@ -127,15 +126,14 @@ void Loader::take_pages(Unit& unit, Load& load) {
     unit.serial++;
 }
 
-Status Loader::begin(Unit& unit, uint64_t deadline_ns) { return begin(unit, deadline_ns, false); }
-Status Loader::begin_own(Unit& unit) { return begin(unit, 0, true); }
+Status Loader::begin(Unit& unit, uint64_t deadline_ns) { return begin_part(unit, deadline_ns, unit.ring_pages); }
 
-Status Loader::begin(Unit& unit, uint64_t deadline_ns, bool own_only) {
+Status Loader::begin_part(Unit& unit, uint64_t deadline_ns, uint32_t ring_pages) {
     if (unit.load) give(unit);   // an earlier one was issued to the same stream: its order needs no care
     Load& load = take();
     load.unit = static_cast<uint32_t>(&unit - registry_.units().data());
     load.begun_ns = device_.now_ns();
-    find_missing(unit, load, own_only);
+    find_missing(unit, load, ring_pages);
     unit.load = &load;
     Status status = find_fences(unit, load);
     if (status.ok()) {

@@ -36,8 +36,9 @@ public:
     // their last uses have ended. Earlier deadlines go first. On failure nothing is under way and the missing bytes are undefined.
     Status begin(Unit& unit, uint64_t deadline_ns);
 
-    // The same for what is missing of the unit's own pages alone.
-    Status begin_own(Unit& unit);
+    // The same for what is missing of the unit's own pages, and of the first so many of its streamed ones. Only of units whose loads need
+    // no workers: what is missing then may be begun while this is under way.
+    Status begin_part(Unit& unit, uint64_t deadline_ns, uint32_t ring_pages);
 
     // Waits until the last copy of the unit's load has been issued, with the mutex given up meanwhile; the load's failure, if any.
     Status wait_issued(Unit& unit, std::unique_lock<std::mutex>& lock, uint64_t deadline_ns);
@@ -68,8 +69,7 @@ private:
 
     Load& take();
     void give(Unit& unit);
-    Status begin(Unit& unit, uint64_t deadline_ns, bool own_only);
-    void find_missing(Unit& unit, Load& load, bool own_only);
+    void find_missing(Unit& unit, Load& load, uint32_t ring_pages);
     void forget_finished_launches();
     Status find_fences(Unit& unit, Load& load);
     void take_pages(Unit& unit, Load& load);

@@ -22,12 +22,13 @@ public:
     // Another plan or order is in force, or contents were invalidated: resident parts have to be looked at too, for one round.
     void renew();
     // Begins what can be begun. Stops at the first load that has to wait for a release, or after a failure, which the acquire of
-    // that unit will meet again and report.
-    void pump(uint64_t now_ns);
+    // that unit will meet again and report. `in_parts`: the engine holds views while it computes, so the pages that are free until the
+    // next release are worth loading into, though the rest of the unit has to wait for it.
+    void pump(uint64_t now_ns, bool in_parts = false);
 
 private:
     uint64_t next_candidate(uint64_t position) const;
-    bool may_begin(const Unit& unit, uint64_t position);
+    uint32_t free_pages(const Unit& unit, uint64_t position) const;
 
     Registry& registry_;
     Ring& ring_;

@@ -224,7 +224,12 @@ Status Registry::add(std::span<const sh_block_desc* const> descs, sh_block* out_
         return status;
     }
     ranges_.push_back(range);
-    for (size_t i = first_unit; i < units_.size(); i++) units_[i].address += range.address;
+    for (size_t i = first_unit; i < units_.size(); i++) {
+        units_[i].address += range.address;
+        const auto& segments = blocks_[units_[i].first_block].detail->segments;
+        units_[i].straight = !plain_ && units_[i].block_count == 1 && !segments.empty() && segments[0].direct &&
+                             std::all_of(segments.begin() + 1, segments.end(), [](const Segment& segment) { return segment.joined; });
+    }
     for (size_t i = first_block; i < blocks_.size(); i++) {
         blocks_[i].address += range.address;
         model_bytes_ += blocks_[i].bytes;

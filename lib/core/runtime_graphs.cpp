@@ -127,7 +127,7 @@ Status Runtime::load_residents(const Graph& graph, sh_stream stream, Lock& lock)
             drop_contents(unit);
         }
         if (unit.load && !unit.load->queued && !unit.load->issued) (void)loader_.wait_issued(unit, lock, 0).ok();   // failed: tried again
-        if (unit.own_valid < unit.own.size() && !(unit.load && unit.load->queued)) SH_TRY(loader_.begin_own(unit));
+        if (unit.own_valid < unit.own.size() && !(unit.load && unit.load->queued)) SH_TRY(loader_.begin_part(unit, 0, 0));
     }
     for (const uint32_t index : graph.units) {
         Unit& unit = registry_.unit(index);

@@ -364,5 +364,31 @@ TEST(Reading, waits_for_the_load_whatever_stream_the_view_is_on) {
     }
 }
 
+// An engine that computes on the calling thread holds each view while it does. What its next block needs is then loaded into the
+// pages that are free, though the rest of them are held.
+TEST(HeldWhileComputing, the_next_load_begins_in_the_pages_that_are_free) {
+    TestDevice device({.budget_bytes = 12 * kPage, .link_bytes_per_second = 1'000'000'000});
+    Model model(device, equal_blocks(6, 8 * kPage));
+    SUCCEEDS(model.schedule(forward(6), 32'768));   // as long as a copy: a ring of less than two blocks overlaps them in part
+    SUCCEEDS(model.step(forward(6)));
+    int begun_in_part = 0;
+    for (int k = 0; k < 3; k++) {
+        SUCCEEDS(sh_step_begin(model.runtime()));
+        for (size_t i = 0; i < 6; i++) {
+            sh_view view = SH_VIEW_INIT;
+            SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
+            SUCCEEDS(model.compare(i, view, SH_STREAM_HOST));
+            const sh_block_state next = model.state((i + 1) % 6);
+            begun_in_part += next.present_bytes > next.resident_bytes && next.present_bytes < next.bytes;
+            SUCCEEDS(sh_release(model.runtime(), model.id(i), SH_STREAM_HOST));
+        }
+        SUCCEEDS(sh_step_end(model.runtime()));
+    }
+    if (!plain_devices()) {
+        EXPECT_GT(begun_in_part, 10);
+    }
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
 }  // namespace
 }  // namespace stagehand::test
