@@ -132,14 +132,14 @@ TEST_F(Graphs, copies_in_a_graph_wait_for_uses_on_all_streams) {
 
 // One copy into the pages of many blocks, each used on one of two streams or on both: the uses that were begun last are not those that end last.
 TEST_F(Graphs, a_copy_over_many_blocks_waits_for_all_their_uses) {
-    constexpr size_t kSmall = 12;
-    TestDevice device(settings(15));
-    std::vector<BlockSpec> specs = equal_blocks(kSmall, kPage, Origin::pinned);
-    specs.push_back({12 * kPage, Origin::pinned});
+    constexpr size_t kSmall = 7;
+    TestDevice device(settings(17));
+    std::vector<BlockSpec> specs = equal_blocks(kSmall, 2 * kPage, Origin::pinned);   // not packed into one
+    for (int n = 0; n < 2; n++) specs.push_back({14 * kPage, Origin::pinned});
     Model model(device, specs);
-    SUCCEEDS(model.schedule(forward(kSmall + 1)));
+    SUCCEEDS(model.schedule(forward(kSmall + 2)));
     model.plan();
-    ASSERT_GT(model.state(kSmall).streamed_bytes, 6 * kPage);
+    ASSERT_GT(model.state(kSmall).streamed_bytes, 8 * kPage);
     const sh_stream stream = device.stream(), other = device.stream();
     Step step(device, model);
     ASSERT_EQ(step.begin(stream), SH_OK) << why();
@@ -150,7 +150,7 @@ TEST_F(Graphs, a_copy_over_many_blocks_waits_for_all_their_uses) {
             SUCCEEDS(step.use(i, stream));
         }
     }
-    SUCCEEDS(step.use(kSmall));
+    for (int n = 0; n < 2; n++) SUCCEEDS(step.use(kSmall + static_cast<size_t>(n)));
     SUCCEEDS(DRIVER(sh_test_follow)(stream, other));
     ASSERT_EQ(step.end(), SH_OK) << why();
     for (int k = 0; k < 3; k++) {
@@ -165,7 +165,7 @@ TEST_F(Graphs, a_copy_over_many_blocks_waits_for_all_their_uses) {
                 SUCCEEDS(model.use(i, stream));
             }
         }
-        SUCCEEDS(model.use(kSmall, stream));
+        for (int n = 0; n < 2; n++) SUCCEEDS(model.use(kSmall + static_cast<size_t>(n), stream));
         SUCCEEDS(sh_step_end(model.runtime()));
         device.synchronize();
         EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
@@ -175,11 +175,11 @@ TEST_F(Graphs, a_copy_over_many_blocks_waits_for_all_their_uses) {
 // Loads and uses that are still under way when the capture begins neither become part of it nor are they waited for in it.
 TEST_F(Graphs, a_graph_holds_nothing_of_what_was_under_way) {
     DeviceSettings slow = settings(30, ";jitter_us=2000;jitter_seed=3");
-    slow.staging_bytes = 32 << 10;   // two pieces at a time: what is staged takes some milliseconds
+    slow.staging_bytes = 32 << 10;   // two pieces at a time, of five: what is staged takes some milliseconds
     slow.staging_threads = 1;
     TestDevice device(slow);
     std::vector<BlockSpec> specs = equal_blocks(10, 6 * kPage, Origin::pinned);
-    specs.push_back({6 * kPage, Origin::pageable});
+    specs.push_back({20 * kPage, Origin::pageable});
     Model model(device, specs);
     SUCCEEDS(model.schedule(forward(11)));
     model.plan();
@@ -235,24 +235,38 @@ TEST_F(Graphs, what_a_launch_left_is_found_by_eager_views) {
 }
 
 TEST_F(Graphs, what_the_engine_changed_is_written_back_before_a_launch) {
+    constexpr size_t kFixed = 3, kChanged = 16;
     for (const Origin origin : {Origin::pinned, Origin::pageable}) {
-        TestDevice device(settings(20));
-        std::vector<BlockSpec> specs = equal_blocks(5, 6 * kPage, Origin::pinned);
-        specs.push_back({6 * kPage, origin, SH_BLOCK_MUTABLE});
+        TestDevice device(settings(18, ";jitter_us=500;jitter_seed=7"));
+        std::vector<BlockSpec> specs = equal_blocks(kFixed, 6 * kPage, Origin::pinned);
+        for (size_t n = 0; n < kChanged; n++) specs.push_back({2 * kPage, origin, SH_BLOCK_MUTABLE});
         Model model(device, specs);
-        SUCCEEDS(model.schedule(forward(6)));
+        SUCCEEDS(model.schedule(forward(kFixed + kChanged)));
         model.plan();
-        const sh_stream stream = device.stream();
+        uint64_t streamed = 0;
+        for (size_t i = kFixed; i < kFixed + kChanged; i++) streamed += model.state(i).streamed_bytes;
+        ASSERT_GT(streamed, 16 * kPage);
+        const sh_stream stream = device.stream(), other = device.stream();
         Step step(device, model);
-        ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(5)));
-        sh_view view = SH_VIEW_INIT;
-        SUCCEEDS(sh_acquire(model.runtime(), model.id(5), stream, 0, &view));
-        SUCCEEDS(model.overwrite(5, view, 7, stream));
-        SUCCEEDS(sh_release(model.runtime(), model.id(5), stream));
-        SUCCEEDS(step.launch(stream));
-        SUCCEEDS(model.use(5, stream));   // what it did itself there, it orders itself
-        SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
-        EXPECT_EQ(model.source(5).read(), *model.truth(5));
+        ASSERT_NO_FATAL_FAILURE(step.capture(stream, {1, 2}));
+        for (uint64_t version = 1; version < 8; version++) {
+            // Nothing is brought after the last of them, so that no copy of the library's waits for the same write-backs and holds the launch up.
+            const sh_block next = model.id(0);
+            SUCCEEDS(sh_source_update_begin(model.runtime(), &next, 1));
+            // So that all write-backs begin together, and the last ones late.
+            SUCCEEDS(sh_stream_launch(device.get(), stream, nullptr, nullptr, 5'000'000));
+            for (size_t i = kFixed; i < kFixed + kChanged; i++) {
+                sh_view view = SH_VIEW_INIT;
+                SUCCEEDS(sh_acquire(model.runtime(), model.id(i), stream, 0, &view));
+                SUCCEEDS(model.overwrite(i, view, version, stream));
+                SUCCEEDS(sh_release(model.runtime(), model.id(i), stream));
+            }
+            SUCCEEDS(step.launch(other));
+            SUCCEEDS(sh_source_update_end(model.runtime(), &next, 1));
+            for (size_t i = kFixed; i < kFixed + kChanged; i++) SUCCEEDS(model.use(i, stream));   // what it did itself there, it orders itself
+            SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
+            for (size_t i = kFixed; i < kFixed + kChanged; i++) EXPECT_EQ(model.source(i).read(), *model.truth(i)) << i;
+        }
         device.synchronize();
         EXPECT_EQ(step.wrong(), 0u);
         EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
