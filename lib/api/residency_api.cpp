@@ -30,8 +30,17 @@ Status find_target(sh_runtime *runtime, sh_runtime *target, LockedRuntime *out) 
     return Status();
 }
 
-sh_scope *open_scope(Scope::Kind kind, sh_runtime *target) {
-    return static_cast<sh_scope *>(scopes().insert(std::make_shared<Scope>(Scope{kind, target})));
+// Begins something that a scope ends. All that may fail for want of memory comes before it has begun.
+template <class Begin>
+Status open_scope(Scope::Kind kind, sh_runtime *target, sh_scope **out_scope, Begin &&begin) {
+    auto scope = std::make_shared<Scope>(Scope{kind, target});
+    auto &slot = scopes().take_free_slot();
+    if (Status status = begin(); !status.ok()) {
+        scopes().recycle(slot);
+        return status;
+    }
+    *out_scope = static_cast<sh_scope *>(scopes().publish(slot, std::move(scope)));
+    return Status();
 }
 
 }  // namespace
@@ -61,10 +70,10 @@ sh_status sh_keep_resident(sh_runtime *runtime, sh_runtime *target, sh_scope **o
         if (!out_scope) return Status(SH_ERROR_INVALID_ARGUMENT, "out_scope is NULL");
         LockedRuntime at;
         SH_TRY(find_target(runtime, target, &at));
-        sh_scope *const scope = open_scope(Scope::Kind::keep, target ? target : runtime);
-        at.runtime->keep_begin();
-        *out_scope = scope;
-        return Status();
+        return open_scope(Scope::Kind::keep, target ? target : runtime, out_scope, [&] {
+            at.runtime->keep_begin();
+            return Status();
+        });
     });
 }
 
@@ -97,9 +106,7 @@ sh_status sh_guest_begin(sh_runtime *runtime, sh_runtime *guest, const sh_guest_
         if (guest == runtime) return Status(SH_ERROR_INVALID_ARGUMENT, "a runtime cannot be its own guest");
         LockedRuntime at;
         SH_TRY(find_target(runtime, guest, &at));
-        SH_TRY(at.runtime->guest_begin(wanted, at.lock));
-        *out_scope = open_scope(Scope::Kind::guest, guest);
-        return Status();
+        return open_scope(Scope::Kind::guest, guest, out_scope, [&] { return at.runtime->guest_begin(wanted, at.lock); });
     });
 }
 
