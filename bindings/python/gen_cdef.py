@@ -1,0 +1,121 @@
+"""Writes what the Python package takes from the C headers: src/cdef.h, which cffi reads, and libstagehand/_generated.py, the constants and
+the structs that hold results. Both are committed.
+
+    gen_cdef.py ROOT            writes them
+    gen_cdef.py ROOT --check    says whether they are what the headers give
+"""
+import pathlib
+import re
+import sys
+
+# What an engine includes, in the order of their need; backend.h is for backends.
+HEADERS = ["version", "base", "device", "host_memory", "stream", "runtime", "streaming", "residency", "graph", "telemetry"]
+
+# Class, its base, and the constants that are its members: what follows the prefix is the member's name.
+ENUMS = [
+    ("Status", "IntEnum", r"SH_(OK|NOT_READY|ERROR_\w+)", "What a call returned. Values are grouped by hundreds, one exception class each."),
+    ("LogLevel", "IntEnum", r"SH_LOG_(\w+)", "How much of the log is wanted."),
+    ("DeviceFlag", "IntFlag", r"SH_DEVICE_(\w+)", "What a device can do."),
+    ("BlockFlag", "IntFlag", r"SH_BLOCK_(MUTABLE|WHOLE|UNORDERED|PIN)", "How a block was registered."),
+    ("BlockState", "IntEnum", r"SH_BLOCK_(UNLOADED|STAGED|LOADING|READY|DRAINING)", "Where the bytes of a block are."),
+    ("ViewFlag", "IntFlag", r"SH_VIEW_(\w+)", "What an acquire did."),
+    ("ResidentPriority", "IntEnum", r"SH_PRIORITY_(\w+)", "Which reservations are given up when nothing else is left: secondary ones."),
+]
+
+# Structs that calls fill in, and the classes that hold them.
+RESULTS = [
+    ("sh_memory_info", "MemoryInfo", "Memory of a device, in bytes, at one moment."),
+    ("sh_device_caps", "DeviceCaps", "What a device is and can do."),
+    ("sh_backend_info", "BackendInfo", "A backend that was found, or was looked for in vain."),
+    ("sh_block_state", "BlockInfo", "What is known of a block at one moment."),
+    ("sh_plan_info", "PlanInfo", "A plan in figures."),
+    ("sh_runtime_stats", "RuntimeStats", "Counters of a runtime."),
+]
+CLASS_OF_FIELD = {("sh_device_caps", "flags"): "DeviceFlag", ("sh_block_state", "flags"): "BlockFlag", ("sh_block_state", "state"): "BlockState"}
+
+ORIGIN = "Written by bindings/python/gen_cdef.py from the headers in include/stagehand: change those, then run ./dev gen."
+
+
+def declarations(text):
+    """A header's declarations without comments and what is for the preprocessor."""
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+    text = re.sub(r"\\\n", " ", text)
+    text = re.sub(r"#ifdef __cplusplus.*?#endif", "", text, flags=re.S)
+    text = re.sub(r"^#.*$", "", text, flags=re.M)
+    text = text.replace("SH_API ", "")
+    lines = [line.rstrip() for line in text.splitlines()]
+    return "\n".join(line for line in lines if line)
+
+
+def values(folder):
+    """{constant: value}, of enums and of macros that are numbers."""
+    found = {}
+    for name in HEADERS:
+        text = re.sub(r"/\*.*?\*/", "", (folder / f"{name}.h").read_text(), flags=re.S)
+        for constant, value in re.findall(r"^#define (SH_\w+) +([0-9][0-9a-fxA-FX]*)\s*$", text, flags=re.M):
+            found[constant] = int(value, 0)
+        for body in re.findall(r"\benum\s*\{(.*?)\}", text, flags=re.S):
+            for constant, value in re.findall(r"\b(SH_\w+)\s*=\s*(-?\w+)", body):
+                found[constant] = int(value, 0)
+    return found
+
+
+def cdef(folder, constants):
+    parts = [f"/* {ORIGIN} */"]
+    macros = [name for name in constants if re.search(rf"^#define {name} ", everything(folder), flags=re.M)]
+    parts.append("\n".join(f"#define {name} {constants[name]:#x}" for name in macros))
+    for name in HEADERS:
+        body = declarations((folder / f"{name}.h").read_text())
+        if body:
+            parts.append(f"/* {name}.h */\n{body}")
+    return "\n\n".join(parts) + "\n"
+
+
+def everything(folder):
+    return "\n".join((folder / f"{name}.h").read_text() for name in HEADERS)
+
+
+def module(interface, constants):
+    lines = [f'"""Constants and results of the C interface. {ORIGIN}"""', "from dataclasses import dataclass", "from enum import IntEnum, IntFlag", ""]
+    for name in ("SH_VERSION_MAJOR", "SH_VERSION_MINOR", "SH_VERSION_PATCH", "SH_ABI_VERSION", "SH_STREAM_HOST"):
+        lines.append(f"{name.removeprefix('SH_')} = {constants[name]:#x}" if "STREAM" in name else f"{name.removeprefix('SH_')} = {constants[name]}")
+    for name, base, pattern, text in ENUMS:
+        lines += ["", "", f"class {name}({base}):", f'    """{text}"""', ""]
+        for constant, value in constants.items():
+            if match := re.fullmatch(pattern, constant):
+                lines.append(f"    {match.group(1)} = {value}")
+    for struct, name, text in RESULTS:
+        lines += ["", "", "@dataclass(frozen=True)", f"class {name}:", f'    """{text}"""', ""]
+        for kind, field in interface.structs[struct]:
+            if field not in ("struct_size", "reserved"):
+                python = "str" if kind.startswith("char[") else CLASS_OF_FIELD.get((struct, field), "int")
+                lines.append(f"    {field}: {python}")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    sys.path.insert(0, str(root / "tests/abi"))
+    from interface import Interface
+
+    folder, package = root / "include/stagehand", root / "bindings/python"
+    interface, constants = Interface(root / "include"), values(folder)
+    texts = {package / "src/cdef.h": cdef(folder, constants), package / "libstagehand/_generated.py": module(interface, constants)}
+    # What one reader of the headers sees, the other must see too.
+    declared = texts[package / "src/cdef.h"]
+    for name in [*interface.functions, *interface.structs, *interface.callbacks, *interface.constants]:
+        backend_only = not re.search(rf"\b{name}\b", everything(folder))
+        if not backend_only and not re.search(rf"\b{name}\b", declared):
+            sys.exit(f"{name} is in the headers but not in cdef.h")
+    different = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
+    if "--check" in sys.argv[2:]:
+        for path in different:
+            print(f"{path.relative_to(root)} is not what the headers give: run ./dev gen")
+        sys.exit(bool(different))
+    for path in different:
+        path.write_text(texts[path])
+        print(f"{path.relative_to(root)} written")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Streams model weights between host and device under a memory budget: libstagehand for Python.
+
+Every method is one call of the C interface, whose headers (include/stagehand) say what it does, when it waits, and from which threads
+it may be called. Failures are exceptions, one class for each hundred of statuses, with the `status`.
+"""
+from ._callbacks import FillFunction, LoadedRange, LoadFunction, set_log
+from ._device import Device, backends, monitor_start, monitor_stop, trace_start, trace_stop, version
+from ._errors import BackendError, BudgetError, Error, InternalError, LostError, OperationError, UsageError
+from ._generated import (
+    STREAM_HOST,
+    BackendInfo,
+    BlockFlag,
+    BlockInfo,
+    BlockState,
+    DeviceCaps,
+    DeviceFlag,
+    LogLevel,
+    MemoryInfo,
+    PlanInfo,
+    ResidentPriority,
+    RuntimeStats,
+    Status,
+    ViewFlag,
+)
+from ._host import PinnedMemory, Stream
+from ._runtime import Block, Runtime
+from ._sources import BlockDesc, DeviceMemory, FileRange, Fill, Mapped, Segment, Source
+from ._view import View, Views
+
+__version__ = version()
+
+__all__ = [
+    "STREAM_HOST",
+    "BackendError",
+    "BackendInfo",
+    "Block",
+    "BlockDesc",
+    "BlockFlag",
+    "BlockInfo",
+    "BlockState",
+    "BudgetError",
+    "Device",
+    "DeviceCaps",
+    "DeviceFlag",
+    "DeviceMemory",
+    "Error",
+    "FileRange",
+    "Fill",
+    "FillFunction",
+    "InternalError",
+    "LoadFunction",
+    "LoadedRange",
+    "LogLevel",
+    "LostError",
+    "Mapped",
+    "MemoryInfo",
+    "OperationError",
+    "PinnedMemory",
+    "PlanInfo",
+    "ResidentPriority",
+    "Runtime",
+    "RuntimeStats",
+    "Segment",
+    "Source",
+    "Status",
+    "Stream",
+    "UsageError",
+    "View",
+    "ViewFlag",
+    "Views",
+    "backends",
+    "monitor_start",
+    "monitor_stop",
+    "set_log",
+    "trace_start",
+    "trace_stop",
+    "version",
+]

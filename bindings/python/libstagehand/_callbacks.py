@@ -1,0 +1,181 @@
+"""Python functions that the library calls, and what becomes of their exceptions."""
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ._errors import error_of
+from ._generated import LogLevel, Status
+from ._lifetime import thread
+from ._native import ffi, lib
+
+FillFunction = Callable[[memoryview, int], object]
+"""fill(buffer, offset): writes len(buffer) bytes of the source, from `offset` on. Called on threads of the library, several at once."""
+
+# Exceptions that no call has told of yet are kept up to so many; older ones are dropped.
+MOST_EXCEPTIONS = 64
+
+
+class Exceptions:
+    """What callbacks have raised and no call has told of yet, with the block that they worked for; 0: none."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._raised: list[tuple[int, BaseException]] = []
+
+    def add(self, block: int, exception: BaseException) -> None:
+        with self._lock:
+            self._raised.append((block, exception))
+            del self._raised[:-MOST_EXCEPTIONS]
+
+    def take(self, block: int = 0) -> BaseException | None:
+        """The first of this block, else the first of all. Others of the same block come from the same load and are forgotten."""
+        with self._lock:
+            if not self._raised:
+                return None
+            found, exception = next((raised for raised in self._raised if raised[0] == block), self._raised[0])
+            self._raised = [raised for raised in self._raised if raised[0] != found]
+            return exception
+
+    def check(self, status: int, block: int = 0) -> int:
+        """Raises on a failure, from the exception of a callback where that is the reason."""
+        if status >= 0:
+            return status
+        error = error_of(status)
+        if status == Status.ERROR_CALLBACK:
+            raise error from self.take(block)
+        raise error
+
+
+@dataclass(frozen=True)
+class LoadedRange:
+    """A contiguous range of a block's device memory that was just loaded; see sh_loaded_range."""
+
+    block: int
+    address: int
+    offset: int
+    bytes: int
+    block_bytes: int
+    stream: int
+
+
+LoadFunction = Callable[[LoadedRange], object]
+"""on_load(range): queues work on the range's stream. Called under locks of the library: of it, it may call nothing but Stream.launch."""
+
+
+class Call:
+    """A Python function with the place for its exceptions. The library gets a handle of it, alive as long as the call is."""
+
+    def __init__(self, function: Callable[..., object], exceptions: Exceptions) -> None:
+        self.function = function
+        self.exceptions = exceptions
+        self.block = 0
+        self.handle = ffi.new_handle(self)
+
+
+@ffi.def_extern(error=-1)
+def sh_py_fill(buffer: Any, offset: int, size: int, user_data: Any) -> int:
+    call: Call = ffi.from_handle(user_data)
+    thread.callbacks += 1
+    try:
+        memory = ffi.buffer(buffer, size)
+        with memoryview(memory) as view:
+            call.function(view, offset)
+        if sys.getrefcount(memory) > 2:  # ours, and the question's own
+            raise BufferError("a fill function has kept its buffer, whose memory is the library's again")
+    except BaseException as exception:
+        call.exceptions.add(call.block, exception)
+        return -1
+    finally:
+        thread.callbacks -= 1
+    return 0
+
+
+@ffi.def_extern(error=-1)
+def sh_py_load(loaded: Any, user_data: Any) -> int:
+    call: Call = ffi.from_handle(user_data)
+    thread.callbacks += 1
+    try:
+        address = int(ffi.cast("uintptr_t", loaded.address))
+        call.function(LoadedRange(loaded.block, address, loaded.offset, loaded.bytes, loaded.block_bytes, loaded.stream))
+    except BaseException as exception:
+        call.exceptions.add(call.block, exception)
+        return -1
+    finally:
+        thread.callbacks -= 1
+    return 0
+
+
+# Functions queued on streams, by number: each is called once.
+_launched: dict[int, Call] = {}
+
+
+def launched(call: Call) -> Any:
+    """Keeps the call until it was made."""
+    _launched[id(call)] = call
+    return call.handle
+
+
+def not_launched(call: Call) -> None:
+    _launched.pop(id(call), None)
+
+
+@ffi.def_extern()
+def sh_py_launch(user_data: Any) -> None:
+    call: Call = ffi.from_handle(user_data)
+    thread.callbacks += 1
+    try:
+        call.function()
+    except BaseException as exception:
+        call.exceptions.add(0, exception)
+    finally:
+        _launched.pop(id(call), None)
+        thread.callbacks -= 1
+
+
+@ffi.def_extern()
+def sh_py_pressure(runtime: Any, size: int, user_data: Any) -> None:
+    call: Call = ffi.from_handle(user_data)
+    thread.callbacks += 1
+    try:
+        call.function(size)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # no call tells of it
+    finally:
+        thread.callbacks -= 1
+
+
+_log: Call | None = None
+
+
+@ffi.def_extern()
+def sh_py_log(level: int, message: Any, user_data: Any) -> None:
+    call: Call = ffi.from_handle(user_data)
+    thread.callbacks += 1
+    try:
+        call.function(LogLevel(level), ffi.string(message).decode(errors="replace"))
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        thread.callbacks -= 1
+
+
+def set_log(level: int, function: Callable[[LogLevel, str], object] | None) -> None:
+    """Has log lines up to `level` given to `function(level, message)`, on any thread; None: no log. It must not use the library."""
+    global _log
+    call = None if function is None else Call(function, Exceptions())
+    if call is None:
+        status = lib.sh_set_log(0, ffi.NULL, ffi.NULL)
+    else:
+        status = lib.sh_set_log(level, lib.sh_py_log, call.handle)
+    if status < 0:
+        raise error_of(status)
+    _log = call  # the one before is not called any more
+
+
+# The library's threads cannot call Python once it goes. A forked child is refused, and that is well.
+atexit.register(lib.sh_set_log, 0, ffi.NULL, ffi.NULL)

@@ -1,0 +1,152 @@
+"""Devices, and the library's own questions: version, backends, trace, monitor."""
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from types import TracebackType
+from typing import Any, TypeVar
+
+from ._errors import check, closed
+from ._generated import BackendInfo, BlockFlag, BlockInfo, BlockState, DeviceCaps, DeviceFlag, MemoryInfo
+from ._lifetime import destroy_postponed, owned
+from ._native import ffi, lib
+
+T = TypeVar("T")
+_CONVERT = {(DeviceCaps, "flags"): DeviceFlag, (BlockInfo, "flags"): BlockFlag, (BlockInfo, "state"): BlockState}
+
+
+def struct(name: str) -> Any:
+    """A struct of the C interface with its defaults."""
+    made = ffi.new(f"sh_{name} *")
+    getattr(lib, f"sh_{name}_init")(made)
+    return made
+
+
+def result(kind: type[T], source: Any) -> T:
+    """A struct that a call has filled in, as its Python class."""
+    values: dict[str, Any] = {}
+    for field in fields(kind):  # type: ignore[arg-type]
+        value = getattr(source, field.name)
+        if isinstance(value, ffi.CData):
+            pointer = ffi.typeof(value).kind == "pointer"
+            value = int(ffi.cast("uintptr_t", value)) if pointer else ffi.string(value).decode(errors="replace")
+        values[field.name] = _CONVERT.get((kind, field.name), lambda same: same)(value)
+    return kind(**values)
+
+
+def text(value: str | os.PathLike[str] | None) -> Any:
+    """A C string, or NULL. It has to be kept until the call that it is for."""
+    return ffi.NULL if value is None else ffi.new("char[]", os.fsencode(value))
+
+
+class Device:
+    """A device with its budget. Opened by name: "host", "cuda:0", "hip:1", "sim", "auto".
+
+    Runtimes, streams and memory made on it keep it open; it closes with the last of them.
+    """
+
+    def __init__(
+        self,
+        name: str = "auto",
+        *,
+        budget_bytes: int = 0,
+        headroom_bytes: int = 0,
+        page_bytes: int = 0,
+        link_bytes_per_second: int = 0,
+        staging_bytes: int = 0,
+        staging_threads: int = 0,
+        backend_options: str | None = None,
+        backend_path: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._handle: Any = ffi.NULL
+        destroy_postponed()
+        options = struct("device_options")
+        options.budget_bytes = budget_bytes
+        options.headroom_bytes = headroom_bytes
+        options.page_bytes = page_bytes
+        options.link_bytes_per_second = link_bytes_per_second
+        options.staging_bytes = staging_bytes
+        options.staging_threads = staging_threads
+        texts = text(backend_options), text(backend_path)
+        options.backend_options, options.backend_path = texts
+        out = ffi.new("sh_device **")
+        check(lib.sh_device_open(name.encode(), options, out))
+        self._handle = owned(out[0], lib.sh_device_close)
+        caps = self.capabilities()
+        self.name: str = caps.name
+        self.flags: DeviceFlag = caps.flags
+
+    def __repr__(self) -> str:
+        return f"<libstagehand.Device {getattr(self, 'name', '')}{'' if self._handle else ' (closed)'}>"
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives back this reference. The device closes with its last user."""
+        self._handle = ffi.NULL
+        destroy_postponed()
+
+    def _open_handle(self) -> Any:
+        if not self._handle:
+            raise closed("device")
+        return self._handle
+
+    def memory(self) -> MemoryInfo:
+        info = struct("memory_info")
+        check(lib.sh_device_memory(self._handle, info))
+        return result(MemoryInfo, info)
+
+    def set_budget(self, budget_bytes: int) -> None:
+        """0: as much as is free, less a headroom."""
+        check(lib.sh_device_set_budget(self._handle, budget_bytes))
+
+    def capabilities(self) -> DeviceCaps:
+        caps = struct("device_caps")
+        check(lib.sh_device_capabilities(self._handle, caps))
+        return result(DeviceCaps, caps)
+
+    def clock_ns(self) -> int:
+        now = ffi.new("uint64_t *")
+        check(lib.sh_device_clock(self._handle, now))
+        return int(now[0])
+
+
+def version() -> str:
+    """Version of the library."""
+    number = lib.sh_version()
+    return f"{number // 1_000_000}.{number // 1_000 % 1_000}.{number % 1_000}"
+
+
+def backends() -> list[BackendInfo]:
+    """All backends, working or not."""
+    count = ffi.new("size_t *")
+    check(lib.sh_backend_list(ffi.NULL, 0, count))
+    infos = ffi.new("sh_backend_info[]", count[0])
+    for info in infos:
+        info.struct_size = ffi.sizeof("sh_backend_info")
+    check(lib.sh_backend_list(infos, len(infos), count))
+    return [result(BackendInfo, info) for info in list(infos)[: count[0]]]
+
+
+def trace_start(path: str | os.PathLike[str]) -> None:
+    """Records a trace of the process, for Perfetto."""
+    check(lib.sh_trace_start(os.fsencode(path)))
+
+
+def trace_stop() -> None:
+    check(lib.sh_trace_stop())
+
+
+def monitor_start(path: str | os.PathLike[str] | None = None) -> None:
+    """Answers `stagehand top` on a socket."""
+    check(lib.sh_monitor_start(text(path)))
+
+
+def monitor_stop() -> None:
+    check(lib.sh_monitor_stop())
+
+

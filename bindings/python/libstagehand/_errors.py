@@ -1,0 +1,67 @@
+"""Exceptions: one class for each hundred of statuses."""
+from __future__ import annotations
+
+from ._generated import Status
+from ._native import ffi, lib
+
+
+class Error(Exception):
+    """A call of the library failed. `status` says how: a Status, or a plain int that this version does not know yet."""
+
+    def __init__(self, status: int, text: str) -> None:
+        try:
+            self.status: int = Status(status)
+        except ValueError:
+            self.status = status
+        self.text = text
+        super().__init__(status, text)
+
+    def __str__(self) -> str:
+        name = ffi.string(lib.sh_status_string(self.status)).decode()
+        return f"{name}: {self.text}" if self.text else str(name)
+
+
+class UsageError(Error):
+    """1xx: a mistake of the caller. Nothing has changed."""
+
+
+class BudgetError(Error):
+    """2xx: memory and budget. Nothing has changed."""
+
+
+class OperationError(Error):
+    """3xx: an operation failed; it may be tried again. An exception of a callback is its __cause__."""
+
+
+class BackendError(Error):
+    """4xx: the backend or its driver."""
+
+
+class LostError(Error):
+    """5xx: an object can only be closed."""
+
+
+class InternalError(Error):
+    """6xx: the library itself."""
+
+
+_CLASSES = {1: UsageError, 2: BudgetError, 3: OperationError, 4: BackendError, 5: LostError, 6: InternalError}
+
+
+def error_of(status: int) -> Error:
+    """The exception for what the last call of this thread returned."""
+    length = lib.sh_last_error(ffi.NULL, 0)
+    text = ffi.new("char[]", length + 1)
+    lib.sh_last_error(text, length + 1)
+    return _CLASSES.get(-status // 100, Error)(status, ffi.string(text).decode(errors="replace"))
+
+
+def check(status: int) -> int:
+    """Raises on a failure; hands on Status.OK and the positive statuses."""
+    if status < 0:
+        raise error_of(status)
+    return status
+
+
+def closed(what: str) -> UsageError:
+    return UsageError(Status.ERROR_INVALID_HANDLE, f"the {what} is closed")

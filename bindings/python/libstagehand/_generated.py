@@ -1,0 +1,210 @@
+"""Constants and results of the C interface. Written by bindings/python/gen_cdef.py from the headers in include/stagehand: change those, then run ./dev gen."""
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+
+VERSION_MAJOR = 0
+VERSION_MINOR = 1
+VERSION_PATCH = 0
+ABI_VERSION = 0
+STREAM_HOST = 0xffffffffffffffff
+
+
+class Status(IntEnum):
+    """What a call returned. Values are grouped by hundreds, one exception class each."""
+
+    OK = 0
+    NOT_READY = 1
+    ERROR_INVALID_ARGUMENT = -101
+    ERROR_INVALID_HANDLE = -102
+    ERROR_INVALID_STRUCT = -103
+    ERROR_INVALID_STATE = -104
+    ERROR_NOT_FOUND = -105
+    ERROR_UNSUPPORTED = -106
+    ERROR_FORKED = -107
+    ERROR_STALE = -108
+    ERROR_BUDGET = -201
+    ERROR_OUT_OF_DEVICE_MEMORY = -202
+    ERROR_OUT_OF_HOST_MEMORY = -203
+    ERROR_HELD = -204
+    ERROR_BUSY = -205
+    ERROR_SOURCE = -301
+    ERROR_CALLBACK = -302
+    ERROR_IO = -303
+    ERROR_CANCELLED = -304
+    ERROR_BACKEND = -401
+    ERROR_BACKEND_UNAVAILABLE = -402
+    ERROR_BACKEND_LOAD = -403
+    ERROR_RUNTIME_LOST = -501
+    ERROR_DEVICE_LOST = -502
+    ERROR_INTERNAL = -601
+    ERROR_DUPLICATE_LIBRARY = -602
+
+
+class LogLevel(IntEnum):
+    """How much of the log is wanted."""
+
+    ERROR = 1
+    WARNING = 2
+    INFO = 3
+    DEBUG = 4
+
+
+class DeviceFlag(IntFlag):
+    """What a device can do."""
+
+    FIXED_ADDRESSES = 1
+    HOST_ADDRESSABLE = 2
+    VIRTUAL_TIME = 4
+    IS_GPU = 8
+
+
+class BlockFlag(IntFlag):
+    """How a block was registered."""
+
+    MUTABLE = 1
+    WHOLE = 2
+    UNORDERED = 4
+    PIN = 8
+
+
+class BlockState(IntEnum):
+    """Where the bytes of a block are."""
+
+    UNLOADED = 0
+    STAGED = 1
+    LOADING = 2
+    READY = 3
+    DRAINING = 4
+
+
+class ViewFlag(IntFlag):
+    """What an acquire did."""
+
+    HIT = 1
+    FIXED_ADDRESS = 2
+    REMAPPED = 4
+    WAITED = 8
+
+
+class ResidentPriority(IntEnum):
+    """Which reservations are given up when nothing else is left: secondary ones."""
+
+    PRIMARY = 0
+    SECONDARY = 1
+
+
+@dataclass(frozen=True)
+class MemoryInfo:
+    """Memory of a device, in bytes, at one moment."""
+
+    runtime_count: int
+    budget_bytes: int
+    used_bytes: int
+    peak_bytes: int
+    free_bytes: int
+    total_bytes: int
+    page_bytes: int
+    staging_bytes: int
+    pinned_bytes: int
+    reserved_bytes: int
+    guest_bytes: int
+    protected_bytes: int
+    headroom_bytes: int
+
+
+@dataclass(frozen=True)
+class DeviceCaps:
+    """What a device is and can do."""
+
+    flags: DeviceFlag
+    name: str
+    description: str
+    granularity_bytes: int
+    page_bytes: int
+    staging_piece_bytes: int
+    staging_threads: int
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    """A backend that was found, or was looked for in vain."""
+
+    status: int
+    device_count: int
+    built_in: int
+    name: str
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class BlockInfo:
+    """What is known of a block at one moment."""
+
+    flags: BlockFlag
+    state: BlockState
+    held: int
+    address: int
+    bytes: int
+    resident_bytes: int
+    streamed_bytes: int
+    present_bytes: int
+    serial: int
+    name: str
+    protections: int
+
+
+@dataclass(frozen=True)
+class PlanInfo:
+    """A plan in figures."""
+
+    max_held: int
+    model_bytes: int
+    budget_bytes: int
+    resident_bytes: int
+    ring_bytes: int
+    unordered_bytes: int
+    smallest_budget_bytes: int
+    smallest_budget_block: int
+    bytes_per_step: int
+    bound_bytes_per_step: int
+    step_ns: int
+    bound_ns: int
+    compute_ns: int
+    link_bytes_per_second: int
+    scheduled_blocks: int
+    resident_blocks: int
+    streamed_blocks: int
+
+
+@dataclass(frozen=True)
+class RuntimeStats:
+    """Counters of a runtime."""
+
+    lost: int
+    steps: int
+    acquires: int
+    hits: int
+    misses: int
+    loads: int
+    load_pieces: int
+    bytes_to_device: int
+    bytes_to_host: int
+    write_backs: int
+    cancelled_loads: int
+    failed_loads: int
+    host_waits: int
+    stall_ns: int
+    plans: int
+    remaps: int
+    evictions: int
+    given_up_bytes: int
+    last_step_ns: int
+    resident_bytes: int
+    ring_bytes: int
+    unordered_bytes: int
+    held_bytes: int
+    share_bytes: int
+    protected_bytes: int
+    reserved_bytes: int
+    guest_bytes: int

@@ -1,0 +1,153 @@
+"""Where the bytes of a block come from, and their translation into the C interface's segments."""
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
+
+from ._callbacks import Call, Exceptions, FillFunction, LoadFunction
+from ._device import struct, text
+from ._generated import BlockFlag
+from ._host import PinnedMemory
+from ._native import ffi, lib
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer as Buffer
+else:
+    Buffer = object
+
+
+class HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class FileRange:
+    """Bytes of a file: a path, an open file or a descriptor, which may be closed once the block is registered."""
+
+    file: str | os.PathLike[str] | int | HasFileno
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """Bytes of a mapped file: a part of one, or numpy.memmap. (An mmap.mmap as it is needs no wrapping.)"""
+
+    buffer: Buffer
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Bytes that a function produces: fill(buffer, offset) writes len(buffer) bytes, from `offset` of them on. It is called on threads
+    of the library, several at once, and must not use the library nor keep the buffer."""
+
+    function: FillFunction
+    bytes: int
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Bytes on this device or another one. `owner` is kept as long as the block."""
+
+    address: int
+    bytes: int
+    owner: object = None
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A source that does not follow the one before it in the block, but begins at `offset`."""
+
+    source: Source
+    offset: int
+
+
+Source: TypeAlias = Union["Buffer", PinnedMemory, FileRange, Mapped, Fill, DeviceMemory]
+"""Bytes-like objects and NumPy arrays are read where they are, and kept as long as the block."""
+
+
+@dataclass(frozen=True)
+class BlockDesc:
+    """A block to register: its source, or several one after the other."""
+
+    source: Source | Sequence[Source | Segment]
+    name: str | None = None
+    bytes: int | None = None
+    """Size on the device; None: up to the end of the last source."""
+    mutable: bool = False
+    whole: bool = False
+    unordered: bool = False
+    pin: bool = False
+    on_load: LoadFunction | None = None
+
+    @property
+    def flags(self) -> int:
+        flags = BlockFlag.MUTABLE if self.mutable else BlockFlag(0)
+        flags |= BlockFlag.WHOLE if self.whole else BlockFlag(0)
+        flags |= BlockFlag.UNORDERED if self.unordered else BlockFlag(0)
+        return int(flags | (BlockFlag.PIN if self.pin else BlockFlag(0)))
+
+
+class Described:
+    """A block's descriptor in C, with what must live as long as the block (`kept`) and what may be closed once it is registered."""
+
+    def __init__(self, block: BlockDesc, exceptions: Exceptions, until_registered: ExitStack) -> None:
+        self.kept: list[object] = []
+        self.calls: list[Call] = []
+        self._exceptions = exceptions
+        self._until_registered = until_registered
+        self._mutable = block.mutable
+        sources = block.source if isinstance(block.source, (list, tuple)) else [block.source]
+        self.segments = ffi.new("sh_segment[]", len(sources))
+        end = 0
+        for segment, source in zip(self.segments, sources):
+            lib.sh_segment_init(ffi.addressof(segment))
+            segment.offset = end
+            if isinstance(source, Segment):
+                segment.offset, source = source.offset, source.source
+            self._fill_in(segment, source)
+            end = max(end, segment.offset + segment.bytes)
+        self.name = text(block.name)
+        self.desc = struct("block_desc")
+        self.desc.flags = block.flags
+        self.desc.bytes = end if block.bytes is None else block.bytes
+        self.desc.segments, self.desc.segment_count = self.segments, len(sources)
+        self.desc.name = self.name
+        if block.on_load is not None:
+            self.desc.on_load, self.desc.user_data = lib.sh_py_load, self._call(block.on_load)
+
+    def _call(self, function: Any) -> Any:
+        self.calls.append(Call(function, self._exceptions))
+        return self.calls[-1].handle
+
+    def _fill_in(self, segment: Any, source: Any) -> None:
+        if isinstance(source, FileRange):
+            segment.kind, segment.file = lib.SH_SOURCE_FILE, self._descriptor(source.file)
+            segment.file_offset, segment.bytes = source.offset, source.bytes
+        elif isinstance(source, Fill):
+            segment.kind, segment.fill = lib.SH_SOURCE_FILL, lib.sh_py_fill
+            segment.user_data, segment.bytes = self._call(source.function), source.bytes
+        elif isinstance(source, DeviceMemory):
+            segment.kind, segment.pointer = lib.SH_SOURCE_DEVICE, ffi.cast("void *", source.address)
+            segment.bytes = source.bytes
+            self.kept.append(source.owner)
+        else:
+            mapped = isinstance(source, (Mapped, mmap.mmap))
+            buffer = source.buffer if isinstance(source, (Mapped, PinnedMemory)) else source
+            memory = ffi.from_buffer(buffer, require_writable=self._mutable)
+            segment.kind = lib.SH_SOURCE_MAPPED if mapped else lib.SH_SOURCE_POINTER
+            segment.pointer, segment.bytes = memory, len(memory)
+            self.kept.append(memory)
+
+    def _descriptor(self, file: Any) -> int:
+        if isinstance(file, int):
+            return file
+        if hasattr(file, "fileno"):
+            return int(file.fileno())
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        self._until_registered.callback(os.close, descriptor)
+        return descriptor

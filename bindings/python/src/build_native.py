@@ -1,0 +1,34 @@
+"""Writes the C source of the extension module libstagehand._native.
+
+    build_native.py CDEF HELPERS OUT.c
+"""
+import pathlib
+import sys
+
+import cffi
+
+# Functions of the package that the library calls: _callbacks.py defines them.
+CALLBACKS = """
+extern "Python" int32_t sh_py_fill(void *, uint64_t, uint64_t, void *);
+extern "Python" int32_t sh_py_load(const sh_loaded_range *, void *);
+extern "Python" void sh_py_launch(void *);
+extern "Python" void sh_py_pressure(sh_runtime *, uint64_t, void *);
+extern "Python" void sh_py_log(int32_t, const char *, void *);
+"""
+HELPERS = """
+typedef struct sh_py_view {
+    sh_view view;
+    sh_runtime *runtime;
+    uint64_t stream;
+} sh_py_view;
+int32_t sh_py_acquire(sh_runtime *runtime, uint64_t block, uint64_t stream, uint32_t flags, sh_py_view *out);
+int32_t sh_py_release(const sh_py_view *held);
+void *sh_py_export_bytes(uintptr_t owner, uintptr_t address, int64_t bytes, int32_t device_type, int32_t device_id, int readonly, int versioned);
+void sh_py_capsule_delete(void *capsule);
+"""
+
+cdef, helpers, out = sys.argv[1:]
+builder = cffi.FFI()
+builder.cdef(pathlib.Path(cdef).read_text() + CALLBACKS + HELPERS)
+builder.set_source("libstagehand._native", pathlib.Path(helpers).read_text(), py_limited_api=True)
+builder.emit_c_code(out)

@@ -1,0 +1,176 @@
+"""Python functions that the library calls: their exceptions, what they may not do, and when they go."""
+import gc
+import threading
+import weakref
+
+import pytest
+
+import libstagehand as sh
+from conftest import PAGE
+
+
+class Broken(Exception):
+    pass
+
+
+def raising(text):
+    def fill(buffer, offset):
+        raise Broken(text)
+
+    return fill
+
+
+@pytest.fixture
+def runtime(device):
+    runtime = sh.Runtime(device)
+    yield runtime
+    runtime.close()
+
+
+def test_an_exception_of_a_source_is_the_cause(runtime):
+    fail = [True]
+
+    def fill(buffer, offset):
+        if fail[0]:
+            raise Broken("no bytes today")
+        buffer[:] = b"k" * len(buffer)
+
+    block = runtime.register_block(sh.Fill(fill, PAGE), name="kernel", unordered=True)
+    for _ in range(2):
+        with pytest.raises(sh.OperationError, match="kernel") as caught:
+            runtime.acquire(block)
+        assert caught.value.status is sh.Status.ERROR_CALLBACK
+        assert isinstance(caught.value.__cause__, Broken) and str(caught.value.__cause__) == "no bytes today"
+    fail[0] = False
+    with runtime.acquire(block) as view:
+        assert view.buffer == b"k" * PAGE
+
+
+def test_each_block_gets_its_own_exception(runtime):
+    blocks = [runtime.register_block(sh.Fill(raising(str(i)), PAGE), unordered=True) for i in range(6)]
+    runtime.prefetch(blocks)
+    for i in (3, 0, 5, 1, 2, 4):
+        with pytest.raises(sh.OperationError) as caught:
+            runtime.acquire(blocks[i])
+        assert str(caught.value.__cause__) == str(i)
+
+
+def test_system_exit_does_not_end_a_worker(runtime):
+    def fill(buffer, offset):
+        raise SystemExit(3)
+
+    with pytest.raises(sh.OperationError) as caught:
+        runtime.acquire(runtime.register_block(sh.Fill(fill, PAGE)))
+    assert isinstance(caught.value.__cause__, SystemExit)
+
+
+def test_on_load(device, runtime):
+    def on_load(loaded):
+        raise Broken("dequantise")
+
+    block = runtime.register_block(b"x" * PAGE, on_load=on_load)
+    with pytest.raises(sh.OperationError) as caught:
+        runtime.acquire(block)
+    assert caught.value.status is sh.Status.ERROR_CALLBACK and isinstance(caught.value.__cause__, Broken)
+
+
+def test_a_kept_buffer_is_an_error(runtime):
+    kept = []
+
+    def fill(buffer, offset):
+        kept.append(memoryview(buffer))
+
+    with pytest.raises(sh.OperationError) as caught:
+        runtime.acquire(runtime.register_block(sh.Fill(fill, PAGE)))
+    assert isinstance(caught.value.__cause__, BufferError)
+
+    def keep(buffer, offset):
+        kept.append(buffer)
+        buffer[:] = bytes(len(buffer))
+
+    runtime.acquire(runtime.register_block(sh.Fill(keep, PAGE))).release()
+    with pytest.raises(ValueError, match="released"):
+        kept[-1][0]
+
+
+def test_launched_functions(device):
+    stream = sh.Stream(device)
+
+    def fail():
+        raise Broken("on the stream")
+
+    stream.launch(fail)
+    with pytest.raises(sh.OperationError) as caught:
+        stream.synchronize()
+    assert caught.value.status == sh.Status.ERROR_CALLBACK and isinstance(caught.value.__cause__, Broken)
+    stream.synchronize()  # told once
+    function = weakref.ref(fail)
+    del fail, caught
+    stream.close()
+    gc.collect()
+    assert function() is None
+
+
+def test_log(device):
+    lines = []
+    sh.set_log(sh.LogLevel.DEBUG, lambda level, text: lines.append((level, text)))
+    runtime = sh.Runtime(device, name="talker")
+    runtime.keep_resident().__enter__()  # of no blocks: a warning
+    sh.set_log(0, None)
+    count = len(lines)
+    runtime.keep_resident().__enter__()
+    assert any(level is sh.LogLevel.WARNING and "talker" in text for level, text in lines) and len(lines) == count
+    with pytest.raises(sh.UsageError):
+        sh.set_log(9, print)
+
+
+def test_pressure(device, model):
+    wanted = []
+    model.runtime.set_pressure(wanted.append)
+    with model.runtime.step():
+        device.set_budget(16 * PAGE)
+    assert wanted and all(isinstance(size, int) and size > 0 for size in wanted)
+    model.runtime.set_pressure(None)
+    told = len(wanted)
+    with model.runtime.step():
+        device.set_budget(12 * PAGE)
+    assert len(wanted) == told
+
+
+def test_sources_live_as_long_as_the_block(runtime):
+    class Weights(bytearray):
+        pass
+
+    def fill(buffer, offset):
+        buffer[:] = bytes(len(buffer))
+
+    data, function = Weights(PAGE), weakref.ref(fill)
+    block = runtime.register_block([data, sh.Fill(fill, PAGE)])
+    weights = weakref.ref(data)
+    del data, fill
+    gc.collect()
+    assert weights() is not None and function() is not None
+    runtime.acquire(block).release()
+    with pytest.raises(BufferError):
+        weights().append(1)  # it is read where it is
+    block.unregister()
+    gc.collect()
+    assert weights() is None and function() is None
+
+
+def test_a_runtime_that_is_given_up_inside_a_callback(device, runtime):
+    """Garbage may be collected in a callback, from which nothing may be destroyed."""
+    other = [sh.Runtime(device, name="given up")]
+    other[0].register_block(b"o" * PAGE)
+    counts = []
+
+    def fill(buffer, offset):
+        while other:
+            other.pop()
+        counts.append(threading.current_thread() is threading.main_thread())
+        buffer[:] = bytes(len(buffer))
+
+    runtime.acquire(runtime.register_block(sh.Fill(fill, PAGE))).release()
+    assert counts == [False] and device.memory().runtime_count == 2
+    sh.Runtime(device).close()  # what was put off is done by the next that is opened or closed
+    assert device.memory().runtime_count == 1

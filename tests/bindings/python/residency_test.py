@@ -1,0 +1,70 @@
+"""Several models on a device, by the names that the interface has for it."""
+import pytest
+
+import libstagehand as sh
+from conftest import PAGE, Model
+
+
+@pytest.fixture
+def other(device):
+    other = Model(device, count=2, size=2 * PAGE)
+    yield other
+    other.runtime.close()
+
+
+def test_blocks_are_protected_as_long_as_it_says(model):
+    model.step()
+    block = model.blocks[0]
+    with model.runtime.protect([block]), model.runtime.protect([block, model.blocks[1]]):
+        assert block.info().protections == 2 and model.blocks[1].info().protections == 1
+    assert block.info().protections == 0
+    with pytest.raises(ZeroDivisionError), model.runtime.protect([block]):
+        1 / 0
+    assert block.info().protections == 0
+
+
+def test_keep_resident(device, model, other):
+    for _ in range(2):
+        other.step()
+        model.step()
+    with model.runtime.keep_resident():
+        assert device.memory().protected_bytes == model.runtime.stats().protected_bytes > 0
+        with model.runtime.keep_resident(other.runtime):
+            other.step()
+        model.step()
+    assert device.memory().protected_bytes == 0
+
+
+def test_reservations(device, model, other):
+    model.runtime.reserve_for_resident(other.runtime, bytes=4 * PAGE, priority=sh.ResidentPriority.SECONDARY)
+    assert device.memory().reserved_bytes == other.runtime.stats().reserved_bytes == 4 * PAGE
+    model.runtime.release_reservation(other.runtime)
+    model.runtime.release_reservation(other.runtime)  # nothing happens
+    assert device.memory().reserved_bytes == 0
+    model.step()
+    model.runtime.reserve_for_resident(bytes=20 * PAGE)
+    with pytest.raises(sh.BudgetError) as caught:
+        other.runtime.reserve_for_resident(bytes=20 * PAGE)
+    assert caught.value.status is sh.Status.ERROR_BUDGET and "model" in str(caught.value)
+    model.runtime.release_reservation()
+
+
+def test_guests(device, model, other):
+    model.step()
+    model.runtime.reserve_for_resident(bytes=16 * PAGE, priority=sh.ResidentPriority.PRIMARY)
+    with model.runtime.as_guest(other.runtime, workspace_bytes=PAGE):
+        assert other.runtime.stats().guest_bytes > 0
+        other.step()
+    assert other.runtime.stats().guest_bytes == other.runtime.stats().held_bytes == 0
+    with pytest.raises(sh.BudgetError):
+        with model.runtime.as_guest(other.runtime, bytes=30 * PAGE):
+            raise AssertionError("it was let in")
+    with model.runtime.as_guest(other.runtime, bytes=30 * PAGE, shrink=True):
+        other.step()
+    model.step()
+
+
+def test_trim(device, model):
+    model.step()
+    assert model.runtime.trim() == device.memory().used_bytes == 0
+    model.step()

@@ -1,0 +1,204 @@
+"""Steps, sources, views and plans: what comes out is what went in."""
+import gc
+import mmap
+import threading
+
+import numpy as np
+import pytest
+
+import libstagehand as sh
+from conftest import PAGE
+
+
+def test_every_byte_through_a_small_budget(device, model):
+    for _ in range(3):
+        model.step()
+    memory = device.memory()
+    assert 0 < memory.peak_bytes <= memory.budget_bytes == 32 * PAGE < sum(map(len, model.contents))
+    stats = model.runtime.stats()
+    assert stats.steps == 3 and stats.acquires == 24 and stats.bytes_to_device > sum(map(len, model.contents))
+
+
+def test_managed_forward_is_a_step(model):
+    with model.runtime.managed_forward():
+        model.runtime.acquire(model.blocks[0]).release()
+    assert model.runtime.stats().steps == 1
+
+
+def test_a_view_tells_of_itself(model):
+    with model.runtime.step(), model.runtime.acquire(model.blocks[2]) as view:
+        assert len(view) == view.bytes == len(model.contents[2]) and view.block == model.blocks[2].id
+        assert view.address == model.blocks[2].info().address and view.serial > 0
+        assert view.flags & sh.ViewFlag.FIXED_ADDRESS
+        assert view.read(5, 11) == model.contents[2][5:16] and view.read(len(view) - 3) == model.contents[2][-3:]
+        copy = np.zeros(7, np.uint8)
+        view.read_into(copy, 100)
+        assert copy.tobytes() == model.contents[2][100:107]
+
+
+def sources(path, device):
+    data = path.read_bytes()
+    file = path.open("rb")
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    pinned = sh.PinnedMemory(device, len(data))
+    pinned.buffer[:] = data
+    yield data, data
+    yield bytearray(data), data
+    yield memoryview(data)[100:5000], data[100:5000]
+    yield np.frombuffer(data, np.float32).reshape(-1, 16), data
+    yield np.memmap(path, np.uint8, "r"), data
+    yield pinned, data
+    yield np.asarray(pinned)[:PAGE], data[:PAGE]
+    yield mapped, data
+    yield sh.Mapped(memoryview(mapped)[PAGE : 3 * PAGE]), data[PAGE : 3 * PAGE]
+    yield sh.Mapped(np.memmap(path, np.uint8, "r")), data
+    yield sh.FileRange(path, 7, 9 * PAGE), data[7 : 7 + 9 * PAGE]
+    yield sh.FileRange(str(path), 0, 10), data[:10]
+    yield sh.FileRange(file, 3, 12), data[3:15]
+    yield sh.FileRange(file.fileno(), 4, 12), data[4:16]
+    yield sh.Fill(lambda buffer, offset: buffer.__setitem__(slice(None), data[offset : offset + len(buffer)]), len(data)), data
+    yield [data[:9], sh.FileRange(path, 9, 100), sh.Segment(data[200:300], 200)], data[:109] + b"\xdb" * 91 + data[200:300]
+    yield [b"", b"a", b""], b"a"
+
+
+def test_every_kind_of_source(device, weights):
+    runtime = sh.Runtime(device)
+    wanted = []
+    blocks = []
+    for source, data in sources(weights, device):
+        blocks.append(runtime.register_block(source))
+        wanted.append(data)
+    del source  # from here on the sources live in the runtime
+    gc.collect()
+    device.set_budget(0)
+    for block, data in zip(blocks, wanted):
+        with runtime.acquire(block) as view:
+            if len(data) == 300:  # what no source covers is undefined
+                assert view.buffer[:109] == data[:109] and view.buffer[200:] == data[200:]
+            else:
+                assert view.buffer == data
+    runtime.close()
+
+
+def test_sets_and_asking_without_waiting(device):
+    runtime = sh.Runtime(device, unordered_bytes=16 * PAGE)
+    ready = threading.Event()
+
+    def fill(buffer, offset):
+        ready.wait(30)
+        buffer[:] = b"f" * len(buffer)
+
+    slow = runtime.register_block(sh.Fill(fill, PAGE), unordered=True)
+    experts = [runtime.register_block(bytes([i]) * PAGE, unordered=True) for i in range(4)]
+    with runtime.step():
+        assert runtime.try_acquire(slow) is None and runtime.try_acquire_many([experts[0], slow]) is None
+        ready.set()
+        runtime.prefetch(experts)
+        with runtime.acquire_many([*experts, slow]) as views:
+            assert [view.buffer[0] for view in views] == [0, 1, 2, 3, ord("f")]
+            again = runtime.try_acquire(slow)
+            assert again is not None and again.read(0, 1) == b"f"
+            again.release()
+        assert runtime.acquire_many([]) == () and runtime.try_acquire_many([]) == ()
+    assert all(block.info().held == 0 for block in [slow, *experts])
+
+
+def test_plans_and_orders(model):
+    model.runtime.set_schedule([(block, 1000) for block in model.blocks])
+    dry = model.runtime.plan(dry_run=True, budget_bytes=64 * PAGE)
+    plan = model.runtime.plan()
+    assert dry.resident_bytes > plan.resident_bytes and plan.scheduled_blocks == 8 and plan.compute_ns == 8000
+    assert plan.resident_bytes + plan.ring_bytes <= 32 * PAGE and plan.bound_bytes_per_step <= plan.bytes_per_step
+    info = model.blocks[0].info()
+    assert info.name == "layer 0" and info.state is sh.BlockState.UNLOADED and info.resident_bytes + info.streamed_bytes == info.bytes
+    model.step()
+
+
+def test_mutable_blocks_are_written_back(device):
+    runtime = sh.Runtime(device)
+    weights = np.zeros(PAGE, np.uint8)
+    block = runtime.register_block(weights, mutable=True)
+    assert block.info().flags == sh.BlockFlag.MUTABLE
+    with runtime.step(), runtime.acquire(block) as view:
+        np.asarray(view)[:] = 5
+        view.buffer[0] = 7
+        view.mark_dirty()
+    runtime.write_back([])  # of no block
+    assert weights[1] == 0
+    runtime.write_back()
+    assert weights[0] == 7 and (weights[1:] == 5).all()
+    with runtime.update_sources([block]):
+        weights[:] = 9
+    with runtime.acquire(block) as view:
+        assert (np.asarray(view) == 9).all()
+    weights[:] = 10
+    runtime.invalidate([block])
+    with runtime.acquire(block) as view:
+        assert (np.asarray(view) == 10).all()
+    with pytest.raises(BufferError):
+        runtime.register_block(b"read only", mutable=True)
+
+
+def test_streams(device, model):
+    ran = []
+    with sh.Stream(device) as stream:
+        with model.runtime.step():
+            for block, data in zip(model.blocks, model.contents):
+                with model.runtime.acquire(block, stream) as view:
+                    buffer = view.buffer
+                    stream.launch(lambda buffer=buffer, data=data: ran.append(buffer == data))
+            model.runtime.forget(stream)
+        stream.launch(None, 1000)
+        stream.synchronize()
+    assert ran == [True] * 8
+
+
+def test_on_load_changes_each_load_once(device):
+    seen = []
+    stream = sh.Stream(device)
+
+    def on_load(loaded):
+        assert isinstance(loaded, sh.LoadedRange)
+        seen.append((loaded.block, loaded.offset, loaded.bytes))
+
+    runtime = sh.Runtime(device)
+    block = runtime.register_block(b"q" * (3 * PAGE), whole=True, on_load=on_load)
+    for _ in range(2):
+        with runtime.step(), runtime.acquire(block, stream) as view:
+            assert view.read(0, 1) == b"q"
+    assert seen == [(block.id, 0, 3 * PAGE)]
+    runtime.close()
+
+
+def test_questions_to_the_library(device, model, tmp_path):
+    assert sh.__version__ == sh.version() and sh.version().count(".") == 2
+    assert {"host", "sim"} <= {backend.name for backend in sh.backends() if backend.status == sh.Status.OK}
+    caps = device.capabilities()
+    assert caps.name == "host:0" == device.name and caps.page_bytes == PAGE and caps.flags & sh.DeviceFlag.HOST_ADDRESSABLE
+    assert device.clock_ns() <= device.clock_ns()
+    model.runtime.telemetry_open(tmp_path / "steps.json")
+    sh.trace_start(tmp_path / "trace.json")
+    model.step()
+    sh.trace_stop()
+    model.runtime.telemetry_open(None)
+    assert len((tmp_path / "steps.json").read_text().splitlines()) == 1 and "layer 0" in (tmp_path / "trace.json").read_text()
+    sh.monitor_start(tmp_path / "monitor.sock")
+    assert (tmp_path / "monitor.sock").exists()
+    sh.monitor_stop()
+    assert not (tmp_path / "monitor.sock").exists()
+
+
+def test_the_interpreter_runs_while_a_call_waits(device):
+    runtime = sh.Runtime(device)
+    counted = threading.Event()
+
+    def fill(buffer, offset):
+        assert counted.wait(30)  # set by the other thread, while the acquire below waits for this
+        buffer[:] = bytes(len(buffer))
+
+    block = runtime.register_block(sh.Fill(fill, PAGE))
+    other = threading.Thread(target=counted.set)
+    threading.Timer(0.05, other.start).start()
+    with runtime.step(), runtime.acquire(block) as view:
+        assert view.flags & sh.ViewFlag.WAITED
+    runtime.close()
