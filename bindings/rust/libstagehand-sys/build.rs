@@ -1,0 +1,117 @@
+//! Finds the library, and with the feature `bindgen` generates the bindings from its headers.
+//!
+//! - `STAGEHAND_LIB_DIR`: the folder of `libstagehand.so`; pkg-config is then not asked.
+//! - `STAGEHAND_INCLUDE_DIR`: the folder that holds `stagehand/stagehand.h`, for the feature `bindgen`.
+
+use std::env;
+use std::path::PathBuf;
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    for variable in ["STAGEHAND_LIB_DIR", "STAGEHAND_INCLUDE_DIR", "DOCS_RS"] {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
+    // Documentation is built where there is no library; nothing is linked then.
+    let includes = if env::var_os("DOCS_RS").is_some() { Vec::new() } else { find_library() };
+    let includes = match env::var_os("STAGEHAND_INCLUDE_DIR") {
+        Some(folder) => vec![PathBuf::from(folder)],
+        None => includes,
+    };
+    for folder in &includes {
+        println!("cargo::metadata=include={}", folder.display());
+    }
+    #[cfg(feature = "bindgen")]
+    generate(&includes);
+}
+
+/// Tells cargo what to link, and returns the folders of headers that pkg-config knows.
+fn find_library() -> Vec<PathBuf> {
+    if let Some(folder) = env::var_os("STAGEHAND_LIB_DIR") {
+        let folder = PathBuf::from(folder);
+        if !folder.join("libstagehand.so").exists() {
+            fail(&format!("STAGEHAND_LIB_DIR: there is no libstagehand.so in {}", folder.display()));
+        }
+        println!("cargo::rustc-link-search=native={}", folder.display());
+        println!("cargo::rustc-link-lib=dylib=stagehand");
+        return Vec::new();
+    }
+    match pkg_config::Config::new().atleast_version("0.1").probe("stagehand") {
+        Ok(library) => library.include_paths,
+        Err(error) => fail(&format!(
+            "libstagehand was not found. Install it, or set PKG_CONFIG_PATH to the folder of its stagehand.pc, or \
+             STAGEHAND_LIB_DIR to the folder of libstagehand.so.\n{error}"
+        )),
+    }
+}
+
+fn fail(text: &str) -> ! {
+    eprintln!("{text}");
+    std::process::exit(1);
+}
+
+#[cfg(feature = "bindgen")]
+fn generate(includes: &[PathBuf]) {
+    let header = includes
+        .iter()
+        .map(|folder| folder.join("stagehand/stagehand.h"))
+        .find(|path| path.exists())
+        .unwrap_or_else(|| {
+            fail("stagehand/stagehand.h was not found: set STAGEHAND_INCLUDE_DIR to its parent folder")
+        });
+    let folder = header.parent().expect("it has a name");
+    println!("cargo::rerun-if-changed={}", folder.display());
+    let bindings = bindgen::Builder::default()
+        .header(header.to_str().expect("the path of the headers is UTF-8"))
+        .raw_line("// Written by `./dev gen` from the public headers: do not edit.")
+        .allowlist_item("(sh|SH)_.*")
+        .default_enum_style(bindgen::EnumVariation::Consts)
+        .prepend_enum_name(false)
+        .default_macro_constant_type(bindgen::MacroTypeVariation::Unsigned)
+        .derive_default(false)
+        .derive_debug(true)
+        .layout_tests(true)
+        .merge_extern_blocks(true)
+        .use_core()
+        .rust_edition(bindgen::RustEdition::Edition2024)
+        .rust_target(
+            bindgen::RustTarget::stable(85, 0).unwrap_or_else(|_| fail("bindgen does not know Rust 1.85")),
+        )
+        .formatter(bindgen::Formatter::Prettyplease)
+        .parse_callbacks(Box::new(Headers))
+        .generate()
+        .unwrap_or_else(|error| fail(&format!("bindgen: {error}")));
+    let path = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join("bindings.rs");
+    if let Err(error) = bindings.write_to_file(&path) {
+        fail(&format!("{}: {error}", path.display()));
+    }
+}
+
+/// What the headers do not tell by themselves: a type, and comments as rustdoc writes them.
+#[cfg(feature = "bindgen")]
+#[derive(Debug)]
+struct Headers;
+
+#[cfg(feature = "bindgen")]
+impl bindgen::callbacks::ParseCallbacks for Headers {
+    fn int_macro(&self, name: &str, _value: i64) -> Option<bindgen::callbacks::IntKind> {
+        (name == "SH_STREAM_HOST").then_some(bindgen::callbacks::IntKind::U64)
+    }
+
+    fn process_comment(&self, comment: &str) -> Option<String> {
+        let mut lines = Vec::new();
+        for line in comment.lines() {
+            let line = line.trim_start_matches('<').trim();
+            let line = line.replace('[', "\\[").replace(']', "\\]").replace('<', "\\<");
+            let line = line.replace("\\since ", "Since ");
+            if let Some(rest) = line.strip_prefix("@param ") {
+                let (name, text) = rest.split_once(' ').unwrap_or((rest, ""));
+                lines.extend([String::new(), format!("- `{name}`: {}", text.trim_start())]);
+            } else if let Some(rest) = line.strip_prefix("@return ") {
+                lines.extend([String::new(), format!("Returns {}", rest.trim_start())]);
+            } else {
+                lines.push(line);
+            }
+        }
+        Some(lines.join("\n"))
+    }
+}

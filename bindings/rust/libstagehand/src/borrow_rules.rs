@@ -1,0 +1,215 @@
+//! What the compiler refuses. Each example that must not compile stands after one that must, and differs from it by the mistake alone.
+//!
+//! A view is used while its runtime lives.
+//! ```
+//! # use libstagehand::*;
+//! # fn main() -> Result<()> {
+//! let device = Device::open("host")?;
+//! let runtime = Runtime::new(&device)?;
+//! let block = runtime.register_block(BlockDesc::from_source(Source::owned(vec![1; 64])))?;
+//! let view = runtime.acquire(block, Stream::host())?;
+//! drop(view);
+//! drop(runtime);
+//! # Ok(()) }
+//! ```
+//! ```compile_fail,E0505
+//! # use libstagehand::*;
+//! # fn main() -> Result<()> {
+//! let device = Device::open("host")?;
+//! let runtime = Runtime::new(&device)?;
+//! let block = runtime.register_block(BlockDesc::from_source(Source::owned(vec![1; 64])))?;
+//! let view = runtime.acquire(block, Stream::host())?;
+//! drop(runtime);
+//! drop(view);
+//! # Ok(()) }
+//! ```
+//!
+//! A view is not used after its release.
+//! ```
+//! # use libstagehand::*;
+//! fn use_it(view: View<'_>) -> Result<()> {
+//!     let _address = view.address();
+//!     view.release()
+//! }
+//! ```
+//! ```compile_fail,E0382
+//! # use libstagehand::*;
+//! fn use_it(view: View<'_>) -> Result<()> {
+//!     view.release()?;
+//!     let _address = view.address();
+//!     Ok(())
+//! }
+//! ```
+//!
+//! The bytes of a view are not kept beyond it.
+//! ```
+//! # use libstagehand::*;
+//! fn first(view: View<'_>) -> Option<u8> {
+//!     view.bytes().map(|bytes| bytes[0])
+//! }
+//! ```
+//! ```compile_fail,E0515
+//! # use libstagehand::*;
+//! fn all<'a>(view: View<'a>) -> Option<&'a [u8]> {
+//!     view.bytes()
+//! }
+//! ```
+//!
+//! A stream lives as long as its views.
+//! ```
+//! # use libstagehand::*;
+//! fn use_it(runtime: &Runtime, block: Block, stream: Stream) -> Result<()> {
+//!     let view = runtime.acquire(block, &stream)?;
+//!     drop(view);
+//!     drop(stream);
+//!     Ok(())
+//! }
+//! ```
+//! ```compile_fail,E0505
+//! # use libstagehand::*;
+//! fn use_it(runtime: &Runtime, block: Block, stream: Stream) -> Result<()> {
+//!     let view = runtime.acquire(block, &stream)?;
+//!     drop(stream);
+//!     drop(view);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! A source is not borrowed from the caller's stack.
+//! ```
+//! # use libstagehand::*;
+//! # use std::sync::Arc;
+//! fn load(weights: Vec<u8>) -> Source {
+//!     Source::shared(Arc::new(weights))
+//! }
+//! ```
+//! ```compile_fail,E0521
+//! # use libstagehand::*;
+//! # use std::sync::Arc;
+//! fn load(weights: &[u8]) -> Source {
+//!     Source::shared(Arc::new(weights))
+//! }
+//! ```
+//!
+//! Nor is what a callback uses, and it must be fit for several threads.
+//! ```
+//! # use libstagehand::*;
+//! # use std::sync::atomic::{AtomicU64, Ordering};
+//! fn counted() -> Source {
+//!     let calls = AtomicU64::new(0);
+//!     Source::fill(64, move |_, _| {
+//!         calls.fetch_add(1, Ordering::Relaxed);
+//!         Ok(())
+//!     })
+//! }
+//! ```
+//! ```compile_fail,E0373
+//! # use libstagehand::*;
+//! # use std::sync::atomic::{AtomicU64, Ordering};
+//! fn counted() -> Source {
+//!     let calls = AtomicU64::new(0);
+//!     Source::fill(64, |_, _| {
+//!         calls.fetch_add(1, Ordering::Relaxed);
+//!         Ok(())
+//!     })
+//! }
+//! ```
+//! ```compile_fail,E0277
+//! # use libstagehand::*;
+//! fn counted() -> Source {
+//!     let calls = std::cell::Cell::new(0);
+//!     Source::fill(64, move |_, _| {
+//!         calls.set(calls.get() + 1);
+//!         Ok(())
+//!     })
+//! }
+//! ```
+//!
+//! Steps, scopes, protections and updates do not outlive their runtime.
+//! ```
+//! # use libstagehand::*;
+//! fn host_first(host: Runtime, guest: Runtime) -> Result<()> {
+//!     let visit = host.as_guest(&guest, &GuestOptions::default())?;
+//!     visit.end()?;
+//!     drop(guest);
+//!     Ok(())
+//! }
+//! ```
+//! ```compile_fail,E0505
+//! # use libstagehand::*;
+//! fn host_first(host: Runtime, guest: Runtime) -> Result<()> {
+//!     let visit = host.as_guest(&guest, &GuestOptions::default())?;
+//!     drop(guest);
+//!     visit.end()?;
+//!     Ok(())
+//! }
+//! ```
+//! ```compile_fail,E0505
+//! # use libstagehand::*;
+//! fn begin(runtime: Runtime) -> Result<()> {
+//!     let step = runtime.step()?;
+//!     drop(runtime);
+//!     step.end()
+//! }
+//! ```
+//! ```compile_fail,E0515
+//! # use libstagehand::*;
+//! fn protect<'a>(runtime: Runtime, blocks: &'a [Block]) -> Result<Protection<'a>> {
+//!     runtime.protect(blocks)
+//! }
+//! ```
+//!
+//! A source's bytes are not kept beyond the update in which they may be changed.
+//! ```
+//! # use libstagehand::*;
+//! fn change(runtime: &Runtime, block: Block) -> Result<()> {
+//!     let mut update = runtime.update_sources(&[block])?;
+//!     let bytes = update.bytes_mut(block, 0).unwrap();
+//!     bytes[0] = 1;
+//!     update.end()
+//! }
+//! ```
+//! ```compile_fail,E0505
+//! # use libstagehand::*;
+//! fn change(runtime: &Runtime, block: Block) -> Result<()> {
+//!     let mut update = runtime.update_sources(&[block])?;
+//!     let bytes = update.bytes_mut(block, 0).unwrap();
+//!     update.end()?;
+//!     bytes[0] = 1;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! A range that was just loaded belongs to its call.
+//! ```compile_fail,E0277
+//! # use libstagehand::*;
+//! fn elsewhere(block: BlockDesc) -> BlockDesc {
+//!     block.on_load(|range| {
+//!         std::thread::scope(|scope| {
+//!             scope.spawn(|| range.bytes());
+//!         });
+//!         Ok(())
+//!     })
+//! }
+//! ```
+//!
+//! What may be used on which thread.
+//! ```
+//! # use libstagehand::*;
+//! fn on_any_thread<T: Send + Sync>() {}
+//! on_any_thread::<Device>();
+//! on_any_thread::<Runtime>();
+//! on_any_thread::<Stream>();
+//! on_any_thread::<PinnedMemory>();
+//! on_any_thread::<View<'static>>();
+//! on_any_thread::<Views<'static>>();
+//! on_any_thread::<Step<'static>>();
+//! on_any_thread::<Scope<'static>>();
+//! on_any_thread::<Protection<'static>>();
+//! on_any_thread::<Reservation<'static>>();
+//! on_any_thread::<SourceUpdate<'static>>();
+//! on_any_thread::<Error>();
+//! fn to_any_thread<T: Send>() {}
+//! to_any_thread::<Source>();
+//! to_any_thread::<BlockDesc>();
+//! ```

@@ -1,0 +1,175 @@
+//! Errors: a status of the C interface with the text that the library gave.
+
+use std::ffi::CStr;
+use std::fmt;
+
+use libstagehand_sys as sys;
+
+/// A status of the C interface. A newtype and not an enum: a newer library may return values that are not known here.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Status(pub i32);
+
+/// What a status says about who was at fault and what is damaged: the hundreds of its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Group {
+    /// −1xx: a mistake of the caller. Nothing has changed.
+    Caller,
+    /// −2xx: memory and budget. Nothing has changed.
+    Memory,
+    /// −3xx: an operation failed. The objects stay usable, and the call may be tried again.
+    Operation,
+    /// −4xx: the backend or its driver.
+    Backend,
+    /// −5xx: an object can no longer be used, only dropped.
+    Lost,
+    /// −6xx, and what is in no group: the library itself.
+    Library,
+}
+
+macro_rules! statuses {
+    ($($name:ident = $value:ident),* $(,)?) => {
+        impl Status {
+            $(
+                #[doc = concat!("[`", stringify!($value), "`](sys::", stringify!($value), ")")]
+                pub const $name: Status = Status(sys::$value as i32);
+            )*
+        }
+    };
+}
+
+statuses! {
+    OK = SH_OK,
+    NOT_READY = SH_NOT_READY,
+    INVALID_ARGUMENT = SH_ERROR_INVALID_ARGUMENT,
+    INVALID_HANDLE = SH_ERROR_INVALID_HANDLE,
+    INVALID_STRUCT = SH_ERROR_INVALID_STRUCT,
+    INVALID_STATE = SH_ERROR_INVALID_STATE,
+    NOT_FOUND = SH_ERROR_NOT_FOUND,
+    UNSUPPORTED = SH_ERROR_UNSUPPORTED,
+    FORKED = SH_ERROR_FORKED,
+    STALE = SH_ERROR_STALE,
+    BUDGET = SH_ERROR_BUDGET,
+    OUT_OF_DEVICE_MEMORY = SH_ERROR_OUT_OF_DEVICE_MEMORY,
+    OUT_OF_HOST_MEMORY = SH_ERROR_OUT_OF_HOST_MEMORY,
+    HELD = SH_ERROR_HELD,
+    BUSY = SH_ERROR_BUSY,
+    SOURCE = SH_ERROR_SOURCE,
+    CALLBACK = SH_ERROR_CALLBACK,
+    IO = SH_ERROR_IO,
+    CANCELLED = SH_ERROR_CANCELLED,
+    BACKEND = SH_ERROR_BACKEND,
+    BACKEND_UNAVAILABLE = SH_ERROR_BACKEND_UNAVAILABLE,
+    BACKEND_LOAD = SH_ERROR_BACKEND_LOAD,
+    RUNTIME_LOST = SH_ERROR_RUNTIME_LOST,
+    DEVICE_LOST = SH_ERROR_DEVICE_LOST,
+    INTERNAL = SH_ERROR_INTERNAL,
+    DUPLICATE_LIBRARY = SH_ERROR_DUPLICATE_LIBRARY,
+}
+
+impl Status {
+    /// The short English name, e.g. `SH_ERROR_BUDGET`.
+    pub fn name(self) -> &'static str {
+        // SAFETY: the text is static and never NULL.
+        unsafe { CStr::from_ptr(sys::sh_status_string(self.0)) }.to_str().unwrap_or("SH_?")
+    }
+
+    /// The group of an error.
+    pub fn group(self) -> Group {
+        match self.0 / 100 {
+            -1 => Group::Caller,
+            -2 => Group::Memory,
+            -3 => Group::Operation,
+            -4 => Group::Backend,
+            -5 => Group::Lost,
+            _ => Group::Library,
+        }
+    }
+}
+
+impl fmt::Debug for Status {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} ({})", self.name(), self.0)
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// A call failed: its status, and the library's text, which says what was asked for, what was wrong and what would work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{status}: {text}")]
+pub struct Error {
+    status: Status,
+    text: String,
+}
+
+impl Error {
+    /// Why the call failed.
+    pub fn status(&self) -> Status {
+        self.status
+    }
+
+    /// Who was at fault, and what is damaged.
+    pub fn group(&self) -> Group {
+        self.status.group()
+    }
+
+    /// The text without the status.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// A refusal by this crate, in the library's words for it.
+    pub(crate) fn new(status: Status, text: impl Into<String>) -> Error {
+        Error { status, text: text.into() }
+    }
+
+    /// The error of the call that has just failed on this thread.
+    #[cold]
+    pub(crate) fn last(status: sys::sh_status) -> Error {
+        // SAFETY: no buffer is needed to ask for the length.
+        let length = unsafe { sys::sh_last_error(std::ptr::null_mut(), 0) };
+        let mut text = vec![0u8; length + 1];
+        // SAFETY: the buffer has the capacity that is told.
+        unsafe { sys::sh_last_error(text.as_mut_ptr().cast(), text.len()) };
+        text.truncate(length);
+        Error { status: Status(status), text: String::from_utf8_lossy(&text).into_owned() }
+    }
+}
+
+/// What fallible calls return.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Hands on success, with or without information, and turns the rest into an error.
+#[inline]
+pub(crate) fn check(status: sys::sh_status) -> Result<Status> {
+    if status < 0 { Err(Error::last(status)) } else { Ok(Status(status)) }
+}
+
+/// A text for the C interface.
+pub(crate) fn c_string(what: &str, text: &str) -> Result<std::ffi::CString> {
+    std::ffi::CString::new(text)
+        .map_err(|_| Error::new(Status::INVALID_ARGUMENT, format!("{what}: {text:?} holds a NUL character")))
+}
+
+/// A text in a fixed field of a struct of the C interface.
+pub(crate) fn field_text(field: &[std::ffi::c_char]) -> String {
+    let bytes: Vec<u8> = field.iter().take_while(|&&c| c != 0).map(|&c| c as u8).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A struct of the C interface as its initialiser leaves it.
+macro_rules! init {
+    ($name:ident) => {{
+        let mut value = std::mem::MaybeUninit::<libstagehand_sys::$name>::zeroed();
+        // SAFETY: all-zero is a valid value of these plain structs.
+        let value_mut = unsafe { value.assume_init_mut() };
+        value_mut.struct_size = std::mem::size_of::<libstagehand_sys::$name>() as u32;
+        *value_mut
+    }};
+}
+pub(crate) use init;

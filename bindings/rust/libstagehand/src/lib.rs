@@ -1,0 +1,35 @@
+#![doc = include_str!("../README.md")]
+
+mod block;
+mod callback;
+mod device;
+mod error;
+mod memory;
+mod process;
+mod residency;
+mod runtime;
+mod source;
+mod stream;
+mod update;
+mod view;
+
+pub use block::{Block, BlockDesc, BlockState, LoadedRange};
+pub use device::{BackendInfo, Capabilities, Device, DeviceOptions, MemoryInfo, backends};
+pub use error::{Error, Group, Result, Status};
+pub use memory::PinnedMemory;
+pub use process::{
+    LogLevel, clear_log, monitor_start, monitor_stop, set_log, trace_start, trace_stop, version,
+};
+pub use residency::{GuestOptions, Priority, Protection, Reservation, Scope};
+pub use runtime::{PlanInfo, PlanOptions, Runtime, RuntimeOptions, RuntimeStats, Step, Use};
+pub use source::Source;
+pub use stream::Stream;
+pub use update::SourceUpdate;
+pub use view::{View, Views};
+
+/// The C interface, for what has no safe form (graphs, foreign handles).
+pub use libstagehand_sys as sys;
+
+// What the compiler refuses: examples that are tests, and not part of the documentation.
+#[cfg(doctest)]
+mod borrow_rules;

@@ -1,0 +1,204 @@
+//! What types cannot prevent gives an error and loses nothing: wrong order, foreign blocks, panics in callbacks, other threads.
+
+mod common;
+
+use common::*;
+use libstagehand::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+fn small(runtime: &Runtime, count: u64) -> (Vec<Block>, Vec<Vec<u8>>) {
+    let wanted: Vec<Vec<u8>> = (0..count).map(|i| contents(i, 20_000)).collect();
+    let sources = wanted.iter().map(|bytes| BlockDesc::from_source(Source::owned(bytes.clone())));
+    (runtime.register_blocks(sources).unwrap(), wanted)
+}
+
+#[test]
+fn wrong_order_is_an_error_and_nothing_is_lost() {
+    let device = host(256 * KIB);
+    let runtime = Runtime::new(&device).unwrap();
+    let (blocks, wanted) = small(&runtime, 3);
+    let step = runtime.step().unwrap();
+    let second = runtime.step().unwrap_err();
+    assert_eq!((second.status(), second.group()), (Status::INVALID_STATE, Group::Caller));
+    assert!(second.to_string().starts_with("SH_ERROR_INVALID_STATE: "), "{second}");
+    step.end().unwrap();
+
+    let view = runtime.acquire(blocks[0], Stream::host()).unwrap();
+    assert_eq!(status(runtime.unregister_blocks(&blocks)), Status::BUSY);
+    assert_eq!(status(view.mark_dirty()), Status::INVALID_STATE);
+    drop(view);
+    assert_eq!(status(runtime.acquire(Block::from_raw(0), Stream::host())), Status::INVALID_HANDLE);
+    compare(&runtime, &blocks, &wanted);
+
+    // A step or a view that is leaked stays: an error for who comes next, and no crash when the runtime goes.
+    std::mem::forget(runtime.step().unwrap());
+    std::mem::forget(runtime.acquire(blocks[1], Stream::host()).unwrap());
+    assert_eq!(status(runtime.step()), Status::INVALID_STATE);
+}
+
+#[test]
+fn blocks_are_those_of_one_runtime() {
+    let device = host(256 * KIB);
+    let (one, other) = (Runtime::new(&device).unwrap(), Runtime::new(&device).unwrap());
+    let (blocks, _) = small(&one, 1);
+    assert_eq!(status(other.acquire(blocks[0], Stream::host())), Status::INVALID_HANDLE);
+    assert_eq!(status(other.update_sources(&blocks)), Status::INVALID_HANDLE);
+}
+
+#[test]
+fn bad_descriptions_are_named() {
+    let device = host(256 * KIB);
+    let runtime = Runtime::new(&device).unwrap();
+    let shared = Arc::new(vec![0u8; 100]);
+    let mutable = BlockDesc::from_source(Source::shared(shared.clone())).name("lent").mutable();
+    let refused = runtime.register_block(mutable).unwrap_err();
+    assert!(refused.status() == Status::INVALID_ARGUMENT && refused.text().contains("\"lent\""), "{refused}");
+    let range = |from, to| Source::shared(shared.clone()).range(from..to).map(|source| source.bytes());
+    assert_eq!(range(10, 20), Ok(10));
+    assert_eq!(status(range(0, 101)), Status::INVALID_ARGUMENT);
+    assert_eq!(status(range(20, 10)), Status::INVALID_ARGUMENT);
+    assert_eq!(status(Source::owned(vec![0; 9]).range(0..1).map(drop)), Status::INVALID_ARGUMENT);
+    let too_small = BlockDesc::new(99).source(0, Source::shared(shared.clone())).name("short");
+    let refused = runtime.register_block(too_small).unwrap_err();
+    assert!(refused.text().contains("short"), "{refused}");
+    assert_eq!(status(Device::open("ho\0st")), Status::INVALID_ARGUMENT);
+    assert_eq!(status(Device::open("no-such-backend")), Status::NOT_FOUND);
+    let other = DeviceOptions { budget_bytes: 999 * KIB, ..Default::default() };
+    assert_eq!(status(Device::open_with("host", &other)), Status::INVALID_ARGUMENT);
+    assert_eq!(status(device.pinned_memory(0)), Status::INVALID_ARGUMENT);
+    assert_eq!(Arc::strong_count(&shared), 1, "what was refused keeps nothing");
+}
+
+#[test]
+fn a_fill_that_panics_or_fails_is_an_error_of_the_acquire() {
+    let device = host(256 * KIB);
+    let runtime = Runtime::new(&device).unwrap();
+    let calls = Arc::new(AtomicU32::new(0));
+    let counted = calls.clone();
+    let block = runtime
+        .register_block(
+            BlockDesc::from_source(Source::fill(5_000, move |buffer, _| {
+                match counted.fetch_add(1, Ordering::SeqCst) {
+                    0 => panic!("meant to panic, in a fill"),
+                    1 => Err(std::io::Error::from_raw_os_error(5)),
+                    2 => Err(std::io::Error::other("no number")),
+                    _ => {
+                        buffer.fill(9);
+                        Ok(())
+                    }
+                }
+            }))
+            .name("filled"),
+        )
+        .unwrap();
+    for _ in 0..3 {
+        let failed = runtime.acquire(block, Stream::host()).unwrap_err();
+        assert_eq!((failed.status(), failed.group()), (Status::CALLBACK, Group::Operation), "{failed}");
+        assert!(failed.text().contains("filled"), "{failed}");
+    }
+    let view = runtime.acquire(block, Stream::host()).unwrap();
+    assert!(view.bytes().unwrap().iter().all(|&byte| byte == 9));
+}
+
+#[test]
+fn an_on_load_that_panics_is_an_error_of_the_acquire() {
+    let device = host(256 * KIB);
+    let runtime = Runtime::new(&device).unwrap();
+    let panics = Arc::new(AtomicBool::new(true));
+    let panicking = panics.clone();
+    let desc = BlockDesc::from_source(Source::owned(vec![4; 5_000])).on_load(move |_| {
+        assert!(!panicking.load(Ordering::SeqCst), "meant to panic, in on_load");
+        Ok(())
+    });
+    let block = runtime.register_block(desc).unwrap();
+    assert_eq!(status(runtime.acquire(block, Stream::host())), Status::CALLBACK);
+    panics.store(false, Ordering::SeqCst);
+    assert!(runtime.acquire(block, Stream::host()).unwrap().bytes().unwrap().iter().all(|&byte| byte == 4));
+}
+
+#[test]
+fn a_closure_that_panics_on_a_stream_is_told_once() {
+    struct PanicsAgain;
+    impl Drop for PanicsAgain {
+        fn drop(&mut self) {
+            panic!("meant to panic, when what was thrown is dropped");
+        }
+    }
+
+    let device = host(256 * KIB);
+    let stream = device.stream().unwrap();
+    stream.launch(Duration::ZERO, || panic!("meant to panic, on a stream")).unwrap();
+    let told = stream.synchronize().unwrap_err();
+    assert!(
+        told.status() == Status::CALLBACK && told.text().contains("meant to panic, on a stream"),
+        "{told}"
+    );
+    stream.launch(Duration::ZERO, || std::panic::panic_any(PanicsAgain)).unwrap();
+    assert_eq!(status(stream.synchronize()), Status::CALLBACK);
+    stream.launch(Duration::ZERO, || {}).unwrap();
+    stream.synchronize().unwrap();
+    assert_eq!(status(Stream::host().synchronize()), Status::INVALID_ARGUMENT);
+    assert_eq!(status(Stream::host().launch(Duration::ZERO, || {})), Status::INVALID_ARGUMENT);
+}
+
+#[test]
+fn a_log_that_panics_disturbs_nobody() {
+    let device = host(256 * KIB);
+    let lines = Arc::new(AtomicU32::new(0));
+    let counted = lines.clone();
+    set_log(LogLevel::DEBUG, move |_, line| {
+        assert!(!line.is_empty());
+        counted.fetch_add(1, Ordering::SeqCst);
+        panic!("meant to panic, in a log");
+    })
+    .unwrap();
+    let runtime = Runtime::new(&device).unwrap();
+    let (blocks, wanted) = small(&runtime, 3);
+    compare(&runtime, &blocks, &wanted);
+    // A scope around a runtime without blocks is warned of.
+    drop(Runtime::new(&device).unwrap().keep_resident().unwrap());
+    clear_log().unwrap();
+    assert!(lines.load(Ordering::SeqCst) > 0);
+    assert_eq!(Arc::strong_count(&lines), 1, "the closure is gone");
+    assert_eq!(status(set_log(LogLevel(99), |_, _| {})), Status::INVALID_ARGUMENT);
+}
+
+#[test]
+fn views_may_be_used_and_released_on_other_threads() {
+    let device = host(256 * KIB);
+    let runtime =
+        Runtime::with_options(&device, &RuntimeOptions { max_held: 8, ..Default::default() }).unwrap();
+    let (blocks, wanted) = small(&runtime, 4);
+    compare(&runtime, &blocks, &wanted);
+    std::thread::scope(|scope| {
+        for (&block, wanted) in blocks.iter().zip(&wanted) {
+            let view = runtime.acquire(block, Stream::host()).unwrap();
+            let runtime = &runtime;
+            scope.spawn(move || {
+                assert!(view.bytes().unwrap() == wanted);
+                view.release().unwrap();
+                for _ in 0..50 {
+                    assert!(runtime.acquire(block, Stream::host()).unwrap().bytes().unwrap() == wanted);
+                }
+            });
+        }
+    });
+    assert!(blocks.iter().all(|&block| runtime.block_info(block).unwrap().held == 0));
+}
+
+#[test]
+fn a_panic_of_the_engine_ends_its_views_and_steps() {
+    let device = host(256 * KIB);
+    let runtime = Runtime::new(&device).unwrap();
+    let (blocks, wanted) = small(&runtime, 2);
+    let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _step = runtime.step().unwrap();
+        let _view = runtime.acquire(blocks[0], Stream::host()).unwrap();
+        panic!("meant to panic, in a step");
+    }));
+    assert!(failed.is_err());
+    assert_eq!(runtime.block_info(blocks[0]).unwrap().held, 0);
+    compare(&runtime, &blocks, &wanted);
+}

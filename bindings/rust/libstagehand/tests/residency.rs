@@ -1,0 +1,105 @@
+//! Several models on a device: protection, reservations, guests and scopes, ended by their guards.
+
+mod common;
+
+use common::*;
+use libstagehand::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn model(device: &Device, name: &str, count: u64, bytes: u64) -> (Runtime, Vec<Block>, Vec<Vec<u8>>) {
+    let options = RuntimeOptions { name: Some(name.to_owned()), ..Default::default() };
+    let runtime = Runtime::with_options(device, &options).unwrap();
+    let wanted: Vec<Vec<u8>> = (0..count).map(|i| contents(i, bytes)).collect();
+    let blocks = runtime
+        .register_blocks(wanted.iter().map(|bytes| BlockDesc::from_source(Source::owned(bytes.clone()))))
+        .unwrap();
+    (runtime, blocks, wanted)
+}
+
+#[test]
+fn protections_end_with_their_guards() {
+    let device = host(128 * KIB);
+    let (runtime, blocks, wanted) = model(&device, "one", 6, 20_000);
+    compare(&runtime, &blocks, &wanted);
+    let outer = runtime.protect(&blocks).unwrap();
+    let inner = runtime.protect(&blocks[..1]).unwrap();
+    assert_eq!(runtime.block_info(blocks[0]).unwrap().protections, 2);
+    drop(inner);
+    assert_eq!(runtime.block_info(blocks[0]).unwrap().protections, 1);
+    assert!(device.memory().unwrap().protected_bytes > 0);
+    drop(outer);
+    assert_eq!(runtime.block_info(blocks[0]).unwrap().protections, 0);
+    assert_eq!(device.memory().unwrap().protected_bytes, 0);
+    assert_eq!(status(runtime.protect(&[Block::from_raw(0)])), Status::INVALID_HANDLE);
+}
+
+#[test]
+fn reservations_leave_room_for_guests_or_refuse_them() {
+    let device = host(128 * KIB);
+    let (main, blocks, wanted) = model(&device, "main", 8, 30_000);
+    let (guest, guest_blocks, guest_wanted) = model(&device, "guest", 2, 20_000);
+    compare(&main, &blocks, &wanted);
+
+    let all = main.reserve(128 * KIB, Priority::Primary).unwrap();
+    assert_eq!(device.memory().unwrap().reserved_bytes, 128 * KIB);
+    let refused = main.as_guest(&guest, &GuestOptions::default()).unwrap_err();
+    assert_eq!((refused.status(), refused.group()), (Status::BUDGET, Group::Memory));
+    assert!(refused.text().contains("main"), "who has reserved: {refused}");
+    drop(all);
+    assert_eq!(device.memory().unwrap().reserved_bytes, 0);
+
+    let part = main.reserve(72 * KIB, Priority::Secondary).unwrap();
+    let visit = main.as_guest(&guest, &GuestOptions { bytes: 48 * KIB, ..Default::default() }).unwrap();
+    compare(&guest, &guest_blocks, &guest_wanted);
+    compare(&main, &blocks, &wanted);
+    assert_eq!(device.memory().unwrap().guest_bytes, 48 * KIB);
+    visit.end().unwrap();
+    assert_eq!((device.memory().unwrap().guest_bytes, guest.stats().unwrap().held_bytes), (0, 0));
+    drop(part);
+
+    // A scope that is left by a failure ends too.
+    let left = || -> Result<()> {
+        let _visit = main.as_guest(&guest, &GuestOptions { shrink: true, ..Default::default() })?;
+        Err(guest.unregister_blocks(&[Block::from_raw(77)]).unwrap_err())
+    };
+    assert_eq!(status(left()), Status::INVALID_HANDLE);
+    assert_eq!(device.memory().unwrap().guest_bytes, 0);
+    assert_eq!(status(main.as_guest(&main, &GuestOptions::default())), Status::INVALID_ARGUMENT);
+}
+
+#[test]
+fn scopes_keep_memory_and_trims_give_it_back() {
+    let device = host(256 * KIB);
+    let (runtime, blocks, wanted) = model(&device, "one", 4, 30_000);
+    compare(&runtime, &blocks, &wanted);
+    let outer = runtime.keep_resident().unwrap();
+    let inner = runtime.keep_resident().unwrap();
+    inner.end().unwrap();
+    assert!(device.memory().unwrap().protected_bytes > 0);
+    // Ended on another thread: residency.h allows it.
+    std::thread::scope(|scope| scope.spawn(move || outer.end().unwrap()).join().unwrap());
+    assert_eq!(device.memory().unwrap().protected_bytes, 0);
+    assert_eq!(runtime.trim(0).unwrap(), 0);
+    compare(&runtime, &blocks, &wanted);
+}
+
+#[test]
+fn pressure_is_told_while_a_view_is_held() {
+    let device = host(128 * KIB);
+    let (holder, blocks, _) = model(&device, "holder", 4, 30_000);
+    let (other, _other_blocks, _) = model(&device, "other", 4, 20_000);
+    let wanted = Arc::new(AtomicU64::new(0));
+    let told = wanted.clone();
+    holder.set_pressure(move |bytes| drop(told.fetch_add(bytes, Ordering::SeqCst))).unwrap();
+    let step = holder.step().unwrap();
+    let view = holder.acquire(blocks[0], Stream::host()).unwrap();
+    // What it asks for it may or may not get now; the holder is told.
+    let _ = other.reserve(64 * KIB, Priority::Primary).map(std::mem::forget);
+    let _ = other.step().map(drop);
+    assert!(wanted.load(Ordering::SeqCst) > 0);
+    drop(view);
+    step.end().unwrap();
+    holder.clear_pressure().unwrap();
+    assert_eq!(Arc::strong_count(&wanted), 1, "the closure is gone");
+}

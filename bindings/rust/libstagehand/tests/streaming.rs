@@ -1,0 +1,280 @@
+//! Streaming from every kind of source through a small budget, every byte compared.
+
+mod common;
+
+use common::*;
+use libstagehand::*;
+use std::fs::File;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// A file that has no name any more.
+fn file_of(bytes: &[u8]) -> Arc<File> {
+    let path = std::env::temp_dir().join(format!(
+        "stagehand-rust-{}-{:?}",
+        std::process::id(),
+        std::thread::current().id()
+    ));
+    File::create(&path).unwrap().write_all(bytes).unwrap();
+    let file = File::open(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    Arc::new(file)
+}
+
+#[test]
+fn every_kind_of_source_arrives() {
+    let device = host(96 * KIB);
+    let runtime = Runtime::new(&device).unwrap();
+    let wanted: Vec<Vec<u8>> = (0..8).map(|i| contents(i, 40_000 + 111 * i)).collect();
+
+    let shared = Arc::new(wanted[0].clone());
+    let slice: Arc<[u8]> = wanted[1].clone().into();
+    let file = file_of(&wanted[2]);
+    // SAFETY: nobody else knows the file.
+    let map = Arc::new(unsafe { memmap2::Mmap::map(&*file_of(&wanted[3])) }.unwrap());
+    let mut pinned = device.pinned_memory(wanted[4].len()).unwrap();
+    assert!(pinned.iter().all(|&byte| byte == 0) && pinned.is_pinned());
+    pinned.copy_from_slice(&wanted[4]);
+    let filled = wanted[5].clone();
+    let (front, back) = wanted[6].split_at(10_001);
+    let mut given = device.pinned_memory(wanted[7].len()).unwrap();
+    given.copy_from_slice(&wanted[7]);
+
+    let blocks = runtime
+        .register_blocks([
+            BlockDesc::from_source(Source::shared(shared)).name("a Vec"),
+            BlockDesc::from_source(Source::shared(slice)).name("a slice"),
+            BlockDesc::from_source(Source::file(file, 0, wanted[2].len() as u64)).name("a file"),
+            BlockDesc::from_source(Source::mapped(map)).name("a map"),
+            BlockDesc::from_source(Source::shared(Arc::new(pinned))).name("pinned"),
+            BlockDesc::from_source(Source::fill(filled.len() as u64, move |buffer, offset| {
+                buffer.copy_from_slice(&filled[offset as usize..][..buffer.len()]);
+                Ok(())
+            })),
+            BlockDesc::new(wanted[6].len() as u64)
+                .source(0, Source::owned(front.to_vec()))
+                .source(front.len() as u64, Source::owned(back.to_vec())),
+            BlockDesc::from_source(Source::pinned(given)),
+        ])
+        .unwrap();
+    for _ in 0..3 {
+        compare(&runtime, &blocks, &wanted);
+    }
+
+    let memory = device.memory().unwrap();
+    assert!(memory.peak_bytes <= memory.budget_bytes && memory.budget_bytes == 96 * KIB);
+    let stats = runtime.stats().unwrap();
+    assert_eq!((stats.steps, stats.acquires), (3, 24));
+    let plan = runtime.plan().unwrap();
+    assert!(plan.resident_bytes + plan.ring_bytes <= 96 * KIB && plan.bytes_per_step > 0);
+    let state = runtime.block_info(blocks[0]).unwrap();
+    assert_eq!((state.name.as_str(), state.held, state.bytes), ("a Vec", 0, 40_000));
+}
+
+#[test]
+fn streams_wait_for_bytes_and_live_as_long_as_the_runtime() {
+    let device = host(64 * KIB);
+    let runtime = Runtime::new(&device).unwrap();
+    let wanted: Vec<Vec<u8>> = (0..6).map(|i| contents(i, 30_000)).collect();
+    let blocks = runtime
+        .register_blocks(wanted.iter().map(|bytes| BlockDesc::from_source(Source::owned(bytes.clone()))))
+        .unwrap();
+    let (sender, receiver) = mpsc::channel();
+    for round in 0..3 {
+        let step = runtime.step().unwrap();
+        // Dropped while the step goes on: the runtime keeps it.
+        let stream = device.stream().unwrap();
+        for &block in &blocks {
+            let view = runtime.acquire(block, &stream).unwrap();
+            assert!(view.bytes().is_none(), "the bytes of a stream need not be there yet");
+            let (address, bytes, sender) = (view.address() as usize, view.len() as usize, sender.clone());
+            stream
+                .launch(Duration::ZERO, move || {
+                    // SAFETY: between acquire and release, in the view's stream; the host backend's memory is the host's.
+                    let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, bytes) };
+                    sender.send(bytes.to_vec()).unwrap();
+                })
+                .unwrap();
+            view.release().unwrap();
+        }
+        if round == 1 {
+            runtime.forget(&stream).unwrap();
+        }
+        drop(stream);
+        step.end().unwrap();
+        for bytes in &wanted {
+            assert!(receiver.recv().unwrap() == *bytes);
+        }
+    }
+}
+
+#[test]
+fn sets_are_acquired_together() {
+    let device = host(256 * KIB);
+    let runtime =
+        Runtime::with_options(&device, &RuntimeOptions { max_held: 4, ..Default::default() }).unwrap();
+    let wanted: Vec<Vec<u8>> = (0..4).map(|i| contents(i, 20_000)).collect();
+    let blocks = runtime
+        .register_blocks(wanted.iter().map(|bytes| BlockDesc::from_source(Source::owned(bytes.clone()))))
+        .unwrap();
+    let step = runtime.step().unwrap();
+    let views = runtime.acquire_many(&blocks, Stream::host()).unwrap();
+    assert_eq!(views.len(), 4);
+    for (index, bytes) in wanted.iter().enumerate() {
+        assert!(views.bytes(index).unwrap() == bytes && views[index].block == blocks[index].as_raw());
+    }
+    assert_eq!(runtime.block_info(blocks[2]).unwrap().held, 1);
+    views.release().unwrap();
+    assert_eq!(runtime.block_info(blocks[2]).unwrap().held, 0);
+    // What is asked for without waiting comes in the end.
+    let view = loop {
+        if let Some(view) = runtime.try_acquire(blocks[1], Stream::host()).unwrap() {
+            break view;
+        }
+    };
+    let mut part = vec![0; 100];
+    view.read(5_000, &mut part).unwrap();
+    assert!(part == wanted[1][5_000..5_100]);
+    assert_eq!(status(view.read(19_950, &mut part)), Status::INVALID_ARGUMENT);
+    drop(view);
+    step.end().unwrap();
+}
+
+#[test]
+fn loads_are_patched_once_each() {
+    let device = host(64 * KIB);
+    let runtime = Runtime::new(&device).unwrap();
+    let wanted: Vec<Vec<u8>> = (0..6).map(|i| contents(i, 25_000)).collect();
+    let loaded = Arc::new(AtomicU64::new(0));
+    let blocks = runtime
+        .register_blocks(wanted.iter().map(|bytes| {
+            let loaded = loaded.clone();
+            BlockDesc::from_source(Source::owned(bytes.clone())).on_load(move |range| {
+                loaded.fetch_add(range.bytes(), Ordering::Relaxed);
+                assert!(range.offset() + range.bytes() <= range.block_bytes());
+                range
+                    .launch_on_bytes(Duration::ZERO, |bytes| bytes.iter_mut().for_each(|byte| *byte ^= 0xff))
+                    .map_err(std::io::Error::other)
+            })
+        }))
+        .unwrap();
+    let patched: Vec<Vec<u8>> =
+        wanted.iter().map(|bytes| bytes.iter().map(|byte| byte ^ 0xff).collect()).collect();
+    for _ in 0..4 {
+        compare(&runtime, &blocks, &patched);
+    }
+    assert!(loaded.load(Ordering::Relaxed) >= 150_000);
+}
+
+#[test]
+fn sources_change_in_updates_and_are_dropped_with_their_blocks() {
+    struct Weights(Vec<u8>, Arc<AtomicBool>);
+    impl AsRef<[u8]> for Weights {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    impl Drop for Weights {
+        fn drop(&mut self) {
+            self.1.store(true, Ordering::SeqCst);
+        }
+    }
+
+    let device = host(64 * KIB);
+    let runtime = Runtime::new(&device).unwrap();
+    let dropped = Arc::new(AtomicBool::new(false));
+    let weights = Weights(contents(1, 9_000), dropped.clone());
+    let blocks = runtime
+        .register_blocks([
+            BlockDesc::from_source(Source::owned(contents(0, 9_000))),
+            BlockDesc::from_source(Source::shared(Arc::new(weights)).range(1_000..5_000).unwrap()),
+        ])
+        .unwrap();
+    let part = contents(1, 9_000)[1_000..5_000].to_vec();
+    compare(&runtime, &blocks, &[contents(0, 9_000), part.clone()]);
+
+    let mut update = runtime.update_sources(&blocks).unwrap();
+    assert_eq!(status(runtime.acquire(blocks[0], Stream::host())), Status::BUSY);
+    assert_eq!(status(runtime.update_sources(&blocks[..1])), Status::INVALID_STATE);
+    assert!(update.bytes_mut(blocks[1], 0).is_none(), "shared memory is nobody's to change");
+    assert!(update.bytes_mut(blocks[0], 1).is_none());
+    update.bytes_mut(blocks[0], 0).unwrap().copy_from_slice(&contents(2, 9_000));
+    update.end().unwrap();
+    compare(&runtime, &blocks, &[contents(2, 9_000), part]);
+
+    assert!(!dropped.load(Ordering::SeqCst));
+    runtime.unregister_blocks(&blocks).unwrap();
+    assert!(dropped.load(Ordering::SeqCst));
+    assert_eq!(status(runtime.acquire(blocks[0], Stream::host())), Status::INVALID_HANDLE);
+}
+
+#[test]
+fn an_update_outlives_its_block() {
+    let device = host(64 * KIB);
+    let runtime = Runtime::new(&device).unwrap();
+    let block = runtime.register_block(BlockDesc::from_source(Source::owned(vec![1; 5_000]))).unwrap();
+    let mut update = runtime.update_sources(&[block]).unwrap();
+    let bytes = update.bytes_mut(block, 0).unwrap();
+    // Whether the library lets it go or not, the bytes stay those of the update.
+    let _ = runtime.unregister_blocks(&[block]);
+    bytes.fill(3);
+    assert!(bytes.iter().all(|&byte| byte == 3));
+}
+
+#[test]
+fn trained_weights_are_written_back() {
+    let device = host(64 * KIB);
+    let runtime = Runtime::new(&device).unwrap();
+    let blocks = runtime
+        .register_blocks((0..4).map(|_| BlockDesc::from_source(Source::owned(vec![10; 20_000])).mutable()))
+        .unwrap();
+    for round in 0..3u8 {
+        let step = runtime.step().unwrap();
+        for &block in &blocks {
+            let view = runtime.acquire(block, Stream::host()).unwrap();
+            assert!(view.bytes().unwrap().iter().all(|&byte| byte == 10 + round));
+            // SAFETY: the host's memory, held, and nobody else uses it.
+            unsafe { std::ptr::write_bytes(view.address().cast::<u8>(), 11 + round, view.len() as usize) };
+            view.mark_dirty().unwrap();
+        }
+        step.end().unwrap();
+    }
+    runtime.write_back_all().unwrap();
+    let mut update = runtime.update_sources(&blocks).unwrap();
+    for &block in &blocks {
+        assert!(update.bytes_mut(block, 0).unwrap().iter().all(|&byte| byte == 13));
+    }
+}
+
+#[test]
+fn devices_live_as_long_as_what_was_made_from_them() {
+    let host = host(64 * KIB);
+    let device = Device::open("host").unwrap();
+    let (stream, mut memory) = (device.stream().unwrap(), device.pinned_memory(10_000).unwrap());
+    let runtime = Runtime::new(&device).unwrap();
+    let handle = device.as_raw();
+    drop(device);
+    memory.fill(5);
+    stream.launch(Duration::ZERO, || {}).unwrap();
+    stream.synchronize().unwrap();
+    assert_eq!(runtime.device().as_raw(), handle);
+    let block = runtime.register_block(BlockDesc::from_source(Source::pinned(memory))).unwrap();
+    compare(&runtime, &[block], &[vec![5; 10_000]]);
+    assert!(host.capabilities().unwrap().host_addressable());
+    assert!(backends().unwrap().iter().any(|backend| backend.name == "host" && backend.built_in));
+}
+
+#[test]
+fn empty_blocks_and_sets_are_no_trouble() {
+    let device = host(64 * KIB);
+    let runtime = Runtime::new(&device).unwrap();
+    assert_eq!(runtime.register_blocks([]).map(|blocks| blocks.len()).unwrap_or(0), 0);
+    runtime.write_back(&[]).unwrap();
+    if let Ok(block) = runtime.register_block(BlockDesc::from_source(Source::owned(Vec::new()))) {
+        if let Ok(view) = runtime.acquire(block, Stream::host()) {
+            assert!(view.is_empty() && view.bytes().unwrap().is_empty());
+        }
+    }
+}
