@@ -79,7 +79,9 @@ int main(int argc, char** argv) {
             return guarded("plan", [&] { return plan_command(line.plan); });
         case CommandLine::Outcome::run:
             return guarded("run", [&] { return run_command(line.run); });
-        default:
+        case CommandLine::Outcome::bench:
             return guarded("bench", [&] { return bench_command(line.bench); });
+        default:
+            return guarded("top", [&] { return top_command(line.top); });
     }
 }

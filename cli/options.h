@@ -60,6 +60,13 @@ struct BenchOptions {
     bool json = false;
 };
 
+struct TopOptions {
+    std::string process;  // a process id or the path of a socket; empty: the only one there is
+    double interval_seconds = 1;
+    bool once = false;
+    bool json = false;
+};
+
 // The names that BenchOptions::only may hold, in the order in which they are measured.
 const std::vector<std::string>& bench_groups();
 
@@ -69,5 +76,6 @@ int devices_command(const DevicesOptions& options);
 int plan_command(const PlanOptions& options);
 int run_command(const RunOptions& options);
 int bench_command(const BenchOptions& options);
+int top_command(const TopOptions& options);
 
 }  // namespace stagehand::cli

@@ -196,6 +196,25 @@ void add_bench_options(CLI::App* app, BenchOptions& options) {
     app->add_flag("--json", options.json, "Write one JSON object instead of tables");
 }
 
+void add_top_options(CLI::App* app, TopOptions& options) {
+    app->add_option("PROCESS", options.process,
+                    "A process id, or the path of a process's socket; by default the only one that answers")
+        ->type_name("");
+    app->add_option("--interval", options.interval_seconds, "Seconds from one sample to the next")
+        ->check([](const std::string& text) {
+            double value = 0;
+            const bool number = CLI::detail::lexical_cast(text, value) && std::isfinite(value);
+            return number && value >= 0.05 && value <= 86400
+                       ? std::string()
+                       : one_line(fmt::format("{} is not a number of seconds from 0.05 to 86400",
+                                              model::in_quotes(text)));
+        })
+        ->type_name("T")
+        ->capture_default_str();
+    app->add_flag("--once", options.once, "Show what happened in one interval, and end");
+    app->add_flag("--json", options.json, "Write one JSON object a sample, each on a line");
+}
+
 std::string version_line() {
     const std::uint32_t version = sh_version();
     return fmt::format("stagehand {}.{}.{}", version / 1000000, version / 1000 % 1000, version % 1000);
@@ -204,8 +223,8 @@ std::string version_line() {
 constexpr const char* exit_codes =
     "Exit codes: 0 success; 1 bytes on the device differ from the file, or a step failed; 2 wrong command "
     "line;\n"
-    "3 bad model; 4 no such device, or too small a budget; 5 an output could not be written; 130 "
-    "interrupted.";
+    "3 bad model; 4 no such device or process, or too small a budget; 5 an output could not be "
+    "written; 130 interrupted.";
 
 }  // namespace
 
@@ -228,6 +247,9 @@ CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
     CLI::App* bench_app =
         app.add_subcommand("bench", "Measure a device, each figure against its limit in the same run");
     add_bench_options(bench_app, bench);
+    CLI::App* top_app =
+        app.add_subcommand("top", "Show what a running process's devices and runtimes do");
+    add_top_options(top_app, top);
 
     try {
         app.parse(argc, argv);
@@ -241,9 +263,9 @@ CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
         problem_ = one_line(error.what());
         // The parser would only say that a subcommand is missing.
         if (argc <= 1) {
-            problem_ = "a subcommand is required: devices, plan, run or bench";
+            problem_ = "a subcommand is required: devices, plan, run, bench or top";
         } else if (chosen.empty()) {
-            problem_ = fmt::format("there is no {} {}; the subcommands are devices, plan, run and bench",
+            problem_ = fmt::format("there is no {} {}; the subcommands are devices, plan, run, bench and top",
                                    argv[1][0] == '-' ? "option" : "subcommand", model::in_quotes(argv[1]));
         }
         return Outcome::refused;
@@ -251,7 +273,8 @@ CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
     return devices_app->parsed() ? Outcome::devices
            : plan_app->parsed()  ? Outcome::plan
            : run_app->parsed()   ? Outcome::run
-                                 : Outcome::bench;
+           : bench_app->parsed() ? Outcome::bench
+                                 : Outcome::top;
 }
 
 }  // namespace stagehand::cli

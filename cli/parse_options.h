@@ -15,7 +15,8 @@ public:
         devices,
         plan,
         run,
-        bench
+        bench,
+        top
     };
 
     Outcome parse(int argc, char** argv);
@@ -28,6 +29,7 @@ public:
     PlanOptions plan;
     RunOptions run;
     BenchOptions bench;
+    TopOptions top;
 
 private:
     std::string subcommand_;

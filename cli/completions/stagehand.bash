@@ -8,7 +8,7 @@ _stagehand()
     COMPREPLY=()
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         case $word in
-            devices|plan|run|bench)
+            devices|plan|run|bench|top)
                 subcommand=$word
                 break
                 ;;
@@ -46,7 +46,7 @@ _stagehand()
             mapfile -t COMPREPLY < <(compgen -d -- "$current")
             return
             ;;
-        --bandwidth|--bytes|--compute-ms|--device-option|--max-block|--max-header|--steps)
+        --bandwidth|--bytes|--compute-ms|--device-option|--max-block|--max-header|--steps|--interval)
             return
             ;;
     esac
@@ -66,8 +66,11 @@ _stagehand()
         bench)
             options="--help --device --device-option --quick --only --bytes --scratch --json"
             ;;
+        top)
+            options="--help --interval --once --json"
+            ;;
         *)
-            options="devices plan run bench --help --version"
+            options="devices plan run bench top --help --version"
             ;;
     esac
     if [[ -z $subcommand || $current == -* ]]; then
@@ -75,6 +78,9 @@ _stagehand()
     elif [[ $subcommand == plan || $subcommand == run ]]; then
         compopt -o filenames 2>/dev/null
         mapfile -t COMPREPLY < <(compgen -f -- "$current")
+    elif [[ $subcommand == top ]]; then
+        # Process ids are the numbers in /proc.
+        mapfile -t COMPREPLY < <(cd /proc && compgen -G "$current[0-9]*" | grep -x '[0-9]*')
     fi
 }
 

@@ -1,11 +1,12 @@
 # Completion of the stagehand command for fish.
 
-set -l subcommands devices plan run bench
+set -l subcommands devices plan run bench top
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -f
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a devices -d 'List backends and devices'
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a plan -d 'Tell what a budget would give'
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a run -d 'Stream and measure'
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a bench -d 'Measure a device'
+complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a top -d 'Show what a process does'
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -l version -d 'Print the version'
 complete -c stagehand -s h -l help -d 'Print help'
 complete -c stagehand -n "__fish_seen_subcommand_from $subcommands" -l json -d 'Write one JSON object'
@@ -39,3 +40,8 @@ complete -c stagehand -n $bench -l quick -d 'Work on less, and repeat less'
 complete -c stagehand -n $bench -l only -x -a '(__fish_append , link pinning staging mapping streaming graph)' -d 'Only these groups'
 complete -c stagehand -n $bench -l bytes -x -d 'What each group works on'
 complete -c stagehand -n $bench -l scratch -x -a '(__fish_complete_directories)' -d 'Folder for a temporary file'
+
+set -l top "__fish_seen_subcommand_from top"
+complete -c stagehand -n $top -a '(__fish_complete_pids)' -d 'Process'
+complete -c stagehand -n $top -l interval -x -d 'Seconds between samples'
+complete -c stagehand -n $top -l once -d 'One sample only'

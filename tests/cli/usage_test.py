@@ -22,7 +22,7 @@ class UsageTest(CommandTest):
         return found
 
     def test_help_and_version_go_to_standard_output(self):
-        for subcommand in ([], ["devices"], ["plan"], ["run"], ["bench"]):
+        for subcommand in ([], ["devices"], ["plan"], ["run"], ["bench"], ["top"]):
             self.assertIn("Usage:", self.succeed(*subcommand, "--help").out)
             self.assertIn("Usage:", self.succeed(*subcommand, "-h").out)
         self.assertRegex(self.succeed("--version").out, r"^stagehand \d+\.\d+\.\d+\n$")
@@ -34,7 +34,7 @@ class UsageTest(CommandTest):
         model = self.layered_model()
         run = ["run", model, "--budget", "25%", "--steps", "2"]
         for arguments, says in [
-            ([], "a subcommand is required: devices, plan, run or bench"),
+            ([], "a subcommand is required: devices, plan, run, bench or top"),
             (["fly"], "'fly'"),
             (["--fly"], "--fly"),
             (["plan"], "MODEL"),
@@ -121,18 +121,18 @@ class UsageTest(CommandTest):
     def test_manual_lists_every_option(self):
         manual = (SOURCE_ROOT / "cli/doc/stagehand.1").read_text(encoding="utf-8")
         listed = {"--" + name for name in re.findall(r"Fl -([a-z-]+)", manual)}
-        offered = set().union(*(self.help_options(name) for name in ("devices", "plan", "run", "bench"))) | {"--version"}
+        offered = set().union(*(self.help_options(name) for name in ("devices", "plan", "run", "bench", "top"))) | {"--version"}
         self.assertEqual(listed, offered)
 
     def test_page_of_the_documentation_lists_every_option(self):
         page = (SOURCE_ROOT / "docs/command.md").read_text(encoding="utf-8")
-        for name in ("devices", "plan", "run", "bench"):
+        for name in ("devices", "plan", "run", "bench", "top"):
             self.assertLessEqual(self.help_options(name) - {"--help"}, options_in(page))
 
     def test_completions_offer_every_option(self):
         folder = SOURCE_ROOT / "cli/completions"
         bash = (folder / "stagehand.bash").read_text(encoding="utf-8")
-        for name in ("devices", "plan", "run", "bench"):
+        for name in ("devices", "plan", "run", "bench", "top"):
             offered = self.help_options(name)
             case = re.search(rf"\n        {name}\)\n(.*?);;", bash, re.S).group(1)
             self.assertEqual(options_in(case), offered, name)

@@ -1,0 +1,117 @@
+#include "top_view.h"
+
+#include <fmt/format.h>
+
+#include "model/quantity.h"
+#include "model/text.h"
+#include "table.h"
+#include "units.h"
+
+namespace stagehand::cli {
+
+namespace {
+
+constexpr std::size_t name_width = 28;
+
+// Names are the engine's, and may hold anything.
+std::string shown(const std::string& name) { return shortened(model::printable(name, 120), name_width); }
+
+std::string bytes(std::uint64_t value) { return model::format_bytes(value); }
+
+std::string rate(const std::optional<double>& bytes_per_second) {
+    return bytes_per_second ? model::format_rate(*bytes_per_second) : "-";
+}
+
+std::string share(const std::optional<double>& value) {
+    return value ? fmt::format("{:.0f} %", 100 * *value) : "-";
+}
+
+std::string per_second(const std::optional<double>& value) {
+    return !value ? "-" : *value < 100 ? fmt::format("{:.1f}", *value) : fmt::format("{:.0f}", *value);
+}
+
+std::string head(const Terminal& terminal, const Sample& sample) {
+    std::size_t runtimes = 0;
+    for (const DeviceSample& device : sample.devices) {
+        runtimes += device.runtimes.size();
+    }
+    std::string line = fmt::format("{}  process {}, libstagehand {}, {}, {}",
+                                   inked(terminal, Ink::bold, shown(sample.program)), sample.pid, sample.library,
+                                   counted(sample.devices.size(), "device"), counted(runtimes, "runtime"));
+    if (sample.busy > 0) {
+        line += fmt::format(", {} in use all the time and left out", sample.busy);
+    }
+    return legible(terminal, line) + "\n";
+}
+
+std::string device_table(const Terminal& terminal, const Sample& sample) {
+    Table table({{"device"},
+                 {"budget", Align::right},
+                 {"used", Align::right},
+                 {"free", Align::right},
+                 {"reserved", Align::right},
+                 {"guests", Align::right},
+                 {"protected", Align::right},
+                 {"headroom", Align::right},
+                 {"link", Align::right},
+                 {"in use", Align::right},
+                 {"of it", Align::right}});
+    std::string problems;
+    for (const DeviceSample& device : sample.devices) {
+        const std::string link =
+            device.link_bytes_per_second > 0 ? model::format_rate(device.link_bytes_per_second) : "-";
+        if (device.problem.empty()) {
+            table.add({shown(device.name), bytes(device.budget_bytes), bytes(device.used_bytes),
+                       bytes(device.free_bytes), bytes(device.reserved_bytes), bytes(device.guest_bytes),
+                       bytes(device.protected_bytes), bytes(device.headroom_bytes), link,
+                       rate(device.bytes_per_second), share(device.link_share)});
+        } else {
+            table.add({shown(device.name), "-", "-", "-", "-", "-", "-", "-", link, rate(device.bytes_per_second),
+                       share(device.link_share)});
+            problems += fmt::format("{}: {}\n", shown(device.name), model::printable(device.problem));
+        }
+    }
+    return table.text(terminal) + inked(terminal, Ink::bad, problems);
+}
+
+std::string runtime_table(const Terminal& terminal, const Sample& sample) {
+    // What tells most comes first: narrow terminals show no more.
+    Table table({{"runtime"},
+                 {"device"},
+                 {"steps/s", Align::right},
+                 {"link", Align::right},
+                 {"of it", Align::right},
+                 {"stalled", Align::right},
+                 {"held", Align::right},
+                 {"share", Align::right},
+                 {"resident", Align::right},
+                 {"ring", Align::right},
+                 {"unordered", Align::right},
+                 {"protected", Align::right},
+                 {"reserved", Align::right},
+                 {"guest", Align::right},
+                 {"given up", Align::right},
+                 {"stalls/s", Align::right},
+                 {"hits/s", Align::right},
+                 {"misses/s", Align::right}});
+    for (const DeviceSample& device : sample.devices) {
+        for (const RuntimeSample& runtime : device.runtimes) {
+            table.add({shown(runtime.name) + (runtime.lost ? " (lost)" : ""), shown(device.name),
+                       per_second(runtime.steps_per_second), rate(runtime.bytes_per_second), share(runtime.link_share),
+                       share(runtime.stall_share), bytes(runtime.held_bytes), bytes(runtime.share_bytes),
+                       bytes(runtime.resident_bytes), bytes(runtime.ring_bytes), bytes(runtime.unordered_bytes),
+                       bytes(runtime.protected_bytes), bytes(runtime.reserved_bytes), bytes(runtime.guest_bytes),
+                       bytes(runtime.given_up_bytes), per_second(runtime.stalls_per_second),
+                       per_second(runtime.hits_per_second), per_second(runtime.misses_per_second)});
+        }
+    }
+    return table.text(terminal);
+}
+
+}  // namespace
+
+std::string top_view(const Terminal& terminal, const Sample& sample) {
+    return head(terminal, sample) + "\n" + device_table(terminal, sample) + "\n" + runtime_table(terminal, sample);
+}
+
+}  // namespace stagehand::cli

@@ -1,0 +1,14 @@
+// What `stagehand top` shows of a sample.
+#pragma once
+
+#include <string>
+
+#include "terminal.h"
+#include "top_sample.h"
+
+namespace stagehand::cli {
+
+// A line about the process, a table of its devices, and one of its runtimes.
+std::string top_view(const Terminal& terminal, const Sample& sample);
+
+}  // namespace stagehand::cli

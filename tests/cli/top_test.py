@@ -1,0 +1,373 @@
+"""`stagehand top`, on a process that streams on the host device."""
+
+import fcntl
+import json
+import os
+import pathlib
+import pty
+import re
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import termios
+import time
+
+import harness
+from harness import COMMAND, DEADLINE_S, DEVICE, INTERRUPTED, OUTPUT, SUCCESS, USAGE, CommandTest
+
+STREAMER = os.environ["STAGEHAND_STREAMER"]
+
+
+class TopTest(CommandTest):
+    def setUp(self):
+        super().setUp()
+        # Sockets have short paths; and nobody else's processes are found here.
+        self.sockets = pathlib.Path(tempfile.mkdtemp(prefix="sh-", dir="/tmp"))
+        self.addCleanup(shutil.rmtree, self.sockets)
+        self.environment["XDG_RUNTIME_DIR"] = str(self.sockets)
+
+    def engine(self, monitor="1"):
+        """A process that answers at `monitor`, driven by tell()."""
+        environment = self.environment | ({"STAGEHAND_MONITOR": monitor} if monitor else {})
+        process = subprocess.Popen([STREAMER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   env=environment, cwd=self.folder)
+        self.addCleanup(self.end, process)
+        self.assertEqual(json.loads(process.stdout.readline()), "ready")
+        return process
+
+    def end(self, process):
+        """Ends it as programs end; its exit code."""
+        process.stdin.close()
+        try:
+            code = process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        process.stdout.close()
+        process.stderr.close()
+        return code
+
+    def tell(self, process, line):
+        process.stdin.write(line.encode() + b"\n")
+        process.stdin.flush()
+        return None if line == "stream" else json.loads(process.stdout.readline())
+
+    def socket_of(self, process):
+        return self.sockets / "stagehand" / f"{process.pid}.sock"
+
+    def top(self, *arguments, interval=0.1):
+        return self.succeed("top", "--interval", interval, *arguments)
+
+    def sample(self, *arguments, interval=0.1):
+        lines = self.top("--once", "--json", *arguments, interval=interval).out.splitlines()
+        self.assertEqual(len(lines), 1)
+        return json.loads(lines[0])
+
+    def row(self, text, name):
+        """The cells of the row that begins with `name`."""
+        rows = [line for line in text.splitlines() if line.startswith(name)]
+        self.assertEqual(len(rows), 1, text)
+        return re.split(r"\s{2,}", rows[0].strip())
+
+    def assert_same(self, told, figures):
+        for name, value in figures.items():
+            if name != "runtimes":
+                self.assertEqual(told[name], value, name)
+
+    def test_what_it_says_is_what_the_process_says(self):
+        engine = self.engine()
+        figures = self.tell(engine, "step 5")
+        told = self.sample()
+        self.assertEqual(told["version"], 1)
+        self.assertEqual(told["pid"], engine.pid)
+        self.assertEqual(told["program"], pathlib.Path(STREAMER).name)
+        self.assertEqual(told["busy"], 0)
+        self.assertGreaterEqual(told["interval_seconds"], 0.1)
+        device, = told["devices"]
+        self.assertEqual(device["name"], "host:0")
+        self.assertEqual(device["link_bytes_per_second"], 100_000_000)
+        self.assert_same(device, figures)
+        self.assertEqual(device["reserved_bytes"], 48 * 4096)
+        self.assertEqual(device["guest_bytes"], 36 * 4096)
+        self.assertEqual(device["bytes_to_device_per_second"], 0)
+        self.assertEqual([runtime["name"] for runtime in device["runtimes"]],
+                         ["denoiser", "text \"encoder\"\x1b[31m\n", "visitor"])
+        for runtime, own in zip(device["runtimes"], figures["runtimes"]):
+            self.assert_same(runtime, own)
+            self.assertEqual(runtime["steps"], 5)
+            # Nothing happens.
+            for rate in ("steps_per_second", "hits_per_second", "misses_per_second", "bytes_to_device_per_second", "link_share",
+                         "stalls_per_second", "stall_share"):
+                self.assertEqual(runtime[rate], 0, rate)
+        self.assertGreater(sum(own["bytes_to_device"] for own in figures["runtimes"]), 0)
+
+    def test_table_says_the_same(self):
+        engine = self.engine()
+        figures = self.tell(engine, "step 5")
+        text = self.top("--once").out
+        self.assertNotIn("\x1b", text)
+
+        def size(value):
+            """Three digits, as sizes below one MiB are written."""
+            self.assertLess(value, 1000 << 10)
+            kib = value / 1024
+            return f"{kib:.{2 if kib < 10 else 1 if kib < 100 else 0}f} KiB" if value else "0 B"
+
+        def figure(name):
+            return size(figures[name])
+
+        self.assertIn(f"process {engine.pid}, libstagehand ", text)
+        self.assertIn("1 device, 3 runtimes", text)
+        self.assertEqual(self.row(text, "device")[1:], ["budget", "used", "free", "reserved", "guests", "protected", "headroom", "link",
+                                                        "in use", "of it"])
+        row = self.row(text, "host:0")
+        self.assertEqual(row[1:3], [figure("budget_bytes"), figure("used_bytes")])
+        self.assertEqual(row[4:], [figure("reserved_bytes"), figure("guest_bytes"), figure("protected_bytes"), figure("headroom_bytes"),
+                                   "100 MB/s", "0 B/s", "0 %"])
+        self.assertEqual(self.row(text, "runtime")[1:],
+                         ["device", "steps/s", "link", "of it", "stalled", "held", "share", "resident", "ring", "unordered", "protected",
+                          "reserved", "guest", "given up", "stalls/s", "hits/s", "misses/s"])
+        # The second one's name would colour the terminal.
+        for name, own in zip(("denoiser", r'text "encoder"\x1b[31m\x0a', "visitor"), figures["runtimes"]):
+            self.assertEqual(self.row(text, name)[1:],
+                             ["host:0", "0.0", "0 B/s", "0 %", "0 %", *(size(own[part + "_bytes"]) for part in (
+                                 "held", "share", "resident", "ring", "unordered", "protected", "reserved", "guest", "given_up")),
+                              "0.0", "0.0", "0.0"])
+
+    def test_rates_are_of_what_happens(self):
+        engine = self.engine()
+        self.tell(engine, "step 2")
+        self.tell(engine, "stream")
+        samples = [self.sample(interval=0.5) for _ in range(2)]
+        lines = subprocess.Popen([COMMAND, "top", "--json", "--interval", "0.2"], stdout=subprocess.PIPE, env=self.environment)
+        samples += [json.loads(lines.stdout.readline()) for _ in range(3)]
+        lines.terminate()
+        lines.communicate()
+        for sample in samples:
+            device, = sample["devices"]
+            total = 0
+            for runtime in device["runtimes"]:
+                self.assertGreater(runtime["steps_per_second"], 0)
+                self.assertAlmostEqual(runtime["hits_per_second"] + runtime["misses_per_second"], 8 * runtime["steps_per_second"],
+                                       delta=16 / 0.2)
+                self.assertAlmostEqual(runtime["link_share"], runtime["bytes_to_device_per_second"] / 1e8, places=6)
+                total += runtime["bytes_to_device_per_second"]
+            self.assertGreater(total, 0)
+            self.assertAlmostEqual(device["bytes_to_device_per_second"], total, delta=1)
+            self.assertAlmostEqual(device["link_share"], total / 1e8, places=6)
+        # What happened between two samples is what their counters differ by.
+        first, last = (sample["devices"][0]["runtimes"][0] for sample in samples[-2:])
+        seconds = (last["clock_ns"] - first["clock_ns"]) / 1e9
+        self.assertAlmostEqual(last["steps_per_second"], (last["steps"] - first["steps"]) / seconds, places=6)
+        self.assertAlmostEqual(last["stall_share"], (last["stall_ns"] - first["stall_ns"]) / 1e9 / seconds, places=6)
+        self.assertEqual(self.tell(engine, "figures"), "streamed")
+
+    def test_processes_are_found(self):
+        line = self.refuse(DEVICE, "top", "--once", says=[self.sockets, "no process answers", "STAGEHAND_MONITOR=1"])
+        engine = self.engine()
+        self.assertEqual(self.sample(engine.pid)["pid"], engine.pid)
+        self.assertEqual(self.sample(self.socket_of(engine))["pid"], engine.pid)
+        self.assertEqual(self.sample()["pid"], engine.pid)
+        other = self.engine()
+        line = self.refuse(USAGE, "top", "--once", says=["2 processes answer", engine.pid, other.pid])
+        self.assertEqual(self.sample(other.pid)["pid"], other.pid)
+        # What an ended process has left counts for nothing.
+        other.kill()
+        other.wait()
+        self.assertTrue(self.socket_of(other).exists())
+        self.assertEqual(self.sample()["pid"], engine.pid)
+        line = self.refuse(DEVICE, "top", "--once", self.socket_of(other))
+        self.assertRegex(line, "does not answer any more|has ended")
+        self.refuse(DEVICE, "top", "--once", other.pid, says=[f"there is no process {other.pid}"])
+        silent = self.engine(monitor=None)
+        self.refuse(DEVICE, "top", "--once", silent.pid, says=[f"process {silent.pid} does not answer", "STAGEHAND_MONITOR=1"])
+
+    def test_paths_that_are_no_sockets(self):
+        (self.folder / "file").write_text("")
+        self.refuse(DEVICE, "top", "--once", self.folder / "file", says=["neither a process id nor a socket"])
+        self.refuse(DEVICE, "top", "--once", self.folder / "nothing", says=["nothing", "No such file"])
+        self.refuse(DEVICE, "top", "--once", "a\x1b[31mb", says=["No such file"])
+
+    def test_mistakes_are_named(self):
+        for interval in ("0", "-1", "nan", "soon", "1e300"):
+            self.refuse(USAGE, "top", "--interval", interval, says=[f"'{interval}'", "0.05"])
+        self.refuse(USAGE, "top", "1", "2", says=["2"])
+
+    def test_variable_starts_it_where_it_says(self):
+        path = self.sockets / "own"
+        engine = self.engine(monitor=str(path))
+        self.assertEqual(path.stat().st_mode & 0o777, 0o600)
+        self.assertEqual(self.sample(path)["pid"], engine.pid)
+        self.assertFalse((self.sockets / "stagehand").exists())
+        # A process's end takes the socket with it; a killed one's is replaced.
+        self.assertEqual(self.end(engine), 0)
+        self.assertFalse(path.exists())
+        engine = self.engine(monitor=str(path))
+        engine.kill()
+        engine.wait()
+        self.assertTrue(path.exists())
+        engine = self.engine(monitor=str(path))
+        self.assertEqual(self.sample(path)["pid"], engine.pid)
+
+    def test_variable_that_cannot_be_followed_is_a_warning(self):
+        (self.folder / "file").write_text("precious")
+        self.environment["STAGEHAND_LOG"] = "warning"
+        engine = self.engine(monitor=str(self.folder / "file"))
+        self.tell(engine, "step 1")
+        engine.stdin.close()
+        self.assertIn(b"STAGEHAND_MONITOR", engine.stderr.read())
+        self.assertEqual(engine.wait(DEADLINE_S), 0)
+        self.assertEqual((self.folder / "file").read_text(), "precious")
+
+    def test_end_of_the_process_is_told(self):
+        engine = self.engine()
+        self.tell(engine, "step 1")
+        watching = self.start("top", "--json", "--interval", "0.05")
+        self.wait_for_line(watching, '"version"')
+        self.end(engine)
+        result = self.finish(watching)
+        self.assertEqual(result.code, SUCCESS, result.err)
+        self.assertEqual(result.err, f"stagehand top: process {engine.pid} ({pathlib.Path(STREAMER).name[:15]}) has ended\n")
+        for line in result.out.splitlines():
+            self.assertEqual(json.loads(line)["pid"], engine.pid)
+
+    def test_end_of_the_answers_is_told(self):
+        engine = self.engine()
+        watching = self.start("top", "--interval", "0.05")
+        self.wait_for_line(watching, "misses/s")
+        self.assertEqual(self.tell(engine, "stop"), "stopped")
+        result = self.finish(watching)
+        self.assertEqual(result.code, SUCCESS, result.err)
+        self.assertIn("does not answer any more", result.err)
+        self.assertEqual(self.tell(engine, f"start {self.sockets}/again"), "started")
+        self.assertEqual(self.sample(self.sockets / "again")["pid"], engine.pid)
+
+    def test_process_that_does_not_answer_in_time(self):
+        engine = self.engine()
+        engine.send_signal(signal.SIGSTOP)
+        self.addCleanup(engine.send_signal, signal.SIGCONT)
+        self.refuse(DEVICE, "top", "--once", engine.pid, says=[f"process {engine.pid}", "does not answer"])
+        engine.send_signal(signal.SIGCONT)
+        self.assertEqual(self.sample(engine.pid)["pid"], engine.pid)
+
+    def test_what_is_not_libstagehand(self):
+        path = self.sockets / "strange"
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(path))
+            listening.listen(8)
+            for answer, says in [(b"hello\n", "not a document"), (b"[]\n", "not a document"), (b'{"version": 2}\n', "version 2"),
+                                 (b'{"version": 1, "devices": 5}\n', "not a document"), (b'{"version": "x"}\n', "not a document"),
+                                 (b'{"version": 1, "devices": [{"runtimes": [{"steps": "many"}]}]}\n', "not a document"),
+                                 (b'{"version": 1, "error": "the \\u001b[31m request"}\n', "request"), (b"", "does not answer"),
+                                 (b'{"version"', "does not answer")]:
+                with self.subTest(answer):
+                    process = self.start("top", "--once", path)
+                    # Who ends the connection without an answer is asked once more.
+                    for _ in range(1 if answer.endswith(b"\n") else 2):
+                        connection, _ = listening.accept()
+                        with connection:
+                            connection.recv(64)
+                            connection.sendall(answer)
+                    result = self.finish(process)
+                    self.assertEqual(result.code, DEVICE, result.out + result.err)
+                    self.assert_one_error(result, [says])
+                    self.assertNotIn("\x1b", result.err)
+
+    def test_reader_that_has_gone_is_noticed(self):
+        self.engine()
+        for arguments in (["--once"], ["--once", "--json"], []):
+            reading, writing = os.pipe()
+            os.close(reading)
+            result = self.run_command("top", "--interval", "0.05", *arguments, stdout=writing)
+            os.close(writing)
+            self.assertEqual(result.code, OUTPUT, result.err)
+            self.assert_one_error(result, ["standard output"])
+
+    def test_signal_ends_it(self):
+        self.engine()
+        for number, code in ((signal.SIGINT, INTERRUPTED), (signal.SIGTERM, 143)):
+            watching = self.start("top", "--interval", "3600")
+            time.sleep(0.3)
+            watching.send_signal(number)
+            result = self.finish(watching)
+            self.assertEqual(result.code, code)
+            self.assertEqual(result.err, "")
+
+    def on_terminal(self, *arguments, rows=30, columns=200):
+        leader, follower = pty.openpty()
+        self.addCleanup(os.close, leader)
+        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.environment.update({"TERM": "xterm", "LC_ALL": "C.UTF-8"})
+        before = termios.tcgetattr(follower)
+        process = subprocess.Popen([COMMAND, "top", *map(str, arguments)], stdin=follower, stdout=follower, stderr=subprocess.PIPE,
+                                   env=self.environment, cwd=self.folder)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(os.close, follower)
+        return process, leader, lambda: self.assertEqual(termios.tcgetattr(follower), before)
+
+    ENTER, LEAVE = b"\x1b[?1049h\x1b[?25l", b"\x1b[?25h\x1b[?1049l"
+
+    def read_until(self, leader, text):
+        shown = b""
+        while text not in shown:
+            ready, _, _ = select.select([leader], [], [], DEADLINE_S)
+            self.assertTrue(ready, shown)
+            shown += os.read(leader, 65536)
+        return shown
+
+    def test_terminal_is_given_back(self):
+        engine = self.engine()
+        self.tell(engine, "step 1")
+        for how in ("interrupt", "terminate", "q", "end"):
+            with self.subTest(how):
+                process, leader, check_modes = self.on_terminal("--interval", "0.1")
+                shown = self.read_until(leader, b"visitor")
+                self.assertTrue(shown.startswith(self.ENTER), shown[:60])
+                self.assertNotIn(self.LEAVE, shown)
+                if how == "q":
+                    os.write(leader, b"q")
+                elif how == "end":
+                    engine.kill()
+                    engine.wait()
+                else:
+                    process.send_signal(signal.SIGINT if how == "interrupt" else signal.SIGTERM)
+                shown = self.read_until(leader, self.LEAVE)
+                self.assertTrue(shown.endswith(self.LEAVE), shown[-60:])
+                self.assertEqual(process.wait(DEADLINE_S), {"interrupt": INTERRUPTED, "terminate": 143}.get(how, SUCCESS))
+                self.assertEqual("has ended" in process.stderr.read().decode(), how == "end")
+                check_modes()
+
+    def test_page_is_cut_to_the_terminal(self):
+        self.engine()
+        process, leader, _ = self.on_terminal("--interval", "0.1", rows=6, columns=40)
+        self.read_until(leader, b"host:0")
+        page = self.read_until(leader, b"\x1b[J")
+        os.write(leader, b"q")
+        self.read_until(leader, self.LEAVE)
+        process.wait(DEADLINE_S)
+        text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", page.split(b"\x1b[H")[-1])
+        lines = text.decode().split("\r\n")
+        self.assertLessEqual(len(lines), 6)
+        for line in lines:
+            self.assertLessEqual(len(line.strip("\r\n")), 40, line)
+
+    def test_process_that_stops_answering_is_waited_for_on_a_terminal(self):
+        engine = self.engine()
+        process, leader, _ = self.on_terminal("--interval", "0.1")
+        self.read_until(leader, b"visitor")
+        engine.send_signal(signal.SIGSTOP)
+        self.addCleanup(engine.send_signal, signal.SIGCONT)
+        self.read_until(leader, b"does not answer")
+        engine.send_signal(signal.SIGCONT)
+        self.read_until(leader, b"\x1b[H\x1b[1m")  # the page begins with the program's name again
+        os.write(leader, b"q")
+        self.read_until(leader, self.LEAVE)
+        self.assertEqual(process.wait(DEADLINE_S), SUCCESS)
+
+
+if __name__ == "__main__":
+    harness.main()

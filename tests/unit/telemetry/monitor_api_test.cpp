@@ -1,0 +1,299 @@
+// The monitor through the interface: its life, who may ask, and that what it tells is what the other calls tell.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "../core/engine.h"
+#include "monitor_client.h"
+
+namespace stagehand::test {
+namespace {
+
+// A monitor in a folder of its own.
+class MonitorApi : public testing::Test {
+protected:
+    void TearDown() override {
+        if (running_) stop();
+    }
+    void start() {
+        SUCCEEDS(sh_monitor_start(path().c_str()));
+        running_ = true;
+    }
+    void stop() {
+        running_ = false;
+        SUCCEEDS(sh_monitor_stop());
+    }
+    std::string path() const { return folder_.at("s"); }
+    nlohmann::json asked() const { return ask(path()); }
+
+    Folder folder_;
+    bool running_ = false;
+};
+
+TEST_F(MonitorApi, StartsAndStops) {
+    EXPECT_EQ(sh_monitor_stop(), SH_ERROR_INVALID_STATE);
+    for (int i = 0; i < 3; i++) {
+        start();
+        EXPECT_EQ(mode_of(path()), 0600u);
+        EXPECT_EQ(asked()["pid"], getpid());
+        EXPECT_EQ(asked()["devices"], nlohmann::json::array());
+        stop();
+        EXPECT_FALSE(exists(path()));
+    }
+    EXPECT_EQ(sh_monitor_stop(), SH_ERROR_INVALID_STATE);
+}
+
+TEST_F(MonitorApi, IsOneAProcess) {
+    start();
+    EXPECT_EQ(sh_monitor_start(folder_.at("other").c_str()), SH_ERROR_INVALID_STATE);
+    EXPECT_NE(why().find(path()), std::string::npos) << why();
+    EXPECT_FALSE(exists(folder_.at("other")));
+    EXPECT_EQ(asked()["version"], 1);
+}
+
+TEST_F(MonitorApi, ARefusedPathChangesNothing) {
+    std::ofstream(folder_.at("file")) << "precious";
+    EXPECT_EQ(sh_monitor_start(std::string(108, 'x').c_str()), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(sh_monitor_start(""), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(sh_monitor_start(folder_.at("file").c_str()), SH_ERROR_IO);
+    EXPECT_NE(why().find(folder_.at("file")), std::string::npos) << why();
+    EXPECT_EQ(sh_monitor_start(folder_.at("no/such").c_str()), SH_ERROR_IO);
+    EXPECT_EQ(sh_monitor_stop(), SH_ERROR_INVALID_STATE);
+    start();
+    EXPECT_EQ(asked()["version"], 1);
+}
+
+TEST_F(MonitorApi, HasADefaultPath) {
+    const char* const before = std::getenv("XDG_RUNTIME_DIR");
+    const std::string kept = before ? before : "";
+    setenv("XDG_RUNTIME_DIR", folder_.path().c_str(), 1);
+    const sh_status started = sh_monitor_start(nullptr);
+    before ? setenv("XDG_RUNTIME_DIR", kept.c_str(), 1) : unsetenv("XDG_RUNTIME_DIR");
+    ASSERT_EQ(started, SH_OK) << why();
+    running_ = true;
+    EXPECT_EQ(mode_of(folder_.at("stagehand")), 0700u);
+    EXPECT_EQ(ask(folder_.at("stagehand/" + std::to_string(getpid()) + ".sock"))["pid"], getpid());
+}
+
+TEST_F(MonitorApi, TellsWhatTheOtherCallsTell) {
+    start();
+    TestDevice device;
+    sh_runtime_options named = SH_RUNTIME_OPTIONS_INIT;
+    named.name = "the \"model\"";
+    Model model(device, equal_blocks(8, 8 * kPage), named), other(device, equal_blocks(3, kPage));
+    for (int i = 0; i < 3; i++) SUCCEEDS(model.step(forward(8)));
+    SUCCEEDS(sh_reserve(model.runtime(), nullptr, 20 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(model.step(forward(8)));
+
+    const auto document = asked();
+    EXPECT_EQ(document["busy"], 0);
+    ASSERT_EQ(document["devices"].size(), 1u) << document;
+    const auto& told = document["devices"][0];
+    const sh_memory_info memory = device.memory();
+    EXPECT_EQ(told["name"], "host:0");
+    EXPECT_EQ(told["link_bytes_per_second"], 4'000'000'000u);
+    EXPECT_EQ(told["runtime_count"], 2);
+    EXPECT_EQ(told["budget_bytes"], memory.budget_bytes);
+    EXPECT_EQ(told["used_bytes"], memory.used_bytes);
+    EXPECT_EQ(told["peak_bytes"], memory.peak_bytes);
+    EXPECT_EQ(told["total_bytes"], memory.total_bytes);
+    EXPECT_EQ(told["page_bytes"], kPage);
+    EXPECT_EQ(told["reserved_bytes"], memory.reserved_bytes);
+    EXPECT_GE(memory.reserved_bytes, 20 * kPage);
+    EXPECT_EQ(told["headroom_bytes"], memory.headroom_bytes);
+    ASSERT_EQ(told["runtimes"].size(), 2u);
+
+    const auto& runtime = told["runtimes"][0];
+    const sh_runtime_stats stats = model.stats();
+    EXPECT_EQ(runtime["name"], "the \"model\"");
+    EXPECT_EQ(runtime["lost"], false);
+    EXPECT_EQ(runtime["steps"], 4);
+    EXPECT_EQ(runtime["acquires"], stats.acquires);
+    EXPECT_EQ(runtime["hits"], stats.hits);
+    EXPECT_EQ(runtime["misses"], stats.misses);
+    EXPECT_EQ(runtime["plans"], stats.plans);
+    EXPECT_EQ(runtime["resident_bytes"], stats.resident_bytes);
+    EXPECT_EQ(runtime["ring_bytes"], stats.ring_bytes);
+    EXPECT_EQ(runtime["held_bytes"], stats.held_bytes);
+    EXPECT_EQ(runtime["share_bytes"], stats.share_bytes);
+    EXPECT_EQ(runtime["reserved_bytes"], stats.reserved_bytes);
+    EXPECT_GT(stats.bytes_to_device, 0u);
+    EXPECT_EQ(told["runtimes"][1]["steps"], 0);
+    EXPECT_NE(runtime["id"], told["runtimes"][1]["id"]);
+    EXPECT_EQ(asked()["devices"][0]["runtimes"][0]["id"], runtime["id"]);
+}
+
+TEST_F(MonitorApi, TellsOnlyWhatLives) {
+    start();
+    auto device = std::make_unique<TestDevice>();
+    {
+        Model model(*device, equal_blocks(2, kPage));
+        EXPECT_EQ(asked()["devices"][0]["runtimes"].size(), 1u);
+    }
+    EXPECT_EQ(asked()["devices"][0]["runtimes"].size(), 0u);
+    device.reset();
+    EXPECT_EQ(asked()["devices"].size(), 0u);
+}
+
+TEST_F(MonitorApi, FindsAClosedDeviceThroughItsRuntime) {
+    start();
+    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    options.budget_bytes = 64 * kPage;
+    options.backend_options = "capacity=1MiB";
+    sh_device* device = nullptr;
+    sh_runtime* runtime = nullptr;
+    SUCCEEDS(sh_device_open("host", &options, &device));
+    SUCCEEDS(sh_runtime_create(device, nullptr, &runtime));
+    sh_device_close(device);
+    const auto document = asked();
+    ASSERT_EQ(document["devices"].size(), 1u);
+    EXPECT_EQ(document["devices"][0]["name"], "host:0");
+    EXPECT_EQ(document["devices"][0]["runtimes"].size(), 1u);
+    sh_runtime_destroy(runtime);
+    EXPECT_EQ(asked()["devices"].size(), 0u);
+}
+
+// What a child of this process, as another user, gets: 0 an answer, 1 a connection that is ended, 2 none.
+int asked_by_another_user(const std::string& path) {
+    const pid_t child = fork();
+    if (child == 0) {
+        if (setgid(65534) != 0 || setuid(65534) != 0) _exit(9);
+        Connection connection(path);
+        if (!connection.connected()) _exit(connection.error() == EACCES ? 2 : 8);
+        connection.send("snapshot\n");
+        _exit(connection.receive_line().empty() ? 1 : 0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 7;
+}
+
+TEST_F(MonitorApi, OtherUsersGetNoAnswer) {
+    if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+    start();
+    chmod(folder_.path().c_str(), 0755);
+    EXPECT_EQ(asked_by_another_user(path()), 2);
+    // Even if somebody opens the file to them.
+    chmod(path().c_str(), 0666);
+    EXPECT_EQ(asked_by_another_user(path()), 1);
+    EXPECT_EQ(asked()["pid"], getpid());
+}
+
+TEST_F(MonitorApi, AForkedChildLetsItGo) {
+    TestDevice device;   // from the first handle on a fork is noticed
+    start();
+    ASSERT_EQ(link(path().c_str(), folder_.at("alias").c_str()), 0);
+    int to_child[2], from_child[2];
+    ASSERT_EQ(pipe(to_child), 0);
+    ASSERT_EQ(pipe(from_child), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        close(to_child[1]);
+        char byte = sh_monitor_stop() == SH_ERROR_FORKED && sh_monitor_start(nullptr) == SH_ERROR_FORKED ? 'y' : 'n';
+        if (write(from_child[1], &byte, 1) != 1) _exit(3);
+        const ssize_t ended = read(to_child[0], &byte, 1);   // until the parent says so, or ends
+        std::exit(ended == 1 ? 4 : 5);
+    }
+    char byte = 0;
+    ASSERT_EQ(read(from_child[0], &byte, 1), 1);
+    EXPECT_EQ(byte, 'y');
+    EXPECT_EQ(asked()["pid"], getpid());
+    // The child lives; had it kept the socket, somebody would seem to listen.
+    stop();
+    EXPECT_FALSE(Connection(folder_.at("alias")).connected());
+    start();
+    ASSERT_EQ(write(to_child[1], "e", 1), 1);
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 4) << status;
+    // Nor does its end take the file with it.
+    EXPECT_EQ(asked()["pid"], getpid());
+    for (const int end : {to_child[0], to_child[1], from_child[0], from_child[1]}) close(end);
+}
+
+// Two models stream, runtimes come and go, many ask: nobody is kept from anything, and every answer makes sense.
+TEST_F(MonitorApi, AskedWhileModelsStream) {
+    start();
+    TestDevice device;
+    Model first(device, equal_blocks(12, 4 * kPage)), second(device, equal_blocks(9, 6 * kPage));
+    std::atomic<bool> enough{false};
+    std::atomic<int> failures{0};
+    std::vector<std::thread> streams, questions;
+    for (Model* model : {&first, &second})
+        streams.emplace_back([&, model] {
+            while (!enough) failures += model->step(forward(model->size())) != SH_OK;
+        });
+    streams.emplace_back([&] {
+        while (!enough) {
+            sh_runtime* runtime = nullptr;
+            failures += sh_runtime_create(device.get(), nullptr, &runtime) != SH_OK;
+            sh_runtime_destroy(runtime);
+        }
+    });
+    std::atomic<int> answers{0};
+    for (int i = 0; i < 4; i++)
+        questions.emplace_back([&] {
+            uint64_t steps = 0;
+            for (int question = 0; question < 25; question++) {
+                const auto document = asked();
+                if (!document.is_object() || document["devices"].size() != 1) continue;
+                answers++;
+                const auto& told = document["devices"][0];
+                uint64_t now = 0;
+                for (const auto& runtime : told["runtimes"]) {
+                    now += runtime["steps"].get<uint64_t>();
+                    failures += runtime["hits"].get<uint64_t>() + runtime["misses"].get<uint64_t>() != runtime["acquires"].get<uint64_t>();
+                }
+                failures += told["used_bytes"].get<uint64_t>() > told["budget_bytes"].get<uint64_t>();
+                if (document["busy"] == 0) {
+                    failures += now < steps;
+                    steps = now;
+                }
+            }
+        });
+    for (std::thread& thread : questions) thread.join();
+    enough = true;
+    for (std::thread& thread : streams) thread.join();
+    EXPECT_EQ(answers, 100);
+    EXPECT_EQ(failures, 0);
+    EXPECT_GT(first.stats().steps, 0u);
+    EXPECT_GT(second.stats().steps, 0u);
+    EXPECT_EQ(first.wrong_uses() + second.wrong_uses(), 0u) << first.first_wrong() << second.first_wrong();
+}
+
+// Started and stopped under those who ask.
+TEST_F(MonitorApi, StopsWhileItIsAsked) {
+    TestDevice device;
+    Model model(device, equal_blocks(4, kPage));
+    std::atomic<bool> enough{false};
+    std::atomic<int> wrong{0};
+    std::vector<std::thread> questions;
+    for (int i = 0; i < 3; i++)
+        questions.emplace_back([&] {
+            while (!enough) {
+                const auto document = asked();
+                wrong += !document.is_null() && document["pid"] != getpid();
+            }
+        });
+    for (int i = 0; i < 50; i++) {
+        start();
+        EXPECT_EQ(sh_monitor_start(nullptr), SH_ERROR_INVALID_STATE);
+        stop();
+    }
+    enough = true;
+    for (std::thread& thread : questions) thread.join();
+    EXPECT_EQ(wrong, 0);
+    EXPECT_FALSE(exists(path()));
+}
+
+}  // namespace
+}  // namespace stagehand::test

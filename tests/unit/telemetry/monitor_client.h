@@ -1,0 +1,55 @@
+// What the monitor's tests need: a folder of their own, and somebody who connects and asks.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+namespace stagehand::test {
+
+// A folder that goes with all that is in it.
+class Folder {
+public:
+    Folder();
+    ~Folder();
+    Folder(const Folder&) = delete;
+    Folder& operator=(const Folder&) = delete;
+
+    const std::string& path() const { return path_; }
+    std::string at(const std::string& name) const { return path_ + "/" + name; }
+
+private:
+    std::string path_;
+};
+
+bool exists(const std::string& path);
+mode_t mode_of(const std::string& path);   // permissions only
+
+// A connection to a Unix socket. What takes longer than ten seconds is a failure.
+class Connection {
+public:
+    explicit Connection(const std::string& path);
+    ~Connection();
+    Connection(const Connection&) = delete;
+    Connection& operator=(const Connection&) = delete;
+
+    bool connected() const { return error_ == 0; }
+    int error() const { return error_; }   // errno of connect()
+    bool send(const std::string& text);
+    // All that comes until the other end closes.
+    std::string receive();
+    // Until a newline or the end.
+    std::string receive_line();
+    void close();
+
+private:
+    int descriptor_ = -1;
+    int error_ = 0;
+};
+
+// Asks for a snapshot; null when there is no answer, or it is not one line of JSON.
+nlohmann::json ask(const std::string& path);
+
+}  // namespace stagehand::test

@@ -1,0 +1,115 @@
+#include "telemetry/monitor_snapshot.h"
+
+#include <unistd.h>
+
+#include <cstring>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace stagehand::telemetry {
+namespace {
+
+nlohmann::json parsed(const std::string& text) {
+    EXPECT_EQ(text.find('\n'), text.size() - 1) << text;
+    return nlohmann::json::parse(text);
+}
+
+// Each of a struct's 64-bit fields from `first` on becomes its number: a member that is missing or doubled shows.
+template <class Struct>
+Struct numbered(Struct empty, size_t first) {
+    for (size_t at = first, value = 1000; at < sizeof empty; at += 8, value++) {
+        const uint64_t number = value;
+        std::memcpy(reinterpret_cast<char*>(&empty) + at, &number, 8);
+    }
+    return empty;
+}
+
+size_t figures_in(const nlohmann::json& json, uint64_t highest) {
+    std::vector<bool> seen(highest + 1 - 1000);
+    for (const auto& [name, value] : json.items())
+        if (value.is_number_unsigned() && value.get<uint64_t>() >= 1000 && value.get<uint64_t>() <= highest) seen[value.get<uint64_t>() - 1000] = true;
+    return static_cast<size_t>(std::count(seen.begin(), seen.end(), true));
+}
+
+TEST(MonitorSnapshot, TellsEveryCounterOfARuntime) {
+    Snapshot all;
+    DeviceReading& device = all.devices.emplace_back();
+    RuntimeReading& runtime = device.runtimes.emplace_back();
+    runtime.id = 7;
+    runtime.name = "model";
+    runtime.clock_ns = 5;
+    runtime.stats = numbered(sh_runtime_stats SH_RUNTIME_STATS_INIT, offsetof(sh_runtime_stats, steps));
+    const auto json = parsed(snapshot_text(all))["devices"][0]["runtimes"][0];
+    const size_t count = (sizeof(sh_runtime_stats) - offsetof(sh_runtime_stats, steps)) / 8;
+    EXPECT_EQ(figures_in(json, 999 + count), count);
+    EXPECT_EQ(json["id"], 7);
+    EXPECT_EQ(json["name"], "model");
+    EXPECT_EQ(json["clock_ns"], 5);
+    EXPECT_EQ(json["lost"], false);
+    EXPECT_EQ(json["steps"], runtime.stats.steps);
+    EXPECT_EQ(json["stall_ns"], runtime.stats.stall_ns);
+    EXPECT_EQ(json["given_up_bytes"], runtime.stats.given_up_bytes);
+    EXPECT_EQ(json["guest_bytes"], runtime.stats.guest_bytes);
+    device.runtimes[0].stats.lost = 1;
+    EXPECT_EQ(parsed(snapshot_text(all))["devices"][0]["runtimes"][0]["lost"], true);
+}
+
+TEST(MonitorSnapshot, TellsEveryFigureOfADevice) {
+    Snapshot all;
+    all.busy = 3;
+    DeviceReading& device = all.devices.emplace_back();
+    device.name = "host:0";
+    device.memory = numbered(sh_memory_info SH_MEMORY_INFO_INIT, offsetof(sh_memory_info, budget_bytes));
+    device.memory.runtime_count = 2;
+    const auto document = parsed(snapshot_text(all));
+    const auto& json = document["devices"][0];
+    const size_t count = (sizeof(sh_memory_info) - offsetof(sh_memory_info, budget_bytes)) / 8;
+    EXPECT_EQ(figures_in(json, 999 + count), count);
+    EXPECT_EQ(json["budget_bytes"], device.memory.budget_bytes);
+    EXPECT_EQ(json["headroom_bytes"], device.memory.headroom_bytes);
+    EXPECT_EQ(json["runtime_count"], 2);
+    EXPECT_TRUE(json["link_bytes_per_second"].is_null());
+    EXPECT_FALSE(json.contains("error"));
+    EXPECT_EQ(document["version"], kMonitorVersion);
+    EXPECT_EQ(document["library"], sh_version());
+    EXPECT_EQ(document["pid"], getpid());
+    EXPECT_EQ(document["busy"], 3);
+    all.devices[0].link_bytes_per_second = 123;
+    EXPECT_EQ(parsed(snapshot_text(all))["devices"][0]["link_bytes_per_second"], 123);
+}
+
+TEST(MonitorSnapshot, SaysWhyADeviceCouldNotBeRead) {
+    Snapshot all;
+    all.devices.emplace_back().status = Status(SH_ERROR_BACKEND, "the driver \"says\" no");
+    const auto json = parsed(snapshot_text(all))["devices"][0];
+    EXPECT_EQ(json["error"], "the driver \"says\" no");
+    EXPECT_FALSE(json.contains("budget_bytes"));
+}
+
+// Names are the engine's: quotes, line ends, control characters, what is not UTF-8. The document stays one line that can be read.
+TEST(MonitorSnapshot, AnyNameIsOneLineOfJson) {
+    Snapshot all;
+    DeviceReading& device = all.devices.emplace_back();
+    for (const char* name : {"a \"b\" \\c", "line\nend\r\ttab", "\x1b[31mred", "caf\xc3\xa9 \xe2\x98\x95", "bad \xff\xc3 utf-8", ""}) {
+        device.runtimes.emplace_back().name = name;
+    }
+    const auto json = parsed(snapshot_text(all))["devices"][0]["runtimes"];
+    ASSERT_EQ(json.size(), 6u);
+    EXPECT_EQ(json[0]["name"], "a \"b\" \\c");
+    EXPECT_EQ(json[1]["name"], "line\nend\r\ttab");
+    EXPECT_EQ(json[2]["name"], "\x1b[31mred");
+    EXPECT_EQ(json[3]["name"], "caf\xc3\xa9 \xe2\x98\x95");
+    EXPECT_EQ(json[4]["name"], "bad \xef\xbf\xbd\xef\xbf\xbd utf-8");
+    EXPECT_EQ(json[5]["name"], "");
+}
+
+TEST(MonitorSnapshot, RefusalsAreDocumentsToo) {
+    const auto json = parsed(refusal_text("what?"));
+    EXPECT_EQ(json["version"], kMonitorVersion);
+    EXPECT_EQ(json["error"], "what?");
+    EXPECT_FALSE(json.contains("devices"));
+}
+
+}  // namespace
+}  // namespace stagehand::telemetry
