@@ -18,7 +18,6 @@ namespace stagehand::policy {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-constexpr uint64_t evaluated_uses = 25'000;
 
 // What memory could do at best: as if all of it held residents, and copies never waited for anything. The
 // units used most often stay resident first; those used equally often alike.
@@ -125,7 +124,7 @@ public:
           evaluations_(evaluations) {}
 
     uint32_t smallest_budget() const { return tight_.pages; }
-    bool may_evaluate() const { return evaluator_.evaluations() < evaluations_; }
+    uint64_t left() const { return evaluations_ - std::min(evaluations_, evaluator_.evaluations()); }
 
     struct Answer {
         double step_ns = 0;
@@ -191,7 +190,7 @@ private:
             best_ring = ring;
             return true;
         };
-        double at = few_ ? smallest_ring() : parts_.smallest_ring(budget_);
+        double at = few_ ? 1.5 * smallest_ring() : parts_.smallest_ring(budget_);
         for (int worse = 0; at < budget_ * ratio && worse < patience && !done(); at *= ratio) {
             const bool better = attempt(std::min(budget_, static_cast<uint32_t>(at + 0.5)));
             worse = better || best == infinity ? 0 : worse + 1;
@@ -219,8 +218,11 @@ private:
     // without.
     double offer_ring(uint32_t ring) {
         double best = infinity;
-        for (Family family : {Family::filled, Family::paced, Family::level}) {
+        for (Family family :
+             {Family::rare_level, Family::filled, Family::paced, Family::level, Family::whole_units}) {
             if (few_ && (family == Family::paced || best < infinity)) continue;
+            if (family == Family::whole_units && !shape_.has_whole) continue;
+            if (family == Family::rare_level && !parts_.uneven_uses()) continue;
             if (auto parts = parts_.make(family, shape_.total_pages - budget_ + ring, ring))
                 best = std::min(best, offer_layouts({std::move(*parts), ring, Layout::spread}));
         }
@@ -272,10 +274,14 @@ private:
     Frontier frontier_;
 };
 
+constexpr uint64_t least_allowance = 20;  // evaluations without which a search finds nothing good
+
 // As many plans as take a few milliseconds. Where there are very many units each is small beside the memory,
 // and the ideal is close enough.
 uint64_t evaluations_for(uint64_t uses) {
-    return uses > 20'000 ? 0 : std::min<uint64_t>(evaluated_uses / std::max<uint64_t>(1, uses) + 2, 6000);
+    const uint64_t evaluated_uses = uses > 500 ? 25'000 : 40'000;
+    const uint64_t evaluations = evaluated_uses / std::max<uint64_t>(1, uses);
+    return evaluations < least_allowance ? 0 : std::min<uint64_t>(evaluations, 6'000);
 }
 
 // The curve while it is made: refined where it falls most, by plans that are evaluated as long as that is
@@ -293,11 +299,11 @@ public:
         const uint64_t last = std::min(most, shape_.total_pages);
         if (first > last) return {};
         const size_t samples = std::max<size_t>(points, std::min<uint64_t>(evaluations_ / 60, 40));
-        allowance_ = std::max<uint64_t>(8, evaluations_ / samples);
+        allowance_ = std::max(least_allowance, evaluations_ / samples);
         add(last);
-        if (first < last && points > 1) add(first);
         const uint64_t bend = ideal_.bend(last);
         if (first < bend && bend < last && points > 3) add(bend);
+        if (first < last && points > 1) add(first);
         while (curve_.size() + 2 <= samples) {
             const size_t at = steepest();
             if (at + 1 >= curve_.size()) break;
@@ -349,7 +355,7 @@ private:
         if (pages >= shape_.total_pages) {
             note_excess(pages, 1);
             insert({pages, ideal});
-        } else if (search_ && search_->may_evaluate()) {
+        } else if (search_ && search_->left() >= least_allowance / 2) {
             const QuickSearch::Answer found = search_->run(pages, ideal * 1.003, allowance_);
             note_excess(pages, found.step_ns / ideal);
             insert({found.footprint, found.step_ns});

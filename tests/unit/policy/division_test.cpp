@@ -1,0 +1,441 @@
+// The division by value against divisions found by brute force, and when it is worth changing.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <random>
+
+#include "policy/bounds.h"
+#include "policy/division.h"
+#include "policy/step_curve.h"
+#include "problems.h"
+
+namespace stagehand::policy::test {
+namespace {
+
+using Pages = std::vector<uint64_t>;
+using Curve = std::vector<CurvePoint>;
+
+uint64_t sum(const Pages& pages) { return std::accumulate(pages.begin(), pages.end(), uint64_t{0}); }
+
+TEST(Division, EachPageGoesWhereItSavesMostTime) {
+    const Curve steep = {{10, 1000}, {20, 500}, {40, 400}};  // 50 a page, then 5
+    const Curve flat = {{10, 1000}, {110, 0}};               // 10 a page
+    const Stake stakes[] = {{10, 40, 1, steep}, {10, 110, 1, flat}};
+    EXPECT_EQ((Pages{10, 10}), divide_by_value(20, stakes));
+    EXPECT_EQ((Pages{15, 10}), divide_by_value(25, stakes));
+    EXPECT_EQ((Pages{20, 30}), divide_by_value(50, stakes));
+    EXPECT_EQ((Pages{20, 110}), divide_by_value(130, stakes));
+    EXPECT_EQ((Pages{30, 110}), divide_by_value(140, stakes));
+    EXPECT_EQ((Pages{40, 110}), divide_by_value(1000, stakes)) << "nobody wants more";
+    EXPECT_FALSE(divide_by_value(19, stakes)) << "the floors do not fit";
+    EXPECT_EQ(Pages{}, divide_by_value(7, {}));
+}
+
+TEST(Division, RatesOfUseCount) {
+    const Curve curve = {{0, 1000}, {100, 0}};
+    const Stake rarely = {0, 100, 1, curve}, often = {0, 100, 1.5, curve};
+    EXPECT_EQ((Pages{0, 70}), divide_by_value(70, std::vector{rarely, often}));
+    EXPECT_EQ((Pages{70, 0}), divide_by_value(70, std::vector{often, rarely}));
+    EXPECT_EQ((Pages{20, 100}), divide_by_value(120, std::vector{rarely, often}));
+}
+
+TEST(Division, EqualValuesShareInProportionToTheirRoom) {
+    const Curve shorter = {{0, 1000}, {100, 0}}, longer = {{0, 3000}, {300, 0}};
+    EXPECT_EQ((Pages{20, 60}),
+              divide_by_value(80, std::vector<Stake>{{0, 100, 1, shorter}, {0, 300, 1, longer}}));
+    EXPECT_EQ((Pages{20, 60}),
+              divide_by_value(80, std::vector<Stake>{{0, 100, 1, shorter}, {0, 300, 1.005, longer}}))
+        << "almost equal";
+}
+
+TEST(Division, WhoGainsNothingTakesPartInWhatIsLeft) {
+    const Curve falling = {{10, 1000}, {20, 500}}, level = {{0, 700}, {100, 700}};
+    const double rates[] = {0, -1, std::numeric_limits<double>::infinity(), std::nan("")};
+    for (const double rate : rates) {
+        const Stake stakes[] = {
+            {10, 50, 1, falling}, {0, 60, rate, falling}, {5, 95, 1, level}, {0, 30, 1, {}}};
+        EXPECT_EQ((Pages{20, 0, 5, 0}), divide_by_value(25, stakes));
+        // 30, 60, 90 and 30 are wanted besides.
+        EXPECT_EQ((Pages{22, 4, 11, 2}), divide_by_value(39, stakes));
+        EXPECT_EQ((Pages{50, 60, 95, 30}), divide_by_value(1000, stakes));
+        EXPECT_EQ(500 + 700, time_per_second(stakes, Pages{20, 0, 5, 0}));
+    }
+}
+
+TEST(Division, FloorsBeyondTheMostStay) {
+    const Curve curve = {{0, 1000}, {100, 0}};
+    const Stake stakes[] = {{50, 20, 9, curve}, {0, 100, 1, curve}};
+    EXPECT_EQ((Pages{50, 30}), divide_by_value(80, stakes));
+    EXPECT_EQ((Pages{50, 100}), divide_by_value(500, stakes));
+}
+
+TEST(Division, NeitherSmallestNorHugestNumbersMatter) {
+    const uint64_t huge = UINT64_MAX / 2;
+    const Curve curve = {{0, 1e12}, {huge, 1}};
+    const Stake stakes[] = {{1, huge, 1e9, curve}, {1, huge, 1e-9, curve}, {0, UINT64_MAX, 0, {}}};
+    for (uint64_t pages : {uint64_t{2}, uint64_t{1} << 40, huge, UINT64_MAX - 1, UINT64_MAX}) {
+        const auto shares = divide_by_value(pages, stakes);
+        ASSERT_TRUE(shares);
+        EXPECT_EQ(pages, sum(*shares));
+    }
+    const Stake overflowing[] = {{UINT64_MAX, 0, 1, {}}, {2, 0, 1, {}}};
+    EXPECT_FALSE(divide_by_value(UINT64_MAX, overflowing));
+}
+
+TEST(Division, TimeIsLinearBetweenPointsAndConstantOutside) {
+    const Curve curve = {{10, 1000}, {20, 500}, {40, 100}};
+    const Stake stakes[] = {{0, 100, 2, curve}};
+    EXPECT_DOUBLE_EQ(2000, time_per_second(stakes, Pages{0}));
+    EXPECT_DOUBLE_EQ(2000, time_per_second(stakes, Pages{10}));
+    EXPECT_DOUBLE_EQ(1500, time_per_second(stakes, Pages{15}));
+    EXPECT_DOUBLE_EQ(1000, time_per_second(stakes, Pages{20}));
+    EXPECT_DOUBLE_EQ(600, time_per_second(stakes, Pages{30}));
+    EXPECT_DOUBLE_EQ(200, time_per_second(stakes, Pages{90}));
+}
+
+// The least time per second over all divisions, stake by stake.
+double best_time(uint64_t pages, std::span<const Stake> stakes) {
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    std::vector<double> best(pages + 1, 0);  // with at most so many pages
+    for (size_t k = 0; k < stakes.size(); k++) {
+        std::vector<double> with(pages + 1, infinity);
+        for (uint64_t all = 0; all <= pages; all++)
+            for (uint64_t own = stakes[k].floor_pages; own <= std::min(all, stakes[k].most_pages); own++)
+                with[all] =
+                    std::min(with[all], best[all - own] + time_per_second(stakes.subspan(k, 1), Pages{own}));
+        best = std::move(with);
+    }
+    return best[pages];
+}
+
+enum class Kind {
+    convex,
+    stairs,
+    any
+};
+
+Curve random_curve(std::mt19937& random, uint64_t least, uint64_t most, Kind shape) {
+    Curve curve;
+    double step = 1000 + random() % 1000, slope = 1 + random() % 100;
+    for (uint64_t pages = least; pages <= most; pages += 1 + random() % 6) {
+        curve.push_back({pages, step});
+        if (shape == Kind::convex) {
+            slope *= 0.3 + 0.7 * (random() % 1000) / 1000.0;
+            step = std::max(1.0, step - slope);
+            if (most - pages > 6) continue;
+            break;
+        }
+        if (shape == Kind::any || random() % 3 == 0) step *= 0.3 + 0.7 * (random() % 1000) / 1000.0;
+    }
+    return curve;
+}
+
+void compare_with_all_divisions(Kind shape, double tolerance, uint32_t seed) {
+    std::mt19937 random(seed);
+    for (int round = 0; round < 4000; round++) {
+        const size_t count = 1 + random() % 4;
+        std::vector<Curve> curves(count);
+        std::vector<Stake> stakes(count);
+        uint64_t floors = 0, most = 0;
+        for (size_t k = 0; k < count; k++) {
+            Stake& stake = stakes[k];
+            stake.floor_pages = random() % 8;
+            stake.most_pages = stake.floor_pages + random() % 30;
+            stake.steps_per_second = std::pow(10, (random() % 300) / 100.0);
+            if (shape == Kind::convex) stake.most_pages = stake.floor_pages;
+            curves[k] = random_curve(random, stake.floor_pages, stake.floor_pages + random() % 40, shape);
+            // On convex ones nothing is cut off, since constant ends are not.
+            if (shape == Kind::convex) stake.most_pages = std::max(stake.floor_pages, curves[k].back().pages);
+            stake.curve = curves[k];
+            floors += stake.floor_pages;
+            most += stake.most_pages;
+        }
+        const uint64_t pages = floors + random() % (most - floors + 5);
+        const auto shares = divide_by_value(pages, stakes);
+        ASSERT_TRUE(shares);
+        ASSERT_EQ(std::min(pages, most), sum(*shares)) << "all is handed out; round " << round;
+        for (size_t k = 0; k < count; k++) {
+            ASSERT_GE((*shares)[k], stakes[k].floor_pages);
+            ASSERT_LE((*shares)[k], stakes[k].most_pages);
+        }
+        ASSERT_EQ(shares, divide_by_value(pages, stakes));
+        ASSERT_LE(time_per_second(stakes, *shares), best_time(pages, stakes) * tolerance + 1e-9)
+            << count << " stakes, round " << round;
+    }
+}
+
+// Values that are 1 % apart count as equal, which costs at most so much.
+TEST(Division, IsTheBestOfAllOnConvexCurves) { compare_with_all_divisions(Kind::convex, 1.01, 81); }
+
+// A hull is not enough here: between its corners lies nothing but the curve.
+TEST(Division, IsTheBestOfAllOnCurvesThatAreNotConvex) {
+    compare_with_all_divisions(Kind::any, 1.01, 82);
+    compare_with_all_divisions(Kind::stairs, 1.01, 83);
+}
+
+struct Model {
+    Case problem;
+    uint64_t least = 0, all = 0;
+    Curve curve;
+    std::map<uint64_t, double> steps;  // of the plans made so far
+
+    explicit Model(Case c) : problem(std::move(c)) {
+        least = smallest_budget(problem.problem()).smallest_budget_pages;
+        all = problem.pages();
+        curve = step_curve(problem.problem(), least, all);
+    }
+    Stake stake(double rate) const { return {least, all, rate, curve}; }
+
+    // By the plan that would be made.
+    double step_ns(uint64_t pages) {
+        auto [at, is_new] = steps.try_emplace(pages);
+        if (is_new) {
+            problem.budget_pages = pages;
+            at->second = std::get<Plan>(make_plan(problem.problem())).step_ns;
+        }
+        return at->second;
+    }
+};
+
+TEST(Division, ModelsWhoseComputeHidesTheCopiesGiveAndThoseThatWaitForTheLinkReceive) {
+    Case busy = eight_billion(), waiting = eight_billion();
+    busy.set_budget(0.2);
+    busy.set_compute(1.5, Compute::equal);  // the copies hide from 20 % of the budget on
+    waiting.set_budget(0.2);
+    waiting.set_compute(0.1, Compute::equal);
+    const Model first(busy), second(waiting);
+    const uint64_t pages = first.all;
+    // At the same share of time, as if they took turns.
+    const double rates[] = {1e9 / first.curve.back().step_ns, 1e9 / second.curve.front().step_ns};
+    const std::vector<Stake> stakes = {first.stake(rates[0]), second.stake(rates[1])};
+    const Pages shares = *divide_by_value(pages, stakes);
+    EXPECT_LT(shares[0], first.all * 25 / 100);
+    EXPECT_GT(shares[1], second.all * 75 / 100);
+    // The one hardly misses what it gives.
+    EXPECT_LE(time_per_second({&stakes[0], 1}, {&shares[0], 1}), 1.05e9);
+    EXPECT_TRUE(worth_changing(stakes, Pages{pages / 2, pages - pages / 2}, shares));
+    // Even if that one is used ten times as often.
+    const Stake more_often[] = {first.stake(10 * rates[0]), second.stake(rates[1])};
+    EXPECT_GT((*divide_by_value(pages, more_often))[1], second.all * 70 / 100);
+}
+
+// Models of all kinds, of 90 to 420 pages.
+Case random_model(std::mt19937& random, uint32_t seed) {
+    Case c;
+    c.page_bytes = 2 * MiB;
+    const uint32_t count = 2 + random() % 20;
+    const uint32_t kind = random() % 4;
+    const bool whole = random() % 5 == 0;
+    std::vector<double> weights;
+    for (uint32_t u = 0; u < count; u++)
+        weights.push_back(kind == 0   ? 1
+                          : kind == 1 ? 1 + random() % 20
+                          : kind == 2 ? (u == 0 || u + 1 == count ? 3 : 1)
+                                      : std::pow(10, (random() % 100) / 100.0));
+    const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
+    const double pages = 90 + random() % 330;
+    for (const double weight : weights) {
+        const double bytes = pages * weight / all * static_cast<double>(c.page_bytes);
+        c.units.push_back({std::max<uint64_t>(4096, static_cast<uint64_t>(bytes)), whole});
+    }
+    if (random() % 3 == 0)
+        c.forward_backward();
+    else
+        c.forward();
+    if (random() % 4 == 0) c.max_held = 2;
+    if (random() % 4 == 0) c.latency_ns = 10'000;
+    c.set_budget((random() % 80) / 100.0);
+    c.set_compute(std::pow(10, (random() % 200) / 100.0 - 1), static_cast<Compute>(random() % 3), seed);
+    return c;
+}
+
+// The least time per second over all divisions into shares of whole chunks.
+double best_fixed_division(uint64_t pages, uint64_t chunk, std::span<Model*> models,
+                           std::span<const double> rates) {
+    if (models.size() == 1) return rates[0] * models[0]->step_ns(std::min(pages, models[0]->all));
+    double best = std::numeric_limits<double>::infinity();
+    uint64_t others = 0;
+    for (const Model* model : models.subspan(1)) others += (model->least + chunk - 1) / chunk * chunk;
+    for (uint64_t own = (models[0]->least + chunk - 1) / chunk * chunk; own + others <= pages; own += chunk) {
+        best =
+            std::min(best, rates[0] * models[0]->step_ns(std::min(own, models[0]->all)) +
+                               best_fixed_division(pages - own, chunk, models.subspan(1), rates.subspan(1)));
+        if (own >= models[0]->all) break;
+    }
+    return best;
+}
+
+TEST(Division, IsWithinFivePercentOfTheBestFixedDivisionOfModels) {
+    constexpr uint64_t chunk = 15;
+    std::mt19937 random(91);
+    std::vector<Model> pool;
+    for (uint32_t k = 0; k < 16; k++) pool.emplace_back(random_model(random, k + 1));
+    double total = 0;
+    int differing = 0;
+    for (int instance = 0; instance < 100;) {
+        const size_t count = 2 + instance % 2;
+        std::vector<size_t> order(pool.size());
+        std::iota(order.begin(), order.end(), size_t{0});
+        for (size_t k = 0; k < count; k++) std::swap(order[k], order[k + random() % (order.size() - k)]);
+        std::vector<Model*> models;
+        std::vector<double> rates;
+        std::vector<Stake> stakes;
+        uint64_t all = 0, floors = 0;
+        for (size_t k = 0; k < count; k++) {
+            models.push_back(&pool[order[k]]);
+            rates.push_back(std::pow(10, (random() % 300) / 100.0));
+            stakes.push_back(models[k]->stake(rates[k]));
+            all += models[k]->all;
+            floors += models[k]->least + chunk;
+        }
+        const uint64_t pages = all * (20 + random() % 71) / 100 / chunk * chunk;
+        if (pages < floors) continue;
+        const Pages shares = *divide_by_value(pages, stakes);
+        double time = 0, even = 0;
+        for (size_t k = 0; k < count; k++) {
+            time += rates[k] * models[k]->step_ns(shares[k]);
+            even +=
+                rates[k] * models[k]->step_ns(std::clamp(pages / count, models[k]->least, models[k]->all));
+        }
+        const double best = best_fixed_division(pages, chunk, models, rates);
+        EXPECT_LE(time, 1.05 * best) << "instance " << instance << " of " << count << " models";
+        total += time / best;
+        differing += even > 1.1 * best;
+        instance++;
+    }
+    EXPECT_LE(total / 100, 1.005);
+    EXPECT_GE(differing, 25) << "else any division would do";
+}
+
+// Rates around means, and how often the shares in force change with them.
+class Fluctuation {
+public:
+    Fluctuation(uint64_t pages, std::vector<Stake> stakes, uint32_t seed)
+        : pages_(pages), stakes_(std::move(stakes)), random_(seed) {
+        for (const Stake& stake : stakes_) means_.push_back(stake.steps_per_second);
+        fluctuate();
+        shares_ = *divide_by_value(pages_, stakes_);
+    }
+
+    // One look at rates that are up to 30 % off. True if the shares change.
+    bool look() {
+        fluctuate();
+        Pages then = *divide_by_value(pages_, stakes_);
+        if (!worth_changing(stakes_, shares_, then)) return false;
+        shares_ = std::move(then);
+        return true;
+    }
+    int changes(int looks) {
+        int changes = 0;
+        for (int k = 0; k < looks; k++) changes += look();
+        return changes;
+    }
+    void shift(size_t stake, double factor) { means_[stake] *= factor; }
+
+    // What of the time per second at the mean rates the best division would save.
+    double possible_saving() {
+        for (size_t k = 0; k < stakes_.size(); k++) stakes_[k].steps_per_second = means_[k];
+        return 1 - time_per_second(stakes_, *divide_by_value(pages_, stakes_)) /
+                       time_per_second(stakes_, shares_);
+    }
+    const Pages& shares() const { return shares_; }
+
+private:
+    void fluctuate() {
+        for (size_t k = 0; k < stakes_.size(); k++)
+            stakes_[k].steps_per_second = means_[k] * (0.7 + 0.6 * (random_() % 10'001) / 10'000.0);
+    }
+
+    uint64_t pages_;
+    std::vector<Stake> stakes_;
+    std::vector<double> means_;
+    Pages shares_;
+    std::mt19937 random_;
+};
+
+// The hardest case: what one loses is what the other one gains, so that with rates as they seem all of the
+// memory belongs to whoever seems to be used more.
+TEST(Hysteresis, EqualModelsThatWaitForTheLinkKeepTheirShares) {
+    Case c = eight_billion();
+    c.set_budget(0.5);
+    c.set_compute(0.1, Compute::equal);
+    const Model model(c);
+    for (size_t count : {2, 3, 5})
+        for (uint32_t seed = 1; seed <= 20; seed++) {
+            Fluctuation rates(model.all * count / 2, std::vector<Stake>(count, model.stake(3)), seed);
+            EXPECT_LE(rates.changes(500), 1) << count << " models, seed " << seed;
+            // The one with least is used three times as often.
+            const Pages before = rates.shares();
+            const size_t least =
+                static_cast<size_t>(std::min_element(before.begin(), before.end()) - before.begin());
+            rates.shift(least, 3);
+            EXPECT_GE(rates.changes(20), 1) << count << " models, seed " << seed;
+            EXPECT_GT(rates.shares()[least], before[least]);
+            EXPECT_LE(rates.changes(500), 1) << count << " models, seed " << seed;
+        }
+}
+
+TEST(Hysteresis, SharesOfAllKindsOfModelsSettleAndFollowRealShifts) {
+    std::mt19937 random(101);
+    std::vector<Model> pool;
+    for (uint32_t k = 0; k < 24; k++) pool.emplace_back(random_model(random, k + 1));
+    int shifts = 0;
+    for (uint32_t round = 0; round < 400; round++) {
+        std::vector<Stake> stakes;
+        uint64_t all = 0, floors = 0;
+        for (uint32_t k = 0; k < 2 + round % 3; k++) {
+            const Model& model = pool[random() % pool.size()];
+            // Each takes about as much time.
+            stakes.push_back(
+                model.stake(std::pow(10, (random() % 100) / 100.0) * 1e8 / model.curve.back().step_ns));
+            all += model.all;
+            floors += model.least;
+        }
+        Fluctuation rates(std::max(floors, all * (20 + random() % 71) / 100), stakes, round);
+        EXPECT_LE(rates.changes(300), 1) << "round " << round;
+        for (size_t shifted = 0; shifted < stakes.size(); shifted++)
+            for (double factor : {3.0, 1 / 3.0}) {
+                Fluctuation after = rates;
+                after.shift(shifted, factor);
+                if (after.possible_saving() < 0.15) continue;
+                shifts++;
+                EXPECT_GE(after.changes(20), 1) << "round " << round << ", stake " << shifted;
+            }
+    }
+    EXPECT_GE(shifts, 30);
+}
+
+TEST(Hysteresis, SmallSavingsAreNotWorthIt) {
+    const Curve large = {{0, 1000}, {100, 0}}, small = {{0, 15}, {100, 0}};
+    const Stake stakes[] = {{0, 100, 1, large}, {0, 100, 1, small}};
+    EXPECT_FALSE(worth_changing(stakes, Pages{30, 10}, Pages{30, 100})) << "although nobody loses";
+    EXPECT_TRUE(worth_changing(stakes, Pages{30, 100}, Pages{40, 90}));
+    EXPECT_FALSE(worth_changing(stakes, Pages{30, 100}, Pages{30, 100}));
+    EXPECT_FALSE(worth_changing(stakes, Pages{100, 100}, Pages{100, 100}));
+}
+
+TEST(Hysteresis, WhoGainsSavesTwiceWhatTheOthersLose) {
+    const Curve curve = {{0, 1000}, {100, 0}};
+    const Stake twice[] = {{0, 100, 1, curve}, {0, 100, 2.001, curve}};
+    EXPECT_TRUE(worth_changing(twice, Pages{80, 20}, Pages{20, 80}));
+    EXPECT_FALSE(worth_changing(twice, Pages{20, 80}, Pages{80, 20}));
+    const Stake less[] = {{0, 100, 1, curve}, {0, 100, 1.999, curve}};
+    EXPECT_FALSE(worth_changing(less, Pages{80, 20}, Pages{20, 80}));
+}
+
+TEST(Hysteresis, SharesThatCannotStayChange) {
+    const Curve curve = {{0, 1000}, {100, 0}};
+    const Stake stakes[] = {{10, 100, 1, curve}, {10, 100, 1, curve}};
+    EXPECT_TRUE(worth_changing(stakes, Pages{50, 50}, Pages{50, 49})) << "less memory";
+    EXPECT_TRUE(worth_changing(stakes, Pages{5, 50}, Pages{10, 45})) << "below the floor";
+    EXPECT_TRUE(worth_changing(stakes, Pages{100}, Pages{50, 50})) << "one more";
+    EXPECT_FALSE(worth_changing(stakes, Pages{50, 50}, Pages{100})) << "not a division of these";
+    EXPECT_TRUE(worth_changing(stakes, Pages{50, 50}, Pages{60, 50})) << "more memory";
+}
+
+}  // namespace
+}  // namespace stagehand::policy::test
