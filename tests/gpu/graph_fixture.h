@@ -82,7 +82,9 @@ protected:
 
     // Copies from the view, on the stream, after it was busy for so long, to the block's own place or another.
     void look(size_t place, const sh_view& view, sh_stream stream, int64_t busy_ns) {
-        OK(sh_stream_launch(device_, stream, nullptr, nullptr, busy_ns));
+        if (busy_ns) {
+            OK(sh_stream_launch(device_, stream, nullptr, nullptr, busy_ns));
+        }
         const auto address = reinterpret_cast<CUdeviceptr>(view.address);
         for (uint64_t k = 0; k < 3; k++)
             CU(cuda_->copy_on_device(seen_ + (place * 3 + k) * kSample, address + k * (bytes_ - kSample) / 2, kSample, native(stream)));
