@@ -91,7 +91,10 @@ fn pressure_is_told_while_a_view_is_held() {
     let (other, _other_blocks, _) = model(&device, "other", 4, 20_000);
     let wanted = Arc::new(AtomicU64::new(0));
     let told = wanted.clone();
-    holder.set_pressure(move |bytes| drop(told.fetch_add(bytes, Ordering::SeqCst))).unwrap();
+    let note = move |bytes| {
+        told.fetch_add(bytes, Ordering::SeqCst);
+    };
+    holder.set_pressure(note).unwrap();
     let step = holder.step().unwrap();
     let view = holder.acquire(blocks[0], Stream::host()).unwrap();
     // What it asks for it may or may not get now; the holder is told.
