@@ -1,0 +1,104 @@
+"""Tests of the finished Python package: of the wheel that ./dev has built. They are skipped, with the reason, where there is none.
+
+    run.py package ROOT BUILD    the tests of this folder
+    run.py types ROOT BUILD      mypy --strict over the package and the example
+    run.py readme ROOT BUILD     the wheel in an empty environment, with the examples of the README files
+    run.py system ROOT BUILD     the package on a library that is not in it
+    run.py example ROOT BUILD PROGRAM...  runs a program with the package
+"""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+WHAT, ROOT, BUILD = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
+VENV, WHEELS = ROOT / ".cache/venv-python", ROOT / ".cache/wheels/python"
+HERE = ROOT / "tests/bindings/python"
+
+
+def run(*command, **variables):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("STAGEHAND_", "PYTHON"))}
+    environment.update(variables, PYTHONDONTWRITEBYTECODE="1")
+    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    print(done.stdout, end="")
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(str(word) for word in command)}: exit status {done.returncode}")
+    return done.stdout
+
+
+def wheel():
+    found = list((BUILD / "wheels").glob("libstagehand-*.whl"))
+    if not found:
+        print("there is no wheel in build/wheels: ./dev test builds one where it can get Python packages")
+        sys.exit(77)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def unpacked(folder, file=None):
+    """The package as an installation has it, in a folder for PYTHONPATH."""
+    with zipfile.ZipFile(file or wheel()) as archive:
+        archive.extractall(folder)
+    return str(folder)
+
+
+def package(work):
+    run(VENV / "bin/python", "-X", "faulthandler", "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE, PYTHONPATH=unpacked(work))
+
+
+def types(work):
+    site = unpacked(work)
+    mypy = [VENV / "bin/mypy", "--strict", "--python-version", "3.11", "--cache-dir", work / "cache"]
+    run(*mypy, "-p", "libstagehand", MYPYPATH=site)
+    run(*mypy, ROOT / "examples/stream_file/stream_file.py", MYPYPATH=site)
+
+
+def readme(work):
+    file = wheel()
+    names = zipfile.ZipFile(file).namelist()
+    assert "-abi3-" in file.name and "libstagehand/libstagehand.so.0" in names and "libstagehand/py.typed" in names, names
+    assert not any("fault" in name or name.endswith((".h", ".pc")) for name in names), names
+    run(VENV / "bin/python", "-m", "venv", work / "empty")
+    python = work / "empty/bin/python"
+    run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-index", "--find-links", WHEELS, file)
+    for path in (ROOT / "README.md", ROOT / "bindings/python/README.md"):
+        examples = re.findall(r"^```python\n(.*?)^```", path.read_text(), flags=re.S | re.M)
+        assert len(examples) == 1 and len(examples[0].splitlines()) <= 20, f"{path} has {len(examples)} examples in Python"
+        (work / "example.py").write_text(examples[0])
+        lines = run(python, work / "example.py").splitlines()
+        assert len(lines) == 25 and lines[0].startswith("step 0 layer 0 at 0x") and lines[23].endswith(": 7"), lines
+        assert lines[24] == f"{2 << 20} bytes of the device at most, of {8 << 20}", lines[24]
+
+
+def system(work):
+    wheel()
+    (work / "wheels").mkdir()
+    run(VENV / "bin/python", "-m", "pip", "wheel", "-q", "--disable-pip-version-check", "--no-build-isolation", "--no-deps", ROOT, "-w", work / "wheels",
+        "-Csetup-args=-Dpython=system", PKG_CONFIG_PATH=str(BUILD / "meson-uninstalled"), PATH=f"{VENV / 'bin'}:{os.environ['PATH']}")
+    (file,) = (work / "wheels").iterdir()
+    assert not any(".so." in name or "spi-" in name for name in zipfile.ZipFile(file).namelist())
+    out = run(VENV / "bin/python", "-c", "import libstagehand as sh; sh.Device('host'); print(open('/proc/self/maps').read())",
+              PYTHONPATH=unpacked(work / "site", file), LD_LIBRARY_PATH=str(BUILD / "lib"))
+    assert str(BUILD / "lib/libstagehand.so.0") in out
+
+
+def example(work):
+    done = subprocess.run([VENV / "bin/python", *sys.argv[4:]], env=dict(os.environ, PYTHONPATH=unpacked(work)))
+    if done.returncode != 0:
+        sys.exit(done.returncode)
+
+
+def main():
+    work = pathlib.Path(tempfile.mkdtemp(prefix="stagehand-python-"))
+    try:
+        {"package": package, "types": types, "readme": readme, "system": system, "example": example}[WHAT](work)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
