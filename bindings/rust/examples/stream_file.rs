@@ -51,11 +51,13 @@ fn step(runtime: &Runtime, blocks: &[Block], wanted: &[&[u8]]) -> Result<u64> {
 }
 
 fn run(path: &str, device_name: &str) -> Result<()> {
-    // SAFETY: who calls this program does not change the file meanwhile.
-    let file = Arc::new(unsafe { Mmap::map(&File::open(path)?) }?);
-    let tensors = read_tensors(&file)?;
+    // SAFETY: whoever calls this program does not change the file meanwhile.
+    let file = File::open(path).and_then(|file| unsafe { Mmap::map(&file) });
+    let file = Arc::new(file.map_err(|error| format!("{path}: {error}"))?);
+    let tensors = read_tensors(&file).map_err(|error| format!("{path}: {error}"))?;
     let model_bytes: usize = tensors.iter().map(|(range, _)| range.len()).sum();
-    let largest = tensors.iter().map(|(range, _)| range.len()).max().ok_or("the file holds no tensors")?;
+    let largest =
+        tensors.iter().map(|(range, _)| range.len()).max().ok_or(format!("{path}: it has no tensors"))?;
     let model_budget = (model_bytes / 4).max(2 * largest) as u64;
 
     // Each tensor is a block, whose bytes come out of the file.
@@ -91,7 +93,7 @@ fn run(path: &str, device_name: &str) -> Result<()> {
     }
 
     // Reserve and guest: another model comes for a while, and takes nothing of what this one streams with.
-    let weights = vec![0; GUEST_BYTES as usize];
+    let weights = vec![1; GUEST_BYTES as usize];
     let guest_block =
         guest.register_block(BlockDesc::from_source(Source::owned(weights.clone())).name("weights"))?;
     let reservation = model.reserve(0, Priority::Primary)?;

@@ -1,12 +1,14 @@
 """The Rust bindings under cargo, without the network: what ./dev has not fetched is skipped, with exit status 77 and the reason as last line.
 
-    cargo.py test|lint|bindings|write|example|bench SOURCE_ROOT FOLDER_OF_THE_LIBRARY
+    cargo.py test|lint|bindings|write|model|bench SOURCE_ROOT FOLDER_OF_THE_LIBRARY
+    cargo.py example SOURCE_ROOT FOLDER_OF_THE_LIBRARY ARGUMENT...
 
-test      the tests of the crates and of the example; error codes of what must not compile are compared
+test      the tests of the crates; error codes of what must not compile are compared
 lint      rustfmt, clippy and rustdoc, without a warning
 bindings  generates the bindings from the headers and compares them with the committed ones
 write     generates them and writes them where they are committed
-example   streams a real model, the one that ./dev has downloaded or STAGEHAND_MINILM_DIR names
+example   the example engine with these arguments
+model     the example engine with a real model, the one that ./dev has downloaded or STAGEHAND_MINILM_DIR names
 bench     what the safe interface costs beside C
 """
 import json
@@ -135,18 +137,24 @@ def compare_bindings(cargo, write):
         sys.exit(1)
 
 
-def run_example(cargo):
+def run_example(cargo, arguments):
+    messages = cargo.built("--package", "stagehand-examples", "--bin", "stream_file")
+    program = next(message["executable"] for message in messages if message.get("executable"))
+    sys.exit(subprocess.run([program, *arguments], env=cargo.environment).returncode)
+
+
+def run_model(cargo):
     folder = os.environ.get("STAGEHAND_MINILM_DIR") or cargo.root / ".cache/models/all-minilm-l6-v2"
     model = pathlib.Path(folder) / "model.safetensors"
     if not model.exists():
         skip(f"no model in {folder} (set STAGEHAND_MINILM_DIR)")
-    cargo.must("run", "--package", "stagehand-examples", "--bin", "stream_file", "--", str(model))
+    run_example(cargo, [str(model)])
 
 
 def main():
-    if len(sys.argv) != 4:
+    if len(sys.argv) < 4 or (len(sys.argv) > 4 and sys.argv[1] != "example"):
         sys.exit(__doc__)
-    what, root, library = sys.argv[1:]
+    what, root, library, *arguments = sys.argv[1:]
     cargo = Cargo(root, library)
     cargo.need()
     if what == "test":
@@ -156,7 +164,9 @@ def main():
     elif what in ("bindings", "write"):
         compare_bindings(cargo, what == "write")
     elif what == "example":
-        run_example(cargo)
+        run_example(cargo, arguments)
+    elif what == "model":
+        run_model(cargo)
     elif what == "bench":
         cargo.must("bench", "--package", "libstagehand", "--bench", "acquire")
     else:
