@@ -77,47 +77,12 @@ private:
     std::vector<Kind> kinds_;
 };
 
-// How many pages can be streamed in parts of at most so many pages.
-class PartSums {
-public:
-    explicit PartSums(const Shape& shape) {
-        for (const uint32_t u : shape.order)
-            (shape.problem->units[u].whole ? whole_ : divisible_).add(shape.pages[u]);
-        whole_.sum_up();
-        divisible_.sum_up();
-    }
-
-    uint64_t most_within(uint32_t cap) const {
-        const size_t k = divisible_.up_to(cap);
-        return divisible_.sums[k] + (divisible_.sizes.size() - k) * uint64_t{cap} +
-               whole_.sums[whole_.up_to(cap)];
-    }
-
-private:
-    struct Sizes {
-        std::vector<uint32_t> sizes;
-        std::vector<uint64_t> sums;  // of the first k sizes
-
-        void add(uint32_t pages) { sizes.push_back(pages); }
-        void sum_up() {
-            std::sort(sizes.begin(), sizes.end());
-            sums.assign(1, 0);
-            for (const uint32_t pages : sizes) sums.push_back(sums.back() + pages);
-        }
-        size_t up_to(uint32_t cap) const {
-            return static_cast<size_t>(std::upper_bound(sizes.begin(), sizes.end(), cap) - sizes.begin());
-        }
-    };
-    Sizes whole_, divisible_;
-};
-
 // A plan for one budget, found with few evaluations: families over the ring's size, then local moves.
 class QuickSearch {
 public:
     explicit QuickSearch(const Problem& problem, uint64_t evaluations)
         : problem_(problem),
           shape_(problem_),
-          sums_(shape_),
           evaluator_(shape_, 4),
           parts_(shape_),
           tight_(tightest_ring(shape_)),
@@ -190,7 +155,7 @@ private:
             best_ring = ring;
             return true;
         };
-        double at = few_ ? 1.5 * smallest_ring() : parts_.smallest_ring(budget_);
+        double at = parts_.smallest_ring(budget_) * (few_ ? 1.5 : 1.0);
         for (int worse = 0; at < budget_ * ratio && worse < patience && !done(); at *= ratio) {
             const bool better = attempt(std::min(budget_, static_cast<uint32_t>(at + 0.5)));
             worse = better || best == infinity ? 0 : worse + 1;
@@ -201,17 +166,6 @@ private:
             if (middle > step) attempt(middle - step);
             if (middle + step <= budget_) attempt(middle + step);
         }
-    }
-
-    // The smallest ring with which enough can be streamed to leave the rest resident, about.
-    uint32_t smallest_ring() const {
-        uint32_t fails = 0, works = budget_;
-        while (works - fails > 1) {
-            const uint32_t ring = fails + (works - fails) / 2;
-            const uint64_t streamed = sums_.most_within(ring / shape_.held);
-            (streamed >= shape_.total_pages - budget_ + ring ? works : fails) = ring;
-        }
-        return works;
     }
 
     // The families that fit copies between computes want more ring than one compute fills; `level` does
@@ -262,7 +216,6 @@ private:
 
     Problem problem_;  // whose budget changes from run to run
     Shape shape_;
-    PartSums sums_;
     Evaluator evaluator_;
     PartsMaker parts_;
     TightRing tight_;
@@ -279,7 +232,7 @@ constexpr uint64_t least_allowance = 20;  // evaluations without which a search 
 // As many plans as take a few milliseconds. Where there are very many units each is small beside the memory,
 // and the ideal is close enough.
 uint64_t evaluations_for(uint64_t uses) {
-    const uint64_t evaluated_uses = uses > 500 ? 25'000 : 40'000;
+    const uint64_t evaluated_uses = uses > 500 ? 20'000 : 40'000;
     const uint64_t evaluations = evaluated_uses / std::max<uint64_t>(1, uses);
     return evaluations < least_allowance ? 0 : std::min<uint64_t>(evaluations, 6'000);
 }
@@ -298,13 +251,14 @@ public:
         const uint64_t first = std::max(least, smallest_);
         const uint64_t last = std::min(most, shape_.total_pages);
         if (first > last) return {};
+        least_ = points > 1 ? first : last;
         const size_t samples = std::max<size_t>(points, std::min<uint64_t>(evaluations_ / 60, 40));
         allowance_ = std::max(least_allowance, evaluations_ / samples);
         add(last);
         const uint64_t bend = ideal_.bend(last);
         if (first < bend && bend < last && points > 3) add(bend);
         if (first < last && points > 1) add(first);
-        while (curve_.size() + 2 <= samples) {
+        while (points > 1 && curve_.size() + 2 <= samples) {
             const size_t at = steepest();
             if (at + 1 >= curve_.size()) break;
             add(curve_[at].pages + (curve_[at + 1].pages - curve_[at].pages) / 2);
@@ -357,8 +311,9 @@ private:
             insert({pages, ideal});
         } else if (search_ && search_->left() >= least_allowance / 2) {
             const QuickSearch::Answer found = search_->run(pages, ideal * 1.003, allowance_);
-            note_excess(pages, found.step_ns / ideal);
-            insert({found.footprint, found.step_ns});
+            // At the smallest budget copies and computes take turns; a little above it that is over.
+            if (pages > smallest_) note_excess(pages, found.step_ns / ideal);
+            insert({std::max(found.footprint, least_), found.step_ns});
             insert({pages, found.step_ns});
         } else {
             insert({pages, ideal * excess_at(pages)});
@@ -398,7 +353,8 @@ private:
     Shape shape_;
     Ideal ideal_;
     std::optional<QuickSearch> search_;
-    uint64_t smallest_ = 0;
+    uint64_t smallest_ = 0;  // budget
+    uint64_t least_ = 0;     // pages of the first point
     uint64_t evaluations_ = 0;
     uint64_t allowance_ = 0;         // of those for each point
     std::vector<CurvePoint> curve_;  // by pages
