@@ -70,7 +70,7 @@ typedef struct sh_memory_info {
     uint64_t pinned_bytes;   /**< Part of the host memory held by the library that is pinned. */
     uint64_t reserved_bytes; /**< Claimed by reservations in force, see residency.h. */
     uint64_t guest_bytes;    /**< Claimed by guests, their workspace included. */
-    uint64_t protected_bytes; /**< Held now by blocks and runtimes that are protected. */
+    uint64_t protected_bytes; /**< Kept from others: protected parts, and what their runtimes need to run. */
     uint64_t headroom_bytes; /**< What one more guest could get. */
 } sh_memory_info;
 

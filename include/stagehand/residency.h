@@ -11,7 +11,9 @@
  *   guest       A runtime gets so many bytes, out of what nobody has reserved, until its scope ends; see sh_guest_begin().
  *
  * That a block's streamed part, or blocks outside the order, take turns in the memory that their own runtime keeps is not eviction, and
- * goes on under all three.
+ * goes on under all three (but for blocks outside the order that are protected one by one). Shares are not fair: equal models need not
+ * get equal ones; reserve where that matters. Sizes of one runtime overlap: the largest of what it needs, has protected, reserved or was let
+ * in with counts, so sums over sh_memory_info's fields say nothing; headroom_bytes is the one to ask.
  */
 #ifndef STAGEHAND_RESIDENCY_H
 #define STAGEHAND_RESIDENCY_H
@@ -25,8 +27,10 @@ extern "C" {
 /**
  * Protects blocks, all or none, once more each: what they have in resident parts, or in memory for blocks outside the order, is not
  * given up, neither to other runtimes nor to other blocks of this one, until sh_unprotect_blocks() was called as often. Plans that are
- * made meanwhile put protected blocks on the device first, whole as long as there is room. Unregistering a block, and an engine's own
- * sh_invalidate_blocks(), are not held back. A block may occur more than once.
+ * made meanwhile put protected blocks on the device first, whole as long as the runtime's share has room: nothing is taken from others for
+ * it, so sh_reserve() first. Of blocks outside the order leave room for the largest other one, else its acquire is SH_ERROR_HELD.
+ * Unregistering a block, an engine's own sh_invalidate_blocks(), and a new order that needs the room itself, are not held back. A block may
+ * occur more than once.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE. \since 0.1
  */
 SH_API sh_status sh_protect_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
@@ -40,15 +44,16 @@ typedef struct sh_scope sh_scope;
 
 /**
  * Begins a scope in which a runtime keeps the device memory that it has: it is not taken for other runtimes, whatever they need, and
- * its plans keep what is resident. Scopes nest and are counted. A target without blocks is a warning in the log.
- * @param runtime   Any runtime of the device; the one itself if `target` is NULL.
+ * its plans keep what is resident, as long as its own order leaves room for that. Scopes nest and are counted. A target without blocks is a
+ * warning in the log.
+ * @param runtime   Names the device, no more: any runtime of it; the one itself if `target` is NULL.
  * @param target    Whose memory is kept; a runtime of the same device. NULL: `runtime`.
  * @param out_scope On success ended by the caller, by sh_scope_end(), on any thread.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (not on the same device). \since 0.1
  */
 SH_API sh_status sh_keep_resident(sh_runtime *runtime, sh_runtime *target, sh_scope **out_scope);
 
-/** What is given up first when a reservation, a guest, or a runtime that begins cannot have its memory otherwise. */
+/** What is given up when a primary reservation, a runtime that begins, or a lowered budget cannot have its memory otherwise; never for a guest. */
 enum {
     SH_PRIORITY_PRIMARY = 0,  /**< Never given up while it is reserved. */
     SH_PRIORITY_SECONDARY = 1 /**< Given up when nothing else is left, with a warning, that of the runtime used furthest in the future
@@ -56,10 +61,10 @@ enum {
 };
 
 /**
- * Reserves device memory for a runtime: its share is never less than this, and guests get none of it. It has one reservation at
- * most; another call replaces its size and priority. What it does not hold yet it gets as others give it up: at once if
+ * Reserves device memory for a runtime: its share is never less than this, and neither others nor guests get any of it, also when it has
+ * no use for it. It has one reservation at most; another call replaces its size and priority. What it does not hold yet it gets as others give it up: at once if
  * they are between steps, else at their steps' edges.
- * @param runtime  Any runtime of the device; the one itself if `target` is NULL.
+ * @param runtime  Names the device, no more: any runtime of it; the one itself if `target` is NULL.
  * @param target   Whose share it is; a runtime of the same device. NULL: `runtime`. The reservation ends with it.
  * @param bytes    Rounded up to whole pages. 0: as much as the target's plan uses (residents, ring, memory for blocks outside the
  *                 order), which is made now if there is none: all that is worth having, so leave room for guests by
@@ -96,10 +101,11 @@ SH_API void sh_guest_options_init(sh_guest_options *options);
 /**
  * Begins a scope in which a runtime is a guest: it gets memory out of the headroom, which is the budget less reservations, protected
  * memory, other guests and what other runtimes that hold memory need to run (sh_memory_info.headroom_bytes; sh_trim() those to 0 that
- * are done), or it is refused. Other runtimes give up what they have beyond that, what they use furthest in the future first: now if
- * they are between steps, else at their steps' edges, and until then the guest's steps may be SH_ERROR_BUDGET.
+ * are done, whose next step may then be refused while the guest is there), or it is refused. Other runtimes give up what they have beyond that, what they use furthest in the future first: now if
+ * they are between steps, else at their steps' edges, and until then the guest's steps may be SH_ERROR_BUSY.
  * When the scope ends the guest's blocks are off the device, but for what is protected or reserved for it, and the others may have their
- * memory again. What is dirty is written back before. Being a guest twice at once is counted, by the first scope's terms.
+ * memory again. What is dirty is written back before. Being a guest twice at once is counted; the first scope's
+ * terms hold, and asking for more than those is SH_ERROR_BUDGET.
  * @param runtime   Any other runtime of the same device: the host.
  * @param guest     A runtime that is in no step and holds no view.
  * @param options   NULL: defaults.
@@ -115,18 +121,19 @@ SH_API sh_status sh_guest_begin(sh_runtime *runtime, sh_runtime *guest, const sh
  * Ends a scope, in whatever order scopes were begun; the handle is stale from then on, also after an error. A guest's memory is free
  * when this returns, unless the guest is in a step, a view of it is held, or a graph holds its plan: then when that ends. NULL is ignored. If the
  * runtime was destroyed meanwhile there is nothing to end, and that is no error.
- * @return SH_OK; SH_ERROR_INVALID_HANDLE; SH_ERROR_BACKEND, SH_ERROR_SOURCE (what is dirty could not be written back: the guest keeps
- *         its memory until it can, or is destroyed). Blocks when a guest leaves. \since 0.1
+ * @return SH_OK; SH_ERROR_INVALID_HANDLE; SH_ERROR_BACKEND (what is dirty could not be written back: the guest keeps its memory until it
+ *         can, or is destroyed). Blocks when a guest leaves; so does the sh_release(), sh_step_end() or sh_graph_destroy() with which a guest
+ *         whose scope has ended leaves, and returns the same error. \since 0.1
  */
 SH_API sh_status sh_scope_end(sh_scope *scope);
 
 /**
  * Gives device memory back now, down to `keep_bytes` or a little less, what is used last in a step first: before another
- * stage needs the room. The runtime takes its share again when its next step begins, or a block is acquired. Less than its smallest
- * plan: it gives all back. What is protected or reserved stays. What is dirty is written back before.
+ * stage needs the room. The runtime takes its share again when its next step begins. Less than its smallest plan: it gives all back,
+ * and takes its share also when a block is acquired. What is protected or reserved stays. What is dirty is written back before.
  * @param out_bytes What it holds now; may be NULL.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BUSY (a step is under way, a view is held, or a graph holds the plan),
- *         SH_ERROR_BACKEND, SH_ERROR_SOURCE, SH_ERROR_CANCELLED, SH_ERROR_RUNTIME_LOST. Blocks. \since 0.1
+ *         SH_ERROR_BACKEND, SH_ERROR_CANCELLED, SH_ERROR_RUNTIME_LOST. Blocks. \since 0.1
  */
 SH_API sh_status sh_trim(sh_runtime *runtime, uint64_t keep_bytes, uint64_t *out_bytes);
 

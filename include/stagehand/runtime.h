@@ -295,8 +295,8 @@ SH_API void sh_plan_info_init(sh_plan_info *info);
  * @param options  NULL: defaults.
  * @param out_info May be NULL.
  * @return SH_OK; SH_ERROR_BUDGET (the text names the smallest budget and the block that asks for it); SH_ERROR_INVALID_STATE
- *         (no order is known yet); SH_ERROR_BUSY (views are held, outside a step and without SH_PLAN_DRY_RUN; or
- *         graphs hold the plan, see graph.h); SH_ERROR_INVALID_STRUCT;
+ *         (no order is known yet); SH_ERROR_BUSY (views are held, outside a step and without SH_PLAN_DRY_RUN;
+ *         graphs hold the plan, see graph.h; or others still hold its share, see sh_step_begin()); SH_ERROR_INVALID_STRUCT;
  *         SH_ERROR_INVALID_ARGUMENT (flags); SH_ERROR_OUT_OF_DEVICE_MEMORY; SH_ERROR_BACKEND; SH_ERROR_RUNTIME_LOST. Blocks. \since 0.1
  */
 SH_API sh_status sh_plan(sh_runtime *runtime, const sh_plan_options *options, sh_plan_info *out_info);

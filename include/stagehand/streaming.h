@@ -42,9 +42,9 @@ enum {
 
 /**
  * Begins a step. Plans if there is none or it has to change (the first step, another budget, other blocks); if views are held,
- * the old plan stays until a step begins with none. On an error no step is under way. SH_ERROR_BUDGET is also what a runtime gets
- * whose share others still hold, because they are in a step: try again after it.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (a step is under way), SH_ERROR_BUDGET, SH_ERROR_OUT_OF_DEVICE_MEMORY,
+ * the old plan stays until a step begins with none. On an error no step is under way.
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (a step is under way), SH_ERROR_BUDGET, SH_ERROR_BUSY (others still hold
+ *         its share, because they are in a step or hold views: try again after it), SH_ERROR_OUT_OF_DEVICE_MEMORY,
  *         SH_ERROR_BACKEND, SH_ERROR_CANCELLED, SH_ERROR_RUNTIME_LOST; or the error of asynchronous work. Blocks when it plans. \since 0.1
  */
 SH_API sh_status sh_step_begin(sh_runtime *runtime);
@@ -72,7 +72,7 @@ SH_API sh_status sh_step_end(sh_runtime *runtime);
  * @return SH_OK; SH_NOT_READY; SH_ERROR_INVALID_HANDLE; SH_ERROR_INVALID_STRUCT; SH_ERROR_INVALID_ARGUMENT (flags);
  *         SH_ERROR_HELD (its pages are held by a view, and the text names the block: see sh_runtime_options.max_held and
  *         sh_invalidate_blocks()); SH_ERROR_SOURCE, SH_ERROR_CALLBACK, SH_ERROR_BACKEND (the load failed; it is tried anew by the
- *         next acquire); SH_ERROR_BUSY (its source is being updated); SH_ERROR_BUDGET; SH_ERROR_OUT_OF_DEVICE_MEMORY;
+ *         next acquire); SH_ERROR_BUSY (its source is being updated; or as sh_step_begin(), where it plans); SH_ERROR_BUDGET; SH_ERROR_OUT_OF_DEVICE_MEMORY;
  *         SH_ERROR_CANCELLED; SH_ERROR_RUNTIME_LOST. Blocks as said. \since 0.1
  */
 SH_API sh_status sh_acquire(sh_runtime *runtime, sh_block block, sh_stream stream, uint32_t flags, sh_view *out_view);

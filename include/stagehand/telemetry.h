@@ -37,8 +37,8 @@ typedef struct sh_runtime_stats {
     uint64_t unordered_bytes;
     uint64_t held_bytes;        /**< Device memory held now. */
     uint64_t share_bytes;       /**< Its share of the device's budget now. */
-    uint64_t protected_bytes;   /**< Held now and protected, see residency.h. */
-    uint64_t reserved_bytes;    /**< Reserved for it; 0: nothing. */
+    uint64_t protected_bytes;   /**< Kept from others by protection, see residency.h. */
+    uint64_t reserved_bytes;    /**< Of its reservation, what is in force. */
     uint64_t guest_bytes;       /**< As a guest it was let in with so much, its workspace aside; 0: it is none. */
 } sh_runtime_stats;
 

@@ -35,13 +35,16 @@ void Arbiter::leave(Tenant& tenant) {
     write({.change = Change::leave, .tenant = &tenant, .now_ns = now});
 }
 
+// The budget, less what others outside have taken of it: that is not there to grow into. What is certain counts as there.
+uint64_t Arbiter::there() const { return std::max(total_ - headroom_, std::min(total_, present_)); }
+
 uint64_t Arbiter::available(const Member& self) const {
     uint64_t taken = 0;
     for (const Member& m : members_) {
         if (&m != &self) taken += m.granted;
         if (m.guest_depth) taken += m.guest.workspace_pages;
     }
-    return taken < total_ ? total_ - taken : 0;
+    return taken < there() ? there() - taken : 0;
 }
 
 void Arbiter::press(const std::function<bool()>& enough, const Tenant* except) {
@@ -72,7 +75,10 @@ void Arbiter::make_room(const Tenant& tenant) {
     }, &tenant);
 }
 
-std::string Arbiter::bytes(uint64_t pages) const { return std::to_string(pages * page_bytes_) + " bytes"; }
+std::string Arbiter::bytes(uint64_t pages) const {
+    uint64_t bytes = 0;
+    return __builtin_mul_overflow(pages, page_bytes_, &bytes) ? "2^64 bytes or more" : std::to_string(bytes) + " bytes";
+}
 
 std::string Arbiter::claimants(const Member* except) const {
     std::string text;
@@ -85,6 +91,7 @@ std::string Arbiter::claimants(const Member* except) const {
         add("holds ", m.granted);
         add("has reserved ", m.reserved_in_force);
         add("keeps ", m.kept);
+        if (m.runs && !m.guest_depth) add("needs to run ", m.needs.least_pages);
         if (m.guest_depth) add("is a guest with ", m.guest.pages + m.guest.workspace_pages);
         if (!has.empty()) text += "; " + m.tenant->tenant_name() + has;
     }
@@ -126,9 +133,10 @@ Status Arbiter::request(Tenant& tenant, const Needs& needs, bool press_others, u
     const uint64_t pages = std::min({self.share, std::max(available(self), self.granted), needs.wanted_pages});
     if (pages < needs.least_pages) {
         // The needs stay known: others give back at their next edge.
-        const Status status(SH_ERROR_BUSY, "its share of " + bytes(self.share) + " is there when others have given up what they hold beyond theirs, at the "
-                                           "end of their steps and views; now there are " + bytes(std::max(available(self), self.granted)) +
-                                           ", and it needs " + bytes(needs.least_pages) + claimants(&self));
+        const Status busy(SH_ERROR_BUSY, "its share of " + bytes(self.share) + " is there when others have given up what they hold beyond theirs, at the end "
+                                         "of their steps and views; now there are " + bytes(std::max(available(self), self.granted)) +
+                                             ", and it needs " + bytes(needs.least_pages) + claimants(&self));
+        const Status status = self.share < needs.least_pages ? refuse(self, needs.least_pages) : busy;
         write({.change = Change::grant, .tenant = &tenant, .pages = pages, .status = status.code()});
         return status;
     }
@@ -228,16 +236,15 @@ void Arbiter::set_present(uint64_t pages) {
     if (present_ == pages) return;
     const bool matters = std::min(present_, total_) != std::min(pages, total_);
     present_ = pages;
-    if (!matters) return;
     const uint64_t now = clock_();
-    divide(now, true);
+    if (matters) divide(now, true);
     write({.change = Change::present, .now_ns = now, .pages = pages});
 }
 
 uint64_t Arbiter::pages_to_hold() const {
     std::lock_guard lock(mutex_);
     const Figures figures = current_figures();
-    return std::max(total_ - headroom_, std::min(total_, present_)) - figures.workspaces;
+    return there() - figures.workspaces;
 }
 
 uint32_t Arbiter::tenant_count() const {
@@ -263,7 +270,7 @@ Arbiter::Figures Arbiter::current_figures() const {
         result.guests += m.guest.pages + m.guest.workspace_pages;
         result.workspaces += m.guest.workspace_pages;
     }
-    result.headroom = headroom_;
+    result.headroom = there() - (total_ - headroom_);
     return result;
 }
 

@@ -45,6 +45,7 @@ struct Holding {
 struct GuestTerms {
     uint64_t least_pages = 0;
     uint64_t pages = 0;                      // wanted
+    uint64_t asked_pages = 0;                // by name; 0: all that is worth having
     uint64_t workspace_pages = 0;
     bool shrink = false;                     // fewer will do, but not fewer than the least
 };
@@ -166,6 +167,7 @@ private:
     void reconsider(uint64_t now_ns);
     void raise_kept(uint64_t now_ns);
     uint64_t usable(std::span<const policy::Claim> claims, const policy::Floors& floors) const;
+    uint64_t there() const;
     uint64_t available(const Member& member) const;
     Status refuse(const Member& self, uint64_t least_pages) const;
     std::string bytes(uint64_t pages) const;

@@ -17,10 +17,10 @@ Status Arbiter::reserve(Tenant& tenant, uint64_t pages, policy::Priority priorit
     const size_t index = static_cast<size_t>(&self - members_.data());
     for (size_t i = 0; i < all.size(); i++)
         if (i == index || priority == policy::Priority::secondary) all[i].priority = policy::Priority::primary;
-    if (!policy::floors(total_, all)) {
+    if (!policy::floors(there(), all)) {
         uint64_t others = 0;
         all[index].reserved_pages = 0;
-        if (const auto rest = policy::floors(total_, all)) others = rest->headroom_pages + rest->pages[index];
+        if (const auto rest = policy::floors(there(), all)) others = rest->headroom_pages + rest->pages[index];
         status = Status(SH_ERROR_BUDGET, tenant.tenant_name() + ": " + bytes(pages) + " cannot be reserved: of the device's " + bytes(total_) +
                                              ", " + bytes(others) + " are not claimed" + claimants(&self));
         self.reserved = before;
@@ -51,12 +51,13 @@ Status Arbiter::begin_guest(Tenant& tenant, const GuestTerms& terms) {
         auto all = claims(now);
         const size_t index = static_cast<size_t>(&self - members_.data());
         all[index].runs = false;   // its claim as a guest takes the place of the one that it had
-        const auto others = policy::floors(total_, all);
-        const uint64_t room = others ? others->headroom_pages + others->pages[index] : 0;
+        const auto others = policy::floors(there(), all);
+        const uint64_t own = others ? others->pages[index] : 0;   // protected or reserved: it has these beside its workspace
+        const uint64_t room = others ? others->headroom_pages + own : 0;
         const uint64_t wanted = std::max(terms.pages, terms.least_pages);
         const uint64_t for_blocks = room - std::min(room, terms.workspace_pages);
         const uint64_t pages = terms.shrink ? std::min(wanted, for_blocks) : wanted;
-        if (pages > for_blocks || pages < terms.least_pages || room < terms.workspace_pages) {
+        if (pages < terms.least_pages || std::max(pages, own) > room || terms.workspace_pages > room - std::max(pages, own)) {
             const uint64_t asked = terms.shrink ? terms.least_pages : wanted;
             status = Status(SH_ERROR_BUDGET, tenant.tenant_name() + " is not let in as a guest: it needs " + bytes(asked) +
                                                  (terms.workspace_pages ? ", and " + bytes(terms.workspace_pages) + " of workspace" : "") +
@@ -68,6 +69,9 @@ Status Arbiter::begin_guest(Tenant& tenant, const GuestTerms& terms) {
             self.divided = 0;
             divide(now, false);
         }
+    } else if (terms.asked_pages > self.guest.pages || terms.workspace_pages > self.guest.workspace_pages) {
+        status = Status(SH_ERROR_BUDGET, tenant.tenant_name() + " is a guest already, with " + bytes(self.guest.pages) + " and " +
+                                             bytes(self.guest.workspace_pages) + " of workspace: it cannot have more until it has left");
     } else {
         self.guest_depth++;
     }

@@ -41,7 +41,7 @@ Status PagePool::take(uint64_t count, std::vector<sh_backend_page>* out) {
 }
 
 Status PagePool::check_room(uint64_t pages) const {
-    if (existing_ + pages <= limit_) return Status();
+    if (existing_ + pages <= std::max(limit_, in_use_before_)) return Status();
     return Status(SH_ERROR_OUT_OF_DEVICE_MEMORY,
                   "the device's budget of " + std::to_string(limit_ * page_bytes_) + " bytes has no room for " + std::to_string(pages) +
                       " more pages of " + std::to_string(page_bytes_) + " bytes: " + std::to_string(existing_) + " exist");
@@ -72,8 +72,9 @@ void PagePool::give(const sh_backend_page* pages, uint64_t count) {
 }
 
 void PagePool::shed() {
-    if (existing_ <= limit_) return;
-    if (Status status = destroy_idle(std::min<uint64_t>(existing_ - limit_, idle_.size())); !status.ok())
+    const uint64_t may_exist = std::max(limit_, in_use_before_);
+    if (existing_ <= may_exist) return;
+    if (Status status = destroy_idle(std::min<uint64_t>(existing_ - may_exist, idle_.size())); !status.ok())
         log_line(SH_LOG_WARNING, "device memory beyond the budget is not given back: %s", status.text());
 }
 
@@ -105,7 +106,24 @@ uint64_t PagePool::peak_bytes() const {
     return peak_ * page_bytes_;
 }
 
+PagePool::Change::Change(PagePool& pool) : pool_(pool), changing_(pool.changing_) {
+    std::lock_guard lock(pool_.mutex_);
+    pool_.in_use_before_ = pool_.existing_ - pool_.idle_.size();
+}
+
+PagePool::Change::~Change() {
+    std::lock_guard lock(pool_.mutex_);
+    pool_.in_use_before_ = 0;
+    pool_.shed();
+}
+
+bool PagePool::Change::has_room(uint64_t pages) const {
+    std::lock_guard lock(pool_.mutex_);
+    return pool_.existing_ - pool_.idle_.size() + pages <= pool_.limit_;
+}
+
 void PagePool::set_limit(uint64_t pages) {
+    std::lock_guard changing(changing_);
     std::lock_guard lock(mutex_);
     limit_ = pages;
     shed();

@@ -28,6 +28,22 @@ public:
     // Gives recycled pages back to the driver until no more than `keep` are held idle.
     Status trim(uint64_t keep);
 
+    // While pages are taken, or given back to take others: one at a time, and the ceiling does not come down meanwhile, nor below what
+    // was in use when it began.
+    class Change {
+    public:
+        explicit Change(PagePool& pool);
+        ~Change();
+        Change(const Change&) = delete;
+        Change& operator=(const Change&) = delete;
+        // Whether so many more may be in use.
+        bool has_room(uint64_t pages) const;
+
+    private:
+        PagePool& pool_;
+        const std::lock_guard<std::mutex> changing_;
+    };
+
     uint64_t idle_pages() const;
     uint64_t used_bytes() const;   // of pages that exist, in use or idle
     uint64_t peak_bytes() const;
@@ -41,12 +57,14 @@ private:
 
     BackendDevice& device_;
     const uint64_t page_bytes_;
+    std::mutex changing_;   // taken before mutex_
     mutable std::mutex mutex_;
     std::vector<sh_backend_page> idle_;   // when sorted: descending, so that the lowest, which are neighbours, go first
     bool sorted_ = true;
     uint64_t existing_ = 0;
     uint64_t peak_ = 0;
     uint64_t limit_ = 0;                  // pages that may exist
+    uint64_t in_use_before_ = 0;          // when a change began that is under way: as many may exist until it ends
 };
 
 }  // namespace stagehand::core

@@ -105,6 +105,16 @@ Status Placement::move(std::span<const Place> places, uint32_t ring_pages) {
 }
 
 Status Placement::apply(std::span<const Place> places, uint32_t ring_pages) {
+    const PagePool::Change change(pool_);
+    uint64_t before = ring_.size(), after = ring_pages;
+    for (size_t i = 0; i < places.size(); i++) {
+        const Unit& unit = registry_.unit(static_cast<uint32_t>(i));
+        if (unit.memory == Memory::unordered) continue;
+        before += unit.own.size();
+        after += places[i].own;
+    }
+    if (after > before && !change.has_room(after - before))
+        return Status(SH_ERROR_BUDGET, "the budget was lowered meanwhile: there is no room for " + std::to_string(after - before) + " pages more");
     Status status = move(places, ring_pages);
     if (status.ok()) return status;
     if (Status undone = clear(); !undone.ok())
@@ -130,6 +140,7 @@ Status Placement::remove(Unit& unit) {
 }
 
 Status Placement::map_whole(Unit& unit) {
+    const PagePool::Change change(pool_);
     SH_TRY(grow_own(unit, unit.pages));
     unit.memory = Memory::unordered;
     return Status();

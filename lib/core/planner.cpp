@@ -1,6 +1,8 @@
 #include "core/planner.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "policy/bounds.h"
 #include "policy/step_curve.h"
@@ -89,24 +91,69 @@ std::vector<policy::CurvePoint> Planner::curve(const Order& order, const Limits&
     return points;
 }
 
-// What stays resident in any plan: of protected units what is there, and more of those that are protected one by one as long as there
-// is room. `pages` are for the order, which cannot run with fewer than `least` beside them.
-void Planner::set_floors(const Order& order, const Limits& limits, uint64_t pages, uint64_t least) {
+uint64_t Planner::sum_of_floors() const { return std::accumulate(floors_.begin(), floors_.end(), uint64_t{0}); }
+
+// States the problem beside the floors, and returns what it and they need.
+uint64_t Planner::state_beside_floors(const Order& order, const Limits& limits) {
+    state_problem(order, limits);
+    return sum_of_floors() + policy::smallest_budget(problem_).smallest_budget_pages;
+}
+
+// The floors are what protected units have.
+void Planner::floor_what_is_there(const Order& order, const Limits& limits) {
     const auto units = registry_.units();
     floors_.assign(units.size(), 0);
-    uint64_t room = pages > least ? pages - least : 0;
+    for (uint32_t i = 0; i < units.size(); i++)
+        if (order.contains(i) && (limits.keep_all || units[i].protections)) floors_[i] = static_cast<uint32_t>(units[i].own.size());
+}
+
+uint64_t Planner::pages_with_kept(const Order& order, const Limits& limits) {
+    state_unordered(order, limits);
+    const uint64_t unordered = std::min(unordered_total_, std::max({limits.keep_all ? limits.unordered_now : 0, unordered_kept_, unordered_least_}));
+    if (!order.known()) return unordered;
+    floor_what_is_there(order, limits);
+    const uint64_t ordered = state_beside_floors(order, limits);
+    floors_.clear();
+    return ordered + unordered;
+}
+
+// What stays resident in any plan: of protected units what is there, and more of those that are protected one by one as long as there
+// is room. `pages` are for the order, which cannot run with fewer than `least` beside them. The problem is the one beside the floors.
+void Planner::set_floors(const Order& order, const Limits& limits, uint64_t pages, uint64_t least) {
+    const auto units = registry_.units();
+    uint64_t room = 0;
     const auto raise = [&](uint32_t i, uint32_t to) {
-        const uint64_t more = to - floors_[i];
+        const uint64_t more = to - std::min(to, floors_[i]);
         const uint64_t given = units[i].whole || registry_.plain() ? (more <= room ? more : 0) : std::min(more, room);
         floors_[i] += static_cast<uint32_t>(given);
         room -= given;
     };
-    // What is used first comes first: where not all fits, the end of the step streams.
-    for (const Order::Entry& entry : order.entries())
-        if (const Unit& unit = units[entry.unit]; limits.keep_all || unit.protections)
-            raise(entry.unit, std::max(floors_[entry.unit], static_cast<uint32_t>(unit.own.size())));
+    floor_what_is_there(order, limits);
+    uint64_t needed = state_beside_floors(order, limits);
+    if (needed > pages) {
+        // With more that is resident less may have to be held at once: as it is now it runs.
+        for (uint32_t i = 0; i < units.size(); i++)
+            if (order.contains(i)) floors_[i] = static_cast<uint32_t>(units[i].own.size());
+        needed = state_beside_floors(order, limits);
+        if (needed > pages) floor_what_is_there(order, limits);
+    }
+    if (needed > pages) {
+        // What is used first comes first: where not all fits, the end of the step streams.
+        const std::vector<uint32_t> there = std::exchange(floors_, std::vector<uint32_t>(units.size()));
+        room = pages > least ? pages - least : 0;
+        for (const Order::Entry& entry : order.entries()) raise(entry.unit, there[entry.unit]);
+        needed = state_beside_floors(order, limits);
+    }
+    const std::vector<uint32_t> there = floors_;
+    room = pages - std::min(pages, needed);
     for (const Order::Entry& entry : order.entries())
         if (units[entry.unit].protections) raise(entry.unit, units[entry.unit].pages);
+    // Fewer that stream are not always less to be held at once.
+    if (state_beside_floors(order, limits) <= pages) return;
+    floors_ = there;
+    if (state_beside_floors(order, limits) <= pages) return;
+    floors_.assign(units.size(), 0);
+    state_problem(order, limits);
 }
 
 Status Planner::make(const Order& order, const Limits& limits, uint64_t share_pages, Result* out) {
@@ -139,16 +186,26 @@ Status Planner::make(const Order& order, const Limits& limits, uint64_t share_pa
         unordered_total_, std::max(limits.keep_all ? limits.unordered_now : 0, unordered_kept_ ? unordered_kept_ + unordered_least_ : 0));
     result.unordered_pages = std::max(result.unordered_pages, std::min(most, unordered_kept));
     result.unordered_pages = std::min(result.unordered_pages, std::max({spare, unordered_kept, unordered_least_}));
+    const bool keeps = limits.keep_all || std::any_of(units.begin(), units.end(), [](const Unit& unit) { return unit.protections > 0; });
+    if (keeps) {
+        // What is there already comes before room for more, on either side.
+        floor_what_is_there(order, limits);
+        const uint64_t ordered_there = state_beside_floors(order, limits);
+        const uint64_t left = share_pages > ordered_there ? share_pages - ordered_there : 0;
+        const uint64_t there = std::max({limits.keep_all ? limits.unordered_now : 0, unordered_kept_, unordered_least_});
+        result.unordered_pages = std::min(most, std::max(std::min(there, unordered_total_), std::min(result.unordered_pages, left)));
+        floors_.clear();
+        state_problem(order, limits);
+    }
 
     // The bounds are those of the whole problem: what is protected is a choice of the engine's.
     problem_.budget_pages = share_pages - result.unordered_pages;
     result.bound_bytes_per_step = policy::least_bytes(problem_);
     result.bound_ns = policy::simple_step_ns(problem_);
     uint64_t floors = 0;
-    if (ordered_kept > ordered_least || std::any_of(units.begin(), units.end(), [](const Unit& unit) { return unit.protections > 0; })) {
+    if (keeps) {
         set_floors(order, limits, problem_.budget_pages, ordered_least);
-        for (const uint32_t pages : floors_) floors += pages;
-        state_problem(order, limits);
+        floors = sum_of_floors();
         problem_.budget_pages = share_pages - result.unordered_pages - floors;
     }
     auto made = policy::make_plan(problem_);

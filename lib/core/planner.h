@@ -54,9 +54,15 @@ public:
     // The plan for a share that is no smaller than the least; with an order that is not known all units are unordered.
     Status make(const Order& order, const Limits& limits, uint64_t share_pages, Result* out);
 
+    // What a plan needs that keeps what is protected.
+    uint64_t pages_with_kept(const Order& order, const Limits& limits);
+
 private:
     void state_problem(const Order& order, const Limits& limits);
     void state_unordered(const Order& order, const Limits& limits);
+    uint64_t sum_of_floors() const;
+    uint64_t state_beside_floors(const Order& order, const Limits& limits);
+    void floor_what_is_there(const Order& order, const Limits& limits);
     void set_floors(const Order& order, const Limits& limits, uint64_t pages, uint64_t least);
 
     Registry& registry_;

@@ -111,7 +111,7 @@ Status Runtime::replan(Lock& lock, bool press, bool bringing) {
         Status status = change_plan(lock, press);
         // The budget was lowered meanwhile: what was granted before is not there any more.
         for (int again = 0; again < kPlanAttempts && status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY; again++) status = change_plan(lock, press);
-        return status;
+        return status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY && planned_ ? Status(SH_ERROR_BUDGET, status.text()) : status;
     });
 }
 
@@ -167,9 +167,10 @@ Status Runtime::change_plan(Lock& lock, bool press) {
         status = device_->arbiter().request(*this, needs, press, &share);
         lock.lock();
     }
-    if (status.code() == SH_ERROR_BUSY) return Status(SH_ERROR_BUDGET, tenant_name() + ": " + status.text());
+    if (status.code() == SH_ERROR_BUSY) return Status(SH_ERROR_BUSY, tenant_name() + ": " + status.text());
     if (status.code() == SH_ERROR_BUDGET)
-        return Status(SH_ERROR_BUDGET, tenant_name() + ": the budget is too small: the smallest that works is " +
+        return Status(SH_ERROR_BUDGET, tenant_name() + ": the budget" + (needs.least_pages > device_->arbiter().total_pages() ? "" : " that is left to it") +
+                                           " is too small: the smallest that works is " +
                                            std::to_string(needs.least_pages * device_->page_bytes()) + " bytes" +
                                            (asks == kNone ? "" : ", asked for by " + registry_.name_of(registry_.unit(asks)) + " of " +
                                                                      std::to_string(registry_.unit(asks).bytes) + " bytes") +
@@ -182,6 +183,12 @@ Status Runtime::change_plan(Lock& lock, bool press) {
     if (status.ok()) status = flush_dirty(lock);
     if (status.ok()) status = quiesce(lock);
     if (status.ok()) status = put_into_force(result, lock);
+    if (status.code() == SH_ERROR_BUDGET && planned_) {   // what there is stays in force
+        Holding held = holding();
+        held.pages = std::max(held.pages, std::min(share, plan_.share_pages));
+        device_->arbiter().settle(*this, std::move(held));
+        return Status(SH_ERROR_OUT_OF_DEVICE_MEMORY, status.text());
+    }
     planned_ = status.ok();
     if (!status.ok()) {
         plan_.resident_pages = plan_.ring_pages = plan_.unordered_pages = 0;

@@ -26,7 +26,7 @@ uint64_t Runtime::kept_pages() {
     uint64_t own = 0;
     for (const Unit& unit : registry_.units())
         if (unit.protections) own += unit.own.size();
-    return own ? std::min(all, own + plan_.least_pages) : 0;
+    return own ? std::min(all, std::max(own + plan_.least_pages, planner_.pages_with_kept(order_, limits()))) : 0;
 }
 
 void Runtime::tell_kept() { device_->arbiter().keep(*this, kept_pages()); }
@@ -109,6 +109,7 @@ Status Runtime::reserve(uint64_t bytes, policy::Priority priority, Lock& lock) {
         pages = plan_.resident_pages + plan_.ring_pages + plan_.unordered_pages;
     }
     SH_TRY(without_mutex(lock, [&] {
+        device_->notice_free_memory(true);
         Status status = device_->arbiter().reserve(*this, pages, priority);
         if (status.ok()) device_->arbiter().make_room(*this);
         return status;
@@ -134,12 +135,14 @@ Status Runtime::guest_begin(const sh_guest_options& options, Lock& lock) {
     GuestTerms terms;
     terms.least_pages = needs.least_pages;
     terms.pages = options.bytes ? pages_of(options.bytes) : std::min(needs.wanted_pages, std::max(max_pages_, needs.least_pages));
+    terms.asked_pages = options.bytes ? terms.pages : 0;
     terms.workspace_pages = pages_of(options.workspace_bytes);
     terms.shrink = options.flags & SH_GUEST_SHRINK;
     if (terms.pages < terms.least_pages)
         return Status(SH_ERROR_BUDGET, tenant_name() + " cannot run as a guest with " + std::to_string(options.bytes) + " bytes: the smallest that works is " +
                                            std::to_string(terms.least_pages * page));
     SH_TRY(without_mutex(lock, [&] {
+        device_->notice_free_memory(true);
         Status status = device_->arbiter().begin_guest(*this, terms);
         if (!status.ok()) return status;
         device_->limit_pool();
@@ -196,7 +199,7 @@ Status Runtime::shrink_to(uint64_t pages, Lock& lock) {
     if (!planned_ || standing.granted <= target) return Status();
     if (certain == 0 && target < plan_.least_pages) return vacate(lock);
     trimmed_to_ = std::max(target, plan_.least_pages);
-    SH_TRY(replan(lock, false));
+    if (Status status = replan(lock, false); status.code() != SH_ERROR_BUDGET) SH_TRY(status);   // else it cannot do with less
     return device_->pool().trim(0);
 }
 

@@ -43,10 +43,16 @@ Status UnorderedCache::drop(Unit& unit, std::unique_lock<std::mutex>& lock) {
 
 Status UnorderedCache::make_room(uint64_t pages, std::unique_lock<std::mutex>& lock) {
     while (used_ + pages > capacity_) {
-        if (!worth_.victim())
-            return Status(SH_ERROR_HELD, std::to_string(pages) + " pages are needed of " + std::to_string(capacity_) +
-                                             " for blocks outside the order; views of " + holder() +
-                                             " and others hold what is there: hold fewer, or set unordered_bytes");
+        if (!worth_.victim()) {
+            uint64_t kept = 0;
+            for (const Unit& unit : registry_.units())
+                if (unit.memory == Memory::unordered && unit.protections) kept += unit.own.size();
+            const uint64_t page = registry_.page_bytes();
+            return Status(SH_ERROR_HELD, std::to_string(pages * page) + " bytes are needed of " + std::to_string(capacity_ * page) +
+                                             " for blocks outside the order; " + (held_ ? "views of " + holder() + " and others hold what is there" : "") +
+                                             (kept ? (held_ ? ", and " : "") + std::to_string(kept * page) + " bytes are protected" : "") +
+                                             ": hold and protect fewer, or set unordered_bytes");
+        }
         SH_TRY(drop_one(lock));
     }
     return Status();
@@ -89,6 +95,12 @@ void UnorderedCache::hand_over(Unit& unit) {
 
 Status UnorderedCache::resize(uint64_t pages, std::unique_lock<std::mutex>& lock) {
     capacity_ = pages;
+    // What is protected goes last, where its memory was promised to others before.
+    for (Unit& unit : registry_.units()) {
+        while (used_ > capacity_ && worth_.victim()) SH_TRY(drop_one(lock));
+        if (used_ <= capacity_) break;
+        if (unit.memory == Memory::unordered && unit.protections && !unit.held) SH_TRY(drop(unit, lock));
+    }
     return make_room(0, lock);
 }
 

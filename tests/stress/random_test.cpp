@@ -269,7 +269,7 @@ private:
         std::unique_lock stepping(party.stepping, std::try_to_lock);
         if (!stepping) return;
         const sh_status begun = sh_step_begin(party.model.runtime());
-        allow(begun, {SH_ERROR_BUDGET}, "step_begin");
+        allow(begun, {SH_ERROR_BUDGET, SH_ERROR_BUSY}, "step_begin");
         if (begun != SH_OK) return;
         const bool shuffled = pick(4) == 0;
         for (size_t n = 0; n < kBlocks; n++) use(party, shuffled ? pick(kBlocks) : n);

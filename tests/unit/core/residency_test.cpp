@@ -485,7 +485,7 @@ TEST(Pressure, is_told_to_a_runtime_that_cannot_give_up_at_once) {
     EXPECT_EQ(felt.runtime, a->runtime());
     SUCCEEDS(sh_step_end(a->runtime()));
     copied(*b);
-    EXPECT_GE(b->stats().held_bytes, 30 * kPage);
+    EXPECT_GE(b->stats().share_bytes, 30 * kPage);
     SUCCEEDS(sh_set_pressure(a->runtime(), nullptr, nullptr));
     SUCCEEDS(sh_step_begin(a->runtime()));
     SUCCEEDS(sh_reserve(b->runtime(), nullptr, 40 * kPage, SH_PRIORITY_PRIMARY));

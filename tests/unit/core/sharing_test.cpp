@@ -142,7 +142,7 @@ TEST(TwoRuntimes, the_first_shrinks_at_its_edge) {
     SUCCEEDS(second.schedule(forward(10)));
     SUCCEEDS(first.step(forward(10)));
     SUCCEEDS(sh_step_begin(first.runtime()));
-    EXPECT_EQ(sh_step_begin(second.runtime()), SH_ERROR_BUDGET);
+    EXPECT_EQ(sh_step_begin(second.runtime()), SH_ERROR_BUSY);
     EXPECT_NE(why().find("holds"), std::string::npos) << why();
     for (size_t i = 0; i < 10; i++) SUCCEEDS(first.use(i));
     SUCCEEDS(sh_step_end(first.runtime()));
