@@ -46,13 +46,31 @@ def test_an_exception_of_a_source_is_the_cause(runtime):
         assert view.buffer == b"k" * PAGE
 
 
-def test_each_block_gets_its_own_exception(runtime):
+def test_each_block_gets_its_own_exception(device):
+    runtime = sh.Runtime(device, unordered_bytes=16 * PAGE)
+    asked = []
+
+    def raising(text):
+        def fill(buffer, offset):
+            asked.append(text)
+            raise Broken(text)
+
+        return fill
+
     blocks = [runtime.register_block(sh.Fill(raising(str(i)), PAGE), unordered=True) for i in range(6)]
+    ordered = runtime.register_block(b"o" * PAGE)
+    with runtime.step(), runtime.acquire(ordered):
+        pass
     runtime.prefetch(blocks)
+    runtime.synchronize()  # all have failed by then
+    assert sorted(asked) == list("012345")
+    told = []
     for i in (3, 0, 5, 1, 2, 4):
         with pytest.raises(sh.OperationError) as caught:
             runtime.acquire(blocks[i])
-        assert str(caught.value.__cause__) == str(i)
+        told.append((str(caught.value.__cause__), str(i)))
+    assert all(got == wanted for got, wanted in told), told
+    runtime.close()
 
 
 def test_system_exit_does_not_end_a_worker(runtime):
