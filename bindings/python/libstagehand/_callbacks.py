@@ -83,9 +83,10 @@ def sh_py_fill(buffer: Any, offset: int, size: int, user_data: Any) -> int:
     thread.callbacks += 1
     try:
         memory = ffi.buffer(buffer, size)
+        users = sys.getrefcount(memory)
         with memoryview(memory) as view:
             call.function(view, offset)
-        if sys.getrefcount(memory) > 2:  # ours, and the question's own
+        if sys.getrefcount(memory) > users:
             raise BufferError("a fill function has kept its buffer, whose memory is the library's again")
     except BaseException as exception:
         call.exceptions.add(call.block, exception)

@@ -325,7 +325,8 @@ def test_exit_with_an_exception(program):
 def test_fork(program):
     """The child can do nothing with what the parent has made, and both end well."""
     out = program(MADE + """
-import os, gc
+import os, gc, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads
 stream.launch(None, 1000)
 child = os.fork()
 if child == 0:
