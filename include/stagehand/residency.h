@@ -62,8 +62,8 @@ enum {
 
 /**
  * Reserves device memory for a runtime: its share is never less than this, and neither others nor guests get any of it, also when it has
- * no use for it. It has one reservation at most; another call replaces its size and priority. What it does not hold yet it gets as others give it up: at once if
- * they are between steps, else at their steps' edges.
+ * no use for it. It has one reservation at most; another call replaces its size and priority. What it does not hold yet it gets as others
+ * give it up: at once if they are between steps, else at their steps' edges.
  * @param runtime  Names the device, no more: any runtime of it; the one itself if `target` is NULL.
  * @param target   Whose share it is; a runtime of the same device. NULL: `runtime`. The reservation ends with it.
  * @param bytes    Rounded up to whole pages. 0: as much as the target's plan uses (residents, ring, memory for blocks outside the
@@ -101,8 +101,9 @@ SH_API void sh_guest_options_init(sh_guest_options *options);
 /**
  * Begins a scope in which a runtime is a guest: it gets memory out of the headroom, which is the budget less reservations, protected
  * memory, other guests and what other runtimes that hold memory need to run (sh_memory_info.headroom_bytes; sh_trim() those to 0 that
- * are done, whose next step may then be refused while the guest is there), or it is refused. Other runtimes give up what they have beyond that, what they use furthest in the future first: now if
- * they are between steps, else at their steps' edges, and until then the guest's steps may be SH_ERROR_BUSY.
+ * are done, whose next step may then be refused while the guest is there), or it is refused. Other runtimes give up what they have beyond
+ * that, what they use furthest in the future first: now if they are between steps, else at their steps' edges, and until then the
+ * guest's steps may be SH_ERROR_BUSY.
  * When the scope ends the guest's blocks are off the device, but for what is protected or reserved for it, and the others may have their
  * memory again. What is dirty is written back before. Being a guest twice at once is counted; the first scope's
  * terms hold, and asking for more than those is SH_ERROR_BUDGET.

@@ -12,73 +12,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
-#if __cplusplus >= 202002L
-#include <span>
-#endif
-
+#include "error.hpp"
+#include "residency.hpp"
 #include "stagehand.h"
 
 namespace stagehand {
 
 // The names of these owners carry the binary interface's number, so that they never meet those inside the library.
 inline namespace abi0 {
-
-#if __cplusplus >= 202002L
-template <class T>
-using Span = std::span<T>;
-#else
-// What std::span is used for here: a pointer and a count, made from a vector, an array or the two themselves.
-template <class T>
-class Span {
-public:
-    constexpr Span() = default;
-    constexpr Span(T* data, std::size_t size) : data_(data), size_(size) {}
-    template <std::size_t N>
-    constexpr Span(T (&array)[N]) : data_(array), size_(N) {}
-    template <class Container, class = decltype(static_cast<T*>(std::declval<Container&>().data()))>
-    constexpr Span(Container&& container) : data_(container.data()), size_(container.size()) {}
-
-    constexpr T* data() const { return data_; }
-    constexpr std::size_t size() const { return size_; }
-    constexpr bool empty() const { return size_ == 0; }
-    constexpr T* begin() const { return data_; }
-    constexpr T* end() const { return data_ + size_; }
-    constexpr T& operator[](std::size_t index) const { return data_[index]; }
-
-private:
-    T* data_ = nullptr;
-    std::size_t size_ = 0;
-};
-#endif
-
-// The text of this thread's last error; empty if there was none.
-inline std::string last_error() {
-    std::string text(sh_last_error(nullptr, 0), '\0');
-    if (!text.empty()) sh_last_error(&text[0], text.size() + 1);
-    return text;
-}
-
-class Error : public std::runtime_error {
-public:
-    Error(sh_status status, const std::string& text)
-        : std::runtime_error(std::string(sh_status_string(status)) + ": " + text), status_(status) {}
-
-    sh_status status() const noexcept { return status_; }
-
-private:
-    sh_status status_;
-};
-
-// Throws on a failure; hands on SH_OK and the positive statuses.
-inline sh_status check(sh_status status) {
-    if (status < 0) throw Error(status, last_error());
-    return status;
-}
 
 inline std::uint32_t version() noexcept { return sh_version(); }
 inline const char* status_string(sh_status status) noexcept { return sh_status_string(status); }
@@ -355,81 +300,6 @@ private:
 
     sh_runtime* runtime_ = nullptr;
     std::vector<sh_block> blocks_;
-};
-
-// A scope in which a runtime is kept resident, or is a guest: ended by the destructor, on every path.
-class Scope {
-public:
-    // Takes over a scope.
-    explicit Scope(sh_scope* scope) noexcept : scope_(scope) {}
-    Scope(Scope&& other) noexcept : scope_(std::exchange(other.scope_, nullptr)) {}
-    Scope& operator=(Scope&& other) noexcept {
-        if (this != &other) {
-            sh_scope_end(scope_);
-            scope_ = std::exchange(other.scope_, nullptr);
-        }
-        return *this;
-    }
-    ~Scope() { sh_scope_end(scope_); }
-
-    sh_scope* get() const noexcept { return scope_; }
-    // Ends it now. It has ended even if this throws.
-    void end() { check(sh_scope_end(std::exchange(scope_, nullptr))); }
-
-private:
-    sh_scope* scope_ = nullptr;
-};
-
-// Blocks that are protected: once less from the destructor on.
-class Protection {
-public:
-    Protection(sh_runtime* runtime, Span<const sh_block> blocks) : blocks_(blocks.begin(), blocks.end()) {
-        check(sh_protect_blocks(runtime, blocks_.data(), blocks_.size()));
-        runtime_ = runtime;
-    }
-    Protection(Protection&& other) noexcept : runtime_(std::exchange(other.runtime_, nullptr)), blocks_(std::move(other.blocks_)) {}
-    Protection& operator=(Protection&& other) noexcept {
-        if (this != &other) {
-            drop();
-            runtime_ = std::exchange(other.runtime_, nullptr);
-            blocks_ = std::move(other.blocks_);
-        }
-        return *this;
-    }
-    ~Protection() { drop(); }
-
-private:
-    void drop() noexcept {
-        if (runtime_) sh_unprotect_blocks(runtime_, blocks_.data(), blocks_.size());
-    }
-
-    sh_runtime* runtime_ = nullptr;
-    std::vector<sh_block> blocks_;
-};
-
-// A runtime's reservation: released by the destructor.
-class Reservation {
-public:
-    Reservation(sh_runtime* target, std::uint64_t bytes, std::uint32_t priority) {
-        check(sh_reserve(target, nullptr, bytes, priority));
-        target_ = target;
-    }
-    Reservation(Reservation&& other) noexcept : target_(std::exchange(other.target_, nullptr)) {}
-    Reservation& operator=(Reservation&& other) noexcept {
-        if (this != &other) {
-            drop();
-            target_ = std::exchange(other.target_, nullptr);
-        }
-        return *this;
-    }
-    ~Reservation() { drop(); }
-
-private:
-    void drop() noexcept {
-        if (target_) sh_release_reservation(target_, nullptr);
-    }
-
-    sh_runtime* target_ = nullptr;
 };
 
 // One model on a device.

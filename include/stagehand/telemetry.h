@@ -50,7 +50,8 @@ SH_API sh_status sh_stats(sh_runtime *runtime, sh_runtime_stats *out_stats);
 
 /**
  * Starts to record a trace of the whole process into `path` (created or truncated), in the JSON format that Perfetto and
- * chrome://tracing open: acquires, waits, loads, write-backs, plans, steps, held memory, reservations and scopes of every runtime. The variable STAGEHAND_TRACE=path does it from
+ * chrome://tracing open: acquires, waits, loads, write-backs, plans, steps, held memory, reservations and scopes of every runtime. The
+ * variable STAGEHAND_TRACE=path does it from
  * the first device on until the process exits. A forked child records nothing and leaves the file alone.
  * @return SH_OK, SH_ERROR_INVALID_ARGUMENT (NULL), SH_ERROR_INVALID_STATE (a trace is being recorded), SH_ERROR_IO. \since 0.1
  */

@@ -30,7 +30,8 @@ public:
 
     // Moves from the present mappings to these: places[i] is for unit i; units with Memory::unordered are left alone. Gives pages
     // back before it takes any. Contents of pages that stay where they are stay valid; those in the ring do not.
-    // SH_ERROR_BUDGET, and nothing changes, where there is no room for it. After another failure nothing is mapped for any planned unit; SH_ERROR_RUNTIME_LOST if even that failed.
+    // SH_ERROR_BUDGET, and nothing changes, where there is no room for it. After another failure nothing is mapped for any planned unit;
+    // SH_ERROR_RUNTIME_LOST if even that failed.
     Status apply(std::span<const Place> places, uint32_t ring_pages);
 
     // Unmaps every planned unit and gives its pages and the ring's back.

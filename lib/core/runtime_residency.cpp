@@ -199,7 +199,8 @@ Status Runtime::shrink_to(uint64_t pages, Lock& lock) {
     if (!planned_ || standing.granted <= target) return Status();
     if (certain == 0 && target < plan_.least_pages) return vacate(lock);
     trimmed_to_ = std::max(target, plan_.least_pages);
-    if (Status status = replan(lock, false); status.code() != SH_ERROR_BUDGET) SH_TRY(status);   // else it cannot do with less
+    // It may not be able to do with less now.
+    if (Status status = replan(lock, false); status.code() != SH_ERROR_BUDGET && status.code() != SH_ERROR_BUSY) SH_TRY(status);
     return device_->pool().trim(0);
 }
 

@@ -371,7 +371,8 @@ TEST(Reserve, secondary_gives_way_when_nothing_else_is_left_the_furthest_first_a
     copied(*soon, 3);
     Warnings warnings;
     SUCCEEDS(sh_reserve(third->runtime(), nullptr, 24 * kPage, SH_PRIORITY_PRIMARY));
-    EXPECT_TRUE(warnings.any_with("\"late\": of the " + std::to_string(24 * kPage) + " bytes reserved for it, " + std::to_string(12 * kPage) + " bytes are given up"));
+    EXPECT_TRUE(warnings.any_with("\"late\": of the " + std::to_string(24 * kPage) + " bytes reserved for it, " + std::to_string(12 * kPage) +
+                                  " bytes are given up"));
     EXPECT_FALSE(warnings.any_with("\"soon\""));
     EXPECT_EQ(soon->stats().reserved_bytes, 24 * kPage);
     EXPECT_EQ(late->stats().reserved_bytes, 12 * kPage);

@@ -177,7 +177,7 @@ pub struct sh_memory_info {
     pub reserved_bytes: u64,
     ///Claimed by guests, their workspace included.
     pub guest_bytes: u64,
-    ///Held now by blocks and runtimes that are protected.
+    ///Kept from others: protected parts, and what their runtimes need to run.
     pub protected_bytes: u64,
     ///What one more guest could get.
     pub headroom_bytes: u64,
@@ -353,7 +353,7 @@ pub const SH_PRIORITY_PRIMARY: _bindgen_ty_4 = 0;
 /**Given up when nothing else is left, with a warning, that of the runtime used furthest in the future
 first (the one not used for longest, where it has made no steps); in force again when there is room.*/
 pub const SH_PRIORITY_SECONDARY: _bindgen_ty_4 = 1;
-///What is given up first when a reservation, a guest, or a runtime that begins cannot have its memory otherwise.
+///What is given up when a primary reservation, a runtime that begins, or a lowered budget cannot have its memory otherwise; never for a guest.
 pub type _bindgen_ty_4 = ::core::ffi::c_uint;
 ///If there is less than `bytes`, let it in with what there is, as long as its smallest plan fits.
 pub const SH_GUEST_SHRINK: _bindgen_ty_5 = 1;
@@ -974,9 +974,9 @@ pub struct sh_runtime_stats {
     pub held_bytes: u64,
     ///Its share of the device's budget now.
     pub share_bytes: u64,
-    ///Held now and protected, see residency.h.
+    ///Kept from others by protection, see residency.h.
     pub protected_bytes: u64,
-    ///Reserved for it; 0: nothing.
+    ///Of its reservation, what is in force.
     pub reserved_bytes: u64,
     ///As a guest it was let in with so much, its workspace aside; 0: it is none.
     pub guest_bytes: u64,
@@ -1220,8 +1220,10 @@ Returns SH_OK; SH_ERROR_INVALID_HANDLE; SH_ERROR_INVALID_ARGUMENT when `memory` 
     ) -> sh_status;
     /**Protects blocks, all or none, once more each: what they have in resident parts, or in memory for blocks outside the order, is not
 given up, neither to other runtimes nor to other blocks of this one, until sh_unprotect_blocks() was called as often. Plans that are
-made meanwhile put protected blocks on the device first, whole as long as there is room. Unregistering a block, and an engine's own
-sh_invalidate_blocks(), are not held back. A block may occur more than once.
+made meanwhile put protected blocks on the device first, whole as long as the runtime's share has room: nothing is taken from others for
+it, so sh_reserve() first. Of blocks outside the order leave room for the largest other one, else its acquire is SH_ERROR_HELD.
+Unregistering a block, an engine's own sh_invalidate_blocks(), and a new order that needs the room itself, are not held back. A block may
+occur more than once.
 
 Returns SH_OK, SH_ERROR_INVALID_HANDLE. Since 0.1*/
     pub fn sh_protect_blocks(
@@ -1237,9 +1239,10 @@ as often as that; the text names it). Since 0.1*/
         count: u64,
     ) -> sh_status;
     /**Begins a scope in which a runtime keeps the device memory that it has: it is not taken for other runtimes, whatever they need, and
-its plans keep what is resident. Scopes nest and are counted. A target without blocks is a warning in the log.
+its plans keep what is resident, as long as its own order leaves room for that. Scopes nest and are counted. A target without blocks is a
+warning in the log.
 
-- `runtime`: Any runtime of the device; the one itself if `target` is NULL.
+- `runtime`: Names the device, no more: any runtime of it; the one itself if `target` is NULL.
 
 - `target`: Whose memory is kept; a runtime of the same device. NULL: `runtime`.
 
@@ -1251,11 +1254,11 @@ Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (not on the sa
         target: *mut sh_runtime,
         out_scope: *mut *mut sh_scope,
     ) -> sh_status;
-    /**Reserves device memory for a runtime: its share is never less than this, and guests get none of it. It has one reservation at
-most; another call replaces its size and priority. What it does not hold yet it gets as others give it up: at once if
-they are between steps, else at their steps' edges.
+    /**Reserves device memory for a runtime: its share is never less than this, and neither others nor guests get any of it, also when it has
+no use for it. It has one reservation at most; another call replaces its size and priority. What it does not hold yet it gets as others
+give it up: at once if they are between steps, else at their steps' edges.
 
-- `runtime`: Any runtime of the device; the one itself if `target` is NULL.
+- `runtime`: Names the device, no more: any runtime of it; the one itself if `target` is NULL.
 
 - `target`: Whose share it is; a runtime of the same device. NULL: `runtime`. The reservation ends with it.
 
@@ -1284,10 +1287,12 @@ SH_ERROR_INVALID_ARGUMENT (not on the same device). Since 0.1*/
     pub fn sh_guest_options_init(options: *mut sh_guest_options);
     /**Begins a scope in which a runtime is a guest: it gets memory out of the headroom, which is the budget less reservations, protected
 memory, other guests and what other runtimes that hold memory need to run (sh_memory_info.headroom_bytes; sh_trim() those to 0 that
-are done), or it is refused. Other runtimes give up what they have beyond that, what they use furthest in the future first: now if
-they are between steps, else at their steps' edges, and until then the guest's steps may be SH_ERROR_BUDGET.
+are done, whose next step may then be refused while the guest is there), or it is refused. Other runtimes give up what they have beyond
+that, what they use furthest in the future first: now if they are between steps, else at their steps' edges, and until then the
+guest's steps may be SH_ERROR_BUSY.
 When the scope ends the guest's blocks are off the device, but for what is protected or reserved for it, and the others may have their
-memory again. What is dirty is written back before. Being a guest twice at once is counted, by the first scope's terms.
+memory again. What is dirty is written back before. Being a guest twice at once is counted; the first scope's
+terms hold, and asking for more than those is SH_ERROR_BUDGET.
 
 - `runtime`: Any other runtime of the same device: the host.
 
@@ -1311,17 +1316,18 @@ memory up. Since 0.1*/
 when this returns, unless the guest is in a step, a view of it is held, or a graph holds its plan: then when that ends. NULL is ignored. If the
 runtime was destroyed meanwhile there is nothing to end, and that is no error.
 
-Returns SH_OK; SH_ERROR_INVALID_HANDLE; SH_ERROR_BACKEND, SH_ERROR_SOURCE (what is dirty could not be written back: the guest keeps
-its memory until it can, or is destroyed). Blocks when a guest leaves. Since 0.1*/
+Returns SH_OK; SH_ERROR_INVALID_HANDLE; SH_ERROR_BACKEND (what is dirty could not be written back: the guest keeps its memory until it
+can, or is destroyed). Blocks when a guest leaves; so does the sh_release(), sh_step_end() or sh_graph_destroy() with which a guest
+whose scope has ended leaves, and returns the same error. Since 0.1*/
     pub fn sh_scope_end(scope: *mut sh_scope) -> sh_status;
     /**Gives device memory back now, down to `keep_bytes` or a little less, what is used last in a step first: before another
-stage needs the room. The runtime takes its share again when its next step begins, or a block is acquired. Less than its smallest
-plan: it gives all back. What is protected or reserved stays. What is dirty is written back before.
+stage needs the room. The runtime takes its share again when its next step begins. Less than its smallest plan: it gives all back,
+and takes its share also when a block is acquired. What is protected or reserved stays. What is dirty is written back before.
 
 - `out_bytes`: What it holds now; may be NULL.
 
 Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BUSY (a step is under way, a view is held, or a graph holds the plan),
-SH_ERROR_BACKEND, SH_ERROR_SOURCE, SH_ERROR_CANCELLED, SH_ERROR_RUNTIME_LOST. Blocks. Since 0.1*/
+SH_ERROR_BACKEND, SH_ERROR_CANCELLED, SH_ERROR_RUNTIME_LOST. Blocks. Since 0.1*/
     pub fn sh_trim(
         runtime: *mut sh_runtime,
         keep_bytes: u64,
@@ -1461,8 +1467,8 @@ When the plan is in force, sh_block_info() tells each block's part.
 - `out_info`: May be NULL.
 
 Returns SH_OK; SH_ERROR_BUDGET (the text names the smallest budget and the block that asks for it); SH_ERROR_INVALID_STATE
-(no order is known yet); SH_ERROR_BUSY (views are held, outside a step and without SH_PLAN_DRY_RUN; or
-graphs hold the plan, see graph.h); SH_ERROR_INVALID_STRUCT;
+(no order is known yet); SH_ERROR_BUSY (views are held, outside a step and without SH_PLAN_DRY_RUN;
+graphs hold the plan, see graph.h; or others still hold its share, see sh_step_begin()); SH_ERROR_INVALID_STRUCT;
 SH_ERROR_INVALID_ARGUMENT (flags); SH_ERROR_OUT_OF_DEVICE_MEMORY; SH_ERROR_BACKEND; SH_ERROR_RUNTIME_LOST. Blocks. Since 0.1*/
     pub fn sh_plan(
         runtime: *mut sh_runtime,
@@ -1498,10 +1504,10 @@ Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (SH_STREAM_HOS
     ) -> sh_status;
     pub fn sh_view_init(view: *mut sh_view);
     /**Begins a step. Plans if there is none or it has to change (the first step, another budget, other blocks); if views are held,
-the old plan stays until a step begins with none. On an error no step is under way. SH_ERROR_BUDGET is also what a runtime gets
-whose share others still hold, because they are in a step: try again after it.
+the old plan stays until a step begins with none. On an error no step is under way.
 
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (a step is under way), SH_ERROR_BUDGET, SH_ERROR_OUT_OF_DEVICE_MEMORY,
+Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (a step is under way), SH_ERROR_BUDGET, SH_ERROR_BUSY (others still hold
+its share, because they are in a step or hold views: try again after it), SH_ERROR_OUT_OF_DEVICE_MEMORY,
 SH_ERROR_BACKEND, SH_ERROR_CANCELLED, SH_ERROR_RUNTIME_LOST; or the error of asynchronous work. Blocks when it plans. Since 0.1*/
     pub fn sh_step_begin(runtime: *mut sh_runtime) -> sh_status;
     /**Ends a step: the order that was seen is compared with the plan's. Views may stay held. Loads for the next step go on.
@@ -1528,7 +1534,7 @@ Another thread may release views while this waits; it never waits for a view to 
 Returns SH_OK; SH_NOT_READY; SH_ERROR_INVALID_HANDLE; SH_ERROR_INVALID_STRUCT; SH_ERROR_INVALID_ARGUMENT (flags);
 SH_ERROR_HELD (its pages are held by a view, and the text names the block: see sh_runtime_options.max_held and
 sh_invalidate_blocks()); SH_ERROR_SOURCE, SH_ERROR_CALLBACK, SH_ERROR_BACKEND (the load failed; it is tried anew by the
-next acquire); SH_ERROR_BUSY (its source is being updated); SH_ERROR_BUDGET; SH_ERROR_OUT_OF_DEVICE_MEMORY;
+next acquire); SH_ERROR_BUSY (its source is being updated; or as sh_step_begin(), where it plans); SH_ERROR_BUDGET; SH_ERROR_OUT_OF_DEVICE_MEMORY;
 SH_ERROR_CANCELLED; SH_ERROR_RUNTIME_LOST. Blocks as said. Since 0.1*/
     pub fn sh_acquire(
         runtime: *mut sh_runtime,
@@ -1605,7 +1611,8 @@ Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BACKEND. Blocks. Since 0.1*/
         out_stats: *mut sh_runtime_stats,
     ) -> sh_status;
     /**Starts to record a trace of the whole process into `path` (created or truncated), in the JSON format that Perfetto and
-chrome://tracing open: acquires, waits, loads, write-backs, plans, steps, held memory, reservations and scopes of every runtime. The variable STAGEHAND_TRACE=path does it from
+chrome://tracing open: acquires, waits, loads, write-backs, plans, steps, held memory, reservations and scopes of every runtime. The
+variable STAGEHAND_TRACE=path does it from
 the first device on until the process exits. A forked child records nothing and leaves the file alone.
 
 Returns SH_OK, SH_ERROR_INVALID_ARGUMENT (NULL), SH_ERROR_INVALID_STATE (a trace is being recorded), SH_ERROR_IO. Since 0.1*/

@@ -1,0 +1,320 @@
+// What one thread of the residency test does: any of the calls, at random, and what may come of each.
+#pragma once
+
+#include "residency_stage.h"
+
+namespace stagehand::test {
+
+class Worker {
+public:
+    Worker(Stage& stage, uint64_t seed) : stage_(stage), random_(seed), text_("seed " + std::to_string(seed)) {}
+    ~Worker() {
+        while (step_) go_on_in_step();
+        while (!protections_.empty()) {
+            std::shared_lock life(protections_.back().party->life);
+            unprotect(protections_.size() - 1);
+        }
+    }
+
+    void operate() {
+        stage_.operations++;
+        if (step_ && pick(3)) return go_on_in_step();
+        Party& party = stage_.parties[pick(kRuntimes)];
+        const size_t what = pick(200);
+        if (what == 0) return replace(party);
+        if (what < 3) return budget();
+        if (what < 20) return end_scope();
+        std::shared_lock life(party.life, std::defer_lock);
+        if (&party != step_) life.lock();   // waits only while it is replaced
+        if (what < 26) return protect(party);
+        if (what < 42) return unprotect(party);
+        if (what < 48) return keep_resident(party);
+        if (what < 60) return reserve(party);
+        if (what < 68) return release_reservation(party);
+        if (what < 76) return guest(party);
+        if (what < 80) return trim(party);
+        if (what < 82) return schedule(party);
+        if (what < 110) return inspect(party);
+        if (what < 112) return allow(sh_runtime_synchronize(party.model->runtime()), {}, "synchronize");
+        if (what < 150) return use(party);
+        return begin_step(party, std::move(life));
+    }
+
+private:
+    // A block that this thread protects, and what it had then.
+    struct Protection {
+        Party* party;
+        uint64_t generation;
+        size_t block;
+        uint64_t resident, present;
+        bool all_ordered;
+        uint64_t orders, in_part;
+        uint64_t entry;   // of the log
+    };
+
+    size_t pick(size_t count) { return std::uniform_int_distribution<size_t>(0, count - 1)(random_); }
+
+    void allow(sh_status status, std::initializer_list<sh_status> also, const char* what) {
+        if (status == SH_OK || std::find(also.begin(), also.end(), status) != also.end()) return;
+        ADD_FAILURE() << text_ << ": " << what << ": " << sh_status_string(status) << ": " << why();
+    }
+
+    // A runtime of the device to call through, and the target, by its handle or as NULL.
+    std::pair<sh_runtime*, sh_runtime*> through(Party& party) {
+        sh_runtime* const target = party.model->runtime();
+        if (pick(3) == 0) return {target, nullptr};
+        if (pick(2)) return {target, target};
+        Party& other = stage_.parties[pick(kRuntimes)];
+        if (&other == &party || &other == step_) return {target, target};
+        through_ = std::shared_lock(other.life, std::try_to_lock);
+        return {through_ ? other.model->runtime() : target, target};
+    }
+
+    void use(Party& party) {
+        const size_t i = pick(kBlocks);
+        if (i == kMutable) return;
+        use(party, i);
+    }
+
+    void use(Party& party, size_t i) {
+        const uint32_t flags = pick(8) ? 0 : SH_ACQUIRE_NO_WAIT;
+        sh_status status;
+        if (stage_.contents()) {
+            status = party.model->use(i, SH_STREAM_HOST, flags);
+        } else {
+            sh_view view = SH_VIEW_INIT;
+            status = sh_acquire(party.model->runtime(), party.model->id(i), SH_STREAM_HOST, flags, &view);
+            if (status == SH_OK) allow(sh_release(party.model->runtime(), party.model->id(i), SH_STREAM_HOST), {}, "release");
+        }
+        allow(status, {SH_NOT_READY, SH_ERROR_HELD, SH_ERROR_BUSY, SH_ERROR_BUDGET}, "use");
+    }
+
+    void change(Party& party) {
+        sh_view view = SH_VIEW_INIT;
+        const sh_status status = sh_acquire(party.model->runtime(), party.model->id(kMutable), SH_STREAM_HOST, 0, &view);
+        allow(status, {SH_ERROR_HELD, SH_ERROR_BUSY, SH_ERROR_BUDGET}, "acquire to change");
+        if (status != SH_OK) return;
+        allow(party.model->compare(kMutable, view, SH_STREAM_HOST), {}, "compare");
+        allow(party.model->overwrite(kMutable, view, ++party.version), {}, "overwrite");
+        allow(sh_release(party.model->runtime(), party.model->id(kMutable), SH_STREAM_HOST), {}, "release");
+    }
+
+    void begin_step(Party& party, std::shared_lock<std::shared_mutex> life) {
+        if (step_) return use(party);
+        std::unique_lock stepping(party.stepping, std::try_to_lock);
+        if (!stepping) return;
+        const sh_status status = sh_step_begin(party.model->runtime());
+        allow(status, {SH_ERROR_BUDGET, SH_ERROR_BUSY}, "step_begin");
+        if (status != SH_OK) return;
+        step_ = &party;
+        stepping_ = std::move(stepping);
+        step_life_ = std::move(life);
+        uses_ = pick(8);
+    }
+
+    void go_on_in_step() {
+        if (uses_ > 0) {
+            uses_--;
+            if (stage_.contents() && pick(4) == 0) return change(*step_);
+            return use(*step_);
+        }
+        allow(sh_step_end(step_->model->runtime()), {}, "step_end");
+        step_ = nullptr;
+        stepping_.unlock();
+        step_life_.unlock();
+    }
+
+    void protect(Party& party) {
+        std::vector<sh_block> ids;
+        std::vector<size_t> blocks;
+        for (size_t n = 1 + pick(3); n > 0; n--) {
+            blocks.push_back(1 + pick(kBlocks - 1));
+            ids.push_back(party.model->id(blocks.back()));
+        }
+        allow(sh_protect_blocks(party.model->runtime(), ids.data(), ids.size()), {}, "protect");
+        for (const size_t block : blocks) {
+            Protection protection{&party, party.generation, block, 0, 0, false, 0, 0, 0};
+            measure(protection);
+            protections_.push_back(protection);
+        }
+    }
+
+    void measure(Protection& protection) {
+        protection.orders = protection.party->orders;
+        protection.in_part = protection.party->in_part;
+        protection.all_ordered = protection.party->all_ordered && protection.party->model->stats().plans > protection.party->plans;
+        const sh_block_state state = protection.party->model->state(protection.block);
+        protection.resident = state.resident_bytes;
+        protection.present = state.present_bytes;
+        protection.entry = stage_.entries();
+    }
+
+    // What a protected block has on the device stays there.
+    void check(Protection& protection) {
+        Protection now = protection;
+        measure(now);
+        now.orders = protection.party->orders;
+        now.in_part = protection.party->in_part;
+        const bool less = now.resident < protection.resident || (now.block >= kOrdered && now.present < protection.present);
+        if (less && protection.all_ordered && now.orders == protection.orders && now.in_part == protection.in_part)
+            ADD_FAILURE() << text_ << ": protected block " << now.block << " of " << now.party->name << " had " << protection.resident << " bytes resident and "
+                          << protection.present << " present, and has " << now.resident << " and " << now.present << ", entries "
+                          << protection.entry << " to " << now.entry << "\n" << stage_.last_entries(protection.party);
+        measure(protection);
+    }
+
+    void unprotect(Party& party) {
+        if (pick(4) == 0) {   // what nobody protects
+            const sh_block ids[] = {party.model->id(1), party.model->id(kNeverProtected)};
+            EXPECT_EQ(sh_unprotect_blocks(party.model->runtime(), ids + 1, 1), SH_ERROR_INVALID_STATE);
+            EXPECT_EQ(sh_unprotect_blocks(party.model->runtime(), ids, 2), SH_ERROR_INVALID_STATE);
+            return;
+        }
+        for (size_t k = protections_.size(); k-- > 0;)
+            if (protections_[k].party == &party) unprotect(k);
+    }
+
+    void unprotect(size_t k) {
+        Protection protection = protections_[k];
+        protections_.erase(protections_.begin() + static_cast<ptrdiff_t>(k));
+        if (protection.generation != protection.party->generation) return;   // it went with its runtime
+        check(protection);
+        const sh_block id = protection.party->model->id(protection.block);
+        allow(sh_unprotect_blocks(protection.party->model->runtime(), &id, 1), {}, "unprotect");
+    }
+
+
+    void open(sh_scope* scope) {
+        std::lock_guard lock(stage_.scopes_mutex);
+        stage_.scopes.push_back(scope);
+    }
+    bool may_open() {
+        std::lock_guard lock(stage_.scopes_mutex);
+        return stage_.scopes.size() < kScopes;
+    }
+
+    void keep_resident(Party& party) {
+        if (!may_open()) return;
+        sh_scope* scope = nullptr;
+        const auto [runtime, target] = through(party);
+        allow(sh_keep_resident(runtime, target, &scope), {}, "keep_resident");
+        if (through_) through_.unlock();
+        if (scope) open(scope);
+    }
+
+    // On any thread, in any order, also after the runtime is gone.
+    void end_scope() {
+        sh_scope* scope = nullptr;
+        {
+            std::lock_guard lock(stage_.scopes_mutex);
+            if (stage_.scopes.empty()) return;
+            std::swap(stage_.scopes[pick(stage_.scopes.size())], stage_.scopes.back());
+            scope = stage_.scopes.back();
+            stage_.scopes.pop_back();
+        }
+        allow(sh_scope_end(scope), {}, "scope_end");
+        EXPECT_EQ(sh_scope_end(scope), SH_ERROR_INVALID_HANDLE) << text_;
+    }
+
+    void reserve(Party& party) {
+        const uint64_t sizes[] = {0, 0, pick(40) * kPage, pick(40 * kPage), pick(12) * kPage, (kMostPages + 1 + pick(100)) * kPage};
+        const uint64_t bytes = sizes[pick(std::size(sizes))];
+        const uint32_t priority = pick(2) ? SH_PRIORITY_PRIMARY : SH_PRIORITY_SECONDARY;
+        const auto [runtime, target] = through(party);
+        const sh_status status = sh_reserve(runtime, target, bytes, priority);
+        if (through_) through_.unlock();
+        if (bytes > kMostPages * kPage) {
+            EXPECT_EQ(status, SH_ERROR_BUDGET) << text_;
+        } else if (bytes) {
+            allow(status, {SH_ERROR_BUDGET}, "reserve");
+        } else {
+            allow(status, {SH_ERROR_BUDGET, SH_ERROR_BUSY, SH_ERROR_INVALID_STATE}, "reserve its plan");
+        }
+    }
+
+    void release_reservation(Party& party) {
+        const auto [runtime, target] = through(party);
+        allow(sh_release_reservation(runtime, target), {}, "release_reservation");
+        if (through_) through_.unlock();
+    }
+
+    void guest(Party& party) {
+        if (!may_open() || &party == step_) return;
+        Party& host = stage_.parties[pick(kRuntimes)];
+        sh_guest_options options = SH_GUEST_OPTIONS_INIT;
+        options.flags = pick(2) ? SH_GUEST_SHRINK : 0;
+        options.bytes = pick(3) ? 1 + pick(30 * kPage) : 0;
+        options.workspace_bytes = pick(2) ? pick(20 * kPage) : 0;
+        sh_scope* scope = nullptr;
+        if (&host == &party) {
+            EXPECT_EQ(sh_guest_begin(host.model->runtime(), party.model->runtime(), &options, &scope), SH_ERROR_INVALID_ARGUMENT);
+            return;
+        }
+        std::shared_lock life(host.life, std::defer_lock);
+        if (&host != step_ && !life.try_lock()) return;
+        const sh_status status = sh_guest_begin(host.model->runtime(), party.model->runtime(), &options, &scope);
+        allow(status, {SH_ERROR_BUDGET, SH_ERROR_BUSY}, "guest_begin");
+        if (status == SH_OK) open(scope);
+    }
+
+    void trim(Party& party) {
+        const uint64_t keep = pick(3) ? pick(40) * kPage : 0;
+        uint64_t left = 0;
+        const sh_status status = sh_trim(party.model->runtime(), keep, &left);
+        allow(status, {SH_ERROR_BUSY}, "trim");
+    }
+
+    void budget() { allow(stage_.set_budget(kLeastPages + pick(kMostPages - kLeastPages + 1)), {SH_ERROR_BUDGET}, "set_budget"); }
+
+    void schedule(Party& party) {
+        std::vector<size_t> order = pick(2) ? forward(kOrdered) : forward_backward(kOrdered);
+        if (pick(2)) std::shuffle(order.begin(), order.end(), random_);
+        std::lock_guard ordering(party.ordering);
+        const bool all = pick(16) > 0;
+        if (!all) order = forward(kOrdered / 2 + pick(kOrdered / 2));
+        party.all_ordered = false;
+        party.orders++;
+        allow(party.model->schedule(order, pick(4) * 700), {}, "set_schedule");
+        party.plans = party.model->stats().plans;
+        party.all_ordered = all;
+    }
+
+    void inspect(Party& party) {
+        for (Protection& protection : protections_)
+            if (protection.party == &party && protection.generation == party.generation && pick(2)) return check(protection);
+        if (pick(2)) {
+            const sh_block_state state = party.model->state(pick(kBlocks));
+            EXPECT_LE(state.present_bytes, state.bytes);
+            EXPECT_LE(state.resident_bytes + state.streamed_bytes, state.bytes);
+            return;
+        }
+        const sh_runtime_stats stats = party.model->stats();
+        EXPECT_EQ(stats.lost, 0u);
+        EXPECT_GE(stats.share_bytes, stats.reserved_bytes) << text_;
+        EXPECT_GE(stats.share_bytes, stats.guest_bytes) << text_;
+        EXPECT_GE(stats.share_bytes, stats.protected_bytes) << text_;
+    }
+
+    void replace(Party& party) {
+        if (&party == step_) return;
+        std::unique_lock life(party.life, std::try_to_lock);
+        if (!life) return;
+        EXPECT_EQ(party.model->wrong_uses(), 0u) << text_ << ": " << party.model->first_wrong();
+        sh_runtime* const old = party.model->runtime();
+        party.model.reset();
+        EXPECT_EQ(sh_trim(old, 0, nullptr), SH_ERROR_INVALID_HANDLE);
+        stage_.create(party);
+    }
+
+    Stage& stage_;
+    std::mt19937_64 random_;
+    const std::string text_;
+    std::vector<Protection> protections_;
+    std::shared_lock<std::shared_mutex> through_;
+    Party* step_ = nullptr;   // in which this thread is
+    std::unique_lock<std::mutex> stepping_;
+    std::shared_lock<std::shared_mutex> step_life_;
+    size_t uses_ = 0;
+};
+
+}  // namespace stagehand::test
