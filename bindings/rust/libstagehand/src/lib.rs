@@ -10,6 +10,7 @@ mod residency;
 mod runtime;
 mod source;
 mod stream;
+mod streaming;
 mod update;
 mod view;
 
@@ -21,9 +22,10 @@ pub use process::{
     LogLevel, clear_log, monitor_start, monitor_stop, set_log, trace_start, trace_stop, version,
 };
 pub use residency::{GuestOptions, Priority, Protection, Reservation, Scope};
-pub use runtime::{PlanInfo, PlanOptions, Runtime, RuntimeOptions, RuntimeStats, Step, Use};
+pub use runtime::{PlanInfo, PlanOptions, Runtime, RuntimeOptions, RuntimeStats, Use};
 pub use source::Source;
 pub use stream::Stream;
+pub use streaming::Step;
 pub use update::SourceUpdate;
 pub use view::{View, Views};
 
