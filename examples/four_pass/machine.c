@@ -26,8 +26,9 @@ bool machine_open(struct machine *machine, const struct options *options, struct
     *machine = (struct machine){.stream = SH_STREAM_HOST};
     opened.budget_bytes = (uint64_t)(options->budget_bytes * options->scale);
     if (sim || is_of(options->device, "host")) {
-        /* A GPU is as it is; these are what they are told to be. */
-        const int length = snprintf(backend, sizeof backend, "capacity=%.0f", device_bytes * options->scale);
+        /* A GPU is as it is; these are what they are told to be. Growth leaves a little of a device free, and a small one has more to lose
+           by that than the budget leaves: so the host's is twice as large. */
+        const int length = snprintf(backend, sizeof backend, "capacity=%.0f", device_bytes * options->scale * (sim ? 1 : 2));
         if (link > 0) snprintf(backend + length, sizeof backend - (size_t)length, ";bandwidth=%.0f", link);
         opened.backend_options = backend;
     } else if (link > 0) {
