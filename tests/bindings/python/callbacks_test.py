@@ -129,6 +129,19 @@ def test_launched_functions(device):
     assert function() is None
 
 
+def test_launched_functions_live_until_they_ran(device):
+    go, ran = threading.Event(), []
+    with sh.Stream(device) as stream:
+        stream.launch(lambda: go.wait(30))
+        for i in range(50):
+            stream.launch(lambda i=i: ran.append(i))
+        gc.collect()
+        others = [object() for _ in range(10_000)]  # where something else would be, had they gone
+        go.set()
+        stream.synchronize()
+    assert ran == list(range(50)) and len(others) == 10_000
+
+
 def test_log(device):
     lines = []
     sh.set_log(sh.LogLevel.DEBUG, lambda level, text: lines.append((level, text)))

@@ -80,6 +80,26 @@ def test_every_kind_of_source(device, weights):
     runtime.close()
 
 
+def test_a_mapped_file_that_shrinks_is_an_error(program, weights):
+    """Were the map read as memory is, this would be a signal."""
+    program(f"""
+import mmap, os
+import libstagehand as sh
+device = sh.Device("host", budget_bytes=1 << 20, page_bytes=4096)
+runtime = sh.Runtime(device)
+for wrap in (lambda mapped: mapped, sh.Mapped):
+    file = open({str(weights)!r}, "r+b")
+    block = runtime.register_block(wrap(mmap.mmap(file.fileno(), 16 * 4096, access=mmap.ACCESS_READ)))
+    file.truncate(4096)
+    try:
+        runtime.acquire(block)
+        raise SystemExit("it was read")
+    except sh.OperationError as error:
+        assert error.status is sh.Status.ERROR_SOURCE
+    file.truncate(40 * 4096)
+""")
+
+
 def test_sets_and_asking_without_waiting(device):
     runtime = sh.Runtime(device, unordered_bytes=16 * PAGE)
     ready = threading.Event()
