@@ -11,6 +11,7 @@ example   the example engine with these arguments
 model     the example engine with a real model, the one that ./dev has downloaded or STAGEHAND_MINILM_DIR names
 bench     what the safe interface costs beside C
 """
+import fcntl
 import json
 import os
 import pathlib
@@ -56,6 +57,11 @@ class Cargo:
         number = tuple(int(part) for part in re.search(r"release: (\d+)\.(\d+)", version).groups())
         if number < OLDEST:
             skip(f"rustc is {number[0]}.{number[1]}, and the bindings need {OLDEST[0]}.{OLDEST[1]}")
+        # One run at a time: cargo lets go of what it has built before it runs it, and a run with another library builds it anew.
+        folder = self.root / ".cache/rust"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.turn = open(folder / "turn", "w")
+        fcntl.flock(self.turn, fcntl.LOCK_EX)
         host = re.search(r"host: (\S+)", version).group(1)
         fetched = self.run("fetch", "--target", host, quiet=True)
         if fetched.returncode != 0:

@@ -243,7 +243,12 @@ impl LoadedRange<'_> {
     /// Queues a closure on the copy stream, see [`Stream::launch`](crate::Stream::launch). A panic in it is told on standard error only.
     pub fn launch(&self, busy: Duration, closure: impl FnOnce() + Send + 'static) -> Result<()> {
         // SAFETY: the copy stream is alive during the call, and is of the device.
-        unsafe { stream::launch(self.hook.device.as_raw(), self.raw.stream, busy, closure) }
+        let status = unsafe { stream::launch(self.hook.device.as_raw(), self.raw.stream, busy, closure) };
+        // The text of the error cannot be asked for here: sh_load_fn allows no other call.
+        if status < 0 {
+            return Err(Error::new(Status(status), "launch: the copy stream did not take the closure"));
+        }
+        Ok(())
     }
 
     /// Queues a closure that changes the bytes of the range in place, on a device whose memory the host can write to.

@@ -102,7 +102,7 @@ impl Stream {
             }
         };
         // SAFETY: the stream is alive and of this device.
-        unsafe { launch(owner.device.as_raw(), self.raw, busy, guarded_closure) }
+        check(unsafe { launch(owner.device.as_raw(), self.raw, busy, guarded_closure) }).map(drop)
     }
 
     fn made_here(&self, what: &str) -> Result<&Owner> {
@@ -124,7 +124,7 @@ pub(crate) unsafe fn launch(
     stream: sys::sh_stream,
     busy: Duration,
     closure: impl FnOnce() + Send + 'static,
-) -> Result<()> {
+) -> sys::sh_status {
     type Work = Box<dyn FnOnce() + Send>;
 
     unsafe extern "C" fn run(user_data: *mut c_void) {
@@ -138,10 +138,11 @@ pub(crate) unsafe fn launch(
     let busy_ns = i64::try_from(busy.as_nanos()).unwrap_or(i64::MAX);
     // SAFETY: the stream is alive, says the caller; the work is handed over.
     let status = unsafe { sys::sh_stream_launch(device, stream, Some(run), work.cast(), busy_ns) };
-    check(status).map(drop).inspect_err(|_| {
+    if status < 0 {
         // SAFETY: a launch that failed has taken over nothing.
         drop(unsafe { Box::from_raw(work) });
-    })
+    }
+    status
 }
 
 impl fmt::Debug for Stream {
