@@ -1,6 +1,7 @@
 """Steps, sources, views and plans: what comes out is what went in."""
 import gc
 import mmap
+import os
 import threading
 
 import numpy as np
@@ -221,4 +222,22 @@ def test_the_interpreter_runs_while_a_call_waits(device):
     threading.Timer(0.05, other.start).start()
     with runtime.step(), runtime.acquire(block) as view:
         assert view.flags & sh.ViewFlag.WAITED
+    runtime.close()
+
+
+def test_files_are_open_only_while_they_are_registered(device, weights):
+    """The library has a descriptor of its own until the block goes; no other is left."""
+    def count():
+        return len(os.listdir("/proc/self/fd"))
+
+    runtime = sh.Runtime(device)
+    before = count()
+    block = runtime.register_block([sh.FileRange(weights, 0, PAGE), sh.FileRange(weights, PAGE, PAGE)])
+    registered = count()
+    assert registered <= before + 2
+    with pytest.raises(sh.UsageError):
+        runtime.register_block([sh.FileRange(weights, 0, PAGE), sh.Segment(b"overlaps", 0)])
+    assert count() == registered
+    block.unregister()
+    assert count() == before
     runtime.close()
