@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from ._generated import Status
+from ._lifetime import thread
 from ._native import ffi, lib
 
 
@@ -17,7 +18,8 @@ class Error(Exception):
         super().__init__(status, text)
 
     def __str__(self) -> str:
-        name = ffi.string(lib.sh_status_string(self.status)).decode()
+        known = isinstance(self.status, Status)
+        name = f"SH_{Status(self.status).name}" if known else ffi.string(lib.sh_status_string(self.status)).decode()
         return f"{name}: {self.text}" if self.text else str(name)
 
 
@@ -49,11 +51,14 @@ _CLASSES = {1: UsageError, 2: BudgetError, 3: OperationError, 4: BackendError, 5
 
 
 def error_of(status: int) -> Error:
-    """The exception for what the last call of this thread returned."""
+    """The exception for what the last call of this thread returned. Inside a callback, where the library may not be asked, without text."""
+    kind = _CLASSES.get(-status // 100, Error)
+    if thread.callbacks:
+        return kind(status, "")
     length = lib.sh_last_error(ffi.NULL, 0)
     text = ffi.new("char[]", length + 1)
     lib.sh_last_error(text, length + 1)
-    return _CLASSES.get(-status // 100, Error)(status, ffi.string(text).decode(errors="replace"))
+    return kind(status, ffi.string(text).decode(errors="replace"))
 
 
 def check(status: int) -> int:

@@ -92,6 +92,20 @@ def test_on_load(device, runtime):
     assert caught.value.status is sh.Status.ERROR_CALLBACK and isinstance(caught.value.__cause__, Broken)
 
 
+def test_an_error_inside_a_callback_asks_the_library_for_nothing(device, runtime):
+    stream, told = sh.Stream(device), []
+    stream.close()
+
+    def on_load(loaded):
+        try:
+            stream.launch(None)
+        except sh.UsageError as error:
+            told.append((error.status, str(error)))
+
+    runtime.acquire(runtime.register_block(b"x" * PAGE, on_load=on_load)).release()
+    assert told == [(sh.Status.ERROR_INVALID_HANDLE, "SH_ERROR_INVALID_HANDLE")]
+
+
 def test_a_kept_buffer_is_an_error(runtime):
     kept = []
 
