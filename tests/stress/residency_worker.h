@@ -25,7 +25,9 @@ public:
         if (what < 3) return budget();
         if (what < 20) return end_scope();
         std::shared_lock life(party.life, std::defer_lock);
-        if (&party != step_) life.lock();   // waits only while it is replaced
+        // Waits only while it is replaced. Who is in a step keeps another party alive, and does not wait on top of that.
+        if (step_ && &party != step_ && !life.try_lock()) return;
+        if (!step_) life.lock();
         if (what < 26) return protect(party);
         if (what < 42) return unprotect(party);
         if (what < 48) return keep_resident(party);
