@@ -193,11 +193,19 @@ Status Runtime::vacate(Lock& lock) {
 
 // Holds no more than this, or than what is protected and reserved, until it is used again.
 Status Runtime::shrink_to(uint64_t pages, Lock& lock) {
-    const Arbiter::Standing standing = device_->arbiter().standing(*this);
-    const uint64_t certain = std::max(standing.kept, standing.reserved);
-    const uint64_t target = std::max(pages, certain);
-    if (!planned_ || standing.granted <= target) return Status();
-    if (certain == 0 && target < plan_.least_pages) return vacate(lock);
+    const auto certain = [&] {
+        const Arbiter::Standing standing = device_->arbiter().standing(*this);
+        return std::max(standing.kept, standing.reserved);
+    };
+    uint64_t target = std::max(pages, certain());
+    if (!planned_ || device_->arbiter().standing(*this).granted <= target) return Status();
+    if (target < plan_.least_pages && certain() == 0) {
+        // From here on it has agreed to hold nothing: who reserves for it after this finds it without memory.
+        uint64_t none = 0;
+        SH_TRY(device_->arbiter().request(*this, Needs(), false, &none));
+        if (certain() == 0) return vacate(lock);
+        target = std::max(pages, certain());
+    }
     trimmed_to_ = std::max(target, plan_.least_pages);
     // It may not be able to do with less now.
     if (Status status = replan(lock, false); status.code() != SH_ERROR_BUDGET && status.code() != SH_ERROR_BUSY) SH_TRY(status);
