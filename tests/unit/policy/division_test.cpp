@@ -140,17 +140,19 @@ void compare_with_all_divisions(Kind shape, double tolerance, uint32_t seed) {
         const size_t count = 1 + random() % 4;
         std::vector<Curve> curves(count);
         std::vector<Stake> stakes(count);
+        Pages lowest;
         uint64_t floors = 0, most = 0;
         for (size_t k = 0; k < count; k++) {
             Stake& stake = stakes[k];
             stake.floor_pages = random() % 8;
             stake.most_pages = stake.floor_pages + random() % 30;
-            stake.steps_per_second = std::pow(10, (random() % 300) / 100.0);
+            stake.steps_per_second = std::pow(10, (random() % (round % 2 ? 300 : 50)) / 100.0);
             if (shape == Kind::convex) stake.most_pages = stake.floor_pages;
             curves[k] = random_curve(random, stake.floor_pages, stake.floor_pages + random() % 40, shape);
             // On convex ones nothing is cut off, since constant ends are not.
             if (shape == Kind::convex) stake.most_pages = std::max(stake.floor_pages, curves[k].back().pages);
             stake.curve = curves[k];
+            lowest.push_back(stake.floor_pages);
             floors += stake.floor_pages;
             most += stake.most_pages;
         }
@@ -163,18 +165,19 @@ void compare_with_all_divisions(Kind shape, double tolerance, uint32_t seed) {
             ASSERT_LE((*shares)[k], stakes[k].most_pages);
         }
         ASSERT_EQ(shares, divide_by_value(pages, stakes));
-        ASSERT_LE(time_per_second(stakes, *shares), best_time(pages, stakes) * tolerance + 1e-9)
+        // Values that are 1 % apart count as equal, which may cost 1 % of what is saved.
+        const double best = best_time(pages, stakes), saved = time_per_second(stakes, lowest) - best;
+        ASSERT_LE(time_per_second(stakes, *shares), best * tolerance + 0.0101 * saved + 1e-9)
             << count << " stakes, round " << round;
     }
 }
 
-// Values that are 1 % apart count as equal, which costs at most so much.
-TEST(Division, IsTheBestOfAllOnConvexCurves) { compare_with_all_divisions(Kind::convex, 1.01, 81); }
+TEST(Division, IsTheBestOfAllOnConvexCurves) { compare_with_all_divisions(Kind::convex, 1, 81); }
 
 // A hull is not enough here: between its corners lies nothing but the curve.
 TEST(Division, IsTheBestOfAllOnCurvesThatAreNotConvex) {
-    compare_with_all_divisions(Kind::any, 1.01, 82);
-    compare_with_all_divisions(Kind::stairs, 1.01, 83);
+    compare_with_all_divisions(Kind::any, 1.002, 82);
+    compare_with_all_divisions(Kind::stairs, 1.002, 83);
 }
 
 struct Model {
