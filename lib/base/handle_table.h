@@ -20,6 +20,13 @@ class HandleTable {
     static_assert(kTag % 2 == 1 && kTag < 16, "no real pointer looks like it");
 
 public:
+    HandleTable() = default;
+    ~HandleTable() {
+        for (std::atomic<Slot*>& chunk : chunks_) delete[] chunk.load(std::memory_order_relaxed);
+    }
+    HandleTable(const HandleTable&) = delete;
+    HandleTable& operator=(const HandleTable&) = delete;
+
     struct alignas(64) Slot {
         std::mutex mutex;
         uint32_t generation = 1;          // guarded by mutex
