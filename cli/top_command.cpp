@@ -36,7 +36,7 @@ public:
     int watch() {
         const auto interval = std::chrono::duration_cast<Clock::duration>(
             std::chrono::duration<double>(options_.interval_seconds));
-        for (auto next = Clock::now();;) {
+        while (true) {
             const Answer answer = ask_for_sample();
             if (answer == Answer::gone) {
                 return ended();
@@ -44,9 +44,8 @@ public:
             if (answer != Answer::interrupted && enough_was_shown(answer)) {
                 return static_cast<int>(ExitCode::success);
             }
-            // What took longer than an interval is not made up for.
-            next = std::max(next + interval, Clock::now());
-            if (wait_for_quit(next - Clock::now())) {
+            // From the answer on: however long it took, the next one is an interval later.
+            if (wait_for_quit(interval)) {
                 return static_cast<int>(ExitCode::success);
             }
             if (interrupted() != 0) {
@@ -143,8 +142,8 @@ private:
 }  // namespace
 
 int top_command(const TopOptions& options) {
-    MonitoredProcess process = find_process(options.process);
     catch_interrupts();
+    MonitoredProcess process = find_process(options.process);
     return Top(options, std::move(process)).watch();
 }
 

@@ -94,14 +94,27 @@ void compare(RuntimeSample& now, const RuntimeSample& before, double link) {
     now.stall_share = share_of(per_second(now.stall_ns, before.stall_ns, seconds), 1e9);
 }
 
-void compare(DeviceSample& now, const DeviceSample& before) {
+const RuntimeSample* find(const std::vector<RuntimeSample>& runtimes, std::uint64_t id) {
+    const auto found = std::find_if(runtimes.begin(), runtimes.end(),
+                                    [&](const RuntimeSample& runtime) { return runtime.id == id; });
+    return found == runtimes.end() ? nullptr : &*found;
+}
+
+void compare(DeviceSample& now, const DeviceSample& before, bool complete) {
     double sum = 0;
     for (RuntimeSample& runtime : now.runtimes) {
-        const auto same = std::find_if(before.runtimes.begin(), before.runtimes.end(),
-                                       [&](const RuntimeSample& other) { return other.id == runtime.id; });
-        if (same != before.runtimes.end()) {
+        const RuntimeSample* same = find(before.runtimes, runtime.id);
+        same = same == nullptr ? find(before.unread, runtime.id) : same;
+        if (same != nullptr) {
             compare(runtime, *same, now.link_bytes_per_second);
             sum += runtime.bytes_per_second.value_or(0);
+        }
+    }
+    for (const auto* list : {&before.runtimes, &before.unread}) {
+        for (const RuntimeSample& runtime : *list) {
+            if (!complete && find(now.runtimes, runtime.id) == nullptr) {
+                now.unread.push_back(runtime);
+            }
         }
     }
     now.bytes_per_second = sum;
@@ -146,7 +159,7 @@ void compare(Sample& now, const Sample& before) {
                                        [&](const DeviceSample& other) { return other.name == device.name; });
         // Another process may have come to listen at the same path.
         if (same != before.devices.end() && now.pid == before.pid) {
-            compare(device, *same);
+            compare(device, *same, now.busy == 0);
         }
     }
 }

@@ -34,6 +34,7 @@ struct DeviceSample {
     std::uint64_t budget_bytes = 0, used_bytes = 0, free_bytes = 0, total_bytes = 0;
     std::uint64_t reserved_bytes = 0, guest_bytes = 0, protected_bytes = 0, headroom_bytes = 0;
     std::vector<RuntimeSample> runtimes;
+    std::vector<RuntimeSample> unread;  // as they were when last read: this sample had to leave them out
 
     std::optional<double> bytes_per_second;
     std::optional<double> link_share;

@@ -15,7 +15,7 @@ using namespace stagehand::api;
 namespace {
 
 // What is in use for longer than this is left out, so that whoever asks has an answer.
-constexpr auto kPatience = std::chrono::milliseconds(200);
+constexpr auto kPatience = std::chrono::milliseconds(500);
 
 telemetry::DeviceReading read(core::Device &device) {
     telemetry::DeviceReading reading;

@@ -14,7 +14,6 @@ import struct
 import subprocess
 import tempfile
 import termios
-import time
 
 import harness
 from harness import COMMAND, DEADLINE_S, DEVICE, INTERRUPTED, OUTPUT, SUCCESS, USAGE, CommandTest
@@ -143,20 +142,34 @@ class TopTest(CommandTest):
         self.tell(engine, "step 2")
         self.tell(engine, "stream")
         samples = [self.sample(interval=0.5) for _ in range(2)]
+        # A machine that is busy with something else may need a while for a step.
+        moving = set()
+        while len(moving) < 3:
+            samples.append(self.sample())
+            moving.update(runtime["name"] for runtime in samples[-1]["devices"][0]["runtimes"] if runtime["steps_per_second"])
         lines = subprocess.Popen([COMMAND, "top", "--json", "--interval", "0.2"], stdout=subprocess.PIPE, env=self.environment)
-        samples += [json.loads(lines.stdout.readline()) for _ in range(3)]
+        # Each is written when it is there, not when a buffer is full.
+        first = b""
+        while b"\n" not in first:
+            first += os.read(lines.stdout.fileno(), 65536)
+        self.assertEqual(first.find(b"\n"), len(first) - 1)
+        samples += [json.loads(first), *(json.loads(lines.stdout.readline()) for _ in range(2))]
+        while samples[-2]["busy"] + samples[-1]["busy"] > 0 or len(samples[-1]["devices"][0]["runtimes"]) < 3:
+            samples.append(json.loads(lines.stdout.readline()))
         lines.terminate()
         lines.communicate()
         for sample in samples:
             device, = sample["devices"]
             total = 0
             for runtime in device["runtimes"]:
-                self.assertGreater(runtime["steps_per_second"], 0)
+                # On a machine that is busy with something else it may have been passed over before.
+                if runtime["steps_per_second"] is None:
+                    continue
+                # A step may be under way at either end.
                 self.assertAlmostEqual(runtime["hits_per_second"] + runtime["misses_per_second"], 8 * runtime["steps_per_second"],
-                                       delta=16 / 0.2)
+                                       delta=8.1 / sample["interval_seconds"] * 2)
                 self.assertAlmostEqual(runtime["link_share"], runtime["bytes_to_device_per_second"] / 1e8, places=6)
                 total += runtime["bytes_to_device_per_second"]
-            self.assertGreater(total, 0)
             self.assertAlmostEqual(device["bytes_to_device_per_second"], total, delta=1)
             self.assertAlmostEqual(device["link_share"], total / 1e8, places=6)
         # What happened between two samples is what their counters differ by.
@@ -290,8 +303,8 @@ class TopTest(CommandTest):
     def test_signal_ends_it(self):
         self.engine()
         for number, code in ((signal.SIGINT, INTERRUPTED), (signal.SIGTERM, 143)):
-            watching = self.start("top", "--interval", "3600")
-            time.sleep(0.3)
+            watching = self.start("top", "--json", "--interval", "0.5")
+            self.wait_for_line(watching, "version")
             watching.send_signal(number)
             result = self.finish(watching)
             self.assertEqual(result.code, code)

@@ -223,11 +223,11 @@ TEST(MonitorPath, IsInTheRuntimeFolder) {
 }
 
 TEST(MonitorPath, IsInTmpWhereThatFolderIsNoUse) {
-    Folder folder;
+    Folder folder, good;
     chmod(folder.path().c_str(), 0777);
     const std::string in_tmp = "/tmp/stagehand-" + std::to_string(geteuid()) + "/" + std::to_string(getpid()) + ".sock";
     for (const std::string& value : {folder.path(), std::string("relative"), std::string("/no/such"), std::string(),
-                                     folder.path() + std::string(100, '/')}) {
+                                     good.path() + std::string(100, '/')}) {
         Variable variable("XDG_RUNTIME_DIR", value);
         std::string path;
         const Status chosen = default_monitor_path(&path);
@@ -236,6 +236,7 @@ TEST(MonitorPath, IsInTmpWhereThatFolderIsNoUse) {
         EXPECT_EQ(mode_of("/tmp/stagehand-" + std::to_string(geteuid())), 0700u);
     }
     EXPECT_FALSE(exists(folder.at("stagehand")));
+    EXPECT_FALSE(exists(good.at("stagehand")));
 }
 
 }  // namespace
