@@ -85,7 +85,7 @@ class TopTest(CommandTest):
         self.assertEqual(told["pid"], engine.pid)
         self.assertEqual(told["program"], pathlib.Path(STREAMER).name)
         self.assertEqual(told["busy"], 0)
-        self.assertGreaterEqual(told["interval_seconds"], 0.1)
+        self.assertGreaterEqual(told["interval_seconds"], 0.05)   # of 0.1: a sample may be late, and the next one on time
         device, = told["devices"]
         self.assertEqual(device["name"], "host:0")
         self.assertEqual(device["link_bytes_per_second"], 100_000_000)
