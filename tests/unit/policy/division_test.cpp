@@ -118,18 +118,20 @@ enum class Kind {
     any
 };
 
+// Falls; on a convex one, by less a page from point to point.
 Curve random_curve(std::mt19937& random, uint64_t least, uint64_t most, Kind shape) {
-    Curve curve;
-    double step = 1000 + random() % 1000, slope = 1 + random() % 100;
-    for (uint64_t pages = least; pages <= most; pages += 1 + random() % 6) {
-        curve.push_back({pages, step});
+    const auto some = [&] { return 0.3 + 0.7 * (random() % 1000) / 1000.0; };
+    Curve curve = {{least, 3000.0 + random() % 1000}};
+    double per_page = 1 + random() % 100;
+    for (uint64_t more = 1 + random() % 6; curve.back().pages + more <= most; more = 1 + random() % 6) {
+        double step = curve.back().step_ns;
         if (shape == Kind::convex) {
-            slope *= 0.3 + 0.7 * (random() % 1000) / 1000.0;
-            step = std::max(1.0, step - slope);
-            if (most - pages > 6) continue;
-            break;
+            per_page *= some();
+            step = std::max(1.0, step - per_page * double(more));
+        } else if (shape == Kind::any || random() % 3 == 0) {
+            step *= some();
         }
-        if (shape == Kind::any || random() % 3 == 0) step *= 0.3 + 0.7 * (random() % 1000) / 1000.0;
+        curve.push_back({curve.back().pages + more, step});
     }
     return curve;
 }

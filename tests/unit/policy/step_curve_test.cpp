@@ -156,7 +156,7 @@ TEST(StepCurve, IsCloseToTheBoundWhereThereAreManyUnits) {
                 c.set_compute(ratio, Compute::random);
                 const auto curve = step_curve(c.problem(), 0, UINT64_MAX);
                 expect_falling(curve);
-                for (double budget : {0.1, 0.5, 0.8}) {
+                for (double budget : {0.03, 0.1, 0.5, 0.8}) {
                     c.set_budget(budget);
                     const double off = curve_ns(curve, c.budget_pages) / least_step_ns(c.problem());
                     EXPECT_GT(off, 0.99) << count << " units, ratio " << ratio << ", budget " << budget;
