@@ -22,6 +22,7 @@ from ._generated import (
     Status,
     ViewFlag,
 )
+from ._graphs import Capture, Graph
 from ._host import PinnedMemory, Stream
 from ._runtime import Block, Runtime
 from ._sources import BlockDesc, DeviceMemory, FileRange, Fill, Mapped, Segment, Source
@@ -39,6 +40,7 @@ __all__ = [
     "BlockInfo",
     "BlockState",
     "BudgetError",
+    "Capture",
     "Device",
     "DeviceCaps",
     "DeviceFlag",
@@ -47,6 +49,7 @@ __all__ = [
     "FileRange",
     "Fill",
     "FillFunction",
+    "Graph",
     "InternalError",
     "LoadFunction",
     "LoadedRange",

@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -111,30 +113,73 @@ def sh_py_load(loaded: Any, user_data: Any) -> int:
     return 0
 
 
-# Functions queued on streams, by number: each is called once.
-_launched: dict[int, Call] = {}
+class Launched(Call):
+    """A function queued on a stream. The library gets a number, so that nothing is lost when it calls once too often."""
+
+    def __init__(self, function: Callable[..., object], exceptions: Exceptions, stream: int) -> None:
+        self.function = function
+        self.exceptions = exceptions
+        self.stream = stream
+        self.number = next(_numbers)
+        self.handle = ffi.cast("void *", self.number)
+        self.ran = False
+        # The captures under way when it was queued: their graphs may call it with each launch.
+        self.captures: set[int] = set()
+
+    def queue(self) -> None:
+        """Keeps it until it was called, and until the graphs that it may be part of are gone."""
+        _launched[self.number] = self
+        for captured in list(_captures):
+            captured.calls.append(self)
+            self.captures.add(captured.number)
+
+    def forget(self) -> None:
+        _launched.pop(self.number, None)
+        self.captures.clear()
 
 
-def launched(call: Call) -> Any:
-    """Keeps the call until it was made."""
-    _launched[id(call)] = call
-    return call.handle
+class Captured:
+    """What was queued while a capture was under way. It lives as long as the capture, and as its graph."""
+
+    def __init__(self, stream: int) -> None:
+        self.number = next(_numbers)
+        self.stream = stream
+        self.calls: list[Launched] = []
+        _captures.add(self)
+
+    def end(self) -> None:
+        _captures.discard(self)
+
+    def __del__(self) -> None:
+        for call in self.calls:
+            call.captures.discard(self.number)
+            # What was queued elsewhere may still be called for the first time.
+            if not call.captures and (call.ran or call.stream == self.stream):
+                call.forget()
 
 
-def not_launched(call: Call) -> None:
-    _launched.pop(id(call), None)
+_numbers = itertools.count(1)
+_launched: dict[int, Launched] = {}
+_captures: weakref.WeakSet[Captured] = weakref.WeakSet()
 
 
 @ffi.def_extern()
 def sh_py_launch(user_data: Any) -> None:
-    call: Call = ffi.from_handle(user_data)
     thread.callbacks += 1
     try:
-        call.function()
-    except BaseException as exception:
-        call.exceptions.add(0, exception)
+        call = _launched.get(int(ffi.cast("uintptr_t", user_data)))
+        if call is None:
+            raise RuntimeError("a driver's graph calls a function that was launched outside of Runtime.capture(), or whose Graph is gone")
+        try:
+            call.function()
+        except BaseException as exception:
+            call.exceptions.add(0, exception)
+        call.ran = True
+        if not call.captures:
+            call.forget()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # no call tells of it
     finally:
-        _launched.pop(id(call), None)
         thread.callbacks -= 1
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from ._callbacks import Call, Exceptions, launched, not_launched
+from ._callbacks import Exceptions, Launched
 from ._device import Device
 from ._errors import OperationError, check, closed
 from ._generated import STREAM_HOST, Status
@@ -60,14 +60,16 @@ class Stream:
         check(status)
 
     def launch(self, function: Callable[[], object] | None, busy_ns: int = 0) -> None:
-        """Queues a call of `function`, which must not use the library, and at least so much time."""
+        """Queues a call of `function`, which must not use the library, and at least so much time. In a capture (Runtime.capture()) it is
+        called with each launch of the graph."""
         if function is None:
             check(lib.sh_stream_launch(self._device, self._stream, ffi.NULL, ffi.NULL, busy_ns))
             return
-        call = Call(function, self._exceptions)
-        status = lib.sh_stream_launch(self._device, self._stream, lib.sh_py_launch, launched(call), busy_ns)
+        call = Launched(function, self._exceptions, self._stream)
+        call.queue()
+        status = lib.sh_stream_launch(self._device, self._stream, lib.sh_py_launch, call.handle, busy_ns)
         if status < 0:
-            not_launched(call)
+            call.forget()
             check(status)
 
 

@@ -12,6 +12,7 @@ from ._callbacks import Call, Exceptions, LoadFunction
 from ._device import Device, result, struct, text
 from ._errors import check
 from ._generated import STREAM_HOST, BlockInfo, PlanInfo, ResidentPriority, RuntimeStats
+from ._graphs import Capture
 from ._host import Stream
 from ._lifetime import close_at_exit, destroy_postponed, owned
 from ._native import ffi, lib
@@ -228,6 +229,13 @@ class Runtime:
     def forget(self, stream: Stream | int) -> None:
         """Before a stream is destroyed inside a step."""
         self._check(lib.sh_stream_forget(self._handle, index(stream)))
+
+    # Graphs.
+
+    def capture(self, stream: Stream | int) -> Capture:
+        """`with runtime.capture(stream) as capture:` inside a capture of the driver on that stream: what is acquired and released becomes part
+        of the driver's graph, and `capture.graph` is what this runtime has of it. plan() comes before."""
+        return Capture(self, index(stream))
 
     # Changing contents.
 

@@ -47,7 +47,9 @@ def unpacked(folder, file=None):
 
 
 def package(work):
-    run(VENV / "bin/python", "-X", "faulthandler", "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE, PYTHONPATH=unpacked(work))
+    plugin = BUILD / "tests/graphs/stagehand-capture.so"
+    run(VENV / "bin/python", "-X", "faulthandler", "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE, PYTHONPATH=unpacked(work),
+        CAPTURE_BACKEND=str(plugin if plugin.exists() else ""))
 
 
 def types(work):
