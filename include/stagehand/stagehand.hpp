@@ -2,10 +2,10 @@
 // of the C interface, whose headers say what it does, when it blocks and from which threads it may be made.
 //
 // Failures are thrown as stagehand::Error with the status and its text. Owners are move-only; they release in their destructors,
-// where a failure cannot be told: Step, View, Views, SourceUpdate and Scope have an explicit end for those who want to hear of it.
+// where a failure cannot be told: Step, View, Views, SourceUpdate, Scope and Launch have an explicit end for those who want to hear of it.
 // get() gives the C handle for anything else; an owner that was moved from holds nothing.
 //
-// The engine must destroy in this order: views and steps, then runtimes, then streams and pinned memory, then the device.
+// The engine must destroy in this order: views, steps and launches, then runtimes, then streams and pinned memory, then the device.
 #ifndef STAGEHAND_STAGEHAND_HPP
 #define STAGEHAND_STAGEHAND_HPP
 
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "error.hpp"
+#include "graph.hpp"
 #include "residency.hpp"
 #include "stagehand.h"
 
@@ -389,6 +390,9 @@ public:
     }
     void prefetch(Span<const sh_block> blocks) { check(sh_prefetch(runtime_, blocks.data(), blocks.size())); }
     void forget(sh_stream stream) { check(sh_stream_forget(runtime_, stream)); }
+
+    // Inside a capture of the driver on the stream. plan() comes before.
+    Capture capture(sh_stream stream) { return Capture(runtime_, stream); }
 
     void invalidate(Span<const sh_block> blocks) { check(sh_invalidate_blocks(runtime_, blocks.data(), blocks.size())); }
     SourceUpdate update_sources(Span<const sh_block> blocks) { return SourceUpdate(runtime_, blocks); }

@@ -79,6 +79,7 @@ class Graph:
     def __init__(self, runtime: Runtime, handle: Any, captured: Captured) -> None:
         self.runtime = runtime
         self._handle: Any = owned(handle, lib.sh_graph_destroy, runtime._handle, captured)
+        runtime._graphs.add(self)  # a launch may be under way that the runtime has not been told of yet
         close_at_exit(self)
 
     def __repr__(self) -> str:

@@ -7,12 +7,13 @@ from contextlib import ExitStack
 from operator import index
 from types import TracebackType
 from typing import Any
+from weakref import WeakSet
 
 from ._callbacks import Call, Exceptions, LoadFunction
 from ._device import Device, result, struct, text
 from ._errors import check
 from ._generated import STREAM_HOST, BlockInfo, PlanInfo, ResidentPriority, RuntimeStats
-from ._graphs import Capture
+from ._graphs import Capture, Graph
 from ._host import Stream
 from ._lifetime import close_at_exit, destroy_postponed, owned
 from ._native import ffi, lib
@@ -70,6 +71,7 @@ class Runtime:
         # Sources and callbacks, by block.
         self._kept: dict[int, list[object]] = {}
         self._pressure: list[Call] = []
+        self._graphs: WeakSet[Graph] = WeakSet()
         self.device = device
         self.name = name
         destroy_postponed()
@@ -94,6 +96,8 @@ class Runtime:
 
     def close(self) -> None:
         """Waits for work in flight and destroys it with its blocks. What is dirty is not written back: write_back() comes before."""
+        for graph in list(self._graphs):
+            graph.close()
         handle, self._handle = self._handle, ffi.NULL
         if handle:
             ffi.release(handle)

@@ -234,9 +234,12 @@ def test_a_runtime_that_goes_before_its_graph(driver, device):
     model, stream = PinnedModel(device), sh.Stream(device)
     model.runtime.plan()
     graph, native = captured(driver, model, stream)
-    with graph.launch(stream):
-        driver.launch(native, stream)
-    model.runtime.close()
+    with pytest.raises(sh.UsageError):  # the launch cannot be left any more; it was waited for
+        with graph.launch(stream):
+            stream.launch(None, 20_000_000)
+            driver.launch(native, stream)
+            model.runtime.close()
+            assert model.compared == [True] * 8
     assert status_of(graph.launch(stream).__enter__) is sh.Status.ERROR_INVALID_HANDLE
     graph.close()
     driver.destroy(native)

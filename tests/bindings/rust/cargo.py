@@ -48,6 +48,9 @@ class Cargo:
             STAGEHAND_INCLUDE_DIR=str(self.root / "include"),
         )
         self.environment.pop("DOCS_RS", None)
+        # A backend with graphs, for the tests.
+        plugin = pathlib.Path(library).parent / "tests/graphs/stagehand-capture.so"
+        self.environment["CAPTURE_BACKEND"] = str(plugin if plugin.exists() else "")
 
     def need(self):
         """Leaves where there is no cargo, an old one, or none of the packages."""

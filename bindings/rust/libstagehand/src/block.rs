@@ -11,8 +11,9 @@ use libstagehand_sys as sys;
 
 use crate::callback::answered;
 use crate::error::{Error, Result, Status, c_string, init};
+use crate::graph::Capturing;
 use crate::source::{Exclusive, Keep, Keeper, Source};
-use crate::{Device, stream};
+use crate::{Device, Runtime, stream};
 
 /// A block of one runtime: a number that is not reused while the runtime lives. With another runtime, or after it was
 /// unregistered, it is [`Status::INVALID_HANDLE`].
@@ -130,7 +131,7 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    pub(crate) fn new(device: &Device, host_addressable: bool, blocks: Vec<BlockDesc>) -> Result<Prepared> {
+    pub(crate) fn new(runtime: &Runtime, blocks: Vec<BlockDesc>) -> Result<Prepared> {
         let mut prepared = Prepared {
             descs: Vec::with_capacity(blocks.len()),
             kept: Vec::with_capacity(blocks.len()),
@@ -139,12 +140,12 @@ impl Prepared {
             _files: Vec::new(),
         };
         for (index, block) in blocks.into_iter().enumerate() {
-            prepared.add(device, host_addressable, index, block)?;
+            prepared.add(runtime, index, block)?;
         }
         Ok(prepared)
     }
 
-    fn add(&mut self, device: &Device, host_addressable: bool, index: usize, block: BlockDesc) -> Result<()> {
+    fn add(&mut self, runtime: &Runtime, index: usize, block: BlockDesc) -> Result<()> {
         let mut desc = init!(sh_block_desc);
         desc.flags = block.flags;
         desc.bytes = block.bytes;
@@ -172,7 +173,12 @@ impl Prepared {
             }
         }
         if let Some(closure) = block.on_load {
-            let hook = Arc::new(Hook { device: device.clone(), host_addressable, closure });
+            let hook = Arc::new(Hook {
+                device: runtime.device().clone(),
+                host_addressable: runtime.host_addressable,
+                capturing: runtime.capturing.clone(),
+                closure,
+            });
             desc.on_load = Some(run_on_load);
             desc.user_data = Arc::as_ptr(&hook).cast_mut().cast();
             kept._shared.push(Box::new(hook));
@@ -190,6 +196,7 @@ impl Prepared {
 struct Hook {
     device: Device,
     host_addressable: bool,
+    capturing: Arc<Capturing>,
     closure: Arc<OnLoad>,
 }
 
@@ -241,7 +248,9 @@ impl LoadedRange<'_> {
     }
 
     /// Queues a closure on the copy stream, see [`Stream::launch`](crate::Stream::launch). A panic in it is told on standard error only.
+    /// While the runtime captures it is refused.
     pub fn launch(&self, busy: Duration, closure: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.hook.capturing.refuse("launch")?;
         // SAFETY: the copy stream is alive during the call, and is of the device.
         let status = unsafe { stream::launch(self.hook.device.as_raw(), self.raw.stream, busy, closure) };
         // The text of the error cannot be asked for here: sh_load_fn allows no other call.

@@ -55,6 +55,43 @@
 //! }
 //! ```
 //!
+//! A graph is launched while its runtime lives.
+//! ```
+//! # use libstagehand::*;
+//! fn once(mut capture: Capture<'_>, stream: &Stream) -> Result<()> {
+//!     let graph = capture.end()?;
+//!     graph.launch(stream)?.end()
+//! }
+//! ```
+//! ```compile_fail,E0505
+//! # use libstagehand::*;
+//! fn once(runtime: Runtime, stream: &Stream) -> Result<()> {
+//!     let graph = runtime.capture(stream)?.end()?;
+//!     drop(runtime);
+//!     graph.launch(stream)?.end()
+//! }
+//! ```
+//!
+//! A launch ends before its graph is gone.
+//! ```
+//! # use libstagehand::*;
+//! fn once(graph: Graph<'_>, stream: &Stream) -> Result<()> {
+//!     let launch = graph.launch(stream)?;
+//!     drop(launch);
+//!     drop(graph);
+//!     Ok(())
+//! }
+//! ```
+//! ```compile_fail,E0505
+//! # use libstagehand::*;
+//! fn once(graph: Graph<'_>, stream: &Stream) -> Result<()> {
+//!     let launch = graph.launch(stream)?;
+//!     drop(graph);
+//!     drop(launch);
+//!     Ok(())
+//! }
+//! ```
+//!
 //! A stream lives as long as its views.
 //! ```
 //! # use libstagehand::*;
@@ -208,6 +245,9 @@
 //! on_any_thread::<Protection<'static>>();
 //! on_any_thread::<Reservation<'static>>();
 //! on_any_thread::<SourceUpdate<'static>>();
+//! on_any_thread::<Capture<'static>>();
+//! on_any_thread::<Graph<'static>>();
+//! on_any_thread::<Launch<'static>>();
 //! on_any_thread::<Error>();
 //! fn to_any_thread<T: Send>() {}
 //! to_any_thread::<Source>();

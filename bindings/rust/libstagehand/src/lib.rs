@@ -4,6 +4,7 @@ mod block;
 mod callback;
 mod device;
 mod error;
+mod graph;
 mod memory;
 mod process;
 mod residency;
@@ -17,6 +18,7 @@ mod view;
 pub use block::{Block, BlockDesc, BlockState, LoadedRange};
 pub use device::{BackendInfo, Capabilities, Device, DeviceOptions, MemoryInfo, backends};
 pub use error::{Error, Group, Result, Status};
+pub use graph::{Capture, Graph, Launch};
 pub use memory::PinnedMemory;
 pub use process::{
     LogLevel, clear_log, monitor_start, monitor_stop, set_log, trace_start, trace_stop, version,
@@ -29,7 +31,7 @@ pub use streaming::Step;
 pub use update::SourceUpdate;
 pub use view::{View, Views};
 
-/// The C interface, for what has no safe form (graphs, foreign handles).
+/// The C interface, for what has no safe form (foreign handles).
 pub use libstagehand_sys as sys;
 
 // What the compiler refuses: examples that are tests, and not part of the documentation.

@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libstagehand_sys as sys;
 
 use crate::block::{Kept, Prepared, raw_blocks};
 use crate::callback::guarded;
 use crate::error::{Result, c_string, check, field_text, init};
+use crate::graph::Capturing;
 use crate::source::Keep;
 use crate::{Block, BlockDesc, BlockState, Device, SourceUpdate, Stream};
 
@@ -72,6 +73,7 @@ pub struct Runtime {
     /// The stream of the last acquire that is kept below: most acquires have the same one, and need not look.
     pub(crate) last_stream: AtomicU64,
     pub(crate) streams: Mutex<Vec<Stream>>,
+    pub(crate) capturing: Arc<Capturing>,
     blocks: Mutex<HashMap<Block, Kept>>,
     pressure: Mutex<Option<Box<dyn Keep>>>,
     device: Device,
@@ -112,6 +114,7 @@ impl Runtime {
             host_addressable,
             last_stream: AtomicU64::new(sys::SH_STREAM_HOST),
             streams: Mutex::default(),
+            capturing: Arc::default(),
             blocks: Mutex::default(),
             pressure: Mutex::default(),
             device: device.clone(),
@@ -140,7 +143,7 @@ impl Runtime {
 
     /// Registers blocks, all or none. Small ones that stand next to each other share pages: give them in the order of use.
     pub fn register_blocks(&self, blocks: impl IntoIterator<Item = BlockDesc>) -> Result<Vec<Block>> {
-        let prepared = Prepared::new(&self.device, self.host_addressable, blocks.into_iter().collect())?;
+        let prepared = Prepared::new(self, blocks.into_iter().collect())?;
         let mut ids = vec![Block(0); prepared.descs.len()];
         // SAFETY: what the descriptors point to outlives the call, which copies them; sources live as long as they are registered.
         check(unsafe {
@@ -206,10 +209,7 @@ impl Runtime {
     }
 
     /// The memory given away with a block.
-    pub(crate) fn exclusive_of(
-        &self,
-        block: Block,
-    ) -> Vec<(usize, std::sync::Arc<crate::source::Exclusive>)> {
+    pub(crate) fn exclusive_of(&self, block: Block) -> Vec<(usize, Arc<crate::source::Exclusive>)> {
         lock(&self.blocks).get(&block).map(|kept| kept.exclusive.clone()).unwrap_or_default()
     }
 
@@ -272,8 +272,8 @@ impl Runtime {
     where
         F: Fn(u64) + Send + Sync + 'static,
     {
-        let pressure = std::sync::Arc::new(pressure);
-        let user_data = std::sync::Arc::as_ptr(&pressure).cast_mut().cast();
+        let pressure = Arc::new(pressure);
+        let user_data = Arc::as_ptr(&pressure).cast_mut().cast();
         self.change_pressure(Some(run_pressure::<F>), user_data, Some(Box::new(pressure)))
     }
 

@@ -10,6 +10,7 @@ use libstagehand_sys as sys;
 use crate::Device;
 use crate::callback::guarded;
 use crate::error::{Error, Result, Status, check};
+use crate::graph::Capturing;
 
 /// The stream that a view is used on. Cloning is cheap and gives the same stream.
 ///
@@ -28,6 +29,7 @@ struct Owner {
     /// The panics of launched closures that nobody was told of yet. Closures share it and not the stream: one that holds its own stream
     /// would have the stream's thread wait for itself.
     panics: Arc<Mutex<Option<String>>>,
+    capturing: Capturing,
 }
 
 impl Drop for Owner {
@@ -52,7 +54,12 @@ impl Stream {
         check(unsafe { sys::sh_stream_create(device.as_raw(), &mut raw) })?;
         Ok(Stream {
             raw,
-            owner: Some(Arc::new(Owner { raw, device: device.clone(), panics: Arc::default() })),
+            owner: Some(Arc::new(Owner {
+                raw,
+                device: device.clone(),
+                panics: Arc::default(),
+                capturing: Capturing::default(),
+            })),
         })
     }
 
@@ -76,6 +83,10 @@ impl Stream {
         self.owner.is_some()
     }
 
+    pub(crate) fn capturing(&self) -> Option<&Capturing> {
+        self.owner.as_deref().map(|owner| &owner.capturing)
+    }
+
     /// Waits until all work that was queued has finished. A panic of a closure that was launched here is told once, as
     /// [`Status::CALLBACK`]. Streams of [`Stream::from_raw`] and the host's are refused: their owner knows how to wait.
     pub fn synchronize(&self) -> Result<()> {
@@ -92,9 +103,11 @@ impl Stream {
 
     /// Queues a closure. `busy` is the least time for which the stream counts as busy with it: the host backend sleeps what the closure
     /// leaves of it, the simulation advances its clock. The closure must not call the library, nor drop the last clone of a stream
-    /// or a runtime: it could wait for itself.
+    /// or a runtime: it could wait for itself. While the stream captures it is refused
+    /// ([`Status::BUSY`]); see [`Runtime::capture`](crate::Runtime::capture).
     pub fn launch(&self, busy: Duration, closure: impl FnOnce() + Send + 'static) -> Result<()> {
         let owner = self.made_here("launch")?;
+        owner.capturing.refuse("launch")?;
         let panics = owner.panics.clone();
         let guarded_closure = move || {
             if let Err(text) = guarded(closure) {

@@ -27,8 +27,13 @@ pub fn host(budget_bytes: u64) -> HostDevice {
 }
 
 pub fn host_with(options: &DeviceOptions) -> HostDevice {
-    let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = turn();
     HostDevice { device: Device::open_with("host", options).unwrap(), _turn: turn }
+}
+
+/// One test at a time, until this is dropped.
+pub fn turn() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Bytes that are different for each `seed` and everywhere in the block.
