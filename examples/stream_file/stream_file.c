@@ -1,9 +1,9 @@
 /*
- * Streams a safetensors file through a quarter of its bytes, then protects a block, reserves for the model, and lets a guest in.
+ * Streams a safetensors file through a quarter of its bytes, and compares every byte.
  *
  *     stream_file FILE [DEVICE]
  *
- * The same program as stream_file.cpp and stream_file.py.
+ * The same program as stream_file.cpp, stream_file.py and stream_file.rs.
  */
 #include <cjson/cJSON.h>
 #include <fcntl.h>
@@ -15,9 +15,10 @@
 #include <unistd.h>
 
 enum {
-    GUEST_BYTES = 1 << 20
+    STEPS = 3
 };
 
+/* A tensor, or a piece of one. */
 struct tensor {
     uint64_t offset; /* in the file */
     uint64_t bytes;
@@ -78,25 +79,24 @@ static struct tensor *read_tensors(int file, const char *path, size_t *count) {
     return tensors;
 }
 
-/* One pass over the model. In place of computing, it adds up all bytes. */
-static uint64_t step(sh_runtime *runtime, const sh_block *blocks, size_t count) {
-    uint64_t total = 0;
-    check(sh_step_begin(runtime));
-    for (size_t i = 0; i < count; ++i) {
-        sh_view view = SH_VIEW_INIT;
-        check(sh_acquire(runtime, blocks[i], SH_STREAM_HOST, 0, &view));
-        unsigned char *bytes = allocate(view.bytes, 1);
-        check(sh_read_block(runtime, blocks[i], SH_STREAM_HOST, 0, bytes, view.bytes));
-        for (uint64_t at = 0; at < view.bytes; ++at) total += bytes[at];
-        free(bytes);
-        check(sh_release(runtime, blocks[i], SH_STREAM_HOST));
-    }
-    check(sh_step_end(runtime));
-    return total;
+/* A block is used as a whole, and the largest has to fit: larger tensors are used in pieces. */
+static struct tensor *split(const struct tensor *tensors, size_t *count, uint64_t most) {
+    size_t pieces = 0;
+    for (size_t i = 0; i < *count; ++i) pieces += (tensors[i].bytes + most - 1) / most;
+    struct tensor *split = allocate(pieces, sizeof *split);
+    pieces = 0;
+    for (size_t i = 0; i < *count; ++i)
+        for (uint64_t at = 0; at < tensors[i].bytes; at += most) {
+            const uint64_t rest = tensors[i].bytes - at;
+            split[pieces++] =
+                (struct tensor){tensors[i].offset + at, rest < most ? rest : most, tensors[i].name};
+        }
+    *count = pieces;
+    return split;
 }
 
-/* Each tensor is a block, whose bytes come out of the file. */
-static sh_block *register_model(sh_runtime *model, int file, const struct tensor *tensors, size_t count) {
+/* Each piece is a block, whose bytes come out of the file. */
+static sh_block *register_model(sh_runtime *model, int file, const struct tensor *pieces, size_t count) {
     sh_segment *segments = allocate(count, sizeof *segments);
     sh_block_desc *descs = allocate(count, sizeof *descs);
     sh_block *blocks = allocate(count, sizeof *blocks);
@@ -104,13 +104,13 @@ static sh_block *register_model(sh_runtime *model, int file, const struct tensor
         sh_segment_init(&segments[i]);
         segments[i].kind = SH_SOURCE_FILE;
         segments[i].file = file;
-        segments[i].file_offset = tensors[i].offset;
-        segments[i].bytes = tensors[i].bytes;
+        segments[i].file_offset = pieces[i].offset;
+        segments[i].bytes = pieces[i].bytes;
         sh_block_desc_init(&descs[i]);
-        descs[i].bytes = tensors[i].bytes;
+        descs[i].bytes = pieces[i].bytes;
         descs[i].segments = &segments[i];
         descs[i].segment_count = 1;
-        descs[i].name = tensors[i].name;
+        descs[i].name = pieces[i].name;
     }
     check(sh_register_blocks(model, descs, count, blocks));
     free(segments);
@@ -118,81 +118,69 @@ static sh_block *register_model(sh_runtime *model, int file, const struct tensor
     return blocks;
 }
 
-/* Protect: the first block stays on the device, whole, whatever the others need. */
-static void protect(sh_runtime *model, const sh_block *blocks, size_t count) {
-    sh_block_state info = SH_BLOCK_STATE_INIT;
-    check(sh_protect_blocks(model, blocks, 1));
-    check(sh_plan(model, NULL, NULL));
-    step(model, blocks, count);
-    check(sh_block_info(model, blocks[0], &info));
-    printf("protected: %" PRIu64 " of %" PRIu64 " bytes of %s stay on the device\n", info.resident_bytes, info.bytes,
-           info.name);
-    check(sh_unprotect_blocks(model, blocks, 1));
-}
-
-/* Reserve and guest: another model comes for a while, and takes nothing of what this one streams with. */
-static void let_guest_in(sh_runtime *model, const sh_block *blocks, size_t count, sh_runtime *guest) {
-    static unsigned char weights[GUEST_BYTES];
-    sh_segment source = SH_SEGMENT_INIT;
-    sh_block_desc desc = SH_BLOCK_DESC_INIT;
-    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
-    sh_block guest_block;
-    sh_scope *scope;
-    memset(weights, 1, sizeof weights);
-    source.kind = SH_SOURCE_POINTER;
-    source.pointer = weights;
-    source.bytes = desc.bytes = sizeof weights;
-    desc.segments = &source;
-    desc.segment_count = 1;
-    desc.name = "weights";
-    check(sh_register_blocks(guest, &desc, 1, &guest_block));
-    check(sh_reserve(model, NULL, 0, SH_PRIORITY_PRIMARY));
-    check(sh_guest_begin(model, guest, NULL, &scope));
-    const uint64_t of_guest = step(guest, &guest_block, 1);
-    printf("guest: the bytes add up to %" PRIu64 ", the model's to %" PRIu64 "\n", of_guest, step(model, blocks, count));
-    check(sh_scope_end(scope));
-    check(sh_stats(guest, &stats));
-    printf("after the guest: it holds %" PRIu64 " bytes\n", stats.held_bytes);
-    check(sh_release_reservation(model, NULL));
+/* One pass over the model. In place of computing, it compares every byte with the file's. */
+static uint64_t step(sh_runtime *model, const sh_block *blocks, int file, const struct tensor *pieces,
+                     size_t count) {
+    uint64_t total = 0;
+    check(sh_step_begin(model));
+    for (size_t i = 0; i < count; ++i) {
+        const uint64_t bytes = pieces[i].bytes;
+        unsigned char *there = allocate(bytes, 1), *wanted = allocate(bytes, 1);
+        sh_view view = SH_VIEW_INIT;
+        check(sh_acquire(model, blocks[i], SH_STREAM_HOST, 0, &view));
+        check(sh_read_block(model, blocks[i], SH_STREAM_HOST, 0, there, bytes));
+        check(sh_release(model, blocks[i], SH_STREAM_HOST));
+        if (pread(file, wanted, bytes, (off_t)pieces[i].offset) != (ssize_t)bytes ||
+            memcmp(there, wanted, bytes) != 0)
+            fail(pieces[i].name, "it is not as in the file");
+        total += bytes;
+        free(there);
+        free(wanted);
+    }
+    check(sh_step_end(model));
+    return total;
 }
 
 int main(int argc, char **argv) {
-    sh_device_options device_options = SH_DEVICE_OPTIONS_INIT;
-    sh_runtime_options model_options = SH_RUNTIME_OPTIONS_INIT, guest_options = SH_RUNTIME_OPTIONS_INIT;
+    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    sh_memory_info memory = SH_MEMORY_INFO_INIT;
+    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
     sh_device *device;
-    sh_runtime *model, *guest;
-    uint64_t model_bytes = 0, largest = 0;
-    size_t count;
+    sh_runtime *model;
+    uint64_t model_bytes = 0;
+    size_t tensor_count, count;
     if (argc < 2 || argc > 3) fail("usage", "stream_file FILE [DEVICE]");
     const int file = open(argv[1], O_RDONLY | O_CLOEXEC);
     if (file < 0) fail(argv[1], "it cannot be opened");
-    struct tensor *tensors = read_tensors(file, argv[1], &count);
-    for (size_t i = 0; i < count; ++i) {
-        model_bytes += tensors[i].bytes;
-        if (tensors[i].bytes > largest) largest = tensors[i].bytes;
-    }
-    const uint64_t model_budget = model_bytes / 4 > 2 * largest ? model_bytes / 4 : 2 * largest;
+    struct tensor *tensors = read_tensors(file, argv[1], &tensor_count);
+    for (size_t i = 0; i < tensor_count; ++i) model_bytes += tensors[i].bytes;
+    const uint64_t budget = model_bytes / 4;
+    count = tensor_count;
+    struct tensor *pieces = split(tensors, &count, budget / 4 + 1);
 
-    device_options.budget_bytes = model_budget + 2 * GUEST_BYTES;
-    check(sh_device_open(argc > 2 ? argv[2] : "host", &device_options, &device));
-    model_options.name = "model";
-    model_options.max_bytes = model_budget;
-    check(sh_runtime_create(device, &model_options, &model));
-    guest_options.name = "guest";
-    check(sh_runtime_create(device, &guest_options, &guest));
+    options.budget_bytes = budget;
+    check(sh_device_open(argc > 2 ? argv[2] : "host", &options, &device));
+    check(sh_runtime_create(device, NULL, &model));
+    sh_block *blocks = register_model(model, file, pieces, count);
+    printf("%zu tensors of %" PRIu64 " bytes, in %zu blocks, through %" PRIu64 " bytes\n", tensor_count,
+           model_bytes, count, budget);
+    for (int i = 0; i < STEPS; ++i)
+        printf("step %d: %" PRIu64 " bytes are as in the file\n", i,
+               step(model, blocks, file, pieces, count));
+    check(sh_device_memory(device, &memory));
+    check(sh_stats(model, &stats));
+    printf("the device held %" PRIu64 " bytes at most, and %" PRIu64 " were copied to it\n",
+           memory.peak_bytes, stats.bytes_to_device);
+    if (memory.peak_bytes > budget) fail("the device", "it held more than the budget");
+    if (stats.bytes_to_device < model_bytes + (STEPS - 1) * (model_bytes - budget))
+        fail("the model", "it did not stream");
 
-    sh_block *blocks = register_model(model, file, tensors, count);
-    close(file); /* the library has a descriptor of its own */
-    printf("%zu tensors of %" PRIu64 " bytes through %" PRIu64 " bytes\n", count, model_bytes, model_budget);
-    for (int i = 0; i < 2; ++i) printf("step %d: the bytes add up to %" PRIu64 "\n", i, step(model, blocks, count));
-    protect(model, blocks, count);
-    let_guest_in(model, blocks, count, guest);
-
-    sh_runtime_destroy(guest);
     sh_runtime_destroy(model);
     sh_device_close(device);
-    for (size_t i = 0; i < count; ++i) free(tensors[i].name);
+    close(file);
+    for (size_t i = 0; i < tensor_count; ++i) free(tensors[i].name);
     free(tensors);
+    free(pieces);
     free(blocks);
     return 0;
 }

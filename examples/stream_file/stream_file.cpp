@@ -1,8 +1,8 @@
-// Streams a safetensors file through a quarter of its bytes, then protects a block, reserves for the model, and lets a guest in.
+// Streams a safetensors file through a quarter of its bytes, and compares every byte.
 //
 //     stream_file FILE [DEVICE]
 //
-// The same program as stream_file.c and stream_file.py.
+// The same program as stream_file.c, stream_file.py and stream_file.rs.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -17,10 +17,11 @@
 
 namespace {
 
-constexpr std::uint64_t kGuestBytes = 1 << 20;
+constexpr int kSteps = 3;
 
+// A tensor, or a piece of one.
 struct Tensor {
-    std::uint64_t offset; // in the file
+    std::uint64_t offset;  // in the file
     std::uint64_t bytes;
     std::string name;
 };
@@ -32,7 +33,8 @@ std::vector<Tensor> read_tensors(const std::string& path) {
     std::uint64_t length = 0;
     file.read(reinterpret_cast<char*>(prefix), 8);
     for (int i = 7; i >= 0; --i) length = length << 8 | prefix[i];
-    if (!file || length > 100'000'000) throw std::runtime_error(path + ": it cannot be read as a safetensors file");
+    if (!file || length > 100'000'000)
+        throw std::runtime_error(path + ": it cannot be read as a safetensors file");
     std::string text(length, '\0');
     if (!file.read(text.data(), static_cast<std::streamsize>(length)))
         throw std::runtime_error(path + ": its header is cut short");
@@ -46,100 +48,83 @@ std::vector<Tensor> read_tensors(const std::string& path) {
         if (end > begin) tensors.push_back({8 + length + begin, end - begin, name});
     }
     if (tensors.empty()) throw std::runtime_error(path + ": it has no tensors");
-    std::sort(tensors.begin(), tensors.end(), [](const Tensor& a, const Tensor& b) { return a.offset < b.offset; });
+    std::sort(tensors.begin(), tensors.end(),
+              [](const Tensor& a, const Tensor& b) { return a.offset < b.offset; });
     return tensors;
 }
 
-// One pass over the model. In place of computing, it adds up all bytes.
-std::uint64_t step(stagehand::Runtime& runtime, std::span<const sh_block> blocks) {
+// A block is used as a whole, and the largest has to fit: larger tensors are used in pieces.
+std::vector<Tensor> split(const std::vector<Tensor>& tensors, std::uint64_t most) {
+    std::vector<Tensor> pieces;
+    for (const Tensor& tensor : tensors)
+        for (std::uint64_t at = 0; at < tensor.bytes; at += most)
+            pieces.push_back({tensor.offset + at, std::min(most, tensor.bytes - at), tensor.name});
+    return pieces;
+}
+
+// Each piece is a block, whose bytes come out of the file.
+std::vector<sh_block> register_model(stagehand::Runtime& model, const std::string& path,
+                                     const std::vector<Tensor>& pieces) {
+    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    std::vector<sh_segment> segments(pieces.size(), sh_segment(SH_SEGMENT_INIT));
+    std::vector<sh_block_desc> descs(pieces.size(), sh_block_desc(SH_BLOCK_DESC_INIT));
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+        segments[i].kind = SH_SOURCE_FILE;
+        segments[i].file = file;
+        segments[i].file_offset = pieces[i].offset;
+        segments[i].bytes = descs[i].bytes = pieces[i].bytes;
+        descs[i].segments = &segments[i];
+        descs[i].segment_count = 1;
+        descs[i].name = pieces[i].name.c_str();
+    }
+    std::vector<sh_block> blocks = model.register_blocks(descs);
+    close(file);  // the library has a descriptor of its own
+    return blocks;
+}
+
+// One pass over the model. In place of computing, it compares every byte with the file's.
+std::uint64_t step(stagehand::Runtime& model, std::span<const sh_block> blocks, std::ifstream& file,
+                   const std::vector<Tensor>& pieces) {
     std::uint64_t total = 0;
-    stagehand::Step step = runtime.step();
-    for (const sh_block block : blocks) {
-        stagehand::View view = runtime.acquire(block, SH_STREAM_HOST);
-        std::vector<unsigned char> bytes(view.size());
-        view.read(0, bytes.data(), bytes.size());
-        for (const unsigned char byte : bytes) total += byte;
+    stagehand::Step step = model.step();
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+        stagehand::View view = model.acquire(blocks[i], SH_STREAM_HOST);
+        std::string there(view.size(), '\0'), wanted(view.size(), '\0');
+        view.read(0, there.data(), there.size());
         view.release();
+        file.seekg(static_cast<std::streamoff>(pieces[i].offset))
+            .read(wanted.data(), static_cast<std::streamsize>(wanted.size()));
+        if (!file || there != wanted) throw std::runtime_error(pieces[i].name + ": it is not as in the file");
+        total += there.size();
     }
     step.end();
     return total;
 }
 
-// Each tensor is a block, whose bytes come out of the file.
-std::vector<sh_block> register_model(stagehand::Runtime& model, const std::string& path, const std::vector<Tensor>& tensors) {
-    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    std::vector<sh_segment> segments(tensors.size(), sh_segment(SH_SEGMENT_INIT));
-    std::vector<sh_block_desc> descs(tensors.size(), sh_block_desc(SH_BLOCK_DESC_INIT));
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-        segments[i].kind = SH_SOURCE_FILE;
-        segments[i].file = file;
-        segments[i].file_offset = tensors[i].offset;
-        segments[i].bytes = descs[i].bytes = tensors[i].bytes;
-        descs[i].segments = &segments[i];
-        descs[i].segment_count = 1;
-        descs[i].name = tensors[i].name.c_str();
-    }
-    std::vector<sh_block> blocks = model.register_blocks(descs);
-    close(file); // the library has a descriptor of its own
-    return blocks;
-}
-
-// Protect: the first block stays on the device, whole, whatever the others need.
-void protect(stagehand::Runtime& model, std::span<const sh_block> blocks) {
-    const stagehand::Protection protection = model.protect(blocks.first(1));
-    model.plan();
-    step(model, blocks);
-    const sh_block_state info = model.block_info(blocks[0]);
-    std::printf("protected: %llu of %llu bytes of %s stay on the device\n", (unsigned long long)info.resident_bytes,
-                (unsigned long long)info.bytes, info.name);
-}
-
-// Reserve and guest: another model comes for a while, and takes nothing of what this one streams with.
-void let_guest_in(stagehand::Runtime& model, std::span<const sh_block> blocks, stagehand::Runtime& guest) {
-    static std::vector<unsigned char> weights(kGuestBytes, 1);
-    sh_segment source = SH_SEGMENT_INIT;
-    sh_block_desc desc = SH_BLOCK_DESC_INIT;
-    source.kind = SH_SOURCE_POINTER;
-    source.pointer = weights.data();
-    source.bytes = desc.bytes = weights.size();
-    desc.segments = &source;
-    desc.segment_count = 1;
-    desc.name = "weights";
-    const sh_block guest_block = guest.register_block(desc);
-    const stagehand::Reservation reservation = model.reserve();
-    stagehand::Scope scope = model.as_guest(guest);
-    const std::uint64_t of_guest = step(guest, {&guest_block, 1});
-    std::printf("guest: the bytes add up to %llu, the model's to %llu\n", (unsigned long long)of_guest,
-                (unsigned long long)step(model, blocks));
-    scope.end();
-    std::printf("after the guest: it holds %llu bytes\n", (unsigned long long)guest.stats().held_bytes);
-}
-
 void run(const std::string& path, const std::string& device_name) {
     const std::vector<Tensor> tensors = read_tensors(path);
-    std::uint64_t model_bytes = 0, largest = 0;
-    for (const Tensor& tensor : tensors) {
-        model_bytes += tensor.bytes;
-        largest = std::max(largest, tensor.bytes);
-    }
-    const std::uint64_t model_budget = std::max(model_bytes / 4, 2 * largest);
+    std::uint64_t model_bytes = 0;
+    for (const Tensor& tensor : tensors) model_bytes += tensor.bytes;
+    const std::uint64_t budget = model_bytes / 4;
+    const std::vector<Tensor> pieces = split(tensors, budget / 4 + 1);
 
-    sh_device_options device_options = SH_DEVICE_OPTIONS_INIT;
-    device_options.budget_bytes = model_budget + 2 * kGuestBytes;
-    const stagehand::Device device(device_name, device_options);
-    sh_runtime_options model_options = SH_RUNTIME_OPTIONS_INIT, guest_options = SH_RUNTIME_OPTIONS_INIT;
-    model_options.name = "model";
-    model_options.max_bytes = model_budget;
-    guest_options.name = "guest";
-    stagehand::Runtime model(device, model_options), guest(device, guest_options);
-
-    const std::vector<sh_block> blocks = register_model(model, path, tensors);
-    std::printf("%zu tensors of %llu bytes through %llu bytes\n", blocks.size(), (unsigned long long)model_bytes,
-                (unsigned long long)model_budget);
-    for (int i = 0; i < 2; ++i)
-        std::printf("step %d: the bytes add up to %llu\n", i, (unsigned long long)step(model, blocks));
-    protect(model, blocks);
-    let_guest_in(model, blocks, guest);
+    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    options.budget_bytes = budget;
+    const stagehand::Device device(device_name, options);
+    stagehand::Runtime model(device);
+    const std::vector<sh_block> blocks = register_model(model, path, pieces);
+    std::printf("%zu tensors of %llu bytes, in %zu blocks, through %llu bytes\n", tensors.size(),
+                (unsigned long long)model_bytes, blocks.size(), (unsigned long long)budget);
+    std::ifstream file(path, std::ios::binary);
+    for (int i = 0; i < kSteps; ++i)
+        std::printf("step %d: %llu bytes are as in the file\n", i,
+                    (unsigned long long)step(model, blocks, file, pieces));
+    const std::uint64_t peak = device.memory().peak_bytes, copied = model.stats().bytes_to_device;
+    std::printf("the device held %llu bytes at most, and %llu were copied to it\n", (unsigned long long)peak,
+                (unsigned long long)copied);
+    if (peak > budget) throw std::runtime_error("the device: it held more than the budget");
+    if (copied < model_bytes + (kSteps - 1) * (model_bytes - budget))
+        throw std::runtime_error("the model: it did not stream");
 }
 
 }  // namespace

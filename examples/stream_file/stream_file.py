@@ -1,18 +1,22 @@
-"""Streams a safetensors file through a quarter of its bytes, then protects a block, reserves for the model, and lets a guest in.
+"""Streams a safetensors file through a quarter of its bytes, and compares every byte.
 
     stream_file.py FILE [DEVICE]
 
-The same program as stream_file.c and stream_file.cpp.
+The same program as stream_file.c, stream_file.cpp and stream_file.rs.
 """
 import json
 import sys
+from typing import BinaryIO
 
 import libstagehand as sh
 
-GUEST_BYTES = 1 << 20
+STEPS = 3
+
+# Where it lies in the file, how many bytes it has, and its name.
+Tensor = tuple[int, int, str]
 
 
-def read_tensors(path: str) -> list[tuple[int, int, str]]:
+def read_tensors(path: str) -> list[Tensor]:
     """Where each tensor lies in the file, how many bytes it has, and its name, in the file's order."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -36,43 +40,47 @@ def read_tensors(path: str) -> list[tuple[int, int, str]]:
     return sorted(tensors)
 
 
-def step(runtime: sh.Runtime, blocks: list[sh.Block]) -> int:
-    """One pass over the model. In place of computing, it adds up all bytes."""
+def split(tensors: list[Tensor], most: int) -> list[Tensor]:
+    """A block is used as a whole, and the largest has to fit: larger tensors are used in pieces."""
+    return [(offset + at, min(most, size - at), name) for offset, size, name in tensors for at in range(0, size, most)]
+
+
+def register_model(model: sh.Runtime, path: str, pieces: list[Tensor]) -> list[sh.Block]:
+    """Each piece is a block, whose bytes come out of the file."""
+    return model.register_blocks(sh.BlockDesc(sh.FileRange(path, offset, size), name) for offset, size, name in pieces)
+
+
+def step(model: sh.Runtime, blocks: list[sh.Block], file: BinaryIO, pieces: list[Tensor]) -> int:
+    """One pass over the model. In place of computing, it compares every byte with the file's."""
     total = 0
-    with runtime.step():
-        for block in blocks:
-            with runtime.acquire(block) as view:
-                total += sum(view.read())
+    with model.step():
+        for block, (offset, size, name) in zip(blocks, pieces):
+            with model.acquire(block) as view:
+                there = view.read()
+            file.seek(offset)
+            if there != file.read(size):
+                raise ValueError(f"{name}: it is not as in the file")
+            total += size
     return total
 
 
 def main(path: str, device_name: str = "host") -> None:
     tensors = read_tensors(path)
     model_bytes = sum(size for _, size, _ in tensors)
-    model_budget = max(model_bytes // 4, 2 * max(size for _, size, _ in tensors))
+    budget = model_bytes // 4
+    pieces = split(tensors, budget // 4 + 1)
 
-    # Each tensor is a block, whose bytes come out of the file.
-    with sh.Device(device_name, budget_bytes=model_budget + 2 * GUEST_BYTES) as device:
-        with sh.Runtime(device, name="model", max_bytes=model_budget) as model, sh.Runtime(device, name="guest") as guest:
-            blocks = model.register_blocks(sh.BlockDesc(sh.FileRange(path, offset, size), name) for offset, size, name in tensors)
-            print(f"{len(blocks)} tensors of {model_bytes} bytes through {model_budget} bytes")
-            for i in range(2):
-                print(f"step {i}: the bytes add up to {step(model, blocks)}")
-
-            # Protect: the first block stays on the device, whole, whatever the others need.
-            with model.protect(blocks[:1]):
-                model.plan()
-                step(model, blocks)
-                info = blocks[0].info()
-                print(f"protected: {info.resident_bytes} of {info.bytes} bytes of {info.name} stay on the device")
-
-            # Reserve and guest: another model comes for a while, and takes nothing of what this one streams with.
-            guest_block = guest.register_block(b"\1" * GUEST_BYTES, name="weights")
-            model.reserve_for_resident(priority=sh.ResidentPriority.PRIMARY)
-            with model.as_guest(guest):
-                print(f"guest: the bytes add up to {step(guest, [guest_block])}, the model's to {step(model, blocks)}")
-            print(f"after the guest: it holds {guest.stats().held_bytes} bytes")
-            model.release_reservation()
+    with sh.Device(device_name, budget_bytes=budget) as device, sh.Runtime(device) as model, open(path, "rb") as file:
+        blocks = register_model(model, path, pieces)
+        print(f"{len(tensors)} tensors of {model_bytes} bytes, in {len(blocks)} blocks, through {budget} bytes")
+        for i in range(STEPS):
+            print(f"step {i}: {step(model, blocks, file, pieces)} bytes are as in the file")
+        peak, copied = device.memory().peak_bytes, model.stats().bytes_to_device
+        print(f"the device held {peak} bytes at most, and {copied} were copied to it")
+        if peak > budget:
+            raise ValueError("the device: it held more than the budget")
+        if copied < model_bytes + (STEPS - 1) * (model_bytes - budget):
+            raise ValueError("the model: it did not stream")
 
 
 if __name__ == "__main__":
