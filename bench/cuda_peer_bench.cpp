@@ -1,5 +1,6 @@
 // Two GPUs of one host: blocks of cuda:0 whose source is the memory of cuda:1, against a raw copy between them; and each with a stream from
-// the host at once, against one alone. Says so where there are no two.
+// the host at once, against each alone and against raw copies of the same memory at once. Says so where there are no two.
+#include <barrier>
 #include <thread>
 #include <utility>
 
@@ -70,10 +71,11 @@ struct Model {
         }
         CHECK(sh_step_end(runtime));
     }
-    // Bytes a second of steady steps.
-    double speed() const {
+    // Bytes a second of steady steps, which begin when all have come to `start`.
+    double speed(std::barrier<>& start) const {
         for (int k = 0; k < 2; k++) step();
         CHECK(sh_stream_synchronize(device, stream));
+        start.arrive_and_wait();
         sh_runtime_stats before = SH_RUNTIME_STATS_INIT, after = SH_RUNTIME_STATS_INIT;
         CHECK(sh_stats(runtime, &before));
         const double seconds = bench::seconds([&] {
@@ -84,6 +86,43 @@ struct Model {
         return static_cast<double>(after.bytes_to_device - before.bytes_to_device) / seconds;
     }
 };
+
+// Bytes a second of the driver's own copies of the same memory into one block's, as many as the steps make.
+double raw_speed(const stagehand::test::Cuda& cuda, CUcontext context, const char* memory, std::barrier<>& start) {
+    CHECK_CUDA(cuda.set_current(context));
+    CUdeviceptr there = 0;
+    CUstream stream = nullptr;
+    CHECK_CUDA(cuda.allocate(&there, kBlock));
+    CHECK_CUDA(cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING));
+    const auto copy = [&](size_t count) {
+        for (size_t i = 0; i < count; i++) CHECK_CUDA(cuda.copy_to_device(there, memory + i % kBlocks * kBlock, kBlock, stream));
+        CHECK_CUDA(cuda.synchronize(stream));
+    };
+    copy(kBlocks);
+    start.arrive_and_wait();
+    const double seconds = bench::seconds([&] { copy(kSteps * kBlocks); });
+    CHECK_CUDA(cuda.stream_destroy(stream));
+    CHECK_CUDA(cuda.deallocate(there));
+    return static_cast<double>(kSteps * kBlocks * kBlock) / seconds;
+}
+
+// The speeds of both alone, one after the other, and at once.
+template <typename Speed>
+double compare(const char* what, Speed speed) {
+    double alone[2] = {}, at_once[2] = {};
+    for (int k : {0, 1}) {
+        std::barrier<> start(1);
+        alone[k] = speed(k, start);
+    }
+    std::barrier<> start(2);
+    std::thread other([&] { at_once[1] = speed(1, start); });
+    at_once[0] = speed(0, start);
+    other.join();
+    const double ratio = (at_once[0] + at_once[1]) / (alone[0] + alone[1]);
+    std::printf("%s: %.1f and %.1f GB/s alone, %.1f and %.1f GB/s at once, ratio %.3f\n", what, alone[0] / 1e9, alone[1] / 1e9, at_once[0] / 1e9,
+                at_once[1] / 1e9, ratio);
+    return at_once[0] + at_once[1];
+}
 
 }  // namespace
 
@@ -105,11 +144,12 @@ int main() try {
         CUdeviceptr here = 0;
         CHECK_CUDA(cuda.allocate(&here, kBlock));
         const CUstream stream = reinterpret_cast<CUstream>(model.stream);
+        std::barrier<> alone(1);
         const double raw_seconds = bench::seconds([&] {
             for (size_t i = 0; i < 4 * kBlocks; i++) CHECK_CUDA(cuda.copy_peer(here, own, there + i % kBlocks * kBlock, peer, kBlock, stream));
             CHECK_CUDA(cuda.synchronize(stream));
         });
-        const double raw = 4.0 * kBlocks * kBlock / raw_seconds, streamed = model.speed();
+        const double raw = 4.0 * kBlocks * kBlock / raw_seconds, streamed = model.speed(alone);
         std::printf("from the neighbour: %.1f GB/s, raw copy between the two %.1f GB/s, ratio %.3f\n", streamed / 1e9, raw / 1e9, streamed / raw);
         CHECK_CUDA(cuda.deallocate(here));
     }
@@ -118,13 +158,14 @@ int main() try {
     CHECK(sh_host_alloc(second, kBlocks * kBlock, &memory[1], nullptr));
     {
         Model a(first, SH_SOURCE_POINTER, static_cast<char*>(memory[0])), b(second, SH_SOURCE_POINTER, static_cast<char*>(memory[1]));
-        const double alone[2] = {a.speed(), b.speed()};
-        double at_once[2] = {};
-        std::thread other([&] { at_once[1] = b.speed(); });
-        at_once[0] = a.speed();
-        other.join();
-        std::printf("from the host: %.1f and %.1f GB/s alone, %.1f and %.1f GB/s at once, ratio %.3f\n", alone[0] / 1e9, alone[1] / 1e9,
-                    at_once[0] / 1e9, at_once[1] / 1e9, (at_once[0] + at_once[1]) / (alone[0] + alone[1]));
+        const CUcontext contexts[] = {own, peer};
+        for (int round = 0; round < 3; round++) {
+            const double raw = compare("raw copies from the host", [&](int k, std::barrier<>& start) {
+                return raw_speed(cuda, contexts[k], static_cast<char*>(memory[k]), start);
+            });
+            const double streamed = compare("streams from the host", [&](int k, std::barrier<>& start) { return (k ? b : a).speed(start); });
+            std::printf("both streams at once: %.3f of both raw copies at once\n", streamed / raw);
+        }
     }
     CHECK(sh_host_free(first, memory[0]));
     CHECK(sh_host_free(second, memory[1]));

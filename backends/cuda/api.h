@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 namespace stagehand::gpu::api {
 
@@ -66,7 +67,7 @@ inline bool is_lost(Result result) {
     X(set_access, cuMemSetAccess)                           \
     X(host_register, cuMemHostRegister)                     \
     X(host_unregister, cuMemHostUnregister)                 \
-    X(pointer_attribute, cuPointerGetAttribute)             \
+    X(pointer_attributes, cuPointerGetAttributes)           \
     X(stream_create, cuStreamCreate)                        \
     X(stream_destroy, cuStreamDestroy)                      \
     X(stream_synchronize, cuStreamSynchronize)              \
@@ -168,36 +169,42 @@ bool maps_pages(const Driver& driver, DeviceIndex device) {
     return driver.device_attribute(&maps, kMapsPages, device) == kSuccess && maps;
 }
 
+// What the driver knows of an address; memory that it does not know is of no kind. The call for one attribute would say the same, but
+// as an error of the driver, which tools that watch its calls report.
+struct Range {
+    unsigned type = 0;
+    int device = 0;
+    Address start = 0;
+    size_t bytes = 0;
+};
+
+template <class Driver>
+Range range_of(const Driver& driver, Address address) {
+    Range range;
+    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                   CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+    void* answers[] = {&range.type, &range.device, &range.start, &range.bytes};
+    if (driver.pointer_attributes(std::size(asked), asked, answers, address) != kSuccess) return {};
+    return range;
+}
+
 // The range of host memory, known to the driver, in which an address lies.
 template <class Driver>
 bool host_range(const Driver& driver, const void* memory, uint64_t* out_start, uint64_t* out_bytes) {
-    const auto address = static_cast<Address>(reinterpret_cast<uintptr_t>(memory));
-    unsigned type = 0;
-    Address start = 0;
-    size_t bytes = 0;
-    const bool known = driver.pointer_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == kSuccess &&
-                       type == CU_MEMORYTYPE_HOST &&
-                       driver.pointer_attribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address) == kSuccess &&
-                       driver.pointer_attribute(&bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address) == kSuccess;
-    *out_start = start;
-    *out_bytes = bytes;
-    return known;
+    const Range range = range_of(driver, static_cast<Address>(reinterpret_cast<uintptr_t>(memory)));
+    *out_start = range.start;
+    *out_bytes = range.bytes;
+    return range.type == CU_MEMORYTYPE_HOST && range.bytes;
 }
 
 // The range of device memory in which an address lies, and whose it is.
 template <class Driver>
 bool device_range(const Driver& driver, Address address, uint64_t* out_start, uint64_t* out_bytes, int* out_device) {
-    unsigned type = 0;
-    Address start = 0;
-    size_t bytes = 0;
-    const bool known = driver.pointer_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == kSuccess &&
-                       type == CU_MEMORYTYPE_DEVICE &&
-                       driver.pointer_attribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address) == kSuccess &&
-                       driver.pointer_attribute(&bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address) == kSuccess &&
-                       driver.pointer_attribute(out_device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) == kSuccess;
-    *out_start = start;
-    *out_bytes = bytes;
-    return known;
+    const Range range = range_of(driver, address);
+    *out_start = range.start;
+    *out_bytes = range.bytes;
+    *out_device = range.device;
+    return range.type == CU_MEMORYTYPE_DEVICE && range.bytes;
 }
 
 // Lets the device whose context is current copy from a neighbour's memory at this address: straight where the two can, through the
@@ -209,7 +216,9 @@ bool reach_peer(const Driver& driver, DeviceIndex self, DeviceIndex peer, Addres
     if (driver.can_access_peer(&straight, self, peer) != kSuccess) return false;
     if (!straight) return true;
     Context owner = nullptr;
-    if (driver.pointer_attribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, address) == kSuccess && owner) {
+    CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_CONTEXT;
+    void* answer = &owner;
+    if (driver.pointer_attributes(1, &asked, &answer, address) == kSuccess && owner) {
         const Result result = driver.enable_peer_access(owner, 0);
         return result == kSuccess || result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
     }

@@ -1,5 +1,7 @@
 // Graphs: a step that was captured once and is launched again and again, against the same step made call by call.
 #include <chrono>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -16,7 +18,7 @@ constexpr int warm = 2;
 
 struct Passes {
     double pass_ns = 0;              // from one to the next, without a wait in between
-    double host_ns = 0;              // of the thread that makes them, a pass
+    double host_ns = 0;              // of the thread that makes them, the median pass
     std::uint64_t bytes_copied = 0;  // a pass
 };
 
@@ -24,7 +26,7 @@ struct Passes {
 template <typename Pass>
 std::optional<Passes> measure_passes(const Bench& bench, const BlockStream& stream, int count, Pass pass) {
     using Clock = std::chrono::steady_clock;
-    std::chrono::nanoseconds host{0};
+    std::vector<double> host_ns;
     std::uint64_t begin = 0;
     std::uint64_t copied = 0;
     for (int i = -warm; i < count; ++i) {
@@ -32,7 +34,7 @@ std::optional<Passes> measure_passes(const Bench& bench, const BlockStream& stre
             stream.synchronize();
             begin = device_clock_ns(bench.device);
             copied = runtime_stats(stream.runtime()).bytes_to_device;
-            host = std::chrono::nanoseconds(0);
+            host_ns.clear();
         }
         if (stopped()) {
             stream.synchronize();
@@ -40,12 +42,12 @@ std::optional<Passes> measure_passes(const Bench& bench, const BlockStream& stre
         }
         const Clock::time_point before = Clock::now();
         pass();
-        host += Clock::now() - before;
+        host_ns.push_back(static_cast<double>(std::chrono::nanoseconds(Clock::now() - before).count()));
     }
     stream.synchronize();
     Passes passes;
     passes.pass_ns = static_cast<double>(device_clock_ns(bench.device) - begin) / count;
-    passes.host_ns = static_cast<double>(host.count()) / count;
+    passes.host_ns = median(std::move(host_ns));
     passes.bytes_copied =
         (runtime_stats(stream.runtime()).bytes_to_device - copied) / static_cast<std::uint64_t>(count);
     return passes;

@@ -31,7 +31,8 @@ std::optional<double> speed_of(const Bench& bench, const char* name,
         options.max_bytes = std::max(options.max_bytes, source.bytes);
     }
     const std::uint64_t page = device_memory(bench.device).page_bytes;
-    options.max_bytes = in_flight * ((options.max_bytes + page - 1) / page * page);
+    // Blocks that do not fill their last page need not begin at the start of one.
+    options.max_bytes = in_flight * ((options.max_bytes + page - 1) / page + 1) * page;
     options.max_held = in_flight;
     options.block_flags = SH_BLOCK_WHOLE;
     BlockStream stream(bench.device, options, sources);

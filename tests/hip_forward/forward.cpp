@@ -151,12 +151,15 @@ HIP_EXPORT hipError_t hipHostUnregister(void* memory) {
 HIP_EXPORT hipError_t hipPointerGetAttribute(void* value, hipPointer_attribute attribute, hipDeviceptr_t pointer) {
     CUpointer_attribute known;
     if (!cuda_pointer_attribute(attribute, &known)) return done(hipErrorInvalidValue);
-    const hipError_t error = forward([&] { return driver()->pointer_attribute(value, known, cuda(pointer)); });
-    if (error == hipSuccess && known == CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
-        unsigned* const type = static_cast<unsigned*>(value);
-        *type = hip_memory_type(*type, HIP_FORWARD_VERSION);
-    }
-    return error;
+    // Memory that it does not know is an error here, and none to the call of CUDA's that the plugin for it makes.
+    unsigned type = 0;
+    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, known};
+    void* answers[] = {&type, value};
+    const hipError_t error = forward([&] { return driver()->pointer_attributes(2, asked, answers, cuda(pointer)); });
+    if (error != hipSuccess) return error;
+    if (!type) return done(hipErrorInvalidValue);
+    if (known == CU_POINTER_ATTRIBUTE_MEMORY_TYPE) *static_cast<unsigned*>(value) = hip_memory_type(type, HIP_FORWARD_VERSION);
+    return hipSuccess;
 }
 
 HIP_EXPORT hipError_t hipStreamCreateWithFlags(hipStream_t* stream, unsigned flags) {

@@ -351,22 +351,30 @@ STUB_EXPORT CUresult cuMemFreeHost(void* memory) {
     return CUDA_SUCCESS;
 }
 
-// Host memory only. Registrations that touch tell one range, as NVIDIA's driver does.
-STUB_EXPORT CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
+// Host memory only; of other memory nothing is known, which is no error. Registrations that touch tell one range, as NVIDIA's driver does.
+STUB_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** values, CUdeviceptr pointer) {
     if (const CUresult result = entered(); result != CUDA_SUCCESS) return result;
     std::lock_guard lock(stub().mutex);
-    auto range = stub().registered.upper_bound(pointer);
-    if (range == stub().registered.begin()) return CUDA_ERROR_INVALID_VALUE;
-    --range;
-    if (pointer >= range->first + range->second) return CUDA_ERROR_INVALID_VALUE;
-    auto first = range;
-    while (first != stub().registered.begin() && std::prev(first)->first + std::prev(first)->second == first->first) --first;
-    uint64_t end = range->first + range->second;
-    for (auto next = std::next(range); next != stub().registered.end() && next->first == end; ++next) end += next->second;
-    switch (attribute) {
-        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *static_cast<unsigned*>(value) = CU_MEMORYTYPE_HOST; return CUDA_SUCCESS;
-        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *static_cast<CUdeviceptr*>(value) = first->first; return CUDA_SUCCESS;
-        case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *static_cast<size_t*>(value) = end - first->first; return CUDA_SUCCESS;
-        default: return CUDA_ERROR_INVALID_VALUE;
+    unsigned type = 0;
+    CUdeviceptr start = 0, end = 0;
+    const auto& registered = stub().registered;
+    auto next = registered.upper_bound(pointer);
+    if (next != registered.begin() && pointer < std::prev(next)->first + std::prev(next)->second) {
+        auto first = std::prev(next);
+        type = CU_MEMORYTYPE_HOST;
+        end = first->first + first->second;
+        while (first != registered.begin() && std::prev(first)->first + std::prev(first)->second == first->first) --first;
+        start = first->first;
+        for (; next != registered.end() && next->first == end; ++next) end += next->second;
     }
+    for (unsigned i = 0; i < count; i++) {
+        switch (attributes[i]) {
+            case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *static_cast<unsigned*>(values[i]) = type; break;
+            case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *static_cast<int*>(values[i]) = type ? 0 : -2; break;
+            case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *static_cast<CUdeviceptr*>(values[i]) = start; break;
+            case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *static_cast<size_t*>(values[i]) = end - start; break;
+            default: return CUDA_ERROR_INVALID_VALUE;
+        }
+    }
+    return CUDA_SUCCESS;
 }
