@@ -1,7 +1,7 @@
 """Tests of the finished Python package: of the wheel that ./dev has built. They are skipped, with the reason, where there is none.
 
     run.py package ROOT BUILD    the tests of this folder
-    run.py types ROOT BUILD      mypy --strict over the package and the example
+    run.py types ROOT BUILD      mypy --strict over the package and the examples
     run.py readme ROOT BUILD     the wheel in an empty environment, with the examples of the README files
     run.py system ROOT BUILD     the package on a library that is not in it
     run.py example ROOT BUILD PROGRAM...  runs a program with the package
@@ -56,7 +56,8 @@ def types(work):
     site = unpacked(work)
     mypy = [VENV / "bin/mypy", "--strict", "--python-version", "3.11", "--cache-dir", work / "cache"]
     run(*mypy, "-p", "libstagehand", MYPYPATH=site)
-    run(*mypy, ROOT / "examples/stream_file/stream_file.py", MYPYPATH=site)
+    for example in sorted((ROOT / "examples").glob("*/*.py")):
+        run(*mypy, example, MYPYPATH=site)
 
 
 def readme(work):

@@ -1,13 +1,13 @@
 """The Rust bindings under cargo, without the network: what ./dev has not fetched is skipped, with exit status 77 and the reason as last line.
 
     cargo.py test|lint|bindings|write|model|bench SOURCE_ROOT FOLDER_OF_THE_LIBRARY
-    cargo.py example SOURCE_ROOT FOLDER_OF_THE_LIBRARY COMMAND...
+    cargo.py example SOURCE_ROOT FOLDER_OF_THE_LIBRARY EXAMPLE COMMAND...
 
 test      the tests of the crates; error codes of what must not compile are compared
 lint      rustfmt, clippy and rustdoc, without a warning
 bindings  generates the bindings from the headers and compares them with the committed ones
 write     generates them and writes them where they are committed
-example   builds the example engine, and runs the command with the path of its program at the end
+example   builds one of the examples, and runs the command with the path of its program at the end
 model     the example engine with a real model, the one that ./dev has downloaded or STAGEHAND_MINILM_DIR names
 bench     what the safe interface costs beside C
 """
@@ -146,8 +146,8 @@ def compare_bindings(cargo, write):
         sys.exit(1)
 
 
-def example_program(cargo):
-    messages = cargo.built("--package", "stagehand-examples", "--bin", "stream_file")
+def example_program(cargo, name):
+    messages = cargo.built("--package", "stagehand-examples", "--bin", name)
     return next(message["executable"] for message in messages if message.get("executable"))
 
 
@@ -160,7 +160,7 @@ def run_model(cargo):
     model = pathlib.Path(folder) / "model.safetensors"
     if not model.exists():
         skip(f"no model in {folder} (set STAGEHAND_MINILM_DIR)")
-    run_example(cargo, example_program(cargo), str(model))
+    run_example(cargo, example_program(cargo, "stream_file"), str(model))
 
 
 def main():
@@ -176,7 +176,8 @@ def main():
     elif what in ("bindings", "write"):
         compare_bindings(cargo, what == "write")
     elif what == "example":
-        run_example(cargo, *arguments, example_program(cargo))
+        name, *command = arguments
+        run_example(cargo, *command, example_program(cargo, name))
     elif what == "model":
         run_model(cargo)
     elif what == "bench":

@@ -1,0 +1,93 @@
+"""Two models share a device: one reserves what it streams with and keeps what it has, the other is let in as a guest for a while.
+
+    reserve_and_guest.py [DEVICE]
+
+The same program as reserve_and_guest.c, reserve_and_guest.cpp and reserve_and_guest.rs.
+"""
+import sys
+
+import libstagehand as sh
+
+LAYER_BYTES = 4 << 20
+MODEL_LAYERS, MODEL_MOST = 12, 20 << 20
+GUEST_LAYERS = 2
+BUDGET = 40 << 20
+
+
+def make(device: sh.Device, name: str, layers: int, first: int, max_bytes: int = 0) -> tuple[sh.Runtime, list[sh.Block], list[bytes]]:
+    """A model whose layers hold one number each, from `first` on."""
+    weights = [bytes([first + i]) * LAYER_BYTES for i in range(layers)]
+    runtime = sh.Runtime(device, name=name, max_bytes=max_bytes)
+    return runtime, runtime.register_blocks(sh.BlockDesc(layer, f"{name} {i}") for i, layer in enumerate(weights)), weights
+
+
+def step(runtime: sh.Runtime, blocks: list[sh.Block], weights: list[bytes]) -> None:
+    """One pass over a model. In place of computing, it compares every byte."""
+    with runtime.step():
+        for block, layer in zip(blocks, weights):
+            with runtime.acquire(block) as view:
+                if view.read() != layer:
+                    raise ValueError(f"{block.name}: these are other bytes")
+
+
+def expect(holds: bool, what: str) -> None:
+    if not holds:
+        raise ValueError(f"not so: {what}")
+    print(what)
+
+
+def refused(model: sh.Runtime, guest: sh.Runtime, bytes: int) -> bool:
+    """Whether there is no room for a guest that wants so many bytes."""
+    try:
+        with model.as_guest(guest, bytes=bytes):
+            return False
+    except sh.BudgetError:
+        return True
+
+
+def main(device_name: str = "host") -> None:
+    with sh.Device(device_name, budget_bytes=BUDGET) as device:
+        model, blocks, weights = make(device, "model", MODEL_LAYERS, 1, MODEL_MOST)
+        guest, guests, guest_weights = make(device, "guest", GUEST_LAYERS, 101)
+        step(model, blocks, weights)
+        step(model, blocks, weights)
+        expect(model.stats().ring_bytes > 0, "the model streams")
+
+        # Reserve: nobody gets what it streams with.
+        model.reserve_for_resident(priority=sh.ResidentPriority.PRIMARY)
+        reserved = device.memory().reserved_bytes
+        expect(0 < reserved <= MODEL_MOST, "it has reserved what it streams with")
+        expect(refused(model, guest, BUDGET - reserved // 2), "a guest that wants some of that is refused")
+
+        # Guest: the other model has all its layers on the device until the scope ends, and both work.
+        with model.as_guest(guest):
+            step(guest, guests, guest_weights)
+            step(model, blocks, weights)
+            step(guest, guests, guest_weights)
+            expect(all(block.info().present_bytes == LAYER_BYTES for block in guests), "a guest that fits has all its layers on the device")
+        expect(guest.stats().held_bytes == 0, "it has gone, and holds nothing")
+        model.release_reservation()
+        expect(device.memory().reserved_bytes == 0, "nothing is reserved")
+
+        # Keep resident: what a model has is not taken from it, whoever comes.
+        step(model, blocks, weights)
+        held = model.stats().held_bytes
+        with model.keep_resident():
+            expect(refused(model, guest, BUDGET - held // 2), "kept resident, the model gives nothing to a guest")
+            expect(model.stats().held_bytes == held, "it holds what it has held")
+        with model.as_guest(guest, bytes=BUDGET - held // 2):
+            expect(model.stats().held_bytes < held, "then it gives a part of it")
+            step(model, blocks, weights)
+        step(model, blocks, weights)
+        expect(device.memory().peak_bytes <= BUDGET, "the device never held more than its budget")
+        guest.close()
+        model.close()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        sys.exit("usage: reserve_and_guest.py [DEVICE]")
+    try:
+        main(*sys.argv[1:])
+    except (sh.Error, ValueError) as error:
+        sys.exit(f"reserve_and_guest: {error}")
