@@ -182,6 +182,31 @@ def test_pressure(device, model):
     assert len(wanted) == told
 
 
+def test_nobody_else_hears_of_what_pressure_and_log_raise(device, model, monkeypatch):
+    told = []
+    monkeypatch.setattr("sys.excepthook", lambda kind, exception, trace: told.append(str(exception)))
+
+    def pressure(size):
+        raise Broken("pressure")
+
+    def log(level, text):
+        raise Broken("log")
+
+    model.runtime.set_pressure(pressure)
+    with model.runtime.step():
+        device.set_budget(16 * PAGE)
+    model.runtime.set_pressure(None)
+    assert told and set(told) == {"pressure"}
+    told.clear()
+    sh.set_log(sh.LogLevel.DEBUG, log)
+    model.step()
+    model.runtime.keep_resident().__enter__()
+    sh.Device("host").close()
+    sh.set_log(0, None)
+    assert told and set(told) == {"log"}
+    model.step()
+
+
 def test_sources_live_as_long_as_the_block(runtime):
     class Weights(bytearray):
         pass

@@ -323,6 +323,23 @@ time.sleep(0.05)
 """)
 
 
+def test_no_log_after_the_package_has_ended(program):
+    """What runs at exit after the package still may use the library; its threads could call Python no more."""
+    out = program("""
+import atexit, sys
+def late():
+    before = len(lines)
+    sh.Device("sim").close()
+    print("late", before > 0, len(lines) - before)
+atexit.register(late)  # before the package, so after it
+import libstagehand as sh
+lines = []
+sh.set_log(sh.LogLevel.DEBUG, lambda level, text: lines.append(text))
+device = sh.Device("host")
+""")
+    assert out == "late True 0\n"
+
+
 def test_exit_with_an_exception(program):
     program(COPIES + "raise KeyError('the end')", expect=1, stderr="KeyError: 'the end'")
 

@@ -166,6 +166,39 @@ fn a_log_that_panics_disturbs_nobody() {
 }
 
 #[test]
+fn pressure_that_panics_disturbs_nobody() {
+    let device = host(256 * KIB);
+    let runtime = Runtime::new(&device).unwrap();
+    let (blocks, wanted) = small(&runtime, 12);
+    compare(&runtime, &blocks, &wanted);
+    let calls = Arc::new(AtomicU32::new(0));
+    let counted = calls.clone();
+    runtime
+        .set_pressure(move |_| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            panic!("meant to panic, under pressure");
+        })
+        .unwrap();
+    let step = runtime.step().unwrap();
+    device.set_budget(128 * KIB).unwrap();
+    drop(step);
+    assert!(calls.load(Ordering::SeqCst) > 0);
+    compare(&runtime, &blocks, &wanted);
+}
+
+#[test]
+fn steps_do_not_overlap_on_any_thread() {
+    let device = host(256 * KIB);
+    let runtime = Runtime::new(&device).unwrap();
+    let step = runtime.step().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(status(runtime.step()), Status::INVALID_STATE)).join().unwrap();
+        scope.spawn(|| step.end().unwrap());
+    });
+    runtime.step().unwrap().end().unwrap();
+}
+
+#[test]
 fn views_may_be_used_and_released_on_other_threads() {
     let device = host(256 * KIB);
     let runtime =

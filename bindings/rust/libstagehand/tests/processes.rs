@@ -13,12 +13,14 @@ const DONE: i32 = 42;
 
 type Case = (&'static str, fn());
 
-const CASES: [Case; 5] = [
+const CASES: [Case; 7] = [
     ("fork", fork),
     ("exit_in_flight", exit_in_flight),
     ("return_in_flight", return_in_flight),
     ("exit_with_leaks", exit_with_leaks),
     ("exit_in_a_fill", exit_in_a_fill),
+    ("exit_with_a_log", exit_with_a_log),
+    ("panic_in_flight", panic_in_flight),
 ];
 
 fn main() {
@@ -102,6 +104,28 @@ fn exit_in_a_fill() {
         std::thread::sleep(Duration::from_millis(1));
     }
     exit(DONE);
+}
+
+fn exit_with_a_log() {
+    set_log(LogLevel::DEBUG, |_, _| std::thread::sleep(Duration::from_millis(1))).unwrap();
+    let (device, runtime, blocks) = slow();
+    let stream = begin(&device, &runtime, &blocks);
+    std::mem::forget((device, runtime, stream));
+    exit(DONE);
+}
+
+/// Everything is dropped by the panic, while copies are under way, and the thread's panic is all that is told.
+fn panic_in_flight() {
+    let failed = std::thread::spawn(|| {
+        let (device, runtime, blocks) = slow();
+        let stream = device.stream().unwrap();
+        let _step = runtime.step().unwrap();
+        let _view = runtime.acquire(blocks[0], &stream).unwrap();
+        let _scope = runtime.keep_resident().unwrap();
+        panic!("meant to panic, in a process");
+    });
+    assert_eq!(failed.join().unwrap_err().downcast_ref::<&str>(), Some(&"meant to panic, in a process"));
+    assert_eq!(Device::open("host").unwrap().memory().unwrap().runtime_count, 0);
 }
 
 fn fork() {
