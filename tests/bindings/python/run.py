@@ -4,6 +4,8 @@
     run.py types ROOT BUILD      mypy --strict over the package and the examples
     run.py readme ROOT BUILD     the wheel in an empty environment, with the examples of the README files
     run.py system ROOT BUILD     the package on a library that is not in it
+    run.py torch ROOT BUILD      libstagehand.torch, with the PyTorch of STAGEHAND_TORCH_PYTHON (a Python with it), of ./dev torch, or of this Python
+    run.py torch-types ROOT BUILD  mypy --strict over libstagehand.torch, with that PyTorch
     run.py example ROOT BUILD PROGRAM...  runs a program with the package
 """
 import os
@@ -48,8 +50,8 @@ def unpacked(folder, file=None):
 
 def package(work):
     plugin = BUILD / "tests/graphs/stagehand-capture.so"
-    run(VENV / "bin/python", "-X", "faulthandler", "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE, PYTHONPATH=unpacked(work),
-        CAPTURE_BACKEND=str(plugin if plugin.exists() else ""))
+    run(VENV / "bin/python", "-X", "faulthandler", "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--ignore={HERE / 'torch'}", HERE,
+        PYTHONPATH=unpacked(work), CAPTURE_BACKEND=str(plugin if plugin.exists() else ""))
 
 
 def types(work):
@@ -58,6 +60,30 @@ def types(work):
     run(*mypy, "-p", "libstagehand", MYPYPATH=site)
     for example in sorted((ROOT / "examples").glob("*/*.py")):
         run(*mypy, example, MYPYPATH=site)
+
+
+def torch_python(*modules):
+    """A Python with PyTorch, and with these."""
+    wanted = ["torch", "cffi", *modules]
+    asked = os.environ.get("STAGEHAND_TORCH_PYTHON")
+    look = f"import importlib.util, sys; sys.exit(any(importlib.util.find_spec(name) is None for name in {wanted}))"
+    for python in [asked] if asked else [str(ROOT / ".cache/venv-torch/bin/python"), sys.executable]:
+        if shutil.which(python) and subprocess.run([python, "-c", look], cwd="/").returncode == 0:
+            return python
+    print(f"no Python here has {', '.join(wanted)}: ./dev torch fetches them, or STAGEHAND_TORCH_PYTHON names one")
+    sys.exit(77)
+
+
+def torch(work):
+    site = unpacked(work)
+    run(torch_python("pytest"), "-X", "faulthandler", "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--import-mode=importlib", HERE / "torch",
+        PYTHONPATH=site)
+
+
+def torch_types(work):
+    site = unpacked(work)
+    python = torch_python("mypy")
+    run(python, "-m", "mypy", "--strict", "--python-version", "3.11", "--cache-dir", work / "cache", "-p", "libstagehand", MYPYPATH=site)
 
 
 def readme(work):
@@ -98,7 +124,8 @@ def example(work):
 def main():
     work = pathlib.Path(tempfile.mkdtemp(prefix="stagehand-python-"))
     try:
-        {"package": package, "types": types, "readme": readme, "system": system, "example": example}[WHAT](work)
+        {"package": package, "types": types, "readme": readme, "system": system, "example": example, "torch": torch,
+         "torch-types": torch_types}[WHAT](work)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

@@ -1,0 +1,119 @@
+"""Which modules make a block: the repeated layers of a model, found by themselves or told by pattern."""
+# mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TypeAlias, Union
+
+import torch
+from torch import nn
+
+Chosen: TypeAlias = Union[str, "nn.Module", Iterable[Union[str, "nn.Module"]]]
+"""Modules that make a block each: themselves, their names, or patterns of names (`*` stands for dots as well)."""
+
+# These hand their children's weights to one function, instead of calling the children.
+_INDIVISIBLE = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+_LISTS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+
+
+@dataclass(eq=False)
+class Unit:
+    """A module whose forward holds its weights: with those of its submodules, or, where these are units themselves, its `own` only."""
+
+    name: str
+    module: nn.Module
+    own: bool
+
+    def modules(self) -> Iterator[nn.Module]:
+        """The modules whose weights it holds."""
+        return own_modules(self.module) if self.own else self.module.modules()
+
+
+def is_called(module: nn.Module) -> bool:
+    """Whether it has a forward. What has none (lists of modules or parameters) is used by the module that it is part of."""
+    return getattr(type(module), "forward", None) is not nn.Module.forward or "forward" in module.__dict__
+
+
+def own_modules(module: nn.Module) -> Iterator[nn.Module]:
+    """The module, and what it uses without calling it."""
+    yield module
+    for child in module.children():
+        if not is_called(child):
+            yield from own_modules(child)
+
+
+class Division:
+    """Divides a model. `bytes_of` tells a module's bytes, submodules included; what has none is passed over."""
+
+    def __init__(self, bytes_of: Callable[[nn.Module], int], largest: int) -> None:
+        self._bytes_of = bytes_of
+        self._largest = largest
+        self._units: list[Unit] = []
+
+    def automatic(self, root: nn.Module) -> list[Unit]:
+        """Layers, as the children of lists are, and between them what is left. What is larger than `largest` is divided further."""
+        self._divide(root, "", False)
+        return self._units
+
+    def chosen(self, root: nn.Module, blocks: Chosen) -> list[Unit]:
+        """What was chosen, the outermost of nested ones, and between them what is left."""
+        wanted = [blocks] if isinstance(blocks, (str, nn.Module)) else list(blocks)
+        patterns = [one for one in wanted if isinstance(one, str)]
+        modules = {id(one) for one in wanted if isinstance(one, nn.Module)}
+        found: set[int] = set()
+        used: set[str] = set()
+        for name, module in root.named_modules():
+            matching = [pattern for pattern in patterns if fnmatchcase(name, pattern)]
+            if (matching and name) or id(module) in modules:
+                found.add(id(module))
+                used.update(matching)
+        if unused := [pattern for pattern in patterns if pattern not in used] or modules - found:
+            raise ValueError(f"blocks: no module of {type(root).__name__} is {unused}; names are those of named_modules()")
+        self._take_chosen(root, "", found)
+        return self._units
+
+    def _take_chosen(self, module: nn.Module, name: str, found: set[int]) -> None:
+        if not self._bytes_of(module):
+            return
+        if id(module) in found or not any(id(part) in found for part in module.modules()):
+            self._whole(module, name)
+            return
+        self._own(module, name)
+        for child_name, child in module.named_children():
+            self._take_chosen(child, f"{name}.{child_name}" if name else child_name, found)
+
+    def _divide(self, module: nn.Module, name: str, is_layer: bool) -> None:
+        children = [(child_name, child) for child_name, child in module.named_children() if self._bytes_of(child)]
+        if not children or isinstance(module, _INDIVISIBLE):
+            self._whole(module, name)
+            return
+        has_layers = any(isinstance(part, _LISTS) and sum(map(bool, map(self._bytes_of, part.children()))) > 1 for part in module.modules())
+        if is_called(module) and self._bytes_of(module) <= self._largest and (is_layer or not has_layers):
+            self._whole(module, name)
+            return
+        self._own(module, name)
+        for child_name, child in children:
+            self._divide(child, f"{name}.{child_name}" if name else child_name, isinstance(module, _LISTS) and len(children) > 1)
+
+    def _whole(self, module: nn.Module, name: str) -> None:
+        if not self._bytes_of(module):
+            return
+        if is_called(module):
+            self._units.append(Unit(name, module, False))
+            return
+        # What nobody calls is used by its parent, whose own it is; but not its children that are called.
+        for child_name, child in module.named_children():
+            self._whole(child, f"{name}.{child_name}" if name else child_name)
+
+    def _own(self, module: nn.Module, name: str) -> None:
+        if is_called(module):
+            self._units.append(Unit(name, module, True))
+
+
+def check_modules(root: nn.Module) -> None:
+    """Refuses what does not run hooks."""
+    for name, module in root.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise TypeError(f"{name or 'the model'} is a TorchScript module, which runs no hooks: stream the module that it was made from")

@@ -1,0 +1,217 @@
+"""Who holds which block: modules while they run, nodes of a backward, and the step around both."""
+# mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .._errors import BudgetError, UsageError
+from .._generated import Status
+from .._runtime import Runtime
+from .._scopes import Step
+from .._view import View
+from ._division import Unit
+from ._weights import HeldBlock, Place
+
+_graph_task: Callable[[], int] = torch._C._current_graph_task_id
+_node: Callable[[], Any] = torch._C._current_autograd_node
+
+
+class _Reading:
+    """The node that a backward runs, and the blocks that it asked for: they stay until it has queued its work."""
+
+    __slots__ = ("node", "blocks")
+
+    def __init__(self, node: object) -> None:
+        self.node = node
+        self.blocks: list[HeldBlock] = []
+
+
+class Holding:
+    """The blocks of one model. A model is used by one thread at a time; its backward runs on threads of autograd meanwhile."""
+
+    def __init__(self, runtime: Runtime, device: torch.device, places: list[Place]) -> None:
+        self._runtime = runtime
+        self._places = places
+        self._cuda = device.index if device.type == "cuda" else None
+        self._step: Step | None = None
+        self._first: Unit | None = None  # what began a step that nobody asked for
+        self._explicit = False
+        self._readings: dict[tuple[int, int], _Reading] = {}  # by graph task and thread
+        self._backward: dict[HeldBlock, None] = {}
+        self.running = 0  # calls of the whole model under way
+        self.saved = False  # weights were kept for a backward in this step
+        self.ended = False
+        self.step_begins: Callable[[], None] = lambda: None
+        self.step_ends: Callable[[], None] = lambda: None
+
+    # Streams.
+
+    def stream(self) -> int | None:
+        """The stream that work of this thread goes to. Asked for each time: it changes."""
+        return None if self._cuda is None else int(torch._C._cuda_getCurrentRawStream(self._cuda))
+
+    def acquire(self, block: HeldBlock, stream: int | None) -> View:
+        try:
+            return self._runtime.acquire(block.block, stream)
+        except BudgetError as error:
+            # What a backward holds only so that it need not ask again is no reason to fail.
+            if error.status != Status.ERROR_HELD or not self._release_read():
+                raise
+        return self._runtime.acquire(block.block, stream)
+
+    # Modules.
+
+    def enter(self, unit: Unit, blocks: list[HeldBlock]) -> None:
+        """Holds blocks while a module runs."""
+        if self.ended:
+            raise UsageError(Status.ERROR_INVALID_HANDLE, "the model is not streamed any more")
+        if self._readings and _graph_task() == -1:
+            self._readings.clear()  # of a backward that failed
+            self._release_read()
+        if self._step is None:
+            self._begin()
+            self._first = unit
+        elif unit is self._first and not unit_is_held(blocks):
+            # Nobody calls the whole model: a step ends where it began.
+            self.end_step()
+            self._begin()
+            self._first = unit
+        stream = self.stream()
+        done = 0
+        try:
+            for block in blocks:
+                block.forward.append(self.acquire(block, stream))
+                done += 1
+        except BaseException:
+            for block in blocks[:done]:
+                block.forward.pop().release()
+            raise
+
+    def leave(self, blocks: list[HeldBlock]) -> None:
+        for block in blocks:
+            if block.forward:
+                block.forward.pop().release()
+
+    # Backward.
+
+    def read(self, block: HeldBlock) -> bool:
+        """Holds a block for the node that a backward runs now. False: none runs."""
+        if self.ended:
+            raise UsageError(
+                Status.ERROR_INVALID_HANDLE, f"a backward asks for the weights of {block.name}, which are not streamed any more: run it before streaming ends"
+            )
+        task = _graph_task()
+        if task == -1:
+            return False
+        key = (task, threading.get_ident())
+        node = _node()
+        reading = self._readings.get(key)
+        if reading is None:
+            if not any(known == task for known, _ in self._readings):
+                torch.autograd.Variable._execution_engine.queue_callback(lambda: self._backward_ends(task))
+            reading = self._readings[key] = _Reading(node)
+        elif node is None or reading.node is not node:
+            reading.node = node
+            if node is not None:  # else nobody can tell when its work is queued: at the end it is
+                reading.blocks = []
+        stream = self.stream()
+        if stream not in block.backward:
+            if self._step is None:
+                self._begin()
+            self._release_read()
+            block.backward[stream] = self.acquire(block, stream)
+            self._backward[block] = None
+        if block not in reading.blocks:
+            reading.blocks.append(block)
+        return True
+
+    def _release_read(self, task: int | None = None) -> bool:
+        """Releases what nodes read that are done. Whether there was any."""
+        if task is not None:
+            for key in [key for key in self._readings if key[0] == task]:
+                del self._readings[key]
+        kept = {id(block) for reading in self._readings.values() for block in reading.blocks}
+        gone = [block for block in self._backward if id(block) not in kept]
+        for block in gone:
+            del self._backward[block]
+            views, block.backward = block.backward, {}
+            for view in views.values():
+                view.release()
+        return bool(gone)
+
+    def _backward_ends(self, task: int) -> None:
+        self._release_read(task)
+        if not self._readings:
+            self.saved = False
+            self.after_backward()
+            if not self._explicit and not self.running:
+                self.end_step()
+
+    def after_backward(self) -> None:
+        """What is to be done when a backward has ended."""
+
+    # Steps.
+
+    def _begin(self) -> None:
+        for place in self._places:
+            if place.changed():
+                raise changed(place)
+        step = self._runtime.step()
+        step.__enter__()
+        self._step = step
+        self.step_begins()
+
+    def begin_step(self, explicit: bool = False) -> None:
+        """Begins a step. One that nobody asked for by name ends before."""
+        if self.ended:
+            raise UsageError(Status.ERROR_INVALID_HANDLE, "the model is not streamed any more")
+        if self._explicit:
+            raise UsageError(Status.ERROR_INVALID_STATE, "a step is under way")
+        self.end_step()
+        self.release_all()
+        self._begin()
+        self._first = None
+        self.saved = False
+        self._explicit = explicit
+
+    @property
+    def in_step(self) -> bool:
+        return self._step is not None
+
+    @property
+    def explicit(self) -> bool:
+        return self._explicit
+
+    def end_step(self) -> None:
+        step, self._step = self._step, None
+        self._first, self._explicit = None, False
+        if step is not None:
+            self.step_ends()
+            step.__exit__(None, None, None)
+
+    def release_all(self, forward: bool = True) -> None:
+        """Releases what an exception that no hook sees has left."""
+        self._readings.clear()
+        self._release_read()
+        if forward and not self.running:
+            for place in self._places:
+                for view in place.weight.block.forward:
+                    view.release()
+                place.weight.block.forward.clear()
+
+
+def unit_is_held(blocks: list[HeldBlock]) -> bool:
+    return any(block.forward for block in blocks)
+
+
+def changed(place: Place) -> RuntimeError:
+    """What was written to a weight in place is lost when it is loaded again, and may have been written to another one's memory."""
+    place.note_version()
+    return RuntimeError(
+        f"{place.name} is streamed, and was changed in place: that reaches its device memory only, which is loaded again. "
+        "Change it by load_state_dict(), before streaming, or leave it outside by outside="
+    )

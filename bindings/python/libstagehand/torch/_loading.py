@@ -1,0 +1,87 @@
+"""load_state_dict() into the sources of streamed weights."""
+# mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+
+from .._runtime import Runtime
+from ._hooks import Hook
+from ._weights import HeldBlock, Place
+
+
+class Updates:
+    """Blocks whose sources are being written: a block may be part of several modules, which are loaded one inside the other."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._open: dict[HeldBlock, tuple[int, ExitStack]] = {}
+
+    def begin(self, block: HeldBlock) -> None:
+        count, scope = self._open.get(block, (0, ExitStack()))
+        if not count:
+            scope.enter_context(self._runtime.update_sources([block.block]))
+        self._open[block] = count + 1, scope
+
+    def end(self, block: HeldBlock) -> None:
+        count, scope = self._open.pop(block)
+        if count > 1:
+            self._open[block] = count - 1, scope
+        else:
+            scope.close()
+
+    def end_all(self) -> None:
+        """Ends what an exception has left."""
+        for block in list(self._open):
+            _, scope = self._open.pop(block)
+            scope.close()
+
+
+class LoadInto(Hook):
+    """While a module's own part of a state dict is loaded, its parameters are those of the host: before it."""
+
+    __slots__ = ("places", "updates")
+
+    def __init__(self, places: dict[str, Place], updates: Updates) -> None:
+        self.places = places
+        self.updates = updates
+
+    def __call__(self, state: Any, prefix: str, metadata: Any, *others: Any) -> None:
+        for key, place in self.places.items():
+            if prefix + key not in state:
+                continue
+            if metadata.get("assign_to_params_buffers"):
+                raise RuntimeError(f"{place.name} is streamed: load_state_dict() can copy into it, but not put another tensor in its place (assign=True)")
+            if place.weight.mapped:
+                raise RuntimeError(f"{place.name} is streamed from a mapped file, which is not written to: end streaming, and begin with another file")
+        for place in self.places.values():
+            if not place.loading:
+                self.updates.begin(place.weight.block)
+                place.loading = True
+                place.put(place.host())
+
+
+class LoadedInto(Hook):
+    """The same, after it."""
+
+    __slots__ = ("places", "updates")
+
+    def __init__(self, places: dict[str, Place], updates: Updates) -> None:
+        self.places = places
+        self.updates = updates
+
+    def __call__(self, module: nn.Module, incompatible: Any) -> None:
+        loaded(self.places.values(), self.updates)
+
+
+def loaded(places: Any, updates: Updates) -> None:
+    for place in places:
+        if place.loading:
+            place.loading = False
+            place.put(place.on_device())
+            place.note_version()
+            updates.end(place.weight.block)
+    torch.clear_autocast_cache()

@@ -1,0 +1,61 @@
+"""Finds reads of weights whose block is not held: by a module that is not part of the block, or outside of every module."""
+# mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from ._weights import Weight
+
+
+class ReadCheck:
+    """Looks at every operation while it is on: in the first step, or, for debugging, in all."""
+
+    def __init__(self, weights: dict[int, Weight], steps: int | None) -> None:
+        self._weights = weights
+        self._left = steps  # None: no end
+        self._mode: Reads | None = None
+
+    def enter(self) -> None:
+        if self._left == 0 or self._mode is not None:
+            return
+        if self._left is not None:
+            self._left -= 1
+        self._mode = Reads(self._weights)
+        self._mode.__enter__()
+
+    def leave(self) -> None:
+        mode, self._mode = self._mode, None
+        if mode is not None:
+            mode.__exit__(None, None, None)
+
+
+class Reads(TorchDispatchMode):
+    """Refuses operations that read weights whose block is not held."""
+
+    def __init__(self, weights: dict[int, Weight]) -> None:
+        super().__init__()
+        self._weights = weights
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not getattr(func, "is_view", False):
+            for value in tree_iter((args, kwargs)):
+                if isinstance(value, torch.Tensor):
+                    self._check(func, value)
+        return func(*args, **kwargs)
+
+    def _check(self, func: Any, tensor: torch.Tensor) -> None:
+        try:
+            weight = self._weights.get(tensor.untyped_storage().data_ptr())
+        except (NotImplementedError, RuntimeError):
+            return
+        if weight is not None and not weight.block.held():
+            raise RuntimeError(
+                f"{func} reads {weight.places[0].name}, whose block, {weight.block.name}, is not held: the module that reads it is not the one whose "
+                "call holds it. Divide the model so that a block is called where its weights are read (blocks=), or leave this one on the device "
+                f"(outside={weight.places[0].name!r})"
+            )

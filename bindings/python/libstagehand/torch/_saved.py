@@ -1,0 +1,131 @@
+"""What autograd keeps for the backward: a weight as its name and address, so that its block is acquired again when a node asks for it.
+
+A block's address is fixed, so the tensor that autograd kept is right whenever the block is held. Everything else goes where it would
+have gone: to the hooks that were in force before, of checkpointing or of the user, or stays as it is.
+"""
+# mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ._holding import Holding
+from ._weights import Weight
+
+_push = torch._C._autograd._push_saved_tensors_default_hooks
+_pop = torch._C._autograd._pop_saved_tensors_default_hooks
+_top = torch._C._autograd._top_saved_tensors_default_hooks
+_detach = torch.Tensor.detach
+
+
+class _SavedWeight:
+    """A weight, or a view of one."""
+
+    __slots__ = ("weight", "tensor", "version")
+
+    def __init__(self, weight: Weight, tensor: torch.Tensor) -> None:
+        self.weight = weight
+        self.tensor = _detach(tensor)
+        self.version = tensor._version
+
+
+class _Kept:
+    """Another tensor. With hooks PyTorch does not see that it was changed in place: here it is seen. Detached, or it would keep itself alive."""
+
+    __slots__ = ("tensor", "version")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = _detach(tensor)
+        self.version = tensor._version
+
+
+class SavedTensors:
+    """The hooks of one streamed model."""
+
+    def __init__(self, holding: Holding, weights: dict[int, Weight]) -> None:
+        self._holding = holding
+        self._weights = weights  # by the address of their storage
+        self._plain = self._hooks(None)
+
+    def _hooks(self, before: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None) -> tuple[Pack, Callable[[Any], Any]]:
+        pack = Pack(self._holding, self._weights, before[0] if before else None)
+        inner = before[1] if before else None
+
+        def unpack(packed: Any) -> Any:
+            if type(packed) is _SavedWeight:
+                return self._unpack_weight(packed)
+            if type(packed) is _Kept:
+                if packed.tensor._version != packed.version:
+                    raise _modified(f"a {list(packed.tensor.shape)} tensor", packed.tensor._version, packed.version)
+                return packed.tensor
+            assert inner is not None
+            return inner(packed)
+
+        return pack, unpack
+
+    def _unpack_weight(self, saved: _SavedWeight) -> torch.Tensor:
+        weight, tensor = saved.weight, saved.tensor
+        if tensor._version != saved.version:
+            raise _modified(weight.places[0].name, tensor._version, saved.version)
+        block = weight.block
+        if self._holding.read(block):
+            if torch.is_grad_enabled():
+                raise RuntimeError(
+                    f"a backward that is to be differentiated again (create_graph=True) would keep {weight.places[0].name} without its block, "
+                    f"{block.name}: streamed weights do not support it. Leave it outside by outside="
+                )
+            return tensor
+        # Somebody looks at a node outside a backward: nobody will tell when that ends.
+        view = self._holding.acquire(block, self._holding.stream())
+        try:
+            return tensor.clone()
+        finally:
+            view.release()
+
+    def push(self) -> bool:
+        """Puts the hooks in force, unless they are. Whether pop() has to come."""
+        before = _top(False)
+        if before is None:
+            _push(*self._plain)
+            return True
+        if type(before[0]) is Pack and before[0].holding is self._holding:
+            return False
+        _push(*self._hooks(before))
+        return True
+
+    pop = staticmethod(_pop)
+
+    def pop_left(self) -> None:
+        """Ends what an exception that no hook sees has left in force."""
+        while (top := _top(False)) is not None and type(top[0]) is Pack and top[0].holding is self._holding:
+            _pop()
+
+
+class Pack:
+    """Called for each tensor that autograd keeps."""
+
+    __slots__ = ("holding", "weights", "inner")
+
+    def __init__(self, holding: Holding, weights: dict[int, Weight], inner: Callable[[Any], Any] | None) -> None:
+        self.holding = holding
+        self.weights = weights
+        self.inner = inner
+
+    def __call__(self, tensor: torch.Tensor) -> Any:
+        try:
+            weight = self.weights.get(tensor.untyped_storage().data_ptr())
+        except (NotImplementedError, RuntimeError):  # has no storage
+            weight = None
+        if weight is not None:
+            self.holding.saved = True
+            return _SavedWeight(weight, tensor)
+        return _Kept(tensor) if self.inner is None else self.inner(tensor)
+
+
+def _modified(what: str, version: int, expected: int) -> RuntimeError:
+    return RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an inplace operation: "
+        f"{what} is at version {version}; expected version {expected} instead"
+    )

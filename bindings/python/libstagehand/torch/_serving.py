@@ -1,0 +1,199 @@
+"""Reads of weights outside their block: copies, state dicts and pickles are served from the source, where the weights always are."""
+# mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._hooks import Hook
+from ._reads import Reads
+from ._weights import Place, Weight, _data
+
+# What a module calls while its block is held works on the device as ever.
+_METHODS = (
+    "cpu", "cuda", "to", "type", "float", "double", "half", "bfloat16", "int", "long", "bool", "numpy", "tolist", "item", "clone", "detach", "__array__",
+    "__repr__", "__format__",
+)  # fmt: skip
+_ALWAYS = ("__reduce_ex__",)
+_PLACE = "_stagehand_place"
+
+
+class Source:
+    """The source of the model's weights as tensors."""
+
+    def current(self, place: Place) -> torch.Tensor:
+        """A parameter or buffer of the host, over the source, with what was trained written back."""
+        raise NotImplementedError
+
+
+def _method(source: Source, kind: type, name: str) -> Any:
+    of_class = getattr(kind, name)
+
+    def call(self: torch.Tensor, *args: Any, **named: Any) -> Any:
+        place: Place = self.__dict__[_PLACE]
+        if name not in _ALWAYS and place.weight.block.held():
+            return of_class(self, *args, **named)
+        return of_class(source.current(place), *args, **named)
+
+    return call
+
+
+class ServedTensors:
+    """The classes that a model's parameters and buffers have while they are streamed. Between steps they look at every function."""
+
+    def __init__(self, source: Source, weights: dict[int, Weight]) -> None:
+        self._source = source
+        self._mode = Reads(weights)
+        self._classes: dict[type, type] = {}
+
+    def serve(self, place: Place) -> None:
+        kind = type(place.tensor)
+        if kind not in self._classes:
+            self._classes[kind] = self._make(kind)
+        place.kind = kind
+        place.tensor.__dict__[_PLACE] = place
+        place.tensor.__class__ = self._classes[kind]
+
+    @staticmethod
+    def unserve(place: Place) -> None:
+        place.tensor.__class__ = place.kind
+        place.tensor.__dict__.pop(_PLACE, None)
+
+    def _make(self, kind: type) -> type:
+        source = self._source
+
+        def get(tensor: torch.Tensor) -> torch.Tensor:
+            place: Place = tensor.__dict__[_PLACE]
+            held = place.weight.block.held()
+            data: torch.Tensor = _data.__get__(tensor if held else source.current(place))
+            return data
+
+        def put(tensor: torch.Tensor, value: torch.Tensor) -> None:
+            name = tensor.__dict__[_PLACE].name
+            raise RuntimeError(f"{name} is streamed: its data cannot be replaced. Change it by load_state_dict(), or before streaming")
+
+        def deepcopy(tensor: torch.Tensor, memo: Any) -> torch.Tensor:
+            # Not by the host's tensor, a new one each time: the memo would know it by an id that is soon another's.
+            kept = source.current(tensor.__dict__[_PLACE])
+            with torch.no_grad():
+                copy = kept.detach().clone(memory_format=torch.preserve_format)
+            return nn.Parameter(copy, requires_grad=kept.requires_grad) if isinstance(kept, nn.Parameter) else copy
+
+        methods: dict[str, Any] = {name: _method(source, kind, name) for name in (*_METHODS, *_ALWAYS)}
+        made = type(kind.__name__, (kind,), {**methods, "__deepcopy__": deepcopy, "data": property(get, put), "__module__": kind.__module__})
+        self._look(made)
+        return made
+
+    def _look(self, kind: Any) -> None:
+        mode = self._mode
+
+        def check(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            with torch._C.DisableTorchFunctionSubclass(), mode:
+                return func(*args, **kwargs or {})
+
+        kind.__torch_function__ = classmethod(check)
+
+    def step_begins(self) -> None:
+        for kind in self._classes.values():
+            kind.__torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[attr-defined]
+
+    def step_ends(self) -> None:
+        for kind in self._classes.values():
+            self._look(kind)
+
+
+def is_served(tensor: torch.Tensor) -> bool:
+    return _PLACE in tensor.__dict__
+
+
+class ServedState(Hook):
+    """A state dict has the sources' tensors."""
+
+    def __init__(self, source: Source, places: dict[str, Place]) -> None:
+        self.source = source
+        self.places = places
+
+    def __call__(self, module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+        for key, place in self.places.items():
+            if prefix + key in state:
+                kept = self.source.current(place)
+                # keep_vars=True wants parameters.
+                state[prefix + key] = kept if state[prefix + key] is place.tensor else kept.detach()
+
+
+class WithoutHooks:
+    """How a module that is streamed is copied and pickled: as if it were not."""
+
+    __slots__ = ("module",)
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __call__(self, protocol: Any) -> Any:
+        module = self.module
+        kind: Any = type(module)
+        made = list(kind.__reduce_ex__(module, protocol))
+        if len(made) > 2 and isinstance(made[2], dict):
+            made[2] = {key: _cleaned(value) for key, value in made[2].items() if not isinstance(value, (WithoutHooks, Refusal))}
+        return tuple(made)
+
+
+class Refusal:
+    """What a module does instead of something that it cannot do while it is streamed."""
+
+    __slots__ = ()
+
+
+def _is_ours(hook: Any) -> bool:
+    return isinstance(getattr(hook, "hook", hook), Hook)  # PyTorch wraps some
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, OrderedDict) and any(map(_is_ours, value.values())):
+        return OrderedDict((id, hook) for id, hook in value.items() if not _is_ours(hook))
+    return value
+
+
+class RefuseConversion(Refusal):
+    """module.to(), half(), cuda() and the like: not of streamed weights. What changes nothing of them is let through, for the others."""
+
+    __slots__ = ("module", "streamed")
+
+    def __init__(self, module: nn.Module, streamed: dict[int, Place]) -> None:
+        self.module = module
+        self.streamed = streamed
+
+    def __call__(self, convert: Any, recurse: bool = True) -> nn.Module:
+        module = self.module
+        seen = set()
+        for part in module.modules():
+            for tensor in [*part._parameters.values(), *part._buffers.values()]:
+                place = self.streamed.get(id(tensor))
+                if place is None or (place.tensor.dtype, place.tensor.device) in seen:
+                    continue
+                probe = torch.empty(0, dtype=place.tensor.dtype, device=place.tensor.device)
+                after = convert(probe)
+                if (after.dtype, after.device) != (probe.dtype, probe.device):
+                    raise RuntimeError(
+                        f"{place.name} is streamed as {str(probe.dtype)[6:]} on {probe.device} and cannot be made {str(after.dtype)[6:]} on "
+                        f"{after.device}: convert the model before it is streamed, or end streaming first"
+                    )
+                seen.add((probe.dtype, probe.device))
+        dicts: list[dict[str, Any]] = [module._parameters, module._buffers]
+        before = [dict(one) for one in dicts]
+        for one in dicts:
+            for key in [key for key, tensor in one.items() if id(tensor) in self.streamed]:
+                one[key] = None
+        try:
+            type(module)._apply(module, convert, recurse)
+        finally:
+            for one, entries in zip(dicts, before):
+                for key, tensor in entries.items():
+                    if id(tensor) in self.streamed:
+                        one[key] = tensor
+        return module
+
+

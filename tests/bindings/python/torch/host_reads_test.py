@@ -1,0 +1,135 @@
+"""Reads of weights outside of their block: from the source, or refused; never what lies in their memory by then. Trap 41."""
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from models import Net
+from torch import nn
+
+import libstagehand.torch as st
+
+
+@pytest.fixture
+def streamed(device, net, tokens, quarter):
+    with torch.no_grad(), st.stream(net, device, budget=quarter) as streamed:
+        for _ in range(2):
+            net(tokens)
+        yield streamed
+
+
+@pytest.fixture
+def wanted(net):
+    return {name: value.clone() for name, value in net.state_dict().items()}
+
+
+def same(state, wanted):
+    return state.keys() == wanted.keys() and all(torch.equal(state[name], wanted[name]) for name in wanted)
+
+
+def test_trap_41_state_dicts(wanted, streamed, net):
+    assert same(net.state_dict(), wanted)
+    assert same(net.layers[4].state_dict(prefix="layers.4."), {name: wanted[name] for name in wanted if name.startswith("layers.4.")})
+    kept = net.state_dict(keep_vars=True)
+    assert same(kept, wanted) and isinstance(kept["head.weight"], nn.Parameter)
+
+
+def test_trap_41_a_state_dict_within_a_step(wanted, streamed, net, tokens):
+    seen = []
+    net.layers[4].register_forward_hook(lambda *_: seen.append(net.state_dict()))
+    net(tokens)
+    assert len(seen) == 1 and same(seen[0], wanted)
+
+
+def test_trap_41_methods_of_parameters(wanted, streamed, net):
+    weight = net.layers[6].up.weight
+    want = wanted["layers.6.up.weight"]
+    for got in (
+        weight.cpu(), weight.clone(), weight.detach(), weight.data, weight.to(torch.float32), weight.float(), torch.tensor(weight.tolist()),
+        torch.from_numpy(weight.detach().numpy()), weight.detach().clone(), weight.data.cpu(),
+    ):  # fmt: skip
+        assert torch.equal(got, want)
+    assert weight.double().dtype == torch.float64 and torch.equal(weight.half(), want.half())
+    assert repr(weight) == repr(nn.Parameter(want, requires_grad=False)) and str(want[0, 0].item())[:5] in f"{weight}"
+
+
+def test_what_cannot_be_served_is_refused(streamed, net):
+    weight = net.layers[6].up.weight
+    for read in (lambda: weight + 1, lambda: weight.sum(), lambda: torch.stack([weight, weight]), lambda: weight.add_(1), lambda: weight.t() @ weight):
+        with pytest.raises(RuntimeError, match=r"reads layers\.6\.up\.weight, whose block, layers\.6\.up, is not held"):
+            read()
+    with pytest.raises(RuntimeError, match="its data cannot be replaced"):
+        weight.data = torch.zeros(1)
+    assert weight.shape == (128, 64) and weight.numel() == 8192 and weight.device.type == "cpu" and weight.t().shape == (64, 128)
+
+
+def test_trap_41_copies_and_pickles(wanted, streamed, net, tokens):
+    want = net(tokens)["logits"]
+    file = io.BytesIO()
+    torch.save(net, file)
+    file.seek(0)
+    parameter = copy.deepcopy(net.head.weight)
+    assert type(parameter) is nn.Parameter and torch.equal(parameter, wanted["head.weight"])
+    for made in (copy.deepcopy(net), pickle.loads(pickle.dumps(net)), torch.load(file, weights_only=False)):
+        assert same(made.state_dict(), wanted)
+        assert all(type(one) is nn.Parameter and not one.__dict__ for one in made.parameters())
+        assert not any(part._forward_hooks or part._forward_pre_hooks or part._state_dict_hooks or part._load_state_dict_pre_hooks for part in made.modules())
+        assert torch.equal(made(tokens)["logits"], want)
+        made.double()
+    part = copy.deepcopy(net.layers[2])
+    assert torch.equal(part.up.weight, wanted["layers.2.up.weight"])
+    assert torch.equal(net(tokens)["logits"], want)
+
+
+def test_conversions_are_refused_before_anything_is_converted(streamed, net, tokens):
+    want = net(tokens)["logits"]
+    net.register_buffer("small", torch.zeros(3))
+    for convert in (net.half, net.double, lambda: net.to("meta"), lambda: net.layers[3].to(torch.bfloat16)):
+        with pytest.raises(RuntimeError, match=r"is streamed as float32 on cpu and cannot be made"):
+            convert()
+    assert net.small.dtype == torch.float32
+    assert net.to("cpu") is net and net.float() is net and net.eval() is net
+    assert torch.equal(net(tokens)["logits"], want)
+
+
+def test_load_state_dict_writes_the_sources(streamed, net, tokens):
+    other = Net().requires_grad_(False)
+    want = other(tokens)["logits"]
+    assert not torch.equal(net(tokens)["logits"], want)
+    net.load_state_dict(other.state_dict())
+    for _ in range(2):
+        assert torch.equal(net(tokens)["logits"], want)
+    assert same(net.state_dict(), other.state_dict())
+    third = Net().requires_grad_(False)
+    net.layers[5].load_state_dict(third.layers[5].state_dict())
+    other.layers[5].load_state_dict(third.layers[5].state_dict())
+    assert torch.equal(net(tokens)["logits"], other(tokens)["logits"])
+    streamed.close()
+    assert same(net.state_dict(), other.state_dict())
+
+
+def test_load_state_dict_refuses_what_does_not_fit(wanted, streamed, net, tokens):
+    want = net(tokens)["logits"]
+    with pytest.raises(RuntimeError, match="assign=True"):
+        net.load_state_dict(wanted, assign=True)
+    wrong = dict(wanted, **{"head.weight": torch.zeros(3, 3)})
+    del wrong["embed.weight"]
+    with pytest.raises(RuntimeError, match=r"(?s)Missing.*embed\.weight.*size mismatch for head\.weight"):
+        net.load_state_dict(wrong)
+    assert torch.equal(net(tokens)["logits"], want)
+
+
+def test_trap_40_casts_of_weights_are_not_kept(streamed, net, tokens):
+    """Autocast keeps casts of weights that require a gradient: not past their block, and not past a change."""
+    other = Net()
+    with torch.autocast("cpu", torch.bfloat16):
+        want = other(tokens)["logits"]
+        net.requires_grad_(True)
+        net(tokens)
+        net.load_state_dict(other.state_dict())
+        assert torch.equal(net(tokens)["logits"], want)
+        other.load_state_dict(Net().state_dict())
+        net.load_state_dict(other.state_dict())
+        torch.clear_autocast_cache()
+        assert torch.equal(net(tokens)["logits"], other(tokens)["logits"])
