@@ -42,6 +42,8 @@ class Holding:
         self._explicit = False
         self._readings: dict[tuple[int, int], _Reading] = {}  # by graph task and thread
         self._backward: dict[HeldBlock, None] = {}
+        self._suspended: list[tuple[HeldBlock, int | None]] = []
+        self._forward = 0  # views that modules hold
         self.running = 0  # calls of the whole model under way
         self.saved = False  # weights were kept for a backward in this step
         self.ended = False
@@ -69,9 +71,8 @@ class Holding:
         """Holds blocks while a module runs."""
         if self.ended:
             raise UsageError(Status.ERROR_INVALID_HANDLE, "the model is not streamed any more")
-        if self._readings and _graph_task() == -1:
-            self._readings.clear()  # of a backward that failed
-            self._release_read()
+        if self._readings:
+            self._forget_done()
         if self._step is None:
             self._begin()
             self._first = unit
@@ -84,17 +85,52 @@ class Holding:
         done = 0
         try:
             for block in blocks:
-                block.forward.append(self.acquire(block, stream))
+                block.forward.append(self._acquire_for_module(block, stream))
+                self._forward += 1
                 done += 1
         except BaseException:
-            for block in blocks[:done]:
-                block.forward.pop().release()
+            self.leave(blocks[:done])
             raise
+
+    def _acquire_for_module(self, block: HeldBlock, stream: int | None) -> View:
+        try:
+            return self.acquire(block, stream)
+        except BudgetError as error:
+            if error.status != Status.ERROR_HELD or not self._backward:
+                raise
+        # A checkpoint runs modules again while a node takes what it needs together: it has not begun. It gets its blocks back before.
+        for held in list(self._backward):
+            self._suspended += [(held, on) for on in held.backward]
+            self._release_block(held)
+        return self.acquire(block, stream)
+
+    def _resume(self) -> None:
+        suspended, self._suspended = self._suspended, []
+        for block, stream in suspended:
+            if stream not in block.backward:
+                block.backward[stream] = self.acquire(block, stream)
+                self._backward[block] = None
+
+    def _forget_done(self) -> None:
+        """Before a forward: one inside a backward, of a checkpoint, needs the memory of what nodes before have read."""
+        task = _graph_task()
+        if task == -1:
+            self._readings.clear()  # of a backward that failed
+        else:
+            reading = self._readings.get((task, threading.get_ident()))
+            node = _node()
+            if reading is None or node is None or reading.node is node:
+                return
+            reading.node, reading.blocks = node, []
+        self._release_read()
 
     def leave(self, blocks: list[HeldBlock]) -> None:
         for block in blocks:
             if block.forward:
+                self._forward -= 1
                 block.forward.pop().release()
+        if self._suspended and not self._forward:
+            self._resume()
 
     # Backward.
 
@@ -137,11 +173,14 @@ class Holding:
         kept = {id(block) for reading in self._readings.values() for block in reading.blocks}
         gone = [block for block in self._backward if id(block) not in kept]
         for block in gone:
-            del self._backward[block]
-            views, block.backward = block.backward, {}
-            for view in views.values():
-                view.release()
+            self._release_block(block)
         return bool(gone)
+
+    def _release_block(self, block: HeldBlock) -> None:
+        del self._backward[block]
+        views, block.backward = block.backward, {}
+        for view in views.values():
+            view.release()
 
     def _backward_ends(self, task: int) -> None:
         self._release_read(task)
@@ -193,11 +232,13 @@ class Holding:
             self.step_ends()
             step.__exit__(None, None, None)
 
-    def release_all(self, forward: bool = True) -> None:
+    def release_all(self) -> None:
         """Releases what an exception that no hook sees has left."""
         self._readings.clear()
+        self._suspended.clear()
         self._release_read()
-        if forward and not self.running:
+        if not self.running:
+            self._forward = 0
             for place in self._places:
                 for view in place.weight.block.forward:
                     view.release()

@@ -34,3 +34,24 @@ class Net(nn.Module):
 
 def size_of(module):
     return sum(one.numel() * one.element_size() for one in {id(p): p for p in module.parameters()}.values())
+
+
+class Lora(nn.Module):
+    """A frozen linear layer with a trained correction of rank 4."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.down = nn.Parameter(torch.randn(4, base.in_features) / 8)
+        self.up = nn.Parameter(torch.randn(base.out_features, 4) / 8)
+
+    def forward(self, x):
+        return self.base(x) + x @ self.down.t() @ self.up.t()
+
+
+def with_lora(net):
+    """A net whose layers are frozen, but for their corrections."""
+    net.requires_grad_(False)
+    for layer in net.layers:
+        layer.up, layer.down = Lora(layer.up), Lora(layer.down)
+    return net
