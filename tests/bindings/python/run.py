@@ -3,7 +3,7 @@
     run.py package ROOT BUILD    the tests of this folder
     run.py types ROOT BUILD      mypy --strict over the package and the examples
     run.py readme ROOT BUILD     the wheel in an empty environment, with the examples of the README files
-    run.py system ROOT BUILD     the package on a library that is not in it
+    run.py system ROOT BUILD     the package on a library that is not in it, built from the source distribution, and with the same examples
     run.py torch ROOT BUILD      libstagehand.torch, with the PyTorch of STAGEHAND_TORCH_PYTHON (a Python with it), of ./dev torch, or of this Python
     run.py torch-types ROOT BUILD  mypy --strict over libstagehand.torch, with that PyTorch
     run.py example ROOT BUILD PROGRAM...  runs a program with the package
@@ -91,28 +91,59 @@ def readme(work):
     names = zipfile.ZipFile(file).namelist()
     assert "-abi3-" in file.name and "libstagehand/libstagehand.so.0" in names and "libstagehand/py.typed" in names, names
     assert not any("fault" in name or name.endswith((".h", ".pc")) for name in names), names
+    readme_examples(empty_environment(work, file), work)
+
+
+def empty_environment(work, file):
+    """Its Python, with this wheel and what the wheel asks for."""
     run(VENV / "bin/python", "-m", "venv", work / "empty")
     python = work / "empty/bin/python"
     run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-index", "--find-links", WHEELS, file)
+    return python
+
+
+def readme_examples(python, work, **variables):
     for path in (ROOT / "README.md", ROOT / "bindings/python/README.md"):
         examples = re.findall(r"^```python\n(.*?)^```", path.read_text(), flags=re.S | re.M)
         assert len(examples) == 1 and len(examples[0].splitlines()) <= 20, f"{path} has {len(examples)} examples in Python"
         (work / "example.py").write_text(examples[0])
-        lines = run(python, work / "example.py").splitlines()
+        lines = run(python, work / "example.py", **variables).splitlines()
         assert len(lines) == 25 and lines[0].startswith("step 0 layer 0 at 0x") and lines[23].endswith(": 7"), lines
         assert lines[24] == f"{2 << 20} bytes of the device at most, of {8 << 20}", lines[24]
+
+
+def source_distribution(work, path):
+    """Of what is in the working tree; Meson takes what is committed, so this is committed elsewhere."""
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-zco", "--exclude-standard"], capture_output=True, text=True)
+    if listed.returncode != 0:
+        return ROOT  # no repository: it is one that was unpacked
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (work / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, work / "tree" / name)
+    git = ["git", "-C", work / "tree", "-c", "user.name=tests", "-c", "user.email=tests@localhost", "-c", "core.hooksPath=/dev/null"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "--no-gpg-sign", "-m", "tree"]):
+        run(*git, *command)
+    build = f"import os, mesonpy; os.chdir({str(work / 'tree')!r}); mesonpy.build_sdist({str(work)!r})"
+    run(VENV / "bin/python", "-c", build, PATH=path)
+    (file,) = work.glob("libstagehand-*.tar.gz")
+    return file
 
 
 def system(work):
     wheel()
     (work / "wheels").mkdir()
-    run(VENV / "bin/python", "-m", "pip", "wheel", "-q", "--disable-pip-version-check", "--no-build-isolation", "--no-deps", ROOT, "-w", work / "wheels",
-        "-Csetup-args=-Dpython=system", PKG_CONFIG_PATH=str(BUILD / "meson-uninstalled"), PATH=f"{VENV / 'bin'}:{os.environ['PATH']}")
+    path = f"{VENV / 'bin'}:{os.environ['PATH']}"
+    source = source_distribution(work, path)
+    run(VENV / "bin/python", "-m", "pip", "wheel", "-q", "--disable-pip-version-check", "--no-build-isolation", "--no-deps", source, "-w", work / "wheels",
+        "-Csetup-args=-Dpython=system", PKG_CONFIG_PATH=str(BUILD / "meson-uninstalled"), PATH=path)
     (file,) = (work / "wheels").iterdir()
     assert not any(".so." in name or "spi-" in name for name in zipfile.ZipFile(file).namelist())
     out = run(VENV / "bin/python", "-c", "import libstagehand as sh; sh.Device('host'); print(open('/proc/self/maps').read())",
               PYTHONPATH=unpacked(work / "site", file), LD_LIBRARY_PATH=str(BUILD / "lib"))
     assert str(BUILD / "lib/libstagehand.so.0") in out
+    python = empty_environment(work, file)
+    readme_examples(python, work, LD_LIBRARY_PATH=str(BUILD / "lib"))
 
 
 def example(work):

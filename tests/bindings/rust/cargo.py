@@ -1,11 +1,12 @@
 """The Rust bindings under cargo, without the network: what ./dev has not fetched is skipped, with exit status 77 and the reason as last line.
 
-    cargo.py test|lint|bindings|write|model|bench SOURCE_ROOT FOLDER_OF_THE_LIBRARY
+    cargo.py test|lint|package|bindings|write|model|bench SOURCE_ROOT FOLDER_OF_THE_LIBRARY
     cargo.py example SOURCE_ROOT FOLDER_OF_THE_LIBRARY EXAMPLE COMMAND...
 
 test      the tests of the crates; error codes of what must not compile are compared
 lint      rustfmt, clippy and rustdoc, without a warning
-bindings  generates the bindings from the headers and compares them with the committed ones
+package   packs both crates as they would be published, and builds what was packed
+bindings  generates the bindings from the headers, compares them with the committed ones, and tests the crate with them
 write     generates them and writes them where they are committed
 example   builds one of the examples, and runs the command with the path of its program at the end
 model     the example engine with a real model, the one that ./dev has downloaded or STAGEHAND_MINILM_DIR names
@@ -57,7 +58,7 @@ class Cargo:
         if not shutil.which("cargo") or not shutil.which("rustc"):
             skip("there is no cargo; ./dev test installs Debian's cargo-web")
         version = subprocess.run(["rustc", "-vV"], capture_output=True, text=True, check=True).stdout
-        number = tuple(int(part) for part in re.search(r"release: (\d+)\.(\d+)", version).groups())
+        number = self.version = tuple(int(part) for part in re.search(r"release: (\d+)\.(\d+)", version).groups())
         if number < OLDEST:
             skip(f"rustc is {number[0]}.{number[1]}, and the bindings need {OLDEST[0]}.{OLDEST[1]}")
         # One run at a time: cargo lets go of what it has built before it runs it, and a run with another library builds it anew.
@@ -126,6 +127,20 @@ def run_lint(cargo):
         skip("without " + " and ".join(f"cargo-{tool}" for tool in missing) + "; the rest is as it should be")
 
 
+def run_package(cargo):
+    crates = ["--package", "libstagehand-sys", "--package", "libstagehand"]
+    if cargo.version < (1, 90):
+        crates = crates[:2]  # it does not find the one for the other among those that it packs
+    # cargo takes what is packed of one version for the same for ever: what an earlier run has unpacked, and built of it, has to go.
+    home, target = (pathlib.Path(cargo.environment[name]) for name in ("CARGO_HOME", "CARGO_TARGET_DIR"))
+    for left in [*home.glob("registry/*/*/libstagehand*"), *target.glob("debug/.fingerprint/libstagehand-sys-*")]:
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    cargo.must("package", "--allow-dirty", *crates)
+    for crate in crates[1::2]:
+        listed = cargo.run("package", "--allow-dirty", "--list", "--package", crate, quiet=True).stdout.splitlines()
+        assert {"LICENSE", "README.md", "src/lib.rs"} <= set(listed), listed
+
+
 def generated(cargo):
     messages = cargo.built("--package", "libstagehand-sys", "--features", "bindgen")
     folders = [message["out_dir"] for message in messages
@@ -138,6 +153,7 @@ def compare_bindings(cargo, write):
     text = generated(cargo)
     if committed.read_text() == text:
         print("the committed bindings are those of the headers")
+        cargo.must("test", "--package", "libstagehand-sys", "--features", "bindgen", "--tests")
     elif write:
         committed.write_text(text)
         print(f"written: {committed.relative_to(cargo.root)}")
@@ -173,6 +189,8 @@ def main():
         run_tests(cargo)
     elif what == "lint":
         run_lint(cargo)
+    elif what == "package":
+        run_package(cargo)
     elif what in ("bindings", "write"):
         compare_bindings(cargo, what == "write")
     elif what == "example":
