@@ -235,7 +235,7 @@ def test_a_backward_that_never_comes(device, tokens):
     net = with_lora(Net(layer=Tanh))
     hidden = torch.randn(3, 7, 64, requires_grad=True)
     want = gradients(net, tokens, hidden)
-    with st.stream(net, device, budget=size_of(net) // 4) as streamed:
+    with st.stream(net, device, budget=size_of(net) // 4, blocks="layers.*") as streamed:
         kept = net(tokens, hidden)["logits"]
         for _ in range(2):
             hidden.grad = None
@@ -255,10 +255,30 @@ def test_a_backward_that_never_comes(device, tokens):
         assert nothing_is_held(streamed)
 
 
+class WeightFirst(torch.autograd.Function):
+    look = staticmethod(lambda weight: None)
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(weight, x)
+        return x @ weight * x.mean()
+
+    @staticmethod
+    def backward(ctx, grad):
+        weight, x = ctx.saved_tensors
+        WeightFirst.look(weight)
+        return (grad * x.mean()) @ weight.t(), None
+
+
+class WeightFirstLayer(Layer):
+    def forward(self, x):
+        return super().forward(x) + WeightFirst.apply(x, self.up.base.weight.t()[:, :64])
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_trap_39_a_checkpoint_over_several_blocks(device, tokens, reentrant):
+def test_trap_39_a_checkpoint_over_several_blocks(device, tokens, reentrant, monkeypatch):
     """A node that has its weight already may have to wait for its input, which several blocks compute again."""
-    net = with_lora(Net())
+    net = with_lora(Net(layer=WeightFirstLayer))
     hidden = torch.randn(3, 7, 64, requires_grad=True)
 
     class Segments(nn.Module):
@@ -273,11 +293,14 @@ def test_trap_39_a_checkpoint_over_several_blocks(device, tokens, reentrant):
 
     model = Segments()
     want = gradients(model, tokens, hidden)
+    held = []
     with st.stream(model, device, budget=size_of(net) // 4, blocks="net.layers.*") as streamed:
+        monkeypatch.setattr(WeightFirst, "look", lambda weight: held.append(streamed._by_storage[weight.untyped_storage().data_ptr()].block.held()))
         for _ in range(3):
             hidden.grad = None
             assert equal(gradients(model, tokens, hidden), want)
             assert nothing_is_held(streamed)
+    assert held == [True] * 24
 
 
 def test_a_backward_that_fails(device, net, tokens, quarter):
@@ -407,6 +430,8 @@ def test_tied_weights_and_modules_called_twice(device, net, tokens):
 class Three(torch.autograd.Function):
     """One node that reads weights of three blocks."""
 
+    look = staticmethod(lambda: None)
+
     @staticmethod
     def forward(ctx, x, a, b, c):
         ctx.save_for_backward(a, b, c)
@@ -415,6 +440,7 @@ class Three(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         a, b, c = ctx.saved_tensors
+        Three.look()
         return grad @ (a @ b @ c).t(), None, None, None
 
 
@@ -439,16 +465,20 @@ class WithFused(nn.Module):
         return self.fused(x)
 
 
-def test_a_node_that_reads_several_blocks(device):
+def test_a_node_that_reads_several_blocks(device, monkeypatch):
     model = WithFused().requires_grad_(False)
     x = torch.randn(5, 64, requires_grad=True)
     (want,) = torch.autograd.grad(model(x).square().sum(), x)
     with st.stream(model, device, budget=size_of(model) // 3, blocks=["layers.*", "fused"]) as streamed:
         assert {"layers.3 and fused", "layers.4 and fused", "layers.5 and fused"} <= set(streamed.blocks())
+        shared = [block for block in streamed._blocks if "fused" in block.name]
+        seen = []
+        monkeypatch.setattr(Three, "look", lambda: seen.append(sum(streamed.runtime.block_info(block.block).held for block in shared)))
         for _ in range(4):
             (got,) = torch.autograd.grad(model(x).square().sum(), x)
             assert torch.equal(got, want)
             assert nothing_is_held(streamed)
+        assert seen == [3] * 4
 
 
 def test_two_streamed_models_in_one_graph(device, tokens):
