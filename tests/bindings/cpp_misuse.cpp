@@ -237,8 +237,8 @@ void copies_in_flight(int how) {
     static Model model(device);
     static sh::Stream stream(device);
     model.runtime.step().end();
-    auto* const step = new sh::Step(model.runtime.step());
-    auto* const view = new sh::View(model.runtime.acquire(model.blocks[0], stream));
+    static auto* const step = new sh::Step(model.runtime.step());
+    static auto* const view = new sh::View(model.runtime.acquire(model.blocks[0], stream));
     if (how == 1) {
         delete view;
         delete step;
