@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
+#include <tuple>
 #include <utility>
 
 #include "loader/loader.h"
@@ -14,7 +15,6 @@
 namespace stagehand::stub {
 namespace {
 
-constexpr uint64_t kGranularity = 64 << 10;
 constexpr char kOptions[] = "granularity=64KiB;capacity=1GiB";
 
 thread_local std::vector<CUcontext> stack;
@@ -49,6 +49,14 @@ const Name* find(CUresult result) {
     for (const Name& name : kNames)
         if (name.result == result) return &name;
     return nullptr;
+}
+
+// Begin and end of what an address lies in, of a map of begins to sizes; zeros: in nothing.
+std::pair<uint64_t, uint64_t> entry_of(const std::map<uint64_t, uint64_t>& sizes, uint64_t address) {
+    const auto next = sizes.upper_bound(address);
+    if (next == sizes.begin()) return {};
+    const auto& [begin, bytes] = *std::prev(next);
+    return address < begin + bytes ? std::pair(begin, begin + bytes) : std::pair<uint64_t, uint64_t>();
 }
 
 bool is_device_page(const CUmemAllocationProp* properties) {
@@ -109,7 +117,8 @@ STUB_EXPORT CUresult cuInit(unsigned flags) {
     std::lock_guard lock(stub().mutex);
     if (stub().initialised) return CUDA_SUCCESS;
     if (!stagehand::loader::find_backend("host", nullptr, &stub().host, nullptr).ok()) return CUDA_ERROR_NO_DEVICE;
-    const sh_status status = stub().host->device_open(0, kOptions, &stub().device, &stub().info);
+    const char* const options = std::getenv("STAGEHAND_TEST_STUB_OPTIONS");
+    const sh_status status = stub().host->device_open(0, options ? options : kOptions, &stub().device, &stub().info);
     stub().initialised = status >= 0;
     return result_of(status);
 }
@@ -198,7 +207,7 @@ STUB_EXPORT CUresult cuMemGetInfo(size_t* free, size_t* total) {
 }
 
 STUB_EXPORT CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties, CUmemAllocationGranularity_flags) {
-    *granularity = kGranularity;
+    *granularity = stub().info.granularity_bytes;
     return is_device_page(properties) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -231,13 +240,20 @@ STUB_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, siz
     return in_context([&](const sh_backend& host, sh_backend_device* device) {
         uint64_t at = 0;
         const sh_status status = host.range_reserve(device, bytes, alignment, &at);
+        std::lock_guard lock(stub().mutex);
+        if (status >= 0) stub().ranges[at] = bytes;
         *address = at;
         return status;
     });
 }
 
 STUB_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
-    return in_context([&](const sh_backend& host, sh_backend_device* device) { return host.range_free(device, address, bytes); });
+    return in_context([&](const sh_backend& host, sh_backend_device* device) {
+        std::lock_guard lock(stub().mutex);
+        const sh_status status = host.range_free(device, address, bytes);
+        if (status >= 0) stub().ranges.erase(address);
+        return status;
+    });
 }
 
 STUB_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle page, unsigned long long flags) {
@@ -287,11 +303,12 @@ STUB_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
 STUB_EXPORT CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
     return in_context_unsafe([&](const sh_backend& host, sh_backend_device* device) {
         Allocation made;
-        made.bytes = (bytes + kGranularity - 1) / kGranularity * kGranularity;
+        const uint64_t granularity = stub().info.granularity_bytes;
+        made.bytes = (bytes + granularity - 1) / granularity * granularity;
         uint64_t at = 0;
         sh_status status = host.pages_create(device, made.bytes, 1, &made.page);
         if (status < 0) return status;
-        status = host.range_reserve(device, made.bytes, kGranularity, &at);
+        status = host.range_reserve(device, made.bytes, granularity, &at);
         if (status >= 0) status = host.pages_map(device, at, made.bytes, 1, &made.page);
         std::lock_guard lock(stub().mutex);
         if (status >= 0) stub().allocations[at] = made;
@@ -351,7 +368,8 @@ STUB_EXPORT CUresult cuMemFreeHost(void* memory) {
     return CUDA_SUCCESS;
 }
 
-// Host memory only; of other memory nothing is known, which is no error. Registrations that touch tell one range, as NVIDIA's driver does.
+// Of memory that it does not know nothing is told, which is no error. Registrations that touch tell one range, as NVIDIA's driver does, and
+// mapped pages the range of addresses that they lie in.
 STUB_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** values, CUdeviceptr pointer) {
     if (const CUresult result = entered(); result != CUDA_SUCCESS) return result;
     std::lock_guard lock(stub().mutex);
@@ -366,6 +384,12 @@ STUB_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute*
         while (first != registered.begin() && std::prev(first)->first + std::prev(first)->second == first->first) --first;
         start = first->first;
         for (; next != registered.end() && next->first == end; ++next) end += next->second;
+    } else if (entry_of(stub().mappings, pointer).second) {
+        type = CU_MEMORYTYPE_DEVICE;
+        std::tie(start, end) = entry_of(stub().ranges, pointer);
+    } else if (const auto allocation = stub().allocations.upper_bound(pointer); allocation != stub().allocations.begin()) {
+        const auto& [at, made] = *std::prev(allocation);
+        if (pointer < at + made.bytes) type = CU_MEMORYTYPE_DEVICE, start = at, end = at + made.bytes;
     }
     for (unsigned i = 0; i < count; i++) {
         switch (attributes[i]) {

@@ -29,6 +29,7 @@ struct Stub {
     int retained = 0;
     std::mutex mutex;
     std::map<sh_backend_page, uint64_t> pages;          // to their sizes
+    std::map<uint64_t, uint64_t> ranges;                // of addresses, to their sizes
     std::map<uint64_t, uint64_t> mappings;              // addresses to sizes, of one page each
     std::map<uint64_t, bool> accessible;
     std::map<uint64_t, uint64_t> registered;            // host memory

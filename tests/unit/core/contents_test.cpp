@@ -1,7 +1,6 @@
 // Contents that change: sources that get other bytes, on_load, and blocks that the engine changes itself.
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <map>
 #include <thread>
 
@@ -77,7 +76,7 @@ TEST_P(Contents, a_view_keeps_what_it_sees) {
     const sh_block id = model.id(2);
     SUCCEEDS(sh_invalidate_blocks(model.runtime(), &id, 1));
     SUCCEEDS(sh_runtime_synchronize(model.runtime()));
-    EXPECT_EQ(std::memcmp(view.address, before->data(), before->size()), 0);
+    EXPECT_EQ(device.bytes().read(view.address, before->size()), *before);
     // It would have to be loaded over a view that is held.
     EXPECT_EQ(model.use(2), SH_ERROR_HELD);
     SUCCEEDS(sh_release(model.runtime(), model.id(2), SH_STREAM_HOST));
@@ -258,7 +257,7 @@ TEST(Dirty, a_second_write_back_waits_for_the_first) {
 TEST(Dirty, an_invalidation_waits_for_a_neighbour_that_is_dirty_again) {
     TestDevice device({.budget_bytes = 6 * kPage});
     // The first two share a unit, which streams.
-    Model model(device, blocks_of({4000, 4000, 6 * kPage, 6 * kPage}, Origin::pageable, SH_BLOCK_MUTABLE));
+    Model model(device, blocks_of({kPage - 96, kPage - 96, 6 * kPage, 6 * kPage}, Origin::pageable, SH_BLOCK_MUTABLE));
     SUCCEEDS(model.schedule(forward(4)));
     const sh_stream stream = device.stream();
     Gate gate(device, stream);
@@ -309,21 +308,13 @@ TEST(Dirty, no_view_is_taken_while_a_plan_changes) {
 
 // Adds one to each byte of what was loaded, in the copy stream.
 struct Patch {
-    sh_device* device;
+    TestDevice& device;
     std::mutex mutex;
     std::map<sh_block, uint8_t*> address;                // of the block, as told
     std::map<sh_block, std::vector<uint32_t>> patched;   // per byte, since the last look
     std::atomic<int32_t> result{0};
     std::atomic<uint64_t> calls{0}, outside{0};
 };
-struct PatchJob {
-    uint8_t* address;
-    uint64_t bytes;
-};
-void run_patch(void* data) {
-    const std::unique_ptr<PatchJob> job(static_cast<PatchJob*>(data));
-    for (uint64_t k = 0; k < job->bytes; k++) job->address[k]++;
-}
 int32_t patch(const sh_loaded_range* range, void* data) {
     Patch& patch = *static_cast<Patch*>(data);
     patch.calls++;
@@ -339,10 +330,10 @@ int32_t patch(const sh_loaded_range* range, void* data) {
         counts.resize(range->block_bytes);
         for (uint64_t k = 0; k < range->bytes; k++) counts[range->offset + k]++;
     }
-    auto job = std::make_unique<PatchJob>(PatchJob{static_cast<uint8_t*>(range->address), range->bytes});
-    if (sh_stream_launch(patch.device, range->stream, run_patch, job.get(), -1) != SH_OK) return -1;
-    (void)job.release();
-    return 0;
+    const auto add_one = [bytes = range->bytes](uint8_t* at) {
+        for (uint64_t k = 0; k < bytes; k++) at[k]++;
+    };
+    return patch.device.bytes().change(range->stream, range->address, range->bytes, add_one) == SH_OK ? 0 : -1;
 }
 
 class OnLoad : public testing::TestWithParam<std::tuple<Origin, uint64_t, uint32_t>> {};
@@ -350,7 +341,7 @@ class OnLoad : public testing::TestWithParam<std::tuple<Origin, uint64_t, uint32
 TEST_P(OnLoad, each_byte_is_patched_once_per_load) {
     const auto [origin, pages, flags] = GetParam();
     TestDevice device({.budget_bytes = pages * kPage});
-    Patch patched{device.get(), {}, {}, {}, {}, {}, {}};
+    Patch patched{device, {}, {}, {}, {}, {}, {}};
     std::vector<BlockSpec> specs = unequal_blocks(10, origin);
     for (BlockSpec& spec : specs) {
         spec.flags = flags;
@@ -390,7 +381,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, OnLoad,
 TEST(Failing, on_load_fails_and_recovers) {
     for (const Origin origin : {Origin::pinned, Origin::pageable}) {
         TestDevice device({.budget_bytes = 8 * kPage});
-        Patch patched{device.get(), {}, {}, {}, {}, {}, {}};
+        Patch patched{device, {}, {}, {}, {}, {}, {}};
         std::vector<BlockSpec> specs = equal_blocks(4, 4 * kPage, origin);
         specs[2].on_load = patch;
         specs[2].user_data = &patched;

@@ -1,6 +1,4 @@
 // Blocks whose source is device memory.
-#include <cstring>
-
 #include "engine.h"
 
 namespace stagehand::test {
@@ -48,7 +46,7 @@ TEST(DeviceSource, streams_through_a_small_share) {
         for (size_t i = 0; i < 6; i++) {
             sh_view view = SH_VIEW_INIT;
             SUCCEEDS(sh_acquire(runtime, blocks[i], SH_STREAM_HOST, 0, &view));
-            EXPECT_EQ(std::memcmp(view.address, origin.truth(i)->data(), view.bytes), 0) << "block " << i;
+            EXPECT_EQ(device.bytes().read(view.address, view.bytes), *origin.truth(i)) << "block " << i;
             SUCCEEDS(sh_release(runtime, blocks[i], SH_STREAM_HOST));
         }
         SUCCEEDS(sh_step_end(runtime));

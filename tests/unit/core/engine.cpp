@@ -17,6 +17,51 @@ std::string why() {
     return text;
 }
 
+std::string device_under_test() {
+    const char* const name = std::getenv("STAGEHAND_TEST_DEVICE");
+    return name && *name ? name : "host";
+}
+
+bool on_host_backend() { return device_under_test() == "host"; }
+
+uint64_t page_of_device_under_test() {
+    const char* const bytes = std::getenv("STAGEHAND_TEST_PAGE_BYTES");
+    if (on_host_backend()) return 4096;
+    return bytes ? std::strtoull(bytes, nullptr, 10) : uint64_t(2) << 20;
+}
+
+uint64_t smallest_page_of_device_under_test(bool plain) {
+    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    options.backend_options = plain ? "map_pages=0" : nullptr;
+    sh_device* device = nullptr;
+    if (sh_device_open(device_under_test().c_str(), &options, &device) != SH_OK) return 0;
+    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    EXPECT_SUCCEEDS(sh_device_capabilities(device, &caps));
+    sh_device_close(device);
+    return caps.granularity_bytes;
+}
+
+namespace {
+
+constexpr uint64_t kLargestBlock = 12;   // of all tests, in pages
+
+// Nothing is run where another device than the host's memory was asked for and is not there.
+class DeviceUnderTest : public testing::Environment {
+public:
+    void SetUp() override {
+        if (on_host_backend()) return;
+        const std::string name = device_under_test();
+        const uint64_t smallest_page = smallest_page_of_device_under_test(plain_devices());
+        if (!smallest_page) GTEST_SKIP() << name << ": " << why();
+        ASSERT_LE(smallest_page, kPage) << "STAGEHAND_TEST_PAGE_BYTES is less than a page of this device";
+        const size_t colon = name.find(':');
+        reach_gpu_memory(colon == std::string::npos ? 0 : std::atoi(name.c_str() + colon + 1), kLargestBlock * kPage);
+    }
+};
+[[maybe_unused]] const testing::Environment* const device_environment = testing::AddGlobalTestEnvironment(new DeviceUnderTest);
+
+}  // namespace
+
 bool plain_devices() {
     const char* const variable = std::getenv("STAGEHAND_TEST_PLAIN");
     return variable && std::string(variable) == "1";
@@ -24,7 +69,8 @@ bool plain_devices() {
 
 TestDevice::TestDevice(const DeviceSettings& settings) {
     const bool plain = !settings.map_pages || (plain_devices() && settings.name != "sim");
-    const std::string backend_options = settings.options + (plain ? ";map_pages=0" : "");
+    std::string backend_options = settings.name == device_under_test() && !on_host_backend() ? "" : settings.options;
+    if (plain) backend_options += backend_options.empty() ? "map_pages=0" : ";map_pages=0";
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     options.budget_bytes = settings.budget_bytes;
     options.page_bytes = settings.page_bytes;
@@ -33,6 +79,7 @@ TestDevice::TestDevice(const DeviceSettings& settings) {
     options.staging_threads = settings.staging_threads;
     options.backend_options = backend_options.c_str();
     if (sh_device_open(settings.name.c_str(), &options, &device_) != SH_OK) throw std::runtime_error("device: " + why());
+    bytes_ = std::make_unique<DeviceBytes>(device_);
 }
 
 TestDevice::~TestDevice() {
@@ -75,13 +122,19 @@ std::string name_of(Origin origin) {
 std::vector<uint8_t> contents_of(uint64_t seed, uint64_t version, uint64_t bytes) {
     std::vector<uint8_t> result(bytes);
     uint64_t state = seed * 0x9e3779b97f4a7c15u + version * 0xd1342543de82ef95u + 1;
-    for (uint64_t i = 0; i < bytes; i += 8) {
+    const auto next = [&state] {
         uint64_t word = (state += 0x9e3779b97f4a7c15u);
         word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
         word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
-        word ^= word >> 31;
-        std::memcpy(result.data() + i, &word, std::min<uint64_t>(8, bytes - i));
+        return word ^ (word >> 31);
+    };
+    uint64_t i = 0;
+    for (; i + 8 <= bytes; i += 8) {
+        const uint64_t word = next();
+        std::memcpy(result.data() + i, &word, 8);
     }
+    const uint64_t last = next();
+    std::memcpy(result.data() + i, &last, bytes - i);
     return result;
 }
 
@@ -258,17 +311,6 @@ sh_status Model::schedule(const std::vector<size_t>& order, uint64_t compute_ns)
     return sh_set_schedule(runtime_, uses.data(), uses.size());
 }
 
-struct Model::Comparison {
-    Model* model;
-    size_t block;
-    const uint8_t* at;
-    std::shared_ptr<const std::vector<uint8_t>> truth;
-};
-struct Model::Overwrite {
-    void* at;
-    std::vector<uint8_t> bytes;
-};
-
 void Model::note(size_t block, const uint8_t* at, const std::vector<uint8_t>& truth) {
     compared_++;
     if (std::memcmp(at, truth.data(), truth.size()) == 0) return;
@@ -280,38 +322,18 @@ void Model::note(size_t block, const uint8_t* at, const std::vector<uint8_t>& tr
                    " on, at use " + std::to_string(compared_.load());
 }
 
-void Model::run_comparison(void* data) {
-    const std::unique_ptr<Comparison> comparison(static_cast<Comparison*>(data));
-    comparison->model->note(comparison->block, comparison->at, *comparison->truth);
-}
-
 sh_status Model::compare(size_t i, const sh_view& view, sh_stream stream, int64_t busy_ns) {
-    const auto* const at = static_cast<const uint8_t*>(view.address);
     if (view.bytes != specs_[i].bytes || view.block != ids_[i]) ADD_FAILURE() << "a view of another block";
-    if (stream == SH_STREAM_HOST) {
-        note(i, at, *truth_[i]);
-        return SH_OK;
-    }
-    auto comparison = std::make_unique<Comparison>(Comparison{this, i, at, truth_[i]});
-    const sh_status status = sh_stream_launch(device_.get(), stream, run_comparison, comparison.get(), busy_ns);
-    if (status == SH_OK) (void)comparison.release();
-    return status;
-}
-
-void Model::run_overwrite(void* data) {
-    const std::unique_ptr<Overwrite> overwrite(static_cast<Overwrite*>(data));
-    std::memcpy(overwrite->at, overwrite->bytes.data(), overwrite->bytes.size());
+    const auto look = [this, i, truth = truth_[i]](const uint8_t* at) { note(i, at, *truth); };
+    return device_.bytes().look(stream, view.address, truth_[i]->size(), look, busy_ns);
 }
 
 sh_status Model::overwrite(size_t i, const sh_view& view, uint64_t version, sh_stream stream) {
     std::vector<uint8_t> bytes = contents_of(i, version, specs_[i].bytes);
     sh_status status = sh_mark_dirty(runtime_, ids_[i]);
     if (status != SH_OK) return status;
-    auto overwrite = std::make_unique<Overwrite>(Overwrite{view.address, bytes});
-    if (stream == SH_STREAM_HOST) run_overwrite(overwrite.release());
-    else status = sh_stream_launch(device_.get(), stream, run_overwrite, overwrite.get(), 0);
+    status = device_.bytes().write(stream, view.address, bytes);
     if (status != SH_OK) return status;
-    if (stream != SH_STREAM_HOST) (void)overwrite.release();
     set_truth(i, std::move(bytes));
     return SH_OK;
 }
@@ -384,7 +406,7 @@ std::vector<BlockSpec> equal_blocks(size_t count, uint64_t bytes, Origin origin,
 }
 
 std::vector<BlockSpec> unequal_blocks(size_t count, Origin origin) {
-    const uint64_t sizes[] = {1, 5 * kPage + 17, 300, 3 * kPage, 8 * kPage - 1, 2 * kPage, 100, 4095, 6 * kPage + 1, 4097};
+    const uint64_t sizes[] = {1, 5 * kPage + 17, 300, 3 * kPage, 8 * kPage - 1, 2 * kPage, 100, kPage - 1, 6 * kPage + 1, kPage + 1};
     std::vector<uint64_t> bytes;
     for (size_t i = 0; i < count; i++) bytes.push_back(sizes[i % std::size(sizes)]);
     return blocks_of(bytes, origin);

@@ -1,5 +1,8 @@
 // Engine: what the tests of the core stand on. A device with options, models whose blocks have recognisable contents and every kind
 // of source, and uses that compare each byte with what it should be: on the calling thread, or on a stream when the work runs there.
+//
+// STAGEHAND_TEST_DEVICE names another device than the host's memory ("cuda:0"), STAGEHAND_TEST_PAGE_BYTES its pages (2 MiB; blocks and
+// budgets follow). Nothing is run where that device is not there.
 #pragma once
 
 #include <atomic>
@@ -13,9 +16,20 @@
 
 #include <stagehand/stagehand.h>
 
+#include "device_bytes.h"
+
 namespace stagehand::test {
 
-constexpr uint64_t kPage = 4096;
+// The device that the tests open.
+std::string device_under_test();
+// It is the host's memory, by the host backend: it can be slow, spoil what is not loaded, and be asked what it holds.
+bool on_host_backend();
+
+// The smallest page of that device, with pages or without; 0 where it cannot be opened.
+uint64_t smallest_page_of_device_under_test(bool plain);
+// What sizes and budgets are counted in.
+uint64_t page_of_device_under_test();
+inline const uint64_t kPage = page_of_device_under_test();
 
 // The text of this thread's last failure.
 std::string why();
@@ -24,12 +38,12 @@ std::string why();
 #define EXPECT_SUCCEEDS(call) EXPECT_EQ((call), SH_OK) << ::stagehand::test::why()
 
 struct DeviceSettings {
-    std::string name = "host";
-    std::string options = "capacity=256MiB;staging_piece=16KiB;poison=1";
+    std::string name = device_under_test();
+    std::string options = "capacity=256MiB;staging_piece=16KiB;poison=1";   // for the host backend; others have none
     uint64_t budget_bytes = 64 * kPage;
     uint64_t page_bytes = kPage;
-    uint64_t link_bytes_per_second = 4'000'000'000;
-    uint64_t staging_bytes = 256 << 10;
+    uint64_t link_bytes_per_second = 4'000'000'000 / 4096 * kPage;   // in proportion, so that plans are alike
+    uint64_t staging_bytes = 64 * kPage;
     uint32_t staging_threads = 2;
     bool map_pages = true;
 };
@@ -46,12 +60,14 @@ public:
     TestDevice& operator=(const TestDevice&) = delete;
 
     sh_device* get() const { return device_; }
+    DeviceBytes& bytes() { return *bytes_; }
     sh_stream stream();   // a new one, destroyed with the device
     sh_memory_info memory() const;
     void synchronize();   // all streams that stream() gave
 
 private:
     sh_device* device_ = nullptr;
+    std::unique_ptr<DeviceBytes> bytes_;
     std::vector<sh_stream> streams_;
 };
 
@@ -141,11 +157,7 @@ public:
     void destroy();   // the runtime, before the model goes
 
 private:
-    struct Comparison;
-    struct Overwrite;
     void register_all(const std::vector<BlockSpec>& specs);
-    static void run_comparison(void* data);
-    static void run_overwrite(void* data);
     void note(size_t block, const uint8_t* at, const std::vector<uint8_t>& truth);
 
     TestDevice& device_;

@@ -6,7 +6,7 @@
 namespace stagehand::test {
 namespace {
 
-constexpr uint64_t kBlock = 4 * kPage;
+const uint64_t kBlock = 4 * kPage;
 
 std::unique_ptr<Model> make(TestDevice& device, size_t blocks, const char* name, uint32_t flags = 0) {
     sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;

@@ -166,7 +166,9 @@ TEST(Holding, no_wait_gives_not_ready_and_holds_nothing) {
             }
             SUCCEEDS(sh_step_end(model.runtime()));
         }
-        EXPECT_GT(not_ready, 0);
+        if (on_host_backend()) {   // others are as fast as they are
+            EXPECT_GT(not_ready, 0);
+        }
         EXPECT_EQ(model.stats().host_waits, 0u);
         EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
     }

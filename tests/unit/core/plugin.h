@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdlib>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 
@@ -12,9 +13,10 @@ namespace stagehand::test {
 // A function of a plugin that the library has loaded from STAGEHAND_BACKEND_PATH.
 template <class Function>
 Function* plugin_function(const char* plugin, const char* name) {
-    const std::string path = std::string(std::getenv("STAGEHAND_BACKEND_PATH")) + "/" + plugin;
-    void* const file = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
-    if (!file) throw std::runtime_error(dlerror());
+    std::istringstream folders(std::getenv("STAGEHAND_BACKEND_PATH"));
+    void* file = nullptr;
+    for (std::string folder; !file && std::getline(folders, folder, ':');) file = dlopen((folder + "/" + plugin).c_str(), RTLD_NOW | RTLD_NOLOAD);
+    if (!file) throw std::runtime_error(std::string(plugin) + " is not loaded");
     auto* const function = reinterpret_cast<Function*>(dlsym(file, name));
     dlclose(file);   // the library keeps it
     if (!function) throw std::runtime_error(name);

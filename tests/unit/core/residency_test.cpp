@@ -7,7 +7,7 @@
 namespace stagehand::test {
 namespace {
 
-constexpr uint64_t kBlock = 4 * kPage;
+const uint64_t kBlock = 4 * kPage;
 
 // Warnings that the library wrote meanwhile.
 class Warnings {

@@ -78,9 +78,11 @@ TEST(Budget, a_second_opening_must_agree) {
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     options.budget_bytes = 21 * kPage;
     sh_device* again = nullptr;
-    EXPECT_EQ(sh_device_open("host", &options, &again), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(sh_device_open(device_under_test().c_str(), &options, &again), SH_ERROR_INVALID_ARGUMENT);
     options.budget_bytes = 0;
-    SUCCEEDS(sh_device_open("host:0", &options, &again));
+    sh_device_caps caps = SH_DEVICE_CAPS_INIT;   // its whole name, "host:0"
+    SUCCEEDS(sh_device_capabilities(device.get(), &caps));
+    SUCCEEDS(sh_device_open(caps.name, &options, &again));
     EXPECT_EQ(again, device.get());
     sh_device_close(again);
     EXPECT_EQ(device.memory().budget_bytes, 20 * kPage);

@@ -107,7 +107,7 @@ TEST_P(Streaming, smallest_budget_runs) {
 TEST_P(Streaming, only_small_blocks) {
     TestDevice device({.budget_bytes = 12 * kPage});
     std::vector<uint64_t> sizes;
-    for (uint64_t i = 0; i < 200; i++) sizes.push_back(1 + i * 37 % 1500);
+    for (uint64_t i = 0; i < 200; i++) sizes.push_back((1 + i * 37 % 1500) * (kPage / 4096));
     Model model(device, blocks_of(sizes, GetParam().origin));
     SUCCEEDS(model.schedule(forward(200)));
     run(model, device, forward(200), 3);
@@ -163,10 +163,10 @@ TEST(Steps, several_segments_and_gaps) {
         for (const sh_block id : ids) {
             sh_view view = SH_VIEW_INIT;
             SUCCEEDS(sh_acquire(runtime, id, SH_STREAM_HOST, 0, &view));
-            const auto* at = static_cast<const uint8_t*>(view.address);
-            EXPECT_EQ(std::vector<uint8_t>(at + 7, at + 3007), first.read());
-            EXPECT_EQ(std::vector<uint8_t>(at + 4100, at + 13101), second.read());
-            EXPECT_EQ(std::vector<uint8_t>(at + 20000, at + 20005), third.read());
+            const std::vector<uint8_t> all = device.bytes().read(view.address, view.bytes);
+            EXPECT_EQ(std::vector<uint8_t>(all.begin() + 7, all.begin() + 3007), first.read());
+            EXPECT_EQ(std::vector<uint8_t>(all.begin() + 4100, all.begin() + 13101), second.read());
+            EXPECT_EQ(std::vector<uint8_t>(all.begin() + 20000, all.begin() + 20005), third.read());
             SUCCEEDS(sh_release(runtime, id, SH_STREAM_HOST));
         }
         SUCCEEDS(sh_step_end(runtime));
@@ -367,7 +367,7 @@ TEST(Reading, waits_for_the_load_whatever_stream_the_view_is_on) {
 // An engine that computes on the calling thread holds each view while it does. What its next block needs is then loaded into the
 // pages that are free, though the rest of them are held.
 TEST(HeldWhileComputing, the_next_load_begins_in_the_pages_that_are_free) {
-    TestDevice device({.budget_bytes = 12 * kPage, .link_bytes_per_second = 1'000'000'000});
+    TestDevice device({.budget_bytes = 12 * kPage, .link_bytes_per_second = 1'000'000'000 / 4096 * kPage});
     Model model(device, equal_blocks(6, 8 * kPage));
     SUCCEEDS(model.schedule(forward(6), 32'768));   // as long as a copy: a ring of less than two blocks overlaps them in part
     SUCCEEDS(model.step(forward(6)));
