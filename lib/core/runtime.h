@@ -157,6 +157,7 @@ private:
     Status finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, Lock& lock);
     void note_wait(const Unit& unit, uint64_t began_ns, uint32_t* view_flags);
     void set_bringing(Unit& unit, bool bringing);
+    Status place_unordered(Unit& unit, Lock& lock);
     Status bring_memory(Unit& unit, uint32_t* view_flags, Lock& lock);
     Status clear_way(Unit& unit, Lock& lock);
     Status held_by(const Unit& wanted, Unit& holder);

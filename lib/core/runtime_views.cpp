@@ -85,6 +85,12 @@ Status Runtime::clear_way(Unit& unit, Lock& lock) {
     return Status();
 }
 
+Status Runtime::place_unordered(Unit& unit, Lock& lock) {
+    SH_TRY(unordered_.place(unit, lock));
+    if (unit.protections) tell_kept();   // it has something that stays, from here on
+    return Status();
+}
+
 Status Runtime::bring_memory(Unit& unit, uint32_t* view_flags, Lock& lock) {
     if (unit.memory != Memory::none) return Status();
     if (!planned_ || (replan_wanted_ && !in_step_ && views_ == 0 && !plan_is_held())) {
@@ -92,7 +98,7 @@ Status Runtime::bring_memory(Unit& unit, uint32_t* view_flags, Lock& lock) {
         SH_TRY(replan(lock, true, true));
     }
     if (unit.memory != Memory::none) return Status();
-    SH_TRY(unordered_.place(unit, lock));
+    SH_TRY(place_unordered(unit, lock));
     *view_flags |= SH_VIEW_REMAPPED;
     return Status();
 }
@@ -359,7 +365,7 @@ Status Runtime::prefetch(std::span<const sh_block> ids, Lock& lock) {
         if (unit.stale) drop_contents(unit);
         if (unit.memory == Memory::none) {
             set_bringing(unit, true);
-            const bool placed = planned_ && unordered_.place(unit, lock).ok();
+            const bool placed = planned_ && place_unordered(unit, lock).ok();
             set_bringing(unit, false);
             if (!placed) break;   // a hint: the acquire will say what is wrong
             if (unit.updating) continue;   // begun while the mutex was given up

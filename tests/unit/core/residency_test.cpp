@@ -155,6 +155,24 @@ TEST(Protect, a_block_outside_the_order_is_not_dropped_for_others) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
+TEST(Protect, counts_for_a_block_outside_the_order_that_comes_later) {
+    TestDevice device({.budget_bytes = 12 * kPage});
+    Model model(device, equal_blocks(4, kBlock, Origin::pinned, SH_BLOCK_UNORDERED));
+    const sh_block ids[] = {model.id(0), model.id(1)};
+    SUCCEEDS(sh_protect_blocks(model.runtime(), ids, 2));
+    EXPECT_EQ(device.memory().protected_bytes, 0u) << "there is nothing to protect";
+    SUCCEEDS(model.use(0));
+    EXPECT_GE(device.memory().protected_bytes, kBlock);
+    SUCCEEDS(sh_prefetch(model.runtime(), ids + 1, 1));
+    EXPECT_GE(device.memory().protected_bytes, 2 * kBlock);
+    SUCCEEDS(sh_trim(model.runtime(), 0, nullptr));
+    EXPECT_EQ(model.state(0).present_bytes, kBlock);
+    SUCCEEDS(sh_unprotect_blocks(model.runtime(), ids, 2));
+    SUCCEEDS(sh_trim(model.runtime(), 0, nullptr));
+    EXPECT_EQ(device.memory().used_bytes, 0u);
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
 // --- scopes -------------------------------------------------------------------------------------------------------------
 
 TEST(KeepResident, the_sequence_a_b_a_c_a_copies_a_once) {
