@@ -14,10 +14,10 @@ extern "C" {
 typedef struct sh_device_options {
     uint32_t struct_size;
     uint32_t staging_threads;       /**< Worker threads that read sources which are not pinned, at most 64; 0: by the number of cores, 2 to 12. */
-    /** Ceiling on device memory, page rounding included, in bytes; cut to whole pages. 0: what is free less headroom. Not compared with
+    /** Ceiling on device memory, page rounding included, in bytes; cut to whole pages. 0: what is free less the margin. Not compared with
         the device's size. */
     uint64_t budget_bytes;
-    uint64_t headroom_bytes;        /**< Left free by the automatic budget; 0: 1 GiB, at most a tenth of the device. */
+    uint64_t margin_bytes;          /**< Left free by the automatic budget; 0: 1 GiB, at most a tenth of the device. */
     uint64_t page_bytes;            /**< Unit of device memory, a power of two; 0: by the budget. Rounded up to the backend's granularity. */
     uint64_t link_bytes_per_second; /**< Host-to-device speed that plans count with; 0: measured when first needed. */
     uint64_t staging_bytes;         /**< Host memory, pinned if possible, that such sources pass through; 0: by the backend and the threads. */

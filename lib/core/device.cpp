@@ -63,7 +63,7 @@ uint64_t choose_page(const sh_backend_device_info& info, uint64_t wanted, uint64
 }
 
 // Left to others by the automatic budget. A small device does not lose all of itself to it.
-uint64_t headroom(uint64_t wanted, uint64_t total) { return wanted ? wanted : std::min(policy::default_headroom_bytes, total / 10); }
+uint64_t margin(uint64_t wanted, uint64_t total) { return wanted ? wanted : std::min(policy::default_margin_bytes, total / 10); }
 
 transfer::StagingOptions staging_options(const sh_device_options& options) {
     transfer::StagingOptions staging;
@@ -92,7 +92,7 @@ Status open_backend(const std::string& name, uint32_t index, const sh_device_opt
 }  // namespace
 
 Device::Device(std::string name, std::unique_ptr<BackendDevice> backend, const sh_device_options& options, uint64_t page_bytes)
-    : name_(std::move(name)), headroom_bytes_(options.headroom_bytes), backend_(std::move(backend)), pool_(*backend_, page_bytes),
+    : name_(std::move(name)), margin_bytes_(options.margin_bytes), backend_(std::move(backend)), pool_(*backend_, page_bytes),
       arbiter_([this] { return backend_->now_ns(); }, page_bytes), staging_(*backend_, staging_options(options)), budget_bytes_(options.budget_bytes) {
     const uint64_t link = options.link_bytes_per_second ? options.link_bytes_per_second : backend_->info().link_bytes_per_second;
     link_bytes_per_ns_ = static_cast<double>(link) / 1e9;
@@ -102,7 +102,7 @@ Status Device::automatic_budget(uint64_t* bytes) {
     uint64_t free = 0, total = 0;
     SH_TRY(backend_->memory_info(&free, &total));
     // What the library holds already is part of what it may hold.
-    *bytes = policy::automatic_budget(free, pool_.used_bytes(), headroom(headroom_bytes_, total));
+    *bytes = policy::automatic_budget(free, pool_.used_bytes(), margin(margin_bytes_, total));
     return Status();
 }
 
@@ -126,7 +126,7 @@ Status Device::open(const char* name, const sh_device_options& options, std::sha
     SH_TRY(open_backend(backend_name, index, options, &backend));
     uint64_t free = 0, total = 0;
     SH_TRY(backend->memory_info(&free, &total));
-    const uint64_t budget = options.budget_bytes ? options.budget_bytes : policy::automatic_budget(free, 0, headroom(options.headroom_bytes, total));
+    const uint64_t budget = options.budget_bytes ? options.budget_bytes : policy::automatic_budget(free, 0, margin(options.margin_bytes, total));
     const uint64_t page = choose_page(backend->info(), options.page_bytes, budget);
     if (budget < page)
         return Status(SH_ERROR_BUDGET, "a budget of " + std::to_string(budget) + " bytes is less than one page of " + std::to_string(page) + " bytes");
@@ -190,7 +190,7 @@ void Device::notice_free_memory(bool now) {
     if (budget_bytes_) {
         present = policy::clamp_growth(budget, held, free, std::min(policy::growth_reserve_bytes, total / kReservePart));
     } else {
-        present = policy::automatic_budget(free, held, headroom(headroom_bytes_, total));
+        present = policy::automatic_budget(free, held, margin(margin_bytes_, total));
         if (present > budget + step) (void)arbiter_.set_total(present / page_bytes()).ok();
     }
     // Small changes are not worth a plan.

@@ -57,7 +57,7 @@ private:
     Status automatic_budget(uint64_t* bytes);
 
     const std::string name_;
-    const uint64_t headroom_bytes_;
+    const uint64_t margin_bytes_;
     std::unique_ptr<BackendDevice> backend_;
     PagePool pool_;
     Arbiter arbiter_;

@@ -76,8 +76,8 @@ uint64_t share_out(uint64_t rest, std::vector<Share> shares, std::vector<uint64_
 
 }  // namespace
 
-uint64_t automatic_budget(uint64_t free_bytes, uint64_t held_bytes, uint64_t headroom_bytes) {
-    return minus(plus(free_bytes, held_bytes), headroom_bytes);
+uint64_t automatic_budget(uint64_t free_bytes, uint64_t held_bytes, uint64_t margin_bytes) {
+    return minus(plus(free_bytes, held_bytes), margin_bytes);
 }
 
 uint64_t clamp_growth(uint64_t wanted_bytes, uint64_t held_bytes, uint64_t free_bytes,

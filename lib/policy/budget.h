@@ -8,12 +8,12 @@
 
 namespace stagehand::policy {
 
-inline constexpr uint64_t default_headroom_bytes = uint64_t{1} << 30;
+inline constexpr uint64_t default_margin_bytes = uint64_t{1} << 30;
 inline constexpr uint64_t growth_reserve_bytes = uint64_t{512} << 20;
 
-// The automatic budget: what is free, and what is held already, less the headroom that others keep.
+// The automatic budget: what is free, and what is held already, less a margin for others.
 uint64_t automatic_budget(uint64_t free_bytes, uint64_t held_bytes = 0,
-                          uint64_t headroom_bytes = default_headroom_bytes);
+                          uint64_t margin_bytes = default_margin_bytes);
 
 // How far a budget may grow right now: no further than what the driver says is free, less a reserve, on top
 // of what is held, and never below what is held.

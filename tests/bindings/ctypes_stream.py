@@ -16,7 +16,7 @@ FILL = c.CFUNCTYPE(i32, c.c_void_p, u64, u64, c.c_void_p)
 
 
 class DeviceOptions(c.Structure):
-    _fields_ = [("struct_size", u32), ("staging_threads", u32), ("budget_bytes", u64), ("headroom_bytes", u64), ("page_bytes", u64),
+    _fields_ = [("struct_size", u32), ("staging_threads", u32), ("budget_bytes", u64), ("margin_bytes", u64), ("page_bytes", u64),
                 ("link_bytes_per_second", u64), ("staging_bytes", u64), ("backend_options", c.c_char_p), ("backend_path", c.c_char_p)]
 
 

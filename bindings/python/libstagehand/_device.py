@@ -50,7 +50,7 @@ class Device:
         name: str = "auto",
         *,
         budget_bytes: int = 0,
-        headroom_bytes: int = 0,
+        margin_bytes: int = 0,
         page_bytes: int = 0,
         link_bytes_per_second: int = 0,
         staging_bytes: int = 0,
@@ -62,7 +62,7 @@ class Device:
         destroy_postponed()
         options = struct("device_options")
         options.budget_bytes = budget_bytes
-        options.headroom_bytes = headroom_bytes
+        options.margin_bytes = margin_bytes
         options.page_bytes = page_bytes
         options.link_bytes_per_second = link_bytes_per_second
         options.staging_bytes = staging_bytes

@@ -57,7 +57,7 @@ typedef struct sh_device_options {
     uint32_t struct_size;
     uint32_t staging_threads;
     uint64_t budget_bytes;
-    uint64_t headroom_bytes;
+    uint64_t margin_bytes;
     uint64_t page_bytes;
     uint64_t link_bytes_per_second;
     uint64_t staging_bytes;

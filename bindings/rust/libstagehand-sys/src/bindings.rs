@@ -100,11 +100,11 @@ pub struct sh_device_options {
     pub struct_size: u32,
     ///Worker threads that read sources which are not pinned, at most 64; 0: by the number of cores, 2 to 12.
     pub staging_threads: u32,
-    /**Ceiling on device memory, page rounding included, in bytes; cut to whole pages. 0: what is free less headroom. Not compared with
+    /**Ceiling on device memory, page rounding included, in bytes; cut to whole pages. 0: what is free less the margin. Not compared with
 the device's size.*/
     pub budget_bytes: u64,
     ///Left free by the automatic budget; 0: 1 GiB, at most a tenth of the device.
-    pub headroom_bytes: u64,
+    pub margin_bytes: u64,
     ///Unit of device memory, a power of two; 0: by the budget. Rounded up to the backend's granularity.
     pub page_bytes: u64,
     ///Host-to-device speed that plans count with; 0: measured when first needed.
@@ -132,8 +132,8 @@ const _: () = {
         "Offset of field: sh_device_options::budget_bytes",
     ][::core::mem::offset_of!(sh_device_options, budget_bytes) - 8usize];
     [
-        "Offset of field: sh_device_options::headroom_bytes",
-    ][::core::mem::offset_of!(sh_device_options, headroom_bytes) - 16usize];
+        "Offset of field: sh_device_options::margin_bytes",
+    ][::core::mem::offset_of!(sh_device_options, margin_bytes) - 16usize];
     [
         "Offset of field: sh_device_options::page_bytes",
     ][::core::mem::offset_of!(sh_device_options, page_bytes) - 24usize];

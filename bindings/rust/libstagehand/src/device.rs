@@ -20,7 +20,7 @@ pub struct DeviceOptions {
     /// Ceiling on device memory in bytes, page rounding included; 0: what is free less headroom.
     pub budget_bytes: u64,
     /// Left free by the automatic budget.
-    pub headroom_bytes: u64,
+    pub margin_bytes: u64,
     /// Unit of device memory, a power of two.
     pub page_bytes: u64,
     /// Host-to-device speed that plans count with; 0: measured when first needed.
@@ -74,7 +74,7 @@ impl Device {
         let mut raw = init!(sh_device_options);
         raw.staging_threads = options.staging_threads;
         raw.budget_bytes = options.budget_bytes;
-        raw.headroom_bytes = options.headroom_bytes;
+        raw.margin_bytes = options.margin_bytes;
         raw.page_bytes = options.page_bytes;
         raw.link_bytes_per_second = options.link_bytes_per_second;
         raw.staging_bytes = options.staging_bytes;
