@@ -1,0 +1,303 @@
+"""libstagehand.torch on a GPU: a model of transformers in a quarter of its bytes, and steps beside diffusers' group offload and accelerate.
+
+    torch_offload_bench.py [--device cuda:0] [--gb 8] [--only check|bench] [--json FILE]
+
+`check`: a Llama of random weights, built from its configuration, gives the logits that it gives when it is resident, bit by bit.
+`bench`: the same layers under each package, with the same peak memory of the device, in one run. Every output is compared, bit by bit.
+What a missing package leaves out is said. On the CPU (--device cpu --gb 0.01) it only shows that the program works.
+"""
+import argparse
+import gc
+import importlib.util
+import json
+import statistics
+import sys
+import time
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import libstagehand as sh
+import libstagehand.torch as st
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--device", default="cuda:0")
+parser.add_argument("--gb", type=float, default=8.0, help="bytes of the models, in 10^9 (8)")
+parser.add_argument("--only", choices=["check", "bench"])
+parser.add_argument("--tokens", type=int, nargs="+", default=[256, 4096, 32768], help="tokens of a step, of each benchmark")
+parser.add_argument("--steps", type=int, default=8, help="timed steps of each (8)")
+parser.add_argument("--json", help="writes the results to a file, - for standard output")
+parser.add_argument("--profile", action="store_true", help="also tell what the host spends on a step that copies nothing")
+options = parser.parse_args()
+device = torch.device(options.device)
+on_gpu = device.type == "cuda"
+results = []
+
+
+def tell(**values):
+    results.append(values)
+    print("  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items()), flush=True)
+
+
+def there(package):
+    return importlib.util.find_spec(package) is not None
+
+
+def synchronize():
+    if on_gpu:
+        torch.cuda.synchronize(device)
+
+
+def size_of(module):
+    return sum(one.numel() * one.element_size() for one in {id(p): p for p in module.parameters()}.values())
+
+
+def filled(module, dtype):
+    """A module from the meta device, with random weights in host memory; the device makes the numbers, since it is faster."""
+    generator = torch.Generator(device).manual_seed(7)
+    module.to(dtype).to_empty(device="cpu")
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)
+        values = torch.empty(parameter.shape, dtype=dtype, device=device)
+        parameter.data.copy_(values.normal_(0, 0.02, generator=generator) if parameter.dim() > 1 else values.fill_(1))
+    return module.eval()
+
+
+def alike(make, module):
+    """Another module over the same host memory."""
+    with torch.device("meta"):
+        made = make()
+    made.load_state_dict(module.state_dict(), assign=True)
+    return made.requires_grad_(False).eval()
+
+
+class Layer(nn.Module):
+    """Attention and a gated network, as in a language or video model."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.before, self.between = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.gate, self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x):
+        batch, tokens, width = x.shape
+        q, k, v = self.qkv(self.before(x)).view(batch, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, tokens, width))
+        h = self.between(x)
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+
+class Stack(nn.Module):
+    def __init__(self, width, count):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(width, width // 64) for _ in range(count))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def llama_check():
+    """A model of transformers, without a line changed, in a quarter of its bytes."""
+    if not there("transformers"):
+        print("check: skipped, there is no transformers")
+        return
+    import transformers
+
+    width = 4096 if options.gb >= 1 else 256
+    shape = dict(hidden_size=width, intermediate_size=width * 7 // 2, num_attention_heads=width // 64, num_key_value_heads=width // 256, vocab_size=8 * width)
+    layer_bytes = 2 * (2 * width * width + width * width // 2 + 3 * width * width * 7 // 2)
+    count = max(4, -(-int(options.gb * 1e9 - 32 * width * width) // layer_bytes))
+    config = transformers.LlamaConfig(num_hidden_layers=count, **shape)
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(config)
+    model = filled(model, torch.bfloat16)
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)  # computed, not a weight
+    size, ids = size_of(model), torch.randint(0, 8 * width, (1, 512), generator=torch.Generator().manual_seed(1)).to(device)
+    with torch.inference_mode():
+        model.to(device)
+        want = model(ids).logits.cpu()
+        model.to("cpu")
+        if on_gpu:
+            torch.cuda.empty_cache()
+        with opened(size // 4) as where, st.stream(model, where) as streamed:
+            equal = [torch.equal(model(ids).logits.cpu(), want) for _ in range(3)]
+            stats, peak = streamed.stats(), where.memory().peak_bytes
+    if not all(equal) or peak > size // 4:
+        sys.exit(f"check: the logits are equal: {equal}, in {peak} bytes of {size}")
+    tell(what="check", model="LlamaForCausalLM", weights_gb=size / 1e9, peak_gb=peak / 1e9, copied_gb=stats.bytes_to_device / 1e9, equal=True)
+
+
+@contextmanager
+def opened(budget):
+    with sh.Device("host" if device.type == "cpu" else str(device), budget_bytes=budget) as where:
+        yield where
+
+
+def measure(name, run, x, want, weights_peak=lambda: 0):
+    """Time of a step, after two, the peak of what it holds on the device, and its output compared."""
+    if on_gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    with torch.inference_mode():
+        for _ in range(3):
+            out = run(x)
+        equal = torch.equal(out.cpu(), want)
+        times = []
+        for _ in range(options.steps):
+            synchronize()
+            begin = time.perf_counter()
+            run(x)
+            run(x)
+            synchronize()
+            times.append((time.perf_counter() - begin) / 2)
+        equal = equal and torch.equal(run(x).cpu(), want)
+    peak = (torch.cuda.max_memory_allocated(device) if on_gpu else 0) + weights_peak()
+    if not equal:
+        sys.exit(f"{name}: its output differs from that of the resident model")
+    return statistics.median(times), peak
+
+
+def give_back():
+    gc.collect()
+    if on_gpu:
+        torch.cuda.empty_cache()
+
+
+def link_speed():
+    """Bytes a second of one copy from pinned memory."""
+    if not on_gpu:
+        return 1e10
+    host, there = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True), torch.empty(1 << 30, dtype=torch.uint8, device=device)
+    best = 1e9
+    for _ in range(5):
+        synchronize()
+        begin = time.perf_counter()
+        there.copy_(host, non_blocking=True)
+        synchronize()
+        best = min(best, time.perf_counter() - begin)
+    return (1 << 30) / best
+
+
+def with_group_offload(make, model, blocks):
+    from diffusers.hooks import apply_group_offloading
+
+    made = alike(make, model)
+    # By streams, ahead of the use; from memory that is pinned before.
+    apply_group_offloading(made, onload_device=device, offload_device=torch.device("cpu"), offload_type="block_level", num_blocks_per_group=blocks,
+                           use_stream=True, record_stream=True, non_blocking=True)  # fmt: skip
+    return made
+
+
+def with_accelerate(make, model, resident):
+    from accelerate import dispatch_model
+
+    made = alike(make, model)
+    places = {f"layers.{i}": device.index if i < resident else "cpu" for i in range(len(made.layers))}
+    return dispatch_model(made, device_map=places, main_device=device.index, force_hooks=True)
+
+
+def stream_row(make, model, x, want, budget, bound, beside, case):
+    made = alike(make, model)
+    with opened(budget) as where, st.stream(made, where) as streamed:
+        step, peak = measure("libstagehand", made, x, want, lambda: where.memory().peak_bytes)
+        stats = streamed.stats()
+    give_back()
+    tell(what="bench", **case, package="libstagehand", beside=beside, budget_gb=budget / 1e9, step_ms=step * 1e3, bound_ms=bound * 1e3, step_by_bound=step / bound,
+         peak_gb=peak / 1e9, copied_gb_per_step=stats.bytes_to_device / max(1, stats.steps) / 1e9, equal=True)  # fmt: skip
+    return step, peak
+
+
+def bench():
+    width = 4096 if options.gb >= 1 else 256
+    layer_bytes = 2 * (16 * width * width)
+    count = max(8, int(options.gb * 1e9) // layer_bytes)
+
+    def make():
+        return Stack(width, count)
+
+    with torch.device("meta"):
+        model = make()
+    model = filled(model, torch.bfloat16)
+    size, link = size_of(model), link_speed()
+    tell(what="machine", device=torch.cuda.get_device_name(device) if on_gpu else "cpu", torch=torch.__version__, weights_gb=size / 1e9, layers=count, link_gbs=link / 1e9)
+    for tokens in options.tokens:
+        x = torch.randn(1, tokens, width, generator=torch.Generator().manual_seed(3)).to(torch.bfloat16).to(device)
+        case = dict(tokens=tokens)
+        resident = alike(make, model).to(device)
+        with torch.inference_mode():
+            want = resident(x).cpu()
+        compute, peak = measure("resident", resident, x, want)
+        activations = max(0, peak - size) if on_gpu else 0
+        tell(what="bench", **case, package="resident", step_ms=compute * 1e3, peak_gb=peak / 1e9, equal=True)
+        if options.profile:
+            profile(resident, make, model, x, size, case)
+        del resident
+        give_back()
+
+        def bound_of(budget, compute=compute):
+            return max(compute, (size - budget) / link)
+
+        # At half of the model, and at what each other package takes.
+        stream_row(make, model, x, want, size // 2, bound_of(size // 2), "half of the model", case)
+        for blocks in sorted({1, max(1, count // 4)}):
+            if not on_gpu or not there("diffusers"):
+                print("bench: diffusers is left out:", "it needs a GPU" if not on_gpu else "it is not there")
+                break
+            made = with_group_offload(make, model, blocks)
+            step, peak = measure("diffusers", made, x, want)
+            tell(what="bench", **case, package="diffusers group offload", blocks_per_group=blocks, step_ms=step * 1e3, peak_gb=peak / 1e9, equal=True)
+            del made
+            give_back()
+            versus(make, model, x, want, step, peak, activations, bound_of, "diffusers group offload", case)
+        for held in sorted({0, count // 2 - 1}):
+            if not on_gpu or not there("accelerate"):
+                print("bench: accelerate is left out:", "it needs a GPU" if not on_gpu else "it is not there")
+                break
+            made = with_accelerate(make, model, held)
+            step, peak = measure("accelerate", made, x, want)
+            tell(what="bench", **case, package="accelerate", resident_layers=held, step_ms=step * 1e3, peak_gb=peak / 1e9, equal=True)
+            del made
+            give_back()
+            versus(make, model, x, want, step, peak, activations, bound_of, "accelerate", case)
+
+
+def versus(make, model, x, want, other_step, other_peak, activations, bound_of, name, case):
+    """With the same peak memory in all: what another package took, less what the layers themselves need."""
+    budget = int(other_peak - activations)
+    try:
+        step, peak = stream_row(make, model, x, want, budget, bound_of(budget), name, case)
+    except sh.BudgetError as error:
+        print(f"bench: libstagehand cannot do with {budget} bytes: {error}")
+        return
+    tell(what="versus", **case, other=name, time_ratio=step / other_step, peak_ratio=peak / other_peak, no_slower=step <= other_step)
+
+
+def profile(resident, make, model, x, size, case):
+    """What hooks cost where nothing is copied."""
+    small = x[:, :16]
+    with torch.inference_mode():
+        want = resident(small).cpu()
+    before, _ = measure("resident", resident, small, want)
+    made = alike(make, model)
+    with opened(size + (1 << 30)) as where, st.stream(made, where):
+        after, _ = measure("libstagehand", made, small, want)
+    give_back()
+    tell(what="hooks", **case, resident_ms=before * 1e3, all_on_device_ms=after * 1e3)
+
+
+if options.only in (None, "check"):
+    llama_check()
+    give_back()
+if options.only in (None, "bench"):
+    bench()
+if options.json == "-":
+    print(json.dumps(results))
+elif options.json:
+    with open(options.json, "w") as file:
+        json.dump(results, file, indent=1)
