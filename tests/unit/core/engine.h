@@ -42,7 +42,7 @@ struct DeviceSettings {
     std::string options = "capacity=256MiB;staging_piece=16KiB;poison=1";   // for the host backend; others have none
     uint64_t budget_bytes = 64 * kPage;
     uint64_t page_bytes = kPage;
-    uint64_t link_bytes_per_second = 4'000'000'000 / 4096 * kPage;   // in proportion, so that plans are alike
+    uint64_t link_bytes_per_second = 4'000'000'000 * kPage / 4096;   // in proportion, so that plans are alike
     uint64_t staging_bytes = 64 * kPage;
     uint32_t staging_threads = 2;
     bool map_pages = true;
