@@ -47,8 +47,11 @@ class Holding:
         self.running = 0  # calls of the whole model under way
         self.saved = False  # weights were kept for a backward in this step
         self.ended = False
+        self.training = False
         self.step_begins: Callable[[], None] = lambda: None
         self.step_ends: Callable[[], None] = lambda: None
+        self.backward_ends: Callable[[], None] = lambda: None
+        self._tasks: set[int] = set()  # backwards whose end is waited for
 
     # Streams.
 
@@ -73,6 +76,9 @@ class Holding:
             raise UsageError(Status.ERROR_INVALID_HANDLE, "the model is not streamed any more")
         if self._readings:
             self._forget_done()
+        if self.training and _graph_task() == -1:
+            for block in blocks:
+                block.uses += 1
         if self._step is None:
             self._begin()
             self._first = unit
@@ -116,6 +122,7 @@ class Holding:
         task = _graph_task()
         if task == -1:
             self._readings.clear()  # of a backward that failed
+            self._tasks.clear()
         else:
             reading = self._readings.get((task, threading.get_ident()))
             node = _node()
@@ -134,21 +141,27 @@ class Holding:
 
     # Backward.
 
+    def in_backward(self) -> int:
+        """The backward that this thread is in, whose end is waited for from now on; -1: none."""
+        task = _graph_task()
+        if task != -1 and task not in self._tasks:
+            self._tasks.add(task)
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: self._backward_ends(task))
+        return task
+
     def read(self, block: HeldBlock) -> bool:
         """Holds a block for the node that a backward runs now. False: none runs."""
         if self.ended:
             raise UsageError(
                 Status.ERROR_INVALID_HANDLE, f"a backward asks for the weights of {block.name}, which are not streamed any more: run it before streaming ends"
             )
-        task = _graph_task()
+        task = self.in_backward()
         if task == -1:
             return False
         key = (task, threading.get_ident())
         node = _node()
         reading = self._readings.get(key)
         if reading is None:
-            if not any(known == task for known, _ in self._readings):
-                torch.autograd.Variable._execution_engine.queue_callback(lambda: self._backward_ends(task))
             reading = self._readings[key] = _Reading(node)
         elif node is None or reading.node is not node:
             reading.node = node
@@ -184,25 +197,24 @@ class Holding:
 
     def _backward_ends(self, task: int) -> None:
         self._release_read(task)
-        if not self._readings:
+        self._tasks.discard(task)
+        if not self._tasks:
             self.saved = False
-            self.after_backward()
+            self.backward_ends()
             if not self._explicit and not self.running:
                 self.end_step()
-
-    def after_backward(self) -> None:
-        """What is to be done when a backward has ended."""
 
     # Steps.
 
     def _begin(self) -> None:
-        for place in self._places:
-            if place.changed():
-                raise changed(place)
         step = self._runtime.step()
         step.__enter__()
         self._step = step
         self.step_begins()
+        for place in self._places:
+            if place.changed():
+                self.end_step()
+                raise changed(place)
 
     def begin_step(self, explicit: bool = False) -> None:
         """Begins a step. One that nobody asked for by name ends before."""
@@ -235,9 +247,10 @@ class Holding:
     def release_all(self) -> None:
         """Releases what an exception that no hook sees has left."""
         self._readings.clear()
+        self._tasks.clear()
         self._suspended.clear()
         self._release_read()
-        if not self.running:
+        if not self.running and self._forward:
             self._forward = 0
             for place in self._places:
                 for view in place.weight.block.forward:

@@ -9,6 +9,7 @@ from .._device import Device
 from ._division import Chosen
 from ._files import Files
 from ._streamed import Outside, Streamed
+from ._training import MakeOptimizer
 
 
 def stream(
@@ -24,6 +25,7 @@ def stream(
     max_held: int | None = None,
     debug: bool | None = None,
     name: str | None = None,
+    optimizer: MakeOptimizer | None = None,
 ) -> Streamed:
     """Streams a module's weights from host memory, or from files, until the Streamed that is returned is closed, as by `with`.
 
@@ -38,7 +40,10 @@ def stream(
     :param max_held: Most blocks that are used at the same time; None: by how the modules are nested.
     :param debug: True: every step is searched for reads of weights that are not there, which is slow; None: the first; False: none.
     :param name: In messages and traces.
+    :param optimizer: Has streamed parameters that require a gradient be trained: makes the optimizer of one block from its parameters. Its
+        step is made in the backward, as soon as the block's gradients are there, which are then given up.
     """
     return Streamed(
-        module, device, budget=budget, blocks=blocks, outside=outside, files=files, strict=strict, pin=pin, max_held=max_held, debug=debug, name=name
-    )
+        module, device, budget=budget, blocks=blocks, outside=outside, files=files, strict=strict, pin=pin, max_held=max_held, debug=debug, name=name,
+        optimizer=optimizer,
+    )  # fmt: skip

@@ -25,6 +25,7 @@ from ._memory import buffer_of, byte_tensor, memory_tensor
 from ._reads import ReadCheck
 from ._saved import SavedTensors
 from ._serving import RefuseConversion, ServedState, ServedTensors, Source, WithoutHooks, is_served
+from ._training import MakeOptimizer, Training
 from ._weights import Found, HeldBlock, Place, Weight, choose, find_tensors, make_blocks, make_weights
 
 Outside: TypeAlias = Union[str, Iterable[str]]
@@ -69,7 +70,10 @@ class Streamed(Source):
         max_held: int | None = None,
         debug: bool | None = None,
         name: str | None = None,
+        optimizer: MakeOptimizer | None = None,
     ) -> None:
+        self._make_optimizer = optimizer
+        self._training: Training | None = None
         self.module = module
         self._closed = False
         self._undo = ExitStack()
@@ -105,7 +109,7 @@ class Streamed(Source):
             if is_served(one.tensor):
                 raise UsageError(Status.ERROR_INVALID_STATE, f"{one.names[0]} is streamed already")
         self._adopt(found, strict)
-        streamed, left = choose(found, outside, trained=False)
+        streamed, left = choose(found, outside, trained=self._make_optimizer is not None)
         if not streamed:
             raise ValueError(f"{type(self.module).__name__} has nothing to stream")
         self._weights = make_weights(streamed)
@@ -188,6 +192,7 @@ class Streamed(Source):
     def _make_sources(self, pin: bool) -> None:
         descs = []
         for block in self._blocks:
+            block.mutable = self._make_optimizer is not None and any(place.tensor.requires_grad for place in block.places())
             if any(weight.storage.device.type != "cpu" for weight in block.weights):
                 self._copy_to_host(block)
             segments = []
@@ -195,6 +200,8 @@ class Streamed(Source):
                 if weight.host is None:
                     weight.host = byte_tensor(weight.storage, weight.storage_offset, weight.bytes)
                 file = self._files.source_of(weight.host) if self._files else None
+                if file is not None and block.mutable:  # what is trained is not written to files
+                    weight.host, file = weight.host.clone(), None
                 weight.mapped = file is not None
                 segments.append(Segment(Mapped(file) if file is not None else buffer_of(weight.host), weight.offset))
             descs.append(BlockDesc(segments, block.name, block.bytes, mutable=block.mutable, unordered=block.unordered, pin=pin))
@@ -261,6 +268,12 @@ class Streamed(Source):
             self._holding, SavedTensors(self._holding, self._by_storage), ReadCheck(self._by_storage, None if debug else 1 if debug is None else 0)
         )
         self._running.with_grad = self._attach_inner
+        if self._make_optimizer is not None:
+            self._training = Training(self._holding, self._blocks, self._make_optimizer)
+            self._holding.training = True
+            self._holding.backward_ends = self._training.backward_ends
+            for handle in self._training.handles:
+                self._undo.callback(handle.remove)
         self._updates = Updates(self.runtime)
         self._undo.callback(self._end_work)
         handles: list[object] = []
@@ -355,6 +368,20 @@ class Streamed(Source):
     def managed_forward(self) -> AbstractContextManager[None]:
         """step() by its other name."""
         return self.step()
+
+    def accumulate(self) -> AbstractContextManager[None]:
+        """`with streamed.accumulate():` backwards add to the gradients, and optimizers do nothing, until one outside of it."""
+        return self._trained().accumulate()
+
+    @property
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """One for each block with weights that are trained, by its name."""
+        return self._trained().optimizers()
+
+    def _trained(self) -> Training:
+        if self._training is None:
+            raise UsageError(Status.ERROR_INVALID_STATE, "no streamed weight is trained: stream(..., optimizer=)")
+        return self._training
 
     def stats(self) -> RuntimeStats:
         return self.runtime.stats()

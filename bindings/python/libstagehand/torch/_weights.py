@@ -34,6 +34,7 @@ class Place:
     offset: int  # in the weight, in bytes
     keys: list[tuple[nn.Module, str]]  # where modules have it
     version: int = 0
+    counted: bool = False  # whether it has versions
     loading: bool = False
     kind: type = torch.Tensor  # the tensor's class
 
@@ -50,10 +51,11 @@ class Place:
         return strided(self.weight.host, self.offset, self.original)
 
     def changed(self) -> bool:
-        return not self.tensor.is_inference() and self.tensor._version != self.version
+        return self.counted and self.tensor._version != self.version
 
     def note_version(self) -> None:
-        self.version = 0 if self.tensor.is_inference() else self.tensor._version
+        self.counted = not self.tensor.is_inference()
+        self.version = self.tensor._version if self.counted else 0
 
 
 @dataclass(eq=False)
@@ -84,6 +86,7 @@ class HeldBlock:
     forward: list[View] = field(default_factory=list)
     backward: dict[int | None, View] = field(default_factory=dict)  # by stream
     mutable: bool = False
+    uses: int = 0  # by modules, since the last backward
     # Held while other blocks come and go, which the memory that ordered blocks share is not made for.
     unordered: bool = False
 

@@ -1,0 +1,86 @@
+"""Weights that are trained while they are streamed: one optimizer for each block, whose step is made in the backward, while the block is there."""
+# mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+
+from ._holding import Holding
+from ._weights import HeldBlock
+
+MakeOptimizer: TypeAlias = "Callable[[list[nn.Parameter]], torch.optim.Optimizer]"
+"""Makes the optimizer of one block."""
+
+
+class _Trained:
+    """A block with its optimizer, and how many of its gradients a backward has made."""
+
+    def __init__(self, block: HeldBlock, parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+        self.block = block
+        self.parameters = parameters
+        self.optimizer = optimizer
+        self.arrived = 0
+
+
+class Training:
+    """The optimizers of one model."""
+
+    def __init__(self, holding: Holding, blocks: list[HeldBlock], make: MakeOptimizer) -> None:
+        self._holding = holding
+        self._accumulating = False
+        self._trained: list[_Trained] = []
+        self.handles: list[Any] = []
+        for block in blocks:
+            parameters: list[Any] = [place.tensor for place in block.places() if place.tensor.requires_grad]
+            if parameters:
+                trained = _Trained(block, parameters, make(list(parameters)))
+                self._trained.append(trained)
+                for parameter in parameters:
+                    self.handles.append(parameter.register_post_accumulate_grad_hook(lambda _, trained=trained: self._arrived(trained)))
+
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        return {trained.block.name: trained.optimizer for trained in self._trained}
+
+    @contextmanager
+    def accumulate(self) -> Iterator[None]:
+        before, self._accumulating = self._accumulating, True
+        try:
+            yield
+        finally:
+            self._accumulating = before
+
+    def _arrived(self, trained: _Trained) -> None:
+        self._holding.in_backward()
+        trained.arrived += 1
+        # Of a block that was used several times, other parts of the backward may need the old weights still.
+        if trained.arrived == len(trained.parameters) and trained.block.uses <= 1 and not self._accumulating:
+            self._step(trained)
+
+    def _step(self, trained: _Trained) -> None:
+        trained.arrived = 0
+        block = trained.block
+        view = self._holding.acquire(block, self._holding.stream())
+        # So that functions of the weights see that they are there.
+        block.forward.append(view)
+        try:
+            view.mark_dirty()
+            trained.optimizer.step()
+            trained.optimizer.zero_grad(set_to_none=True)
+        finally:
+            for place in block.places():
+                place.note_version()
+            block.forward.remove(view)
+            view.release()
+        torch.clear_autocast_cache()
+
+    def backward_ends(self) -> None:
+        """Makes the steps of blocks that were used several times, or not with all of their parameters."""
+        for trained in self._trained:
+            trained.arrived = 0
+            trained.block.uses = 0
+            if not self._accumulating and any(parameter.grad is not None for parameter in trained.parameters):
+                self._step(trained)

@@ -1,0 +1,195 @@
+"""Weights that are trained while they are streamed: equal, bit by bit, to those trained in host memory."""
+import pytest
+import torch
+from models import Layer, Net, size_of
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import libstagehand as sh
+import libstagehand.torch as st
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01)
+
+
+def loss_of(out):
+    return out["logits"].square().mean() + out["hidden"].abs().mean()
+
+
+def twin(net):
+    other = type(net)()
+    other.load_state_dict(net.state_dict())
+    for parameter, same in zip(other.parameters(), net.parameters()):
+        parameter.requires_grad_(same.requires_grad)
+    return other
+
+
+def reference(net, make, batches, accumulate=1):
+    """What training in host memory makes of it, with the losses."""
+    optimizer = make([one for one in net.parameters() if one.requires_grad])
+    losses = []
+    for i, tokens in enumerate(batches):
+        loss = loss_of(net(tokens))
+        loss.backward()
+        losses.append(loss.detach())
+        if (i + 1) % accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    return losses
+
+
+def same(net, other):
+    return all(torch.equal(value, other.state_dict()[name]) for name, value in net.state_dict().items())
+
+
+@pytest.fixture
+def batches():
+    return [torch.randint(0, 50, (3, 7)) for _ in range(6)]
+
+
+@pytest.mark.parametrize("make", [sgd, adamw])
+@pytest.mark.parametrize("frozen", [(), ("embed", "layers.2.up", "layers.5")])
+def test_bit_equal_in_a_quarter(device, batches, make, frozen):
+    net = Net()
+    for name in frozen:
+        net.get_submodule(name).requires_grad_(False)
+    other = twin(net)
+    want = reference(other, make, batches)
+    with st.stream(net, device, budget=size_of(net) // 4, blocks="layers.*", optimizer=make) as streamed:
+        for tokens, loss in zip(batches, want):
+            got = loss_of(net(tokens))
+            assert torch.equal(got, loss)
+            got.backward()
+            assert all(parameter.grad is None for parameter in net.parameters())
+        assert same(net, other)  # served from the source, written back before
+        stats = streamed.stats()
+        assert stats.steps == 6 and stats.bytes_to_host > 3 * size_of(net) * 3 // 4 * (not frozen)
+        assert len(streamed.optimizers) == 10 - sum("." not in name or name == "layers.5" for name in frozen)
+    assert same(net, other)
+
+
+def test_gradients_are_accumulated(device, batches):
+    net = Net()
+    other = twin(net)
+    reference(other, adamw, batches, accumulate=3)
+    with st.stream(net, device, budget=size_of(net) // 4, blocks="layers.*", optimizer=adamw) as streamed:
+        for i in (0, 3):
+            with streamed.accumulate():
+                loss_of(net(batches[i])).backward()
+                loss_of(net(batches[i + 1])).backward()
+            loss_of(net(batches[i + 2])).backward()
+    assert same(net, other)
+
+
+class Twice(Net):
+    """Uses a layer twice, ties two weights, and does not use one layer at all."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers[6] = self.layers[3]
+        self.head.weight = self.embed.weight
+        self.unused = nn.Linear(64, 64)
+
+
+def test_weights_that_are_used_several_times_or_not_at_all(device, batches):
+    net = Twice()
+    other = twin(net)
+    reference(other, adamw, batches)
+    with st.stream(net, device, budget=size_of(net) // 2, blocks=["layers.*", "unused"], optimizer=adamw):
+        for tokens in batches:
+            loss_of(net(tokens)).backward()
+    assert same(net, other)
+
+
+class Checkpointed(Net):
+    reentrant = False
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=self.reentrant)
+        return {"logits": self.head(x), "hidden": x}
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints(device, batches, reentrant):
+    net = Checkpointed()
+    other = twin(net)
+    net.reentrant = other.reentrant = reentrant
+    reference(other, sgd, batches)
+    with st.stream(net, device, budget=size_of(net) // 4, blocks="layers.*", optimizer=sgd):
+        for tokens in batches:
+            loss_of(net(tokens)).backward()
+    assert same(net, other)
+
+
+def test_autocast_sees_the_new_weights(device, batches):
+    """Trap 40."""
+    net = Net()
+    other = twin(net)
+
+    def forward(model, tokens):
+        with torch.autocast("cpu", torch.bfloat16):
+            return loss_of(model(tokens))
+
+    optimizer = sgd(other.parameters())
+    with torch.autocast("cpu", torch.bfloat16):  # its cache lives on between the steps
+        with st.stream(net, device, budget=size_of(net) // 4, blocks="layers.*", optimizer=sgd):
+            for tokens in batches:
+                loss = forward(other, tokens)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                torch.clear_autocast_cache()
+                got = forward(net, tokens)
+                assert torch.equal(got, loss)
+                got.backward()
+    assert same(net, other)
+
+
+def test_a_second_backward_over_weights_that_have_changed_is_refused(device, batches):
+    net = Net()
+    with st.stream(net, device, optimizer=sgd):
+        loss = loss_of(net(batches[0]))
+        loss.backward(retain_graph=True)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation: .*weight is at version"):
+            loss.backward()
+
+
+def test_what_is_trained_from_files_stays_in_memory(device, batches, tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    net = Net()
+    safetensors.save_file(net.state_dict(), tmp_path / "net.safetensors")
+    before = (tmp_path / "net.safetensors").read_bytes()
+    reference(net, sgd, batches)
+    with torch.device("meta"):
+        meta = Net()
+    with st.stream(meta, device, budget=size_of(net) // 4, blocks="layers.*", files=tmp_path, optimizer=sgd):
+        for tokens in batches:
+            loss_of(meta(tokens)).backward()
+        assert same(meta, net)
+    assert (tmp_path / "net.safetensors").read_bytes() == before
+
+
+def test_without_an_optimizer_there_is_none(device):
+    with st.stream(Net(layer=Layer), device) as streamed:
+        with pytest.raises(sh.UsageError, match="optimizer="):
+            streamed.accumulate()
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_trap_41_an_optimizer_over_all_parameters_is_refused(device, batches, foreach):
+    net = Net()
+    other = twin(net)
+    with st.stream(net, device, budget=size_of(net) // 4, blocks="layers.*", optimizer=sgd) as streamed:
+        with streamed.accumulate():
+            loss_of(net(batches[0])).backward()
+        with pytest.raises(RuntimeError, match=r"reads .*weight, whose block, .*, is not held"):
+            torch.optim.SGD(net.parameters(), lr=0.1, foreach=foreach).step()
+        net.zero_grad()
+    assert same(net, other)
