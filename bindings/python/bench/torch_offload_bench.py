@@ -140,7 +140,7 @@ def opened(budget):
 
 
 def measure(name, run, x, want, weights_peak=lambda: 0):
-    """Time of a step, after two, the peak of what it holds on the device, and its output compared."""
+    """Time of a step, after two, the peak of what it holds on the device, and whether its output is that of the resident model."""
     if on_gpu:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
@@ -158,9 +158,9 @@ def measure(name, run, x, want, weights_peak=lambda: 0):
             times.append((time.perf_counter() - begin) / 2)
         equal = equal and torch.equal(run(x).cpu(), want)
     peak = (torch.cuda.max_memory_allocated(device) if on_gpu else 0) + weights_peak()
-    if not equal:
+    if not equal and name in ("resident", "libstagehand"):
         sys.exit(f"{name}: its output differs from that of the resident model")
-    return statistics.median(times), peak
+    return statistics.median(times), peak, equal
 
 
 def give_back():
@@ -205,7 +205,7 @@ def with_accelerate(make, model, resident):
 def stream_row(make, model, x, want, budget, bound, beside, case):
     made = alike(make, model)
     with opened(budget) as where, st.stream(made, where) as streamed:
-        step, peak = measure("libstagehand", made, x, want, lambda: where.memory().peak_bytes)
+        step, peak, _ = measure("libstagehand", made, x, want, lambda: where.memory().peak_bytes)
         stats = streamed.stats()
     give_back()
     tell(what="bench", **case, package="libstagehand", beside=beside, budget_gb=budget / 1e9, step_ms=step * 1e3, bound_ms=bound * 1e3, step_by_bound=step / bound,
@@ -214,7 +214,7 @@ def stream_row(make, model, x, want, budget, bound, beside, case):
 
 
 def bench():
-    width = 4096 if options.gb >= 1 else 256
+    width = 3072 if options.gb >= 1 else 256  # layers of 300 MB
     layer_bytes = 2 * (16 * width * width)
     count = max(8, int(options.gb * 1e9) // layer_bytes)
 
@@ -232,7 +232,7 @@ def bench():
         resident = alike(make, model).to(device)
         with torch.inference_mode():
             want = resident(x).cpu()
-        compute, peak = measure("resident", resident, x, want)
+        compute, peak, _ = measure("resident", resident, x, want)
         activations = max(0, peak - size) if on_gpu else 0
         tell(what="bench", **case, package="resident", step_ms=compute * 1e3, peak_gb=peak / 1e9, equal=True)
         if options.profile:
@@ -250,8 +250,8 @@ def bench():
                 print("bench: diffusers is left out:", "it needs a GPU" if not on_gpu else "it is not there")
                 break
             made = with_group_offload(make, model, blocks)
-            step, peak = measure("diffusers", made, x, want)
-            tell(what="bench", **case, package="diffusers group offload", blocks_per_group=blocks, step_ms=step * 1e3, peak_gb=peak / 1e9, equal=True)
+            step, peak, equal = measure("diffusers", made, x, want)
+            tell(what="bench", **case, package="diffusers group offload", blocks_per_group=blocks, step_ms=step * 1e3, peak_gb=peak / 1e9, equal=equal)
             del made
             give_back()
             versus(make, model, x, want, step, peak, activations, bound_of, "diffusers group offload", case)
@@ -260,8 +260,8 @@ def bench():
                 print("bench: accelerate is left out:", "it needs a GPU" if not on_gpu else "it is not there")
                 break
             made = with_accelerate(make, model, held)
-            step, peak = measure("accelerate", made, x, want)
-            tell(what="bench", **case, package="accelerate", resident_layers=held, step_ms=step * 1e3, peak_gb=peak / 1e9, equal=True)
+            step, peak, equal = measure("accelerate", made, x, want)
+            tell(what="bench", **case, package="accelerate", resident_layers=held, step_ms=step * 1e3, peak_gb=peak / 1e9, equal=equal)
             del made
             give_back()
             versus(make, model, x, want, step, peak, activations, bound_of, "accelerate", case)
@@ -283,10 +283,10 @@ def profile(resident, make, model, x, size, case):
     small = x[:, :16]
     with torch.inference_mode():
         want = resident(small).cpu()
-    before, _ = measure("resident", resident, small, want)
+    before, *_ = measure("resident", resident, small, want)
     made = alike(make, model)
     with opened(size + (1 << 30)) as where, st.stream(made, where):
-        after, _ = measure("libstagehand", made, small, want)
+        after, *_ = measure("libstagehand", made, small, want)
     give_back()
     tell(what="hooks", **case, resident_ms=before * 1e3, all_on_device_ms=after * 1e3)
 
