@@ -174,6 +174,13 @@ class _LeaveStep(Hook):
             holding.end_step()
 
 
+def run_uncompiled() -> None:
+    """Has torch.compile pass over the hooks. Not when this module is imported: it imports the compiler."""
+    for kind in (_Enter, _Leave, _EnterStep, _LeaveStep):
+        if not hasattr(kind.__call__, "_torchdynamo_disable"):
+            kind.__call__ = torch.compiler.disable(kind.__call__)  # type: ignore[method-assign]
+
+
 def _is_running(module: nn.Module) -> bool:
     """Whether a call of the module, other than the one whose hooks run now, is under way: not, where an interrupt ended it."""
     calls = 0

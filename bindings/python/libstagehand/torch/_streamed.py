@@ -19,7 +19,7 @@ from .._sources import BlockDesc, Mapped, Segment
 from ._division import Chosen, Division, Unit, check_modules, is_called, own_modules
 from ._files import Files, TensorFiles
 from ._holding import Holding
-from ._hooks import Running, StepHooks, UnitHooks
+from ._hooks import Running, StepHooks, UnitHooks, run_uncompiled
 from ._loading import LoadedInto, LoadInto, Updates, loaded
 from ._memory import buffer_of, byte_tensor, memory_tensor
 from ._reads import ReadCheck
@@ -276,6 +276,7 @@ class Streamed(Source):
                 self._undo.callback(handle.remove)
         self._updates = Updates(self.runtime)
         self._undo.callback(self._end_work)
+        run_uncompiled()
         handles: list[object] = []
         streamed = {id(place.tensor): place for place in self._places}
         for module in self.module.modules():
