@@ -78,7 +78,11 @@ public:
     void give_back(uint8_t* buffer) {
         const std::lock_guard lock(mutex_);
         free_.push_back(buffer);
-        back_.notify_one();
+        back_.notify_all();
+    }
+    bool wait_for_all() {
+        std::unique_lock lock(mutex_);
+        return back_.wait_for(lock, std::chrono::seconds(60), [&] { return free_.size() == kBuffers; });
     }
 
     void* native(sh_stream stream) const { return stream == SH_STREAM_HOST ? own_stream_ : reinterpret_cast<void*>(stream); }
@@ -209,6 +213,11 @@ sh_status DeviceBytes::write(sh_stream stream, void* address, const std::vector<
     if (const sh_status status = gpu().to_device(address, buffer.get(), bytes.size(), stream); status != SH_OK) return status;
     (void)queue(device_, stream, buffer, [](uint8_t*) {});
     return SH_OK;
+}
+
+void DeviceBytes::settle() {
+    if (on_host_ || !reached) return;
+    EXPECT_TRUE(reached->wait_for_all()) << "the streams do not get on";
 }
 
 std::vector<uint8_t> DeviceBytes::read(const void* address, uint64_t bytes) {

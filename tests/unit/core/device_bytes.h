@@ -26,6 +26,9 @@ public:
     // On the calling thread. Fails the test when it cannot.
     std::vector<uint8_t> read(const void* address, uint64_t bytes);
 
+    // Waits for all of it, on streams too that are destroyed and not done: a GPU's finish what is queued on them.
+    void settle();
+
 private:
     sh_status work(sh_stream stream, void* address, Change work, int64_t busy_ns);
 

@@ -33,6 +33,7 @@ TEST(DeviceSource, streams_through_a_small_share) {
     options.max_bytes = 14 * kPage;
     sh_runtime* runtime = nullptr;
     SUCCEEDS(sh_runtime_create(device.get(), &options, &runtime));
+    const std::unique_ptr<sh_runtime, decltype(&sh_runtime_destroy)> owner(runtime, sh_runtime_destroy);
     std::vector<sh_block> blocks;
     for (size_t i = 0; i < 6; i++) {
         sh_view view = SH_VIEW_INIT;   // held until the end: resident, and its address stays
@@ -55,7 +56,6 @@ TEST(DeviceSource, streams_through_a_small_share) {
     SUCCEEDS(sh_stats(runtime, &stats));
     EXPECT_GT(stats.bytes_to_device, 3 * 6 * 6 * kPage / 2) << "nothing was streamed";
     EXPECT_EQ(device.memory().staging_bytes, 0u) << "no worker is needed";
-    sh_runtime_destroy(runtime);
     for (size_t i = 0; i < 6; i++) SUCCEEDS(sh_release(origin.runtime(), origin.id(i), SH_STREAM_HOST));
 }
 

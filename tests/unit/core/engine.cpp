@@ -106,6 +106,7 @@ void TestDevice::synchronize() {
         for (int attempt = 0; attempt < 3 && (status = sh_stream_synchronize(device_, stream)) != SH_OK; attempt++) {}   // failures may be injected
         EXPECT_EQ(status, SH_OK) << why();
     }
+    bytes_->settle();
 }
 
 std::string name_of(Origin origin) {

@@ -63,7 +63,7 @@ public:
     DeviceBytes& bytes() { return *bytes_; }
     sh_stream stream();   // a new one, destroyed with the device
     sh_memory_info memory() const;
-    void synchronize();   // all streams that stream() gave
+    void synchronize();   // all streams that stream() gave, and all uses
 
 private:
     sh_device* device_ = nullptr;

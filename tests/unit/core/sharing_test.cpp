@@ -225,6 +225,7 @@ TEST(Streams, come_and_go) {
         SUCCEEDS(sh_step_end(model.runtime()));
         if (k % 2 == 0) sh_stream_destroy(device.get(), stream);
     }
+    device.synchronize();
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
