@@ -184,6 +184,23 @@ def link_speed():
     return (1 << 30) / best
 
 
+def graph_check(make, model, x, want, budget, case):
+    """A captured forward against an eager one."""
+    if not on_gpu:
+        print("graph: skipped, it needs a GPU")
+        return
+    made = alike(make, model)
+    with opened(budget) as where, st.stream(made, where) as streamed:
+        eager, _ = measure("libstagehand", made, x, want)
+        with streamed.graph(x) as graph:
+            replayed, _ = measure("libstagehand graph", graph, x, want)
+            other = x.roll(1, 1)
+            with torch.inference_mode():
+                equal = torch.equal(graph(other).cpu(), made(other).cpu())
+    give_back()
+    tell(what="graph", **case, budget_gb=budget / 1e9, eager_ms=eager * 1e3, graph_ms=replayed * 1e3, graph_by_eager=replayed / eager, equal=equal)
+
+
 def with_group_offload(make, model, blocks):
     from diffusers.hooks import apply_group_offloading
 
@@ -245,6 +262,7 @@ def bench():
 
         # At half of the model, and at what each other package takes.
         stream_row(make, model, x, want, size // 2, bound_of(size // 2), "half of the model", case)
+        graph_check(make, model, x, want, size // 2, case)
         for blocks in sorted({1, max(1, count // 4)}):
             if not on_gpu or not there("diffusers"):
                 print("bench: diffusers is left out:", "it needs a GPU" if not on_gpu else "it is not there")

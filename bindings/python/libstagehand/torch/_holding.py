@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ class Holding:
         self.saved = False  # weights were kept for a backward in this step
         self.ended = False
         self.training = False
+        self._capturing = False
         self.step_begins: Callable[[], None] = lambda: None
         self.step_ends: Callable[[], None] = lambda: None
         self.backward_ends: Callable[[], None] = lambda: None
@@ -79,7 +81,9 @@ class Holding:
         if self.training and _graph_task() == -1:
             for block in blocks:
                 block.uses += 1
-        if self._step is None:
+        if self._capturing:
+            pass  # there are no steps
+        elif self._step is None:
             self._begin()
             self._first = unit
         elif unit is self._first and not unit_is_held(blocks):
@@ -230,12 +234,23 @@ class Holding:
         self._explicit = explicit
 
     @property
-    def in_step(self) -> bool:
-        return self._step is not None
-
-    @property
     def explicit(self) -> bool:
-        return self._explicit
+        """Whether steps are not begun by calls of the model."""
+        return self._explicit or self._capturing
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        """While a graph is captured, whose launches are steps."""
+        self.end_step()
+        self.release_all()
+        self._capturing = True
+        self.step_begins()
+        try:
+            yield
+        finally:
+            self._capturing = False
+            self.release_all()
+            self.step_ends()
 
     def end_step(self) -> None:
         step, self._step = self._step, None

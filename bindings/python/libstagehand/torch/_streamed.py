@@ -18,6 +18,7 @@ from .._runtime import Runtime
 from .._sources import BlockDesc, Mapped, Segment
 from ._division import Chosen, Division, Unit, check_modules, is_called, own_modules
 from ._files import Files, TensorFiles
+from ._graph import ForwardGraph
 from ._holding import Holding
 from ._hooks import Running, StepHooks, UnitHooks, run_uncompiled
 from ._loading import LoadedInto, LoadInto, Updates, loaded
@@ -369,6 +370,10 @@ class Streamed(Source):
     def managed_forward(self) -> AbstractContextManager[None]:
         """step() by its other name."""
         return self.step()
+
+    def graph(self, *args: Any, warm_up: int = 3, **kwargs: Any) -> ForwardGraph:
+        """A forward without gradients, with these arguments, as a CUDA graph: to be called with others of the same shapes."""
+        return ForwardGraph(self, warm_up, args, kwargs)
 
     def accumulate(self) -> AbstractContextManager[None]:
         """`with streamed.accumulate():` backwards add to the gradients, and optimizers do nothing, until one outside of it."""

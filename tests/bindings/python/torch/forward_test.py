@@ -348,3 +348,9 @@ def test_types_are_kept(device, kind):
     with st.stream(model, device):
         got = model[0]()
         assert got.dtype == kind and torch.equal(got.view(torch.uint8), want.view(torch.uint8))
+
+
+def test_graphs_need_a_gpu(device, net, tokens):
+    with st.stream(net, device) as streamed:
+        with pytest.raises(sh.UsageError, match="host:0 has no graphs"):
+            streamed.graph(tokens)

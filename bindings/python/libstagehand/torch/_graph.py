@@ -1,0 +1,66 @@
+"""A forward as a CUDA graph, with the streaming inside."""
+# mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from .._errors import UsageError
+from .._generated import Status
+
+if TYPE_CHECKING:
+    from ._streamed import Streamed
+
+
+class ForwardGraph:
+    """A captured forward. It is called with tensors of the shapes that it was captured with; what it returns is overwritten by the next call."""
+
+    def __init__(self, streamed: Streamed, warm_up: int, args: Any, kwargs: Any) -> None:
+        if streamed._torch_device.type != "cuda":
+            raise UsageError(Status.ERROR_UNSUPPORTED, f"{streamed.device.name} has no graphs")
+        self._device = streamed._torch_device
+        self._inputs = tree_map(lambda value: value.to(self._device, copy=True) if isinstance(value, torch.Tensor) else value, (args, kwargs))
+        self._native = torch.cuda.CUDAGraph()
+        args, kwargs = self._inputs
+        side = torch.cuda.Stream(self._device)
+        side.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.no_grad():
+            with torch.cuda.stream(side):
+                for _ in range(warm_up):  # the order is learned, and libraries allocate what they need
+                    streamed.module(*args, **kwargs)
+            side.synchronize()
+            streamed.runtime.plan()
+            # On other threads the library, and autograd, go on meanwhile.
+            with torch.cuda.graph(self._native, stream=side, capture_error_mode="thread_local"), streamed._holding.capture():
+                with streamed.runtime.capture(side.cuda_stream) as capture:
+                    self._outputs = streamed.module(*args, **kwargs)
+        self._graph = capture.graph
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        tree_map(self._copy_in, self._inputs, (args, kwargs))
+        with self._graph.launch(torch.cuda.current_stream(self._device).cuda_stream):
+            self._native.replay()
+        return self._outputs
+
+    @staticmethod
+    def _copy_in(captured: Any, given: Any) -> None:
+        if isinstance(captured, torch.Tensor):
+            if captured.shape != given.shape or captured.dtype != given.dtype:
+                raise ValueError(f"captured with a {list(captured.shape)} tensor of {captured.dtype}, called with {list(given.shape)} of {given.dtype}")
+            captured.copy_(given, non_blocking=True)
+        elif captured != given:
+            raise ValueError(f"captured with {captured!r}, called with {given!r}")
+
+    def close(self) -> None:
+        """Waits for launches, and lets the plan go, which cannot change as long as there are graphs of it."""
+        self._graph.close()
+        self._native.reset()
+
+    def __enter__(self) -> ForwardGraph:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
