@@ -44,6 +44,12 @@ def own_modules(module: nn.Module) -> Iterator[nn.Module]:
             yield from own_modules(child)
 
 
+def largest_block(budget: int, total: int) -> int:
+    """Bytes of a block from which on a layer is divided. The device has room for the block in use besides what stays, so small blocks leave
+    more to stay; but each costs the host some microseconds a step, which below 64 MiB is more than the copies that it saves."""
+    return budget // 4 if total <= budget else max(budget // 16, min(budget // 4, 64 << 20))
+
+
 class Division:
     """Divides a model. `bytes_of` tells a module's bytes, submodules included; what has none is passed over."""
 

@@ -16,7 +16,7 @@ from .._generated import DeviceFlag, ResidentPriority, RuntimeStats, Status
 from .._host import PinnedMemory
 from .._runtime import Runtime
 from .._sources import BlockDesc, Mapped, Segment
-from ._division import Chosen, Division, Unit, check_modules, is_called, own_modules
+from ._division import Chosen, Division, Unit, check_modules, is_called, largest_block, own_modules
 from ._files import Files, TensorFiles
 from ._graph import ForwardGraph
 from ._holding import Holding
@@ -115,8 +115,8 @@ class Streamed(Source):
             raise ValueError(f"{type(self.module).__name__} has nothing to stream")
         self._weights = make_weights(streamed)
         self._places = [place for weight in self._weights for place in weight.places]
-        largest = (budget or self.device.memory().budget_bytes or sum(weight.bytes for weight in self._weights)) // 4
-        self._units = self._make_units(blocks, largest)
+        total = sum(weight.bytes for weight in self._weights)
+        self._units = self._make_units(blocks, largest_block(budget or self.device.memory().budget_bytes or total, total))
         self._blocks = list(dict.fromkeys(block for blocks in self._units.values() for block in blocks))
         self.runtime = Runtime(
             self.device, name=name or type(self.module).__name__, max_held=max_held or self._most_held(), max_bytes=budget or 0
