@@ -6,11 +6,13 @@
  *  - Every struct starts with `uint32_t struct_size`. Set it to sizeof the struct, by its SH_..._INIT or sh_..._init().
  *    A zero field means the default. Structs only ever grow at the end; bytes beyond what the library knows must be zero.
  *    In an array of structs every element has the same struct_size, which is also the distance between elements.
- *  - Outputs come last and are written only on success (SH_OK or a positive status).
+ *  - Outputs come last and are written only on SH_OK, unless a comment says otherwise: with SH_NOT_READY there is no view.
  *  - A handle that is NULL, was destroyed, or belongs to something else gives SH_ERROR_INVALID_HANDLE, never a crash. Streams
  *    are the exception: they are handles of the driver, which need not notice that one is not valid.
- *  - A required pointer that is NULL, and a flag that this library does not know, give SH_ERROR_INVALID_ARGUMENT. These three, and
- *    SH_ERROR_FORKED and SH_ERROR_OUT_OF_HOST_MEMORY, may come from any call, and are not repeated in each comment.
+ *  - A required pointer that is NULL, and a flag that this library does not know, give SH_ERROR_INVALID_ARGUMENT.
+ *  - Not repeated in each comment: SH_ERROR_INVALID_STRUCT, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT, SH_ERROR_FORKED,
+ *    SH_ERROR_OUT_OF_HOST_MEMORY and SH_ERROR_INTERNAL may come from any call; and where SH_ERROR_BACKEND is listed, the driver may
+ *    also say SH_ERROR_OUT_OF_DEVICE_MEMORY, SH_ERROR_UNSUPPORTED or SH_ERROR_DEVICE_LOST, and SH_ERROR_RUNTIME_LOST may follow.
  *  - Functions may be called from any thread unless their comment says otherwise. "Blocks" means that the calling thread
  *    may wait for the device, for a file or for a worker thread; functions that do not say so never wait for those.
  *  - Strings are UTF-8, NUL-terminated, and copied when they are kept.
@@ -45,7 +47,7 @@ enum {
     /** The bytes are not on the device yet, and the caller asked not to wait. Nothing is held. */
     SH_NOT_READY = 1,
 
-    /* 1xx: a mistake of the caller. Nothing has changed. */
+    /* 1xx: a mistake of the caller. Nothing has changed, unless the call's comment says otherwise. */
     SH_ERROR_INVALID_ARGUMENT = -101, /**< A value is out of range or contradicts another; the text names it. */
     SH_ERROR_INVALID_HANDLE = -102,   /**< NULL, destroyed, or belongs to another object. */
     SH_ERROR_INVALID_STRUCT = -103,   /**< struct_size is impossible, or bytes unknown to this library are not zero. */
@@ -86,7 +88,7 @@ enum {
  * A stream of the device: the native handle (CUstream, hipStream_t, a handle from sh_stream_create()) as an integer,
  * or SH_STREAM_HOST. 0 is what the driver means by it (CUDA: the default stream); "host" and "sim" have no such stream.
  * A stream must stay alive until the step in which it was used has ended, or sh_stream_forget(): a runtime that finds it gone
- * cannot tell what its work still reads, and returns the driver's error from then on.
+ * cannot tell what its work still reads; it returns the driver's error once, and does not use the device memory in question again.
  */
 typedef uint64_t sh_stream;
 

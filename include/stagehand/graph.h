@@ -16,7 +16,9 @@
  * The library never sees the launch itself, which is why it is put between brackets. A graph brings every streamed byte once at its
  * first use, whatever lies in device memory when it begins, and reads the sources when it runs: a source in pinned memory may get
  * other contents between launches, and the next one uses them. What the plan keeps resident is loaded by sh_graph_enter() where it is
- * missing or was invalidated.
+ * missing or was invalidated. While a graph lives the plan stays: another step (prefill and decode, say) is captured under the same one,
+ * without sh_plan(). One capture may hold several runtimes: begin, end, enter and leave are called for each. Where a begin or an end fails,
+ * end the driver's capture and discard it; where the driver's fails after sh_capture_end(), sh_graph_destroy() the graph.
  */
 #ifndef STAGEHAND_GRAPH_H
 #define STAGEHAND_GRAPH_H
@@ -34,8 +36,8 @@ typedef struct sh_graph sh_graph;
  * Begins to record the runtime's part of a capture that is under way on `stream`. Until sh_capture_end(), every acquire and release
  * on the runtime belongs to the capture: it must name a stream that takes part in it, and no steps, reads, write-backs or marks
  * of dirty blocks are possible (SH_ERROR_BUSY). Captures of other runtimes and of the engine alone are not disturbed.
- * In a capture an acquire needs a block that the plan knows, and sources that are pinned (sh_host_alloc(), or pinned by the engine)
- * for all that streams: else SH_ERROR_UNSUPPORTED, with the block's name; the capture goes on.
+ * In a capture an acquire needs a block that the plan knows, and sources that are pinned (sh_host_alloc(), SH_BLOCK_PIN where it
+ * worked, or pinned by the engine) or device memory for all that streams: else SH_ERROR_UNSUPPORTED, with the block's name; the capture goes on.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (SH_STREAM_HOST), SH_ERROR_INVALID_STATE (`stream` does not capture;
  *         a step or a capture is under way; there is no plan or it has to change: call sh_plan() before), SH_ERROR_BUSY (views are
  *         held), SH_ERROR_UNSUPPORTED (the backend has no graphs), SH_ERROR_BACKEND. Does not block. \since 0.1

@@ -92,7 +92,8 @@ typedef struct sh_guest_options {
     uint32_t flags;           /**< SH_GUEST_* */
     uint64_t bytes;           /**< Device memory for its blocks, rounded up to whole pages; 0: all of its blocks at once. */
     uint64_t workspace_bytes; /**< Device memory that the engine itself allocates while the guest is there: runtimes give up so much, and
-                                   the library does not use it. */
+                                   the library does not use it. It is free when sh_step_begin() of the guest has
+                                   returned SH_OK after that: others may be in steps of theirs until then. */
 } sh_guest_options;
 
 #define SH_GUEST_OPTIONS_INIT {sizeof(sh_guest_options), 0, 0, 0}

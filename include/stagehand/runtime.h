@@ -42,7 +42,8 @@ SH_API void sh_runtime_destroy(sh_runtime *runtime);
 
 /**
  * Waits until every load and write-back that was begun has finished, and returns the error of asynchronous work that no
- * other call has returned yet (each is returned once). Loads of parts that have to wait for a view's release are not waited for.
+ * other call has returned yet (each is returned once). Loads of parts that have to wait for a view's release are not waited for,
+ * nor are launches of graphs: their streams can be synchronized.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_CANCELLED, SH_ERROR_RUNTIME_LOST; or the error of asynchronous work:
  *         SH_ERROR_SOURCE, SH_ERROR_CALLBACK, SH_ERROR_BACKEND. Blocks. \since 0.1
  */
@@ -256,7 +257,8 @@ enum {
 typedef struct sh_plan_options {
     uint32_t struct_size;
     uint32_t flags;                 /**< SH_PLAN_* */
-    uint64_t budget_bytes;          /**< With DRY_RUN: plan for this budget; 0: the device's. Else not looked at. */
+    uint64_t budget_bytes;          /**< With DRY_RUN: plan for this much; 0: all of the device's budget, other runtimes not counted (this
+                                         one's part is sh_runtime_stats.share_bytes). Else not looked at. */
     uint64_t link_bytes_per_second; /**< With DRY_RUN: plan for this link; 0: the device's. Else not looked at. */
 } sh_plan_options;
 

@@ -44,16 +44,16 @@ enum {
  * Begins a step. Plans if there is none or it has to change (the first step, another budget, other blocks); if views are held,
  * the old plan stays until a step begins with none. On an error no step is under way.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (a step is under way), SH_ERROR_BUDGET, SH_ERROR_BUSY (others still hold
- *         its share, because they are in a step or hold views: try again after it), SH_ERROR_OUT_OF_DEVICE_MEMORY,
- *         SH_ERROR_BACKEND, SH_ERROR_CANCELLED, SH_ERROR_RUNTIME_LOST; or the error of asynchronous work. Blocks when it plans. \since 0.1
+ *         its share, because they are in a step or hold views: try again after it; or because a graph holds their plan: until it is destroyed, or
+ *         sh_plan() was called for them with SH_PLAN_DROP_GRAPHS), SH_ERROR_OUT_OF_DEVICE_MEMORY, SH_ERROR_BACKEND, SH_ERROR_CANCELLED, SH_ERROR_RUNTIME_LOST; or the error of asynchronous work. Blocks when it plans. \since 0.1
  */
 SH_API sh_status sh_step_begin(sh_runtime *runtime);
 
 /**
  * Ends a step: the order that was seen is compared with the plan's. Views may stay held. Loads for the next step go on.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (no step is under way); or SH_ERROR_IO (sh_telemetry_open()), the
- *         driver's error for a stream that was used, or the error of asynchronous work, in which case the step has ended all the
- *         same. \since 0.1
+ *         driver's error for a stream that was used (SH_ERROR_INVALID_HANDLE among them, for a stream that is gone), or the error of
+ *         asynchronous work, in which case the step has ended all the same. \since 0.1
  */
 SH_API sh_status sh_step_end(sh_runtime *runtime);
 
@@ -72,8 +72,8 @@ SH_API sh_status sh_step_end(sh_runtime *runtime);
  * @return SH_OK; SH_NOT_READY; SH_ERROR_INVALID_HANDLE; SH_ERROR_INVALID_STRUCT; SH_ERROR_INVALID_ARGUMENT (flags);
  *         SH_ERROR_HELD (its pages are held by a view, and the text names the block: see sh_runtime_options.max_held and
  *         sh_invalidate_blocks()); SH_ERROR_SOURCE, SH_ERROR_CALLBACK, SH_ERROR_BACKEND (the load failed; it is tried anew by the
- *         next acquire); SH_ERROR_BUSY (its source is being updated; or as sh_step_begin(), where it plans); SH_ERROR_BUDGET; SH_ERROR_OUT_OF_DEVICE_MEMORY;
- *         SH_ERROR_CANCELLED; SH_ERROR_RUNTIME_LOST. Blocks as said. \since 0.1
+ *         next acquire); SH_ERROR_BUSY (its source is being updated; a graph has been entered and the block streams; or as sh_step_begin(), where it
+ *         plans); SH_ERROR_UNSUPPORTED (in a capture: its source is not pinned); SH_ERROR_BUDGET; SH_ERROR_OUT_OF_DEVICE_MEMORY; SH_ERROR_CANCELLED; SH_ERROR_RUNTIME_LOST. Blocks as said. \since 0.1
  */
 SH_API sh_status sh_acquire(sh_runtime *runtime, sh_block block, sh_stream stream, uint32_t flags, sh_view *out_view);
 
@@ -90,8 +90,8 @@ SH_API sh_status sh_acquire_many(sh_runtime *runtime, const sh_block *blocks, ui
  * Ends one acquire. Work that was queued on `stream` before this call may still use the view; with SH_STREAM_HOST the caller has
  * finished with it. Begins the loads that this makes room for. Any thread may call it. `stream` must be a stream of the device, the
  * one on which the view was used: a runtime that cannot tell when the work on it ends is lost.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not held), SH_ERROR_BACKEND (the view is released all the
- *         same); or the error of asynchronous work, likewise; SH_ERROR_RUNTIME_LOST. Waits only for a stream that cannot be noted
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE (also for a stream that the device does not know: the view stays held),
+ *         SH_ERROR_INVALID_STATE (not held), SH_ERROR_BACKEND (the view is released all the same); or the error of asynchronous work, likewise; SH_ERROR_RUNTIME_LOST. Waits only for a stream that cannot be noted
  *         otherwise: after an error of the driver, or when a runtime uses more than 64 streams. \since 0.1
  */
 SH_API sh_status sh_release(sh_runtime *runtime, sh_block block, sh_stream stream);
@@ -110,8 +110,8 @@ SH_API sh_status sh_prefetch(sh_runtime *runtime, const sh_block *blocks, uint64
 /**
  * Copies `bytes` bytes of a block that is held (on any stream), from `offset` on, to host memory, after the work queued so far on
  * `stream`; for verification and debugging. On an error `buffer` is undefined.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not held), SH_ERROR_INVALID_ARGUMENT (range), SH_ERROR_BACKEND.
- * Blocks. \since 0.1
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not held), SH_ERROR_INVALID_ARGUMENT (range), SH_ERROR_BUSY (in a
+ *         capture), SH_ERROR_BACKEND. Blocks. \since 0.1
  */
 SH_API sh_status sh_read_block(sh_runtime *runtime, sh_block block, sh_stream stream, uint64_t offset, void *buffer, uint64_t bytes);
 
