@@ -16,6 +16,7 @@ from .._generated import DeviceFlag, ResidentPriority, RuntimeStats, Status
 from .._host import PinnedMemory
 from .._runtime import Runtime
 from .._sources import BlockDesc, Mapped, Segment
+from . import _weights
 from ._division import Chosen, Division, Unit, check_modules, is_called, largest_block, own_modules
 from ._files import Files, TensorFiles
 from ._graph import ForwardGraph
@@ -77,12 +78,16 @@ class Streamed(Source):
         self._training: Training | None = None
         self.module = module
         self._closed = False
+        self._weights: list[Weight] = []
         self._undo = ExitStack()
         try:
             with torch.inference_mode(False), torch.no_grad():
                 self._begin(device, budget, blocks, [outside] if isinstance(outside, str) else list(outside), files, strict, pin, max_held, debug, name)
         except BaseException:
-            self._undo.close()
+            self._closed = True
+            with torch.inference_mode(False), torch.no_grad():
+                self._undo.close()
+            self._let_go()
             raise
 
     # Beginning.
@@ -192,6 +197,8 @@ class Streamed(Source):
 
     def _make_sources(self, pin: bool) -> None:
         descs = []
+        if pin:
+            self._copy_small()
         for block in self._blocks:
             block.mutable = self._make_optimizer is not None and any(place.tensor.requires_grad for place in block.places())
             if any(weight.storage.device.type != "cpu" for weight in block.weights):
@@ -200,20 +207,39 @@ class Streamed(Source):
             for weight in block.weights:
                 if weight.host is None:
                     weight.host = byte_tensor(weight.storage, weight.storage_offset, weight.bytes)
-                file = self._files.source_of(weight.host) if self._files else None
-                if file is not None and block.mutable:  # what is trained is not written to files
+                original = weight.host if weight.copied is None else weight.copied
+                file = self._files.source_of(original) if self._files else None
+                weight.mapped = file is not None and not block.mutable
+                if weight.copied is not None:
+                    file, weight.copied = None, None if weight.mapped else weight.copied
+                elif file is not None and block.mutable:  # what is trained is not written to files
                     weight.host, file = weight.host.clone(), None
-                weight.mapped = file is not None
                 segments.append(Segment(Mapped(file) if file is not None else buffer_of(weight.host), weight.offset))
             descs.append(BlockDesc(segments, block.name, block.bytes, mutable=block.mutable, unordered=block.unordered, pin=pin))
         for block, made in zip(self._blocks, self.runtime.register_blocks(descs)):
             block.block = made
+
+    def _copy_small(self) -> None:
+        """Small weights of the host, all into one piece of pinned memory."""
+        small = [weight for weight in self._weights if weight.bytes < _weights.SMALL_SOURCE and weight.storage.device.type == "cpu"]
+        if not small:
+            return
+        offsets = [0]
+        for weight in small:
+            offsets.append(-(-(offsets[-1] + weight.bytes) // _weights.ALIGNMENT) * _weights.ALIGNMENT)
+        host = torch.frombuffer(PinnedMemory(self.device, offsets[-1]).buffer, dtype=torch.uint8)
+        for weight, offset in zip(small, offsets):
+            weight.copied = byte_tensor(weight.storage, weight.storage_offset, weight.bytes)
+            weight.host = host[offset : offset + weight.bytes]
+            weight.host.copy_(weight.copied)
 
     def _copy_to_host(self, block: HeldBlock) -> None:
         """From a device, block by block, so that memory of the device comes free as that of the host is filled."""
         memory = PinnedMemory(self.device, block.bytes)
         host = torch.frombuffer(memory.buffer, dtype=torch.uint8)
         for weight in block.weights:
+            if weight.storage.device.type == "cpu":
+                continue
             weight.host = host[weight.offset : weight.offset + weight.bytes]
             weight.host.copy_(byte_tensor(weight.storage, weight.storage_offset, weight.bytes))
             weight.moved = weight.storage.device
@@ -239,7 +265,10 @@ class Streamed(Source):
             self._undo.callback(self._served.unserve, place)
 
     def _restore(self, place: Place) -> None:
-        moved = place.weight.moved
+        weight, moved = place.weight, place.weight.moved
+        if weight.copied is not None:  # what has become of it goes back
+            copied, weight.copied = weight.copied, None
+            copied.copy_(weight.host)
         place.put(place.original if moved is None else place.original.to(moved))
 
     def _put_outside(self, left: list[Found]) -> None:
@@ -331,6 +360,14 @@ class Streamed(Source):
             self._closed = True
             with torch.inference_mode(False), torch.no_grad():
                 self._undo.close()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Of memory, which else would last as long as this object."""
+        for weight in self._weights:
+            del weight.host, weight.memory, weight.storage
+            for place in weight.places:
+                del place.original
 
     def _end_work(self) -> None:
         self._holding.running = 0

@@ -21,6 +21,9 @@ _data: Any = torch._C.TensorBase.data
 ALIGNMENT = 256
 # Buffers below this are left outside: counters and statistics, which a model may write, and tables of a few positions.
 SMALL_BUFFER = 64 << 10
+# Below this sources that are to be pinned are copied to pinned memory. Where they lie they share pages with others, which drivers refuse to pin
+# twice, and each would be pinned for itself.
+SMALL_SOURCE = 256 << 10
 
 
 @dataclass(eq=False)
@@ -69,6 +72,7 @@ class Weight:
     users: list[Unit] = field(default_factory=list)
     host: torch.Tensor = None  # type: ignore[assignment]  # the source, as bytes
     mapped: bool = False  # the source is a file
+    copied: torch.Tensor | None = None  # the original's bytes, where the source is a copy of them
     moved: torch.device | None = None  # where it was before it was copied to the host
     memory: torch.Tensor = None  # type: ignore[assignment]  # the device's
     block: HeldBlock = None  # type: ignore[assignment]

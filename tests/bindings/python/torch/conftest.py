@@ -20,6 +20,12 @@ def seed():
     torch.manual_seed(7)
 
 
+@pytest.fixture(autouse=True)
+def sources(monkeypatch):
+    """Of these models some are copied to pinned memory, and some are used where they lie."""
+    monkeypatch.setattr("libstagehand.torch._weights.SMALL_SOURCE", 8 << 10)
+
+
 @pytest.fixture
 def device():
     with sh.Device("host", page_bytes=PAGE, backend_options="poison=1") as device:

@@ -354,3 +354,53 @@ def test_graphs_need_a_gpu(device, net, tokens):
     with st.stream(net, device) as streamed:
         with pytest.raises(sh.UsageError, match="host:0 has no graphs"):
             streamed.graph(tokens)
+
+
+@pytest.mark.parametrize("small", [0, 1 << 20])
+@pytest.mark.parametrize("pin", [False, True])
+def test_where_the_sources_are(device, net, tokens, quarter, monkeypatch, small, pin):
+    monkeypatch.setattr("libstagehand.torch._weights.SMALL_SOURCE", small)
+    other = Net().requires_grad_(False)
+    before = net.state_dict()
+    with st.stream(net, device, budget=quarter, pin=pin):
+        want = net(tokens)
+        net.load_state_dict(other.state_dict())
+        assert not equal(net(tokens), want) and equal(net(tokens), other(tokens))
+        copied = any(weight.data_ptr() != before[name].data_ptr() for name, weight in net.state_dict().items())
+        assert copied == (pin and small > 0)
+    assert equal(net(tokens), other(tokens))  # what has become of it is in the original's memory
+    assert all(weight.data_ptr() == before[name].data_ptr() for name, weight in net.state_dict().items())
+
+
+class Table(torch.Tensor):
+    """A tensor subclass that keeps a scale beside its bytes."""
+
+    @staticmethod
+    def __new__(cls, data, scale):
+        made = torch.Tensor._make_subclass(cls, data)
+        made.scale = scale
+        return made
+
+
+def special(kind):
+    plain = torch.randn(8, 8)
+    if kind == "quantised":
+        return torch.quantize_per_tensor(plain, 0.1, 0, torch.qint8)
+    if kind == "subclass":
+        return Table(plain, 2.0)
+    if kind == "sparse":
+        return plain.to_sparse()
+    return plain.to(torch.complex64).conj()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind, why", [("quantised", "is quantised .torch.qint8.: its scales"), ("subclass", "is a .*Table, which may keep more"),
+                                       ("sparse", "has the layout torch.sparse_coo"), ("conjugated", "is conjugated")])  # fmt: skip
+def test_tensors_that_are_more_than_their_bytes_are_refused_by_name(device, net, tokens, kind, why):
+    """Trap 18."""
+    net.layers[3].register_buffer("special", special(kind))
+    want = net(tokens)
+    with pytest.raises(TypeError, match=rf"layers\.3\.special {why}.*outside='layers\.3\.special'"):
+        st.stream(net, device)
+    with st.stream(net, device, outside="*.special"):
+        assert equal(net(tokens), want)

@@ -1,0 +1,28 @@
+"""The example, and the benchmark for GPUs on the CPU, as programs."""
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[4]
+
+
+def run(*words):
+    done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_adapters_are_trained():
+    out = run(ROOT / "examples/torch_lora/torch_lora.py")
+    assert "what was trained is equal, bit by bit" in out
+
+
+def test_the_benchmark_works_on_the_cpu(tmp_path):
+    pytest.importorskip("transformers")
+    out = run(ROOT / "bindings/python/bench/torch_offload_bench.py", "--device", "cpu", "--gb", "0.01", "--steps", "1", "--tokens", "8", "--json", tmp_path / "out")
+    rows = json.loads((tmp_path / "out").read_text())
+    assert [row["what"] for row in rows] == ["check", "machine", "bench", "bench"] and all(row["equal"] for row in rows if "equal" in row)
+    assert "diffusers is left out" in out
