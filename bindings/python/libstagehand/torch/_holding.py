@@ -50,8 +50,10 @@ class Holding:
         self.ended = False
         self.training = False
         self._capturing = False
-        self.step_begins: Callable[[], None] = lambda: None
-        self.step_ends: Callable[[], None] = lambda: None
+        # Reads of weights are looked at, one by one, unless modules compute.
+        self.unguard: Callable[[], None] = lambda: None
+        self.guard: Callable[[], None] = lambda: None
+        self.modules = 0  # that run
         self.backward_ends: Callable[[], None] = lambda: None
         self._tasks: set[int] = set()  # backwards whose end is waited for
 
@@ -214,11 +216,24 @@ class Holding:
         step = self._runtime.step()
         step.__enter__()
         self._step = step
-        self.step_begins()
-        for place in self._places:
-            if place.changed():
-                self.end_step()
-                raise changed(place)
+        with self.computing():
+            for place in self._places:
+                if place.changed():
+                    self.end_step()
+                    raise changed(place)
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """While weights are read that are held, or nothing but what is known of them."""
+        self.unguard()
+        try:
+            yield
+        finally:
+            self.guard_outside()
+
+    def guard_outside(self) -> None:
+        if not self.running and not self.modules:
+            self.guard()
 
     def begin_step(self, explicit: bool = False) -> None:
         """Begins a step. One that nobody asked for by name ends before."""
@@ -244,19 +259,16 @@ class Holding:
         self.end_step()
         self.release_all()
         self._capturing = True
-        self.step_begins()
         try:
             yield
         finally:
             self._capturing = False
             self.release_all()
-            self.step_ends()
 
     def end_step(self) -> None:
         step, self._step = self._step, None
         self._first, self._explicit = None, False
         if step is not None:
-            self.step_ends()
             step.__exit__(None, None, None)
 
     def release_all(self) -> None:

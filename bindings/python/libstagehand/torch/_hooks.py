@@ -50,7 +50,8 @@ class Running:
         self.frames.clear()
         self.saved.pop_left()
         self.reads.leave()
-        self.holding.running = 0
+        self.holding.running = self.holding.modules = 0
+        self.holding.guard()
         self.holding.release_all()
 
 
@@ -93,6 +94,8 @@ class _Enter(Hook):
                     running.holding.leave(hooks.blocks)
                 raise
         running.frames.append((hooks, acquired, pushed))
+        running.holding.modules += 1
+        running.holding.unguard()
 
 
 class _Leave(Hook):
@@ -108,6 +111,8 @@ class _Leave(Hook):
         if not frames or frames[-1][0] is not hooks:
             return
         _, acquired, pushed = frames.pop()
+        hooks.running.holding.modules -= 1
+        hooks.running.holding.guard_outside()
         if pushed:
             hooks.running.saved.pop()
         if not acquired:
@@ -154,6 +159,7 @@ class _EnterStep(Hook):
             holding.begin_step()
             running.reads.enter()
         holding.running += 1
+        holding.unguard()
 
 
 class _LeaveStep(Hook):
@@ -167,6 +173,7 @@ class _LeaveStep(Hook):
         if not holding.running:
             return
         holding.running -= 1
+        holding.guard_outside()
         if holding.running or holding.explicit or _graph_task() != -1:
             return
         self.running.reads.leave()

@@ -36,13 +36,14 @@ class ReadCheck:
 class Reads(TorchDispatchMode):
     """Refuses operations that read weights whose block is not held."""
 
-    def __init__(self, weights: dict[int, Weight]) -> None:
+    def __init__(self, weights: dict[int, Weight], views: bool = False) -> None:
         super().__init__()
         self._weights = weights
+        self._views = views  # whether they must not be made either
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not getattr(func, "is_view", False):
+        if self._views or not getattr(func, "is_view", False):
             for value in tree_iter((args, kwargs)):
                 if isinstance(value, torch.Tensor):
                     self._check(func, value)

@@ -42,12 +42,13 @@ def _method(source: Source, kind: type, name: str) -> Any:
 
 
 class ServedTensors:
-    """The classes that a model's parameters and buffers have while they are streamed. Between steps they look at every function."""
+    """The classes that a model's parameters and buffers have while they are streamed. While no module runs they look at every function."""
 
     def __init__(self, source: Source, weights: dict[int, Weight]) -> None:
         self._source = source
-        self._mode = Reads(weights)
+        self._mode = Reads(weights, views=True)
         self._classes: dict[type, type] = {}
+        self._guarded = True
 
     def serve(self, place: Place) -> None:
         kind = type(place.tensor)
@@ -96,13 +97,17 @@ class ServedTensors:
 
         kind.__torch_function__ = classmethod(check)
 
-    def step_begins(self) -> None:
-        for kind in self._classes.values():
-            kind.__torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[attr-defined]
+    def unguard(self) -> None:
+        if self._guarded:
+            self._guarded = False
+            for kind in self._classes.values():
+                kind.__torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[attr-defined]
 
-    def step_ends(self) -> None:
-        for kind in self._classes.values():
-            self._look(kind)
+    def guard(self) -> None:
+        if not self._guarded:
+            self._guarded = True
+            for kind in self._classes.values():
+                self._look(kind)
 
 
 def is_served(tensor: torch.Tensor) -> bool:

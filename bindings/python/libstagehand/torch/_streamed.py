@@ -293,7 +293,7 @@ class Streamed(Source):
 
     def _attach(self, debug: bool | None) -> None:
         self._holding = Holding(self.runtime, self._torch_device, self._places)
-        self._holding.step_begins, self._holding.step_ends = self._served.step_begins, self._served.step_ends
+        self._holding.unguard, self._holding.guard = self._served.unguard, self._served.guard
         self._running = Running(
             self._holding, SavedTensors(self._holding, self._by_storage), ReadCheck(self._by_storage, None if debug else 1 if debug is None else 0)
         )

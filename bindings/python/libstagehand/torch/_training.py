@@ -68,11 +68,12 @@ class Training:
         block.forward.append(view)
         try:
             view.mark_dirty()
-            trained.optimizer.step()
-            trained.optimizer.zero_grad(set_to_none=True)
+            with self._holding.computing():
+                trained.optimizer.step()
+                trained.optimizer.zero_grad(set_to_none=True)
+                for place in block.places():
+                    place.note_version()
         finally:
-            for place in block.places():
-                place.note_version()
             block.forward.remove(view)
             view.release()
         torch.clear_autocast_cache()

@@ -56,12 +56,12 @@ def test_trap_41_methods_of_parameters(wanted, streamed, net):
 
 def test_what_cannot_be_served_is_refused(streamed, net):
     weight = net.layers[6].up.weight
-    for read in (lambda: weight + 1, lambda: weight.sum(), lambda: torch.stack([weight, weight]), lambda: weight.add_(1), lambda: weight.t() @ weight):
+    for read in (lambda: weight + 1, lambda: weight.sum(), lambda: torch.stack([weight, weight]), lambda: weight.add_(1), weight.t, lambda: weight[0]):
         with pytest.raises(RuntimeError, match=r"reads layers\.6\.up\.weight, whose block, layers\.6\.up, is not held"):
             read()
     with pytest.raises(RuntimeError, match="its data cannot be replaced"):
         weight.data = torch.zeros(1)
-    assert weight.shape == (128, 64) and weight.numel() == 8192 and weight.device.type == "cpu" and weight.t().shape == (64, 128)
+    assert weight.shape == (128, 64) and weight.numel() == 8192 and weight.device.type == "cpu" and weight.is_contiguous()
 
 
 def test_trap_41_copies_and_pickles(wanted, streamed, net, tokens):

@@ -67,3 +67,33 @@ def test_without_the_search_nothing_is_looked_at(device, model):
         seen = []
         model(x)
         assert seen == [None] * 6
+
+
+class ReadsInCheckpoint(Layer):
+    """The checkpoint's function reads a weight by itself, without calling a module, when it runs again."""
+
+    reentrant = False
+
+    def forward(self, x):
+        return super().forward(x) + torch.utils.checkpoint.checkpoint(lambda x: torch.tanh(x @ self.up.weight.t()) @ self.up.weight, x, use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_weight_that_is_read_when_a_checkpoint_runs_again(device, reentrant):
+    model = nn.Sequential(*(ReadsInCheckpoint(64) for _ in range(6))).requires_grad_(False)
+    for layer in model:
+        layer.reentrant = reentrant
+    x = torch.randn(2, 64, requires_grad=True)
+    (want,) = torch.autograd.grad(model(x).sum(), x) if not reentrant else (None,)
+    if reentrant:
+        model(x).sum().backward()
+        want, x.grad = x.grad, None
+    with st.stream(model, device, budget=size_of(model) // 2, blocks=["?"]):
+        for _ in range(3):
+            x.grad = None
+            try:
+                model(x).sum().backward()
+            except RuntimeError as error:
+                assert "up.weight, whose block" in str(error)
+            else:
+                assert torch.equal(x.grad, want)  # it was there for another node
