@@ -190,6 +190,24 @@ TEST(Dirty, again_while_it_is_written_back) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
+// A write-back brings what streams have yet to do, too.
+TEST(Dirty, what_a_late_stream_changes_is_written_back) {
+    for (const Origin origin : {Origin::pinned, Origin::pageable}) {
+        TestDevice device;
+        Model model(device, equal_blocks(1, 3 * kPage, origin, SH_BLOCK_MUTABLE));
+        const sh_stream stream = device.stream();
+        for (uint64_t version = 1; version < 4; version++) {
+            sh_view view = SH_VIEW_INIT;
+            SUCCEEDS(sh_acquire(model.runtime(), model.id(0), stream, 0, &view));
+            SUCCEEDS(sh_stream_launch(device.get(), stream, nullptr, nullptr, 5'000'000));
+            SUCCEEDS(model.overwrite(0, view, version, stream));
+            SUCCEEDS(sh_release(model.runtime(), model.id(0), stream));
+            SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
+            EXPECT_EQ(model.source(0).read(), *model.truth(0)) << name_of(origin) << ", version " << version;
+        }
+    }
+}
+
 TEST(Dirty, misplaced_calls_are_refused) {
     TestDevice device;
     auto specs = equal_blocks(2, 3 * kPage);

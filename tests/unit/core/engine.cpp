@@ -1,7 +1,6 @@
 #include "engine.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 
@@ -15,56 +14,6 @@ std::string why() {
     std::string text(sh_last_error(nullptr, 0), 0);
     text.resize(sh_last_error(text.data(), text.size() + 1));
     return text;
-}
-
-std::string device_under_test() {
-    const char* const name = std::getenv("STAGEHAND_TEST_DEVICE");
-    return name && *name ? name : "host";
-}
-
-bool on_host_backend() { return device_under_test() == "host"; }
-
-uint64_t page_of_device_under_test() {
-    const char* const bytes = std::getenv("STAGEHAND_TEST_PAGE_BYTES");
-    if (on_host_backend()) return 4096;
-    return bytes ? std::strtoull(bytes, nullptr, 10) : uint64_t(2) << 20;
-}
-
-uint64_t smallest_page_of_device_under_test(bool plain) {
-    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
-    options.backend_options = plain ? "map_pages=0" : nullptr;
-    sh_device* device = nullptr;
-    if (sh_device_open(device_under_test().c_str(), &options, &device) != SH_OK) return 0;
-    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
-    EXPECT_SUCCEEDS(sh_device_capabilities(device, &caps));
-    sh_device_close(device);
-    return caps.granularity_bytes;
-}
-
-namespace {
-
-constexpr uint64_t kLargestBlock = 12;   // of all tests, in pages
-
-// Nothing is run where another device than the host's memory was asked for and is not there.
-class DeviceUnderTest : public testing::Environment {
-public:
-    void SetUp() override {
-        if (on_host_backend()) return;
-        const std::string name = device_under_test();
-        const uint64_t smallest_page = smallest_page_of_device_under_test(plain_devices());
-        if (!smallest_page) GTEST_SKIP() << name << ": " << why();
-        ASSERT_LE(smallest_page, kPage) << "STAGEHAND_TEST_PAGE_BYTES is less than a page of this device";
-        const size_t colon = name.find(':');
-        reach_gpu_memory(colon == std::string::npos ? 0 : std::atoi(name.c_str() + colon + 1), kLargestBlock * kPage);
-    }
-};
-[[maybe_unused]] const testing::Environment* const device_environment = testing::AddGlobalTestEnvironment(new DeviceUnderTest);
-
-}  // namespace
-
-bool plain_devices() {
-    const char* const variable = std::getenv("STAGEHAND_TEST_PLAIN");
-    return variable && std::string(variable) == "1";
 }
 
 TestDevice::TestDevice(const DeviceSettings& settings) {

@@ -1,8 +1,5 @@
 // Engine: what the tests of the core stand on. A device with options, models whose blocks have recognisable contents and every kind
 // of source, and uses that compare each byte with what it should be: on the calling thread, or on a stream when the work runs there.
-//
-// STAGEHAND_TEST_DEVICE names another device than the host's memory ("cuda:0"), STAGEHAND_TEST_PAGE_BYTES its pages (2 MiB; blocks and
-// budgets follow). Nothing is run where that device is not there.
 #pragma once
 
 #include <atomic>
@@ -17,19 +14,9 @@
 #include <stagehand/stagehand.h>
 
 #include "device_bytes.h"
+#include "device_under_test.h"
 
 namespace stagehand::test {
-
-// The device that the tests open.
-std::string device_under_test();
-// It is the host's memory, by the host backend: it can be slow, spoil what is not loaded, and be asked what it holds.
-bool on_host_backend();
-
-// The smallest page of that device, with pages or without; 0 where it cannot be opened.
-uint64_t smallest_page_of_device_under_test(bool plain);
-// What sizes and budgets are counted in.
-uint64_t page_of_device_under_test();
-inline const uint64_t kPage = page_of_device_under_test();
 
 // The text of this thread's last failure.
 std::string why();
@@ -47,9 +34,6 @@ struct DeviceSettings {
     uint32_t staging_threads = 2;
     bool map_pages = true;
 };
-
-// STAGEHAND_TEST_PLAIN=1 has every device of a program opened as one that does not map memory by pages.
-bool plain_devices();
 
 // An open device, closed at the end.
 class TestDevice {
