@@ -205,6 +205,12 @@ bool Arbiter::wants_change(const Tenant& tenant) const {
            std::any_of(members_.begin(), members_.end(), [&](const Member& m) { return &m != &self && m.granted > m.share; });
 }
 
+bool Arbiter::has_to_give(const Tenant& tenant) const {
+    std::lock_guard lock(mutex_);
+    const Member& self = member(tenant);
+    return self.runs && std::min(self.share, self.needs.wanted_pages) < self.granted;
+}
+
 uint64_t Arbiter::total_pages() const {
     std::lock_guard lock(mutex_);
     return total_;

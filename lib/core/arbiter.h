@@ -75,6 +75,8 @@ public:
     void note_step(Tenant& tenant);
     // The tenant's share is not what it holds: it should ask again at its next edge. Cheap.
     bool wants_change(const Tenant& tenant) const;
+    // It holds more than its share. Cheap.
+    bool has_to_give(const Tenant& tenant) const;
 
     // Reservations: at most one a tenant; a new one replaces it. SH_ERROR_BUDGET, and nothing changes, when it does not fit.
     Status reserve(Tenant& tenant, uint64_t pages, policy::Priority priority);

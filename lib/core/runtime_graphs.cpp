@@ -25,7 +25,9 @@ Status Runtime::capture_begin(sh_stream stream) {
     if (capture_) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": a capture is under way already");
     if (in_step_) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": a step is under way");
     if (views_) return Status(SH_ERROR_BUSY, tenant_name() + ": views are held");
-    if (!planned_ || !order_.known() || (replan_due() && !plan_is_held()))
+    // That it could have more, when others give it up, is no reason: with graphs they need not for long.
+    const bool has_to_change = replan_wanted_ || device_->arbiter().has_to_give(*this);
+    if (!planned_ || !order_.known() || (has_to_change && !plan_is_held()))
         return Status(SH_ERROR_INVALID_STATE, tenant_name() + " has to plan first, which cannot be done while a stream captures: call sh_plan() before");
     uint32_t capturing = 0;
     SH_TRY(backend.stream_is_capturing(stream, &capturing));

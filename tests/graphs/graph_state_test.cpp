@@ -1,0 +1,78 @@
+// Captured steps beside everything else: other models' shares, updates of sources, plans that are made in a step, captures that are
+// given up, and what a launch counts as.
+#include <fstream>
+
+#include "captured_step.h"
+
+namespace stagehand::test {
+namespace {
+
+const uint64_t kBlock = 4 * kPage;
+
+std::unique_ptr<Model> make(TestDevice& device, size_t blocks, const char* name, uint64_t max_bytes = 0) {
+    sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+    options.name = name;
+    options.max_bytes = max_bytes;
+    auto model = std::make_unique<Model>(device, equal_blocks(blocks, kBlock, Origin::pinned), options);
+    EXPECT_SUCCEEDS(model->schedule(forward(blocks)));
+    return model;
+}
+
+TEST_F(Graphs, a_model_is_captured_while_anothers_graph_holds_part_of_its_share) {
+    TestDevice device(settings(64));
+    auto a = make(device, 16, "a", 48 * kPage), b = make(device, 16, "b");
+    const sh_stream stream = device.stream(), other = device.stream();
+    a->plan();
+    Step first(device, *a);
+    ASSERT_NO_FATAL_FAILURE(first.capture(stream, forward(16)));
+    b->plan();
+    EXPECT_GT(b->stats().share_bytes, b->stats().held_bytes);
+    {
+        Step second(device, *b);
+        ASSERT_NO_FATAL_FAILURE(second.capture(other, forward(16)));
+        for (int k = 0; k < 3; k++) {
+            SUCCEEDS(first.launch(stream));
+            SUCCEEDS(second.launch(other));
+        }
+        sh_graph_destroy(first.take());
+        SUCCEEDS(a->step(forward(16), stream));   // gives up what is not its own
+        SUCCEEDS(second.launch(other));
+        device.synchronize();
+        EXPECT_EQ(first.wrong() + second.wrong(), 0u);
+    }
+    const uint64_t held = b->stats().held_bytes;
+    SUCCEEDS(b->step(forward(16), other));
+    EXPECT_GT(b->stats().held_bytes, held) << "no graph holds its plan any more";
+    device.synchronize();
+    EXPECT_EQ(a->wrong_uses() + b->wrong_uses(), 0u);
+}
+
+TEST_F(Graphs, a_plan_that_holds_more_than_its_share_is_not_captured) {
+    TestDevice device(settings(64));
+    auto model = make(device, 16, "model");
+    const sh_stream stream = device.stream();
+    model->plan();
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(model->runtime(), model->id(0), SH_STREAM_HOST, 0, &view));
+    SUCCEEDS(sh_device_set_budget(device.get(), 32 * kPage));   // it cannot give up anything now
+    SUCCEEDS(sh_release(model->runtime(), model->id(0), SH_STREAM_HOST));
+    {
+        Step refused(device, *model);
+        EXPECT_EQ(refused.begin(stream), SH_ERROR_INVALID_STATE);
+        EXPECT_NE(why().find("sh_plan()"), std::string::npos) << why();
+        sh_test_graph* native = nullptr;
+        EXPECT_EQ(DRIVER(sh_test_capture_end)(stream, &native), SH_OK);
+        DRIVER(sh_test_graph_destroy)(native);
+    }
+    model->plan();
+    SUCCEEDS(sh_plan(model->runtime(), nullptr, nullptr));
+    EXPECT_LE(model->stats().held_bytes, 32 * kPage);
+    Step step(device, *model);
+    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(16)));
+    SUCCEEDS(step.launch(stream));
+    device.synchronize();
+    EXPECT_EQ(step.wrong(), 0u);
+}
+
+}  // namespace
+}  // namespace stagehand::test
