@@ -199,7 +199,8 @@ SH_API sh_status sh_invalidate_blocks(sh_runtime *runtime, const sh_block *block
  * Waits until no load reads the sources of these blocks and keeps new loads from starting; the caller may then change the
  * bytes. An acquire of such a block, or of one that shares its pages, fails with SH_ERROR_BUSY until sh_source_update_end(). Not
  * nested. Views may stay held. Dirty contents are written back before; until the end they cannot be marked dirty.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (begun already), SH_ERROR_BUSY (a view is held of what is dirty),
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (begun already), SH_ERROR_BUSY (a view is held of what is dirty; a graph that
+ *         uses one of the blocks has been entered and not left),
  *         SH_ERROR_BACKEND, SH_ERROR_RUNTIME_LOST. Blocks. \since 0.1
  */
 SH_API sh_status sh_source_update_begin(sh_runtime *runtime, const sh_block *blocks, uint64_t count);

@@ -1,6 +1,7 @@
 // Graph: what is known of a step that the engine captured into a graph of its driver.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -37,6 +38,8 @@ struct Graph {
     bool stale = false;                // the plan has changed since
     std::vector<uint32_t> units;       // that it uses, ascending
     std::vector<uint32_t> ring;        // whose contents each page of the ring holds when it has run; kNone: nobody's
+    bool uses(uint32_t unit) const { return std::binary_search(units.begin(), units.end(), unit); }
+
     uint64_t loads = 0, pieces = 0, bytes = 0;   // of one launch
     sh_backend_event done = 0;         // not 0: recorded after the last launch
     CaptureObjects objects;

@@ -180,6 +180,9 @@ Status Runtime::update_begin(std::span<const sh_block> ids, Lock& lock) {
         for (const sh_block id : ids)
             if (const Block* block = registry_.find(id); block->updating)
                 return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + ": an update of its source has begun already");
+        for (const uint32_t index : units)   // a launch may be under way already, which only its end will tell
+            if (entered_ && entered_->uses(index))
+                return Status(SH_ERROR_BUSY, registry_.name_of(registry_.unit(index)) + " is part of a graph that has been entered and not left");
         return Status();
     };
     SH_TRY(check());

@@ -93,7 +93,7 @@ Graph* Runtime::find_graph(uint64_t id) {
 
 const Graph* Runtime::graph_that_uses(uint32_t unit) const {
     for (const auto& graph : graphs_)
-        if (!graph->stale && std::binary_search(graph->units.begin(), graph->units.end(), unit)) return graph.get();
+        if (!graph->stale && graph->uses(unit)) return graph.get();
     return nullptr;
 }
 

@@ -74,5 +74,34 @@ TEST_F(Graphs, a_plan_that_holds_more_than_its_share_is_not_captured) {
     EXPECT_EQ(step.wrong(), 0u);
 }
 
+TEST_F(Graphs, sources_of_a_graph_that_has_been_entered_are_not_updated) {
+    TestDevice device(settings(30));
+    Model model(device, equal_blocks(10, 6 * kPage, Origin::pinned));
+    SUCCEEDS(model.schedule(forward(10)));
+    model.plan();
+    const sh_stream stream = device.stream();
+    Step step(device, model);
+    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(8)));
+    SUCCEEDS(sh_graph_enter(step.graph(), stream));
+    for (size_t i = 0; i < 8; i++) {
+        const sh_block ids[] = {model.id(9), model.id(i)};
+        EXPECT_EQ(sh_source_update_begin(model.runtime(), ids, 2), SH_ERROR_BUSY) << i;
+        EXPECT_NE(why().find("entered"), std::string::npos) << why();
+    }
+    const sh_block outside = model.id(9);   // begun for none of those that were refused
+    SUCCEEDS(sh_source_update_begin(model.runtime(), &outside, 1));
+    model.change(9, 1);
+    SUCCEEDS(sh_source_update_end(model.runtime(), &outside, 1));
+    SUCCEEDS(sh_graph_leave(step.graph(), stream));
+    SUCCEEDS(sh_source_update_begin(model.runtime(), model.ids().data(), 8));
+    for (size_t i = 0; i < 8; i++) model.change(i, 1);
+    SUCCEEDS(sh_source_update_end(model.runtime(), model.ids().data(), 8));
+    SUCCEEDS(step.launch(stream));
+    SUCCEEDS(model.step(forward(10), stream));
+    device.synchronize();
+    EXPECT_EQ(step.wrong(), 0u);
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
 }  // namespace
 }  // namespace stagehand::test
