@@ -38,12 +38,18 @@ void Arbiter::leave(Tenant& tenant) {
 // The budget, less what others outside have taken of it: that is not there to grow into. What is certain counts as there.
 uint64_t Arbiter::there() const { return std::max(total_ - headroom_, std::min(total_, present_)); }
 
-uint64_t Arbiter::available(const Member& self) const {
+// Also its own workspace, which its engine takes.
+uint64_t Arbiter::taken_by_others(const Member& self) const {
     uint64_t taken = 0;
     for (const Member& m : members_) {
         if (&m != &self) taken += m.granted;
         if (m.guest_depth) taken += m.guest.workspace_pages;
     }
+    return taken;
+}
+
+uint64_t Arbiter::available(const Member& self) const {
+    const uint64_t taken = taken_by_others(self);
     return taken < there() ? there() - taken : 0;
 }
 
@@ -71,7 +77,8 @@ void Arbiter::press(const std::function<bool()>& enough, const Tenant* except) {
 void Arbiter::make_room(const Tenant& tenant) {
     press([&] {
         std::lock_guard lock(mutex_);
-        return available(member(tenant)) >= member(tenant).share;
+        const Member& self = member(tenant);
+        return taken_by_others(self) + self.share <= there();   // where it needs none for itself, its workspace must be free all the same
     }, &tenant);
 }
 

@@ -170,6 +170,7 @@ private:
     void raise_kept(uint64_t now_ns);
     uint64_t usable(std::span<const policy::Claim> claims, const policy::Floors& floors) const;
     uint64_t there() const;
+    uint64_t taken_by_others(const Member& member) const;
     uint64_t available(const Member& member) const;
     Status refuse(const Member& self, uint64_t least_pages) const;
     std::string bytes(uint64_t pages) const;

@@ -197,6 +197,23 @@ TEST(Guest, mistakes_are_named) {
     EXPECT_EQ(device.memory().guest_bytes, 0u);
 }
 
+// Its engine's own memory is free when it is let in, also when the library brings nothing for it.
+TEST(Guest, without_blocks_has_its_workspace_given_up_at_once) {
+    TestDevice device({.budget_bytes = 64 * kPage});
+    auto host = make(device, 16, "host");
+    Model guest(device, {});
+    SUCCEEDS(host->step(forward(16)));
+    EXPECT_EQ(device.memory().used_bytes, 64 * kPage);
+    const sh_guest_options options = terms(0, 40 * kPage);
+    sh_scope* scope = nullptr;
+    SUCCEEDS(sh_guest_begin(host->runtime(), guest.runtime(), &options, &scope));
+    EXPECT_LE(device.memory().used_bytes, 24 * kPage) << "the host was between steps";
+    SUCCEEDS(sh_scope_end(scope));
+    SUCCEEDS(host->step(forward(16)));
+    EXPECT_EQ(host->stats().held_bytes, 64 * kPage);
+    EXPECT_EQ(host->wrong_uses(), 0u) << host->first_wrong();
+}
+
 // Pages are taken from whoever uses them furthest in the future.
 TEST(Guest, takes_from_the_runtime_that_is_used_last) {
     TestDevice device({.budget_bytes = 64 * kPage});
