@@ -58,6 +58,7 @@ SH_API sh_status sh_capture_end(sh_runtime *runtime, sh_stream stream, sh_graph 
  * Prepares a launch on `stream`: work queued there from now on comes after everything on the device that the graph's copies may not
  * overtake, and after the loads of what must be resident. Waits on the host only for those whose sources are not pinned, and for
  * write-backs into such sources. Until sh_graph_leave(), other acquires of streamed blocks of the runtime return SH_ERROR_BUSY.
+ * Outside a step a launch counts as one: how often a runtime is used decides its share (see residency.h).
  * @return SH_OK; SH_ERROR_STALE (the plan has changed since: capture anew), SH_ERROR_HELD (a view holds what would be overwritten),
  *         SH_ERROR_BUSY (a source that it reads is being updated), SH_ERROR_INVALID_HANDLE (the graph or its runtime is gone),
  *         SH_ERROR_INVALID_ARGUMENT (SH_STREAM_HOST), SH_ERROR_INVALID_STATE (a graph has been entered, or a capture is under way), or
@@ -67,7 +68,8 @@ SH_API sh_status sh_graph_enter(sh_graph *graph, sh_stream stream);
 
 /**
  * After the launch on `stream`, or instead of it: other work of the runtime comes after it. Does not block.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not entered on this stream), SH_ERROR_BACKEND. \since 0.1
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not entered on this stream); or, when it has been left all the same, SH_ERROR_BACKEND,
+ *         SH_ERROR_IO (sh_telemetry_open()). \since 0.1
  */
 SH_API sh_status sh_graph_leave(sh_graph *graph, sh_stream stream);
 

@@ -14,7 +14,7 @@ extern "C" {
 typedef struct sh_runtime_stats {
     uint32_t struct_size;
     uint32_t lost;              /**< 1: the runtime can only be destroyed; calls that need it to work return SH_ERROR_RUNTIME_LOST. */
-    uint64_t steps;             /**< Steps ended. */
+    uint64_t steps;             /**< Steps ended, and graphs left outside a step. */
     uint64_t acquires;
     uint64_t hits;              /**< Acquires whose bytes were there or on their way. */
     uint64_t misses;            /**< Acquires that had to begin a load. */
@@ -31,7 +31,7 @@ typedef struct sh_runtime_stats {
     uint64_t remaps;            /**< Times that pages were mapped for a block outside the order. */
     uint64_t evictions;         /**< Contents of blocks outside the order dropped for others. */
     uint64_t given_up_bytes;    /**< Device memory given up because the share became smaller; contents in it were dropped. */
-    uint64_t last_step_ns;      /**< From the last step's begin to its end. */
+    uint64_t last_step_ns;      /**< From the last step's begin to its end; of a launch, from sh_graph_enter() to sh_graph_leave() on the host. */
     uint64_t resident_bytes;    /**< Of the plan in force, see sh_plan_info. */
     uint64_t ring_bytes;
     uint64_t unordered_bytes;
@@ -61,7 +61,8 @@ SH_API sh_status sh_trace_start(const char *path);
 SH_API sh_status sh_trace_stop(void);
 
 /**
- * Writes one JSON object a step of this runtime to `path` (created or truncated), at the end of each step; NULL stops it.
+ * Writes one JSON object a step of this runtime to `path` (created or truncated), at the end of each step, and when a graph
+ * is left outside a step; NULL stops it.
  * docs/telemetry.md lists the fields. A line that cannot be written is an SH_ERROR_IO of sh_step_end(). A file that was
  * being written is closed, unless the new one cannot be opened.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_IO. \since 0.1

@@ -177,6 +177,8 @@ private:
     Status clear_ring(Lock& lock);
     Status load_residents(const Graph& graph, sh_stream stream, Lock& lock);
     Status order_launch(sh_stream stream);
+    void begin_counting_launch();
+    Status count_launch();
     void take_over_ring(const Graph& graph, uint64_t stream_bit);
     Status follow_launch(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, Lock& lock);
     Status wait_for_launch(sh_backend_event done, Lock& lock);
@@ -263,6 +265,9 @@ private:
     sh_runtime* pressure_handle_ = nullptr;
     uint64_t step_began_ns_ = 0;
     sh_runtime_stats before_step_ = {};
+    bool launch_counts_ = false;       // the graph was entered outside a step: its launch is one
+    uint64_t launch_began_ns_ = 0;
+    sh_runtime_stats before_launch_ = {};
 };
 
 }  // namespace stagehand::core

@@ -164,6 +164,25 @@ Status Runtime::order_launch(sh_stream stream) {
     return status;
 }
 
+// A launch is a step to whoever divides memory by use, and to whoever reads the figures; in a step it is part of it.
+void Runtime::begin_counting_launch() {
+    launch_counts_ = !in_step_;
+    if (!launch_counts_) return;
+    device_->notice_free_memory(false);
+    device_->arbiter().note_step(*this);
+    launch_began_ns_ = device_->backend().now_ns();
+    before_launch_ = stats_;
+}
+
+Status Runtime::count_launch() {
+    if (!launch_counts_) return Status();
+    const uint64_t now = device_->backend().now_ns();
+    stats_.steps++;
+    stats_.last_step_ns = now - launch_began_ns_;
+    telemetry::trace_step(name_.c_str(), stats_.steps, launch_began_ns_, now);
+    return step_log_.write(name_, before_launch_, stats_);
+}
+
 Status Runtime::graph_enter(uint64_t id, sh_stream stream, Lock& lock) {
     SH_TRY(usable());
     SH_TRY(write_back_.take_failure());
@@ -174,6 +193,7 @@ Status Runtime::graph_enter(uint64_t id, sh_stream stream, Lock& lock) {
     if (entered_) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": a graph has been entered and not left");
     if (graph->stale)
         return Status(SH_ERROR_STALE, "the graph was captured under a plan of " + tenant_name() + " that has changed since: capture it anew");
+    begin_counting_launch();
     entered_ = graph;   // from here on no streamed block is brought
     entered_on_ = stream;
     waiters_++;
@@ -234,6 +254,7 @@ Status Runtime::graph_leave(uint64_t id, sh_stream stream) {
     stats_.load_pieces += graph->pieces;
     stats_.bytes_to_device += graph->bytes;
     entered_ = nullptr;
+    if (Status counted = count_launch(); status.ok()) status = counted;
     prefetcher_.renew();
     changed_.notify_all();
     return note(status);

@@ -103,5 +103,37 @@ TEST_F(Graphs, sources_of_a_graph_that_has_been_entered_are_not_updated) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
+TEST_F(Graphs, launches_count_as_steps) {
+    TestDevice device(settings(60));
+    auto launcher = make(device, 6, "launcher"), late = make(device, 6, "late"), third = make(device, 12, "third");
+    const sh_stream stream = device.stream();
+    const std::string path = testing::TempDir() + "launches_count_as_steps.jsonl";
+    SUCCEEDS(sh_telemetry_open(launcher->runtime(), path.c_str()));
+    launcher->plan();
+    Step step(device, *launcher);
+    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(6)));
+    SUCCEEDS(late->step(forward(6)));
+    for (int k = 0; k < 3; k++) SUCCEEDS(step.launch(stream));
+    EXPECT_EQ(launcher->stats().steps, 3u);
+    // Of two reservations that give way, that of the runtime used furthest in the future does.
+    SUCCEEDS(sh_reserve(launcher->runtime(), nullptr, 24 * kPage, SH_PRIORITY_SECONDARY));
+    SUCCEEDS(sh_reserve(late->runtime(), nullptr, 24 * kPage, SH_PRIORITY_SECONDARY));
+    SUCCEEDS(sh_reserve(third->runtime(), nullptr, 24 * kPage, SH_PRIORITY_PRIMARY));
+    EXPECT_EQ(launcher->stats().reserved_bytes, 24 * kPage);
+    EXPECT_LT(late->stats().reserved_bytes, 24 * kPage);
+    // In a step a launch is part of it.
+    SUCCEEDS(sh_step_begin(launcher->runtime()));
+    for (int k = 0; k < 2; k++) SUCCEEDS(step.launch(stream));
+    SUCCEEDS(sh_step_end(launcher->runtime()));
+    EXPECT_EQ(launcher->stats().steps, 4u);
+    SUCCEEDS(sh_telemetry_open(launcher->runtime(), nullptr));
+    std::ifstream file(path);
+    uint64_t lines = 0;
+    for (std::string line; std::getline(file, line);) lines++;
+    EXPECT_EQ(lines, 4u);
+    device.synchronize();
+    EXPECT_EQ(step.wrong(), 0u);
+}
+
 }  // namespace
 }  // namespace stagehand::test
