@@ -251,7 +251,8 @@ SH_API sh_status sh_set_schedule(sh_runtime *runtime, const sh_use *uses, uint64
 
 enum {
     SH_PLAN_DRY_RUN = 1,    /**< Compute the plan only: nothing on the device changes. */
-    SH_PLAN_DROP_GRAPHS = 2 /**< If the plan has to change, graphs that hold it become stale instead of standing in the way; see graph.h. */
+    SH_PLAN_DROP_GRAPHS = 2 /**< If the plan has to change, graphs that hold it become stale instead of standing in the way; see graph.h.
+                                 Asked for in a step: when the next one begins. */
 };
 
 /** What to plan for. */

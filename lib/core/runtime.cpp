@@ -105,6 +105,7 @@ void Runtime::update_eventful() {
 
 Status Runtime::step_begin(Lock& lock) {
     SH_TRY(usable());
+    SH_TRY(drop_graphs_if_wanted(lock));
     SH_TRY(only_outside_capture());
     if (in_step_) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": a step is under way already");
     SH_TRY(write_back_.take_failure());

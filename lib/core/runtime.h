@@ -184,6 +184,7 @@ private:
     Status wait_for_launch(sh_backend_event done, Lock& lock);
     Status wait_for_launches(Lock& lock);
     Status drop_graphs(Lock& lock);
+    Status drop_graphs_if_wanted(Lock& lock);
     bool may_prefetch() const { return planned_ && !lost_ && !capture_ && !entered_; }
 
     Status behind_closed_door(Lock& lock, bool bringing, const std::function<Status()>& change);
@@ -249,6 +250,7 @@ private:
     bool changing_ = false;            // the plan is
     bool planned_ = false;             // plan_ is in force
     bool replan_wanted_ = true;        // blocks, order or budget changed
+    bool drop_graphs_wanted_ = false;  // asked for in a step: when the next one begins, if the plan has to change
     bool in_step_ = false;
     bool closing_ = false;
     bool lost_ = false;

@@ -295,8 +295,22 @@ Status Runtime::wait_for_launches(Lock& lock) {
 Status Runtime::drop_graphs(Lock& lock) {
     if (capture_ || entered_) return held_by_graphs();
     SH_TRY(wait_for_launches(lock));
+    if (capture_ || entered_) return held_by_graphs();   // the mutex was given up
     for (auto& graph : graphs_) graph->stale = true;
+    drop_graphs_wanted_ = false;
     return Status();
+}
+
+// Views, or a graph that has been entered, put it off until a later step.
+Status Runtime::drop_graphs_if_wanted(Lock& lock) {
+    if (!plan_is_held()) drop_graphs_wanted_ = false;
+    if (!drop_graphs_wanted_ || entered_ || views_ || in_step_ || capture_) return Status();
+    waiters_++;
+    Status status = drop_graphs(lock);
+    waiters_--;
+    if (closing_) changed_.notify_all();
+    SH_TRY(usable());
+    return status.code() == SH_ERROR_BUSY ? Status() : note(status);
 }
 
 Status Runtime::graph_destroy(uint64_t id, Lock& lock) {

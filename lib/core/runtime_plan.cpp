@@ -276,7 +276,10 @@ Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lo
                                            registry_.name_of(registry_.unit(asks)) + " of " + std::to_string(registry_.unit(asks).bytes) + " bytes");
     Planner::Result result;
     SH_TRY(planner_.make(order_, with, share, &result));
-    if (!(options.flags & SH_PLAN_DRY_RUN)) replan_wanted_ = true;   // at the step's end
+    if (!(options.flags & SH_PLAN_DRY_RUN)) {   // when the next step begins
+        if ((options.flags & SH_PLAN_DROP_GRAPHS) && replan_due()) drop_graphs_wanted_ = true;
+        replan_wanted_ = true;
+    }
     if (out) describe(result, out);
     return Status();
 }

@@ -135,5 +135,43 @@ TEST_F(Graphs, launches_count_as_steps) {
     EXPECT_EQ(step.wrong(), 0u);
 }
 
+TEST_F(Graphs, graphs_are_dropped_in_a_step_when_the_next_one_begins) {
+    TestDevice device(settings(64));
+    auto model = make(device, 16, "model");
+    const sh_stream stream = device.stream();
+    model->plan();
+    Step step(device, *model);
+    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(16)));
+    sh_plan_options options = SH_PLAN_OPTIONS_INIT;
+    options.flags = SH_PLAN_DROP_GRAPHS;
+    // Nothing has to change: nothing is dropped.
+    SUCCEEDS(sh_step_begin(model->runtime()));
+    SUCCEEDS(sh_plan(model->runtime(), &options, nullptr));
+    SUCCEEDS(sh_step_end(model->runtime()));
+    SUCCEEDS(model->step(forward(16), stream));
+    SUCCEEDS(step.launch(stream));
+
+    SUCCEEDS(sh_device_set_budget(device.get(), 32 * kPage));
+    SUCCEEDS(sh_step_begin(model->runtime()));
+    sh_plan_info plan = SH_PLAN_INFO_INIT;
+    SUCCEEDS(sh_plan(model->runtime(), &options, &plan));
+    EXPECT_LE(plan.budget_bytes, 32 * kPage);
+    SUCCEEDS(step.launch(stream));   // the plan is in force until the step has ended
+    SUCCEEDS(sh_step_end(model->runtime()));
+    EXPECT_EQ(device.memory().used_bytes, 64 * kPage);
+    SUCCEEDS(model->step(forward(16), stream));
+    EXPECT_LE(device.memory().used_bytes, 32 * kPage);
+    EXPECT_EQ(step.launch(stream), SH_ERROR_STALE);
+    // It is said once: a graph that is captured after that stays.
+    Step again(device, *model);
+    ASSERT_NO_FATAL_FAILURE(again.capture(stream, forward(16)));
+    SUCCEEDS(sh_device_set_budget(device.get(), 64 * kPage));
+    SUCCEEDS(model->step(forward(16), stream));
+    SUCCEEDS(again.launch(stream));
+    device.synchronize();
+    EXPECT_EQ(step.wrong() + again.wrong(), 0u);
+    EXPECT_EQ(model->wrong_uses(), 0u) << model->first_wrong();
+}
+
 }  // namespace
 }  // namespace stagehand::test
