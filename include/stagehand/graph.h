@@ -46,11 +46,12 @@ SH_API sh_status sh_capture_begin(sh_runtime *runtime, sh_stream stream);
 
 /**
  * Ends the recording, before the engine ends the capture; the library's copies are joined back to `stream`. `out_graph` NULL: the
- * capture failed or is not wanted, and nothing is kept; the driver's graph must not be launched then.
+ * capture failed or is not wanted, and nothing is kept, nor any view held; also where the engine has ended the driver's capture
+ * already. The driver's graph must not be launched then.
  * A graph holds the runtime's plan: until it is destroyed the plan does not change, sh_plan() that would change it returns
  * SH_ERROR_BUSY (or, by SH_PLAN_DROP_GRAPHS, makes the graphs stale), and blocks that it uses cannot be unregistered.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (no capture of this runtime began on this stream; views are held: the
- *         capture goes on), SH_ERROR_BACKEND (the capture has ended, nothing is kept). Does not block. \since 0.1
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (no capture of this runtime began on this stream; views are held and
+ *         `out_graph` is not NULL: the capture goes on), SH_ERROR_BACKEND (the capture has ended, nothing is kept). Does not block. \since 0.1
  */
 SH_API sh_status sh_capture_end(sh_runtime *runtime, sh_stream stream, sh_graph **out_graph);
 

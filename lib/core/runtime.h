@@ -170,6 +170,7 @@ private:
     Status only_outside_capture() const;
     Status capture_acquire(sh_block id, sh_stream stream, sh_view* out);
     Status capture_release(Block& block, sh_stream stream);
+    void drop_captured_views();
     bool plan_is_held() const;
     Status held_by_graphs() const;
     Graph* find_graph(uint64_t id);

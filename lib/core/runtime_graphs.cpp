@@ -69,10 +69,22 @@ Status Runtime::capture_release(Block& block, sh_stream stream) {
     return status;
 }
 
+// All views that are held: a capture begins with none.
+void Runtime::drop_captured_views() {
+    if (!views_) return;
+    for (Unit& unit : registry_.units()) {
+        if (!unit.held) continue;
+        for (Block& block : registry_.blocks_of(unit)) block.held = 0;
+        unit.held = 0;
+    }
+    views_ = 0;
+}
+
 Status Runtime::capture_end(sh_stream stream, uint64_t* out_graph) {
     if (!capture_ || capture_->stream() != stream)
         return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": no capture began on this stream");
-    if (views_) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": views are held; release them first");
+    if (views_ && out_graph) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": views are held; release them first");
+    drop_captured_views();
     const Status status = capture_->end();
     std::unique_ptr<Graph> graph = capture_->finish();
     capture_.reset();

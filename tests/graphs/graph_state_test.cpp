@@ -173,5 +173,40 @@ TEST_F(Graphs, graphs_are_dropped_in_a_step_when_the_next_one_begins) {
     EXPECT_EQ(model->wrong_uses(), 0u) << model->first_wrong();
 }
 
+TEST_F(Graphs, a_capture_can_always_be_cancelled) {
+    TestDevice device(settings(20));
+    auto model = make(device, 10, "model");
+    model->plan();
+    const sh_stream stream = device.stream();
+    sh_view view = SH_VIEW_INIT;
+    for (const bool driver_first : {false, true}) {
+        Step step(device, *model);
+        ASSERT_EQ(step.begin(stream), SH_OK) << why();
+        EXPECT_EQ(step.use(1), SH_OK);
+        SUCCEEDS(sh_acquire(model->runtime(), model->id(2), stream, 0, &view));
+        SUCCEEDS(sh_acquire(model->runtime(), model->id(2), stream, 0, &view));
+        sh_test_graph* native = nullptr;
+        if (driver_first) (void)DRIVER(sh_test_capture_end)(stream, &native);   // invalid: the copies are not joined
+        sh_graph* graph = nullptr;
+        EXPECT_EQ(sh_capture_end(model->runtime(), stream, &graph), SH_ERROR_INVALID_STATE) << "a graph is wanted";
+        SUCCEEDS(sh_capture_end(model->runtime(), stream, nullptr));
+        EXPECT_EQ(model->state(2).held, 0u);
+        EXPECT_EQ(sh_release(model->runtime(), model->id(2), stream), SH_ERROR_INVALID_STATE);
+        EXPECT_EQ(sh_capture_end(model->runtime(), stream, nullptr), SH_ERROR_INVALID_STATE) << "it has ended";
+        if (!driver_first) {
+            EXPECT_EQ(DRIVER(sh_test_capture_end)(stream, &native), SH_OK) << DRIVER(sh_test_capture_error)();
+        }
+        if (native) DRIVER(sh_test_graph_destroy)(native);
+        SUCCEEDS(model->step(forward(10), stream));
+        SUCCEEDS(sh_plan(model->runtime(), nullptr, nullptr));   // no views are held
+    }
+    Step step(device, *model);
+    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(10)));
+    SUCCEEDS(step.launch(stream));
+    device.synchronize();
+    EXPECT_EQ(step.wrong(), 0u);
+    EXPECT_EQ(model->wrong_uses(), 0u) << model->first_wrong();
+}
+
 }  // namespace
 }  // namespace stagehand::test
