@@ -66,7 +66,7 @@ enum {
  * give it up: at once if they are between steps, else at their steps' edges.
  * @param runtime  Names the device, no more: any runtime of it; the one itself if `target` is NULL.
  * @param target   Whose share it is; a runtime of the same device. NULL: `runtime`. The reservation ends with it.
- * @param bytes    Rounded up to whole pages. 0: as much as the target's plan uses (residents, ring, memory for blocks outside the
+ * @param bytes    Rounded up to whole pages, and cut to the target's sh_runtime_options.max_bytes, as it never takes more. 0: as much as the target's plan uses (residents, ring, memory for blocks outside the
  *                 order), which is made now if there is none: all that is worth having, so leave room for guests by
  *                 sh_runtime_options.max_bytes, or say how many.
  * @param priority SH_PRIORITY_*
@@ -90,7 +90,8 @@ enum {
 typedef struct sh_guest_options {
     uint32_t struct_size;
     uint32_t flags;           /**< SH_GUEST_* */
-    uint64_t bytes;           /**< Device memory for its blocks, rounded up to whole pages; 0: all of its blocks at once. */
+    uint64_t bytes;           /**< Device memory for its blocks, rounded up to whole pages; 0: all of its blocks at once. Cut to its
+                                   sh_runtime_options.max_bytes. */
     uint64_t workspace_bytes; /**< Device memory that the engine itself allocates while the guest is there: runtimes give up so much, and
                                    the library does not use it. It is free when sh_step_begin() of the guest has
                                    returned SH_OK after that: others may be in steps of theirs until then. */

@@ -108,6 +108,7 @@ Status Runtime::reserve(uint64_t bytes, policy::Priority priority, Lock& lock) {
         if (!planned_) SH_TRY(replan(lock, true));
         pages = plan_.resident_pages + plan_.ring_pages + plan_.unordered_pages;
     }
+    pages = std::min(pages, max_pages_);   // it never takes more: the rest would be lost to all
     SH_TRY(without_mutex(lock, [&] {
         device_->notice_free_memory(true);
         Status status = device_->arbiter().reserve(*this, pages, priority);
@@ -134,7 +135,7 @@ Status Runtime::guest_begin(const sh_guest_options& options, Lock& lock) {
     const Needs needs = planner_.needs(order_, limits(), &asks);
     GuestTerms terms;
     terms.least_pages = needs.least_pages;
-    terms.pages = options.bytes ? pages_of(options.bytes) : std::min(needs.wanted_pages, std::max(max_pages_, needs.least_pages));
+    terms.pages = std::min(options.bytes ? pages_of(options.bytes) : needs.wanted_pages, std::max(max_pages_, needs.least_pages));
     terms.asked_pages = options.bytes ? terms.pages : 0;
     terms.workspace_pages = pages_of(options.workspace_bytes);
     terms.shrink = options.flags & SH_GUEST_SHRINK;

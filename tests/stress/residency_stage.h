@@ -124,6 +124,8 @@ public:
         follower_.join();
     }
 
+    static bool has_ceiling(const Party& party) { return party.generation % 4 == 3; }
+
     void create(Party& party) {
         sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
         options.max_held = 2;
@@ -132,7 +134,7 @@ public:
         party.version = 0;
         party.all_ordered = party.generation % 3 != 0;
         party.plans = 0;
-        if (party.generation % 4 == 3) options.max_bytes = 20 * kPage;
+        if (has_ceiling(party)) options.max_bytes = 20 * kPage;
         party.model = std::make_unique<Model>(
             device_,
             specs(setting_.seed + party.generation + static_cast<uint64_t>(&party - parties.data()),

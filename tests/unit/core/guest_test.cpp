@@ -214,6 +214,25 @@ TEST(Guest, without_blocks_has_its_workspace_given_up_at_once) {
     EXPECT_EQ(host->wrong_uses(), 0u) << host->first_wrong();
 }
 
+TEST(Guest, gets_no_more_than_its_ceiling) {
+    TestDevice device({.budget_bytes = 64 * kPage});
+    auto host = make(device, 8, "host");
+    sh_runtime_options small = SH_RUNTIME_OPTIONS_INIT;
+    small.max_bytes = 12 * kPage;
+    Model guest(device, equal_blocks(8, kBlock), small);
+    SUCCEEDS(guest.schedule(forward(8)));
+    const sh_guest_options options = terms(40 * kPage);
+    sh_scope* scope = nullptr;
+    SUCCEEDS(sh_guest_begin(host->runtime(), guest.runtime(), &options, &scope));
+    EXPECT_EQ(guest.stats().guest_bytes, 12 * kPage);
+    EXPECT_EQ(guest.stats().share_bytes, 12 * kPage);
+    EXPECT_EQ(device.memory().headroom_bytes, 52 * kPage);
+    SUCCEEDS(guest.step(forward(8)));
+    EXPECT_EQ(guest.stats().held_bytes, 12 * kPage);
+    SUCCEEDS(sh_scope_end(scope));
+    EXPECT_EQ(guest.wrong_uses(), 0u) << guest.first_wrong();
+}
+
 // Pages are taken from whoever uses them furthest in the future.
 TEST(Guest, takes_from_the_runtime_that_is_used_last) {
     TestDevice device({.budget_bytes = 64 * kPage});

@@ -75,5 +75,25 @@ TEST(Limits, tags_of_runtimes_that_live_are_never_given_again) {
     EXPECT_EQ(all.size(), size_t(UINT16_MAX) - 1);
 }
 
+// What is reserved beyond that would be lost to everybody.
+TEST(Limits, a_reservation_is_cut_to_the_ceiling) {
+    TestDevice device({.budget_bytes = 64 * kPage});
+    sh_runtime_options small = SH_RUNTIME_OPTIONS_INIT;
+    small.max_bytes = 8 * kPage + 1;
+    Model model(device, equal_blocks(8, 4 * kPage), small), other(device, equal_blocks(14, 4 * kPage));
+    SUCCEEDS(model.schedule(forward(8)));
+    SUCCEEDS(other.schedule(forward(14)));
+    for (const uint64_t bytes : {uint64_t(40) * kPage, UINT64_MAX}) {
+        SUCCEEDS(sh_reserve(model.runtime(), nullptr, bytes, SH_PRIORITY_PRIMARY));
+        EXPECT_EQ(model.stats().reserved_bytes, 8 * kPage);
+        EXPECT_EQ(device.memory().headroom_bytes, 56 * kPage);
+    }
+    SUCCEEDS(model.step(forward(8)));
+    EXPECT_EQ(model.stats().share_bytes, 8 * kPage);
+    SUCCEEDS(other.step(forward(14)));
+    EXPECT_EQ(other.stats().held_bytes, 56 * kPage) << "nothing is lost";
+    EXPECT_EQ(model.wrong_uses() + other.wrong_uses(), 0u);
+}
+
 }  // namespace
 }  // namespace stagehand::test
