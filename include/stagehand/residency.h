@@ -114,7 +114,8 @@ SH_API void sh_guest_options_init(sh_guest_options *options);
  * @param options   NULL: defaults.
  * @param out_scope On success ended by the caller, by sh_scope_end().
  * @return SH_OK; SH_ERROR_INVALID_HANDLE; SH_ERROR_INVALID_STRUCT; SH_ERROR_INVALID_ARGUMENT (not on the same device, the same
- *         runtime, flags); SH_ERROR_BUSY (the guest is in a step, or a view of it is held); SH_ERROR_BUDGET (it does not fit: the text says what
+ *         runtime, flags); SH_ERROR_BUSY (the guest is in a step, or a view of it is held); SH_ERROR_INVALID_STATE (it has no blocks, and `options`
+ *         names no bytes: register its blocks first); SH_ERROR_BUDGET (it does not fit: the text says what
  *         it needs, what there is, and who has reserved). On an error nothing has changed. Blocks: it asks other runtimes to give
  *         memory up. \since 0.1
  */

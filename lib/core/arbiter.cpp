@@ -106,7 +106,8 @@ std::string Arbiter::claimants(const Member* except) const {
 }
 
 Status Arbiter::refuse(const Member& self, uint64_t least_pages) const {
-    return Status(SH_ERROR_BUDGET, "it needs " + bytes(least_pages) + " at least, of the device's " + bytes(total_) + " there are " +
+    const std::string as_guest = self.guest_depth ? ", it was let in as a guest with " + bytes(self.guest.pages) + " (for the blocks that were registered before)" : "";
+    return Status(SH_ERROR_BUDGET, "it needs " + bytes(least_pages) + " at least" + as_guest + ", of the device's " + bytes(total_) + " there are " +
                                        bytes(available(self)) + claimants(&self));
 }
 

@@ -47,7 +47,9 @@ Status Arbiter::begin_guest(Tenant& tenant, const GuestTerms& terms) {
     Member& self = member(tenant);
     const uint64_t now = clock_();
     Status status;
-    if (self.guest_depth == 0) {
+    if (self.guest_depth == 0 && terms.pages == 0 && terms.workspace_pages == 0) {
+        status = Status(SH_ERROR_INVALID_STATE, tenant.tenant_name() + " has no blocks to be let in for: register its blocks first, or say how many bytes");
+    } else if (self.guest_depth == 0) {
         auto all = claims(now);
         const size_t index = static_cast<size_t>(&self - members_.data());
         all[index].runs = false;   // its claim as a guest takes the place of the one that it had

@@ -277,6 +277,7 @@ sh_status ResidencyModel::begin_guest(Party& party, const Record& record) {
         return SH_OK;
     }
     const core::GuestTerms& terms = *record.terms;
+    if (terms.pages == 0 && terms.workspace_pages == 0) return SH_ERROR_INVALID_STATE;   // nothing to be let in for
     const bool ran = std::exchange(party.runs, false);
     const Certain others = *certain(there(), record.now_ns);
     party.runs = ran;

@@ -214,6 +214,31 @@ TEST(Guest, without_blocks_has_its_workspace_given_up_at_once) {
     EXPECT_EQ(host->wrong_uses(), 0u) << host->first_wrong();
 }
 
+TEST(Guest, needs_something_to_be_let_in_for) {
+    TestDevice device({.budget_bytes = 64 * kPage});
+    auto host = make(device, 4, "host");
+    Model guest(device, {});
+    sh_scope* scope = nullptr;
+    EXPECT_EQ(sh_guest_begin(host->runtime(), guest.runtime(), nullptr, &scope), SH_ERROR_INVALID_STATE);
+    EXPECT_NE(why().find("register its blocks first"), std::string::npos) << why();
+    EXPECT_EQ(device.memory().guest_bytes, 0u);
+    // What is registered later has what was said before.
+    sh_guest_options options = terms(0, 8 * kPage);
+    SUCCEEDS(sh_guest_begin(host->runtime(), guest.runtime(), &options, &scope));
+    SUCCEEDS(guest.add({kBlock}));
+    EXPECT_EQ(guest.use(0), SH_ERROR_BUDGET);
+    EXPECT_NE(why().find("let in as a guest with 0 bytes"), std::string::npos) << why();
+    EXPECT_NE(why().find("registered before"), std::string::npos) << why();
+    SUCCEEDS(sh_scope_end(scope));
+    Model second(device, {});
+    options = terms(8 * kPage);
+    SUCCEEDS(sh_guest_begin(host->runtime(), second.runtime(), &options, &scope));
+    SUCCEEDS(second.add({kBlock}));
+    SUCCEEDS(second.use(0));
+    EXPECT_EQ(second.wrong_uses(), 0u);
+    SUCCEEDS(sh_scope_end(scope));
+}
+
 TEST(Guest, gets_no_more_than_its_ceiling) {
     TestDevice device({.budget_bytes = 64 * kPage});
     auto host = make(device, 8, "host");
