@@ -8,6 +8,9 @@ namespace {
 // A tenant that is pressed asks the arbiter again: it must not press others in turn.
 thread_local bool pressing_here = false;
 
+// How often one that presses goes round all tenants, at most.
+constexpr size_t kRoundsOfPressure = 4;
+
 // Weight of the latest step in the smoothed time between steps.
 constexpr double kLatest = 0.25;
 
@@ -53,25 +56,43 @@ uint64_t Arbiter::available(const Member& self) const {
     return taken < there() ? there() - taken : 0;
 }
 
+// Each time that one gives up, shares are divided anew, which may put others beyond theirs: until all have been asked as they stand.
 void Arbiter::press(const std::function<bool()>& enough, const Tenant* except) {
     if (pressing_here) return;
     std::lock_guard pressing(pressing_);
-    std::vector<std::pair<double, Tenant*>> over;
-    {
-        std::lock_guard lock(mutex_);
-        const uint64_t now = clock_();
-        for (const Member& m : members_)
-            if (m.tenant != except && m.granted > m.share) over.emplace_back(wait_for_step(m, now), m.tenant);
-    }
-    std::stable_sort(over.begin(), over.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-    for (const auto& [wait, tenant] : over) {
+    std::vector<Standing> asked;
+    while (Tenant* const tenant = next_to_press(asked, except)) {
         if (enough && enough()) return;
-        pressing_here = true;
-        tenant->try_to_change();
-        pressing_here = false;
+        {
+            struct Here {
+                Here() { pressing_here = true; }
+                ~Here() { pressing_here = false; }
+            } here;
+            tenant->try_to_change();
+        }
         const Standing after = standing(*tenant);
+        asked.push_back(after);
         if (after.granted > after.share) tenant->feel_pressure(after.granted - after.share);
     }
+}
+
+Tenant* Arbiter::next_to_press(std::span<const Standing> asked, const Tenant* except) const {
+    std::lock_guard lock(mutex_);
+    if (asked.size() >= kRoundsOfPressure * members_.size()) return nullptr;
+    Tenant* next = nullptr;
+    double longest = 0;
+    const uint64_t now = clock_();
+    for (const Member& m : members_) {
+        if (m.tenant == except || m.granted <= m.share) continue;
+        const bool was_asked = std::any_of(asked.begin(), asked.end(), [&](const Standing& before) {
+            return before.tenant == m.tenant && before.granted == m.granted && before.share == m.share;
+        });
+        const double wait = wait_for_step(m, now);
+        if (was_asked || (next && wait <= longest)) continue;
+        next = m.tenant;
+        longest = wait;
+    }
+    return next;
 }
 
 void Arbiter::make_room(const Tenant& tenant) {
@@ -205,7 +226,7 @@ void Arbiter::note_step(Tenant& tenant) {
 bool Arbiter::wants_change(const Tenant& tenant) const {
     std::lock_guard lock(mutex_);
     const Member& self = member(tenant);
-    if (!self.runs) return false;
+    if (!self.runs) return self.granted > self.share;
     const uint64_t share = std::min(self.share, self.needs.wanted_pages);
     if (share <= self.granted) return share < self.granted;
     // There is more to be had, or it can be asked for.

@@ -176,6 +176,7 @@ private:
     std::string bytes(uint64_t pages) const;
     std::string claimants(const Member* except) const;
     void press(const std::function<bool()>& enough, const Tenant* except = nullptr);
+    Tenant* next_to_press(std::span<const Standing> asked, const Tenant* except) const;
     Standing standing(const Member& member) const;
     Figures current_figures() const;
     void write(const Entry& entry) const;

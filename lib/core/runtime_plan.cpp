@@ -221,8 +221,12 @@ Status Runtime::change_plan(Lock& lock, bool press) {
 void Runtime::try_to_change() {
     Lock lock(mutex_);   // nobody who presses holds a runtime's mutex
     if (closing_ || lost_ || in_step_ || views_ || waiters_ || plan_is_held()) return;
-    if (!planned_) return;   // what it holds it holds for a plan
-    if (Status status = replan(lock, false); !status.ok()) log_line(SH_LOG_WARNING, "%s: changing its share: %s", name_.c_str(), status.text());
+    Status status = leaving_ ? leave_if_due(lock) : planned_ ? replan(lock, false) : Status();
+    // It may need more by now than it may have: then it gives its memory back, rather than hold what is others'.
+    const auto idle = [&] { return !closing_ && !lost_ && !in_step_ && !views_ && !waiters_ && !plan_is_held(); };
+    const Arbiter::Standing standing = device_->arbiter().standing(*this);
+    if (standing.granted > standing.share && (!planned_ || status.code() == SH_ERROR_BUDGET) && idle()) status = shrink_to(0, lock);
+    if (!status.ok()) log_line(SH_LOG_WARNING, "%s: changing its share: %s", name_.c_str(), status.text());
 }
 
 void Runtime::describe(const Planner::Result& result, sh_plan_info* out) {

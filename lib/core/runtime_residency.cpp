@@ -169,7 +169,9 @@ Status Runtime::guest_end(Lock& lock) {
 Status Runtime::leave_if_due(Lock& lock) {
     if (!leaving_ || in_step_ || views_ || capture_ || plan_is_held() || lost_) return Status();
     SH_TRY(shrink_to(0, lock));
-    leaving_ = false;
+    // Somebody may have come in between, or others have what it needs beside its reservation: then at its next edge.
+    const Arbiter::Standing standing = device_->arbiter().standing(*this);
+    leaving_ = placement_.pages() > std::max({standing.kept, standing.reserved, plan_.least_pages});
     return Status();
 }
 
@@ -199,14 +201,16 @@ Status Runtime::shrink_to(uint64_t pages, Lock& lock) {
         return std::max(standing.kept, standing.reserved);
     };
     uint64_t target = std::max(pages, certain());
-    if (!planned_ || device_->arbiter().standing(*this).granted <= target) return Status();
-    if (target < plan_.least_pages && certain() == 0) {
+    if (device_->arbiter().standing(*this).granted <= target) return Status();
+    // Without a plan it holds what one that failed has left.
+    if ((!planned_ || target < plan_.least_pages) && certain() == 0) {
         // From here on it has agreed to hold nothing: who reserves for it after this finds it without memory.
         uint64_t none = 0;
         SH_TRY(device_->arbiter().request(*this, Needs(), false, &none));
         if (certain() == 0) return vacate(lock);
         target = std::max(pages, certain());
     }
+    if (!planned_) return Status();
     trimmed_to_ = std::max(target, plan_.least_pages);
     // It may not be able to do with less now.
     if (Status status = replan(lock, false); status.code() != SH_ERROR_BUDGET && status.code() != SH_ERROR_BUSY) SH_TRY(status);

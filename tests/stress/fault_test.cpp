@@ -228,5 +228,28 @@ TEST_F(Faults, one_failure_while_every_call_is_delayed) {
     });
 }
 
+// A plan that fails leaves a runtime without one, and with the memory that it had.
+TEST_F(Faults, what_a_plan_that_failed_has_left_is_given_back) {
+    TestDevice device({.name = "fault", .budget_bytes = 40 * kPage});
+    Model model(device, equal_blocks(18, 2 * kPage));
+    for (size_t blocks : {18, 17}) {
+        SUCCEEDS(model.schedule(forward(blocks)));
+        if (blocks == 17) {
+            const sh_fault_plan plan = {sizeof plan, SH_ERROR_BACKEND, "stream_synchronize", 1, 1};
+            SUCCEEDS(control<decltype(sh_fault_arm)>("sh_fault_arm")(&plan));
+        }
+        const sh_status begun = sh_step_begin(model.runtime());
+        EXPECT_EQ(begun, blocks == 17 ? SH_ERROR_BACKEND : SH_OK);
+        if (begun == SH_OK) {
+            SUCCEEDS(sh_step_end(model.runtime()));
+        }
+    }
+    EXPECT_GT(device.memory().used_bytes, 0u);
+    SUCCEEDS(sh_trim(model.runtime(), 0, nullptr));
+    EXPECT_EQ(device.memory().used_bytes, 0u);
+    SUCCEEDS(model.step(forward(17)));
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
 }  // namespace
 }  // namespace stagehand::test

@@ -1,0 +1,111 @@
+// Memory that a runtime has to give back: when its needs have grown beyond what it may have, when it is in use just then, and when what one
+// gives puts another beyond its share.
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "engine.h"
+
+namespace stagehand::test {
+namespace {
+
+uint64_t used_pages(TestDevice& device) { return device.memory().used_bytes / kPage; }
+
+uint64_t held_pages(Model& model) { return model.stats().held_bytes / kPage; }
+
+sh_status step(Model& model) {
+    const sh_status status = sh_step_begin(model.runtime());
+    return status == SH_OK ? sh_step_end(model.runtime()) : status;
+}
+
+TEST(GiveBack, all_of_it_where_a_runtime_needs_more_than_it_may_have) {
+    TestDevice device({.budget_bytes = 100 * kPage});
+    Model a(device, equal_blocks(50, kPage)), b(device, equal_blocks(10, 2 * kPage));
+    SUCCEEDS(a.schedule(forward(50)));
+    SUCCEEDS(b.schedule(forward(10)));
+    SUCCEEDS(step(a));
+    EXPECT_EQ(held_pages(a), 50u);
+    SUCCEEDS(sh_reserve(a.runtime(), b.runtime(), 20 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(a.add({.bytes = 30 * kPage}));
+    SUCCEEDS(a.schedule(forward(51)));
+    SUCCEEDS(sh_device_set_budget(device.get(), 40 * kPage));
+    EXPECT_LE(used_pages(device), 40u);
+    SUCCEEDS(step(b));
+    EXPECT_GE(held_pages(b), 20u) << "what is reserved for it can be had";
+    EXPECT_EQ(step(a), SH_ERROR_BUDGET);
+    SUCCEEDS(sh_release_reservation(a.runtime(), b.runtime()));
+    SUCCEEDS(sh_trim(b.runtime(), 0, nullptr));
+    SUCCEEDS(step(a));
+}
+
+// The runtime is asked to change while a load holds it up, and a view comes before it can.
+TEST(GiveBack, a_guest_that_came_to_be_used_gives_back_after_that) {
+    TestDevice device({.budget_bytes = 40 * kPage});
+    Model host(device, {});
+    sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+    options.unordered_bytes = 4 * kPage;   // the second of two blocks takes the memory of the first
+    Model guest(device, equal_blocks(10, 2 * kPage), options);
+    SUCCEEDS(guest.schedule(forward(10)));
+    struct Gate {
+        std::atomic<bool> entered{false}, open{false};
+        static int32_t fill(void* buffer, uint64_t, uint64_t bytes, void* self) {
+            static_cast<Gate*>(self)->entered = true;
+            while (!static_cast<Gate*>(self)->open) std::this_thread::yield();
+            std::memset(buffer, 0, bytes);
+            return 0;
+        }
+    } gate;
+    sh_segment slow = SH_SEGMENT_INIT;
+    slow.kind = SH_SOURCE_FILL;
+    slow.bytes = 4 * kPage;
+    slow.fill = Gate::fill;
+    slow.user_data = &gate;
+    sh_block_desc desc = SH_BLOCK_DESC_INIT;
+    desc.flags = SH_BLOCK_UNORDERED;
+    desc.bytes = slow.bytes;
+    desc.segments = &slow;
+    desc.segment_count = 1;
+    sh_block filled = 0;
+    SUCCEEDS(sh_register_blocks(guest.runtime(), &desc, 1, &filled));
+    SUCCEEDS(guest.add({.bytes = 4 * kPage, .flags = SH_BLOCK_UNORDERED}));
+    const sh_block other = guest.id(10);
+
+    sh_scope* scope = nullptr;
+    sh_guest_options terms = SH_GUEST_OPTIONS_INIT;
+    terms.bytes = 24 * kPage;
+    SUCCEEDS(sh_guest_begin(host.runtime(), guest.runtime(), &terms, &scope));
+    SUCCEEDS(sh_plan(guest.runtime(), nullptr, nullptr));
+    SUCCEEDS(sh_prefetch(guest.runtime(), &filled, 1));
+    while (!gate.entered) std::this_thread::yield();
+    // The acquire waits for that load, the scope's end for the acquire. Were it otherwise in some run, nothing else could come of it.
+    std::thread uses([&] {
+        sh_view view = SH_VIEW_INIT;
+        EXPECT_SUCCEEDS(sh_acquire(guest.runtime(), other, SH_STREAM_HOST, 0, &view));
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        EXPECT_SUCCEEDS(sh_release(guest.runtime(), other, SH_STREAM_HOST));
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::thread ends([&] { EXPECT_SUCCEEDS(sh_scope_end(scope)); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    gate.open = true;
+    ends.join();
+    uses.join();
+    SUCCEEDS(sh_runtime_synchronize(guest.runtime()));
+    EXPECT_EQ(used_pages(device), 0u) << "the guest has left, and nothing is used";
+}
+
+TEST(GiveBack, those_too_that_the_others_changes_put_beyond_their_share) {
+    TestDevice device({.budget_bytes = 80 * kPage, .link_bytes_per_second = 1'000'000'000});
+    Model a(device, equal_blocks(30, 2 * kPage)), b(device, equal_blocks(30, 2 * kPage));
+    SUCCEEDS(a.schedule(forward(30), 50000));
+    SUCCEEDS(b.schedule(forward(30), 10));
+    for (Model* model : {&a, &b, &b, &a, &b}) SUCCEEDS(step(*model));
+    for (int k = 0; k < 30; k++) SUCCEEDS(step(a));
+    SUCCEEDS(a.schedule(forward(30), 10));
+    SUCCEEDS(sh_device_set_budget(device.get(), 50 * kPage));
+    EXPECT_LE(used_pages(device), 50u);
+}
+
+}  // namespace
+}  // namespace stagehand::test
