@@ -36,7 +36,9 @@ SH_API sh_status sh_runtime_create(sh_device *device, const sh_runtime_options *
  * Waits for the runtime's work in flight, gives back its device memory and addresses, and destroys it with its blocks. Views
  * become invalid; calls that wait in it on other threads return SH_ERROR_CANCELLED. Dirty blocks are not written back, or only in
  * part: call sh_write_back() before. The engine's own work that reads views must be queued on streams that the runtime has seen, or
- * finished. A graph that was entered must have been left. NULL and destroyed runtimes are ignored. Blocks. Must not be called from a callback of the runtime. \since 0.1
+ * finished. A graph that was entered must have been left. NULL and destroyed runtimes are ignored. Where the driver cannot tell that work has ended, or
+ * refuses memory back, that memory is lost: it counts as used, is no part of the headroom nor of anybody's share any more, and
+ * sh_last_error() says so. Blocks. Must not be called from a callback of the runtime. \since 0.1
  */
 SH_API void sh_runtime_destroy(sh_runtime *runtime);
 

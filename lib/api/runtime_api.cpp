@@ -43,11 +43,11 @@ void sh_runtime_destroy(sh_runtime *runtime) {
         if (!slot) return unknown_runtime();
         // The handle is stale from here on for everybody else; calls that are inside leave first.
         std::shared_ptr<core::Runtime> closing = runtimes().remove(*slot);
-        closing->close(lock);
+        Status status = closing->close(lock);
         lock.unlock();
         closing.reset();
         runtimes().recycle(*slot);
-        return Status();
+        return status;
     });
 }
 

@@ -29,17 +29,24 @@ void Arbiter::join(Tenant& tenant) {
     write({.change = Change::join, .tenant = &tenant});
 }
 
-void Arbiter::leave(Tenant& tenant) {
+void Arbiter::leave(Tenant& tenant, uint64_t lost_pages) {
     std::lock_guard pressing(pressing_);
     std::lock_guard lock(mutex_);
     std::erase_if(members_, [&](const Member& m) { return m.tenant == &tenant; });
+    lost_ += lost_pages;
     const uint64_t now = clock_();
     divide(now, true);
-    write({.change = Change::leave, .tenant = &tenant, .now_ns = now});
+    write({.change = Change::leave, .tenant = &tenant, .now_ns = now, .pages = lost_pages});
 }
 
-// The budget, less what others outside have taken of it: that is not there to grow into. What is certain counts as there.
-uint64_t Arbiter::there() const { return std::max(total_ - headroom_, std::min(total_, present_)); }
+// The budget, less what others outside have taken of it and what tenants that have left could not give back.
+uint64_t Arbiter::within_reach() const {
+    const uint64_t present = std::min(total_, present_);
+    return present - std::min(present, lost_);
+}
+
+// What is beyond reach is not there to grow into. What is certain counts as there.
+uint64_t Arbiter::there() const { return std::max(total_ - headroom_, within_reach()); }
 
 // Also its own workspace, which its engine takes.
 uint64_t Arbiter::taken_by_others(const Member& self) const {
@@ -279,7 +286,7 @@ void Arbiter::set_present(uint64_t pages) {
 uint64_t Arbiter::pages_to_hold() const {
     std::lock_guard lock(mutex_);
     const Figures figures = current_figures();
-    return there() - figures.workspaces;
+    return std::min(total_, there() + lost_) - figures.workspaces;   // what is lost exists
 }
 
 uint32_t Arbiter::tenant_count() const {

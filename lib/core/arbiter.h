@@ -57,8 +57,8 @@ public:
     Arbiter(std::function<uint64_t()> clock, uint64_t page_bytes) : clock_(std::move(clock)), page_bytes_(page_bytes) {}
 
     void join(Tenant& tenant);
-    // Returns when no other thread is about to call the tenant.
-    void leave(Tenant& tenant);
+    // Returns when no other thread is about to call the tenant. `lost_pages` it could not give back: nobody ever gets them again.
+    void leave(Tenant& tenant, uint64_t lost_pages);
 
     // Tells a tenant's needs and asks for its share: what the division gives it, less what others still have to give back. With
     // `press`, others that hold more than their share and are idle give it back first.
@@ -169,6 +169,7 @@ private:
     void reconsider(uint64_t now_ns);
     void raise_kept(uint64_t now_ns);
     uint64_t usable(std::span<const policy::Claim> claims, const policy::Floors& floors) const;
+    uint64_t within_reach() const;
     uint64_t there() const;
     uint64_t taken_by_others(const Member& member) const;
     uint64_t available(const Member& member) const;
@@ -188,6 +189,7 @@ private:
     std::vector<Member> members_;
     uint64_t total_ = 0;
     uint64_t present_ = UINT64_MAX;
+    uint64_t lost_ = 0;   // by tenants that have left
     uint64_t headroom_ = 0;
     Journal journal_;
 };

@@ -59,11 +59,11 @@ std::vector<policy::Claim> Arbiter::claims(uint64_t now_ns) const {
     return result;
 }
 
-// What can be divided: the budget as far as it is there, and in any case what is held for certain.
+// What can be divided: the budget as far as it is within reach, and in any case what is held for certain.
 uint64_t Arbiter::usable(std::span<const policy::Claim> claims, const policy::Floors& floors) const {
     uint64_t certain = sum_of(floors.pages);
     for (const policy::Claim& claim : claims) certain += claim.guest ? claim.workspace_pages : 0;
-    return std::max(certain, std::min(total_, present_));
+    return std::max(certain, within_reach());
 }
 
 bool Arbiter::still_right(std::span<const policy::Claim> claims, const policy::Floors& floors, uint64_t pages) const {

@@ -43,7 +43,7 @@ Status Runtime::create(std::shared_ptr<Device> device, const sh_runtime_options&
 }
 
 Runtime::~Runtime() {
-    device_->arbiter().leave(*this);
+    device_->arbiter().leave(*this, placement_.pages());   // that close() could not give back
     for (auto& graph : graphs_) events_.give(&graph->done);
     for (Unit& unit : registry_.units()) {
         for (UnitUse& use : unit.uses) events_.give(&use.event);
@@ -51,18 +51,22 @@ Runtime::~Runtime() {
     }
 }
 
-void Runtime::close(Lock& lock) {
+Status Runtime::close(Lock& lock) {
     closing_ = true;
     for (const auto how : {telemetry::Residency::kept, telemetry::Residency::reserved, telemetry::Residency::guest})
         end_span(how, placement_.pages() * device_->page_bytes());
     changed_.notify_all();
     changed_.wait(lock, [&] { return waiters_ == 0; });
-    // Failures are told to the log: there is nobody left to return them to. Some pass; what is in flight must not be unmapped.
+    // Some failures pass; what is in flight must not be unmapped.
+    Status status;
     for (int attempt = 0; attempt < kCloseAttempts; attempt++) {
-        Status status = give_back(lock);
-        if (status.ok()) return;
+        status = give_back(lock);
+        if (status.ok()) return status;
         log_line(SH_LOG_WARNING, "%s: closing: %s", name_.c_str(), status.text());
     }
+    if (!placement_.pages()) return status;
+    return Status(status.code(), tenant_name() + " could not give back " + std::to_string(placement_.pages() * device_->page_bytes()) +
+                                     " bytes, which are lost to the device's budget: " + status.text());
 }
 
 Status Runtime::give_back(Lock& lock) {

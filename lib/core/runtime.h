@@ -74,8 +74,8 @@ public:
     Status forget(sh_stream stream);
     void stats(sh_runtime_stats* out) const;
     Status open_step_log(const char* path) { return step_log_.open(path); }
-    // Makes callers that wait give up, and waits until they have and until nothing is in flight.
-    void close(Lock& lock);
+    // Makes callers that wait give up, and waits until they have and until nothing is in flight. On an error memory is not given back.
+    Status close(Lock& lock);
     // The plan is being changed, and the mutex was given up meanwhile: who comes now has to wait first.
     bool changing() const { return changing_; }
     Status wait_for_change(Lock& lock);

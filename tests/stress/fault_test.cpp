@@ -251,5 +251,40 @@ TEST_F(Faults, what_a_plan_that_failed_has_left_is_given_back) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
+// What a destroyed runtime could not give back nobody gets any more, and nobody counts on it.
+TEST_F(Faults, memory_that_could_not_be_given_back_is_in_nobodys_share) {
+    DeviceSettings settings;
+    settings.name = "fault";
+    settings.options = "wrap=" + device_under_test() + (on_host_backend() ? ";capacity=64MiB;staging_piece=8KiB;poison=1" : "");
+    settings.budget_bytes = 64 * kPage;
+    TestDevice device(settings);
+    {
+        Model gone(device, equal_blocks(4, 4 * kPage));
+        SUCCEEDS(gone.schedule(forward(4)));
+        SUCCEEDS(gone.step(forward(4)));
+        const sh_fault_plan plan = {sizeof plan, SH_ERROR_BACKEND, "stream_synchronize", 1, 0};
+        SUCCEEDS(control<decltype(sh_fault_arm)>("sh_fault_arm")(&plan));
+        gone.destroy();
+        EXPECT_NE(why().find("could not give back " + std::to_string(16 * kPage) + " bytes"), std::string::npos) << why();
+        control<decltype(sh_fault_disarm)>("sh_fault_disarm")();
+    }
+    EXPECT_EQ(device.memory().used_bytes, 16 * kPage);
+    EXPECT_EQ(device.memory().headroom_bytes, 48 * kPage);
+    for (const uint64_t pages : {64u, 40u, 60u}) {
+        SCOPED_TRACE(pages);
+        SUCCEEDS(sh_device_set_budget(device.get(), pages * kPage));
+        Model model(device, equal_blocks(20, 4 * kPage));
+        SUCCEEDS(model.schedule(forward(20)));
+        for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(20)));
+        EXPECT_EQ(model.stats().held_bytes, (pages - 16) * kPage);
+        EXPECT_EQ(sh_reserve(model.runtime(), nullptr, (pages - 15) * kPage, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET);
+        SUCCEEDS(sh_reserve(model.runtime(), nullptr, (pages - 16) * kPage, SH_PRIORITY_PRIMARY));
+        EXPECT_EQ(device.memory().headroom_bytes, 0u);
+        SUCCEEDS(model.step(forward(20)));
+        EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    }
+    EXPECT_LE(device.memory().peak_bytes, 64 * kPage);
+}
+
 }  // namespace
 }  // namespace stagehand::test

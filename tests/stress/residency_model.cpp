@@ -101,10 +101,14 @@ std::optional<ResidencyModel::Certain> ResidencyModel::certain(uint64_t total, u
     return result;
 }
 
-// The budget, or what others in and outside the process have left of it; what is certain in any case.
-uint64_t ResidencyModel::divisible(const Certain& certain) const {
-    return std::max(total_ - certain.headroom, std::min(total_, present_));
+// The budget, or what others in and outside the process have left of it, less what was never given back.
+uint64_t ResidencyModel::within_reach() const {
+    const uint64_t left = std::min(total_, present_);
+    return left > lost_ ? left - lost_ : 0;
 }
+
+// What is certain is, in any case.
+uint64_t ResidencyModel::divisible(const Certain& certain) const { return std::max(total_ - certain.headroom, within_reach()); }
 
 // Guests take no part.
 std::vector<policy::Stake> ResidencyModel::stakes(const Certain& certain, uint64_t now_ns) const {
@@ -205,7 +209,7 @@ void ResidencyModel::update(uint64_t now_ns, bool anew) {
 }
 
 // The budget as far as others outside have left it; what is certain is there in any case.
-uint64_t ResidencyModel::there() const { return std::max(total_ - headroom_, std::min(total_, present_)); }
+uint64_t ResidencyModel::there() const { return std::max(total_ - headroom_, within_reach()); }
 
 // What nobody else may hold, of what there is.
 uint64_t ResidencyModel::free_for(const Party& self) const {
@@ -362,6 +366,7 @@ sh_status ResidencyModel::apply(const Record& record, std::string* wrong) {
         break;
     case Change::leave:
         parties_.erase(parties_.begin() + static_cast<ptrdiff_t>(index_of(record.tenant)));
+        lost_ += record.pages;
         update(record.now_ns, true);
         break;
     case Change::ask: return ask(*party, record);

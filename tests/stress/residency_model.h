@@ -77,6 +77,7 @@ private:
     void hand_out(const Certain& certain, uint64_t now_ns);
     void protect_what_can_be(uint64_t now_ns);
     void update(uint64_t now_ns, bool anew);
+    uint64_t within_reach() const;
     uint64_t there() const;
     uint64_t free_for(const Party& party) const;
 
@@ -94,6 +95,7 @@ private:
 
     uint64_t total_;
     uint64_t present_ = UINT64_MAX;
+    uint64_t lost_ = 0;             // not given back by those who have left
     uint64_t headroom_;
     uint64_t allowed_excess_ = 0;   // held beyond the budget, because it was lowered or lent while runtimes were in steps
     std::vector<Party> parties_;    // in the order in which they came
