@@ -26,6 +26,9 @@ constexpr Result kSuccess = CUDA_SUCCESS;
 constexpr Result kNotReady = CUDA_ERROR_NOT_READY;
 constexpr Result kOutOfMemory = CUDA_ERROR_OUT_OF_MEMORY;
 constexpr Result kNotSupported = CUDA_ERROR_NOT_SUPPORTED;
+constexpr Result kInvalidHandle = CUDA_ERROR_INVALID_HANDLE;
+// Another stream on each thread: what one thread has queued there, others cannot wait for.
+constexpr uint64_t kThreadStream = 2;   // CU_STREAM_PER_THREAD
 using CaptureStatus = CUstreamCaptureStatus;
 constexpr CaptureStatus kNotCapturing = CU_STREAM_CAPTURE_STATUS_NONE;
 constexpr CaptureMode kRelaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -35,7 +38,9 @@ inline bool is_lost(Result result) {
     return result == CUDA_ERROR_ILLEGAL_ADDRESS || result == CUDA_ERROR_LAUNCH_FAILED || result == CUDA_ERROR_ECC_UNCORRECTABLE ||
            result == CUDA_ERROR_HARDWARE_STACK_ERROR || result == CUDA_ERROR_ILLEGAL_INSTRUCTION || result == CUDA_ERROR_MISALIGNED_ADDRESS ||
            result == CUDA_ERROR_INVALID_ADDRESS_SPACE || result == CUDA_ERROR_INVALID_PC || result == CUDA_ERROR_ASSERT ||
-           result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+           result == CUDA_ERROR_CONTEXT_IS_DESTROYED || result == CUDA_ERROR_LAUNCH_TIMEOUT ||
+           // Not in the headers of all versions: CONTAINED, TENSOR_MEMORY_LEAK, EXTERNAL_DEVICE.
+           result == static_cast<Result>(226) || result == static_cast<Result>(721) || result == static_cast<Result>(911);
 }
 
 // Every entry point that is used, once: member, function. The toolkit's macros turn a function into the version that the headers

@@ -81,6 +81,7 @@ sh_status failed(api::Result result, const char* call) {
     const sh_status status = result == api::kOutOfMemory    ? SH_ERROR_OUT_OF_DEVICE_MEMORY
                              : api::is_lost(result)         ? SH_ERROR_DEVICE_LOST
                              : result == api::kNotSupported ? SH_ERROR_UNSUPPORTED
+                             : result == api::kInvalidHandle ? SH_ERROR_INVALID_HANDLE
                                                             : SH_ERROR_BACKEND;
     if (text == name) return support::fail(status, "%s: %s", call, name.c_str());
     return support::fail(status, "%s: %s (%s)", call, name.c_str(), text.c_str());

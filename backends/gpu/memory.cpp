@@ -36,16 +36,19 @@ sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t 
     return SH_OK;
 }
 
-// A driver that refuses to release a page has lost it; the others are released all the same.
+// A page that the driver refuses to release is lost, and nobody can do anything about it; unless it refuses all, which changes nothing.
 sh_status pages_destroy(sh_backend_device* device, uint64_t, uint64_t count, const sh_backend_page* pages) {
     if (!device_of(device).maps_pages) return no_pages();
     const Scope scope(device_of(device));
     sh_status status = SH_OK;
+    uint64_t refused = 0;
     for (uint64_t i = 0; i < count; i++) {
         const api::Result result = driver()->page_release(native_page(pages[i]));
-        if (result != api::kSuccess) status = failed(result, "page_release");
+        if (result == api::kSuccess) continue;
+        status = failed(result, "page_release");
+        refused++;
     }
-    return status;
+    return refused == count ? status : SH_OK;
 }
 
 // Without pages, addresses come with their memory.

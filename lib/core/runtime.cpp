@@ -20,7 +20,7 @@ std::string choose_name(const sh_runtime_options& options, uint16_t tag) {
 Runtime::Runtime(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex)
     : device_(std::move(device)), name_(choose_name(options, tag_.value())), max_held_(std::max(1u, options.max_held)),
       max_pages_(options.max_bytes ? options.max_bytes / device_->page_bytes() : UINT64_MAX),
-      unordered_pages_((options.unordered_bytes + device_->page_bytes() - 1) / device_->page_bytes()), mutex_(mutex),
+      unordered_pages_(options.unordered_bytes / device_->page_bytes() + (options.unordered_bytes % device_->page_bytes() != 0)), mutex_(mutex),
       events_(device_->backend()), streams_(device_->backend(), events_),
       registry_(device_->backend(), device_->page_bytes(), tag_.value()),
       placement_(device_->backend(), device_->pool(), registry_, ring_),

@@ -155,6 +155,11 @@ TEST_P(StreamTest, ManyStreamsComeAndGo) {
     expect_contents(memory.address, std::vector<uint8_t>(64, 19));
 }
 
+TEST_P(StreamTest, AThreadsOwnDefaultStreamIsRefused) {
+    if (quirks().checks_handles) GTEST_SKIP() << "there is no such stream";
+    EXPECT_EQ(backend().event_record(device(), new_event(), sh_stream(2)), SH_ERROR_UNSUPPORTED);
+}
+
 TEST_P(StreamTest, StreamsThatAreNoneAreErrors) {
     if (!quirks().checks_handles) GTEST_SKIP() << "drivers do not check this";
     const Memory memory = new_memory(page());

@@ -73,7 +73,8 @@ Stub& stub() {
 CUresult result_of(sh_status status) {
     if (status >= 0) return CUDA_SUCCESS;
     if (status == SH_ERROR_OUT_OF_DEVICE_MEMORY) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (status == SH_ERROR_INVALID_ARGUMENT || status == SH_ERROR_INVALID_HANDLE) return CUDA_ERROR_INVALID_VALUE;
+    if (status == SH_ERROR_INVALID_ARGUMENT) return CUDA_ERROR_INVALID_VALUE;
+    if (status == SH_ERROR_INVALID_HANDLE) return CUDA_ERROR_INVALID_HANDLE;
     return CUDA_ERROR_UNKNOWN;
 }
 
