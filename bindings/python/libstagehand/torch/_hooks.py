@@ -181,8 +181,15 @@ class _LeaveStep(Hook):
             holding.end_step()
 
 
+def forget_compiled() -> None:
+    """What was compiled without the hooks, or with them, does not see all of a change: PyTorch does not guard hooks."""
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
+
+
 def run_uncompiled() -> None:
     """Has torch.compile pass over the hooks. Not when this module is imported: it imports the compiler."""
+    forget_compiled()
     for kind in (_Enter, _Leave, _EnterStep, _LeaveStep):
         if not hasattr(kind.__call__, "_torchdynamo_disable"):
             kind.__call__ = torch.compiler.disable(kind.__call__)  # type: ignore[method-assign]

@@ -21,7 +21,7 @@ from ._division import Chosen, Division, Unit, check_modules, is_called, largest
 from ._files import Files, TensorFiles
 from ._graph import ForwardGraph
 from ._holding import Holding
-from ._hooks import Running, StepHooks, UnitHooks, run_uncompiled
+from ._hooks import Running, StepHooks, UnitHooks, forget_compiled, run_uncompiled
 from ._loading import LoadedInto, LoadInto, Updates, loaded
 from ._memory import buffer_of, byte_tensor, memory_tensor
 from ._reads import ReadCheck
@@ -325,6 +325,7 @@ class Streamed(Source):
         handles += StepHooks(self._running).attach(self.module)
         for handle in handles:
             self._undo.callback(handle.remove)  # type: ignore[attr-defined]
+        self._undo.callback(forget_compiled)
 
     def _set(self, module: nn.Module, name: str, value: object) -> None:
         """An attribute of a module, as long as it is streamed."""

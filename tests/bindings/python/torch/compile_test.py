@@ -24,7 +24,7 @@ def compiled(net, whole):
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("grad", [False, True])
 def test_trap_19_bit_equal(device, tokens, whole, grad, before):
-    net = with_lora(Net()) if grad else Net().requires_grad_(False)
+    net = with_lora(Net(layers=4)) if grad else Net(layers=4).requires_grad_(False)
 
     def step(model):
         if not grad:
@@ -39,11 +39,11 @@ def test_trap_19_bit_equal(device, tokens, whole, grad, before):
     if before:
         model = compiled(net, whole)
         step(model)
-    with st.stream(net, device, budget=size_of(net) // 4, blocks="layers.*", debug=False) as streamed:
+    with st.stream(net, device, budget=size_of(net) // 2, blocks="layers.*", debug=False) as streamed:
         if not before:
             model = compiled(net, whole)
         for _ in range(3):
             assert all(torch.equal(one, other) for one, other in zip(step(model), want))
         stats = streamed.stats()
-        assert stats.steps == 3 and stats.acquires >= 3 * (10 + 9 * grad) and stats.bytes_to_device > size_of(net)
+        assert stats.steps == 3 and stats.acquires >= 3 * (6 + 5 * grad) and stats.bytes_to_device > size_of(net)
     assert all(torch.equal(one, other) for one, other in zip(step(model), want))
