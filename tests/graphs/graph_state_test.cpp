@@ -41,6 +41,7 @@ TEST_F(Graphs, a_model_is_captured_while_anothers_graph_holds_part_of_its_share)
         EXPECT_EQ(first.wrong() + second.wrong(), 0u);
     }
     const uint64_t held = b->stats().held_bytes;
+    SUCCEEDS(sh_trim(a->runtime(), 0, nullptr));   // shares follow the times of use, which differ from run to run
     SUCCEEDS(b->step(forward(16), other));
     EXPECT_GT(b->stats().held_bytes, held) << "no graph holds its plan any more";
     device.synchronize();
