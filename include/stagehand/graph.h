@@ -36,6 +36,8 @@ typedef struct sh_graph sh_graph;
  * Begins to record the runtime's part of a capture that is under way on `stream`. Until sh_capture_end(), every acquire and release
  * on the runtime belongs to the capture: it must name a stream that takes part in it, and no steps, reads, write-backs or marks
  * of dirty blocks are possible (SH_ERROR_BUSY). Captures of other runtimes and of the engine alone are not disturbed.
+ * Without it a runtime is of no use on a stream that captures, and says SH_ERROR_INVALID_STATE: sh_acquire(), or, of a block whose bytes are
+ * there, sh_release() (the view stays held) or sh_step_end().
  * In a capture an acquire needs a block that the plan knows, and sources that are pinned (sh_host_alloc(), SH_BLOCK_PIN where it
  * worked, or pinned by the engine) or device memory for all that streams: else SH_ERROR_UNSUPPORTED, with the block's name; the capture goes on.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (SH_STREAM_HOST), SH_ERROR_INVALID_STATE (`stream` does not capture;

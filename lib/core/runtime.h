@@ -163,6 +163,7 @@ private:
     Status held_by(const Unit& wanted, Unit& holder);
     void hold(Block& block, Unit& unit);
     void unhold(Block& block, Unit& unit);
+    Status check_no_capture(sh_stream stream);
     Status note_use(Unit& unit, sh_stream stream);
     Status end_view(Block& block, sh_stream stream);
     Status find_units(std::span<const sh_block> ids, std::vector<uint32_t>* out);

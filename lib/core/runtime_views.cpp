@@ -200,6 +200,7 @@ Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* 
     SH_TRY(usable());
     SH_TRY(write_back_.take_failure());
     if (capture_) return capture_acquire(id, stream, out);
+    SH_TRY(check_no_capture(stream));
     Block* const found = registry_.find(id);
     if (!found) return unknown_block(id);
     Block& block = *found;
@@ -247,6 +248,7 @@ Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, ui
         }
         return Status();
     }
+    SH_TRY(check_no_capture(stream));
     Scratch<uint32_t> scratch;
     std::vector<uint32_t>& view_flags = *scratch;
     view_flags.assign(ids.size(), 0);
@@ -292,9 +294,15 @@ Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, ui
     return note(status);
 }
 
+Status Runtime::check_no_capture(sh_stream stream) {
+    const Status status = stream == SH_STREAM_HOST ? Status() : streams_.check_no_capture(stream);
+    return status.ok() ? status : status.within(tenant_name());
+}
+
 // Notes that the stream may still use the unit's memory after this.
 Status Runtime::note_use(Unit& unit, sh_stream stream) {
     uint32_t number = 0;
+    if (unit.ring_pages || !in_step_) SH_TRY(streams_.check_no_capture(stream));
     SH_TRY(streams_.number(stream, &number));
     streams_.mark(number);
     unit.used_streams |= uint64_t(1) << number;
@@ -322,6 +330,7 @@ Status Runtime::end_view(Block& block, sh_stream stream) {
     Status status;
     if (stream != SH_STREAM_HOST) {
         status = note_use(unit, stream);
+        if (status.code() == SH_ERROR_INVALID_STATE) return status.within(registry_.name_of(block) + " stays held");
         if (!status.ok()) {
             // Without an event nobody could wait for this use later, so it is waited for now.
             Status waited = device_->backend().stream_synchronize(stream);

@@ -32,7 +32,20 @@ Status StreamTable::find(sh_stream stream, uint32_t* out) {
     return Status();
 }
 
+// A stream that the driver cannot answer for is found out by what is done with it next.
+bool StreamTable::captures(sh_stream stream) {
+    uint32_t capturing = 0;
+    return device_.has_graphs() && device_.stream_is_capturing(stream, &capturing).ok() && capturing;
+}
+
+Status StreamTable::check_no_capture(sh_stream stream) {
+    if (!captures(stream)) return Status();
+    return Status(SH_ERROR_INVALID_STATE, "the stream takes part in a capture that the runtime does not know: begin a capture of this runtime first "
+                                          "(sh_capture_begin())");
+}
+
 Status StreamTable::record(Entry& entry) {
+    SH_TRY(check_no_capture(entry.stream));   // recorded when the capture has ended
     if (!entry.event) SH_TRY(events_.take(&entry.event));
     if (Status status = device_.event_record(entry.event, entry.stream); !status.ok()) {
         if (status.code() != SH_ERROR_INVALID_HANDLE) return status;

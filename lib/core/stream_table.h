@@ -52,6 +52,9 @@ public:
     // Waits on the host for the last uses of the streams in `set`.
     Status synchronize(uint64_t set);
     Status synchronize_all() { return synchronize(~uint64_t(0)); }
+    // SH_ERROR_INVALID_STATE while the stream takes part in a capture: an event that is recorded there belongs to the graph, and who waits
+    // for it later spoils the capture, or waits for nothing.
+    Status check_no_capture(sh_stream stream);
     // Waits for the stream's work and drops it.
     Status forget(sh_stream stream);
 
@@ -66,6 +69,7 @@ private:
     };
 
     Status find(sh_stream stream, uint32_t* out);
+    bool captures(sh_stream stream);
     Status record(Entry& entry);
 
     BackendDevice& device_;

@@ -209,5 +209,57 @@ TEST_F(Graphs, a_capture_can_always_be_cancelled) {
     EXPECT_EQ(model->wrong_uses(), 0u) << model->first_wrong();
 }
 
+TEST_F(Graphs, a_runtime_that_does_not_capture_is_not_used_on_a_stream_that_does) {
+    TestDevice device(settings(64));
+    auto streams = make(device, 16, "streams", 20 * kPage), resident = make(device, 6, "resident");
+    const sh_stream known = device.stream(), fresh = device.stream(), other = device.stream();
+    for (int k = 0; k < 3; k++) {
+        SUCCEEDS(streams->step(forward(16), known));
+        SUCCEEDS(resident->step(forward(6), known));
+    }
+    device.synchronize();
+    for (const sh_stream stream : {known, fresh}) {
+        SCOPED_TRACE(stream == known ? "known" : "fresh");
+        ASSERT_EQ(DRIVER(sh_test_capture_begin)(stream), SH_OK);
+        sh_view view = SH_VIEW_INIT;
+        const auto refused = [&](sh_status status) {
+            EXPECT_EQ(status, SH_ERROR_INVALID_STATE);
+            EXPECT_NE(why().find("begin a capture of this runtime first"), std::string::npos) << why();
+        };
+        refused(sh_acquire(streams->runtime(), streams->id(15), stream, 0, &view));
+        refused(sh_acquire_many(streams->runtime(), &streams->ids()[15], 1, stream, 0, &view));
+        EXPECT_EQ(streams->state(15).held, 0u);
+        // What is there needs nothing: it is found out when somebody would have to wait for the stream.
+        SUCCEEDS(sh_acquire(resident->runtime(), resident->id(0), stream, 0, &view));
+        refused(sh_release(resident->runtime(), resident->id(0), stream));
+        EXPECT_EQ(resident->state(0).held, 1u);
+        SUCCEEDS(sh_release(resident->runtime(), resident->id(0), SH_STREAM_HOST));
+        SUCCEEDS(sh_step_begin(resident->runtime()));
+        SUCCEEDS(sh_acquire(resident->runtime(), resident->id(0), stream, 0, &view));
+        if (stream == known) {
+            SUCCEEDS(sh_release(resident->runtime(), resident->id(0), stream));
+            refused(sh_step_end(resident->runtime()));
+        } else {
+            refused(sh_release(resident->runtime(), resident->id(0), stream));
+            SUCCEEDS(sh_release(resident->runtime(), resident->id(0), SH_STREAM_HOST));
+            SUCCEEDS(sh_step_end(resident->runtime()));
+        }
+        SUCCEEDS(streams->step(forward(16), other));   // on others it can be used
+        sh_test_graph* native = nullptr;
+        EXPECT_EQ(DRIVER(sh_test_capture_end)(stream, &native), SH_OK) << DRIVER(sh_test_capture_error)();
+        if (native) DRIVER(sh_test_graph_destroy)(native);
+        SUCCEEDS(resident->step(forward(6), stream));
+        SUCCEEDS(streams->step(forward(16), stream));
+        SUCCEEDS(sh_trim(resident->runtime(), 0, nullptr));
+        SUCCEEDS(sh_trim(streams->runtime(), 0, nullptr));
+        for (int k = 0; k < 3; k++) {
+            SUCCEEDS(resident->step(forward(6), known));
+            SUCCEEDS(streams->step(forward(16), known));
+        }
+        device.synchronize();
+    }
+    EXPECT_EQ(resident->wrong_uses() + streams->wrong_uses(), 0u);
+}
+
 }  // namespace
 }  // namespace stagehand::test
