@@ -63,9 +63,10 @@ pub const SH_ERROR_INTERNAL: _bindgen_ty_1 = -601;
 pub const SH_ERROR_DUPLICATE_LIBRARY: _bindgen_ty_1 = -602;
 pub type _bindgen_ty_1 = ::core::ffi::c_int;
 /**A stream of the device: the native handle (CUstream, hipStream_t, a handle from sh_stream_create()) as an integer,
-or SH_STREAM_HOST. 0 is what the driver means by it (CUDA: the default stream); "host" and "sim" have no such stream.
+or SH_STREAM_HOST. 0 is what the driver means by it (CUDA: the legacy default stream); "host" and "sim" have no such stream. The
+handle for each thread's own default stream (CUDA, HIP: 2) is SH_ERROR_UNSUPPORTED: other threads could not wait for it.
 A stream must stay alive until the step in which it was used has ended, or sh_stream_forget(): a runtime that finds it gone
-cannot tell what its work still reads, and returns the driver's error from then on.*/
+cannot tell what its work still reads; it returns the driver's error once, and does not use the device memory in question again.*/
 pub type sh_stream = u64;
 ///A block of one runtime. 0 is never a block. Ids are not reused while the runtime lives, nor shared between runtimes.
 pub type sh_block = u64;
@@ -179,7 +180,7 @@ pub struct sh_memory_info {
     pub guest_bytes: u64,
     ///Kept from others: protected parts, and what their runtimes need to run.
     pub protected_bytes: u64,
-    ///What one more guest could get.
+    ///What one more guest could get. Memory that a destroyed runtime could not give back is no part of it.
     pub headroom_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -365,10 +366,12 @@ pub struct sh_guest_options {
     pub struct_size: u32,
     ///SH_GUEST_*
     pub flags: u32,
-    ///Device memory for its blocks, rounded up to whole pages; 0: all of its blocks at once.
+    /**Device memory for its blocks, rounded up to whole pages; 0: all of its blocks at once. Cut to its
+sh_runtime_options.max_bytes.*/
     pub bytes: u64,
     /**Device memory that the engine itself allocates while the guest is there: runtimes give up so much, and
-the library does not use it.*/
+the library does not use it. It is free when sh_step_begin() of the guest has
+returned SH_OK after that: others may be in steps of theirs until then.*/
     pub workspace_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -741,7 +744,8 @@ const _: () = {
 };
 ///Compute the plan only: nothing on the device changes.
 pub const SH_PLAN_DRY_RUN: _bindgen_ty_9 = 1;
-///If the plan has to change, graphs that hold it become stale instead of standing in the way; see graph.h.
+/**If the plan has to change, graphs that hold it become stale instead of standing in the way; see graph.h.
+Asked for in a step: when the next one begins.*/
 pub const SH_PLAN_DROP_GRAPHS: _bindgen_ty_9 = 2;
 pub type _bindgen_ty_9 = ::core::ffi::c_uint;
 ///What to plan for.
@@ -751,7 +755,8 @@ pub struct sh_plan_options {
     pub struct_size: u32,
     ///SH_PLAN_*
     pub flags: u32,
-    ///With DRY_RUN: plan for this budget; 0: the device's. Else not looked at.
+    /**With DRY_RUN: plan for this much; 0: all of the device's budget, other runtimes not counted (this
+one's part is sh_runtime_stats.share_bytes). Else not looked at.*/
     pub budget_bytes: u64,
     ///With DRY_RUN: plan for this link; 0: the device's. Else not looked at.
     pub link_bytes_per_second: u64,
@@ -933,7 +938,7 @@ pub struct sh_runtime_stats {
     pub struct_size: u32,
     ///1: the runtime can only be destroyed; calls that need it to work return SH_ERROR_RUNTIME_LOST.
     pub lost: u32,
-    ///Steps ended.
+    ///Steps ended, and graphs left outside a step.
     pub steps: u64,
     pub acquires: u64,
     ///Acquires whose bytes were there or on their way.
@@ -964,7 +969,7 @@ pub struct sh_runtime_stats {
     pub evictions: u64,
     ///Device memory given up because the share became smaller; contents in it were dropped.
     pub given_up_bytes: u64,
-    ///From the last step's begin to its end.
+    ///From the last step's begin to its end; of a launch, from sh_graph_enter() to sh_graph_leave() on the host.
     pub last_step_ns: u64,
     ///Of the plan in force, see sh_plan_info.
     pub resident_bytes: u64,
@@ -1158,20 +1163,23 @@ Returns SH_OK, SH_ERROR_INVALID_ARGUMENT, SH_ERROR_INVALID_STRUCT. Blocks (it lo
     /**Begins to record the runtime's part of a capture that is under way on `stream`. Until sh_capture_end(), every acquire and release
 on the runtime belongs to the capture: it must name a stream that takes part in it, and no steps, reads, write-backs or marks
 of dirty blocks are possible (SH_ERROR_BUSY). Captures of other runtimes and of the engine alone are not disturbed.
-In a capture an acquire needs a block that the plan knows, and sources that are pinned (sh_host_alloc(), or pinned by the engine)
-for all that streams: else SH_ERROR_UNSUPPORTED, with the block's name; the capture goes on.
+Without it a runtime is of no use on a stream that captures, and says SH_ERROR_INVALID_STATE: sh_acquire(), or, of a block whose bytes are
+there, sh_release() (the view stays held) or sh_step_end().
+In a capture an acquire needs a block that the plan knows, and sources that are pinned (sh_host_alloc(), SH_BLOCK_PIN where it
+worked, or pinned by the engine) or device memory for all that streams: else SH_ERROR_UNSUPPORTED, with the block's name; the capture goes on.
 
 Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (SH_STREAM_HOST), SH_ERROR_INVALID_STATE (`stream` does not capture;
-a step or a capture is under way; there is no plan or it has to change: call sh_plan() before), SH_ERROR_BUSY (views are
+a step or a capture is under way; there is no plan or it has to change: call sh_plan() before. That others hold part of its share is no reason), SH_ERROR_BUSY (views are
 held), SH_ERROR_UNSUPPORTED (the backend has no graphs), SH_ERROR_BACKEND. Does not block. Since 0.1*/
     pub fn sh_capture_begin(runtime: *mut sh_runtime, stream: sh_stream) -> sh_status;
     /**Ends the recording, before the engine ends the capture; the library's copies are joined back to `stream`. `out_graph` NULL: the
-capture failed or is not wanted, and nothing is kept; the driver's graph must not be launched then.
+capture failed or is not wanted, and nothing is kept, nor any view held; also where the engine has ended the driver's capture
+already. The driver's graph must not be launched then.
 A graph holds the runtime's plan: until it is destroyed the plan does not change, sh_plan() that would change it returns
 SH_ERROR_BUSY (or, by SH_PLAN_DROP_GRAPHS, makes the graphs stale), and blocks that it uses cannot be unregistered.
 
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (no capture of this runtime began on this stream; views are held: the
-capture goes on), SH_ERROR_BACKEND (the capture has ended, nothing is kept). Does not block. Since 0.1*/
+Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (no capture of this runtime began on this stream; views are held and
+`out_graph` is not NULL: the capture goes on), SH_ERROR_BACKEND (the capture has ended, nothing is kept). Does not block. Since 0.1*/
     pub fn sh_capture_end(
         runtime: *mut sh_runtime,
         stream: sh_stream,
@@ -1180,6 +1188,7 @@ capture goes on), SH_ERROR_BACKEND (the capture has ended, nothing is kept). Doe
     /**Prepares a launch on `stream`: work queued there from now on comes after everything on the device that the graph's copies may not
 overtake, and after the loads of what must be resident. Waits on the host only for those whose sources are not pinned, and for
 write-backs into such sources. Until sh_graph_leave(), other acquires of streamed blocks of the runtime return SH_ERROR_BUSY.
+Outside a step a launch counts as one: how often a runtime is used decides its share (see residency.h).
 
 Returns SH_OK; SH_ERROR_STALE (the plan has changed since: capture anew), SH_ERROR_HELD (a view holds what would be overwritten),
 SH_ERROR_BUSY (a source that it reads is being updated), SH_ERROR_INVALID_HANDLE (the graph or its runtime is gone),
@@ -1188,7 +1197,8 @@ what loading may return. After an error nothing may be launched, and sh_graph_le
     pub fn sh_graph_enter(graph: *mut sh_graph, stream: sh_stream) -> sh_status;
     /**After the launch on `stream`, or instead of it: other work of the runtime comes after it. Does not block.
 
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not entered on this stream), SH_ERROR_BACKEND. Since 0.1*/
+Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not entered on this stream); or, when it has been left all the same, SH_ERROR_BACKEND,
+SH_ERROR_IO (sh_telemetry_open()). Since 0.1*/
     pub fn sh_graph_leave(graph: *mut sh_graph, stream: sh_stream) -> sh_status;
     /**Waits until launches have finished and frees the graph; the driver's graph must not be launched after. NULL, and what is not a graph,
 are ignored. Graphs of a runtime that was destroyed are still to be destroyed. Blocks. Since 0.1*/
@@ -1262,7 +1272,7 @@ give it up: at once if they are between steps, else at their steps' edges.
 
 - `target`: Whose share it is; a runtime of the same device. NULL: `runtime`. The reservation ends with it.
 
-- `bytes`: Rounded up to whole pages. 0: as much as the target's plan uses (residents, ring, memory for blocks outside the
+- `bytes`: Rounded up to whole pages, and cut to the target's sh_runtime_options.max_bytes, as it never takes more. 0: as much as the target's plan uses (residents, ring, memory for blocks outside the
 order), which is made now if there is none: all that is worth having, so leave room for guests by
 sh_runtime_options.max_bytes, or say how many.
 
@@ -1303,7 +1313,8 @@ terms hold, and asking for more than those is SH_ERROR_BUDGET.
 - `out_scope`: On success ended by the caller, by sh_scope_end().
 
 Returns SH_OK; SH_ERROR_INVALID_HANDLE; SH_ERROR_INVALID_STRUCT; SH_ERROR_INVALID_ARGUMENT (not on the same device, the same
-runtime, flags); SH_ERROR_BUSY (the guest is in a step, or a view of it is held); SH_ERROR_BUDGET (it does not fit: the text says what
+runtime, flags); SH_ERROR_BUSY (the guest is in a step, or a view of it is held); SH_ERROR_INVALID_STATE (it has no blocks, and `options`
+names no bytes: register its blocks first); SH_ERROR_BUDGET (it does not fit: the text says what
 it needs, what there is, and who has reserved). On an error nothing has changed. Blocks: it asks other runtimes to give
 memory up. Since 0.1*/
     pub fn sh_guest_begin(
@@ -1356,10 +1367,13 @@ Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_OUT_OF
     /**Waits for the runtime's work in flight, gives back its device memory and addresses, and destroys it with its blocks. Views
 become invalid; calls that wait in it on other threads return SH_ERROR_CANCELLED. Dirty blocks are not written back, or only in
 part: call sh_write_back() before. The engine's own work that reads views must be queued on streams that the runtime has seen, or
-finished. NULL and destroyed runtimes are ignored. Blocks. Must not be called from a callback of the runtime. Since 0.1*/
+finished. A graph that was entered must have been left. NULL and destroyed runtimes are ignored. Where the driver cannot tell that work has ended, or
+refuses memory back, that memory is lost: it counts as used, is no part of the headroom nor of anybody's share any more, and
+sh_last_error() says so. Blocks. Must not be called from a callback of the runtime. Since 0.1*/
     pub fn sh_runtime_destroy(runtime: *mut sh_runtime);
     /**Waits until every load and write-back that was begun has finished, and returns the error of asynchronous work that no
-other call has returned yet (each is returned once). Loads of parts that have to wait for a view's release are not waited for.
+other call has returned yet (each is returned once). Loads of parts that have to wait for a view's release are not waited for,
+nor are launches of graphs: their streams can be synchronized.
 
 Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_CANCELLED, SH_ERROR_RUNTIME_LOST; or the error of asynchronous work:
 SH_ERROR_SOURCE, SH_ERROR_CALLBACK, SH_ERROR_BACKEND. Blocks. Since 0.1*/
@@ -1412,7 +1426,8 @@ Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BACKEND, SH_ERROR_RUNTIME_LOST.
 bytes. An acquire of such a block, or of one that shares its pages, fails with SH_ERROR_BUSY until sh_source_update_end(). Not
 nested. Views may stay held. Dirty contents are written back before; until the end they cannot be marked dirty.
 
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (begun already), SH_ERROR_BUSY (a view is held of what is dirty),
+Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (begun already), SH_ERROR_BUSY (a view is held of what is dirty; a graph that
+uses one of the blocks has been entered and not left),
 SH_ERROR_BACKEND, SH_ERROR_RUNTIME_LOST. Blocks. Since 0.1*/
     pub fn sh_source_update_begin(
         runtime: *mut sh_runtime,
@@ -1507,14 +1522,14 @@ Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (SH_STREAM_HOS
 the old plan stays until a step begins with none. On an error no step is under way.
 
 Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (a step is under way), SH_ERROR_BUDGET, SH_ERROR_BUSY (others still hold
-its share, because they are in a step or hold views: try again after it), SH_ERROR_OUT_OF_DEVICE_MEMORY,
-SH_ERROR_BACKEND, SH_ERROR_CANCELLED, SH_ERROR_RUNTIME_LOST; or the error of asynchronous work. Blocks when it plans. Since 0.1*/
+its share, because they are in a step or hold views: try again after it; or because a graph holds their plan: until it is destroyed, or
+sh_plan() was called for them with SH_PLAN_DROP_GRAPHS), SH_ERROR_OUT_OF_DEVICE_MEMORY, SH_ERROR_BACKEND, SH_ERROR_CANCELLED, SH_ERROR_RUNTIME_LOST; or the error of asynchronous work. Blocks when it plans. Since 0.1*/
     pub fn sh_step_begin(runtime: *mut sh_runtime) -> sh_status;
     /**Ends a step: the order that was seen is compared with the plan's. Views may stay held. Loads for the next step go on.
 
 Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (no step is under way); or SH_ERROR_IO (sh_telemetry_open()), the
-driver's error for a stream that was used, or the error of asynchronous work, in which case the step has ended all the
-same. Since 0.1*/
+driver's error for a stream that was used (SH_ERROR_INVALID_HANDLE among them, for a stream that is gone), or the error of
+asynchronous work, in which case the step has ended all the same. Since 0.1*/
     pub fn sh_step_end(runtime: *mut sh_runtime) -> sh_status;
     /**Makes a block's bytes usable on `stream`: work queued there after this call sees them. With pinned sources the calling thread
 does not wait for bytes; with others it waits until the last piece of the load has been issued (counted as a stall). With
@@ -1534,8 +1549,8 @@ Another thread may release views while this waits; it never waits for a view to 
 Returns SH_OK; SH_NOT_READY; SH_ERROR_INVALID_HANDLE; SH_ERROR_INVALID_STRUCT; SH_ERROR_INVALID_ARGUMENT (flags);
 SH_ERROR_HELD (its pages are held by a view, and the text names the block: see sh_runtime_options.max_held and
 sh_invalidate_blocks()); SH_ERROR_SOURCE, SH_ERROR_CALLBACK, SH_ERROR_BACKEND (the load failed; it is tried anew by the
-next acquire); SH_ERROR_BUSY (its source is being updated; or as sh_step_begin(), where it plans); SH_ERROR_BUDGET; SH_ERROR_OUT_OF_DEVICE_MEMORY;
-SH_ERROR_CANCELLED; SH_ERROR_RUNTIME_LOST. Blocks as said. Since 0.1*/
+next acquire); SH_ERROR_BUSY (its source is being updated; a graph has been entered and the block streams; or as sh_step_begin(), where it
+plans); SH_ERROR_UNSUPPORTED (in a capture: its source is not pinned); SH_ERROR_INVALID_STATE (the stream captures, and the runtime does not); SH_ERROR_BUDGET; SH_ERROR_OUT_OF_DEVICE_MEMORY; SH_ERROR_CANCELLED; SH_ERROR_RUNTIME_LOST. Blocks as said. Since 0.1*/
     pub fn sh_acquire(
         runtime: *mut sh_runtime,
         block: sh_block,
@@ -1561,8 +1576,8 @@ Returns As sh_acquire(). SH_NOT_READY and errors leave nothing held; loads that 
 finished with it. Begins the loads that this makes room for. Any thread may call it. `stream` must be a stream of the device, the
 one on which the view was used: a runtime that cannot tell when the work on it ends is lost.
 
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not held), SH_ERROR_BACKEND (the view is released all the
-same); or the error of asynchronous work, likewise; SH_ERROR_RUNTIME_LOST. Waits only for a stream that cannot be noted
+Returns SH_OK, SH_ERROR_INVALID_HANDLE (also for a stream that the device does not know: the view stays held),
+SH_ERROR_INVALID_STATE (not held; or the stream captures, and the runtime does not: the view stays held), SH_ERROR_BACKEND (the view is released all the same); or the error of asynchronous work, likewise; SH_ERROR_RUNTIME_LOST. Waits only for a stream that cannot be noted
 otherwise: after an error of the driver, or when a runtime uses more than 64 streams. Since 0.1*/
     pub fn sh_release(
         runtime: *mut sh_runtime,
@@ -1589,8 +1604,8 @@ Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_RUNTIME_LOST. May wait for memo
     /**Copies `bytes` bytes of a block that is held (on any stream), from `offset` on, to host memory, after the work queued so far on
 `stream`; for verification and debugging. On an error `buffer` is undefined.
 
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not held), SH_ERROR_INVALID_ARGUMENT (range), SH_ERROR_BACKEND.
-Blocks. Since 0.1*/
+Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not held), SH_ERROR_INVALID_ARGUMENT (range), SH_ERROR_BUSY (in a
+capture), SH_ERROR_BACKEND. Blocks. Since 0.1*/
     pub fn sh_read_block(
         runtime: *mut sh_runtime,
         block: sh_block,
@@ -1619,7 +1634,8 @@ Returns SH_OK, SH_ERROR_INVALID_ARGUMENT (NULL), SH_ERROR_INVALID_STATE (a trace
     pub fn sh_trace_start(path: *const ::core::ffi::c_char) -> sh_status;
     ///Ends the trace and completes its file. Returns SH_OK, SH_ERROR_INVALID_STATE (none is recorded), SH_ERROR_IO. Blocks. Since 0.1
     pub fn sh_trace_stop() -> sh_status;
-    /**Writes one JSON object a step of this runtime to `path` (created or truncated), at the end of each step; NULL stops it.
+    /**Writes one JSON object a step of this runtime to `path` (created or truncated), at the end of each step, and when a graph
+is left outside a step; NULL stops it.
 docs/telemetry.md lists the fields. A line that cannot be written is an SH_ERROR_IO of sh_step_end(). A file that was
 being written is closed, unless the new one cannot be opened.
 
