@@ -41,7 +41,8 @@ typedef struct sh_graph sh_graph;
  * In a capture an acquire needs a block that the plan knows, and sources that are pinned (sh_host_alloc(), SH_BLOCK_PIN where it
  * worked, or pinned by the engine) or device memory for all that streams: else SH_ERROR_UNSUPPORTED, with the block's name; the capture goes on.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (SH_STREAM_HOST), SH_ERROR_INVALID_STATE (`stream` does not capture;
- *         a step or a capture is under way; there is no plan or it has to change: call sh_plan() before. That others hold part of its share is no reason), SH_ERROR_BUSY (views are
+ *         a step or a capture is under way; there is no plan or it has to change: call sh_plan() before. That others hold part of its
+ *         share is no reason), SH_ERROR_BUSY (views are
  *         held), SH_ERROR_UNSUPPORTED (the backend has no graphs), SH_ERROR_BACKEND. Does not block. \since 0.1
  */
 SH_API sh_status sh_capture_begin(sh_runtime *runtime, sh_stream stream);

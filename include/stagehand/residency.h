@@ -66,7 +66,8 @@ enum {
  * give it up: at once if they are between steps, else at their steps' edges.
  * @param runtime  Names the device, no more: any runtime of it; the one itself if `target` is NULL.
  * @param target   Whose share it is; a runtime of the same device. NULL: `runtime`. The reservation ends with it.
- * @param bytes    Rounded up to whole pages, and cut to the target's sh_runtime_options.max_bytes, as it never takes more. 0: as much as the target's plan uses (residents, ring, memory for blocks outside the
+ * @param bytes    Rounded up to whole pages, and cut to the target's sh_runtime_options.max_bytes, as it never
+ *                 takes more. 0: as much as the target's plan uses (residents, ring, memory for blocks outside the
  *                 order), which is made now if there is none: all that is worth having, so leave room for guests by
  *                 sh_runtime_options.max_bytes, or say how many.
  * @param priority SH_PRIORITY_*

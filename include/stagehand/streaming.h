@@ -45,7 +45,8 @@ enum {
  * the old plan stays until a step begins with none. On an error no step is under way.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (a step is under way), SH_ERROR_BUDGET, SH_ERROR_BUSY (others still hold
  *         its share, because they are in a step or hold views: try again after it; or because a graph holds their plan: until it is destroyed, or
- *         sh_plan() was called for them with SH_PLAN_DROP_GRAPHS), SH_ERROR_OUT_OF_DEVICE_MEMORY, SH_ERROR_BACKEND, SH_ERROR_CANCELLED, SH_ERROR_RUNTIME_LOST; or the error of asynchronous work. Blocks when it plans. \since 0.1
+ *         sh_plan() was called for them with SH_PLAN_DROP_GRAPHS), SH_ERROR_OUT_OF_DEVICE_MEMORY, SH_ERROR_BACKEND, SH_ERROR_CANCELLED,
+ *         SH_ERROR_RUNTIME_LOST; or the error of asynchronous work. Blocks when it plans. \since 0.1
  */
 SH_API sh_status sh_step_begin(sh_runtime *runtime);
 
@@ -73,7 +74,8 @@ SH_API sh_status sh_step_end(sh_runtime *runtime);
  *         SH_ERROR_HELD (its pages are held by a view, and the text names the block: see sh_runtime_options.max_held and
  *         sh_invalidate_blocks()); SH_ERROR_SOURCE, SH_ERROR_CALLBACK, SH_ERROR_BACKEND (the load failed; it is tried anew by the
  *         next acquire); SH_ERROR_BUSY (its source is being updated; a graph has been entered and the block streams; or as sh_step_begin(), where it
- *         plans); SH_ERROR_UNSUPPORTED (in a capture: its source is not pinned); SH_ERROR_INVALID_STATE (the stream captures, and the runtime does not); SH_ERROR_BUDGET; SH_ERROR_OUT_OF_DEVICE_MEMORY; SH_ERROR_CANCELLED; SH_ERROR_RUNTIME_LOST. Blocks as said. \since 0.1
+ *         plans); SH_ERROR_UNSUPPORTED (in a capture: its source is not pinned); SH_ERROR_INVALID_STATE (the stream captures, and
+ *         the runtime does not); SH_ERROR_BUDGET; SH_ERROR_OUT_OF_DEVICE_MEMORY; SH_ERROR_CANCELLED; SH_ERROR_RUNTIME_LOST. Blocks as said. \since 0.1
  */
 SH_API sh_status sh_acquire(sh_runtime *runtime, sh_block block, sh_stream stream, uint32_t flags, sh_view *out_view);
 
@@ -91,7 +93,9 @@ SH_API sh_status sh_acquire_many(sh_runtime *runtime, const sh_block *blocks, ui
  * finished with it. Begins the loads that this makes room for. Any thread may call it. `stream` must be a stream of the device, the
  * one on which the view was used: a runtime that cannot tell when the work on it ends is lost.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE (also for a stream that the device does not know: the view stays held),
- *         SH_ERROR_INVALID_STATE (not held; or the stream captures, and the runtime does not: the view stays held), SH_ERROR_BACKEND (the view is released all the same); or the error of asynchronous work, likewise; SH_ERROR_RUNTIME_LOST. Waits only for a stream that cannot be noted
+ *         SH_ERROR_INVALID_STATE (not held; or the stream captures, and the runtime does not: the view stays held),
+ *         SH_ERROR_BACKEND (the view is released all the same); or the error of asynchronous work, likewise; SH_ERROR_RUNTIME_LOST. Waits only
+ *         for a stream that cannot be noted
  *         otherwise: after an error of the driver, or when a runtime uses more than 64 streams. \since 0.1
  */
 SH_API sh_status sh_release(sh_runtime *runtime, sh_block block, sh_stream stream);

@@ -134,7 +134,8 @@ std::string Arbiter::claimants(const Member* except) const {
 }
 
 Status Arbiter::refuse(const Member& self, uint64_t least_pages) const {
-    const std::string as_guest = self.guest_depth ? ", it was let in as a guest with " + bytes(self.guest.pages) + " (for the blocks that were registered before)" : "";
+    std::string as_guest;
+    if (self.guest_depth) as_guest = ", it was let in as a guest with " + bytes(self.guest.pages) + " (for the blocks that were registered before)";
     return Status(SH_ERROR_BUDGET, "it needs " + bytes(least_pages) + " at least" + as_guest + ", of the device's " + bytes(total_) + " there are " +
                                        bytes(available(self)) + claimants(&self));
 }

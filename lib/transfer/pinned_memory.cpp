@@ -54,8 +54,7 @@ Status PinnedMemory::allocate(BackendDevice& device, uint64_t bytes, PinnedMemor
 
 void PinnedMemory::reset() {
     if (!data_) return;
-    unregister_range(*device_, data_, {registered_piece_, registered_bytes_});
-    platform::unmap_anonymous(data_, mapped_bytes_);
+    if (unregister_range(*device_, data_, {registered_piece_, registered_bytes_})) platform::unmap_anonymous(data_, mapped_bytes_);
     abandon();
 }
 

@@ -34,11 +34,17 @@ Status register_range(BackendDevice& device, void* memory, uint64_t bytes, Regis
     return status;
 }
 
-void unregister_range(BackendDevice& device, void* memory, const Registration& registration) {
+bool unregister_range(BackendDevice& device, void* memory, const Registration& registration) {
+    bool all = true;
     for (uint64_t at = 0; at < registration.registered_bytes; at += registration.piece_bytes) {
-        const Status status = device.host_unregister(static_cast<char*>(memory) + at);
-        if (!status.ok()) log_line(SH_LOG_WARNING, "pinned host memory is not given back: %s", status.text());
+        void* const piece = static_cast<char*>(memory) + at;
+        Status status = device.host_unregister(piece);
+        if (!status.ok()) status = device.host_unregister(piece);   // it may have been a passing failure
+        if (status.ok()) continue;
+        log_line(SH_LOG_WARNING, "host memory stays pinned: %s", status.text());
+        all = false;
     }
+    return all;
 }
 
 }  // namespace stagehand::transfer

@@ -16,6 +16,7 @@ struct Registration {
 // Registers as much of the range as the driver takes, from its start. The refusal, if any, comes back as the
 // status.
 Status register_range(BackendDevice& device, void* memory, uint64_t bytes, Registration* out);
-void unregister_range(BackendDevice& device, void* memory, const Registration& registration);
+// False: the driver still knows some of it. Other memory must not come to lie there: the driver would copy what was there before.
+bool unregister_range(BackendDevice& device, void* memory, const Registration& registration);
 
 }  // namespace stagehand::transfer

@@ -81,7 +81,8 @@ class Layer(nn.Module):
         self.heads = heads
         self.before, self.between = nn.RMSNorm(width), nn.RMSNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-        self.gate, self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+        self.gate, self.up = nn.Linear(width, 4 * width, bias=False), nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
 
     def forward(self, x):
         batch, tokens, width = x.shape
@@ -191,7 +192,7 @@ def graph_check(make, model, x, want, budget, case):
         return
     made = alike(make, model)
     with opened(budget) as where, st.stream(made, where) as streamed:
-        eager, _ = measure("libstagehand", made, x, want)
+        eager, *_ = measure("libstagehand", made, x, want)
         with streamed.graph(x) as graph:
             replayed, _ = measure("libstagehand graph", graph, x, want)
             other = x.roll(1, 1)
@@ -225,7 +226,8 @@ def stream_row(make, model, x, want, budget, bound, beside, case):
         step, peak, _ = measure("libstagehand", made, x, want, lambda: where.memory().peak_bytes)
         stats = streamed.stats()
     give_back()
-    tell(what="bench", **case, package="libstagehand", beside=beside, budget_gb=budget / 1e9, step_ms=step * 1e3, bound_ms=bound * 1e3, step_by_bound=step / bound,
+    tell(what="bench", **case, package="libstagehand", beside=beside, budget_gb=budget / 1e9, step_ms=step * 1e3,
+         bound_ms=bound * 1e3, step_by_bound=step / bound,
          peak_gb=peak / 1e9, copied_gb_per_step=stats.bytes_to_device / max(1, stats.steps) / 1e9, equal=True)  # fmt: skip
     return step, peak
 
@@ -242,7 +244,8 @@ def bench():
         model = make()
     model = filled(model, torch.bfloat16)
     size, link = size_of(model), link_speed()
-    tell(what="machine", device=torch.cuda.get_device_name(device) if on_gpu else "cpu", torch=torch.__version__, weights_gb=size / 1e9, layers=count, link_gbs=link / 1e9)
+    tell(what="machine", device=torch.cuda.get_device_name(device) if on_gpu else "cpu", torch=torch.__version__, weights_gb=size / 1e9,
+         layers=count, link_gbs=link / 1e9)  # fmt: skip
     for tokens in options.tokens:
         x = torch.randn(1, tokens, width, generator=torch.Generator().manual_seed(3)).to(torch.bfloat16).to(device)
         case = dict(tokens=tokens)

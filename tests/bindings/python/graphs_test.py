@@ -163,13 +163,18 @@ def test_what_is_refused(driver, device):
         assert status_of(lambda: runtime.acquire(model.blocks[0])) is sh.Status.ERROR_BUSY
         view = runtime.acquire(model.blocks[0], stream)
         assert status_of(capture.end) is sh.Status.ERROR_INVALID_STATE  # it is held; the capture goes on
-        assert status_of(capture.cancel) is sh.Status.ERROR_INVALID_STATE
         view.release()
         graph = capture.end()
     assert capture.graph is graph and capture.end() is graph
     driver.destroy(driver.end(stream))
     graph.close()
     graph.close()
+    driver.begin(stream)
+    with runtime.capture(stream) as capture:
+        view = runtime.acquire(model.blocks[0], stream)
+        capture.cancel()  # whatever is held
+        assert status_of(view.release) is sh.Status.ERROR_INVALID_STATE
+    driver.destroy(driver.end(stream))
     runtime.close()
     assert status_of(capture.__enter__) is sh.Status.ERROR_INVALID_HANDLE
     stream.close()

@@ -72,7 +72,8 @@ class TensorFiles:
         kind = _TYPES.get(entry.type)
         if kind != like.dtype or entry.shape != tuple(like.shape):
             is_ = f"{entry.type.lower()} {list(entry.shape)}"
-            raise ValueError(f"{name} is {is_} in {entry.path}, and {str(like.dtype)[6:]} {list(like.shape)} in the model, which has to have its type and shape")
+            wanted = f"{str(like.dtype)[6:]} {list(like.shape)}"
+            raise ValueError(f"{name} is {is_} in {entry.path}, and {wanted} in the model, which has to have its type and shape")
         if entry.bytes != like.numel() * like.element_size():
             raise ValueError(f"{name} has {entry.bytes} bytes in {entry.path}, and {like.numel() * like.element_size()} in the model")
         if not entry.bytes:

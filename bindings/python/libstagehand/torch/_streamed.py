@@ -387,7 +387,8 @@ class Streamed(Source):
 
     def __repr__(self) -> str:
         size = sum(block.bytes for block in self._blocks)
-        return f"<libstagehand.torch.Streamed {type(self.module).__name__}: {size} bytes in {len(self._blocks)} blocks on {self.device.name}{' (closed)' if self._closed else ''}>"
+        where = f"{self.device.name}{' (closed)' if self._closed else ''}"
+        return f"<libstagehand.torch.Streamed {type(self.module).__name__}: {size} bytes in {len(self._blocks)} blocks on {where}>"
 
     @contextmanager
     def step(self) -> Iterator[None]:

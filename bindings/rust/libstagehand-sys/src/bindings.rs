@@ -1169,7 +1169,8 @@ In a capture an acquire needs a block that the plan knows, and sources that are 
 worked, or pinned by the engine) or device memory for all that streams: else SH_ERROR_UNSUPPORTED, with the block's name; the capture goes on.
 
 Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (SH_STREAM_HOST), SH_ERROR_INVALID_STATE (`stream` does not capture;
-a step or a capture is under way; there is no plan or it has to change: call sh_plan() before. That others hold part of its share is no reason), SH_ERROR_BUSY (views are
+a step or a capture is under way; there is no plan or it has to change: call sh_plan() before. That others hold part of its
+share is no reason), SH_ERROR_BUSY (views are
 held), SH_ERROR_UNSUPPORTED (the backend has no graphs), SH_ERROR_BACKEND. Does not block. Since 0.1*/
     pub fn sh_capture_begin(runtime: *mut sh_runtime, stream: sh_stream) -> sh_status;
     /**Ends the recording, before the engine ends the capture; the library's copies are joined back to `stream`. `out_graph` NULL: the
@@ -1272,7 +1273,8 @@ give it up: at once if they are between steps, else at their steps' edges.
 
 - `target`: Whose share it is; a runtime of the same device. NULL: `runtime`. The reservation ends with it.
 
-- `bytes`: Rounded up to whole pages, and cut to the target's sh_runtime_options.max_bytes, as it never takes more. 0: as much as the target's plan uses (residents, ring, memory for blocks outside the
+- `bytes`: Rounded up to whole pages, and cut to the target's sh_runtime_options.max_bytes, as it never
+takes more. 0: as much as the target's plan uses (residents, ring, memory for blocks outside the
 order), which is made now if there is none: all that is worth having, so leave room for guests by
 sh_runtime_options.max_bytes, or say how many.
 
@@ -1523,7 +1525,8 @@ the old plan stays until a step begins with none. On an error no step is under w
 
 Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (a step is under way), SH_ERROR_BUDGET, SH_ERROR_BUSY (others still hold
 its share, because they are in a step or hold views: try again after it; or because a graph holds their plan: until it is destroyed, or
-sh_plan() was called for them with SH_PLAN_DROP_GRAPHS), SH_ERROR_OUT_OF_DEVICE_MEMORY, SH_ERROR_BACKEND, SH_ERROR_CANCELLED, SH_ERROR_RUNTIME_LOST; or the error of asynchronous work. Blocks when it plans. Since 0.1*/
+sh_plan() was called for them with SH_PLAN_DROP_GRAPHS), SH_ERROR_OUT_OF_DEVICE_MEMORY, SH_ERROR_BACKEND, SH_ERROR_CANCELLED,
+SH_ERROR_RUNTIME_LOST; or the error of asynchronous work. Blocks when it plans. Since 0.1*/
     pub fn sh_step_begin(runtime: *mut sh_runtime) -> sh_status;
     /**Ends a step: the order that was seen is compared with the plan's. Views may stay held. Loads for the next step go on.
 
@@ -1550,7 +1553,8 @@ Returns SH_OK; SH_NOT_READY; SH_ERROR_INVALID_HANDLE; SH_ERROR_INVALID_STRUCT; S
 SH_ERROR_HELD (its pages are held by a view, and the text names the block: see sh_runtime_options.max_held and
 sh_invalidate_blocks()); SH_ERROR_SOURCE, SH_ERROR_CALLBACK, SH_ERROR_BACKEND (the load failed; it is tried anew by the
 next acquire); SH_ERROR_BUSY (its source is being updated; a graph has been entered and the block streams; or as sh_step_begin(), where it
-plans); SH_ERROR_UNSUPPORTED (in a capture: its source is not pinned); SH_ERROR_INVALID_STATE (the stream captures, and the runtime does not); SH_ERROR_BUDGET; SH_ERROR_OUT_OF_DEVICE_MEMORY; SH_ERROR_CANCELLED; SH_ERROR_RUNTIME_LOST. Blocks as said. Since 0.1*/
+plans); SH_ERROR_UNSUPPORTED (in a capture: its source is not pinned); SH_ERROR_INVALID_STATE (the stream captures, and
+the runtime does not); SH_ERROR_BUDGET; SH_ERROR_OUT_OF_DEVICE_MEMORY; SH_ERROR_CANCELLED; SH_ERROR_RUNTIME_LOST. Blocks as said. Since 0.1*/
     pub fn sh_acquire(
         runtime: *mut sh_runtime,
         block: sh_block,
@@ -1577,7 +1581,9 @@ finished with it. Begins the loads that this makes room for. Any thread may call
 one on which the view was used: a runtime that cannot tell when the work on it ends is lost.
 
 Returns SH_OK, SH_ERROR_INVALID_HANDLE (also for a stream that the device does not know: the view stays held),
-SH_ERROR_INVALID_STATE (not held; or the stream captures, and the runtime does not: the view stays held), SH_ERROR_BACKEND (the view is released all the same); or the error of asynchronous work, likewise; SH_ERROR_RUNTIME_LOST. Waits only for a stream that cannot be noted
+SH_ERROR_INVALID_STATE (not held; or the stream captures, and the runtime does not: the view stays held),
+SH_ERROR_BACKEND (the view is released all the same); or the error of asynchronous work, likewise; SH_ERROR_RUNTIME_LOST. Waits only
+for a stream that cannot be noted
 otherwise: after an error of the driver, or when a runtime uses more than 64 streams. Since 0.1*/
     pub fn sh_release(
         runtime: *mut sh_runtime,

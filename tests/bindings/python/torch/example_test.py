@@ -22,7 +22,8 @@ def test_adapters_are_trained():
 
 def test_the_benchmark_works_on_the_cpu(tmp_path):
     pytest.importorskip("transformers")
-    out = run(ROOT / "bindings/python/bench/torch_offload_bench.py", "--device", "cpu", "--gb", "0.01", "--steps", "1", "--tokens", "8", "--json", tmp_path / "out")
+    small = ["--device", "cpu", "--gb", "0.01", "--steps", "1", "--tokens", "8"]
+    out = run(ROOT / "bindings/python/bench/torch_offload_bench.py", *small, "--json", tmp_path / "out")
     rows = json.loads((tmp_path / "out").read_text())
     assert [row["what"] for row in rows] == ["check", "machine", "bench", "bench"] and all(row["equal"] for row in rows if "equal" in row)
     assert "diffusers is left out" in out

@@ -28,7 +28,8 @@ def gpt2():
 
 
 def bert():
-    return transformers.BertModel(transformers.BertConfig(vocab_size=256, hidden_size=64, num_hidden_layers=12, num_attention_heads=4, intermediate_size=160)).eval()
+    shape = dict(vocab_size=256, hidden_size=64, num_hidden_layers=12, num_attention_heads=4, intermediate_size=160)
+    return transformers.BertModel(transformers.BertConfig(**shape)).eval()
 
 
 @pytest.fixture
