@@ -33,7 +33,18 @@ from ._weights import Found, HeldBlock, Place, Weight, choose, find_tensors, mak
 Outside: TypeAlias = Union[str, Iterable[str]]
 
 
-def device_of(device: Device | str | torch.device) -> tuple[Device, torch.device, str, bool]:
+def open_device(name: str, budget: int | None) -> Device:
+    """With pages as small as they would be if the budget were all of the device's; unless it is open already, with pages of its own."""
+    if budget is not None:
+        try:
+            return Device(name, page_bytes=1 << max(0, (budget >> 10).bit_length() - 1))
+        except UsageError as error:
+            if error.status != Status.ERROR_INVALID_ARGUMENT:
+                raise
+    return Device(name)
+
+
+def device_of(device: Device | str | torch.device, budget: int | None) -> tuple[Device, torch.device, str, bool]:
     """The library's device, PyTorch's, the backend, and whether it was opened here."""
     opened = not isinstance(device, Device)
     if not isinstance(device, Device):
@@ -46,7 +57,7 @@ def device_of(device: Device | str | torch.device) -> tuple[Device, torch.device
             name = f"hip:{name[5:]}"
         if name.startswith(("cuda", "hip")):
             torch.cuda.init()
-        device = Device(name)
+        device = open_device(name, budget)
     backend, _, number = device.name.partition(":")
     if backend not in ("host", "cuda", "hip"):
         raise ValueError(f"PyTorch cannot compute on {device.name}")
@@ -106,7 +117,7 @@ class Streamed(Source):
         name: str | None,
     ) -> None:
         check_modules(self.module)
-        self.device, self._torch_device, self._backend, opened = device_of(device)
+        self.device, self._torch_device, self._backend, opened = device_of(device, budget)
         if opened:
             self._undo.callback(self.device.close)
         self._files = None if files is None else TensorFiles(files)
