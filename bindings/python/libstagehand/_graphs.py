@@ -36,7 +36,8 @@ class Capture:
 
     def __exit__(self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
-            self.end()
+            if self._captured is not None:  # else it has ended, or was cancelled
+                self.end()
         else:
             try:
                 self.cancel()
