@@ -34,7 +34,7 @@ with sh.Device("host", budget_bytes=1 << 20, page_bytes=4096) as device, sh.Runt
                 pass
 
     def calls():
-        handle, number, stream = runtime._handle, block.id, sh.STREAM_HOST
+        handle, number, stream = runtime._core, block.id, sh.STREAM_HOST
         for _ in range(count):
             lib.sh_py_acquire(handle, number, stream, 0, view)
             lib.sh_py_release(view)

@@ -6,11 +6,12 @@ import itertools
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
-from ._errors import error_of
+from ._errors import Error, check, error_of
 from ._generated import LogLevel, Status
 from ._lifetime import thread
 from ._native import ffi, lib
@@ -22,26 +23,43 @@ FillFunction = Callable[[memoryview, int], object]
 MOST_EXCEPTIONS = 64
 
 
+class _Raised:
+    """What a callback has raised, with the block that it worked for; 0: none."""
+
+    def __init__(self, block: int, exception: BaseException) -> None:
+        self.block = block
+        self.exception = exception
+
+
 class Exceptions:
-    """What callbacks have raised and no call has told of yet, with the block that they worked for; 0: none."""
+    """What callbacks have raised and no call has told of yet.
+
+    There is no lock: Python may collect garbage at any point of this, and what it finds may destroy a runtime, which waits for callbacks.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._raised: list[tuple[int, BaseException]] = []
+        self._raised: deque[_Raised] = deque(maxlen=MOST_EXCEPTIONS)
 
     def add(self, block: int, exception: BaseException) -> None:
-        with self._lock:
-            self._raised.append((block, exception))
-            del self._raised[:-MOST_EXCEPTIONS]
+        self._raised.append(_Raised(block, exception))
 
     def take(self, block: int = 0) -> BaseException | None:
         """The first of this block, else the first of all. Others of the same block come from the same load and are forgotten."""
-        with self._lock:
-            if not self._raised:
-                return None
-            found, exception = next((raised for raised in self._raised if raised[0] == block), self._raised[0])
-            self._raised = [raised for raised in self._raised if raised[0] != found]
-            return exception
+        while raised := list(self._raised.copy()):
+            found = next((one for one in raised if one.block == block), raised[0])
+            if self._remove(found):  # else another thread tells of it
+                for one in raised:
+                    if one.block == found.block:
+                        self._remove(one)
+                return found.exception
+        return None
+
+    def _remove(self, one: _Raised) -> bool:
+        try:
+            self._raised.remove(one)
+        except ValueError:
+            return False
+        return True
 
     def check(self, status: int, block: int = 0) -> int:
         """Raises on a failure, from the exception of a callback where that is the reason."""
@@ -49,8 +67,15 @@ class Exceptions:
             return status
         error = error_of(status)
         if status == Status.ERROR_CALLBACK:
-            raise error from self.take(block)
+            raise_from(error, self.take(block))
         raise error
+
+
+def raise_from(error: Error, cause: BaseException | None) -> NoReturn:
+    """Raises the error, from what a callback raised. An interrupt that came while one ran on the main thread stays an interrupt."""
+    if isinstance(cause, KeyboardInterrupt):
+        raise cause
+    raise error from cause
 
 
 @dataclass(frozen=True)
@@ -195,7 +220,8 @@ def sh_py_pressure(runtime: Any, size: int, user_data: Any) -> None:
         thread.callbacks -= 1
 
 
-_log: Call | None = None
+_log: list[Call] = []
+_log_lock = threading.RLock()
 
 
 @ffi.def_extern()
@@ -212,15 +238,15 @@ def sh_py_log(level: int, message: Any, user_data: Any) -> None:
 
 def set_log(level: int, function: Callable[[LogLevel, str], object] | None) -> None:
     """Has log lines up to `level` given to `function(level, message)`, on any thread; None: no log. It must not use the library."""
-    global _log
-    call = None if function is None else Call(function, Exceptions())
-    if call is None:
-        status = lib.sh_set_log(0, ffi.NULL, ffi.NULL)
-    else:
-        status = lib.sh_set_log(level, lib.sh_py_log, call.handle)
-    if status < 0:
-        raise error_of(status)
-    _log = call  # the one before is not called any more
+    with _log_lock:
+        if function is None:
+            check(lib.sh_set_log(0, ffi.NULL, ffi.NULL))
+            _log.clear()
+            return
+        call = Call(function, Exceptions())
+        _log.append(call)
+        check(lib.sh_set_log(level, lib.sh_py_log, call.handle))
+        _log[:] = [call]  # the one before is not called any more
 
 
 # The library's threads cannot call Python once it goes. A forked child is refused, and that is well.

@@ -6,7 +6,7 @@ from dataclasses import fields
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ._errors import check, closed
+from ._errors import check, closed, made
 from ._generated import BackendInfo, BlockFlag, BlockInfo, BlockState, DeviceCaps, DeviceFlag, MemoryInfo
 from ._lifetime import destroy_postponed, owned
 from ._native import ffi, lib
@@ -36,7 +36,12 @@ def result(kind: type[T], source: Any) -> T:
 
 def text(value: str | os.PathLike[str] | None) -> Any:
     """A C string, or NULL. It has to be kept until the call that it is for."""
-    return ffi.NULL if value is None else ffi.new("char[]", os.fsencode(value))
+    if value is None:
+        return ffi.NULL
+    encoded = os.fsencode(value)
+    if b"\0" in encoded:
+        raise ValueError(f"embedded null character in {value!r}")
+    return ffi.new("char[]", encoded)
 
 
 class Device:
@@ -69,9 +74,9 @@ class Device:
         options.staging_threads = staging_threads
         texts = text(backend_options), text(backend_path)
         options.backend_options, options.backend_path = texts
-        out = ffi.new("sh_device **")
-        check(lib.sh_device_open(name.encode(), options, out))
-        self._handle = owned(out[0], lib.sh_device_close)
+        called = text(name)
+        handle = made("sh_device **", lambda out: lib.sh_device_open(called, options, out), lib.sh_device_close)
+        self._handle = owned(handle, lib.sh_device_close)
         caps = self.capabilities()
         self.name: str = caps.name
         self.flags: DeviceFlag = caps.flags
@@ -134,7 +139,7 @@ def backends() -> list[BackendInfo]:
 
 def trace_start(path: str | os.PathLike[str]) -> None:
     """Records a trace of the process, for Perfetto."""
-    check(lib.sh_trace_start(os.fsencode(path)))
+    check(lib.sh_trace_start(text(path)))
 
 
 def trace_stop() -> None:

@@ -1,6 +1,9 @@
 """Exceptions: one class for each hundred of statuses."""
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from ._generated import Status
 from ._lifetime import thread
 from ._native import ffi, lib
@@ -66,6 +69,18 @@ def check(status: int) -> int:
     if status < 0:
         raise error_of(status)
     return status
+
+
+def made(kind: str, call: Callable[[Any], int], undo: Callable[[Any], object], check: Callable[[int], int] = check) -> Any:
+    """What a call has made, from its output parameter. An interrupt that comes while it waits is raised after it: then it is undone."""
+    out = ffi.new(kind)
+    try:
+        check(call(out))
+        return out[0]
+    except BaseException:
+        if out[0]:
+            undo(out[0])
+        raise
 
 
 def closed(what: str) -> UsageError:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from ._callbacks import Exceptions, Launched
+from ._callbacks import Exceptions, Launched, raise_from
 from ._device import Device
-from ._errors import OperationError, check, closed
+from ._errors import OperationError, check, closed, made
 from ._generated import STREAM_HOST, Status
 from ._lifetime import close_at_exit, destroy_postponed, owned
 from ._native import ffi, lib
@@ -56,7 +56,7 @@ class Stream:
         """Waits for the work queued. Raises from the first exception of a launched function that was not told yet."""
         status = lib.sh_stream_synchronize(self._device, self._stream)
         if (raised := self._exceptions.take()) is not None:
-            raise OperationError(Status.ERROR_CALLBACK, "a function that was launched on the stream raised") from raised
+            raise_from(OperationError(Status.ERROR_CALLBACK, "a function that was launched on the stream raised"), raised)
         check(status)
 
     def launch(self, function: Callable[[], object] | None, busy_ns: int = 0) -> None:
@@ -87,9 +87,8 @@ class PinnedMemory:
     def __init__(self, device: Device, bytes: int) -> None:
         self._memory: Any = ffi.NULL
         handle = device._open_handle()
-        out, pinned = ffi.new("void **"), ffi.new("uint32_t *")
-        check(lib.sh_host_alloc(handle, bytes, out, pinned))
-        self._memory = owned(out[0], functools.partial(_free, handle), handle)
+        pinned, free = ffi.new("uint32_t *"), functools.partial(_free, handle)
+        self._memory = owned(made("void **", lambda out: lib.sh_host_alloc(handle, bytes, out, pinned), free), free, handle)
         self.bytes = bytes
         self.pinned = bool(pinned[0])
         """False: the system refused to pin it. It is usable, and goes through the staging ring."""

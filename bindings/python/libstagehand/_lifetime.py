@@ -25,14 +25,14 @@ class _Thread(threading.local):
 
 # How many callbacks of the library this thread is inside of.
 thread = _Thread()
-_postponed: deque[Callable[[], object]] = deque()
+postponed: deque[Callable[[], object]] = deque()
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def owned(handle: Any, destroy: Callable[[Any], object], *outlived: object) -> Any:
     """A handle that is destroyed when it is released, or garbage. `outlived` lives longer."""
 
-    def finish(raw: Any, _outlived: object = outlived, _thread: _Thread = thread, _later: deque[Callable[[], object]] = _postponed) -> None:
+    def finish(raw: Any, _outlived: object = outlived, _thread: _Thread = thread, _later: deque[Callable[[], object]] = postponed) -> None:
         # Python may collect garbage anywhere, also in a callback, from which the library must not be called.
         if _thread.callbacks:
             _later.append(lambda: (destroy(raw), _outlived))
@@ -44,14 +44,14 @@ def owned(handle: Any, destroy: Callable[[Any], object], *outlived: object) -> A
 
 def postpone(action: Callable[[], object]) -> None:
     """Has it done outside callbacks, soon."""
-    _postponed.append(action)
+    postponed.append(action)
 
 
 def destroy_postponed() -> None:
     """Does what could not be done inside callbacks."""
-    while _postponed and not thread.callbacks:
+    while postponed and not thread.callbacks:
         try:
-            _postponed.popleft()()
+            postponed.popleft()()
         except IndexError:
             return
 

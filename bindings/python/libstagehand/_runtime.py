@@ -1,23 +1,25 @@
 """Runtimes: one model on a device, its blocks, its steps, and what it keeps when several models share the device."""
 from __future__ import annotations
 
+import itertools
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from operator import index
 from types import TracebackType
 from typing import Any
-from weakref import WeakSet
 
-from ._callbacks import Call, Exceptions, LoadFunction
+from ._base import RuntimeBase, target_handle
+from ._callbacks import Call, LoadFunction
 from ._device import Device, result, struct, text
-from ._errors import check
+from ._errors import made
 from ._generated import STREAM_HOST, BlockInfo, PlanInfo, ResidentPriority, RuntimeStats
-from ._graphs import Capture, Graph
+from ._graphs import Capture
 from ._host import Stream
-from ._lifetime import close_at_exit, destroy_postponed, owned
+from ._lifetime import close_at_exit, destroy_postponed, postponed
 from ._native import ffi, lib
-from ._scopes import Guest, KeepResident, Protection, SourceUpdate, Step, target_handle
+from ._scopes import Guest, KeepResident, Protection, SourceUpdate, Step
 from ._sources import BlockDesc, Described, Segment, Source
 from ._view import View, Views
 
@@ -50,11 +52,14 @@ class Block:
         self.runtime.unregister_blocks([self])
 
 
+_numbers = itertools.count(1)
+
+
 def _stream(stream: Stream | int | None) -> int:
     return STREAM_HOST if stream is None else index(stream)
 
 
-class Runtime:
+class Runtime(RuntimeBase):
     """One model on a device. Streams are native handles as integers, or Stream; None: the calling thread computes by itself."""
 
     def __init__(
@@ -66,27 +71,20 @@ class Runtime:
         max_bytes: int = 0,
         unordered_bytes: int = 0,
     ) -> None:
-        self._handle: Any = ffi.NULL
-        self._exceptions = Exceptions()
-        # Sources and callbacks, by block.
+        super().__init__(device, name)
+        # Sources and callbacks, by block; of blocks that are being registered, below 0.
         self._kept: dict[int, list[object]] = {}
         self._pressure: list[Call] = []
-        self._graphs: WeakSet[Graph] = WeakSet()
-        self.device = device
-        self.name = name
+        self._pressure_lock = threading.RLock()
         destroy_postponed()
         options = struct("runtime_options")
         options.max_held, options.max_bytes, options.unordered_bytes = max_held, max_bytes, unordered_bytes
         label = text(name)
         options.name = label
         handle = device._open_handle()
-        out = ffi.new("sh_runtime **")
-        check(lib.sh_runtime_create(handle, options, out))
-        self._handle = owned(out[0], lib.sh_runtime_destroy, handle, self._kept, self._pressure)
+        raw = made("sh_runtime **", lambda out: lib.sh_runtime_create(handle, options, out), lib.sh_runtime_destroy)
+        self._own(raw, handle, self._kept, self._pressure)
         close_at_exit(self)
-
-    def __repr__(self) -> str:
-        return f"<libstagehand.Runtime {self.name or ''} on {self.device.name}{'' if self._handle else ' (closed)'}>"
 
     def __enter__(self) -> Runtime:
         return self
@@ -95,17 +93,8 @@ class Runtime:
         self.close()
 
     def close(self) -> None:
-        """Waits for work in flight and destroys it with its blocks. What is dirty is not written back: write_back() comes before."""
-        for graph in list(self._graphs):
-            graph.close()
-        handle, self._handle = self._handle, ffi.NULL
-        if handle:
-            ffi.release(handle)
+        super().close()
         self._kept, self._pressure = {}, []
-        destroy_postponed()
-
-    def _check(self, status: int, block: int = 0) -> int:
-        return self._exceptions.check(status, block)
 
     def synchronize(self) -> None:
         """Waits for every load and write-back, and raises what nobody was told of yet."""
@@ -135,14 +124,21 @@ class Runtime:
             described = [Described(block, self._exceptions, until_registered) for block in blocks]
             descs = ffi.new("sh_block_desc[]", [one.desc[0] for one in described])
             ids = ffi.new("sh_block[]", len(blocks))
-            self._check(lib.sh_register_blocks(self._handle, descs, len(blocks), ids))
-        made = []
+            # Kept before they are used, and if an interrupt comes after the call.
+            kept, until = self._kept, -next(_numbers)
+            kept[until] = [described]
+            status = lib.sh_register_blocks(self._handle, descs, len(blocks), ids)
+            if status < 0:
+                del kept[until]
+                self._check(status)
+        registered = []
         for id, one, block in zip(ids, described, blocks):
             for call in one.calls:
                 call.block = id
-            self._kept[id] = [*one.kept, *one.calls]
-            made.append(Block(self, id, one.desc.bytes, block.name))
-        return made
+            kept[id] = [*one.kept, *one.calls]
+            registered.append(Block(self, id, one.desc.bytes, block.name))
+        del kept[until]
+        return registered
 
     def unregister_blocks(self, blocks: Iterable[Block]) -> None:
         """Unregisters blocks, all or none. Their sources are let go."""
@@ -152,9 +148,7 @@ class Runtime:
             self._kept.pop(id, None)
 
     def block_info(self, block: Block | int) -> BlockInfo:
-        state = struct("block_state")
-        self._check(lib.sh_block_info(self._handle, int(block), state))
-        return result(BlockInfo, state)
+        return self._state(int(block))
 
     @staticmethod
     def _ids(blocks: Iterable[Block]) -> Any:
@@ -193,30 +187,37 @@ class Runtime:
     def acquire(self, block: Block, stream: Stream | int | None = None) -> View:
         """Makes a block's bytes usable on a stream, until the view is released."""
         number = STREAM_HOST if stream is None else stream if type(stream) is int else index(stream)
-        view = _new(_VIEW)
-        status = _acquire(self._handle, block.id, number, 0, view)
-        if status < 0:
-            self._exceptions.check(status, block.id)
-        return View(self, view)
+        if postponed:
+            destroy_postponed()
+        held = _new(_VIEW)
+        view = View(self, held)
+        try:
+            status = _acquire(self._core, block.id, number, 0, held)
+            if status < 0:
+                self._exceptions.check(status, block.id)
+        except BaseException:
+            view._drop()  # an interrupt that came while it waited
+            raise
+        return view
 
     def try_acquire(self, block: Block, stream: Stream | int | None = None) -> View | None:
         """As acquire(), but None where it would wait for bytes. The load goes on: ask again."""
-        number = _stream(stream)
-        view = _new(_VIEW)
-        status = _acquire(self._handle, block.id, number, lib.SH_ACQUIRE_NO_WAIT, view)
-        return None if self._check(status, block.id) == lib.SH_NOT_READY else View(self, view)
+        views = self._many([block], stream, lib.SH_ACQUIRE_NO_WAIT)
+        return views[0] if views else None
 
     def _many(self, blocks: Iterable[Block], stream: Stream | int | None, flags: int) -> Views | None:
         ids, number = self._ids(blocks), _stream(stream)
         if not len(ids):
             return Views()
-        views = ffi.new("sh_view[]", len(ids))
-        for view in views:
-            view.struct_size = ffi.sizeof("sh_view")
-        status = lib.sh_acquire_many(self._handle, ids, len(ids), number, flags, views)
-        if self._check(status, ids[0]) == lib.SH_NOT_READY:
-            return None
-        return Views(View(self, _new(_VIEW, {"view": view, "runtime": self._handle, "stream": number})) for view in views)
+        destroy_postponed()
+        views = Views(View(self, _new(_VIEW)) for _ in ids)
+        held = ffi.new("sh_py_view *[]", [view._c for view in views])
+        try:
+            status = self._check(lib.sh_py_acquire_many(self._core, ids, len(ids), number, flags, held), ids[0])
+        except BaseException:
+            views._drop()  # an interrupt that came while it waited
+            raise
+        return None if status == lib.SH_NOT_READY else views
 
     def acquire_many(self, blocks: Iterable[Block], stream: Stream | int | None = None) -> Views:
         """Acquires a set, all or none; the loads of all are begun before any is waited for."""
@@ -290,13 +291,16 @@ class Runtime:
 
     def set_pressure(self, function: Callable[[int], object] | None) -> None:
         """function(bytes) is told when others want memory that this runtime cannot give up at once. It must not use the library."""
-        if function is None:
-            self._check(lib.sh_set_pressure(self._handle, ffi.NULL, ffi.NULL))
-            self._pressure.clear()
-            return
-        call = Call(function, self._exceptions)
-        self._check(lib.sh_set_pressure(self._handle, lib.sh_py_pressure, call.handle))
-        self._pressure[:] = [call]
+        with self._pressure_lock:
+            kept = self._pressure
+            if function is None:
+                self._check(lib.sh_set_pressure(self._handle, ffi.NULL, ffi.NULL))
+                kept.clear()
+                return
+            call = Call(function, self._exceptions)
+            kept.append(call)
+            self._check(lib.sh_set_pressure(self._handle, lib.sh_py_pressure, call.handle))
+            kept[:] = [call]  # the one before is not called any more
 
     # What happened.
 

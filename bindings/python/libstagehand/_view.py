@@ -3,16 +3,14 @@ from __future__ import annotations
 
 import ctypes
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ._errors import UsageError
+from ._base import RuntimeBase
+from ._errors import UsageError, closed
 from ._generated import STREAM_HOST, BlockFlag, DeviceFlag, Status, ViewFlag
 from ._lifetime import postpone, thread
 from ._native import ffi, lib
-
-if TYPE_CHECKING:
-    from ._runtime import Runtime
-    from ._sources import Buffer
+from ._sources import Buffer
 
 _release = lib.sh_py_release
 # DLPack's numbers for kinds of devices, by the backend's name.
@@ -34,9 +32,9 @@ class View:
 
     __slots__ = ("_runtime", "_held", "_c", "__weakref__")
 
-    def __init__(self, runtime: Runtime, held: Any) -> None:
+    def __init__(self, runtime: RuntimeBase, held: Any) -> None:
         self._runtime = runtime
-        self._held = held  # the C struct; None: released
+        self._held = held  # the C struct, which an acquire fills in; None: released
         self._c = held
 
     def __enter__(self) -> View:
@@ -56,18 +54,25 @@ class View:
         if held is not None:
             self._held = None
             if thread.callbacks:
-                postpone(lambda: _release(held))
+                runtime = self._runtime  # the struct points to a part of it
+                postpone(lambda: (_release(held), runtime))
             else:
                 _release(held)
+
+    def _drop(self) -> None:
+        """Releases it if it is held, and tells nobody of a failure."""
+        self.__exit__(BaseException, None, None)
 
     def release(self) -> None:
         """Releases it now, also if this raises. Once: after that it does nothing."""
         self.__exit__(None, None, None)
 
-    def _used(self) -> Runtime:
+    def _used(self) -> RuntimeBase:
         """The runtime, if the view is still held."""
-        if self._held is None:
+        if self._held is None or not lib.sh_py_held(self._c):
             raise UsageError(Status.ERROR_INVALID_STATE, f"the view of block {self.block} was released")
+        if not self._runtime._handle:
+            raise closed("runtime")
         return self._runtime
 
     @property
@@ -117,11 +122,10 @@ class View:
 
     # The bytes, for others.
 
-    def _read_only(self, runtime: Runtime) -> bool:
-        state = runtime.block_info(self._c.view.block)
-        return not state.flags & BlockFlag.MUTABLE
+    def _read_only(self, runtime: RuntimeBase) -> bool:
+        return not runtime._state(self._c.view.block).flags & BlockFlag.MUTABLE
 
-    def _on_host(self) -> Runtime:
+    def _on_host(self) -> RuntimeBase:
         runtime = self._used()
         if not runtime.device.flags & DeviceFlag.HOST_ADDRESSABLE:
             raise BufferError(f"the memory of {runtime.device.name} cannot be addressed by the host: use read()")
@@ -191,6 +195,10 @@ class Views(tuple[View, ...]):
                 first = first or error
         if first is not None:
             raise first
+
+    def _drop(self) -> None:
+        for view in self:
+            view._drop()
 
     def release(self) -> None:
         """Releases all, also if this raises, which it does with the first failure."""

@@ -16,13 +16,25 @@ extern "Python" void sh_py_pressure(sh_runtime *, uint64_t, void *);
 extern "Python" void sh_py_log(int32_t, const char *, void *);
 """
 HELPERS = """
+typedef struct sh_py_runtime {
+    sh_runtime *handle;
+    uint64_t cancelled;
+} sh_py_runtime;
 typedef struct sh_py_view {
     sh_view view;
-    sh_runtime *runtime;
+    sh_py_runtime *runtime;
     uint64_t stream;
+    uint64_t cancelled;
 } sh_py_view;
-int32_t sh_py_acquire(sh_runtime *runtime, uint64_t block, uint64_t stream, uint32_t flags, sh_py_view *out);
-int32_t sh_py_release(const sh_py_view *held);
+int32_t sh_py_acquire(sh_py_runtime *runtime, uint64_t block, uint64_t stream, uint32_t flags, sh_py_view *out);
+int32_t sh_py_acquire_many(sh_py_runtime *runtime, const uint64_t *blocks, uint64_t count, uint64_t stream, uint32_t flags, sh_py_view **out);
+int32_t sh_py_held(const sh_py_view *view);
+int32_t sh_py_release(sh_py_view *view);
+int32_t sh_py_step_begin(sh_runtime *runtime, int32_t *begun);
+int32_t sh_py_source_update_begin(sh_runtime *runtime, const uint64_t *blocks, uint64_t count, int32_t *begun);
+int32_t sh_py_protect_blocks(sh_runtime *runtime, const uint64_t *blocks, uint64_t count, int32_t *begun);
+int32_t sh_py_graph_enter(sh_graph *graph, uint64_t stream, int32_t *begun);
+int32_t sh_py_capture_begin(sh_runtime *runtime, uint64_t stream, int32_t *begun);
 void *sh_py_export_bytes(uintptr_t owner, uintptr_t address, int64_t bytes, int32_t device_type, int32_t device_id, int readonly, int versioned);
 void sh_py_capsule_delete(void *capsule);
 """

@@ -6,21 +6,83 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A view with what its release needs: fewer arguments to convert on the hot path. */
+/* A runtime; NULL when it is closed. Each capture that is cancelled releases what is held, and is counted before. */
+typedef struct sh_py_runtime {
+    sh_runtime *handle;
+    uint64_t cancelled;
+} sh_py_runtime;
+
+/* A view with what its release needs: fewer arguments to convert on the hot path. Without a runtime it holds nothing. */
 typedef struct sh_py_view {
     sh_view view;
-    sh_runtime *runtime;
+    sh_py_runtime *runtime;
     uint64_t stream;
+    uint64_t cancelled; /* of the runtime, before the acquire */
 } sh_py_view;
 
-static int32_t sh_py_acquire(sh_runtime *runtime, uint64_t block, uint64_t stream, uint32_t flags, sh_py_view *out) {
-    out->view.struct_size = sizeof out->view;
-    out->runtime = runtime;
+static void sh_py_hold(sh_py_view *out, const sh_view *view, sh_py_runtime *runtime, uint64_t stream, uint64_t cancelled) {
+    out->view = *view;
     out->stream = stream;
-    return sh_acquire(runtime, block, stream, flags, &out->view);
+    out->cancelled = cancelled;
+    __atomic_store_n(&out->runtime, runtime, __ATOMIC_RELEASE);
 }
 
-static int32_t sh_py_release(const sh_py_view *held) { return sh_release(held->runtime, held->view.block, held->stream); }
+/* What it has acquired is known to the view when it returns, whatever Python makes of that: an interrupt is raised then. */
+static int32_t sh_py_acquire(sh_py_runtime *runtime, uint64_t block, uint64_t stream, uint32_t flags, sh_py_view *out) {
+    const uint64_t cancelled = __atomic_load_n(&runtime->cancelled, __ATOMIC_ACQUIRE);
+    sh_view view = SH_VIEW_INIT;
+    const int32_t status = sh_acquire(runtime->handle, block, stream, flags, &view);
+    if (status == SH_OK) sh_py_hold(out, &view, runtime, stream, cancelled);
+    return status;
+}
+
+static int32_t sh_py_acquire_many(sh_py_runtime *runtime, const uint64_t *blocks, uint64_t count, uint64_t stream, uint32_t flags,
+                                  sh_py_view **out) {
+    const uint64_t cancelled = __atomic_load_n(&runtime->cancelled, __ATOMIC_ACQUIRE);
+    sh_view *views = (sh_view *)calloc(count, sizeof *views);
+    if (views == NULL) return SH_ERROR_OUT_OF_HOST_MEMORY;
+    for (uint64_t i = 0; i < count; ++i) views[i].struct_size = sizeof *views;
+    const int32_t status = sh_acquire_many(runtime->handle, blocks, count, stream, flags, views);
+    for (uint64_t i = 0; i < count && status == SH_OK; ++i) sh_py_hold(out[i], &views[i], runtime, stream, cancelled);
+    free(views);
+    return status;
+}
+
+static int32_t sh_py_held(const sh_py_view *view) {
+    const sh_py_runtime *runtime = __atomic_load_n(&view->runtime, __ATOMIC_ACQUIRE);
+    return runtime != NULL && view->cancelled == __atomic_load_n(&runtime->cancelled, __ATOMIC_ACQUIRE);
+}
+
+/* Once. What the end of a capture has released is not: the block may be another view's by now. */
+static int32_t sh_py_release(sh_py_view *view) {
+    sh_py_runtime *runtime = __atomic_exchange_n(&view->runtime, NULL, __ATOMIC_ACQ_REL);
+    if (runtime == NULL || view->cancelled != __atomic_load_n(&runtime->cancelled, __ATOMIC_ACQUIRE)) return SH_OK;
+    return sh_release(runtime->handle, view->view.block, view->stream);
+}
+
+/* What begins and has to end, with a note of it that an interrupt does not lose. */
+static int32_t sh_py_noted(int32_t status, int32_t *begun) {
+    *begun = status >= 0;
+    return status;
+}
+
+static int32_t sh_py_step_begin(sh_runtime *runtime, int32_t *begun) { return sh_py_noted(sh_step_begin(runtime), begun); }
+
+static int32_t sh_py_source_update_begin(sh_runtime *runtime, const uint64_t *blocks, uint64_t count, int32_t *begun) {
+    return sh_py_noted(sh_source_update_begin(runtime, blocks, count), begun);
+}
+
+static int32_t sh_py_protect_blocks(sh_runtime *runtime, const uint64_t *blocks, uint64_t count, int32_t *begun) {
+    return sh_py_noted(sh_protect_blocks(runtime, blocks, count), begun);
+}
+
+static int32_t sh_py_graph_enter(sh_graph *graph, uint64_t stream, int32_t *begun) {
+    return sh_py_noted(sh_graph_enter(graph, stream), begun);
+}
+
+static int32_t sh_py_capture_begin(sh_runtime *runtime, uint64_t stream, int32_t *begun) {
+    return sh_py_noted(sh_capture_begin(runtime, stream), begun);
+}
 
 /* DLPack 1: the part of dlpack.h that a block of bytes needs. */
 typedef struct sh_py_tensor {

@@ -228,6 +228,103 @@ def test_sources_live_as_long_as_the_block(runtime):
     assert weights() is None and function() is None
 
 
+def test_a_view_that_is_given_up_inside_a_callback(device):
+    """It is released before the next acquire needs its room, or the next step begins."""
+    runtime = sh.Runtime(device, unordered_bytes=2 * PAGE)
+    blocks = [runtime.register_block(bytes([i]) * PAGE, unordered=True) for i in range(3)]
+    for then in (lambda: runtime.acquire(blocks[2]).release(), lambda: runtime.acquire_many(blocks[2:]).release(), runtime.step):
+        views = [runtime.acquire(blocks[0])]
+
+        def fill(buffer, offset):
+            views.clear()
+            buffer[:] = bytes(len(buffer))
+
+        filled = runtime.register_block(sh.Fill(fill, PAGE), unordered=True)
+        with runtime.acquire(filled):
+            assert blocks[0].info().held == 1
+            if then == runtime.step:
+                with then():
+                    pass
+            else:
+                then()
+        assert blocks[0].info().held == 0
+        filled.unregister()
+    runtime.close()
+
+
+def test_garbage_that_uses_the_library_where_exceptions_are_told(program):
+    """Its finalizers run at any point, also in the midst of what tells a callback's exception."""
+    program("""
+import gc
+import libstagehand as sh
+device = sh.Device("host", budget_bytes=1 << 20, page_bytes=4096)
+runtime = sh.Runtime(device)
+def fill(buffer, offset): raise KeyError("none")
+block = runtime.register_block(sh.Fill(fill, 4096), unordered=True)
+def fail():
+    try:
+        runtime.acquire(block)
+    except sh.OperationError:
+        return
+    raise SystemExit("it did not fail")
+class Garbage:
+    busy = 0
+    def __init__(self): self.itself = self
+    def __del__(self):
+        if not Garbage.busy:
+            Garbage.busy = 1
+            fail()
+            Garbage.busy = 0
+for _ in range(200):
+    fail()
+    for _ in range(20): Garbage()
+    gc.set_threshold(1)
+    fail()
+    gc.set_threshold(700)
+""")
+
+
+@pytest.mark.parametrize("what", ["set_log", "set_pressure"])
+def test_receivers_that_are_set_on_two_threads(program, what):
+    """The one that the library calls is kept, whichever comes last."""
+    out = program(f"""
+import gc, threading
+import libstagehand as sh
+from libstagehand import _callbacks, _runtime
+lib, first, second = _runtime.lib, [], threading.Event()
+class Slow:
+    def __getattr__(self, name):
+        return getattr(lib, name)
+    def sh_{what}(self, *arguments):
+        status = lib.sh_{what}(*arguments)
+        if not first:
+            first.append(1)
+            threads[1].start()
+            second.wait(0.3)  # as long as it takes, unless it has to wait for this one
+        return status
+_runtime.lib = _callbacks.lib = Slow()
+device = sh.Device("host", budget_bytes=32 * 4096, page_bytes=4096)
+runtime, called = sh.Runtime(device), set()
+blocks = [runtime.register_block(bytes(8 * 4096)) for _ in range(8)]
+def change(number):
+    if "{what}" == "set_log":
+        sh.set_log(sh.LogLevel.DEBUG, lambda level, text: called.add(number))
+    else:
+        runtime.set_pressure(lambda size: called.add(number))
+    if number: second.set()
+threads = [threading.Thread(target=change, args=(i,)) for i in range(2)]
+threads[0].start()
+for thread in threads: thread.join()
+gc.collect()
+others = [[object() for _ in range(8)] for _ in range(10_000)]  # where something else would be, had it gone
+with runtime.step():
+    for block in blocks: runtime.acquire(block).release()
+    device.set_budget(16 * 4096)
+print(len(called))
+""")
+    assert out == "1\n"
+
+
 def test_a_runtime_that_is_given_up_inside_a_callback(device, runtime):
     """Garbage may be collected in a callback, from which nothing may be destroyed."""
     other = [sh.Runtime(device, name="given up")]

@@ -173,7 +173,8 @@ def test_what_is_refused(driver, device):
     with runtime.capture(stream) as capture:
         view = runtime.acquire(model.blocks[0], stream)
         capture.cancel()  # whatever is held
-        assert status_of(view.release) is sh.Status.ERROR_INVALID_STATE
+        assert status_of(lambda: view.address) is sh.Status.ERROR_INVALID_STATE
+    view.release()  # it was, by that
     driver.destroy(driver.end(stream))
     runtime.close()
     assert status_of(capture.__enter__) is sh.Status.ERROR_INVALID_HANDLE
@@ -197,6 +198,54 @@ def test_an_exception_cancels_the_capture(driver, device, model):
         driver.launch(native, stream)
     stream.synchronize()
     assert model.compared == [True] * 8
+    graph.close()
+    driver.destroy(native)
+    stream.close()
+
+
+def test_a_view_of_a_cancelled_capture_releases_nobody_elses(driver, device, model):
+    stream, block = sh.Stream(device), model.blocks[0]
+    driver.begin(stream)
+    with pytest.raises(ZeroDivisionError):
+        with model.runtime.capture(stream):
+            left = model.runtime.acquire_many([block, block], stream)
+            other = model.runtime.acquire(block, stream)
+            1 / 0
+    driver.destroy(driver.end(stream))
+    with model.runtime.acquire(block) as view:
+        left.release()
+        del other
+        gc.collect()
+        assert block.info().held == 1 and view.buffer == model.memory[0].buffer[:]
+    assert block.info().held == 0
+    stream.close()
+
+
+def test_a_capture_ends_as_garbage(driver, device, model):
+    stream = sh.Stream(device)
+    driver.begin(stream)
+    capture = model.runtime.capture(stream).__enter__()
+    view = model.runtime.acquire(model.blocks[0], stream)
+    del capture
+    gc.collect()
+    driver.destroy(driver.end(stream))
+    view.release()
+    with model.runtime.step(), model.runtime.acquire(model.blocks[0]) as view:
+        assert view.buffer == model.memory[0].buffer[:]
+    stream.close()
+
+
+def test_a_capture_that_is_interrupted_as_it_begins(driver, device, model, monkeypatch):
+    stream = sh.Stream(device)
+    driver.begin(stream)
+    with monkeypatch.context() as patched:
+        def interrupted(status):
+            raise KeyboardInterrupt
+        patched.setattr(model.runtime, "_check", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.runtime.capture(stream).__enter__()
+    driver.destroy(driver.end(stream))
+    graph, native = captured(driver, model, stream)  # nothing is under way
     graph.close()
     driver.destroy(native)
     stream.close()

@@ -66,6 +66,11 @@ def test_use_after_close(device, model, tmp_path):
         lambda: runtime.as_guest(other).__enter__(),
         lambda: other.as_guest(runtime).__enter__(),
         lambda: view.read(0, 1),
+        lambda: view.address,
+        lambda: view.buffer,
+        lambda: view.__array_interface__,
+        lambda: view.__cuda_array_interface__,
+        view.__dlpack__,
         view.mark_dirty,
         view.release,
         stream.synchronize,
@@ -130,6 +135,23 @@ def test_wrong_order(device, model):
         runtime.register_block("text is no bytes")
     with pytest.raises(FileNotFoundError):
         runtime.register_block(sh.FileRange("/nowhere/at/all", 0, 1))
+
+
+def test_texts_with_a_null_character(device, model, tmp_path):
+    """C would take what stands before it for the whole."""
+    text = str(tmp_path / "before\0after")
+    for call in (
+        lambda: sh.Device("host\0"),
+        lambda: sh.Device("host", backend_options="poison=1\0"),
+        lambda: sh.Runtime(device, name=text),
+        lambda: model.runtime.register_block(b"x", name=text),
+        lambda: model.runtime.telemetry_open(text),
+        lambda: sh.trace_start(text),
+        lambda: sh.monitor_start(text),
+    ):
+        with pytest.raises(ValueError, match="null"):
+            call()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_block_of_another_runtime(device, model):

@@ -1,0 +1,138 @@
+"""What an interrupt (Ctrl-C) leaves: it is raised when the call that waited returns, and what that call has begun is ended."""
+import os
+import signal
+import threading
+import weakref
+
+import pytest
+
+import libstagehand as sh
+from conftest import PAGE
+from libstagehand import _runtime, _scopes
+
+
+@pytest.fixture
+def interrupting():
+    """A source on a thread of the library, in whose midst the interrupt comes to the main thread, which waits for it."""
+    came, handled = os.pipe()
+    os.set_blocking(handled, False)
+    before = signal.set_wakeup_fd(handled)
+
+    def fill(buffer, offset):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        os.read(came, 1)
+        buffer[:] = b"i" * len(buffer)
+
+    yield fill
+    signal.set_wakeup_fd(before)
+    os.close(came)
+    os.close(handled)
+
+
+@pytest.fixture
+def runtime(device):
+    runtime = sh.Runtime(device, unordered_bytes=2 * PAGE)
+    yield runtime
+    runtime.close()
+
+
+@pytest.fixture
+def block(runtime, interrupting):
+    return runtime.register_block(sh.Fill(interrupting, PAGE), unordered=True)
+
+
+@pytest.mark.parametrize("acquire", [lambda runtime, block: runtime.acquire(block), lambda runtime, block: runtime.acquire_many([block, block])])
+def test_an_acquire_that_is_interrupted_holds_nothing(runtime, block, acquire):
+    with pytest.raises(KeyboardInterrupt) as kept:  # with the frames in it, as an interactive session keeps them
+        acquire(runtime, block)
+    assert block.info().held == 0 and kept.value is not None
+    with runtime.step(), runtime.acquire(block) as view:  # what was loaded is there
+        assert view.buffer == b"i" * PAGE
+
+
+def test_an_interrupt_of_a_callback_is_no_failure_of_the_library(device, runtime):
+    """One that comes while a callback runs on the main thread, as on_load does where sources are pinned."""
+
+    def on_load(loaded):
+        signal.raise_signal(signal.SIGINT)
+
+    block = runtime.register_block(sh.PinnedMemory(device, PAGE), on_load=on_load, unordered=True)
+    with pytest.raises(KeyboardInterrupt):
+        runtime.acquire(block)
+    assert block.info().held == 0
+
+
+def after(monkeypatch, kind, name):
+    """Has the interrupt raised where the interpreter would: when the call into the library has returned."""
+    call = getattr(kind, name)
+
+    def interrupted(self, *arguments):
+        call(self, *arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kind, name, interrupted)
+
+
+@pytest.mark.parametrize("kind", [_scopes.Step, _scopes.SourceUpdate, _scopes.Protection, _scopes.KeepResident, _scopes.Guest])
+def test_what_has_begun_when_it_is_interrupted_ends(monkeypatch, device, runtime, kind):
+    other, block = sh.Runtime(device), runtime.register_block(b"b" * PAGE)
+    other.register_block(b"o" * PAGE)
+
+    def begin():
+        return {
+            "Step": runtime.step,
+            "SourceUpdate": lambda: runtime.update_sources([block]),
+            "Protection": lambda: runtime.protect([block]),
+            "KeepResident": runtime.keep_resident,
+            "Guest": lambda: runtime.as_guest(other),
+        }[kind.__name__]()
+
+    with monkeypatch.context() as patched:
+        after(patched, kind, "_begin_scope" if issubclass(kind, _scopes._Scope) else "_begin")
+        with pytest.raises(KeyboardInterrupt):
+            with begin():
+                raise AssertionError("it was interrupted before")
+    assert block.info().protections == 0 and other.stats().guest_bytes == 0
+    with begin():  # twice at once is refused of a step and an update
+        pass
+    with runtime.step(), runtime.acquire(block) as view:
+        assert view.buffer == b"b" * PAGE
+    other.close()
+
+
+def test_what_is_left_open_ends_as_garbage(runtime):
+    """So it is after an interrupt at the very beginning of the end."""
+    block = runtime.register_block(b"b" * PAGE)
+    step, protection = runtime.step(), runtime.protect([block])
+    step.__enter__()
+    protection.__enter__()
+    protection.__enter__()
+    assert block.info().protections == 2
+    gone = weakref.ref(step)
+    del step, protection
+    assert gone() is None and block.info().protections == 0
+    with runtime.step():
+        pass
+
+
+def test_sources_are_kept_when_registering_is_interrupted(monkeypatch, runtime):
+    """The library has the block then, although nobody knows its number."""
+    lib = _runtime.lib
+
+    class Interrupted:
+        def __getattr__(self, name):
+            return getattr(lib, name)
+
+        def sh_register_blocks(self, *arguments):
+            assert lib.sh_register_blocks(*arguments) == 0
+            raise KeyboardInterrupt
+
+    data = bytearray(PAGE)
+    with monkeypatch.context() as patched:
+        patched.setattr(_runtime, "lib", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            runtime.register_block(data)
+    with pytest.raises(BufferError):
+        data.append(1)
+    runtime.close()
+    data.append(1)
