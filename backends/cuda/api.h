@@ -27,8 +27,8 @@ constexpr Result kNotReady = CUDA_ERROR_NOT_READY;
 constexpr Result kOutOfMemory = CUDA_ERROR_OUT_OF_MEMORY;
 constexpr Result kNotSupported = CUDA_ERROR_NOT_SUPPORTED;
 constexpr Result kInvalidHandle = CUDA_ERROR_INVALID_HANDLE;
-// Another stream on each thread: what one thread has queued there, others cannot wait for.
-constexpr uint64_t kThreadStream = 2;   // CU_STREAM_PER_THREAD
+// Another stream on each thread.
+constexpr uint32_t kThreadStream = 2;   // CU_STREAM_PER_THREAD
 using CaptureStatus = CUstreamCaptureStatus;
 constexpr CaptureStatus kNotCapturing = CU_STREAM_CAPTURE_STATUS_NONE;
 constexpr CaptureMode kRelaxed = CU_STREAM_CAPTURE_MODE_RELAXED;

@@ -54,6 +54,7 @@ sh_status describe(const Device& device, sh_backend_device_info* out) {
     out->staging_piece_bytes = kStagingPiece;
     out->copy_latency_ns = kCopyLatencyNs;
     out->queue_depth = kQueueDepth;
+    out->thread_stream = api::kThreadStream;
     return SH_OK;
 }
 

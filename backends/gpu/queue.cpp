@@ -120,8 +120,6 @@ sh_status event_destroy(sh_backend_device* device, sh_backend_event event) {
 }
 
 sh_status event_record(sh_backend_device* device, sh_backend_event event, sh_stream stream) {
-    if (stream == api::kThreadStream)
-        return support::fail(SH_ERROR_UNSUPPORTED, "the stream is each thread's own default stream, for which other threads cannot wait: create a stream");
     const Scope scope(device_of(device));
     SH_GPU_TRY(event_record, native_event(event), native(stream));
     return SH_OK;

@@ -36,8 +36,8 @@ constexpr Result kNotReady = hipErrorNotReady;
 constexpr Result kOutOfMemory = hipErrorOutOfMemory;
 constexpr Result kNotSupported = hipErrorNotSupported;
 constexpr Result kInvalidHandle = hipErrorInvalidHandle;
-// Another stream on each thread: what one thread has queued there, others cannot wait for.
-constexpr uint64_t kThreadStream = 2;   // hipStreamPerThread
+// Another stream on each thread.
+constexpr uint32_t kThreadStream = 2;   // hipStreamPerThread
 using CaptureStatus = hipStreamCaptureStatus;
 constexpr CaptureStatus kNotCapturing = hipStreamCaptureStatusNone;
 constexpr CaptureMode kRelaxed = hipStreamCaptureModeRelaxed;

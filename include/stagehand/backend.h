@@ -43,7 +43,8 @@ typedef struct sh_backend_device_info {
     uint64_t link_bytes_per_second; /**< If it is known without measuring; else 0. */
     uint64_t copy_latency_ns;       /**< Cost of a copy command beside its bytes; about. */
     uint32_t queue_depth;           /**< Commands that can be queued on a stream before a call waits on the host; about. */
-    uint32_t reserved;
+    /** Handle that means another stream on each thread: its own default stream, which stream 0 waits for. 0: there is none. */
+    uint32_t thread_stream;
 } sh_backend_device_info;
 
 struct sh_backend;

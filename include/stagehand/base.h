@@ -87,7 +87,8 @@ enum {
 /**
  * A stream of the device: the native handle (CUstream, hipStream_t, a handle from sh_stream_create()) as an integer,
  * or SH_STREAM_HOST. 0 is what the driver means by it (CUDA: the legacy default stream); "host" and "sim" have no such stream. The
- * handle for each thread's own default stream (CUDA, HIP: 2) is SH_ERROR_UNSUPPORTED: other threads could not wait for it.
+ * handle for each thread's own default stream (CUDA, HIP: 2) is the calling thread's, each thread's being a stream of its own; a release
+ * there records an event at once. Engines that were compiled for such streams pass 2: their 0 would be taken for the legacy stream.
  * A stream must stay alive until the step in which it was used has ended, or sh_stream_forget(): a runtime that finds it gone
  * cannot tell what its work still reads; it returns the driver's error once, and does not use the device memory in question again.
  */

@@ -65,7 +65,8 @@ SH_API sh_status sh_capture_end(sh_runtime *runtime, sh_stream stream, sh_graph 
  * Outside a step a launch counts as one: how often a runtime is used decides its share (see residency.h).
  * @return SH_OK; SH_ERROR_STALE (the plan has changed since: capture anew), SH_ERROR_HELD (a view holds what would be overwritten),
  *         SH_ERROR_BUSY (a source that it reads is being updated), SH_ERROR_INVALID_HANDLE (the graph or its runtime is gone),
- *         SH_ERROR_INVALID_ARGUMENT (SH_STREAM_HOST), SH_ERROR_INVALID_STATE (a graph has been entered, or a capture is under way), or
+ *         SH_ERROR_INVALID_ARGUMENT (SH_STREAM_HOST), SH_ERROR_INVALID_STATE (a graph has been entered, a capture is under way, or the
+ *         stream captures), or
  *         what loading may return. After an error nothing may be launched, and sh_graph_leave() is not called. \since 0.1
  */
 SH_API sh_status sh_graph_enter(sh_graph *graph, sh_stream stream);

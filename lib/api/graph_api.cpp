@@ -36,7 +36,7 @@ sh_status sh_capture_begin(sh_runtime *runtime, sh_stream stream) {
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->capture_begin(stream);
+        return at.runtime->capture_begin(at.runtime->name_of_stream(stream));
     });
 }
 
@@ -44,11 +44,11 @@ sh_status sh_capture_end(sh_runtime *runtime, sh_stream stream, sh_graph **out_g
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        if (!out_graph) return at.runtime->capture_end(stream, nullptr);
+        if (!out_graph) return at.runtime->capture_end(at.runtime->name_of_stream(stream), nullptr);
         auto name = std::make_shared<GraphName>();
         auto &slot = graphs().take_free_slot();
         name->runtime = runtime;
-        if (Status status = at.runtime->capture_end(stream, &name->id); !status.ok()) {
+        if (Status status = at.runtime->capture_end(at.runtime->name_of_stream(stream), &name->id); !status.ok()) {
             graphs().recycle(slot);
             return status;
         }
@@ -62,7 +62,7 @@ sh_status sh_graph_enter(sh_graph *graph, sh_stream stream) {
         GraphName name;
         LockedRuntime at;
         SH_TRY(find_graph(graph, &name, &at));
-        return at.runtime->graph_enter(name.id, stream, at.lock);
+        return at.runtime->graph_enter(name.id, at.runtime->name_of_stream(stream), at.lock);
     });
 }
 
@@ -71,7 +71,7 @@ sh_status sh_graph_leave(sh_graph *graph, sh_stream stream) {
         GraphName name;
         LockedRuntime at;
         SH_TRY(find_graph(graph, &name, &at));
-        return at.runtime->graph_leave(name.id, stream);
+        return at.runtime->graph_leave(name.id, at.runtime->name_of_stream(stream));
     });
 }
 

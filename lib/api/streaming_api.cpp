@@ -34,13 +34,13 @@ sh_status sh_step_end(sh_runtime *runtime) {
 
 sh_status sh_acquire(sh_runtime *runtime, sh_block block, sh_stream stream, uint32_t flags, sh_view *out_view) {
     const bool usual = out_view && out_view->struct_size == sizeof(sh_view) && flags <= SH_ACQUIRE_NO_WAIT;
-    if (usual && shortcut(runtime, [&](core::Runtime &at) { return at.acquire_ready(block, stream, out_view); })) return SH_OK;
+    if (usual && shortcut(runtime, [&](core::Runtime &at) { return at.acquire_ready(block, out_view); })) return SH_OK;
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(check_flags(flags));
         SH_TRY(check_struct(out_view, "out_view"));
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->acquire(block, stream, flags, out_view, at.lock);
+        return at.runtime->acquire(block, at.runtime->name_of_stream(stream), flags, out_view, at.lock);
     });
 }
 
@@ -52,16 +52,16 @@ sh_status sh_acquire_many(sh_runtime *runtime, const sh_block *blocks, uint64_t 
         SH_TRY(take_array(out_views, count, "out_views", &*views));
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->acquire_many({blocks, count}, stream, flags, *views, at.lock);
+        return at.runtime->acquire_many({blocks, count}, at.runtime->name_of_stream(stream), flags, *views, at.lock);
     });
 }
 
 sh_status sh_release(sh_runtime *runtime, sh_block block, sh_stream stream) {
-    if (shortcut(runtime, [&](core::Runtime &at) { return at.release_plainly(block, stream); })) return SH_OK;
+    if (shortcut(runtime, [&](core::Runtime &at) { return at.release_plainly(block, at.name_of_stream(stream)); })) return SH_OK;
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->release(block, stream, at.lock);
+        return at.runtime->release(block, at.runtime->name_of_stream(stream), at.lock);
     });
 }
 
@@ -72,7 +72,7 @@ sh_status sh_release_many(sh_runtime *runtime, const sh_block *blocks, uint64_t 
         SH_TRY(find_runtime(runtime, &at));
         Status first;
         for (uint64_t i = 0; i < count; i++) {
-            Status status = at.runtime->release(blocks[i], stream, at.lock);
+            Status status = at.runtime->release(blocks[i], at.runtime->name_of_stream(stream), at.lock);
             if (first.ok() && !status.ok()) first = status;
         }
         return first;
@@ -93,7 +93,7 @@ sh_status sh_read_block(sh_runtime *runtime, sh_block block, sh_stream stream, u
         if (bytes && !buffer) return Status(SH_ERROR_INVALID_ARGUMENT, "buffer is NULL");
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->read(block, stream, offset, buffer, bytes, at.lock);
+        return at.runtime->read(block, at.runtime->name_of_stream(stream), offset, buffer, bytes, at.lock);
     });
 }
 
@@ -101,7 +101,7 @@ sh_status sh_stream_forget(sh_runtime *runtime, sh_stream stream) {
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->forget(stream);
+        return at.runtime->forget(at.runtime->name_of_stream(stream));
     });
 }
 

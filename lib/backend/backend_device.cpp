@@ -10,6 +10,12 @@ uint64_t BackendDevice::now_ns() const {
         std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
+Status BackendDevice::to_thread_handle(sh_stream* stream) const {
+    if (!is_of_this_thread(*stream)) return Status(SH_ERROR_INVALID_STATE, "the stream is another thread's own default stream");
+    *stream = thread_handle_;
+    return Status();
+}
+
 // Kept out of line: only failures pay for making a text.
 Status BackendDevice::failure(sh_status code, const char* call) const {
     return Status(code, std::string(table_.name) + " " + call + ": " + table_.last_error());

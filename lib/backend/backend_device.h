@@ -6,6 +6,7 @@
 
 #include <stagehand/backend.h>
 
+#include "backend/thread_stream.h"
 #include "base/status.h"
 
 namespace stagehand {
@@ -14,7 +15,7 @@ namespace stagehand {
 class BackendDevice {
 public:
     BackendDevice(const sh_backend& table, sh_backend_device* device, const sh_backend_device_info& info)
-        : table_(table), device_(device), info_(info) {}
+        : table_(table), device_(device), info_(info), thread_handle_(info.thread_stream ? info.thread_stream : thread_stream::kNone) {}
     ~BackendDevice() { table_.device_close(device_); }
     BackendDevice(const BackendDevice&) = delete;
     BackendDevice& operator=(const BackendDevice&) = delete;
@@ -25,6 +26,11 @@ public:
     const char* name() const { return table_.name; }
 
     uint64_t now_ns() const;
+
+    // Names of streams: handles, but for the threads' own default streams, which have one handle for all (thread_stream.h).
+    sh_stream thread_handle() const { return thread_handle_; }
+    // Not another thread's own.
+    static bool is_of_this_thread(sh_stream name) { return !thread_stream::is_name(name) || name == thread_stream::of_this_thread(); }
 
     Status memory_info(uint64_t* free, uint64_t* total) { return check(table_.memory_info(device_, free, total), "memory_info"); }
 
@@ -53,8 +59,12 @@ public:
 
     Status stream_create(sh_stream* stream) { return check(table_.stream_create(device_, stream), "stream_create"); }
     Status stream_destroy(sh_stream stream) { return check(table_.stream_destroy(device_, stream), "stream_destroy"); }
-    Status stream_synchronize(sh_stream stream) { return check(table_.stream_synchronize(device_, stream), "stream_synchronize"); }
+    Status stream_synchronize(sh_stream stream) {
+        SH_TRY(to_handle(&stream));
+        return check(table_.stream_synchronize(device_, stream), "stream_synchronize");
+    }
     Status stream_wait_event(sh_stream stream, sh_backend_event event) {
+        SH_TRY(to_handle(&stream));
         return check(table_.stream_wait_event(device_, stream, event), "stream_wait_event");
     }
     Status stream_launch(sh_stream stream, void (*fn)(void*), void* user_data, int64_t busy_ns) {
@@ -63,7 +73,10 @@ public:
 
     Status event_create(bool timing, sh_backend_event* event) { return check(table_.event_create(device_, timing, event), "event_create"); }
     Status event_destroy(sh_backend_event event) { return check(table_.event_destroy(device_, event), "event_destroy"); }
-    Status event_record(sh_backend_event event, sh_stream stream) { return check(table_.event_record(device_, event, stream), "event_record"); }
+    Status event_record(sh_backend_event event, sh_stream stream) {
+        SH_TRY(to_handle(&stream));
+        return check(table_.event_record(device_, event, stream), "event_record");
+    }
     Status event_query(sh_backend_event event, uint32_t* done) { return check(table_.event_query(device_, event, done), "event_query"); }
     Status event_synchronize(sh_backend_event event) { return check(table_.event_synchronize(device_, event), "event_synchronize"); }
     Status event_elapsed(sh_backend_event begin, sh_backend_event end, int64_t* ns) {
@@ -88,6 +101,7 @@ public:
     }
     bool has_graphs() const { return table_.stream_is_capturing != nullptr; }
     Status stream_is_capturing(sh_stream stream, uint32_t* capturing) {
+        SH_TRY(to_handle(&stream));
         return check(table_.stream_is_capturing(device_, stream, capturing), "stream_is_capturing");
     }
     Status thread_begin() {
@@ -99,10 +113,13 @@ private:
         return code >= 0 ? Status() : failure(code, call);
     }
     Status failure(sh_status code, const char* call) const;
+    Status to_handle(sh_stream* stream) const { return thread_stream::is_name(*stream) ? to_thread_handle(stream) : Status(); }
+    Status to_thread_handle(sh_stream* stream) const;
 
     const sh_backend& table_;
     sh_backend_device* device_;
     sh_backend_device_info info_;
+    sh_stream thread_handle_;
 };
 
 }  // namespace stagehand

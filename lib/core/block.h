@@ -67,11 +67,9 @@ struct UnitUse {
 // every acquire touches.
 struct alignas(64) Unit {
     uint64_t serial = 0;             // grows with each load
-    sh_stream ready_stream = 0;      // with ready_there: all bytes are there for work queued on this stream
     uint64_t used_streams = 0;       // bits of the stream table: streams that used it since it was last fenced
     uint32_t held = 0;               // views of its blocks
     bool ready = false;              // all bytes are there, for every stream
-    bool ready_there = false;
     bool whole = false;              // SH_BLOCK_WHOLE
     bool unordered = false;          // SH_BLOCK_UNORDERED
     bool straight = false;           // its loads are copies from one piece of memory and need no workers

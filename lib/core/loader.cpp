@@ -115,14 +115,14 @@ void Loader::take_pages(Unit& unit, Load& load) {
             if (at.contents != kNone) {
                 Unit& loser = registry_.unit(at.contents);
                 loser.ring_present--;
-                loser.ready = loser.ready_there = false;
+                loser.ready = false;
             }
             at.contents = self;
             unit.ring_present++;
         }
     }
     unit.own_valid = static_cast<uint32_t>(unit.own.size());
-    unit.ready = unit.ready_there = false;
+    unit.ready = false;
     unit.serial++;
 }
 
@@ -204,7 +204,7 @@ void Loader::fail(Unit& unit, Load& load, Status status) {
             unit.ring_present--;
         }
     }
-    unit.ready = unit.ready_there = false;
+    unit.ready = false;
     broken_off_++;
     if (status.code() == SH_ERROR_CANCELLED) stats_.cancelled_loads++;
     else stats_.failed_loads++;

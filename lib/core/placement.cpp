@@ -14,7 +14,7 @@ Status Placement::shrink_own(Unit& unit, uint32_t to) {
     pages_ -= count;
     unit.own.resize(to);
     unit.own_valid = std::min(unit.own_valid, to);
-    unit.ready = unit.ready_there = false;
+    unit.ready = false;
     return Status();
 }
 
@@ -30,7 +30,7 @@ Status Placement::grow_own(Unit& unit, uint32_t to) {
         return status;
     }
     pages_ += to - from;
-    unit.ready = unit.ready_there = false;
+    unit.ready = false;
     return Status();
 }
 
@@ -40,7 +40,7 @@ Status Placement::unmap_ring(Unit& unit) {
     if (registry_.plain()) registry_.set_address(unit, 0);
     else SH_TRY(device_.pages_unmap(unit.address + unit.own.size() * page, page, unit.ring_pages));
     unit.ring_pages = unit.ring_present = 0;
-    unit.ready = unit.ready_there = false;
+    unit.ready = false;
     return Status();
 }
 
@@ -57,7 +57,7 @@ Status Placement::map_ring(Unit& unit, const Place& place) {
     unit.ring_offset = place.ring_offset;
     unit.ring_pages = place.ring_pages;
     unit.ring_present = 0;
-    unit.ready = unit.ready_there = false;
+    unit.ready = false;
     return Status();
 }
 
@@ -98,7 +98,6 @@ Status Placement::move(std::span<const Place> places, uint32_t ring_pages) {
         SH_TRY(map_ring(unit, places[i]));
         unit.ring_present = 0;
         unit.ready = unit.ready && !unit.ring_pages;
-        unit.ready_there = unit.ready_there && !unit.ring_pages;
         unit.memory = unit.own.empty() && !unit.ring_pages ? Memory::none : Memory::planned;
     }
     return Status();

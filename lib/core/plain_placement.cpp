@@ -14,7 +14,7 @@ Status Placement::resize_own_plain(Unit& unit, uint32_t to) {
     pages_ = pages_ + to - unit.own.size();
     unit.own.assign(to, 0);   // there are no handles, only their number
     unit.own_valid = 0;
-    unit.ready = unit.ready_there = false;
+    unit.ready = false;
     registry_.set_address(unit, address);
     return Status();
 }

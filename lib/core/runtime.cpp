@@ -18,7 +18,8 @@ std::string choose_name(const sh_runtime_options& options, uint16_t tag) {
 }  // namespace
 
 Runtime::Runtime(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex)
-    : device_(std::move(device)), name_(choose_name(options, tag_.value())), max_held_(std::max(1u, options.max_held)),
+    : device_(std::move(device)), thread_handle_(device_->backend().thread_handle()), name_(choose_name(options, tag_.value())),
+      max_held_(std::max(1u, options.max_held)),
       max_pages_(options.max_bytes ? options.max_bytes / device_->page_bytes() : UINT64_MAX),
       unordered_pages_(options.unordered_bytes / device_->page_bytes() + (options.unordered_bytes % device_->page_bytes() != 0)), mutex_(mutex),
       events_(device_->backend()), streams_(device_->backend(), events_),
@@ -89,7 +90,7 @@ Status Runtime::note(Status status) {
     lost_ = true;
     stats_.lost = 1;
     eventful_ = true;
-    for (Unit& unit : registry_.units()) unit.ready = unit.ready_there = false;
+    for (Unit& unit : registry_.units()) unit.ready = false;
     log_line(SH_LOG_ERROR, "%s is lost: %s", tenant_name().c_str(), status.text());
     return status;
 }
@@ -182,7 +183,6 @@ Status Runtime::forget(sh_stream stream) {
     if (stream == SH_STREAM_HOST) return Status();
     SH_TRY(streams_.forget(stream));
     for (Unit& unit : registry_.units()) {
-        if (unit.ready_stream == stream) unit.ready_there = false;
         // The event stays with the unit: a staged load may still be about to wait for it.
         for (UnitUse& use : unit.uses)
             if (use.stream == stream) use.stream = SH_STREAM_HOST;

@@ -76,17 +76,19 @@ public:
     Status open_step_log(const char* path) { return step_log_.open(path); }
     // Makes callers that wait give up, and waits until they have and until nothing is in flight. On an error memory is not given back.
     Status close(Lock& lock);
+    // How the runtime names a stream: every other call takes names.
+    sh_stream name_of_stream(sh_stream handle) const { return handle == thread_handle_ ? thread_stream::of_this_thread() : handle; }
     // The plan is being changed, and the mutex was given up meanwhile: who comes now has to wait first.
     bool changing() const { return changing_; }
     Status wait_for_change(Lock& lock);
 
     // Views: runtime_views.cpp
     // The bytes are there and nothing has to be noted: true, and the view is held. Else acquire() must be called.
-    bool acquire_ready(sh_block id, sh_stream stream, sh_view* out) noexcept {
+    bool acquire_ready(sh_block id, sh_view* out) noexcept {
         Block* const block = registry_.find(id);
         if (!block || telemetry::trace_on()) [[unlikely]] return false;
         Unit& unit = registry_.unit(block->unit);
-        if (eventful_ || !(unit.ready || (unit.ready_there && unit.ready_stream == stream))) return false;
+        if (eventful_ || !unit.ready) return false;
         block->held++;
         unit.held++;
         views_++;
@@ -153,7 +155,7 @@ private:
     }
     void arrive(Unit& unit);
     void drop_contents(Unit& unit);
-    Status begin_bringing(Unit& unit, sh_stream stream, uint32_t* view_flags, Lock& lock);
+    Status begin_bringing(Unit& unit, uint32_t* view_flags, Lock& lock);
     Status finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, Lock& lock);
     void note_wait(const Unit& unit, uint64_t began_ns, uint32_t* view_flags);
     void set_bringing(Unit& unit, bool bringing);
@@ -181,6 +183,7 @@ private:
     Status order_launch(sh_stream stream);
     void begin_counting_launch();
     Status count_launch();
+    Status leave_graph(Graph& graph, sh_stream stream);
     void take_over_ring(const Graph& graph, uint64_t stream_bit);
     Status follow_launch(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, Lock& lock);
     Status wait_for_launch(sh_backend_event done, Lock& lock);
@@ -212,6 +215,7 @@ private:
     Status without_mutex(Lock& lock, const std::function<Status()>& work);
 
     const std::shared_ptr<Device> device_;
+    const sh_stream thread_handle_;   // of each thread's own default stream
     const RuntimeTag tag_;
     const std::string name_;
     const uint32_t max_held_;

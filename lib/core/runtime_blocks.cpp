@@ -149,7 +149,7 @@ Status Runtime::invalidate(std::span<const sh_block> ids) {
     SH_TRY(find_units(ids, &units));
     for (const uint32_t index : units) {
         Unit& unit = registry_.unit(index);
-        unit.ready = unit.ready_there = false;
+        unit.ready = false;
         unit.stale = true;
     }
     // What the engine has changed in these is void; neighbours that share the unit keep what was changed in theirs.
@@ -194,7 +194,7 @@ Status Runtime::update_begin(std::span<const sh_block> ids, Lock& lock) {
         Unit& unit = registry_.unit(block.unit);
         if (!block.updating) unit.updating++;   // an id may stand twice
         block.updating = true;
-        unit.ready = unit.ready_there = false;
+        unit.ready = false;
     }
     waiters_++;
     Status status = wait_for_launches(lock);

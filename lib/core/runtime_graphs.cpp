@@ -205,6 +205,7 @@ Status Runtime::graph_enter(uint64_t id, sh_stream stream, Lock& lock) {
     if (entered_) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": a graph has been entered and not left");
     if (graph->stale)
         return Status(SH_ERROR_STALE, "the graph was captured under a plan of " + tenant_name() + " that has changed since: capture it anew");
+    SH_TRY(check_no_capture(stream));
     begin_counting_launch();
     entered_ = graph;   // from here on no streamed block is brought
     entered_on_ = stream;
@@ -225,7 +226,7 @@ void Runtime::take_over_ring(const Graph& graph, uint64_t stream_bit) {
         if (at.contents == kNone) continue;
         Unit& before = registry_.unit(at.contents);
         before.ring_present = 0;
-        before.ready = before.ready_there = false;
+        before.ready = false;
     }
     for (uint32_t page = 0; page < ring_.size(); page++) {
         const uint32_t contents = graph.ring[page];
@@ -236,7 +237,7 @@ void Runtime::take_over_ring(const Graph& graph, uint64_t stream_bit) {
         Unit& unit = registry_.unit(index);
         unit.used_streams |= stream_bit;
         if (!unit.ring_pages) continue;
-        unit.ready = unit.ready_there = false;
+        unit.ready = false;
         unit.arrives = graph.done;
         unit.serial++;
     }
@@ -246,25 +247,29 @@ Status Runtime::graph_leave(uint64_t id, sh_stream stream) {
     Graph* const graph = find_graph(id);
     if (!graph) return Status(SH_ERROR_INVALID_HANDLE, "the graph was destroyed");
     if (entered_ != graph || entered_on_ != stream) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": the graph was not entered on this stream");
+    return leave_graph(*graph, stream);
+}
+
+Status Runtime::leave_graph(Graph& graph, sh_stream stream) {
     BackendDevice& backend = device_->backend();
     Status status;
     uint32_t number = 0;
-    if (!graph->done) status = events_.take(&graph->done);
-    if (status.ok()) status = backend.event_record(graph->done, stream);
+    if (!graph.done) status = events_.take(&graph.done);
+    if (status.ok()) status = backend.event_record(graph.done, stream);
     if (status.ok()) status = streams_.number(stream, &number);
     if (status.ok()) {
         streams_.mark(number);
-        status = streams_.record_all();
+        status = streams_.record(number);
     }
     // Without an event nobody could wait for the launch later, so it is waited for now.
     if (!status.ok())
         if (Status waited = backend.stream_synchronize(stream); !waited.ok())
             status = Status(SH_ERROR_RUNTIME_LOST, std::string(status.text()) + "; waiting for the stream instead: " + waited.text());
-    if (graph->done) ring_.launched(graph->done);
-    take_over_ring(*graph, uint64_t(1) << number);
-    stats_.loads += graph->loads;
-    stats_.load_pieces += graph->pieces;
-    stats_.bytes_to_device += graph->bytes;
+    if (graph.done) ring_.launched(graph.done);
+    take_over_ring(graph, uint64_t(1) << number);
+    stats_.loads += graph.loads;
+    stats_.load_pieces += graph.pieces;
+    stats_.bytes_to_device += graph.bytes;
     entered_ = nullptr;
     if (Status counted = count_launch(); status.ok()) status = counted;
     prefetcher_.renew();
@@ -329,7 +334,10 @@ Status Runtime::graph_destroy(uint64_t id, Lock& lock) {
     Graph* const graph = find_graph(id);
     if (!graph) return Status();
     Status status;
-    if (entered_ == graph) status = graph_leave(id, entered_on_);
+    if (entered_ == graph) {
+        constexpr sh_stream kAfterAllThreads = 0;   // the driver's: it waits for every thread's own default stream
+        status = leave_graph(*graph, BackendDevice::is_of_this_thread(entered_on_) ? entered_on_ : kAfterAllThreads);
+    }
     waiters_++;
     if (graph->done) {
         if (Status waited = wait_for_launch(graph->done, lock); status.ok()) status = waited;

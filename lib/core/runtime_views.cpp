@@ -46,7 +46,7 @@ void Runtime::drop_contents(Unit& unit) {
         if (at.contents == self) at.contents = kNone;
     }
     unit.ring_present = unit.own_valid = 0;
-    unit.ready = unit.ready_there = unit.stale = unit.dirty = false;
+    unit.ready = unit.stale = unit.dirty = false;
     for (Block& block : registry_.blocks_of(unit)) block.dirty_own = block.dirty_ring = false;
 }
 
@@ -110,7 +110,7 @@ void Runtime::set_bringing(Unit& unit, bool bringing) {
 }
 
 // Sees to it that all of the unit's bytes are there or on their way. The unit is not counted as held yet by the caller.
-Status Runtime::begin_bringing(Unit& unit, sh_stream, uint32_t* view_flags, Lock& lock) {
+Status Runtime::begin_bringing(Unit& unit, uint32_t* view_flags, Lock& lock) {
     for (;;) {   // where the mutex was given up, look again
         changed_.wait(lock, [&] { return (!unit.bringing && !changing_) || closing_; });
         SH_TRY(usable());
@@ -191,8 +191,6 @@ Status Runtime::finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, ui
     }
     if (stream == SH_STREAM_HOST || !unit.load) return Status();
     SH_TRY(device_->backend().stream_wait_event(stream, unit.load->done));
-    unit.ready_stream = stream;
-    unit.ready_there = unit.current();
     return Status();
 }
 
@@ -211,7 +209,7 @@ Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* 
     bool arrived = false;
     do {   // again when another call has given up the load
         view_flags = 0;
-        status = begin_bringing(unit, stream, &view_flags, lock);
+        status = begin_bringing(unit, &view_flags, lock);
         if (status.ok() && block.id != id) status = unknown_block(id);
         if (!status.ok()) break;
         // Held from here on, so that nobody takes the pages while the mutex is given up.
@@ -263,7 +261,7 @@ Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, ui
             break;
         }
         Unit& unit = registry_.unit(block->unit);
-        status = begin_bringing(unit, stream, &view_flags[held], lock);
+        status = begin_bringing(unit, &view_flags[held], lock);
         if (status.ok() && block->id != ids[held]) status = unknown_block(ids[held]);
         if (status.code() != SH_OK) break;
         hold(*block, unit);
@@ -302,11 +300,12 @@ Status Runtime::check_no_capture(sh_stream stream) {
 // Notes that the stream may still use the unit's memory after this.
 Status Runtime::note_use(Unit& unit, sh_stream stream) {
     uint32_t number = 0;
-    if (unit.ring_pages || !in_step_) SH_TRY(streams_.check_no_capture(stream));
+    const bool at_once = !in_step_ || thread_stream::is_name(stream);
+    if (unit.ring_pages || at_once) SH_TRY(streams_.check_no_capture(stream));
     SH_TRY(streams_.number(stream, &number));
     streams_.mark(number);
     unit.used_streams |= uint64_t(1) << number;
-    if (!in_step_) SH_TRY(streams_.record_all());
+    if (at_once) SH_TRY(streams_.record(number));
     if (!unit.ring_pages) return Status();
     auto use = std::find_if(unit.uses.begin(), unit.uses.end(), [&](const UnitUse& u) { return u.stream == stream; });
     if (use == unit.uses.end()) {   // in place of a forgotten one
@@ -399,6 +398,7 @@ Status Runtime::read(sh_block id, sh_stream stream, uint64_t offset, void* buffe
     const uint64_t address = block->address + offset;
     const sh_stream copies = write_back_.stream();
     if (stream != SH_STREAM_HOST) {
+        SH_TRY(check_no_capture(stream));
         sh_backend_event event = 0;
         SH_TRY(events_.take(&event));
         Status status = backend.event_record(event, stream);

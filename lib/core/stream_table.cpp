@@ -26,6 +26,7 @@ Status StreamTable::find(sh_stream stream, uint32_t* out) {
     Entry& entry = entries_[place];
     entry.stream = stream;
     entry.live = entry.unrecorded = entry.recorded = false;
+    SH_TRY(check_no_capture(stream));
     SH_TRY(record(entry));   // a stream that the driver does not know is found out before anything depends on it
     entry.live = true;
     *out = last_ = place;
@@ -45,25 +46,31 @@ Status StreamTable::check_no_capture(sh_stream stream) {
 }
 
 Status StreamTable::record(Entry& entry) {
-    SH_TRY(check_no_capture(entry.stream));   // recorded when the capture has ended
-    if (!entry.event) SH_TRY(events_.take(&entry.event));
-    if (Status status = device_.event_record(entry.event, entry.stream); !status.ok()) {
-        if (status.code() != SH_ERROR_INVALID_HANDLE) return status;
+    Status status;
+    if (!entry.event) status = events_.take(&entry.event);
+    if (status.ok()) status = device_.event_record(entry.event, entry.stream);
+    if (status.ok()) {
+        entry.unrecorded = false;
+        entry.recorded = true;
+    } else if (status.code() == SH_ERROR_INVALID_HANDLE || thread_stream::is_name(entry.stream)) {
         // Destroyed without having been forgotten: that is told once, and there is nothing left to wait for. A stream that can be waited
-        // for is not destroyed, whatever was wrong: what it was used for has ended then.
+        // for is not destroyed, whatever was wrong: what it was used for has ended then. A thread's own cannot be tried again by others.
         const Status waited = device_.stream_synchronize(entry.stream);
         if (waited.ok()) entry.unrecorded = entry.recorded = false;
         else if (waited.code() == SH_ERROR_INVALID_HANDLE) entry.live = false;
-        return status;
     }
-    entry.unrecorded = false;
-    entry.recorded = true;
-    return Status();
+    return status;
+}
+
+Status StreamTable::record_if_marked(Entry& entry) {
+    if (!entry.unrecorded) return Status();
+    SH_TRY(check_no_capture(entry.stream));   // recorded when the capture has ended
+    return record(entry);
 }
 
 Status StreamTable::record_all() {
     for (Entry& entry : entries_)
-        if (entry.live && entry.unrecorded) SH_TRY(record(entry));
+        if (entry.live) SH_TRY(record_if_marked(entry));
     return Status();
 }
 
@@ -71,7 +78,7 @@ Status StreamTable::append_events(uint64_t set, std::vector<sh_backend_event>* o
     for (uint32_t i = 0; i < entries_.size(); i++) {
         Entry& entry = entries_[i];
         if (!entry.live || !(set >> i & 1)) continue;
-        if (entry.unrecorded) SH_TRY(record(entry));
+        SH_TRY(record_if_marked(entry));
         if (entry.recorded) out->push_back(entry.event);
     }
     return Status();
@@ -81,7 +88,7 @@ Status StreamTable::synchronize(uint64_t set) {
     for (uint32_t i = 0; i < entries_.size(); i++) {
         Entry& entry = entries_[i];
         if (!entry.live || !(set >> i & 1)) continue;
-        if (entry.unrecorded) SH_TRY(record(entry));
+        SH_TRY(record_if_marked(entry));
         if (entry.recorded) SH_TRY(device_.event_synchronize(entry.event));
         entry.recorded = false;
     }

@@ -12,7 +12,8 @@
 namespace stagehand::core {
 
 // Streams are numbered, so that a unit remembers in one word which of them used it. Within a step a release only marks the
-// stream; an event is recorded when somebody must wait, or when the step ends, after which the engine may destroy the stream.
+// stream; an event is recorded when somebody must wait, or when the step ends, after which the engine may destroy the stream. A thread's own
+// default stream is recorded at once: later it may be another thread that has to wait, and that cannot record it.
 class StreamTable {
 public:
     static constexpr uint32_t kStreams = 64;
@@ -37,14 +38,17 @@ public:
         entries_[number].used = ++clock_;
     }
 
-    // number() and mark() where nothing can fail: false unless it is the stream that was asked for last.
+    // number() and mark() where nothing can fail: false unless it is the stream that was asked for last, and none that is recorded at once.
     bool mark_if_last(sh_stream stream, uint64_t* used) {
+        if (stream > thread_stream::kNone) return false;
         if (last_ >= entries_.size() || entries_[last_].stream != stream || !entries_[last_].live) return false;
         mark(last_);
         *used |= uint64_t(1) << last_;
         return true;
     }
 
+    // Records a stream that was marked and takes part in no capture.
+    Status record(uint32_t number) { return record(entries_[number]); }
     // Records what is marked; at a step's end, and before anybody waits.
     Status record_all();
     // Appends the events that stand for the last uses of the streams in `set`, for a copy stream to wait for.
@@ -71,6 +75,7 @@ private:
     Status find(sh_stream stream, uint32_t* out);
     bool captures(sh_stream stream);
     Status record(Entry& entry);
+    Status record_if_marked(Entry& entry);
 
     BackendDevice& device_;
     EventPool& events_;

@@ -79,7 +79,7 @@ Status WriteBack::begin(Unit& unit, Part part) {
     store.staged.extents.clear();
     store.staged.waits.clear();
     if (!unit.written_back) SH_TRY(events_.take(&unit.written_back));
-    unit.ready = unit.ready_there = false;
+    unit.ready = false;
     unit.being_read = true;
     SH_TRY(streams_.append_events(unit.used_streams, &store.staged.waits));
     for (const UnitUse& use : unit.uses) store.staged.waits.push_back(use.event);

@@ -1,5 +1,7 @@
 // Streams: order within one, independence between several, functions and time.
 #include <atomic>
+#include <future>
+#include <thread>
 
 #include "instantiate.h"
 
@@ -155,9 +157,39 @@ TEST_P(StreamTest, ManyStreamsComeAndGo) {
     expect_contents(memory.address, std::vector<uint8_t>(64, 19));
 }
 
-TEST_P(StreamTest, AThreadsOwnDefaultStreamIsRefused) {
-    if (quirks().checks_handles) GTEST_SKIP() << "there is no such stream";
-    EXPECT_EQ(backend().event_record(device(), new_event(), sh_stream(2)), SH_ERROR_UNSUPPORTED);
+// One handle, but what one thread has queued does not hold up another; events order them like any two streams.
+TEST_P(StreamTest, EachThreadHasADefaultStreamOfItsOwn) {
+    const sh_stream own = info().thread_stream;
+    if (!own) GTEST_SKIP() << "there is no such stream";
+    const Memory memory = new_memory(page());
+    const sh_backend_event theirs = new_event(), ours = new_event();
+    std::atomic<bool> go_on{false}, may_end{false};
+    std::promise<void> queued;
+    std::thread other([&] {
+        const auto wait = [](void* flag) {
+            while (!*static_cast<std::atomic<bool>*>(flag)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        };
+        EXPECT_EQ(backend().stream_launch(device(), own, wait, &go_on, 0), SH_OK);
+        EXPECT_EQ(backend().fill(device(), own, memory.address, 1, page()), SH_OK);
+        EXPECT_EQ(backend().event_record(device(), theirs, own), SH_OK);
+        queued.set_value();
+        while (!may_end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    });
+    queued.get_future().wait();
+    EXPECT_EQ(backend().event_record(device(), ours, own), SH_OK);
+    EXPECT_EQ(backend().stream_synchronize(device(), own), SH_OK);   // does not wait for the other thread's
+    uint32_t done = 1;
+    EXPECT_EQ(backend().event_query(device(), theirs, &done), SH_OK);
+    EXPECT_EQ(done, 0u);
+    EXPECT_EQ(backend().stream_wait_event(device(), own, theirs), SH_OK);
+    EXPECT_EQ(backend().fill(device(), own, memory.address, 2, page() / 2), SH_OK);
+    go_on = true;
+    EXPECT_EQ(backend().stream_synchronize(device(), own), SH_OK);
+    std::vector<uint8_t> expected(page(), 1);
+    std::fill_n(expected.begin(), page() / 2, uint8_t(2));
+    expect_contents(memory.address, expected);
+    may_end = true;
+    other.join();
 }
 
 TEST_P(StreamTest, StreamsThatAreNoneAreErrors) {

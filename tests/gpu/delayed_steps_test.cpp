@@ -1,5 +1,6 @@
 // A thousand steps with random delays on the device and on the host never change a byte: every view is compared with what it should show, by
-// a program on the device. Sources of all kinds, blocks of many sizes that the engine changes and that are written back, two streams.
+// a program on the device. Sources of all kinds, blocks of many sizes that the engine changes and that are written back, two streams, which are
+// the engine's, or the default streams of two of its threads.
 //
 // STAGEHAND_TEST_DEVICE names the device (cuda:0), STAGEHAND_TEST_PAGE_BYTES its pages (2 MiB; the blocks follow), STAGEHAND_STRESS_SCALE
 // multiplies the steps. Skips where the device is not there.
@@ -14,6 +15,7 @@
 
 #include "../stress/scale.h"
 #include "device_programs.h"
+#include "worker.h"
 
 namespace stagehand::test {
 namespace {
@@ -32,7 +34,13 @@ struct Block {
     sh_block id = 0;
 };
 
-class DelayedSteps : public testing::TestWithParam<bool> {
+struct Way {
+    const char* name;
+    bool backward = false;   // after forward
+    bool threads = false;    // each with its own default stream
+};
+
+class DelayedSteps : public testing::TestWithParam<Way> {
 protected:
     void SetUp() override {
         const char* const name = std::getenv("STAGEHAND_TEST_DEVICE");
@@ -47,12 +55,24 @@ protected:
         if (HasFatalFailure()) return;
         OK(sh_runtime_create(device_, nullptr, &runtime_));
         register_blocks();
-        for (sh_stream& stream : streams_) OK(sh_stream_create(device_, &stream));
+        make_streams();
+    }
+    void make_streams() {
+        if (!GetParam().threads) {
+            for (sh_stream& stream : streams_) OK(sh_stream_create(device_, &stream));
+            return;
+        }
+        sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+        OK(sh_device_capabilities(device_, &caps));
+        if (caps.flags & SH_DEVICE_HOST_ADDRESSABLE) GTEST_SKIP() << "threads have no streams of their own there";
+        streams_[0] = streams_[1] = reinterpret_cast<sh_stream>(CU_STREAM_PER_THREAD);
+        for (auto& thread : threads_) thread.emplace([this] { programs_->enter_thread(); });
     }
     void TearDown() override {
         sh_runtime_destroy(runtime_);
         for (const sh_stream stream : streams_)
-            if (stream) sh_stream_destroy(device_, stream);
+            if (stream && !GetParam().threads) sh_stream_destroy(device_, stream);
+        for (auto& thread : threads_) thread.reset();
         programs_.reset();
         for (const Block& block : blocks_) {
             if (block.kind == Kind::pinned && block.memory) sh_host_free(device_, block.memory);
@@ -117,9 +137,16 @@ protected:
     }
 
     void use(size_t i) {
-        Block& block = blocks_[i];
         // What the engine itself does to a block is ordered by its stream.
-        const sh_stream stream = streams_[block.changes ? i % 2 : random_() % 2];
+        const size_t which = blocks_[i].changes ? i % 2 : random_() % 2;
+        on_its_thread(which, [&] { use(i, streams_[which]); });
+    }
+    void on_its_thread(size_t which, const std::function<void()>& work) {
+        if (threads_[which]) threads_[which]->run(work);
+        else work();
+    }
+    void use(size_t i, sh_stream stream) {
+        Block& block = blocks_[i];
         const uint64_t address = acquire(block, stream);
         if (HasFatalFailure()) return;
         maybe_delay(stream);
@@ -157,7 +184,7 @@ protected:
     }
 
     void expect_nothing_wrong() {
-        for (const sh_stream stream : streams_) OK(sh_stream_synchronize(device_, stream));
+        for (size_t which : {0, 1}) on_its_thread(which, [&] { OK(sh_stream_synchronize(device_, streams_[which])); });
         const std::vector<uint64_t> wrong = programs_->wrong_words();
         for (size_t i = 0; i < kBlocks; i++) ASSERT_EQ(wrong[i], 0u) << "words of block " << i;
     }
@@ -165,6 +192,7 @@ protected:
     sh_device* device_ = nullptr;
     sh_runtime* runtime_ = nullptr;
     sh_stream streams_[2] = {};
+    std::optional<Worker> threads_[2];
     std::unique_ptr<DevicePrograms> programs_;
     Block blocks_[kBlocks];
     uint64_t total_ = 0, next_contents_ = 1, compared_ = 0;
@@ -172,7 +200,7 @@ protected:
 };
 
 TEST_P(DelayedSteps, a_thousand) {
-    const bool backward = GetParam();
+    const bool backward = GetParam().backward;
     std::vector<size_t> order;
     for (size_t i = 0; i < kBlocks; i++) order.push_back(i);
     for (size_t i = kBlocks; backward && i-- > 0;) order.push_back(i);
@@ -214,8 +242,9 @@ TEST_P(DelayedSteps, a_thousand) {
                 static_cast<double>(stats.bytes_to_device) / 1e9, static_cast<double>(stats.bytes_to_host) / 1e9, seconds);
 }
 
-INSTANTIATE_TEST_SUITE_P(Orders, DelayedSteps, testing::Bool(),
-                         [](const auto& info) { return std::string(info.param ? "forward_backward" : "forward"); });
+INSTANTIATE_TEST_SUITE_P(Ways, DelayedSteps,
+                         testing::Values(Way{"forward", false, false}, Way{"forward_backward", true, false}, Way{"forward_on_threads", false, true}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace stagehand::test

@@ -15,6 +15,8 @@ namespace stagehand::test {
 class DevicePrograms {
 public:
     virtual ~DevicePrograms() = default;
+    // First on any other thread than the one that made this.
+    virtual void enter_thread() {}
     // Queue one; addresses are the device's. Wrong words are added to counter `counter`.
     virtual void write(sh_stream stream, uint64_t address, uint64_t words, uint64_t contents) = 0;
     virtual void check(sh_stream stream, uint64_t address, uint64_t words, uint64_t contents, size_t counter) = 0;
@@ -72,6 +74,7 @@ public:
         cuda_.deallocate(wrong_);
         cuda_.module_unload(module_);
     }
+    void enter_thread() override { EXPECT_EQ(cuda_.set_current(cuda_.context), CUDA_SUCCESS); }
     void write(sh_stream stream, uint64_t address, uint64_t words, uint64_t contents) override {
         void* arguments[] = {&address, &words, &contents};
         launch(write_, stream, arguments);

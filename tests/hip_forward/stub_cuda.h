@@ -58,7 +58,7 @@ CUresult in_context_unsafe(Call call) {
     return result_of(call(*stub().host, stub().device));
 }
 
-inline sh_stream host(CUstream stream) { return reinterpret_cast<sh_stream>(stream); }
+sh_stream host(CUstream stream);
 inline sh_backend_event host(CUevent event) { return reinterpret_cast<sh_backend_event>(event); }
 
 // A mode as the recorder has it.

@@ -64,7 +64,8 @@ pub const SH_ERROR_DUPLICATE_LIBRARY: _bindgen_ty_1 = -602;
 pub type _bindgen_ty_1 = ::core::ffi::c_int;
 /**A stream of the device: the native handle (CUstream, hipStream_t, a handle from sh_stream_create()) as an integer,
 or SH_STREAM_HOST. 0 is what the driver means by it (CUDA: the legacy default stream); "host" and "sim" have no such stream. The
-handle for each thread's own default stream (CUDA, HIP: 2) is SH_ERROR_UNSUPPORTED: other threads could not wait for it.
+handle for each thread's own default stream (CUDA, HIP: 2) is the calling thread's, each thread's being a stream of its own; a release
+there records an event at once. Engines that were compiled for such streams pass 2: their 0 would be taken for the legacy stream.
 A stream must stay alive until the step in which it was used has ended, or sh_stream_forget(): a runtime that finds it gone
 cannot tell what its work still reads; it returns the driver's error once, and does not use the device memory in question again.*/
 pub type sh_stream = u64;
@@ -1193,7 +1194,8 @@ Outside a step a launch counts as one: how often a runtime is used decides its s
 
 Returns SH_OK; SH_ERROR_STALE (the plan has changed since: capture anew), SH_ERROR_HELD (a view holds what would be overwritten),
 SH_ERROR_BUSY (a source that it reads is being updated), SH_ERROR_INVALID_HANDLE (the graph or its runtime is gone),
-SH_ERROR_INVALID_ARGUMENT (SH_STREAM_HOST), SH_ERROR_INVALID_STATE (a graph has been entered, or a capture is under way), or
+SH_ERROR_INVALID_ARGUMENT (SH_STREAM_HOST), SH_ERROR_INVALID_STATE (a graph has been entered, a capture is under way, or the
+stream captures), or
 what loading may return. After an error nothing may be launched, and sh_graph_leave() is not called. Since 0.1*/
     pub fn sh_graph_enter(graph: *mut sh_graph, stream: sh_stream) -> sh_status;
     /**After the launch on `stream`, or instead of it: other work of the runtime comes after it. Does not block.

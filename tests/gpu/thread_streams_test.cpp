@@ -1,0 +1,134 @@
+// Each thread's own default stream, whose one handle is a stream on every thread: what holds for two streams has to hold for two threads'.
+#include "graph_fixture.h"
+#include "worker.h"
+
+namespace stagehand::test {
+namespace {
+
+const sh_stream kOwn = reinterpret_cast<sh_stream>(CU_STREAM_PER_THREAD);
+
+class ThreadStreams : public CudaGraphs {
+protected:
+    void SetUp() override {
+        CudaGraphs::SetUp();
+        if (IsSkipped() || HasFatalFailure()) return;
+        for (auto* worker : {&first_, &second_}) worker->emplace([this] { EXPECT_EQ(cuda_->set_current(cuda_->context), CUDA_SUCCESS); });
+    }
+    void TearDown() override {
+        first_.reset();
+        second_.reset();
+        CudaGraphs::TearDown();
+    }
+    void wait_for(std::optional<Worker>& worker) {
+        worker->run([&] { OK(sh_stream_synchronize(device_, kOwn)); });
+    }
+
+    std::optional<Worker> first_, second_;
+};
+
+// The bytes come late, behind a use of the memory that they go to; the second thread's use does not.
+TEST_F(ThreadStreams, bytes_that_one_thread_waits_for_are_not_there_for_another) {
+    uint64_t streamed = 0;
+    for (size_t i = 0; i < kBlocks && !HasFatalFailure(); i++) {
+        SCOPED_TRACE(i);
+        const size_t before = (i + kBlocks / 2) % kBlocks;
+        OK(sh_step_begin(runtime_));
+        for (size_t n = 0; n < kBlocks; n++) {
+            if (n != i) use(n, other_, n == before ? 20'000'000 : 0);
+        }
+        sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+        OK(sh_stats(runtime_, &stats));
+        streamed -= stats.bytes_to_device;
+        first_->run([&] { use(i, kElsewhere, kOwn, 0); });
+        second_->run([&] { use(i, i, kOwn, 0); });
+        OK(sh_stats(runtime_, &stats));
+        streamed += stats.bytes_to_device;
+        OK(sh_step_end(runtime_));
+        wait_for(first_);
+        wait_for(second_);
+        expect_seen(kElsewhere, expected_[i]);
+        expect_all_seen(other_);
+    }
+    EXPECT_GT(streamed, 0u);
+}
+
+// The first thread looks late; nobody may take its memory because the second, which released it later, has looked already.
+TEST_F(ThreadStreams, memory_waits_for_the_uses_of_every_thread) {
+    for (size_t i = 0; i < kBlocks && !HasFatalFailure(); i++) {
+        SCOPED_TRACE(i);
+        sh_view late = SH_VIEW_INIT, soon = SH_VIEW_INIT;
+        OK(sh_step_begin(runtime_));
+        first_->run([&] {
+            OK(sh_acquire(runtime_, blocks_[i], kOwn, 0, &late));
+            look(kElsewhere, late, kOwn, 20'000'000);
+        });
+        second_->run([&] {
+            OK(sh_acquire(runtime_, blocks_[i], kOwn, 0, &soon));
+            look(i, soon, kOwn, 0);
+        });
+        for (auto* worker : {&first_, &second_}) (*worker)->run([&] { OK(sh_release(runtime_, blocks_[i], kOwn)); });
+        for (size_t n = 1; n < kBlocks; n++) use((i + n) % kBlocks, stream_, 0);
+        OK(sh_step_end(runtime_));
+        wait_for(first_);
+        wait_for(second_);
+        expect_seen(kElsewhere, expected_[i]);
+        expect_all_seen(stream_);
+    }
+}
+
+// What a thread has used when it ends is known all the same: nobody else could ask its stream.
+TEST_F(ThreadStreams, threads_may_end_within_a_step) {
+    OK(sh_step_begin(runtime_));
+    for (size_t i = 0; i < kBlocks; i++) first_->run([&] { use(i, kOwn, 1'000'000); });
+    first_.reset();
+    OK(sh_step_end(runtime_));
+    OK(sh_invalidate_blocks(runtime_, blocks_, kBlocks));
+    OK(sh_device_set_budget(device_, kBlocks * bytes_ / 2));   // memory is mapped anew
+    OK(sh_plan(runtime_, nullptr, nullptr));
+    step(stream_);
+    expect_all_seen(stream_);
+    second_->run([&] { OK(sh_stream_forget(runtime_, kOwn)); });
+}
+
+// More of them than a runtime remembers.
+TEST_F(ThreadStreams, of_a_hundred_threads) {
+    for (size_t n = 0; n < 100 && !HasFatalFailure(); n++) {
+        second_.emplace([this] { EXPECT_EQ(cuda_->set_current(cuda_->context), CUDA_SUCCESS); });
+        second_->run([&] { use(n % kBlocks, kOwn, 0); });
+        if (n % kBlocks == kBlocks - 1) step(kOwn);
+    }
+    expect_all_seen(kOwn);
+}
+
+// Another thread's is none that this thread could name: its handle means its own here.
+TEST_F(ThreadStreams, captures_and_launches_belong_to_their_thread) {
+    first_->run([&] {
+        CU(cuda_->begin_capture(CU_STREAM_PER_THREAD, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+        OK(sh_capture_begin(runtime_, kOwn));
+    });
+    EXPECT_EQ(sh_capture_end(runtime_, kOwn, &graph_), SH_ERROR_INVALID_STATE);
+    first_->run([&] {
+        for (size_t i = 0; i < kBlocks; i++) use(i, kOwn);
+        OK(sh_capture_end(runtime_, kOwn, &graph_));
+        CUgraph graph = nullptr;
+        CU(cuda_->end_capture(CU_STREAM_PER_THREAD, &graph));
+        CU(cuda_->instantiate(&instance_, graph, 0));
+        CU(cuda_->destroy(graph));
+        launch(kOwn);
+        expect_all_seen(kOwn);
+        OK(sh_graph_enter(graph_, kOwn));
+        CU(cuda_->launch(instance_, CU_STREAM_PER_THREAD));
+    });
+    if (HasFatalFailure()) return;
+    EXPECT_EQ(sh_graph_leave(graph_, kOwn), SH_ERROR_INVALID_STATE);
+    // Destroyed where it was not entered: the launch is waited for.
+    sh_graph_destroy(graph_);
+    graph_ = nullptr;
+    for (size_t i = 0; i < kBlocks && !HasFatalFailure(); i++) expect_seen(i);
+    OK(sh_plan(runtime_, nullptr, nullptr));
+    step(other_);
+    expect_all_seen(other_);
+}
+
+}  // namespace
+}  // namespace stagehand::test
