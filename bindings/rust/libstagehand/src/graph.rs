@@ -1,7 +1,7 @@
 //! Graphs: steps that an engine captures into a graph of its driver and launches again and again, with the streaming inside.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use libstagehand_sys as sys;
 
@@ -9,13 +9,22 @@ use crate::error::{Error, Result, Status, check};
 use crate::{Runtime, Stream};
 
 /// How many captures are under way, as what may be asked to queue a closure sees it: a driver's graph would call it with each launch, and
-/// closures of this crate are called once.
+/// closures of this crate are called once. And how many were cancelled: what was held then was acquired in the capture, which begins only
+/// where nothing is held, and is released by its end.
 #[derive(Default)]
-pub(crate) struct Capturing(AtomicU32);
+pub(crate) struct Capturing {
+    under_way: AtomicU32,
+    cancelled: AtomicU64,
+}
 
 impl Capturing {
+    #[inline]
+    pub(crate) fn cancelled(&self) -> u64 {
+        self.cancelled.load(Ordering::Acquire)
+    }
+
     pub(crate) fn refuse(&self, what: &str) -> Result<()> {
-        if self.0.load(Ordering::SeqCst) == 0 {
+        if self.under_way.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
         let text =
@@ -24,11 +33,11 @@ impl Capturing {
     }
 
     fn begin(&self) {
-        self.0.fetch_add(1, Ordering::SeqCst);
+        self.under_way.fetch_add(1, Ordering::SeqCst);
     }
 
     fn end(&self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        self.under_way.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -45,6 +54,7 @@ impl Runtime {
         capture.tell(Capturing::begin);
         // SAFETY: the runtime and the stream are alive.
         let begun = check(unsafe { sys::sh_capture_begin(self.as_raw(), stream.as_raw()) });
+        self.keep(stream); // also if the capture is leaked
         if let Err(error) = begun {
             capture.tell(Capturing::end);
             std::mem::forget(capture);
@@ -54,8 +64,8 @@ impl Runtime {
     }
 }
 
-/// A capture that is under way. Dropping it ends it without a graph; the driver's graph must not be launched then. Views are released
-/// before: while one is held the capture goes on.
+/// A capture that is under way. Dropping it ends it without a graph; the driver's graph must not be launched then. Views that are held then
+/// are released by that, and do nothing when they are dropped.
 #[must_use = "the capture ends when this is dropped"]
 #[derive(Debug)]
 pub struct Capture<'a> {
@@ -65,7 +75,7 @@ pub struct Capture<'a> {
 }
 
 impl<'a> Capture<'a> {
-    /// Ends it, before the engine ends the driver's capture. It has ended even if this is an error, but for
+    /// Ends it, before the engine ends the driver's capture; views are released before. It has ended even if this is an error, but for
     /// [`Status::INVALID_STATE`]: views are held, and it goes on.
     pub fn end(&mut self) -> Result<Graph<'a>> {
         if !self.under_way {
@@ -77,6 +87,9 @@ impl<'a> Capture<'a> {
     }
 
     fn finish(&mut self, graph: *mut *mut sys::sh_graph) -> Result<()> {
+        if graph.is_null() {
+            self.runtime.capturing.cancelled.fetch_add(1, Ordering::AcqRel);
+        }
         // SAFETY: the runtime and the stream are alive; NULL, or a place for a graph.
         let status = unsafe { sys::sh_capture_end(self.runtime.as_raw(), self.stream.as_raw(), graph) };
         if Status(status) != Status::INVALID_STATE {

@@ -7,6 +7,7 @@ use libstagehand_sys as sys;
 
 use crate::block::raw_blocks;
 use crate::error::{Result, check, init};
+use crate::runtime::lock;
 use crate::{Block, Runtime};
 
 /// What is given up first when memory cannot be had otherwise.
@@ -49,15 +50,17 @@ impl Runtime {
     }
 
     /// Reserves device memory for this runtime until the guard is dropped; 0 bytes: as many as its plan uses. A runtime has one
-    /// reservation at most: a second call replaces the size and priority of the first, and whichever guard is dropped first ends it. Blocks.
+    /// reservation at most: a second call replaces the first, whose guard then ends nothing. Blocks.
     pub fn reserve(&self, bytes: u64, priority: Priority) -> Result<Reservation<'_>> {
         let priority = match priority {
             Priority::Primary => sys::SH_PRIORITY_PRIMARY,
             Priority::Secondary => sys::SH_PRIORITY_SECONDARY,
         };
+        let mut last = lock(&self.reservation);
         // SAFETY: both runtimes are this one.
         check(unsafe { sys::sh_reserve(self.as_raw(), std::ptr::null_mut(), bytes, priority) })?;
-        Ok(Reservation { runtime: self })
+        *last += 1;
+        Ok(Reservation { runtime: self, number: *last })
     }
 
     /// `guest`, another runtime of the same device that is in no step and holds no view, may use what nobody has reserved until the
@@ -135,16 +138,20 @@ impl Drop for Protection<'_> {
     }
 }
 
-/// A runtime's reservation: released when this is dropped. To hold it for as long as the runtime lives, `mem::forget` it.
+/// A runtime's reservation: released when this is dropped, unless another has replaced it. To hold it for as long as the runtime lives, `mem::forget` it.
 #[must_use = "the reservation ends when this is dropped"]
 #[derive(Debug)]
 pub struct Reservation<'runtime> {
     runtime: &'runtime Runtime,
+    number: u64,
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        // SAFETY: both runtimes are this one.
-        unsafe { sys::sh_release_reservation(self.runtime.as_raw(), std::ptr::null_mut()) };
+        let last = lock(&self.runtime.reservation);
+        if *last == self.number {
+            // SAFETY: both runtimes are this one.
+            unsafe { sys::sh_release_reservation(self.runtime.as_raw(), std::ptr::null_mut()) };
+        }
     }
 }

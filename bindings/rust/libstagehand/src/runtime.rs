@@ -76,6 +76,8 @@ pub struct Runtime {
     pub(crate) capturing: Arc<Capturing>,
     blocks: Mutex<HashMap<Block, Kept>>,
     pressure: Mutex<Option<Box<dyn Keep>>>,
+    /// The number of the last reservation: whoever has it ends it.
+    pub(crate) reservation: Mutex<u64>,
     device: Device,
 }
 
@@ -117,6 +119,7 @@ impl Runtime {
             capturing: Arc::default(),
             blocks: Mutex::default(),
             pressure: Mutex::default(),
+            reservation: Mutex::default(),
             device: device.clone(),
         })
     }

@@ -23,23 +23,25 @@ impl Runtime {
     /// released when the view is dropped, or by [`View::release`]. A block may be held several times. `sh_acquire()` says when it waits.
     #[inline]
     pub fn acquire<'a>(&'a self, block: Block, stream: &'a Stream) -> Result<View<'a>> {
+        let cancelled = self.capturing.cancelled();
         let mut view = init!(sh_view);
         // SAFETY: the struct says its size; the stream is alive.
         let status = unsafe { sys::sh_acquire(self.as_raw(), block.0, stream.as_raw(), 0, &mut view) };
         self.keep(stream);
         check(status)?;
-        Ok(View::new(self, stream, view))
+        Ok(View::new(self, stream, view, cancelled))
     }
 
     /// [`acquire`](Runtime::acquire) without waiting on the host for bytes: `None` when they are not there yet. The load goes on.
     pub fn try_acquire<'a>(&'a self, block: Block, stream: &'a Stream) -> Result<Option<View<'a>>> {
+        let cancelled = self.capturing.cancelled();
         let mut view = init!(sh_view);
         let flags = sys::SH_ACQUIRE_NO_WAIT;
         // SAFETY: the struct says its size; the stream is alive.
         let status = unsafe { sys::sh_acquire(self.as_raw(), block.0, stream.as_raw(), flags, &mut view) };
         self.keep(stream);
         let ready = check(status)? != Status::NOT_READY;
-        Ok(ready.then(|| View::new(self, stream, view)))
+        Ok(ready.then(|| View::new(self, stream, view, cancelled)))
     }
 
     /// Acquires a set at once, all or none. The loads of all are begun before any is waited for.
@@ -58,6 +60,7 @@ impl Runtime {
         stream: &'a Stream,
         flags: u32,
     ) -> Result<Option<Views<'a>>> {
+        let cancelled = self.capturing.cancelled();
         let mut views = vec![init!(sh_view); blocks.len()];
         // SAFETY: as many numbers and structs as are told; the stream is alive.
         let status = unsafe {
@@ -72,7 +75,7 @@ impl Runtime {
         };
         self.keep(stream);
         let ready = check(status)? != Status::NOT_READY;
-        Ok(ready.then(|| Views::new(self, stream, views)))
+        Ok(ready.then(|| Views::new(self, stream, views, cancelled)))
     }
 
     /// Keeps a stream that the runtime has just seen, in an acquire or a release. After the call, and not before: then either `forget` on another thread has

@@ -17,6 +17,8 @@ pub struct View<'a> {
     runtime: &'a Runtime,
     stream: &'a Stream,
     view: sys::sh_view,
+    /// How many captures of the runtime had been cancelled before the acquire.
+    cancelled: u64,
 }
 
 // SAFETY: streaming.h: any thread may release, read or mark a block; the address is only a number here.
@@ -27,8 +29,13 @@ unsafe impl Sync for View<'_> {}
 impl<'a> View<'a> {
     /// Takes over one acquire.
     #[inline]
-    pub(crate) fn new(runtime: &'a Runtime, stream: &'a Stream, view: sys::sh_view) -> View<'a> {
-        View { runtime, stream, view }
+    pub(crate) fn new(
+        runtime: &'a Runtime,
+        stream: &'a Stream,
+        view: sys::sh_view,
+        cancelled: u64,
+    ) -> View<'a> {
+        View { runtime, stream, view, cancelled }
     }
 
     /// Device address of the block's first byte.
@@ -101,6 +108,9 @@ impl<'a> View<'a> {
 
     #[inline]
     fn end(&mut self) -> sys::sh_status {
+        if self.cancelled != self.runtime.capturing.cancelled() {
+            return sys::SH_OK; // its capture has released it; the block may be held by others now
+        }
         // SAFETY: one release for one acquire, on its stream.
         let status = unsafe { sys::sh_release(self.runtime.as_raw(), self.view.block, self.stream.as_raw()) };
         self.runtime.keep(self.stream);
@@ -127,6 +137,8 @@ pub struct Views<'a> {
     runtime: &'a Runtime,
     stream: &'a Stream,
     views: Vec<sys::sh_view>,
+    /// As for View.
+    cancelled: u64,
 }
 
 // SAFETY: as for View.
@@ -135,8 +147,13 @@ unsafe impl Send for Views<'_> {}
 unsafe impl Sync for Views<'_> {}
 
 impl<'a> Views<'a> {
-    pub(crate) fn new(runtime: &'a Runtime, stream: &'a Stream, views: Vec<sys::sh_view>) -> Views<'a> {
-        Views { runtime, stream, views }
+    pub(crate) fn new(
+        runtime: &'a Runtime,
+        stream: &'a Stream,
+        views: Vec<sys::sh_view>,
+        cancelled: u64,
+    ) -> Views<'a> {
+        Views { runtime, stream, views, cancelled }
     }
 
     /// How many.
@@ -168,6 +185,9 @@ impl<'a> Views<'a> {
     fn release_all(&mut self) -> Result<()> {
         let mut first = Ok(());
         let views = std::mem::take(&mut self.views);
+        if self.cancelled != self.runtime.capturing.cancelled() {
+            return first; // as for View
+        }
         for view in &views {
             // SAFETY: one release for one acquire, on its stream.
             let status = unsafe { sys::sh_release(self.runtime.as_raw(), view.block, self.stream.as_raw()) };

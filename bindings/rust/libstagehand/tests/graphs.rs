@@ -213,6 +213,65 @@ fn captures_end_on_every_path() {
 }
 
 #[test]
+fn a_cancelled_capture_releases_its_views_once() {
+    with_graphs(|driver, device| {
+        let model = Model::new(device);
+        let (runtime, block) = (&model.runtime, model.blocks[0]);
+        let stream = device.stream().unwrap();
+        runtime.plan().unwrap();
+        driver.begin(&stream);
+        let capture = runtime.capture(&stream).unwrap();
+        let left = runtime.acquire(block, &stream).unwrap();
+        let released = runtime.acquire(block, &stream).unwrap();
+        let set = runtime.acquire_many(&[block, block], &stream).unwrap();
+        drop(capture);
+        driver.destroy(driver.end(&stream));
+        // What is held now is not theirs.
+        let view = runtime.acquire(block, Stream::host()).unwrap();
+        drop(left);
+        released.release().unwrap();
+        set.release().unwrap();
+        assert_eq!(runtime.block_info(block).unwrap().held, 1);
+        assert!(view.bytes().unwrap() == contents(0, BYTES));
+        view.release().unwrap();
+        assert_eq!(runtime.block_info(block).unwrap().held, 0);
+    });
+}
+
+#[test]
+fn what_is_leaked_of_graphs_is_an_error_and_no_crash() {
+    with_graphs(|driver, device| {
+        let model = Model::new(device);
+        let stream = device.stream().unwrap();
+        model.runtime.plan().unwrap();
+        driver.begin(&stream);
+        let mut capture = model.runtime.capture(&stream).unwrap();
+        model.forward(&stream);
+        let graph = capture.end().unwrap();
+        let native = driver.end(&stream);
+        std::mem::forget(graph.launch(&stream).unwrap());
+        assert_eq!(status(graph.launch(&stream)), Status::INVALID_STATE);
+        drop((graph, capture));
+        driver.destroy(native);
+        drop(model);
+
+        let model = Model::new(device);
+        model.runtime.plan().unwrap();
+        let captured = device.stream().unwrap();
+        driver.begin(&captured);
+        std::mem::forget(model.runtime.capture(&captured).unwrap());
+        let mut native = 0u64;
+        driver.call("sh_test_capture_end", captured.as_raw(), &raw mut native as u64); // what the library has begun is not joined
+        let raw = captured.as_raw();
+        drop(captured);
+        // The runtime keeps the stream of a capture that nobody ends.
+        assert_eq!(status(model.runtime.step()), Status::BUSY);
+        // SAFETY: only asked whether it is there.
+        assert_eq!(unsafe { sys::sh_stream_synchronize(device.as_raw(), raw) }, sys::SH_OK);
+    });
+}
+
+#[test]
 fn closures_that_a_graph_would_call_twice_are_refused() {
     with_graphs(|driver, device| {
         let runtime = Runtime::new(device).unwrap();

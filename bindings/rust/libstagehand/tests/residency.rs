@@ -69,6 +69,24 @@ fn reservations_leave_room_for_guests_or_refuse_them() {
 }
 
 #[test]
+fn a_reservation_is_ended_by_the_guard_of_its_last_terms() {
+    let device = host(128 * KIB);
+    let (main, _, _) = model(&device, "main", 8, 30_000);
+    let reserved = || device.memory().unwrap().reserved_bytes;
+    let mut guard = [main.reserve(32 * KIB, Priority::Primary).unwrap()];
+    assert_eq!(reserved(), 32 * KIB);
+    guard[0] = main.reserve(64 * KIB, Priority::Primary).unwrap(); // the first one's guard is dropped after that
+    assert_eq!(reserved(), 64 * KIB);
+    let refused = main.reserve(256 * KIB, Priority::Primary);
+    assert_eq!((status(refused), reserved()), (Status::BUDGET, 64 * KIB));
+    let inner = main.reserve(96 * KIB, Priority::Secondary).unwrap();
+    drop(guard);
+    assert_eq!(reserved(), 96 * KIB);
+    drop(inner);
+    assert_eq!(reserved(), 0);
+}
+
+#[test]
 fn scopes_keep_memory_and_trims_give_it_back() {
     let device = host(256 * KIB);
     let (runtime, blocks, wanted) = model(&device, "one", 4, 30_000);
