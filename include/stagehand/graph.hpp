@@ -66,7 +66,8 @@ private:
     sh_graph* graph_ = nullptr;
 };
 
-// A runtime's part of a capture that is under way on a stream. The destructor ends it without a graph; views are released before.
+// A runtime's part of a capture that is under way on a stream. The destructor ends it without a graph, and releases what is held:
+// views are destroyed before, as their own releases could end those of others.
 class Capture {
 public:
     Capture(sh_runtime* runtime, sh_stream stream) : stream_(stream) {

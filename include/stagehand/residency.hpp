@@ -61,7 +61,8 @@ private:
     std::vector<sh_block> blocks_;
 };
 
-// A runtime's reservation: released by the destructor.
+// A runtime's reservation: released by the destructor. A runtime has one at most. Assigning it anew replaces its terms
+// (`reservation = runtime.reserve(more)`); of two that live side by side, the first that ends releases it.
 class Reservation {
 public:
     Reservation(sh_runtime* target, std::uint64_t bytes, std::uint32_t priority) {
@@ -71,7 +72,7 @@ public:
     Reservation(Reservation&& other) noexcept : target_(std::exchange(other.target_, nullptr)) {}
     Reservation& operator=(Reservation&& other) noexcept {
         if (this != &other) {
-            drop();
+            if (target_ != other.target_) drop();  // else it is the other's by now
             target_ = std::exchange(other.target_, nullptr);
         }
         return *this;

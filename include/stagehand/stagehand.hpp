@@ -1,8 +1,9 @@
 // C++ owners over the C interface, header only: C++17, with std::span from C++20 on. It adds no policy: every call is one call
 // of the C interface, whose headers say what it does, when it blocks and from which threads it may be made.
 //
-// Failures are thrown as stagehand::Error with the status and its text. Owners are move-only; they release in their destructors,
-// where a failure cannot be told: Step, View, Views, SourceUpdate, Scope and Launch have an explicit end for those who want to hear of it.
+// Failures are thrown as stagehand::Error with the status and its text, so exceptions have to be on. Owners are move-only; they release
+// in their destructors, where a failure cannot be told: Step, View, Views, SourceUpdate, Scope and Launch have an explicit end for those
+// who want to hear of it.
 // get() gives the C handle for anything else; an owner that was moved from holds nothing.
 //
 // The engine must destroy in this order: views, steps and launches, then runtimes, then streams and pinned memory, then the device.
@@ -139,7 +140,7 @@ public:
     ~PinnedMemory() { sh_host_free(device_, memory_); }
 
     void* data() const noexcept { return memory_; }
-    std::uint64_t size() const noexcept { return bytes_; }
+    std::uint64_t size() const noexcept { return memory_ ? bytes_ : 0; }
     // False when the system refused to pin it: it is usable, and goes through the staging ring.
     bool pinned() const noexcept { return pinned_ != 0; }
     void* release() noexcept { return std::exchange(memory_, nullptr); }

@@ -7,34 +7,15 @@
 #include <cstdio>
 #include <cstring>
 #include <stagehand/stagehand.hpp>
-#include <string>
 #include <type_traits>
 #include <vector>
 
 #include "../graphs/capture.h"
+#include "owners.hpp"
 
 namespace {
 
 namespace sh = stagehand;
-
-int failed_checks = 0;
-
-void check_true(bool holds, const char* what, int line) {
-    if (holds) return;
-    std::fprintf(stderr, "line %d: not so: %s\n", line, what);
-    ++failed_checks;
-}
-#define CHECK(condition) check_true((condition), #condition, __LINE__)
-
-template <class Function>
-sh_status status_of(Function function) {
-    try {
-        function();
-    } catch (const sh::Error& error) {
-        return error.status();
-    }
-    return SH_OK;
-}
 
 static_assert(!std::is_copy_constructible_v<sh::Capture> && std::is_nothrow_move_assignable_v<sh::Capture>);
 static_assert(!std::is_copy_constructible_v<sh::Graph> && std::is_nothrow_move_assignable_v<sh::Graph>);
@@ -84,18 +65,10 @@ void look(void* data) {
 struct Model {
     explicit Model(const sh::Device& device)
         : memory(device, kBlocks * kBlockBytes), runtime(device), stream(device) {
-        std::vector<sh_segment> segments(kBlocks, sh_segment(SH_SEGMENT_INIT));
-        std::vector<sh_block_desc> descs(kBlocks, sh_block_desc(SH_BLOCK_DESC_INIT));
+        for (std::size_t i = 0; i < kBlocks; ++i)
+            std::memset(static_cast<char*>(memory.data()) + i * kBlockBytes, int(i + 1), kBlockBytes);
+        blocks = register_in_a_row(runtime, memory.data(), kBlocks, kBlockBytes);
         std::vector<sh_use> uses(kBlocks, sh_use(SH_USE_INIT));
-        for (std::size_t i = 0; i < kBlocks; ++i) {
-            segments[i].kind = SH_SOURCE_POINTER;
-            segments[i].pointer =
-                std::memset(static_cast<char*>(memory.data()) + i * kBlockBytes, int(i + 1), kBlockBytes);
-            segments[i].bytes = descs[i].bytes = kBlockBytes;
-            descs[i].segments = &segments[i];
-            descs[i].segment_count = 1;
-        }
-        blocks = runtime.register_blocks(descs);
         for (std::size_t i = 0; i < kBlocks; ++i) uses[i].block = blocks[i];
         runtime.set_schedule(uses);
     }

@@ -13,29 +13,11 @@
 #include <thread>
 #include <vector>
 
+#include "owners.hpp"
+
 namespace {
 
 namespace sh = stagehand;
-
-std::atomic<int> failed_checks{0};
-
-void check_true(bool holds, const char* what, int line) {
-    if (holds) return;
-    std::fprintf(stderr, "line %d: not so: %s\n", line, what);
-    ++failed_checks;
-}
-#define CHECK(condition) check_true((condition), #condition, __LINE__)
-
-template <class Function>
-sh_status status_of(Function function) {
-    try {
-        function();
-    } catch (const sh::Error& error) {
-        CHECK(std::strstr(error.what(), sh_status_string(error.status())) != nullptr);
-        return error.status();
-    }
-    return SH_OK;
-}
 
 constexpr std::size_t kBlocks = 6;
 constexpr std::size_t kBlockBytes = 100000;
@@ -50,19 +32,9 @@ sh::Device open_device(const char* backend_options = nullptr) {
 
 // Blocks whose bytes are their number, from one.
 std::vector<sh_block> register_model(sh::Runtime& runtime, std::vector<unsigned char>& memory) {
-    std::vector<sh_block> blocks;
     memory.resize(kBlocks * kBlockBytes);
-    for (std::size_t i = 0; i < kBlocks; ++i) {
-        sh_segment segment = SH_SEGMENT_INIT;
-        sh_block_desc desc = SH_BLOCK_DESC_INIT;
-        segment.kind = SH_SOURCE_POINTER;
-        segment.pointer = std::memset(&memory[i * kBlockBytes], int(i + 1), kBlockBytes);
-        segment.bytes = desc.bytes = kBlockBytes;
-        desc.segments = &segment;
-        desc.segment_count = 1;
-        blocks.push_back(runtime.register_block(desc));
-    }
-    return blocks;
+    for (std::size_t i = 0; i < kBlocks; ++i) std::memset(&memory[i * kBlockBytes], int(i + 1), kBlockBytes);
+    return register_in_a_row(runtime, memory.data(), kBlocks, kBlockBytes);
 }
 
 bool is_right(const sh::View& view, std::size_t block) {

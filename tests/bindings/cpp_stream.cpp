@@ -7,29 +7,11 @@
 #include <type_traits>
 #include <vector>
 
+#include "owners.hpp"
+
 namespace {
 
 namespace sh = stagehand;
-
-int failed_checks = 0;
-
-void check_true(bool holds, const char* what, int line) {
-    if (holds) return;
-    std::fprintf(stderr, "line %d: not so: %s\n", line, what);
-    ++failed_checks;
-}
-#define CHECK(condition) check_true((condition), #condition, __LINE__)
-
-template <class Function>
-sh_status status_of(Function function) {
-    try {
-        function();
-    } catch (const sh::Error& error) {
-        CHECK(std::strstr(error.what(), sh_status_string(error.status())) != nullptr);
-        return error.status();
-    }
-    return SH_OK;
-}
 
 static_assert(!std::is_copy_constructible_v<sh::Device> && std::is_nothrow_move_constructible_v<sh::Device>);
 static_assert(!std::is_copy_constructible_v<sh::Runtime> && std::is_nothrow_move_assignable_v<sh::Runtime>);
@@ -64,19 +46,8 @@ sh::Device open_device() {
 }
 
 std::vector<sh_block> register_model(sh::Runtime& runtime, unsigned char* memory, std::uint32_t flags = 0) {
-    std::vector<sh_segment> segments(kBlocks, sh_segment(SH_SEGMENT_INIT));
-    std::vector<sh_block_desc> descs(kBlocks, sh_block_desc(SH_BLOCK_DESC_INIT));
-    for (std::size_t i = 0; i < kBlocks; ++i) {
-        write_block(memory + i * kBlockBytes, i);
-        segments[i].kind = SH_SOURCE_POINTER;
-        segments[i].pointer = memory + i * kBlockBytes;
-        segments[i].bytes = kBlockBytes;
-        descs[i].flags = flags;
-        descs[i].bytes = kBlockBytes;
-        descs[i].segments = &segments[i];
-        descs[i].segment_count = 1;
-    }
-    return runtime.register_blocks(descs);
+    for (std::size_t i = 0; i < kBlocks; ++i) write_block(memory + i * kBlockBytes, i);
+    return register_in_a_row(runtime, memory, kBlocks, kBlockBytes, flags);
 }
 
 void streams_a_model(const sh::Device& device) {
@@ -203,6 +174,17 @@ void residency_ends_by_scope(const sh::Device& device) {
     CHECK(status_of([&] { runtime.as_guest(runtime); }) == SH_ERROR_INVALID_ARGUMENT);
     CHECK(status_of([&] { runtime.reserve(); }) == SH_ERROR_INVALID_STATE);
     {
+        sh::Reservation reservation = runtime.reserve(4096);
+        reservation = runtime.reserve(2 * 4096);  // the one before is replaced, and ends nothing
+        CHECK(device.memory().reserved_bytes == 2 * 4096);
+        sh::Reservation moved = std::move(reservation);
+        sh::Reservation& same = moved;
+        moved = std::move(same);
+        CHECK(device.memory().reserved_bytes == 2 * 4096);
+        moved = std::move(reservation);  // nothing
+        CHECK(device.memory().reserved_bytes == 0);
+    }
+    {
         const sh::View view = runtime.acquire(blocks[1], SH_STREAM_HOST);
     }
     CHECK(runtime.stats().held_bytes > 0 && runtime.trim() == 0);
@@ -221,6 +203,8 @@ void owners_hand_on(sh::Device device) {
     sh::PinnedMemory memory(device, 4096);
     memory = sh::PinnedMemory(device, 8192);
     CHECK(memory.size() == 8192 && memory.data() != nullptr);
+    const sh::PinnedMemory taken = std::move(memory);
+    CHECK(taken.size() == 8192 && memory.size() == 0 && memory.data() == nullptr);
     sh::Stream stream(device);
     stream = sh::Stream(device);
     bool ran = false;
