@@ -1,10 +1,11 @@
 """Says what a run of the tests came to, from Meson's logs: what was skipped and why, and, last, how many single tests passed,
-failed and were skipped. A GoogleTest program counts as the tests in it.
+failed and were skipped. A GoogleTest program counts as the tests in it, and so does what pytest and cargo have run.
 
     summary.py BUILD/meson-logs
 """
 import json
 import pathlib
+import re
 import sys
 import xml.etree.ElementTree as xml
 
@@ -35,6 +36,24 @@ def single_tests(path):
     return found, reasons
 
 
+COLUMNS = {"passed": 0, "failed": 1, "error": 1, "errors": 1, "skipped": 2, "ignored": 2}
+# "95 passed, 1 skipped in 8.76s" of pytest; "test result: ok. 6 passed; 0 failed; 1 ignored; ..." of cargo.
+TOLD = re.compile(r"^(?:test result: .*|(?:\d+ \w+, )*\d+ \w+ in [\d.]+s.*)$", re.M)
+
+
+def told_tests(output):
+    """[passed, failed, skipped] of the tests that pytest or cargo tell of, None where it was neither; {reason: skipped}."""
+    lines = TOLD.findall(output)
+    counts = [0, 0, 0]
+    for number, word in re.findall(r"(\d+) (\w+)", " ".join(lines)):
+        if word in COLUMNS:
+            counts[COLUMNS[word]] += int(number)
+    skips = {}
+    for number, reason in re.findall(r"^SKIPPED \[(\d+)\] \S+: (.*)$", output, re.M):
+        skips[reason] = skips.get(reason, 0) + int(number)
+    return (counts if lines else None), skips
+
+
 def main():
     logs = pathlib.Path(sys.argv[1])
     if not (logs / "testlog.json").exists():
@@ -48,7 +67,11 @@ def main():
         suite, _, name = run["name"].rpartition(" / ")
         suites.add(suite.rpartition(":")[2])
         good, skipped = run["result"] in ("OK", "EXPECTEDFAIL"), run["result"] == "SKIP"
-        counts = inside.get(run["name"]) or [int(good), 0, int(skipped)]
+        counts = inside.get(run["name"])
+        if not counts and not skipped:
+            counts, why = told_tests(run.get("stdout", ""))
+            skips += [f"skipped: {name}: {count} of its tests: {reason}" for reason, count in why.items()]
+        counts = counts or [int(good), 0, int(skipped)]
         if not good and not skipped:
             failures.append(f"failed: {name} ({run['result'].lower()})")
             counts[1] = max(counts[1], 1)  # a program that died told of no failure

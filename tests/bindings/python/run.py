@@ -50,7 +50,7 @@ def unpacked(folder, file=None):
 
 def package(work):
     plugin = BUILD / "tests/graphs/stagehand-capture.so"
-    run(VENV / "bin/python", "-X", "faulthandler", "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--ignore={HERE / 'torch'}", HERE,
+    run(VENV / "bin/python", "-X", "faulthandler", "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", f"--ignore={HERE / 'torch'}", HERE,
         PYTHONPATH=unpacked(work), CAPTURE_BACKEND=str(plugin if plugin.exists() else ""))
 
 
