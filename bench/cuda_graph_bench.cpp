@@ -14,6 +14,11 @@ struct Result {
     double host_us = 0;     // of the engine's thread, the median pass
 };
 
+double median(std::vector<double> values) {
+    std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+    return values[values.size() / 2];
+}
+
 struct Subject {
     stagehand::test::Cuda cuda;
     sh_device* device = nullptr;
@@ -46,8 +51,7 @@ struct Subject {
         CHECK(sh_stream_synchronize(device, stream));
         CHECK(sh_device_clock(device, &ended));
         result.pass_ms = static_cast<double>(ended - began) / kPasses / 1e6;
-        std::nth_element(host_us.begin(), host_us.begin() + kPasses / 2, host_us.end());
-        result.host_us = host_us[kPasses / 2];
+        result.host_us = median(host_us);
         return result;
     }
 };
@@ -82,13 +86,17 @@ void run(bench::Model& model, Subject& subject, double budget, double ratio, uin
     CHECK(sh_capture_end(model.runtime, subject.stream, &graph));
     CHECK_CUDA(subject.cuda.end_capture(stream, &native));
     CHECK_CUDA(subject.cuda.instantiate(&instance, native, 0));
+    size_t nodes = 0;
+    CHECK_CUDA(subject.cuda.graph_nodes(native, nullptr, &nodes));
+    std::vector<double> driver_us;
     const Result captured = subject.measure([&] {
         CHECK(sh_graph_enter(graph, subject.stream));
-        CHECK_CUDA(subject.cuda.launch(instance, stream));
+        driver_us.push_back(bench::seconds([&] { CHECK_CUDA(subject.cuda.launch(instance, stream)); }) * 1e6);
         CHECK(sh_graph_leave(graph, subject.stream));
     });
-    std::printf("%4.0f %%  %5.2f  %9.2f  %9.2f  %9.2f  %6.3f  %9.1f  %9.1f\n", budget * 100, ratio, static_cast<double>(plan.step_ns) / 1e6,
-                eager.pass_ms, captured.pass_ms, captured.pass_ms / eager.pass_ms, eager.host_us, captured.host_us);
+    std::printf("%4.0f %%  %5.2f  %9.2f  %9.2f  %9.2f  %6.3f  %9.1f  %9.1f  %9.1f  %5zu\n", budget * 100, ratio, static_cast<double>(plan.step_ns) / 1e6,
+                eager.pass_ms, captured.pass_ms, captured.pass_ms / eager.pass_ms, eager.host_us, captured.host_us,
+                median({driver_us.begin() + kWarm, driver_us.end()}), nodes);
     std::fflush(stdout);
     sh_graph_destroy(graph);
     subject.cuda.destroy_instance(instance);
@@ -114,7 +122,7 @@ int main() try {
     subject.device = model.device;
     subject.runtime = model.runtime;
     CHECK(sh_stream_create(model.device, &subject.stream));
-    std::printf("budget compute/copy plan ms   eager ms   graph ms  ratio  eager host us  graph host us\n");
+    std::printf("budget compute/copy plan ms   eager ms   graph ms  ratio  eager host us  graph host us  of it the driver  nodes\n");
     for (const double budget : {0.25, 0.5, 0.9})
         for (const double ratio : {0.25, 1.0, 4.0}) run(model, subject, budget, ratio, total);
     sh_runtime_destroy(std::exchange(model.runtime, nullptr));
