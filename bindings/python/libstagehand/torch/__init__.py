@@ -9,7 +9,9 @@ what that asks of a model, and what is refused.
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
-from ._stream import stream
 from ._streamed import Streamed
+
+stream = Streamed
+"""`with stream(model, device, budget=...):`"""
 
 __all__ = ["Streamed", "stream"]

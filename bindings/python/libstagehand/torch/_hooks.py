@@ -190,9 +190,10 @@ def forget_compiled() -> None:
 def run_uncompiled() -> None:
     """Has torch.compile pass over the hooks. Not when this module is imported: it imports the compiler."""
     forget_compiled()
-    for kind in (_Enter, _Leave, _EnterStep, _LeaveStep):
+    kinds: list[Any] = Hook.__subclasses__()
+    for kind in kinds:
         if not hasattr(kind.__call__, "_torchdynamo_disable"):
-            kind.__call__ = torch.compiler.disable(kind.__call__)  # type: ignore[method-assign]
+            kind.__call__ = torch.compiler.disable(kind.__call__)
 
 
 def _is_running(module: nn.Module) -> bool:
@@ -209,10 +210,10 @@ def refuse_untold_training(blocks: list[HeldBlock]) -> None:
     """Gradients of streamed weights would be there, and an optimizer would then write to memory that is not the weights' any more."""
     for block in blocks:
         if not block.mutable:
-            for place in block.places():
-                if place.tensor.requires_grad:
+            for entry in block.entries:
+                if entry.tensor.requires_grad:
                     raise RuntimeError(
-                        f"{place.name} is streamed and requires a gradient. Without training: run the model in torch.no_grad() or "
+                        f"{entry.name} is streamed and requires a gradient. Without training: run the model in torch.no_grad() or "
                         "inference_mode(). To train other parameters: requires_grad_(False) on this one. To train this one: "
                         "stream(..., optimizer=lambda parameters: torch.optim.SGD(parameters, lr=...)), or outside= to have it stay on the device"
                     )

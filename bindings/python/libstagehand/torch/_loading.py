@@ -2,6 +2,7 @@
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import nn
 
 from .._runtime import Runtime
 from ._hooks import Hook
-from ._weights import HeldBlock, Place
+from ._weights import Entry, HeldBlock
 
 
 class Updates:
@@ -43,45 +44,51 @@ class Updates:
 class LoadInto(Hook):
     """While a module's own part of a state dict is loaded, its parameters are those of the host: before it."""
 
-    __slots__ = ("places", "updates")
+    __slots__ = ("entries", "updates")
 
-    def __init__(self, places: dict[str, Place], updates: Updates) -> None:
-        self.places = places
+    def __init__(self, entries: dict[str, Entry], updates: Updates) -> None:
+        self.entries = entries
         self.updates = updates
 
     def __call__(self, state: Any, prefix: str, metadata: Any, *others: Any) -> None:
-        for key, place in self.places.items():
+        for key, entry in self.entries.items():
             if prefix + key not in state:
                 continue
             if metadata.get("assign_to_params_buffers"):
-                raise RuntimeError(f"{place.name} is streamed: load_state_dict() can copy into it, but not put another tensor in its place (assign=True)")
-            if place.weight.mapped:
-                raise RuntimeError(f"{place.name} is streamed from a mapped file, which is not written to: end streaming, and begin with another file")
-        for place in self.places.values():
-            if not place.loading:
-                self.updates.begin(place.weight.block)
-                place.loading = True
-                place.put(place.host())
+                raise RuntimeError(f"{entry.name} is streamed: load_state_dict() can copy into it, but not put another tensor in its place (assign=True)")
+            if any(place.weight.mapped for place in entry.places):
+                raise RuntimeError(f"{entry.name} is streamed from a mapped file, which is not written to: end streaming, and begin with another file")
+        for entry in self.entries.values():
+            for place in entry.places:
+                if not place.loading:
+                    self.updates.begin(place.weight.block)
+                    place.loading = True
+                    place.put(place.host())
+            if entry.tensor is not entry.original:
+                entry.put(entry.host())
 
 
 class LoadedInto(Hook):
     """The same, after it."""
 
-    __slots__ = ("places", "updates")
+    __slots__ = ("entries", "updates")
 
-    def __init__(self, places: dict[str, Place], updates: Updates) -> None:
-        self.places = places
+    def __init__(self, entries: dict[str, Entry], updates: Updates) -> None:
+        self.entries = entries
         self.updates = updates
 
     def __call__(self, module: nn.Module, incompatible: Any) -> None:
-        loaded(self.places.values(), self.updates)
+        loaded(self.entries.values(), self.updates)
 
 
-def loaded(places: Any, updates: Updates) -> None:
-    for place in places:
-        if place.loading:
-            place.loading = False
-            place.put(place.on_device())
-            place.note_version()
-            updates.end(place.weight.block)
+def loaded(entries: Iterable[Entry], updates: Updates) -> None:
+    for entry in entries:
+        if entry.tensor is not entry.original:
+            entry.put(entry.tensor)
+        for place in entry.places:
+            if place.loading:
+                place.loading = False
+                place.put(place.on_device())
+                place.note_version()
+                updates.end(place.weight.block)
     torch.clear_autocast_cache()

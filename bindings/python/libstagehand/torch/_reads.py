@@ -8,7 +8,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from ._subclasses import found_in, is_wrapper
 from ._weights import Weight
+
+
+_ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
 
 class ReadCheck:
@@ -43,20 +47,24 @@ class Reads(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._views or not getattr(func, "is_view", False):
+        if self._views or func not in _ALIASES:
+            is_view = not self._views and getattr(func, "is_view", False)
             for value in tree_iter((args, kwargs)):
-                if isinstance(value, torch.Tensor):
+                # What a wrapper does for a view of itself may read it.
+                if isinstance(value, torch.Tensor) and (not is_view or is_wrapper(value)):
                     self._check(func, value)
         return func(*args, **kwargs)
 
     def _check(self, func: Any, tensor: torch.Tensor) -> None:
-        try:
-            weight = self._weights.get(tensor.untyped_storage().data_ptr())
-        except (NotImplementedError, RuntimeError):
-            return
-        if weight is not None and not weight.block.held():
-            raise RuntimeError(
-                f"{func} reads {weight.places[0].name}, whose block, {weight.block.name}, is not held: the module that reads it is not the one whose "
-                "call holds it. Divide the model so that a block is called where its weights are read (blocks=), or leave this one on the device "
-                f"(outside={weight.places[0].name!r})"
-            )
+        for weight in found_in(tensor, self._weights):
+            if not weight.block.held():
+                raise unheld(func, weight)
+
+
+def unheld(func: Any, weight: Weight) -> RuntimeError:
+    name = weight.places[0].name
+    return RuntimeError(
+        f"{func} reads {name}, whose block, {weight.block.name}, is not held: the module that reads it is not the one whose "
+        "call holds it. Divide the model so that a block is called where its weights are read (blocks=), or leave this one on the device "
+        f"(outside={name!r})"
+    )

@@ -7,11 +7,13 @@ have gone: to the hooks that were in force before, of checkpointing or of the us
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 
 from ._holding import Holding
+from ._subclasses import found_in
 from ._weights import Weight
 
 _push = torch._C._autograd._push_saved_tensors_default_hooks
@@ -23,10 +25,10 @@ _detach = torch.Tensor.detach
 class _SavedWeight:
     """A weight, or a view of one."""
 
-    __slots__ = ("weight", "tensor", "version")
+    __slots__ = ("weights", "tensor", "version")
 
-    def __init__(self, weight: Weight, tensor: torch.Tensor) -> None:
-        self.weight = weight
+    def __init__(self, weights: tuple[Weight, ...], tensor: torch.Tensor) -> None:
+        self.weights = weights
         self.tensor = _detach(tensor)
         self.version = tensor._version
 
@@ -66,23 +68,22 @@ class SavedTensors:
         return pack, unpack
 
     def _unpack_weight(self, saved: _SavedWeight) -> torch.Tensor:
-        weight, tensor = saved.weight, saved.tensor
+        tensor = saved.tensor
         if tensor._version != saved.version:
-            raise _modified(weight.places[0].name, tensor._version, saved.version)
-        block = weight.block
-        if self._holding.read(block):
+            raise _modified(saved.weights[0].places[0].name, tensor._version, saved.version)
+        blocks = list(dict.fromkeys(weight.block for weight in saved.weights))
+        if all([self._holding.read(block) for block in blocks]):
             if torch.is_grad_enabled():
                 raise RuntimeError(
-                    f"a backward that is to be differentiated again (create_graph=True) would keep {weight.places[0].name} without its block, "
-                    f"{block.name}: streamed weights do not support it. Leave it outside by outside="
+                    f"a backward that is to be differentiated again (create_graph=True) would keep {saved.weights[0].places[0].name} without its block, "
+                    f"{blocks[0].name}: streamed weights do not support it. Leave it outside by outside="
                 )
             return tensor
         # Somebody looks at a node outside a backward: nobody will tell when that ends.
-        view = self._holding.acquire(block, self._holding.stream())
-        try:
+        with ExitStack() as views:
+            for block in blocks:
+                views.callback(self._holding.acquire(block, self._holding.stream()).release)
             return tensor.clone()
-        finally:
-            view.release()
 
     def push(self) -> bool:
         """Puts the hooks in force, unless they are. Whether pop() has to come."""
@@ -114,13 +115,10 @@ class Pack:
         self.inner = inner
 
     def __call__(self, tensor: torch.Tensor) -> Any:
-        try:
-            weight = self.weights.get(tensor.untyped_storage().data_ptr())
-        except (NotImplementedError, RuntimeError):  # has no storage
-            weight = None
-        if weight is not None:
+        weights = found_in(tensor, self.weights)
+        if weights:
             self.holding.saved = True
-            return _SavedWeight(weight, tensor)
+            return _SavedWeight(weights, tensor)
         return _Kept(tensor) if self.inner is None else self.inner(tensor)
 
 

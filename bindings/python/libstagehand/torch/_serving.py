@@ -2,6 +2,7 @@
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from typing import Any
 
@@ -10,7 +11,8 @@ from torch import nn
 
 from ._hooks import Hook
 from ._reads import Reads
-from ._weights import Place, Weight, _data
+from ._subclasses import ENTRY
+from ._weights import Entry, Weight, _data
 
 # What a module calls while its block is held works on the device as ever.
 _METHODS = (
@@ -18,13 +20,12 @@ _METHODS = (
     "__repr__", "__format__",
 )  # fmt: skip
 _ALWAYS = ("__reduce_ex__",)
-_PLACE = "_stagehand_place"
 
 
 class Source:
     """The source of the model's weights as tensors."""
 
-    def current(self, place: Place) -> torch.Tensor:
+    def current(self, entry: Entry) -> torch.Tensor:
         """A parameter or buffer of the host, over the source, with what was trained written back."""
         raise NotImplementedError
 
@@ -33,58 +34,69 @@ def _method(source: Source, kind: type, name: str) -> Any:
     of_class = getattr(kind, name)
 
     def call(self: torch.Tensor, *args: Any, **named: Any) -> Any:
-        place: Place = self.__dict__[_PLACE]
-        if name not in _ALWAYS and place.weight.block.held():
+        entry: Entry = self.__dict__[ENTRY]
+        if name not in _ALWAYS and entry.held():
             return of_class(self, *args, **named)
-        return of_class(source.current(place), *args, **named)
+        return of_class(source.current(entry), *args, **named)
 
     return call
 
 
 class ServedTensors:
-    """The classes that a model's parameters and buffers have while they are streamed. While no module runs they look at every function."""
+    """The classes that a model's parameters and buffers have while they are streamed. While no module runs they look at every function.
+
+    Those of special tensors have their own class while modules run, since functions may be told by the class.
+    """
 
     def __init__(self, source: Source, weights: dict[int, Weight]) -> None:
         self._source = source
         self._mode = Reads(weights, views=True)
         self._classes: dict[type, type] = {}
+        self._special: list[tuple[torch.Tensor, type, type]] = []  # with the classes that it has while modules run, and while none does
+        self._special_classes: dict[type, type] = {}
         self._guarded = True
 
-    def serve(self, place: Place) -> None:
-        kind = type(place.tensor)
-        if kind not in self._classes:
-            self._classes[kind] = self._make(kind)
-        place.kind = kind
-        place.tensor.__dict__[_PLACE] = place
-        place.tensor.__class__ = self._classes[kind]
+    def serve(self, tensor: torch.Tensor, entry: Entry) -> None:
+        kind = type(tensor)
+        classes = self._special_classes if entry.special else self._classes
+        if kind not in classes:
+            classes[kind] = self._make(kind)
+        if entry.special:
+            self._special.append((tensor, kind, classes[kind]))
+        tensor.__dict__[ENTRY] = entry
+        tensor.__class__ = classes[kind]
 
     @staticmethod
-    def unserve(place: Place) -> None:
-        place.tensor.__class__ = place.kind
-        place.tensor.__dict__.pop(_PLACE, None)
+    def unserve(tensor: torch.Tensor, kind: type) -> None:
+        tensor.__class__ = kind
+        tensor.__dict__.pop(ENTRY, None)
 
     def _make(self, kind: type) -> type:
         source = self._source
 
         def get(tensor: torch.Tensor) -> torch.Tensor:
-            place: Place = tensor.__dict__[_PLACE]
-            held = place.weight.block.held()
-            data: torch.Tensor = _data.__get__(tensor if held else source.current(place))
+            entry: Entry = tensor.__dict__[ENTRY]
+            with torch._C.DisableTorchFunctionSubclass():
+                data: torch.Tensor = _data.__get__(tensor if entry.held() else source.current(entry))
             return data
 
         def put(tensor: torch.Tensor, value: torch.Tensor) -> None:
-            name = tensor.__dict__[_PLACE].name
+            name = tensor.__dict__[ENTRY].name
             raise RuntimeError(f"{name} is streamed: its data cannot be replaced. Change it by load_state_dict(), or before streaming")
 
         def deepcopy(tensor: torch.Tensor, memo: Any) -> torch.Tensor:
+            entry: Entry = tensor.__dict__[ENTRY]
+            kept = source.current(entry)
+            if entry.special:
+                memo.setdefault(id(memo), []).append(kept)  # or its id would soon be another's
+                return copy.deepcopy(kept, memo)
             # Not by the host's tensor, a new one each time: the memo would know it by an id that is soon another's.
-            kept = source.current(tensor.__dict__[_PLACE])
             with torch.no_grad():
-                copy = kept.detach().clone(memory_format=torch.preserve_format)
-            return nn.Parameter(copy, requires_grad=kept.requires_grad) if isinstance(kept, nn.Parameter) else copy
+                made = kept.detach().clone(memory_format=torch.preserve_format)
+            return nn.Parameter(made, requires_grad=kept.requires_grad) if isinstance(kept, nn.Parameter) else made
 
         methods: dict[str, Any] = {name: _method(source, kind, name) for name in (*_METHODS, *_ALWAYS)}
-        made = type(kind.__name__, (kind,), {**methods, "__deepcopy__": deepcopy, "data": property(get, put), "__module__": kind.__module__})
+        made = type(kind)(kind.__name__, (kind,), {**methods, "__deepcopy__": deepcopy, "data": property(get, put), "__module__": kind.__module__})
         self._look(made)
         return made
 
@@ -102,31 +114,43 @@ class ServedTensors:
             self._guarded = False
             for kind in self._classes.values():
                 kind.__torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[attr-defined]
+            for tensor, own, _ in self._special:
+                tensor.__class__ = own
 
     def guard(self) -> None:
         if not self._guarded:
             self._guarded = True
             for kind in self._classes.values():
                 self._look(kind)
+            for tensor, _, served in self._special:
+                tensor.__class__ = served
 
 
 def is_served(tensor: torch.Tensor) -> bool:
-    return _PLACE in tensor.__dict__
+    return ENTRY in tensor.__dict__
 
 
 class ServedState(Hook):
     """A state dict has the sources' tensors."""
 
-    def __init__(self, source: Source, places: dict[str, Place]) -> None:
+    def __init__(self, source: Source, entries: dict[str, Entry]) -> None:
         self.source = source
-        self.places = places
+        self.entries = entries
 
     def __call__(self, module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-        for key, place in self.places.items():
+        for key, entry in self.entries.items():
             if prefix + key in state:
-                kept = self.source.current(place)
+                kept = self.source.current(entry)
                 # keep_vars=True wants parameters.
-                state[prefix + key] = kept if state[prefix + key] is place.tensor else kept.detach()
+                state[prefix + key] = kept if state[prefix + key] is entry.tensor else kept.detach()
+            if entry.special:
+                self._serve_parts(state, prefix + key + ".")
+
+    def _serve_parts(self, state: dict[str, Any], prefix: str) -> None:
+        """What modules write beside a weight of theirs: the tensors in its attributes."""
+        for key, value in state.items():
+            if key.startswith(prefix) and isinstance(value, torch.Tensor) and is_served(value):
+                state[key] = self.source.current(value.__dict__[ENTRY])
 
 
 class WithoutHooks:
@@ -167,7 +191,7 @@ class RefuseConversion(Refusal):
 
     __slots__ = ("module", "streamed")
 
-    def __init__(self, module: nn.Module, streamed: dict[int, Place]) -> None:
+    def __init__(self, module: nn.Module, streamed: dict[int, Entry]) -> None:
         self.module = module
         self.streamed = streamed
 
@@ -176,14 +200,14 @@ class RefuseConversion(Refusal):
         seen = set()
         for part in module.modules():
             for tensor in [*part._parameters.values(), *part._buffers.values()]:
-                place = self.streamed.get(id(tensor))
-                if place is None or (place.tensor.dtype, place.tensor.device) in seen:
+                entry = self.streamed.get(id(tensor))
+                if entry is None or (entry.tensor.dtype, entry.tensor.device) in seen:
                     continue
-                probe = torch.empty(0, dtype=place.tensor.dtype, device=place.tensor.device)
+                probe = torch.empty(0, dtype=entry.tensor.dtype, device=entry.tensor.device)
                 after = convert(probe)
                 if (after.dtype, after.device) != (probe.dtype, probe.device):
                     raise RuntimeError(
-                        f"{place.name} is streamed as {str(probe.dtype)[6:]} on {probe.device} and cannot be made {str(after.dtype)[6:]} on "
+                        f"{entry.name} is streamed as {str(probe.dtype)[6:]} on {probe.device} and cannot be made {str(after.dtype)[6:]} on "
                         f"{after.device}: convert the model before it is streamed, or end streaming first"
                     )
                 seen.add((probe.dtype, probe.device))

@@ -2,7 +2,7 @@
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, TypeAlias, Union
@@ -12,67 +12,57 @@ from torch import nn
 
 from .._device import Device
 from .._errors import UsageError
-from .._generated import DeviceFlag, ResidentPriority, RuntimeStats, Status
-from .._host import PinnedMemory
+from .._generated import ResidentPriority, RuntimeStats, Status
 from .._runtime import Runtime
-from .._sources import BlockDesc, Mapped, Segment
-from . import _weights
+from . import _subclasses
+from ._devices import device_of
 from ._division import Chosen, Division, Unit, check_modules, is_called, largest_block, own_modules
 from ._files import Files, TensorFiles
 from ._graph import ForwardGraph
 from ._holding import Holding
 from ._hooks import Running, StepHooks, UnitHooks, forget_compiled, run_uncompiled
+from ._host_sources import adopt, make_sources
 from ._loading import LoadedInto, LoadInto, Updates, loaded
-from ._memory import buffer_of, byte_tensor, memory_tensor
+from ._memory import memory_tensor
 from ._reads import ReadCheck
 from ._saved import SavedTensors
 from ._serving import RefuseConversion, ServedState, ServedTensors, Source, WithoutHooks, is_served
+from ._stashed import StashHooks
 from ._training import MakeOptimizer, Training
-from ._weights import Found, HeldBlock, Place, Weight, choose, find_tensors, make_blocks, make_weights
+from ._weights import Entry, Found, HeldBlock, Place, Weight, choose, find_tensors, make_blocks, make_weights, put_into, weights_by_tensor
 
 Outside: TypeAlias = Union[str, Iterable[str]]
 
 
-def open_device(name: str, budget: int | None) -> Device:
-    """With pages as small as they would be if the budget were all of the device's; unless it is open already, with pages of its own."""
-    if budget is not None:
-        try:
-            return Device(name, page_bytes=1 << max(0, (budget >> 10).bit_length() - 1))
-        except UsageError as error:
-            if error.status != Status.ERROR_INVALID_ARGUMENT:
-                raise
-    return Device(name)
-
-
-def device_of(device: Device | str | torch.device, budget: int | None) -> tuple[Device, torch.device, str, bool]:
-    """The library's device, PyTorch's, the backend, and whether it was opened here."""
-    opened = not isinstance(device, Device)
-    if not isinstance(device, Device):
-        name = str(device)
-        if name == "cpu":
-            name = "host"
-        if name == "cuda":
-            name = f"cuda:{torch.cuda.current_device()}"
-        if torch.version.hip and name.startswith("cuda:"):
-            name = f"hip:{name[5:]}"
-        if name.startswith(("cuda", "hip")):
-            torch.cuda.init()
-        device = open_device(name, budget)
-    backend, _, number = device.name.partition(":")
-    if backend not in ("host", "cuda", "hip"):
-        raise ValueError(f"PyTorch cannot compute on {device.name}")
-    if not device.flags & DeviceFlag.FIXED_ADDRESSES:
-        raise ValueError(f"{device.name} cannot map memory by pages: addresses would change while tensors and autograd keep them")
-    return device, torch.device("cpu") if backend == "host" else torch.device("cuda", int(number or 0)), backend, opened
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """Without what changes functions of tensors: modes, and classes of their own."""
+    with torch.inference_mode(False), torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        yield
 
 
 class Streamed(Source):
-    """A module whose weights are streamed, until close() or the end of the `with`. Made by stream()."""
+    """A module whose weights are streamed from host memory, or from files, until close() or the end of the `with`.
+
+    :param device: "cuda:0", "cpu" or "host" (for tests), or a Device, whose budget this model then shares with others.
+    :param budget: Most bytes of device memory for the weights; None: as much as the device's budget leaves it.
+    :param blocks: Names of modules, or patterns of such (`"model.layers.*"`), that make a block each; None: the layers of the model.
+    :param outside: Names of parameters and buffers, or patterns, that are not streamed but stay on the device, out of the budget. Small
+        buffers do anyway, and, where other parameters are frozen, those that require a gradient.
+    :param files: safetensors files, or folders of such, with the tensors of what is on the meta device. They are mapped, not loaded.
+    :param strict: Whether tensors in files that the module does not have are an error.
+    :param pin: Pin the host's memory, so that copies from it need no detour.
+    :param max_held: Most blocks that are used at the same time; None: by how the modules are nested.
+    :param debug: True: every step is searched for reads of weights that are not there, which is slow; None: the first; False: none.
+    :param name: In messages and traces.
+    :param optimizer: Has streamed parameters that require a gradient be trained: makes the optimizer of one block from its parameters. Its
+        step is made in the backward, as soon as the block's gradients are there, which are then given up.
+    """
 
     def __init__(
         self,
         module: nn.Module,
-        device: Device | str | torch.device,
+        device: Device | str | torch.device = "cuda",
         *,
         budget: int | None = None,
         blocks: Chosen | None = None,
@@ -85,111 +75,74 @@ class Streamed(Source):
         name: str | None = None,
         optimizer: MakeOptimizer | None = None,
     ) -> None:
-        self._make_optimizer = optimizer
-        self._training: Training | None = None
         self.module = module
         self._closed = False
         self._weights: list[Weight] = []
+        self._training: Training | None = None
         self._undo = ExitStack()
         try:
-            with torch.inference_mode(False), torch.no_grad():
-                self._begin(device, budget, blocks, [outside] if isinstance(outside, str) else list(outside), files, strict, pin, max_held, debug, name)
+            with _plainly():
+                check_modules(module)
+                self.device, self._torch_device, self._backend, opened = device_of(device, budget)
+                if opened:
+                    self._undo.callback(self.device.close)
+                left = self._find(None if files is None else TensorFiles(files), strict, outside, optimizer is not None)
+                self._divide(blocks, budget, optimizer is not None)
+                self.runtime = Runtime(self.device, name=name or type(module).__name__, max_held=max_held or self._most_held(), max_bytes=budget or 0)
+                self._undo.callback(self.runtime.close)
+                for block, made in zip(self._blocks, self.runtime.register_blocks(make_sources(self.device, self._blocks, self._files, pin))):
+                    block.block = made
+                self._put_in_place()
+                self._put_outside(left)
+                self._attach(debug, optimizer)
         except BaseException:
             self._closed = True
-            with torch.inference_mode(False), torch.no_grad():
+            with _plainly():
                 self._undo.close()
             self._let_go()
             raise
 
     # Beginning.
 
-    def _begin(
-        self,
-        device: Device | str | torch.device,
-        budget: int | None,
-        blocks: Chosen | None,
-        outside: Sequence[str],
-        files: Files | None,
-        strict: bool,
-        pin: bool,
-        max_held: int | None,
-        debug: bool | None,
-        name: str | None,
-    ) -> None:
-        check_modules(self.module)
-        self.device, self._torch_device, self._backend, opened = device_of(device, budget)
-        if opened:
-            self._undo.callback(self.device.close)
-        self._files = None if files is None else TensorFiles(files)
+    def _find(self, files: TensorFiles | None, strict: bool, outside: Outside, trained: bool) -> list[Found]:
+        """What is streamed; what is returned is not."""
+        self._files = files
         found = find_tensors(self.module)
         for one in found:
             if is_served(one.tensor):
                 raise UsageError(Status.ERROR_INVALID_STATE, f"{one.names[0]} is streamed already")
-        self._adopt(found, strict)
-        streamed, left = choose(found, outside, trained=self._make_optimizer is not None)
+        for one, made in adopt(found, files, strict, type(self.module).__name__):
+            self._replace(one, made)
+        streamed, left = choose(found, [outside] if isinstance(outside, str) else outside, trained)
         if not streamed:
             raise ValueError(f"{type(self.module).__name__} has nothing to stream")
-        self._weights = make_weights(streamed)
+        self._weights, self._entries = make_weights(streamed)
         self._places = [place for weight in self._weights for place in weight.places]
+        return left
+
+    def _divide(self, blocks: Chosen | None, budget: int | None, trained: bool) -> None:
         total = sum(weight.bytes for weight in self._weights)
         self._units = self._make_units(blocks, largest_block(budget or self.device.memory().budget_bytes or total, total))
         self._blocks = list(dict.fromkeys(block for blocks in self._units.values() for block in blocks))
-        self.runtime = Runtime(
-            self.device, name=name or type(self.module).__name__, max_held=max_held or self._most_held(), max_bytes=budget or 0
-        )
-        self._undo.callback(self.runtime.close)
-        self._make_sources(pin)
-        self._put_in_place()
-        self._put_outside(left)
-        self._attach(debug)
-
-    def _adopt(self, found: list[Found], strict: bool) -> None:
-        """Has what is on the meta device come from the files."""
-        entries = self._files.entries if self._files else {}
-        unused = set(entries)
-        missing = []
-        for one in found:
-            known = [name for name in one.names if name in entries]
-            unused.difference_update(known)
-            if one.tensor.device.type != "meta":
-                if known:
-                    raise ValueError(f"{known[0]} is in {entries[known[0]].path}, but is not on the meta device: it has contents of its own")
-                continue
-            if not known or self._files is None:
-                missing.append(one.names[0])
-                continue
-            made: torch.Tensor = self._files.tensor(known[0], one.tensor)
-            if one.is_parameter:
-                made = nn.Parameter(made, requires_grad=one.tensor.requires_grad)
-            self._replace(one, made)
-        if missing:
-            what = "no file has them; buffers that are computed, not stored, have to be made on another device before" if self._files else "give files="
-            raise ValueError(f"on the meta device, without contents: {', '.join(missing[:8])}{' ...' if len(missing) > 8 else ''}: {what}")
-        if unused and strict:
-            raise ValueError(f"no part of {type(self.module).__name__}: {', '.join(sorted(unused)[:8])}: strict=False passes over them")
+        for block in self._blocks:
+            block.mutable = trained and any(place.tensor.requires_grad for place in block.places())
 
     def _replace(self, one: Found, made: torch.Tensor) -> None:
         before, one.tensor = one.tensor, made
-
-        def put(tensor: torch.Tensor) -> None:
-            for module, key in one.keys:
-                entries: dict[str, Any] = module._parameters if key in module._parameters else module._buffers
-                entries[key] = tensor
-
-        put(made)
-        self._undo.callback(put, before)
+        put_into(one.keys, made)
+        self._undo.callback(put_into, one.keys, before)
 
     def _make_units(self, blocks: Chosen | None, largest: int) -> dict[Unit, list[HeldBlock]]:
-        of_tensor = {id(place.tensor): weight for weight in self._weights for place in weight.places}
+        of_tensor = weights_by_tensor(self._entries)
         known: dict[int, int] = {}
 
         def bytes_of(module: nn.Module) -> int:
             if id(module) not in known:
                 inside = {
-                    of_tensor[id(tensor)]
+                    weight
                     for part in module.modules()
                     for tensor in [*part._parameters.values(), *part._buffers.values()]
-                    if id(tensor) in of_tensor
+                    for weight in of_tensor.get(id(tensor), ())
                 }
                 known[id(module)] = sum(weight.bytes for weight in inside)
             return known[id(module)]
@@ -200,64 +153,11 @@ class Streamed(Source):
         def describe(unit: Unit) -> str:
             return unit.name or type(self.module).__name__
 
-        return make_blocks(units, self._weights, describe)
+        return make_blocks(units, self._weights, self._entries, describe)
 
     def _most_held(self) -> int:
         """Most ordered blocks that are held at the same time."""
         return max(1, *(sum(not block.unordered for block in blocks) for blocks in self._units.values()))
-
-    def _make_sources(self, pin: bool) -> None:
-        descs = []
-        if pin:
-            self._copy_small()
-        for block in self._blocks:
-            block.mutable = self._make_optimizer is not None and any(place.tensor.requires_grad for place in block.places())
-            if any(weight.storage.device.type != "cpu" for weight in block.weights):
-                self._copy_to_host(block)
-            segments = []
-            for weight in block.weights:
-                if weight.host is None:
-                    weight.host = byte_tensor(weight.storage, weight.storage_offset, weight.bytes)
-                original = weight.host if weight.copied is None else weight.copied
-                file = self._files.source_of(original) if self._files else None
-                weight.mapped = file is not None and not block.mutable
-                if weight.copied is not None:
-                    file, weight.copied = None, None if weight.mapped else weight.copied
-                elif file is not None and block.mutable:  # what is trained is not written to files
-                    weight.host, file = weight.host.clone(), None
-                segments.append(Segment(Mapped(file) if file is not None else buffer_of(weight.host), weight.offset))
-            descs.append(BlockDesc(segments, block.name, block.bytes, mutable=block.mutable, unordered=block.unordered, pin=pin))
-        for block, made in zip(self._blocks, self.runtime.register_blocks(descs)):
-            block.block = made
-
-    def _copy_small(self) -> None:
-        """Small weights of the host, all into one piece of pinned memory."""
-        small = [weight for weight in self._weights if weight.bytes < _weights.SMALL_SOURCE and weight.storage.device.type == "cpu"]
-        if not small:
-            return
-        offsets = [0]
-        for weight in small:
-            offsets.append(-(-(offsets[-1] + weight.bytes) // _weights.ALIGNMENT) * _weights.ALIGNMENT)
-        host = torch.frombuffer(PinnedMemory(self.device, offsets[-1]).buffer, dtype=torch.uint8)
-        for weight, offset in zip(small, offsets):
-            weight.copied = byte_tensor(weight.storage, weight.storage_offset, weight.bytes)
-            weight.host = host[offset : offset + weight.bytes]
-            weight.host.copy_(weight.copied)
-
-    def _copy_to_host(self, block: HeldBlock) -> None:
-        """From a device, block by block, so that memory of the device comes free as that of the host is filled."""
-        memory = PinnedMemory(self.device, block.bytes)
-        host = torch.frombuffer(memory.buffer, dtype=torch.uint8)
-        for weight in block.weights:
-            if weight.storage.device.type == "cpu":
-                continue
-            weight.host = host[weight.offset : weight.offset + weight.bytes]
-            weight.host.copy_(byte_tensor(weight.storage, weight.storage_offset, weight.bytes))
-            weight.moved = weight.storage.device
-            weight.storage = weight.host.untyped_storage()
-            for place in weight.places:
-                place.original = place.host()
-                place.put(place.original)
 
     def _put_in_place(self) -> None:
         for block in self._blocks:
@@ -271,9 +171,32 @@ class Streamed(Source):
                     self._undo.callback(self._restore, place)
         self._by_storage = {weight.memory.untyped_storage().data_ptr(): weight for weight in self._weights}
         self._served = ServedTensors(self, self._by_storage)
+        for entry in self._entries:
+            for block in entry.blocks():
+                block.entries.append(entry)
+            if _subclasses.is_wrapper(entry.original):
+                self._rewrap(entry)
+            self._serve(entry.tensor, entry)
         for place in self._places:
-            self._served.serve(place)
-            self._undo.callback(self._served.unserve, place)
+            if not is_served(place.tensor):  # a part of one
+                self._serve(place.tensor, Entry(place.name, place.tensor, place.tensor, [], [place], type(place.tensor), True))
+
+    def _serve(self, tensor: torch.Tensor, entry: Entry) -> None:
+        kind = type(tensor)
+        self._served.serve(tensor, entry)
+        self._undo.callback(self._served.unserve, tensor, kind)
+
+    def _rewrap(self, entry: Entry) -> None:
+        """Wrappers keep the device that they were made for."""
+        entry.tensor = entry.over(lambda place: place.tensor, self._torch_device)
+        if entry.tensor.device != self._torch_device:
+            raise TypeError(
+                f"{entry.name} is a {entry.kind.__qualname__}, which says that it is on {entry.tensor.device} when it is made of tensors on "
+                f"{self._torch_device}. It can stay outside: outside={entry.name!r}"
+            )
+        self._serve(entry.original, entry)
+        entry.put(entry.tensor)
+        self._undo.callback(entry.put, entry.original)
 
     def _restore(self, place: Place) -> None:
         weight, moved = place.weight, place.weight.moved
@@ -293,24 +216,27 @@ class Streamed(Source):
                 tensor.grad = grad.to(original.device)
 
         for one in left:
-            tensor = one.tensor
-            if tensor.device == self._torch_device:
+            parts = [tensor for _, tensor in one.parts or _subclasses.parts(one.tensor, one.names[0])]
+            if all(tensor.device == self._torch_device for tensor in parts):
                 continue
-            if tensor.grad is not None:
+            if one.tensor.grad is not None:
                 raise ValueError(f"{one.names[0]} has a gradient: zero_grad() before it is streamed")
-            original = tensor.data
-            tensor.data = original.to(self._torch_device)
-            self._undo.callback(back, tensor, original)
+            for tensor in parts:
+                original = tensor.data
+                tensor.data = original.to(self._torch_device)
+                self._undo.callback(back, tensor, original)
+            if _subclasses.is_wrapper(one.tensor):
+                self._replace(one, _subclasses.like(one.tensor, lambda tensor: tensor, type(one.tensor)))
 
-    def _attach(self, debug: bool | None) -> None:
+    def _attach(self, debug: bool | None, optimizer: MakeOptimizer | None) -> None:
         self._holding = Holding(self.runtime, self._torch_device, self._places)
         self._holding.unguard, self._holding.guard = self._served.unguard, self._served.guard
         self._running = Running(
             self._holding, SavedTensors(self._holding, self._by_storage), ReadCheck(self._by_storage, None if debug else 1 if debug is None else 0)
         )
         self._running.with_grad = self._attach_inner
-        if self._make_optimizer is not None:
-            self._training = Training(self._holding, self._blocks, self._make_optimizer)
+        if optimizer is not None:
+            self._training = Training(self._holding, self._blocks, optimizer)
             self._holding.training = True
             self._holding.backward_ends = self._training.backward_ends
             for handle in self._training.handles:
@@ -319,18 +245,21 @@ class Streamed(Source):
         self._undo.callback(self._end_work)
         run_uncompiled()
         handles: list[object] = []
-        streamed = {id(place.tensor): place for place in self._places}
+        streamed = {id(entry.tensor): entry for entry in self._entries}
         for module in self.module.modules():
             keys = {**module._parameters, **module._buffers}
-            places = {key: streamed[id(tensor)] for key, tensor in keys.items() if id(tensor) in streamed}
-            if places:
+            entries = {key: streamed[id(tensor)] for key, tensor in keys.items() if id(tensor) in streamed}
+            if entries:
                 handles += [
-                    module.register_state_dict_post_hook(ServedState(self, places)),
-                    module._register_load_state_dict_pre_hook(LoadInto(places, self._updates)),
-                    module.register_load_state_dict_post_hook(LoadedInto(places, self._updates)),
+                    module.register_state_dict_post_hook(ServedState(self, entries)),
+                    module._register_load_state_dict_pre_hook(LoadInto(entries, self._updates)),
+                    module.register_load_state_dict_post_hook(LoadedInto(entries, self._updates)),
                 ]
             self._set(module, "_apply", RefuseConversion(module, streamed))
             self._set(module, "__reduce_ex__", WithoutHooks(module))
+            kept = list(dict.fromkeys(block for entry in entries.values() if entry.special for block in entry.blocks()))
+            if kept:
+                handles += StashHooks(self._holding, kept).attach(module)
         for unit, blocks in self._units.items():
             handles += UnitHooks(self._running, unit, blocks, False).attach(unit.module)
         handles += StepHooks(self._running).attach(self.module)
@@ -345,7 +274,7 @@ class Streamed(Source):
 
     def _attach_inner(self) -> None:
         """With gradients a checkpoint may run a part of a block again, by itself."""
-        of_tensor = {id(place.tensor): place.weight.block for place in self._places}
+        of_tensor = weights_by_tensor(self._entries)
         for unit in self._units:
             if unit.own:
                 continue
@@ -353,7 +282,7 @@ class Streamed(Source):
                 if module is unit.module or not is_called(module):
                     continue
                 tensors = [tensor for part in own_modules(module) for tensor in [*part._parameters.values(), *part._buffers.values()]]
-                blocks = list(dict.fromkeys(of_tensor[id(tensor)] for tensor in tensors if id(tensor) in of_tensor))
+                blocks = list(dict.fromkeys(weight.block for tensor in tensors for weight in of_tensor.get(id(tensor), ())))
                 if blocks:
                     for handle in UnitHooks(self._running, unit, blocks, True).attach(module):
                         self._undo.callback(handle.remove)
@@ -370,7 +299,7 @@ class Streamed(Source):
         """Ends streaming: the module is what it was. Tensors that autograd has kept of it cannot be used any more."""
         if not self._closed:
             self._closed = True
-            with torch.inference_mode(False), torch.no_grad():
+            with _plainly():
                 self._undo.close()
             self._let_go()
 
@@ -386,7 +315,7 @@ class Streamed(Source):
         self._running.abandon()
         try:
             self._holding.end_step()
-            loaded(self._places, self._updates)
+            loaded(self._entries, self._updates)
             self._updates.end_all()
             self.runtime.write_back()
         finally:
@@ -446,11 +375,11 @@ class Streamed(Source):
         """The blocks by name, with the names of what is in them."""
         return {block.name: [place.name for place in block.places()] for block in self._blocks}
 
-    def current(self, place: Place) -> torch.Tensor:
-        if place.weight.block.mutable:
-            self.runtime.write_back([place.weight.block.block])
-        host = place.host()
-        return nn.Parameter(host, requires_grad=place.tensor.requires_grad) if isinstance(place.tensor, nn.Parameter) else host
+    def current(self, entry: Entry) -> torch.Tensor:
+        for block in entry.blocks():
+            if block.mutable:
+                self.runtime.write_back([block.block])
+        return entry.host()
 
     # Several models on a device.
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from .._runtime import Block
 from .._view import View
+from . import _subclasses
 from ._division import Unit
 from ._memory import strided
 
@@ -28,22 +29,21 @@ SMALL_SOURCE = 256 << 10
 
 @dataclass(eq=False)
 class Place:
-    """A parameter or buffer in a weight."""
+    """A tensor in a weight: a parameter or buffer, or a part of one."""
 
     name: str
     tensor: torch.Tensor
     original: torch.Tensor  # what its `data` was
     weight: Weight
     offset: int  # in the weight, in bytes
-    keys: list[tuple[nn.Module, str]]  # where modules have it
     version: int = 0
     counted: bool = False  # whether it has versions
     loading: bool = False
-    kind: type = torch.Tensor  # the tensor's class
 
     def put(self, data: torch.Tensor) -> None:
-        """Has the parameter or buffer be over other memory."""
-        _data.__set__(self.tensor, data)
+        """Has the tensor be over other memory."""
+        with torch._C.DisableTorchFunctionSubclass():
+            _data.__set__(self.tensor, data)
 
     def on_device(self) -> torch.Tensor:
         """Over its device memory."""
@@ -59,6 +59,48 @@ class Place:
     def note_version(self) -> None:
         self.counted = not self.tensor.is_inference()
         self.version = self.tensor._version if self.counted else 0
+
+
+@dataclass(eq=False)
+class Entry:
+    """A parameter or buffer as modules have it."""
+
+    name: str
+    tensor: torch.Tensor  # what they have while it is streamed
+    original: torch.Tensor  # what they had before: another one, where it is a wrapper
+    keys: list[tuple[nn.Module, str]]  # where modules have it
+    places: list[Place]
+    kind: type  # its class
+    special: bool  # more than its bytes, or a part of such
+
+    def blocks(self) -> list[HeldBlock]:
+        return list(dict.fromkeys(place.weight.block for place in self.places))
+
+    def held(self) -> bool:
+        return all(place.weight.block.held() for place in self.places)
+
+    def put(self, tensor: torch.Tensor) -> None:
+        """Has modules have another one."""
+        put_into(self.keys, tensor)
+
+    def over(self, make: Callable[[Place], torch.Tensor], device: torch.device) -> torch.Tensor:
+        """The same over other memory: `make` tells that of each place. What has no bytes goes to the device."""
+        of = {id(place.tensor): place for place in self.places}
+
+        def part(tensor: torch.Tensor) -> torch.Tensor:
+            if id(tensor) in of:
+                return make(of[id(tensor)])
+            return tensor.to(device)
+
+        return _subclasses.like(self.original, part, self.kind)
+
+    def host(self) -> torch.Tensor:
+        """Over the source."""
+        if self.special and self.keys:
+            with torch._C.DisableTorchFunctionSubclass():
+                return self.over(Place.host, torch.device("cpu"))
+        host = self.places[0].host()
+        return nn.Parameter(host, requires_grad=self.tensor.requires_grad) if isinstance(self.tensor, nn.Parameter) else host
 
 
 @dataclass(eq=False)
@@ -90,6 +132,7 @@ class HeldBlock:
     forward: list[View] = field(default_factory=list)
     backward: dict[int | None, View] = field(default_factory=dict)  # by stream
     mutable: bool = False
+    entries: list[Entry] = field(default_factory=list)  # that have something in it
     uses: int = 0  # by modules, since the last backward
     # Held while other blocks come and go, which the memory that ordered blocks share is not made for.
     unordered: bool = False
@@ -108,21 +151,38 @@ class HeldBlock:
         self.bytes = weight.offset + weight.bytes
 
 
-def refuse_special(name: str, tensor: torch.Tensor) -> None:
-    """What has no plain bytes of its own, or keeps more beside them, cannot be moved by bytes."""
+def refuse(name: str, tensor: torch.Tensor) -> None:
+    """What has no plain bytes cannot be moved by bytes."""
     why = ""
     if isinstance(tensor, (nn.UninitializedParameter, nn.UninitializedBuffer)):
         why = "has no shape yet: call the model once before"
     elif tensor.layout != torch.strided or tensor.is_nested:
         why = f"has the layout {tensor.layout}"
     elif tensor.is_quantized:
-        why = f"is quantised ({tensor.dtype}): its scales are not in its bytes. Models whose quantised weights are plain integer tensors stream"
-    elif type(tensor) not in (torch.Tensor, nn.Parameter):
-        why = f"is a {type(tensor).__module__}.{type(tensor).__qualname__}, which may keep more than its bytes"
+        why = f"is quantised ({tensor.dtype}): its scales are not in its bytes. Tensors of torchao, or plain integer tensors, stream"
     elif tensor.is_conj() or tensor.is_neg():
         why = "is conjugated or negated lazily: resolve_conj(), resolve_neg()"
+    elif tensor.numel() and not tensor.is_meta and not _has_memory(tensor):
+        why = f"is a {_full_name(type(tensor))}, which has no memory of its own, and no __tensor_flatten__ that tells what it is made of"
     if why:
         raise TypeError(f"{name} {why}. It can stay on the device, out of the budget: outside={name!r}")
+
+
+def _full_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    try:
+        return bool(tensor.untyped_storage().data_ptr())
+    except (NotImplementedError, RuntimeError):
+        return False
+
+
+def put_into(keys: list[tuple[nn.Module, str]], tensor: torch.Tensor) -> None:
+    for module, key in keys:
+        entries: dict[str, Any] = module._parameters if key in module._parameters else module._buffers
+        entries[key] = tensor
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
@@ -143,10 +203,35 @@ class Found:
     tensor: torch.Tensor
     names: list[str] = field(default_factory=list)
     keys: list[tuple[nn.Module, str]] = field(default_factory=list)
+    parts: list[tuple[str, torch.Tensor]] = field(default_factory=list)  # the plain tensors that it is made of
 
     @property
     def is_parameter(self) -> bool:
         return isinstance(self.tensor, nn.Parameter)
+
+    def find_parts(self) -> None:
+        """Refuses what cannot be moved."""
+        name = self.names[0]
+        wrapper = _subclasses.is_wrapper(self.tensor)
+        parts = list(_subclasses.parts(self.tensor, name))
+        if _subclasses.is_special(self.tensor) and not wrapper:
+            for module, key in self.keys:
+                parts += _subclasses.beside(module, name[: -len(key)].rstrip("."))
+        once: dict[int, tuple[str, torch.Tensor]] = {}
+        for part, tensor in parts:
+            once.setdefault(id(tensor), (part, tensor))
+        self.parts = list(once.values())
+        for part, tensor in self.parts:
+            refuse(part, tensor)
+        if wrapper:
+            again = dict(_subclasses.parts(self.tensor, name))
+            for part, tensor in self.parts:
+                if again[part] is not tensor:
+                    kind = _full_name(type(self.tensor))
+                    raise TypeError(f"{name} is a {kind}, which makes {part} anew each time. It can stay on the device, out of the budget: outside={name!r}")
+
+    def bytes(self) -> int:
+        return sum(tensor.numel() * tensor.element_size() for _, tensor in self.parts)
 
 
 def find_tensors(root: nn.Module) -> list[Found]:
@@ -173,25 +258,36 @@ def choose(found: list[Found], outside: Iterable[str], trained: bool) -> tuple[l
         if any(matches(name, patterns) for name in one.names):
             left.append(one)
             continue
-        refuse_special(one.names[0], tensor)
-        small = not one.is_parameter and tensor.numel() * tensor.element_size() < SMALL_BUFFER
-        if not tensor.numel() or small or (tensor.requires_grad and partly_frozen and not trained):
+        one.find_parts()
+        small = not one.is_parameter and one.bytes() < SMALL_BUFFER
+        if not one.bytes() or small or (tensor.requires_grad and partly_frozen and not trained):
             left.append(one)
+        elif tensor.requires_grad and trained and _subclasses.is_wrapper(tensor):
+            raise TypeError(
+                f"{one.names[0]} is a {_full_name(type(tensor))} that requires a gradient: it cannot be trained while it is streamed. "
+                f"requires_grad_(False), or have it stay on the device, out of the budget: outside={one.names[0]!r}"
+            )
         else:
             streamed.append(one)
     return streamed, left
 
 
-def make_weights(streamed: list[Found]) -> list[Weight]:
+def make_weights(streamed: list[Found]) -> tuple[list[Weight], list[Entry]]:
     """One weight for tensors that overlap in memory, in the order in which they are found."""
-    by_storage: dict[int, list[tuple[int, int, int, Found]]] = {}
-    for index, one in enumerate(streamed):
-        first, end = span_of(one.tensor)
-        by_storage.setdefault(one.tensor.untyped_storage()._cdata, []).append((first, end, index, one))
+    parts: dict[int, tuple[str, torch.Tensor]] = {}
+    for one in streamed:
+        for name, tensor in one.parts:
+            if tensor.numel():
+                parts.setdefault(id(tensor), (name, tensor))
+    by_storage: dict[int, list[tuple[int, int, int, str, torch.Tensor]]] = {}
+    for index, (name, tensor) in enumerate(parts.values()):
+        first, end = span_of(tensor)
+        by_storage.setdefault(tensor.untyped_storage()._cdata, []).append((first, end, index, name, tensor))
     made: list[tuple[int, Weight]] = []
+    places: dict[int, Place] = {}
     for spans in by_storage.values():
         spans.sort(key=lambda span: span[:3])
-        groups: list[list[tuple[int, int, int, Found]]] = []
+        groups: list[list[tuple[int, int, int, str, torch.Tensor]]] = []
         reach = -1
         for span in spans:
             if span[0] >= reach:
@@ -200,24 +296,33 @@ def make_weights(streamed: list[Found]) -> list[Weight]:
             reach = max(reach, span[1])
         for group in groups:
             first, end = group[0][0], max(span[1] for span in group)
-            weight = Weight(end - first, group[0][3].tensor.untyped_storage(), first)
-            for begin, _, _, one in group:
-                place = Place(one.names[0], one.tensor, one.tensor.data, weight, begin - first, one.keys)
+            weight = Weight(end - first, group[0][4].untyped_storage(), first)
+            for begin, _, _, name, tensor in group:
+                place = places[id(tensor)] = Place(name, tensor, _data.__get__(tensor), weight, begin - first)
                 place.note_version()
                 weight.places.append(place)
             made.append((min(span[2] for span in group), weight))
-    return [weight for _, weight in sorted(made, key=lambda pair: pair[0])]
+    entries = []
+    for one in streamed:
+        inside = [places[id(tensor)] for _, tensor in one.parts if id(tensor) in places]
+        entries.append(Entry(one.names[0], one.tensor, one.tensor, one.keys, inside, type(one.tensor), _subclasses.is_special(one.tensor)))
+    return [weight for _, weight in sorted(made, key=lambda pair: pair[0])], entries
 
 
-def make_blocks(units: list[Unit], weights: list[Weight], describe: Callable[[Unit], str]) -> dict[Unit, list[HeldBlock]]:
+def weights_by_tensor(entries: list[Entry]) -> dict[int, list[Weight]]:
+    """The weights that a parameter or buffer of a module is made of, by the id of what the module has."""
+    return {id(entry.tensor): list(dict.fromkeys(place.weight for place in entry.places)) for entry in entries}
+
+
+def make_blocks(units: list[Unit], weights: list[Weight], entries: list[Entry], describe: Callable[[Unit], str]) -> dict[Unit, list[HeldBlock]]:
     """A block for each unit, and one for each set of units that share weights, acquired by all of them."""
-    of_tensor = {id(place.tensor): weight for weight in weights for place in weight.places}
+    of_tensor = weights_by_tensor(entries)
     for unit in units:
         for module in unit.modules():
             for tensor in [*module._parameters.values(), *module._buffers.values()]:
-                weight = of_tensor.get(id(tensor))
-                if weight is not None and unit not in weight.users:
-                    weight.users.append(unit)
+                for weight in of_tensor.get(id(tensor), ()):
+                    if unit not in weight.users:
+                        weight.users.append(unit)
     blocks: dict[tuple[int, ...], HeldBlock] = {}
     used: dict[Unit, list[HeldBlock]] = {}
     for weight in weights:

@@ -372,30 +372,18 @@ def test_where_the_sources_are(device, net, tokens, quarter, monkeypatch, small,
     assert all(weight.data_ptr() == before[name].data_ptr() for name, weight in net.state_dict().items())
 
 
-class Table(torch.Tensor):
-    """A tensor subclass that keeps a scale beside its bytes."""
-
-    @staticmethod
-    def __new__(cls, data, scale):
-        made = torch.Tensor._make_subclass(cls, data)
-        made.scale = scale
-        return made
-
-
 def special(kind):
     plain = torch.randn(8, 8)
     if kind == "quantised":
         return torch.quantize_per_tensor(plain, 0.1, 0, torch.qint8)
-    if kind == "subclass":
-        return Table(plain, 2.0)
     if kind == "sparse":
         return plain.to_sparse()
     return plain.to(torch.complex64).conj()
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind, why", [("quantised", "is quantised .torch.qint8.: its scales"), ("subclass", "is a .*Table, which may keep more"),
-                                       ("sparse", "has the layout torch.sparse_coo"), ("conjugated", "is conjugated")])  # fmt: skip
+@pytest.mark.parametrize("kind, why", [("quantised", "is quantised .torch.qint8.: its scales.*torchao"), ("sparse", "has the layout torch.sparse_coo"),
+                                       ("conjugated", "is conjugated")])  # fmt: skip
 def test_tensors_that_are_more_than_their_bytes_are_refused_by_name(device, net, tokens, kind, why):
     """Trap 18."""
     net.layers[3].register_buffer("special", special(kind))
