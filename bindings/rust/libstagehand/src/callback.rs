@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a closure that panicked returns to the library, which puts the number into its text.
 pub(crate) const PANICKED: i32 = i32::MIN;
@@ -25,15 +26,35 @@ fn panic_text(payload: &(dyn Any + Send)) -> String {
     text.unwrap_or("a value that is no text").to_owned()
 }
 
+/// Why a closure failed the last time, for the call that tells of it: the library has only a number.
+#[derive(Clone, Default)]
+pub(crate) struct Failure(Arc<Mutex<Option<String>>>);
+
+impl Failure {
+    fn note(&self, text: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+    }
+
+    pub(crate) fn take(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
 /// Runs a closure that may fail, and says to the library what came of it: 0, the system's number for an error, −1 where it has none, or
 /// [`PANICKED`].
-pub(crate) fn answered(closure: impl FnOnce() -> io::Result<()>) -> i32 {
+pub(crate) fn answered(failure: &Failure, closure: impl FnOnce() -> io::Result<()>) -> i32 {
     let answer = guarded(|| match closure() {
         Ok(()) => 0,
-        Err(error) => match error.raw_os_error() {
-            Some(number) if number != 0 => number,
-            _ => -1,
-        },
+        Err(error) => {
+            failure.note(error.to_string());
+            match error.raw_os_error() {
+                Some(number) if number != 0 => number,
+                _ => -1,
+            }
+        }
     });
-    answer.unwrap_or(PANICKED)
+    answer.unwrap_or_else(|text| {
+        failure.note(format!("it panicked: {text}"));
+        PANICKED
+    })
 }

@@ -2,11 +2,12 @@
 
 use std::ffi::CString;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use libstagehand_sys as sys;
 
-use crate::error::{Result, Status, c_string, check, field_text, init};
+use crate::error::{Result, Status, c_path, c_string, check, field_text, init};
 use crate::{PinnedMemory, Stream};
 
 /// Memory of a device, in bytes, at one moment: the fields of the C struct.
@@ -30,7 +31,7 @@ pub struct DeviceOptions {
     /// Options of the backend, `key=value;key=value`.
     pub backend_options: Option<String>,
     /// Load the backend from this absolute path instead of searching.
-    pub backend_path: Option<String>,
+    pub backend_path: Option<PathBuf>,
 }
 
 /// One reference to a device, given back when the last clone and the last [`Runtime`](crate::Runtime), [`Stream`] and
@@ -66,10 +67,10 @@ impl Device {
     /// those of the first opening.
     pub fn open_with(name: &str, options: &DeviceOptions) -> Result<Device> {
         let name = c_string("device", name)?;
-        let text =
-            |what, value: &Option<String>| value.as_deref().map(|text| c_string(what, text)).transpose();
-        let backend_options = text("backend_options", &options.backend_options)?;
-        let backend_path = text("backend_path", &options.backend_path)?;
+        let backend_options =
+            options.backend_options.as_deref().map(|text| c_string("backend_options", text)).transpose()?;
+        let backend_path =
+            options.backend_path.as_deref().map(|path| c_path("backend_path", path)).transpose()?;
         let pointer = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
         let mut raw = init!(sh_device_options);
         raw.staging_threads = options.staging_threads;

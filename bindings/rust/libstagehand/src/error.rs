@@ -2,6 +2,8 @@
 
 use std::ffi::CStr;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use libstagehand_sys as sys;
 
@@ -128,6 +130,12 @@ impl Error {
         Error { status, text: text.into() }
     }
 
+    /// It, with what a closure said.
+    pub(crate) fn said(mut self, text: &str) -> Error {
+        self.text = format!("{}: {text}", self.text);
+        self
+    }
+
     /// The error of the call that has just failed on this thread.
     #[cold]
     pub(crate) fn last(status: sys::sh_status) -> Error {
@@ -154,6 +162,12 @@ pub(crate) fn check(status: sys::sh_status) -> Result<Status> {
 pub(crate) fn c_string(what: &str, text: &str) -> Result<std::ffi::CString> {
     std::ffi::CString::new(text)
         .map_err(|_| Error::new(Status::INVALID_ARGUMENT, format!("{what}: {text:?} holds a NUL character")))
+}
+
+/// A path for the C interface, which takes any bytes.
+pub(crate) fn c_path(what: &str, path: &Path) -> Result<std::ffi::CString> {
+    std::ffi::CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| Error::new(Status::INVALID_ARGUMENT, format!("{what}: {path:?} holds a NUL character")))
 }
 
 /// A text in a fixed field of a struct of the C interface.

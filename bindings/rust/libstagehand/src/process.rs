@@ -1,12 +1,13 @@
 //! What belongs to the whole process: version, log, trace, monitor.
 
 use std::ffi::{CStr, c_char, c_void};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use libstagehand_sys as sys;
 
 use crate::callback::guarded;
-use crate::error::{Result, c_string, check};
+use crate::error::{Result, c_path, check};
 use crate::source::Keep;
 
 /// Version of the library at run time as major × 1,000,000 + minor × 1,000 + patch.
@@ -77,8 +78,8 @@ where
 }
 
 /// Starts to record a trace of the whole process, which Perfetto and chrome://tracing open.
-pub fn trace_start(path: &str) -> Result<()> {
-    let path = c_string("path", path)?;
+pub fn trace_start(path: impl AsRef<Path>) -> Result<()> {
+    let path = c_path("path", path.as_ref())?;
     // SAFETY: the path outlives the call.
     check(unsafe { sys::sh_trace_start(path.as_ptr()) }).map(drop)
 }
@@ -90,8 +91,8 @@ pub fn trace_stop() -> Result<()> {
 }
 
 /// Begins to answer `stagehand top` on a Unix socket; `None`: at the default path.
-pub fn monitor_start(path: Option<&str>) -> Result<()> {
-    let path = path.map(|path| c_string("path", path)).transpose()?;
+pub fn monitor_start(path: Option<&Path>) -> Result<()> {
+    let path = path.map(|path| c_path("path", path)).transpose()?;
     // SAFETY: the path outlives the call.
     check(unsafe { sys::sh_monitor_start(path.as_ref().map_or(std::ptr::null(), |path| path.as_ptr())) })
         .map(drop)

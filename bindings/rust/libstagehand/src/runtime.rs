@@ -3,14 +3,15 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::fmt;
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libstagehand_sys as sys;
 
 use crate::block::{Kept, Prepared, raw_blocks};
-use crate::callback::guarded;
-use crate::error::{Result, c_string, check, field_text, init};
+use crate::callback::{Failure, guarded};
+use crate::error::{Error, Result, Status, c_path, c_string, check, field_text, init};
 use crate::graph::Capturing;
 use crate::source::Keep;
 use crate::{Block, BlockDesc, BlockState, Device, SourceUpdate, Stream};
@@ -135,11 +136,40 @@ impl Runtime {
         &self.device
     }
 
+    /// As [`check`](crate::error::check) of a call on these blocks, with what the closures said that have failed it.
+    #[inline]
+    pub(crate) fn check(&self, status: sys::sh_status, blocks: &[Block]) -> Result<Status> {
+        if status < 0 { Err(self.failed(status, blocks)) } else { Ok(Status(status)) }
+    }
+
+    /// What an acquire of one block failed with.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn failed_of<T>(&self, status: sys::sh_status, block: Block) -> Result<T> {
+        Err(self.failed(status, &[block]))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn failed(&self, status: sys::sh_status, blocks: &[Block]) -> Error {
+        let error = Error::last(status);
+        if error.status() != Status::CALLBACK {
+            return error;
+        }
+        let kept = lock(&self.blocks);
+        // Those of the call first; blocks that share their pages are loaded with them.
+        let asked = blocks.iter().filter_map(|block| kept.get(block));
+        match asked.chain(kept.values()).flat_map(|kept| &kept.failures).find_map(Failure::take) {
+            Some(text) => error.said(&text),
+            None => error,
+        }
+    }
+
     /// Waits until every load and write-back that was begun has finished, and returns the error of asynchronous work that no other call
     /// has returned yet. Blocks.
     pub fn synchronize(&self) -> Result<()> {
         // SAFETY: the runtime is alive.
-        check(unsafe { sys::sh_runtime_synchronize(self.raw) }).map(drop)
+        self.check(unsafe { sys::sh_runtime_synchronize(self.raw) }, &[]).map(drop)
     }
 
     // --- blocks ---
@@ -309,8 +339,8 @@ impl Runtime {
     }
 
     /// Writes one JSON object a step to a file.
-    pub fn telemetry_open(&self, path: &str) -> Result<()> {
-        let path = c_string("path", path)?;
+    pub fn telemetry_open(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = c_path("path", path.as_ref())?;
         // SAFETY: the path is copied.
         check(unsafe { sys::sh_telemetry_open(self.raw, path.as_ptr()) }).map(drop)
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use libstagehand_sys as sys;
 
 use crate::PinnedMemory;
-use crate::callback::answered;
+use crate::callback::{Failure, answered};
 use crate::error::{Error, Result, Status, init};
 
 /// Anything that is kept alive while the library may use it, and dropped on whichever thread ends that.
@@ -52,6 +52,8 @@ pub(crate) enum Keeper {
 pub struct Source {
     pub(crate) segment: sys::sh_segment,
     pub(crate) keeper: Keeper,
+    /// Of a closure.
+    pub(crate) failure: Option<Failure>,
 }
 
 // SAFETY: the pointers in the segment are to memory that the keeper owns and that may be read on any thread, or of which the caller has
@@ -87,7 +89,11 @@ impl Source {
         segment.kind = kind;
         segment.bytes = slice.len() as u64;
         segment.pointer = slice.as_ptr().cast_mut().cast();
-        Source { segment, keeper: Keeper::Shared(Box::new(memory)) }
+        Source::new(segment, Keeper::Shared(Box::new(memory)))
+    }
+
+    fn new(segment: sys::sh_segment, keeper: Keeper) -> Source {
+        Source { segment, keeper, failure: None }
     }
 
     /// Memory given away: the only kind for [mutable](crate::BlockDesc::mutable) blocks, and for contents that
@@ -110,7 +116,7 @@ impl Source {
         segment.kind = sys::SH_SOURCE_POINTER;
         segment.bytes = bytes as u64;
         segment.pointer = pointer.cast();
-        Source { segment, keeper: Keeper::Exclusive(Arc::new(Exclusive { pointer, bytes, _memory: memory })) }
+        Source::new(segment, Keeper::Exclusive(Arc::new(Exclusive { pointer, bytes, _memory: memory })))
     }
 
     /// `bytes` bytes of a file from `offset` on, read when they are loaded. The library keeps a descriptor of its own.
@@ -120,23 +126,24 @@ impl Source {
         segment.bytes = bytes;
         segment.file = file.as_raw_fd().into();
         segment.file_offset = offset;
-        Source { segment, keeper: Keeper::Registration(file) }
+        Source::new(segment, Keeper::Registration(file))
     }
 
     /// `bytes` bytes that a closure writes: it gets a buffer, and the offset in this source where the buffer begins. It is called on
     /// threads of the library, several at once for different ranges, in any order and again for each load, and must not call the
-    /// library. An error or a panic fails the load, and the acquire that waits for it, as [`Status::CALLBACK`].
+    /// library. An error or a panic fails the load, and the acquire that waits for it, as [`Status::CALLBACK`] with its text.
     pub fn fill<F>(bytes: u64, fill: F) -> Source
     where
         F: Fn(&mut [u8], u64) -> io::Result<()> + Send + Sync + 'static,
     {
-        let fill = Arc::new(fill);
+        let failure = Failure::default();
+        let fill = Arc::new(Fill { closure: fill, failure: failure.clone() });
         let mut segment = init!(sh_segment);
         segment.kind = sys::SH_SOURCE_FILL;
         segment.bytes = bytes;
         segment.fill = Some(run_fill::<F>);
         segment.user_data = Arc::as_ptr(&fill).cast_mut().cast();
-        Source { segment, keeper: Keeper::Shared(Box::new(fill)) }
+        Source { segment, keeper: Keeper::Shared(Box::new(fill)), failure: Some(failure) }
     }
 
     /// A part of a shared or mapped source.
@@ -185,7 +192,7 @@ impl Source {
         segment.kind = kind;
         segment.bytes = bytes;
         segment.pointer = pointer;
-        Source { segment, keeper: Keeper::Caller }
+        Source::new(segment, Keeper::Caller)
     }
 
     /// Its length in bytes.
@@ -199,6 +206,12 @@ impl Source {
     }
 }
 
+/// What `fill` needs beside the closure.
+struct Fill<F> {
+    closure: F,
+    failure: Failure,
+}
+
 unsafe extern "C" fn run_fill<F>(buffer: *mut c_void, offset: u64, bytes: u64, user_data: *mut c_void) -> i32
 where
     F: Fn(&mut [u8], u64) -> io::Result<()> + Send + Sync + 'static,
@@ -207,9 +220,9 @@ where
         return 0;
     }
     // SAFETY: the Arc's contents, which the runtime keeps until nothing calls this any more.
-    let fill = unsafe { &*user_data.cast::<F>() };
+    let fill = unsafe { &*user_data.cast::<Fill<F>>() };
     // SAFETY: runtime.h: a buffer of so many bytes, valid during the call, for this call alone. It is the library's staging memory,
     // which the system has zeroed once and which held other weights since.
     let buffer = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), bytes as usize) };
-    answered(|| fill(buffer, offset))
+    answered(&fill.failure, || (fill.closure)(buffer, offset))
 }

@@ -111,7 +111,7 @@ fn with_graphs(test: impl FnOnce(&Driver, &Device)) {
     let options = DeviceOptions {
         budget_bytes: 128 * KIB,
         page_bytes: 4 * KIB,
-        backend_path: Some(path.clone()),
+        backend_path: Some(path.clone().into()),
         ..Default::default()
     };
     let device = Device::open_with("capture", &options).unwrap();

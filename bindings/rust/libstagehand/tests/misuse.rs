@@ -93,10 +93,10 @@ fn a_fill_that_panics_or_fails_is_an_error_of_the_acquire() {
             .name("filled"),
         )
         .unwrap();
-    for _ in 0..3 {
+    for said in ["it panicked: meant to panic, in a fill", "(os error 5)", "no number"] {
         let failed = runtime.acquire(block, Stream::host()).unwrap_err();
         assert_eq!((failed.status(), failed.group()), (Status::CALLBACK, Group::Operation), "{failed}");
-        assert!(failed.text().contains("filled"), "{failed}");
+        assert!(failed.text().contains("filled") && failed.text().ends_with(said), "{failed}");
     }
     let view = runtime.acquire(block, Stream::host()).unwrap();
     assert!(view.bytes().unwrap().iter().all(|&byte| byte == 9));
@@ -113,7 +113,13 @@ fn an_on_load_that_panics_is_an_error_of_the_acquire() {
         Ok(())
     });
     let block = runtime.register_block(desc).unwrap();
-    assert_eq!(status(runtime.acquire(block, Stream::host())), Status::CALLBACK);
+    let failed = runtime.acquire(block, Stream::host()).unwrap_err();
+    assert!(
+        failed.status() == Status::CALLBACK && failed.text().ends_with("meant to panic, in on_load"),
+        "{failed}"
+    );
+    let failed = runtime.acquire_many(&[block, block], Stream::host()).unwrap_err();
+    assert!(failed.text().ends_with("meant to panic, in on_load"), "{failed}");
     panics.store(false, Ordering::SeqCst);
     assert!(runtime.acquire(block, Stream::host()).unwrap().bytes().unwrap().iter().all(|&byte| byte == 4));
 }
