@@ -44,7 +44,15 @@ std::vector<Tensor> read_tensors(const std::string& path) {
     if (header.is_discarded()) throw std::runtime_error(path + ": its header is no JSON");
     for (const auto& [name, entry] : header.items()) {
         if (name == "__metadata__") continue;
-        const std::uint64_t begin = entry.at("data_offsets").at(0), end = entry.at("data_offsets").at(1);
+        std::uint64_t begin = 1, end = 0;
+        if (entry.is_object()) {
+            const nlohmann::json offsets = entry.value("data_offsets", nlohmann::json());
+            if (offsets.size() == 2 && offsets[0].is_number_unsigned() && offsets[1].is_number_unsigned()) {
+                begin = offsets[0];
+                end = offsets[1];
+            }
+        }
+        if (begin > end) throw std::runtime_error(path + ": a tensor lies nowhere");
         if (end > begin) tensors.push_back({8 + length + begin, end - begin, name});
     }
     if (tensors.empty()) throw std::runtime_error(path + ": it has no tensors");

@@ -30,11 +30,15 @@ def read_tensors(path: str) -> list[Tensor]:
     except ValueError as error:
         raise ValueError(f"{path}: its header is no JSON") from error
     tensors = []
-    for name, entry in header.items():
-        if name != "__metadata__":
-            begin, end = entry["data_offsets"]
-            if end > begin:
-                tensors.append((8 + length + begin, end - begin, name))
+    for name, entry in header.items() if isinstance(header, dict) else ():
+        if name == "__metadata__":
+            continue
+        match entry:
+            case {"data_offsets": [int(begin), int(end)]} if 0 <= begin <= end:
+                if end > begin:
+                    tensors.append((8 + length + begin, end - begin, name))
+            case _:
+                raise ValueError(f"{path}: a tensor lies nowhere")
     if not tensors:
         raise ValueError(f"{path}: it has no tensors")
     return sorted(tensors)

@@ -80,7 +80,9 @@ with tempfile.TemporaryDirectory(prefix="stagehand-stream-file-") as folder:
         real = pathlib.Path(os.environ.get("STAGEHAND_MINILM_DIR") or root / ".cache/models/all-minilm-l6-v2", "model.safetensors")
         if real.exists():
             streams(real, tensors_of(real))
-    for text in (b"", b"\xff" * 8, struct.pack("<Q", 50) + b"{}", struct.pack("<Q", 2) + b"{}", struct.pack("<Q", 3) + b"{]}"):
+    headers = [b"{]}", b"{}", b"[]", b"7", b'{"a": 1}', b'{"a": {}}', b'{"a": {"data_offsets": 7}}', b'{"a": {"data_offsets": [5]}}',
+               b'{"a": {"data_offsets": ["x", "y"]}}', b'{"a": {"data_offsets": [9, 5]}}', b'{"a": {"data_offsets": [-5, 5]}}']
+    for text in (b"", b"\xff" * 8, struct.pack("<Q", 50) + b"{}", *(struct.pack("<Q", len(header)) + header for header in headers)):
         broken.write_bytes(text)
         assert re.match(rf"(stream_file: )?{re.escape(str(broken))}: ", run(broken, expect=1).stderr), text
     for rest in ((folder + "/absent",), (model, "nobody"), (), (1, 2, 3)):
