@@ -15,6 +15,9 @@ from ._native import ffi, lib
 class RuntimeBase:
     """A runtime's handle, its device and its blocks' state, and what has to end before it."""
 
+    # Before streams, whose work ends by itself: a runtime waits for the streams that it has seen.
+    _turn = 1
+
     def __init__(self, device: Device, name: str | None) -> None:
         self.device = device
         self.name = name

@@ -95,6 +95,8 @@ class Graph:
     """What the library knows of a captured step. It holds the runtime's plan, until it is closed or garbage; the driver's graph must not be
     launched after that, nor otherwise than in `with graph.launch(stream):`."""
 
+    _turn = 0
+
     def __init__(self, runtime: RuntimeBase, handle: Any, captured: Captured) -> None:
         self._runtime = runtime
         self._handle: Any = owned(handle, lib.sh_graph_destroy, runtime._handle, captured)

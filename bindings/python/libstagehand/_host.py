@@ -17,6 +17,8 @@ from ._native import ffi, lib
 class Stream:
     """An ordered queue of work on a device. Engines on a GPU pass their own streams, as integers, and do not need it."""
 
+    _turn = 2
+
     def __init__(self, device: Device) -> None:
         self._device: Any = ffi.NULL
         self._stream = STREAM_HOST

@@ -16,6 +16,9 @@ from ._native import ffi
 
 
 class Closable(Protocol):
+    # When the interpreter exits, what has a lower one is closed before.
+    _turn: int
+
     def close(self) -> None: ...
 
 
@@ -63,10 +66,15 @@ def close_at_exit(thing: Closable) -> None:
 
 
 def _close_all() -> None:
-    # Runtimes first, then streams: a stream's work ends by itself, a runtime waits for the streams that it has seen.
-    for thing in sorted(_open, key=lambda thing: str(type(thing).__name__)):
-        thing.close()
+    interrupt: BaseException | None = None
+    for thing in sorted(_open, key=lambda thing: int(thing._turn)):
+        try:
+            thing.close()
+        except BaseException as exception:  # whoever does not want to wait for the first has to wait for the others too
+            interrupt = interrupt or exception
     destroy_postponed()
+    if interrupt is not None:
+        raise interrupt
 
 
 atexit.register(_close_all)

@@ -331,6 +331,26 @@ def test_exit_with_copies_in_flight(program, end):
     program(COPIES + end)
 
 
+def test_exit_closes_all_in_order_whatever_is_raised(program):
+    """An interrupt while the first is waited for, and classes of other names."""
+    out = program("""
+import atexit
+atexit.register(lambda: print(*closed))  # before the package, so after it
+import libstagehand as sh
+closed = []
+def telling(name, kind):
+    def close(self):
+        kind.close(self)
+        closed.append(name)
+        raise KeyboardInterrupt
+    return type(name, (kind,), {"close": close})
+device = sh.Device("host")
+things = [telling(name, kind)(device) for name, kind in (("A", sh.Stream), ("B", sh.Stream), ("Y", sh.Runtime), ("Z", sh.Runtime))]
+""", stderr="KeyboardInterrupt")
+    first, last = out.split()[:2], out.split()[2:]
+    assert (sorted(first), sorted(last)) == (["Y", "Z"], ["A", "B"]), out
+
+
 def test_exit_while_a_daemon_thread_streams(program):
     program(COPIES + """
 def forever():
