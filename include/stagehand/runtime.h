@@ -19,9 +19,12 @@ typedef struct sh_runtime_options {
     uint64_t max_bytes;       /**< Ceiling on this runtime's share of the device's budget, in bytes, cut to whole pages; 0: none. */
     uint64_t unordered_bytes; /**< Device memory for blocks outside the order, at least the largest one; 0: by what was held at once. */
     const char *name;         /**< Names the runtime in messages and traces; NULL: "runtime <n>". */
+    /** How long, in nanoseconds, a call that plans waits for what others hold beyond their shares until their steps end, before it returns
+        SH_ERROR_BUSY; 0: not at all. For models that several threads use: a step that the waiting thread itself should end does not end. */
+    uint64_t share_wait_ns;
 } sh_runtime_options;
 
-#define SH_RUNTIME_OPTIONS_INIT {sizeof(sh_runtime_options), 0, 0, 0, 0}
+#define SH_RUNTIME_OPTIONS_INIT {sizeof(sh_runtime_options), 0, 0, 0, 0, 0}
 SH_API void sh_runtime_options_init(sh_runtime_options *options);
 
 /**

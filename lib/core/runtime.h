@@ -195,6 +195,7 @@ private:
     Status behind_closed_door(Lock& lock, bool bringing, const std::function<Status()>& change);
     Status replan(Lock& lock, bool press, bool bringing = false);
     Status change_plan(Lock& lock, bool press);
+    Status ask_for_share(const Needs& needs, bool press, uint64_t* out_pages, Lock& lock);
     Status quiesce(Lock& lock);
     Status give_back(Lock& lock);
     Status put_into_force(const Planner::Result& result, Lock& lock);
@@ -221,6 +222,7 @@ private:
     const uint32_t max_held_;
     const uint64_t max_pages_;         // ceiling on the share
     const uint64_t unordered_pages_;   // asked for; 0: automatic
+    const uint64_t share_wait_ns_;
     std::mutex& mutex_;
     std::condition_variable changed_;
     sh_runtime_stats stats_ = {};

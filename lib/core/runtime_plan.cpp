@@ -1,5 +1,6 @@
 // The order, the share of the budget, and the plan in force.
 #include <algorithm>
+#include <chrono>
 
 #include "base/log.h"
 #include "core/runtime.h"
@@ -10,6 +11,9 @@ namespace stagehand::core {
 namespace {
 
 constexpr int kPlanAttempts = 3;
+
+// Between two questions for a share that others still hold.
+constexpr std::chrono::nanoseconds kFirstPause = std::chrono::microseconds(100), kLongestPause = std::chrono::milliseconds(5);
 
 }  // namespace
 
@@ -142,6 +146,23 @@ Status Runtime::wait_for_change(Lock& lock) {
     return usable();
 }
 
+// Nobody tells when a step of another runtime has ended: it is asked anew, less and less often.
+Status Runtime::ask_for_share(const Needs& needs, bool press, uint64_t* out_pages, Lock& lock) {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point began = Clock::now();
+    const std::chrono::nanoseconds patience(press ? std::min<uint64_t>(share_wait_ns_, INT64_MAX) : 0);
+    for (std::chrono::nanoseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+        lock.unlock();   // others may be asked to give back, and each of them needs its own mutex for that
+        device_->notice_free_memory(true);
+        const Status status = device_->arbiter().request(*this, needs, press, out_pages);
+        lock.lock();
+        SH_TRY(usable());
+        const std::chrono::nanoseconds left = patience - (Clock::now() - began);
+        if (status.code() != SH_ERROR_BUSY || left.count() <= 0) return status;
+        changed_.wait_for(lock, std::min(pause, left), [&] { return closing_; });
+    }
+}
+
 Status Runtime::change_plan(Lock& lock, bool press) {
     const uint64_t began = device_->backend().now_ns();
     Planner::Limits with = limits();
@@ -162,10 +183,7 @@ Status Runtime::change_plan(Lock& lock, bool press) {
     if (needs.least_pages > max_pages_) {
         status = Status(SH_ERROR_BUDGET, "max_bytes is less");
     } else {
-        lock.unlock();   // others may be asked to give back, and each of them needs its own mutex for that
-        device_->notice_free_memory(true);
-        status = device_->arbiter().request(*this, needs, press, &share);
-        lock.lock();
+        status = ask_for_share(needs, press, &share, lock);
     }
     if (status.code() == SH_ERROR_BUSY) return Status(SH_ERROR_BUSY, tenant_name() + ": " + status.text());
     if (status.code() == SH_ERROR_BUDGET)

@@ -1,5 +1,8 @@
 // Captured steps beside everything else: other models' shares, updates of sources, plans that are made in a step, captures that are
 // given up, and what a launch counts as.
+#include <unistd.h>
+
+#include <cstdio>
 #include <fstream>
 
 #include "captured_step.h"
@@ -108,7 +111,7 @@ TEST_F(Graphs, launches_count_as_steps) {
     TestDevice device(settings(60));
     auto launcher = make(device, 6, "launcher"), late = make(device, 6, "late"), third = make(device, 12, "third");
     const sh_stream stream = device.stream();
-    const std::string path = testing::TempDir() + "launches_count_as_steps.jsonl";
+    const std::string path = testing::TempDir() + "launches_count_as_steps." + std::to_string(getpid()) + ".jsonl";
     SUCCEEDS(sh_telemetry_open(launcher->runtime(), path.c_str()));
     launcher->plan();
     Step step(device, *launcher);
@@ -132,6 +135,7 @@ TEST_F(Graphs, launches_count_as_steps) {
     uint64_t lines = 0;
     for (std::string line; std::getline(file, line);) lines++;
     EXPECT_EQ(lines, 4u);
+    EXPECT_EQ(std::remove(path.c_str()), 0);
     device.synchronize();
     EXPECT_EQ(step.wrong(), 0u);
 }

@@ -70,7 +70,9 @@ class Runtime(RuntimeBase):
         max_held: int = 0,
         max_bytes: int = 0,
         unordered_bytes: int = 0,
+        share_wait: float = 0.0,
     ) -> None:
+        """share_wait: seconds to wait, where a plan is made, for what others hold until their steps end, before SH_ERROR_BUSY."""
         super().__init__(device, name)
         # Sources and callbacks, by block; of blocks that are being registered, below 0.
         self._kept: dict[int, list[object]] = {}
@@ -79,6 +81,7 @@ class Runtime(RuntimeBase):
         destroy_postponed()
         options = struct("runtime_options")
         options.max_held, options.max_bytes, options.unordered_bytes = max_held, max_bytes, unordered_bytes
+        options.share_wait_ns = round(share_wait * 1e9)
         label = text(name)
         options.name = label
         handle = device._open_handle()

@@ -136,6 +136,7 @@ typedef struct sh_runtime_options {
     uint64_t max_bytes;
     uint64_t unordered_bytes;
     const char *name;
+    uint64_t share_wait_ns;
 } sh_runtime_options;
 void sh_runtime_options_init(sh_runtime_options *options);
 sh_status sh_runtime_create(sh_device *device, const sh_runtime_options *options, sh_runtime **out_runtime);

@@ -418,12 +418,15 @@ it has none, acquiring one more is SH_ERROR_HELD.*/
     pub unordered_bytes: u64,
     ///Names the runtime in messages and traces; NULL: "runtime \<n>".
     pub name: *const ::core::ffi::c_char,
+    /**How long, in nanoseconds, a call that plans waits for what others hold beyond their shares until their steps end, before it returns
+SH_ERROR_BUSY; 0: not at all. For models that several threads use: a step that the waiting thread itself should end does not end.*/
+    pub share_wait_ns: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
         "Size of sh_runtime_options",
-    ][::core::mem::size_of::<sh_runtime_options>() - 32usize];
+    ][::core::mem::size_of::<sh_runtime_options>() - 40usize];
     [
         "Alignment of sh_runtime_options",
     ][::core::mem::align_of::<sh_runtime_options>() - 8usize];
@@ -442,6 +445,9 @@ const _: () = {
     [
         "Offset of field: sh_runtime_options::name",
     ][::core::mem::offset_of!(sh_runtime_options, name) - 24usize];
+    [
+        "Offset of field: sh_runtime_options::share_wait_ns",
+    ][::core::mem::offset_of!(sh_runtime_options, share_wait_ns) - 32usize];
 };
 ///Memory of this process. Pinned memory (sh_host_alloc(), or pinned by the driver) is copied without a detour.
 pub const SH_SOURCE_POINTER: _bindgen_ty_6 = 1;

@@ -6,6 +6,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use libstagehand_sys as sys;
 
@@ -31,6 +32,9 @@ pub struct RuntimeOptions {
     pub max_bytes: u64,
     /// Device memory for blocks outside the order, at least the largest one; 0: by what was held at once.
     pub unordered_bytes: u64,
+    /// How long a call that plans waits for what others hold beyond their shares until their steps end, before it returns
+    /// [`Status::BUSY`](crate::Status::BUSY). For models that several threads use.
+    pub share_wait: Duration,
     /// Names the runtime in messages and traces.
     pub name: Option<String>,
 }
@@ -106,6 +110,7 @@ impl Runtime {
         raw_options.max_held = options.max_held;
         raw_options.max_bytes = options.max_bytes;
         raw_options.unordered_bytes = options.unordered_bytes;
+        raw_options.share_wait_ns = u64::try_from(options.share_wait.as_nanos()).unwrap_or(u64::MAX);
         raw_options.name = name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
         let capabilities = device.capabilities()?;
         let mut raw = std::ptr::null_mut();

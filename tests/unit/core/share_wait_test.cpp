@@ -1,0 +1,101 @@
+// sh_runtime_options.share_wait_ns: a model waits until others have ended the steps in which they hold what is its share.
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <future>
+#include <optional>
+#include <thread>
+
+#include "engine.h"
+
+namespace stagehand::test {
+namespace {
+
+sh_runtime_options that_waits(std::chrono::nanoseconds patience) {
+    sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+    options.share_wait_ns = static_cast<uint64_t>(patience.count());
+    return options;
+}
+
+// While the first is in a step the second has nothing; it waits for as long as it was told.
+class ShareWait : public testing::Test {
+protected:
+    void begin(std::chrono::nanoseconds patience) {
+        second_.emplace(device_, equal_blocks(10, 4 * kPage, Origin::pageable), that_waits(patience));
+        SUCCEEDS(first_.schedule(forward(10)));
+        SUCCEEDS(second_->schedule(forward(10)));
+        SUCCEEDS(first_.step(forward(10)));
+        SUCCEEDS(sh_step_begin(first_.runtime()));
+    }
+
+    TestDevice device_{{.budget_bytes = 40 * kPage}};
+    Model first_{device_, equal_blocks(10, 4 * kPage)};
+    std::optional<Model> second_;
+};
+
+TEST_F(ShareWait, a_step_waits_until_others_have_ended_theirs) {
+    begin(std::chrono::seconds(60));
+    std::atomic<bool> ended{false};
+    std::thread waits([&] {
+        SUCCEEDS(sh_step_begin(second_->runtime()));
+        EXPECT_TRUE(ended) << "there was no memory for it";
+        for (size_t i = 0; i < 10; i++) SUCCEEDS(second_->use(i));
+        SUCCEEDS(sh_step_end(second_->runtime()));
+    });
+    for (size_t i = 0; i < 10; i++) SUCCEEDS(first_.use(i));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ended = true;
+    SUCCEEDS(sh_step_end(first_.runtime()));
+    waits.join();
+    EXPECT_EQ(first_.wrong_uses() + second_->wrong_uses(), 0u);
+    EXPECT_LE(device_.memory().peak_bytes, 40 * kPage);
+}
+
+TEST_F(ShareWait, gives_up_in_time) {
+    begin(std::chrono::milliseconds(30));
+    const auto began = std::chrono::steady_clock::now();
+    EXPECT_EQ(sh_step_begin(second_->runtime()), SH_ERROR_BUSY);
+    EXPECT_GE(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(30));
+    SUCCEEDS(sh_step_end(first_.runtime()));
+    SUCCEEDS(second_->step(forward(10)));
+}
+
+// A server's threads, each with a model of its own, of which the first has taken all.
+TEST(ShareWaits, nobody_is_turned_away) {
+    constexpr size_t kModels = 5;
+    TestDevice device({.budget_bytes = 24 * kPage});
+    std::deque<Model> models;
+    for (size_t i = 0; i < kModels; i++) {
+        models.emplace_back(device, equal_blocks(6, 4 * kPage, i % 2 ? Origin::pinned : Origin::pageable), that_waits(std::chrono::minutes(5)));
+        SUCCEEDS(models.back().schedule(forward(6)));
+    }
+    SUCCEEDS(sh_step_begin(models[0].runtime()));
+    std::vector<std::thread> threads;
+    for (size_t i = 1; i < kModels; i++)
+        threads.emplace_back([&model = models[i]] {
+            for (int k = 0; k < 12; k++) SUCCEEDS(model.step(forward(6)));
+        });
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    SUCCEEDS(sh_step_end(models[0].runtime()));
+    for (int k = 0; k < 12; k++) SUCCEEDS(models[0].step(forward(6)));
+    for (std::thread& thread : threads) thread.join();
+    for (Model& model : models) EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    EXPECT_LE(device.memory().peak_bytes, 24 * kPage);
+}
+
+TEST_F(ShareWait, ends_with_the_runtime) {
+    begin(std::chrono::hours(1));
+    std::promise<void> begun;
+    std::thread waits([&] {
+        begun.set_value();
+        EXPECT_EQ(sh_step_begin(second_->runtime()), SH_ERROR_CANCELLED);
+    });
+    begun.get_future().wait();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    second_->destroy();
+    waits.join();
+    SUCCEEDS(sh_step_end(first_.runtime()));
+}
+
+}  // namespace
+}  // namespace stagehand::test
