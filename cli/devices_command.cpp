@@ -150,9 +150,10 @@ void print_device(const Terminal& terminal, const DeviceReport& device) {
 
 void print_backend(const Terminal& terminal, const sh_backend_info& backend,
                    const std::vector<DeviceReport>& devices) {
-    const std::string where = backend.built_in != 0     ? "built in"
-                              : backend.path[0] != '\0' ? backend.path
-                                                        : "not found";
+    const std::string where = backend.built_in != 0                  ? "built in"
+                              : backend.path[0] != '\0'              ? backend.path
+                              : backend.status == SH_ERROR_NOT_FOUND ? "not found"
+                                                                     : "cannot be loaded";
     const bool works = backend.status == SH_OK;
     const bool absent = !works && backend.built_in == 0 && backend.path[0] == '\0';
     print(fmt::format("{}  {}{}\n", inked(terminal, Ink::bold, backend.name),

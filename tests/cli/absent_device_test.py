@@ -22,8 +22,16 @@ class AbsentDeviceTest(CommandTest):
     def test_backend_that_is_not_installed(self):
         self.environment["STAGEHAND_BACKEND_PATH"] = str(self.folder)
         self.refuse_everywhere("cuda:0", "there is no backend 'cuda'", self.folder)
+        self.assertIn("cuda  not found\n", self.succeed("devices").out)
+
+    def test_plugin_that_cannot_be_loaded(self):
+        self.environment["STAGEHAND_BACKEND_PATH"] = str(self.folder)
+        plugin = self.folder / "stagehand-cuda.so"
+        plugin.write_text("no shared object")
+        self.refuse_everywhere("cuda:0", "backend 'cuda' cannot be loaded", plugin)
         text = self.succeed("devices").out
-        self.assertIn("cuda", text)
+        self.assertIn("cuda  cannot be loaded\n", text)
+        self.assertIn(str(plugin), text)
 
     @unittest.skipUnless(CUDA_PATH, "there is no cuda backend in this build")
     def test_driver_that_is_not_installed(self):
