@@ -49,6 +49,8 @@ def installed(meson, source_dir, build_dir, work):
     names = {path.name for path in libdir.iterdir() if path.is_file()}
     assert "libstagehand.so" in names and "libstagehand.so.0" in names, names
     assert not any("internal" in name or name.endswith(".a") for name in names), names
+    plugins = {path.name for path in libdir.rglob("stagehand-*.so")}
+    assert plugins <= {"stagehand-cuda.so", "stagehand-hip.so"}, plugins  # that for tests stays in the build folder
     headers = {path.name for path in next(tree.rglob("include/stagehand")).iterdir()}
     assert headers == {path.name for path in (source_dir / "include/stagehand").iterdir()}, headers
 
