@@ -187,11 +187,11 @@ class Views(tuple[View, ...]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None) -> None:
-        first: Exception | None = None
+        first: BaseException | None = None
         for view in self:
             try:
                 view.__exit__(kind, exception, trace)
-            except Exception as error:
+            except BaseException as error:
                 first = first or error
         if first is not None:
             raise first

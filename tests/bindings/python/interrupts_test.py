@@ -8,7 +8,7 @@ import pytest
 
 import libstagehand as sh
 from conftest import PAGE
-from libstagehand import _runtime, _scopes
+from libstagehand import _runtime, _scopes, _view
 
 
 @pytest.fixture
@@ -60,6 +60,23 @@ def test_an_interrupt_of_a_callback_is_no_failure_of_the_library(device, runtime
     with pytest.raises(KeyboardInterrupt):
         runtime.acquire(block)
     assert block.info().held == 0
+
+
+def test_a_release_that_is_interrupted_releases_all(monkeypatch, runtime):
+    blocks = [runtime.register_block(bytes([i]) * PAGE, unordered=True) for i in range(2)]
+    release = _view._release
+
+    def interrupted(held):
+        release(held)
+        raise KeyboardInterrupt
+
+    for end in (lambda views: views.release(), lambda views: views.__exit__(None, None, None)):
+        views = runtime.acquire_many(blocks)
+        with monkeypatch.context() as patched:
+            patched.setattr(_view, "_release", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                end(views)
+        assert [block.info().held for block in blocks] == [0, 0] and len(views) == 2
 
 
 def after(monkeypatch, kind, name):
