@@ -1,4 +1,7 @@
 """Several models on a device, by the names that the interface has for it."""
+import threading
+import time
+
 import pytest
 
 import libstagehand as sh
@@ -47,6 +50,34 @@ def test_reservations(device, model, other):
         other.runtime.reserve_for_resident(bytes=20 * PAGE)
     assert caught.value.status is sh.Status.ERROR_BUDGET and "model" in str(caught.value)
     model.runtime.release_reservation()
+
+
+def test_a_step_waits_for_its_share_as_long_as_it_says(device, model):
+    model.step()
+    waits = sh.Runtime(device, share_wait=60.0)
+    impatient = sh.Runtime(device, share_wait=0.05)
+    block = waits.register_blocks([sh.BlockDesc(bytes(3 * PAGE))])[0]
+    other = impatient.register_blocks([sh.BlockDesc(bytes(3 * PAGE))])[0]
+    with model.runtime.step(), model.runtime.acquire(model.blocks[0]):
+        began = time.monotonic()
+        with pytest.raises(sh.BudgetError) as caught, impatient.step(), impatient.acquire(other):
+            pass
+        assert caught.value.status is sh.Status.ERROR_BUSY and time.monotonic() - began >= 0.05
+        found = []
+        thread = threading.Thread(target=lambda: found.append(bytes(_contents(waits, block))))
+        thread.start()
+        time.sleep(0.05)
+        assert not found
+    model.runtime.trim(0)
+    thread.join()
+    assert found == [bytes(3 * PAGE)]
+    impatient.close()
+    waits.close()
+
+
+def _contents(runtime, block):
+    with runtime.step(), runtime.acquire(block) as view:
+        return bytes(view.buffer)
 
 
 def test_guests(device, model, other):

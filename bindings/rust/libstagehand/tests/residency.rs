@@ -6,6 +6,7 @@ use common::*;
 use libstagehand::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 fn model(device: &Device, name: &str, count: u64, bytes: u64) -> (Runtime, Vec<Block>, Vec<Vec<u8>>) {
     let options = RuntimeOptions { name: Some(name.to_owned()), ..Default::default() };
@@ -84,6 +85,36 @@ fn a_reservation_is_ended_by_the_guard_of_its_last_terms() {
     assert_eq!(reserved(), 96 * KIB);
     drop(inner);
     assert_eq!(reserved(), 0);
+}
+
+#[test]
+fn a_step_waits_for_its_share_until_others_have_ended_theirs() {
+    let device = host(64 * KIB);
+    let (first, blocks, wanted) = model(&device, "first", 4, 30_000);
+    compare(&first, &blocks, &wanted);
+    let waiting = |share_wait| {
+        let runtime = Runtime::with_options(&device, &RuntimeOptions { share_wait, ..Default::default() }).unwrap();
+        let wanted = vec![contents(9, 10_000)];
+        let blocks = runtime.register_blocks([BlockDesc::from_source(Source::owned(wanted[0].clone()))]).unwrap();
+        (runtime, blocks, wanted)
+    };
+    let (impatient, few, _) = waiting(Duration::from_millis(30));
+    let (patient, some, theirs) = waiting(Duration::from_secs(60));
+    std::thread::scope(|scope| {
+        let step = first.step().unwrap();
+        let view = first.acquire(blocks[0], Stream::host()).unwrap();
+        let began = Instant::now();
+        let busy = impatient.step().and_then(|_step| impatient.acquire(few[0], Stream::host()).map(drop));
+        assert_eq!(status(busy), Status::BUSY);
+        assert!(began.elapsed() >= Duration::from_millis(30));
+        let waits = scope.spawn(|| compare(&patient, &some, &theirs));
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(!waits.is_finished());
+        drop(view);
+        drop(step);
+        first.trim(0).unwrap();
+        waits.join().unwrap();
+    });
 }
 
 #[test]
