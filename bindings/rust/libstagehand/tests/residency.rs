@@ -93,9 +93,11 @@ fn a_step_waits_for_its_share_until_others_have_ended_theirs() {
     let (first, blocks, wanted) = model(&device, "first", 4, 30_000);
     compare(&first, &blocks, &wanted);
     let waiting = |share_wait| {
-        let runtime = Runtime::with_options(&device, &RuntimeOptions { share_wait, ..Default::default() }).unwrap();
+        let runtime =
+            Runtime::with_options(&device, &RuntimeOptions { share_wait, ..Default::default() }).unwrap();
         let wanted = vec![contents(9, 10_000)];
-        let blocks = runtime.register_blocks([BlockDesc::from_source(Source::owned(wanted[0].clone()))]).unwrap();
+        let blocks =
+            runtime.register_blocks([BlockDesc::from_source(Source::owned(wanted[0].clone()))]).unwrap();
         (runtime, blocks, wanted)
     };
     let (impatient, few, _) = waiting(Duration::from_millis(30));
