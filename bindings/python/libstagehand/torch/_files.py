@@ -99,6 +99,8 @@ def _address(map: mmap.mmap) -> int:
 def _paths(files: Files) -> list[pathlib.Path]:
     given = [files] if isinstance(files, (str, os.PathLike)) else list(files)
     paths: list[pathlib.Path] = []
+    if not given:
+        raise ValueError("files: there is none")
     for path in map(pathlib.Path, given):
         inside = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
         if not inside:

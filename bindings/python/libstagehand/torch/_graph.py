@@ -22,6 +22,7 @@ class ForwardGraph:
         if streamed._torch_device.type != "cuda":
             raise UsageError(Status.ERROR_UNSUPPORTED, f"{streamed.device.name} has no graphs")
         self._device = streamed._torch_device
+        self._settle = streamed._holding.settle
         self._inputs = tree_map(lambda value: value.to(self._device, copy=True) if isinstance(value, torch.Tensor) else value, (args, kwargs))
         self._native = torch.cuda.CUDAGraph()
         args, kwargs = self._inputs
@@ -40,6 +41,7 @@ class ForwardGraph:
         self._graph = capture.graph
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._settle()
         tree_map(self._copy_in, self._inputs, (args, kwargs))
         with self._graph.launch(torch.cuda.current_stream(self._device).cuda_stream):
             self._native.replay()

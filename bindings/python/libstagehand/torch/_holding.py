@@ -53,6 +53,7 @@ class Holding:
         # Reads of weights are looked at, one by one, unless modules compute.
         self.unguard: Callable[[], None] = lambda: None
         self.guard: Callable[[], None] = lambda: None
+        self.settle: Callable[[], None] = lambda: None  # before a step
         self.modules = 0  # that run
         self.backward_ends: Callable[[], None] = lambda: None
         self._tasks: set[int] = set()  # backwards whose end is waited for
@@ -68,7 +69,7 @@ class Holding:
             return self._runtime.acquire(block.block, stream)
         except BudgetError as error:
             # What a backward holds only so that it need not ask again is no reason to fail.
-            if error.status != Status.ERROR_HELD or not self._release_read():
+            if error.status != Status.ERROR_HELD or not (self._forget_done() or self._release_read()):
                 raise
         return self._runtime.acquire(block.block, stream)
 
@@ -80,7 +81,7 @@ class Holding:
             raise UsageError(Status.ERROR_INVALID_HANDLE, "the model is not streamed any more")
         if self._readings:
             self._forget_done()
-        if self.training and _graph_task() == -1:
+        if self.training and torch.is_grad_enabled() and _graph_task() == -1:
             for block in blocks:
                 block.uses += 1
         if self._capturing:
@@ -100,8 +101,10 @@ class Holding:
                 block.forward.append(self._acquire_for_module(block, stream))
                 self._forward += 1
                 done += 1
-        except BaseException:
+        except BaseException as error:
             self.leave(blocks[:done])
+            if isinstance(error, BudgetError):
+                error.add_note("For stream(): a larger budget=, smaller blocks by blocks=, or outside= for what should stay on the device beside it.")
             raise
 
     def _acquire_for_module(self, block: HeldBlock, stream: int | None) -> View:
@@ -123,8 +126,8 @@ class Holding:
                 block.backward[stream] = self.acquire(block, stream)
                 self._backward[block] = None
 
-    def _forget_done(self) -> None:
-        """Before a forward: one inside a backward, of a checkpoint, needs the memory of what nodes before have read."""
+    def _forget_done(self) -> bool:
+        """Where memory is needed: by a forward inside a backward, of a checkpoint, or an optimizer's step. What nodes before have read goes."""
         task = _graph_task()
         if task == -1:
             self._readings.clear()  # of a backward that failed
@@ -133,9 +136,9 @@ class Holding:
             reading = self._readings.get((task, threading.get_ident()))
             node = _node()
             if reading is None or node is None or reading.node is node:
-                return
+                return False
             reading.node, reading.blocks = node, []
-        self._release_read()
+        return self._release_read()
 
     def leave(self, blocks: list[HeldBlock]) -> None:
         for block in blocks:
@@ -213,9 +216,14 @@ class Holding:
     # Steps.
 
     def _begin(self) -> None:
-        step = self._runtime.step()
-        step.__enter__()
-        self._step = step
+        self.settle()
+        # Before it begins: an interrupt may come between, and what is not begun can be ended.
+        self._step = self._runtime.step()
+        try:
+            self._step.__enter__()
+        except BaseException:
+            self._step = None
+            raise
         with self.computing():
             for place in self._places:
                 if place.changed():
@@ -266,10 +274,13 @@ class Holding:
             self.release_all()
 
     def end_step(self) -> None:
-        step, self._step = self._step, None
+        step = self._step
         self._first, self._explicit = None, False
         if step is not None:
-            step.__exit__(None, None, None)
+            try:
+                step.__exit__(None, None, None)
+            finally:
+                self._step = None
 
     def release_all(self) -> None:
         """Releases what an exception that no hook sees has left."""

@@ -176,7 +176,7 @@ class _LeaveStep(Hook):
         holding.guard_outside()
         if holding.running or holding.explicit or _graph_task() != -1:
             return
-        self.running.reads.leave()
+        self.running.reads.leave(passed=sys.exc_info()[0] is None)
         if not holding.saved:
             holding.end_step()
 

@@ -12,7 +12,7 @@ from .._host import PinnedMemory
 from .._sources import BlockDesc, Mapped, Segment
 from . import _weights
 from ._files import TensorFiles
-from ._memory import buffer_of, byte_tensor
+from ._memory import buffer_of, byte_tensor, strided
 from ._subclasses import is_special
 from ._weights import Found, HeldBlock, Weight
 
@@ -97,5 +97,5 @@ def _copy_to_host(device: Device, block: HeldBlock) -> None:
         weight.moved = weight.storage.device
         weight.storage = weight.host.untyped_storage()
         for place in weight.places:
-            place.original = place.host()
+            place.original = strided(weight.host, place.offset, place.original)
             place.put(place.original)

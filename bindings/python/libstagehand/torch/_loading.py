@@ -34,6 +34,27 @@ class Updates:
         else:
             scope.close()
 
+    def settle(self, entries: Iterable[Entry]) -> None:
+        """Before a step: ends what an exception has left, and has what was written to sources since the last step come to the device."""
+        if self._open:
+            loaded(entries, self)
+            self.end_all()
+        changed = [place for entry in entries for place in entry.places if place.source_changed()]
+        if not changed:
+            return
+        for place in changed:
+            place.note_source()
+        for place in changed:
+            if place.weight.mapped:
+                raise RuntimeError(f"{place.name} is streamed from a mapped file, and what was read of it was changed in place: that reaches no step")
+            if place.weight.block.trained != place.trained:
+                raise RuntimeError(
+                    f"{place.name} was changed in place, by a tensor that was read of it before steps of its optimizer, which have written over it: "
+                    "read it again before it is changed"
+                )
+        with self._runtime.update_sources([block.block for block in {place.weight.block: None for place in changed}]):
+            pass
+
     def end_all(self) -> None:
         """Ends what an exception has left."""
         for block in list(self._open):
@@ -63,7 +84,7 @@ class LoadInto(Hook):
                 if not place.loading:
                     self.updates.begin(place.weight.block)
                     place.loading = True
-                    place.put(place.host())
+                    place.put_on_host()
             if entry.tensor is not entry.original:
                 entry.put(entry.host())
 
@@ -90,5 +111,6 @@ def loaded(entries: Iterable[Entry], updates: Updates) -> None:
                 place.loading = False
                 place.put(place.on_device())
                 place.note_version()
+                place.note_source()
                 updates.end(place.weight.block)
     torch.clear_autocast_cache()

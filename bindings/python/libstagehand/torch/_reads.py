@@ -20,21 +20,22 @@ class ReadCheck:
 
     def __init__(self, weights: dict[int, Weight], steps: int | None) -> None:
         self._weights = weights
-        self._left = steps  # None: no end
+        self._left = steps  # that have to pass; None: no end
         self._mode: Reads | None = None
 
     def enter(self) -> None:
         if self._left == 0 or self._mode is not None:
             return
-        if self._left is not None:
-            self._left -= 1
         self._mode = Reads(self._weights)
         self._mode.__enter__()
 
-    def leave(self) -> None:
+    def leave(self, passed: bool = False) -> None:
+        """`passed`: the step came to its end. One that failed is made again, and searched again."""
         mode, self._mode = self._mode, None
         if mode is not None:
             mode.__exit__(None, None, None)
+            if passed and self._left is not None:
+                self._left -= 1
 
 
 class Reads(TorchDispatchMode):
@@ -58,13 +59,18 @@ class Reads(TorchDispatchMode):
     def _check(self, func: Any, tensor: torch.Tensor) -> None:
         for weight in found_in(tensor, self._weights):
             if not weight.block.held():
-                raise unheld(func, weight)
+                raise _unheld(func, weight, self._views)
 
 
-def unheld(func: Any, weight: Weight) -> RuntimeError:
+def _unheld(func: Any, weight: Weight, outside_modules: bool) -> RuntimeError:
     name = weight.places[0].name
+    told = f"{func} reads {name}, whose block, {weight.block.name}, is not held"
+    if outside_modules:
+        return RuntimeError(
+            f"{told}: no module of it runs. Its contents are in the source: read them by state_dict(), detach(), cpu() and the like, change them by "
+            f"load_state_dict() or detach(), or leave it on the device (outside={name!r})"
+        )
     return RuntimeError(
-        f"{func} reads {name}, whose block, {weight.block.name}, is not held: the module that reads it is not the one whose "
-        "call holds it. Divide the model so that a block is called where its weights are read (blocks=), or leave this one on the device "
-        f"(outside={name!r})"
+        f"{told}: the module that reads it is not the one whose call holds it. Divide the model so that a block is called where its weights are "
+        f"read (blocks=), or leave this one on the device (outside={name!r})"
     )

@@ -12,13 +12,14 @@ from torch import nn
 from ._hooks import Hook
 from ._reads import Reads
 from ._subclasses import ENTRY
-from ._weights import Entry, Weight, _data
+from ._weights import Entry, Weight
 
 # What a module calls while its block is held works on the device as ever.
 _METHODS = (
     "cpu", "cuda", "to", "type", "float", "double", "half", "bfloat16", "int", "long", "bool", "numpy", "tolist", "item", "clone", "detach", "__array__",
     "__repr__", "__format__",
 )  # fmt: skip
+_NUMPY = ("numpy", "__array__")
 _ALWAYS = ("__reduce_ex__",)
 
 
@@ -37,9 +38,17 @@ def _method(source: Source, kind: type, name: str) -> Any:
         entry: Entry = self.__dict__[ENTRY]
         if name not in _ALWAYS and entry.held():
             return of_class(self, *args, **named)
-        return of_class(source.current(entry), *args, **named)
+        made = of_class(source.current(entry), *args, **named)
+        if name in _NUMPY:
+            made.flags.writeable = False  # nobody would see that it is written to
+        return made
 
     return call
+
+
+def _is_over(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.data_ptr() == other.data_ptr() and (tensor.dtype, tensor.shape, tensor.stride()) == (other.dtype, other.shape, other.stride())
 
 
 class ServedTensors:
@@ -77,12 +86,14 @@ class ServedTensors:
         def get(tensor: torch.Tensor) -> torch.Tensor:
             entry: Entry = tensor.__dict__[ENTRY]
             with torch._C.DisableTorchFunctionSubclass():
-                data: torch.Tensor = _data.__get__(tensor if entry.held() else source.current(entry))
-            return data
+                # Not what `data` is: that it is changed in place has to be seen.
+                return torch.Tensor.detach(tensor if entry.held() else source.current(entry))
 
         def put(tensor: torch.Tensor, value: torch.Tensor) -> None:
-            name = tensor.__dict__[ENTRY].name
-            raise RuntimeError(f"{name} is streamed: its data cannot be replaced. Change it by load_state_dict(), or before streaming")
+            entry: Entry = tensor.__dict__[ENTRY]
+            place = entry.places[0]
+            if not (_is_over(value, place.host()) or _is_over(value, place.on_device())):  # `tensor.data += 1` puts what it got
+                raise RuntimeError(f"{entry.name} is streamed: its data cannot be replaced. Change it in place, by load_state_dict(), or before streaming")
 
         def deepcopy(tensor: torch.Tensor, memo: Any) -> torch.Tensor:
             entry: Entry = tensor.__dict__[ENTRY]

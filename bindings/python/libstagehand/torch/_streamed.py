@@ -242,6 +242,7 @@ class Streamed(Source):
             for handle in self._training.handles:
                 self._undo.callback(handle.remove)
         self._updates = Updates(self.runtime)
+        self._holding.settle = lambda: self._updates.settle(self._entries)
         self._undo.callback(self._end_work)
         run_uncompiled()
         handles: list[object] = []
@@ -308,7 +309,7 @@ class Streamed(Source):
         for weight in self._weights:
             del weight.host, weight.memory, weight.storage
             for place in weight.places:
-                del place.original
+                del place.original, place.given
 
     def _end_work(self) -> None:
         self._holding.running = 0
@@ -339,10 +340,12 @@ class Streamed(Source):
         self._running.abandon()
         self._holding.begin_step(explicit=True)
         self._running.reads.enter()
+        passed = False
         try:
             yield
+            passed = True
         finally:
-            self._running.reads.leave()
+            self._running.reads.leave(passed)
             self._holding.release_all()
             self._holding.end_step()
 

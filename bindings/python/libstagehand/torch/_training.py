@@ -68,6 +68,7 @@ class Training:
         block.forward.append(view)
         try:
             view.mark_dirty()
+            block.trained += 1
             with self._holding.computing():
                 trained.optimizer.step()
                 trained.optimizer.zero_grad(set_to_none=True)

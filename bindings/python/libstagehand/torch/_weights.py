@@ -38,7 +38,11 @@ class Place:
     offset: int  # in the weight, in bytes
     version: int = 0
     counted: bool = False  # whether it has versions
+    inference: bool = False  # it was made in inference mode, and is used in it
     loading: bool = False
+    given: torch.Tensor | None = None  # over the source: what is handed out are aliases of it, so that its version tells of changes
+    given_version: int = 0
+    trained: int = 0  # optimizers' steps of the block when it was handed out
 
     def put(self, data: torch.Tensor) -> None:
         """Has the tensor be over other memory."""
@@ -47,18 +51,38 @@ class Place:
 
     def on_device(self) -> torch.Tensor:
         """Over its device memory."""
-        return strided(self.weight.memory, self.offset, self.original)
+        with torch.inference_mode(self.inference):
+            return strided(self.weight.memory, self.offset, self.original)
+
+    def put_on_host(self) -> None:
+        """Has the tensor be over the source."""
+        with torch.inference_mode(self.inference):
+            self.put(strided(self.weight.host, self.offset, self.original))
 
     def host(self) -> torch.Tensor:
         """Over the source."""
-        return strided(self.weight.host, self.offset, self.original)
+        if self.given is None:
+            with torch.inference_mode(False), torch.no_grad():
+                self.given = strided(self.weight.host, self.offset, self.original)
+            self.note_source()
+        self.trained = self.weight.block.trained
+        return self.given.detach()
+
+    def source_changed(self) -> bool:
+        return self.given is not None and self.given._version != self.given_version
+
+    def note_source(self) -> None:
+        if self.given is not None:
+            self.given_version = self.given._version
 
     def changed(self) -> bool:
         return self.counted and self.tensor._version != self.version
 
     def note_version(self) -> None:
-        self.counted = not self.tensor.is_inference()
-        self.version = self.tensor._version if self.counted else 0
+        try:
+            self.version, self.counted = self.tensor._version, True
+        except RuntimeError:  # it was made in inference mode
+            self.counted = False
 
 
 @dataclass(eq=False)
@@ -131,9 +155,10 @@ class HeldBlock:
     block: Block = None  # type: ignore[assignment]
     forward: list[View] = field(default_factory=list)
     backward: dict[int | None, View] = field(default_factory=dict)  # by stream
-    mutable: bool = False
+    mutable: bool = False  # it is trained
     entries: list[Entry] = field(default_factory=list)  # that have something in it
-    uses: int = 0  # by modules, since the last backward
+    uses: int = 0  # by modules, with gradients, since the last backward
+    trained: int = 0  # steps that its optimizer has made
     # Held while other blocks come and go, which the memory that ordered blocks share is not made for.
     unordered: bool = False
 
@@ -249,6 +274,8 @@ def find_tensors(root: nn.Module) -> list[Found]:
 def choose(found: list[Found], outside: Iterable[str], trained: bool) -> tuple[list[Found], list[Found]]:
     """What is streamed, and what stays outside: what was told, small buffers, and what is trained beside frozen weights."""
     patterns = list(outside)
+    if unused := [pattern for pattern in patterns if not any(matches(name, [pattern]) for one in found for name in one.names)]:
+        raise ValueError(f"outside: no parameter or buffer is {unused}; names are those of named_parameters() and named_buffers()")
     floating = [one for one in found if one.is_parameter and one.tensor.is_floating_point()]
     partly_frozen = any(not one.tensor.requires_grad for one in floating)
     streamed: list[Found] = []
@@ -269,6 +296,8 @@ def choose(found: list[Found], outside: Iterable[str], trained: bool) -> tuple[l
             )
         else:
             streamed.append(one)
+    if trained and not any(one.tensor.requires_grad for one in streamed):
+        raise ValueError("optimizer= is for streamed weights that require a gradient: there is none")
     return streamed, left
 
 
@@ -299,6 +328,7 @@ def make_weights(streamed: list[Found]) -> tuple[list[Weight], list[Entry]]:
             weight = Weight(end - first, group[0][4].untyped_storage(), first)
             for begin, _, _, name, tensor in group:
                 place = places[id(tensor)] = Place(name, tensor, _data.__get__(tensor), weight, begin - first)
+                place.inference = tensor.is_inference()
                 place.note_version()
                 weight.places.append(place)
             made.append((min(span[2] for span in group), weight))
