@@ -154,7 +154,7 @@ void add_run_options(CLI::App* app, RunOptions& options) {
     app->add_flag("--verify", options.verify,
                   "Stream as many steps again, in which each block on the device is compared with the file");
     app->add_option("--trace", options.trace,
-                    "Record loading and timed steps for Perfetto or chrome://tracing")
+                    "Record planning, loading and timed steps for Perfetto or chrome://tracing")
         ->type_name("FILE");
     app->add_option("--telemetry", options.telemetry, "Write one JSON object a timed step")
         ->type_name("FILE");

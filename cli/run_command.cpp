@@ -131,9 +131,8 @@ void time_steps(const RunOptions& options, sh_device* device, StreamingSession& 
     }
 }
 
-void stream(const RunOptions& options, sh_device* device, StreamingSession& session, Progress& progress,
-            RunReport& report) {
-    Trace trace(options.trace);
+void stream(const RunOptions& options, sh_device* device, StreamingSession& session, Trace& trace,
+            Progress& progress, RunReport& report) {
     const auto telemetry = [&](const char* path) {
         if (!options.telemetry.empty()) {
             check(sh_telemetry_open(session.runtime(), path),
@@ -195,6 +194,7 @@ void run(const RunOptions& options, BlockTable& table, sh_device* device, RunRep
 
     const ModelFiles files(table.model);
     StreamingSession session(device, table, files, options.order, options.compute_ms);
+    Trace trace(options.trace);
     report.plan = session.plan();
     report.model_bytes = report.plan.model_bytes;
     if (report.copy_bytes_per_second <= 0) {
@@ -208,7 +208,7 @@ void run(const RunOptions& options, BlockTable& table, sh_device* device, RunRep
     Progress progress(options.quiet  ? ProgressStyle::quiet
                       : options.json ? ProgressStyle::bar_only
                                      : ProgressStyle::automatic);
-    stream(options, device, session, progress, report);
+    stream(options, device, session, trace, progress, report);
     if (options.verify) {
         verify_steps(table, files, device, session, progress, report);
     }

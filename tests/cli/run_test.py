@@ -156,6 +156,9 @@ class RunTest(CommandTest):
             elif event["ph"] == "X":
                 self.assertGreaterEqual(event["dur"], 0)
         self.assertEqual([left for left in open_events.values() if left], [])
+        self.assertTrue([event for event in events if event["ph"] == "X" and event["name"] == "plan"])
+        held = [event["args"]["value"] for event in events if event["ph"] == "C" and event["name"] == "held bytes"]
+        self.assertGreater(held[-1], 0)
 
     def test_outputs_that_cannot_be_written(self):
         model = self.layered_model()
