@@ -28,7 +28,7 @@ from ._reads import ReadCheck
 from ._saved import SavedTensors
 from ._serving import RefuseConversion, ServedState, ServedTensors, Source, WithoutHooks, is_served
 from ._stashed import StashHooks
-from ._training import MakeOptimizer, Training
+from ._training import MakeOptimizer, MakeStep, Training
 from ._weights import Entry, Found, HeldBlock, Place, Weight, choose, find_tensors, make_blocks, make_weights, put_into, weights_by_tensor
 
 Outside: TypeAlias = Union[str, Iterable[str]]
@@ -57,6 +57,7 @@ class Streamed(Source):
     :param name: In messages and traces.
     :param optimizer: Has streamed parameters that require a gradient be trained: makes the optimizer of one block from its parameters. Its
         step is made in the backward, as soon as the block's gradients are there, which are then given up.
+    :param optimizer_step: How an optimizer's step is made: `scaler.step` of a GradScaler, where losses are scaled; None: by its step().
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Streamed(Source):
         debug: bool | None = None,
         name: str | None = None,
         optimizer: MakeOptimizer | None = None,
+        optimizer_step: MakeStep | None = None,
     ) -> None:
         self.module = module
         self._closed = False
@@ -94,7 +96,7 @@ class Streamed(Source):
                     block.block = made
                 self._put_in_place()
                 self._put_outside(left)
-                self._attach(debug, optimizer)
+                self._attach(debug, optimizer, optimizer_step)
         except BaseException:
             self._closed = True
             with _plainly():
@@ -228,7 +230,7 @@ class Streamed(Source):
             if _subclasses.is_wrapper(one.tensor):
                 self._replace(one, _subclasses.like(one.tensor, lambda tensor: tensor, type(one.tensor)))
 
-    def _attach(self, debug: bool | None, optimizer: MakeOptimizer | None) -> None:
+    def _attach(self, debug: bool | None, optimizer: MakeOptimizer | None, make_step: MakeStep | None) -> None:
         self._holding = Holding(self.runtime, self._torch_device, self._places)
         self._holding.unguard, self._holding.guard = self._served.unguard, self._served.guard
         self._running = Running(
@@ -236,7 +238,7 @@ class Streamed(Source):
         )
         self._running.with_grad = self._attach_inner
         if optimizer is not None:
-            self._training = Training(self._holding, self._blocks, optimizer)
+            self._training = Training(self._holding, self._blocks, optimizer, make_step)
             self._holding.training = True
             self._holding.backward_ends = self._training.backward_ends
             for handle in self._training.handles:
@@ -360,6 +362,15 @@ class Streamed(Source):
     def accumulate(self) -> AbstractContextManager[None]:
         """`with streamed.accumulate():` backwards add to the gradients, and optimizers do nothing, until one outside of it."""
         return self._trained().accumulate()
+
+    def optimize(self, step: MakeStep | None = None) -> None:
+        """Makes the optimizers' steps of the gradients that backwards in accumulate() have left, when something had to be done with all of them before."""
+        training = self._trained()
+        if self._holding.explicit:
+            training.step_all(step)
+        else:
+            with self.step():
+                training.step_all(step)
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:

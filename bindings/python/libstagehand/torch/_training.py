@@ -14,6 +14,8 @@ from ._weights import HeldBlock
 
 MakeOptimizer: TypeAlias = "Callable[[list[nn.Parameter]], torch.optim.Optimizer]"
 """Makes the optimizer of one block."""
+MakeStep: TypeAlias = "Callable[[torch.optim.Optimizer], object]"
+"""Has an optimizer make its step: its own step(), or that of a GradScaler."""
 
 
 class _Trained:
@@ -24,13 +26,22 @@ class _Trained:
         self.parameters = parameters
         self.optimizer = optimizer
         self.arrived = 0
+        self.stepping = False
+
+    def refuse_by_hand(self) -> None:
+        if not self.stepping:
+            raise RuntimeError(
+                f"the steps of {self.block.name!r} are made in the backward, or by optimize() of what stream() returned, while its weights are on the device. "
+                "Where losses are scaled: stream(..., optimizer_step=scaler.step)"
+            )
 
 
 class Training:
     """The optimizers of one model."""
 
-    def __init__(self, holding: Holding, blocks: list[HeldBlock], make: MakeOptimizer) -> None:
+    def __init__(self, holding: Holding, blocks: list[HeldBlock], make: MakeOptimizer, make_step: MakeStep | None) -> None:
         self._holding = holding
+        self._make_step: MakeStep = make_step or (lambda optimizer: optimizer.step())
         self._accumulating = False
         self._trained: list[_Trained] = []
         self.handles: list[Any] = []
@@ -38,6 +49,7 @@ class Training:
             parameters: list[Any] = [place.tensor for place in block.places() if place.tensor.requires_grad]
             if parameters:
                 trained = _Trained(block, parameters, make(list(parameters)))
+                self.handles.append(trained.optimizer.register_step_pre_hook(lambda *_, trained=trained: trained.refuse_by_hand()))
                 self._trained.append(trained)
                 for parameter in parameters:
                     self.handles.append(parameter.register_post_accumulate_grad_hook(lambda _, trained=trained: self._arrived(trained)))
@@ -60,7 +72,13 @@ class Training:
         if trained.arrived == len(trained.parameters) and trained.block.uses <= 1 and not self._accumulating:
             self._step(trained)
 
-    def _step(self, trained: _Trained) -> None:
+    def step_all(self, make_step: MakeStep | None) -> None:
+        """Makes the steps of all blocks that have gradients."""
+        for trained in self._trained:
+            if any(parameter.grad is not None for parameter in trained.parameters):
+                self._step(trained, make_step)
+
+    def _step(self, trained: _Trained, make_step: MakeStep | None = None) -> None:
         trained.arrived = 0
         block = trained.block
         view = self._holding.acquire(block, self._holding.stream())
@@ -70,11 +88,13 @@ class Training:
             view.mark_dirty()
             block.trained += 1
             with self._holding.computing():
-                trained.optimizer.step()
+                trained.stepping = True
+                (make_step or self._make_step)(trained.optimizer)
                 trained.optimizer.zero_grad(set_to_none=True)
                 for place in block.places():
                     place.note_version()
         finally:
+            trained.stepping = False
             block.forward.remove(view)
             view.release()
         torch.clear_autocast_cache()

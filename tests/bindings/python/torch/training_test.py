@@ -193,3 +193,74 @@ def test_trap_41_an_optimizer_over_all_parameters_is_refused(device, batches, fo
             torch.optim.SGD(net.parameters(), lr=0.1, foreach=foreach).step()
         net.zero_grad()
     assert same(net, other)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_gradients_are_clipped_by_the_norm_of_all(device, batches, early):
+    net = Net()
+    other = twin(net)
+    optimizer = adamw(other.parameters())
+    with st.stream(net, device, budget=size_of(net) // 4, blocks="layers.*", optimizer=adamw) as streamed:
+        for tokens in batches:
+            loss_of(other(tokens)).backward()
+            want = torch.nn.utils.clip_grad_norm_(other.parameters(), 0.1)
+            optimizer.step()
+            optimizer.zero_grad()
+            if early:  # all in one step
+                with streamed.step(), streamed.accumulate():
+                    loss_of(net(tokens)).backward()
+                    got = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+                    streamed.optimize()
+            else:
+                with streamed.accumulate():
+                    loss_of(net(tokens)).backward()
+                got = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+                streamed.optimize()
+            assert torch.equal(got, want) and want > 0.1
+            assert all(parameter.grad is None for parameter in net.parameters())
+        assert same(net, other)
+    assert same(net, other)
+
+
+@pytest.mark.parametrize("clipped", [False, True])
+def test_losses_that_are_scaled(device, batches, clipped):
+    net = Net()
+    other = twin(net)
+    optimizer = sgd(other.parameters())
+    scalers = [torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2) for _ in range(2)]
+    options = {} if clipped else {"optimizer_step": scalers[0].step}
+    with st.stream(net, device, budget=size_of(net) // 4, blocks="layers.*", optimizer=sgd, **options) as streamed:
+        for i, tokens in enumerate(batches):
+            factor = float("inf") if i == 3 else 1.0  # a step that is not made
+            scalers[1].scale(loss_of(other(tokens)) * factor).backward()
+            if clipped:
+                scalers[1].unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(other.parameters(), 0.1)
+            scalers[1].step(optimizer)
+            optimizer.zero_grad()
+            if clipped:
+                with streamed.accumulate():
+                    scalers[0].scale(loss_of(net(tokens)) * factor).backward()
+                for one in streamed.optimizers.values():
+                    scalers[0].unscale_(one)
+                torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+                streamed.optimize(scalers[0].step)
+            else:
+                scalers[0].scale(loss_of(net(tokens)) * factor).backward()
+            for scaler in scalers:
+                scaler.update()
+            assert scalers[0].get_scale() == scalers[1].get_scale()
+            assert same(net, other)
+    assert scalers[0].get_scale() != 1024.0
+
+
+def test_a_step_of_a_blocks_optimizer_by_hand_is_refused(device, batches):
+    net = Net()
+    other = twin(net)
+    with st.stream(net, device, budget=size_of(net) // 4, blocks="layers.*", optimizer=sgd) as streamed:
+        with streamed.accumulate():
+            loss_of(net(batches[0])).backward()
+        with pytest.raises(RuntimeError, match=r"the steps of .layers\.0.* are made in the backward, or by optimize\(\).*optimizer_step=scaler\.step"):
+            streamed.optimizers["layers.0"].step()
+        net.zero_grad()
+        assert same(net, other)
