@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a closure that panicked returns to the library, which puts the number into its text.
 pub(crate) const PANICKED: i32 = i32::MIN;
@@ -26,17 +26,37 @@ fn panic_text(payload: &(dyn Any + Send)) -> String {
     text.unwrap_or("a value that is no text").to_owned()
 }
 
-/// Why a closure failed the last time, for the call that tells of it: the library has only a number.
+/// Why a closure failed the last time, for the calls that tell of it: the library has only a number.
 #[derive(Clone, Default)]
-pub(crate) struct Failure(Arc<Mutex<Option<String>>>);
+pub(crate) struct Failure(Arc<Mutex<Said>>);
+
+#[derive(Default)]
+struct Said {
+    text: Option<String>,
+    told: bool,
+}
 
 impl Failure {
     fn note(&self, text: String) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+        *self.lock() = Said { text: Some(text), told: false };
     }
 
-    pub(crate) fn take(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// For a call on its block: several may have waited for one load.
+    pub(crate) fn tell(&self) -> Option<String> {
+        let mut said = self.lock();
+        said.told = true;
+        said.text.clone()
+    }
+
+    /// For a call on another block, if nobody was told of it yet.
+    pub(crate) fn tell_once(&self) -> Option<String> {
+        let mut said = self.lock();
+        let first = !std::mem::replace(&mut said.told, true);
+        said.text.clone().filter(|_| first)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Said> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -57,4 +77,22 @@ pub(crate) fn answered(failure: &Failure, closure: impl FnOnce() -> io::Result<(
         failure.note(format!("it panicked: {text}"));
         PANICKED
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Failure, PANICKED, answered};
+    use std::io::Error;
+
+    #[test]
+    fn what_a_closure_said_is_told_to_all_who_waited_for_it() {
+        let failure = Failure::default();
+        assert_eq!((failure.tell(), failure.tell_once()), (None, None));
+        assert_eq!(answered(&failure, || Err(Error::from_raw_os_error(5))), 5);
+        assert_eq!(failure.tell(), failure.tell());
+        assert!(failure.tell().unwrap().contains("os error 5") && failure.tell_once().is_none());
+        assert_eq!(answered(&failure, || panic!("meant to panic, for its text")), PANICKED);
+        assert_eq!(failure.tell_once().as_deref(), Some("it panicked: meant to panic, for its text"));
+        assert_eq!((answered(&failure, || Ok(())), failure.tell_once()), (0, None));
+    }
 }

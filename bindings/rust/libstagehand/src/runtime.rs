@@ -163,8 +163,9 @@ impl Runtime {
         }
         let kept = lock(&self.blocks);
         // Those of the call first; blocks that share their pages are loaded with them.
-        let asked = blocks.iter().filter_map(|block| kept.get(block));
-        match asked.chain(kept.values()).flat_map(|kept| &kept.failures).find_map(Failure::take) {
+        let mut asked = blocks.iter().filter_map(|block| kept.get(block)).flat_map(|kept| &kept.failures);
+        let mut others = kept.values().flat_map(|kept| &kept.failures);
+        match asked.find_map(Failure::tell).or_else(|| others.find_map(Failure::tell_once)) {
             Some(text) => error.said(&text),
             None => error,
         }
