@@ -1,7 +1,11 @@
 """torch.compile of a streamed model, of its layers, before and after streaming begins: trap 19."""
+import os
+import shutil
+
 import pytest
 import torch
 from models import Net, size_of, with_lora
+from torch import nn
 
 import libstagehand.torch as st
 
@@ -47,3 +51,23 @@ def test_trap_19_bit_equal(device, tokens, whole, grad, before):
         stats = streamed.stats()
         assert stats.steps == 3 and stats.acquires >= 3 * (6 + 5 * grad) and stats.bytes_to_device > size_of(net)
     assert all(torch.equal(one, other) for one, other in zip(step(model), want))
+
+
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="there is no C++ compiler, which PyTorch's own compiler asks for")
+def test_the_default_compiler(device, tokens, tmp_path, monkeypatch):
+    """Its programs have the addresses of weights by the tensors, not in them."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    layers = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).requires_grad_(False)
+    x = torch.randn(3, 64, requires_grad=True)
+
+    def step():
+        out = layers(x).square()
+        return [out.detach(), *torch.autograd.grad(out.sum(), x)]
+
+    for layer in layers:
+        layer.compile()
+    want = step()
+    with st.stream(layers, device, budget=size_of(layers) * 3 // 4, blocks="?", debug=False) as streamed:
+        for _ in range(3):
+            assert all(torch.equal(one, other) for one, other in zip(step(), want))
+        assert streamed.stats().steps == 3 and streamed.stats().bytes_to_device > size_of(layers)
