@@ -14,6 +14,7 @@ from .._generated import Status
 from .._runtime import Runtime
 from .._scopes import Step
 from .._view import View
+from ._calls import Calls
 from ._division import Unit
 from ._weights import HeldBlock, Place
 
@@ -32,9 +33,10 @@ class _Reading:
 
 
 class Holding:
-    """The blocks of one model. A model is used by one thread at a time; its backward runs on threads of autograd meanwhile."""
+    """The blocks of one model."""
 
-    def __init__(self, runtime: Runtime, device: torch.device, places: list[Place]) -> None:
+    def __init__(self, runtime: Runtime, device: torch.device, places: list[Place], calls: Calls) -> None:
+        self.calls = calls
         self._runtime = runtime
         self._places = places
         self._cuda = device.index if device.type == "cuda" else None
@@ -56,7 +58,6 @@ class Holding:
         self.settle: Callable[[], None] = lambda: None  # before a step
         self.modules = 0  # that run
         self.backward_ends: Callable[[], None] = lambda: None
-        self._tasks: set[int] = set()  # backwards whose end is waited for
 
     # Streams.
 
@@ -131,7 +132,7 @@ class Holding:
         task = _graph_task()
         if task == -1:
             self._readings.clear()  # of a backward that failed
-            self._tasks.clear()
+            self.calls.forget_backwards()
         else:
             reading = self._readings.get((task, threading.get_ident()))
             node = _node()
@@ -153,9 +154,13 @@ class Holding:
     def in_backward(self) -> int:
         """The backward that this thread is in, whose end is waited for from now on; -1: none."""
         task = _graph_task()
-        if task != -1 and task not in self._tasks:
-            self._tasks.add(task)
-            torch.autograd.Variable._execution_engine.queue_callback(lambda: self._backward_ends(task))
+        if task != -1 and not self.calls.in_backward(task):
+
+            def ends() -> None:
+                self._backward_ends(task)
+
+            self.calls.begin_backward(task, ends)
+            torch.autograd.Variable._execution_engine.queue_callback(ends)
         return task
 
     def read(self, block: HeldBlock) -> bool:
@@ -206,8 +211,7 @@ class Holding:
 
     def _backward_ends(self, task: int) -> None:
         self._release_read(task)
-        self._tasks.discard(task)
-        if not self._tasks:
+        if self.calls.end_backward(task):
             self.saved = False
             self.backward_ends()
             if not self._explicit and not self.running:
@@ -285,7 +289,7 @@ class Holding:
     def release_all(self) -> None:
         """Releases what an exception that no hook sees has left."""
         self._readings.clear()
-        self._tasks.clear()
+        self.calls.forget_backwards()
         self._suspended.clear()
         self._release_read()
         if not self.running and self._forward:

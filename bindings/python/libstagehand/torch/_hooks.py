@@ -81,6 +81,8 @@ class _Enter(Hook):
     def __call__(self, module: nn.Module, args: Any) -> None:
         hooks = self.hooks
         running = hooks.running
+        if running.holding.calls.enter():
+            running.abandon()
         acquired = not (hooks.inner and all(block.forward for block in hooks.blocks))
         if acquired:
             running.holding.enter(hooks.unit, hooks.blocks)
@@ -107,12 +109,13 @@ class _Leave(Hook):
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         hooks = self.hooks
         frames = hooks.running.frames
+        holding = hooks.running.holding
         # It is called also where another hook failed before ours had entered.
-        if not frames or frames[-1][0] is not hooks:
+        if not frames or frames[-1][0] is not hooks or not holding.calls.mine():
             return
         _, acquired, pushed = frames.pop()
-        hooks.running.holding.modules -= 1
-        hooks.running.holding.guard_outside()
+        holding.modules -= 1
+        holding.guard_outside()
         if pushed:
             hooks.running.saved.pop()
         if not acquired:
@@ -123,7 +126,9 @@ class _Leave(Hook):
                     if place.changed():
                         raise changed(place)
         finally:
-            hooks.running.holding.leave(hooks.blocks)
+            holding.leave(hooks.blocks)
+            if not holding.modules and not holding.running:
+                holding.calls.leave()
             if torch.is_autocast_cache_enabled():
                 torch.clear_autocast_cache()  # else casts of all weights would stay on the device
 
@@ -151,6 +156,8 @@ class _EnterStep(Hook):
     def __call__(self, module: nn.Module, args: Any) -> None:
         running = self.running
         holding = running.holding
+        if holding.calls.enter():
+            running.abandon()
         running.grad_enabled()
         if holding.running and not _is_running(module):
             running.abandon()
@@ -170,14 +177,16 @@ class _LeaveStep(Hook):
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         holding = self.running.holding
-        if not holding.running:
+        if not holding.running or not holding.calls.mine():
             return
         holding.running -= 1
         holding.guard_outside()
+        if not holding.running and not holding.modules:
+            holding.calls.leave()
         if holding.running or holding.explicit or _graph_task() != -1:
             return
         self.running.reads.leave(passed=sys.exc_info()[0] is None)
-        if not holding.saved:
+        if not holding.saved and not holding.calls.elsewhere():
             holding.end_step()
 
 

@@ -2,6 +2,7 @@
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ class ReadCheck:
         """`passed`: the step came to its end. One that failed is made again, and searched again."""
         mode, self._mode = self._mode, None
         if mode is not None:
-            mode.__exit__(None, None, None)
+            mode.end()
             if passed and self._left is not None:
                 self._left -= 1
 
@@ -45,6 +46,13 @@ class Reads(TorchDispatchMode):
         super().__init__()
         self._weights = weights
         self._views = views  # whether they must not be made either
+        self._thread = get_ident()
+
+    def end(self) -> None:
+        """From another thread, after that of a call that an interrupt ended, it cannot be left: it looks at nothing then."""
+        if self._thread == get_ident():
+            self.__exit__(None, None, None)
+        self._weights = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

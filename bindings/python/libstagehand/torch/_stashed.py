@@ -64,6 +64,8 @@ class LeaveStash(Hook):
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         hooks = self.hooks
+        if not hooks.holding.calls.mine():
+            return
         since = hooks.begun.pop() if hooks.begun else _sequence_nr()
         if not torch.is_grad_enabled():
             return

@@ -15,6 +15,7 @@ from .._errors import UsageError
 from .._generated import ResidentPriority, RuntimeStats, Status
 from .._runtime import Runtime
 from . import _subclasses
+from ._calls import Calls
 from ._devices import device_of
 from ._division import Chosen, Division, Unit, check_modules, is_called, largest_block, own_modules
 from ._files import Files, TensorFiles
@@ -231,7 +232,7 @@ class Streamed(Source):
                 self._replace(one, _subclasses.like(one.tensor, lambda tensor: tensor, type(one.tensor)))
 
     def _attach(self, debug: bool | None, optimizer: MakeOptimizer | None, make_step: MakeStep | None) -> None:
-        self._holding = Holding(self.runtime, self._torch_device, self._places)
+        self._holding = Holding(self.runtime, self._torch_device, self._places, Calls(self.module, self._torch_device))
         self._holding.unguard, self._holding.guard = self._served.unguard, self._served.guard
         self._running = Running(
             self._holding, SavedTensors(self._holding, self._by_storage), ReadCheck(self._by_storage, None if debug else 1 if debug is None else 0)
@@ -301,10 +302,18 @@ class Streamed(Source):
     def close(self) -> None:
         """Ends streaming: the module is what it was. Tensors that autograd has kept of it cannot be used any more."""
         if not self._closed:
+            self._refuse_within()
             self._closed = True
+            # Before: what ends inside this scope of modes would be in force again after it.
+            self._running.abandon()
             with _plainly():
                 self._undo.close()
             self._let_go()
+
+    def _refuse_within(self) -> None:
+        self._holding.calls.check()
+        if self._holding.calls.is_calling():
+            raise UsageError(Status.ERROR_INVALID_STATE, f"{type(self.module).__name__} runs: streaming cannot end within its call")
 
     def _let_go(self) -> None:
         """Of memory, which else would last as long as this object."""
@@ -314,8 +323,6 @@ class Streamed(Source):
                 del place.original, place.given
 
     def _end_work(self) -> None:
-        self._holding.running = 0
-        self._running.abandon()
         try:
             self._holding.end_step()
             loaded(self._entries, self._updates)
@@ -338,6 +345,7 @@ class Streamed(Source):
         """One pass over the model, with its backward, where a call of the module is not one by itself."""
         if self._closed:
             raise UsageError(Status.ERROR_INVALID_HANDLE, "the model is not streamed any more")
+        self._holding.calls.check()
         self._running.grad_enabled()
         self._running.abandon()
         self._holding.begin_step(explicit=True)
