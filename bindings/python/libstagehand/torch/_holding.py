@@ -57,6 +57,7 @@ class Holding:
         self.guard: Callable[[], None] = lambda: None
         self.settle: Callable[[], None] = lambda: None  # before a step
         self.modules = 0  # that run
+        self.trained_forward: Callable[[], None] = lambda: None  # before a module runs with gradients
         self.backward_ends: Callable[[], None] = lambda: None
 
     # Streams.

@@ -89,6 +89,7 @@ class _Enter(Hook):
         pushed = False
         if running.grad_enabled():
             try:
+                running.holding.trained_forward()
                 refuse_untold_training(hooks.blocks)
                 pushed = running.saved.push()
             except BaseException:
@@ -156,6 +157,7 @@ class _EnterStep(Hook):
     def __call__(self, module: nn.Module, args: Any) -> None:
         running = self.running
         holding = running.holding
+        refuse_replica(module)
         if holding.calls.enter():
             running.abandon()
         running.grad_enabled()
@@ -226,3 +228,8 @@ def refuse_untold_training(blocks: list[HeldBlock]) -> None:
                         "inference_mode(). To train other parameters: requires_grad_(False) on this one. To train this one: "
                         "stream(..., optimizer=lambda parameters: torch.optim.SGD(parameters, lr=...)), or outside= to have it stay on the device"
                     )
+
+
+def refuse_replica(module: nn.Module) -> None:
+    if "_former_parameters" in module.__dict__:
+        raise RuntimeError("DataParallel copies the model to several devices: a streamed model is on one. Use DistributedDataParallel, or one of device_ids=")

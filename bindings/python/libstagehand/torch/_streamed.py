@@ -241,7 +241,7 @@ class Streamed(Source):
         if optimizer is not None:
             self._training = Training(self._holding, self._blocks, optimizer, make_step)
             self._holding.training = True
-            self._holding.backward_ends = self._training.backward_ends
+            self._holding.trained_forward, self._holding.backward_ends = self._training.forward_begins, self._training.backward_ends
             for handle in self._training.handles:
                 self._undo.callback(handle.remove)
         self._updates = Updates(self.runtime)

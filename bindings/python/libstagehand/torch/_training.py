@@ -43,6 +43,7 @@ class Training:
         self._holding = holding
         self._make_step: MakeStep = make_step or (lambda optimizer: optimizer.step())
         self._accumulating = False
+        self._distributed = False  # the last forward was one of DistributedDataParallel
         self._trained: list[_Trained] = []
         self.handles: list[Any] = []
         for block in blocks:
@@ -65,8 +66,21 @@ class Training:
         finally:
             self._accumulating = before
 
+    def forward_begins(self) -> None:
+        self._distributed = nn.parallel.DistributedDataParallel._active_ddp_module is not None
+        self._refuse_distributed()
+
+    def _refuse_distributed(self) -> None:
+        """Steps in the backward come before the gradients of other processes are added up, which is at its end."""
+        if self._distributed and not self._accumulating:
+            raise RuntimeError(
+                "DistributedDataParallel adds up gradients at the end of a backward, when the steps of streamed weights are made: have its forward and "
+                "backward `with streamed.accumulate():` of what stream() returned, and then call its optimize()"
+            )
+
     def _arrived(self, trained: _Trained) -> None:
         self._holding.in_backward()
+        self._refuse_distributed()
         trained.arrived += 1
         # Of a block that was used several times, other parts of the backward may need the old weights still.
         if trained.arrived == len(trained.parameters) and trained.block.uses <= 1 and not self._accumulating:
