@@ -71,15 +71,16 @@ class LoadInto(Hook):
         self.entries = entries
         self.updates = updates
 
-    def __call__(self, state: Any, prefix: str, metadata: Any, *others: Any) -> None:
-        for key, entry in self.entries.items():
+    def __call__(self, module: nn.Module, state: Any, prefix: str, metadata: Any, *others: Any) -> None:
+        entries = {key: entry for key, entry in self.entries.items() if entry.is_of(module, key)}
+        for key, entry in entries.items():
             if prefix + key not in state:
                 continue
             if metadata.get("assign_to_params_buffers"):
                 raise RuntimeError(f"{entry.name} is streamed: load_state_dict() can copy into it, but not put another tensor in its place (assign=True)")
             if any(place.weight.mapped for place in entry.places):
                 raise RuntimeError(f"{entry.name} is streamed from a mapped file, which is not written to: end streaming, and begin with another file")
-        for entry in self.entries.values():
+        for entry in entries.values():
             for place in entry.places:
                 if not place.loading:
                     self.updates.begin(place.weight.block)

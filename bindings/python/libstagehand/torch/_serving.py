@@ -150,7 +150,7 @@ class ServedState(Hook):
 
     def __call__(self, module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
         for key, entry in self.entries.items():
-            if prefix + key in state:
+            if prefix + key in state and entry.is_of(module, key):
                 kept = self.source.current(entry)
                 # keep_vars=True wants parameters.
                 state[prefix + key] = kept if state[prefix + key] is entry.tensor else kept.detach()

@@ -132,8 +132,8 @@ class Streamed(Source):
 
     def _replace(self, one: Found, made: torch.Tensor) -> None:
         before, one.tensor = one.tensor, made
-        put_into(one.keys, made)
-        self._undo.callback(put_into, one.keys, before)
+        put_into(one.keys, before, made)
+        self._undo.callback(put_into, one.keys, made, before)
 
     def _make_units(self, blocks: Chosen | None, largest: int) -> dict[Unit, list[HeldBlock]]:
         of_tensor = weights_by_tensor(self._entries)
@@ -256,7 +256,7 @@ class Streamed(Source):
             if entries:
                 handles += [
                     module.register_state_dict_post_hook(ServedState(self, entries)),
-                    module._register_load_state_dict_pre_hook(LoadInto(entries, self._updates)),
+                    module._register_load_state_dict_pre_hook(LoadInto(entries, self._updates), with_module=True),
                     module.register_load_state_dict_post_hook(LoadedInto(entries, self._updates)),
                 ]
             self._set(module, "_apply", RefuseConversion(module, streamed))

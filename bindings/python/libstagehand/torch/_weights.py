@@ -96,6 +96,10 @@ class Entry:
     places: list[Place]
     kind: type  # its class
     special: bool  # more than its bytes, or a part of such
+    has: torch.Tensor = None  # type: ignore[assignment]  # what modules have now, unless they were given something else
+
+    def __post_init__(self) -> None:
+        self.has = self.original
 
     def blocks(self) -> list[HeldBlock]:
         return list(dict.fromkeys(place.weight.block for place in self.places))
@@ -105,7 +109,12 @@ class Entry:
 
     def put(self, tensor: torch.Tensor) -> None:
         """Has modules have another one."""
-        put_into(self.keys, tensor)
+        before, self.has = self.has, tensor
+        put_into(self.keys, before, tensor)
+
+    def is_of(self, module: nn.Module, key: str) -> bool:
+        """Whether the module has it there still: it may have been given another parameter since."""
+        return entry_of(module, key) is self.has
 
     def over(self, make: Callable[[Place], torch.Tensor], device: torch.device) -> torch.Tensor:
         """The same over other memory: `make` tells that of each place. What has no bytes goes to the device."""
@@ -204,10 +213,17 @@ def _has_memory(tensor: torch.Tensor) -> bool:
         return False
 
 
-def put_into(keys: list[tuple[nn.Module, str]], tensor: torch.Tensor) -> None:
+def entry_of(module: nn.Module, key: str) -> torch.Tensor | None:
+    found = module._parameters.get(key)
+    return module._buffers.get(key) if found is None else found
+
+
+def put_into(keys: list[tuple[nn.Module, str]], before: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Where modules have `before`."""
     for module, key in keys:
-        entries: dict[str, Any] = module._parameters if key in module._parameters else module._buffers
-        entries[key] = tensor
+        if entry_of(module, key) is before:
+            entries: dict[str, Any] = module._parameters if key in module._parameters else module._buffers
+            entries[key] = tensor
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

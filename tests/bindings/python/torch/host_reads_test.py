@@ -133,3 +133,21 @@ def test_trap_40_casts_of_weights_are_not_kept(streamed, net, tokens):
         net.load_state_dict(other.state_dict())
         torch.clear_autocast_cache()
         assert torch.equal(net(tokens)["logits"], other(tokens)["logits"])
+
+
+def test_a_parameter_that_was_replaced(streamed, net, tokens):
+    """A state dict has what the module has, and the end of streaming leaves it."""
+    other = Net().requires_grad_(False)
+    other.load_state_dict(net.state_dict())
+    streamed_weight = net.layers[0].up.weight
+    net.layers[0].up.weight = nn.Parameter(torch.randn(128, 64), requires_grad=False)
+    other.layers[0].up.weight = nn.Parameter(net.layers[0].up.weight.clone(), requires_grad=False)
+    assert same(net.state_dict(), other.state_dict())
+    assert net.state_dict(keep_vars=True)["layers.0.up.weight"] is net.layers[0].up.weight
+    assert torch.equal(net(tokens)["logits"], other(tokens)["logits"])
+    third = Net().requires_grad_(False)
+    net.load_state_dict(third.state_dict())
+    assert same(net.state_dict(), third.state_dict()) and not torch.equal(streamed_weight.cpu(), third.layers[0].up.weight)
+    assert torch.equal(net(tokens)["logits"], third(tokens)["logits"])
+    streamed.close()
+    assert same(net.state_dict(), third.state_dict())
