@@ -82,6 +82,7 @@ class Streamed(Source):
         self._closed = False
         self._weights: list[Weight] = []
         self._training: Training | None = None
+        self._trained_from_files: list[Found] = []
         self._undo = ExitStack()
         try:
             with _plainly():
@@ -98,6 +99,8 @@ class Streamed(Source):
                 self._put_in_place()
                 self._put_outside(left)
                 self._attach(debug, optimizer, optimizer_step)
+                for one in self._trained_from_files:
+                    one.stays = True
         except BaseException:
             self._closed = True
             with _plainly():
@@ -115,6 +118,10 @@ class Streamed(Source):
             if is_served(one.tensor):
                 raise UsageError(Status.ERROR_INVALID_STATE, f"{one.names[0]} is streamed already")
         for one, made in adopt(found, files, strict, type(self.module).__name__):
+            if trained and made.requires_grad:
+                made.data = made.data.clone()  # nothing is written to files
+                self._trained_from_files.append(one)
+            one.mapped = True
             self._replace(one, made)
         streamed, left = choose(found, [outside] if isinstance(outside, str) else outside, trained)
         if not streamed:
@@ -133,7 +140,12 @@ class Streamed(Source):
     def _replace(self, one: Found, made: torch.Tensor) -> None:
         before, one.tensor = one.tensor, made
         put_into(one.keys, before, made)
-        self._undo.callback(put_into, one.keys, made, before)
+
+        def back() -> None:
+            if not one.stays:
+                put_into(one.keys, made, before)
+
+        self._undo.callback(back)
 
     def _make_units(self, blocks: Chosen | None, largest: int) -> dict[Unit, list[HeldBlock]]:
         of_tensor = weights_by_tensor(self._entries)
@@ -218,7 +230,14 @@ class Streamed(Source):
             if grad is not None:
                 tensor.grad = grad.to(original.device)
 
+        def keep(one: Found, version: int) -> None:
+            if one.tensor._version != version or not one.is_parameter:  # it was trained, or may have been written to, which no version tells of
+                one.tensor.data = one.tensor.data.clone()
+                one.stays = True
+
         for one in left:
+            if one.mapped:
+                self._undo.callback(keep, one, one.tensor._version)
             parts = [tensor for _, tensor in one.parts or _subclasses.parts(one.tensor, one.names[0])]
             if all(tensor.device == self._torch_device for tensor in parts):
                 continue
@@ -300,7 +319,7 @@ class Streamed(Source):
         self.close()
 
     def close(self) -> None:
-        """Ends streaming: the module is what it was. Tensors that autograd has kept of it cannot be used any more."""
+        """Ends streaming: the module is what it was, with what was trained of it in memory. Tensors that autograd has kept of it cannot be used any more."""
         if not self._closed:
             self._refuse_within()
             self._closed = True

@@ -245,6 +245,8 @@ class Found:
     names: list[str] = field(default_factory=list)
     keys: list[tuple[nn.Module, str]] = field(default_factory=list)
     parts: list[tuple[str, torch.Tensor]] = field(default_factory=list)  # the plain tensors that it is made of
+    mapped: bool = False  # it was on the meta device, and is in a file
+    stays: bool = False  # in the module, in its place, when streaming ends
 
     @property
     def is_parameter(self) -> bool:
