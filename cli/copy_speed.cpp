@@ -108,7 +108,10 @@ private:
             descs[i].segment_count = 1;
         }
         blocks_.resize(sizes_.blocks);
-        check(sh_register_blocks(runtime_.get(), descs.data(), descs.size(), blocks_.data()), doing);
+        // One by one: those of less than two pages that come together would be loaded together.
+        for (std::uint64_t i = 0; i < sizes_.blocks; ++i) {
+            check(sh_register_blocks(runtime_.get(), &descs[i], 1, &blocks_[i]), doing);
+        }
         std::vector<sh_use> uses(sizes_.blocks, sh_use(SH_USE_INIT));
         for (std::uint64_t i = 0; i < sizes_.blocks; ++i) {
             uses[i].block = blocks_[i];

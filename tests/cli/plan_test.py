@@ -119,6 +119,14 @@ class PlanTest(CommandTest):
         self.assert_consistent(plan)
         self.assertEqual(plan["page_bytes"] % 65536, 0)
 
+    def test_link_is_measured_whatever_the_pages_are(self):
+        model = self.layered_model()
+        for budget in ("2GiB", "8GiB", "10GB", "16GiB", "64GiB"):  # pages of 2 to 32 MiB
+            with self.subTest(budget):
+                plan = self.plan(model, "--budget", budget, "--device", "sim")
+                self.assert_consistent(plan)
+                self.assertTrue(math.isclose(plan["link_bytes_per_second"], 55.5e9, rel_tol=0.01), plan["link_bytes_per_second"])
+
     def test_device_sets_page_and_link(self):
         plan = self.plan(self.layered_model(), "--budget", "25%", "--device", "host")
         self.assertEqual(plan["device"].split(":")[0], "host")
