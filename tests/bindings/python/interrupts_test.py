@@ -153,3 +153,63 @@ def test_sources_are_kept_when_registering_is_interrupted(monkeypatch, runtime):
         data.append(1)
     runtime.close()
     data.append(1)
+
+
+def test_interrupts_at_any_point_leave_nothing(program):
+    """A program that streams is interrupted again and again, wherever it is just then."""
+    out = program("""
+import random, signal, threading, time
+import libstagehand as sh
+device = sh.Device("host", budget_bytes=64 * 4096, page_bytes=4096)
+runtime, guest = sh.Runtime(device, max_held=4, unordered_bytes=16 * 4096), sh.Runtime(device)
+visiting = guest.register_block(b"g" * 4096)
+def fill(buffer, offset):
+    time.sleep(0.0005)
+    buffer[:] = bytes(len(buffer))
+blocks = runtime.register_blocks([sh.BlockDesc(sh.Fill(fill, 4096 * (1 + i % 3)), unordered=i % 2 == 0) for i in range(8)])
+main, lock, armed = threading.main_thread().ident, threading.RLock(), [False]
+def shoot():
+    while True:
+        time.sleep(random.random() * 0.004)
+        with lock:
+            if armed[0]: signal.pthread_kill(main, signal.SIGINT)
+threading.Thread(target=shoot, daemon=True).start()
+def views():
+    with runtime.acquire_many(blocks[:3]), runtime.acquire(blocks[1]): pass
+def steps():
+    with runtime.step():
+        for block in blocks[:3]: runtime.acquire(block).release()
+def scopes():
+    with runtime.protect(blocks[:2]), runtime.keep_resident(): pass
+def updates():
+    with runtime.update_sources(blocks[3:5]): pass
+def guests():
+    with runtime.as_guest(guest, bytes=4096), guest.acquire(visiting): pass
+def work():
+    for _ in range(500):
+        random.choice([views, steps, scopes, updates, guests])()
+def disarm():
+    while True:
+        try:
+            with lock: armed[0] = False
+            time.sleep(0)  # what was sent is raised by now
+            return
+        except KeyboardInterrupt:
+            pass
+for turn in range(40):
+    try:
+        try:
+            armed[0] = True
+            work()
+        finally:
+            disarm()
+    except KeyboardInterrupt:
+        pass
+    assert all(block.info().held == block.info().protections == 0 for block in [*blocks, visiting]), turn
+    assert guest.stats().guest_bytes == device.memory().protected_bytes == 0, turn
+    scopes(), updates(), guests()
+    with runtime.step():
+        for block in blocks: runtime.acquire(block).release()
+print("nothing is left")
+""")
+    assert out == "nothing is left\n"
