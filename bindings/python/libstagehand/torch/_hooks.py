@@ -81,6 +81,7 @@ class _Enter(Hook):
     def __call__(self, module: nn.Module, args: Any) -> None:
         hooks = self.hooks
         running = hooks.running
+        refuse_tracing()
         if running.holding.calls.enter():
             running.abandon()
         acquired = not (hooks.inner and all(block.forward for block in hooks.blocks))
@@ -158,6 +159,7 @@ class _EnterStep(Hook):
         running = self.running
         holding = running.holding
         refuse_replica(module)
+        refuse_tracing()
         if holding.calls.enter():
             running.abandon()
         running.grad_enabled()
@@ -215,6 +217,12 @@ def _is_running(module: nn.Module) -> bool:
         frame = before
         calls += frame.f_code.co_name == "_call_impl" and frame.f_locals.get("self") is module
     return calls > 1
+
+
+def refuse_tracing() -> None:
+    """What TorchScript traces has the weights' addresses, and no hooks."""
+    if torch._C._get_tracing_state() is not None:
+        raise RuntimeError("a module that is streamed cannot be traced: trace it before it is streamed, or end streaming first")
 
 
 def refuse_untold_training(blocks: list[HeldBlock]) -> None:

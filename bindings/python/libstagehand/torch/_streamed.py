@@ -354,6 +354,9 @@ class Streamed(Source):
 
     # Use.
 
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise TypeError("what stream() returned cannot be copied or pickled; its module can")
+
     def __repr__(self) -> str:
         size = sum(block.bytes for block in self._blocks)
         where = f"{self.device.name}{' (closed)' if self._closed else ''}"

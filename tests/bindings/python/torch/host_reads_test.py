@@ -151,3 +151,22 @@ def test_a_parameter_that_was_replaced(streamed, net, tokens):
     assert torch.equal(net(tokens)["logits"], third(tokens)["logits"])
     streamed.close()
     assert same(net.state_dict(), third.state_dict())
+
+
+def test_what_stream_returned_is_not_copied(streamed, net, tokens):
+    net.trainer = [streamed]  # a plain attribute
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps, lambda one: torch.save(one, io.BytesIO())):
+        with pytest.raises(TypeError, match="cannot be copied or pickled; its module can"):
+            copied(streamed)
+    with pytest.raises(TypeError, match="cannot be copied or pickled; its module can"):
+        copy.deepcopy(net)
+    net(tokens)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_traces_are_refused(streamed, net, tokens):
+    want = net(tokens)["logits"]
+    for module, x in ((net, tokens), (net.layers[2], torch.zeros(2, 64))):
+        with pytest.raises(RuntimeError, match="cannot be traced"):
+            torch.jit.trace(module, (x,), strict=False)
+    assert torch.equal(net(tokens)["logits"], want)

@@ -391,6 +391,21 @@ def test_torchao(device, tokens):
             assert torch.equal(other(tokens)["logits"], want)
 
 
+def test_compiled(device, tokens):
+    quantization = pytest.importorskip("torchao.quantization")
+    model = Net(WIDTH, 6).requires_grad_(False)
+    quantization.quantize_(model, quantization.Int8WeightOnlyConfig())
+    for layer in model.layers:
+        layer.compile(backend="aot_eager")
+    with torch.no_grad():
+        want = model(tokens)["logits"]
+        with st.stream(model, device, budget=size_of(model) // 4, blocks="layers.*"):
+            for _ in range(3):
+                assert torch.equal(model(tokens)["logits"], want)
+        assert torch.equal(model(tokens)["logits"], want)
+    torch.compiler.reset()
+
+
 def test_gguf_of_diffusers(device, tokens):
     pytest.importorskip("gguf")
     utils = pytest.importorskip("diffusers.quantizers.gguf.utils")
