@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -230,10 +230,11 @@ class Holding:
             self._step = None
             raise
         with self.computing():
-            for place in self._places:
-                if place.changed():
-                    self.end_step()
-                    raise changed(place)
+            try:
+                refuse_changes(self._places)
+            except RuntimeError:
+                self.end_step()
+                raise
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -305,10 +306,13 @@ def unit_is_held(blocks: list[HeldBlock]) -> bool:
     return any(block.forward for block in blocks)
 
 
-def changed(place: Place) -> RuntimeError:
-    """What was written to a weight in place is lost when it is loaded again, and may have been written to another one's memory."""
-    place.note_version()
-    return RuntimeError(
-        f"{place.name} is streamed, and was changed in place: that reaches its device memory only, which is loaded again. "
-        "Change it by load_state_dict(), before streaming, or leave it outside by outside="
-    )
+def refuse_changes(places: Iterable[Place]) -> None:
+    """What was written to weights in place is lost when they are loaded again, which is before the next step."""
+    changed = [place for place in places if place.changed()]
+    for place in changed:
+        place.overwritten = True
+    if changed:
+        raise RuntimeError(
+            f"{changed[0].name} is streamed, and was changed in place: that reaches its device memory only, which is loaded again. "
+            "Change it by load_state_dict(), before streaming, or leave it outside by outside="
+        )

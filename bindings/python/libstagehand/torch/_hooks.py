@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ._division import Unit
-from ._holding import Holding, changed
+from ._holding import Holding, refuse_changes
 from ._reads import ReadCheck
 from ._saved import SavedTensors
 from ._weights import HeldBlock
@@ -124,9 +124,7 @@ class _Leave(Hook):
             return
         try:
             for block in hooks.blocks:
-                for place in block.places():
-                    if place.changed():
-                        raise changed(place)
+                refuse_changes(block.places())
         finally:
             holding.leave(hooks.blocks)
             if not holding.modules and not holding.running:

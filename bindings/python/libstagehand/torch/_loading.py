@@ -11,7 +11,7 @@ from torch import nn
 
 from .._runtime import Runtime
 from ._hooks import Hook
-from ._weights import Entry, HeldBlock
+from ._weights import Entry, HeldBlock, Place
 
 
 class Updates:
@@ -35,15 +35,18 @@ class Updates:
             scope.close()
 
     def settle(self, entries: Iterable[Entry]) -> None:
-        """Before a step: ends what an exception has left, and has what was written to sources since the last step come to the device."""
+        """Before a step: ends what an exception has left, and and has the device's memory be as the sources are."""
         if self._open:
             loaded(entries, self)
             self.end_all()
+        overwritten = [place for entry in entries for place in entry.places if place.overwritten]
+        for place in overwritten:
+            place.overwritten = False
+            place.note_version()
         changed = [place for entry in entries for place in entry.places if place.source_changed()]
-        if not changed:
-            return
         for place in changed:
             place.note_source()
+        self._load_anew(overwritten)
         for place in changed:
             if place.weight.mapped:
                 raise RuntimeError(f"{place.name} is streamed from a mapped file, and what was read of it was changed in place: that reaches no step")
@@ -52,8 +55,13 @@ class Updates:
                     f"{place.name} was changed in place, by a tensor that was read of it before steps of its optimizer, which have written over it: "
                     "read it again before it is changed"
                 )
-        with self._runtime.update_sources([block.block for block in {place.weight.block: None for place in changed}]):
-            pass
+        self._load_anew(changed)
+
+    def _load_anew(self, places: list[Place]) -> None:
+        blocks = {place.weight.block: None for place in places}
+        if blocks:
+            with self._runtime.update_sources([block.block for block in blocks]):
+                pass
 
     def end_all(self) -> None:
         """Ends what an exception has left."""

@@ -40,6 +40,7 @@ class Place:
     counted: bool = False  # whether it has versions
     inference: bool = False  # it was made in inference mode, and is used in it
     loading: bool = False
+    overwritten: bool = False  # its device memory was changed, and has to be loaded again
     given: torch.Tensor | None = None  # over the source: what is handed out are aliases of it, so that its version tells of changes
     given_version: int = 0
     trained: int = 0  # optimizers' steps of the block when it was handed out

@@ -183,3 +183,30 @@ def test_what_asks_for_nothing_is_refused(device, net, tmp_path):
         st.stream(net, device, optimizer=sgd)
     with pytest.raises(ValueError, match="files: there is none"):
         st.stream(net, device, files=[])
+
+
+@pytest.mark.parametrize("resident", [False, True])
+def test_what_an_error_has_told_of_is_not_computed_with(device, net, tokens, resident):
+    def write(module, args):
+        module.up.weight.mul_(2)
+        module.up.bias.mul_(2)
+
+    with torch.no_grad():
+        want = net(tokens)["logits"]
+        with st.stream(net, device, budget=size_of(net) * (4 if resident else 1) // 4, blocks="layers.*") as streamed:
+            for _ in range(3):
+                handle = net.layers[4].register_forward_pre_hook(write)
+                with pytest.raises(RuntimeError, match=r"layers\.4\.up\..* was changed in place"):
+                    net(tokens)
+                handle.remove()
+                for _ in range(2):
+                    assert torch.equal(net(tokens)["logits"], want)
+            with streamed.step():
+                handle = net.layers[4].register_forward_pre_hook(write)
+                with pytest.raises(RuntimeError, match="was changed in place"):
+                    net(tokens)
+                handle.remove()
+                with pytest.raises(RuntimeError, match="was changed in place"):  # in the same step it is there still
+                    net(tokens)
+            assert torch.equal(net(tokens)["logits"], want)
+        assert torch.equal(net(tokens)["logits"], want)
