@@ -39,20 +39,24 @@ class Exceptions:
 
     def __init__(self) -> None:
         self._raised: deque[_Raised] = deque(maxlen=MOST_EXCEPTIONS)
+        self._told: _Raised | None = None
 
     def add(self, block: int, exception: BaseException) -> None:
         self._raised.append(_Raised(block, exception))
 
     def take(self, block: int = 0) -> BaseException | None:
-        """The first of this block, else the first of all. Others of the same block come from the same load and are forgotten."""
+        """The first of this block, else the first of all. Others of the same block come from the same load and are forgotten; the last one
+        is told again to other threads that have waited for that load."""
         while raised := list(self._raised.copy()):
             found = next((one for one in raised if one.block == block), raised[0])
             if self._remove(found):  # else another thread tells of it
                 for one in raised:
                     if one.block == found.block:
                         self._remove(one)
+                self._told = found if block else None
                 return found.exception
-        return None
+        told = self._told
+        return told.exception if told is not None and block and told.block == block else None
 
     def _remove(self, one: _Raised) -> bool:
         try:

@@ -73,6 +73,19 @@ def test_each_block_gets_its_own_exception(device):
     runtime.close()
 
 
+def test_all_threads_that_waited_for_a_load_are_told():
+    from libstagehand._callbacks import Exceptions
+
+    exceptions, first, second = Exceptions(), Broken("first"), Broken("second")
+    assert exceptions.take() is None and exceptions.take(5) is None
+    exceptions.add(5, first)
+    exceptions.add(5, second)  # of another piece
+    assert exceptions.take(5) is first and exceptions.take(5) is first
+    assert exceptions.take() is None and exceptions.take(6) is None
+    exceptions.add(5, second)
+    assert exceptions.take(5) is second
+
+
 def test_system_exit_does_not_end_a_worker(runtime):
     def fill(buffer, offset):
         raise SystemExit(3)
