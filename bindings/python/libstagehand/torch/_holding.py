@@ -237,6 +237,18 @@ class Holding:
                 raise
 
     @contextmanager
+    def reading(self, block: HeldBlock) -> Iterator[View]:
+        """Holds a block for functions of its weights, which see that they are there."""
+        view = self.acquire(block, self.stream())
+        block.forward.append(view)
+        try:
+            with self.computing():
+                yield view
+        finally:
+            block.forward.remove(view)
+            view.release()
+
+    @contextmanager
     def computing(self) -> Iterator[None]:
         """While weights are read that are held, or nothing but what is known of them."""
         self.unguard()

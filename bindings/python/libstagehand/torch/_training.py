@@ -2,6 +2,7 @@
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -36,6 +37,16 @@ class _Trained:
             )
 
 
+def _made(make: MakeOptimizer, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    optimizer = make(list(parameters))
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer= has to make a torch.optim.Optimizer of a list of parameters, and made {optimizer!r}")
+    asked = [one.name for one in inspect.signature(optimizer.step).parameters.values() if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
+    if asked:
+        raise TypeError(f"{type(optimizer).__name__}.step() wants {asked[0]}: steps are made in the backward, with the gradients that are there, only")
+    return optimizer
+
+
 class Training:
     """The optimizers of one model."""
 
@@ -49,11 +60,12 @@ class Training:
         for block in blocks:
             parameters: list[Any] = [place.tensor for place in block.places() if place.tensor.requires_grad]
             if parameters:
-                trained = _Trained(block, parameters, make(list(parameters)))
-                self.handles.append(trained.optimizer.register_step_pre_hook(lambda *_, trained=trained: trained.refuse_by_hand()))
-                self._trained.append(trained)
-                for parameter in parameters:
-                    self.handles.append(parameter.register_post_accumulate_grad_hook(lambda _, trained=trained: self._arrived(trained)))
+                with self._holding.reading(block):  # some make their state like their parameters
+                    self._trained.append(_Trained(block, parameters, _made(make, parameters)))
+        for trained in self._trained:  # once all are made: a hook would outlast the failure of another one
+            self.handles.append(trained.optimizer.register_step_pre_hook(lambda *_, trained=trained: trained.refuse_by_hand()))
+            for parameter in trained.parameters:
+                self.handles.append(parameter.register_post_accumulate_grad_hook(lambda _, trained=trained: self._arrived(trained)))
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {trained.block.name: trained.optimizer for trained in self._trained}
@@ -95,22 +107,17 @@ class Training:
     def _step(self, trained: _Trained, make_step: MakeStep | None = None) -> None:
         trained.arrived = 0
         block = trained.block
-        view = self._holding.acquire(block, self._holding.stream())
-        # So that functions of the weights see that they are there.
-        block.forward.append(view)
-        try:
+        with self._holding.reading(block) as view:
             view.mark_dirty()
             block.trained += 1
-            with self._holding.computing():
+            try:
                 trained.stepping = True
                 (make_step or self._make_step)(trained.optimizer)
                 trained.optimizer.zero_grad(set_to_none=True)
                 for place in block.places():
                     place.note_version()
-        finally:
-            trained.stepping = False
-            block.forward.remove(view)
-            view.release()
+            finally:
+                trained.stepping = False
         torch.clear_autocast_cache()
 
     def backward_ends(self) -> None:

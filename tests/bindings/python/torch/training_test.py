@@ -264,3 +264,42 @@ def test_a_step_of_a_blocks_optimizer_by_hand_is_refused(device, batches):
             streamed.optimizers["layers.0"].step()
         net.zero_grad()
         assert same(net, other)
+
+
+def test_an_optimizer_that_makes_its_state_like_its_parameters(device, batches):
+    def adagrad(parameters):
+        return torch.optim.Adagrad(parameters, lr=0.1)
+
+    net = Net()
+    other = twin(net)
+    reference(other, adagrad, batches[:2])
+    with st.stream(net, device, budget=size_of(net) // 4, optimizer=adagrad):
+        for tokens in batches[:2]:
+            loss_of(net(tokens)).backward()
+    assert same(net, other)
+
+
+def test_a_function_that_makes_no_optimizer_leaves_nothing(device, batches):
+    net = Net()
+    left = 3
+
+    def fails(parameters):
+        nonlocal left
+        left -= 1
+        return sgd(parameters) if left else 1 / 0
+
+    def without(parameters):
+        return parameters
+
+    for make, error in ((fails, ZeroDivisionError), (without, TypeError), (torch.optim.LBFGS, TypeError)):
+        with pytest.raises(error):
+            st.stream(net, device, budget=size_of(net) // 4, optimizer=make)
+        loss_of(net(batches[0])).backward()
+        assert not any(parameter._post_accumulate_grad_hooks for parameter in net.parameters())
+        net.zero_grad()
+    other = twin(net)
+    reference(other, sgd, batches[:2])
+    with st.stream(net, device, budget=size_of(net) // 4, optimizer=sgd):
+        for tokens in batches[:2]:
+            loss_of(net(tokens)).backward()
+    assert same(net, other)
