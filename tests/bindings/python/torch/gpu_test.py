@@ -1,78 +1,99 @@
-"""On a GPU, where there is one: every number as without streaming, eagerly, with adapters, trained, and by a graph."""
+"""On a GPU, where there is one: every number as without streaming, eagerly, with adapters, trained, quantised, compiled, and by a graph.
+
+What needs no GPU runs on the host as well, smaller, so that these checks are known to find what they are for.
+"""
+import contextlib
+import copy
+import importlib.util
+
 import pytest
 import torch
+from models import equal, gradients
+from quantised_test import PackedLinear, bytes_of, quantised
 from torch import nn
 
 import libstagehand as sh
 import libstagehand.torch as st
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that PyTorch can use")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that PyTorch can use")
+LAYERS = 12
 
-WIDTH, LAYERS = 1024, 12
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=needs_gpu)])
+def kind(request):
+    return request.param
+
+
+@contextlib.contextmanager
+def opened(kind, budget):
+    """A device with that budget, for the models of a test."""
+    options = {"page_bytes": 4096, "backend_options": "poison=1"} if kind == "cpu" else {}
+    with sh.Device("host" if kind == "cpu" else "cuda:0", budget_bytes=budget, **options) as device:
+        yield device
+
+
+def width_of(kind):
+    return 64 if kind == "cpu" else 1024
 
 
 class Layer(nn.Module):
-    def __init__(self):
+    def __init__(self, width):
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x):
         return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
 
 
-def make(where="cpu"):
+def make(kind, where="cpu"):
     torch.manual_seed(5)
-    return nn.Sequential(*(Layer() for _ in range(LAYERS))).to(where)
-
-
-def bytes_of(model):
-    return sum(one.numel() * one.element_size() for one in model.parameters())
+    return nn.Sequential(*(Layer(width_of(kind)) for _ in range(LAYERS))).to(where)
 
 
 @pytest.fixture
-def x():
-    return torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(6)).cuda()
+def x(kind):
+    return torch.randn(8, width_of(kind), generator=torch.Generator().manual_seed(6)).to(kind)
 
 
-@pytest.mark.parametrize("where", ["cpu", "cuda"])
-def test_forward_is_equal(x, where):
-    want = make("cuda")(x)
-    model = make(where)
+@pytest.mark.parametrize("on_device", [False, True])
+def test_forward_is_equal(kind, x, on_device):
+    want = make(kind, kind)(x)
+    model = make(kind, kind if on_device else "cpu")
     budget = bytes_of(model) // 4
-    with sh.Device("cuda:0", budget_bytes=budget) as device, st.stream(model, device) as streamed, torch.inference_mode():
+    with opened(kind, budget) as device, st.stream(model, device) as streamed, torch.inference_mode():
         for _ in range(4):
             assert torch.equal(model(x), want)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            again = model(x)
-        side.synchronize()
-        assert torch.equal(again, want)
+        if kind == "cuda":
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                again = model(x)
+            side.synchronize()
+            assert torch.equal(again, want)
         assert device.memory().peak_bytes <= budget
         assert streamed.stats().bytes_to_device > bytes_of(model)
-    assert torch.equal(model.cuda()(x), want), "the module is what it was"
-
-
-def adapters(model):
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-    torch.manual_seed(8)
-    for layer in model:
-        layer.up = Adapter(layer.up)
-    return model
+    assert torch.equal(model.to(kind)(x), want), "the module is what it was"
 
 
 class Adapter(nn.Module):
     def __init__(self, base):
         super().__init__()
         self.base = base
-        self.a, self.b = (nn.Parameter(torch.randn(shape) * 0.01) for shape in ((8, WIDTH), (4 * WIDTH, 8)))
+        self.a, self.b = (nn.Parameter(torch.randn(shape) * 0.01) for shape in ((8, base.in_features), (base.out_features, 8)))
 
     def forward(self, x):
         return self.base(x) + x @ self.a.T @ self.b.T
 
 
-def test_gradients_of_adapters_are_equal(x):
+def adapters(model):
+    model.requires_grad_(False)
+    torch.manual_seed(8)
+    for layer in model:
+        layer.up = Adapter(layer.up)
+    return model
+
+
+def test_gradients_of_adapters_are_equal(kind, x):
     def train(model, steps=3):
         trained = [one for one in model.parameters() if one.requires_grad]
         optimizer, losses = torch.optim.SGD(trained, lr=0.1), []
@@ -84,33 +105,101 @@ def test_gradients_of_adapters_are_equal(x):
             losses.append(loss.detach())
         return losses, [one.detach().cpu() for one in trained]
 
-    want = train(adapters(make()).cuda())
-    model = adapters(make())
-    with st.stream(model, "cuda:0", budget=bytes_of(model) // 4):
+    want = train(adapters(make(kind)).to(kind))
+    model = adapters(make(kind))
+    with opened(kind, bytes_of(model) // 4) as device, st.stream(model, device):
         got = train(model)
-    assert all(map(torch.equal, want[0], got[0])) and all(map(torch.equal, want[1], got[1]))
+    assert equal(got[0], want[0]) and equal(got[1], want[1])
 
 
-def test_trained_weights_are_equal(x):
-    resident, model = make("cuda"), make()
+def test_trained_weights_are_equal(kind, x):
+    resident, model = make(kind, kind), make(kind)
     optimizer = torch.optim.SGD(resident.parameters(), lr=0.1)
     for _ in range(3):
         resident(x).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-    with st.stream(model, "cuda:0", budget=bytes_of(model) // 3, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1)):
+    with opened(kind, bytes_of(model) // 3) as device, st.stream(model, device, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1)):
         for _ in range(3):
             model(x).square().mean().backward()
-    for want, got in zip(resident.parameters(), model.parameters()):
-        assert torch.equal(want.detach().cpu(), got.detach().cpu())
+    assert equal([one.detach().cpu() for one in model.parameters()], [one.detach().cpu() for one in resident.parameters()])
 
 
-def test_a_graph_is_equal(x):
-    resident, model = make("cuda"), make()
+def moved(model, where):
+    """A quantised model on a device; tensors in attributes are nobody's to move."""
+    model = copy.deepcopy(model).to(where)
+    for module in model.modules():
+        if isinstance(module, PackedLinear):
+            module.state.scale, module.state.more = module.state.scale.to(where), [one.to(where) for one in module.state.more]
+            module.weight.state = module.state
+    return model
+
+
+class Layers(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, hidden):
+        return self.net(None, hidden)
+
+
+@pytest.mark.parametrize("weights", ["wrapper", "nested", "saved", "attributes"])
+@pytest.mark.parametrize("on_device", [False, True])
+def test_quantised_weights_are_equal(kind, weights, on_device):
+    made = Layers(quantised(weights))
+    resident, model = moved(made, kind), moved(made, kind) if on_device else made
+    hidden = torch.randn(3, 5, 64).to(kind).requires_grad_()
+    want = [one.clone() for one in gradients(resident, hidden)]
+    with opened(kind, bytes_of(model)) as device, st.stream(model, device, budget=bytes_of(model) // 2, blocks="net.layers.*"):
+        assert model.net.layers[2].up.weight.device.type == kind
+        for _ in range(3):
+            hidden.grad = None
+            assert equal(gradients(model, hidden), want)
+    hidden.grad = None
+    assert equal(gradients(model.to(kind) if on_device else moved(model, kind), hidden), want), "the module is what it was"
+
+
+def test_torchao_is_equal(kind, x):
+    quantization = pytest.importorskip("torchao.quantization")
+    model = make(kind).requires_grad_(False)
+    quantization.quantize_(model, quantization.Int8WeightOnlyConfig())
+    with torch.no_grad():
+        want = copy.deepcopy(model).to(kind)(x)
+        with opened(kind, bytes_of(make(kind)) // 4) as device, st.stream(model, device):
+            for _ in range(3):
+                assert torch.equal(model(x), want)
+
+
+@needs_gpu
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="there is no Triton, which PyTorch's compiler asks for")
+def test_compiled_layers_are_equal(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    x = torch.randn(8, width_of("cuda"), device="cuda")
+    resident, model = make("cuda", "cuda"), make("cuda")
+    with torch.no_grad():
+        for layer in resident:
+            layer.compile()
+        want = resident(x)
+        with opened("cuda", bytes_of(model) // 3) as device, st.stream(model, device):
+            for layer in model:
+                layer.compile()
+            for _ in range(3):
+                assert torch.equal(model(x), want)
+    torch.compiler.reset()
+
+
+@needs_gpu
+def test_a_graph_is_equal():
+    x = torch.randn(8, width_of("cuda"), device="cuda")
+    resident, model = make("cuda", "cuda"), make("cuda")
     with st.stream(model, "cuda:0", budget=bytes_of(model) // 3) as streamed, torch.inference_mode():
         graph = streamed.graph(x)
         for factor in (1, 2, 3):
             assert torch.equal(graph(x * factor), resident(x * factor))
         assert torch.equal(model(x), resident(x)), "eagerly between launches"
         assert torch.equal(graph(x), resident(x))
+        model[3].up.weight.data.mul_(2)
+        resident[3].up.weight.data.mul_(2)
+        assert torch.equal(graph(x), resident(x)), "what was written to a source is launched with"
         graph.close()
