@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use libstagehand_sys as sys;
 
-use crate::callback::{Failure, answered};
+use crate::callback::answered;
 use crate::error::{Error, Result, Status, c_string, init};
 use crate::graph::Capturing;
 use crate::source::{Exclusive, Keep, Keeper, Source};
@@ -119,8 +119,6 @@ pub(crate) struct Kept {
     pub(crate) _shared: Vec<Box<dyn Keep>>,
     /// By the index of the source.
     pub(crate) exclusive: Vec<(usize, Arc<Exclusive>)>,
-    /// Of its closures.
-    pub(crate) failures: Vec<Failure>,
 }
 
 /// Descriptors as C wants them, with what they point to.
@@ -167,7 +165,6 @@ impl Prepared {
                 return Err(Error::new(Status::INVALID_ARGUMENT, text));
             }
             segments.push(sys::sh_segment { offset, ..source.segment });
-            kept.failures.extend(source.failure);
             match source.keeper {
                 Keeper::Caller => {}
                 Keeper::Registration(file) => self._files.push(file),
@@ -176,14 +173,11 @@ impl Prepared {
             }
         }
         if let Some(closure) = block.on_load {
-            let failure = Failure::default();
-            kept.failures.push(failure.clone());
             let hook = Arc::new(Hook {
                 device: runtime.device().clone(),
                 host_addressable: runtime.host_addressable,
                 capturing: runtime.capturing.clone(),
                 closure,
-                failure,
             });
             desc.on_load = Some(run_on_load);
             desc.user_data = Arc::as_ptr(&hook).cast_mut().cast();
@@ -204,7 +198,6 @@ struct Hook {
     host_addressable: bool,
     capturing: Arc<Capturing>,
     closure: Arc<OnLoad>,
-    failure: Failure,
 }
 
 unsafe extern "C" fn run_on_load(range: *const sys::sh_loaded_range, user_data: *mut c_void) -> i32 {
@@ -212,7 +205,7 @@ unsafe extern "C" fn run_on_load(range: *const sys::sh_loaded_range, user_data: 
     let hook = unsafe { &*user_data.cast::<Hook>() };
     // SAFETY: runtime.h: valid during the call.
     let raw = unsafe { *range };
-    answered(&hook.failure, || (hook.closure)(&LoadedRange { raw, hook, _call: PhantomData }))
+    answered(|| (hook.closure)(&LoadedRange { raw, hook, _call: PhantomData }))
 }
 
 /// A contiguous range of a block's device memory that was just loaded; the bytes need not be there yet.

@@ -1,12 +1,10 @@
 //! What stands between the library and closures: a panic never unwinds into C.
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// What a closure that panicked returns to the library, which puts the number into its text.
-pub(crate) const PANICKED: i32 = i32::MIN;
+use std::sync::{Mutex, PoisonError};
 
 /// Runs a closure of the user. `Err` holds the text of its panic.
 pub(crate) fn guarded<T>(closure: impl FnOnce() -> T) -> Result<T, String> {
@@ -26,73 +24,66 @@ fn panic_text(payload: &(dyn Any + Send)) -> String {
     text.unwrap_or("a value that is no text").to_owned()
 }
 
-/// Why a closure failed the last time, for the calls that tell of it: the library has only a number.
-#[derive(Clone, Default)]
-pub(crate) struct Failure(Arc<Mutex<Said>>);
-
-#[derive(Default)]
-struct Said {
-    text: Option<String>,
-    told: bool,
+/// Why closures have failed, by the number that the library was given for it and has in the text of its error. Older ones are forgotten.
+struct Failures {
+    last: i32,
+    texts: VecDeque<(i32, String)>,
 }
 
-impl Failure {
-    fn note(&self, text: String) {
-        *self.lock() = Said { text: Some(text), told: false };
-    }
+static FAILURES: Mutex<Failures> = Mutex::new(Failures { last: 0, texts: VecDeque::new() });
+const MOST_FAILURES: usize = 256;
 
-    /// For a call on its block: several may have waited for one load.
-    pub(crate) fn tell(&self) -> Option<String> {
-        let mut said = self.lock();
-        said.told = true;
-        said.text.clone()
+fn failed(text: String) -> i32 {
+    let mut failures = FAILURES.lock().unwrap_or_else(PoisonError::into_inner);
+    failures.last = if failures.last <= -999_999 { -1 } else { failures.last - 1 };
+    let number = failures.last;
+    failures.texts.push_back((number, text));
+    if failures.texts.len() > MOST_FAILURES {
+        failures.texts.pop_front();
     }
-
-    /// For a call on another block, if nobody was told of it yet.
-    pub(crate) fn tell_once(&self) -> Option<String> {
-        let mut said = self.lock();
-        let first = !std::mem::replace(&mut said.told, true);
-        said.text.clone().filter(|_| first)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Said> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    number
 }
 
-/// Runs a closure that may fail, and says to the library what came of it: 0, the system's number for an error, −1 where it has none, or
-/// [`PANICKED`].
-pub(crate) fn answered(failure: &Failure, closure: impl FnOnce() -> io::Result<()>) -> i32 {
-    let answer = guarded(|| match closure() {
-        Ok(()) => 0,
-        Err(error) => {
-            failure.note(error.to_string());
-            match error.raw_os_error() {
-                Some(number) if number != 0 => number,
-                _ => -1,
-            }
-        }
-    });
-    answer.unwrap_or_else(|text| {
-        failure.note(format!("it panicked: {text}"));
-        PANICKED
-    })
+/// What the closure said whose number is in the text of an error.
+pub(crate) fn said(error: &str) -> Option<String> {
+    let (_, rest) = error.rsplit_once("returned ")?;
+    let end = rest.find(|c: char| c != '-' && !c.is_ascii_digit()).unwrap_or(rest.len());
+    let number: i32 = rest[..end].parse().ok()?;
+    let failures = FAILURES.lock().unwrap_or_else(PoisonError::into_inner);
+    failures.texts.iter().find(|(of, _)| *of == number).map(|(_, text)| text.clone())
+}
+
+/// Runs a closure that may fail, and says to the library what came of it: 0, or a number for what it said.
+pub(crate) fn answered(closure: impl FnOnce() -> io::Result<()>) -> i32 {
+    match guarded(|| closure().err().map(|error| error.to_string())) {
+        Ok(None) => 0,
+        Ok(Some(text)) => failed(text),
+        Err(text) => failed(format!("it panicked: {text}")),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Failure, PANICKED, answered};
+    use super::{MOST_FAILURES, answered, said};
     use std::io::Error;
 
     #[test]
-    fn what_a_closure_said_is_told_to_all_who_waited_for_it() {
-        let failure = Failure::default();
-        assert_eq!((failure.tell(), failure.tell_once()), (None, None));
-        assert_eq!(answered(&failure, || Err(Error::from_raw_os_error(5))), 5);
-        assert_eq!(failure.tell(), failure.tell());
-        assert!(failure.tell().unwrap().contains("os error 5") && failure.tell_once().is_none());
-        assert_eq!(answered(&failure, || panic!("meant to panic, for its text")), PANICKED);
-        assert_eq!(failure.tell_once().as_deref(), Some("it panicked: meant to panic, for its text"));
-        assert_eq!((answered(&failure, || Ok(())), failure.tell_once()), (0, None));
+    fn what_closures_said_is_found_by_the_number_in_the_error() {
+        let number = answered(|| Err(Error::from_raw_os_error(5)));
+        let panicked = answered(|| panic!("meant to panic, for its text"));
+        assert!(number < 0 && panicked < 0 && number != panicked && answered(|| Ok(())) == 0);
+        for _ in 0..2 {
+            let text = said(&format!("block 1: fill callback returned {number} for 9 bytes")).unwrap();
+            assert!(text.contains("os error 5"), "{text}");
+            let text = said(&format!("returned 7: on_load returned {panicked}")).unwrap();
+            assert_eq!(text, "it panicked: meant to panic, for its text");
+        }
+        for error in ["", "it returned nothing", "returned ", "returned -", "returned -999999999999"] {
+            assert_eq!(said(error), None);
+        }
+        for _ in 0..MOST_FAILURES {
+            answered(|| Err(Error::other("another")));
+        }
+        assert_eq!(said(&format!("returned {number}")), None);
     }
 }

@@ -7,6 +7,8 @@ use std::path::Path;
 
 use libstagehand_sys as sys;
 
+use crate::callback;
+
 /// A status of the C interface. A newtype and not an enum: a newer library may return values that are not known here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Status(pub i32);
@@ -130,12 +132,6 @@ impl Error {
         Error { status, text: text.into() }
     }
 
-    /// It, with what a closure said.
-    pub(crate) fn said(mut self, text: &str) -> Error {
-        self.text = format!("{}: {text}", self.text);
-        self
-    }
-
     /// The error of the call that has just failed on this thread.
     #[cold]
     pub(crate) fn last(status: sys::sh_status) -> Error {
@@ -145,7 +141,13 @@ impl Error {
         // SAFETY: the buffer has the capacity that is told.
         unsafe { sys::sh_last_error(text.as_mut_ptr().cast(), text.len()) };
         text.truncate(length);
-        Error { status: Status(status), text: String::from_utf8_lossy(&text).into_owned() }
+        let mut text = String::from_utf8_lossy(&text).into_owned();
+        if Status(status) == Status::CALLBACK {
+            if let Some(said) = callback::said(&text) {
+                text = format!("{text}: {said}");
+            }
+        }
+        Error { status: Status(status), text }
     }
 }
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 use libstagehand_sys as sys;
 
 use crate::block::{Kept, Prepared, raw_blocks};
-use crate::callback::{Failure, guarded};
-use crate::error::{Error, Result, Status, c_path, c_string, check, field_text, init};
+use crate::callback::guarded;
+use crate::error::{Result, c_path, c_string, check, field_text, init};
 use crate::graph::Capturing;
 use crate::source::Keep;
 use crate::{Block, BlockDesc, BlockState, Device, SourceUpdate, Stream};
@@ -141,41 +141,11 @@ impl Runtime {
         &self.device
     }
 
-    /// As [`check`](crate::error::check) of a call on these blocks, with what the closures said that have failed it.
-    #[inline]
-    pub(crate) fn check(&self, status: sys::sh_status, blocks: &[Block]) -> Result<Status> {
-        if status < 0 { Err(self.failed(status, blocks)) } else { Ok(Status(status)) }
-    }
-
-    /// What an acquire of one block failed with.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn failed_of<T>(&self, status: sys::sh_status, block: Block) -> Result<T> {
-        Err(self.failed(status, &[block]))
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn failed(&self, status: sys::sh_status, blocks: &[Block]) -> Error {
-        let error = Error::last(status);
-        if error.status() != Status::CALLBACK {
-            return error;
-        }
-        let kept = lock(&self.blocks);
-        // Those of the call first; blocks that share their pages are loaded with them.
-        let mut asked = blocks.iter().filter_map(|block| kept.get(block)).flat_map(|kept| &kept.failures);
-        let mut others = kept.values().flat_map(|kept| &kept.failures);
-        match asked.find_map(Failure::tell).or_else(|| others.find_map(Failure::tell_once)) {
-            Some(text) => error.said(&text),
-            None => error,
-        }
-    }
-
     /// Waits until every load and write-back that was begun has finished, and returns the error of asynchronous work that no other call
     /// has returned yet. Blocks.
     pub fn synchronize(&self) -> Result<()> {
         // SAFETY: the runtime is alive.
-        self.check(unsafe { sys::sh_runtime_synchronize(self.raw) }, &[]).map(drop)
+        check(unsafe { sys::sh_runtime_synchronize(self.raw) }).map(drop)
     }
 
     // --- blocks ---

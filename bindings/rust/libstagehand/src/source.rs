@@ -10,7 +10,7 @@ use std::sync::Arc;
 use libstagehand_sys as sys;
 
 use crate::PinnedMemory;
-use crate::callback::{Failure, answered};
+use crate::callback::answered;
 use crate::error::{Error, Result, Status, init};
 
 /// Anything that is kept alive while the library may use it, and dropped on whichever thread ends that.
@@ -52,8 +52,6 @@ pub(crate) enum Keeper {
 pub struct Source {
     pub(crate) segment: sys::sh_segment,
     pub(crate) keeper: Keeper,
-    /// Of a closure.
-    pub(crate) failure: Option<Failure>,
 }
 
 // SAFETY: the pointers in the segment are to memory that the keeper owns and that may be read on any thread, or of which the caller has
@@ -93,7 +91,7 @@ impl Source {
     }
 
     fn new(segment: sys::sh_segment, keeper: Keeper) -> Source {
-        Source { segment, keeper, failure: None }
+        Source { segment, keeper }
     }
 
     /// Memory given away: the only kind for [mutable](crate::BlockDesc::mutable) blocks, and for contents that
@@ -136,14 +134,13 @@ impl Source {
     where
         F: Fn(&mut [u8], u64) -> io::Result<()> + Send + Sync + 'static,
     {
-        let failure = Failure::default();
-        let fill = Arc::new(Fill { closure: fill, failure: failure.clone() });
+        let fill = Arc::new(fill);
         let mut segment = init!(sh_segment);
         segment.kind = sys::SH_SOURCE_FILL;
         segment.bytes = bytes;
         segment.fill = Some(run_fill::<F>);
         segment.user_data = Arc::as_ptr(&fill).cast_mut().cast();
-        Source { segment, keeper: Keeper::Shared(Box::new(fill)), failure: Some(failure) }
+        Source::new(segment, Keeper::Shared(Box::new(fill)))
     }
 
     /// A part of a shared or mapped source.
@@ -206,12 +203,6 @@ impl Source {
     }
 }
 
-/// What `fill` needs beside the closure.
-struct Fill<F> {
-    closure: F,
-    failure: Failure,
-}
-
 unsafe extern "C" fn run_fill<F>(buffer: *mut c_void, offset: u64, bytes: u64, user_data: *mut c_void) -> i32
 where
     F: Fn(&mut [u8], u64) -> io::Result<()> + Send + Sync + 'static,
@@ -220,9 +211,9 @@ where
         return 0;
     }
     // SAFETY: the Arc's contents, which the runtime keeps until nothing calls this any more.
-    let fill = unsafe { &*user_data.cast::<Fill<F>>() };
+    let fill = unsafe { &*user_data.cast::<F>() };
     // SAFETY: runtime.h: a buffer of so many bytes, valid during the call, for this call alone. It is the library's staging memory,
     // which the system has zeroed once and which held other weights since.
     let buffer = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), bytes as usize) };
-    answered(&fill.failure, || (fill.closure)(buffer, offset))
+    answered(|| fill(buffer, offset))
 }

@@ -15,7 +15,7 @@ impl Runtime {
     #[inline]
     pub fn step(&self) -> Result<Step<'_>> {
         // SAFETY: the runtime is alive.
-        self.check(unsafe { sys::sh_step_begin(self.as_raw()) }, &[])?;
+        check(unsafe { sys::sh_step_begin(self.as_raw()) })?;
         Ok(Step { runtime: self })
     }
 
@@ -25,13 +25,10 @@ impl Runtime {
     pub fn acquire<'a>(&'a self, block: Block, stream: &'a Stream) -> Result<View<'a>> {
         let cancelled = self.capturing.cancelled();
         let mut view = init!(sh_view);
-        view.block = block.0; // for an error: it need not be kept anywhere else
         // SAFETY: the struct says its size; the stream is alive.
         let status = unsafe { sys::sh_acquire(self.as_raw(), block.0, stream.as_raw(), 0, &mut view) };
         self.keep(stream);
-        if status < 0 {
-            return self.failed_of(status, Block(view.block));
-        }
+        check(status)?;
         Ok(View::new(self, stream, view, cancelled))
     }
 
@@ -43,7 +40,7 @@ impl Runtime {
         // SAFETY: the struct says its size; the stream is alive.
         let status = unsafe { sys::sh_acquire(self.as_raw(), block.0, stream.as_raw(), flags, &mut view) };
         self.keep(stream);
-        let ready = self.check(status, &[block])? != Status::NOT_READY;
+        let ready = check(status)? != Status::NOT_READY;
         Ok(ready.then(|| View::new(self, stream, view, cancelled)))
     }
 
@@ -77,7 +74,7 @@ impl Runtime {
             )
         };
         self.keep(stream);
-        let ready = self.check(status, blocks)? != Status::NOT_READY;
+        let ready = check(status)? != Status::NOT_READY;
         Ok(ready.then(|| Views::new(self, stream, views, cancelled)))
     }
 
@@ -147,7 +144,7 @@ impl Step<'_> {
         let runtime = self.runtime;
         std::mem::forget(self);
         // SAFETY: the runtime is alive.
-        runtime.check(unsafe { sys::sh_step_end(runtime.as_raw()) }, &[]).map(drop)
+        check(unsafe { sys::sh_step_end(runtime.as_raw()) }).map(drop)
     }
 }
 

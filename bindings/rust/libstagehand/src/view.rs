@@ -191,7 +191,7 @@ impl<'a> Views<'a> {
         for view in &views {
             // SAFETY: one release for one acquire, on its stream.
             let status = unsafe { sys::sh_release(self.runtime.as_raw(), view.block, self.stream.as_raw()) };
-            let result = self.runtime.check(status, &[]).map(drop);
+            let result = check(status).map(drop);
             if first.is_ok() {
                 first = result;
             }
