@@ -41,6 +41,7 @@ struct Probe {
         if (mapped && !once_more([&] { return backend.pages_unmap(address, page, pages.size()); }).ok()) return;
         if (reserved) (void)once_more([&] { return backend.range_free(address, reserved); }).ok();
         device.pool().give(pages.data(), pages.size());
+        (void)device.pool().trim(0).ok();   // the plan that comes may want less
     }
 
     Status open_memory(uint64_t count) {

@@ -11,7 +11,6 @@ namespace {
 
 constexpr uint64_t kBlockAlignment = 256;
 constexpr uint64_t kSmallPages = 2;   // smaller blocks are packed with their neighbours
-constexpr uint64_t kPackPages = 8;    // up to a unit of this size, so that rounding to pages wastes little
 constexpr uint64_t kLargestBlock = uint64_t(1) << 46;
 constexpr uint64_t kLargestRange = uint64_t(1) << 62;   // of all blocks that are registered together
 
@@ -98,14 +97,14 @@ Status Registry::check(std::span<const sh_block_desc* const> descs) const {
 }
 
 // Appends records of blocks and units. Addresses are offsets in the range until it is reserved.
-void Registry::pack(std::span<const sh_block_desc* const> descs, uint64_t* out_bytes) {
+void Registry::pack(std::span<const sh_block_desc* const> descs, uint64_t pack_pages, uint64_t* out_bytes) {
     uint64_t end = 0;   // of the range
     bool open = false;  // the last unit takes more small blocks
     generation_++;
     for (const sh_block_desc* desc : descs) {
         const bool small = is_small(*desc, page_bytes_);
         const uint64_t offset = open ? round_up(units_.back().bytes, kBlockAlignment) : 0;
-        if (!small || !open || offset + desc->bytes > kPackPages * page_bytes_) {
+        if (!small || !open || offset + desc->bytes > pack_pages * page_bytes_) {
             end = round_up(end, page_bytes_);
             Unit& unit = units_.emplace_back();
             unit.live = true;
@@ -200,13 +199,13 @@ Status Registry::join_segments(BlockDetail& detail) {
     return Status();
 }
 
-Status Registry::add(std::span<const sh_block_desc* const> descs, sh_block* out_ids) {
+Status Registry::add(std::span<const sh_block_desc* const> descs, uint64_t pack_pages, sh_block* out_ids) {
     SH_TRY(check(descs));
     if (descs.empty()) return Status();
     const size_t first_block = blocks_.size(), first_unit = units_.size();
     // Freed records are not reused before the generation comes round, so ids stay unique for 65,535 registrations at one place.
     uint64_t bytes = 0;
-    pack(descs, &bytes);
+    pack(descs, pack_pages, &bytes);
     Range range;
     range.bytes = bytes;
     range.units = static_cast<uint32_t>(units_.size() - first_unit);
@@ -284,7 +283,8 @@ std::string Registry::name_of(const Block& block) const {
 
 std::string Registry::name_of(const Unit& unit) const {
     for (uint32_t i = unit.first_block; i < unit.first_block + unit.block_count; i++)
-        if (blocks_[i].id) return name_of(blocks_[i]);
+        if (blocks_[i].id)
+            return name_of(blocks_[i]) + (unit.block_count > 1 ? " and others that are loaded with it" : "");
     return "a block";
 }
 

@@ -21,8 +21,8 @@ public:
     Registry(const Registry&) = delete;
     Registry& operator=(const Registry&) = delete;
 
-    // Copies descriptors, packs small neighbours into units, reserves addresses, opens sources. All or none.
-    Status add(std::span<const sh_block_desc* const> descs, sh_block* out_ids);
+    // Copies descriptors, packs small neighbours into units of so many pages at most, reserves addresses, opens sources. All or none.
+    Status add(std::span<const sh_block_desc* const> descs, uint64_t pack_pages, sh_block* out_ids);
     // Frees blocks whose units hold no memory any more: all blocks of a unit must go together or the unit stays, smaller.
     void remove(std::span<const sh_block> ids);
 
@@ -56,7 +56,7 @@ private:
     };
 
     Status check(std::span<const sh_block_desc* const> descs) const;
-    void pack(std::span<const sh_block_desc* const> descs, uint64_t* out_bytes);
+    void pack(std::span<const sh_block_desc* const> descs, uint64_t pack_pages, uint64_t* out_bytes);
     Status open_sources(std::span<const sh_block_desc* const> descs, size_t first_block);
     Status join_segments(BlockDetail& detail);
     Status reach(const transfer::Source& source);

@@ -154,7 +154,7 @@ Status Runtime::step_end(Lock& lock) {
     order_.to_edge();
     if (may_prefetch() && (!replan_wanted_ || plan_is_held())) prefetcher_.pump(now);
     telemetry::trace_step(name_.c_str(), stats_.steps, step_began_ns_, now);
-    if (Status written = step_log_.write(name_, before_step_, stats_); status.ok()) status = written;
+    if (Status written = log_step(before_step_); status.ok()) status = written;
     if (status.ok()) status = write_back_.take_failure();
     SH_TRY(note(status));
     return leave_if_due(lock);
@@ -189,6 +189,14 @@ Status Runtime::forget(sh_stream stream) {
             if (use.stream == stream) use.stream = SH_STREAM_HOST;
     }
     return Status();
+}
+
+// The counters, and the sizes, which are found out when they are asked for.
+Status Runtime::log_step(const sh_runtime_stats& before) {
+    if (!step_log_.is_open()) return Status();
+    sh_runtime_stats after = stats_;
+    stats(&after);
+    return step_log_.write(name_, before, after);
 }
 
 void Runtime::stats(sh_runtime_stats* out) const {

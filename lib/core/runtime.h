@@ -183,6 +183,7 @@ private:
     Status order_launch(sh_stream stream);
     void begin_counting_launch();
     Status count_launch();
+    Status log_step(const sh_runtime_stats& before);
     Status leave_graph(Graph& graph, sh_stream stream);
     void take_over_ring(const Graph& graph, uint64_t stream_bit);
     Status follow_launch(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, Lock& lock);

@@ -5,6 +5,12 @@
 #include "core/runtime.h"
 
 namespace stagehand::core {
+namespace {
+
+// Small blocks are packed up to so many pages, so that rounding to pages wastes little, but not beyond so small a part of the memory.
+constexpr uint64_t kPackPages = 8, kPackedPart = 8;
+
+}  // namespace
 
 Status Runtime::find_units(std::span<const sh_block> ids, std::vector<uint32_t>* out) {
     for (const sh_block id : ids) {
@@ -19,7 +25,9 @@ Status Runtime::find_units(std::span<const sh_block> ids, std::vector<uint32_t>*
 
 Status Runtime::register_blocks(std::span<const sh_block_desc* const> descs, sh_block* out_ids) {
     SH_TRY(usable());
-    SH_TRY(registry_.add(descs, out_ids));
+    // What is packed has to fit into the device at once.
+    const uint64_t pack_pages = std::clamp<uint64_t>(std::min(device_->arbiter().total_pages(), max_pages_) / kPackedPart, 1, kPackPages);
+    SH_TRY(registry_.add(descs, pack_pages, out_ids));
     if (!descs.empty()) {
         replan_wanted_ = eventful_ = true;
         plan_.places.resize(registry_.units().size());

@@ -192,7 +192,7 @@ Status Runtime::count_launch() {
     stats_.steps++;
     stats_.last_step_ns = now - launch_began_ns_;
     telemetry::trace_step(name_.c_str(), stats_.steps, launch_began_ns_, now);
-    return step_log_.write(name_, before_launch_, stats_);
+    return log_step(before_launch_);
 }
 
 Status Runtime::graph_enter(uint64_t id, sh_stream stream, Lock& lock) {

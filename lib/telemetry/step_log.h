@@ -20,7 +20,8 @@ public:
 
     // Begins a file, or ends it with NULL.
     Status open(const char* path);
-    // Writes what changed between two readings of the counters; nothing when no file is open.
+    bool is_open() const { return file_ != nullptr; }
+    // Writes what changed between two readings of the counters, and the sizes of the second; nothing when no file is open.
     Status write(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after);
 
 private:

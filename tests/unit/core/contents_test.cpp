@@ -275,7 +275,7 @@ TEST(Dirty, a_second_write_back_waits_for_the_first) {
 TEST(Dirty, an_invalidation_waits_for_a_neighbour_that_is_dirty_again) {
     TestDevice device({.budget_bytes = 6 * kPage});
     // The first two share a unit, which streams.
-    Model model(device, blocks_of({kPage - 96, kPage - 96, 6 * kPage, 6 * kPage}, Origin::pageable, SH_BLOCK_MUTABLE));
+    Model model(device, blocks_of({900, 900, 6 * kPage, 6 * kPage}, Origin::pageable, SH_BLOCK_MUTABLE));
     SUCCEEDS(model.schedule(forward(4)));
     const sh_stream stream = device.stream();
     Gate gate(device, stream);

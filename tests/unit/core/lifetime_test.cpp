@@ -185,7 +185,10 @@ TEST(Telemetry, one_object_a_step) {
         ASSERT_TRUE(object.is_object());
         lines++;
         if (object.contains("bytes_to_device")) bytes += object["bytes_to_device"].get<uint64_t>();
+        EXPECT_EQ(object["resident_bytes"], model.stats().resident_bytes);
+        EXPECT_EQ(object["ring_bytes"], model.stats().ring_bytes);
     }
+    EXPECT_GT(model.stats().ring_bytes, 0u);
     EXPECT_EQ(lines, 5);
     EXPECT_GT(bytes, 0u);
     unlink(path.c_str());

@@ -35,6 +35,28 @@ TEST(Budget, less_than_the_smallest_is_refused_with_the_figures) {
     SUCCEEDS(model.step(forward(4)));
 }
 
+// What is packed together has to be there together.
+TEST(Budget, small_blocks_are_not_packed_beyond_a_part_of_it) {
+    TestDevice device({.budget_bytes = 7 * kPage});
+    Model model(device, equal_blocks(24, kPage / 4 * 3));
+    SUCCEEDS(model.schedule(forward(24)));
+    EXPECT_LE(model.plan().smallest_budget_bytes, 2 * kPage);
+    for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(24)));
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    EXPECT_LE(device.memory().peak_bytes, 7 * kPage);
+}
+
+// The link is measured with more than the model may have.
+TEST(Budget, a_model_with_a_ceiling_leaves_the_rest_of_the_device_alone) {
+    TestDevice device({.budget_bytes = 100 * kPage});
+    sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+    options.max_bytes = 8 * kPage;
+    Model model(device, equal_blocks(10, 3 * kPage), options);
+    SUCCEEDS(model.schedule(forward(10)));
+    SUCCEEDS(model.step(forward(10)));
+    EXPECT_LE(device.memory().used_bytes, 8 * kPage);
+}
+
 TEST(Budget, moves_between_steps) {
     TestDevice device({.budget_bytes = 30 * kPage});
     Model model(device, unequal_blocks(12, Origin::pageable));
