@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_map
 
 from .._errors import UsageError
 from .._generated import Status
-
-if TYPE_CHECKING:
-    from ._streamed import Streamed
+from .._runtime import Runtime
+from ._holding import Holding
 
 
 class ForwardGraph:
     """A captured forward. It is called with tensors of the shapes that it was captured with; what it returns is overwritten by the next call."""
 
-    def __init__(self, streamed: Streamed, warm_up: int, args: Any, kwargs: Any) -> None:
-        if streamed._torch_device.type != "cuda":
-            raise UsageError(Status.ERROR_UNSUPPORTED, f"{streamed.device.name} has no graphs")
-        self._device = streamed._torch_device
-        self._settle = streamed._holding.settle
+    def __init__(self, module: nn.Module, runtime: Runtime, holding: Holding, device: torch.device, warm_up: int, args: Any, kwargs: Any) -> None:
+        if device.type != "cuda":
+            raise UsageError(Status.ERROR_UNSUPPORTED, f"{runtime.device.name} has no graphs")
+        self._device = device
+        self._settle = holding.settle
         self._inputs = tree_map(lambda value: value.to(self._device, copy=True) if isinstance(value, torch.Tensor) else value, (args, kwargs))
         self._native = torch.cuda.CUDAGraph()
         args, kwargs = self._inputs
@@ -31,13 +31,13 @@ class ForwardGraph:
         with torch.no_grad():
             with torch.cuda.stream(side):
                 for _ in range(warm_up):  # the order is learned, and libraries allocate what they need
-                    streamed.module(*args, **kwargs)
+                    module(*args, **kwargs)
             side.synchronize()
-            streamed.runtime.plan()
+            runtime.plan()
             # On other threads the library, and autograd, go on meanwhile.
-            with torch.cuda.graph(self._native, stream=side, capture_error_mode="thread_local"), streamed._holding.capture():
-                with streamed.runtime.capture(side.cuda_stream) as capture:
-                    self._outputs = streamed.module(*args, **kwargs)
+            with torch.cuda.graph(self._native, stream=side, capture_error_mode="thread_local"), holding.capture():
+                with runtime.capture(side.cuda_stream) as capture:
+                    self._outputs = module(*args, **kwargs)
         self._graph = capture.graph
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

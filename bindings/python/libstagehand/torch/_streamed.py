@@ -387,7 +387,7 @@ class Streamed(Source):
 
     def graph(self, *args: Any, warm_up: int = 3, **kwargs: Any) -> ForwardGraph:
         """A forward without gradients, with these arguments, as a CUDA graph: to be called with others of the same shapes."""
-        return ForwardGraph(self, warm_up, args, kwargs)
+        return ForwardGraph(self.module, self.runtime, self._holding, self._torch_device, warm_up, args, kwargs)
 
     def accumulate(self) -> AbstractContextManager[None]:
         """`with streamed.accumulate():` backwards add to the gradients, and optimizers do nothing, until one outside of it."""
