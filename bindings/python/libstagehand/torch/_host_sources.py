@@ -78,24 +78,28 @@ def _copy_small(device: Device, weights: list[Weight]) -> None:
     offsets = [0]
     for weight in small:
         offsets.append(-(-(offsets[-1] + weight.bytes) // _weights.ALIGNMENT) * _weights.ALIGNMENT)
-    host = torch.frombuffer(PinnedMemory(device, offsets[-1]).buffer, dtype=torch.uint8)
+    memory = PinnedMemory(device, offsets[-1])
     for weight, offset in zip(small, offsets):
         weight.copied = byte_tensor(weight.storage, weight.storage_offset, weight.bytes)
-        weight.host = host[offset : offset + weight.bytes]
+        weight.host = _part(memory, offset, weight.bytes)
         weight.host.copy_(weight.copied)
 
 
 def _copy_to_host(device: Device, block: HeldBlock) -> None:
     """From a device, block by block, so that memory of the device comes free as that of the host is filled."""
     memory = PinnedMemory(device, block.bytes)
-    host = torch.frombuffer(memory.buffer, dtype=torch.uint8)
     for weight in block.weights:
         if weight.storage.device.type == "cpu":
             continue
-        weight.host = host[weight.offset : weight.offset + weight.bytes]
+        weight.host = _part(memory, weight.offset, weight.bytes)
         weight.host.copy_(byte_tensor(weight.storage, weight.storage_offset, weight.bytes))
         weight.moved = weight.storage.device
         weight.storage = weight.host.untyped_storage()
         for place in weight.places:
             place.original = strided(weight.host, place.offset, place.original)
             place.put(place.original)
+
+
+def _part(memory: PinnedMemory, offset: int, bytes: int) -> torch.Tensor:
+    """With a storage of its own: who stores a tensor stores all of its storage."""
+    return torch.frombuffer(memory.buffer, dtype=torch.uint8, offset=offset, count=bytes)

@@ -12,14 +12,16 @@ from torch import nn
 from ._hooks import Hook
 from ._reads import Reads
 from ._subclasses import ENTRY
-from ._weights import Entry, Weight
+from ._weights import Entry, Weight, _data, entry_of
 
 # What a module calls while its block is held works on the device as ever.
 _METHODS = (
     "cpu", "cuda", "to", "type", "float", "double", "half", "bfloat16", "int", "long", "bool", "numpy", "tolist", "item", "clone", "detach", "__array__",
-    "__repr__", "__format__",
+    "as_subclass", "__repr__", "__format__",
 )  # fmt: skip
 _NUMPY = ("numpy", "__array__")
+# What gives a tensor's memory away, where nobody sees what reads it.
+_MEMORY = ("untyped_storage", "storage", "_typed_storage", "__dlpack__", "__dlpack_device__")
 _ALWAYS = ("__reduce_ex__",)
 
 
@@ -35,8 +37,8 @@ def _method(source: Source, kind: type, name: str) -> Any:
     of_class = getattr(kind, name)
 
     def call(self: torch.Tensor, *args: Any, **named: Any) -> Any:
-        entry: Entry = self.__dict__[ENTRY]
-        if name not in _ALWAYS and entry.held():
+        entry: Entry | None = self.__dict__.get(ENTRY)
+        if entry is None or (name not in _ALWAYS and entry.held()):
             return of_class(self, *args, **named)
         made = of_class(source.current(entry), *args, **named)
         if name in _NUMPY:
@@ -54,6 +56,7 @@ def _is_over(tensor: torch.Tensor, other: torch.Tensor) -> bool:
 class ServedTensors:
     """The classes that a model's parameters and buffers have while they are streamed. While no module runs they look at every function.
 
+    What others make of the class of a weight, as of `type(weight)`, is no weight: it has the class that weights had before, or is as if it had.
     Those of special tensors have their own class while modules run, since functions may be told by the class.
     """
 
@@ -83,20 +86,32 @@ class ServedTensors:
     def _make(self, kind: type) -> type:
         source = self._source
 
+        def new(cls: type, *args: Any, **named: Any) -> torch.Tensor:
+            made: torch.Tensor = kind(*args, **named)
+            return made
+
         def get(tensor: torch.Tensor) -> torch.Tensor:
-            entry: Entry = tensor.__dict__[ENTRY]
+            entry: Entry | None = tensor.__dict__.get(ENTRY)
             with torch._C.DisableTorchFunctionSubclass():
+                if entry is None:
+                    data: torch.Tensor = _data.__get__(tensor)
+                    return data
                 # Not what `data` is: that it is changed in place has to be seen.
                 return torch.Tensor.detach(tensor if entry.held() else source.current(entry))
 
         def put(tensor: torch.Tensor, value: torch.Tensor) -> None:
-            entry: Entry = tensor.__dict__[ENTRY]
+            entry: Entry | None = tensor.__dict__.get(ENTRY)
+            if entry is None:
+                _data.__set__(tensor, value)
+                return
             place = entry.places[0]
             if not (_is_over(value, place.host()) or _is_over(value, place.on_device())):  # `tensor.data += 1` puts what it got
                 raise RuntimeError(f"{entry.name} is streamed: its data cannot be replaced. Change it in place, by load_state_dict(), or before streaming")
 
         def deepcopy(tensor: torch.Tensor, memo: Any) -> torch.Tensor:
-            entry: Entry = tensor.__dict__[ENTRY]
+            entry: Entry | None = tensor.__dict__.get(ENTRY)
+            if entry is None:
+                return kind.__deepcopy__(tensor, memo)  # type: ignore[attr-defined, no-any-return]
             kept = source.current(entry)
             if entry.special:
                 memo.setdefault(id(memo), []).append(kept)  # or its id would soon be another's
@@ -107,14 +122,21 @@ class ServedTensors:
             return nn.Parameter(made, requires_grad=kept.requires_grad) if isinstance(kept, nn.Parameter) else made
 
         methods: dict[str, Any] = {name: _method(source, kind, name) for name in (*_METHODS, *_ALWAYS)}
-        made = type(kind)(kind.__name__, (kind,), {**methods, "__deepcopy__": deepcopy, "data": property(get, put), "__module__": kind.__module__})
+        methods.update({"__new__": new, "__deepcopy__": deepcopy, "data": property(get, put), "__module__": kind.__module__})
+        made = type(kind)(kind.__name__, (kind,), methods)
         self._look(made)
         return made
 
     def _look(self, kind: Any) -> None:
-        mode = self._mode
+        mode, source = self._mode, self._source
+
+        def served(value: Any) -> Any:
+            entry: Entry | None = value.__dict__.get(ENTRY) if isinstance(value, torch.Tensor) else None
+            return value if entry is None or entry.held() else source.current(entry)
 
         def check(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if getattr(func, "__name__", "") in _MEMORY:
+                args = tuple(map(served, args))
             with torch._C.DisableTorchFunctionSubclass(), mode:
                 return func(*args, **kwargs or {})
 
@@ -139,6 +161,16 @@ class ServedTensors:
 
 def is_served(tensor: torch.Tensor) -> bool:
     return ENTRY in tensor.__dict__
+
+
+def refuse_ties(entries: list[Entry]) -> None:
+    """A module that was given another one's weight would hold its own block, and read that of the other one."""
+    for entry in entries:
+        for module, key in entry.keys:
+            tensor = entry_of(module, key)
+            if tensor is not entry.has and tensor is not None and is_served(tensor):
+                other = tensor.__dict__[ENTRY].name
+                raise RuntimeError(f"{entry.name} was tied to {other} while both are streamed: end streaming, tie them, and begin again")
 
 
 class ServedState(Hook):

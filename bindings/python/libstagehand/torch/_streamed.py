@@ -27,7 +27,7 @@ from ._loading import LoadedInto, LoadInto, Updates, loaded
 from ._memory import memory_tensor
 from ._reads import ReadCheck
 from ._saved import SavedTensors
-from ._serving import RefuseConversion, ServedState, ServedTensors, Source, WithoutHooks, is_served
+from ._serving import RefuseConversion, ServedState, ServedTensors, Source, WithoutHooks, is_served, refuse_ties
 from ._stashed import StashHooks
 from ._training import MakeOptimizer, MakeStep, Training
 from ._weights import Entry, Found, HeldBlock, Place, Weight, choose, find_tensors, make_blocks, make_weights, put_into, weights_by_tensor
@@ -264,7 +264,7 @@ class Streamed(Source):
             for handle in self._training.handles:
                 self._undo.callback(handle.remove)
         self._updates = Updates(self.runtime)
-        self._holding.settle = lambda: self._updates.settle(self._entries)
+        self._holding.settle = self._settle
         self._undo.callback(self._end_work)
         run_uncompiled()
         handles: list[object] = []
@@ -289,6 +289,10 @@ class Streamed(Source):
         for handle in handles:
             self._undo.callback(handle.remove)  # type: ignore[attr-defined]
         self._undo.callback(forget_compiled)
+
+    def _settle(self) -> None:
+        refuse_ties(self._entries)
+        self._updates.settle(self._entries)
 
     def _set(self, module: nn.Module, name: str, value: object) -> None:
         """An attribute of a module, as long as it is streamed."""

@@ -47,7 +47,8 @@ def test_trap_41_methods_of_parameters(wanted, streamed, net):
     want = wanted["layers.6.up.weight"]
     for got in (
         weight.cpu(), weight.clone(), weight.detach(), weight.data, weight.to(torch.float32), weight.float(), torch.tensor(weight.tolist()),
-        torch.from_numpy(weight.detach().numpy()), weight.detach().clone(), weight.data.cpu(),
+        torch.from_numpy(weight.detach().numpy()), weight.detach().clone(), weight.data.cpu(), torch.from_dlpack(weight),
+        weight.as_subclass(torch.Tensor), torch.empty(0).set_(weight.untyped_storage(), 0, (128, 64)),
     ):  # fmt: skip
         assert torch.equal(got, want)
     assert weight.double().dtype == torch.float64 and torch.equal(weight.half(), want.half())
@@ -170,3 +171,40 @@ def test_traces_are_refused(streamed, net, tokens):
         with pytest.raises(RuntimeError, match="cannot be traced"):
             torch.jit.trace(module, (x,), strict=False)
     assert torch.equal(net(tokens)["logits"], want)
+
+
+def test_what_others_make_of_the_class_of_a_weight(streamed, net, tokens):
+    want = net(tokens)["logits"]
+    kind = type(net.head.weight)
+    made = kind(torch.zeros(3), requires_grad=False)
+    assert type(made) is nn.Parameter and not made.requires_grad
+    plain = torch.Tensor._make_subclass(kind, torch.ones(3))
+    plain.data = torch.zeros(3)
+    for one in (made, plain, copy.deepcopy(plain)):
+        assert torch.equal(one.detach() + one.data + one.clone() + one, torch.zeros(3)) and "0., 0., 0." in repr(one)
+    assert torch.equal(net(tokens)["logits"], want)
+
+
+def test_a_weight_that_is_tied_while_it_is_streamed_is_refused(streamed, net, tokens):
+    want = net(tokens)["logits"]
+    before, net.head.weight = net.head.weight, net.embed.weight
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"head\.weight was tied to embed\.weight while both are streamed"):
+            net(tokens)
+    net.head.weight = before
+    assert torch.equal(net(tokens)["logits"], want)
+
+
+def test_a_weight_is_stored_without_others(streamed, net):
+    for value in [net.head.bias.detach(), *net.state_dict().values()]:
+        assert value.untyped_storage().nbytes() == value.numel() * 4
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_load_state_dict_in_other_modes(streamed, net, tokens, mode):
+    other = Net().requires_grad_(False)
+    with mode():
+        net.load_state_dict(other.state_dict())
+    assert torch.equal(net(tokens)["logits"], other(tokens)["logits"])
+    with mode():
+        assert torch.equal(net(tokens)["logits"], other(tokens)["logits"])
