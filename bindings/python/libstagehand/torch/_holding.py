@@ -37,6 +37,8 @@ class Holding:
 
     def __init__(self, runtime: Runtime, device: torch.device, places: list[Place], calls: Calls) -> None:
         self.calls = calls
+        self.begin_beside: Callable[[Callable[[], None]], None] = lambda begin: begin()  # where other models are on the device
+        self.step_thread: int | None = None
         self._runtime = runtime
         self._places = places
         self._cuda = device.index if device.type == "cuda" else None
@@ -222,6 +224,15 @@ class Holding:
 
     def _begin(self) -> None:
         self.settle()
+        self.begin_beside(self._begin_step)
+        with self.computing():
+            try:
+                refuse_changes(self._places)
+            except RuntimeError:
+                self.end_step()
+                raise
+
+    def _begin_step(self) -> None:
         # Before it begins: an interrupt may come between, and what is not begun can be ended.
         self._step = self._runtime.step()
         try:
@@ -229,12 +240,14 @@ class Holding:
         except BaseException:
             self._step = None
             raise
-        with self.computing():
-            try:
-                refuse_changes(self._places)
-            except RuntimeError:
-                self.end_step()
-                raise
+        self.step_thread = threading.get_ident()
+
+    def end_idle_step(self) -> bool:
+        """Ends a step that was begun for a call, and waits for its backward."""
+        if self._step is None or self._explicit or self.running or self.modules or self._forward or self._backward or self.calls.elsewhere():
+            return False
+        self.end_step()
+        return True
 
     @contextmanager
     def reading(self, block: HeldBlock) -> Iterator[View]:
@@ -298,7 +311,7 @@ class Holding:
             try:
                 step.__exit__(None, None, None)
             finally:
-                self._step = None
+                self._step = self.step_thread = None
 
     def release_all(self) -> None:
         """Releases what an exception that no hook sees has left."""

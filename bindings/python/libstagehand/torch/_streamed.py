@@ -26,6 +26,7 @@ from ._host_sources import adopt, make_sources
 from ._loading import LoadedInto, LoadInto, Updates, loaded
 from ._memory import memory_tensor
 from ._reads import ReadCheck
+from ._neighbours import Neighbours
 from ._saved import SavedTensors
 from ._serving import RefuseConversion, ServedState, ServedTensors, Source, WithoutHooks, is_served, refuse_ties
 from ._stashed import StashHooks
@@ -56,6 +57,7 @@ class Streamed(Source):
     :param max_held: Most blocks that are used at the same time; None: by how the modules are nested.
     :param debug: True: every step is searched for reads of weights that are not there, which is slow; None: the first; False: none.
     :param name: In messages and traces.
+    :param share_wait: Most seconds that a step waits for steps of the device's other models, in other threads, to end, where these have its memory.
     :param optimizer: Has streamed parameters that require a gradient be trained: makes the optimizer of one block from its parameters. Its
         step is made in the backward, as soon as the block's gradients are there, which are then given up.
     :param optimizer_step: How an optimizer's step is made: `scaler.step` of a GradScaler, where losses are scaled; None: by its step().
@@ -75,6 +77,7 @@ class Streamed(Source):
         max_held: int | None = None,
         debug: bool | None = None,
         name: str | None = None,
+        share_wait: float = 10.0,
         optimizer: MakeOptimizer | None = None,
         optimizer_step: MakeStep | None = None,
     ) -> None:
@@ -99,6 +102,7 @@ class Streamed(Source):
                 self._put_in_place()
                 self._put_outside(left)
                 self._attach(debug, optimizer, optimizer_step)
+                self._holding.begin_beside = Neighbours(self.device, self._holding, share_wait).begin
                 for one in self._trained_from_files:
                     one.stays = True
         except BaseException:
