@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from .._runtime import Runtime
+from ._calls import Calls
 from ._hooks import Hook
 from ._weights import Entry, HeldBlock, Place
 
@@ -17,11 +18,13 @@ from ._weights import Entry, HeldBlock, Place
 class Updates:
     """Blocks whose sources are being written: a block may be part of several modules, which are loaded one inside the other."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, calls: Calls) -> None:
         self._runtime = runtime
+        self._calls = calls
         self._open: dict[HeldBlock, tuple[int, ExitStack]] = {}
 
     def begin(self, block: HeldBlock) -> None:
+        self._calls.check()
         count, scope = self._open.get(block, (0, ExitStack()))
         if not count:
             scope.enter_context(self._runtime.update_sources([block.block]))

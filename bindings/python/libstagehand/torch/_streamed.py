@@ -267,7 +267,7 @@ class Streamed(Source):
             self._holding.trained_forward, self._holding.backward_ends = self._training.forward_begins, self._training.backward_ends
             for handle in self._training.handles:
                 self._undo.callback(handle.remove)
-        self._updates = Updates(self.runtime)
+        self._updates = Updates(self.runtime, self._holding.calls)
         self._holding.settle = self._settle
         self._undo.callback(self._end_work)
         run_uncompiled()

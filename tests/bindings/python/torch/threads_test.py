@@ -58,8 +58,10 @@ def test_a_call_within_that_of_another_thread_is_refused(device, net, tokens, qu
         net(tokens)
         other = Other(call)
         handle = net.layers[3].up.register_forward_hook(other.stop)
+        calls = (call, lambda: net.layers[3].up(x), lambda: net.layers[5](x))
+        others = (lambda: streamed.step().__enter__(), lambda: net.layers[3].load_state_dict(net.layers[3].state_dict()), streamed.close)
         with other:
-            for refused in (call, lambda: net.layers[3].up(x), lambda: net.layers[5](x), lambda: streamed.step().__enter__(), streamed.close):
+            for refused in (*calls, *others):
                 with pytest.raises(RuntimeError, match=REFUSED.format("call")):
                     refused()
         assert other.error is None and torch.equal(other.result, want)
