@@ -147,9 +147,9 @@ class Layers(nn.Module):
 @pytest.mark.parametrize("weights", ["wrapper", "nested", "saved", "attributes"])
 @pytest.mark.parametrize("on_device", [False, True])
 def test_quantised_weights_are_equal(kind, weights, on_device):
-    made = Layers(quantised(weights))
+    made = Layers(quantised(weights, width=width_of(kind)))
     resident, model = moved(made, kind), moved(made, kind) if on_device else made
-    hidden = torch.randn(3, 5, 64).to(kind).requires_grad_()
+    hidden = torch.randn(3, 5, width_of(kind)).to(kind).requires_grad_()
     want = [one.clone() for one in gradients(resident, hidden)]
     with opened(kind, bytes_of(model)) as device, st.stream(model, device, budget=bytes_of(model) // 2, blocks="net.layers.*"):
         assert model.net.layers[2].up.weight.device.type == kind
@@ -184,8 +184,11 @@ def test_compiled_layers_are_equal(tmp_path, monkeypatch):
         with opened("cuda", bytes_of(model) // 3) as device, st.stream(model, device):
             for layer in model:
                 layer.compile()
+            first = model(x)
+            # Around what streams it may fuse other operations than in the resident model, which round differently.
+            torch.testing.assert_close(first, want)
             for _ in range(3):
-                assert torch.equal(model(x), want)
+                assert torch.equal(model(x), first)
     torch.compiler.reset()
 
 

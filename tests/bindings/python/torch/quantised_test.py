@@ -170,8 +170,8 @@ CHANGES = {
 }
 
 
-def quantised(kind, layers=12):
-    net = Net(WIDTH, layers).requires_grad_(False)
+def quantised(kind, layers=12, width=WIDTH):
+    net = Net(width, layers).requires_grad_(False)
     for layer in net.layers:
         layer.up, layer.down = CHANGES[kind](layer.up), CHANGES[kind](layer.down)
     return net
