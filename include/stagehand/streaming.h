@@ -114,8 +114,8 @@ SH_API sh_status sh_prefetch(sh_runtime *runtime, const sh_block *blocks, uint64
 /**
  * Copies `bytes` bytes of a block that is held (on any stream), from `offset` on, to host memory, after the work queued so far on
  * `stream`; for verification and debugging. On an error `buffer` is undefined.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not held), SH_ERROR_INVALID_ARGUMENT (range), SH_ERROR_BUSY (in a
- *         capture), SH_ERROR_BACKEND. Blocks. \since 0.1
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not held; or the stream captures), SH_ERROR_INVALID_ARGUMENT (range),
+ *         SH_ERROR_BUSY (in a capture), SH_ERROR_BACKEND. Blocks. \since 0.1
  */
 SH_API sh_status sh_read_block(sh_runtime *runtime, sh_block block, sh_stream stream, uint64_t offset, void *buffer, uint64_t bytes);
 

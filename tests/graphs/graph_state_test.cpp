@@ -213,6 +213,32 @@ TEST_F(Graphs, a_capture_can_always_be_cancelled) {
     EXPECT_EQ(model->wrong_uses(), 0u) << model->first_wrong();
 }
 
+// The engine's capture on that stream is another one, which what they queue would become part of.
+TEST_F(Graphs, launches_and_reads_are_refused_on_a_stream_that_captures) {
+    TestDevice device(settings(30));
+    Model model(device, equal_blocks(10, 6 * kPage, Origin::pinned));
+    SUCCEEDS(model.schedule(forward(10)));
+    model.plan();
+    const sh_stream stream = device.stream(), captures = device.stream();
+    Step step(device, model);
+    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(10)));
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view));
+    ASSERT_EQ(DRIVER(sh_test_capture_begin)(captures), SH_OK);
+    uint8_t byte = 0;
+    EXPECT_EQ(sh_read_block(model.runtime(), model.id(0), captures, 0, &byte, 1), SH_ERROR_INVALID_STATE);
+    EXPECT_EQ(sh_graph_enter(step.graph(), captures), SH_ERROR_INVALID_STATE);
+    sh_test_graph* native = nullptr;
+    EXPECT_EQ(DRIVER(sh_test_capture_end)(captures, &native), SH_OK) << DRIVER(sh_test_capture_error)();
+    if (native) DRIVER(sh_test_graph_destroy)(native);
+    SUCCEEDS(sh_read_block(model.runtime(), model.id(0), captures, 0, &byte, 1));
+    EXPECT_EQ(byte, model.truth(0)->front());
+    SUCCEEDS(sh_release(model.runtime(), model.id(0), SH_STREAM_HOST));
+    SUCCEEDS(step.launch(captures));
+    device.synchronize();
+    EXPECT_EQ(step.wrong(), 0u);
+}
+
 TEST_F(Graphs, a_runtime_that_does_not_capture_is_not_used_on_a_stream_that_does) {
     TestDevice device(settings(64));
     auto streams = make(device, 16, "streams", 20 * kPage), resident = make(device, 6, "resident");

@@ -1618,8 +1618,8 @@ Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_RUNTIME_LOST. May wait for memo
     /**Copies `bytes` bytes of a block that is held (on any stream), from `offset` on, to host memory, after the work queued so far on
 `stream`; for verification and debugging. On an error `buffer` is undefined.
 
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not held), SH_ERROR_INVALID_ARGUMENT (range), SH_ERROR_BUSY (in a
-capture), SH_ERROR_BACKEND. Blocks. Since 0.1*/
+Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not held; or the stream captures), SH_ERROR_INVALID_ARGUMENT (range),
+SH_ERROR_BUSY (in a capture), SH_ERROR_BACKEND. Blocks. Since 0.1*/
     pub fn sh_read_block(
         runtime: *mut sh_runtime,
         block: sh_block,
