@@ -22,8 +22,8 @@
 
 #include "measure.h"
 #include "platform/host_memory.h"
-#include "transfer/reader.h"
-#include "transfer/staging_engine.h"
+#include "transfer/source/reader.h"
+#include "transfer/staging/staging_engine.h"
 
 namespace {
 

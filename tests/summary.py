@@ -9,7 +9,7 @@ import re
 import sys
 import xml.etree.ElementTree as xml
 
-SUITES = ["unit", "abi", "headers", "conformance", "loader", "stress", "bindings", "examples", "cli", "install", "tidy"]
+SUITES = ["unit", "abi", "headers", "conformance", "plugins", "stress", "bindings", "examples", "cli", "install", "tidy"]
 
 
 def single_tests(path):

@@ -1,8 +1,8 @@
 // Devices, their streams and their pinned host memory.
 #include "api/guard.h"
 #include "api/monitor_api.h"
-#include "core/once_more.h"
-#include "loader/loader.h"
+#include "base/once_more.h"
+#include "plugins/backends.h"
 #include "telemetry/trace.h"
 
 using namespace stagehand;
@@ -30,7 +30,7 @@ void copy_text(char (&to)[kBytes], const std::string &from) {
     to[bytes] = 0;
 }
 
-void describe(const loader::ListedBackend &backend, sh_backend_info *to) {
+void describe(const plugins::ListedBackend &backend, sh_backend_info *to) {
     to->status = backend.status.code();
     to->device_count = backend.device_count;
     to->built_in = backend.built_in;
@@ -135,7 +135,7 @@ sh_status sh_backend_list(sh_backend_info *infos, size_t capacity, size_t *out_c
         if (!out_count) return missing("out_count");
         std::vector<sh_backend_info *> to;
         SH_TRY(take_array(infos, capacity, "infos", &to));
-        const auto all = loader::list_backends();
+        const auto all = plugins::list_backends();
         for (size_t i = 0; i < std::min(capacity, all.size()); i++) describe(all[i], to[i]);
         *out_count = all.size();
         return Status();

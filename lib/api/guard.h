@@ -13,8 +13,8 @@
 
 #include "base/handle_table.h"
 #include "base/status.h"
-#include "core/device.h"
-#include "core/runtime.h"
+#include "core/device/device.h"
+#include "core/runtime/runtime.h"
 
 namespace stagehand::api {
 

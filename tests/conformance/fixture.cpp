@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "loader/loader.h"
+#include "plugins/backends.h"
 
 namespace conformance {
 
@@ -23,7 +23,7 @@ Quirks quirks_of(const BackendSpec& spec, const sh_backend_device_info& info) {
 void Conformance::SetUp() {
     const BackendSpec& spec = GetParam();
     const stagehand::Status status =
-        stagehand::loader::find_backend(spec.name.c_str(), nullptr, &backend_, nullptr);
+        stagehand::plugins::find_backend(spec.name.c_str(), nullptr, &backend_, nullptr);
     if (!status.ok()) GTEST_SKIP() << status.text();
     const sh_status opened = backend().device_open(
         spec.index, spec.options.empty() ? nullptr : spec.options.c_str(), &device_, &info_);

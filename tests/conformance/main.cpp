@@ -12,7 +12,7 @@
 
 #include "backend_spec.h"
 #include "fixture.h"
-#include "loader/loader.h"
+#include "plugins/backends.h"
 
 namespace {
 
@@ -41,7 +41,7 @@ bool add_list(const std::string& list) {
 bool is_available(const conformance::BackendSpec& spec) {
     const sh_backend* backend = nullptr;
     const stagehand::Status status =
-        stagehand::loader::find_backend(spec.name.c_str(), nullptr, &backend, nullptr);
+        stagehand::plugins::find_backend(spec.name.c_str(), nullptr, &backend, nullptr);
     std::string reason = status.ok() ? "" : status.text();
     uint32_t count = 0;
     if (status.ok() && backend->probe(&count) < 0) reason = backend->last_error();

@@ -10,7 +10,7 @@
 #include <tuple>
 #include <utility>
 
-#include "loader/loader.h"
+#include "plugins/backends.h"
 
 namespace stagehand::stub {
 namespace {
@@ -117,7 +117,7 @@ STUB_EXPORT CUresult cuInit(unsigned flags) {
     if (flags) return CUDA_ERROR_INVALID_VALUE;
     std::lock_guard lock(stub().mutex);
     if (stub().initialised) return CUDA_SUCCESS;
-    if (!stagehand::loader::find_backend("host", nullptr, &stub().host, nullptr).ok()) return CUDA_ERROR_NO_DEVICE;
+    if (!stagehand::plugins::find_backend("host", nullptr, &stub().host, nullptr).ok()) return CUDA_ERROR_NO_DEVICE;
     const char* const options = std::getenv("STAGEHAND_TEST_STUB_OPTIONS");
     const sh_status status = stub().host->device_open(0, options ? options : kOptions, &stub().device, &stub().info);
     stub().initialised = status >= 0;

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/arbiter.h"
+#include "core/device/arbiter.h"
 
 namespace stagehand::test {
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <new>
 
-#include "core/runtime_tag.h"
+#include "core/runtime/runtime_tag.h"
 #include "engine.h"
 
 namespace stagehand::test {

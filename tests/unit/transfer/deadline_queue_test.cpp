@@ -1,4 +1,4 @@
-#include "transfer/deadline_queue.h"
+#include "transfer/staging/deadline_queue.h"
 
 #include <algorithm>
 #include <random>

@@ -8,10 +8,10 @@
 
 #include "platform/page_cache.h"
 #include "reader_fixture.h"
-#include "transfer/direct_reader.h"
-#include "transfer/file_reader.h"
-#include "transfer/open_file.h"
-#include "transfer/uring.h"
+#include "transfer/source/direct_reader.h"
+#include "transfer/source/file_reader.h"
+#include "transfer/source/open_file.h"
+#include "transfer/source/uring.h"
 
 namespace stagehand::transfer {
 namespace {

@@ -1,4 +1,4 @@
-#include "transfer/gather.h"
+#include "transfer/staging/gather.h"
 
 #include <random>
 #include <vector>

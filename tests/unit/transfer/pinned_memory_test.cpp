@@ -1,4 +1,4 @@
-#include "transfer/pinned_memory.h"
+#include "transfer/host/pinned_memory.h"
 
 #include <cstring>
 #include <fstream>
@@ -9,7 +9,7 @@
 
 #include "fake_backend.h"
 #include "platform/host_memory.h"
-#include "transfer/registration.h"
+#include "transfer/host/registration.h"
 
 namespace stagehand::transfer {
 namespace {

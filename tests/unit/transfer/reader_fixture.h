@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "temporary_file.h"
-#include "transfer/reader.h"
+#include "transfer/source/reader.h"
 
 namespace stagehand::transfer::test {
 

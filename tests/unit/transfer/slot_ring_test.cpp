@@ -1,4 +1,4 @@
-#include "transfer/slot_ring.h"
+#include "transfer/staging/slot_ring.h"
 
 #include <gtest/gtest.h>
 

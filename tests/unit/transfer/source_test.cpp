@@ -1,4 +1,4 @@
-#include "transfer/source.h"
+#include "transfer/source/source.h"
 
 #include <filesystem>
 #include <string>
@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "temporary_file.h"
-#include "transfer/reader.h"
+#include "transfer/source/reader.h"
 
 namespace stagehand::transfer {
 namespace {

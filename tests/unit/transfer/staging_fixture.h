@@ -16,7 +16,7 @@
 
 #include "fake_backend.h"
 #include "temporary_file.h"
-#include "transfer/staging_engine.h"
+#include "transfer/staging/staging_engine.h"
 
 namespace stagehand::transfer::test {
 

@@ -1,4 +1,4 @@
-#include "transfer/staging_size.h"
+#include "transfer/staging/staging_size.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,137 @@
+#include "core/contents/capture.h"
+
+#include <algorithm>
+
+#include "core/contents/on_load.h"
+
+namespace stagehand::core {
+
+Capture::Capture(BackendDevice& device, Registry& registry, const Ring& ring)
+    : device_(device), registry_(registry), ring_(ring), objects_(device), pages_(ring.size()), copies_(device, registry) {}
+
+Status Capture::begin(sh_stream stream) {
+    SH_TRY(objects_.open());
+    sh_backend_event fork = 0;
+    SH_TRY(objects_.event(&fork));
+    SH_TRY(device_.event_record(fork, stream));
+    SH_TRY(device_.stream_wait_event(objects_.copy_stream(), fork));
+    stream_ = stream;
+    return Status();
+}
+
+Unit* Capture::holder(const Unit& unit) {
+    const uint32_t self = static_cast<uint32_t>(&unit - registry_.units().data());
+    for (uint32_t k = 0; k < unit.ring_pages; k++) {
+        const uint32_t contents = page_of(unit, k).contents;
+        if (contents == kNone || contents == self) continue;
+        if (Unit& there = registry_.unit(contents); there.held) return &there;
+    }
+    return nullptr;
+}
+
+void Capture::find_missing(const Unit& unit) {
+    const uint64_t page = registry_.page_bytes();
+    const uint32_t own = static_cast<uint32_t>(unit.own.size());
+    bool all_there = true;
+    for (uint32_t k = 0; k < unit.ring_pages; k++) all_there &= page_of(unit, k).contents == load_.unit;
+    if (all_there) return;
+    for (uint32_t k = 0; k < unit.ring_pages; k++) {
+        const Ring::Page& at = page_of(unit, k);
+        if (at.contents == load_.unit && !unit.whole) continue;
+        const uint64_t fence = at.fence == kNone ? 0 : uses_[at.fence].last;
+        auto& runs = load_.runs;
+        if (!runs.empty() && runs.back().first + runs.back().pages == k && runs.back().fence == fence) runs.back().pages++;
+        else runs.push_back({k, 1, fence});
+        const uint64_t offset = (own + k) * page, end = std::min(unit.bytes, offset + page);
+        auto& ranges = load_.ranges;
+        if (!ranges.empty() && ranges.back().offset + ranges.back().bytes == offset) ranges.back().bytes = end - ranges.back().offset;
+        else ranges.push_back({offset, end - offset});
+    }
+    policy::cut_load(load_.runs);
+}
+
+void Capture::find_fences(const Unit& unit) {
+    for (const policy::PageRun& run : load_.runs) {
+        const uint32_t first = static_cast<uint32_t>(load_.waits.size());
+        uint32_t last = kNone;
+        for (uint32_t k = run.first; k < run.first + run.pages; k++) {
+            const uint32_t fence = page_of(unit, k).fence;
+            if (fence == last || fence == kNone) continue;
+            last = fence;
+            for (const UnitUse& end : uses_[fence].ends)
+                if (std::find(load_.waits.begin() + first, load_.waits.end(), end.event) == load_.waits.end()) load_.waits.push_back(end.event);
+        }
+        load_.run_waits.push_back({first, static_cast<uint32_t>(load_.waits.size()) - first});
+    }
+}
+
+Status Capture::load(Unit& unit, Use& use) {
+    find_fences(unit);
+    copies_.clear();
+    const uint64_t page = registry_.page_bytes(), own_bytes = unit.own.size() * page;
+    for (size_t i = 0; i < load_.runs.size(); i++) {
+        const uint64_t begin = own_bytes + load_.runs[i].first * page;
+        copies_.add(unit, begin, std::min(unit.bytes, begin + load_.runs[i].pages * page), load_.run_waits[i], &load_.staged.extents);
+    }
+    if (!load_.staged.extents.empty())
+        return Status(SH_ERROR_UNSUPPORTED, registry_.name_of(unit) + " streams from memory that is not pinned, or from a file: a graph "
+                                                                      "cannot read that");
+    const sh_stream copies = objects_.copy_stream();
+    sh_backend_event loaded = 0;
+    SH_TRY(objects_.event(&loaded));
+    // What fails from here on leaves these pages nobody's: the graph loads them again where they are wanted.
+    for (const policy::PageRun& run : load_.runs)
+        for (uint32_t k = run.first; k < run.first + run.pages; k++) page_of(unit, k).contents = kNone;
+    SH_TRY(copies_.issue(copies, load_.waits, &load_.pieces, &load_.bytes));
+    SH_TRY(call_on_load(registry_, unit, load_.ranges, copies));
+    SH_TRY(device_.event_record(loaded, copies));
+    for (const policy::PageRun& run : load_.runs)
+        for (uint32_t k = run.first; k < run.first + run.pages; k++) page_of(unit, k) = {load_.unit, load_.unit};
+    use.loaded = loaded;
+    loads_++;
+    pieces_ += load_.pieces;
+    bytes_ += load_.bytes;
+    return Status();
+}
+
+Status Capture::acquire(Unit& unit, sh_stream stream) {
+    load_.clear();
+    load_.unit = static_cast<uint32_t>(&unit - registry_.units().data());
+    Use& use = uses_[load_.unit];
+    find_missing(unit);
+    if (!load_.runs.empty()) SH_TRY(load(unit, use));
+    return use.loaded ? device_.stream_wait_event(stream, use.loaded) : Status();
+}
+
+Status Capture::release(Unit& unit, sh_stream stream) {
+    if (!unit.ring_pages) return Status();
+    Use& use = uses_[static_cast<uint32_t>(&unit - registry_.units().data())];
+    use.last = ++releases_;
+    auto end = std::find_if(use.ends.begin(), use.ends.end(), [&](const UnitUse& e) { return e.stream == stream; });
+    if (end == use.ends.end()) {
+        sh_backend_event event = 0;
+        SH_TRY(objects_.event(&event));
+        end = use.ends.insert(use.ends.end(), {stream, event});
+    }
+    return device_.event_record(end->event, stream);
+}
+
+Status Capture::end() {
+    sh_backend_event joined = 0;
+    SH_TRY(objects_.event(&joined));
+    SH_TRY(device_.event_record(joined, objects_.copy_stream()));
+    return device_.stream_wait_event(stream_, joined);
+}
+
+std::unique_ptr<Graph> Capture::finish() {
+    auto graph = std::make_unique<Graph>(std::move(objects_));
+    for (const auto& [unit, use] : uses_) graph->units.push_back(unit);
+    std::sort(graph->units.begin(), graph->units.end());
+    for (const Ring::Page& page : pages_) graph->ring.push_back(page.contents);
+    graph->loads = loads_;
+    graph->pieces = pieces_;
+    graph->bytes = bytes_;
+    return graph;
+}
+
+}  // namespace stagehand::core

@@ -1,0 +1,337 @@
+#include "core/device/arbiter.h"
+
+#include <algorithm>
+
+namespace stagehand::core {
+namespace {
+
+// A tenant that is pressed asks the arbiter again: it must not press others in turn.
+thread_local bool pressing_here = false;
+
+// How often one that presses goes round all tenants, at most.
+constexpr size_t kRoundsOfPressure = 4;
+
+// Weight of the latest step in the smoothed time between steps.
+constexpr double kLatest = 0.25;
+
+}  // namespace
+
+Arbiter::Member& Arbiter::member(const Tenant& tenant) {
+    return *std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.tenant == &tenant; });
+}
+
+const Arbiter::Member& Arbiter::member(const Tenant& tenant) const { return const_cast<Arbiter*>(this)->member(tenant); }
+
+void Arbiter::join(Tenant& tenant) {
+    std::lock_guard lock(mutex_);
+    members_.emplace_back();
+    members_.back().tenant = &tenant;
+    write({.change = Change::join, .tenant = &tenant});
+}
+
+void Arbiter::leave(Tenant& tenant, uint64_t lost_pages) {
+    std::lock_guard pressing(pressing_);
+    std::lock_guard lock(mutex_);
+    std::erase_if(members_, [&](const Member& m) { return m.tenant == &tenant; });
+    lost_ += lost_pages;
+    const uint64_t now = clock_();
+    divide(now, true);
+    write({.change = Change::leave, .tenant = &tenant, .now_ns = now, .pages = lost_pages});
+}
+
+// The budget, less what others outside have taken of it and what tenants that have left could not give back.
+uint64_t Arbiter::within_reach() const {
+    const uint64_t present = std::min(total_, present_);
+    return present - std::min(present, lost_);
+}
+
+// What is beyond reach is not there to grow into. What is certain counts as there.
+uint64_t Arbiter::there() const { return std::max(total_ - headroom_, within_reach()); }
+
+// Also its own workspace, which its engine takes.
+uint64_t Arbiter::taken_by_others(const Member& self) const {
+    uint64_t taken = 0;
+    for (const Member& m : members_) {
+        if (&m != &self) taken += m.granted;
+        if (m.guest_depth) taken += m.guest.workspace_pages;
+    }
+    return taken;
+}
+
+uint64_t Arbiter::available(const Member& self) const {
+    const uint64_t taken = taken_by_others(self);
+    return taken < there() ? there() - taken : 0;
+}
+
+// Each time that one gives up, shares are divided anew, which may put others beyond theirs: until all have been asked as they stand.
+void Arbiter::press(const std::function<bool()>& enough, const Tenant* except) {
+    if (pressing_here) return;
+    std::lock_guard pressing(pressing_);
+    std::vector<Standing> asked;
+    while (Tenant* const tenant = next_to_press(asked, except)) {
+        if (enough && enough()) return;
+        {
+            struct Here {
+                Here() { pressing_here = true; }
+                ~Here() { pressing_here = false; }
+            } here;
+            tenant->try_to_change();
+        }
+        const Standing after = standing(*tenant);
+        asked.push_back(after);
+        if (after.granted > after.share) tenant->feel_pressure(after.granted - after.share);
+    }
+}
+
+Tenant* Arbiter::next_to_press(std::span<const Standing> asked, const Tenant* except) const {
+    std::lock_guard lock(mutex_);
+    if (asked.size() >= kRoundsOfPressure * members_.size()) return nullptr;
+    Tenant* next = nullptr;
+    double longest = 0;
+    const uint64_t now = clock_();
+    for (const Member& m : members_) {
+        if (m.tenant == except || m.granted <= m.share) continue;
+        const bool was_asked = std::any_of(asked.begin(), asked.end(), [&](const Standing& before) {
+            return before.tenant == m.tenant && before.granted == m.granted && before.share == m.share;
+        });
+        const double wait = wait_for_step(m, now);
+        if (was_asked || (next && wait <= longest)) continue;
+        next = m.tenant;
+        longest = wait;
+    }
+    return next;
+}
+
+void Arbiter::make_room(const Tenant& tenant) {
+    press([&] {
+        std::lock_guard lock(mutex_);
+        const Member& self = member(tenant);
+        return taken_by_others(self) + self.share <= there();   // where it needs none for itself, its workspace must be free all the same
+    }, &tenant);
+}
+
+std::string Arbiter::bytes(uint64_t pages) const {
+    uint64_t bytes = 0;
+    return __builtin_mul_overflow(pages, page_bytes_, &bytes) ? "2^64 bytes or more" : std::to_string(bytes) + " bytes";
+}
+
+std::string Arbiter::claimants(const Member* except) const {
+    std::string text;
+    for (const Member& m : members_) {
+        if (&m == except) continue;
+        std::string has;
+        const auto add = [&](const char* how, uint64_t pages) {
+            if (pages) has += (has.empty() ? " " : ", ") + (how + bytes(pages));
+        };
+        add("holds ", m.granted);
+        add("has reserved ", m.reserved_in_force);
+        add("keeps ", m.kept);
+        if (m.runs && !m.guest_depth) add("needs to run ", m.needs.least_pages);
+        if (m.guest_depth) add("is a guest with ", m.guest.pages + m.guest.workspace_pages);
+        if (!has.empty()) text += "; " + m.tenant->tenant_name() + has;
+    }
+    return text;
+}
+
+Status Arbiter::refuse(const Member& self, uint64_t least_pages) const {
+    std::string as_guest;
+    if (self.guest_depth) as_guest = ", it was let in as a guest with " + bytes(self.guest.pages) + " (for the blocks that were registered before)";
+    return Status(SH_ERROR_BUDGET, "it needs " + bytes(least_pages) + " at least" + as_guest + ", of the device's " + bytes(total_) + " there are " +
+                                       bytes(available(self)) + claimants(&self));
+}
+
+Status Arbiter::request(Tenant& tenant, const Needs& needs, bool press_others, uint64_t* out_pages) {
+    std::unique_lock lock(mutex_);
+    Needs before = std::exchange(member(tenant).needs, needs);
+    const bool ran = std::exchange(member(tenant).runs, true);
+    uint64_t now = clock_();
+    bool fits = divide(now, member(tenant).guest_depth == 0);
+    if (!fits) {
+        const Status status = refuse(member(tenant), needs.least_pages);
+        member(tenant).needs = std::move(before);
+        member(tenant).runs = ran;
+        divide(now, true);
+        write({.change = Change::ask, .tenant = &tenant, .now_ns = now, .needs = &needs, .status = status.code()});
+        return status;
+    }
+    write({.change = Change::ask, .tenant = &tenant, .now_ns = now, .needs = &needs});
+    const auto enough = [&] { return available(member(tenant)) >= std::min(member(tenant).share, needs.wanted_pages); };
+    if (press_others && !pressing_here && !enough()) {
+        lock.unlock();
+        press([&] {
+            std::lock_guard again(mutex_);
+            return enough();
+        }, &tenant);
+        lock.lock();
+    }
+    Member& self = member(tenant);
+    // What it holds it may go on holding up to its share, whatever others hold beyond theirs: else two that have to shrink would
+    // wait for each other.
+    const uint64_t pages = std::min({self.share, std::max(available(self), self.granted), needs.wanted_pages});
+    if (pages < needs.least_pages) {
+        // The needs stay known: others give back at their next edge.
+        const Status busy(SH_ERROR_BUSY, "its share of " + bytes(self.share) + " is there when others have given up what they hold beyond theirs, at the end "
+                                         "of their steps and views; now there are " + bytes(std::max(available(self), self.granted)) +
+                                             ", and it needs " + bytes(needs.least_pages) + claimants(&self));
+        const Status status = self.share < needs.least_pages ? refuse(self, needs.least_pages) : busy;
+        write({.change = Change::grant, .tenant = &tenant, .pages = pages, .status = status.code()});
+        return status;
+    }
+    self.granted = std::max(self.granted, pages);   // what it holds counts until it says that it holds less
+    write({.change = Change::grant, .tenant = &tenant, .pages = pages});
+    *out_pages = pages;
+    return Status();
+}
+
+void Arbiter::settle(Tenant& tenant, Holding holding) {
+    std::lock_guard lock(mutex_);
+    Member& self = member(tenant);
+    self.granted = holding.pages;
+    self.kept = std::min(self.kept, holding.kept_pages);
+    self.holding = std::move(holding);
+    const uint64_t now = clock_();
+    divide(now, false);
+    write({.change = Change::settle, .tenant = &tenant, .now_ns = now, .holding = &self.holding});
+}
+
+void Arbiter::withdraw(Tenant& tenant) {
+    std::lock_guard lock(mutex_);
+    Member& self = member(tenant);
+    self.granted = self.kept = 0;
+    self.holding = {};
+    self.runs = false;
+    const uint64_t now = clock_();
+    divide(now, self.guest_depth == 0);
+    write({.change = Change::withdraw, .tenant = &tenant, .now_ns = now});
+}
+
+void Arbiter::keep(Tenant& tenant, uint64_t pages) {
+    std::lock_guard lock(mutex_);
+    Member& self = member(tenant);
+    // Where protection decided the share, its end is a reason to divide anew.
+    const bool decided = self.divided <= self.kept && pages < self.kept;
+    self.holding.kept_pages = pages;
+    self.kept = std::min(self.kept, pages);
+    const uint64_t now = clock_();
+    divide(now, decided);
+    write({.change = Change::keep, .tenant = &tenant, .now_ns = now, .pages = pages});
+}
+
+void Arbiter::note_step(Tenant& tenant) {
+    std::lock_guard lock(mutex_);
+    Member& self = member(tenant);
+    const uint64_t now = clock_();
+    if (self.stepped && now > self.last_step_ns) {
+        const double latest = static_cast<double>(now - self.last_step_ns);
+        self.period_ns = self.period_ns > 0 ? self.period_ns + kLatest * (latest - self.period_ns) : latest;
+    }
+    self.stepped = true;
+    self.last_step_ns = now;
+    reconsider(now);
+    write({.change = Change::step, .tenant = &tenant, .now_ns = now});
+}
+
+bool Arbiter::wants_change(const Tenant& tenant) const {
+    std::lock_guard lock(mutex_);
+    const Member& self = member(tenant);
+    if (!self.runs) return self.granted > self.share;
+    const uint64_t share = std::min(self.share, self.needs.wanted_pages);
+    if (share <= self.granted) return share < self.granted;
+    // There is more to be had, or it can be asked for.
+    return available(self) > self.granted ||
+           std::any_of(members_.begin(), members_.end(), [&](const Member& m) { return &m != &self && m.granted > m.share; });
+}
+
+bool Arbiter::has_to_give(const Tenant& tenant) const {
+    std::lock_guard lock(mutex_);
+    const Member& self = member(tenant);
+    return self.runs && std::min(self.share, self.needs.wanted_pages) < self.granted;
+}
+
+uint64_t Arbiter::total_pages() const {
+    std::lock_guard lock(mutex_);
+    return total_;
+}
+
+Status Arbiter::set_total(uint64_t pages) {
+    std::lock_guard lock(mutex_);
+    const uint64_t before = std::exchange(total_, pages);
+    const uint64_t now = clock_();
+    Status status;
+    if (!divide(now, true)) {
+        // Secondary reservations have given way already.
+        auto all = claims(now);
+        for (policy::Claim& claim : all)
+            if (claim.priority == policy::Priority::secondary) claim.reserved_pages = 0;
+        const auto needed = policy::floors(before, all);
+        const uint64_t least = needed ? before - needed->headroom_pages : before;
+        total_ = before;
+        status = Status(SH_ERROR_BUDGET, "a budget of " + std::to_string(pages * page_bytes_) +
+                                             " bytes is too small: the runtimes on the device need at least " +
+                                             bytes(least) + claimants(nullptr));
+    }
+    write({.change = Change::total, .now_ns = now, .pages = pages, .status = status.code()});
+    return status;
+}
+
+void Arbiter::set_present(uint64_t pages) {
+    std::lock_guard lock(mutex_);
+    if (present_ == pages) return;
+    const bool matters = std::min(present_, total_) != std::min(pages, total_);
+    present_ = pages;
+    const uint64_t now = clock_();
+    if (matters) divide(now, true);
+    write({.change = Change::present, .now_ns = now, .pages = pages});
+}
+
+uint64_t Arbiter::pages_to_hold() const {
+    std::lock_guard lock(mutex_);
+    const Figures figures = current_figures();
+    return std::min(total_, there() + lost_) - figures.workspaces;   // what is lost exists
+}
+
+uint32_t Arbiter::tenant_count() const {
+    std::lock_guard lock(mutex_);
+    return static_cast<uint32_t>(members_.size());
+}
+
+Arbiter::Standing Arbiter::standing(const Member& m) const {
+    return {m.tenant, m.share, m.granted, m.kept, m.reserved_in_force, m.guest_depth ? m.guest.pages : 0};
+}
+
+Arbiter::Standing Arbiter::standing(const Tenant& tenant) const {
+    std::lock_guard lock(mutex_);
+    return standing(member(tenant));
+}
+
+Arbiter::Figures Arbiter::current_figures() const {
+    Figures result;
+    for (const Member& m : members_) {
+        result.reserved += m.reserved_in_force;
+        result.kept += m.kept;
+        if (!m.guest_depth) continue;
+        result.guests += m.guest.pages + m.guest.workspace_pages;
+        result.workspaces += m.guest.workspace_pages;
+    }
+    result.headroom = there() - (total_ - headroom_);
+    return result;
+}
+
+Arbiter::Figures Arbiter::figures() const {
+    std::lock_guard lock(mutex_);
+    return current_figures();
+}
+
+void Arbiter::set_journal(Journal journal) {
+    std::lock_guard lock(mutex_);
+    journal_ = std::move(journal);
+}
+
+void Arbiter::write(const Entry& entry) const {
+    if (!journal_) return;
+    std::vector<Standing> standings;
+    for (const Member& m : members_) standings.push_back(standing(m));
+    journal_(entry, standings, current_figures());
+}
+
+}  // namespace stagehand::core

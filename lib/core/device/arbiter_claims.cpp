@@ -1,0 +1,99 @@
+// What is certain beyond what runtimes need to run: reservations and guests.
+#include <algorithm>
+
+#include "core/device/arbiter.h"
+
+namespace stagehand::core {
+
+Status Arbiter::reserve(Tenant& tenant, uint64_t pages, policy::Priority priority) {
+    std::lock_guard lock(mutex_);
+    Member& self = member(tenant);
+    const uint64_t before = std::exchange(self.reserved, pages);
+    const policy::Priority priority_before = std::exchange(self.priority, priority);
+    const uint64_t now = clock_();
+    Status status;
+    // A reservation is promised whole. Secondary ones give way to a primary one, not to each other.
+    auto all = claims(now);
+    const size_t index = static_cast<size_t>(&self - members_.data());
+    for (size_t i = 0; i < all.size(); i++)
+        if (i == index || priority == policy::Priority::secondary) all[i].priority = policy::Priority::primary;
+    if (!policy::floors(there(), all)) {
+        uint64_t others = 0;
+        all[index].reserved_pages = 0;
+        if (const auto rest = policy::floors(there(), all)) others = rest->headroom_pages + rest->pages[index];
+        status = Status(SH_ERROR_BUDGET, tenant.tenant_name() + ": " + bytes(pages) + " cannot be reserved: of the device's " + bytes(total_) +
+                                             ", " + bytes(others) + " are not claimed" + claimants(&self));
+        self.reserved = before;
+        self.priority = priority_before;
+    } else {
+        divide(now, true);
+    }
+    write({.change = Change::reserve, .tenant = &tenant, .now_ns = now, .pages = pages, .priority = priority, .status = status.code()});
+    return status;
+}
+
+void Arbiter::release_reservation(Tenant& tenant) {
+    std::lock_guard lock(mutex_);
+    Member& self = member(tenant);
+    self.reserved = self.reserved_in_force = 0;
+    self.priority = policy::Priority::none;
+    const uint64_t now = clock_();
+    divide(now, true);
+    write({.change = Change::release, .tenant = &tenant, .now_ns = now});
+}
+
+Status Arbiter::begin_guest(Tenant& tenant, const GuestTerms& terms) {
+    std::lock_guard lock(mutex_);
+    Member& self = member(tenant);
+    const uint64_t now = clock_();
+    Status status;
+    if (self.guest_depth == 0 && terms.pages == 0 && terms.workspace_pages == 0) {
+        status = Status(SH_ERROR_INVALID_STATE, tenant.tenant_name() + " has no blocks to be let in for: register its blocks first, or say how many bytes");
+    } else if (self.guest_depth == 0) {
+        auto all = claims(now);
+        const size_t index = static_cast<size_t>(&self - members_.data());
+        all[index].runs = false;   // its claim as a guest takes the place of the one that it had
+        const auto others = policy::floors(there(), all);
+        const uint64_t own = others ? others->pages[index] : 0;   // protected or reserved: it has these beside its workspace
+        const uint64_t room = others ? others->headroom_pages + own : 0;
+        const uint64_t wanted = std::max(terms.pages, terms.least_pages);
+        const uint64_t for_blocks = room - std::min(room, terms.workspace_pages);
+        const uint64_t pages = terms.shrink ? std::min(wanted, for_blocks) : wanted;
+        if (pages < terms.least_pages || std::max(pages, own) > room || terms.workspace_pages > room - std::max(pages, own)) {
+            const uint64_t asked = terms.shrink ? terms.least_pages : wanted;
+            status = Status(SH_ERROR_BUDGET, tenant.tenant_name() + " is not let in as a guest: it needs " + bytes(asked) +
+                                                 (terms.workspace_pages ? ", and " + bytes(terms.workspace_pages) + " of workspace" : "") +
+                                                 ", and the headroom is " + bytes(room) + claimants(&self));
+        } else {
+            self.guest = terms;
+            self.guest.pages = pages;
+            self.guest_depth = 1;
+            self.divided = 0;
+            divide(now, false);
+        }
+    } else if (terms.asked_pages > self.guest.pages || terms.workspace_pages > self.guest.workspace_pages) {
+        status = Status(SH_ERROR_BUDGET, tenant.tenant_name() + " is a guest already, with " + bytes(self.guest.pages) + " and " +
+                                             bytes(self.guest.workspace_pages) + " of workspace: it cannot have more until it has left");
+    } else {
+        self.guest_depth++;
+    }
+    write({.change = Change::guest, .tenant = &tenant, .now_ns = now, .terms = &terms, .status = status.code()});
+    return status;
+}
+
+bool Arbiter::end_guest(Tenant& tenant) {
+    std::lock_guard lock(mutex_);
+    Member& self = member(tenant);
+    const uint64_t now = clock_();
+    const bool last = --self.guest_depth == 0;
+    if (last) {
+        self.guest = {};
+        self.runs = false;
+        self.divided = 0;
+        divide(now, false);
+    }
+    write({.change = Change::guest_end, .tenant = &tenant, .now_ns = now});
+    return last;
+}
+
+}  // namespace stagehand::core

@@ -1,0 +1,263 @@
+#include "core/device/device.h"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+
+#include "base/log.h"
+#include "core/device/process_marker.h"
+#include "plugins/backends.h"
+#include "policy/budget.h"
+
+namespace stagehand::core {
+namespace {
+
+// Free memory is looked at no more often than this while nothing has to grow, in nanoseconds.
+constexpr uint64_t kLookEvery = 100'000'000;
+// Changes of what is free that are smaller than this part of the budget are not followed.
+constexpr uint64_t kNoticed = 64;
+// A small device does not lose all of itself to the reserve that growth leaves.
+constexpr uint64_t kReservePart = 20;
+
+// Devices that are open, by the name that opens them.
+struct OpenDevices {
+    std::mutex mutex;
+    std::map<std::string, std::weak_ptr<Device>> devices;
+};
+
+// Never destroyed: engines may close devices while the process exits.
+OpenDevices& open_devices() {
+    static OpenDevices* const instance = new OpenDevices;
+    return *instance;
+}
+
+// "cuda:1" is backend "cuda", device 1; "cuda" is its first.
+Status split_name(const std::string& name, std::string* backend, uint32_t* index) {
+    const size_t colon = name.find(':');
+    *backend = name.substr(0, colon);
+    *index = 0;
+    if (colon == std::string::npos && !backend->empty()) return Status();
+    const std::string digits = colon == std::string::npos ? "" : name.substr(colon + 1);
+    const bool number = !digits.empty() && digits.size() <= 4 && std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+    if (backend->empty() || !number)
+        return Status(SH_ERROR_INVALID_ARGUMENT, "device name \"" + name + "\" is not of the form backend:number");
+    *index = static_cast<uint32_t>(std::stoul(digits));
+    return Status();
+}
+
+// The first GPU that works, else the host.
+std::string choose_device() {
+    for (const char* gpu : {"cuda", "hip"}) {
+        const sh_backend* table = nullptr;
+        std::string path;
+        uint32_t count = 0;
+        if (plugins::find_backend(gpu, nullptr, &table, &path).ok() && table->probe(&count) == SH_OK && count > 0) return gpu;
+    }
+    return "host";
+}
+
+// The granularity, grown with the budget so that there are about a thousand pages: mapping costs by the page, rounding by its size.
+uint64_t choose_page(const sh_backend_device_info& info, uint64_t wanted, uint64_t budget) {
+    if (wanted) return (wanted + info.granularity_bytes - 1) / info.granularity_bytes * info.granularity_bytes;
+    return std::clamp(std::bit_floor(std::max<uint64_t>(budget / 1024, 1)), info.granularity_bytes, std::max(info.granularity_bytes, info.largest_page_bytes));
+}
+
+// Left to others by the automatic budget. A small device does not lose all of itself to it.
+uint64_t margin(uint64_t wanted, uint64_t total) { return wanted ? wanted : std::min(policy::default_margin_bytes, total / 10); }
+
+transfer::StagingOptions staging_options(const sh_device_options& options) {
+    transfer::StagingOptions staging;
+    staging.ring_bytes = options.staging_bytes;
+    staging.threads = options.staging_threads;
+    return staging;
+}
+
+Status open_backend(const std::string& name, uint32_t index, const sh_device_options& options, std::unique_ptr<BackendDevice>* out) {
+    const sh_backend* table = nullptr;
+    std::string path;
+    SH_TRY(plugins::find_backend(name.c_str(), options.backend_path, &table, &path));
+    const auto failed = [&](sh_status code) { return Status(code, "backend " + name + ": " + table->last_error()); };
+    uint32_t count = 0;
+    if (const sh_status code = table->probe(&count); code < 0) return failed(code);
+    if (index >= count)
+        return Status(SH_ERROR_NOT_FOUND, "backend " + name + " has " + std::to_string(count) + " devices, not one of number " + std::to_string(index));
+    sh_backend_device* device = nullptr;
+    sh_backend_device_info info = {};
+    info.struct_size = sizeof info;
+    if (const sh_status code = table->device_open(index, options.backend_options, &device, &info); code < 0) return failed(code);
+    *out = std::make_unique<BackendDevice>(*table, device, info);
+    return Status();
+}
+
+}  // namespace
+
+Device::Device(std::string name, std::unique_ptr<BackendDevice> backend, const sh_device_options& options, uint64_t page_bytes)
+    : name_(std::move(name)), margin_bytes_(options.margin_bytes), backend_(std::move(backend)), pool_(*backend_, page_bytes),
+      arbiter_([this] { return backend_->now_ns(); }, page_bytes), staging_(*backend_, staging_options(options)), budget_bytes_(options.budget_bytes) {
+    const uint64_t link = options.link_bytes_per_second ? options.link_bytes_per_second : backend_->info().link_bytes_per_second;
+    link_bytes_per_ns_ = static_cast<double>(link) / 1e9;
+}
+
+Status Device::automatic_budget(uint64_t* bytes) {
+    uint64_t free = 0, total = 0;
+    SH_TRY(backend_->memory_info(&free, &total));
+    // What the library holds already is part of what it may hold.
+    *bytes = policy::automatic_budget(free, pool_.used_bytes(), margin(margin_bytes_, total));
+    return Status();
+}
+
+Status Device::open(const char* name, const sh_device_options& options, std::shared_ptr<Device>* out) {
+    SH_TRY(claim_process());
+    std::string backend_name;
+    uint32_t index = 0;
+    SH_TRY(split_name(std::string(name) == "auto" ? choose_device() : name, &backend_name, &index));
+    const std::string key = backend_name + ":" + std::to_string(index);
+    if (options.page_bytes && !std::has_single_bit(options.page_bytes))
+        return Status(SH_ERROR_INVALID_ARGUMENT, "page_bytes " + std::to_string(options.page_bytes) + " is not a power of two");
+
+    OpenDevices& all = open_devices();
+    std::lock_guard lock(all.mutex);
+    if (std::shared_ptr<Device> open = all.devices[key].lock()) {
+        SH_TRY(open->check_reopened(options));
+        *out = std::move(open);
+        return Status();
+    }
+    std::unique_ptr<BackendDevice> backend;
+    SH_TRY(open_backend(backend_name, index, options, &backend));
+    uint64_t free = 0, total = 0;
+    SH_TRY(backend->memory_info(&free, &total));
+    const uint64_t budget = options.budget_bytes ? options.budget_bytes : policy::automatic_budget(free, 0, margin(options.margin_bytes, total));
+    const uint64_t page = choose_page(backend->info(), options.page_bytes, budget);
+    if (budget < page)
+        return Status(SH_ERROR_BUDGET, "a budget of " + std::to_string(budget) + " bytes is less than one page of " + std::to_string(page) + " bytes");
+    auto device = std::make_shared<Device>(key, std::move(backend), options, page);
+    SH_TRY(device->arbiter_.set_total(budget / page));
+    device->pool_.set_limit(budget / page);
+    log_line(SH_LOG_INFO, "%s: budget %llu bytes in pages of %llu", key.c_str(), static_cast<unsigned long long>(budget),
+             static_cast<unsigned long long>(page));
+    all.devices[key] = device;
+    *out = std::move(device);
+    return Status();
+}
+
+Status Device::check_reopened(const sh_device_options& options) const {
+    std::lock_guard lock(mutex_);
+    if (options.budget_bytes && options.budget_bytes != budget_bytes_)
+        return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with a budget of " + std::to_string(budget_bytes_) +
+                                                     " bytes (0: automatic): budget_bytes " + std::to_string(options.budget_bytes) +
+                                                     " contradicts it; see sh_device_set_budget()");
+    if (options.page_bytes && choose_page(backend_->info(), options.page_bytes, 0) != pool_.page_bytes())
+        return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with pages of " + std::to_string(pool_.page_bytes()) +
+                                                     " bytes: page_bytes " + std::to_string(options.page_bytes) + " contradicts it");
+    return Status();
+}
+
+uint64_t Device::known_link_bytes_per_second() {
+    std::lock_guard lock(mutex_);
+    return static_cast<uint64_t>(link_bytes_per_ns_ * 1e9);
+}
+
+Status Device::set_budget(uint64_t bytes) {
+    uint64_t budget = bytes;
+    if (!budget) SH_TRY(automatic_budget(&budget));
+    const uint64_t pages = budget / page_bytes();
+    if (!pages)
+        return Status(SH_ERROR_BUDGET, "a budget of " + std::to_string(budget) + " bytes is less than one page of " + std::to_string(page_bytes()) + " bytes");
+    {
+        // As one: of two callers at once, one wins in all three places.
+        std::lock_guard lock(mutex_);
+        SH_TRY(arbiter_.set_total(pages));
+        limit_pool();
+        budget_bytes_ = bytes;
+    }
+    arbiter_.press_all();
+    return Status();
+}
+
+void Device::limit_pool() { pool_.set_limit(arbiter_.pages_to_hold()); }
+
+void Device::notice_free_memory(bool now) {
+    const uint64_t at = backend_->now_ns(), before = looked_ns_.load(std::memory_order_relaxed);
+    if (!now && at - before < kLookEvery) return;
+    looked_ns_.store(at, std::memory_order_relaxed);
+    uint64_t free = 0, total = 0;
+    if (!backend_->memory_info(&free, &total).ok()) return;   // what is there is found out when it is taken
+    const uint64_t held = pool_.used_bytes();
+    std::lock_guard lock(mutex_);
+    const uint64_t budget = arbiter_.total_pages() * page_bytes();
+    const uint64_t step = std::max(page_bytes(), budget / kNoticed);
+    uint64_t present = 0;
+    if (budget_bytes_) {
+        present = policy::clamp_growth(budget, held, free, std::min(policy::growth_reserve_bytes, total / kReservePart));
+    } else {
+        present = policy::automatic_budget(free, held, margin(margin_bytes_, total));
+        if (present > budget + step) (void)arbiter_.set_total(present / page_bytes()).ok();
+    }
+    // Small changes are not worth a plan.
+    arbiter_.set_present(present >= budget ? UINT64_MAX : present / step * step / page_bytes());
+    limit_pool();
+}
+
+Status Device::memory(sh_memory_info* out) {
+    uint64_t free = 0, total = 0;
+    SH_TRY(backend_->memory_info(&free, &total));
+    out->runtime_count = arbiter_.tenant_count();
+    out->budget_bytes = arbiter_.total_pages() * page_bytes();
+    out->used_bytes = pool_.used_bytes();
+    out->peak_bytes = pool_.peak_bytes();
+    out->free_bytes = free;
+    out->total_bytes = total;
+    out->page_bytes = page_bytes();
+    out->staging_bytes = staging_.ring_bytes();
+    out->pinned_bytes = staging_.pinned_bytes();
+    const Arbiter::Figures figures = arbiter_.figures();
+    out->reserved_bytes = figures.reserved * page_bytes();
+    out->guest_bytes = figures.guests * page_bytes();
+    out->protected_bytes = figures.kept * page_bytes();
+    out->headroom_bytes = figures.headroom * page_bytes();
+    std::lock_guard lock(mutex_);
+    for (const auto& [address, memory] : host_memory_)
+        if (memory.pinned()) out->pinned_bytes += memory.bytes();
+    return Status();
+}
+
+void Device::capabilities(sh_device_caps* out) {
+    const sh_backend_device_info& info = backend_->info();
+    const auto flag = [&](uint32_t from, uint32_t to) { return backend_->has(from) ? to : 0u; };
+    out->flags = flag(SH_BACKEND_FIXED_ADDRESSES, SH_DEVICE_FIXED_ADDRESSES) | flag(SH_BACKEND_HOST_ADDRESSABLE, SH_DEVICE_HOST_ADDRESSABLE) |
+                 flag(SH_BACKEND_VIRTUAL_TIME, SH_DEVICE_VIRTUAL_TIME) | flag(SH_BACKEND_IS_GPU, SH_DEVICE_IS_GPU);
+    const auto copy = [](char* to, size_t capacity, const std::string& from) {
+        const size_t bytes = std::min(capacity - 1, from.size());
+        from.copy(to, bytes);
+        to[bytes] = 0;
+    };
+    copy(out->name, sizeof out->name, name_);
+    copy(out->description, sizeof out->description, info.description);
+    out->granularity_bytes = info.granularity_bytes;
+    out->page_bytes = page_bytes();
+    out->staging_piece_bytes = staging_.piece_bytes();
+    out->staging_threads = staging_.threads();
+    out->reserved = 0;
+}
+
+Status Device::host_alloc(uint64_t bytes, void** out, uint32_t* out_pinned) {
+    transfer::PinnedMemory memory;
+    SH_TRY(transfer::PinnedMemory::allocate(*backend_, bytes, &memory));
+    *out = memory.data();
+    if (out_pinned) *out_pinned = memory.pinned();
+    std::lock_guard lock(mutex_);
+    host_memory_.emplace(*out, std::move(memory));
+    return Status();
+}
+
+Status Device::host_free(void* memory) {
+    transfer::PinnedMemory freed;   // outside the lock: unpinning is slow
+    std::lock_guard lock(mutex_);
+    const auto found = host_memory_.find(memory);
+    if (found == host_memory_.end()) return Status(SH_ERROR_INVALID_ARGUMENT, "memory is not from sh_host_alloc() on this device");
+    freed = std::move(found->second);
+    host_memory_.erase(found);
+    return Status();
+}
+
+}  // namespace stagehand::core

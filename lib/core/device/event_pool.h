@@ -1,0 +1,44 @@
+// EventPool: events of a device for reuse, so that a steady state creates none.
+#pragma once
+
+#include <vector>
+
+#include "backend/backend_device.h"
+#include "base/once_more.h"
+#include "base/status.h"
+
+namespace stagehand::core {
+
+// Guarded by the runtime's mutex.
+class EventPool {
+public:
+    explicit EventPool(BackendDevice& device) : device_(device) {}
+    ~EventPool() { drain(); }
+    EventPool(const EventPool&) = delete;
+    EventPool& operator=(const EventPool&) = delete;
+
+    Status take(sh_backend_event* out) {
+        if (!idle_.empty()) {
+            *out = idle_.back();
+            idle_.pop_back();
+            return Status();
+        }
+        return device_.event_create(false, out);
+    }
+
+    void give(sh_backend_event* event) {
+        if (*event) idle_.push_back(*event);
+        *event = 0;
+    }
+
+    void drain() {
+        for (const sh_backend_event event : idle_) (void)once_more([&] { return device_.event_destroy(event); }).ok();
+        idle_.clear();
+    }
+
+private:
+    BackendDevice& device_;
+    std::vector<sh_backend_event> idle_;
+};
+
+}  // namespace stagehand::core

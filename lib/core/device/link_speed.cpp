@@ -1,0 +1,112 @@
+// How fast bytes go from host to device: measured once, with a copy large enough to hide what a command costs.
+#include <algorithm>
+
+#include "base/once_more.h"
+#include "core/device/device.h"
+
+namespace stagehand::core {
+namespace {
+
+constexpr uint64_t kLargest = 64 << 20;
+constexpr int kRepeats = 3;
+constexpr double kAssumedBytesPerNs = 16;   // PCIe 4.0 with half its lanes: wrong by little anywhere
+
+// What the measurement needs on the device and on the host, given back however it ends.
+struct Probe {
+    Device& device;
+    std::vector<sh_backend_page> pages;
+    uint64_t address = 0, reserved = 0;
+    bool mapped = false, plain = false;
+    sh_stream stream = SH_STREAM_HOST;
+    sh_backend_event begin = 0, end = 0;
+    transfer::PinnedMemory host;
+
+    ~Probe() {
+        BackendDevice& backend = device.backend();
+        const uint64_t page = device.page_bytes();
+        // Failures here are the backend's to report when it is closed; there is nothing to be done about them.
+        if (stream != SH_STREAM_HOST) {
+            if (!once_more([&] { return backend.stream_synchronize(stream); }).ok()) {
+                host.abandon();   // the copy may still be under way: what it reads and writes is left alone
+                return;
+            }
+            (void)once_more([&] { return backend.stream_destroy(stream); }).ok();
+        }
+        if (begin) (void)once_more([&] { return backend.event_destroy(begin); }).ok();
+        if (end) (void)once_more([&] { return backend.event_destroy(end); }).ok();
+        if (plain) {
+            if (mapped) (void)once_more([&] { return device.pool().release(address, reserved / page); }).ok();
+            return;
+        }
+        if (mapped && !once_more([&] { return backend.pages_unmap(address, page, pages.size()); }).ok()) return;
+        if (reserved) (void)once_more([&] { return backend.range_free(address, reserved); }).ok();
+        device.pool().give(pages.data(), pages.size());
+        (void)device.pool().trim(0).ok();   // the plan that comes may want less
+    }
+
+    Status open_memory(uint64_t count) {
+        BackendDevice& backend = device.backend();
+        const uint64_t page = device.page_bytes();
+        plain = !backend.has(SH_BACKEND_FIXED_ADDRESSES);
+        if (plain) {
+            SH_TRY(device.pool().allocate(count, &address));
+        } else {
+            SH_TRY(device.pool().take(count, &pages));
+            SH_TRY(backend.range_reserve(count * page, page, &address));
+        }
+        reserved = count * page;
+        if (!plain) SH_TRY(backend.pages_map(address, page, count, pages.data()));
+        mapped = true;
+        return Status();
+    }
+
+    Status open(uint64_t count) {
+        BackendDevice& backend = device.backend();
+        SH_TRY(open_memory(count));
+        SH_TRY(transfer::PinnedMemory::allocate(backend, reserved, &host));
+        SH_TRY(backend.stream_create(&stream));
+        SH_TRY(backend.event_create(true, &begin));
+        return backend.event_create(true, &end);
+    }
+
+    Status copy(int64_t* ns) {
+        BackendDevice& backend = device.backend();
+        SH_TRY(backend.event_record(begin, stream));
+        SH_TRY(backend.copy_to_device(stream, address, host.data(), host.bytes()));
+        SH_TRY(backend.event_record(end, stream));
+        SH_TRY(backend.event_synchronize(end));
+        return backend.event_elapsed(begin, end, ns);
+    }
+};
+
+}  // namespace
+
+Status Device::measure_link(double* bytes_per_ns) {
+    const uint64_t budget = arbiter_.total_pages() - std::min(arbiter_.total_pages(), pool_.used_bytes() / page_bytes());
+    Probe probe{*this, {}, 0, 0, false, false, SH_STREAM_HOST, 0, 0, {}};
+    SH_TRY(probe.open(std::clamp<uint64_t>(kLargest / page_bytes(), 1, std::max<uint64_t>(budget, 1))));
+    int64_t best = 0;
+    for (int i = 0; i <= kRepeats; i++) {   // the first one warms up
+        int64_t ns = 0;
+        SH_TRY(probe.copy(&ns));
+        if (i && ns > 0 && (!best || ns < best)) best = ns;
+    }
+    *bytes_per_ns = best ? static_cast<double>(probe.host.bytes()) / static_cast<double>(best) : 1.0;
+    return Status();
+}
+
+Status Device::link(double* bytes_per_ns) {
+    std::lock_guard lock(mutex_);
+    if (link_bytes_per_ns_ <= 0) {
+        Status status = measure_link(&link_bytes_per_ns_);
+        if (status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY) {
+            *bytes_per_ns = kAssumedBytesPerNs;   // nothing to measure with now
+            return Status();
+        }
+        SH_TRY(status);
+    }
+    *bytes_per_ns = link_bytes_per_ns_;
+    return Status();
+}
+
+}  // namespace stagehand::core

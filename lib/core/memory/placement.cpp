@@ -1,0 +1,154 @@
+#include "core/memory/placement.h"
+
+#include <algorithm>
+
+namespace stagehand::core {
+
+Status Placement::shrink_own(Unit& unit, uint32_t to) {
+    const uint32_t count = static_cast<uint32_t>(unit.own.size()) - to;
+    if (!count) return Status();
+    if (registry_.plain()) return resize_own_plain(unit, to);
+    const uint64_t page = registry_.page_bytes();
+    SH_TRY(device_.pages_unmap(unit.address + to * page, page, count));
+    pool_.give(unit.own.data() + to, count);
+    pages_ -= count;
+    unit.own.resize(to);
+    unit.own_valid = std::min(unit.own_valid, to);
+    unit.ready = false;
+    return Status();
+}
+
+Status Placement::grow_own(Unit& unit, uint32_t to) {
+    const uint32_t from = static_cast<uint32_t>(unit.own.size());
+    if (to <= from) return Status();
+    if (registry_.plain()) return resize_own_plain(unit, to);
+    const uint64_t page = registry_.page_bytes();
+    SH_TRY(pool_.take(to - from, &unit.own));
+    if (Status status = device_.pages_map(unit.address + from * page, page, to - from, unit.own.data() + from); !status.ok()) {
+        pool_.give(unit.own.data() + from, to - from);
+        unit.own.resize(from);
+        return status;
+    }
+    pages_ += to - from;
+    unit.ready = false;
+    return Status();
+}
+
+Status Placement::unmap_ring(Unit& unit) {
+    if (!unit.ring_pages) return Status();
+    const uint64_t page = registry_.page_bytes();
+    if (registry_.plain()) registry_.set_address(unit, 0);
+    else SH_TRY(device_.pages_unmap(unit.address + unit.own.size() * page, page, unit.ring_pages));
+    unit.ring_pages = unit.ring_present = 0;
+    unit.ready = false;
+    return Status();
+}
+
+Status Placement::map_ring(Unit& unit, const Place& place) {
+    if (!place.ring_pages || unit.ring_pages) return Status();
+    if (registry_.plain()) {
+        SH_TRY(place_in_ring(unit, place));
+    } else {
+        const uint64_t page = registry_.page_bytes();
+        handles_.clear();
+        for (uint32_t k = 0; k < place.ring_pages; k++) handles_.push_back(ring_.handles()[ring_.wrap(uint64_t(place.ring_offset) + k)]);
+        SH_TRY(device_.pages_map(unit.address + unit.own.size() * page, page, place.ring_pages, handles_.data()));
+    }
+    unit.ring_offset = place.ring_offset;
+    unit.ring_pages = place.ring_pages;
+    unit.ring_present = 0;
+    unit.ready = false;
+    return Status();
+}
+
+Status Placement::resize_ring(uint32_t pages) {
+    if (registry_.plain()) return resize_ring_plain(pages);
+    auto& handles = ring_.handles();
+    if (pages < handles.size()) {
+        pool_.give(handles.data() + pages, handles.size() - pages);
+        pages_ -= handles.size() - pages;
+        handles.resize(pages);
+    } else if (pages > handles.size()) {
+        const uint64_t more = pages - handles.size();
+        SH_TRY(pool_.take(more, &handles));
+        pages_ += more;
+    }
+    return Status();
+}
+
+Status Placement::move(std::span<const Place> places, uint32_t ring_pages) {
+    const auto units = registry_.units();
+    const bool same_ring = ring_pages == ring_.handles().size();
+    for (size_t i = 0; i < units.size(); i++) {
+        Unit& unit = units[i];
+        if (unit.memory == Memory::unordered) continue;
+        const Place now{static_cast<uint32_t>(unit.own.size()), unit.ring_pages, unit.ring_offset};
+        if (!same_ring || !(now == places[i])) SH_TRY(unmap_ring(unit));
+        if (now.own > places[i].own) SH_TRY(shrink_own(unit, places[i].own));
+    }
+    // The ring gives back before residents grow, and takes after they have shrunk: the sum never passes the larger plan.
+    if (ring_pages < ring_.handles().size()) SH_TRY(resize_ring(ring_pages));
+    for (size_t i = 0; i < units.size(); i++)
+        if (units[i].memory != Memory::unordered) SH_TRY(grow_own(units[i], places[i].own));
+    SH_TRY(resize_ring(ring_pages));
+    ring_.reset(ring_pages);
+    for (size_t i = 0; i < units.size(); i++) {
+        Unit& unit = units[i];
+        if (unit.memory == Memory::unordered) continue;
+        SH_TRY(map_ring(unit, places[i]));
+        unit.ring_present = 0;
+        unit.ready = unit.ready && !unit.ring_pages;
+        unit.memory = unit.own.empty() && !unit.ring_pages ? Memory::none : Memory::planned;
+    }
+    return Status();
+}
+
+Status Placement::apply(std::span<const Place> places, uint32_t ring_pages) {
+    const PagePool::Change change(pool_);
+    uint64_t before = ring_.size(), after = ring_pages;
+    for (size_t i = 0; i < places.size(); i++) {
+        const Unit& unit = registry_.unit(static_cast<uint32_t>(i));
+        if (unit.memory == Memory::unordered) continue;
+        before += unit.own.size();
+        after += places[i].own;
+    }
+    if (after > before && !change.has_room(after - before))
+        return Status(SH_ERROR_BUDGET, "the budget was lowered meanwhile: there is no room for " + std::to_string(after - before) + " pages more");
+    Status status = move(places, ring_pages);
+    if (status.ok()) return status;
+    if (Status undone = clear(); !undone.ok())
+        return Status(SH_ERROR_RUNTIME_LOST, std::string("changing the plan: ") + status.text() + "; undoing it: " + undone.text());
+    return status;
+}
+
+Status Placement::clear() {
+    for (Unit& unit : registry_.units()) {
+        if (unit.memory == Memory::unordered) continue;
+        SH_TRY(unmap_ring(unit));
+        SH_TRY(shrink_own(unit, 0));
+        unit.memory = Memory::none;
+    }
+    SH_TRY(resize_ring(0));
+    ring_.reset(0);
+    return Status();
+}
+
+Status Placement::remove(Unit& unit) {
+    SH_TRY(unmap_ring(unit));
+    return unmap_whole(unit);
+}
+
+Status Placement::map_whole(Unit& unit) {
+    const PagePool::Change change(pool_);
+    SH_TRY(grow_own(unit, unit.pages));
+    unit.memory = Memory::unordered;
+    return Status();
+}
+
+Status Placement::unmap_whole(Unit& unit) {
+    SH_TRY(shrink_own(unit, 0));
+    unit.memory = Memory::none;
+    return Status();
+}
+
+}  // namespace stagehand::core

@@ -1,0 +1,51 @@
+// Ring: the pages that streamed parts share. Knows whose contents lie in each page, and whose uses must be waited for before it is
+// written.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <stagehand/backend.h>
+
+#include "core/memory/block.h"
+
+namespace stagehand::core {
+
+class Ring {
+public:
+    struct Page {
+        uint32_t contents = kNone;   // unit whose bytes lie, or will lie, here
+        uint32_t fence = kNone;      // unit whose uses (and write-back) must have ended before the page is written: the last one
+                                     // whose load was issued here. A cancelled load leaves it as it was.
+    };
+
+    uint32_t size() const { return static_cast<uint32_t>(pages_.size()); }
+    Page& page(uint32_t index) { return pages_[index]; }
+    // The k-th streamed page of a unit.
+    Page& page_of(const Unit& unit, uint32_t k) { return pages_[wrap(uint64_t(unit.ring_offset) + k)]; }
+    uint32_t wrap(uint64_t place) const { return static_cast<uint32_t>(place % pages_.size()); }
+
+    // Physical pages, in order.
+    std::vector<sh_backend_page>& handles() { return handles_; }
+
+    // Forgets all contents; after everything that used the ring has finished.
+    void reset(uint32_t pages) {
+        pages_.assign(pages, Page{});
+        launches_.clear();
+    }
+
+    // Events that stand for launches of graphs that may still be using any page of the ring.
+    std::vector<sh_backend_event>& launches() { return launches_; }
+    void launched(sh_backend_event done) {
+        forget_launch(done);
+        launches_.push_back(done);
+    }
+    void forget_launch(sh_backend_event done) { std::erase(launches_, done); }
+
+private:
+    std::vector<Page> pages_;
+    std::vector<sh_backend_event> launches_;
+    std::vector<sh_backend_page> handles_;
+};
+
+}  // namespace stagehand::core

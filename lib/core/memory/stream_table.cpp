@@ -1,0 +1,107 @@
+#include "core/memory/stream_table.h"
+
+#include <algorithm>
+
+namespace stagehand::core {
+
+Status StreamTable::find(sh_stream stream, uint32_t* out) {
+    uint32_t place = kStreams;
+    for (uint32_t i = 0; i < entries_.size(); i++) {
+        if (entries_[i].live && entries_[i].stream == stream) {
+            *out = last_ = i;
+            return Status();
+        }
+        if (!entries_[i].live) place = std::min(place, i);
+    }
+    if (place == kStreams && entries_.size() < kStreams) {
+        place = static_cast<uint32_t>(entries_.size());
+        entries_.emplace_back();
+    }
+    if (place == kStreams) {
+        place = static_cast<uint32_t>(
+            std::min_element(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.used < b.used; }) -
+            entries_.begin());
+        SH_TRY(synchronize(uint64_t(1) << place));
+    }
+    Entry& entry = entries_[place];
+    entry.stream = stream;
+    entry.live = entry.unrecorded = entry.recorded = false;
+    SH_TRY(check_no_capture(stream));
+    SH_TRY(record(entry));   // a stream that the driver does not know is found out before anything depends on it
+    entry.live = true;
+    *out = last_ = place;
+    return Status();
+}
+
+// A stream that the driver cannot answer for is found out by what is done with it next.
+bool StreamTable::captures(sh_stream stream) {
+    uint32_t capturing = 0;
+    return device_.has_graphs() && device_.stream_is_capturing(stream, &capturing).ok() && capturing;
+}
+
+Status StreamTable::check_no_capture(sh_stream stream) {
+    if (!captures(stream)) return Status();
+    return Status(SH_ERROR_INVALID_STATE, "the stream takes part in a capture that the runtime does not know: begin a capture of this runtime first "
+                                          "(sh_capture_begin())");
+}
+
+Status StreamTable::record(Entry& entry) {
+    Status status;
+    if (!entry.event) status = events_.take(&entry.event);
+    if (status.ok()) status = device_.event_record(entry.event, entry.stream);
+    if (status.ok()) {
+        entry.unrecorded = false;
+        entry.recorded = true;
+    } else if (status.code() == SH_ERROR_INVALID_HANDLE || thread_stream::is_name(entry.stream)) {
+        // Destroyed without having been forgotten: that is told once, and there is nothing left to wait for. A stream that can be waited
+        // for is not destroyed, whatever was wrong: what it was used for has ended then. A thread's own cannot be tried again by others.
+        const Status waited = device_.stream_synchronize(entry.stream);
+        if (waited.ok()) entry.unrecorded = entry.recorded = false;
+        else if (waited.code() == SH_ERROR_INVALID_HANDLE) entry.live = false;
+    }
+    return status;
+}
+
+Status StreamTable::record_if_marked(Entry& entry) {
+    if (!entry.unrecorded) return Status();
+    SH_TRY(check_no_capture(entry.stream));   // recorded when the capture has ended
+    return record(entry);
+}
+
+Status StreamTable::record_all() {
+    for (Entry& entry : entries_)
+        if (entry.live) SH_TRY(record_if_marked(entry));
+    return Status();
+}
+
+Status StreamTable::append_events(uint64_t set, std::vector<sh_backend_event>* out) {
+    for (uint32_t i = 0; i < entries_.size(); i++) {
+        Entry& entry = entries_[i];
+        if (!entry.live || !(set >> i & 1)) continue;
+        SH_TRY(record_if_marked(entry));
+        if (entry.recorded) out->push_back(entry.event);
+    }
+    return Status();
+}
+
+Status StreamTable::synchronize(uint64_t set) {
+    for (uint32_t i = 0; i < entries_.size(); i++) {
+        Entry& entry = entries_[i];
+        if (!entry.live || !(set >> i & 1)) continue;
+        SH_TRY(record_if_marked(entry));
+        if (entry.recorded) SH_TRY(device_.event_synchronize(entry.event));
+        entry.recorded = false;
+    }
+    return Status();
+}
+
+Status StreamTable::forget(sh_stream stream) {
+    for (uint32_t i = 0; i < entries_.size(); i++) {
+        if (!entries_[i].live || entries_[i].stream != stream) continue;
+        SH_TRY(synchronize(uint64_t(1) << i));
+        entries_[i].live = false;
+    }
+    return Status();
+}
+
+}  // namespace stagehand::core

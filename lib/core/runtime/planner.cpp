@@ -1,0 +1,235 @@
+#include "core/runtime/planner.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "policy/bounds.h"
+#include "policy/step_curve.h"
+
+namespace stagehand::core {
+namespace {
+
+// Without being told, units outside the order get at most this part of the share beyond what they must have.
+constexpr uint64_t kUnorderedPart = 8;
+// Until compute times are known, computing is taken to last as long as copying: the ring then has room for both to overlap.
+constexpr double kAssumedComputePerCopy = 1.0;
+
+}  // namespace
+
+void Planner::state_unordered(const Order& order, const Limits& limits) {
+    unordered_total_ = unordered_least_ = unordered_kept_ = 0;
+    unordered_largest_ = kNone;
+    const auto units = registry_.units();
+    for (uint32_t i = 0; i < units.size(); i++) {
+        if (!units[i].live || order.contains(i)) continue;
+        unordered_total_ += units[i].pages;
+        if (units[i].protections) unordered_kept_ += units[i].own.size();
+        if (units[i].pages > unordered_least_) {
+            unordered_least_ = units[i].pages;
+            unordered_largest_ = i;
+        }
+    }
+    // While the order is being learned, all that the engine holds at once must fit.
+    if (!order.known()) unordered_least_ = std::min(unordered_total_, unordered_least_ * limits.max_held);
+    unordered_least_ = std::min(unordered_total_, std::max(unordered_least_, limits.unordered_pages));
+    unordered_good_ = std::min(unordered_total_, std::max(unordered_least_, limits.unordered_held_pages));
+}
+
+void Planner::state_problem(const Order& order, const Limits& limits) {
+    const auto units = registry_.units();
+    units_.resize(units.size());
+    for (size_t i = 0; i < units.size(); i++) {
+        const uint64_t resident = i < floors_.size() ? floors_[i] * registry_.page_bytes() : 0;
+        units_[i] = {units[i].live && units[i].bytes > resident ? units[i].bytes - resident : 0, units[i].whole};
+    }
+    trace_.clear();
+    uint64_t bytes = 0;
+    for (const Order::Entry& entry : order.entries()) {
+        trace_.push_back({entry.unit, entry.compute_ns});
+        bytes += units[entry.unit].bytes;
+    }
+    const bool unknown = std::all_of(trace_.begin(), trace_.end(), [](const policy::Use& use) { return use.compute_ns == 0; });
+    if (unknown)
+        for (policy::Use& use : trace_)
+            use.compute_ns = static_cast<uint64_t>(kAssumedComputePerCopy * static_cast<double>(units[use.unit].bytes) / limits.link_bytes_per_ns);
+    problem_ = {};
+    problem_.units = units_;
+    problem_.trace = trace_;
+    problem_.page_bytes = registry_.page_bytes();
+    problem_.max_held = limits.max_held;
+    problem_.link_bytes_per_ns = limits.link_bytes_per_ns;
+    problem_.copy_latency_ns = limits.copy_latency_ns;
+    problem_.contiguous = registry_.plain();
+}
+
+Needs Planner::needs(const Order& order, const Limits& limits, uint32_t* out_unit) {
+    state_unordered(order, limits);
+    floors_.clear();
+    Needs needs;
+    needs.least_pages = unordered_least_;
+    needs.wanted_pages = unordered_total_;
+    *out_unit = unordered_largest_;
+    if (!order.known()) return needs;
+    state_problem(order, limits);
+    const policy::Infeasible least = policy::smallest_budget(problem_);
+    needs.least_pages += least.smallest_budget_pages;
+    if (least.smallest_budget_pages >= unordered_least_) *out_unit = least.unit;   // the larger part of the sum
+    const auto units = registry_.units();
+    for (uint32_t i = 0; i < units.size(); i++)
+        if (order.contains(i)) needs.wanted_pages += units[i].pages;
+    return needs;
+}
+
+std::vector<policy::CurvePoint> Planner::curve(const Order& order, const Limits& limits, const Needs& needs) {
+    if (!order.known()) return {};
+    floors_.clear();
+    state_problem(order, limits);
+    // Units outside the order have what they must have: what more is worth to them nobody knows.
+    auto points = policy::step_curve(problem_, needs.least_pages - unordered_least_, needs.wanted_pages - unordered_total_);
+    for (policy::CurvePoint& point : points) point.pages += unordered_least_;
+    return points;
+}
+
+uint64_t Planner::sum_of_floors() const { return std::accumulate(floors_.begin(), floors_.end(), uint64_t{0}); }
+
+// States the problem beside the floors, and returns what it and they need.
+uint64_t Planner::state_beside_floors(const Order& order, const Limits& limits) {
+    state_problem(order, limits);
+    return sum_of_floors() + policy::smallest_budget(problem_).smallest_budget_pages;
+}
+
+// The floors are what protected units have.
+void Planner::floor_what_is_there(const Order& order, const Limits& limits) {
+    const auto units = registry_.units();
+    floors_.assign(units.size(), 0);
+    for (uint32_t i = 0; i < units.size(); i++)
+        if (order.contains(i) && (limits.keep_all || units[i].protections)) floors_[i] = static_cast<uint32_t>(units[i].own.size());
+}
+
+uint64_t Planner::pages_with_kept(const Order& order, const Limits& limits) {
+    state_unordered(order, limits);
+    const uint64_t unordered = std::min(unordered_total_, std::max({limits.keep_all ? limits.unordered_now : 0, unordered_kept_, unordered_least_}));
+    if (!order.known()) return unordered;
+    floor_what_is_there(order, limits);
+    const uint64_t ordered = state_beside_floors(order, limits);
+    floors_.clear();
+    return ordered + unordered;
+}
+
+// What stays resident in any plan: of protected units what is there, and more of those that are protected one by one as long as there
+// is room. `pages` are for the order, which cannot run with fewer than `least` beside them. The problem is the one beside the floors.
+void Planner::set_floors(const Order& order, const Limits& limits, uint64_t pages, uint64_t least) {
+    const auto units = registry_.units();
+    uint64_t room = 0;
+    const auto raise = [&](uint32_t i, uint32_t to) {
+        const uint64_t more = to - std::min(to, floors_[i]);
+        const uint64_t given = units[i].whole || registry_.plain() ? (more <= room ? more : 0) : std::min(more, room);
+        floors_[i] += static_cast<uint32_t>(given);
+        room -= given;
+    };
+    floor_what_is_there(order, limits);
+    uint64_t needed = state_beside_floors(order, limits);
+    if (needed > pages) {
+        // With more that is resident less may have to be held at once: as it is now it runs.
+        for (uint32_t i = 0; i < units.size(); i++)
+            if (order.contains(i)) floors_[i] = static_cast<uint32_t>(units[i].own.size());
+        needed = state_beside_floors(order, limits);
+        if (needed > pages) floor_what_is_there(order, limits);
+    }
+    if (needed > pages) {
+        // What is used first comes first: where not all fits, the end of the step streams.
+        const std::vector<uint32_t> there = std::exchange(floors_, std::vector<uint32_t>(units.size()));
+        room = pages > least ? pages - least : 0;
+        for (const Order::Entry& entry : order.entries()) raise(entry.unit, there[entry.unit]);
+        needed = state_beside_floors(order, limits);
+    }
+    const std::vector<uint32_t> there = floors_;
+    room = pages - std::min(pages, needed);
+    for (const Order::Entry& entry : order.entries())
+        if (units[entry.unit].protections) raise(entry.unit, units[entry.unit].pages);
+    // Fewer that stream are not always less to be held at once.
+    if (state_beside_floors(order, limits) <= pages) return;
+    floors_ = there;
+    if (state_beside_floors(order, limits) <= pages) return;
+    floors_.assign(units.size(), 0);
+    state_problem(order, limits);
+}
+
+Status Planner::make(const Order& order, const Limits& limits, uint64_t share_pages, Result* out) {
+    Result result;
+    const Needs needed = needs(order, limits, &result.least_unit);
+    result.least_pages = needed.least_pages;
+    result.share_pages = share_pages;
+    result.link_bytes_per_second = static_cast<uint64_t>(limits.link_bytes_per_ns * 1e9);
+    result.places.resize(registry_.units().size());
+    if (!order.known()) {
+        result.unordered_pages = std::min(share_pages, unordered_total_);
+        *out = std::move(result);
+        return Status();
+    }
+    // Units outside the order: what they must have, more where there is plenty, all that the order leaves over.
+    const uint64_t ordered_wanted = needed.wanted_pages - unordered_total_;
+    const uint64_t ordered_least = needed.least_pages - unordered_least_;
+    const auto units = registry_.units();
+    uint64_t ordered_kept = ordered_least;
+    for (uint32_t i = 0; i < units.size(); i++)
+        if (order.contains(i) && (limits.keep_all || units[i].protections)) ordered_kept += units[i].own.size();
+    const uint64_t most = share_pages > ordered_least ? share_pages - ordered_least : 0;
+    const uint64_t spare = share_pages > ordered_kept ? share_pages - ordered_kept : 0;
+    result.unordered_pages = std::min(most, std::max(unordered_good_, std::min(unordered_total_, share_pages / kUnorderedPart)));
+    if (limits.unordered_pages) result.unordered_pages = std::min(most, unordered_least_);
+    if (share_pages > ordered_wanted)
+        result.unordered_pages = std::max(result.unordered_pages, std::min(unordered_total_, share_pages - ordered_wanted));
+    // What is protected comes before plenty, on either side.
+    const uint64_t unordered_kept = std::min(
+        unordered_total_, std::max(limits.keep_all ? limits.unordered_now : 0, unordered_kept_ ? unordered_kept_ + unordered_least_ : 0));
+    result.unordered_pages = std::max(result.unordered_pages, std::min(most, unordered_kept));
+    result.unordered_pages = std::min(result.unordered_pages, std::max({spare, unordered_kept, unordered_least_}));
+    const bool keeps = limits.keep_all || std::any_of(units.begin(), units.end(), [](const Unit& unit) { return unit.protections > 0; });
+    if (keeps) {
+        // What is there already comes before room for more, on either side.
+        floor_what_is_there(order, limits);
+        const uint64_t ordered_there = state_beside_floors(order, limits);
+        const uint64_t left = share_pages > ordered_there ? share_pages - ordered_there : 0;
+        const uint64_t there = std::max({limits.keep_all ? limits.unordered_now : 0, unordered_kept_, unordered_least_});
+        result.unordered_pages = std::min(most, std::max(std::min(there, unordered_total_), std::min(result.unordered_pages, left)));
+        floors_.clear();
+        state_problem(order, limits);
+    }
+
+    // The bounds are those of the whole problem: what is protected is a choice of the engine's.
+    problem_.budget_pages = share_pages - result.unordered_pages;
+    result.bound_bytes_per_step = policy::least_bytes(problem_);
+    result.bound_ns = policy::simple_step_ns(problem_);
+    uint64_t floors = 0;
+    if (keeps) {
+        set_floors(order, limits, problem_.budget_pages, ordered_least);
+        floors = sum_of_floors();
+        problem_.budget_pages = share_pages - result.unordered_pages - floors;
+    }
+    auto made = policy::make_plan(problem_);
+    if (const auto* infeasible = std::get_if<policy::Infeasible>(&made)) {
+        result.least_unit = infeasible->unit;
+        return Status(SH_ERROR_BUDGET, "no plan for " + std::to_string(problem_.budget_pages) + " pages: " +
+                                           std::to_string(infeasible->smallest_budget_pages) + " are needed");
+    }
+    const policy::Plan& plan = std::get<policy::Plan>(made);
+    result.resident_pages = plan.resident_pages + floors;
+    result.ring_pages = plan.ring_pages;
+    result.bytes_per_step = plan.bytes_per_step;
+    result.step_ns = plan.step_ns;
+    for (const Order::Entry& entry : order.entries()) result.compute_ns += entry.compute_ns;
+    for (uint32_t i = 0; i < units.size(); i++) {
+        if (!order.contains(i)) continue;
+        const policy::UnitPlan& unit = plan.units[i];
+        const uint32_t floor = floors_.empty() ? 0 : floors_[i];
+        result.places[i] = {floor + unit.resident_pages, unit.streamed_pages, unit.ring_offset};
+        for (const Block& block : registry_.blocks_of(units[i]))
+            if (block.id) (unit.streamed_pages ? result.streamed_blocks : result.resident_blocks)++;
+    }
+    *out = std::move(result);
+    return Status();
+}
+
+}  // namespace stagehand::core

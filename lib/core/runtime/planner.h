@@ -1,0 +1,80 @@
+// Planner: puts a runtime's blocks, order and share into the terms of the policy, and its answer into places.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <stagehand/runtime.h>
+
+#include "base/status.h"
+#include "core/device/arbiter.h"
+#include "core/memory/placement.h"
+#include "core/memory/registry.h"
+#include "core/runtime/order.h"
+#include "policy/plan.h"
+
+namespace stagehand::core {
+
+class Planner {
+public:
+    struct Limits {
+        uint32_t max_held = 1;
+        uint64_t unordered_pages = 0;        // asked for by the engine; 0: automatic
+        uint64_t unordered_held_pages = 0;   // most that were held at once so far
+        double link_bytes_per_ns = 1;
+        uint64_t copy_latency_ns = 0;
+        uint64_t unordered_now = 0;          // pages that blocks outside the order have now
+        bool keep_all = false;               // what is resident stays so, whatever else is asked of the plan
+    };
+
+    struct Result {
+        std::vector<Place> places;           // per unit
+        uint64_t share_pages = 0;            // what it was made for
+        uint64_t resident_pages = 0;
+        uint32_t ring_pages = 0;
+        uint64_t unordered_pages = 0;
+        uint64_t least_pages = 0;            // of a share with which a plan exists
+        uint32_t least_unit = kNone;         // that asks for it
+        uint64_t bytes_per_step = 0;
+        uint64_t bound_bytes_per_step = 0;
+        double step_ns = 0;
+        double bound_ns = 0;
+        uint64_t compute_ns = 0;
+        uint64_t link_bytes_per_second = 0;
+        uint64_t resident_blocks = 0, streamed_blocks = 0;
+    };
+
+    explicit Planner(Registry& registry) : registry_(registry) {}
+
+    // What the runtime needs of the device, and the unit that asks for the least. Without the curve.
+    Needs needs(const Order& order, const Limits& limits, uint32_t* out_unit);
+    // How its step gets shorter with memory, for the needs that needs() found; empty where nobody knows.
+    std::vector<policy::CurvePoint> curve(const Order& order, const Limits& limits, const Needs& needs);
+    // The plan for a share that is no smaller than the least; with an order that is not known all units are unordered.
+    Status make(const Order& order, const Limits& limits, uint64_t share_pages, Result* out);
+
+    // What a plan needs that keeps what is protected.
+    uint64_t pages_with_kept(const Order& order, const Limits& limits);
+
+private:
+    void state_problem(const Order& order, const Limits& limits);
+    void state_unordered(const Order& order, const Limits& limits);
+    uint64_t sum_of_floors() const;
+    uint64_t state_beside_floors(const Order& order, const Limits& limits);
+    void floor_what_is_there(const Order& order, const Limits& limits);
+    void set_floors(const Order& order, const Limits& limits, uint64_t pages, uint64_t least);
+
+    Registry& registry_;
+    std::vector<policy::Unit> units_;        // of the policy, kept from plan to plan
+    std::vector<policy::Use> trace_;
+    policy::Problem problem_;
+    uint64_t unordered_total_ = 0;           // pages of all unordered units
+    uint64_t unordered_least_ = 0;           // pages without which one of them cannot be held
+    uint64_t unordered_good_ = 0;            // what they get when there is enough
+    uint64_t unordered_kept_ = 0;            // pages of those that are protected and there
+    uint32_t unordered_largest_ = kNone;
+    std::vector<uint32_t> floors_;           // per unit, pages that are resident in any plan
+};
+
+}  // namespace stagehand::core

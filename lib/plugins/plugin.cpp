@@ -1,0 +1,72 @@
+#include "plugins/plugin.h"
+
+#include <dlfcn.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+
+#include "plugins/table_check.h"
+
+namespace stagehand::plugins {
+namespace {
+
+Status refused(std::string reason) { return Status(SH_ERROR_BACKEND_LOAD, std::move(reason)); }
+
+Status check_owner_and_mode(const std::string& path, const char* what, bool want_directory) {
+    struct stat status = {};
+    if (stat(path.c_str(), &status) != 0) return refused(path + ": " + std::strerror(errno));
+    const bool is_right_kind = want_directory ? S_ISDIR(status.st_mode) : S_ISREG(status.st_mode);
+    if (!is_right_kind) return refused(path + " is not a " + (want_directory ? "directory" : "regular file"));
+    if (status.st_mode & S_IWOTH)
+        return refused(std::string(what) + " " + path + " can be written by everybody");
+    if (status.st_uid != 0 && status.st_uid != geteuid()) {
+        return refused(std::string(what) + " " + path + " belongs to user " + std::to_string(status.st_uid) +
+                       ", neither root nor user " + std::to_string(geteuid()));
+    }
+    return Status();
+}
+
+std::string directory_of(const std::string& path) {
+    const size_t slash = path.find_last_of('/');
+    return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+// Code of a plugin runs as soon as it is loaded, so its file is judged before: as it was named, and as it
+// really lies.
+Status check_trust(const std::string& path, std::string* out_real_path) {
+    char real[PATH_MAX];
+    if (!realpath(path.c_str(), real)) return refused(std::strerror(errno));
+    *out_real_path = real;
+    SH_TRY(check_owner_and_mode(*out_real_path, "the file", false));
+    SH_TRY(check_owner_and_mode(directory_of(*out_real_path), "the directory", true));
+    return check_owner_and_mode(directory_of(path), "the directory", true);
+}
+
+}  // namespace
+
+Status load_plugin(const std::string& path, const std::string& name, const sh_backend_host& services,
+                   const sh_backend** out_backend, bool* out_exists) {
+    struct stat status = {};
+    *out_exists = stat(path.c_str(), &status) == 0;
+    std::string real_path;
+    SH_TRY(check_trust(path, &real_path));
+    void* const library = dlopen(real_path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!library) {
+        const char* const reason = dlerror();
+        return refused(reason ? reason : "the dynamic linker refuses it");
+    }
+    const auto query = reinterpret_cast<sh_backend_query_fn>(dlsym(library, "sh_backend_query"));
+    if (!query) return refused("not a backend: it has no sh_backend_query");
+    const sh_backend* table = nullptr;
+    if (const sh_status code = query(SH_BACKEND_SPI_VERSION, &services, &table); code < 0) {
+        return refused("it does not serve version " + std::to_string(SH_BACKEND_SPI_VERSION) +
+                       " of the interface (" + sh_status_string(code) + ")");
+    }
+    return check_table(table, name, out_backend);
+}
+
+}  // namespace stagehand::plugins

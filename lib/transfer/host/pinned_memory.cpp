@@ -1,0 +1,68 @@
+#include "transfer/host/pinned_memory.h"
+
+#include <cinttypes>
+#include <new>
+#include <utility>
+
+#include "base/log.h"
+#include "platform/anonymous_memory.h"
+#include "transfer/host/registration.h"
+
+namespace stagehand::transfer {
+
+PinnedMemory::~PinnedMemory() { reset(); }
+
+PinnedMemory::PinnedMemory(PinnedMemory&& other) noexcept { *this = std::move(other); }
+
+PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
+    if (this == &other) return *this;
+    reset();
+    device_ = std::exchange(other.device_, nullptr);
+    data_ = std::exchange(other.data_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+    mapped_bytes_ = std::exchange(other.mapped_bytes_, 0);
+    registered_piece_ = std::exchange(other.registered_piece_, 0);
+    registered_bytes_ = std::exchange(other.registered_bytes_, 0);
+    pinned_ = std::exchange(other.pinned_, false);
+    return *this;
+}
+
+Status PinnedMemory::allocate(BackendDevice& device, uint64_t bytes, PinnedMemory* out) {
+    try {
+        PinnedMemory memory;
+        memory.device_ = &device;
+        SH_TRY(platform::map_anonymous(bytes, &memory.data_, &memory.mapped_bytes_));
+        memory.bytes_ = bytes;
+        SH_TRY(platform::touch(memory.data_, memory.mapped_bytes_));
+        Registration registration;
+        const Status refused = register_range(device, memory.data_, memory.mapped_bytes_, &registration);
+        memory.registered_piece_ = registration.piece_bytes;
+        memory.registered_bytes_ = registration.registered_bytes;
+        memory.pinned_ = refused.ok();
+        if (!refused.ok()) {
+            log_line(SH_LOG_WARNING,
+                     "only %" PRIu64 " of %" PRIu64
+                     " MiB of host memory are pinned; copies of the rest are slow: %s",
+                     memory.registered_bytes_ >> 20, memory.mapped_bytes_ >> 20, refused.text());
+        }
+        *out = std::move(memory);
+        return Status();
+    } catch (const std::bad_alloc&) {
+        return Status(SH_ERROR_OUT_OF_HOST_MEMORY);
+    }
+}
+
+void PinnedMemory::reset() {
+    if (!data_) return;
+    if (unregister_range(*device_, data_, {registered_piece_, registered_bytes_})) platform::unmap_anonymous(data_, mapped_bytes_);
+    abandon();
+}
+
+void PinnedMemory::abandon() {
+    device_ = nullptr;
+    data_ = nullptr;
+    bytes_ = mapped_bytes_ = registered_piece_ = registered_bytes_ = 0;
+    pinned_ = false;
+}
+
+}  // namespace stagehand::transfer

@@ -1,0 +1,97 @@
+#include "transfer/source/mapped_reader.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include <fcntl.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+namespace stagehand::transfer {
+namespace {
+
+constexpr int kPipeBytes = 256 << 10;
+
+Status unreadable(const char* from, uint64_t bytes, uint64_t done, int error) {
+    char text[256];
+    std::snprintf(text, sizeof text,
+                  "mapped memory cannot be read (did its file shrink?): wanted %" PRIu64
+                  " bytes at %p, got %" PRIu64 ": %s",
+                  bytes, static_cast<const void*>(from), done, std::strerror(error));
+    return Status(SH_ERROR_SOURCE, text);
+}
+
+}  // namespace
+
+MappedReader::~MappedReader() { close_pipe(); }
+
+void MappedReader::close_pipe() {
+    for (int& end : pipe_) {
+        if (end >= 0) close(end);
+        end = -1;
+    }
+}
+
+Status MappedReader::read(const char* from, char* to, uint64_t bytes) {
+    uint64_t done = 0;
+    while (done < bytes) {
+        const int64_t got = read_some(from + done, to + done, bytes - done);
+        if (got < 0) return unreadable(from, bytes, done, static_cast<int>(-got));
+        done += static_cast<uint64_t>(got);
+    }
+    return Status();
+}
+
+int64_t MappedReader::read_some(const char* from, char* to, uint64_t bytes) {
+    while (vm_read_) {
+        struct iovec local = {to, bytes};
+        struct iovec remote = {const_cast<char*>(from), bytes};
+        const ssize_t got = process_vm_readv(getpid(), &local, 1, &remote, 1, 0);
+        if (got > 0) return got;
+        if (got < 0 && errno == EINTR) continue;
+        if (got == 0 || errno == EFAULT) return -EFAULT;
+        // EPERM, ENOSYS: a sandbox. ENOMEM could be either; the pipe needs no memory beyond its own.
+        log_line(SH_LOG_INFO,
+                 "process_vm_readv is refused (%s): mapped sources are read through a pipe, at less than "
+                 "half the speed",
+                 std::strerror(errno));
+        vm_read_ = false;
+    }
+    return read_through_pipe(from, to, bytes);
+}
+
+int64_t MappedReader::read_through_pipe(const char* from, char* to, uint64_t bytes) {
+    if (pipe_[0] < 0) {
+        if (pipe2(pipe_, O_CLOEXEC | O_NONBLOCK) != 0) {
+            const int error = errno;
+            pipe_[0] = pipe_[1] = -1;
+            return -error;
+        }
+        const int capacity = fcntl(pipe_[1], F_SETPIPE_SZ, kPipeBytes);
+        pipe_bytes_ = capacity > 0 ? static_cast<uint64_t>(capacity) : 4096;
+    }
+    ssize_t written = 0;
+    do {
+        written = write(pipe_[1], from, std::min(bytes, pipe_bytes_));
+    } while (written < 0 && errno == EINTR);
+    if (written <= 0) return written < 0 ? -errno : -EFAULT;
+    for (ssize_t taken = 0; taken < written;) {
+        const ssize_t got = ::read(pipe_[0], to + taken, static_cast<size_t>(written - taken));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) {
+            const int error = got < 0 ? errno : EIO;
+            close_pipe();  // what is left in it belongs to nobody
+            return -error;
+        }
+        taken += got;
+    }
+    return written;
+}
+
+}  // namespace stagehand::transfer

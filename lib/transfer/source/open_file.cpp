@@ -1,0 +1,155 @@
+#include "transfer/source/open_file.h"
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "platform/anonymous_memory.h"
+
+namespace stagehand::transfer {
+namespace {
+
+struct Table {
+    std::mutex mutex;
+    std::map<std::pair<dev_t, ino_t>, std::unique_ptr<OpenFile>> files;
+};
+
+// Never destroyed: sources may be closed while the process exits.
+Table& table() {
+    static Table* const instance = new Table;
+    return *instance;
+}
+
+Status bad_descriptor(int descriptor, const std::string& why) {
+    return Status(SH_ERROR_INVALID_ARGUMENT, "file: descriptor " + std::to_string(descriptor) + " " + why);
+}
+
+int reopen(int descriptor, int flags) {
+    char path[40];
+    std::snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
+    return open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | flags);
+}
+
+// The kernel's struct statx of 6.1 and later, whose last members Debian 12's headers do not have.
+struct StatxWithDirect {
+    uint32_t mask;
+    uint32_t before[37];
+    uint32_t memory_alignment, offset_alignment;
+    uint32_t after[64];
+};
+constexpr unsigned kStatxDirectAlign = 0x2000;
+
+void find_alignment(OpenFile* file) {
+    StatxWithDirect info = {};
+    static_assert(offsetof(StatxWithDirect, memory_alignment) == 0x98);
+    if (syscall(SYS_statx, file->direct_file, "", AT_EMPTY_PATH, kStatxDirectAlign, &info) != 0) return;
+    if (!(info.mask & kStatxDirectAlign)) return;
+    const auto usable = [](uint32_t value) {
+        return value > 0 && value <= 4096 && (value & (value - 1)) == 0;
+    };
+    if (usable(info.memory_alignment) && usable(info.offset_alignment)) {
+        file->memory_alignment = info.memory_alignment;
+        file->offset_alignment = info.offset_alignment;
+    }
+}
+
+// Some file systems accept O_DIRECT and refuse the reads: try one.
+bool direct_reads_work(const OpenFile& file) {
+    const uint64_t page = platform::page_size();
+    void* const memory = std::aligned_alloc(page, page);
+    if (!memory) return false;
+    ssize_t got = 0;
+    do {
+        got = pread(file.direct_file, memory, page, 0);
+    } while (got < 0 && errno == EINTR);
+    std::free(memory);
+    return got >= 0;
+}
+
+Status open_new(int descriptor, const struct stat& info, OpenFile* file) {
+    const int flags = fcntl(descriptor, F_GETFL);
+    if (flags < 0)
+        return bad_descriptor(descriptor,
+                              std::string("cannot be asked for its mode: ") + std::strerror(errno));
+    if ((flags & O_ACCMODE) == O_WRONLY) return bad_descriptor(descriptor, "is not open for reading");
+    file->device = info.st_dev;
+    file->inode = info.st_ino;
+    // A description of our own: the caller's flags and read-ahead advice stay the caller's.
+    file->file = reopen(descriptor, 0);
+    if (file->file < 0) {
+        if (flags & O_DIRECT)
+            return bad_descriptor(descriptor, "is open with O_DIRECT and cannot be opened without");
+        file->file = fcntl(descriptor, F_DUPFD_CLOEXEC, 3);
+        if (file->file < 0) {
+            const int error = errno;
+            if (error == EMFILE || error == ENFILE)
+                return Status(SH_ERROR_OUT_OF_HOST_MEMORY, "no file descriptor is left for a source");
+            return bad_descriptor(descriptor, std::string("cannot be duplicated: ") + std::strerror(error));
+        }
+    }
+    file->direct_file = reopen(descriptor, O_DIRECT);
+    if (file->direct_file >= 0 && !direct_reads_work(*file)) {
+        close(file->direct_file);
+        file->direct_file = -1;
+    }
+    if (file->direct_file >= 0) find_alignment(file);
+    return Status();
+}
+
+}  // namespace
+
+OpenFile::~OpenFile() {
+    if (file >= 0) close(file);
+    if (direct_file >= 0) close(direct_file);
+}
+
+Status open_file(int descriptor, OpenFile** out_file) {
+    struct stat info = {};
+    if (fstat(descriptor, &info) != 0) return bad_descriptor(descriptor, "is not open");
+    if (!S_ISREG(info.st_mode) && !S_ISBLK(info.st_mode))
+        return bad_descriptor(descriptor, "is not a file that can be read at an offset");
+    std::lock_guard lock(table().mutex);
+    std::unique_ptr<OpenFile>& entry = table().files[{info.st_dev, info.st_ino}];
+    if (!entry) {
+        auto file = std::make_unique<OpenFile>();
+        if (Status status = open_new(descriptor, info, file.get()); !status.ok()) {
+            table().files.erase({info.st_dev, info.st_ino});
+            return status;
+        }
+        entry = std::move(file);
+    }
+    entry->users++;
+    *out_file = entry.get();
+    return Status();
+}
+
+void close_file(OpenFile* file) {
+    std::lock_guard lock(table().mutex);
+    if (--file->users > 0) return;
+    table().files.erase({file->device, file->inode});
+}
+
+const char* file_name(int descriptor, char* buffer, size_t capacity) {
+    char path[40];
+    std::snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
+    const ssize_t length = readlink(path, buffer, capacity - 1);
+    if (length > 0)
+        buffer[length] = 0;
+    else
+        std::snprintf(buffer, capacity, "file descriptor %d", descriptor);
+    return buffer;
+}
+
+}  // namespace stagehand::transfer

@@ -1,0 +1,77 @@
+#include "transfer/source/source.h"
+
+#include <climits>
+#include <new>
+#include <string>
+
+#include "transfer/source/open_file.h"
+
+namespace stagehand::transfer {
+namespace {
+
+Status wrong(const char* field, const std::string& why) {
+    return Status(SH_ERROR_INVALID_ARGUMENT, std::string(field) + " " + why);
+}
+
+Status open_memory(const sh_segment& segment, Source* source) {
+    if (!segment.pointer && segment.bytes > 0) return wrong("pointer", "is NULL");
+    if (reinterpret_cast<uint64_t>(segment.pointer) > UINT64_MAX - segment.bytes)
+        return wrong("bytes", "reach past the end of all addresses: " + std::to_string(segment.bytes));
+    source->pointer = segment.pointer;
+    return Status();
+}
+
+Status open_range(const sh_segment& segment, Source* source) {
+    if (segment.file < 0 || segment.file > INT_MAX)
+        return wrong("file", "is not a descriptor: " + std::to_string(segment.file));
+    if (segment.bytes > static_cast<uint64_t>(INT64_MAX) ||
+        segment.file_offset > static_cast<uint64_t>(INT64_MAX) - segment.bytes) {
+        return wrong("file_offset", std::to_string(segment.file_offset) + " and bytes " +
+                                        std::to_string(segment.bytes) + " reach past the end of any file");
+    }
+    SH_TRY(open_file(static_cast<int>(segment.file), &source->opened));
+    source->file = source->opened->file;
+    source->direct_file = source->opened->direct_file;
+    source->file_offset = segment.file_offset;
+    return Status();
+}
+
+Status open_by_kind(const sh_segment& segment, Source* source) {
+    switch (segment.kind) {
+        case SH_SOURCE_POINTER:
+        case SH_SOURCE_MAPPED:
+        case SH_SOURCE_DEVICE:
+            return open_memory(segment, source);
+        case SH_SOURCE_FILE:
+            return open_range(segment, source);
+        case SH_SOURCE_FILL:
+            if (!segment.fill) return wrong("fill", "is NULL");
+            source->fill = segment.fill;
+            source->user_data = segment.user_data;
+            return Status();
+        default:
+            return wrong("kind", "is not a kind of source: " + std::to_string(segment.kind));
+    }
+}
+
+}  // namespace
+
+Status open_source(const sh_segment& segment, Source* out_source) {
+    try {
+        Source source;
+        source.kind = segment.kind;
+        source.bytes = segment.bytes;
+        SH_TRY(open_by_kind(segment, &source));
+        *out_source = source;
+        return Status();
+    } catch (const std::bad_alloc&) {
+        return Status(SH_ERROR_OUT_OF_HOST_MEMORY);
+    }
+}
+
+void close_source(Source* source) {
+    if (source->opened) close_file(source->opened);
+    *source = Source();
+}
+
+}  // namespace stagehand::transfer

@@ -1,0 +1,55 @@
+#include "transfer/staging/gather.h"
+
+namespace stagehand::transfer {
+namespace {
+
+constexpr uint64_t kLine = 64;
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kWorthALine = 4 << 10;
+constexpr uint64_t kWorthAPage = 64 << 10;
+
+// Bytes to leave free before a range whose first read has `bytes`: a direct read goes straight to its place
+// only if it is aligned as in the file.
+uint64_t padding(const Source& source, uint64_t source_offset, uint64_t bytes, uint64_t position) {
+    if (source.direct_file >= 0 && bytes >= kWorthAPage)
+        return (source.file_offset + source_offset - position) % kPage;
+    return bytes >= kWorthALine ? (kLine - position % kLine) % kLine : 0;
+}
+
+}  // namespace
+
+Status lay_out(const StagedLoad& load, const Piece& piece, char* slot, uint64_t slot_bytes,
+               std::vector<CopyCommand>* out_commands, std::vector<ReadRequest>* out_requests) {
+    out_commands->clear();
+    out_requests->clear();
+    uint64_t position = 0;
+    uint64_t left = piece.bytes;
+    bool consistent = true;
+    for_each_part(
+        std::span<const StagedExtent>(load.extents), piece,
+        [&](const StagedExtent& extent, uint64_t offset, uint64_t bytes) {
+            consistent = consistent && extent.source && extent.first_wait <= load.waits.size() &&
+                         extent.wait_count <= load.waits.size() - extent.first_wait;
+            if (!consistent) return;
+            const uint64_t source_offset = extent.source_offset + offset;
+            const uint64_t address = extent.device_address + offset;
+            CopyCommand* const last = out_commands->empty() ? nullptr : &out_commands->back();
+            const bool neighbours = last && last->device_address + last->bytes == address;
+            if (!neighbours) {
+                const uint64_t pad = padding(*extent.source, source_offset, bytes, position);
+                if (pad <= slot_bytes - position - left) position += pad;
+            }
+            if (neighbours && last->first_wait == extent.first_wait && last->wait_count == extent.wait_count)
+                last->bytes += bytes;
+            else
+                out_commands->push_back({address, position, bytes, extent.first_wait, extent.wait_count});
+            out_requests->push_back({extent.source, source_offset, slot + position, bytes});
+            position += bytes;
+            left -= bytes;
+        });
+    return consistent ? Status()
+                      : Status(SH_ERROR_INTERNAL,
+                               "a staged load has an extent without a source or with waits that it has not");
+}
+
+}  // namespace stagehand::transfer

@@ -1,0 +1,87 @@
+// Cutting loads into pieces that fit a slot, and laying out what a piece gathers: pure functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "transfer/source/reader.h"
+#include "transfer/staging/staging_engine.h"
+
+namespace stagehand::transfer {
+
+// A place in a list of extents.
+struct Cursor {
+    size_t extent = 0;
+    uint64_t offset = 0;  // in it
+};
+
+// What one slot takes: neighbouring extents, the first and the last perhaps in part.
+struct Piece {
+    Cursor begin;
+    Cursor end;
+    uint64_t bytes = 0;
+};
+
+// A contiguous range of the device, and where its bytes lie in the slot.
+struct CopyCommand {
+    uint64_t device_address = 0;
+    uint64_t slot_offset = 0;
+    uint64_t bytes = 0;
+    uint32_t first_wait = 0;
+    uint32_t wait_count = 0;
+};
+
+// The extents that one piece gathers at most: the queue is locked while they are added up.
+constexpr size_t kMostExtents = 4096;
+
+// Steps over empty extents. At the end afterwards: the list is exhausted.
+template <typename Extent>
+void skip_empty(std::span<const Extent> extents, Cursor* cursor) {
+    while (cursor->extent < extents.size() && cursor->offset >= extents[cursor->extent].bytes)
+        *cursor = {cursor->extent + 1, 0};
+}
+
+// The piece that begins at `from`; an empty one at the end.
+template <typename Extent>
+Piece cut_piece(std::span<const Extent> extents, Cursor from, uint64_t piece_bytes) {
+    Piece piece;
+    piece.begin = piece.end = from;
+    const size_t stop =
+        extents.size() - from.extent > kMostExtents ? from.extent + kMostExtents : extents.size();
+    while (piece.end.extent < stop && piece.bytes < piece_bytes) {
+        const uint64_t rest = extents[piece.end.extent].bytes - piece.end.offset;
+        const uint64_t room = piece_bytes - piece.bytes;
+        if (rest > room) {
+            piece.end.offset += room;
+            piece.bytes += room;
+            break;
+        }
+        piece.bytes += rest;
+        piece.end = {piece.end.extent + 1, 0};
+    }
+    skip_empty(extents, &piece.end);
+    return piece;
+}
+
+// Calls `visit(extent, offset, bytes)` for each part of an extent that belongs to the piece.
+template <typename Extent, typename Visit>
+void for_each_part(std::span<const Extent> extents, const Piece& piece, Visit visit) {
+    uint64_t left = piece.bytes;
+    for (Cursor at = piece.begin; left > 0; at = {at.extent + 1, 0}) {
+        const Extent& extent = extents[at.extent];
+        const uint64_t bytes = extent.bytes - at.offset < left ? extent.bytes - at.offset : left;
+        if (bytes > 0) visit(extent, at.offset, bytes);
+        left -= bytes;
+    }
+}
+
+// Lays a piece out in a slot: one command for each contiguous range of the device behind the same waits,
+// packed densely but for the alignment of large reads. What lies between ranges on the device belongs to
+// others and is never written. SH_ERROR_INTERNAL: the load is inconsistent.
+Status lay_out(const StagedLoad& load, const Piece& piece, char* slot, uint64_t slot_bytes,
+               std::vector<CopyCommand>* out_commands, std::vector<ReadRequest>* out_requests);
+
+}  // namespace stagehand::transfer

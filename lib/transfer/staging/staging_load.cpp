@@ -1,0 +1,153 @@
+// Loads in the staging engine: pieces are read into slots, and issued to the load's stream.
+#include <algorithm>
+#include <new>
+
+#include "transfer/staging/staging_impl.h"
+
+namespace stagehand::transfer {
+
+bool StagingEngine::Impl::cancel(StagedLoad& load) {
+    Lock lock(mutex_);
+    LoadProgress* const progress = load.progress;
+    if (!progress || progress->ending) return false;
+    if (progress->pieces_taken == 0) {
+        loads_.remove(*progress);
+        load.progress = nullptr;
+        idle_loads_.push_back(progress);
+        return true;
+    }
+    progress->cancelled = true;
+    if (loads_.contains(*progress)) loads_.remove(*progress);
+    if (progress->active == 0) {
+        end_soon(*progress);
+        wake();
+    }
+    return false;
+}
+
+void StagingEngine::Impl::hurry(StagedLoad& load, uint64_t deadline_ns) {
+    Lock lock(mutex_);
+    LoadProgress* const progress = load.progress;
+    if (!progress || deadline_ns >= progress->deadline_ns) return;
+    progress->deadline_ns = deadline_ns;
+    if (loads_.contains(*progress)) loads_.moved(*progress);
+}
+
+void StagingEngine::Impl::read_piece(Lock& lock, const Task& task, Reader& reader,
+                                     std::vector<ReadRequest>& requests) {
+    LoadProgress& load = *task.load;
+    Slot& slot = *task.slot;
+    lock.unlock();
+    Status status;
+    try {
+        status = lay_out(*load.load, slot.piece, slot.memory, size_.slot_bytes, &slot.commands, &requests);
+        if (status.ok()) status = reader.read(requests);
+    } catch (const std::bad_alloc&) {
+        status = Status(SH_ERROR_OUT_OF_HOST_MEMORY);
+    }
+    lock.lock();
+    load.reading.erase(std::find(load.reading.begin(), load.reading.end(), slot.piece_index));
+    fail(load, status);
+    if (load.stopped()) {
+        drop(slot);
+    } else {
+        const auto place = std::find_if(load.ready.begin(), load.ready.end(), [&](const Slot* other) {
+            return other->piece_index > slot.piece_index;
+        });
+        load.ready.insert(place, &slot);
+        parked_++;
+    }
+    issue_ready(lock, load);
+    end_if_done(lock, load);
+}
+
+// Whether all pieces before it have been issued or are about to be. The waits of a later piece would hold up
+// an earlier one.
+bool StagingEngine::Impl::in_turn(const LoadProgress& load, const Slot& slot) const {
+    return std::all_of(load.reading.begin(), load.reading.end(),
+                       [&](uint64_t index) { return index > slot.piece_index; });
+}
+
+// Issues what is ready, in order: one worker at a time for each load. Slots that wait for a slow reader must
+// not take up the ring: beyond half of it pieces go out of turn.
+void StagingEngine::Impl::issue_ready(Lock& lock, LoadProgress& load) {
+    if (load.issuing) return;
+    load.issuing = true;
+    while (!load.ready.empty()) {
+        Slot& slot = *load.ready.front();
+        if (!load.stopped() && !in_turn(load, slot) && parked_ <= ring_.slots() / 2) break;
+        load.ready.erase(load.ready.begin());
+        parked_--;
+        if (load.stopped()) {
+            drop(slot);
+            continue;
+        }
+        lock.unlock();
+        Issued issued;
+        const Status status = issue_load(device_, *load.load, slot, &load.waited, &issued);
+        lock.lock();
+        fail(load, status);
+        load.issued_pieces += issued.commands;
+        load.issued_bytes += issued.bytes;
+        load.active--;
+        settle(slot, issued.use);
+    }
+    load.issuing = false;
+}
+
+// No more pieces of a load are taken after a failure. Success is ignored.
+void StagingEngine::Impl::fail(LoadProgress& load, const Status& status) {
+    if (status.ok()) return;
+    if (load.failure.ok()) load.failure = status;
+    if (loads_.contains(load)) loads_.remove(load);
+}
+
+void StagingEngine::Impl::drop(Slot& slot) {
+    slot.load->dropped = true;
+    slot.load->active--;
+    ring_.give_back(slot);
+    wake_if_starving();
+}
+
+void StagingEngine::Impl::settle(Slot& slot, SlotUse use) {
+    switch (use) {
+        case SlotUse::kFree:
+            ring_.give_back(slot);
+            break;
+        case SlotUse::kInFlight:
+            ring_.set_in_flight(slot);
+            break;
+        case SlotUse::kUnknown:
+            ring_.retire(slot);
+            if (ring_.all_retired())
+                lost_ = Status(SH_ERROR_BACKEND, "the device does not tell any more when copies are done");
+            break;
+    }
+    wake_if_starving();
+}
+
+void StagingEngine::Impl::end_if_done(Lock& lock, LoadProgress& load) {
+    if (load.active > 0 || load.ending || !(load.exhausted() || load.stopped())) return;
+    end(lock, load);
+}
+
+void StagingEngine::Impl::end_soon(LoadProgress& load) {
+    load.ending = true;
+    ending_loads_.push_back(&load);
+}
+
+void StagingEngine::Impl::end(Lock& lock, LoadProgress& progress) {
+    StagedLoad& load = *progress.load;
+    Status status = progress.failure;
+    if (status.ok() && progress.cancelled && (progress.dropped || !progress.exhausted()))
+        status = Status(SH_ERROR_CANCELLED);
+    load.issued_pieces = progress.issued_pieces;
+    load.issued_bytes = progress.issued_bytes;
+    load.progress = nullptr;
+    idle_loads_.push_back(&progress);
+    lock.unlock();
+    load.finished(load.context, load, status);
+    lock.lock();
+}
+
+}  // namespace stagehand::transfer
