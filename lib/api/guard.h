@@ -113,6 +113,16 @@ Status find_device(sh_device* handle, std::shared_ptr<core::Device>* out);
 struct LockedRuntime {
     core::Runtime* runtime = nullptr;
     core::Lock lock;
+
+    LockedRuntime() = default;
+    ~LockedRuntime() { unlock(); }
+    LockedRuntime(const LockedRuntime&) = delete;
+    LockedRuntime& operator=(const LockedRuntime&) = delete;
+    void unlock() {
+        if (runtime && lock.owns_lock()) runtime->look_around();
+        runtime = nullptr;
+        lock = core::Lock();
+    }
 };
 Status unknown_runtime();
 inline Status find_runtime(sh_runtime* handle, LockedRuntime* out) {

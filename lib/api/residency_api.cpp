@@ -24,7 +24,7 @@ Status find_target(sh_runtime *runtime, sh_runtime *target, LockedRuntime *out) 
     SH_TRY(find_runtime(runtime, out));
     if (!target || target == runtime) return Status();
     const core::Device *const device = &out->runtime->device();   // compared only
-    *out = LockedRuntime();
+    out->unlock();
     SH_TRY(find_runtime(target, out));
     if (&out->runtime->device() != device) return Status(SH_ERROR_INVALID_ARGUMENT, "target lives on another device than runtime");
     return Status();

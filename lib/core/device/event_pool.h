@@ -23,22 +23,27 @@ public:
             idle_.pop_back();
             return Status();
         }
-        return device_.event_create(false, out);
+        idle_.reserve(made_ + 1);   // so that giving back cannot fail
+        SH_TRY(device_.event_create(false, out));
+        made_++;
+        return Status();
     }
 
-    void give(sh_backend_event* event) {
+    void give(sh_backend_event* event) noexcept {
         if (*event) idle_.push_back(*event);
         *event = 0;
     }
 
     void drain() {
         for (const sh_backend_event event : idle_) (void)once_more([&] { return device_.event_destroy(event); }).ok();
+        made_ -= idle_.size();
         idle_.clear();
     }
 
 private:
     BackendDevice& device_;
     std::vector<sh_backend_event> idle_;
+    size_t made_ = 0;
 };
 
 }  // namespace stagehand::core

@@ -13,8 +13,7 @@ Status Placement::shrink_own(Unit& unit, uint32_t to) {
     pool_.give(unit.own.data() + to, count);
     pages_ -= count;
     unit.own.resize(to);
-    unit.own_valid = std::min(unit.own_valid, to);
-    unit.ready = false;
+    contents_.own_changed(unit, to);
     return Status();
 }
 
@@ -30,7 +29,7 @@ Status Placement::grow_own(Unit& unit, uint32_t to) {
         return status;
     }
     pages_ += to - from;
-    unit.ready = false;
+    contents_.own_changed(unit, from);
     return Status();
 }
 
@@ -39,8 +38,8 @@ Status Placement::unmap_ring(Unit& unit) {
     const uint64_t page = registry_.page_bytes();
     if (registry_.plain()) registry_.set_address(unit, 0);
     else SH_TRY(device_.pages_unmap(unit.address + unit.own.size() * page, page, unit.ring_pages));
-    unit.ring_pages = unit.ring_present = 0;
-    unit.ready = false;
+    unit.ring_pages = 0;
+    contents_.ring_changed(unit);
     return Status();
 }
 
@@ -56,8 +55,7 @@ Status Placement::map_ring(Unit& unit, const Place& place) {
     }
     unit.ring_offset = place.ring_offset;
     unit.ring_pages = place.ring_pages;
-    unit.ring_present = 0;
-    unit.ready = false;
+    contents_.ring_changed(unit);
     return Status();
 }
 
@@ -96,8 +94,7 @@ Status Placement::move(std::span<const Place> places, uint32_t ring_pages) {
         Unit& unit = units[i];
         if (unit.memory == Memory::unordered) continue;
         SH_TRY(map_ring(unit, places[i]));
-        unit.ring_present = 0;
-        unit.ready = unit.ready && !unit.ring_pages;
+        contents_.ring_changed(unit);
         unit.memory = unit.own.empty() && !unit.ring_pages ? Memory::none : Memory::planned;
     }
     return Status();

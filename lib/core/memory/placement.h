@@ -9,6 +9,7 @@
 #include "backend/backend_device.h"
 #include "base/status.h"
 #include "core/device/page_pool.h"
+#include "core/memory/contents.h"
 #include "core/memory/registry.h"
 #include "core/memory/ring.h"
 
@@ -25,8 +26,8 @@ struct Place {
 // All methods need every use of the mappings that change to have ended, and the runtime's mutex.
 class Placement {
 public:
-    Placement(BackendDevice& device, PagePool& pool, Registry& registry, Ring& ring)
-        : device_(device), pool_(pool), registry_(registry), ring_(ring) {}
+    Placement(BackendDevice& device, PagePool& pool, Registry& registry, Ring& ring, Contents& contents)
+        : device_(device), pool_(pool), registry_(registry), ring_(ring), contents_(contents) {}
 
     // Moves from the present mappings to these: places[i] is for unit i; units with Memory::unordered are left alone. Gives pages
     // back before it takes any. Contents of pages that stay where they are stay valid; those in the ring do not.
@@ -62,6 +63,7 @@ private:
     PagePool& pool_;
     Registry& registry_;
     Ring& ring_;
+    Contents& contents_;
     uint64_t pages_ = 0;
     uint64_t ring_address_ = 0;   // on devices that do not map pages
     std::vector<sh_backend_page> handles_;   // scratch

@@ -13,8 +13,7 @@ Status Placement::resize_own_plain(Unit& unit, uint32_t to) {
     else SH_TRY(pool_.release(unit.address, unit.own.size()));
     pages_ = pages_ + to - unit.own.size();
     unit.own.assign(to, 0);   // there are no handles, only their number
-    unit.own_valid = 0;
-    unit.ready = false;
+    contents_.own_changed(unit, 0);
     registry_.set_address(unit, address);
     return Status();
 }

@@ -108,6 +108,7 @@ void Registry::pack(std::span<const sh_block_desc* const> descs, uint64_t pack_p
             end = round_up(end, page_bytes_);
             Unit& unit = units_.emplace_back();
             unit.live = true;
+            hindered_ += !unit.ready();
             unit.address = plain_ ? 0 : end;
             unit.whole = plain_;
             unit.range = static_cast<uint32_t>(ranges_.size());
@@ -215,6 +216,7 @@ Status Registry::add(std::span<const sh_block_desc* const> descs, uint64_t pack_
     if (!status.ok()) {
         for (size_t i = first_block; i < blocks_.size(); i++)
             if (blocks_[i].detail) close_sources(*blocks_[i].detail);
+        for (size_t i = first_unit; i < units_.size(); i++) hindered_ -= !units_[i].ready();
         blocks_.shrink(first_block);
         units_.shrink(first_unit);
         if (reserved)
@@ -248,6 +250,7 @@ void Registry::close_sources(BlockDetail& detail) {
 
 void Registry::release_unit(Unit& unit) {
     unit.live = false;
+    hindered_ -= !unit.ready();
     Range& range = ranges_[unit.range];
     if (--range.units || plain_) return;
     if (Status status = once_more([&] { return device_.range_free(range.address, range.bytes); }); !status.ok())
@@ -264,8 +267,6 @@ void Registry::remove(std::span<const sh_block> ids) {
         model_bytes_ -= block->bytes;
         live_blocks_--;
         Unit& unit = units_[block->unit];
-        if (block->updating) unit.updating--;   // its neighbours go on without it
-        block->updating = false;
         const auto blocks = blocks_of(unit);
         if (std::none_of(blocks.begin(), blocks.end(), [](const Block& b) { return b.id != 0; })) release_unit(unit);
     }

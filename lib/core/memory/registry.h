@@ -32,12 +32,22 @@ public:
         return index < blocks_.size() && blocks_[index].id == id && id != 0 ? &blocks_[index] : nullptr;
     }
     Block& block(uint32_t index) { return blocks_[index]; }
+    uint32_t index_of(const Unit& unit) const { return static_cast<uint32_t>(&unit - units_.data()); }
     uint32_t index_of(const Block& block) const { return static_cast<uint32_t>(&block - blocks_.data()); }
     std::span<Block> blocks() { return {blocks_.data(), blocks_.size()}; }
     std::span<Unit> units() { return {units_.data(), units_.size()}; }
     Unit& unit(uint32_t index) { return units_[index]; }
     std::span<Block> blocks_of(const Unit& unit) { return {&blocks_[unit.first_block], unit.block_count}; }
     uint64_t page_bytes() const { return page_bytes_; }
+    // Something keeps views of the unit from being given at once, or does no more. Counts the units of which that is so.
+    void hinder(Unit& unit, Hindrance why, bool on) noexcept {
+        const bool was_ready = unit.ready();
+        if (on) unit.hindrances_ |= why;
+        else unit.hindrances_ &= static_cast<uint8_t>(~why);
+        hindered_ += was_ready;
+        hindered_ -= unit.ready();
+    }
+    uint64_t hindered() const { return hindered_; }
     // The device does not map memory by pages: a unit's memory is one piece, and its address changes with it.
     bool plain() const { return plain_; }
     void set_address(Unit& unit, uint64_t address);
@@ -73,6 +83,7 @@ private:
     std::vector<Range> ranges_;
     uint64_t model_bytes_ = 0;
     uint64_t live_blocks_ = 0;
+    uint64_t hindered_ = 0;   // live units that are not ready
 };
 
 }  // namespace stagehand::core

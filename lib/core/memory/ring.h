@@ -8,8 +8,21 @@
 #include <stagehand/backend.h>
 
 #include "core/memory/block.h"
+#include "policy/pieces.h"
 
 namespace stagehand::core {
+
+// Visits each fence of a run of pages that `page_at(k)` gives, neighbours that share one once.
+template <class PageAt, class Visit>
+void each_fence(const policy::PageRun& run, PageAt&& page_at, Visit&& visit) {
+    uint32_t last = kNone;
+    for (uint32_t k = run.first; k < run.first + run.pages; k++) {
+        const uint32_t fence = page_at(k).fence;
+        if (fence == last || fence == kNone) continue;
+        last = fence;
+        visit(fence);
+    }
+}
 
 class Ring {
 public:
@@ -36,6 +49,7 @@ public:
 
     // Events that stand for launches of graphs that may still be using any page of the ring.
     std::vector<sh_backend_event>& launches() { return launches_; }
+    void expect_launch() { launches_.reserve(launches_.size() + 1); }   // so that launched() cannot fail
     void launched(sh_backend_event done) {
         forget_launch(done);
         launches_.push_back(done);

@@ -84,6 +84,17 @@ Status StreamTable::append_events(uint64_t set, std::vector<sh_backend_event>* o
     return Status();
 }
 
+bool StreamTable::are_over(uint64_t set) {
+    for (uint32_t i = 0; i < entries_.size(); i++) {
+        Entry& entry = entries_[i];
+        if (!entry.live || !(set >> i & 1)) continue;
+        uint32_t done = 0;
+        if (!record_if_marked(entry).ok()) return false;
+        if (entry.recorded && !(device_.event_query(entry.event, &done).ok() && done)) return false;
+    }
+    return true;
+}
+
 Status StreamTable::synchronize(uint64_t set) {
     for (uint32_t i = 0; i < entries_.size(); i++) {
         Entry& entry = entries_[i];

@@ -53,6 +53,8 @@ public:
     Status record_all();
     // Appends the events that stand for the last uses of the streams in `set`, for a copy stream to wait for.
     Status append_events(uint64_t set, std::vector<sh_backend_event>* out);
+    // Whether the last uses of the streams in `set` have ended. What fails to tell has not.
+    bool are_over(uint64_t set);
     // Waits on the host for the last uses of the streams in `set`.
     Status synchronize(uint64_t set);
     Status synchronize_all() { return synchronize(~uint64_t(0)); }

@@ -17,15 +17,14 @@ constexpr uint32_t kSmallestPart = 4;
 // Of the unit's streamed pages, those from the first on that may be overwritten: nobody holds what is in them, no load is bringing it, and
 // its next use comes after this one.
 uint32_t Prefetcher::free_pages(const Unit& unit, uint64_t position) const {
-    const uint32_t self = static_cast<uint32_t>(&unit - registry_.units().data());
+    const uint32_t self = registry_.index_of(unit);
     uint32_t last = self;
     for (uint32_t k = 0; k < unit.ring_pages; k++) {
         const uint32_t contents = ring_.page_of(unit, k).contents;
         if (contents == last || contents == kNone) continue;
         last = contents;
         if (contents == self) continue;
-        const Unit& there = registry_.unit(contents);
-        if (there.held || there.writing_back || there.dirty || (there.load && there.load->queued)) return k;
+        if (contents_.protects(registry_.unit(contents)) != Obstacle::none) return k;
         if (order_.next_use(contents, order_.cursor()) < position) return k;
     }
     return unit.ring_pages;
@@ -57,11 +56,11 @@ void Prefetcher::pump(uint64_t now_ns, bool in_parts) {
         if (next_ == horizon) return;
         Unit& unit = registry_.unit(order_.at(next_).unit);
         if (unit.memory != Memory::planned || unit.complete()) continue;   // there, or on its way
-        if (unit.held || unit.updating || unit.writing_back || loader_.queued() >= kQueuedLoads) return;
+        if (unit.held || unit.updating() || unit.load_queued() || unit.writing() != Writing::none || loader_.queued() >= kQueuedLoads) return;
         const uint32_t free = free_pages(unit, next_);
         const uint64_t deadline_ns = now_ns + (next_ - order_.cursor()) * order_.mean_compute_ns();
         if (free < unit.ring_pages) {
-            const bool worth = in_parts && unit.straight && !unit.whole && !unit.ring_present && uint64_t(free) * kSmallestPart >= unit.ring_pages;
+            const bool worth = in_parts && unit.straight && !unit.whole && !unit.ring_present() && uint64_t(free) * kSmallestPart >= unit.ring_pages;
             if (worth) (void)loader_.begin_part(unit, deadline_ns, free).ok();   // the acquire will meet a failure again
             return;
         }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "core/contents/loader.h"
+#include "core/movement/loader.h"
 #include "core/memory/registry.h"
 #include "core/memory/ring.h"
 #include "core/runtime/order.h"
@@ -15,7 +15,8 @@ namespace stagehand::core {
 // All methods are called with the runtime's mutex held.
 class Prefetcher {
 public:
-    Prefetcher(Registry& registry, Ring& ring, Order& order, Loader& loader) : registry_(registry), ring_(ring), order_(order), loader_(loader) {}
+    Prefetcher(Registry& registry, Ring& ring, Contents& contents, Order& order, Loader& loader)
+        : registry_(registry), ring_(ring), contents_(contents), order_(order), loader_(loader) {}
 
     // Looks at the order anew from where the engine is: after a jump, or a load out of order.
     void restart() { next_ = order_.cursor(); }
@@ -32,6 +33,7 @@ private:
 
     Registry& registry_;
     Ring& ring_;
+    Contents& contents_;
     Order& order_;
     Loader& loader_;
     uint64_t next_ = 0;          // position in the order up to which everything is there or on its way

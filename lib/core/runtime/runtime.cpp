@@ -25,10 +25,12 @@ Runtime::Runtime(std::shared_ptr<Device> device, const sh_runtime_options& optio
       share_wait_ns_(options.share_wait_ns), mutex_(mutex),
       events_(device_->backend()), streams_(device_->backend(), events_),
       registry_(device_->backend(), device_->page_bytes(), tag_.value()),
-      placement_(device_->backend(), device_->pool(), registry_, ring_),
-      loader_(device_->backend(), device_->staging(), registry_, ring_, streams_, events_, mutex_, changed_, stats_, name_),
-      write_back_(device_->backend(), device_->staging(), registry_, streams_, events_, mutex_, changed_, stats_, name_),
-      unordered_(registry_, placement_, loader_, write_back_, streams_, stats_), prefetcher_(registry_, ring_, order_, loader_),
+      contents_(device_->backend(), registry_, ring_, streams_, events_), changes_(device_->backend(), registry_, events_),
+      placement_(device_->backend(), device_->pool(), registry_, ring_, contents_),
+      loader_(device_->backend(), device_->staging(), registry_, ring_, contents_, changes_, events_, mutex_, changed_, stats_, name_),
+      write_back_(device_->backend(), device_->staging(), registry_, changes_, streams_, mutex_, changed_, stats_, name_),
+      unordered_(device_->backend(), registry_, contents_, changes_, placement_, loader_, write_back_, streams_, stats_),
+      prefetcher_(registry_, ring_, contents_, order_, loader_),
       meter_(device_->backend()), planner_(registry_) {
     view_flags_ = device_->backend().has(SH_BACKEND_FIXED_ADDRESSES) ? SH_VIEW_FIXED_ADDRESS : 0;
     stats_.struct_size = sizeof stats_;
@@ -47,14 +49,11 @@ Status Runtime::create(std::shared_ptr<Device> device, const sh_runtime_options&
 Runtime::~Runtime() {
     device_->arbiter().leave(*this, placement_.pages());   // that close() could not give back
     for (auto& graph : graphs_) events_.give(&graph->done);
-    for (Unit& unit : registry_.units()) {
-        for (UnitUse& use : unit.uses) events_.give(&use.event);
-        events_.give(&unit.written_back);
-    }
 }
 
 Status Runtime::close(Lock& lock) {
     closing_ = true;
+    look_around();
     for (const auto how : {telemetry::Residency::kept, telemetry::Residency::reserved, telemetry::Residency::guest})
         end_span(how, placement_.pages() * device_->page_bytes());
     changed_.notify_all();
@@ -90,23 +89,15 @@ Status Runtime::note(Status status) {
     if (status.code() != SH_ERROR_RUNTIME_LOST && status.code() != SH_ERROR_DEVICE_LOST) return status;
     lost_ = true;
     stats_.lost = 1;
-    eventful_ = true;
-    for (Unit& unit : registry_.units()) unit.ready = false;
+    look_around();
     log_line(SH_LOG_ERROR, "%s is lost: %s", tenant_name().c_str(), status.text());
     return status;
 }
 
-void Runtime::update_eventful() {
-    eventful_ = true;
-    const auto units = registry_.units();
-    if (!planned_ || ring_.size() || leaving_) return;
-    for (Unit& unit : units) {
-        Status failure;   // the next acquire loads the unit anew and tells
-        loader_.settle(unit, &failure);
-    }
-    const bool quiet = order_.known() && !meter_.measuring() &&
-                       std::all_of(units.begin(), units.end(), [](const Unit& u) { return !u.live || (u.ready && u.memory == Memory::planned); });
-    eventful_ = !quiet;
+// Acquires and releases must be noted: an order is followed or learned, something is to be loaded, or has to be waited for.
+bool Runtime::is_eventful() const {
+    return !planned_ || changing_ || closing_ || lost_ || leaving_ || capture_ || ring_.size() || unordered_.used() || registry_.hindered() ||
+           !order_.known() || order_.recording() || meter_.measuring();
 }
 
 Status Runtime::step_begin(Lock& lock) {
@@ -126,8 +117,8 @@ Status Runtime::step_begin(Lock& lock) {
     step_began_ns_ = device_->backend().now_ns();
     before_step_ = stats_;
     order_.to_edge();
-    if (!order_.given() && eventful_) order_.record_begin();
-    if (eventful_) update_eventful();
+    if (!ring_.size()) loader_.settle_all();   // what has come by now need not be looked at again
+    if (!order_.given() && is_eventful()) order_.record_begin();
     if (may_prefetch()) prefetcher_.pump(step_began_ns_);
     return Status();
 }
@@ -147,7 +138,6 @@ Status Runtime::step_end(Lock& lock) {
             if (!learned.empty()) {
                 order_.set(std::move(learned), registry_.units().size(), false);
                 replan_wanted_ = true;
-                eventful_ = true;
             }
         }
     }
@@ -162,15 +152,13 @@ Status Runtime::step_end(Lock& lock) {
 
 Status Runtime::synchronize(Lock& lock) {
     SH_TRY(usable());
-    waiters_++;
+    const Inside inside(*this);
     changed_.wait(lock, [&] { return loader_.queued() == 0 || closing_; });
     write_back_.drain(lock);
     lock.unlock();
     Status status = loader_.synchronize();
     if (Status back = write_back_.synchronize(); status.ok()) status = back;
     lock.lock();
-    waiters_--;
-    changed_.notify_all();
     for (Unit& unit : registry_.units()) {
         Status failure;
         loader_.settle(unit, &failure);
@@ -183,11 +171,7 @@ Status Runtime::synchronize(Lock& lock) {
 Status Runtime::forget(sh_stream stream) {
     if (stream == SH_STREAM_HOST) return Status();
     SH_TRY(streams_.forget(stream));
-    for (Unit& unit : registry_.units()) {
-        // The event stays with the unit: a staged load may still be about to wait for it.
-        for (UnitUse& use : unit.uses)
-            if (use.stream == stream) use.stream = SH_STREAM_HOST;
-    }
+    contents_.forget_stream(stream);
     return Status();
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -18,13 +19,15 @@
 #include <stagehand/telemetry.h>
 
 #include "base/status.h"
-#include "core/contents/capture.h"
-#include "core/contents/graph.h"
-#include "core/contents/loader.h"
-#include "core/contents/write_back.h"
+#include "core/movement/capture.h"
+#include "core/movement/graph.h"
+#include "core/movement/loader.h"
+#include "core/movement/write_back.h"
 #include "core/device/arbiter.h"
 #include "core/device/device.h"
 #include "core/device/event_pool.h"
+#include "core/memory/changes.h"
+#include "core/memory/contents.h"
 #include "core/memory/placement.h"
 #include "core/memory/registry.h"
 #include "core/memory/ring.h"
@@ -81,6 +84,8 @@ public:
     // The plan is being changed, and the mutex was given up meanwhile: who comes now has to wait first.
     bool changing() const { return changing_; }
     Status wait_for_change(Lock& lock);
+    // Before a call gives up the mutex for good: whether the next may take the short way.
+    void look_around() noexcept { eventful_ = is_eventful(); }
 
     // Views: runtime_views.cpp
     // The bytes are there and nothing has to be noted: true, and the view is held. Else acquire() must be called.
@@ -88,7 +93,7 @@ public:
         Block* const block = registry_.find(id);
         if (!block || telemetry::trace_on()) [[unlikely]] return false;
         Unit& unit = registry_.unit(block->unit);
-        if (eventful_ || !unit.ready) return false;
+        if (eventful_ || !unit.ready()) return false;
         block->held++;
         unit.held++;
         views_++;
@@ -105,11 +110,12 @@ public:
         if (eventful_ || !block || block->held == 0 || telemetry::trace_on()) [[unlikely]] return false;
         Unit& unit = registry_.unit(block->unit);
         if (!unit.plain_release() || write_back_.has_failure()) return false;
-        if (stream != SH_STREAM_HOST && !(in_step_ && streams_.mark_if_last(stream, &unit.used_streams))) return false;
+        uint64_t streams = 0;
+        if (stream != SH_STREAM_HOST && !(in_step_ && streams_.mark_if_last(stream, &streams))) return false;
         block->held--;
         unit.held--;
         views_--;
-        unit.last_use = ++releases_;
+        contents_.note_release(unit, streams);
         return true;
     }
     Status release(sh_block id, sh_stream stream, Lock& lock);
@@ -147,27 +153,81 @@ private:
     Status unknown_block(sh_block id) const;
     Status usable() const;
     Status note(Status status);
-    uint32_t index_of(const Unit& unit) { return static_cast<uint32_t>(&unit - registry_.units().data()); }
+    uint32_t index_of(const Unit& unit) const { return registry_.index_of(unit); }
+    bool is_eventful() const;
+
+    // A call that may give up the mutex on its way, for as long as this lives: close() waits for it.
+    class Inside {
+    public:
+        explicit Inside(Runtime& runtime) : runtime_(runtime) { runtime_.waiters_++; }
+        ~Inside() {
+            runtime_.waiters_--;
+            if (runtime_.closing_) runtime_.changed_.notify_all();
+        }
+        Inside(const Inside&) = delete;
+        Inside& operator=(const Inside&) = delete;
+
+    private:
+        Runtime& runtime_;
+    };
+
+    // The caller sees to a unit's load, for as long as this lives: others who want it wait, and so do changes of the plan.
+    class Bringing {
+    public:
+        Bringing(Runtime& runtime, Unit& unit) : runtime_(runtime), unit_(unit) {
+            unit_.bringing = true;
+            runtime_.bringings_++;
+        }
+        ~Bringing() {
+            unit_.bringing = false;
+            runtime_.bringings_--;
+            runtime_.changed_.notify_all();
+        }
+        Bringing(const Bringing&) = delete;
+        Bringing& operator=(const Bringing&) = delete;
+
+    private:
+        Runtime& runtime_;
+        Unit& unit_;
+    };
+
+    // The plan changes, for as long as this lives: who comes from outside waits.
+    class ClosedDoor {
+    public:
+        explicit ClosedDoor(Runtime& runtime) : runtime_(runtime) { runtime_.changing_ = runtime_.eventful_ = true; }
+        ~ClosedDoor() {
+            runtime_.changing_ = false;
+            runtime_.changed_.notify_all();
+        }
+        ClosedDoor(const ClosedDoor&) = delete;
+        ClosedDoor& operator=(const ClosedDoor&) = delete;
+
+    private:
+        Runtime& runtime_;
+    };
 
     void fill_view(const Block& block, const Unit& unit, uint32_t flags, sh_view* out) const {
         const uint32_t size = out->struct_size;
-        *out = {size, flags | view_flags_, block.id, reinterpret_cast<void*>(block.address), block.bytes, unit.serial};
+        *out = {size, flags | view_flags_, block.id, reinterpret_cast<void*>(block.address), block.bytes, unit.serial()};
     }
     void arrive(Unit& unit);
-    void drop_contents(Unit& unit);
     Status begin_bringing(Unit& unit, uint32_t* view_flags, Lock& lock);
+    Status make_current(Unit& unit, bool* out_waited, Lock& lock);
+    bool drop_if_stale(Unit& unit);
     Status finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, Lock& lock);
     void note_wait(const Unit& unit, uint64_t began_ns, uint32_t* view_flags);
-    void set_bringing(Unit& unit, bool bringing);
     Status place_unordered(Unit& unit, Lock& lock);
     Status bring_memory(Unit& unit, uint32_t* view_flags, Lock& lock);
-    Status clear_way(Unit& unit, Lock& lock);
+    Status remove(const Obstacle& obstacle, const Unit* wanted, Lock& lock);
     Status held_by(const Unit& wanted, Unit& holder);
     void hold(Block& block, Unit& unit);
     void unhold(Block& block, Unit& unit);
     Status check_no_capture(sh_stream stream);
-    Status note_use(Unit& unit, sh_stream stream);
     Status end_view(Block& block, sh_stream stream);
+    bool is_left_alone(const Block& block);
+    Status wait_for_streams(uint64_t streams, Lock& lock);
+    Status leave_alone(std::span<const sh_block> ids, Lock& lock);
+    Status wait_for_sources(std::span<const sh_block> ids, std::span<const uint32_t> units, Lock& lock);
     Status find_units(std::span<const sh_block> ids, std::vector<uint32_t>* out);
 
     Status only_outside_capture() const;
@@ -179,13 +239,13 @@ private:
     Graph* find_graph(uint64_t id);
     const Graph* graph_that_uses(uint32_t unit) const;
     Status clear_ring(Lock& lock);
+    Status load_own(Unit& unit, Lock& lock);
     Status load_residents(const Graph& graph, sh_stream stream, Lock& lock);
     Status order_launch(sh_stream stream);
     void begin_counting_launch();
     Status count_launch();
     Status log_step(const sh_runtime_stats& before);
     Status leave_graph(Graph& graph, sh_stream stream);
-    void take_over_ring(const Graph& graph, uint64_t stream_bit);
     Status follow_launch(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, Lock& lock);
     Status wait_for_launch(sh_backend_event done, Lock& lock);
     Status wait_for_launches(Lock& lock);
@@ -193,8 +253,8 @@ private:
     Status drop_graphs_if_wanted(Lock& lock);
     bool may_prefetch() const { return planned_ && !lost_ && !capture_ && !entered_; }
 
-    Status behind_closed_door(Lock& lock, bool bringing, const std::function<Status()>& change);
-    Status replan(Lock& lock, bool press, bool bringing = false);
+    Status behind_closed_door(Lock& lock, const std::function<Status()>& change);
+    Status replan(Lock& lock, bool press);
     Status change_plan(Lock& lock, bool press);
     Status ask_for_share(const Needs& needs, bool press, uint64_t* out_pages, Lock& lock);
     Status quiesce(Lock& lock);
@@ -203,7 +263,6 @@ private:
     bool replan_due() const;
     Planner::Limits limits();
     Status flush_dirty(Lock& lock);
-    void update_eventful();
     void describe(const Planner::Result& result, sh_plan_info* out);
 
     Holding holding();
@@ -232,6 +291,8 @@ private:
     StreamTable streams_;
     Registry registry_;
     Ring ring_;
+    Contents contents_;
+    Changes changes_;
     Order order_;
     Placement placement_;
     Loader loader_;
@@ -253,7 +314,6 @@ private:
     Planner::Result plan_;             // in force
     uint32_t view_flags_ = 0;
     uint32_t views_ = 0;               // held
-    uint64_t releases_ = 0;
     uint32_t waiters_ = 0;             // calls that gave up the mutex inside
     uint32_t bringings_ = 0;           // units that are being brought
     bool changing_ = false;            // the plan is
@@ -264,7 +324,7 @@ private:
     bool closing_ = false;
     bool lost_ = false;
     bool was_measured_ = false;        // compute times were measured once, or are being
-    bool eventful_ = true;             // acquires must be noted: an order is followed or learned, or there are unordered units
+    bool eventful_ = true;             // as is_eventful() said last: acquires must be noted
     uint32_t kept_scopes_ = 0;         // in which all that it holds is protected
     uint64_t protected_units_ = 0;     // units that are protected one by one
     uint64_t trimmed_to_ = UINT64_MAX; // pages that it wants at most until it is used again

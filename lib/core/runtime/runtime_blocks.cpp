@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/no_throw.h"
 #include "core/runtime/runtime.h"
 
 namespace stagehand::core {
@@ -29,10 +30,57 @@ Status Runtime::register_blocks(std::span<const sh_block_desc* const> descs, sh_
     const uint64_t pack_pages = std::clamp<uint64_t>(std::min(device_->arbiter().total_pages(), max_pages_) / kPackedPart, 1, kPackPages);
     SH_TRY(registry_.add(descs, pack_pages, out_ids));
     if (!descs.empty()) {
-        replan_wanted_ = eventful_ = true;
+        replan_wanted_ = true;
         plan_.places.resize(registry_.units().size());
     }
     return Status();
+}
+
+// Whether nothing that was begun reads or writes the block's source, or uses the memory of its unit.
+bool Runtime::is_left_alone(const Block& block) {
+    Unit& unit = registry_.unit(block.unit);
+    return !changing_ && !unit.bringing && loader_.is_quiet(unit) && write_back_.is_flushed(unit, block) && streams_.are_over(unit.used_streams());
+}
+
+// Waits until the sources of these blocks hold what was changed on the device, and nothing reads or writes them. Where the mutex was given
+// up, others may have begun something anew: all is asked again until nothing had to be waited for.
+Status Runtime::leave_alone(std::span<const sh_block> ids, Lock& lock) {
+    std::vector<uint32_t> indices;
+    for (const sh_block id : ids) indices.push_back(registry_.index_of(*registry_.find(id)));
+    SH_TRY(wait_for_streams(~uint64_t(0), lock));
+    for (bool alone = false; !alone;) {
+        SH_TRY(usable());
+        changed_.wait(lock, [&] { return !changing_; });   // a plan that is being made counts on the units that there are
+        alone = true;
+        for (const sh_block id : ids) {
+            const Block* const block = registry_.find(id);
+            if (!block) return unknown_block(id);
+            if (block->held) return Status(SH_ERROR_BUSY, registry_.name_of(*block) + " is held");
+            Unit& unit = registry_.unit(block->unit);
+            if (is_left_alone(*block)) continue;
+            alone = false;
+            if (unit.bringing) changed_.wait(lock, [&] { return !unit.bringing; });
+            else if (unit.load_queued() && unit.held) changed_.wait(lock, [&] { return !unit.load_queued(); });   // for a neighbour
+            else if (unit.load_queued()) loader_.cancel(unit, lock);
+            else if (!loader_.is_quiet(unit)) SH_TRY(loader_.wait_quiet(unit, lock));
+            else if (!write_back_.is_flushed(unit, *block)) SH_TRY(write_back_.flush(indices, lock));
+            else SH_TRY(wait_for_streams(unit.used_streams(), lock));
+            break;
+        }
+    }
+    return Status();
+}
+
+// Waits on the host for the last uses of these streams, bits of the table, with the mutex given up meanwhile.
+Status Runtime::wait_for_streams(uint64_t streams, Lock& lock) {
+    std::vector<sh_backend_event> events;
+    SH_TRY(streams_.append_events(streams, &events));
+    lock.unlock();
+    Status status;
+    for (const sh_backend_event event : events)
+        if (Status waited = device_->backend().event_synchronize(event); status.ok()) status = waited;
+    lock.lock();
+    return status;
 }
 
 Status Runtime::unregister_blocks(std::span<const sh_block> ids, Lock& lock) {
@@ -44,46 +92,8 @@ Status Runtime::unregister_blocks(std::span<const sh_block> ids, Lock& lock) {
     for (const uint32_t index : units)
         if (capture_ || graph_that_uses(index))
             return Status(SH_ERROR_BUSY, registry_.name_of(registry_.unit(index)) + " is part of a graph, or of a capture: destroy the graph first");
-    waiters_++;
-    // Their sources may be freed when this returns: nothing may read or write them then. Where the mutex was given up, others may
-    // have begun something anew.
-    Status status;
-    for (bool quiet = false; status.ok() && !quiet;) {
-        changed_.wait(lock, [&] { return !changing_; });   // a plan that is being made counts on the units that there are
-        quiet = true;
-        for (const uint32_t index : units) {
-            Unit& unit = registry_.unit(index);
-            const bool queued = unit.load && unit.load->queued;
-            if (unit.held && (queued || unit.writing_back || unit.bringing)) {   // for a neighbour: its worker comes to an end by itself
-                quiet = false;
-                changed_.wait(lock, [&] { return !(unit.load && unit.load->queued) && !unit.writing_back && !unit.bringing; });
-                continue;
-            }
-            const bool dirty = std::any_of(ids.begin(), ids.end(), [&](sh_block id) {
-                const Block* block = registry_.find(id);
-                return block && block->unit == index && (block->dirty_own || block->dirty_ring);
-            });
-            if (unit.held && dirty) {
-                quiet = false;
-                status = write_back_.begin(unit, WriteBack::Part::all);
-                if (status.ok()) status = write_back_.wait(unit, lock);
-                if (!status.ok()) break;
-                continue;
-            }
-            if (unit.held || !(unit.bringing || unit.writing_back || write_back_.is_dirty(unit) || queued)) continue;
-            quiet = false;
-            loader_.cancel(unit, lock);
-            if (status.ok()) status = write_back_.flush(unit, lock);
-            changed_.wait(lock, [&] { return !unit.bringing; });
-        }
-    }
-    if (status.ok()) status = streams_.synchronize_all();
-    if (status.ok()) status = loader_.synchronize();
-    waiters_--;
-    if (closing_) changed_.notify_all();
-    SH_TRY(note(status));
-    for (const sh_block id : ids)
-        if (const Block* block = registry_.find(id); block && block->held) return Status(SH_ERROR_BUSY, registry_.name_of(*block) + " is held");
+    const Inside inside(*this);
+    SH_TRY(note(leave_alone(ids, lock)));
     for (const uint32_t index : units) {
         Unit& unit = registry_.unit(index);
         const auto blocks = registry_.blocks_of(unit);
@@ -92,13 +102,15 @@ Status Runtime::unregister_blocks(std::span<const sh_block> ids, Lock& lock) {
         });
         if (!goes) continue;
         end_protection(unit, unit.protections);
-        drop_contents(unit);
-        Status failure;
-        loader_.settle(unit, &failure);
+        contents_.drop(unit);
         SH_TRY(note(unit.memory == Memory::unordered ? unordered_.drop(unit, lock) : placement_.remove(unit)));
     }
     for (const sh_block id : ids)
         if (const Block& block = *registry_.find(id); block.detail->protections) end_protection(registry_.unit(block.unit), block.detail->protections);
+    for (const sh_block id : ids) {   // their neighbours go on without them
+        changes_.forget(*registry_.find(id));
+        changes_.end_update(*registry_.find(id));
+    }
     registry_.remove(ids);
     tell_kept();
     if (order_.known()) {
@@ -107,7 +119,7 @@ Status Runtime::unregister_blocks(std::span<const sh_block> ids, Lock& lock) {
         order_.set(std::move(entries), registry_.units().size(), order_.given());
     }
     prefetcher_.renew();
-    replan_wanted_ = eventful_ = true;
+    replan_wanted_ = true;
     return Status();
 }
 
@@ -134,17 +146,17 @@ Status Runtime::block_state(sh_block id, sh_block_state* out) {
         out->resident_bytes = inside(0, own);
         out->streamed_bytes = inside(own, own + uint64_t(unit.ring_pages) * page);
     }
-    out->present_bytes = inside(0, unit.own_valid * page);
+    out->present_bytes = inside(0, unit.own_valid() * page);
     for (uint32_t k = 0; k < unit.ring_pages; k++)
         if (ring_.page(ring_.wrap(uint64_t(unit.ring_offset) + k)).contents == block->unit) out->present_bytes += inside(own + k * page, own + (k + 1) * page);
-    if (unit.load && !unit.load->issued) out->present_bytes = 0;
-    out->serial = unit.serial;
+    if (unit.load() && !unit.load()->issued) out->present_bytes = 0;
+    out->serial = unit.serial();
     const bool whole = out->present_bytes == block->bytes;
-    out->state = unit.writing_back                  ? SH_BLOCK_DRAINING
-                 : unit.load && unit.load->queued   ? SH_BLOCK_STAGED
-                 : unit.load && !unit.ready && whole ? SH_BLOCK_LOADING
-                 : whole                            ? SH_BLOCK_READY
-                                                    : SH_BLOCK_UNLOADED;
+    out->state = unit.writing() != Writing::none ? SH_BLOCK_DRAINING
+                 : unit.load_queued()            ? SH_BLOCK_STAGED
+                 : unit.load() && whole          ? SH_BLOCK_LOADING
+                 : whole                         ? SH_BLOCK_READY
+                                                 : SH_BLOCK_UNLOADED;
     out->protections = block->detail->protections;
     const std::string& name = block->detail->name;
     name.copy(out->name, std::min(name.size(), sizeof out->name - 1));
@@ -155,26 +167,16 @@ Status Runtime::invalidate(std::span<const sh_block> ids) {
     SH_TRY(usable());
     std::vector<uint32_t> units;
     SH_TRY(find_units(ids, &units));
-    for (const uint32_t index : units) {
-        Unit& unit = registry_.unit(index);
-        unit.ready = false;
-        unit.stale = true;
-    }
+    for (const uint32_t index : units) contents_.spoil(registry_.unit(index));
     // What the engine has changed in these is void; neighbours that share the unit keep what was changed in theirs.
-    for (const sh_block id : ids) {
-        Block& block = *registry_.find(id);
-        block.dirty_own = block.dirty_ring = false;
-    }
+    for (const sh_block id : ids) changes_.forget(*registry_.find(id));
     Status status;
     for (const uint32_t index : units) {
         Unit& unit = registry_.unit(index);
-        const auto blocks = registry_.blocks_of(unit);
-        unit.dirty = std::any_of(blocks.begin(), blocks.end(), [](const Block& b) { return b.dirty_ring; });
-        if (unit.held || unit.bringing || (unit.load && unit.load->queued)) continue;
+        if (drop_if_stale(unit) || unit.held || unit.bringing || unit.load_queued()) continue;
         if (Status begun = write_back_.begin(unit, WriteBack::Part::all); status.ok()) status = begun;
-        if (!write_back_.is_dirty(unit)) drop_contents(unit);
+        drop_if_stale(unit);
     }
-    eventful_ = true;
     prefetcher_.renew();
     return note(status);
 }
@@ -186,7 +188,7 @@ Status Runtime::update_begin(std::span<const sh_block> ids, Lock& lock) {
         units.clear();
         SH_TRY(find_units(ids, &units));
         for (const sh_block id : ids)
-            if (const Block* block = registry_.find(id); block->updating)
+            if (const Block* block = registry_.find(id); block->updating())
                 return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + ": an update of its source has begun already");
         for (const uint32_t index : units)   // a launch may be under way already, which only its end will tell
             if (entered_ && entered_->uses(index))
@@ -194,28 +196,32 @@ Status Runtime::update_begin(std::span<const sh_block> ids, Lock& lock) {
         return Status();
     };
     SH_TRY(check());
-    // What the engine has changed on the device goes to the source before the caller does, else it would overwrite the caller's bytes.
-    if (!ids.empty()) SH_TRY(write_back(ids, lock));
-    SH_TRY(check());   // the mutex was given up
-    for (const sh_block id : ids) {
-        Block& block = *registry_.find(id);
-        Unit& unit = registry_.unit(block.unit);
-        if (!block.updating) unit.updating++;   // an id may stand twice
-        block.updating = true;
-        unit.ready = false;
-    }
-    waiters_++;
-    Status status = wait_for_launches(lock);
-    for (const uint32_t index : units) {
-        Unit& unit = registry_.unit(index);
-        loader_.cancel(unit, lock);
-        if (Status done = loader_.wait_read(unit, lock); status.ok()) status = done;
-        if (Status written = write_back_.wait(unit, lock); status.ok()) status = written;
-    }
-    waiters_--;
-    if (closing_) changed_.notify_all();
+    const Inside inside(*this);
+    // From here on no view of them is given and none is marked dirty, so that what is waited for comes to an end.
+    for (const sh_block id : ids) changes_.begin_update(*registry_.find(id));
+    Status status = no_throw([&] { return wait_for_sources(ids, units, lock); });
     if (!status.ok()) end_update(ids);   // it has not begun
     return note(status);
+}
+
+// What the engine has changed on the device goes to the source before the caller does, else it would overwrite the caller's bytes; and nothing
+// reads the source any more.
+Status Runtime::wait_for_sources(std::span<const sh_block> ids, std::span<const uint32_t> units, Lock& lock) {
+    std::vector<uint32_t> indices;
+    for (const sh_block id : ids) indices.push_back(registry_.index_of(*registry_.find(id)));
+    SH_TRY(write_back_.flush(indices, lock));
+    SH_TRY(wait_for_launches(lock));
+    for (const uint32_t index : units) {
+        Unit& unit = registry_.unit(index);
+        while (unit.live && !loader_.is_quiet(unit)) {   // asked anew after each wait
+            if (unit.load_queued()) loader_.cancel(unit, lock);
+            else SH_TRY(loader_.wait_quiet(unit, lock));
+        }
+    }
+    for (const uint32_t index : units)   // the mutex was given up
+        if (entered_ && entered_->uses(index))
+            return Status(SH_ERROR_BUSY, registry_.name_of(registry_.unit(index)) + " is part of a graph that has been entered and not left");
+    return usable();
 }
 
 Status Runtime::update_end(std::span<const sh_block> ids) {
@@ -223,19 +229,15 @@ Status Runtime::update_end(std::span<const sh_block> ids) {
     for (const sh_block id : ids) {
         const Block* block = registry_.find(id);
         if (!block) return unknown_block(id);
-        if (!block->updating) return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + ": no update of its source has begun");
+        if (!block->updating()) return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + ": no update of its source has begun");
     }
     end_update(ids);
     return invalidate(ids);
 }
 
 void Runtime::end_update(std::span<const sh_block> ids) {
-    for (const sh_block id : ids) {
-        Block* const block = registry_.find(id);
-        if (!block || !block->updating) continue;   // an id may stand twice
-        registry_.unit(block->unit).updating--;
-        block->updating = false;
-    }
+    for (const sh_block id : ids)
+        if (Block* const block = registry_.find(id)) changes_.end_update(*block);
 }
 
 Status Runtime::mark_dirty(sh_block id) {
@@ -245,34 +247,25 @@ Status Runtime::mark_dirty(sh_block id) {
     if (!block) return unknown_block(id);
     if (!(block->flags & SH_BLOCK_MUTABLE)) return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + " is not SH_BLOCK_MUTABLE");
     if (!block->held) return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + " is not held");
-    if (block->updating) return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + ": its source is being updated");
-    Unit& unit = registry_.unit(block->unit);
-    block->dirty_own = !unit.own.empty();
-    block->dirty_ring = unit.ring_pages > 0;
-    unit.dirty = unit.dirty || block->dirty_ring;
+    if (block->updating()) return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + ": its source is being updated");
+    changes_.mark(*block);
     return Status();
 }
 
 Status Runtime::write_back(std::span<const sh_block> ids, Lock& lock) {
     SH_TRY(usable());
     SH_TRY(only_outside_capture());
-    std::vector<uint32_t> units;
-    SH_TRY(find_units(ids, &units));
+    std::vector<uint32_t> indices;
+    for (const sh_block id : ids) {
+        const Block* const block = registry_.find(id);
+        if (!block) return unknown_block(id);
+        indices.push_back(registry_.index_of(*block));
+    }
     if (ids.empty())
-        for (uint32_t i = 0; i < registry_.units().size(); i++) units.push_back(i);
-    const auto dirty = [](const Block& block) { return block.dirty_own || block.dirty_ring; };
-    for (const uint32_t index : units)
-        for (const Block& block : registry_.blocks_of(registry_.unit(index)))
-            if (dirty(block) && block.held) return Status(SH_ERROR_BUSY, registry_.name_of(block) + " is dirty and held");
-    waiters_++;
-    Status status;
-    for (const uint32_t index : units)
-        if (status.ok() && registry_.unit(index).live) status = write_back_.begin(registry_.unit(index), WriteBack::Part::all);
-    for (const uint32_t index : units)
-        if (Status written = write_back_.flush(registry_.unit(index), lock); status.ok()) status = written;
-    waiters_--;
-    if (closing_) changed_.notify_all();
-    return note(status);
+        for (const Block& block : registry_.blocks())
+            if (block.id && (block.flags & SH_BLOCK_MUTABLE)) indices.push_back(registry_.index_of(block));
+    const Inside inside(*this);
+    return note(write_back_.flush(indices, lock));
 }
 
 }  // namespace stagehand::core

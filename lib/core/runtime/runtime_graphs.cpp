@@ -1,6 +1,7 @@
 // Captures, and launches of what was captured.
 #include <algorithm>
 
+#include "base/no_throw.h"
 #include "core/runtime/runtime.h"
 
 namespace stagehand::core {
@@ -39,7 +40,6 @@ Status Runtime::capture_begin(sh_stream stream) {
         return status;
     }
     capture_ = std::move(capture);
-    eventful_ = true;   // acquires take the long way
     return Status();
 }
 
@@ -94,7 +94,6 @@ Status Runtime::capture_end(sh_stream stream, uint64_t* out_graph) {
         *out_graph = graph->id = next_graph_++;
         graphs_.push_back(std::move(graph));
     }
-    update_eventful();
     return note(status);
 }
 
@@ -111,50 +110,50 @@ const Graph* Runtime::graph_that_uses(uint32_t unit) const {
 
 // Nobody may need what lies in the ring any more, once this has returned: the graph fills it without asking.
 Status Runtime::clear_ring(Lock& lock) {
-    changed_.wait(lock, [&] { return bringings_ == 0 || closing_; });
-    SH_TRY(usable());
-    for (uint32_t page = 0; page < ring_.size(); page++) {
-        const uint32_t contents = ring_.page(page).contents;
-        if (contents == kNone) continue;
-        Unit& there = registry_.unit(contents);
-        if (there.held)
-            return Status(SH_ERROR_HELD, tenant_name() + ": the graph needs memory that a view of " + registry_.name_of(there) + " holds; release it first");
-        if (!there.writing_back && !there.dirty && !(there.load && there.load->queued)) continue;
-        loader_.cancel(there, lock);
-        if (there.dirty) SH_TRY(write_back_.begin(there, WriteBack::Part::ring));
-        changed_.wait(lock, [&] { return !there.writing_back; });
+    for (;;) {   // asked anew after each wait
         SH_TRY(usable());
-        page = UINT32_MAX;   // from the start: the mutex was given up
+        if (bringings_) {
+            changed_.wait(lock, [&] { return bringings_ == 0 || closing_; });
+            continue;
+        }
+        const Obstacle obstacle = contents_.in_the_ring();
+        if (obstacle.kind == Obstacle::none) return Status();
+        SH_TRY(remove(obstacle, nullptr, lock));
     }
-    return Status();
+}
+
+// What the plan keeps resident of the unit is there or on its way when this returns.
+Status Runtime::load_own(Unit& unit, Lock& lock) {
+    for (;;) {   // asked anew after each wait
+        SH_TRY(usable());
+        if (unit.updating()) return Status(SH_ERROR_BUSY, registry_.name_of(unit) + ": its source is being updated");
+        if (unit.stale() && unit.held) return Status(SH_ERROR_HELD, registry_.name_of(unit) + " is to be loaded anew, and held: release it first");
+        if (unit.load() && !unit.load_queued() && !unit.load()->issued) (void)loader_.wait_issued(unit, lock, 0).ok();   // failed: tried again
+        bool waited = false;
+        SH_TRY(make_current(unit, &waited, lock));
+        if (waited) continue;
+        if (unit.own_valid() == unit.own.size()) return Status();
+        if (unit.load_queued()) loader_.cancel(unit, lock);
+        else if (unit.writing() != Writing::none) SH_TRY(write_back_.wait(unit, lock));
+        else return loader_.begin_part(unit, 0, 0);
+    }
 }
 
 // What the plan keeps resident of the graph's blocks is loaded where it is missing.
 Status Runtime::load_residents(const Graph& graph, sh_stream stream, Lock& lock) {
+    for (const uint32_t index : graph.units) SH_TRY(load_own(registry_.unit(index), lock));
     for (const uint32_t index : graph.units) {
         Unit& unit = registry_.unit(index);
-        if (unit.updating) return Status(SH_ERROR_BUSY, registry_.name_of(unit) + ": its source is being updated");
-        if (unit.stale) {
-            loader_.cancel(unit, lock);
-            SH_TRY(write_back_.flush(unit, lock));
-            if (unit.held) return Status(SH_ERROR_HELD, registry_.name_of(unit) + " is to be loaded anew, and held: release it first");
-            drop_contents(unit);
-        }
-        if (unit.load && !unit.load->queued && !unit.load->issued) (void)loader_.wait_issued(unit, lock, 0).ok();   // failed: tried again
-        if (unit.own_valid < unit.own.size() && !(unit.load && unit.load->queued)) SH_TRY(loader_.begin_part(unit, 0, 0));
-    }
-    for (const uint32_t index : graph.units) {
-        Unit& unit = registry_.unit(index);
-        if (!unit.load) continue;
+        if (!unit.load()) continue;
         SH_TRY(loader_.wait_issued(unit, lock, 0));
         Status failure;
         const bool done = loader_.settle(unit, &failure);
         SH_TRY(failure);
-        if (!done) SH_TRY(device_->backend().stream_wait_event(stream, unit.load->done));
+        if (!done) SH_TRY(device_->backend().stream_wait_event(stream, unit.load()->done));
     }
     SH_TRY(usable());
     for (const uint32_t index : graph.units)
-        if (const Unit& unit = registry_.unit(index); unit.own_valid < unit.own.size())
+        if (const Unit& unit = registry_.unit(index); unit.own_valid() < unit.own.size() || unit.stale() || unit.updating())
             return loader_.last_failure().ok() ? Status(SH_ERROR_BUSY, registry_.name_of(unit) + " was changed meanwhile") : loader_.last_failure();
     return Status();
 }
@@ -209,38 +208,17 @@ Status Runtime::graph_enter(uint64_t id, sh_stream stream, Lock& lock) {
     begin_counting_launch();
     entered_ = graph;   // from here on no streamed block is brought
     entered_on_ = stream;
-    waiters_++;
-    Status status = clear_ring(lock);
-    if (status.ok()) status = load_residents(*graph, stream, lock);
-    if (status.ok()) status = order_launch(stream);
-    waiters_--;
+    const Inside inside(*this);
+    Status status = no_throw([&] {
+        ring_.expect_launch();
+        SH_TRY(clear_ring(lock));
+        SH_TRY(load_residents(*graph, stream, lock));
+        SH_TRY(clear_ring(lock));   // the mutex was given up
+        return order_launch(stream);
+    });
     if (!status.ok()) entered_ = nullptr;
     changed_.notify_all();
     return note(status);
-}
-
-// What the launch leaves in the ring.
-void Runtime::take_over_ring(const Graph& graph, uint64_t stream_bit) {
-    for (uint32_t page = 0; page < ring_.size(); page++) {
-        Ring::Page& at = ring_.page(page);
-        if (at.contents == kNone) continue;
-        Unit& before = registry_.unit(at.contents);
-        before.ring_present = 0;
-        before.ready = false;
-    }
-    for (uint32_t page = 0; page < ring_.size(); page++) {
-        const uint32_t contents = graph.ring[page];
-        ring_.page(page) = {contents, contents};
-        if (contents != kNone) registry_.unit(contents).ring_present++;
-    }
-    for (const uint32_t index : graph.units) {
-        Unit& unit = registry_.unit(index);
-        unit.used_streams |= stream_bit;
-        if (!unit.ring_pages) continue;
-        unit.ready = false;
-        unit.arrives = graph.done;
-        unit.serial++;
-    }
 }
 
 Status Runtime::graph_leave(uint64_t id, sh_stream stream) {
@@ -266,7 +244,7 @@ Status Runtime::leave_graph(Graph& graph, sh_stream stream) {
         if (Status waited = backend.stream_synchronize(stream); !waited.ok())
             status = Status(SH_ERROR_RUNTIME_LOST, std::string(status.text()) + "; waiting for the stream instead: " + waited.text());
     if (graph.done) ring_.launched(graph.done);
-    take_over_ring(graph, uint64_t(1) << number);
+    contents_.take_over(graph.ring, graph.units, graph.done, uint64_t(1) << number);
     stats_.loads += graph.loads;
     stats_.load_pieces += graph.pieces;
     stats_.bytes_to_device += graph.bytes;
@@ -280,16 +258,19 @@ Status Runtime::leave_graph(Graph& graph, sh_stream stream) {
 // Views of what a launch brings come after it.
 Status Runtime::follow_launch(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, Lock& lock) {
     BackendDevice& backend = device_->backend();
-    uint32_t done = 0;
-    SH_TRY(backend.event_query(unit.arrives, &done));
-    if (!done && stream != SH_STREAM_HOST) return backend.stream_wait_event(stream, unit.arrives);
-    if (!done && (flags & SH_ACQUIRE_NO_WAIT)) return Status(SH_NOT_READY);
-    if (!done) {
+    while (const sh_backend_event arrives = unit.arrives()) {   // asked anew after each wait
+        uint32_t done = 0;
+        SH_TRY(backend.event_query(arrives, &done));
+        if (done) {
+            contents_.arrived(unit, arrives);
+            continue;
+        }
+        if (stream != SH_STREAM_HOST) return backend.stream_wait_event(stream, arrives);
+        if (flags & SH_ACQUIRE_NO_WAIT) return Status(SH_NOT_READY);
         const uint64_t began = backend.now_ns();
-        SH_TRY(wait_for_launch(unit.arrives, lock));
+        SH_TRY(wait_for_launch(arrives, lock));
         note_wait(unit, began, view_flags);
     }
-    unit.arrives = 0;
     return Status();
 }
 
@@ -322,10 +303,8 @@ Status Runtime::drop_graphs(Lock& lock) {
 Status Runtime::drop_graphs_if_wanted(Lock& lock) {
     if (!plan_is_held()) drop_graphs_wanted_ = false;
     if (!drop_graphs_wanted_ || entered_ || views_ || in_step_ || capture_) return Status();
-    waiters_++;
+    const Inside inside(*this);
     Status status = drop_graphs(lock);
-    waiters_--;
-    if (closing_) changed_.notify_all();
     SH_TRY(usable());
     return status.code() == SH_ERROR_BUSY ? Status() : note(status);
 }
@@ -338,18 +317,15 @@ Status Runtime::graph_destroy(uint64_t id, Lock& lock) {
         constexpr sh_stream kAfterAllThreads = 0;   // the driver's: it waits for every thread's own default stream
         status = leave_graph(*graph, BackendDevice::is_of_this_thread(entered_on_) ? entered_on_ : kAfterAllThreads);
     }
-    waiters_++;
+    const Inside inside(*this);
     if (graph->done) {
         if (Status waited = wait_for_launch(graph->done, lock); status.ok()) status = waited;
         changed_.wait(lock, [&] { return launch_waits_ == 0; });
         ring_.forget_launch(graph->done);
-        for (Unit& unit : registry_.units())
-            if (unit.arrives == graph->done) unit.arrives = 0;
+        for (Unit& unit : registry_.units()) contents_.arrived(unit, graph->done);
         events_.give(&graph->done);
     }
     std::erase_if(graphs_, [&](const auto& other) { return other.get() == graph; });
-    waiters_--;
-    if (closing_) changed_.notify_all();
     SH_TRY(note(status));
     return leave_if_due(lock);
 }

@@ -37,7 +37,7 @@ Status Runtime::set_schedule(std::span<const sh_use* const> uses) {
     const bool given = !entries.empty();
     order_.set(std::move(entries), registry_.units().size(), given);
     prefetcher_.renew();
-    replan_wanted_ = eventful_ = true;
+    replan_wanted_ = true;
     return Status();
 }
 
@@ -83,35 +83,41 @@ Status Runtime::quiesce(Lock& lock) {
     for (Unit& unit : registry_.units()) {
         Status failure;   // contents that failed are dropped, and loaded anew by whoever needs them
         loader_.settle(unit, &failure);
-        unit.used_streams = 0;
+        contents_.forget_uses(unit);
     }
     return status;
 }
 
 Status Runtime::flush_dirty(Lock& lock) {
-    const auto units = registry_.units();
-    for (Unit& unit : units)
-        if (unit.live) SH_TRY(write_back_.begin(unit, WriteBack::Part::all));
-    for (Unit& unit : units)
-        if (unit.written_back) SH_TRY(write_back_.flush(unit, lock));
-    return Status();
+    std::vector<uint32_t> blocks;
+    for (const Block& block : registry_.blocks())
+        if (block.id && (block.flags & SH_BLOCK_MUTABLE)) blocks.push_back(registry_.index_of(block));
+    return write_back_.flush(blocks, lock);
 }
 
 Status Runtime::put_into_force(const Planner::Result& result, Lock& lock) {
     // What is planned from now on keeps the pages that it has; the cache gives up the rest before anything grows.
+    std::vector<uint32_t> handed_over;
     for (uint32_t i = 0; i < registry_.units().size(); i++)
-        if (Unit& unit = registry_.unit(i); unit.memory == Memory::unordered && order_.contains(i)) unordered_.hand_over(unit);
-    const bool grows = result.unordered_pages > unordered_.capacity();
+        if (registry_.unit(i).memory == Memory::unordered && order_.contains(i)) handed_over.push_back(i);
+    for (const uint32_t index : handed_over) unordered_.hand_over(registry_.unit(index));
+    const uint64_t capacity_before = unordered_.capacity();
+    const bool grows = result.unordered_pages > capacity_before;
     if (!grows) SH_TRY(unordered_.resize(result.unordered_pages, lock));
-    SH_TRY(placement_.apply(result.places, result.ring_pages));
-    if (grows) SH_TRY(unordered_.resize(result.unordered_pages, lock));
-    return Status();
+    if (Status status = placement_.apply(result.places, result.ring_pages); !status.ok()) {
+        if (status.code() != SH_ERROR_BUDGET) return status;
+        // Refused, with nothing changed: then neither do who has which pages, and how many the cache may have.
+        for (const uint32_t index : handed_over) unordered_.take_back(registry_.unit(index));
+        (void)unordered_.resize(capacity_before, lock).ok();   // no less than now: nothing is given up for it
+        return status;
+    }
+    return grows ? unordered_.resize(result.unordered_pages, lock) : Status();
 }
 
 // The mutex is given up on the way, so the door is closed meanwhile: who comes from outside waits in wait_for_change(), who is
-// inside and has not begun to bring a unit waits before it does. `bringing`: the caller itself is at that.
-Status Runtime::replan(Lock& lock, bool press, bool bringing) {
-    return behind_closed_door(lock, bringing, [&] {
+// inside and has not begun to bring a unit waits before it does. The caller brings none.
+Status Runtime::replan(Lock& lock, bool press) {
+    return behind_closed_door(lock, [&] {
         Status status = change_plan(lock, press);
         // The budget was lowered meanwhile: what was granted before is not there any more.
         for (int again = 0; again < kPlanAttempts && status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY; again++) status = change_plan(lock, press);
@@ -119,30 +125,21 @@ Status Runtime::replan(Lock& lock, bool press, bool bringing) {
     });
 }
 
-Status Runtime::behind_closed_door(Lock& lock, bool bringing, const std::function<Status()>& change) {
+Status Runtime::behind_closed_door(Lock& lock, const std::function<Status()>& change) {
+    const Inside inside(*this);
     if (changing_) {
-        bringings_ -= bringing;
-        changed_.notify_all();
         changed_.wait(lock, [&] { return !changing_; });
-        bringings_ += bringing;
         return usable();
     }
-    changing_ = eventful_ = true;
-    waiters_++;
-    changed_.wait(lock, [&] { return bringings_ == bringing; });
-    Status status = usable();
-    if (status.ok() && views_ == 0) status = change();
-    waiters_--;
-    changing_ = false;
-    changed_.notify_all();
-    return status;
+    const ClosedDoor door(*this);
+    changed_.wait(lock, [&] { return bringings_ == 0; });
+    SH_TRY(usable());
+    return views_ == 0 ? change() : Status();
 }
 
 Status Runtime::wait_for_change(Lock& lock) {
-    waiters_++;
+    const Inside inside(*this);
     changed_.wait(lock, [&] { return !changing_; });
-    waiters_--;
-    if (closing_) changed_.notify_all();
     return usable();
 }
 
@@ -222,12 +219,11 @@ Status Runtime::change_plan(Lock& lock, bool press) {
     replan_wanted_ = trimmed_to_ != UINT64_MAX;   // then the next step takes its share again
     stats_.plans++;
     prefetcher_.renew();
-    update_eventful();
     const auto& entries = order_.entries();
     const bool times_missing = std::all_of(entries.begin(), entries.end(), [](const Order::Entry& entry) { return entry.compute_ns == 0; });
     if (order_.known() && times_missing && !was_measured_) {
         meter_.start();
-        was_measured_ = eventful_ = true;
+        was_measured_ = true;
     }
     telemetry::trace_plan(name_.c_str(), began, device_->backend().now_ns());
     telemetry::trace_memory(name_.c_str(), device_->backend().now_ns(), placement_.pages() * device_->page_bytes());
@@ -238,6 +234,7 @@ Status Runtime::change_plan(Lock& lock, bool press) {
 
 void Runtime::try_to_change() {
     Lock lock(mutex_);   // nobody who presses holds a runtime's mutex
+    const std::unique_ptr<Runtime, void (*)(Runtime*)> last(this, [](Runtime* runtime) { runtime->look_around(); });
     if (closing_ || lost_ || in_step_ || views_ || waiters_ || plan_is_held()) return;
     Status status = leaving_ ? leave_if_due(lock) : planned_ ? replan(lock, false) : Status();
     // It may need more by now than it may have: then it gives its memory back, rather than hold what is others'.

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/no_throw.h"
 #include "core/runtime/runtime.h"
 #include "telemetry/trace.h"
 
@@ -9,12 +10,10 @@ namespace stagehand::core {
 
 // Work that takes locks which come before the runtime's mutex; a runtime that is being destroyed waits for it.
 Status Runtime::without_mutex(Lock& lock, const std::function<Status()>& work) {
-    waiters_++;
+    const Inside inside(*this);
     lock.unlock();
-    Status status = work();
+    Status status = no_throw(work);
     lock.lock();
-    waiters_--;
-    changed_.notify_all();
     return status;
 }
 
@@ -41,7 +40,7 @@ Status Runtime::protect(std::span<const sh_block> ids) {
         if (unit.protections++) continue;
         protected_units_++;
         if (unit.memory == Memory::unordered) unordered_.pin(unit);
-        if (planned_ && order_.contains(block.unit) && unit.own.size() < unit.pages) replan_wanted_ = eventful_ = true;   // it may have more
+        if (planned_ && order_.contains(block.unit) && unit.own.size() < unit.pages) replan_wanted_ = true;   // it may have more
     }
     tell_kept();
     return Status();
@@ -162,7 +161,7 @@ Status Runtime::guest_end(Lock& lock) {
     if (!device_->arbiter().end_guest(*this)) return Status();
     end_span(telemetry::Residency::guest, bytes);
     device_->limit_pool();
-    leaving_ = eventful_ = true;
+    leaving_ = true;
     return leave_if_due(lock);
 }
 
@@ -177,7 +176,7 @@ Status Runtime::leave_if_due(Lock& lock) {
 
 // Gives all its memory back; the next step plans anew.
 Status Runtime::vacate(Lock& lock) {
-    return behind_closed_door(lock, false, [&] {
+    return behind_closed_door(lock, [&] {
         const uint64_t held_before = placement_.pages();
         SH_TRY(note(flush_dirty(lock)));
         SH_TRY(note(quiesce(lock)));

@@ -6,6 +6,12 @@
 #include "telemetry/trace.h"
 
 namespace stagehand::core {
+namespace {
+
+// Another caller may have changed the plan, in vain, in place of this one.
+constexpr int kPlanAttempts = 2;
+
+}  // namespace
 
 Status Runtime::unknown_block(sh_block id) const {
     SH_TRY(usable());
@@ -32,22 +38,18 @@ void Runtime::unhold(Block& block, Unit& unit) {
         telemetry::trace_view(name_.c_str(), registry_.name_of(block).c_str(), block.detail->held_since_ns, device_->backend().now_ns());
     block.held--;
     views_--;
-    unit.last_use = ++releases_;
+    contents_.note_release(unit, 0);
     if (--unit.held) return;
     if (unit.memory == Memory::unordered) unordered_.unhold(unit);
-    if (unit.stale && !(unit.load && unit.load->queued) && !write_back_.is_dirty(unit)) drop_contents(unit);
+    drop_if_stale(unit);
 }
 
-// Forgets that the unit's bytes are on the device; its pages and their fences stay.
-void Runtime::drop_contents(Unit& unit) {
-    const uint32_t self = index_of(unit);
-    for (uint32_t k = 0; k < unit.ring_pages; k++) {
-        Ring::Page& at = ring_.page_of(unit, k);
-        if (at.contents == self) at.contents = kNone;
-    }
-    unit.ring_present = unit.own_valid = 0;
-    unit.ready = unit.stale = unit.dirty = false;
-    for (Block& block : registry_.blocks_of(unit)) block.dirty_own = block.dirty_ring = false;
+// What is out of date goes, unless somebody still holds, reads, brings or writes it. False: it stays for now.
+bool Runtime::drop_if_stale(Unit& unit) {
+    if (!unit.stale()) return true;
+    if (unit.held || unit.load_queued() || changes_.is_changed(unit)) return false;
+    contents_.drop(unit);
+    return true;
 }
 
 // The engine has come to this unit: follow it in the order, and learn.
@@ -58,31 +60,20 @@ void Runtime::arrive(Unit& unit) {
     if (order_.arrive(index) && order_.cursor() > before + 1) prefetcher_.restart();
 }
 
-// The pages that the unit's missing bytes go to must be nobody's who still needs them. The mutex may be given up, so look again
-// after each wait.
-Status Runtime::clear_way(Unit& unit, Lock& lock) {
-    const uint32_t self = index_of(unit);
-    for (uint32_t k = 0; k < unit.ring_pages || unit.writing_back; k++) {
-        if (unit.writing_back) {
-            changed_.wait(lock, [&] { return !unit.writing_back; });
-            SH_TRY(usable());
-            k = UINT32_MAX;   // from the start
-            continue;
-        }
-        const uint32_t contents = ring_.page_of(unit, k).contents;
-        if (contents == kNone || contents == self) continue;
-        Unit& there = registry_.unit(contents);
-        if (there.held) return held_by(unit, there);
-        const bool waits = there.writing_back || there.dirty || (there.load && there.load->queued);
-        if (!waits) continue;
-        loader_.cancel(there, lock);
-        if (there.dirty) SH_TRY(write_back_.begin(there, WriteBack::Part::ring));
-        if (there.writing_back) changed_.wait(lock, [&] { return !there.writing_back; });
-        SH_TRY(usable());
-        k = UINT32_MAX;   // from the start
+// Sees to it that the obstacle is none any more, or says why it stays one. The mutex may be given up: the caller asks anew what is in the way.
+Status Runtime::remove(const Obstacle& obstacle, const Unit* wanted, Lock& lock) {
+    Unit& there = registry_.unit(obstacle.unit);
+    switch (obstacle.kind) {
+    case Obstacle::none: return Status();
+    case Obstacle::updating: return Status(SH_ERROR_BUSY, registry_.name_of(there) + ": its source is being updated");
+    case Obstacle::held:
+        if (wanted) return held_by(*wanted, there);
+        return Status(SH_ERROR_HELD, tenant_name() + ": the graph needs memory that a view of " + registry_.name_of(there) + " holds; release it first");
+    case Obstacle::loading: loader_.cancel(there, lock); break;
+    case Obstacle::dirty: SH_TRY(write_back_.begin(there, WriteBack::Part::ring)); break;
+    case Obstacle::writing: SH_TRY(write_back_.wait(there, lock)); break;
     }
-    prefetcher_.restart();
-    return Status();
+    return usable();
 }
 
 Status Runtime::place_unordered(Unit& unit, Lock& lock) {
@@ -92,62 +83,76 @@ Status Runtime::place_unordered(Unit& unit, Lock& lock) {
 }
 
 Status Runtime::bring_memory(Unit& unit, uint32_t* view_flags, Lock& lock) {
-    if (unit.memory != Memory::none) return Status();
-    if (!planned_ || (replan_wanted_ && !in_step_ && views_ == 0 && !plan_is_held())) {
-        trimmed_to_ = UINT64_MAX;
-        SH_TRY(replan(lock, true, true));
-    }
-    if (unit.memory != Memory::none) return Status();
     SH_TRY(place_unordered(unit, lock));
     *view_flags |= SH_VIEW_REMAPPED;
     return Status();
 }
 
-void Runtime::set_bringing(Unit& unit, bool bringing) {
-    unit.bringing = bringing;
-    bringings_ += bringing ? 1 : -1;
-    if (!bringing) changed_.notify_all();
-}
-
-// Sees to it that all of the unit's bytes are there or on their way. The unit is not counted as held yet by the caller.
-Status Runtime::begin_bringing(Unit& unit, uint32_t* view_flags, Lock& lock) {
-    for (;;) {   // where the mutex was given up, look again
-        changed_.wait(lock, [&] { return (!unit.bringing && !changing_) || closing_; });
-        SH_TRY(usable());
-        if (!unit.live) return Status(SH_ERROR_INVALID_HANDLE, "the block was unregistered meanwhile");
-        if (unit.updating) return Status(SH_ERROR_BUSY, registry_.name_of(unit) + ": its source is being updated");
-        if (entered_ && unit.ring_pages)
-            return Status(SH_ERROR_BUSY, registry_.name_of(unit) + " streams, and a graph of " + tenant_name() + " has been entered and not left");
-        if (unit.load && !unit.load->queued && !unit.load->issued) {
-            // A prefetch has failed since: its failure belongs to whoever needs the bytes, unless it was only given up.
-            Status failure = loader_.wait_issued(unit, lock, 0);
-            if (failure.code() != SH_ERROR_CANCELLED) return failure;
-        } else if (unit.stale && !unit.held && unit.load && unit.load->queued) {
-            loader_.cancel(unit, lock);
-        } else if (unit.stale && !unit.held && (unit.writing_back || write_back_.is_dirty(unit))) {
-            SH_TRY(write_back_.flush(unit, lock));
-        } else {
-            break;
-        }
+// One thing that keeps the unit from being looked at as it is: its failed or outdated load, contents that are out of date. `out_waited`: there
+// was one, and the mutex may have been given up.
+Status Runtime::make_current(Unit& unit, bool* out_waited, Lock& lock) {
+    *out_waited = true;
+    if (unit.load() && !unit.load_queued() && !unit.load()->issued) {
+        // A prefetch has failed since: its failure belongs to whoever needs the bytes, unless it was only given up.
+        Status failure = loader_.wait_issued(unit, lock, 0);
+        return failure.code() == SH_ERROR_CANCELLED ? Status() : failure;
     }
-    if (unit.stale && !unit.held) drop_contents(unit);
-    if (unit.memory != Memory::none && unit.complete() && !unit.stale) {
-        *view_flags |= SH_VIEW_HIT;
+    if (!drop_if_stale(unit) && !unit.held) {
+        if (unit.load_queued()) loader_.cancel(unit, lock);
+        else SH_TRY(write_back_.flush(unit, lock));
         return Status();
     }
-    if (unit.held)
-        return Status(SH_ERROR_HELD, registry_.name_of(unit) + " is to be loaded anew, which a view of it, or of a block that shares its pages, "
-                                                               "keeps from being done: release that first");
-    set_bringing(unit, true);
-    Status status = bring_memory(unit, view_flags, lock);
-    const bool pinned = status.ok() && unit.memory == Memory::unordered;
-    if (pinned) unordered_.pin(unit);
-    if (status.ok()) status = clear_way(unit, lock);
-    if (status.ok() && unit.updating) status = Status(SH_ERROR_BUSY, registry_.name_of(unit) + ": its source is being updated");
-    if (status.ok() && !unit.complete()) status = loader_.begin(unit, 0);
-    if (pinned) unordered_.unpin(unit);
-    set_bringing(unit, false);
-    return status;
+    *out_waited = false;
+    return Status();
+}
+
+// Sees to it that all of the unit's bytes are there or on their way. The unit is not counted as held yet by the caller. Everything is asked
+// anew wherever the mutex was given up.
+Status Runtime::begin_bringing(Unit& unit, uint32_t* view_flags, Lock& lock) {
+    std::optional<Bringing> bringing;
+    std::optional<UnorderedCache::Pin> pin;
+    int plans = 0;
+    for (;;) {
+        SH_TRY(usable());
+        if (!bringing && (changing_ || unit.bringing)) {   // a change of the plan waits for those who have begun
+            changed_.wait(lock, [&] { return (!unit.bringing && !changing_) || closing_; });
+            continue;
+        }
+        if (!unit.live) return Status(SH_ERROR_INVALID_HANDLE, "the block was unregistered meanwhile");
+        if (unit.updating()) return Status(SH_ERROR_BUSY, registry_.name_of(unit) + ": its source is being updated");
+        if (entered_ && unit.ring_pages)
+            return Status(SH_ERROR_BUSY, registry_.name_of(unit) + " streams, and a graph of " + tenant_name() + " has been entered and not left");
+        bool waited = false;
+        SH_TRY(make_current(unit, &waited, lock));
+        if (waited) continue;
+        if (unit.memory != Memory::none && unit.complete() && !unit.stale()) {
+            if (!bringing) *view_flags |= SH_VIEW_HIT;
+            return Status();
+        }
+        if (unit.held)
+            return Status(SH_ERROR_HELD, registry_.name_of(unit) + " is to be loaded anew, which a view of it, or of a block that shares its pages, "
+                                                                   "keeps from being done: release that first");
+        const bool wants_plan = !planned_ || (replan_wanted_ && !in_step_ && views_ == 0 && !plan_is_held());
+        if (unit.memory == Memory::none && wants_plan && plans < kPlanAttempts) {
+            plans++;
+            trimmed_to_ = UINT64_MAX;
+            bringing.reset();   // the change would wait for it
+            SH_TRY(replan(lock, true));
+            continue;
+        }
+        if (!bringing) bringing.emplace(*this, unit);
+        if (unit.memory == Memory::none) {
+            SH_TRY(bring_memory(unit, view_flags, lock));
+            continue;
+        }
+        if (unit.memory == Memory::unordered && !pin) pin.emplace(unordered_, unit);
+        if (const Obstacle obstacle = contents_.in_the_way(unit); obstacle.kind != Obstacle::none) {
+            SH_TRY(remove(obstacle, &unit, lock));
+            continue;
+        }
+        prefetcher_.restart();
+        return loader_.begin(unit, 0);
+    }
 }
 
 void Runtime::note_wait(const Unit& unit, uint64_t began_ns, uint32_t* view_flags) {
@@ -160,9 +165,9 @@ void Runtime::note_wait(const Unit& unit, uint64_t began_ns, uint32_t* view_flag
 
 // Orders the stream after what still reads and writes the unit, or waits where that cannot be.
 Status Runtime::finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, Lock& lock) {
-    if (unit.arrives)
+    if (unit.arrives())
         if (Status status = follow_launch(unit, stream, flags, view_flags, lock); status.code() != SH_OK) return status;
-    if (unit.being_read) {
+    if (unit.hindered_by(kBeingRead)) {
         bool waited = false;
         const uint64_t began = device_->backend().now_ns();
         Status status = write_back_.order_after(unit, stream, !(flags & SH_ACQUIRE_NO_WAIT), lock, &waited);
@@ -170,14 +175,12 @@ Status Runtime::finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, ui
         if (status.code() != SH_OK) return status;
         if (closing_) return usable();
     }
-    const bool queued = unit.load && unit.load->queued;
-    if (unit.load && !queued && !unit.load->issued) return loader_.wait_issued(unit, lock, 0);   // it has failed since it was begun
+    const bool queued = unit.load_queued();
+    if (unit.load() && !queued && !unit.load()->issued) return loader_.wait_issued(unit, lock, 0);   // it has failed since it was begun
     Status failure;
     if (!queued && loader_.settle(unit, &failure)) {
         SH_TRY(failure);
-        if (!unit.complete()) return loader_.last_failure().within(registry_.name_of(unit));
-        unit.ready = unit.current();
-        return Status();
+        return unit.complete() ? Status() : loader_.last_failure().within(registry_.name_of(unit));
     }
     if ((queued || stream == SH_STREAM_HOST) && (flags & SH_ACQUIRE_NO_WAIT)) return Status(SH_NOT_READY);
     if (queued || stream == SH_STREAM_HOST) {
@@ -189,9 +192,8 @@ Status Runtime::finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, ui
         if (closing_) return usable();
         if (!unit.complete()) return loader_.last_failure().within(registry_.name_of(unit));   // met by another caller that waited for it too
     }
-    if (stream == SH_STREAM_HOST || !unit.load) return Status();
-    SH_TRY(device_->backend().stream_wait_event(stream, unit.load->done));
-    return Status();
+    if (stream == SH_STREAM_HOST || !unit.load()) return Status();
+    return device_->backend().stream_wait_event(stream, unit.load()->done);
 }
 
 Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* out, Lock& lock) {
@@ -203,11 +205,11 @@ Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* 
     if (!found) return unknown_block(id);
     Block& block = *found;
     Unit& unit = registry_.unit(block.unit);
+    const Inside inside(*this);
     uint32_t view_flags = 0;
-    waiters_++;
     Status status;
-    bool arrived = false;
-    do {   // again when another call has given up the load
+    bool arrived = false, again = false;
+    do {   // again when another call has given up the load, or its source has changed before the view was given
         view_flags = 0;
         status = begin_bringing(unit, &view_flags, lock);
         if (status.ok() && block.id != id) status = unknown_block(id);
@@ -218,11 +220,11 @@ Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* 
         if (asked_before) view_flags &= ~uint32_t(SH_VIEW_HIT);
         if (!std::exchange(arrived, true) && !asked_before) arrive(unit);
         status = finish_bringing(unit, stream, flags, &view_flags, lock);
+        again = status.code() == SH_ERROR_CANCELLED || (status.code() == SH_OK && unit.stale());
         unit.announced = status.code() == SH_NOT_READY;
-        if (status.code() != SH_OK) unhold(block, unit);
-    } while (status.code() == SH_ERROR_CANCELLED && !closing_);
-    waiters_--;
-    if (closing_) changed_.notify_all();
+        if (status.code() != SH_OK || again) unhold(block, unit);
+    } while (again && !closing_);
+    if (again && status.ok()) status = usable();
     if (status.code() != SH_OK) return note(status);
     stats_.acquires++;
     (view_flags & SH_VIEW_HIT ? stats_.hits : stats_.misses)++;
@@ -252,7 +254,7 @@ Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, ui
     view_flags.assign(ids.size(), 0);
     size_t held = 0;
     Status status;
-    waiters_++;
+    const Inside inside(*this);
     // All are begun and held first: holding keeps them from pushing each other out.
     for (; held < ids.size() && status.code() == SH_OK; held++) {
         Block* block = registry_.find(ids[held]);
@@ -272,8 +274,6 @@ Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, ui
         status = finish_bringing(registry_.unit(registry_.find(ids[i])->unit), stream, flags, &view_flags[i], lock);
     if (status.code() == SH_NOT_READY)
         for (size_t i = 0; i < held; i++) registry_.unit(registry_.find(ids[i])->unit).announced = true;
-    waiters_--;
-    if (closing_) changed_.notify_all();
     if (status.code() == SH_ERROR_CANCELLED && !closing_)   // by an update of a source: begin_bringing() would say so now
         status = Status(SH_ERROR_BUSY, "the load of a block was given up for an update of its source");
     for (size_t i = 0; i < held; i++) {
@@ -297,38 +297,11 @@ Status Runtime::check_no_capture(sh_stream stream) {
     return status.ok() ? status : status.within(tenant_name());
 }
 
-// Notes that the stream may still use the unit's memory after this.
-Status Runtime::note_use(Unit& unit, sh_stream stream) {
-    uint32_t number = 0;
-    const bool at_once = !in_step_ || thread_stream::is_name(stream);
-    if (unit.ring_pages || at_once) SH_TRY(streams_.check_no_capture(stream));
-    SH_TRY(streams_.number(stream, &number));
-    streams_.mark(number);
-    unit.used_streams |= uint64_t(1) << number;
-    if (at_once) SH_TRY(streams_.record(number));
-    if (!unit.ring_pages) return Status();
-    auto use = std::find_if(unit.uses.begin(), unit.uses.end(), [&](const UnitUse& u) { return u.stream == stream; });
-    if (use == unit.uses.end()) {   // in place of a forgotten one
-        use = std::find_if(unit.uses.begin(), unit.uses.end(), [](const UnitUse& u) { return u.stream == SH_STREAM_HOST; });
-        for (auto done = unit.uses.begin(); use == unit.uses.end() && done != unit.uses.end(); ++done) {   // or of one that is over
-            uint32_t over = 0;
-            if (device_->backend().event_query(done->event, &over).ok() && over) use = done;
-        }
-        if (use != unit.uses.end()) use->stream = stream;
-    }
-    if (use == unit.uses.end()) {
-        sh_backend_event event = 0;
-        SH_TRY(events_.take(&event));
-        use = unit.uses.insert(unit.uses.end(), {stream, event});
-    }
-    return device_->backend().event_record(use->event, stream);
-}
-
 Status Runtime::end_view(Block& block, sh_stream stream) {
     Unit& unit = registry_.unit(block.unit);
     Status status;
     if (stream != SH_STREAM_HOST) {
-        status = note_use(unit, stream);
+        status = contents_.note_use(unit, stream, !in_step_ || thread_stream::is_name(stream));
         if (status.code() == SH_ERROR_INVALID_STATE) return status.within(registry_.name_of(block) + " stays held");
         if (!status.ok()) {
             // Without an event nobody could wait for this use later, so it is waited for now.
@@ -341,7 +314,7 @@ Status Runtime::end_view(Block& block, sh_stream stream) {
     }
     if (meter_.measuring() && unit.held == 1) meter_.end(index_of(unit), stream);
     unhold(block, unit);
-    if (unit.held == 0 && unit.dirty && status.ok()) status = write_back_.begin(unit, WriteBack::Part::ring);
+    if (unit.held == 0 && unit.dirty() && status.ok()) status = write_back_.begin(unit, WriteBack::Part::ring);
     return status;
 }
 
@@ -363,25 +336,18 @@ Status Runtime::prefetch(std::span<const sh_block> ids, Lock& lock) {
     for (const sh_block id : ids)
         if (!registry_.find(id)) return unknown_block(id);
     if (capture_ || entered_) return Status();   // a hint
-    waiters_++;
+    const Inside inside(*this);
     for (const sh_block id : ids) {
         Block* const block = registry_.find(id);
-        if (!block || closing_ || changing_) break;
+        if (!block || closing_ || changing_ || capture_ || entered_) break;
         Unit& unit = registry_.unit(block->unit);
-        if (unit.held || unit.bringing || unit.updating || unit.load || unit.writing_back || order_.contains(block->unit)) continue;
-        if (unit.stale && write_back_.is_dirty(unit)) continue;
-        if (unit.stale) drop_contents(unit);
-        if (unit.memory == Memory::none) {
-            set_bringing(unit, true);
-            const bool placed = planned_ && place_unordered(unit, lock).ok();
-            set_bringing(unit, false);
-            if (!placed) break;   // a hint: the acquire will say what is wrong
-            if (unit.updating) continue;   // begun while the mutex was given up
-        }
-        if (!unit.complete() && !loader_.begin(unit, device_->backend().now_ns()).ok()) break;
+        if (unit.held || unit.bringing || unit.load() || order_.contains(block->unit) || !drop_if_stale(unit)) continue;
+        const Bringing bringing(*this, unit);
+        if (unit.memory == Memory::none && !(planned_ && place_unordered(unit, lock).ok())) break;   // a hint: the acquire will say what is wrong
+        // Asked after the mutex may have been given up. What is in the way stays: nothing is taken from others for a hint.
+        if (closing_ || entered_ || unit.complete() || !drop_if_stale(unit) || contents_.in_the_way(unit).kind != Obstacle::none) continue;
+        if (!loader_.begin(unit, device_->backend().now_ns()).ok()) break;
     }
-    waiters_--;
-    if (closing_) changed_.notify_all();
     return Status();
 }
 
@@ -407,14 +373,12 @@ Status Runtime::read(sh_block id, sh_stream stream, uint64_t offset, void* buffe
         SH_TRY(status);
     }
     const Unit& unit = registry_.unit(block->unit);
-    if (unit.load && unit.load->issued) SH_TRY(backend.stream_wait_event(copies, unit.load->done));   // `stream` may not be the acquire's
-    waiters_++;
+    if (unit.load() && unit.load()->issued) SH_TRY(backend.stream_wait_event(copies, unit.load()->done));   // `stream` may not be the acquire's
+    const Inside inside(*this);
     lock.unlock();
     Status status = backend.copy_to_host(copies, buffer, address, bytes);
     if (status.ok()) status = backend.stream_synchronize(copies);
     lock.lock();
-    waiters_--;
-    if (closing_) changed_.notify_all();
     return note(status);
 }
 

@@ -5,19 +5,19 @@
 namespace stagehand::core {
 
 void UnorderedCache::hold(Unit& unit) {
-    worth_.hold(index_of(unit));
+    worth_.hold(registry_.index_of(unit));
     held_ += unit.pages;
     held_peak_ = std::max(held_peak_, held_);
 }
 
 void UnorderedCache::unhold(Unit& unit) {
-    worth_.release(index_of(unit));
+    worth_.release(registry_.index_of(unit));
     held_ -= unit.pages;
 }
 
 void UnorderedCache::touch(Unit& unit) {
     if (used_ < capacity_) return;   // nothing is in want: who goes first can be told later
-    worth_.touch(index_of(unit));
+    worth_.touch(registry_.index_of(unit));
 }
 
 std::string UnorderedCache::holder() {
@@ -26,18 +26,35 @@ std::string UnorderedCache::holder() {
     return "a block";
 }
 
+Status UnorderedCache::wait_for_uses(const Unit& unit, std::unique_lock<std::mutex>& lock) {
+    std::vector<sh_backend_event> events;
+    SH_TRY(streams_.append_events(unit.used_streams(), &events));
+    lock.unlock();
+    Status status;
+    for (const sh_backend_event event : events)
+        if (Status waited = device_.event_synchronize(event); status.ok()) status = waited;
+    lock.lock();
+    return status;
+}
+
+// Unmapping needs the unit's own copies and uses to have ended. All is asked anew wherever the mutex was given up.
 Status UnorderedCache::drop(Unit& unit, std::unique_lock<std::mutex>& lock) {
-    const uint32_t index = index_of(unit);
-    loader_.cancel(unit, lock);
-    SH_TRY(write_back_.flush(unit, lock));
-    if (unit.memory != Memory::unordered || unit.held || (unit.load && unit.load->queued)) return Status();
-    // Unmapping needs the unit's own copies and uses to have ended.
-    SH_TRY(loader_.wait_done_here(unit));
-    SH_TRY(streams_.synchronize(unit.used_streams));
-    unit.used_streams = 0;
-    SH_TRY(placement_.unmap_whole(unit));
-    worth_.evict(index);
-    used_ -= unit.pages;
+    while (unit.memory == Memory::unordered && !unit.held && !unit.bringing) {
+        if (unit.load_queued()) {
+            loader_.cancel(unit, lock);
+        } else if (!loader_.is_quiet(unit)) {
+            SH_TRY(loader_.wait_quiet(unit, lock));
+        } else if (changes_.is_changed(unit) || !changes_.has_landed(unit)) {
+            SH_TRY(write_back_.flush(unit, lock));
+        } else if (!streams_.are_over(unit.used_streams())) {
+            SH_TRY(wait_for_uses(unit, lock));
+        } else {
+            contents_.forget_uses(unit);
+            SH_TRY(placement_.unmap_whole(unit));
+            worth_.evict(registry_.index_of(unit));
+            used_ -= unit.pages;
+        }
+    }
     return Status();
 }
 
@@ -81,16 +98,26 @@ Status UnorderedCache::place(Unit& unit, std::unique_lock<std::mutex>& lock) {
     if (!status.ok()) used_ -= unit.pages;
     if (status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY) return Status(SH_ERROR_BUDGET, status.text());
     SH_TRY(status);
-    worth_.insert(index_of(unit), unit.bytes, static_cast<double>(unit.bytes));
-    if (unit.protections) pin(unit);   // until it is no longer protected
+    insert(unit);
     stats_.remaps++;
     return Status();
 }
 
+void UnorderedCache::insert(Unit& unit) {
+    worth_.insert(registry_.index_of(unit), unit.bytes, static_cast<double>(unit.bytes));
+    if (unit.protections) pin(unit);   // until it is no longer protected
+}
+
 void UnorderedCache::hand_over(Unit& unit) {
-    worth_.forget(index_of(unit));
+    worth_.forget(registry_.index_of(unit));
     used_ -= unit.pages;
     unit.memory = Memory::planned;
+}
+
+void UnorderedCache::take_back(Unit& unit) {
+    insert(unit);
+    used_ += unit.pages;
+    unit.memory = Memory::unordered;
 }
 
 Status UnorderedCache::resize(uint64_t pages, std::unique_lock<std::mutex>& lock) {

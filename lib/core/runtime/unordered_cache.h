@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "core/contents/loader.h"
-#include "core/contents/write_back.h"
+#include "core/movement/loader.h"
+#include "core/movement/write_back.h"
 #include "core/memory/placement.h"
 #include "core/memory/registry.h"
 #include "core/memory/stream_table.h"
@@ -19,8 +19,10 @@ namespace stagehand::core {
 // All methods are called with the runtime's mutex held.
 class UnorderedCache {
 public:
-    UnorderedCache(Registry& registry, Placement& placement, Loader& loader, WriteBack& write_back, StreamTable& streams, sh_runtime_stats& stats)
-        : registry_(registry), placement_(placement), loader_(loader), write_back_(write_back), streams_(streams), stats_(stats) {}
+    UnorderedCache(BackendDevice& device, Registry& registry, Contents& contents, Changes& changes, Placement& placement, Loader& loader,
+                   WriteBack& write_back, StreamTable& streams, sh_runtime_stats& stats)
+        : device_(device), registry_(registry), contents_(contents), changes_(changes), placement_(placement), loader_(loader),
+          write_back_(write_back), streams_(streams), stats_(stats) {}
 
     uint64_t capacity() const { return capacity_; }      // pages
     uint64_t used() const { return used_; }
@@ -35,13 +37,26 @@ public:
     void hold(Unit& unit);
     void unhold(Unit& unit);
 
-    // While a load of it is being seen to, and nobody holds it yet, it must not be dropped.
-    void pin(Unit& unit) { worth_.hold(index_of(unit)); }
-    void unpin(Unit& unit) { worth_.release(index_of(unit)); }
+    // It must not be dropped: it is protected.
+    void pin(Unit& unit) { worth_.hold(registry_.index_of(unit)); }
+    void unpin(Unit& unit) { worth_.release(registry_.index_of(unit)); }
+    // While a load of it is being seen to, and nobody holds it yet.
+    class Pin {
+    public:
+        Pin(UnorderedCache& cache, Unit& unit) : cache_(cache), unit_(unit) { cache_.pin(unit_); }
+        ~Pin() { cache_.unpin(unit_); }
+        Pin(const Pin&) = delete;
+        Pin& operator=(const Pin&) = delete;
 
-    // The unit is planned from now on and keeps its pages.
+    private:
+        UnorderedCache& cache_;
+        Unit& unit_;
+    };
+
+    // The unit is planned from now on and keeps its pages; or it is not, after all.
     void hand_over(Unit& unit);
-    // Takes a unit's memory away; it is not held.
+    void take_back(Unit& unit);
+    // Takes a unit's memory away, unless it comes to be held, or brought, meanwhile.
     Status drop(Unit& unit, std::unique_lock<std::mutex>& lock);
     // Changes the capacity; drops what is beyond it. SH_ERROR_HELD when that is held.
     Status resize(uint64_t pages, std::unique_lock<std::mutex>& lock);
@@ -49,10 +64,14 @@ public:
 private:
     Status drop_one(std::unique_lock<std::mutex>& lock);   // that is least worth keeping; there is one
     Status make_room(uint64_t pages, std::unique_lock<std::mutex>& lock);
-    uint32_t index_of(const Unit& unit) { return static_cast<uint32_t>(&unit - registry_.units().data()); }
+    Status wait_for_uses(const Unit& unit, std::unique_lock<std::mutex>& lock);
+    void insert(Unit& unit);
     std::string holder();
 
+    BackendDevice& device_;
     Registry& registry_;
+    Contents& contents_;
+    Changes& changes_;
     Placement& placement_;
     Loader& loader_;
     WriteBack& write_back_;

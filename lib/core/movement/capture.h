@@ -8,9 +8,9 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
-#include "core/contents/direct_copies.h"
-#include "core/contents/graph.h"
-#include "core/contents/load.h"
+#include "core/movement/direct_copies.h"
+#include "core/movement/graph.h"
+#include "core/movement/load.h"
 #include "core/memory/registry.h"
 #include "core/memory/ring.h"
 

@@ -11,12 +11,13 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
-#include "core/contents/direct_copies.h"
-#include "core/contents/load.h"
+#include "core/movement/direct_copies.h"
+#include "core/movement/load.h"
 #include "core/device/event_pool.h"
+#include "core/memory/changes.h"
+#include "core/memory/contents.h"
 #include "core/memory/registry.h"
 #include "core/memory/ring.h"
-#include "core/memory/stream_table.h"
 #include "transfer/staging/staging_engine.h"
 
 namespace stagehand::core {
@@ -24,16 +25,15 @@ namespace stagehand::core {
 // All methods are called with the runtime's mutex held.
 class Loader {
 public:
-    Loader(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, Ring& ring, StreamTable& streams,
-           EventPool& events, std::mutex& mutex, std::condition_variable& changed, sh_runtime_stats& stats,
-           const std::string& runtime_name);
+    Loader(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, Ring& ring, Contents& contents, Changes& changes,
+           EventPool& events, std::mutex& mutex, std::condition_variable& changed, sh_runtime_stats& stats, const std::string& runtime_name);
     ~Loader();
 
     Status open();   // makes the copy stream
     sh_stream copy_stream() const { return copy_stream_; }
 
-    // Begins to load all that is missing of the unit, whose pages may be overwritten (nobody holds them, no load goes there), once
-    // their last uses have ended. Earlier deadlines go first. On failure nothing is under way and the missing bytes are undefined.
+    // Begins to load all that is missing of the unit, of which Contents says that nothing is in the way, once the last uses of its pages
+    // have ended. Earlier deadlines go first. On failure nothing is under way and the missing bytes are undefined.
     Status begin(Unit& unit, uint64_t deadline_ns);
 
     // The same for what is missing of the unit's own pages, and of the first so many of its streamed ones. Only of units whose loads need
@@ -42,12 +42,12 @@ public:
 
     // Waits until the last copy of the unit's load has been issued, with the mutex given up meanwhile; the load's failure, if any.
     Status wait_issued(Unit& unit, std::unique_lock<std::mutex>& lock, uint64_t deadline_ns);
-    // Waits on the host until the unit's issued load has finished, with the mutex given up meanwhile. The unit is held.
+    // Waits on the host until the unit's issued load has finished, with the mutex given up meanwhile.
     Status wait_done(Unit& unit, std::unique_lock<std::mutex>& lock);
-    // The same without giving the mutex up, for what is about to be unmapped: also what a failed load has left in flight.
-    Status wait_done_here(Unit& unit);
-    // Waits on the host until nothing that was issued reads the unit's sources any more, with the mutex given up meanwhile.
-    Status wait_read(Unit& unit, std::unique_lock<std::mutex>& lock);
+    // The same, and for what failed loads have left in flight: nothing that was issued reads the unit's sources, or writes its memory, any more.
+    Status wait_quiet(Unit& unit, std::unique_lock<std::mutex>& lock);
+    // Whether that is so already.
+    bool is_quiet(Unit& unit);
     // Drops an issued load if it has finished; true: none is left.
     bool settle(Unit& unit, Status* failure);
 
@@ -70,9 +70,6 @@ private:
     Load& take();
     void give(Unit& unit);
     void find_missing(Unit& unit, Load& load, uint32_t ring_pages);
-    void forget_finished_launches();
-    Status find_fences(Unit& unit, Load& load);
-    void take_pages(Unit& unit, Load& load);
     Status issue(Unit& unit, Load& load, uint64_t deadline_ns);
     Status complete(Unit& unit, Load& load);
     void fail(Unit& unit, Load& load, Status status);
@@ -81,7 +78,8 @@ private:
     transfer::StagingEngine& staging_;
     Registry& registry_;
     Ring& ring_;
-    StreamTable& streams_;
+    Contents& contents_;
+    Changes& changes_;
     EventPool& events_;
     std::mutex& mutex_;
     std::condition_variable& changed_;

@@ -5,14 +5,17 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <stagehand/telemetry.h>
 
 #include "backend/backend_device.h"
 #include "base/status.h"
-#include "core/contents/load.h"
-#include "core/device/event_pool.h"
+#include "core/movement/load.h"
+#include "core/memory/changes.h"
 #include "core/memory/registry.h"
 #include "core/memory/stream_table.h"
 #include "transfer/staging/staging_engine.h"
@@ -22,22 +25,26 @@ namespace stagehand::core {
 // All methods are called with the runtime's mutex held.
 class WriteBack {
 public:
-    WriteBack(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, StreamTable& streams, EventPool& events,
+    WriteBack(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, Changes& changes, StreamTable& streams,
               std::mutex& mutex, std::condition_variable& changed, sh_runtime_stats& stats, const std::string& runtime_name);
     ~WriteBack();
 
     Status open();   // makes the device-to-host stream
     sh_stream stream() const { return stream_; }
 
-    enum class Part { ring, all };
-    // Begins to write the dirty bytes of a unit that nobody holds: those in its ring pages, or all. On failure they stay dirty; and
-    // while workers still write older ones, which would come after them.
+    using Part = Changes::Part;
+    // Begins to write what is dirty of the unit's blocks that nobody holds: in its ring pages, or all. On failure it stays dirty; and
+    // while workers still write older bytes, which would come after these.
     Status begin(Unit& unit, Part part);
-    // Waits until the unit's sources hold what was begun to be written, with the mutex given up meanwhile.
+    // Waits until workers have no write-back of the unit, with the mutex given up meanwhile; the failure of one.
     Status wait(Unit& unit, std::unique_lock<std::mutex>& lock);
-    // The same for all that is dirty, if nobody holds the unit.
-    Status flush(Unit& unit, std::unique_lock<std::mutex>& lock);
-    bool is_dirty(const Unit& unit) { return is_dirty(unit, Part::all); }
+    // Writes what is dirty of these blocks and waits until their sources hold it, with the mutex given up meanwhile; blocks that are gone
+    // are passed over. SH_ERROR_BUSY where one is dirty and held.
+    Status flush(std::span<const uint32_t> blocks, std::unique_lock<std::mutex>& lock);
+    // The same for all blocks of a unit.
+    Status flush(const Unit& unit, std::unique_lock<std::mutex>& lock);
+    // Whether flush() would find nothing to do.
+    bool is_flushed(Unit& unit, const Block& block);
     // The engine may change the unit, which it holds, on the stream from now on, and a write-back that still reads it must not see
     // that: orders the stream after it, or waits; SH_NOT_READY where it would have to wait and may not.
     Status order_after(Unit& unit, sh_stream stream, bool may_wait, std::unique_lock<std::mutex>& lock, bool* out_waited);
@@ -50,29 +57,24 @@ public:
     Status take_failure() { return std::exchange(failure_, Status()); }
 
 private:
-    struct Dirt {   // what of a block is being written
-        uint32_t block = 0;
-        bool own = false, ring = false;
-    };
     struct Store {
         WriteBack* owner = nullptr;
         uint32_t unit = 0;
-        std::vector<Dirt> dirt;
         transfer::StagedStore staged;
     };
 
     static void store_read(void* context, transfer::StagedStore& staged);
     static void store_finished(void* context, transfer::StagedStore& staged, const Status& status);
-    Status collect(Unit& unit, Part part, Store& store);
-    void take_dirt(Unit& unit, Part part, Store& store);
-    void give_back_dirt(Unit& unit, const Store& store);
-    bool is_dirty(const Unit& unit, Part part);
+    Store& take();
+    Status issue(Unit& unit, Store& store);
+    Status collect(Unit& unit, Store& store);
+    Status submit(Unit& unit, Store& store);
 
     BackendDevice& device_;
     transfer::StagingEngine& staging_;
     Registry& registry_;
+    Changes& changes_;
     StreamTable& streams_;
-    EventPool& events_;
     std::mutex& mutex_;
     std::condition_variable& changed_;
     sh_runtime_stats& stats_;

@@ -1,4 +1,4 @@
-#include "core/contents/direct_copies.h"
+#include "core/movement/direct_copies.h"
 
 #include <algorithm>
 

@@ -7,7 +7,7 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
-#include "core/contents/load.h"
+#include "core/movement/load.h"
 #include "core/memory/registry.h"
 #include "transfer/staging/staging_engine.h"
 

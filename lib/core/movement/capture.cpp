@@ -1,8 +1,9 @@
-#include "core/contents/capture.h"
+#include "core/movement/capture.h"
 
 #include <algorithm>
 
-#include "core/contents/on_load.h"
+#include "core/movement/missing.h"
+#include "core/movement/on_load.h"
 
 namespace stagehand::core {
 
@@ -20,7 +21,7 @@ Status Capture::begin(sh_stream stream) {
 }
 
 Unit* Capture::holder(const Unit& unit) {
-    const uint32_t self = static_cast<uint32_t>(&unit - registry_.units().data());
+    const uint32_t self = registry_.index_of(unit);
     for (uint32_t k = 0; k < unit.ring_pages; k++) {
         const uint32_t contents = page_of(unit, k).contents;
         if (contents == kNone || contents == self) continue;
@@ -30,37 +31,18 @@ Unit* Capture::holder(const Unit& unit) {
 }
 
 void Capture::find_missing(const Unit& unit) {
-    const uint64_t page = registry_.page_bytes();
-    const uint32_t own = static_cast<uint32_t>(unit.own.size());
-    bool all_there = true;
-    for (uint32_t k = 0; k < unit.ring_pages; k++) all_there &= page_of(unit, k).contents == load_.unit;
-    if (all_there) return;
-    for (uint32_t k = 0; k < unit.ring_pages; k++) {
-        const Ring::Page& at = page_of(unit, k);
-        if (at.contents == load_.unit && !unit.whole) continue;
-        const uint64_t fence = at.fence == kNone ? 0 : uses_[at.fence].last;
-        auto& runs = load_.runs;
-        if (!runs.empty() && runs.back().first + runs.back().pages == k && runs.back().fence == fence) runs.back().pages++;
-        else runs.push_back({k, 1, fence});
-        const uint64_t offset = (own + k) * page, end = std::min(unit.bytes, offset + page);
-        auto& ranges = load_.ranges;
-        if (!ranges.empty() && ranges.back().offset + ranges.back().bytes == offset) ranges.back().bytes = end - ranges.back().offset;
-        else ranges.push_back({offset, end - offset});
-    }
-    policy::cut_load(load_.runs);
+    find_missing_streamed(
+        unit, unit.ring_pages, registry_.page_bytes(), [&](uint32_t k) -> const Ring::Page& { return page_of(unit, k); },
+        [&](uint32_t fence) { return uses_[fence].last; }, &load_);
 }
 
 void Capture::find_fences(const Unit& unit) {
     for (const policy::PageRun& run : load_.runs) {
         const uint32_t first = static_cast<uint32_t>(load_.waits.size());
-        uint32_t last = kNone;
-        for (uint32_t k = run.first; k < run.first + run.pages; k++) {
-            const uint32_t fence = page_of(unit, k).fence;
-            if (fence == last || fence == kNone) continue;
-            last = fence;
+        each_fence(run, [&](uint32_t k) -> const Ring::Page& { return page_of(unit, k); }, [&](uint32_t fence) {
             for (const UnitUse& end : uses_[fence].ends)
                 if (std::find(load_.waits.begin() + first, load_.waits.end(), end.event) == load_.waits.end()) load_.waits.push_back(end.event);
-        }
+        });
         load_.run_waits.push_back({first, static_cast<uint32_t>(load_.waits.size()) - first});
     }
 }
@@ -96,7 +78,7 @@ Status Capture::load(Unit& unit, Use& use) {
 
 Status Capture::acquire(Unit& unit, sh_stream stream) {
     load_.clear();
-    load_.unit = static_cast<uint32_t>(&unit - registry_.units().data());
+    load_.unit = registry_.index_of(unit);
     Use& use = uses_[load_.unit];
     find_missing(unit);
     if (!load_.runs.empty()) SH_TRY(load(unit, use));
@@ -105,7 +87,7 @@ Status Capture::acquire(Unit& unit, sh_stream stream) {
 
 Status Capture::release(Unit& unit, sh_stream stream) {
     if (!unit.ring_pages) return Status();
-    Use& use = uses_[static_cast<uint32_t>(&unit - registry_.units().data())];
+    Use& use = uses_[registry_.index_of(unit)];
     use.last = ++releases_;
     auto end = std::find_if(use.ends.begin(), use.ends.end(), [&](const UnitUse& e) { return e.stream == stream; });
     if (end == use.ends.end()) {

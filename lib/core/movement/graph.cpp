@@ -1,4 +1,4 @@
-#include "core/contents/graph.h"
+#include "core/movement/graph.h"
 
 #include <utility>
 

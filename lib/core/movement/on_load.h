@@ -4,7 +4,7 @@
 #include <span>
 
 #include "base/status.h"
-#include "core/contents/load.h"
+#include "core/movement/load.h"
 #include "core/memory/registry.h"
 
 namespace stagehand::core {

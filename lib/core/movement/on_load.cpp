@@ -1,4 +1,4 @@
-#include "core/contents/on_load.h"
+#include "core/movement/on_load.h"
 
 #include <algorithm>
 

@@ -7,6 +7,7 @@
 #include <stagehand/backend.h>
 
 #include "base/status.h"
+#include "core/memory/contents.h"
 #include "policy/pieces.h"
 #include "transfer/staging/staging_engine.h"
 
@@ -15,16 +16,13 @@ namespace stagehand::core {
 class Loader;
 
 struct Load {
-    struct Waits {   // waits[first, first + count)
-        uint32_t first = 0, count = 0;
-    };
+    using Waits = Contents::Waits;   // a range of `waits`
     struct Range { // bytes of the unit, contiguous
         uint64_t offset = 0, bytes = 0;
     };
 
     Loader* loader = nullptr;
     uint32_t unit = 0;
-    bool queued = false;            // workers have parts of it: they will call back
     bool issued = false;            // `done` was recorded after its last copy
     uint32_t own_from = 0;          // pages [own_from, own.size()) of the resident part
     std::vector<policy::PageRun> runs;  // streamed pages, in the order of their copies
@@ -39,7 +37,7 @@ struct Load {
     Status failure;
 
     void clear() {
-        queued = issued = false;
+        issued = false;
         own_from = 0;
         runs.clear();
         run_waits.clear();

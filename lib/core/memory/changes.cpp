@@ -1,0 +1,86 @@
+#include "core/memory/changes.h"
+
+#include <algorithm>
+
+namespace stagehand::core {
+
+Changes::~Changes() {
+    for (Unit& unit : registry_.units()) events_.give(&unit.written_back_);
+}
+
+void Changes::mark(Block& block) {
+    Unit& unit = registry_.unit(block.unit);
+    block.dirty_own_ = !unit.own.empty();
+    block.dirty_ring_ = unit.ring_pages > 0;
+    find_dirt(unit);
+}
+
+void Changes::forget(Block& block) {
+    block.dirty_own_ = block.dirty_ring_ = block.written_own_ = block.written_ring_ = false;
+    find_dirt(registry_.unit(block.unit));
+}
+
+void Changes::begin_update(Block& block) {
+    Unit& unit = registry_.unit(block.unit);
+    if (!std::exchange(block.updating_, true)) unit.updates_++;
+    registry_.hinder(unit, kUpdating, true);
+}
+
+void Changes::end_update(Block& block) {
+    Unit& unit = registry_.unit(block.unit);
+    if (std::exchange(block.updating_, false)) unit.updates_--;
+    registry_.hinder(unit, kUpdating, unit.updates_ > 0);
+}
+
+bool Changes::is_dirty(const Unit& unit, Part part) const {
+    const auto blocks = registry_.blocks_of(unit);
+    return std::any_of(blocks.begin(), blocks.end(), [&](const Block& b) { return b.dirty_ring_ || (part == Part::all && b.dirty_own_); });
+}
+
+bool Changes::is_changed(const Unit& unit) const {
+    const auto blocks = registry_.blocks_of(unit);
+    return unit.writing_ != Writing::none || std::any_of(blocks.begin(), blocks.end(), [](const Block& b) { return b.dirty() || b.written(); });
+}
+
+void Changes::find_dirt(Unit& unit) { unit.dirty_ = is_dirty(unit, Part::ring); }
+
+bool Changes::begin(Unit& unit, Part part) {
+    bool any = false;
+    for (Block& block : registry_.blocks_of(unit)) {
+        if (block.held) continue;   // the engine may still be changing it
+        block.written_ring_ = std::exchange(block.dirty_ring_, false);
+        block.written_own_ = part == Part::all && std::exchange(block.dirty_own_, false);
+        any |= block.written();
+    }
+    find_dirt(unit);
+    return any;
+}
+
+Status Changes::take_event(Unit& unit) { return unit.written_back_ ? Status() : events_.take(&unit.written_back_); }
+
+void Changes::reads(Unit& unit, bool by_workers) {
+    registry_.hinder(unit, kBeingRead, true);
+    unit.landing_ = true;
+    if (by_workers) unit.writing_ = Writing::queued;
+}
+
+void Changes::end(Unit& unit, bool succeeded) {
+    unit.writing_ = Writing::none;
+    for (Block& block : registry_.blocks_of(unit)) {
+        const bool own = std::exchange(block.written_own_, false), ring = std::exchange(block.written_ring_, false);
+        if (succeeded) continue;
+        block.dirty_own_ |= own;
+        block.dirty_ring_ |= ring;
+    }
+    find_dirt(unit);
+}
+
+bool Changes::has_landed(Unit& unit) {
+    if (!unit.landing_) return true;
+    uint32_t done = 0;
+    if (!device_.event_query(unit.written_back_, &done).ok() || !done) return false;
+    unit.landing_ = false;
+    return true;
+}
+
+}  // namespace stagehand::core

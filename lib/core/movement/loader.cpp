@@ -1,0 +1,239 @@
+#include "core/movement/loader.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/no_throw.h"
+#include "base/once_more.h"
+#include "core/movement/missing.h"
+#include "core/movement/on_load.h"
+#include "telemetry/trace.h"
+
+namespace stagehand::core {
+
+Loader::Loader(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, Ring& ring, Contents& contents, Changes& changes,
+               EventPool& events, std::mutex& mutex, std::condition_variable& changed, sh_runtime_stats& stats, const std::string& runtime_name)
+    : device_(device), staging_(staging), registry_(registry), ring_(ring), contents_(contents), changes_(changes), events_(events), mutex_(mutex),
+      changed_(changed), stats_(stats), runtime_name_(runtime_name), copies_(device, registry) {}
+
+Loader::~Loader() {
+    for (auto& load : loads_) events_.give(&load->done);
+    if (copy_stream_ == SH_STREAM_HOST) return;
+    if (Status status = once_more([&] { return device_.stream_destroy(copy_stream_); }); !status.ok()) log_line(SH_LOG_WARNING, "%s", status.text());
+}
+
+Status Loader::open() { return device_.stream_create(&copy_stream_); }
+
+Load& Loader::take() {
+    if (idle_.empty()) {
+        idle_.reserve(loads_.size() + 1);   // so that giving back cannot fail
+        loads_.push_back(std::make_unique<Load>());
+        loads_.back()->loader = this;
+        idle_.push_back(loads_.back().get());
+    }
+    Load& load = *idle_.back();
+    idle_.pop_back();
+    load.clear();
+    return load;
+}
+
+void Loader::give(Unit& unit) {
+    Load& load = *unit.load();
+    contents_.end_load(unit);
+    idle_.push_back(&load);
+    if (load.issued && telemetry::trace_on()) [[unlikely]]
+        telemetry::trace_load(runtime_name_.c_str(), registry_.name_of(unit).c_str(), load.begun_ns, device_.now_ns(), load.bytes, load.pieces);
+}
+
+void Loader::find_missing(Unit& unit, Load& load, uint32_t ring_pages) {
+    const uint32_t own = static_cast<uint32_t>(unit.own.size());
+    load.own_from = unit.whole ? 0 : unit.own_valid();
+    if (load.own_from < own) add_range(unit, registry_.page_bytes(), load.own_from, own - load.own_from, &load);
+    find_missing_streamed(
+        unit, ring_pages, registry_.page_bytes(), [&](uint32_t k) -> const Ring::Page& { return ring_.page_of(unit, k); },
+        [&](uint32_t fence) { return registry_.unit(fence).last_use(); }, &load);
+}
+
+Status Loader::begin(Unit& unit, uint64_t deadline_ns) { return begin_part(unit, deadline_ns, unit.ring_pages); }
+
+Status Loader::begin_part(Unit& unit, uint64_t deadline_ns, uint32_t ring_pages) {
+    if (unit.load_queued()) return Status(SH_ERROR_INTERNAL, registry_.name_of(unit) + ": a load of it is with the workers");
+    Load& load = take();
+    load.unit = registry_.index_of(unit);
+    load.begun_ns = device_.now_ns();
+    Status status = no_throw([&] {
+        find_missing(unit, load, ring_pages);
+        return contents_.find_fences(unit, load.own_from, load.runs, &load.waits, &load.own_waits, &load.run_waits);
+    });
+    if (!status.ok()) {
+        idle_.push_back(&load);
+        return status;
+    }
+    if (unit.load()) give(unit);   // an earlier one was issued to the same stream: its order needs no care
+    contents_.take(unit, load, load.runs);
+    stats_.loads++;
+    status = no_throw([&] { return issue(unit, load, deadline_ns); });
+    if (!status.ok()) {
+        fail(unit, load, status);
+        give(unit);
+    }
+    return status;
+}
+
+Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
+    copies_.clear();
+    const uint64_t page = registry_.page_bytes();
+    const uint64_t own_bytes = unit.own.size() * page;
+    if (load.own_from < unit.own.size())
+        copies_.add(unit, load.own_from * page, std::min(own_bytes, unit.bytes), load.own_waits, &load.staged.extents);
+    for (size_t i = 0; i < load.runs.size(); i++) {
+        const uint64_t begin = own_bytes + load.runs[i].first * page;
+        copies_.add(unit, begin, std::min(unit.bytes, begin + load.runs[i].pages * page), load.run_waits[i], &load.staged.extents);
+    }
+    // Gathered by the CPU, which no event holds back: not while the device may still write what is to be read.
+    if (!device_.has(SH_BACKEND_CONTENTLESS) && changes_.has_landed(unit)) copies_.gather_small(&load.staged.extents);
+    SH_TRY(copies_.issue(copy_stream_, load.waits, &load.pieces, &load.bytes));
+    if (load.staged.extents.empty()) return complete(unit, load);
+    load.staged.waits = load.waits;
+    load.staged.stream = copy_stream_;
+    load.staged.deadline_ns = deadline_ns;
+    load.staged.context = &load;
+    load.staged.finished = staged_finished;
+    contents_.queue(unit, true);
+    queued_++;
+    Status status = no_throw([&] { return staging_.submit(load.staged); });
+    if (status.ok()) return status;
+    contents_.queue(unit, false);
+    queued_--;
+    return status;
+}
+
+// All copies have been issued: the engine's callback, then the event that uses wait for.
+Status Loader::complete(Unit& unit, Load& load) {
+    load.pieces += load.staged.issued_pieces;
+    load.bytes += load.staged.issued_bytes;
+    stats_.load_pieces += load.pieces;
+    stats_.bytes_to_device += load.bytes;
+    SH_TRY(call_on_load(registry_, unit, load.ranges, copy_stream_));
+    if (!load.done) SH_TRY(events_.take(&load.done));
+    SH_TRY(device_.event_record(load.done, copy_stream_));
+    load.issued = true;
+    contents_.issued(unit, load.runs);
+    return Status();
+}
+
+void Loader::fail(Unit& unit, Load& load, Status status) {
+    contents_.fail(unit, load.own_from, load.runs);
+    broken_off_++;
+    if (status.code() == SH_ERROR_CANCELLED) stats_.cancelled_loads++;
+    else stats_.failed_loads++;
+    last_failure_ = load.failure = std::move(status);
+}
+
+void Loader::staged_finished(void* context, transfer::StagedLoad&, const Status& result) {
+    Load& load = *static_cast<Load*>(context);
+    Loader& loader = *load.loader;
+    std::lock_guard lock(loader.mutex_);
+    Unit& unit = loader.registry_.unit(load.unit);
+    Status status = no_throw([&] {
+        if (result.ok()) return loader.complete(unit, load);
+        if (result.code() == SH_ERROR_CANCELLED) return result;
+        const bool alone = unit.block_count == 1;   // else nobody knows here whose source it was
+        return result.within(loader.registry_.name_of(unit) + (alone ? "" : " or one that shares its pages"));
+    });
+    loader.contents_.queue(unit, false);
+    loader.queued_--;
+    if (!status.ok()) loader.fail(unit, load, std::move(status));
+    loader.changed_.notify_all();
+}
+
+Status Loader::wait_issued(Unit& unit, std::unique_lock<std::mutex>& lock, uint64_t deadline_ns) {
+    if (!unit.load()) return Status();
+    if (unit.load_queued()) {
+        staging_.hurry(unit.load()->staged, deadline_ns);
+        changed_.wait(lock, [&] { return !unit.load_queued(); });
+    }
+    if (!unit.load() || unit.load()->issued) return Status();
+    Status failure = unit.load()->failure;
+    give(unit);
+    return failure;
+}
+
+Status Loader::wait_done(Unit& unit, std::unique_lock<std::mutex>& lock) {
+    const Load* const load = unit.load();
+    if (!load || !load->issued) return Status();
+    const uint64_t serial = unit.serial();
+    const sh_backend_event done = load->done;
+    // Others go on meanwhile; at worst the event is used again, and this waits longer.
+    lock.unlock();
+    Status status = device_.event_synchronize(done);
+    lock.lock();
+    if (unit.load() != load || unit.serial() != serial || !load->issued) return status;
+    if (!status.ok()) fail(unit, *unit.load(), status);
+    give(unit);
+    return status;
+}
+
+bool Loader::is_quiet(Unit& unit) {
+    Status failure;
+    return known_over_ == broken_off_ && !unit.load_queued() && (!unit.load() || !unit.load()->issued || settle(unit, &failure));
+}
+
+Status Loader::wait_quiet(Unit& unit, std::unique_lock<std::mutex>& lock) {
+    if (known_over_ < broken_off_) {
+        const uint64_t now = broken_off_;
+        lock.unlock();
+        Status status = synchronize();
+        lock.lock();
+        SH_TRY(status);
+        known_over_ = std::max(known_over_, now);
+    }
+    return wait_done(unit, lock);
+}
+
+bool Loader::settle(Unit& unit, Status* failure) {
+    Load* const load = unit.load();
+    if (!load) return true;
+    if (!load->issued) return false;
+    uint32_t done = 0;
+    if (Status status = device_.event_query(load->done, &done); !status.ok()) {
+        *failure = status;
+        fail(unit, *load, status);
+        give(unit);
+        return true;
+    }
+    if (!done) return false;
+    give(unit);
+    return true;
+}
+
+void Loader::settle_all() {
+    for (const auto& load : loads_) {
+        Unit& unit = registry_.unit(load->unit);
+        Status failure;   // whoever acquires the unit finds its bytes missing and loads them anew
+        if (unit.load() == load.get()) settle(unit, &failure);
+    }
+}
+
+void Loader::cancel(Unit& unit, std::unique_lock<std::mutex>& lock) {
+    if (!unit.load_queued()) return;
+    if (staging_.cancel(unit.load()->staged)) {
+        contents_.queue(unit, false);
+        queued_--;
+        fail(unit, *unit.load(), Status(SH_ERROR_CANCELLED));
+        give(unit);
+        changed_.notify_all();
+        return;
+    }
+    changed_.wait(lock, [&] { return !unit.load_queued(); });
+    if (unit.load() && !unit.load_queued() && !unit.load()->issued) give(unit);
+}
+
+void Loader::drain(std::unique_lock<std::mutex>& lock) {
+    for (uint32_t i = 0; i < registry_.units().size(); i++) cancel(registry_.unit(i), lock);
+    changed_.wait(lock, [&] { return queued_ == 0; });
+}
+
+Status Loader::synchronize() { return device_.stream_synchronize(copy_stream_); }
+
+}  // namespace stagehand::core
