@@ -1,0 +1,190 @@
+// What an engine changes on the device reaches its source, once and whole, whatever happens to neighbours, order and plan meanwhile.
+#include <thread>
+
+#include "engine.h"
+
+namespace stagehand::test {
+namespace {
+
+// A link on which a write-back takes long enough to be met under way.
+DeviceSettings slow_link(uint64_t pages) {
+    DeviceSettings settings{.budget_bytes = pages * kPage};
+    if (on_host_backend()) settings.options += ";bandwidth=4MB/s";
+    return settings;
+}
+
+std::vector<BlockSpec> mutable_blocks(size_t count, uint64_t bytes, Origin origin, uint32_t flags = 0) {
+    return equal_blocks(count, bytes, origin, SH_BLOCK_MUTABLE | flags);
+}
+
+// The engine changes the block on the calling thread.
+void change(Model& model, size_t i, uint64_t version) {
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
+    SUCCEEDS(model.overwrite(i, view, version));
+    SUCCEEDS(sh_release(model.runtime(), model.id(i), SH_STREAM_HOST));
+}
+
+class Changes : public testing::TestWithParam<Origin> {};   // sources that can be written
+
+// A load of many small pinned pieces is gathered by the CPU, which no event of the device holds back.
+TEST(ChangesIn, many_small_pieces_are_there_when_they_are_loaded_again) {
+    constexpr size_t kPieces = 20;
+    TestDevice device(slow_link(kPieces + 2));
+    sh_runtime* runtime = nullptr;
+    SUCCEEDS(sh_runtime_create(device.get(), nullptr, &runtime));
+    std::unique_ptr<sh_runtime, decltype(&sh_runtime_destroy)> owner(runtime, sh_runtime_destroy);
+    void* memory = nullptr;   // every other page is the block's, then come those of the other block
+    SUCCEEDS(sh_host_alloc(device.get(), 3 * kPieces * kPage, &memory, nullptr));
+    uint8_t* const bytes = static_cast<uint8_t*>(memory);
+    std::fill_n(bytes, 3 * kPieces * kPage, uint8_t(1));
+    std::vector<sh_segment> segments(kPieces + 1, SH_SEGMENT_INIT);
+    for (size_t i = 0; i <= kPieces; i++) {
+        segments[i].kind = SH_SOURCE_POINTER;
+        segments[i].pointer = bytes + 2 * i * kPage;
+        segments[i].bytes = i < kPieces ? kPage : kPieces * kPage;
+        segments[i].offset = i < kPieces ? i * kPage : 0;
+    }
+    sh_block_desc descs[2] = {SH_BLOCK_DESC_INIT, SH_BLOCK_DESC_INIT};
+    for (size_t i = 0; i < 2; i++) {
+        descs[i].bytes = kPieces * kPage;
+        descs[i].segments = i ? &segments[kPieces] : segments.data();
+        descs[i].segment_count = i ? 1 : kPieces;
+        descs[i].flags = SH_BLOCK_WHOLE | (i ? 0 : SH_BLOCK_MUTABLE);
+    }
+    sh_block ids[2];
+    SUCCEEDS(sh_register_blocks(runtime, descs, 2, ids));
+    sh_use uses[2] = {SH_USE_INIT, SH_USE_INIT};
+    for (size_t i = 0; i < 2; i++) uses[i].block = ids[i], uses[i].compute_ns = 1000;
+    SUCCEEDS(sh_set_schedule(runtime, uses, 2));
+    const sh_stream stream = device.stream();
+    for (uint8_t step = 1; step < 6; step++) {
+        sh_view view = SH_VIEW_INIT;
+        SUCCEEDS(sh_step_begin(runtime));
+        SUCCEEDS(sh_acquire(runtime, ids[0], SH_STREAM_HOST, 0, &view));
+        EXPECT_EQ(device.bytes().read(view.address, view.bytes), std::vector<uint8_t>(view.bytes, step)) << "step " << int(step);
+        SUCCEEDS(sh_mark_dirty(runtime, ids[0]));
+        SUCCEEDS(device.bytes().write(SH_STREAM_HOST, view.address, std::vector<uint8_t>(view.bytes, uint8_t(step + 1))));
+        SUCCEEDS(sh_release(runtime, ids[0], SH_STREAM_HOST));
+        SUCCEEDS(sh_acquire(runtime, ids[1], stream, 0, &view));
+        SUCCEEDS(sh_release(runtime, ids[1], stream));
+        SUCCEEDS(sh_step_end(runtime));
+    }
+    owner.reset();
+    SUCCEEDS(sh_host_free(device.get(), memory));
+}
+
+// Where a block's memory is asks the plan in force, not the order that comes next.
+TEST(ChangesOf, the_order_keep_a_prefetch_from_what_is_held) {
+    TestDevice device({.budget_bytes = 5 * kPage});
+    Model model(device, equal_blocks(4, 4 * kPage));
+    SUCCEEDS(model.schedule(forward(4)));
+    SUCCEEDS(sh_plan(model.runtime(), nullptr, nullptr));
+    SUCCEEDS(sh_step_begin(model.runtime()));
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view));
+    SUCCEEDS(model.schedule(forward(2)));
+    const sh_block other = model.id(3);
+    SUCCEEDS(sh_prefetch(model.runtime(), &other, 1));
+    SUCCEEDS(sh_runtime_synchronize(model.runtime()));
+    EXPECT_EQ(device.bytes().read(view.address, view.bytes), *model.truth(0));
+    SUCCEEDS(sh_release(model.runtime(), model.id(0), SH_STREAM_HOST));
+    SUCCEEDS(sh_step_end(model.runtime()));
+}
+
+TEST_P(Changes, are_written_beside_a_neighbour_that_is_held) {
+    for (const uint64_t pages : {4, 40}) {   // in the ring, and in pages of their own
+        TestDevice device({.budget_bytes = pages * kPage});
+        sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+        options.max_held = 2;
+        Model model(device, mutable_blocks(12, kPage / 2, GetParam()), options);
+        SUCCEEDS(model.schedule(forward(12)));
+        SUCCEEDS(model.step(forward(12)));
+        sh_view view = SH_VIEW_INIT;
+        SUCCEEDS(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view));
+        ASSERT_NO_FATAL_FAILURE(change(model, 1, 1));
+        const sh_block id = model.id(1);
+        SUCCEEDS(sh_write_back(model.runtime(), &id, 1));
+        EXPECT_EQ(model.source(1).read(), *model.truth(1)) << "in " << pages << " pages";
+        // One that is held is not written, and its neighbour is all the same.
+        SUCCEEDS(sh_mark_dirty(model.runtime(), model.id(0)));
+        ASSERT_NO_FATAL_FAILURE(change(model, 1, 2));
+        SUCCEEDS(sh_write_back(model.runtime(), &id, 1));
+        EXPECT_EQ(model.source(1).read(), *model.truth(1));
+        const sh_block held = model.id(0);
+        EXPECT_EQ(sh_write_back(model.runtime(), &held, 1), SH_ERROR_BUSY);
+        SUCCEEDS(sh_release(model.runtime(), model.id(0), SH_STREAM_HOST));
+    }
+}
+
+TEST_P(Changes, survive_that_a_neighbours_contents_are_void) {
+    TestDevice device(slow_link(8));
+    Model model(device, mutable_blocks(24, kPage - 100, GetParam()));
+    SUCCEEDS(model.schedule(forward(24)));
+    for (uint64_t round = 1; round < 4; round++) {
+        SUCCEEDS(sh_step_begin(model.runtime()));
+        for (size_t i = 0; i + 1 < 24; i += 2) {
+            ASSERT_NO_FATAL_FAILURE(change(model, i + 1, round));   // its write-back begins
+            const sh_block neighbour = model.id(i);
+            SUCCEEDS(sh_invalidate_blocks(model.runtime(), &neighbour, 1));
+            SUCCEEDS(model.use((i + 12) % 24));   // something else comes to lie there
+            const sh_block id = model.id(i + 1);
+            SUCCEEDS(sh_write_back(model.runtime(), &id, 1));
+            EXPECT_EQ(model.source(i + 1).read(), *model.truth(i + 1)) << "block " << i + 1 << ", round " << round;
+        }
+        SUCCEEDS(sh_step_end(model.runtime()));
+    }
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST_P(Changes, are_written_before_a_block_is_gone) {
+    TestDevice device(slow_link(6));
+    Model model(device, mutable_blocks(3, 4 * kPage, GetParam(), SH_BLOCK_WHOLE));
+    SUCCEEDS(model.schedule(forward(3)));
+    SUCCEEDS(sh_step_begin(model.runtime()));
+    ASSERT_NO_FATAL_FAILURE(change(model, 0, 1));   // its write-back begins
+    SUCCEEDS(sh_step_end(model.runtime()));
+    const sh_block id = model.id(0);
+    SUCCEEDS(sh_unregister_blocks(model.runtime(), &id, 1));
+    EXPECT_EQ(model.source(0).read(), *model.truth(0));
+    // Nothing is written to it afterwards.
+    const std::vector<uint8_t> other(4 * kPage, 0x11);
+    model.source(0).write(other);
+    SUCCEEDS(sh_runtime_synchronize(model.runtime()));
+    EXPECT_EQ(model.source(0).read(), other);
+}
+
+// While an update of the source begins, it waits; what the engine changes meanwhile must not be lost to it.
+TEST_P(Changes, are_not_lost_to_an_update_that_begins) {
+    TestDevice device(slow_link(40));
+    Model model(device, mutable_blocks(4, 4 * kPage, GetParam()));
+    SUCCEEDS(model.schedule(forward(4)));
+    SUCCEEDS(model.step(forward(4)));
+    for (size_t i = 0; i < 3; i++) ASSERT_NO_FATAL_FAILURE(change(model, i, 1));
+    std::atomic<bool> begun{false};
+    std::thread engine([&] {   // changes the last of them while it may
+        for (uint64_t version = 2; !begun; version++) {
+            sh_view view = SH_VIEW_INIT;
+            if (sh_acquire(model.runtime(), model.id(3), SH_STREAM_HOST, 0, &view) != SH_OK) continue;
+            if (sh_mark_dirty(model.runtime(), model.id(3)) == SH_OK) {
+                EXPECT_SUCCEEDS(device.bytes().write(SH_STREAM_HOST, view.address, contents_of(3, version, view.bytes)));
+                model.set_truth(3, contents_of(3, version, view.bytes));
+            }
+            EXPECT_SUCCEEDS(sh_release(model.runtime(), model.id(3), SH_STREAM_HOST));
+        }
+    });
+    sh_status status = SH_ERROR_BUSY;   // as long as the engine holds what is dirty
+    while (status == SH_ERROR_BUSY) status = sh_source_update_begin(model.runtime(), model.ids().data(), 4);
+    begun = true;
+    engine.join();
+    SUCCEEDS(status);
+    for (size_t i = 0; i < 4; i++) EXPECT_EQ(model.source(i).read(), *model.truth(i)) << "block " << i;
+    SUCCEEDS(sh_source_update_end(model.runtime(), model.ids().data(), 4));
+    SUCCEEDS(model.step(forward(4)));
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+INSTANTIATE_TEST_SUITE_P(Sources, Changes, testing::Values(Origin::pinned, Origin::pageable), [](const auto& info) { return name_of(info.param); });
+
+}  // namespace
+}  // namespace stagehand::test
