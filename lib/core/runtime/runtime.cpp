@@ -18,17 +18,17 @@ std::string choose_name(const sh_runtime_options& options, uint16_t tag) {
 }  // namespace
 
 Runtime::Runtime(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex)
-    : device_(std::move(device)), thread_handle_(device_->backend().thread_handle()), name_(choose_name(options, tag_.value())),
+    : device_(std::move(device)), thread_handle_(device_->backend().thread_handle()),
       max_held_(std::max(1u, options.max_held)),
       max_pages_(options.max_bytes ? options.max_bytes / device_->page_bytes() : UINT64_MAX),
       unordered_pages_(options.unordered_bytes / device_->page_bytes() + (options.unordered_bytes % device_->page_bytes() != 0)),
-      share_wait_ns_(options.share_wait_ns), mutex_(mutex),
+      share_wait_ns_(options.share_wait_ns), gate_(mutex, choose_name(options, tag_.value()), stats_),
       events_(device_->backend()), streams_(device_->backend(), events_),
       registry_(device_->backend(), device_->page_bytes(), tag_.value()),
       contents_(device_->backend(), registry_, ring_, streams_, events_), changes_(device_->backend(), registry_, events_),
       placement_(device_->backend(), device_->pool(), registry_, ring_, contents_),
-      loader_(device_->backend(), device_->staging(), registry_, ring_, contents_, changes_, events_, mutex_, changed_, stats_, name_),
-      write_back_(device_->backend(), device_->staging(), registry_, changes_, streams_, mutex_, changed_, stats_, name_),
+      loader_(device_->backend(), device_->staging(), registry_, ring_, contents_, changes_, events_, gate_.mutex(), gate_.changed(), stats_, gate_.name()),
+      write_back_(device_->backend(), device_->staging(), registry_, changes_, streams_, gate_.mutex(), gate_.changed(), stats_, gate_.name()),
       unordered_(device_->backend(), registry_, contents_, changes_, placement_, loader_, write_back_, streams_, stats_),
       prefetcher_(registry_, ring_, contents_, order_, loader_),
       meter_(device_->backend()), planner_(registry_) {
@@ -52,18 +52,16 @@ Runtime::~Runtime() {
 }
 
 Status Runtime::close(Lock& lock) {
-    closing_ = true;
-    look_around();
     for (const auto how : {telemetry::Residency::kept, telemetry::Residency::reserved, telemetry::Residency::guest})
         end_span(how, placement_.pages() * device_->page_bytes());
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return waiters_ == 0; });
+    eventful_ = true;
+    gate_.close(lock);
     // Some failures pass; what is in flight must not be unmapped.
     Status status;
     for (int attempt = 0; attempt < kCloseAttempts; attempt++) {
         status = give_back(lock);
         if (status.ok()) return status;
-        log_line(SH_LOG_WARNING, "%s: closing: %s", name_.c_str(), status.text());
+        log_line(SH_LOG_WARNING, "%s: closing: %s", gate_.name().c_str(), status.text());
     }
     if (!placement_.pages()) return status;
     return Status(status.code(), tenant_name() + " could not give back " + std::to_string(placement_.pages() * device_->page_bytes()) +
@@ -78,25 +76,9 @@ Status Runtime::give_back(Lock& lock) {
     return device_->pool().trim(0);
 }
 
-Status Runtime::usable() const {
-    if (lost_) return Status(SH_ERROR_RUNTIME_LOST, tenant_name() + " was lost by an earlier failure; it can only be destroyed");
-    if (closing_) return Status(SH_ERROR_CANCELLED, tenant_name() + " is being destroyed");
-    return Status();
-}
-
-// A failure after which device memory cannot be trusted ends the runtime.
-Status Runtime::note(Status status) {
-    if (status.code() != SH_ERROR_RUNTIME_LOST && status.code() != SH_ERROR_DEVICE_LOST) return status;
-    lost_ = true;
-    stats_.lost = 1;
-    look_around();
-    log_line(SH_LOG_ERROR, "%s is lost: %s", tenant_name().c_str(), status.text());
-    return status;
-}
-
 // Acquires and releases must be noted: an order is followed or learned, something is to be loaded, or has to be waited for.
 bool Runtime::is_eventful() const {
-    return !planned_ || changing_ || closing_ || lost_ || leaving_ || capture_ || ring_.size() || unordered_.used() || registry_.hindered() ||
+    return !planned_ || gate_.changing() || !gate_.is_open() || leaving_ || capture_ || ring_.size() || unordered_.used() || registry_.hindered() ||
            !order_.known() || order_.recording() || meter_.measuring();
 }
 
@@ -104,16 +86,16 @@ Status Runtime::step_begin(Lock& lock) {
     SH_TRY(usable());
     SH_TRY(drop_graphs_if_wanted(lock));
     SH_TRY(only_outside_capture());
-    if (in_step_) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": a step is under way already");
+    if (gate_.in_step()) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": a step is under way already");
     SH_TRY(write_back_.take_failure());
     trimmed_to_ = UINT64_MAX;
     device_->notice_free_memory(false);
     device_->arbiter().note_step(*this);
-    if (replan_due() && views_ == 0 && !plan_is_held()) {
+    if (replan_due() && gate_.views() == 0 && !plan_is_held()) {
         SH_TRY(replan(lock, true));
         SH_TRY(usable());
     }
-    in_step_ = true;
+    gate_.begin_step();
     step_began_ns_ = device_->backend().now_ns();
     before_step_ = stats_;
     order_.to_edge();
@@ -124,8 +106,8 @@ Status Runtime::step_begin(Lock& lock) {
 }
 
 Status Runtime::step_end(Lock& lock) {
-    if (!in_step_) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": no step is under way");
-    in_step_ = false;
+    if (!gate_.in_step()) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": no step is under way");
+    gate_.end_step();
     const uint64_t now = device_->backend().now_ns();
     stats_.steps++;
     stats_.last_step_ns = now - step_began_ns_;
@@ -143,7 +125,7 @@ Status Runtime::step_end(Lock& lock) {
     }
     order_.to_edge();
     if (may_prefetch() && (!replan_wanted_ || plan_is_held())) prefetcher_.pump(now);
-    telemetry::trace_step(name_.c_str(), stats_.steps, step_began_ns_, now);
+    telemetry::trace_step(gate_.name().c_str(), stats_.steps, step_began_ns_, now);
     if (Status written = log_step(before_step_); status.ok()) status = written;
     if (status.ok()) status = write_back_.take_failure();
     SH_TRY(note(status));
@@ -152,8 +134,8 @@ Status Runtime::step_end(Lock& lock) {
 
 Status Runtime::synchronize(Lock& lock) {
     SH_TRY(usable());
-    const Inside inside(*this);
-    changed_.wait(lock, [&] { return loader_.queued() == 0 || closing_; });
+    const Gate::Inside inside(gate_);
+    gate_.wait(lock, [&] { return loader_.queued() == 0 || gate_.closing(); });
     write_back_.drain(lock);
     lock.unlock();
     Status status = loader_.synchronize();
@@ -180,7 +162,7 @@ Status Runtime::log_step(const sh_runtime_stats& before) {
     if (!step_log_.is_open()) return Status();
     sh_runtime_stats after = stats_;
     stats(&after);
-    return step_log_.write(name_, before, after);
+    return step_log_.write(gate_.name(), before, after);
 }
 
 void Runtime::stats(sh_runtime_stats* out) const {

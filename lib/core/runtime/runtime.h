@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -33,6 +32,7 @@
 #include "core/memory/ring.h"
 #include "core/memory/stream_table.h"
 #include "core/runtime/compute_meter.h"
+#include "core/runtime/gate.h"
 #include "core/runtime/order.h"
 #include "core/runtime/planner.h"
 #include "core/runtime/prefetcher.h"
@@ -42,8 +42,6 @@
 #include "telemetry/trace.h"
 
 namespace stagehand::core {
-
-using Lock = std::unique_lock<std::mutex>;
 
 // Every public method but create() and those of Tenant is called with the runtime's mutex held, through `lock` where it may be given
 // up meanwhile. The mutex belongs to the handle's slot and outlives the runtime.
@@ -68,7 +66,7 @@ public:
     Status plan(const sh_plan_options& options, sh_plan_info* out, Lock& lock);
     void try_to_change() override;
     void feel_pressure(uint64_t pages) override;
-    std::string tenant_name() const override { return "runtime \"" + name_ + "\""; }
+    std::string tenant_name() const override { return gate_.title(); }
 
     // A step: runtime.cpp
     Status step_begin(Lock& lock);
@@ -82,7 +80,7 @@ public:
     // How the runtime names a stream: every other call takes names.
     sh_stream name_of_stream(sh_stream handle) const { return handle == thread_handle_ ? thread_stream::of_this_thread() : handle; }
     // The plan is being changed, and the mutex was given up meanwhile: who comes now has to wait first.
-    bool changing() const { return changing_; }
+    bool changing() const { return gate_.changing(); }
     Status wait_for_change(Lock& lock);
     // Before a call gives up the mutex for good: whether the next may take the short way.
     void look_around() noexcept { eventful_ = is_eventful(); }
@@ -96,7 +94,7 @@ public:
         if (eventful_ || !unit.ready()) return false;
         block->held++;
         unit.held++;
-        views_++;
+        gate_.view_taken();
         stats_.acquires++;
         stats_.hits++;
         fill_view(*block, unit, SH_VIEW_HIT, out);
@@ -111,10 +109,10 @@ public:
         Unit& unit = registry_.unit(block->unit);
         if (!unit.plain_release() || write_back_.has_failure()) return false;
         uint64_t streams = 0;
-        if (stream != SH_STREAM_HOST && !(in_step_ && streams_.mark_if_last(stream, &streams))) return false;
+        if (stream != SH_STREAM_HOST && !(gate_.in_step() && streams_.mark_if_last(stream, &streams))) return false;
         block->held--;
         unit.held--;
-        views_--;
+        gate_.view_ended();
         contents_.note_release(unit, streams);
         return true;
     }
@@ -126,7 +124,7 @@ public:
 
     // What stays on the device: runtime_residency.cpp
     Device& device() { return *device_; }
-    const std::string& name() const { return name_; }
+    const std::string& name() const { return gate_.name(); }
     Status protect(std::span<const sh_block> ids);
     Status unprotect(std::span<const sh_block> ids);
     void keep_begin();
@@ -151,60 +149,10 @@ private:
     Runtime(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex);
 
     Status unknown_block(sh_block id) const;
-    Status usable() const;
-    Status note(Status status);
+    Status usable() const { return gate_.usable(); }
+    Status note(Status status) { return gate_.note(std::move(status)); }
     uint32_t index_of(const Unit& unit) const { return registry_.index_of(unit); }
     bool is_eventful() const;
-
-    // A call that may give up the mutex on its way, for as long as this lives: close() waits for it.
-    class Inside {
-    public:
-        explicit Inside(Runtime& runtime) : runtime_(runtime) { runtime_.waiters_++; }
-        ~Inside() {
-            runtime_.waiters_--;
-            if (runtime_.closing_) runtime_.changed_.notify_all();
-        }
-        Inside(const Inside&) = delete;
-        Inside& operator=(const Inside&) = delete;
-
-    private:
-        Runtime& runtime_;
-    };
-
-    // The caller sees to a unit's load, for as long as this lives: others who want it wait, and so do changes of the plan.
-    class Bringing {
-    public:
-        Bringing(Runtime& runtime, Unit& unit) : runtime_(runtime), unit_(unit) {
-            unit_.bringing = true;
-            runtime_.bringings_++;
-        }
-        ~Bringing() {
-            unit_.bringing = false;
-            runtime_.bringings_--;
-            runtime_.changed_.notify_all();
-        }
-        Bringing(const Bringing&) = delete;
-        Bringing& operator=(const Bringing&) = delete;
-
-    private:
-        Runtime& runtime_;
-        Unit& unit_;
-    };
-
-    // The plan changes, for as long as this lives: who comes from outside waits.
-    class ClosedDoor {
-    public:
-        explicit ClosedDoor(Runtime& runtime) : runtime_(runtime) { runtime_.changing_ = runtime_.eventful_ = true; }
-        ~ClosedDoor() {
-            runtime_.changing_ = false;
-            runtime_.changed_.notify_all();
-        }
-        ClosedDoor(const ClosedDoor&) = delete;
-        ClosedDoor& operator=(const ClosedDoor&) = delete;
-
-    private:
-        Runtime& runtime_;
-    };
 
     void fill_view(const Block& block, const Unit& unit, uint32_t flags, sh_view* out) const {
         const uint32_t size = out->struct_size;
@@ -251,7 +199,7 @@ private:
     Status wait_for_launches(Lock& lock);
     Status drop_graphs(Lock& lock);
     Status drop_graphs_if_wanted(Lock& lock);
-    bool may_prefetch() const { return planned_ && !lost_ && !capture_ && !entered_; }
+    bool may_prefetch() const { return planned_ && !gate_.lost() && !capture_ && !entered_; }
 
     Status behind_closed_door(Lock& lock, const std::function<Status()>& change);
     Status replan(Lock& lock, bool press);
@@ -278,14 +226,12 @@ private:
     const std::shared_ptr<Device> device_;
     const sh_stream thread_handle_;   // of each thread's own default stream
     const RuntimeTag tag_;
-    const std::string name_;
     const uint32_t max_held_;
     const uint64_t max_pages_;         // ceiling on the share
     const uint64_t unordered_pages_;   // asked for; 0: automatic
     const uint64_t share_wait_ns_;
-    std::mutex& mutex_;
-    std::condition_variable changed_;
     sh_runtime_stats stats_ = {};
+    Gate gate_;
 
     EventPool events_;
     StreamTable streams_;
@@ -313,16 +259,9 @@ private:
 
     Planner::Result plan_;             // in force
     uint32_t view_flags_ = 0;
-    uint32_t views_ = 0;               // held
-    uint32_t waiters_ = 0;             // calls that gave up the mutex inside
-    uint32_t bringings_ = 0;           // units that are being brought
-    bool changing_ = false;            // the plan is
     bool planned_ = false;             // plan_ is in force
     bool replan_wanted_ = true;        // blocks, order or budget changed
     bool drop_graphs_wanted_ = false;  // asked for in a step: when the next one begins, if the plan has to change
-    bool in_step_ = false;
-    bool closing_ = false;
-    bool lost_ = false;
     bool was_measured_ = false;        // compute times were measured once, or are being
     bool eventful_ = true;             // as is_eventful() said last: acquires must be noted
     uint32_t kept_scopes_ = 0;         // in which all that it holds is protected

@@ -39,7 +39,7 @@ Status Runtime::register_blocks(std::span<const sh_block_desc* const> descs, sh_
 // Whether nothing that was begun reads or writes the block's source, or uses the memory of its unit.
 bool Runtime::is_left_alone(const Block& block) {
     Unit& unit = registry_.unit(block.unit);
-    return !changing_ && !unit.bringing && loader_.is_quiet(unit) && write_back_.is_flushed(unit, block) && streams_.are_over(unit.used_streams());
+    return !gate_.changing() && !unit.bringing && loader_.is_quiet(unit) && write_back_.is_flushed(unit, block) && streams_.are_over(unit.used_streams());
 }
 
 // Waits until the sources of these blocks hold what was changed on the device, and nothing reads or writes them. Where the mutex was given
@@ -50,7 +50,7 @@ Status Runtime::leave_alone(std::span<const sh_block> ids, Lock& lock) {
     SH_TRY(wait_for_streams(~uint64_t(0), lock));
     for (bool alone = false; !alone;) {
         SH_TRY(usable());
-        changed_.wait(lock, [&] { return !changing_; });   // a plan that is being made counts on the units that there are
+        gate_.wait(lock, [&] { return !gate_.changing(); });   // a plan that is being made counts on the units that there are
         alone = true;
         for (const sh_block id : ids) {
             const Block* const block = registry_.find(id);
@@ -59,8 +59,8 @@ Status Runtime::leave_alone(std::span<const sh_block> ids, Lock& lock) {
             Unit& unit = registry_.unit(block->unit);
             if (is_left_alone(*block)) continue;
             alone = false;
-            if (unit.bringing) changed_.wait(lock, [&] { return !unit.bringing; });
-            else if (unit.load_queued() && unit.held) changed_.wait(lock, [&] { return !unit.load_queued(); });   // for a neighbour
+            if (unit.bringing) gate_.wait(lock, [&] { return !unit.bringing; });
+            else if (unit.load_queued() && unit.held) gate_.wait(lock, [&] { return !unit.load_queued(); });   // for a neighbour
             else if (unit.load_queued()) loader_.cancel(unit, lock);
             else if (!loader_.is_quiet(unit)) SH_TRY(loader_.wait_quiet(unit, lock));
             else if (!write_back_.is_flushed(unit, *block)) SH_TRY(write_back_.flush(indices, lock));
@@ -92,7 +92,7 @@ Status Runtime::unregister_blocks(std::span<const sh_block> ids, Lock& lock) {
     for (const uint32_t index : units)
         if (capture_ || graph_that_uses(index))
             return Status(SH_ERROR_BUSY, registry_.name_of(registry_.unit(index)) + " is part of a graph, or of a capture: destroy the graph first");
-    const Inside inside(*this);
+    const Gate::Inside inside(gate_);
     SH_TRY(note(leave_alone(ids, lock)));
     for (const uint32_t index : units) {
         Unit& unit = registry_.unit(index);
@@ -196,7 +196,7 @@ Status Runtime::update_begin(std::span<const sh_block> ids, Lock& lock) {
         return Status();
     };
     SH_TRY(check());
-    const Inside inside(*this);
+    const Gate::Inside inside(gate_);
     // From here on no view of them is given and none is marked dirty, so that what is waited for comes to an end.
     for (const sh_block id : ids) changes_.begin_update(*registry_.find(id));
     Status status = no_throw([&] { return wait_for_sources(ids, units, lock); });
@@ -264,7 +264,7 @@ Status Runtime::write_back(std::span<const sh_block> ids, Lock& lock) {
     if (ids.empty())
         for (const Block& block : registry_.blocks())
             if (block.id && (block.flags & SH_BLOCK_MUTABLE)) indices.push_back(registry_.index_of(block));
-    const Inside inside(*this);
+    const Gate::Inside inside(gate_);
     return note(write_back_.flush(indices, lock));
 }
 

@@ -24,8 +24,8 @@ Status Runtime::capture_begin(sh_stream stream) {
     if (stream == SH_STREAM_HOST) return Status(SH_ERROR_INVALID_ARGUMENT, "stream is SH_STREAM_HOST");
     if (!backend.has_graphs()) return Status(SH_ERROR_UNSUPPORTED, device_->name() + " has no graphs");
     if (capture_) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": a capture is under way already");
-    if (in_step_) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": a step is under way");
-    if (views_) return Status(SH_ERROR_BUSY, tenant_name() + ": views are held");
+    if (gate_.in_step()) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": a step is under way");
+    if (gate_.views()) return Status(SH_ERROR_BUSY, tenant_name() + ": views are held");
     // That it could have more, when others give it up, is no reason: with graphs they need not for long.
     const bool has_to_change = replan_wanted_ || device_->arbiter().has_to_give(*this);
     if (!planned_ || !order_.known() || (has_to_change && !plan_is_held()))
@@ -54,7 +54,7 @@ Status Runtime::capture_acquire(sh_block id, sh_stream stream, sh_view* out) {
     SH_TRY(capture_->acquire(unit, stream));
     block->held++;
     unit.held++;
-    views_++;
+    gate_.view_taken();
     fill_view(*block, unit, 0, out);
     return Status();
 }
@@ -65,25 +65,25 @@ Status Runtime::capture_release(Block& block, sh_stream stream) {
     Status status = capture_->release(unit, stream);
     block.held--;
     unit.held--;
-    views_--;
+    gate_.view_ended();
     return status;
 }
 
 // All views that are held: a capture begins with none.
 void Runtime::drop_captured_views() {
-    if (!views_) return;
+    if (!gate_.views()) return;
     for (Unit& unit : registry_.units()) {
         if (!unit.held) continue;
-        for (Block& block : registry_.blocks_of(unit)) block.held = 0;
+        for (Block& block : registry_.blocks_of(unit))
+            for (; block.held; block.held--) gate_.view_ended();
         unit.held = 0;
     }
-    views_ = 0;
 }
 
 Status Runtime::capture_end(sh_stream stream, uint64_t* out_graph) {
     if (!capture_ || capture_->stream() != stream)
         return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": no capture began on this stream");
-    if (views_ && out_graph) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": views are held; release them first");
+    if (gate_.views() && out_graph) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": views are held; release them first");
     drop_captured_views();
     const Status status = capture_->end();
     std::unique_ptr<Graph> graph = capture_->finish();
@@ -112,8 +112,8 @@ const Graph* Runtime::graph_that_uses(uint32_t unit) const {
 Status Runtime::clear_ring(Lock& lock) {
     for (;;) {   // asked anew after each wait
         SH_TRY(usable());
-        if (bringings_) {
-            changed_.wait(lock, [&] { return bringings_ == 0 || closing_; });
+        if (gate_.bringings()) {
+            gate_.wait(lock, [&] { return gate_.bringings() == 0 || gate_.closing(); });
             continue;
         }
         const Obstacle obstacle = contents_.in_the_ring();
@@ -177,7 +177,7 @@ Status Runtime::order_launch(sh_stream stream) {
 
 // A launch is a step to whoever divides memory by use, and to whoever reads the figures; in a step it is part of it.
 void Runtime::begin_counting_launch() {
-    launch_counts_ = !in_step_;
+    launch_counts_ = !gate_.in_step();
     if (!launch_counts_) return;
     device_->notice_free_memory(false);
     device_->arbiter().note_step(*this);
@@ -190,7 +190,7 @@ Status Runtime::count_launch() {
     const uint64_t now = device_->backend().now_ns();
     stats_.steps++;
     stats_.last_step_ns = now - launch_began_ns_;
-    telemetry::trace_step(name_.c_str(), stats_.steps, launch_began_ns_, now);
+    telemetry::trace_step(gate_.name().c_str(), stats_.steps, launch_began_ns_, now);
     return log_step(before_launch_);
 }
 
@@ -208,7 +208,7 @@ Status Runtime::graph_enter(uint64_t id, sh_stream stream, Lock& lock) {
     begin_counting_launch();
     entered_ = graph;   // from here on no streamed block is brought
     entered_on_ = stream;
-    const Inside inside(*this);
+    const Gate::Inside inside(gate_);
     Status status = no_throw([&] {
         ring_.expect_launch();
         SH_TRY(clear_ring(lock));
@@ -217,7 +217,7 @@ Status Runtime::graph_enter(uint64_t id, sh_stream stream, Lock& lock) {
         return order_launch(stream);
     });
     if (!status.ok()) entered_ = nullptr;
-    changed_.notify_all();
+    gate_.notify();
     return note(status);
 }
 
@@ -251,7 +251,7 @@ Status Runtime::leave_graph(Graph& graph, sh_stream stream) {
     entered_ = nullptr;
     if (Status counted = count_launch(); status.ok()) status = counted;
     prefetcher_.renew();
-    changed_.notify_all();
+    gate_.notify();
     return note(status);
 }
 
@@ -279,7 +279,7 @@ Status Runtime::wait_for_launch(sh_backend_event done, Lock& lock) {
     lock.unlock();
     Status status = device_->backend().event_synchronize(done);
     lock.lock();
-    if (--launch_waits_ == 0) changed_.notify_all();
+    if (--launch_waits_ == 0) gate_.notify();
     return status;
 }
 
@@ -302,8 +302,8 @@ Status Runtime::drop_graphs(Lock& lock) {
 // Views, or a graph that has been entered, put it off until a later step.
 Status Runtime::drop_graphs_if_wanted(Lock& lock) {
     if (!plan_is_held()) drop_graphs_wanted_ = false;
-    if (!drop_graphs_wanted_ || entered_ || views_ || in_step_ || capture_) return Status();
-    const Inside inside(*this);
+    if (!drop_graphs_wanted_ || entered_ || gate_.views() || gate_.in_step() || capture_) return Status();
+    const Gate::Inside inside(gate_);
     Status status = drop_graphs(lock);
     SH_TRY(usable());
     return status.code() == SH_ERROR_BUSY ? Status() : note(status);
@@ -317,10 +317,10 @@ Status Runtime::graph_destroy(uint64_t id, Lock& lock) {
         constexpr sh_stream kAfterAllThreads = 0;   // the driver's: it waits for every thread's own default stream
         status = leave_graph(*graph, BackendDevice::is_of_this_thread(entered_on_) ? entered_on_ : kAfterAllThreads);
     }
-    const Inside inside(*this);
+    const Gate::Inside inside(gate_);
     if (graph->done) {
         if (Status waited = wait_for_launch(graph->done, lock); status.ok()) status = waited;
-        changed_.wait(lock, [&] { return launch_waits_ == 0; });
+        gate_.wait(lock, [&] { return launch_waits_ == 0; });
         ring_.forget_launch(graph->done);
         for (Unit& unit : registry_.units()) contents_.arrived(unit, graph->done);
         events_.give(&graph->done);

@@ -126,20 +126,21 @@ Status Runtime::replan(Lock& lock, bool press) {
 }
 
 Status Runtime::behind_closed_door(Lock& lock, const std::function<Status()>& change) {
-    const Inside inside(*this);
-    if (changing_) {
-        changed_.wait(lock, [&] { return !changing_; });
+    const Gate::Inside inside(gate_);
+    if (gate_.changing()) {
+        gate_.wait(lock, [&] { return !gate_.changing(); });
         return usable();
     }
-    const ClosedDoor door(*this);
-    changed_.wait(lock, [&] { return bringings_ == 0; });
+    const Gate::ClosedDoor door(gate_);
+    look_around();
+    gate_.wait(lock, [&] { return gate_.bringings() == 0; });
     SH_TRY(usable());
-    return views_ == 0 ? change() : Status();
+    return gate_.views() == 0 ? change() : Status();
 }
 
 Status Runtime::wait_for_change(Lock& lock) {
-    const Inside inside(*this);
-    changed_.wait(lock, [&] { return !changing_; });
+    const Gate::Inside inside(gate_);
+    gate_.wait(lock, [&] { return !gate_.changing(); });
     return usable();
 }
 
@@ -156,7 +157,7 @@ Status Runtime::ask_for_share(const Needs& needs, bool press, uint64_t* out_page
         SH_TRY(usable());
         const std::chrono::nanoseconds left = patience - (Clock::now() - began);
         if (status.code() != SH_ERROR_BUSY || left.count() <= 0) return status;
-        changed_.wait_for(lock, std::min(pause, left), [&] { return closing_; });
+        gate_.pause(lock, static_cast<uint64_t>(std::min(pause, left).count()));
     }
 }
 
@@ -225,23 +226,22 @@ Status Runtime::change_plan(Lock& lock, bool press) {
         meter_.start();
         was_measured_ = true;
     }
-    telemetry::trace_plan(name_.c_str(), began, device_->backend().now_ns());
-    telemetry::trace_memory(name_.c_str(), device_->backend().now_ns(), placement_.pages() * device_->page_bytes());
-    log_line(SH_LOG_INFO, "%s: plan: %llu pages resident, ring of %u, %llu for blocks outside the order", name_.c_str(),
+    telemetry::trace_plan(gate_.name().c_str(), began, device_->backend().now_ns());
+    telemetry::trace_memory(gate_.name().c_str(), device_->backend().now_ns(), placement_.pages() * device_->page_bytes());
+    log_line(SH_LOG_INFO, "%s: plan: %llu pages resident, ring of %u, %llu for blocks outside the order", gate_.name().c_str(),
              static_cast<unsigned long long>(plan_.resident_pages), plan_.ring_pages, static_cast<unsigned long long>(plan_.unordered_pages));
     return Status();
 }
 
 void Runtime::try_to_change() {
-    Lock lock(mutex_);   // nobody who presses holds a runtime's mutex
+    Lock lock(gate_.mutex());   // nobody who presses holds a runtime's mutex
     const std::unique_ptr<Runtime, void (*)(Runtime*)> last(this, [](Runtime* runtime) { runtime->look_around(); });
-    if (closing_ || lost_ || in_step_ || views_ || waiters_ || plan_is_held()) return;
+    if (!gate_.is_idle() || plan_is_held()) return;
     Status status = leaving_ ? leave_if_due(lock) : planned_ ? replan(lock, false) : Status();
     // It may need more by now than it may have: then it gives its memory back, rather than hold what is others'.
-    const auto idle = [&] { return !closing_ && !lost_ && !in_step_ && !views_ && !waiters_ && !plan_is_held(); };
     const Arbiter::Standing standing = device_->arbiter().standing(*this);
-    if (standing.granted > standing.share && (!planned_ || status.code() == SH_ERROR_BUDGET) && idle()) status = shrink_to(0, lock);
-    if (!status.ok()) log_line(SH_LOG_WARNING, "%s: changing its share: %s", name_.c_str(), status.text());
+    if (standing.granted > standing.share && (!planned_ || status.code() == SH_ERROR_BUDGET) && gate_.is_idle() && !plan_is_held()) status = shrink_to(0, lock);
+    if (!status.ok()) log_line(SH_LOG_WARNING, "%s: changing its share: %s", gate_.name().c_str(), status.text());
 }
 
 void Runtime::describe(const Planner::Result& result, sh_plan_info* out) {
@@ -271,8 +271,8 @@ void Runtime::describe(const Planner::Result& result, sh_plan_info* out) {
 Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lock) {
     SH_TRY(usable());
     if (!order_.known()) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": no order is known yet: set a schedule, or run a step");
-    if (!(options.flags & SH_PLAN_DRY_RUN) && !in_step_) {
-        if (views_) return Status(SH_ERROR_BUSY, tenant_name() + ": views are held");
+    if (!(options.flags & SH_PLAN_DRY_RUN) && !gate_.in_step()) {
+        if (gate_.views()) return Status(SH_ERROR_BUSY, tenant_name() + ": views are held");
         trimmed_to_ = UINT64_MAX;
         if (replan_due()) {
             if (plan_is_held()) SH_TRY(options.flags & SH_PLAN_DROP_GRAPHS ? drop_graphs(lock) : held_by_graphs());

@@ -10,7 +10,7 @@ namespace stagehand::core {
 
 // Work that takes locks which come before the runtime's mutex; a runtime that is being destroyed waits for it.
 Status Runtime::without_mutex(Lock& lock, const std::function<Status()>& work) {
-    const Inside inside(*this);
+    const Gate::Inside inside(gate_);
     lock.unlock();
     Status status = no_throw(work);
     lock.lock();
@@ -95,7 +95,7 @@ void Runtime::begin_span(telemetry::Residency how) {
 
 void Runtime::end_span(telemetry::Residency how, uint64_t bytes) {
     const uint64_t since = std::exchange(residency_since_ns_[static_cast<size_t>(how)], 0);
-    if (since && telemetry::trace_on()) telemetry::trace_residency(name_.c_str(), how, since, device_->backend().now_ns(), bytes);
+    if (since && telemetry::trace_on()) telemetry::trace_residency(gate_.name().c_str(), how, since, device_->backend().now_ns(), bytes);
 }
 
 Status Runtime::reserve(uint64_t bytes, policy::Priority priority, Lock& lock) {
@@ -126,8 +126,8 @@ void Runtime::release_reservation() {
 Status Runtime::guest_begin(const sh_guest_options& options, Lock& lock) {
     SH_TRY(usable());
     SH_TRY(only_outside_capture());
-    if (in_step_) return Status(SH_ERROR_BUSY, tenant_name() + " is in a step");
-    if (views_) return Status(SH_ERROR_BUSY, tenant_name() + ": views are held");
+    if (gate_.in_step()) return Status(SH_ERROR_BUSY, tenant_name() + " is in a step");
+    if (gate_.views()) return Status(SH_ERROR_BUSY, tenant_name() + ": views are held");
     const uint64_t page = device_->page_bytes();
     const auto pages_of = [&](uint64_t bytes) { return bytes / page + (bytes % page != 0); };
     uint32_t asks = kNone;
@@ -152,7 +152,7 @@ Status Runtime::guest_begin(const sh_guest_options& options, Lock& lock) {
     leaving_ = false;
     begin_span(telemetry::Residency::guest);
     // What it holds beyond its terms is no longer its own; if it cannot give that up now, then when its step begins.
-    if (planned_ && !closing_ && !in_step_ && views_ == 0 && !plan_is_held()) (void)replan(lock, false).ok();
+    if (planned_ && !gate_.closing() && !gate_.in_step() && gate_.views() == 0 && !plan_is_held()) (void)replan(lock, false).ok();
     return Status();
 }
 
@@ -166,7 +166,7 @@ Status Runtime::guest_end(Lock& lock) {
 }
 
 Status Runtime::leave_if_due(Lock& lock) {
-    if (!leaving_ || in_step_ || views_ || capture_ || plan_is_held() || lost_) return Status();
+    if (!leaving_ || gate_.in_step() || gate_.views() || capture_ || plan_is_held() || gate_.lost()) return Status();
     SH_TRY(shrink_to(0, lock));
     // Somebody may have come in between, or others have what it needs beside its reservation: then at its next edge.
     const Arbiter::Standing standing = device_->arbiter().standing(*this);
@@ -188,7 +188,7 @@ Status Runtime::vacate(Lock& lock) {
         planned_ = false;
         replan_wanted_ = true;
         device_->arbiter().withdraw(*this);
-        telemetry::trace_memory(name_.c_str(), device_->backend().now_ns(), 0);
+        telemetry::trace_memory(gate_.name().c_str(), device_->backend().now_ns(), 0);
         return device_->pool().trim(0);
     });
 }
@@ -219,8 +219,8 @@ Status Runtime::shrink_to(uint64_t pages, Lock& lock) {
 Status Runtime::trim(uint64_t keep_bytes, uint64_t* out_bytes, Lock& lock) {
     SH_TRY(usable());
     SH_TRY(only_outside_capture());
-    if (in_step_) return Status(SH_ERROR_BUSY, tenant_name() + " is in a step");
-    if (views_) return Status(SH_ERROR_BUSY, tenant_name() + ": views are held");
+    if (gate_.in_step()) return Status(SH_ERROR_BUSY, tenant_name() + " is in a step");
+    if (gate_.views()) return Status(SH_ERROR_BUSY, tenant_name() + ": views are held");
     if (plan_is_held()) SH_TRY(held_by_graphs());
     SH_TRY(shrink_to(keep_bytes / device_->page_bytes(), lock));
     if (out_bytes) *out_bytes = placement_.pages() * device_->page_bytes();

@@ -29,15 +29,15 @@ Status Runtime::held_by(const Unit& wanted, Unit& holder) {
 void Runtime::hold(Block& block, Unit& unit) {
     block.held++;
     if (unit.held++ == 0 && unit.memory == Memory::unordered) unordered_.hold(unit);
-    views_++;
+    gate_.view_taken();
     if (telemetry::trace_on()) [[unlikely]] block.detail->held_since_ns = device_->backend().now_ns();
 }
 
 void Runtime::unhold(Block& block, Unit& unit) {
     if (telemetry::trace_on() && block.held == 1 && block.detail->held_since_ns) [[unlikely]]
-        telemetry::trace_view(name_.c_str(), registry_.name_of(block).c_str(), block.detail->held_since_ns, device_->backend().now_ns());
+        telemetry::trace_view(gate_.name().c_str(), registry_.name_of(block).c_str(), block.detail->held_since_ns, device_->backend().now_ns());
     block.held--;
-    views_--;
+    gate_.view_ended();
     contents_.note_release(unit, 0);
     if (--unit.held) return;
     if (unit.memory == Memory::unordered) unordered_.unhold(unit);
@@ -109,13 +109,13 @@ Status Runtime::make_current(Unit& unit, bool* out_waited, Lock& lock) {
 // Sees to it that all of the unit's bytes are there or on their way. The unit is not counted as held yet by the caller. Everything is asked
 // anew wherever the mutex was given up.
 Status Runtime::begin_bringing(Unit& unit, uint32_t* view_flags, Lock& lock) {
-    std::optional<Bringing> bringing;
+    std::optional<Gate::Bringing> bringing;
     std::optional<UnorderedCache::Pin> pin;
     int plans = 0;
     for (;;) {
         SH_TRY(usable());
-        if (!bringing && (changing_ || unit.bringing)) {   // a change of the plan waits for those who have begun
-            changed_.wait(lock, [&] { return (!unit.bringing && !changing_) || closing_; });
+        if (!bringing && (gate_.changing() || unit.bringing)) {   // a change of the plan waits for those who have begun
+            gate_.wait(lock, [&] { return (!unit.bringing && !gate_.changing()) || gate_.closing(); });
             continue;
         }
         if (!unit.live) return Status(SH_ERROR_INVALID_HANDLE, "the block was unregistered meanwhile");
@@ -132,7 +132,7 @@ Status Runtime::begin_bringing(Unit& unit, uint32_t* view_flags, Lock& lock) {
         if (unit.held)
             return Status(SH_ERROR_HELD, registry_.name_of(unit) + " is to be loaded anew, which a view of it, or of a block that shares its pages, "
                                                                    "keeps from being done: release that first");
-        const bool wants_plan = !planned_ || (replan_wanted_ && !in_step_ && views_ == 0 && !plan_is_held());
+        const bool wants_plan = !planned_ || (replan_wanted_ && !gate_.in_step() && gate_.views() == 0 && !plan_is_held());
         if (unit.memory == Memory::none && wants_plan && plans < kPlanAttempts) {
             plans++;
             trimmed_to_ = UINT64_MAX;
@@ -140,7 +140,7 @@ Status Runtime::begin_bringing(Unit& unit, uint32_t* view_flags, Lock& lock) {
             SH_TRY(replan(lock, true));
             continue;
         }
-        if (!bringing) bringing.emplace(*this, unit);
+        if (!bringing) bringing.emplace(gate_, unit);
         if (unit.memory == Memory::none) {
             SH_TRY(bring_memory(unit, view_flags, lock));
             continue;
@@ -159,7 +159,7 @@ void Runtime::note_wait(const Unit& unit, uint64_t began_ns, uint32_t* view_flag
     const uint64_t ended_ns = device_->backend().now_ns();
     stats_.host_waits++;
     stats_.stall_ns += ended_ns - began_ns;
-    if (telemetry::trace_on()) telemetry::trace_wait(name_.c_str(), registry_.name_of(unit).c_str(), began_ns, ended_ns);
+    if (telemetry::trace_on()) telemetry::trace_wait(gate_.name().c_str(), registry_.name_of(unit).c_str(), began_ns, ended_ns);
     *view_flags |= SH_VIEW_WAITED;
 }
 
@@ -173,7 +173,7 @@ Status Runtime::finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, ui
         Status status = write_back_.order_after(unit, stream, !(flags & SH_ACQUIRE_NO_WAIT), lock, &waited);
         if (waited) note_wait(unit, began, view_flags);
         if (status.code() != SH_OK) return status;
-        if (closing_) return usable();
+        if (gate_.closing()) return usable();
     }
     const bool queued = unit.load_queued();
     if (unit.load() && !queued && !unit.load()->issued) return loader_.wait_issued(unit, lock, 0);   // it has failed since it was begun
@@ -189,7 +189,7 @@ Status Runtime::finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, ui
         if (status.ok() && stream == SH_STREAM_HOST) status = loader_.wait_done(unit, lock);
         note_wait(unit, began, view_flags);
         SH_TRY(status);
-        if (closing_) return usable();
+        if (gate_.closing()) return usable();
         if (!unit.complete()) return loader_.last_failure().within(registry_.name_of(unit));   // met by another caller that waited for it too
     }
     if (stream == SH_STREAM_HOST || !unit.load()) return Status();
@@ -205,7 +205,7 @@ Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* 
     if (!found) return unknown_block(id);
     Block& block = *found;
     Unit& unit = registry_.unit(block.unit);
-    const Inside inside(*this);
+    const Gate::Inside inside(gate_);
     uint32_t view_flags = 0;
     Status status;
     bool arrived = false, again = false;
@@ -223,7 +223,7 @@ Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* 
         again = status.code() == SH_ERROR_CANCELLED || (status.code() == SH_OK && unit.stale());
         unit.announced = status.code() == SH_NOT_READY;
         if (status.code() != SH_OK || again) unhold(block, unit);
-    } while (again && !closing_);
+    } while (again && !gate_.closing());
     if (again && status.ok()) status = usable();
     if (status.code() != SH_OK) return note(status);
     stats_.acquires++;
@@ -254,7 +254,7 @@ Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, ui
     view_flags.assign(ids.size(), 0);
     size_t held = 0;
     Status status;
-    const Inside inside(*this);
+    const Gate::Inside inside(gate_);
     // All are begun and held first: holding keeps them from pushing each other out.
     for (; held < ids.size() && status.code() == SH_OK; held++) {
         Block* block = registry_.find(ids[held]);
@@ -274,7 +274,7 @@ Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, ui
         status = finish_bringing(registry_.unit(registry_.find(ids[i])->unit), stream, flags, &view_flags[i], lock);
     if (status.code() == SH_NOT_READY)
         for (size_t i = 0; i < held; i++) registry_.unit(registry_.find(ids[i])->unit).announced = true;
-    if (status.code() == SH_ERROR_CANCELLED && !closing_)   // by an update of a source: begin_bringing() would say so now
+    if (status.code() == SH_ERROR_CANCELLED && !gate_.closing())   // by an update of a source: begin_bringing() would say so now
         status = Status(SH_ERROR_BUSY, "the load of a block was given up for an update of its source");
     for (size_t i = 0; i < held; i++) {
         Block& block = *registry_.find(ids[i]);
@@ -301,7 +301,7 @@ Status Runtime::end_view(Block& block, sh_stream stream) {
     Unit& unit = registry_.unit(block.unit);
     Status status;
     if (stream != SH_STREAM_HOST) {
-        status = contents_.note_use(unit, stream, !in_step_ || thread_stream::is_name(stream));
+        status = contents_.note_use(unit, stream, !gate_.in_step() || thread_stream::is_name(stream));
         if (status.code() == SH_ERROR_INVALID_STATE) return status.within(registry_.name_of(block) + " stays held");
         if (!status.ok()) {
             // Without an event nobody could wait for this use later, so it is waited for now.
@@ -322,11 +322,11 @@ Status Runtime::release(sh_block id, sh_stream stream, Lock& lock) {
     Block* const block = registry_.find(id);
     if (!block) return unknown_block(id);
     if (block->held == 0) return Status(SH_ERROR_INVALID_STATE, registry_.name_of(*block) + " is not held");
-    if (closing_) return usable();
+    if (gate_.closing()) return usable();
     if (capture_) return capture_release(*block, stream);
     Status status = end_view(*block, stream);
     if (telemetry::trace_on()) [[unlikely]] loader_.settle_all();
-    if (eventful_ && may_prefetch() && status.ok() && (in_step_ || order_.known())) prefetcher_.pump(device_->backend().now_ns(), stream == SH_STREAM_HOST);
+    if (eventful_ && may_prefetch() && status.ok() && (gate_.in_step() || order_.known())) prefetcher_.pump(device_->backend().now_ns(), stream == SH_STREAM_HOST);
     if (status.ok()) status = write_back_.take_failure();
     return status.ok() ? leave_if_due(lock) : note(status);
 }
@@ -336,16 +336,16 @@ Status Runtime::prefetch(std::span<const sh_block> ids, Lock& lock) {
     for (const sh_block id : ids)
         if (!registry_.find(id)) return unknown_block(id);
     if (capture_ || entered_) return Status();   // a hint
-    const Inside inside(*this);
+    const Gate::Inside inside(gate_);
     for (const sh_block id : ids) {
         Block* const block = registry_.find(id);
-        if (!block || closing_ || changing_ || capture_ || entered_) break;
+        if (!block || gate_.closing() || gate_.changing() || capture_ || entered_) break;
         Unit& unit = registry_.unit(block->unit);
         if (unit.held || unit.bringing || unit.load() || order_.contains(block->unit) || !drop_if_stale(unit)) continue;
-        const Bringing bringing(*this, unit);
+        const Gate::Bringing bringing(gate_, unit);
         if (unit.memory == Memory::none && !(planned_ && place_unordered(unit, lock).ok())) break;   // a hint: the acquire will say what is wrong
         // Asked after the mutex may have been given up. What is in the way stays: nothing is taken from others for a hint.
-        if (closing_ || entered_ || unit.complete() || !drop_if_stale(unit) || contents_.in_the_way(unit).kind != Obstacle::none) continue;
+        if (gate_.closing() || entered_ || unit.complete() || !drop_if_stale(unit) || contents_.in_the_way(unit).kind != Obstacle::none) continue;
         if (!loader_.begin(unit, device_->backend().now_ns()).ok()) break;
     }
     return Status();
@@ -374,7 +374,7 @@ Status Runtime::read(sh_block id, sh_stream stream, uint64_t offset, void* buffe
     }
     const Unit& unit = registry_.unit(block->unit);
     if (unit.load() && unit.load()->issued) SH_TRY(backend.stream_wait_event(copies, unit.load()->done));   // `stream` may not be the acquire's
-    const Inside inside(*this);
+    const Gate::Inside inside(gate_);
     lock.unlock();
     Status status = backend.copy_to_host(copies, buffer, address, bytes);
     if (status.ok()) status = backend.stream_synchronize(copies);

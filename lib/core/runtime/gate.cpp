@@ -1,0 +1,55 @@
+#include "core/runtime/gate.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/log.h"
+
+namespace stagehand::core {
+
+Status Gate::usable() const {
+    if (lost()) return Status(SH_ERROR_RUNTIME_LOST, title() + " was lost by an earlier failure; it can only be destroyed");
+    if (closing()) return Status(SH_ERROR_CANCELLED, title() + " is being destroyed");
+    return Status();
+}
+
+Status Gate::note(Status status) {
+    if (status.code() != SH_ERROR_RUNTIME_LOST && status.code() != SH_ERROR_DEVICE_LOST) return status;
+    if (is_open()) phase_ = Phase::lost;
+    stats_.lost = 1;
+    log_line(SH_LOG_ERROR, "%s is lost: %s", name_.c_str(), status.text());
+    return status;
+}
+
+void Gate::close(Lock& lock) {
+    phase_ = Phase::closing;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return inside_ == 0; });
+}
+
+void Gate::pause(Lock& lock, uint64_t ns) {
+    changed_.wait_for(lock, std::chrono::nanoseconds(std::min<uint64_t>(ns, INT64_MAX)), [&] { return closing(); });
+}
+
+Gate::Inside::~Inside() {
+    gate_.inside_--;
+    if (gate_.closing()) gate_.changed_.notify_all();
+}
+
+Gate::Bringing::Bringing(Gate& gate, Unit& unit) : gate_(gate), unit_(unit) {
+    unit_.bringing = true;
+    gate_.bringings_++;
+}
+
+Gate::Bringing::~Bringing() {
+    unit_.bringing = false;
+    gate_.bringings_--;
+    gate_.changed_.notify_all();
+}
+
+Gate::ClosedDoor::~ClosedDoor() {
+    gate_.changing_ = false;
+    gate_.changed_.notify_all();
+}
+
+}  // namespace stagehand::core
