@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/unlocked.h"
+
 namespace stagehand::core {
 namespace {
 
@@ -157,12 +159,11 @@ Status Arbiter::request(Tenant& tenant, const Needs& needs, bool press_others, u
     write({.change = Change::ask, .tenant = &tenant, .now_ns = now, .needs = &needs});
     const auto enough = [&] { return available(member(tenant)) >= std::min(member(tenant).share, needs.wanted_pages); };
     if (press_others && !pressing_here && !enough()) {
-        lock.unlock();
+        const Unlocked others(lock);
         press([&] {
             std::lock_guard again(mutex_);
             return enough();
         }, &tenant);
-        lock.lock();
     }
     Member& self = member(tenant);
     // What it holds it may go on holding up to its share, whatever others hold beyond theirs: else two that have to shrink would

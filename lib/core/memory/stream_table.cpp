@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/unlocked.h"
+
 namespace stagehand::core {
 
 Status StreamTable::find(sh_stream stream, uint32_t* out) {
@@ -104,6 +106,17 @@ Status StreamTable::synchronize(uint64_t set) {
         entry.recorded = false;
     }
     return Status();
+}
+
+Status StreamTable::wait(uint64_t set, std::unique_lock<std::mutex>& lock) {
+    std::vector<sh_backend_event> events;
+    SH_TRY(append_events(set, &events));
+    return unlocked(lock, [&] {
+        Status status;
+        for (const sh_backend_event event : events)
+            if (Status waited = device_.event_synchronize(event); status.ok()) status = waited;
+        return status;
+    });
 }
 
 Status StreamTable::forget(sh_stream stream) {

@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <mutex>
 #include <vector>
 
 #include "backend/backend_device.h"
@@ -57,6 +58,8 @@ public:
     bool are_over(uint64_t set);
     // Waits on the host for the last uses of the streams in `set`.
     Status synchronize(uint64_t set);
+    // The same with the mutex given up meanwhile.
+    Status wait(uint64_t set, std::unique_lock<std::mutex>& lock);
     Status synchronize_all() { return synchronize(~uint64_t(0)); }
     // SH_ERROR_INVALID_STATE while the stream takes part in a capture: an event that is recorded there belongs to the graph, and who waits
     // for it later spoils the capture, or waits for nothing.

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/no_throw.h"
 #include "base/once_more.h"
+#include "base/unlocked.h"
 #include "core/movement/missing.h"
 #include "core/movement/on_load.h"
 #include "telemetry/trace.h"
@@ -165,9 +166,7 @@ Status Loader::wait_done(Unit& unit, std::unique_lock<std::mutex>& lock) {
     const uint64_t serial = unit.serial();
     const sh_backend_event done = load->done;
     // Others go on meanwhile; at worst the event is used again, and this waits longer.
-    lock.unlock();
-    Status status = device_.event_synchronize(done);
-    lock.lock();
+    Status status = unlocked(lock, [&] { return device_.event_synchronize(done); });
     if (unit.load() != load || unit.serial() != serial || !load->issued) return status;
     if (!status.ok()) fail(unit, *unit.load(), status);
     give(unit);
@@ -182,10 +181,7 @@ bool Loader::is_quiet(Unit& unit) {
 Status Loader::wait_quiet(Unit& unit, std::unique_lock<std::mutex>& lock) {
     if (known_over_ < broken_off_) {
         const uint64_t now = broken_off_;
-        lock.unlock();
-        Status status = synchronize();
-        lock.lock();
-        SH_TRY(status);
+        SH_TRY(unlocked(lock, [&] { return synchronize(); }));
         known_over_ = std::max(known_over_, now);
     }
     return wait_done(unit, lock);

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/no_throw.h"
 #include "base/once_more.h"
+#include "base/unlocked.h"
 #include "core/movement/load.h"
 #include "telemetry/trace.h"
 
@@ -150,10 +151,7 @@ Status WriteBack::flush(std::span<const uint32_t> blocks, std::unique_lock<std::
                 SH_TRY(begin(unit, Part::all));
             } else {
                 const sh_backend_event landed = unit.written_back();
-                lock.unlock();
-                Status status = device_.event_synchronize(landed);
-                lock.lock();
-                SH_TRY(status);
+                SH_TRY(unlocked(lock, [&] { return device_.event_synchronize(landed); }));
             }
         }
         return Status();
@@ -181,10 +179,7 @@ Status WriteBack::order_after(Unit& unit, sh_stream stream, bool may_wait, std::
         if (!done) {
             if (!may_wait) return Status(SH_NOT_READY);
             *out_waited = true;
-            lock.unlock();   // others go on meanwhile
-            Status status = device_.event_synchronize(read);
-            lock.lock();
-            SH_TRY(status);
+            SH_TRY(unlocked(lock, [&] { return device_.event_synchronize(read); }));   // others go on meanwhile
             continue;
         }
         changes_.followed(unit);

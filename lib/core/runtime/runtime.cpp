@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/unlocked.h"
 #include "telemetry/trace.h"
 
 namespace stagehand::core {
@@ -29,7 +30,7 @@ Runtime::Runtime(std::shared_ptr<Device> device, const sh_runtime_options& optio
       placement_(device_->backend(), device_->pool(), registry_, ring_, contents_),
       loader_(device_->backend(), device_->staging(), registry_, ring_, contents_, changes_, events_, gate_.mutex(), gate_.changed(), stats_, gate_.name()),
       write_back_(device_->backend(), device_->staging(), registry_, changes_, streams_, gate_.mutex(), gate_.changed(), stats_, gate_.name()),
-      unordered_(device_->backend(), registry_, contents_, changes_, placement_, loader_, write_back_, streams_, stats_),
+      unordered_(registry_, contents_, changes_, placement_, loader_, write_back_, streams_, stats_),
       prefetcher_(registry_, ring_, contents_, order_, loader_),
       meter_(device_->backend()), planner_(registry_) {
     view_flags_ = device_->backend().has(SH_BACKEND_FIXED_ADDRESSES) ? SH_VIEW_FIXED_ADDRESS : 0;
@@ -137,10 +138,10 @@ Status Runtime::synchronize(Lock& lock) {
     const Gate::Inside inside(gate_);
     gate_.wait(lock, [&] { return loader_.queued() == 0 || gate_.closing(); });
     write_back_.drain(lock);
-    lock.unlock();
-    Status status = loader_.synchronize();
-    if (Status back = write_back_.synchronize(); status.ok()) status = back;
-    lock.lock();
+    Status status = unlocked(lock, [&] {
+        const Status loads = loader_.synchronize(), back = write_back_.synchronize();
+        return loads.ok() ? back : loads;
+    });
     for (Unit& unit : registry_.units()) {
         Status failure;
         loader_.settle(unit, &failure);

@@ -173,7 +173,6 @@ private:
     Status check_no_capture(sh_stream stream);
     Status end_view(Block& block, sh_stream stream);
     bool is_left_alone(const Block& block);
-    Status wait_for_streams(uint64_t streams, Lock& lock);
     Status leave_alone(std::span<const sh_block> ids, Lock& lock);
     Status wait_for_sources(std::span<const sh_block> ids, std::span<const uint32_t> units, Lock& lock);
     Status find_units(std::span<const sh_block> ids, std::vector<uint32_t>* out);

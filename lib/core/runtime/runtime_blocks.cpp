@@ -47,7 +47,7 @@ bool Runtime::is_left_alone(const Block& block) {
 Status Runtime::leave_alone(std::span<const sh_block> ids, Lock& lock) {
     std::vector<uint32_t> indices;
     for (const sh_block id : ids) indices.push_back(registry_.index_of(*registry_.find(id)));
-    SH_TRY(wait_for_streams(~uint64_t(0), lock));
+    SH_TRY(streams_.wait(~uint64_t(0), lock));
     for (bool alone = false; !alone;) {
         SH_TRY(usable());
         gate_.wait(lock, [&] { return !gate_.changing(); });   // a plan that is being made counts on the units that there are
@@ -64,23 +64,11 @@ Status Runtime::leave_alone(std::span<const sh_block> ids, Lock& lock) {
             else if (unit.load_queued()) loader_.cancel(unit, lock);
             else if (!loader_.is_quiet(unit)) SH_TRY(loader_.wait_quiet(unit, lock));
             else if (!write_back_.is_flushed(unit, *block)) SH_TRY(write_back_.flush(indices, lock));
-            else SH_TRY(wait_for_streams(unit.used_streams(), lock));
+            else SH_TRY(streams_.wait(unit.used_streams(), lock));
             break;
         }
     }
     return Status();
-}
-
-// Waits on the host for the last uses of these streams, bits of the table, with the mutex given up meanwhile.
-Status Runtime::wait_for_streams(uint64_t streams, Lock& lock) {
-    std::vector<sh_backend_event> events;
-    SH_TRY(streams_.append_events(streams, &events));
-    lock.unlock();
-    Status status;
-    for (const sh_backend_event event : events)
-        if (Status waited = device_->backend().event_synchronize(event); status.ok()) status = waited;
-    lock.lock();
-    return status;
 }
 
 Status Runtime::unregister_blocks(std::span<const sh_block> ids, Lock& lock) {

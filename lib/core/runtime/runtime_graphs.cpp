@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/no_throw.h"
+#include "base/unlocked.h"
 #include "core/runtime/runtime.h"
 
 namespace stagehand::core {
@@ -276,9 +277,7 @@ Status Runtime::follow_launch(Unit& unit, sh_stream stream, uint32_t flags, uint
 
 Status Runtime::wait_for_launch(sh_backend_event done, Lock& lock) {
     launch_waits_++;   // keeps the event
-    lock.unlock();
-    Status status = device_->backend().event_synchronize(done);
-    lock.lock();
+    Status status = unlocked(lock, [&] { return no_throw([&] { return device_->backend().event_synchronize(done); }); });
     if (--launch_waits_ == 0) gate_.notify();
     return status;
 }

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "base/log.h"
+#include "base/unlocked.h"
 #include "core/runtime/runtime.h"
 #include "policy/budget.h"
 #include "telemetry/trace.h"
@@ -150,10 +151,10 @@ Status Runtime::ask_for_share(const Needs& needs, bool press, uint64_t* out_page
     const Clock::time_point began = Clock::now();
     const std::chrono::nanoseconds patience(press ? std::min<uint64_t>(share_wait_ns_, INT64_MAX) : 0);
     for (std::chrono::nanoseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
-        lock.unlock();   // others may be asked to give back, and each of them needs its own mutex for that
-        device_->notice_free_memory(true);
-        const Status status = device_->arbiter().request(*this, needs, press, out_pages);
-        lock.lock();
+        const Status status = unlocked(lock, [&] {   // others may be asked to give back, and each of them needs its own mutex for that
+            device_->notice_free_memory(true);
+            return device_->arbiter().request(*this, needs, press, out_pages);
+        });
         SH_TRY(usable());
         const std::chrono::nanoseconds left = patience - (Clock::now() - began);
         if (status.code() != SH_ERROR_BUSY || left.count() <= 0) return status;

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "base/no_throw.h"
+#include "base/unlocked.h"
 #include "core/runtime/runtime.h"
 #include "telemetry/trace.h"
 
@@ -11,10 +11,7 @@ namespace stagehand::core {
 // Work that takes locks which come before the runtime's mutex; a runtime that is being destroyed waits for it.
 Status Runtime::without_mutex(Lock& lock, const std::function<Status()>& work) {
     const Gate::Inside inside(gate_);
-    lock.unlock();
-    Status status = no_throw(work);
-    lock.lock();
-    return status;
+    return unlocked(lock, work);
 }
 
 // Of what it holds now: all in a scope; else what protected blocks have, and what it needs to run beside them.

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/scratch.h"
+#include "base/unlocked.h"
 #include "core/runtime/runtime.h"
 #include "telemetry/trace.h"
 
@@ -375,11 +376,10 @@ Status Runtime::read(sh_block id, sh_stream stream, uint64_t offset, void* buffe
     const Unit& unit = registry_.unit(block->unit);
     if (unit.load() && unit.load()->issued) SH_TRY(backend.stream_wait_event(copies, unit.load()->done));   // `stream` may not be the acquire's
     const Gate::Inside inside(gate_);
-    lock.unlock();
-    Status status = backend.copy_to_host(copies, buffer, address, bytes);
-    if (status.ok()) status = backend.stream_synchronize(copies);
-    lock.lock();
-    return note(status);
+    return note(unlocked(lock, [&] {
+        Status status = backend.copy_to_host(copies, buffer, address, bytes);
+        return status.ok() ? backend.stream_synchronize(copies) : status;
+    }));
 }
 
 }  // namespace stagehand::core

@@ -26,17 +26,6 @@ std::string UnorderedCache::holder() {
     return "a block";
 }
 
-Status UnorderedCache::wait_for_uses(const Unit& unit, std::unique_lock<std::mutex>& lock) {
-    std::vector<sh_backend_event> events;
-    SH_TRY(streams_.append_events(unit.used_streams(), &events));
-    lock.unlock();
-    Status status;
-    for (const sh_backend_event event : events)
-        if (Status waited = device_.event_synchronize(event); status.ok()) status = waited;
-    lock.lock();
-    return status;
-}
-
 // Unmapping needs the unit's own copies and uses to have ended. All is asked anew wherever the mutex was given up.
 Status UnorderedCache::drop(Unit& unit, std::unique_lock<std::mutex>& lock) {
     while (unit.memory == Memory::unordered && !unit.held && !unit.bringing) {
@@ -47,7 +36,7 @@ Status UnorderedCache::drop(Unit& unit, std::unique_lock<std::mutex>& lock) {
         } else if (changes_.is_changed(unit) || !changes_.has_landed(unit)) {
             SH_TRY(write_back_.flush(unit, lock));
         } else if (!streams_.are_over(unit.used_streams())) {
-            SH_TRY(wait_for_uses(unit, lock));
+            SH_TRY(streams_.wait(unit.used_streams(), lock));
         } else {
             contents_.forget_uses(unit);
             SH_TRY(placement_.unmap_whole(unit));

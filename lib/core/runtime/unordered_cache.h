@@ -19,9 +19,9 @@ namespace stagehand::core {
 // All methods are called with the runtime's mutex held.
 class UnorderedCache {
 public:
-    UnorderedCache(BackendDevice& device, Registry& registry, Contents& contents, Changes& changes, Placement& placement, Loader& loader,
+    UnorderedCache(Registry& registry, Contents& contents, Changes& changes, Placement& placement, Loader& loader,
                    WriteBack& write_back, StreamTable& streams, sh_runtime_stats& stats)
-        : device_(device), registry_(registry), contents_(contents), changes_(changes), placement_(placement), loader_(loader),
+        : registry_(registry), contents_(contents), changes_(changes), placement_(placement), loader_(loader),
           write_back_(write_back), streams_(streams), stats_(stats) {}
 
     uint64_t capacity() const { return capacity_; }      // pages
@@ -64,11 +64,9 @@ public:
 private:
     Status drop_one(std::unique_lock<std::mutex>& lock);   // that is least worth keeping; there is one
     Status make_room(uint64_t pages, std::unique_lock<std::mutex>& lock);
-    Status wait_for_uses(const Unit& unit, std::unique_lock<std::mutex>& lock);
     void insert(Unit& unit);
     std::string holder();
 
-    BackendDevice& device_;
     Registry& registry_;
     Contents& contents_;
     Changes& changes_;
