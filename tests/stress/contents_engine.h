@@ -60,7 +60,8 @@ private:
     void discard(Party& party, ModelBlock& block, int within);
     void update(Party& party, int within);
     void update_held(Party& party, ModelBlock& block, int within);
-    bool update_claimed(Party& party, const std::vector<ModelBlock*>& blocks, int within);
+    bool update_claimed(Party& party, const std::vector<ModelBlock*>& blocks, bool held, int within);
+    void misplaced_calls(Party& party, ModelBlock& block, bool held);
     void register_anew(Party& party, int within);
 
     // Order, plan and memory.

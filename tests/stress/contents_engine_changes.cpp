@@ -62,7 +62,7 @@ void ContentsEngine::discard(Party& party, ModelBlock& block, int within) {
     call(party, "sh_invalidate_blocks of what is dirty", block.number, {}, Driver::may_fail,
          [&] { return sh_invalidate_blocks(party.runtime(), &id, 1); });
     if (pick(2)) something_else(party, block, within);
-    for (int attempt = 0; attempt < 3 && !block.now; attempt++) update_claimed(party, {&block}, within);
+    for (int attempt = 0; attempt < 3 && !block.now; attempt++) update_claimed(party, {&block}, false, within);
 }
 
 void ContentsEngine::update(Party& party, int within) {
@@ -76,7 +76,7 @@ void ContentsEngine::update(Party& party, int within) {
     }
     if (claimed.empty()) return;
     if (claimed.size() == 1 && pick(2)) update_held(party, *claimed[0], within);
-    else update_claimed(party, claimed, within);
+    else update_claimed(party, claimed, false, within);
 }
 
 // A view that is held keeps what it sees, and what it sees cannot be had again before it is released.
@@ -85,7 +85,7 @@ void ContentsEngine::update_held(Party& party, ModelBlock& block, int within) {
     sh_view view, again = SH_VIEW_INIT;
     if (!acquire(party, block, stream, 0, &view)) return;
     const Version before = block.now;
-    const bool updated = update_claimed(party, {&block}, within);
+    const bool updated = update_claimed(party, {&block}, true, within);
     look(party, block, view, stream, before, "a view while its source was updated");
     if (updated && !party.lost) {
         const sh_status status = call(party, "sh_acquire of what is held and out of date", block.number, {SH_ERROR_HELD, SH_ERROR_BUSY}, Driver::may_fail,
@@ -98,8 +98,32 @@ void ContentsEngine::update_held(Party& party, ModelBlock& block, int within) {
     release(party, block, stream);
 }
 
+// What is refused while the source of a block is being updated.
+void ContentsEngine::misplaced_calls(Party& party, ModelBlock& block, bool held) {
+    const sh_block id = block.id;
+    if (pick(4) == 0) {
+        const sh_status status = call(party, "sh_source_update_begin, again", block.number, {SH_ERROR_INVALID_STATE}, Driver::silent,
+                                      [&] { return sh_source_update_begin(party.runtime(), &id, 1); });
+        if (status == SH_OK) party.fail(block.number, "an update began twice");
+    }
+    if (pick(3) == 0) {
+        sh_view view = SH_VIEW_INIT;
+        const sh_status status = call(party, "sh_acquire within an update", block.number, {SH_ERROR_BUSY}, Driver::may_fail,
+                                      [&] { return sh_acquire(party.runtime(), id, SH_STREAM_HOST, 0, &view); });
+        if (status == SH_OK) {
+            party.fail(block.number, "a block was acquired while its source is updated");
+            release(party, block, SH_STREAM_HOST);
+        }
+    }
+    if (held && block.is_mutable()) {
+        const sh_status status = call(party, "sh_mark_dirty within an update", block.number, {SH_ERROR_INVALID_STATE}, Driver::silent,
+                                      [&] { return sh_mark_dirty(party.runtime(), id); });
+        if (status == SH_OK) party.fail(block.number, "a block was marked dirty while its source is updated");
+    }
+}
+
 // False: it has not begun.
-bool ContentsEngine::update_claimed(Party& party, const std::vector<ModelBlock*>& blocks, int within) {
+bool ContentsEngine::update_claimed(Party& party, const std::vector<ModelBlock*>& blocks, bool held, int within) {
     std::vector<sh_block> ids;
     for (const ModelBlock* block : blocks) ids.push_back(block->id);
     ModelBlock& first = *blocks[0];
@@ -114,20 +138,7 @@ bool ContentsEngine::update_claimed(Party& party, const std::vector<ModelBlock*>
         scratch.push_back(stamp(party.number() << 8 | block->number, version | kScratch, block->bytes));
         block->source->write(scratch.back());
     }
-    if (pick(4) == 0) {
-        const sh_status status = call(party, "sh_source_update_begin, again", first.number, {SH_ERROR_INVALID_STATE}, Driver::silent,
-                                      [&] { return sh_source_update_begin(party.runtime(), ids.data(), 1); });
-        if (status == SH_OK) party.fail(first.number, "an update began twice");
-    }
-    if (pick(3) == 0) {
-        sh_view view = SH_VIEW_INIT;
-        const sh_status status = call(party, "sh_acquire within an update", first.number, {SH_ERROR_BUSY}, Driver::may_fail,
-                                      [&] { return sh_acquire(party.runtime(), ids[0], SH_STREAM_HOST, 0, &view); });
-        if (status == SH_OK) {
-            party.fail(first.number, "a block was acquired while its source is updated");
-            release(party, first, SH_STREAM_HOST);
-        }
-    }
+    misplaced_calls(party, first, held);
     if (pick(2)) something_else(party, first, within);
     if (pick(4) == 0) pause();
     for (size_t k = 0; k < blocks.size(); k++) {

@@ -130,11 +130,12 @@ void ContentsEngine::finish(Party& party, ThreadJournal& journal) {
     std::vector<sh_block> ids;
     for (const auto& block : party.blocks())
         if (block->id) ids.push_back(block->id);
-    if (!party.lost && call("sh_write_back of all", [&] { return sh_write_back(party.runtime(), nullptr, 0); }))
+    const uint64_t how = party.round().seed() % 4;
+    if (!party.lost && how && call("sh_write_back of all", [&] { return sh_write_back(party.runtime(), nullptr, 0); }))
         for (const auto& block : party.blocks())
             if (block->id) party.check_source(*block, "after the last sh_write_back()");
     if (!party.lost) call("sh_runtime_synchronize", [&] { return sh_runtime_synchronize(party.runtime()); });
-    if (!party.lost && party.views % 2 && call("sh_unregister_blocks", [&] { return sh_unregister_blocks(party.runtime(), ids.data(), ids.size()); }))
+    if (!party.lost && how == 1 && call("sh_unregister_blocks", [&] { return sh_unregister_blocks(party.runtime(), ids.data(), ids.size()); }))
         for (const auto& block : party.blocks())
             if (block->id) party.check_source(*block, "after the last sh_unregister_blocks()");
     journal.begin("sh_runtime_destroy", party.number(), kNoBlock, 0);

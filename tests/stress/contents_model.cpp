@@ -64,6 +64,7 @@ void Party::add_group(std::mt19937_64& random, size_t count, uint64_t least, uin
         block->piece = std::min<uint64_t>({1 + block->bytes / (20 + pick(40)), uint64_t(100) << 10});
         block->flags = flags;
         if (block->kind <= Kind::pageable && pick(4)) block->flags |= SH_BLOCK_MUTABLE;
+        if (block->kind == Kind::pageable && pick(4) == 0) block->flags |= SH_BLOCK_PIN;
         block->home = homes_[pick(homes_.size())];
         blocks_.push_back(std::move(block));
     }
@@ -147,7 +148,8 @@ void Party::fail(uint32_t block, const std::string& text) {
         const ModelBlock& about = *blocks_[block];
         constexpr const char* kinds[] = {"pinned", "scattered", "pageable", "file", "fill"};
         who += ", block " + std::to_string(block) + " (" + std::to_string(about.bytes) + " bytes, " + kinds[static_cast<size_t>(about.kind)] +
-               (about.is_mutable() ? ", mutable" : "") + (about.ordered() ? "" : ", unordered") + (about.flags & SH_BLOCK_WHOLE ? ", whole" : "") +
+               (about.is_mutable() ? ", mutable" : "") + (about.ordered() ? "" : ", unordered") + (about.flags & SH_BLOCK_PIN ? ", pinned while registered" : "") +
+               (about.flags & SH_BLOCK_WHOLE ? ", whole" : "") +
                "; its group is blocks";
         for (const auto& other : blocks_) {
             if (other->group != about.group) continue;

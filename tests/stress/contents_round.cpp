@@ -18,7 +18,8 @@ uint64_t Round::pages() const {
 }
 
 std::string Round::where() const {
-    return std::string("in ") + setting_.name + "; to have it again: STAGEHAND_STRESS_SEED=" + std::to_string(seed_) + " and --gtest_filter=*" + setting_.name;
+    return std::string("in ") + setting_.name + "; to have it again: STAGEHAND_STRESS_SEED=" + std::to_string(seed_) + (plain_devices() ? " STAGEHAND_TEST_PLAIN=1" : "") +
+           " and --gtest_filter=*" + setting_.name;
 }
 
 std::string Round::summary() const {

@@ -79,7 +79,7 @@ std::string differences(const uint8_t* at, const Stamp& wanted) {
         if (std::memcmp(seen.data() + i, wanted.bytes.data() + i, count) != 0) {
             uint64_t word = 0;
             std::memcpy(&word, seen.data() + i, count);
-            name = count == 8 ? name_of(word) : "other bytes";
+            name = count == 8 ? name_of(word) : run.empty() ? "the rest" : run;
             wrong += count;
         }
         if (name == run) continue;
