@@ -28,7 +28,13 @@ ContentsEngine::~ContentsEngine() {
 
 void ContentsEngine::operate() {
     Party& where = party();
-    if (where.lost) return;
+    if (where.lost || where.quiet) return pause();
+    where.inside++;
+    operate(where);
+    where.inside--;
+}
+
+void ContentsEngine::operate(Party& where) {
     switch (pick(64)) {
     case 0: case 1: case 2: case 3: return invalidate(where, any(where));
     case 4: case 5: return discard(where, any(where), 0);
@@ -36,8 +42,8 @@ void ContentsEngine::operate() {
     case 10: case 11: case 12: return register_anew(where, 0);
     case 13: case 14: case 15: case 16: case 17: return write_back(where);
     case 18: case 19: case 20: return prefetch(where);
-    case 21: case 22: return schedule(where);
-    case 23: return plan(where);
+    case 21: return schedule(where, pick(2));
+    case 22: case 23: return alone(where);
     case 24: return budget(where);
     case 25: return trim(where);
     case 26: return synchronize(where);
@@ -59,24 +65,24 @@ void ContentsEngine::something_else(Party& party, const ModelBlock& beside, int 
     for (const auto& block : party.blocks())
         if (block->group == beside.group && block.get() != &beside) near.push_back(block.get());
     ModelBlock& other = near.empty() || pick(3) == 0 ? any(party) : *near[pick(near.size())];
-    switch (pick(24)) {
+    switch (pick(32)) {
     case 0: case 1: return invalidate(party, other);
     case 2: return discard(party, other, within + 1);
     case 3: case 4: return update(party, within + 1);
     case 5: return register_anew(party, within + 1);
     case 6: case 7: case 8: return write_back(party);
     case 9:
-        schedule(party);
+        schedule(party, true);
         return prefetch(party);
     case 10: case 11: return prefetch(party);
-    case 12: return schedule(party);
+    case 12: return schedule(party, pick(2));
     case 13: return plan(party);
     case 14: return budget(party);
     case 15: return trim(party);
     case 16: return use_many(party, within + 1);
     case 17: return inspect(party);
     case 18: return pause();
-    default: return pick(2) ? change(party, other, within + 1) : use(party, other, within + 1);
+    default: return pick(3) ? change(party, other, within + 1) : use(party, other, within + 1);
     }
 }
 
@@ -146,7 +152,7 @@ void ContentsEngine::use(Party& party, ModelBlock& block, int within) {
     sh_view view;
     if (!acquire(party, block, stream, pick(8) ? 0 : SH_ACQUIRE_NO_WAIT, &view)) return;
     look(party, block, view, stream, block.now, "a view");
-    if (pick(3) == 0) {
+    if (pick(2)) {
         for (size_t k = 1 + pick(3); k-- > 0;) something_else(party, block, within);
         look(party, block, view, stream, block.now, "a view, later");
     }
@@ -197,7 +203,7 @@ void ContentsEngine::change(Party& party, ModelBlock& block, int within) {
         block.home = party.homes()[pick(party.homes().size())];
     }
     if (!overwrite(party, block, within)) return;
-    if (pick(6) == 0) write_back_one(party, block);
+    if (pick(3) == 0) write_back_one(party, block);
 }
 
 bool ContentsEngine::overwrite(Party& party, ModelBlock& block, int within) {

@@ -17,6 +17,7 @@ public:
     ~ContentsEngine();
 
     void operate();
+    void begin();   // before the threads: an order, mostly
 
     // The last calls of a round: what is dirty is written, and all is given back.
     static void finish(Party& party, ThreadJournal& journal);
@@ -42,6 +43,8 @@ private:
     sh_status call_unclaimed(Party& party, const char* name, const std::vector<ModelBlock*>& blocks, std::initializer_list<sh_status> also, Driver driver,
                              Call&& make);
 
+    void operate(Party& party);
+
     // Views. `within`: how many views or updates this thread is in already.
     sh_stream stream_for(const ModelBlock& block);
     bool acquire(Party& party, ModelBlock& block, sh_stream stream, uint32_t flags, sh_view* out);
@@ -66,7 +69,8 @@ private:
 
     // Order, plan and memory.
     void prefetch(Party& party);
-    void schedule(Party& party);
+    void schedule(Party& party, bool lacking);
+    void alone(Party& party);
     void step(Party& party);
     void plan(Party& party);
     void budget(Party& party);

@@ -1,4 +1,7 @@
 // What an engine does to the order, the plan and the memory while contents change; and the calls into the device that are made to fail.
+#include <chrono>
+#include <thread>
+
 #include "contents_engine.h"
 #include "fault/fault.h"
 #include "plugin.h"
@@ -13,13 +16,12 @@ void ContentsEngine::prefetch(Party& party) {
 }
 
 // An order of some or all, in turn or not, once or twice; or none, so that it is learned.
-void ContentsEngine::schedule(Party& party) {
+void ContentsEngine::schedule(Party& party, bool lacking) {
     if (pick(8) == 0) {
         call(party, "sh_set_schedule of none", kNoBlock, {}, Driver::silent, [&] { return sh_set_schedule(party.runtime(), nullptr, 0); });
         return;
     }
     std::vector<ModelBlock*> order;
-    const bool lacking = pick(2);
     const uint32_t absent = static_cast<uint32_t>(pick(party.groups()));
     for (const auto& block : party.blocks())
         if (block->ordered() && (!lacking || (block->group != absent && pick(4)))) order.push_back(block.get());
@@ -34,6 +36,22 @@ void ContentsEngine::schedule(Party& party) {
         }
         return sh_set_schedule(party.runtime(), uses.data(), uses.size());
     });
+}
+
+void ContentsEngine::begin() {
+    for (Party* party : parties_)
+        if (pick(4)) schedule(*party, false);
+}
+
+// While no other thread is at anything.
+void ContentsEngine::alone(Party& party) {
+    if (party.quiet.exchange(true)) return;
+    for (int k = 0; k < 100 && party.inside > 1; k++) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    if (pick(3)) schedule(party, pick(4) == 0);
+    if (pick(2)) budget(party);
+    if (pick(4) == 0) trim(party);
+    else plan(party);
+    party.quiet = false;
 }
 
 void ContentsEngine::step(Party& party) {
@@ -60,9 +78,9 @@ void ContentsEngine::plan(Party& party) {
          [&] { return sh_plan(party.runtime(), &options, &info); });
 }
 
-// From a fifth of the blocks to all of them.
+// From a fifth of the blocks to all of them, mostly so that some stream.
 void ContentsEngine::budget(Party& party) {
-    const uint64_t pages = round_.pages(), bytes = (pages / 5 + pick(pages)) * kPage;
+    const uint64_t pages = round_.pages(), bytes = (pages / 5 + pick(pick(3) ? pages / 2 : pages)) * kPage;
     call(party, "sh_device_set_budget", kNoBlock, {SH_ERROR_BUDGET}, Driver::may_fail, [&] { return sh_device_set_budget(round_.device().get(), bytes); });
 }
 
@@ -130,6 +148,10 @@ void ContentsEngine::finish(Party& party, ThreadJournal& journal) {
     std::vector<sh_block> ids;
     for (const auto& block : party.blocks())
         if (block->id) ids.push_back(block->id);
+    sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+    EXPECT_SUCCEEDS(sh_stats(party.runtime(), &stats));
+    party.loads = stats.loads;
+    party.plans = stats.plans;
     const uint64_t how = party.round().seed() % 4;
     if (!party.lost && how && call("sh_write_back of all", [&] { return sh_write_back(party.runtime(), nullptr, 0); }))
         for (const auto& block : party.blocks())

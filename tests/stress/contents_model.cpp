@@ -38,8 +38,9 @@ Party::Party(Round& round, uint32_t number, std::mt19937_64& random, uint32_t th
     if (sh_runtime_create(round.device().get(), &options, &runtime_) != SH_OK) throw std::runtime_error("runtime: " + why());
     homes_ = {SH_STREAM_HOST, round.device().stream(), round.device().stream()};
     // Small ones share units; some are a little more than a page, so that a unit can be resident in part.
-    for (size_t k = 2 + pick(3); k-- > 0;) add_group(random, 3 + pick(4), 100, 2 * kPage - 1, 0);
-    for (size_t k = 2 + pick(4); k-- > 0;) add_group(random, 1 + pick(2), 2 * kPage, 8 * kPage, pick(5) ? 0 : SH_BLOCK_WHOLE);
+    const size_t more = pick(2);
+    for (size_t k = 1 + more * (1 + pick(3)); k-- > 0;) add_group(random, 3 + pick(4), pick(2) ? 100 : kPage, 2 * kPage - 1, 0);
+    for (size_t k = 2 + more * (1 + pick(3)); k-- > 0;) add_group(random, 1 + pick(2), 2 * kPage, 8 * kPage, pick(5) ? 0 : SH_BLOCK_WHOLE);
     for (size_t k = 1 + pick(2); k-- > 0;) add_group(random, 1 + pick(3), 100, 4 * kPage, SH_BLOCK_UNORDERED);
     for (uint32_t group = 0; group < groups_; group++) {
         std::vector<ModelBlock*> members;

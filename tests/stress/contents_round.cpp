@@ -23,7 +23,7 @@ std::string Round::where() const {
 }
 
 std::string Round::summary() const {
-    uint64_t views = 0, write_backs = 0, updates = 0, registrations = 0, refused = 0, lost = 0;
+    uint64_t views = 0, write_backs = 0, updates = 0, registrations = 0, refused = 0, lost = 0, loads = 0, plans = 0;
     for (const auto& party : parties_) {
         views += party->views;
         write_backs += party->write_backs;
@@ -31,9 +31,11 @@ std::string Round::summary() const {
         registrations += party->registrations;
         refused += party->refused;
         lost += party->lost;
+        loads += party->loads;
+        plans += party->plans;
     }
     return std::to_string(views) + " views compared, " + std::to_string(refused) + " refused, " + std::to_string(write_backs) + " write-backs, " +
-           std::to_string(updates) + " updates, " + std::to_string(registrations) + " registrations, " + std::to_string(lost) + " lost";
+           std::to_string(updates) + " updates, " + std::to_string(registrations) + " registrations, " + std::to_string(loads) + " loads, " + std::to_string(plans) + " plans, " + std::to_string(lost) + " lost";
 }
 
 void Round::run() {
@@ -55,10 +57,11 @@ void Round::run() {
     device_ = std::make_unique<TestDevice>(settings);
     journal_ = std::make_unique<Journal>(threads + 1);
     for (uint32_t k = pick(3) ? 1 : 2; k-- > 0;) parties_.push_back(std::make_unique<Party>(*this, static_cast<uint32_t>(parties_.size()), random, threads));
-    EXPECT_SUCCEEDS(sh_device_set_budget(device_->get(), (pages() / 3 + pick(pages())) * kPage));
+    (void)sh_device_set_budget(device_->get(), (pages() / 4 + pick(pages() / (pick(3) ? 2 : 1))) * kPage);   // may be too little
     std::vector<Party*> parties;
     for (const auto& party : parties_) parties.push_back(party.get());
     const Watchdog watchdog(*journal_, where());
+    ContentsEngine(*this, parties, threads).begin();
     std::vector<std::thread> engines;
     for (uint32_t t = 0; t < threads; t++)
         engines.emplace_back([&, t] {

@@ -20,7 +20,7 @@ uint64_t number_in(const char* variable, uint64_t otherwise) {
 constexpr Setting kSettings[] = {
     {.name = "plain", .operations = 500},
     {.name = "jitter", .options = ";jitter_us=300;jitter_seed=SEED", .operations = 120, .host_only = true},
-    {.name = "late", .options = ";jitter_us=6000;jitter_seed=SEED", .operations = 40, .host_only = true},
+    {.name = "late", .options = ";jitter_us=6000;jitter_seed=SEED", .operations = 20, .host_only = true},
     {.name = "slow_link", .options = ";bandwidth=40MB/s;latency=50us", .operations = 100, .host_only = true},
     {.name = "delayed_calls", .backend = "fault", .options = ";delay_us=200;delay_seed=SEED", .operations = 100},
     {.name = "delayed_calls_and_jitter", .backend = "fault", .options = ";delay_us=300;delay_seed=SEED;jitter_us=1000;jitter_seed=SEED", .operations = 50, .host_only = true},
