@@ -116,29 +116,31 @@ sh_stream ContentsEngine::stream_for(const ModelBlock& block) {
     return pick(3) ? stream_ : SH_STREAM_HOST;
 }
 
-bool ContentsEngine::acquire(Party& party, ModelBlock& block, sh_stream stream, uint32_t flags, sh_view* out) {
+ContentsEngine::SightOf ContentsEngine::acquire(Party& party, ModelBlock& block, sh_stream stream, uint32_t flags, sh_view* out) {
     *out = SH_VIEW_INIT;
+    const uint64_t changes = block.changes();
     const sh_status status = call(party, stream == SH_STREAM_HOST ? "sh_acquire on the host" : "sh_acquire", block.number, kRefusals, Driver::may_fail,
                                   [&] { return sh_acquire(party.runtime(), block.id, stream, flags, out); });
     if (status == SH_NOT_READY && !(flags & SH_ACQUIRE_NO_WAIT)) party.fail(block.number, "sh_acquire returned SH_NOT_READY, which nobody asked for");
     if (status != SH_OK) {
         party.refused++;
-        return false;
+        return nullptr;
     }
     if (out->block != block.id || out->bytes != block.bytes || !out->address) party.fail(block.number, "a view of another block");
-    if (!block.is_mutable() && !block.serial_fits(out->serial)) party.fail(block.number, "other contents, and the serial is the same");
-    return true;
+    const auto sight = std::make_shared<Sight>();
+    sight->may_be = block.since(changes);
+    sight->serial = out->serial;
+    return sight;
 }
 
-void ContentsEngine::look(Party& party, ModelBlock& block, const sh_view& view, sh_stream stream, const Version& version, const char* what) {
-    if (!version) return;
-    const auto compare = [&party, &block, version, what](const uint8_t* at) { party.compare(block, at, version, what); };
+void ContentsEngine::look(Party& party, ModelBlock& block, const sh_view& view, sh_stream stream, const SightOf& sight, const char* what) {
+    const auto compare = [&party, &block, sight, what](const uint8_t* at) { party.compare(block, at, *sight, what); };
     EXPECT_SUCCEEDS(round_.device().bytes().look(stream, view.address, block.bytes, compare));
     if (pick(8)) return;
     std::vector<uint8_t> bytes(block.bytes);
     const sh_status status = call(party, "sh_read_block", block.number, {}, Driver::may_fail,
                                   [&] { return sh_read_block(party.runtime(), block.id, stream, 0, bytes.data(), bytes.size()); });
-    if (status == SH_OK) party.compare(block, bytes.data(), version, "sh_read_block");
+    if (status == SH_OK) party.compare(block, bytes.data(), *sight, "sh_read_block");
 }
 
 void ContentsEngine::release(Party& party, ModelBlock& block, sh_stream stream) {
@@ -150,11 +152,12 @@ void ContentsEngine::use(Party& party, ModelBlock& block, int within) {
     if (!claim || !block.id) return;
     const sh_stream stream = stream_for(block);
     sh_view view;
-    if (!acquire(party, block, stream, pick(8) ? 0 : SH_ACQUIRE_NO_WAIT, &view)) return;
-    look(party, block, view, stream, block.now, "a view");
+    const SightOf sight = acquire(party, block, stream, pick(8) ? 0 : SH_ACQUIRE_NO_WAIT, &view);
+    if (!sight) return;
+    look(party, block, view, stream, sight, "a view");
     if (pick(2)) {
         for (size_t k = 1 + pick(3); k-- > 0;) something_else(party, block, within);
-        look(party, block, view, stream, block.now, "a view, later");
+        look(party, block, view, stream, sight, "a view, later");
     }
     release(party, block, stream);
 }
@@ -180,14 +183,22 @@ void ContentsEngine::use_many(Party& party, int within) {
     }
     if (blocks.empty()) return;
     std::vector<sh_view> views(blocks.size(), SH_VIEW_INIT);
+    std::vector<uint64_t> changes;
+    for (ModelBlock* const block : blocks) changes.push_back(block->changes());
     const sh_status status = call(party, "sh_acquire_many", blocks[0]->number, kRefusals, Driver::may_fail, [&] {
         return sh_acquire_many(party.runtime(), ids.data(), ids.size(), stream, pick(8) ? 0 : SH_ACQUIRE_NO_WAIT, views.data());
     });
     if (status != SH_OK) return;
-    for (size_t k = 0; k < blocks.size(); k++) look(party, *blocks[k], views[k], stream, blocks[k]->now, "a view of several");
+    std::vector<SightOf> sights;
+    for (size_t k = 0; k < blocks.size(); k++) {
+        sights.push_back(std::make_shared<Sight>());
+        sights[k]->may_be = blocks[k]->since(changes[k]);
+        sights[k]->serial = views[k].serial;
+    }
+    for (size_t k = 0; k < blocks.size(); k++) look(party, *blocks[k], views[k], stream, sights[k], "a view of several");
     if (pick(4) == 0) {
         something_else(party, *blocks[0], within);
-        for (size_t k = 0; k < blocks.size(); k++) look(party, *blocks[k], views[k], stream, blocks[k]->now, "a view of several, later");
+        for (size_t k = 0; k < blocks.size(); k++) look(party, *blocks[k], views[k], stream, sights[k], "a view of several, later");
     }
     call(party, "sh_release_many", blocks[0]->number, {}, Driver::may_fail,
          [&] { return sh_release_many(party.runtime(), ids.data(), ids.size(), stream); });
@@ -209,8 +220,9 @@ void ContentsEngine::change(Party& party, ModelBlock& block, int within) {
 bool ContentsEngine::overwrite(Party& party, ModelBlock& block, int within) {
     const sh_stream stream = block.home;
     sh_view view;
-    if (!acquire(party, block, stream, 0, &view)) return false;
-    look(party, block, view, stream, block.now, "a view to be changed");
+    const SightOf sight = acquire(party, block, stream, 0, &view);
+    if (!sight) return false;
+    look(party, block, view, stream, sight, "a view to be changed");
     sh_view again;
     const bool twice = pick(6) == 0 && acquire(party, block, stream, 0, &again);
     const Version next = party.next_version(block);
@@ -221,11 +233,13 @@ bool ContentsEngine::overwrite(Party& party, ModelBlock& block, int within) {
     if (mark_first) mark();
     if (pick(3) == 0) something_else(party, block, within);
     EXPECT_SUCCEEDS(round_.device().bytes().write(stream, view.address, next->bytes));
-    block.now = next;
+    block.set(next);
+    const SightOf changed = std::make_shared<Sight>();
+    changed->may_be = {next};
     if (!mark_first) mark();
     if (pick(3) == 0) {
         something_else(party, block, within);
-        look(party, block, view, stream, block.now, "a view that was changed");
+        look(party, block, view, stream, changed, "a view that was changed");
     }
     if (twice) release(party, block, stream);
     release(party, block, stream);

@@ -47,8 +47,9 @@ private:
 
     // Views. `within`: how many views or updates this thread is in already.
     sh_stream stream_for(const ModelBlock& block);
-    bool acquire(Party& party, ModelBlock& block, sh_stream stream, uint32_t flags, sh_view* out);
-    void look(Party& party, ModelBlock& block, const sh_view& view, sh_stream stream, const Version& version, const char* what);
+    using SightOf = std::shared_ptr<Sight>;
+    SightOf acquire(Party& party, ModelBlock& block, sh_stream stream, uint32_t flags, sh_view* out);   // null: there is no view
+    void look(Party& party, ModelBlock& block, const sh_view& view, sh_stream stream, const SightOf& sight, const char* what);
     void release(Party& party, ModelBlock& block, sh_stream stream);
     void use(Party& party, ModelBlock& block, int within);
     void use_many(Party& party, int within);

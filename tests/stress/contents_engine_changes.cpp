@@ -15,8 +15,9 @@ void ContentsEngine::write_back(Party& party) {
     std::vector<ModelBlock*> claimed;
     for (ModelBlock* const block : blocks) {
         if (!block->is_mutable()) continue;
-        Claim claim = Claim::to_use(block->lock);
-        if (!claim || !block->id) continue;
+        Claim claim = Claim::to_use(block->lock), unchanged = Claim::to_use(block->source_lock);
+        if (!claim || !unchanged || !block->id) continue;
+        claims.push_back(std::move(unchanged));   // given up first
         claims.push_back(std::move(claim));
         claimed.push_back(block);
     }
@@ -58,19 +59,21 @@ void ContentsEngine::discard(Party& party, ModelBlock& block, int within) {
     const Claim claim = Claim::to_change(block.lock);
     if (!claim || !block.id || !overwrite(party, block, within)) return;
     const sh_block id = block.id;
-    block.now = nullptr;   // some of it may have been written
+    block.set(nullptr);   // some of it may have been written
     call(party, "sh_invalidate_blocks of what is dirty", block.number, {}, Driver::may_fail,
          [&] { return sh_invalidate_blocks(party.runtime(), &id, 1); });
     if (pick(2)) something_else(party, block, within);
-    for (int attempt = 0; attempt < 3 && !block.now; attempt++) update_claimed(party, {&block}, false, within);
+    for (int attempt = 0; attempt < 3 && !block.now(); attempt++) update_claimed(party, {&block}, false, within);
 }
 
 void ContentsEngine::update(Party& party, int within) {
     std::vector<Claim> claims;
     std::vector<ModelBlock*> claimed;
+    const bool alone = pick(3) == 0;   // else others may use it, who see what it was or what it becomes, or are refused
     for (ModelBlock* const block : some(party, 3)) {
-        Claim claim = Claim::to_change(block->lock);
-        if (!claim || !block->id) continue;
+        Claim claim = alone ? Claim::to_change(block->lock) : Claim::to_use(block->lock), update = Claim::to_change(block->source_lock);
+        if (!claim || !update || !block->id) continue;
+        claims.push_back(std::move(update));
         claims.push_back(std::move(claim));
         claimed.push_back(block);
     }
@@ -83,10 +86,10 @@ void ContentsEngine::update(Party& party, int within) {
 void ContentsEngine::update_held(Party& party, ModelBlock& block, int within) {
     const sh_stream stream = stream_for(block);
     sh_view view, again = SH_VIEW_INIT;
-    if (!acquire(party, block, stream, 0, &view)) return;
-    const Version before = block.now;
+    const SightOf sight = acquire(party, block, stream, 0, &view);
+    if (!sight) return;
     const bool updated = update_claimed(party, {&block}, true, within);
-    look(party, block, view, stream, before, "a view while its source was updated");
+    look(party, block, view, stream, sight, "a view while its source was updated");
     if (updated && !party.lost) {
         const sh_status status = call(party, "sh_acquire of what is held and out of date", block.number, {SH_ERROR_HELD, SH_ERROR_BUSY}, Driver::may_fail,
                                       [&] { return sh_acquire(party.runtime(), block.id, stream, 0, &again); });
@@ -144,11 +147,12 @@ bool ContentsEngine::update_claimed(Party& party, const std::vector<ModelBlock*>
     for (size_t k = 0; k < blocks.size(); k++) {
         if (const std::string wrong = blocks[k]->source->check(*scratch[k]); !wrong.empty())
             party.fail(blocks[k]->number, "a source was written while it is updated: " + wrong);
-        blocks[k]->now = party.next_version(*blocks[k]);
-        blocks[k]->source->write(blocks[k]->now);
+        const Version next = party.next_version(*blocks[k]);
+        blocks[k]->source->write(next);
+        blocks[k]->set(next);
     }
     call(party, "sh_source_update_end", first.number, {}, Driver::silent,
-         [&] { return sh_source_update_end(party.runtime(), ids.data(), ids.size()); }, first.now->version);
+         [&] { return sh_source_update_end(party.runtime(), ids.data(), ids.size()); }, first.now()->version);
     return true;
 }
 

@@ -68,7 +68,7 @@ std::string Journal::story(uint32_t party, const std::vector<uint32_t>& blocks, 
     }
     std::erase_if(all, [&](const ThreadJournal::Entry& entry) {
         const bool of_block = std::find(blocks.begin(), blocks.end(), entry.block) != blocks.end();
-        return !entry.call || entry.party != party || !(of_block || entry.block == kNoBlock);
+        return !entry.call || entry.party != party || !(of_block || entry.block == kNoBlock || blocks.empty());
     });
     std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.began_ns < b.began_ns; });
     std::string text;

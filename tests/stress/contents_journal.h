@@ -52,7 +52,7 @@ public:
     ThreadJournal& of(size_t thread) { return *threads_[thread]; }
     const ThreadJournal& of(size_t thread) const { return *threads_[thread]; }
     size_t threads() const { return threads_.size(); }
-    // The last calls that concern any of these blocks of the party, or none in particular; one a line.
+    // The last calls that concern any of these blocks of the party, or none in particular; one a line. No blocks: all of them.
     std::string story(uint32_t party, const std::vector<uint32_t>& blocks, size_t lines) const;
 
 private:

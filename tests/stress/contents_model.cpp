@@ -1,6 +1,7 @@
 #include "contents_model.h"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 
 namespace stagehand::test {
@@ -17,16 +18,43 @@ bool UseLock::try_own() {
     return users_.compare_exchange_strong(nobody, -1);
 }
 
+Version ModelBlock::now() {
+    const std::lock_guard lock(mutex_);
+    return versions_.empty() ? nullptr : versions_.back();
+}
+
+void ModelBlock::set(Version version) {
+    constexpr size_t kKept = 16;
+    const std::lock_guard lock(mutex_);
+    if (versions_.size() == kKept) versions_.erase(versions_.begin());
+    versions_.push_back(std::move(version));
+    changes_++;
+}
+
+uint64_t ModelBlock::changes() {
+    const std::lock_guard lock(mutex_);
+    return changes_;
+}
+
+std::vector<Version> ModelBlock::since(uint64_t changes) {
+    const std::lock_guard lock(mutex_);
+    const uint64_t count = changes_ - changes + 1;
+    if (count > versions_.size()) return {};
+    std::vector<Version> result(versions_.end() - static_cast<ptrdiff_t>(count), versions_.end());
+    if (std::find(result.begin(), result.end(), nullptr) != result.end()) result.clear();
+    return result;
+}
+
 void ModelBlock::forget_serial() {
-    const std::lock_guard lock(serial_mutex_);
+    const std::lock_guard lock(mutex_);
     seen_ = nullptr;
 }
 
-bool ModelBlock::serial_fits(uint64_t serial) {
-    const std::lock_guard lock(serial_mutex_);
-    if (seen_ && seen_serial_ == serial && seen_ != now) return false;
+bool ModelBlock::serial_fits(uint64_t serial, const Version& version) {
+    const std::lock_guard lock(mutex_);
+    if (seen_ && seen_serial_ == serial && seen_ != version) return false;
     seen_serial_ = serial;
-    seen_ = now;
+    seen_ = version;
     return true;
 }
 
@@ -86,8 +114,9 @@ sh_status Party::register_blocks(const std::vector<ModelBlock*>& blocks) {
     std::vector<std::string> names;
     std::vector<sh_block> ids(blocks.size());
     for (ModelBlock* const block : blocks) {
-        block->now = next_version(*block);
-        block->source = std::make_unique<BlockSource>(round_.device().get(), block->kind, block->now, block->piece);
+        const Version first = next_version(*block);
+        block->set(first);
+        block->source = std::make_unique<BlockSource>(round_.device().get(), block->kind, first, block->piece);
         block->forget_serial();
         segments.push_back(block->source->segments());
         names.push_back("block " + std::to_string(block->number));
@@ -107,7 +136,7 @@ sh_status Party::register_blocks(const std::vector<ModelBlock*>& blocks) {
 
 void Party::retire(ModelBlock& block, bool at_once) {
     Retired retired{block.number, std::move(block.source), stamp(number_ << 8 | block.number, ++round_.versions | kRetired, block.bytes)};
-    block.now = nullptr;
+    block.set(nullptr);
     if (at_once) return;
     retired.source->write(retired.contents);
     const std::lock_guard lock(retired_mutex_);
@@ -130,15 +159,27 @@ void Party::destroy() {
         if (block->source) retire(*block, false);
 }
 
-void Party::compare(const ModelBlock& block, const uint8_t* at, const Version& version, const char* what) {
+void Party::compare(ModelBlock& block, const uint8_t* at, Sight& sight, const char* what) {
     views++;
-    if (!version || round_.failed()) return;
-    if (const std::string wrong = differences(at, *version); !wrong.empty()) fail(block.number, std::string(what) + ": " + wrong);
+    if (sight.may_be.empty() || round_.failed()) return;
+    Version shown = sight.may_be.back();
+    const Stamp* const before = sight.is;
+    for (const Version& version : sight.may_be)
+        if (before ? version.get() == before : std::memcmp(at, version->bytes.data(), block.bytes) == 0) shown = version;
+    if (const std::string wrong = differences(at, *shown); !wrong.empty()) {
+        std::string others;
+        for (const Version& version : sight.may_be)
+            if (version != shown) others += " or " + std::to_string(version->version);
+        return fail(block.number, std::string(what) + (before || others.empty() ? "" : ", which may be of version" + others.substr(3) + " as well") + ": " + wrong);
+    }
+    sight.is = shown.get();
+    if (!block.is_mutable() && !block.serial_fits(sight.serial, shown)) fail(block.number, "other contents than before, and the serial is the same");
 }
 
 void Party::check_source(ModelBlock& block, const char* when) {
-    if (!block.now) return;
-    if (const std::string wrong = block.source->check(*block.now); !wrong.empty()) fail(block.number, std::string("the source, ") + when + ": " + wrong);
+    const Version wanted = block.now();
+    if (!wanted) return;
+    if (const std::string wrong = block.source->check(*wanted); !wrong.empty()) fail(block.number, std::string("the source, ") + when + ": " + wrong);
 }
 
 void Party::fail(uint32_t block, const std::string& text) {

@@ -60,6 +60,14 @@ private:
     UseLock* lock_ = nullptr;
 };
 
+// What a view may show: the version that was the newest when it was acquired. If its source was updated at that time, the one before or the
+// one after, but not both.
+struct Sight {
+    std::vector<Version> may_be;     // the newest last; empty: not known
+    uint64_t serial = 0;
+    std::atomic<const Stamp*> is{nullptr};   // once somebody has looked
+};
+
 struct ModelBlock {
     uint32_t number = 0;
     uint32_t group = 0;              // blocks that are registered by one call at first, so that small ones share units
@@ -70,19 +78,27 @@ struct ModelBlock {
     bool is_mutable() const { return flags & SH_BLOCK_MUTABLE; }
     bool ordered() const { return !(flags & SH_BLOCK_UNORDERED); }
 
-    UseLock lock;
+    UseLock lock;                    // owned by who changes it, or registers it anew
+    UseLock source_lock;             // of who uses it, by who updates its source
     std::atomic<sh_block> id{0};     // 0 while it is not registered; may be read by who has no claim
-    // Changed by who has claimed it to change it:
+    // Changed by who owns the lock:
     std::unique_ptr<BlockSource> source;
-    Version now;                     // null: not known, after what it had was thrown away
     sh_stream home = SH_STREAM_HOST; // of a mutable block: its uses are in one order
+
+    // The newest contents; null: not known, after what it had was thrown away.
+    Version now();
+    void set(Version version);
+    uint64_t changes();              // so far
+    std::vector<Version> since(uint64_t changes);   // that were the newest at some time from then on; none: not known
 
     // Of a block that only its source changes: the same serial is the same version.
     void forget_serial();
-    bool serial_fits(uint64_t serial);
+    bool serial_fits(uint64_t serial, const Version& version);
 
 private:
-    std::mutex serial_mutex_;
+    std::mutex mutex_;
+    std::vector<Version> versions_;  // the last ones
+    uint64_t changes_ = 0;
     uint64_t seen_serial_ = 0;
     Version seen_;
 };
@@ -110,8 +126,8 @@ public:
     void check_retired();
     void destroy();
 
-    // Fails the test when the bytes are not the version's. Called on any thread.
-    void compare(const ModelBlock& block, const uint8_t* at, const Version& version, const char* what);
+    // Fails the test when the bytes are not what a view may show. Called on any thread.
+    void compare(ModelBlock& block, const uint8_t* at, Sight& sight, const char* what);
     void check_source(ModelBlock& block, const char* when);
     void fail(uint32_t block, const std::string& text);
 

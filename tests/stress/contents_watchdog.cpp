@@ -1,7 +1,9 @@
 #include "contents_watchdog.h"
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <iterator>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,14 +12,38 @@ namespace stagehand::test {
 namespace {
 
 constexpr uint64_t kDeadlineNs = 60'000'000'000;
+constexpr int kSignals[] = {SIGSEGV, SIGBUS};
+
+const Watchdog* watching = nullptr;
+struct sigaction before[std::size(kSignals)];
+
+// A view whose memory is gone, or a copy from memory that is not the library's any more. The story first; then it ends as it would have.
+void on_signal(int number) {
+    for (size_t k = 0; k < std::size(kSignals); k++) sigaction(kSignals[k], &before[k], nullptr);
+    std::printf("signal %d\n%s", number, watching ? watching->story().c_str() : "");
+    std::fflush(stdout);
+}
 
 }  // namespace
 
-Watchdog::Watchdog(const Journal& journal, std::string where) : journal_(journal), where_(std::move(where)), thread_([this] { watch(); }) {}
+Watchdog::Watchdog(const Journal& journal, std::string where) : journal_(journal), where_(std::move(where)), thread_([this] { watch(); }) {
+    watching = this;
+    struct sigaction action = {};
+    action.sa_handler = on_signal;
+    for (size_t k = 0; k < std::size(kSignals); k++) sigaction(kSignals[k], &action, &before[k]);
+}
 
 Watchdog::~Watchdog() {
+    for (size_t k = 0; k < std::size(kSignals); k++) sigaction(kSignals[k], &before[k], nullptr);
+    watching = nullptr;
     done_ = true;
     thread_.join();
+}
+
+std::string Watchdog::story() const {
+    std::string text = where_ + "\n";
+    for (uint32_t party = 0; party < 2; party++) text += "runtime " + std::to_string(party) + ":\n" + journal_.story(party, {}, 60);
+    return text;
 }
 
 void Watchdog::watch() {

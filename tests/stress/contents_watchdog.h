@@ -1,4 +1,5 @@
-// Watchdog: fails the test and ends the process when a call has not returned within its time, since nothing can be taken back then.
+// Watchdog: fails the test and ends the process when a call has not returned within its time, since nothing can be taken back then; and
+// tells the story of a crash.
 #pragma once
 
 #include <atomic>
@@ -16,6 +17,8 @@ public:
     ~Watchdog();
     Watchdog(const Watchdog&) = delete;
     Watchdog& operator=(const Watchdog&) = delete;
+
+    std::string story() const;   // of all blocks
 
 private:
     void watch();
