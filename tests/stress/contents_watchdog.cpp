@@ -20,7 +20,9 @@ struct sigaction before[std::size(kSignals)];
 // A view whose memory is gone, or a copy from memory that is not the library's any more. The story first; then it ends as it would have.
 void on_signal(int number) {
     for (size_t k = 0; k < std::size(kSignals); k++) sigaction(kSignals[k], &before[k], nullptr);
-    std::printf("signal %d\n%s", number, watching ? watching->story().c_str() : "");
+    std::printf("signal %d\n", number);
+    std::fflush(stdout);
+    if (watching) std::printf("%s", watching->story().c_str());
     std::fflush(stdout);
 }
 
