@@ -20,9 +20,17 @@ ContentsEngine::ContentsEngine(Round& round, std::vector<Party*> parties, uint32
     EXPECT_SUCCEEDS(sh_stream_create(round_.device().get(), &stream_));
 }
 
-ContentsEngine::~ContentsEngine() {
-    for (Party* party : parties_)   // others may be in a step in which it was used
-        call(*party, "sh_stream_forget", kNoBlock, {}, Driver::may_fail, [&] { return sh_stream_forget(party->runtime(), stream_); });
+ContentsEngine::~ContentsEngine() { give_stream(); }
+
+// Others may be in a step in which it was used. Where it cannot be forgotten it goes with the device.
+void ContentsEngine::give_stream() {
+    sh_status status = SH_OK;
+    for (Party* party : parties_) {
+        const auto forget = [&] { return sh_stream_forget(party->runtime(), stream_); };
+        for (int attempt = 0; attempt < 4; attempt++)
+            if (status = call(*party, "sh_stream_forget", kNoBlock, {}, Driver::may_fail, forget); status == SH_OK) break;
+        if (status != SH_OK) return;
+    }
     sh_stream_destroy(round_.device().get(), stream_);
 }
 

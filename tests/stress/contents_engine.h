@@ -78,6 +78,7 @@ private:
     void trim(Party& party);
     void synchronize(Party& party);
     void inspect(Party& party);
+    void give_stream();
     void change_stream();
     void sabotage(Party& party);
 

@@ -107,9 +107,7 @@ void ContentsEngine::inspect(Party& party) {
 
 // Its stream goes, and another comes, which may well have the same handle.
 void ContentsEngine::change_stream() {
-    for (Party* party : parties_)
-        call(*party, "sh_stream_forget", kNoBlock, {}, Driver::may_fail, [&] { return sh_stream_forget(party->runtime(), stream_); });
-    sh_stream_destroy(round_.device().get(), stream_);
+    give_stream();
     EXPECT_SUCCEEDS(sh_stream_create(round_.device().get(), &stream_));
 }
 
