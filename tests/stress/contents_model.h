@@ -1,0 +1,186 @@
+// The reference of the contents' stress test: for each block the bytes that a view must show now, which its source must hold once they
+// are written back. The engines' locks keep only what an engine has to ensure: nobody changes a block that another uses.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "contents_journal.h"
+#include "contents_source.h"
+#include "contents_stamp.h"
+#include "engine.h"
+
+namespace stagehand::test {
+
+// Where a round runs.
+struct Setting {
+    const char* name;
+    const char* backend = "";        // empty: the device under test
+    const char* options = "";        // beside those of every device of the tests
+    uint64_t operations = 100;       // of each thread in a round
+    bool faulty = false;             // calls into the device fail now and then
+    bool host_only = false;          // it asks what only the host backend can do
+};
+inline void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
+
+// Who uses a block (several) or changes it (one). Nobody waits for it, so that a thread that holds some of them cannot deadlock.
+class UseLock {
+public:
+    bool try_share();
+    bool try_own();
+    void leave() { users_ < 0 ? users_ = 0 : users_--; }
+
+private:
+    std::atomic<int32_t> users_{0};   // -1: one who changes it
+};
+
+class Claim {
+public:
+    Claim() = default;
+    static Claim to_use(UseLock& lock) { return Claim(lock.try_share() ? &lock : nullptr); }
+    static Claim to_change(UseLock& lock) { return Claim(lock.try_own() ? &lock : nullptr); }
+    Claim(Claim&& other) noexcept : lock_(std::exchange(other.lock_, nullptr)) {}
+    Claim& operator=(Claim&& other) noexcept {
+        std::swap(lock_, other.lock_);
+        return *this;
+    }
+    ~Claim() {
+        if (lock_) lock_->leave();
+    }
+    explicit operator bool() const { return lock_; }
+
+private:
+    explicit Claim(UseLock* lock) : lock_(lock) {}
+    UseLock* lock_ = nullptr;
+};
+
+// What a view may show: the version that was the newest when it was acquired. If its source was updated at that time, the one before or the
+// one after, but not both.
+struct Sight {
+    std::vector<Version> may_be;     // the newest last; empty: not known
+    uint64_t serial = 0;
+    std::atomic<const Stamp*> is{nullptr};   // once somebody has looked
+};
+
+struct ModelBlock {
+    uint32_t number = 0;
+    uint32_t group = 0;              // blocks that are registered by one call at first, so that small ones share units
+    uint64_t bytes = 0, piece = 0;
+    Kind kind = Kind::pinned;
+    uint32_t flags = 0;              // SH_BLOCK_*
+
+    bool is_mutable() const { return flags & SH_BLOCK_MUTABLE; }
+    bool ordered() const { return !(flags & SH_BLOCK_UNORDERED); }
+
+    UseLock lock;                    // owned by who changes it, or registers it anew
+    UseLock source_lock;             // of who uses it, by who updates its source
+    std::atomic<sh_block> id{0};     // 0 while it is not registered; may be read by who has no claim
+    // Changed by who owns the lock:
+    std::unique_ptr<BlockSource> source;
+    sh_stream home = SH_STREAM_HOST; // of a mutable block: its uses are in one order
+
+    // The newest contents; null: not known, after what it had was thrown away.
+    Version now();
+    void set(Version version);
+    uint64_t changes();              // so far
+    std::vector<Version> since(uint64_t changes);   // that were the newest at some time from then on; none: not known
+
+    // Of a block that only its source changes: the same serial is the same version.
+    void forget_serial();
+    bool serial_fits(uint64_t serial, const Version& version);
+
+private:
+    std::mutex mutex_;
+    std::vector<Version> versions_;  // the last ones
+    uint64_t changes_ = 0;
+    uint64_t seen_serial_ = 0;
+    Version seen_;
+};
+
+class Round;
+
+// A runtime that several threads use.
+class Party {
+public:
+    Party(Round& round, uint32_t number, std::mt19937_64& random, uint32_t threads);
+
+    Round& round() { return round_; }
+    uint32_t number() const { return number_; }
+    sh_runtime* runtime() const { return runtime_; }
+    std::vector<std::unique_ptr<ModelBlock>>& blocks() { return blocks_; }
+    uint32_t groups() const { return groups_; }
+    const std::vector<sh_stream>& homes() const { return homes_; }
+    uint64_t pages() const;          // of all blocks
+
+    Version next_version(const ModelBlock& block);
+    // Registers blocks, which the caller has claimed to change, by one call with new sources. They have ids afterwards, or not.
+    sh_status register_blocks(const std::vector<ModelBlock*>& blocks);
+    // What was just unregistered is written over, and kept to see that nobody writes there any more; or freed at once.
+    void retire(ModelBlock& block, bool at_once);
+    void check_retired();
+    void destroy();
+
+    // Fails the test when the bytes are not what a view may show. Called on any thread.
+    void compare(ModelBlock& block, const uint8_t* at, Sight& sight, const char* what);
+    void check_source(ModelBlock& block, const char* when);
+    void fail(uint32_t block, const std::string& text);
+
+    std::atomic<bool> lost{false};
+    std::atomic<bool> stepping{false};
+    std::atomic<bool> quiet{false};  // a thread wants to be alone in it, because plans change only while no view is held
+    std::atomic<int32_t> inside{0};  // threads that are at something
+    std::atomic<uint64_t> views{0}, write_backs{0}, updates{0}, registrations{0}, refused{0}, loads{0}, plans{0};
+
+private:
+    void add_group(std::mt19937_64& random, size_t count, uint64_t least, uint64_t most, uint32_t flags);
+
+    Round& round_;
+    const uint32_t number_;
+    sh_runtime* runtime_ = nullptr;
+    std::vector<std::unique_ptr<ModelBlock>> blocks_;
+    uint32_t groups_ = 0;
+    std::vector<sh_stream> homes_;
+    struct Retired {
+        uint32_t block = 0;
+        std::unique_ptr<BlockSource> source;
+        Version contents;
+    };
+    std::mutex retired_mutex_;
+    std::vector<Retired> retired_;
+};
+
+// One device, for a while.
+class Round {
+public:
+    Round(const Setting& setting, uint64_t seed);
+
+    void run();
+
+    const Setting& setting() const { return setting_; }
+    uint64_t seed() const { return seed_; }
+    TestDevice& device() { return *device_; }
+    Journal& journal() { return *journal_; }
+    uint64_t pages() const;          // of the blocks of all parties
+    bool failed() const { return failures_ > 0; }
+    bool note_failure() { return failures_++ < 3; }   // whether it is worth telling
+    std::string where() const;       // how to have it again
+    std::string summary() const;
+
+    std::atomic<uint32_t> versions{0};
+
+private:
+    const Setting& setting_;
+    const uint64_t seed_;
+    std::unique_ptr<TestDevice> device_;
+    std::unique_ptr<Journal> journal_;
+    std::vector<std::unique_ptr<Party>> parties_;
+    std::atomic<uint32_t> failures_{0};
+};
+
+}  // namespace stagehand::test

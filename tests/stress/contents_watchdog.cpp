@@ -1,0 +1,68 @@
+#include "contents_watchdog.h"
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <iterator>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+namespace stagehand::test {
+namespace {
+
+constexpr uint64_t kDeadlineNs = 60'000'000'000;
+constexpr int kSignals[] = {SIGSEGV, SIGBUS};
+
+const Watchdog* watching = nullptr;
+struct sigaction before[std::size(kSignals)];
+
+// A view whose memory is gone, or a copy from memory that is not the library's any more. The story first; then it ends as it would have.
+void on_signal(int number) {
+    for (size_t k = 0; k < std::size(kSignals); k++) sigaction(kSignals[k], &before[k], nullptr);
+    std::printf("signal %d\n", number);
+    std::fflush(stdout);
+    if (watching) std::printf("%s", watching->story().c_str());
+    std::fflush(stdout);
+}
+
+}  // namespace
+
+Watchdog::Watchdog(const Journal& journal, std::string where) : journal_(journal), where_(std::move(where)), thread_([this] { watch(); }) {
+    watching = this;
+    struct sigaction action = {};
+    action.sa_handler = on_signal;
+    for (size_t k = 0; k < std::size(kSignals); k++) sigaction(kSignals[k], &action, &before[k]);
+}
+
+Watchdog::~Watchdog() {
+    for (size_t k = 0; k < std::size(kSignals); k++) sigaction(kSignals[k], &before[k], nullptr);
+    watching = nullptr;
+    done_ = true;
+    thread_.join();
+}
+
+std::string Watchdog::story() const {
+    std::string text = where_ + "\n";
+    for (uint32_t party = 0; party < 2; party++) text += "runtime " + std::to_string(party) + ":\n" + journal_.story(party, {}, 60);
+    return text;
+}
+
+void Watchdog::watch() {
+    while (!done_) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        for (uint32_t t = 0; t < journal_.threads(); t++) {
+            const ThreadJournal::Entry entry = journal_.of(t).under_way();
+            const uint64_t now = steady_ns();
+            if (!entry.call || now < entry.began_ns + kDeadlineNs) continue;
+            const std::string block = entry.block == kNoBlock ? "" : " of block " + std::to_string(entry.block);
+            ADD_FAILURE() << entry.call << block << " on thread " << t << " has not returned after " << kDeadlineNs / 1'000'000'000 << " s, " << where_
+                          << "\n"
+                          << journal_.story(entry.party, {entry.block}, 40);
+            std::fflush(stdout);
+            _exit(1);
+        }
+    }
+}
+
+}  // namespace stagehand::test
