@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "telemetry/json.h"
 
@@ -12,18 +13,24 @@ StepLog::~StepLog() {
 }
 
 Status StepLog::open(const char* path) {
+    std::string next = path ? path : "";   // what may throw comes before anything has changed
     std::FILE* file = nullptr;
     if (path) {
         file = std::fopen(path, "we");
         if (!file) return Status(SH_ERROR_IO, std::string("telemetry ") + path + ": " + std::strerror(errno));
     }
     const bool failed = file_ && std::fclose(file_) != 0;
-    const std::string ended = std::exchange(path_, path ? path : "");
+    const std::string ended = std::exchange(path_, std::move(next));
     file_ = file;
     return failed ? Status(SH_ERROR_IO, "telemetry " + ended + ": could not be written whole") : Status();
 }
 
-Status StepLog::write(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after) {
+// A line that finds no memory is left out.
+Status StepLog::write(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after) noexcept {
+    return caught([&] { return write_line(runtime, before, after); });
+}
+
+Status StepLog::write_line(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after) {
     if (!file_) return Status();
     Json line;
     line["runtime"] = runtime;

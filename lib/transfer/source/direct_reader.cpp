@@ -87,7 +87,8 @@ public:
             uring_.wait(&lane, &result);
             under_way--;
             idle_[idle++] = lane;
-            if (status.ok()) status = reader_.settle(reader_.reads_[lanes_[lane]], buffer(lane), result);
+            // Not thrown: the other reads are still under way.
+            if (status.ok()) status = caught([&] { return reader_.settle(reader_.reads_[lanes_[lane]], buffer(lane), result); });
         }
         return status;
     }
