@@ -1,5 +1,6 @@
 // Runtimes, blocks, order and plan.
 #include "api/guard.h"
+#include "base/no_throw.h"
 
 using namespace stagehand;
 using namespace stagehand::api;
@@ -40,7 +41,7 @@ void sh_runtime_destroy(sh_runtime *runtime) {
         if (!slot) return unknown_runtime();
         // The handle is stale from here on for everybody else; calls that are inside leave first.
         std::shared_ptr<core::Runtime> closing = runtimes().remove(*slot);
-        Status status = caught([&] { return closing->close(lock); });
+        Status status = no_throw([&] { return closing->close(lock); });
         if (lock.owns_lock()) lock.unlock();
         closing.reset();
         runtimes().recycle(*slot);

@@ -1,7 +1,6 @@
 // Status: the result of an internal operation, a code of the public interface with the text that explains it.
 #pragma once
 
-#include <exception>
 #include <memory>
 #include <new>
 #include <string>
@@ -47,20 +46,6 @@ private:
     sh_status code_ = SH_OK;
     std::shared_ptr<const std::string> text_;
 };
-
-// What `work`, which returns Status, has to say, also when it throws.
-template <class Work>
-Status caught(Work&& work) noexcept {
-    try {
-        return work();
-    } catch (const std::bad_alloc&) {
-        return Status(SH_ERROR_OUT_OF_HOST_MEMORY, "the process has no memory left");
-    } catch (const std::exception& error) {
-        return Status(SH_ERROR_INTERNAL, error.what());
-    } catch (...) {
-        return Status(SH_ERROR_INTERNAL, "an unknown C++ exception");
-    }
-}
 
 }  // namespace stagehand
 

@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include "base/log.h"
+#include "base/no_throw.h"
 
 namespace stagehand::platform {
 
@@ -17,7 +18,7 @@ Status start_thread(const char* name, std::function<void()> run, std::thread* ou
     Status status;
     try {
         *out_thread = std::thread([name, run = std::move(run)] {
-            if (const Status status = caught([&] { return run(), Status(); }); !status.ok()) log_line(SH_LOG_ERROR, "thread %s has ended: %s", name, status.text());
+            if (const Status status = no_throw([&] { return run(), Status(); }); !status.ok()) log_line(SH_LOG_ERROR, "thread %s has ended: %s", name, status.text());
         });
         pthread_setname_np(out_thread->native_handle(), name);
     } catch (const std::system_error& error) {

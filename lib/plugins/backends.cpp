@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/no_throw.h"
 #include "host/host_backend.h"
 #include "plugins/plugin.h"
 #include "plugins/search_path.h"
@@ -152,7 +153,7 @@ Status find_backend(const char* name, const char* explicit_path, const sh_backen
     const auto [entry, added] = known.found.try_emplace(key);
     if (added) {
         loading = true;
-        const Status status = caught([&] { return look_for(key.first, explicit_path, &entry->second); });
+        const Status status = no_throw([&] { return look_for(key.first, explicit_path, &entry->second); });
         loading = false;
         if (!status.ok()) {
             known.found.erase(entry);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/no_throw.h"
 #include "telemetry/json.h"
 
 namespace stagehand::telemetry {
@@ -27,7 +28,7 @@ Status StepLog::open(const char* path) {
 
 // A line that finds no memory is left out.
 Status StepLog::write(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after) noexcept {
-    return caught([&] { return write_line(runtime, before, after); });
+    return no_throw([&] { return write_line(runtime, before, after); });
 }
 
 Status StepLog::write_line(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after) {

@@ -2,9 +2,9 @@
 
 #include <cstring>
 #include <exception>
-#include <new>
 #include <string>
 
+#include "base/no_throw.h"
 #include "transfer/source/file_reader.h"
 #include "transfer/source/mapped_reader.h"
 
@@ -37,7 +37,7 @@ Reader::Reader(const ReaderOptions& options) : options_(options) {}
 Reader::~Reader() = default;
 
 Status Reader::read(std::span<const ReadRequest> requests) {
-    const Status status = caught([&] { return read_all(requests); });
+    const Status status = no_throw([&] { return read_all(requests); });
     if (!status.ok() && files_) files_->forget();
     return status;
 }

@@ -11,6 +11,7 @@
 #include <sys/types.h>
 
 #include "base/log.h"
+#include "base/no_throw.h"
 #include "base/status.h"
 #include "transfer/source/reader.h"
 #include "transfer/staging/deadline_queue.h"
@@ -28,7 +29,7 @@ using StoreProgress = StagedStore::Progress;
 // Calls what must not throw. If it does all the same, the worker goes on.
 template <class Callback>
 void call_back(Callback&& callback) noexcept {
-    const Status thrown = caught([&] { return callback(), Status(); });
+    const Status thrown = no_throw([&] { return callback(), Status(); });
     if (!thrown.ok()) log_line(SH_LOG_ERROR, "staging: a callback threw an exception: %s", thrown.text());
 }
 

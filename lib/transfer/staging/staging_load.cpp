@@ -37,7 +37,7 @@ void StagingEngine::Impl::read_piece(Lock& lock, const Task& task, Reader& reade
     LoadProgress& load = *task.load;
     Slot& slot = *task.slot;
     lock.unlock();
-    const Status status = caught([&] {
+    const Status status = no_throw([&] {
         SH_TRY(lay_out(*load.load, slot.piece, slot.memory, size_.slot_bytes, &slot.commands, &requests));
         return reader.read(requests);
     });

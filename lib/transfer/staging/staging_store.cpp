@@ -38,7 +38,7 @@ Status StagingEngine::Impl::issue_some(StoreProgress& store, Slot* slot, Issued*
     size_t stop = store.next.extent;
     while (stop < extents.size() && !store.straight[stop]) stop++;
     slot->piece = cut_piece(extents.first(stop), store.next, size_.piece_bytes);
-    const Status status = caught([&] { return issue_store(device_, *store.store, *slot, issued); });
+    const Status status = no_throw([&] { return issue_store(device_, *store.store, *slot, issued); });
     store.next = slot->piece.end;
     find_staged(store);
     return status;
