@@ -7,13 +7,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <initializer_list>
 #include <map>
 #include <mutex>
 #include <string>
 #include <utility>
 
 #include "base/log.h"
-#include "telemetry/json.h"
+#include "telemetry/json_text.h"
 
 namespace stagehand::telemetry {
 
@@ -24,6 +26,11 @@ namespace {
 // A runtime is a process of the trace, what it does are its threads: Perfetto then draws one track for each.
 enum Track { kSteps = 1, kWaits = 2, kLoads = 3, kViews = 4, kWriteBacks = 5, kPlans = 6, kKept = 7, kReserved = 8, kGuest = 9 };
 constexpr const char* kTrackNames[] = {"", "steps", "waits", "loads", "views", "write-backs", "plans", "kept resident", "reserved", "guest"};
+
+struct Figure {
+    const char* name;
+    uint64_t value;
+};
 
 class Recorder {
 public:
@@ -64,15 +71,20 @@ public:
         }
     }
 
-    void add(const char* runtime, Track track, std::string name, uint64_t begin_ns, uint64_t end_ns, Json arguments = Json::object()) {
+    void add(const char* runtime, Track track, const std::string& name, uint64_t begin_ns, uint64_t end_ns, std::initializer_list<Figure> figures = {}) {
         const int process = number(runtime);
-        write({{"name", std::move(name)}, {"ph", "X"}, {"pid", process}, {"tid", static_cast<int>(track)},
-               {"ts", static_cast<double>(begin_ns) / 1e3}, {"dur", static_cast<double>(end_ns - begin_ns) / 1e3}, {"args", std::move(arguments)}});
+        JsonText event;
+        event.begin_object().add("name", name).add("ph", "X").add("pid", process).add("tid", static_cast<int>(track));
+        event.add("ts", static_cast<double>(begin_ns) / 1e3).add("dur", static_cast<double>(end_ns - begin_ns) / 1e3).begin_object("args");
+        for (const Figure& figure : figures) event.add(figure.name, figure.value);
+        write(event.end_object().end_object());
     }
 
     void count(const char* runtime, const char* counter, uint64_t now_ns, uint64_t value) {
         const int process = number(runtime);
-        write({{"name", counter}, {"ph", "C"}, {"pid", process}, {"ts", static_cast<double>(now_ns) / 1e3}, {"args", {{"value", value}}}});
+        JsonText event;
+        event.begin_object().add("name", counter).add("ph", "C").add("pid", process).add("ts", static_cast<double>(now_ns) / 1e3);
+        write(event.begin_object("args").add("value", value).end_object().end_object());
     }
 
     // The child of a fork would write what is buffered a second time, and the file's end into the parent's file: so nothing is
@@ -92,25 +104,32 @@ public:
 
 private:
     int number(const char* runtime) {
-        const auto [place, added] = runtimes_.try_emplace(runtime, static_cast<int>(runtimes_.size()) + 1);
-        if (added) {
-            write({{"name", "process_name"}, {"ph", "M"}, {"pid", place->second}, {"args", {{"name", runtime}}}});
-            for (int track = kSteps; track <= kGuest; track++)
-                write({{"name", "thread_name"}, {"ph", "M"}, {"pid", place->second}, {"tid", track}, {"args", {{"name", kTrackNames[track]}}}});
-        }
-        return place->second;
+        const auto known = runtimes_.find(runtime);
+        if (known != runtimes_.end()) return known->second;
+        const int process = static_cast<int>(runtimes_.size()) + 1;
+        name("process_name", process, 0, runtime);
+        for (int track = kSteps; track <= kGuest; track++) name("thread_name", process, track, kTrackNames[track]);
+        runtimes_.emplace(runtime, process);
+        return process;
     }
 
-    void write(const Json& event) {
-        const std::string line = (first_ ? "\n" : ",\n") + json_line(event);
+    void name(const char* what, int process, int track, const char* name) {
+        JsonText event;
+        event.begin_object().add("name", what).add("ph", "M").add("pid", process);
+        if (track) event.add("tid", track);
+        write(event.begin_object("args").add("name", name).end_object().end_object());
+    }
+
+    void write(const JsonText& event) {
+        failed_ |= std::fputs(first_ ? "\n" : ",\n", file_) < 0;
         first_ = false;
-        failed_ |= std::fputs(line.c_str(), file_) < 0;
+        failed_ |= std::fputs(event.text().c_str(), file_) < 0;
     }
 
     std::mutex mutex_;
     std::FILE* file_ = nullptr;
     std::string path_;
-    std::map<std::string, int> runtimes_;
+    std::map<std::string, int, std::less<>> runtimes_;
     bool first_ = true;
     bool failed_ = false;
 };
