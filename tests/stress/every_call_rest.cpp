@@ -18,6 +18,8 @@ namespace {
 }  // namespace
 
 bool EveryCall::change_contents() {
+    for (const sh_stream stream : {stream_, other_})   // what is queued there compares with the contents before
+        if (!ATTEMPT(sh_stream_synchronize, device_, stream)) return false;
     Block& staged = blocks_[1];
     const sh_block id = staged.id;
     if (!attempt("sh_source_update_begin", [&] { return sh_source_update_begin(model_, &id, 1); }, SH_ERROR_INVALID_STATE)) return false;
