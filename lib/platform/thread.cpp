@@ -18,7 +18,8 @@ Status start_thread(const char* name, std::function<void()> run, std::thread* ou
     Status status;
     try {
         *out_thread = std::thread([name, run = std::move(run)] {
-            if (const Status status = no_throw([&] { return run(), Status(); }); !status.ok()) log_line(SH_LOG_ERROR, "thread %s has ended: %s", name, status.text());
+            const Status status = no_throw([&] { return run(), Status(); });
+            if (!status.ok()) log_line(SH_LOG_ERROR, "thread %s has ended: %s", name, status.text());
         });
         pthread_setname_np(out_thread->native_handle(), name);
     } catch (const std::system_error& error) {

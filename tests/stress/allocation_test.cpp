@@ -161,8 +161,8 @@ protected:
         if (ending == kWaits) text << "waits for ever in ";
         else if (ending > kKilled) text << "ended by signal " << ending - kKilled << " in ";
         else text << (ending == kLeaks ? "leaks" : ending == kFailed ? "failed" : "ended") << ", last in ";
-        text << progress_->call.load() << "\nallocation " << failure.at << " of site " << failure.site << " failed in " << progress_->failed_in << " on thread \""
-             << progress_->failed_on << "\", called from\n";
+        text << progress_->call.load() << "\nallocation " << failure.at << " of site " << failure.site << " failed in " << progress_->failed_in
+             << " on thread \"" << progress_->failed_on << "\", called from\n";
         ADD_FAILURE() << text.str() << callers_text();
     }
 
