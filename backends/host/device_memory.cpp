@@ -86,6 +86,7 @@ sh_status DeviceMemory::take_offsets(uint64_t bytes, uint64_t* out_offset) {
                     capacity_ - current_bytes_, capacity_);
     }
     uint64_t offset = 0;
+    offsets_.prepare(1);  // to take it back
     if (!offsets_.take(bytes, &offset)) {
         return fail(SH_ERROR_OUT_OF_DEVICE_MEMORY, "no run of %" PRIu64 " bytes is left in the device's file",
                     bytes);
@@ -151,7 +152,7 @@ sh_status DeviceMemory::create(uint64_t page_bytes, uint64_t count, sh_backend_p
     if (sh_status status = table_.check_size(page_bytes, count, &bytes); status < 0) return status;
     if (count == 0) return SH_OK;
     if (sh_status status = take_offsets(bytes, &offset); status < 0) return status;
-    if (sh_status status = fill_with_memory(offset, bytes); status < 0) {
+    if (sh_status status = support::guarded([&] { return fill_with_memory(offset, bytes); }); status < 0) {
         give_offsets(offset, bytes);
         return status;
     }
@@ -187,6 +188,7 @@ sh_status DeviceMemory::punch_runs(uint64_t page_bytes, uint64_t count, const sh
 sh_status DeviceMemory::destroy(uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
     {
         std::unique_lock lock(mutex_);
+        offsets_.prepare(count);
         if (sh_status status = table_.remove_pages(page_bytes, count, pages); status < 0) return status;
     }
     // Their offsets stay taken until the memory is gone: a page made meanwhile must not be punched.

@@ -7,15 +7,19 @@
 namespace stagehand::host {
 
 using support::fail;
+using support::guarded;
 
 sh_status PlainMemory::map_new(uint64_t address, uint64_t bytes) {
     sh_backend_page page = 0;
-    if (sh_status status = memory_.create(bytes, 1, &page); status < 0) return status;
-    if (sh_status status = memory_.map(address, bytes, 1, &page); status < 0) {
-        memory_.destroy(bytes, 1, &page);
+    const auto piece = pieces_.try_emplace(address).first;  // what may find no memory comes first
+    sh_status status = guarded([&] { return memory_.create(bytes, 1, &page); });
+    if (status >= 0 && (status = guarded([&] { return memory_.map(address, bytes, 1, &page); })) < 0)
+        guarded([&] { return memory_.destroy(bytes, 1, &page); });
+    if (status < 0) {
+        pieces_.erase(piece);
         return status;
     }
-    pieces_[address] = {bytes, page};
+    piece->second = {bytes, page};
     return SH_OK;
 }
 
@@ -23,7 +27,7 @@ sh_status PlainMemory::reserve(uint64_t bytes, uint64_t alignment, uint64_t* out
     std::lock_guard lock(mutex_);
     uint64_t address = 0;
     if (sh_status status = memory_.reserve(bytes, alignment, &address); status < 0) return status;
-    if (sh_status status = map_new(address, bytes); status < 0) {
+    if (sh_status status = guarded([&] { return map_new(address, bytes); }); status < 0) {
         memory_.free(address, bytes);
         return status;
     }
@@ -40,8 +44,8 @@ sh_status PlainMemory::free(uint64_t address, uint64_t bytes) {
     }
     const sh_backend_page page = piece->second.page;
     if (sh_status status = memory_.unmap(address, bytes, 1); status < 0) return status;
-    if (sh_status status = memory_.destroy(bytes, 1, &page); status < 0) {
-        memory_.map(address, bytes, 1, &page);  // as it was
+    if (sh_status status = guarded([&] { return memory_.destroy(bytes, 1, &page); }); status < 0) {
+        guarded([&] { return memory_.map(address, bytes, 1, &page); });  // as it was
         return status;
     }
     pieces_.erase(piece);

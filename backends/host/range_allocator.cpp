@@ -21,6 +21,11 @@ bool RangeAllocator::take(uint64_t bytes, uint64_t* out_offset) {
     return false;
 }
 
+void RangeAllocator::prepare(uint64_t gives) {
+    for (uint64_t key = spare_.empty() ? 0 : spare_.rbegin()->first + 1; spare_.size() < gives; ++key)
+        spare_.emplace_hint(spare_.end(), key, 0);
+}
+
 void RangeAllocator::give(uint64_t offset, uint64_t bytes) {
     const uint64_t end = offset + bytes;
     const auto after = holes_.lower_bound(offset);
@@ -35,7 +40,11 @@ void RangeAllocator::give(uint64_t offset, uint64_t bytes) {
         node.key() = offset;
         holes_.insert(std::move(node));
     } else {
-        holes_.emplace(offset, end);
+        prepare(1);
+        auto node = spare_.extract(spare_.begin());
+        node.key() = offset;
+        node.mapped() = end;
+        holes_.insert(std::move(node));
     }
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <system_error>
 
 #include "host/clock.h"
@@ -29,6 +30,8 @@ sh_status Stream::start() {
         thread_ = std::thread([this] { run(); });
     } catch (const std::system_error& error) {
         status = support::fail(SH_ERROR_OUT_OF_HOST_MEMORY, "no thread for a stream: %s", error.what());
+    } catch (const std::bad_alloc&) {
+        status = support::fail(SH_ERROR_OUT_OF_HOST_MEMORY, "no memory for a stream's thread");
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     return status;
@@ -75,7 +78,10 @@ void Stream::run() {
         if (queue_.empty()) return;
         Command command = queue_.pop();
         lock.unlock();
-        carry_out(command);
+        try {
+            carry_out(command);
+        } catch (...) {   // what is launched must not throw; if it does, those who wait for the stream need not wait for ever
+        }
         command.record = RecordPointer();
         lock.lock();
         ++finished_;

@@ -2,6 +2,7 @@
 
 #include <cinttypes>
 #include <iterator>
+#include <utility>
 
 #include "support/last_error.h"
 
@@ -149,6 +150,7 @@ sh_status PageTable::check_unmap(uint64_t address, uint64_t page_bytes, uint64_t
                         page_bytes, at);
         }
     }
+    if (spare_span_.empty()) spare_span_.emplace(0, 0);  // for unmap(), which comes when nothing may fail any more
     return SH_OK;
 }
 
@@ -199,11 +201,16 @@ void PageTable::add_span(uint64_t begin, uint64_t end) {
     spans_.emplace(begin, end);
 }
 
-// [begin, end) lies in one span. What may throw comes first.
+// [begin, end) lies in one span. There is a spare one.
 void PageTable::cut_span(uint64_t begin, uint64_t end) {
     const auto span = std::prev(spans_.upper_bound(begin));
     const uint64_t span_end = span->second;
-    if (end < span_end) spans_.emplace(end, span_end);
+    if (end < span_end) {
+        auto rest = spare_span_.extract(spare_span_.begin());
+        rest.key() = end;
+        rest.mapped() = span_end;
+        spans_.insert(std::move(rest));
+    }
     if (span->first < begin) {
         span->second = begin;
     } else {

@@ -62,6 +62,7 @@ private:
     std::map<uint64_t, ChunkedMap<Mapping>>
         mappings_;  // by size of page, then by address / size: that is unique, as pages do not overlap
     std::map<uint64_t, uint64_t> spans_;  // mapped addresses, begin to end; neighbours are merged
+    std::map<uint64_t, uint64_t> spare_span_;  // a node for one more of them
     uint64_t mapped_bytes_ = 0;
 };
 

@@ -46,13 +46,10 @@ sh_status sh_capture_end(sh_runtime *runtime, sh_stream stream, sh_graph **out_g
         SH_TRY(find_runtime(runtime, &at));
         if (!out_graph) return at.runtime->capture_end(at.runtime->name_of_stream(stream), nullptr);
         auto name = std::make_shared<GraphName>();
-        auto &slot = graphs().take_free_slot();
+        Graphs::Reservation slot(graphs());
         name->runtime = runtime;
-        if (Status status = at.runtime->capture_end(at.runtime->name_of_stream(stream), &name->id); !status.ok()) {
-            graphs().recycle(slot);
-            return status;
-        }
-        *out_graph = static_cast<sh_graph *>(graphs().publish(slot, std::move(name)));
+        SH_TRY(at.runtime->capture_end(at.runtime->name_of_stream(stream), &name->id));
+        *out_graph = static_cast<sh_graph *>(slot.publish(std::move(name)));
         return Status();
     });
 }

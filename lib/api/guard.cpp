@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <string_view>
 
 namespace stagehand::api {
 
@@ -12,13 +13,15 @@ std::atomic<Runtimes*> runtimes_so_far{nullptr};
 namespace {
 
 thread_local std::string last_text;
+thread_local const char* short_text = nullptr;   // for an error whose text found no memory
 
 // Registered when the first handle is made: before that a fork does no harm.
 template <class Table>
 Table& table() {
     static Table* const instance = [] {
+        Table* const made = new Table;   // never destroyed: handles may be used while the process exits
         pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
-        return new Table;   // never destroyed: handles may be used while the process exits
+        return made;
     }();
     return *instance;
 }
@@ -32,19 +35,21 @@ sh_status keep(const Status& status) {
 sh_status keep(sh_status code, const char* text) {
     try {
         last_text = text;
+        short_text = nullptr;
     } catch (...) {
-        last_text.clear();   // no memory for the text; the code says what happened
+        short_text = sh_status_string(code);
     }
     return code;
 }
 
 size_t last_error(char* buffer, size_t capacity) {
+    const std::string_view text = short_text ? std::string_view(short_text) : std::string_view(last_text);
     if (buffer && capacity) {
-        const size_t bytes = std::min(capacity - 1, last_text.size());
-        std::memcpy(buffer, last_text.data(), bytes);
+        const size_t bytes = std::min(capacity - 1, text.size());
+        std::memcpy(buffer, text.data(), bytes);
         buffer[bytes] = 0;
     }
-    return last_text.size();
+    return text.size();
 }
 
 Status check_size(const void* data, uint32_t claimed, size_t least, size_t known, const char* name) {

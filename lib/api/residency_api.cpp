@@ -34,12 +34,9 @@ Status find_target(sh_runtime *runtime, sh_runtime *target, LockedRuntime *out) 
 template <class Begin>
 Status open_scope(Scope::Kind kind, sh_runtime *target, sh_scope **out_scope, Begin &&begin) {
     auto scope = std::make_shared<Scope>(Scope{kind, target});
-    auto &slot = scopes().take_free_slot();
-    if (Status status = begin(); !status.ok()) {
-        scopes().recycle(slot);
-        return status;
-    }
-    *out_scope = static_cast<sh_scope *>(scopes().publish(slot, std::move(scope)));
+    Scopes::Reservation slot(scopes());
+    SH_TRY(begin());
+    *out_scope = static_cast<sh_scope *>(slot.publish(std::move(scope)));
     return Status();
 }
 

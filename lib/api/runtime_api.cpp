@@ -1,5 +1,6 @@
 // Runtimes, blocks, order and plan.
 #include "api/guard.h"
+#include "base/no_throw.h"
 
 using namespace stagehand;
 using namespace stagehand::api;
@@ -24,13 +25,10 @@ sh_status sh_runtime_create(sh_device *device, const sh_runtime_options *options
         if (!out_runtime) return Status(SH_ERROR_INVALID_ARGUMENT, "out_runtime is NULL");
         sh_runtime_options wanted;
         SH_TRY(take_options(options, "options", &wanted));
-        auto &slot = runtimes().take_free_slot();
+        Runtimes::Reservation slot(runtimes());
         std::shared_ptr<core::Runtime> runtime;
-        if (Status status = core::Runtime::create(std::move(found), wanted, slot.mutex, &runtime); !status.ok()) {
-            runtimes().recycle(slot);
-            return status;
-        }
-        *out_runtime = static_cast<sh_runtime *>(runtimes().publish(slot, std::move(runtime)));
+        SH_TRY(core::Runtime::create(std::move(found), wanted, slot.mutex(), &runtime));
+        *out_runtime = static_cast<sh_runtime *>(slot.publish(std::move(runtime)));
         return Status();
     });
 }
@@ -43,8 +41,8 @@ void sh_runtime_destroy(sh_runtime *runtime) {
         if (!slot) return unknown_runtime();
         // The handle is stale from here on for everybody else; calls that are inside leave first.
         std::shared_ptr<core::Runtime> closing = runtimes().remove(*slot);
-        Status status = closing->close(lock);
-        lock.unlock();
+        Status status = no_throw([&] { return closing->close(lock); });
+        if (lock.owns_lock()) lock.unlock();
         closing.reset();
         runtimes().recycle(*slot);
         return status;

@@ -16,9 +16,13 @@ Status BackendDevice::to_thread_handle(sh_stream* stream) const {
     return Status();
 }
 
-// Kept out of line: only failures pay for making a text.
-Status BackendDevice::failure(sh_status code, const char* call) const {
-    return Status(code, std::string(table_.name) + " " + call + ": " + table_.last_error());
+// Kept out of line: only failures pay for making a text. Calls of the device do not throw.
+Status BackendDevice::failure(sh_status code, const char* call) const noexcept {
+    try {
+        return Status(code, std::string(table_.name) + " " + call + ": " + table_.last_error());
+    } catch (const std::bad_alloc&) {
+        return Status(code);
+    }
 }
 
 }  // namespace stagehand

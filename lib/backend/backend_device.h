@@ -112,7 +112,7 @@ private:
     Status check(sh_status code, const char* call) const {
         return code >= 0 ? Status() : failure(code, call);
     }
-    Status failure(sh_status code, const char* call) const;
+    Status failure(sh_status code, const char* call) const noexcept;
     Status to_handle(sh_stream* stream) const { return thread_stream::is_name(*stream) ? to_thread_handle(stream) : Status(); }
     Status to_thread_handle(sh_stream* stream) const;
 

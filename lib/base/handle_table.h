@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace stagehand {
@@ -35,35 +37,25 @@ public:
     };
 
     // Puts an object into a free slot; the handle is valid as soon as this returns.
-    void* insert(std::shared_ptr<Object> object) {
-        Slot& slot = take_free_slot();
-        std::lock_guard lock(slot.mutex);
-        slot.object = std::move(object);
-        return encode(slot.index, slot.generation);
-    }
+    void* insert(std::shared_ptr<Object> object) { return publish(take_free_slot(), std::move(object)); }
 
-    // Reserves a slot whose mutex the object may refer to before it is published by publish().
-    Slot& take_free_slot() {
-        std::lock_guard lock(growth_);
-        if (!free_.empty()) {
-            Slot& slot = *free_.back();
-            free_.pop_back();
-            return slot;
+    // A slot whose mutex an object may refer to before it is published. What is not published goes back.
+    class Reservation {
+    public:
+        explicit Reservation(HandleTable& table) : table_(table), slot_(&table.take_free_slot()) {}
+        ~Reservation() {
+            if (slot_) table_.recycle(*slot_);
         }
-        const uint32_t index = count_.load(std::memory_order_relaxed);
-        if (index >= kChunks * kChunkSlots) throw std::bad_alloc();
-        if (index % kChunkSlots == 0) chunks_[index / kChunkSlots].store(new Slot[kChunkSlots], std::memory_order_release);
-        Slot& slot = chunks_[index / kChunkSlots].load(std::memory_order_relaxed)[index % kChunkSlots];
-        slot.index = index;
-        count_.store(index + 1, std::memory_order_release);
-        return slot;
-    }
+        Reservation(const Reservation&) = delete;
+        Reservation& operator=(const Reservation&) = delete;
 
-    void* publish(Slot& slot, std::shared_ptr<Object> object) {
-        std::lock_guard lock(slot.mutex);
-        slot.object = std::move(object);
-        return encode(slot.index, slot.generation);
-    }
+        std::mutex& mutex() { return slot_->mutex; }
+        void* publish(std::shared_ptr<Object> object) { return table_.publish(*std::exchange(slot_, nullptr), std::move(object)); }
+
+    private:
+        HandleTable& table_;
+        Slot* slot_;
+    };
 
     // Locks the slot of a handle; null when the handle is NULL, stale or foreign.
     Slot* lock(const void* handle, std::unique_lock<std::mutex>* out_lock) {
@@ -93,7 +85,7 @@ public:
         slot.generation = (slot.generation + 1) & kGenerationMask;
         return std::move(slot.object);
     }
-    void recycle(Slot& slot) {
+    void recycle(Slot& slot) noexcept {
         std::lock_guard lock(growth_);
         free_.push_back(&slot);
     }
@@ -117,6 +109,31 @@ public:
     }
 
 private:
+    Slot& take_free_slot() {
+        std::lock_guard lock(growth_);
+        if (!free_.empty()) {
+            Slot& slot = *free_.back();
+            free_.pop_back();
+            return slot;
+        }
+        const uint32_t index = count_.load(std::memory_order_relaxed);
+        if (index >= kChunks * kChunkSlots) throw std::bad_alloc();
+        if (index % kChunkSlots == 0) {
+            free_.reserve(index + kChunkSlots);   // so that giving back never allocates
+            chunks_[index / kChunkSlots].store(new Slot[kChunkSlots], std::memory_order_release);
+        }
+        Slot& slot = chunks_[index / kChunkSlots].load(std::memory_order_relaxed)[index % kChunkSlots];
+        slot.index = index;
+        count_.store(index + 1, std::memory_order_release);
+        return slot;
+    }
+
+    void* publish(Slot& slot, std::shared_ptr<Object> object) {
+        std::lock_guard lock(slot.mutex);
+        slot.object = std::move(object);
+        return encode(slot.index, slot.generation);
+    }
+
     // A mutex that others hold most of the time is free now and then: asked often enough it is had.
     static bool lock_until(std::mutex& mutex, std::chrono::steady_clock::time_point until) {
         using namespace std::chrono_literals;

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <shared_mutex>
 
 namespace stagehand {
@@ -32,9 +33,10 @@ int32_t level_from_environment() {
     return 0;
 }
 
-// Never destroyed: worker threads may log while the process exits.
+// Never destroyed: worker threads may log while the process exits. Needs no memory: it may be there to say that there is none.
 Receiver& receiver() {
-    static Receiver* const instance = new Receiver;
+    alignas(Receiver) static unsigned char place[sizeof(Receiver)];
+    static Receiver* const instance = new (place) Receiver;
     return *instance;
 }
 
@@ -51,16 +53,19 @@ std::atomic<int32_t>& highest_level() {
 
 bool log_enabled(int32_t level) { return level <= highest_level().load(std::memory_order_relaxed); }
 
-void log_line(int32_t level, const char* format, ...) {
+void log_line(int32_t level, const char* format, ...) noexcept {
     if (!log_enabled(level)) return;
     char line[1024];
     va_list arguments;
     va_start(arguments, format);
     std::vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
-    Receiver& to = receiver();
-    std::shared_lock lock(to.mutex);
-    if (to.log) to.log(level, line, to.user_data);
+    try {
+        Receiver& to = receiver();
+        std::shared_lock lock(to.mutex);
+        if (to.log) to.log(level, line, to.user_data);
+    } catch (...) {   // a receiver that throws loses its line
+    }
 }
 
 sh_status set_log(int32_t level, sh_log_fn log, void* user_data) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <new>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <stagehand/base.h>
@@ -10,24 +12,37 @@
 namespace stagehand {
 
 // One pointer and a code wide; success carries no text and allocates nothing. Copyable, since a failure may have to be told
-// to several waiters.
+// to several waiters. Nothing here throws: where there is no memory for a text, the code has to do.
 class [[nodiscard]] Status {
 public:
     Status() = default;
     explicit Status(sh_status code) : code_(code) {}
-    Status(sh_status code, std::string text)
-        : code_(code), text_(std::make_shared<const std::string>(std::move(text))) {}
+    Status(sh_status code, std::string text) noexcept : code_(code) { keep(std::move(text)); }
+    Status(sh_status code, const char* text) noexcept : code_(code) { keep(text); }
 
     bool ok() const { return code_ >= 0; }
     sh_status code() const { return code_; }
     const char* text() const { return text_ ? text_->c_str() : sh_status_string(code_); }
 
     // The same failure with what was being done put before its text.
-    Status within(const std::string& what) const {
-        return ok() ? *this : Status(code_, what + ": " + text());
+    Status within(std::string_view what) const noexcept {
+        if (ok()) return *this;
+        try {
+            return Status(code_, std::string(what) + ": " + text());
+        } catch (const std::bad_alloc&) {
+            return *this;
+        }
     }
 
 private:
+    template <class Text>
+    void keep(Text&& text) noexcept {
+        try {
+            text_ = std::make_shared<const std::string>(std::forward<Text>(text));
+        } catch (const std::bad_alloc&) {
+        }
+    }
+
     sh_status code_ = SH_OK;
     std::shared_ptr<const std::string> text_;
 };

@@ -110,7 +110,7 @@ Status touch(void* memory, uint64_t mapped_bytes) {
             if (!start_thread("sh-touch", work, &thread).ok()) break;  // fewer do it too
             helpers.push_back(std::move(thread));
         }
-    } catch (const std::bad_alloc&) {
+    } catch (...) {   // fewer do it too
     }
     work();
     for (std::thread& helper : helpers) helper.join();

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/no_throw.h"
 #include "host/host_backend.h"
 #include "plugins/plugin.h"
 #include "plugins/search_path.h"
@@ -78,7 +79,7 @@ Status search(const std::string& name, Found* out) {
     std::string tried;
     bool any_file = false;
     for (const SearchDirectory& directory : search_directories()) {
-        const std::string path = directory.path + "/stagehand-" + name + ".so";
+        std::string path = directory.path + "/stagehand-" + name + ".so";
         if (!tried.empty()) tried += "; ";
         if (!directory.refusal.empty()) {
             tried += directory.path + " (" + directory.refusal + ")";
@@ -90,7 +91,7 @@ Status search(const std::string& name, Found* out) {
             if (any_file)
                 log_line(SH_LOG_WARNING, "backend %s: %s is used; passed over: %s", name.c_str(),
                          path.c_str(), tried.c_str());
-            out->path = path;
+            out->path = std::move(path);
             return Status();
         }
         any_file |= exists;
@@ -108,12 +109,12 @@ Status look_for(const std::string& name, const char* explicit_path, Found* out) 
                           std::string("the backend's path '") + explicit_path + "' is not absolute");
         }
         bool exists = false;
+        out->path = explicit_path;
         const Status status = load_plugin(explicit_path, name, kServices, &out->table, &exists);
         if (!status.ok()) {
             return Status(SH_ERROR_BACKEND_LOAD, "backend '" + name + "' cannot be loaded: tried " +
                                                      explicit_path + " (" + status.text() + ")");
         }
-        out->path = explicit_path;
         return Status();
     }
     for (const BuiltIn& built_in : kBuiltIn) {
@@ -148,20 +149,16 @@ Status find_backend(const char* name, const char* explicit_path, const sh_backen
     Cache& known = cache();
     std::lock_guard lock(known.mutex);
     const auto key = std::pair(std::string(name), std::string(explicit_path ? explicit_path : ""));
-    auto entry = known.found.find(key);
-    if (entry == known.found.end()) {
-        Found found;
+    // Its place is made first: what was found is not lost for want of one.
+    const auto [entry, added] = known.found.try_emplace(key);
+    if (added) {
         loading = true;
-        Status status;
-        try {
-            status = look_for(key.first, explicit_path, &found);
-        } catch (...) {
-            loading = false;
-            throw;
-        }
+        const Status status = no_throw([&] { return look_for(key.first, explicit_path, &entry->second); });
         loading = false;
-        if (!status.ok()) return status;
-        entry = known.found.emplace(key, std::move(found)).first;
+        if (!status.ok()) {
+            known.found.erase(entry);
+            return status;
+        }
         log_line(SH_LOG_INFO, "backend %s %s from %s", name, entry->second.table->version,
                  entry->second.path.empty() ? "the library" : entry->second.path.c_str());
     }

@@ -60,9 +60,10 @@ private:
 // Never destroyed: it is stopped when the library is unloaded or the process exits, and may be asked for after that.
 Monitor& monitor() {
     static Monitor* const instance = [] {
+        Monitor* const made = new Monitor;
         pthread_atfork([] { monitor().before_fork(); }, [] { monitor().after_fork(false); }, [] { monitor().after_fork(true); });
         std::atexit([] { (void)monitor().stop().ok(); });
-        return new Monitor;
+        return made;
     }();
     return *instance;
 }

@@ -31,6 +31,7 @@ bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == 
 MonitorServer::MonitorServer(int listening, std::function<std::string()> answer, const Limits& limits)
     : listening_(listening), answer_(std::move(answer)), limits_(limits) {
     clients_.reserve(limits_.clients);
+    polled_.reserve(2 + limits_.clients);   // the thread itself needs memory for answers only
 }
 
 Status MonitorServer::start(int listening, std::function<std::string()> answer, const Limits& limits, std::unique_ptr<MonitorServer>* out) {
@@ -56,8 +57,7 @@ void MonitorServer::abandon() {
 }
 
 void MonitorServer::run() {
-    std::vector<pollfd> polled;
-    polled.reserve(2 + limits_.clients);
+    std::vector<pollfd>& polled = polled_;
     while (true) {
         const auto before = Clock::now();
         const bool accepts = clients_.size() < limits_.clients && before >= accept_from_;

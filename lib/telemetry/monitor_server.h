@@ -1,6 +1,7 @@
 // MonitorServer: the monitor's thread. Answers those who connect to a listening socket, a few at a time, and none of them for long.
 #pragma once
 
+#include <poll.h>
 #include <sys/types.h>
 
 #include <chrono>
@@ -58,6 +59,7 @@ private:
     const Limits limits_;
     int stop_ = -1;                   // an eventfd
     std::vector<Client> clients_;     // of the thread, like what follows
+    std::vector<pollfd> polled_;
     Clock::time_point accept_from_;   // not before: there were no descriptors
     std::thread thread_;
 };

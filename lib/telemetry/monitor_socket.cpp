@@ -81,8 +81,7 @@ Status default_monitor_path(std::string* out) {
     return Status();
 }
 
-MonitorSocket::MonitorSocket(const std::string& path, int folder)
-    : path_(path), name_(path.substr(path.find_last_of('/') + 1)), owner_(getpid()), folder_(folder) {}
+MonitorSocket::MonitorSocket(const std::string& path) : path_(path), name_(path.substr(path.find_last_of('/') + 1)), owner_(getpid()) {}
 
 MonitorSocket::~MonitorSocket() {
     if (listening_ >= 0) close(listening_);
@@ -106,10 +105,11 @@ Status MonitorSocket::open(const std::string& path, std::unique_ptr<MonitorSocke
                                                      " that a socket's can have");
     const size_t slash = path.find_last_of('/');
     const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-    int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    std::unique_ptr<MonitorSocket> socket(new MonitorSocket(path));
+    int& descriptor = socket->folder_;
+    descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (descriptor < 0 && errno == EACCES) descriptor = ::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);   // may be entered, not listed
     if (descriptor < 0) return failed_call(path, "its folder could not be opened");
-    std::unique_ptr<MonitorSocket> socket(new MonitorSocket(path, descriptor));
     if (socket->name_.empty()) return failure(path, "is a folder, not a socket");
     FolderLock alone(descriptor);
     SH_TRY(socket->replace_stale());

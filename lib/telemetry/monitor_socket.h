@@ -35,14 +35,14 @@ public:
     void abandon();
 
 private:
-    MonitorSocket(const std::string& path, int folder);
+    explicit MonitorSocket(const std::string& path);
     Status replace_stale() const;
     Status listen_here();
 
     const std::string path_;
     const std::string name_;   // in its folder
     const pid_t owner_;
-    int folder_;               // kept open: the path may be relative, and the process may go elsewhere
+    int folder_ = -1;          // kept open: the path may be relative, and the process may go elsewhere
     int listening_ = -1;
     bool made_ = false;        // the file is ours, and is this one:
     dev_t device_ = 0;

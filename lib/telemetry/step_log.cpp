@@ -2,8 +2,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
-#include "telemetry/json.h"
+#include "base/no_throw.h"
+#include "telemetry/json_text.h"
 
 namespace stagehand::telemetry {
 
@@ -12,41 +14,48 @@ StepLog::~StepLog() {
 }
 
 Status StepLog::open(const char* path) {
+    std::string next = path ? path : "";   // what may throw comes before anything has changed
     std::FILE* file = nullptr;
     if (path) {
         file = std::fopen(path, "we");
         if (!file) return Status(SH_ERROR_IO, std::string("telemetry ") + path + ": " + std::strerror(errno));
     }
     const bool failed = file_ && std::fclose(file_) != 0;
-    const std::string ended = std::exchange(path_, path ? path : "");
+    const std::string ended = std::exchange(path_, std::move(next));
     file_ = file;
     return failed ? Status(SH_ERROR_IO, "telemetry " + ended + ": could not be written whole") : Status();
 }
 
-Status StepLog::write(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after) {
+// A line that finds no memory is left out.
+Status StepLog::write(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after) noexcept {
+    return no_throw([&] { return write_line(runtime, before, after); });
+}
+
+Status StepLog::write_line(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after) {
     if (!file_) return Status();
-    Json line;
-    line["runtime"] = runtime;
-    line["step"] = after.steps;
-    line["step_ms"] = static_cast<double>(after.last_step_ns) / 1e6;
-    line["acquires"] = after.acquires - before.acquires;
-    line["hits"] = after.hits - before.hits;
-    line["misses"] = after.misses - before.misses;
-    line["loads"] = after.loads - before.loads;
-    line["load_pieces"] = after.load_pieces - before.load_pieces;
-    line["bytes_to_device"] = after.bytes_to_device - before.bytes_to_device;
-    line["bytes_to_host"] = after.bytes_to_host - before.bytes_to_host;
-    line["write_backs"] = after.write_backs - before.write_backs;
-    line["cancelled_loads"] = after.cancelled_loads - before.cancelled_loads;
-    line["failed_loads"] = after.failed_loads - before.failed_loads;
-    line["stall_count"] = after.host_waits - before.host_waits;
-    line["stall_time_ms"] = static_cast<double>(after.stall_ns - before.stall_ns) / 1e6;
-    line["remaps"] = after.remaps - before.remaps;
-    line["evictions"] = after.evictions - before.evictions;
-    line["plans"] = after.plans;
-    line["resident_bytes"] = after.resident_bytes;
-    line["ring_bytes"] = after.ring_bytes;
-    const std::string text = json_line(line) + "\n";
+    JsonText line;
+    line.begin_object();
+    line.add("runtime", runtime);
+    line.add("step", after.steps);
+    line.add("step_ms", static_cast<double>(after.last_step_ns) / 1e6);
+    line.add("acquires", after.acquires - before.acquires);
+    line.add("hits", after.hits - before.hits);
+    line.add("misses", after.misses - before.misses);
+    line.add("loads", after.loads - before.loads);
+    line.add("load_pieces", after.load_pieces - before.load_pieces);
+    line.add("bytes_to_device", after.bytes_to_device - before.bytes_to_device);
+    line.add("bytes_to_host", after.bytes_to_host - before.bytes_to_host);
+    line.add("write_backs", after.write_backs - before.write_backs);
+    line.add("cancelled_loads", after.cancelled_loads - before.cancelled_loads);
+    line.add("failed_loads", after.failed_loads - before.failed_loads);
+    line.add("stall_count", after.host_waits - before.host_waits);
+    line.add("stall_time_ms", static_cast<double>(after.stall_ns - before.stall_ns) / 1e6);
+    line.add("remaps", after.remaps - before.remaps);
+    line.add("evictions", after.evictions - before.evictions);
+    line.add("plans", after.plans);
+    line.add("resident_bytes", after.resident_bytes);
+    line.add("ring_bytes", after.ring_bytes);
+    const std::string text = line.end_object().text() + "\n";
     // Each line is flushed: whoever follows the file sees whole steps, also after a crash.
     if (std::fputs(text.c_str(), file_) < 0 || std::fflush(file_) != 0)
         return Status(SH_ERROR_IO, "telemetry " + path_ + ": " + std::strerror(errno));

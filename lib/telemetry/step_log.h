@@ -22,9 +22,11 @@ public:
     Status open(const char* path);
     bool is_open() const { return file_ != nullptr; }
     // Writes what changed between two readings of the counters, and the sizes of the second; nothing when no file is open.
-    Status write(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after);
+    Status write(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after) noexcept;
 
 private:
+    Status write_line(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after);
+
     std::FILE* file_ = nullptr;
     std::string path_;
 };

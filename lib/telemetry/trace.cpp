@@ -7,12 +7,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <initializer_list>
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "base/log.h"
-#include "telemetry/json.h"
+#include "telemetry/json_text.h"
 
 namespace stagehand::telemetry {
 
@@ -24,14 +27,21 @@ namespace {
 enum Track { kSteps = 1, kWaits = 2, kLoads = 3, kViews = 4, kWriteBacks = 5, kPlans = 6, kKept = 7, kReserved = 8, kGuest = 9 };
 constexpr const char* kTrackNames[] = {"", "steps", "waits", "loads", "views", "write-backs", "plans", "kept resident", "reserved", "guest"};
 
+struct Figure {
+    const char* name;
+    uint64_t value;
+};
+
 class Recorder {
 public:
     Status start(const char* path) {
         std::lock_guard lock(mutex_);
         if (file_) return Status(SH_ERROR_INVALID_STATE, "a trace is being recorded already");
-        file_ = std::fopen(path, "we");
-        if (!file_) return Status(SH_ERROR_IO, std::string("trace ") + path + ": " + std::strerror(errno));
-        path_ = path;
+        std::string name = path;   // what may throw comes before anything has begun
+        std::FILE* const file = std::fopen(path, "we");
+        if (!file) return Status(SH_ERROR_IO, "trace " + name + ": " + std::strerror(errno));
+        file_ = file;
+        path_ = std::move(name);
         runtimes_.clear();
         failed_ = std::fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", file_) < 0;
         first_ = true;
@@ -49,19 +59,32 @@ public:
         return failed_ ? Status(SH_ERROR_IO, "trace " + path_ + ": could not be written whole") : Status();
     }
 
-    void add(const char* runtime, Track track, std::string name, uint64_t begin_ns, uint64_t end_ns, Json arguments = Json::object()) {
+    // Records what `event` adds, if anything is recorded. What finds no memory is left out, and the trace is not whole.
+    template <class Event>
+    void record(Event&& event) noexcept {
         std::lock_guard lock(mutex_);
         if (!file_) return;
+        try {
+            event(*this);
+        } catch (...) {
+            failed_ = true;
+        }
+    }
+
+    void add(const char* runtime, Track track, const std::string& name, uint64_t begin_ns, uint64_t end_ns, std::initializer_list<Figure> figures = {}) {
         const int process = number(runtime);
-        write({{"name", std::move(name)}, {"ph", "X"}, {"pid", process}, {"tid", static_cast<int>(track)},
-               {"ts", static_cast<double>(begin_ns) / 1e3}, {"dur", static_cast<double>(end_ns - begin_ns) / 1e3}, {"args", std::move(arguments)}});
+        JsonText event;
+        event.begin_object().add("name", name).add("ph", "X").add("pid", process).add("tid", static_cast<int>(track));
+        event.add("ts", static_cast<double>(begin_ns) / 1e3).add("dur", static_cast<double>(end_ns - begin_ns) / 1e3).begin_object("args");
+        for (const Figure& figure : figures) event.add(figure.name, figure.value);
+        write(event.end_object().end_object());
     }
 
     void count(const char* runtime, const char* counter, uint64_t now_ns, uint64_t value) {
-        std::lock_guard lock(mutex_);
-        if (!file_) return;
         const int process = number(runtime);
-        write({{"name", counter}, {"ph", "C"}, {"pid", process}, {"ts", static_cast<double>(now_ns) / 1e3}, {"args", {{"value", value}}}});
+        JsonText event;
+        event.begin_object().add("name", counter).add("ph", "C").add("pid", process).add("ts", static_cast<double>(now_ns) / 1e3);
+        write(event.begin_object("args").add("value", value).end_object().end_object());
     }
 
     // The child of a fork would write what is buffered a second time, and the file's end into the parent's file: so nothing is
@@ -81,25 +104,32 @@ public:
 
 private:
     int number(const char* runtime) {
-        const auto [place, added] = runtimes_.try_emplace(runtime, static_cast<int>(runtimes_.size()) + 1);
-        if (added) {
-            write({{"name", "process_name"}, {"ph", "M"}, {"pid", place->second}, {"args", {{"name", runtime}}}});
-            for (int track = kSteps; track <= kGuest; track++)
-                write({{"name", "thread_name"}, {"ph", "M"}, {"pid", place->second}, {"tid", track}, {"args", {{"name", kTrackNames[track]}}}});
-        }
-        return place->second;
+        const auto known = runtimes_.find(runtime);
+        if (known != runtimes_.end()) return known->second;
+        const int process = static_cast<int>(runtimes_.size()) + 1;
+        name("process_name", process, 0, runtime);
+        for (int track = kSteps; track <= kGuest; track++) name("thread_name", process, track, kTrackNames[track]);
+        runtimes_.emplace(runtime, process);
+        return process;
     }
 
-    void write(const Json& event) {
-        const std::string line = (first_ ? "\n" : ",\n") + json_line(event);
+    void name(const char* what, int process, int track, const char* name) {
+        JsonText event;
+        event.begin_object().add("name", what).add("ph", "M").add("pid", process);
+        if (track) event.add("tid", track);
+        write(event.begin_object("args").add("name", name).end_object().end_object());
+    }
+
+    void write(const JsonText& event) {
+        failed_ |= std::fputs(first_ ? "\n" : ",\n", file_) < 0;
         first_ = false;
-        failed_ |= std::fputs(line.c_str(), file_) < 0;
+        failed_ |= std::fputs(event.text().c_str(), file_) < 0;
     }
 
     std::mutex mutex_;
     std::FILE* file_ = nullptr;
     std::string path_;
-    std::map<std::string, int> runtimes_;
+    std::map<std::string, int, std::less<>> runtimes_;
     bool first_ = true;
     bool failed_ = false;
 };
@@ -107,10 +137,16 @@ private:
 // Never destroyed: threads may still record while the process exits.
 Recorder& recorder() {
     static Recorder* const instance = [] {
+        Recorder* const made = new Recorder;
         pthread_atfork([] { recorder().before_fork(); }, [] { recorder().after_fork(false); }, [] { recorder().after_fork(true); });
-        return new Recorder;
+        return made;
     }();
     return *instance;
+}
+
+template <class Event>
+void record(Event&& event) noexcept {
+    if (trace_on()) recorder().record(event);
 }
 
 }  // namespace
@@ -128,37 +164,37 @@ void trace_start_from_environment() {
     });
 }
 
-void trace_step(const char* runtime, uint64_t step, uint64_t begin_ns, uint64_t end_ns) {
-    if (trace_on()) recorder().add(runtime, kSteps, "step " + std::to_string(step), begin_ns, end_ns);
+void trace_step(const char* runtime, uint64_t step, uint64_t begin_ns, uint64_t end_ns) noexcept {
+    record([&](Recorder& trace) { trace.add(runtime, kSteps, "step " + std::to_string(step), begin_ns, end_ns); });
 }
 
-void trace_wait(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns) {
-    if (trace_on()) recorder().add(runtime, kWaits, block, begin_ns, end_ns);
+void trace_wait(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns) noexcept {
+    record([&](Recorder& trace) { trace.add(runtime, kWaits, block, begin_ns, end_ns); });
 }
 
-void trace_load(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns, uint64_t bytes, uint64_t pieces) {
-    if (trace_on()) recorder().add(runtime, kLoads, block, begin_ns, end_ns, {{"bytes", bytes}, {"pieces", pieces}});
+void trace_load(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns, uint64_t bytes, uint64_t pieces) noexcept {
+    record([&](Recorder& trace) { trace.add(runtime, kLoads, block, begin_ns, end_ns, {{"bytes", bytes}, {"pieces", pieces}}); });
 }
 
-void trace_write_back(const char* runtime, const char* block, uint64_t begin_ns, uint64_t bytes) {
-    if (trace_on()) recorder().add(runtime, kWriteBacks, block, begin_ns, begin_ns, {{"bytes", bytes}});
+void trace_write_back(const char* runtime, const char* block, uint64_t begin_ns, uint64_t bytes) noexcept {
+    record([&](Recorder& trace) { trace.add(runtime, kWriteBacks, block, begin_ns, begin_ns, {{"bytes", bytes}}); });
 }
 
-void trace_view(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns) {
-    if (trace_on()) recorder().add(runtime, kViews, block, begin_ns, end_ns);
+void trace_view(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns) noexcept {
+    record([&](Recorder& trace) { trace.add(runtime, kViews, block, begin_ns, end_ns); });
 }
 
-void trace_plan(const char* runtime, uint64_t begin_ns, uint64_t end_ns) {
-    if (trace_on()) recorder().add(runtime, kPlans, "plan", begin_ns, end_ns);
+void trace_plan(const char* runtime, uint64_t begin_ns, uint64_t end_ns) noexcept {
+    record([&](Recorder& trace) { trace.add(runtime, kPlans, "plan", begin_ns, end_ns); });
 }
 
-void trace_residency(const char* runtime, Residency how, uint64_t begin_ns, uint64_t end_ns, uint64_t bytes) {
+void trace_residency(const char* runtime, Residency how, uint64_t begin_ns, uint64_t end_ns, uint64_t bytes) noexcept {
     const Track track = how == Residency::kept ? kKept : how == Residency::reserved ? kReserved : kGuest;
-    if (trace_on()) recorder().add(runtime, track, kTrackNames[track], begin_ns, end_ns, {{"bytes", bytes}});
+    record([&](Recorder& trace) { trace.add(runtime, track, kTrackNames[track], begin_ns, end_ns, {{"bytes", bytes}}); });
 }
 
-void trace_memory(const char* runtime, uint64_t now_ns, uint64_t held_bytes) {
-    if (trace_on()) recorder().count(runtime, "held bytes", now_ns, held_bytes);
+void trace_memory(const char* runtime, uint64_t now_ns, uint64_t held_bytes) noexcept {
+    record([&](Recorder& trace) { trace.count(runtime, "held bytes", now_ns, held_bytes); });
 }
 
 }  // namespace stagehand::telemetry

@@ -17,18 +17,18 @@ void trace_start_from_environment();
 extern std::atomic<bool> tracing;
 inline bool trace_on() { return tracing.load(std::memory_order_relaxed); }
 
-// Nothing happens when nothing is recorded. Times are of the device's clock, in nanoseconds; names are copied.
-void trace_step(const char* runtime, uint64_t step, uint64_t begin_ns, uint64_t end_ns);
-void trace_wait(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns);
+// Nothing happens when nothing is recorded, or there is no memory for it. Times are of the device's clock, in nanoseconds; names are copied.
+void trace_step(const char* runtime, uint64_t step, uint64_t begin_ns, uint64_t end_ns) noexcept;
+void trace_wait(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns) noexcept;
 // A load ends when its completion is noticed, which may be a little later than it was.
-void trace_load(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns, uint64_t bytes, uint64_t pieces);
-void trace_write_back(const char* runtime, const char* block, uint64_t begin_ns, uint64_t bytes);
-void trace_view(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns);
-void trace_plan(const char* runtime, uint64_t begin_ns, uint64_t end_ns);
+void trace_load(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns, uint64_t bytes, uint64_t pieces) noexcept;
+void trace_write_back(const char* runtime, const char* block, uint64_t begin_ns, uint64_t bytes) noexcept;
+void trace_view(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns) noexcept;
+void trace_plan(const char* runtime, uint64_t begin_ns, uint64_t end_ns) noexcept;
 // A time in which a runtime was kept resident, reserved for, or a guest; with the bytes that it began or ended with.
 enum class Residency { kept, reserved, guest };
-void trace_residency(const char* runtime, Residency how, uint64_t begin_ns, uint64_t end_ns, uint64_t bytes);
+void trace_residency(const char* runtime, Residency how, uint64_t begin_ns, uint64_t end_ns, uint64_t bytes) noexcept;
 // What a runtime holds from now on.
-void trace_memory(const char* runtime, uint64_t now_ns, uint64_t held_bytes);
+void trace_memory(const char* runtime, uint64_t now_ns, uint64_t held_bytes) noexcept;
 
 }  // namespace stagehand::telemetry

@@ -37,6 +37,7 @@ size_t Recorder::place(Capture& capture, sh_stream stream) {
     auto& streams = capture.recording.streams;
     const auto found = std::find(streams.begin(), streams.end(), stream);
     if (found != streams.end()) return static_cast<size_t>(found - streams.begin());
+    capture.joined.reserve(streams.size() + 1);   // both, or neither
     streams.push_back(stream);
     capture.joined.push_back(true);
     return streams.size() - 1;

@@ -1,6 +1,9 @@
 #include "core/device/arbiter.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "base/no_throw.h"
 
 #include "base/unlocked.h"
 
@@ -31,13 +34,13 @@ void Arbiter::join(Tenant& tenant) {
     write({.change = Change::join, .tenant = &tenant});
 }
 
-void Arbiter::leave(Tenant& tenant, uint64_t lost_pages) {
+void Arbiter::leave(Tenant& tenant, uint64_t lost_pages) noexcept {
     std::lock_guard pressing(pressing_);
     std::lock_guard lock(mutex_);
     std::erase_if(members_, [&](const Member& m) { return m.tenant == &tenant; });
     lost_ += lost_pages;
     const uint64_t now = clock_();
-    divide(now, true);
+    divide_now_or_later(now, true);
     write({.change = Change::leave, .tenant = &tenant, .now_ns = now, .pages = lost_pages});
 }
 
@@ -144,15 +147,18 @@ Status Arbiter::refuse(const Member& self, uint64_t least_pages) const {
 
 Status Arbiter::request(Tenant& tenant, const Needs& needs, bool press_others, uint64_t* out_pages) {
     std::unique_lock lock(mutex_);
-    Needs before = std::exchange(member(tenant).needs, needs);
+    Needs before = needs;
+    std::swap(member(tenant).needs, before);
     const bool ran = std::exchange(member(tenant).runs, true);
-    uint64_t now = clock_();
-    bool fits = divide(now, member(tenant).guest_depth == 0);
-    if (!fits) {
-        const Status status = refuse(member(tenant), needs.least_pages);
-        member(tenant).needs = std::move(before);
+    const auto forget = [&] {
+        std::swap(member(tenant).needs, before);
         member(tenant).runs = ran;
-        divide(now, true);
+    };
+    uint64_t now = clock_();
+    if (!divide_or_undo(now, member(tenant).guest_depth == 0, forget)) {
+        forget();
+        const Status status = refuse(member(tenant), needs.least_pages);
+        divide_now_or_later(now, true);
         write({.change = Change::ask, .tenant = &tenant, .now_ns = now, .needs = &needs, .status = status.code()});
         return status;
     }
@@ -184,29 +190,29 @@ Status Arbiter::request(Tenant& tenant, const Needs& needs, bool press_others, u
     return Status();
 }
 
-void Arbiter::settle(Tenant& tenant, Holding holding) {
+void Arbiter::settle(Tenant& tenant, Holding holding) noexcept {
     std::lock_guard lock(mutex_);
     Member& self = member(tenant);
     self.granted = holding.pages;
     self.kept = std::min(self.kept, holding.kept_pages);
     self.holding = std::move(holding);
     const uint64_t now = clock_();
-    divide(now, false);
+    divide_now_or_later(now, false);
     write({.change = Change::settle, .tenant = &tenant, .now_ns = now, .holding = &self.holding});
 }
 
-void Arbiter::withdraw(Tenant& tenant) {
+void Arbiter::withdraw(Tenant& tenant) noexcept {
     std::lock_guard lock(mutex_);
     Member& self = member(tenant);
     self.granted = self.kept = 0;
     self.holding = {};
     self.runs = false;
     const uint64_t now = clock_();
-    divide(now, self.guest_depth == 0);
+    divide_now_or_later(now, self.guest_depth == 0);
     write({.change = Change::withdraw, .tenant = &tenant, .now_ns = now});
 }
 
-void Arbiter::keep(Tenant& tenant, uint64_t pages) {
+void Arbiter::keep(Tenant& tenant, uint64_t pages) noexcept {
     std::lock_guard lock(mutex_);
     Member& self = member(tenant);
     // Where protection decided the share, its end is a reason to divide anew.
@@ -214,11 +220,11 @@ void Arbiter::keep(Tenant& tenant, uint64_t pages) {
     self.holding.kept_pages = pages;
     self.kept = std::min(self.kept, pages);
     const uint64_t now = clock_();
-    divide(now, decided);
+    divide_now_or_later(now, decided);
     write({.change = Change::keep, .tenant = &tenant, .now_ns = now, .pages = pages});
 }
 
-void Arbiter::note_step(Tenant& tenant) {
+void Arbiter::note_step(Tenant& tenant) noexcept {
     std::lock_guard lock(mutex_);
     Member& self = member(tenant);
     const uint64_t now = clock_();
@@ -228,7 +234,7 @@ void Arbiter::note_step(Tenant& tenant) {
     }
     self.stepped = true;
     self.last_step_ns = now;
-    reconsider(now);
+    (void)no_throw([&] { return reconsider(now), Status(); }).ok();   // without memory the division stays as it is
     write({.change = Change::step, .tenant = &tenant, .now_ns = now});
 }
 
@@ -257,16 +263,17 @@ uint64_t Arbiter::total_pages() const {
 Status Arbiter::set_total(uint64_t pages) {
     std::lock_guard lock(mutex_);
     const uint64_t before = std::exchange(total_, pages);
+    const auto undo = [&] { total_ = before; };
     const uint64_t now = clock_();
     Status status;
-    if (!divide(now, true)) {
+    if (!divide_or_undo(now, true, undo)) {
+        undo();
         // Secondary reservations have given way already.
         auto all = claims(now);
         for (policy::Claim& claim : all)
             if (claim.priority == policy::Priority::secondary) claim.reserved_pages = 0;
         const auto needed = policy::floors(before, all);
         const uint64_t least = needed ? before - needed->headroom_pages : before;
-        total_ = before;
         status = Status(SH_ERROR_BUDGET, "a budget of " + std::to_string(pages * page_bytes_) +
                                              " bytes is too small: the runtimes on the device need at least " +
                                              bytes(least) + claimants(nullptr));
@@ -275,13 +282,13 @@ Status Arbiter::set_total(uint64_t pages) {
     return status;
 }
 
-void Arbiter::set_present(uint64_t pages) {
+void Arbiter::set_present(uint64_t pages) noexcept {
     std::lock_guard lock(mutex_);
     if (present_ == pages) return;
     const bool matters = std::min(present_, total_) != std::min(pages, total_);
     present_ = pages;
     const uint64_t now = clock_();
-    if (matters) divide(now, true);
+    if (matters) divide_now_or_later(now, true);
     write({.change = Change::present, .now_ns = now, .pages = pages});
 }
 

@@ -50,7 +50,8 @@ struct GuestTerms {
     bool shrink = false;                     // fewer will do, but not fewer than the least
 };
 
-// Thread-safe.
+// Thread-safe. What tells it that somebody has, needs or claims less does not fail: where there is no memory to divide anew, shares stay as
+// they are until the next division. What asks for more either works or throws, and has then changed nothing.
 class Arbiter {
 public:
     // `clock` is the device's, in nanoseconds.
@@ -58,7 +59,7 @@ public:
 
     void join(Tenant& tenant);
     // Returns when no other thread is about to call the tenant. `lost_pages` it could not give back: nobody ever gets them again.
-    void leave(Tenant& tenant, uint64_t lost_pages);
+    void leave(Tenant& tenant, uint64_t lost_pages) noexcept;
 
     // Tells a tenant's needs and asks for its share: what the division gives it, less what others still have to give back. With
     // `press`, others that hold more than their share and are idle give it back first.
@@ -66,13 +67,13 @@ public:
     // part of its share until their steps end.
     Status request(Tenant& tenant, const Needs& needs, bool press, uint64_t* out_pages);
     // The tenant holds, and will hold, no more than this until it asks again.
-    void settle(Tenant& tenant, Holding holding);
+    void settle(Tenant& tenant, Holding holding) noexcept;
     // It holds nothing and needs nothing until it asks again.
-    void withdraw(Tenant& tenant);
+    void withdraw(Tenant& tenant) noexcept;
     // How much of what it holds is protected: as far as it was not promised to others before.
-    void keep(Tenant& tenant, uint64_t pages);
+    void keep(Tenant& tenant, uint64_t pages) noexcept;
     // It begins a step: how often each does decides who is worth how much.
-    void note_step(Tenant& tenant);
+    void note_step(Tenant& tenant) noexcept;
     // The tenant's share is not what it holds: it should ask again at its next edge. Cheap.
     bool wants_change(const Tenant& tenant) const;
     // It holds more than its share. Cheap.
@@ -80,19 +81,19 @@ public:
 
     // Reservations: at most one a tenant; a new one replaces it. SH_ERROR_BUDGET, and nothing changes, when it does not fit.
     Status reserve(Tenant& tenant, uint64_t pages, policy::Priority priority);
-    void release_reservation(Tenant& tenant);
+    void release_reservation(Tenant& tenant) noexcept;
 
     // Guests: SH_ERROR_BUDGET, and nothing changes, when the guest does not fit into the headroom. Counted.
     Status begin_guest(Tenant& tenant, const GuestTerms& terms);
     // The last end leaves it without a claim: true.
-    bool end_guest(Tenant& tenant);
+    bool end_guest(Tenant& tenant) noexcept;
 
     uint64_t total_pages() const;
     // Fails with SH_ERROR_BUDGET, and changes nothing, when what is needed, protected, reserved and lent does not fit.
     Status set_total(uint64_t pages);
     // As much of the total as there is, because others in or outside the process have taken device memory: what nobody holds for certain is
     // divided only up to this.
-    void set_present(uint64_t pages);
+    void set_present(uint64_t pages) noexcept;
     // That all tenants together may hold: what can be divided, less the guests' workspaces.
     uint64_t pages_to_hold() const;
     // Lets every idle tenant change to its share, those used furthest in the future first, and tells the others that they are pressed.
@@ -164,10 +165,22 @@ private:
     double wait_for_step(const Member& member, uint64_t now_ns) const;
     std::vector<policy::Claim> claims(uint64_t now_ns) const;
     bool divide(uint64_t now_ns, bool anew);
-    void take_over(std::span<const policy::Claim> claims, const policy::Floors& floors, uint64_t pages);
+    void divide_now_or_later(uint64_t now_ns, bool anew) noexcept;
+    // `undo` takes back what was to be divided anew for, when there is no memory for it.
+    template <class Undo>
+    bool divide_or_undo(uint64_t now_ns, bool anew, Undo&& undo) {
+        try {
+            return divide(now_ns, anew);
+        } catch (...) {
+            undo();
+            throw;
+        }
+    }
+    void take_over(std::span<const policy::Claim> claims, const policy::Floors& floors, uint64_t pages, std::vector<uint64_t> divided, bool anew);
+    void tell_of_given_up(const Member& member, uint64_t in_force) const noexcept;
     bool still_right(std::span<const policy::Claim> claims, const policy::Floors& floors, uint64_t pages) const;
     void reconsider(uint64_t now_ns);
-    void raise_kept(uint64_t now_ns);
+    void raise_kept(std::span<policy::Claim> claims) const;
     uint64_t usable(std::span<const policy::Claim> claims, const policy::Floors& floors) const;
     uint64_t within_reach() const;
     uint64_t there() const;
@@ -191,6 +204,7 @@ private:
     uint64_t present_ = UINT64_MAX;
     uint64_t lost_ = 0;   // by tenants that have left
     uint64_t headroom_ = 0;
+    bool overdue_ = false;   // a division found no memory
     Journal journal_;
 };
 

@@ -1,5 +1,6 @@
 // What is certain beyond what runtimes need to run: reservations and guests.
 #include <algorithm>
+#include <utility>
 
 #include "core/device/arbiter.h"
 
@@ -8,13 +9,12 @@ namespace stagehand::core {
 Status Arbiter::reserve(Tenant& tenant, uint64_t pages, policy::Priority priority) {
     std::lock_guard lock(mutex_);
     Member& self = member(tenant);
-    const uint64_t before = std::exchange(self.reserved, pages);
-    const policy::Priority priority_before = std::exchange(self.priority, priority);
     const uint64_t now = clock_();
     Status status;
     // A reservation is promised whole. Secondary ones give way to a primary one, not to each other.
     auto all = claims(now);
     const size_t index = static_cast<size_t>(&self - members_.data());
+    all[index].reserved_pages = pages;
     for (size_t i = 0; i < all.size(); i++)
         if (i == index || priority == policy::Priority::secondary) all[i].priority = policy::Priority::primary;
     if (!policy::floors(there(), all)) {
@@ -23,22 +23,25 @@ Status Arbiter::reserve(Tenant& tenant, uint64_t pages, policy::Priority priorit
         if (const auto rest = policy::floors(there(), all)) others = rest->headroom_pages + rest->pages[index];
         status = Status(SH_ERROR_BUDGET, tenant.tenant_name() + ": " + bytes(pages) + " cannot be reserved: of the device's " + bytes(total_) +
                                              ", " + bytes(others) + " are not claimed" + claimants(&self));
-        self.reserved = before;
-        self.priority = priority_before;
     } else {
-        divide(now, true);
+        const uint64_t before = std::exchange(self.reserved, pages);
+        const policy::Priority priority_before = std::exchange(self.priority, priority);
+        divide_or_undo(now, true, [&] {
+            self.reserved = before;
+            self.priority = priority_before;
+        });
     }
     write({.change = Change::reserve, .tenant = &tenant, .now_ns = now, .pages = pages, .priority = priority, .status = status.code()});
     return status;
 }
 
-void Arbiter::release_reservation(Tenant& tenant) {
+void Arbiter::release_reservation(Tenant& tenant) noexcept {
     std::lock_guard lock(mutex_);
     Member& self = member(tenant);
     self.reserved = self.reserved_in_force = 0;
     self.priority = policy::Priority::none;
     const uint64_t now = clock_();
-    divide(now, true);
+    divide_now_or_later(now, true);
     write({.change = Change::release, .tenant = &tenant, .now_ns = now});
 }
 
@@ -68,8 +71,12 @@ Status Arbiter::begin_guest(Tenant& tenant, const GuestTerms& terms) {
             self.guest = terms;
             self.guest.pages = pages;
             self.guest_depth = 1;
-            self.divided = 0;
-            divide(now, false);
+            const uint64_t divided = std::exchange(self.divided, 0);
+            divide_or_undo(now, false, [&] {
+                self.guest = {};
+                self.guest_depth = 0;
+                self.divided = divided;
+            });
         }
     } else if (terms.asked_pages > self.guest.pages || terms.workspace_pages > self.guest.workspace_pages) {
         status = Status(SH_ERROR_BUDGET, tenant.tenant_name() + " is a guest already, with " + bytes(self.guest.pages) + " and " +
@@ -81,7 +88,7 @@ Status Arbiter::begin_guest(Tenant& tenant, const GuestTerms& terms) {
     return status;
 }
 
-bool Arbiter::end_guest(Tenant& tenant) {
+bool Arbiter::end_guest(Tenant& tenant) noexcept {
     std::lock_guard lock(mutex_);
     Member& self = member(tenant);
     const uint64_t now = clock_();
@@ -90,7 +97,7 @@ bool Arbiter::end_guest(Tenant& tenant) {
         self.guest = {};
         self.runs = false;
         self.divided = 0;
-        divide(now, false);
+        divide_now_or_later(now, false);
     }
     write({.change = Change::guest_end, .tenant = &tenant, .now_ns = now});
     return last;

@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "base/log.h"
+#include "base/no_throw.h"
 #include "core/device/arbiter.h"
 
 namespace stagehand::core {
@@ -77,50 +79,64 @@ bool Arbiter::still_right(std::span<const policy::Claim> claims, const policy::F
     return all <= pages;
 }
 
-void Arbiter::take_over(std::span<const policy::Claim> claims, const policy::Floors& floors, uint64_t pages) {
-    std::vector<uint64_t> divided;
-    for (size_t i = 0; i < members_.size(); i++) divided.push_back(claims[i].guest ? 0 : members_[i].divided);
-    const std::vector<uint64_t> shares = policy::lend(pages, divided, claims, floors);
+// What may throw comes first: then everybody's share changes, or nobody's. `divided` is of all, guests too; it is new with `anew`.
+void Arbiter::take_over(std::span<const policy::Claim> claims, const policy::Floors& floors, uint64_t pages, std::vector<uint64_t> divided, bool anew) {
+    std::vector<uint64_t> to_lend = divided;
+    for (size_t i = 0; i < members_.size(); i++)
+        if (claims[i].guest) to_lend[i] = 0;
+    const std::vector<uint64_t> shares = policy::lend(pages, to_lend, claims, floors);
     for (size_t i = 0; i < members_.size(); i++) {
         Member& m = members_[i];
+        m.kept = claims[i].kept_pages;
+        m.divided = divided[i];
+        if (anew) m.divided_rate = claims[i].steps_per_second;
         m.share = shares[i];
-        if (floors.reserved[i] < std::min(m.reserved, m.reserved_in_force))
-            log_line(SH_LOG_WARNING, "%s: of the %s reserved for it, %s are given up: nothing else is left", m.tenant->tenant_name().c_str(),
-                     bytes(m.reserved).c_str(), bytes(m.reserved - floors.reserved[i]).c_str());
+        if (floors.reserved[i] < std::min(m.reserved, m.reserved_in_force)) tell_of_given_up(m, floors.reserved[i]);
         m.reserved_in_force = floors.reserved[i];
     }
     headroom_ = floors.headroom_pages;
+    overdue_ = overdue_ && !anew;
+}
+
+void Arbiter::tell_of_given_up(const Member& m, uint64_t in_force) const noexcept {
+    (void)no_throw([&] {
+        log_line(SH_LOG_WARNING, "%s: of the %s reserved for it, %s are given up: nothing else is left", m.tenant->tenant_name().c_str(),
+                 bytes(m.reserved).c_str(), bytes(m.reserved - in_force).c_str());
+        return Status();
+    }).ok();
 }
 
 // Protection reaches as far as nothing else holds for certain.
-void Arbiter::raise_kept(uint64_t now_ns) {
+void Arbiter::raise_kept(std::span<policy::Claim> claims) const {
     for (size_t i = 0; i < members_.size(); i++) {
-        Member& m = members_[i];
-        if (m.kept >= m.holding.kept_pages) continue;
-        const auto floors = policy::floors(total_, claims(now_ns));
+        const uint64_t wanted = members_[i].holding.kept_pages;
+        if (claims[i].kept_pages >= wanted) continue;
+        const auto floors = policy::floors(total_, claims);
         if (!floors) return;
         const uint64_t room = floors->headroom_pages + floors->pages[i];
-        m.kept = std::max(m.kept, std::min(m.holding.kept_pages, room));
+        claims[i].kept_pages = std::max(claims[i].kept_pages, std::min(wanted, room));
     }
 }
 
 // Finds everybody's share; false, and nothing changes, when what they hold for certain does not fit. Without `anew` the division stays
 // as it is, as long as it is possible.
 bool Arbiter::divide(uint64_t now_ns, bool anew) {
-    raise_kept(now_ns);
-    const std::vector<policy::Claim> all = claims(now_ns);
+    std::vector<policy::Claim> all = claims(now_ns);
+    raise_kept(all);
     const auto floors = policy::floors(total_, all);
     if (!floors) return false;
     const uint64_t pages = usable(all, *floors);
-    if (anew || !still_right(all, *floors, pages)) {
-        const std::vector<uint64_t> divided = policy::divide(pages, all, *floors);
-        for (size_t i = 0; i < members_.size(); i++) {
-            members_[i].divided = divided[i];
-            members_[i].divided_rate = all[i].steps_per_second;
-        }
-    }
-    take_over(all, *floors, pages);
+    const bool again = anew || overdue_ || !still_right(all, *floors, pages);
+    std::vector<uint64_t> divided;
+    if (again) divided = policy::divide(pages, all, *floors);
+    else
+        for (const Member& m : members_) divided.push_back(m.divided);
+    take_over(all, *floors, pages, std::move(divided), again);
     return true;
+}
+
+void Arbiter::divide_now_or_later(uint64_t now_ns, bool anew) noexcept {
+    if (!no_throw([&] { return divide(now_ns, anew), Status(); }).ok()) overdue_ = true;
 }
 
 void Arbiter::reconsider(uint64_t now_ns) {
@@ -134,15 +150,11 @@ void Arbiter::reconsider(uint64_t now_ns) {
     const auto floors = shifted ? policy::floors(total_, all) : std::nullopt;
     if (!floors) return;
     const uint64_t pages = usable(all, *floors);
-    const std::vector<uint64_t> divided = policy::divide(pages, all, *floors);
+    std::vector<uint64_t> divided = policy::divide(pages, all, *floors);
     std::vector<uint64_t> now;
     for (const Member& m : members_) now.push_back(m.divided);
     if (!policy::worth_changing(policy::stakes(all, *floors), now, divided)) return;
-    for (size_t i = 0; i < members_.size(); i++) {
-        members_[i].divided = divided[i];
-        members_[i].divided_rate = all[i].steps_per_second;
-    }
-    take_over(all, *floors, pages);
+    take_over(all, *floors, pages, std::move(divided), true);
 }
 
 }  // namespace stagehand::core

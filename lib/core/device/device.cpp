@@ -85,7 +85,12 @@ Status open_backend(const std::string& name, uint32_t index, const sh_device_opt
     sh_backend_device_info info = {};
     info.struct_size = sizeof info;
     if (const sh_status code = table->device_open(index, options.backend_options, &device, &info); code < 0) return failed(code);
-    *out = std::make_unique<BackendDevice>(*table, device, info);
+    try {
+        *out = std::make_unique<BackendDevice>(*table, device, info);
+    } catch (...) {
+        table->device_close(device);
+        throw;
+    }
     return Status();
 }
 
@@ -243,10 +248,14 @@ void Device::capabilities(sh_device_caps* out) {
 Status Device::host_alloc(uint64_t bytes, void** out, uint32_t* out_pinned) {
     transfer::PinnedMemory memory;
     SH_TRY(transfer::PinnedMemory::allocate(*backend_, bytes, &memory));
-    *out = memory.data();
-    if (out_pinned) *out_pinned = memory.pinned();
-    std::lock_guard lock(mutex_);
-    host_memory_.emplace(*out, std::move(memory));
+    void* const data = memory.data();
+    const bool pinned = memory.pinned();
+    {
+        std::lock_guard lock(mutex_);
+        host_memory_.emplace(data, std::move(memory));
+    }
+    *out = data;
+    if (out_pinned) *out_pinned = pinned;
     return Status();
 }
 

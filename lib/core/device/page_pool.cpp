@@ -23,6 +23,7 @@ Status PagePool::take(uint64_t count, std::vector<sh_backend_page>* out) {
     const uint64_t recycled = std::min<uint64_t>(count, idle_.size());
     const uint64_t fresh = count - recycled;
     SH_TRY(check_room(fresh));
+    if (idle_.capacity() < existing_ + fresh) idle_.reserve(2 * (existing_ + fresh));   // so that giving back never allocates
     const size_t begin = out->size();
     out->resize(begin + count);
     if (fresh) {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/no_throw.h"
 #include "transfer/source/file_reader.h"
 #include "transfer/source/open_file.h"
 #include "transfer/source/uring.h"
@@ -87,7 +88,8 @@ public:
             uring_.wait(&lane, &result);
             under_way--;
             idle_[idle++] = lane;
-            if (status.ok()) status = reader_.settle(reader_.reads_[lanes_[lane]], buffer(lane), result);
+            // Not thrown: the other reads are still under way.
+            if (status.ok()) status = no_throw([&] { return reader_.settle(reader_.reads_[lanes_[lane]], buffer(lane), result); });
         }
         return status;
     }

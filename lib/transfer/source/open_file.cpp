@@ -121,17 +121,15 @@ Status open_file(int descriptor, OpenFile** out_file) {
     if (!S_ISREG(info.st_mode) && !S_ISBLK(info.st_mode))
         return bad_descriptor(descriptor, "is not a file that can be read at an offset");
     std::lock_guard lock(table().mutex);
-    std::unique_ptr<OpenFile>& entry = table().files[{info.st_dev, info.st_ino}];
-    if (!entry) {
+    const std::pair key(info.st_dev, info.st_ino);
+    auto entry = table().files.find(key);
+    if (entry == table().files.end()) {
         auto file = std::make_unique<OpenFile>();
-        if (Status status = open_new(descriptor, info, file.get()); !status.ok()) {
-            table().files.erase({info.st_dev, info.st_ino});
-            return status;
-        }
-        entry = std::move(file);
+        SH_TRY(open_new(descriptor, info, file.get()));
+        entry = table().files.emplace(key, std::move(file)).first;
     }
-    entry->users++;
-    *out_file = entry.get();
+    entry->second->users++;
+    *out_file = entry->second.get();
     return Status();
 }
 

@@ -2,9 +2,9 @@
 
 #include <cstring>
 #include <exception>
-#include <new>
 #include <string>
 
+#include "base/no_throw.h"
 #include "transfer/source/file_reader.h"
 #include "transfer/source/mapped_reader.h"
 
@@ -37,12 +37,7 @@ Reader::Reader(const ReaderOptions& options) : options_(options) {}
 Reader::~Reader() = default;
 
 Status Reader::read(std::span<const ReadRequest> requests) {
-    Status status;
-    try {
-        status = read_all(requests);
-    } catch (const std::bad_alloc&) {
-        status = Status(SH_ERROR_OUT_OF_HOST_MEMORY);
-    }
+    const Status status = no_throw([&] { return read_all(requests); });
     if (!status.ok() && files_) files_->forget();
     return status;
 }

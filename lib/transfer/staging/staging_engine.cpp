@@ -98,7 +98,7 @@ void StagingEngine::Impl::run_worker(uint32_t* reported) {
     std::vector<ReadRequest> requests;
     Lock lock(mutex_);
     for (;;) {
-        const Task task = next_task(lock);
+        const Task task = next_task(lock);   // which needs no memory, as nothing here does that is not caught
         switch (task.kind) {
             case Task::kStop:
                 return;
@@ -150,10 +150,11 @@ Status StagingEngine::Impl::submit(StagedLoad& load) {
             idle_loads_.reserve(all_loads_.size() + 1);
             ending_loads_.reserve(all_loads_.size() + 1);
             loads_.reserve(all_loads_.size() + 1);
-            all_loads_.push_back(std::make_unique<LoadProgress>());
+            auto made = std::make_unique<LoadProgress>();
+            made->ready.reserve(ring_.slots());
+            made->reading.reserve(ring_.slots());
+            all_loads_.push_back(std::move(made));
             idle_loads_.push_back(all_loads_.back().get());
-            all_loads_.back()->ready.reserve(ring_.slots());
-            all_loads_.back()->reading.reserve(ring_.slots());
         }
         LoadProgress& progress = *idle_loads_.back();
         progress.begin(load);

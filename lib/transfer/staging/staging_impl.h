@@ -10,6 +10,9 @@
 
 #include <sys/types.h>
 
+#include "base/log.h"
+#include "base/no_throw.h"
+#include "base/status.h"
 #include "transfer/source/reader.h"
 #include "transfer/staging/deadline_queue.h"
 #include "transfer/staging/issue.h"
@@ -22,6 +25,13 @@ namespace stagehand::transfer {
 
 using LoadProgress = StagedLoad::Progress;
 using StoreProgress = StagedStore::Progress;
+
+// Calls what must not throw. If it does all the same, the worker goes on.
+template <class Callback>
+void call_back(Callback&& callback) noexcept {
+    const Status thrown = no_throw([&] { return callback(), Status(); });
+    if (!thrown.ok()) log_line(SH_LOG_ERROR, "staging: a callback threw an exception: %s", thrown.text());
+}
 
 // One mutex guards queues and ring. It is never held while a source is read, the device is called, or a
 // callback runs, except where the engine's own bookkeeping allocates; so submitters wait for list operations

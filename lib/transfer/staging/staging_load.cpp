@@ -1,6 +1,5 @@
 // Loads in the staging engine: pieces are read into slots, and issued to the load's stream.
 #include <algorithm>
-#include <new>
 
 #include "transfer/staging/staging_impl.h"
 
@@ -38,13 +37,10 @@ void StagingEngine::Impl::read_piece(Lock& lock, const Task& task, Reader& reade
     LoadProgress& load = *task.load;
     Slot& slot = *task.slot;
     lock.unlock();
-    Status status;
-    try {
-        status = lay_out(*load.load, slot.piece, slot.memory, size_.slot_bytes, &slot.commands, &requests);
-        if (status.ok()) status = reader.read(requests);
-    } catch (const std::bad_alloc&) {
-        status = Status(SH_ERROR_OUT_OF_HOST_MEMORY);
-    }
+    const Status status = no_throw([&] {
+        SH_TRY(lay_out(*load.load, slot.piece, slot.memory, size_.slot_bytes, &slot.commands, &requests));
+        return reader.read(requests);
+    });
     lock.lock();
     load.reading.erase(std::find(load.reading.begin(), load.reading.end(), slot.piece_index));
     fail(load, status);
@@ -146,8 +142,9 @@ void StagingEngine::Impl::end(Lock& lock, LoadProgress& progress) {
     load.progress = nullptr;
     idle_loads_.push_back(&progress);
     lock.unlock();
-    load.finished(load.context, load, status);
+    call_back([&] { load.finished(load.context, load, status); });
     lock.lock();
 }
+
 
 }  // namespace stagehand::transfer

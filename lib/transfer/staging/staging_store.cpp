@@ -1,7 +1,6 @@
 // Stores in the staging engine: device bytes are copied into slots, and from there to their place; or
 // straight there if it is pinned.
 #include <cstring>
-#include <new>
 
 #include "transfer/staging/staging_impl.h"
 
@@ -39,12 +38,7 @@ Status StagingEngine::Impl::issue_some(StoreProgress& store, Slot* slot, Issued*
     size_t stop = store.next.extent;
     while (stop < extents.size() && !store.straight[stop]) stop++;
     slot->piece = cut_piece(extents.first(stop), store.next, size_.piece_bytes);
-    Status status;
-    try {
-        status = issue_store(device_, *store.store, *slot, issued);
-    } catch (const std::bad_alloc&) {
-        return Status(SH_ERROR_OUT_OF_HOST_MEMORY);
-    }
+    const Status status = no_throw([&] { return issue_store(device_, *store.store, *slot, issued); });
     store.next = slot->piece.end;
     find_staged(store);
     return status;
@@ -87,7 +81,7 @@ void StagingEngine::Impl::finish_issue(Lock& lock, StoreProgress& store) {
     if (!failed) status = record_read(store, &straight_in_flight);
     // The caller may free the host memory after a failure: nothing may write there any more.
     if ((failed || !status.ok()) && store.any_straight) (void)device_.stream_synchronize(of.stream).ok();
-    if (!failed && status.ok() && of.device_read) of.device_read(of.context, of);
+    if (!failed && status.ok() && of.device_read) call_back([&] { of.device_read(of.context, of); });
     lock.lock();
     fail(store, status);
     store.issued = true;
@@ -139,7 +133,7 @@ void StagingEngine::Impl::end(Lock& lock, StoreProgress& progress) {
     store.progress = nullptr;
     idle_stores_.push_back(&progress);
     lock.unlock();
-    store.finished(store.context, store, status);
+    call_back([&] { store.finished(store.context, store, status); });
     lock.lock();
 }
 

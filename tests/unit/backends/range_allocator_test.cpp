@@ -23,6 +23,15 @@ TEST(RangeAllocator, GivesNeighboursOneAfterTheOther) {
     EXPECT_FALSE(allocator.take(1, &offset));
 }
 
+// What was prepared for is given back in any order, and neighbours are joined as ever.
+TEST(RangeAllocator, GivesBackWhatItHasPreparedFor) {
+    RangeAllocator allocator(100);
+    take(allocator, 100);
+    allocator.prepare(5);
+    for (const uint64_t offset : {0, 40, 20, 80, 60, 10, 30, 50, 70, 90}) allocator.give(offset, 10);
+    EXPECT_EQ(take(allocator, 100), 0u);
+}
+
 TEST(RangeAllocator, TakesTheLowestHoleThatFits) {
     RangeAllocator allocator(1000);
     take(allocator, 100);

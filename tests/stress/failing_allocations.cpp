@@ -1,0 +1,114 @@
+#include "failing_allocations.h"
+
+#include <execinfo.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+
+namespace stagehand::test {
+namespace {
+
+constinit thread_local bool tests_thread = false;
+constinit thread_local bool in_the_library = false;
+
+// Taken by one thread at a time.
+struct Plan {
+    std::mutex mutex;
+    AllocationProgress* progress = nullptr;
+    AllocationFailure failure;
+    uint64_t met = 0;         // the site was
+    uint64_t left = 0;        // so many fail from now on
+};
+Plan plan;
+std::atomic<bool> active{false};
+
+uint64_t hash_of(void* const* callers, int depth) {
+    uint64_t hash = 14695981039346656037u;
+    for (int i = 0; i < depth; i++) hash = (hash ^ reinterpret_cast<uintptr_t>(callers[i])) * 1099511628211u;
+    return hash | 1;
+}
+
+void count(AllocationProgress& progress, uint64_t hash) {
+    for (size_t i = hash % kSites;; i = (i + 1) % kSites) {
+        AllocationSite& site = progress.sites[i];
+        if (site.hash && site.hash != hash) continue;
+        site.hash = hash;
+        site.times++;
+        return;
+    }
+}
+
+void note(AllocationProgress& progress, void* const* callers, int depth) {
+    if (progress.failed++) return;
+    progress.failed_in = progress.call.load();
+    prctl(PR_GET_NAME, progress.failed_on);
+    std::copy(callers, callers + depth, progress.callers);
+    progress.depth = depth;
+}
+
+// Inlined, so that the depth of what it adds to the callers is known.
+__attribute__((always_inline)) inline bool fails() {
+    if (!active.load(std::memory_order_acquire) || (tests_thread && !in_the_library)) return false;
+    void* callers[kCallers];
+    const int depth = backtrace(callers, kCallers);
+    const uint64_t hash = hash_of(callers, depth);
+    const std::lock_guard lock(plan.mutex);
+    if (!plan.progress) return false;
+    if (!plan.failure.site) {
+        count(*plan.progress, hash);
+        return false;
+    }
+    if (hash == plan.failure.site && ++plan.met == plan.failure.at) plan.left = plan.failure.count;
+    if (!plan.left) return false;
+    note(*plan.progress, callers, depth);
+    if (--plan.left == 0) active = false;   // nothing is looked for any more
+    return true;
+}
+
+}  // namespace
+
+void fail_allocations(AllocationProgress* progress, const AllocationFailure& failure) {
+    void* warm_up[1];
+    backtrace(warm_up, 1);   // the first one loads a library
+    const std::lock_guard lock(plan.mutex);
+    progress->failed = 0;
+    progress->depth = 0;
+    plan.progress = progress;
+    plan.failure = failure;
+    plan.met = plan.left = 0;
+    active = true;
+}
+
+void let_allocations_be() {
+    active = false;
+    const std::lock_guard lock(plan.mutex);
+    plan.progress = nullptr;
+}
+
+void this_is_the_tests_thread() { tests_thread = true; }
+
+InTheLibrary::InTheLibrary() { in_the_library = true; }
+InTheLibrary::~InTheLibrary() { in_the_library = false; }
+
+}  // namespace stagehand::test
+
+void* operator new(size_t bytes) {
+    void* const memory = stagehand::test::fails() ? nullptr : std::malloc(bytes ? bytes : 1);
+    if (!memory) throw std::bad_alloc();
+    return memory;
+}
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return stagehand::test::fails() ? nullptr : std::malloc(bytes ? bytes : 1); }
+void* operator new(size_t bytes, std::align_val_t alignment) {
+    const size_t unit = static_cast<size_t>(alignment);
+    void* const memory = stagehand::test::fails() ? nullptr : std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
+    if (!memory) throw std::bad_alloc();
+    return memory;
+}
+void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
