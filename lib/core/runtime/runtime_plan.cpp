@@ -77,13 +77,14 @@ bool Runtime::replan_due() const { return replan_wanted_ || !planned_ || meter_.
 Status Runtime::quiesce(Lock& lock) {
     loader_.drain(lock);
     Status status = streams_.synchronize_all();
+    const bool used = !status.ok();   // by a stream that could not be waited for
     if (Status copied = loader_.synchronize(); status.ok()) status = copied;
     write_back_.drain(lock);
     if (Status copied = write_back_.synchronize(); status.ok()) status = copied;
     for (Unit& unit : registry_.units()) {
         Status failure;   // contents that failed are dropped, and loaded anew by whoever needs them
         loader_.settle(unit, &failure);
-        unit.used_streams = 0;
+        if (!used) unit.used_streams = 0;
     }
     return status;
 }
