@@ -287,7 +287,7 @@ Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lo
     }
     Planner::Limits with = limits();
     SH_TRY(device_->link(&with.link_bytes_per_ns));
-    if (options.link_bytes_per_second) with.link_bytes_per_ns = static_cast<double>(options.link_bytes_per_second) / 1e9;
+    if ((options.flags & SH_PLAN_DRY_RUN) && options.link_bytes_per_second) with.link_bytes_per_ns = static_cast<double>(options.link_bytes_per_second) / 1e9;
     uint32_t asks = kNone;
     const Needs needs = planner_.needs(order_, with, &asks);
     const uint64_t whole = options.budget_bytes ? options.budget_bytes / device_->page_bytes() : device_->arbiter().total_pages();
