@@ -16,8 +16,8 @@ using test::TestLoad;
 
 constexpr uint64_t kPiece = 64 << 10;  // of the fake
 
-// The kernel's ids. A thread that was joined is listed for a moment longer: it says of itself that it is there before it says that it is
-// gone, so that no number of threads can be told at one moment.
+// By their ids: their number says little. The kernel's own workers for io_uring, from reads of other tests, are listed until they have been idle
+// for seconds, and a thread that was joined for a moment longer.
 std::set<std::string> threads_of_this_process() {
     std::set<std::string> ids;
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) ids.insert(entry.path().filename());
