@@ -18,7 +18,8 @@ uint64_t BackendDevice::now_ns() const {
 Status BackendDevice::memory_info(uint64_t* free, uint64_t* total) {
     SH_TRY(check(table_.memory_info(device_, free, total), "memory_info"));
     if (*free <= *total) return Status();
-    return Status(SH_ERROR_BACKEND, std::string(table_.name) + " memory_info: it tells " + std::to_string(*free) + " bytes free of " + std::to_string(*total));
+    return Status(SH_ERROR_BACKEND,
+                  std::string(table_.name) + " memory_info: it tells " + std::to_string(*free) + " bytes free of " + std::to_string(*total));
 }
 
 Status BackendDevice::to_thread_handle(sh_stream* stream) const {

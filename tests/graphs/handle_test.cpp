@@ -158,9 +158,9 @@ std::vector<Call> Handles::block_calls() {
 }
 
 TEST_F(Handles, of_each_kind_are_refused_where_another_is_wanted) {
-    const std::pair<const char*, void*> device_handle = {"device", device()}, runtime_handle = {"runtime", runtime()}, scope_handle = {"scope", scope_},
-                                        graph_handle = {"graph", graph()},
-                                        block_handle = {"block", reinterpret_cast<void*>(model_->id(0))};
+    using Handle = std::pair<const char*, void*>;
+    const Handle device_handle = {"device", device()}, runtime_handle = {"runtime", runtime()}, scope_handle = {"scope", scope_};
+    const Handle graph_handle = {"graph", graph()}, block_handle = {"block", reinterpret_cast<void*>(model_->id(0))};
     expect_refused(device_calls(), {runtime_handle, scope_handle, graph_handle, block_handle});
     expect_refused(runtime_calls(), {device_handle, scope_handle, graph_handle, block_handle});
     expect_refused(scope_calls(), {device_handle, runtime_handle, graph_handle, block_handle});

@@ -19,6 +19,7 @@ namespace {
 constexpr uint64_t kLookEvery = 100'000'000;
 // Changes of what is free that are smaller than this part of the budget are not followed.
 constexpr uint64_t kNoticed = 64;
+constexpr uint64_t kCoarsest = 8;
 // A small device does not lose all of itself to the reserve that growth leaves.
 constexpr uint64_t kReservePart = 20;
 
@@ -62,7 +63,8 @@ std::string choose_device() {
 // The granularity, grown with the budget so that there are about a thousand pages: mapping costs by the page, rounding by its size.
 uint64_t choose_page(const sh_backend_device_info& info, uint64_t wanted, uint64_t budget) {
     if (wanted) return (wanted + info.granularity_bytes - 1) / info.granularity_bytes * info.granularity_bytes;
-    return std::clamp(std::bit_floor(std::max<uint64_t>(budget / 1024, 1)), info.granularity_bytes, std::min(info.largest_page_bytes, limits::kLargestPage));
+    const uint64_t largest = std::min(info.largest_page_bytes, limits::kLargestPage);
+    return std::clamp(std::bit_floor(std::max<uint64_t>(budget / 1024, 1)), info.granularity_bytes, largest);
 }
 
 // Left to others by the automatic budget. A small device does not lose all of itself to it.
@@ -201,8 +203,9 @@ void Device::notice_free_memory(bool now) {
         present = policy::automatic_budget(free, held, margin(margin_bytes_, total));
         if (present > budget + step) (void)arbiter_.set_total(present / page_bytes()).ok();
     }
-    // Small changes are not worth a plan.
-    arbiter_.set_present(present >= budget ? UINT64_MAX : present / step * step / page_bytes());
+    // Small changes are not worth a plan. Against a budget far beyond the device all changes are small: an eighth of what is there never is.
+    const uint64_t part = std::max(page_bytes(), std::min(step, std::bit_floor(present / kCoarsest)));
+    arbiter_.set_present(present >= budget ? UINT64_MAX : present / part * part / page_bytes());
     limit_pool();
 }
 

@@ -11,6 +11,7 @@ namespace {
 struct Call {
     const char* name;
     std::function<sh_status()> make;
+    const char* count = "count";   // the name of the argument that counts
 };
 
 // One block, unused.
@@ -46,13 +47,14 @@ protected:
 
 // An array ends before the memory does.
 TEST_F(Arguments, counts_that_no_array_has_are_refused_by_name) {
-    for (const uint64_t count : {UINT64_MAX, UINT64_MAX / sizeof(sh_block) + 1, UINT64_MAX / 16, uint64_t(1) << 61, uint64_t(1) << 60, uint64_t(1) << 47, (uint64_t(1) << 32) + 1}) {
+    const uint64_t counts[] = {UINT64_MAX, UINT64_MAX / sizeof(sh_block) + 1, UINT64_MAX / 16, uint64_t(1) << 60, (uint64_t(1) << 32) + 1};
+    for (const uint64_t count : counts) {
         size_t backends = 77;
         sh_block_desc of_many = desc_;
         of_many.segment_count = count;
         const Call calls[] = {
             {"register", [&] { return sh_register_blocks(runtime_, &desc_, count, &out_); }},
-            {"segments", [&] { return sh_register_blocks(runtime_, &of_many, 1, &out_); }},
+            {"segments", [&] { return sh_register_blocks(runtime_, &of_many, 1, &out_); }, "segment_count"},
             {"unregister", [&] { return sh_unregister_blocks(runtime_, &block_, count); }},
             {"invalidate", [&] { return sh_invalidate_blocks(runtime_, &block_, count); }},
             {"update begin", [&] { return sh_source_update_begin(runtime_, &block_, count); }},
@@ -64,13 +66,12 @@ TEST_F(Arguments, counts_that_no_array_has_are_refused_by_name) {
             {"prefetch", [&] { return sh_prefetch(runtime_, &block_, count); }},
             {"protect", [&] { return sh_protect_blocks(runtime_, &block_, count); }},
             {"unprotect", [&] { return sh_unprotect_blocks(runtime_, &block_, count); }},
-            {"backends", [&] { return sh_backend_list(&backend_, count, &backends); }},
+            {"backends", [&] { return sh_backend_list(&backend_, count, &backends); }, "capacity"},
         };
         for (const Call& call : calls) {
             EXPECT_EQ(call.make(), SH_ERROR_INVALID_ARGUMENT) << call.name << " of " << count << ": " << why();
             EXPECT_NE(why().find(std::to_string(count)), std::string::npos) << call.name << ": " << why();
-            const char* const name = call.name == std::string("segments") ? "segment_count" : call.name == std::string("backends") ? "capacity" : "count";
-            EXPECT_NE(why().find(name), std::string::npos) << call.name << ": " << why();
+            EXPECT_NE(why().find(call.count), std::string::npos) << call.name << ": " << why();
         }
         EXPECT_EQ(backends, 77u);
     }
@@ -117,7 +118,8 @@ TEST_F(Arguments, struct_sizes_that_no_version_can_have_are_refused) {
             {"out_info", [&] { return sh_device_memory(device_.get(), memory.first()); }},
             {"options", [&] { return sh_device_open(device_under_test().c_str(), options.first(), &again); }},
         };
-        if (more % alignof(sh_backend_info)) calls.push_back({"infos", [&] { return sh_backend_list(backends.first(), 2, &count); }});   // of half words
+        if (more % alignof(sh_backend_info))   // of half words
+            calls.push_back({"infos", [&] { return sh_backend_list(backends.first(), 2, &count); }});
         for (const Call& call : calls) {
             EXPECT_EQ(call.make(), SH_ERROR_INVALID_STRUCT) << call.name << " of " << more << " more bytes: " << why();
             EXPECT_NE(why().find(std::string(call.name) + ".struct_size"), std::string::npos) << why();
@@ -184,6 +186,19 @@ TEST(Options, the_largest_of_each_are_taken) {
     EXPECT_EQ(caps.staging_threads, 64u);
     EXPECT_EQ(caps.page_bytes, uint64_t(1) << 30);
     sh_device_close(device);
+}
+
+// A budget is not compared with the device's size, nor is what is there lost against it.
+TEST(Options, budgets_far_beyond_the_device_are_as_good_as_all_of_it) {
+    for (const uint64_t budget : {UINT64_MAX, uint64_t(1) << 60}) {
+        TestDevice device({.budget_bytes = budget});
+        Model model(device, equal_blocks(8, 4 * kPage));
+        SUCCEEDS(model.schedule(forward(8)));
+        SUCCEEDS(sh_plan(model.runtime(), nullptr, nullptr));
+        for (int k = 0; k < 2; k++) SUCCEEDS(model.step(forward(8)));
+        EXPECT_EQ(model.stats().held_bytes, 32 * kPage) << "all of it stays";
+        EXPECT_EQ(model.wrong_uses(), 0u);
+    }
 }
 
 // The budget that is not there is the margin's doing.

@@ -31,7 +31,10 @@ sh_backend make_table() {
     table.name = "test";
     table.last_error = [] { return "the stream is no good"; };
     table.device_close = [](sh_backend_device*) {};
-    table.event_create = [](sh_backend_device* device, uint32_t, sh_backend_event* out) -> sh_status { return *out = ++driver_of(device).events, SH_OK; };
+    table.event_create = [](sh_backend_device* device, uint32_t, sh_backend_event* out) -> sh_status {
+        *out = ++driver_of(device).events;
+        return SH_OK;
+    };
     table.event_destroy = [](sh_backend_device*, sh_backend_event) -> sh_status { return SH_OK; };
     table.event_record = [](sh_backend_device* device, sh_backend_event event, sh_stream stream) {
         Driver& driver = driver_of(device);
