@@ -154,11 +154,14 @@ Result open_context(const Driver& driver, DeviceIndex device, Context* out) { re
 template <class Driver>
 void close_context(const Driver& driver, DeviceIndex device) { driver.context_release(device); }
 
-// Makes the context current on the calling thread; false: it is already, or that failed.
+// Makes the context current on the calling thread. `entered`: it was not before, and leave() has to follow.
 template <class Driver>
-bool enter(const Driver& driver, Context wanted, Context* before) {
+Result enter(const Driver& driver, Context wanted, Context* before, bool* entered) {
     driver.context_current(before);
-    return *before != wanted && driver.context_push(wanted) == kSuccess;
+    if (*before == wanted) return kSuccess;
+    const Result result = driver.context_push(wanted);
+    *entered = result == kSuccess;
+    return result;
 }
 
 template <class Driver>

@@ -41,7 +41,7 @@ sh_status describe(const Device& device, sh_backend_device_info* out) {
     out->struct_size = sizeof *out;
     out->flags = SH_BACKEND_IS_GPU | (device.maps_pages ? SH_BACKEND_FIXED_ADDRESSES : 0);
     SH_GPU_TRY(device_name, out->description, static_cast<int>(sizeof out->description), device.index);
-    const Scope scope(device);
+    SH_GPU_ENTER(device);
     size_t free = 0, total = 0, granularity = kPlainUnit;
     SH_GPU_TRY(memory_info, &free, &total);
     if (device.maps_pages) {
@@ -62,7 +62,7 @@ void device_close(sh_backend_device* device) {
     const std::unique_ptr<Device> closed(&device_of(device));
     {
         const Scope scope(*closed);
-        unload_busy(*closed);
+        if (scope.result() == api::kSuccess) unload_busy(*closed);
     }
     api::close_context(*driver(), closed->index);
 }

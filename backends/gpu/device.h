@@ -30,26 +30,34 @@ struct Device {
 };
 
 // Makes the device's context current for the scope, on any thread, and keeps what is called inside from disturbing a capture that
-// the engine has under way on this or another thread.
+// the engine has under way on this or another thread. Where it is not kSuccess nothing may be called inside: the thread may be working on
+// another GPU, which would take the call for its own.
 class Scope {
 public:
     explicit Scope(const Device& device) {
-        entered_ = api::enter(*driver(), device.context, &before_);
+        result_ = api::enter(*driver(), device.context, &before_, &entered_);
         relaxed_ = driver()->exchange_capture_mode && driver()->exchange_capture_mode(&mode_) == api::kSuccess;
     }
     ~Scope() {
         if (relaxed_) (void)driver()->exchange_capture_mode(&mode_);
         if (entered_) api::leave(*driver(), before_);
     }
+    api::Result result() const { return result_; }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
 private:
     api::CaptureMode mode_ = api::kRelaxed;   // ours inside, the thread's own to put back
     api::Context before_ = {};
+    api::Result result_ = api::kSuccess;
     bool entered_ = false;
     bool relaxed_ = false;
 };
+
+// A scope up to the end of the enclosing block; leaves the enclosing function where the context cannot be entered.
+#define SH_GPU_ENTER(device)   \
+    const Scope scope(device); \
+    if (scope.result() != api::kSuccess) return failed(scope.result(), "entering the context")
 
 // Drivers' addresses and handles are numbers or pointers.
 inline api::Address native_address(uint64_t address) { return (api::Address)(address); }

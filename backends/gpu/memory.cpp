@@ -12,7 +12,7 @@ sh_status no_pages() { return support::fail(SH_ERROR_UNSUPPORTED, "the device do
 }  // namespace
 
 sh_status memory_info(sh_backend_device* device, uint64_t* out_free, uint64_t* out_total) {
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     size_t free = 0, total = 0;
     SH_GPU_TRY(memory_info, &free, &total);
     *out_free = free;
@@ -22,7 +22,7 @@ sh_status memory_info(sh_backend_device* device, uint64_t* out_free, uint64_t* o
 
 sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t count, sh_backend_page* out_pages) {
     if (!device_of(device).maps_pages) return no_pages();
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     const auto properties = api::page_properties(device_of(device).index);
     for (uint64_t i = 0; i < count; i++) {
         api::Page page = {};
@@ -39,7 +39,7 @@ sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t 
 // A page that the driver refuses to release is lost, and nobody can do anything about it; unless it refuses all, which changes nothing.
 sh_status pages_destroy(sh_backend_device* device, uint64_t, uint64_t count, const sh_backend_page* pages) {
     if (!device_of(device).maps_pages) return no_pages();
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     sh_status status = SH_OK;
     uint64_t refused = 0;
     for (uint64_t i = 0; i < count; i++) {
@@ -53,7 +53,7 @@ sh_status pages_destroy(sh_backend_device* device, uint64_t, uint64_t count, con
 
 // Without pages, addresses come with their memory.
 sh_status range_reserve(sh_backend_device* device, uint64_t bytes, uint64_t alignment, uint64_t* out_address) {
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     api::Address address = {};
     if (device_of(device).maps_pages) SH_GPU_TRY(range_reserve, &address, bytes, alignment, api::Address{}, 0);
     else SH_GPU_TRY(allocate, &address, bytes);
@@ -62,7 +62,7 @@ sh_status range_reserve(sh_backend_device* device, uint64_t bytes, uint64_t alig
 }
 
 sh_status range_free(sh_backend_device* device, uint64_t address, uint64_t bytes) {
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     if (device_of(device).maps_pages) SH_GPU_TRY(range_free, native_address(address), bytes);
     else SH_GPU_TRY(deallocate, native_address(address));
     return SH_OK;
@@ -70,7 +70,7 @@ sh_status range_free(sh_backend_device* device, uint64_t address, uint64_t bytes
 
 sh_status pages_map(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
     if (!device_of(device).maps_pages) return no_pages();
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     uint64_t mapped = 0;
     api::Result result = api::kSuccess;
     const char* call = "page_map";
@@ -90,7 +90,7 @@ sh_status pages_map(sh_backend_device* device, uint64_t address, uint64_t page_b
 
 sh_status pages_unmap(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count) {
     if (!device_of(device).maps_pages) return no_pages();
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     if (count) SH_GPU_TRY(range_unmap, native_address(address), count * page_bytes);
     return SH_OK;
 }
@@ -99,20 +99,20 @@ sh_status host_register(sh_backend_device* device, void* memory, uint64_t bytes)
     // Drivers refuse this much in one call, and some keep the error: it is not asked for.
     constexpr uint64_t kRefused = uint64_t(512) << 30;
     if (bytes >= kRefused) return support::fail(SH_ERROR_UNSUPPORTED, "%" PRIu64 " bytes are too many to register in one call", bytes);
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     SH_GPU_TRY(host_register, memory, bytes, api::kRegisterPortable);
     return SH_OK;
 }
 
 sh_status host_unregister(sh_backend_device* device, void* memory) {
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     SH_GPU_TRY(host_unregister, memory);
     return SH_OK;
 }
 
 // One registration must cover the range: a copy that spans two is refused.
 sh_status host_is_pinned(sh_backend_device* device, const void* memory, uint64_t bytes, uint32_t* out_pinned) {
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     const uint64_t address = reinterpret_cast<uintptr_t>(memory);
     uint64_t start = 0, size = 0;
     const bool known = api::host_range(*driver(), memory, &start, &size);
@@ -121,7 +121,7 @@ sh_status host_is_pinned(sh_backend_device* device, const void* memory, uint64_t
 }
 
 sh_status memory_is_reachable(sh_backend_device* device, uint64_t address, uint64_t bytes, uint32_t* out_reachable) {
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     const api::DeviceIndex self = device_of(device).index;
     uint64_t start = 0, size = 0;
     int owner = 0;

@@ -61,7 +61,7 @@ sh_status launch_host(Device& device, api::Stream stream, std::unique_ptr<Launch
 }  // namespace
 
 sh_status stream_create(sh_backend_device* device, sh_stream* out_stream) {
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     api::Stream stream = nullptr;
     SH_GPU_TRY(stream_create, &stream, api::kOwnStream);
     *out_stream = reinterpret_cast<sh_stream>(stream);
@@ -69,25 +69,25 @@ sh_status stream_create(sh_backend_device* device, sh_stream* out_stream) {
 }
 
 sh_status stream_destroy(sh_backend_device* device, sh_stream stream) {
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     SH_GPU_TRY(stream_destroy, native(stream));
     return SH_OK;
 }
 
 sh_status stream_synchronize(sh_backend_device* device, sh_stream stream) {
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     SH_GPU_TRY(stream_synchronize, native(stream));
     return SH_OK;
 }
 
 sh_status stream_wait_event(sh_backend_device* device, sh_stream stream, sh_backend_event event) {
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     SH_GPU_TRY(stream_wait_event, native(stream), native_event(event), 0);
     return SH_OK;
 }
 
 sh_status stream_is_capturing(sh_backend_device* device, sh_stream stream, uint32_t* out_capturing) {
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     api::CaptureStatus status = {};
     SH_GPU_TRY(stream_is_capturing, native(stream), &status);
     *out_capturing = status != api::kNotCapturing;
@@ -96,7 +96,7 @@ sh_status stream_is_capturing(sh_backend_device* device, sh_stream stream, uint3
 
 sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(void*), void* user_data, int64_t busy_ns) {
     return support::guarded([&]() -> sh_status {
-        const Scope scope(device_of(device));
+        SH_GPU_ENTER(device_of(device));
         if (!fn && busy_ns > 0) {
             bool queued = false;
             if (const sh_status status = queue_busy(device_of(device), native(stream), busy_ns, &queued); status < 0 || queued) return status;
@@ -106,7 +106,7 @@ sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(
 }
 
 sh_status event_create(sh_backend_device* device, uint32_t timing, sh_backend_event* out_event) {
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     api::Event event = nullptr;
     SH_GPU_TRY(event_create, &event, timing ? api::kEventTiming : api::kEventPlain);
     *out_event = reinterpret_cast<sh_backend_event>(event);
@@ -114,19 +114,19 @@ sh_status event_create(sh_backend_device* device, uint32_t timing, sh_backend_ev
 }
 
 sh_status event_destroy(sh_backend_device* device, sh_backend_event event) {
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     SH_GPU_TRY(event_destroy, native_event(event));
     return SH_OK;
 }
 
 sh_status event_record(sh_backend_device* device, sh_backend_event event, sh_stream stream) {
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     SH_GPU_TRY(event_record, native_event(event), native(stream));
     return SH_OK;
 }
 
 sh_status event_query(sh_backend_device* device, sh_backend_event event, uint32_t* out_done) {
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     const api::Result result = driver()->event_query(native_event(event));
     if (result != api::kSuccess && result != api::kNotReady) return failed(result, "event_query");
     if (result == api::kNotReady) api::forget_error(*driver());
@@ -135,13 +135,13 @@ sh_status event_query(sh_backend_device* device, sh_backend_event event, uint32_
 }
 
 sh_status event_synchronize(sh_backend_device* device, sh_backend_event event) {
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     SH_GPU_TRY(event_synchronize, native_event(event));
     return SH_OK;
 }
 
 sh_status event_elapsed(sh_backend_device* device, sh_backend_event begin, sh_backend_event end, int64_t* out_ns) {
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     float milliseconds = 0;
     SH_GPU_TRY(event_elapsed, &milliseconds, native_event(begin), native_event(end));
     *out_ns = std::llround(static_cast<double>(milliseconds) * 1e6);
@@ -149,26 +149,26 @@ sh_status event_elapsed(sh_backend_device* device, sh_backend_event begin, sh_ba
 }
 
 sh_status copy_to_device(sh_backend_device* device, sh_stream stream, uint64_t to, const void* from, uint64_t bytes) {
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     if (bytes) SH_GPU_TRY(copy_to_device, native_address(to), const_cast<void*>(from), bytes, native(stream));
     return SH_OK;
 }
 
 sh_status copy_to_host(sh_backend_device* device, sh_stream stream, void* to, uint64_t from, uint64_t bytes) {
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     if (bytes) SH_GPU_TRY(copy_to_host, to, native_address(from), bytes, native(stream));
     return SH_OK;
 }
 
 sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes) {
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     if (!bytes) return SH_OK;
     const api::Result result = api::copy_on_device(*driver(), native_address(to), native_address(from), bytes, native(stream));
     return result == api::kSuccess ? SH_OK : failed(result, "copy_on_device");
 }
 
 sh_status fill(sh_backend_device* device, sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes) {
-    const Scope scope(device_of(device));
+    SH_GPU_ENTER(device_of(device));
     if (bytes) SH_GPU_TRY(fill, native_address(to), value, bytes, native(stream));
     return SH_OK;
 }

@@ -179,10 +179,14 @@ Result open_context(const Driver&, DeviceIndex device, Context* out) {
 template <class Driver>
 void close_context(const Driver&, DeviceIndex) {}
 
-// Makes the device current on the calling thread; false: it is already, or that failed.
+// Makes the device current on the calling thread. `entered`: it was not before, and leave() has to follow.
 template <class Driver>
-bool enter(const Driver& driver, Context wanted, Context* before) {
-    return driver.device_current(before) == kSuccess && *before != wanted && driver.device_set(wanted) == kSuccess;
+Result enter(const Driver& driver, Context wanted, Context* before, bool* entered) {
+    Result result = driver.device_current(before);
+    if (result != kSuccess || *before == wanted) return result;
+    result = driver.device_set(wanted);
+    *entered = result == kSuccess;
+    return result;
 }
 
 template <class Driver>

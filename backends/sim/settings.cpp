@@ -13,9 +13,9 @@ constexpr const char* kKeys =
     "capacity, granularity (or page), largest_page, staging_piece, bandwidth, duplex, latency, call_ns";
 
 sh_status check_power_of_two(const char* key, uint64_t value) {
-    if (value != 0 && (value & (value - 1)) == 0 && value <= uint64_t(1) << 40) return SH_OK;
+    if (value != 0 && (value & (value - 1)) == 0 && value <= uint64_t(1) << 30) return SH_OK;
     return support::fail(SH_ERROR_INVALID_ARGUMENT,
-                         "option %s: %" PRIu64 " is not a power of two up to 1 TiB", key, value);
+                         "option %s: %" PRIu64 " is not a power of two up to 1 GiB", key, value);
 }
 
 sh_status check(Settings& settings) {

@@ -31,17 +31,17 @@ enum {
     SH_BACKEND_IS_GPU = 16
 };
 
-/** What a device is. Filled by device_open(). */
+/** What a device is. Filled by device_open(). What cannot be is SH_ERROR_BACKEND of sh_device_open(), which names the field. */
 typedef struct sh_backend_device_info {
     uint32_t struct_size;
     uint32_t flags;                 /**< SH_BACKEND_* */
     char description[128];
     uint64_t total_bytes;
-    uint64_t granularity_bytes;     /**< Smallest page, a power of two; pages are multiples of it. */
-    uint64_t largest_page_bytes;    /**< Pages beyond this size gain nothing; a power of two. */
+    uint64_t granularity_bytes;     /**< Smallest page, a power of two up to 1 GiB; pages are multiples of it. */
+    uint64_t largest_page_bytes;    /**< Pages beyond this size gain nothing; a power of two, at least granularity_bytes. */
     uint64_t staging_piece_bytes;   /**< Best size of a copy from the staging ring. */
-    uint64_t link_bytes_per_second; /**< If it is known without measuring; else 0. */
-    uint64_t copy_latency_ns;       /**< Cost of a copy command beside its bytes; about. */
+    uint64_t link_bytes_per_second; /**< If it is known without measuring, 10^6 to 10^15; else 0. */
+    uint64_t copy_latency_ns;       /**< Cost of a copy command beside its bytes; about; a minute at most. */
     uint32_t queue_depth;           /**< Commands that can be queued on a stream before a call waits on the host; about. */
     /** Handle that means another stream on each thread: its own default stream, which stream 0 waits for. 0: there is none. */
     uint32_t thread_stream;
@@ -73,7 +73,7 @@ typedef struct sh_backend {
     void (*device_close)(sh_backend_device *device);
     /** Text of the calling thread's last failure, with the driver's name for it; valid until its next call. Never NULL. */
     const char *(*last_error)(void);
-    /** Free and total device memory now, in bytes, as the driver tells it. */
+    /** Free and total device memory now, in bytes, as the driver tells it; never more free than there is. */
     sh_status (*memory_info)(sh_backend_device *device, uint64_t *out_free, uint64_t *out_total);
 
     /** Makes `count` physical pages of `page_bytes`, all or none. Consecutive ones should be neighbours where that helps mapping. */

@@ -9,7 +9,7 @@
  *  - Outputs come last and are written only on SH_OK, unless a comment says otherwise: with SH_NOT_READY there is no view.
  *  - A handle that is NULL, was destroyed, or belongs to something else gives SH_ERROR_INVALID_HANDLE, never a crash. Streams
  *    are the exception: they are handles of the driver, which need not notice that one is not valid.
- *  - A required pointer that is NULL, and a flag that this library does not know, give SH_ERROR_INVALID_ARGUMENT.
+ *  - A required pointer that is NULL, a flag that this library does not know, and a count beyond 2^32 give SH_ERROR_INVALID_ARGUMENT.
  *  - Not repeated in each comment: SH_ERROR_INVALID_STRUCT, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT, SH_ERROR_FORKED,
  *    SH_ERROR_OUT_OF_HOST_MEMORY and SH_ERROR_INTERNAL may come from any call; and where SH_ERROR_BACKEND is listed, the driver may
  *    also say SH_ERROR_OUT_OF_DEVICE_MEMORY, SH_ERROR_UNSUPPORTED or SH_ERROR_DEVICE_LOST, and SH_ERROR_RUNTIME_LOST may follow.

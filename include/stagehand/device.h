@@ -18,9 +18,11 @@ typedef struct sh_device_options {
         the device's size. */
     uint64_t budget_bytes;
     uint64_t margin_bytes;          /**< Left free by the automatic budget; 0: 1 GiB, at most a tenth of the device. */
-    uint64_t page_bytes;            /**< Unit of device memory, a power of two; 0: by the budget. Rounded up to the backend's granularity. */
-    uint64_t link_bytes_per_second; /**< Host-to-device speed that plans count with; 0: measured when first needed. */
-    uint64_t staging_bytes;         /**< Host memory, pinned if possible, that such sources pass through; 0: by the backend and the threads. */
+    uint64_t page_bytes;            /**< Unit of device memory, a power of two up to 1 GiB; 0: by the budget. Rounded up to the backend's
+                                         granularity. */
+    uint64_t link_bytes_per_second; /**< Host-to-device speed that plans count with, 10^6 to 10^15; 0: measured when first needed. */
+    uint64_t staging_bytes;         /**< Host memory, pinned if possible, that such sources pass through, at most 128 GiB; 0: by the backend
+                                         and the threads. */
     const char *backend_options;    /**< Options of the backend, "key=value;key=value"; NULL: none. See docs/environment.md. */
     const char *backend_path;       /**< Load the backend from this absolute path instead of searching; NULL: search. */
 } sh_device_options;
@@ -36,14 +38,14 @@ SH_API void sh_device_options_init(sh_device_options *options);
  *
  * Opening a device that is open in this process gives the same device, counted: one budget for all. The options are then
  * compared: another budget (unless 0) or page size (unless 0) is SH_ERROR_INVALID_ARGUMENT. All other options are those of the
- * first opening, and are not looked at.
+ * first opening, and are not compared; that each is in its range is checked every time.
  *
  * @param options    NULL: defaults.
  * @param out_device On success the caller owns one reference and gives it back by sh_device_close().
  * @return SH_OK; SH_ERROR_NOT_FOUND (no such backend or device); SH_ERROR_BACKEND_UNAVAILABLE (with the reason);
  *         SH_ERROR_BACKEND_LOAD; SH_ERROR_BUDGET (less than one page); SH_ERROR_INVALID_ARGUMENT (a name that is not "backend" or
- *         "backend:number", page_bytes, backend_options, backend_path); SH_ERROR_INVALID_STRUCT; SH_ERROR_BACKEND;
- *         SH_ERROR_DUPLICATE_LIBRARY.
+ *         "backend:number", an option, named, that is out of range or contradicts); SH_ERROR_INVALID_STRUCT; SH_ERROR_BACKEND (also
+ *         of a backend that says of its device what cannot be: the text names the field); SH_ERROR_DUPLICATE_LIBRARY.
  * Blocks (it may load a driver). \since 0.1
  */
 SH_API sh_status sh_device_open(const char *name, const sh_device_options *options, sh_device **out_device);

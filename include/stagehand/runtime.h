@@ -266,7 +266,7 @@ typedef struct sh_plan_options {
     uint32_t flags;                 /**< SH_PLAN_* */
     uint64_t budget_bytes;          /**< With DRY_RUN: plan for this much; 0: all of the device's budget, other runtimes not counted (this
                                          one's part is sh_runtime_stats.share_bytes). Else not looked at. */
-    uint64_t link_bytes_per_second; /**< With DRY_RUN: plan for this link; 0: the device's. Else not looked at. */
+    uint64_t link_bytes_per_second; /**< With DRY_RUN: plan for this link, 10^6 to 10^15; 0: the device's. Else not looked at. */
 } sh_plan_options;
 
 #define SH_PLAN_OPTIONS_INIT {sizeof(sh_plan_options), 0, 0, 0}

@@ -74,7 +74,7 @@ SH_API sh_status sh_telemetry_open(sh_runtime *runtime, const char *path);
  * library waits for them, and nothing is done until one comes. Then each runtime's lock is taken for as long as it takes to read
  * its counters. docs/telemetry.md tells what is asked and answered. Only the user who runs the process (and root) can connect. A
  * socket that an ended process left at `path` is replaced; anything else there is an error. The file is removed by
- * sh_monitor_stop(), and when the library is unloaded or the process exits. A forked child does not answer and leaves the file alone. The
+ * sh_monitor_stop(), and when the process exits. A forked child does not answer and leaves the file alone. The
  * variable STAGEHAND_MONITOR=path does it from the first device on; "1" means the default path.
  * @param path At most 107 bytes; its folder must be there. NULL: "stagehand/<process id>.sock" in $XDG_RUNTIME_DIR, or, where that is
  *             not a folder that only the user can write to, "stagehand-<user id>/<process id>.sock" in /tmp. The folder is made if

@@ -134,7 +134,7 @@ sh_status sh_backend_list(sh_backend_info *infos, size_t capacity, size_t *out_c
     return guarded([&] {
         if (!out_count) return missing("out_count");
         std::vector<sh_backend_info *> to;
-        SH_TRY(take_array(infos, capacity, "infos", &to));
+        SH_TRY(take_array(infos, capacity, {"infos", "capacity"}, &to));
         const auto all = plugins::list_backends();
         for (size_t i = 0; i < std::min(capacity, all.size()); i++) describe(all[i], to[i]);
         *out_count = all.size();

@@ -11,7 +11,7 @@ struct GraphName {
     sh_runtime *runtime = nullptr;
     uint64_t id = 0;
 };
-using Graphs = HandleTable<GraphName, 0x9>;
+using Graphs = HandleTable<GraphName, kGraphTag>;
 
 Graphs &graphs() {
     static auto *const table = new Graphs;   // never freed: threads may still call while the process ends

@@ -52,13 +52,27 @@ size_t last_error(char* buffer, size_t capacity) {
     return text.size();
 }
 
-Status check_size(const void* data, uint32_t claimed, size_t least, size_t known, const char* name) {
+Status check_size(const void* data, uint32_t claimed, const KnownSize& known, const char* name) {
     const std::string size = std::string(name) + ".struct_size is " + std::to_string(claimed);
-    if (claimed < least) return Status(SH_ERROR_INVALID_STRUCT, size + ", less than the " + std::to_string(least) + " bytes of its first version");
-    if (claimed > 65536) return Status(SH_ERROR_INVALID_STRUCT, size + ", which no version has");
+    if (claimed < known.least)
+        return Status(SH_ERROR_INVALID_STRUCT, size + ", less than the " + std::to_string(known.least) + " bytes of its first version");
+    if (claimed > 65536 || claimed % known.alignment) return Status(SH_ERROR_INVALID_STRUCT, size + ", which no version has");
     const char* const bytes = static_cast<const char*>(data);
-    for (size_t i = known; i < claimed; i++)
+    for (size_t i = known.bytes; i < claimed; i++)
         if (bytes[i]) return Status(SH_ERROR_INVALID_STRUCT, size + ", and byte " + std::to_string(i) + ", unknown to this library, is not zero");
+    return Status();
+}
+
+Status check_count(uint64_t count, const char* name) {
+    if (count <= kMostElements) return Status();
+    return Status(SH_ERROR_INVALID_ARGUMENT, std::string(name) + " is " + std::to_string(count) + ", and an array has at most " +
+                                                 std::to_string(kMostElements) + " elements");
+}
+
+Status take_blocks(const sh_block* blocks, uint64_t count, std::span<const sh_block>* out) {
+    if (count && !blocks) return Status(SH_ERROR_INVALID_ARGUMENT, "blocks is NULL");
+    SH_TRY(check_count(count, "count"));
+    *out = {blocks, count};
     return Status();
 }
 

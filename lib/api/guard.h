@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <span>
 #include <string>
 
 #include <stagehand/stagehand.h>
@@ -43,15 +44,19 @@ sh_status guarded(Work&& work) noexcept {
     }
 }
 
-// Checks the size that a caller's struct claims; `known` is this library's, `least` that of the first version. Bytes beyond what is
-// known must be zero.
-Status check_size(const void* data, uint32_t claimed, size_t least, size_t known, const char* name);
+// What is known of a struct's size: that of its first version, this library's, and what the size of each version is a multiple of.
+struct KnownSize {
+    size_t least, bytes, alignment;
+};
+
+// Checks the size that a caller's struct claims. Bytes beyond what is known must be zero.
+Status check_size(const void* data, uint32_t claimed, const KnownSize& known, const char* name);
 
 template <class Struct>
 Status check_struct(const Struct* data, const char* name) {
     if (!data) return Status(SH_ERROR_INVALID_ARGUMENT, std::string(name) + " is NULL");
     if (data->struct_size == sizeof(Struct)) [[likely]] return Status();
-    return check_size(data, data->struct_size, sizeof(Struct), sizeof(Struct), name);
+    return check_size(data, data->struct_size, {sizeof(Struct), sizeof(Struct), alignof(Struct)}, name);
 }
 
 // A caller's options, or the defaults when NULL.
@@ -65,11 +70,26 @@ Status take_options(const Struct* given, const char* name, Struct* out) {
     return Status();
 }
 
-// Pointers to the elements of a caller's array, whose distance is their struct_size.
+// A count beyond this is a mistake, whatever the array: it is told before anything is looked at, or counted with.
+constexpr uint64_t kMostElements = uint64_t(1) << 32;
+Status check_count(uint64_t count, const char* name);
+
+// A caller's list of blocks; NULL only when it is empty.
+Status take_blocks(const sh_block* blocks, uint64_t count, std::span<const sh_block>* out);
+
+// A caller's array of structs: its name and that of its number of elements.
+struct ArrayName {
+    const char* elements;
+    const char* count = "count";
+};
+
+// Pointers to the elements, whose distance is their struct_size.
 template <class Struct, class Pointers>
-Status take_array(Struct* first, uint64_t count, const char* name, Pointers* out) {
+Status take_array(Struct* first, uint64_t count, const ArrayName& names, Pointers* out) {
     out->clear();
     if (!count) return Status();
+    const char* const name = names.elements;
+    SH_TRY(check_count(count, names.count));
     SH_TRY(check_struct(first, name));
     const uint64_t distance = first->struct_size;
     out->reserve(count);
@@ -83,13 +103,16 @@ Status take_array(Struct* first, uint64_t count, const char* name, Pointers* out
     return Status();
 }
 
+// What tells the handles of one kind from those of another: odd, below 16, and none twice.
+enum HandleTag : uint64_t { kScopeTag = 0x7, kGraphTag = 0x9, kDeviceTag = 0xb, kRuntimeTag = 0xd };
+
 // Devices are shared: the handle counts how often it was opened.
 struct OpenDevice {
     std::shared_ptr<core::Device> device;
     uint32_t opened = 1;
 };
-using Devices = HandleTable<OpenDevice, 0xb>;
-using Runtimes = HandleTable<core::Runtime, 0xd>;
+using Devices = HandleTable<OpenDevice, kDeviceTag>;
+using Runtimes = HandleTable<core::Runtime, kRuntimeTag>;
 Devices& devices();
 Runtimes& runtimes();
 extern std::atomic<Runtimes*> runtimes_so_far;   // null until the first runtime

@@ -12,7 +12,7 @@ struct Scope {
     Kind kind;
     sh_runtime *target;
 };
-using Scopes = HandleTable<Scope, 0x9>;
+using Scopes = HandleTable<Scope, kScopeTag>;
 
 Scopes &scopes() {
     static Scopes *const instance = new Scopes;
@@ -46,19 +46,21 @@ extern "C" {
 
 sh_status sh_protect_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count) {
     return guarded([&] {
-        if (count && !blocks) return Status(SH_ERROR_INVALID_ARGUMENT, "blocks is NULL");
+        std::span<const sh_block> ids;
+        SH_TRY(take_blocks(blocks, count, &ids));
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->protect({blocks, count});
+        return at.runtime->protect(ids);
     });
 }
 
 sh_status sh_unprotect_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count) {
     return guarded([&] {
-        if (count && !blocks) return Status(SH_ERROR_INVALID_ARGUMENT, "blocks is NULL");
+        std::span<const sh_block> ids;
+        SH_TRY(take_blocks(blocks, count, &ids));
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->unprotect({blocks, count});
+        return at.runtime->unprotect(ids);
     });
 }
 

@@ -1,20 +1,10 @@
 // Runtimes, blocks, order and plan.
 #include "api/guard.h"
 #include "base/no_throw.h"
+#include "core/device/device_options.h"
 
 using namespace stagehand;
 using namespace stagehand::api;
-
-namespace {
-
-// A caller's list of blocks; NULL only when it is empty.
-Status take_blocks(const sh_block *blocks, uint64_t count, std::span<const sh_block> *out) {
-    if (count && !blocks) return Status(SH_ERROR_INVALID_ARGUMENT, "blocks is NULL");
-    *out = {blocks, count};
-    return Status();
-}
-
-}  // namespace
 
 extern "C" {
 
@@ -60,11 +50,11 @@ sh_status sh_runtime_synchronize(sh_runtime *runtime) {
 sh_status sh_register_blocks(sh_runtime *runtime, const sh_block_desc *descs, uint64_t count, sh_block *out_blocks) {
     return guarded([&] {
         std::vector<const sh_block_desc *> all;
-        SH_TRY(take_array(descs, count, "descs", &all));
+        SH_TRY(take_array(descs, count, {"descs"}, &all));
         if (count && !out_blocks) return Status(SH_ERROR_INVALID_ARGUMENT, "out_blocks is NULL");
         for (uint64_t i = 0; i < count; i++) {
             std::vector<const sh_segment *> segments;
-            SH_TRY(take_array(all[i]->segments, all[i]->segments ? all[i]->segment_count : 0, "segments", &segments));
+            SH_TRY(take_array(all[i]->segments, all[i]->segments ? all[i]->segment_count : 0, {"segments", "segment_count"}, &segments));
         }
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
@@ -142,7 +132,7 @@ sh_status sh_write_back(sh_runtime *runtime, const sh_block *blocks, uint64_t co
 sh_status sh_set_schedule(sh_runtime *runtime, const sh_use *uses, uint64_t count) {
     return guarded([&] {
         std::vector<const sh_use *> all;
-        SH_TRY(take_array(uses, count, "uses", &all));
+        SH_TRY(take_array(uses, count, {"uses"}, &all));
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
         return at.runtime->set_schedule(all);
@@ -154,6 +144,7 @@ sh_status sh_plan(sh_runtime *runtime, const sh_plan_options *options, sh_plan_i
         sh_plan_options wanted;
         SH_TRY(take_options(options, "options", &wanted));
         if (wanted.flags & ~uint32_t(SH_PLAN_DRY_RUN | SH_PLAN_DROP_GRAPHS)) return Status(SH_ERROR_INVALID_ARGUMENT, "options.flags has unknown bits");
+        if (wanted.flags & SH_PLAN_DRY_RUN) SH_TRY(core::check_link_speed(wanted.link_bytes_per_second));
         if (out_info) SH_TRY(check_struct(out_info, "out_info"));
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));

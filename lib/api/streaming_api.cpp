@@ -46,13 +46,14 @@ sh_status sh_acquire(sh_runtime *runtime, sh_block block, sh_stream stream, uint
 
 sh_status sh_acquire_many(sh_runtime *runtime, const sh_block *blocks, uint64_t count, sh_stream stream, uint32_t flags, sh_view *out_views) {
     return guarded([&] {
-        if (count && !blocks) return Status(SH_ERROR_INVALID_ARGUMENT, "blocks is NULL");
+        std::span<const sh_block> ids;
+        SH_TRY(take_blocks(blocks, count, &ids));
         SH_TRY(check_flags(flags));
         Scratch<sh_view *> views;
-        SH_TRY(take_array(out_views, count, "out_views", &*views));
+        SH_TRY(take_array(out_views, count, {"out_views"}, &*views));
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->acquire_many({blocks, count}, at.runtime->name_of_stream(stream), flags, *views, at.lock);
+        return at.runtime->acquire_many(ids, at.runtime->name_of_stream(stream), flags, *views, at.lock);
     });
 }
 
@@ -67,12 +68,13 @@ sh_status sh_release(sh_runtime *runtime, sh_block block, sh_stream stream) {
 
 sh_status sh_release_many(sh_runtime *runtime, const sh_block *blocks, uint64_t count, sh_stream stream) {
     return guarded([&] {
-        if (count && !blocks) return Status(SH_ERROR_INVALID_ARGUMENT, "blocks is NULL");
+        std::span<const sh_block> ids;
+        SH_TRY(take_blocks(blocks, count, &ids));
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
         Status first;
-        for (uint64_t i = 0; i < count; i++) {
-            Status status = at.runtime->release(blocks[i], at.runtime->name_of_stream(stream), at.lock);
+        for (const sh_block block : ids) {
+            Status status = at.runtime->release(block, at.runtime->name_of_stream(stream), at.lock);
             if (first.ok() && !status.ok()) first = status;
         }
         return first;
@@ -81,10 +83,11 @@ sh_status sh_release_many(sh_runtime *runtime, const sh_block *blocks, uint64_t 
 
 sh_status sh_prefetch(sh_runtime *runtime, const sh_block *blocks, uint64_t count) {
     return guarded([&] {
-        if (count && !blocks) return Status(SH_ERROR_INVALID_ARGUMENT, "blocks is NULL");
+        std::span<const sh_block> ids;
+        SH_TRY(take_blocks(blocks, count, &ids));
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->prefetch({blocks, count}, at.lock);
+        return at.runtime->prefetch(ids, at.lock);
     });
 }
 

@@ -11,6 +11,9 @@
 
 namespace stagehand {
 
+// A backend's text of the calling thread's last failure; of one that has none, that it has none.
+const char* error_text(const sh_backend& table);
+
 // Owns the open device: closes it when destroyed. Not movable, so that what works with it may keep a pointer to it.
 class BackendDevice {
 public:
@@ -32,7 +35,7 @@ public:
     // Not another thread's own.
     static bool is_of_this_thread(sh_stream name) { return !thread_stream::is_name(name) || name == thread_stream::of_this_thread(); }
 
-    Status memory_info(uint64_t* free, uint64_t* total) { return check(table_.memory_info(device_, free, total), "memory_info"); }
+    Status memory_info(uint64_t* free, uint64_t* total);
 
     Status pages_create(uint64_t page_bytes, uint64_t count, sh_backend_page* pages) {
         return check(table_.pages_create(device_, page_bytes, count, pages), "pages_create");

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "backend/backend_device.h"
 #include "base/log.h"
 #include "base/no_throw.h"
 #include "host/host_backend.h"
@@ -129,7 +130,7 @@ void probe(ListedBackend* entry) {
     if (!entry->status.ok()) return;
     uint32_t count = 0;
     if (sh_status code = table->probe(&count); code < 0) {
-        entry->status = Status(code, table->last_error());
+        entry->status = Status(code, error_text(*table));
     } else {
         entry->device_count = count;
     }

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "backend/limits.h"
+
 namespace stagehand::plugins {
 namespace {
 
@@ -53,6 +55,9 @@ static_assert(offsetof(sh_backend, probe) + sizeof kRequired / sizeof kRequired[
                   kLeastSize,
               "a required member is not checked");
 
+// The first version's.
+constexpr size_t kLeastDeviceSize = offsetof(sh_backend_device_info, thread_stream) + sizeof(uint32_t);
+
 Status refused(std::string reason) { return Status(SH_ERROR_BACKEND_LOAD, std::move(reason)); }
 
 }  // namespace
@@ -80,6 +85,32 @@ Status check_table(const sh_backend* table, const std::string& name, const sh_ba
     std::memcpy(complete, table, std::min<size_t>(table->struct_size, sizeof *complete));
     complete->struct_size = sizeof *complete;
     *out_backend = complete;
+    return Status();
+}
+
+Status check_device(const std::string& backend, const sh_backend_device_info& info) {
+    constexpr uint32_t known = SH_BACKEND_FIXED_ADDRESSES | SH_BACKEND_HOST_ADDRESSABLE | SH_BACKEND_CONTENTLESS |
+                               SH_BACKEND_VIRTUAL_TIME | SH_BACKEND_IS_GPU;
+    const auto bad = [&](const char* field, uint64_t value, const std::string& wanted) {
+        return Status(SH_ERROR_BACKEND, "backend " + backend + " says of its device that " + field + " is " +
+                                            std::to_string(value) + ", which is not " + wanted);
+    };
+    const std::string page = "a power of two up to " + std::to_string(limits::kLargestPage);
+    if (info.struct_size < kLeastDeviceSize || info.struct_size > sizeof info)
+        return bad("struct_size", info.struct_size, "between " + std::to_string(kLeastDeviceSize) + " and " + std::to_string(sizeof info));
+    if (info.flags & ~known) return bad("flags", info.flags, "of flags that are known");
+    if (!std::memchr(info.description, 0, sizeof info.description))
+        return Status(SH_ERROR_BACKEND, "backend " + backend + " says of its device a description that does not end");
+    if (!info.total_bytes) return bad("total_bytes", info.total_bytes, "a size");
+    if (!limits::is_page(info.granularity_bytes)) return bad("granularity_bytes", info.granularity_bytes, page);
+    if (!std::has_single_bit(info.largest_page_bytes) || info.largest_page_bytes < info.granularity_bytes)
+        return bad("largest_page_bytes", info.largest_page_bytes,
+                   "a power of two from granularity_bytes (" + std::to_string(info.granularity_bytes) + ") on");
+    if (info.link_bytes_per_second && !limits::is_link(info.link_bytes_per_second))
+        return bad("link_bytes_per_second", info.link_bytes_per_second,
+                   "0 nor between " + std::to_string(limits::kSlowestLink) + " and " + std::to_string(limits::kFastestLink));
+    if (info.copy_latency_ns > limits::kLongestLatency)
+        return bad("copy_latency_ns", info.copy_latency_ns, "up to " + std::to_string(limits::kLongestLatency));
     return Status();
 }
 

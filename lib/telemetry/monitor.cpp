@@ -57,7 +57,7 @@ private:
     std::unique_ptr<MonitorServer> abandoned_;
 };
 
-// Never destroyed: it is stopped when the library is unloaded or the process exits, and may be asked for after that.
+// Never destroyed: it is stopped when the process exits, and may be asked for after that.
 Monitor& monitor() {
     static Monitor* const instance = [] {
         Monitor* const made = new Monitor;

@@ -22,6 +22,9 @@ thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 CUcontext the_context() { return reinterpret_cast<CUcontext>(&stub()); }
 
+// Of another GPU, where calls succeed just as well.
+CUcontext context_elsewhere() { return reinterpret_cast<CUcontext>(&stub().recorder); }
+
 struct Name {
     CUresult result;
     const char *name, *text;
@@ -101,7 +104,9 @@ test::CaptureMode mode_of(CUstreamCaptureMode mode) {
 
 CUresult entered() {
     if (!stub().initialised) return CUDA_ERROR_NOT_INITIALIZED;
-    return stack.empty() || !stack.back() || !stub().retained ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+    if (stack.empty() || !stack.back() || !stub().retained) return CUDA_ERROR_INVALID_CONTEXT;
+    if (stack.back() == context_elsewhere()) stub().calls_elsewhere++;
+    return CUDA_SUCCESS;
 }
 
 CUresult entered_unsafe() {
@@ -112,6 +117,14 @@ CUresult entered_unsafe() {
 }  // namespace stagehand::stub
 
 using namespace stagehand::stub;
+
+// For the test of contexts: the thread works on another GPU, this one's context cannot be had, and calls that went to the other.
+STUB_EXPORT void sh_stub_work_elsewhere(int elsewhere) {
+    if (elsewhere) stack.push_back(context_elsewhere());
+    else stack.pop_back();
+}
+STUB_EXPORT void sh_stub_refuse_contexts(int refuse) { stub().refuses_contexts = refuse; }
+STUB_EXPORT int sh_stub_calls_elsewhere() { return stub().calls_elsewhere; }
 
 STUB_EXPORT CUresult cuInit(unsigned flags) {
     if (flags) return CUDA_ERROR_INVALID_VALUE;
@@ -175,7 +188,7 @@ STUB_EXPORT CUresult cuCtxGetCurrent(CUcontext* context) {
 }
 
 STUB_EXPORT CUresult cuCtxPushCurrent(CUcontext context) {
-    if (context != the_context()) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context != the_context() || stub().refuses_contexts) return CUDA_ERROR_INVALID_CONTEXT;
     stack.push_back(context);
     return CUDA_SUCCESS;
 }

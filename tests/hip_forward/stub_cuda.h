@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -27,6 +28,8 @@ struct Stub {
     sh_backend_device_info info = {};
     bool initialised = false;
     int retained = 0;
+    std::atomic<bool> refuses_contexts{false};
+    std::atomic<int> calls_elsewhere{0};
     std::mutex mutex;
     std::map<sh_backend_page, uint64_t> pages;          // to their sizes
     std::map<uint64_t, uint64_t> ranges;                // of addresses, to their sizes

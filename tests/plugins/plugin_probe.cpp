@@ -1,12 +1,36 @@
 // A program that finds one backend and tells what came of it, so that a test can choose the environment, the
 // directory and the rights: plugin-probe NAME [PATH], or plugin-probe --list. Writes the status, the
-// effective user, the path and the text, one a line; as a list, a line a backend.
+// effective user, the path and the text, one a line; as a list, a line a backend. plugin-probe --open NAME
+// PATH OPTIONS opens the first device of the plugin, and writes how many devices it has closed last.
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
 
+#include <stagehand/stagehand.h>
+
 #include "plugins/backends.h"
+
+namespace {
+
+int open_device(const char* name, const char* path, const char* device_options) {
+    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    options.backend_path = path;
+    options.backend_options = device_options;
+    sh_device* device = nullptr;
+    const sh_status status = sh_device_open(name, &options, &device);
+    char text[1024] = "";
+    if (status != SH_OK) sh_last_error(text, sizeof text);
+    std::printf("%d\n%u\n%s\n%s\n", status, static_cast<unsigned>(geteuid()), path, text);
+    void* const file = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    const auto closed = file ? reinterpret_cast<int (*)()>(dlsym(file, "sh_test_closed_devices")) : nullptr;
+    std::printf("closed=%d\n", closed ? closed() : 0);
+    sh_device_close(device);
+    return status != SH_OK;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
     namespace plugins = stagehand::plugins;
@@ -18,6 +42,7 @@ int main(int argc, char** argv) {
         }
         return 0;
     }
+    if (argc == 5 && !std::strcmp(argv[1], "--open")) return open_device(argv[2], argv[3], argv[4]);
     if (argc != 2 && argc != 3) return 2;
     const sh_backend* backend = nullptr;
     std::string path;

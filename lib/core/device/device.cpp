@@ -4,9 +4,12 @@
 #include <bit>
 #include <map>
 
+#include "backend/limits.h"
 #include "base/log.h"
+#include "core/device/device_options.h"
 #include "core/device/process_marker.h"
 #include "plugins/backends.h"
+#include "plugins/table_check.h"
 #include "policy/budget.h"
 
 namespace stagehand::core {
@@ -16,6 +19,7 @@ namespace {
 constexpr uint64_t kLookEvery = 100'000'000;
 // Changes of what is free that are smaller than this part of the budget are not followed.
 constexpr uint64_t kNoticed = 64;
+constexpr uint64_t kCoarsest = 8;
 // A small device does not lose all of itself to the reserve that growth leaves.
 constexpr uint64_t kReservePart = 20;
 
@@ -59,11 +63,18 @@ std::string choose_device() {
 // The granularity, grown with the budget so that there are about a thousand pages: mapping costs by the page, rounding by its size.
 uint64_t choose_page(const sh_backend_device_info& info, uint64_t wanted, uint64_t budget) {
     if (wanted) return (wanted + info.granularity_bytes - 1) / info.granularity_bytes * info.granularity_bytes;
-    return std::clamp(std::bit_floor(std::max<uint64_t>(budget / 1024, 1)), info.granularity_bytes, std::max(info.granularity_bytes, info.largest_page_bytes));
+    const uint64_t largest = std::min(info.largest_page_bytes, limits::kLargestPage);
+    return std::clamp(std::bit_floor(std::max<uint64_t>(budget / 1024, 1)), info.granularity_bytes, largest);
 }
 
 // Left to others by the automatic budget. A small device does not lose all of itself to it.
 uint64_t margin(uint64_t wanted, uint64_t total) { return wanted ? wanted : std::min(policy::default_margin_bytes, total / 10); }
+
+// Of an automatic budget it is the margin that leaves so little.
+Status too_small(uint64_t budget, uint64_t page, uint64_t margin_bytes) {
+    const std::string text = "a budget of " + std::to_string(budget) + " bytes is less than one page of " + std::to_string(page) + " bytes";
+    return Status(SH_ERROR_BUDGET, margin_bytes ? text + ": it is what margin_bytes " + std::to_string(margin_bytes) + " leaves" : text);
+}
 
 transfer::StagingOptions staging_options(const sh_device_options& options) {
     transfer::StagingOptions staging;
@@ -76,7 +87,7 @@ Status open_backend(const std::string& name, uint32_t index, const sh_device_opt
     const sh_backend* table = nullptr;
     std::string path;
     SH_TRY(plugins::find_backend(name.c_str(), options.backend_path, &table, &path));
-    const auto failed = [&](sh_status code) { return Status(code, "backend " + name + ": " + table->last_error()); };
+    const auto failed = [&](sh_status code) { return Status(code, "backend " + name + ": " + error_text(*table)); };
     uint32_t count = 0;
     if (const sh_status code = table->probe(&count); code < 0) return failed(code);
     if (index >= count)
@@ -85,12 +96,16 @@ Status open_backend(const std::string& name, uint32_t index, const sh_device_opt
     sh_backend_device_info info = {};
     info.struct_size = sizeof info;
     if (const sh_status code = table->device_open(index, options.backend_options, &device, &info); code < 0) return failed(code);
+    if (!device) return Status(SH_ERROR_BACKEND, "backend " + name + ": device_open() succeeded, and gave no device");
+    std::unique_ptr<BackendDevice> opened;
     try {
-        *out = std::make_unique<BackendDevice>(*table, device, info);
+        opened = std::make_unique<BackendDevice>(*table, device, info);   // closes it
     } catch (...) {
         table->device_close(device);
         throw;
     }
+    SH_TRY(plugins::check_device(name, info));
+    *out = std::move(opened);
     return Status();
 }
 
@@ -112,14 +127,12 @@ Status Device::automatic_budget(uint64_t* bytes) {
 }
 
 Status Device::open(const char* name, const sh_device_options& options, std::shared_ptr<Device>* out) {
+    SH_TRY(check_options(options));
     SH_TRY(claim_process());
     std::string backend_name;
     uint32_t index = 0;
     SH_TRY(split_name(std::string(name) == "auto" ? choose_device() : name, &backend_name, &index));
     const std::string key = backend_name + ":" + std::to_string(index);
-    if (options.page_bytes && !std::has_single_bit(options.page_bytes))
-        return Status(SH_ERROR_INVALID_ARGUMENT, "page_bytes " + std::to_string(options.page_bytes) + " is not a power of two");
-
     OpenDevices& all = open_devices();
     std::lock_guard lock(all.mutex);
     if (std::shared_ptr<Device> open = all.devices[key].lock()) {
@@ -133,8 +146,7 @@ Status Device::open(const char* name, const sh_device_options& options, std::sha
     SH_TRY(backend->memory_info(&free, &total));
     const uint64_t budget = options.budget_bytes ? options.budget_bytes : policy::automatic_budget(free, 0, margin(options.margin_bytes, total));
     const uint64_t page = choose_page(backend->info(), options.page_bytes, budget);
-    if (budget < page)
-        return Status(SH_ERROR_BUDGET, "a budget of " + std::to_string(budget) + " bytes is less than one page of " + std::to_string(page) + " bytes");
+    if (budget < page) return too_small(budget, page, options.budget_bytes ? 0 : options.margin_bytes);
     auto device = std::make_shared<Device>(key, std::move(backend), options, page);
     SH_TRY(device->arbiter_.set_total(budget / page));
     device->pool_.set_limit(budget / page);
@@ -166,8 +178,7 @@ Status Device::set_budget(uint64_t bytes) {
     uint64_t budget = bytes;
     if (!budget) SH_TRY(automatic_budget(&budget));
     const uint64_t pages = budget / page_bytes();
-    if (!pages)
-        return Status(SH_ERROR_BUDGET, "a budget of " + std::to_string(budget) + " bytes is less than one page of " + std::to_string(page_bytes()) + " bytes");
+    if (!pages) return too_small(budget, page_bytes(), bytes ? 0 : margin_bytes_);
     {
         // As one: of two callers at once, one wins in all three places.
         std::lock_guard lock(mutex_);
@@ -198,8 +209,9 @@ void Device::notice_free_memory(bool now) {
         present = policy::automatic_budget(free, held, margin(margin_bytes_, total));
         if (present > budget + step) (void)arbiter_.set_total(present / page_bytes()).ok();
     }
-    // Small changes are not worth a plan.
-    arbiter_.set_present(present >= budget ? UINT64_MAX : present / step * step / page_bytes());
+    // Small changes are not worth a plan. Against a budget far beyond the device all changes are small: an eighth of what is there never is.
+    const uint64_t part = std::max(page_bytes(), std::min(step, std::bit_floor(present / kCoarsest)));
+    arbiter_.set_present(present >= budget ? UINT64_MAX : present / part * part / page_bytes());
     limit_pool();
 }
 

@@ -12,7 +12,8 @@
 namespace stagehand::core {
 namespace {
 
-// The marker is an empty memory file: other copies see its name among the process's descriptors, whatever they were loaded as.
+// The marker is an empty memory file: other copies see its name among the process's descriptors, whatever they were loaded as. It is never
+// closed, and this copy is never unloaded (-z nodelete): loaded again it is the same one, which remembers that it has claimed the process.
 constexpr char kMarker[] = "stagehand-device-owner";
 
 bool other_copy_has_marked() {

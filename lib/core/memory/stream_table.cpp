@@ -54,9 +54,10 @@ Status StreamTable::record(Entry& entry) {
     if (status.ok()) {
         entry.unrecorded = false;
         entry.recorded = true;
-    } else if (status.code() == SH_ERROR_INVALID_HANDLE || thread_stream::is_name(entry.stream)) {
-        // Destroyed without having been forgotten: that is told once, and there is nothing left to wait for. A stream that can be waited
-        // for is not destroyed, whatever was wrong: what it was used for has ended then. A thread's own cannot be tried again by others.
+    } else {
+        // Told now, but not tried again later: the step may end with this, and the engine destroy the stream then. A stream that can be
+        // waited for is not destroyed, whatever was wrong: what it was used for has ended then. One that was destroyed without having
+        // been forgotten is told once, and there is nothing left to wait for.
         const Status waited = device_.stream_synchronize(entry.stream);
         if (waited.ok()) entry.unrecorded = entry.recorded = false;
         else if (waited.code() == SH_ERROR_INVALID_HANDLE) entry.live = false;
@@ -70,20 +71,33 @@ Status StreamTable::record_if_marked(Entry& entry) {
     return record(entry);
 }
 
-Status StreamTable::record_all() {
-    for (Entry& entry : entries_)
-        if (entry.live) SH_TRY(record_if_marked(entry));
-    return Status();
-}
-
-Status StreamTable::append_events(uint64_t set, std::vector<sh_backend_event>* out) {
+// Records each stream of the set that is marked, and has `then` go on with it. What is wrong with one stream is not the others' affair:
+// the first failure is returned in the end.
+template <class Then>
+Status StreamTable::for_each(uint64_t set, Then&& then) {
+    Status first;
     for (uint32_t i = 0; i < entries_.size(); i++) {
         Entry& entry = entries_[i];
         if (!entry.live || !(set >> i & 1)) continue;
-        SH_TRY(record_if_marked(entry));
-        if (entry.recorded) out->push_back(entry.event);
+        Status status = record_if_marked(entry);
+        if (status.ok()) status = then(entry);
+        if (first.ok()) first = std::move(status);
     }
-    return Status();
+    return first;
+}
+
+Status StreamTable::record_all() {
+    return for_each(~uint64_t(0), [](Entry&) { return Status(); });
+}
+
+Status StreamTable::append_events(uint64_t set, std::vector<sh_backend_event>* out) {
+    const size_t before = out->size();
+    Status status = for_each(set, [&](Entry& entry) {
+        if (entry.recorded) out->push_back(entry.event);
+        return Status();
+    });
+    if (!status.ok()) out->resize(before);
+    return status;
 }
 
 bool StreamTable::are_over(uint64_t set) {
@@ -98,14 +112,11 @@ bool StreamTable::are_over(uint64_t set) {
 }
 
 Status StreamTable::synchronize(uint64_t set) {
-    for (uint32_t i = 0; i < entries_.size(); i++) {
-        Entry& entry = entries_[i];
-        if (!entry.live || !(set >> i & 1)) continue;
-        SH_TRY(record_if_marked(entry));
+    return for_each(set, [&](Entry& entry) {
         if (entry.recorded) SH_TRY(device_.event_synchronize(entry.event));
         entry.recorded = false;
-    }
-    return Status();
+        return Status();
+    });
 }
 
 Status StreamTable::wait(uint64_t set, std::unique_lock<std::mutex>& lock) {

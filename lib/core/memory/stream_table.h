@@ -50,9 +50,10 @@ public:
 
     // Records a stream that was marked and takes part in no capture.
     Status record(uint32_t number) { return record(entries_[number]); }
+    // These go on after a stream that fails, and return the first failure: the others have been recorded, or waited for, then.
     // Records what is marked; at a step's end, and before anybody waits.
     Status record_all();
-    // Appends the events that stand for the last uses of the streams in `set`, for a copy stream to wait for.
+    // Appends the events that stand for the last uses of the streams in `set`, for a copy stream to wait for; none of them on a failure.
     Status append_events(uint64_t set, std::vector<sh_backend_event>* out);
     // Whether the last uses of the streams in `set` have ended. What fails to tell has not.
     bool are_over(uint64_t set);
@@ -81,6 +82,8 @@ private:
     bool captures(sh_stream stream);
     Status record(Entry& entry);
     Status record_if_marked(Entry& entry);
+    template <class Then>
+    Status for_each(uint64_t set, Then&& then);
 
     BackendDevice& device_;
     EventPool& events_;

@@ -78,13 +78,14 @@ bool Runtime::replan_due() const { return replan_wanted_ || !planned_ || meter_.
 Status Runtime::quiesce(Lock& lock) {
     loader_.drain(lock);
     Status status = streams_.synchronize_all();
+    const bool used = !status.ok();   // by a stream that could not be waited for
     if (Status copied = loader_.synchronize(); status.ok()) status = copied;
     write_back_.drain(lock);
     if (Status copied = write_back_.synchronize(); status.ok()) status = copied;
     for (Unit& unit : registry_.units()) {
         Status failure;   // contents that failed are dropped, and loaded anew by whoever needs them
         loader_.settle(unit, &failure);
-        contents_.forget_uses(unit);
+        if (!used) contents_.forget_uses(unit);
     }
     return status;
 }
@@ -284,7 +285,7 @@ Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lo
     }
     Planner::Limits with = limits();
     SH_TRY(device_->link(&with.link_bytes_per_ns));
-    if (options.link_bytes_per_second) with.link_bytes_per_ns = static_cast<double>(options.link_bytes_per_second) / 1e9;
+    if ((options.flags & SH_PLAN_DRY_RUN) && options.link_bytes_per_second) with.link_bytes_per_ns = static_cast<double>(options.link_bytes_per_second) / 1e9;
     uint32_t asks = kNone;
     const Needs needs = planner_.needs(order_, with, &asks);
     const uint64_t whole = options.budget_bytes ? options.budget_bytes / device_->page_bytes() : device_->arbiter().total_pages();

@@ -12,7 +12,6 @@ namespace {
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kDefaultPiece = 1 << 20;
 constexpr uint64_t kLargestPiece = 32 << 20;  // smaller than the smallest piece in which memory is registered
-constexpr uint32_t kMostThreads = 64;
 constexpr uint32_t kMostSlots = 4096;
 // Ten threads keep up with the fastest links from the page cache, eight from plain memory; the engine needs cores itself.
 constexpr uint32_t kDefaultThreads = 12;

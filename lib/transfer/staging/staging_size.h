@@ -9,6 +9,9 @@
 
 namespace stagehand::transfer {
 
+constexpr uint32_t kMostThreads = 64;
+constexpr uint64_t kLargestRing = uint64_t(128) << 30;   // what a caller may ask for
+
 struct StagingSize {
     uint32_t threads = 0;
     uint32_t slots = 0;

@@ -9,8 +9,13 @@
  *   PLUGIN_NO_QUERY   it has no sh_backend_query()
  *   PLUGIN_PROBE      what probe() returns
  *   PLUGIN_ASKS       it asks for another backend while it is being loaded, and returns the answer
+ *   PLUGIN_MUTE       it has no text for its failures
+ *   PLUGIN_TELLS      it opens devices, and tells of them what the option "field=value" says
  */
 #include <stagehand/backend.h>
+
+#include <stdlib.h>
+#include <string.h>
 
 #ifndef PLUGIN_NAME
 #define PLUGIN_NAME "good"
@@ -35,15 +40,56 @@ static sh_status probe(uint32_t *count) {
     if (PLUGIN_PROBE >= 0) *count = 3;
     return PLUGIN_PROBE;
 }
+#ifdef PLUGIN_TELLS
+static int closed;
+static uint64_t free_bytes = 1 << 29;
+SH_API int sh_test_closed_devices(void);
+SH_API int sh_test_closed_devices(void) { return closed; }
+
+#define FIELD(name) \
+    if (!strncmp(option, #name "=", sizeof #name)) memcpy(&info->name, &number, sizeof info->name);
+static sh_status device_open(uint32_t i, const char *option, sh_backend_device **device, sh_backend_device_info *info) {
+    const char *const value = option ? strchr(option, '=') : NULL;
+    const uint64_t number = value ? strtoull(value + 1, NULL, 0) : 0;
+    (void)i;
+    info->flags = SH_BACKEND_FIXED_ADDRESSES;
+    info->total_bytes = 1 << 30;
+    info->granularity_bytes = 4096;
+    info->largest_page_bytes = 2 << 20;
+    strcpy(info->description, "what a test says");
+    *device = (sh_backend_device *)&closed;
+    if (!value) return SH_OK;
+    FIELD(struct_size)
+    FIELD(flags)
+    FIELD(total_bytes)
+    FIELD(granularity_bytes)
+    FIELD(largest_page_bytes)
+    FIELD(link_bytes_per_second)
+    FIELD(copy_latency_ns)
+    if (!strncmp(option, "description=", 12)) memset(info->description, 'x', sizeof info->description);
+    if (!strncmp(option, "device=", 7)) *device = NULL;
+    if (!strncmp(option, "free=", 5)) free_bytes = number;
+    return SH_OK;
+}
+static void device_close(sh_backend_device *d) { closed += d == (sh_backend_device *)&closed; }
+static sh_status memory_info(sh_backend_device *d, uint64_t *f, uint64_t *t) {
+    return (void)d, *f = free_bytes, *t = 1 << 30, SH_OK;
+}
+#else
 static sh_status device_open(uint32_t i, const char *o, sh_backend_device **d, sh_backend_device_info *f) {
     (void)i, (void)o, (void)d, (void)f;
     return SH_ERROR_UNSUPPORTED;
 }
 static void device_close(sh_backend_device *d) { (void)d; }
-static const char *last_error(void) { return "the test's plugin can do nothing"; }
 static sh_status memory_info(sh_backend_device *d, uint64_t *f, uint64_t *t) {
     return (void)d, (void)f, (void)t, SH_ERROR_UNSUPPORTED;
 }
+#endif
+#ifdef PLUGIN_MUTE
+static const char *last_error(void) { return NULL; }
+#else
+static const char *last_error(void) { return "the test's plugin can do nothing"; }
+#endif
 static sh_status pages_create(sh_backend_device *d, uint64_t b, uint64_t c, sh_backend_page *p) {
     return (void)d, (void)b, (void)c, (void)p, SH_ERROR_UNSUPPORTED;
 }

