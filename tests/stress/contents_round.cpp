@@ -57,7 +57,9 @@ void Round::run() {
     device_ = std::make_unique<TestDevice>(settings);
     journal_ = std::make_unique<Journal>(threads + 1);
     for (uint32_t k = pick(3) ? 1 : 2; k-- > 0;) parties_.push_back(std::make_unique<Party>(*this, static_cast<uint32_t>(parties_.size()), random, threads));
-    (void)sh_device_set_budget(device_->get(), (pages() / 4 + pick(pages() / (pick(3) ? 2 : 1))) * kPage);   // may be too little
+    // Short of memory, unless that is too little for their smallest plans.
+    for (uint64_t part = 4 - pick(3); part > 0; part--)
+        if (sh_device_set_budget(device_->get(), (pages() / part + pick(pages() / 3)) * kPage) == SH_OK) break;
     std::vector<Party*> parties;
     for (const auto& party : parties_) parties.push_back(party.get());
     const Watchdog watchdog(*journal_, where());

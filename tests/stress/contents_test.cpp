@@ -10,7 +10,7 @@
 namespace stagehand::test {
 namespace {
 
-constexpr uint64_t kRounds = 12;
+constexpr uint64_t kRounds = 10;
 
 uint64_t number_in(const char* variable, uint64_t otherwise) {
     const char* const text = std::getenv(variable);
