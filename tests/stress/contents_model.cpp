@@ -171,7 +171,8 @@ void Party::compare(ModelBlock& block, const uint8_t* at, Sight& sight, const ch
         std::string others;
         for (const Version& version : sight.may_be)
             if (version != shown) others += " or " + std::to_string(version->version);
-        return fail(block.number, std::string(what) + (before || others.empty() ? "" : ", which may be of version" + others.substr(3) + " as well") + ": " + wrong);
+        const std::string also = before || others.empty() ? "" : ", which may be of version" + others.substr(3) + " as well";
+        return fail(block.number, what + also + ": " + wrong);
     }
     sight.is = shown.get();
     if (!block.is_mutable() && !block.serial_fits(sight.serial, shown)) fail(block.number, "other contents than before, and the serial is the same");
@@ -191,7 +192,8 @@ void Party::fail(uint32_t block, const std::string& text) {
         const ModelBlock& about = *blocks_[block];
         constexpr const char* kinds[] = {"pinned", "scattered", "pageable", "file", "fill"};
         who += ", block " + std::to_string(block) + " (" + std::to_string(about.bytes) + " bytes, " + kinds[static_cast<size_t>(about.kind)] +
-               (about.is_mutable() ? ", mutable" : "") + (about.ordered() ? "" : ", unordered") + (about.flags & SH_BLOCK_PIN ? ", pinned while registered" : "") +
+               (about.is_mutable() ? ", mutable" : "") + (about.ordered() ? "" : ", unordered") +
+               (about.flags & SH_BLOCK_PIN ? ", pinned while registered" : "") +
                (about.flags & SH_BLOCK_WHOLE ? ", whole" : "") +
                "; its group is blocks";
         for (const auto& other : blocks_) {
