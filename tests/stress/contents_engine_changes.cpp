@@ -24,7 +24,8 @@ void ContentsEngine::write_back(Party& party) {
     if (!unclaimed && !all) blocks = claimed;
     sh_status status = SH_OK;
     if (all)
-        status = call(party, "sh_write_back of all", kNoBlock, {SH_ERROR_BUSY}, Driver::may_fail, [&] { return sh_write_back(party.runtime(), nullptr, 0); });
+        status = call(party, "sh_write_back of all", kNoBlock, {SH_ERROR_BUSY}, Driver::may_fail,
+                      [&] { return sh_write_back(party.runtime(), nullptr, 0); });
     else
         status = call_unclaimed(party, "sh_write_back", blocks, {SH_ERROR_BUSY}, Driver::may_fail,
                                 [&](const std::vector<sh_block>& ids) { return sh_write_back(party.runtime(), ids.data(), ids.size()); });

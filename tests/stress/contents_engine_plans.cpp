@@ -81,7 +81,8 @@ void ContentsEngine::plan(Party& party) {
 // From a fifth of the blocks to all of them, mostly so that some stream.
 void ContentsEngine::budget(Party& party) {
     const uint64_t pages = round_.pages(), bytes = (pages / 5 + pick(pick(3) ? pages / 2 : pages)) * kPage;
-    call(party, "sh_device_set_budget", kNoBlock, {SH_ERROR_BUDGET}, Driver::may_fail, [&] { return sh_device_set_budget(round_.device().get(), bytes); });
+    call(party, "sh_device_set_budget", kNoBlock, {SH_ERROR_BUDGET}, Driver::may_fail,
+         [&] { return sh_device_set_budget(round_.device().get(), bytes); });
 }
 
 void ContentsEngine::trim(Party& party) {
@@ -116,7 +117,8 @@ void ContentsEngine::sabotage(Party& party) {
     static constexpr const char* kCalls[] = {"copy_to_host",  "copy_to_host",      "copy_to_host", "copy_to_device",
                                              "copy_to_device", "stream_wait_event", "event_record", "event_synchronize"};
     const bool lasting = pick(4) == 0;
-    sh_fault_plan plan = {sizeof plan, pick(4) ? SH_ERROR_BACKEND : SH_ERROR_OUT_OF_DEVICE_MEMORY, kCalls[pick(std::size(kCalls))], 1 + pick(12), 1 + pick(3)};
+    const sh_status failure = pick(4) ? SH_ERROR_BACKEND : SH_ERROR_OUT_OF_DEVICE_MEMORY;
+    sh_fault_plan plan = {sizeof plan, failure, kCalls[pick(std::size(kCalls))], 1 + pick(12), 1 + pick(3)};
     if (lasting) plan = {sizeof plan, SH_ERROR_BACKEND, pick(4) ? "copy_to_host" : "copy_to_device", 1, 0};
     const auto arm = plugin_function<decltype(sh_fault_arm)>("stagehand-fault.so", "sh_fault_arm");
     const auto disarm = plugin_function<decltype(sh_fault_disarm)>("stagehand-fault.so", "sh_fault_disarm");

@@ -66,10 +66,11 @@ Party::Party(Round& round, uint32_t number, std::mt19937_64& random, uint32_t th
     if (sh_runtime_create(round.device().get(), &options, &runtime_) != SH_OK) throw std::runtime_error("runtime: " + why());
     homes_ = {SH_STREAM_HOST, round.device().stream(), round.device().stream()};
     // Small ones share units; some are a little more than a page, so that a unit can be resident in part.
-    const size_t more = pick(2);
-    for (size_t k = 1 + more * (1 + pick(3)); k-- > 0;) add_group(random, 3 + pick(4), pick(2) ? 100 : kPage, 2 * kPage - 1, 0);
-    for (size_t k = 2 + more * (1 + pick(3)); k-- > 0;) add_group(random, 1 + pick(2), 2 * kPage, 8 * kPage, pick(5) ? 0 : SH_BLOCK_WHOLE);
-    for (size_t k = 1 + pick(2); k-- > 0;) add_group(random, 1 + pick(3), 100, 4 * kPage, SH_BLOCK_UNORDERED);
+    // From a few that take turns in the same pages to many.
+    const size_t size = pick(3);
+    for (size_t k = size ? 1 + (size - 1) * (1 + pick(3)) : pick(2); k-- > 0;) add_group(random, 3 + pick(4), pick(2) ? 100 : kPage, 2 * kPage - 1, 0);
+    for (size_t k = 1 + size * (1 + pick(2)); k-- > 0;) add_group(random, size ? 1 + pick(2) : 3, 2 * kPage, 8 * kPage, pick(5) ? 0 : SH_BLOCK_WHOLE);
+    for (size_t k = size ? 1 + pick(2) : 0; k-- > 0;) add_group(random, 1 + pick(3), 100, 4 * kPage, SH_BLOCK_UNORDERED);
     for (uint32_t group = 0; group < groups_; group++) {
         std::vector<ModelBlock*> members;
         for (const auto& block : blocks_)
@@ -170,7 +171,8 @@ void Party::compare(ModelBlock& block, const uint8_t* at, Sight& sight, const ch
         std::string others;
         for (const Version& version : sight.may_be)
             if (version != shown) others += " or " + std::to_string(version->version);
-        return fail(block.number, std::string(what) + (before || others.empty() ? "" : ", which may be of version" + others.substr(3) + " as well") + ": " + wrong);
+        const std::string also = before || others.empty() ? "" : ", which may be of version" + others.substr(3) + " as well";
+        return fail(block.number, what + also + ": " + wrong);
     }
     sight.is = shown.get();
     if (!block.is_mutable() && !block.serial_fits(sight.serial, shown)) fail(block.number, "other contents than before, and the serial is the same");
@@ -190,7 +192,8 @@ void Party::fail(uint32_t block, const std::string& text) {
         const ModelBlock& about = *blocks_[block];
         constexpr const char* kinds[] = {"pinned", "scattered", "pageable", "file", "fill"};
         who += ", block " + std::to_string(block) + " (" + std::to_string(about.bytes) + " bytes, " + kinds[static_cast<size_t>(about.kind)] +
-               (about.is_mutable() ? ", mutable" : "") + (about.ordered() ? "" : ", unordered") + (about.flags & SH_BLOCK_PIN ? ", pinned while registered" : "") +
+               (about.is_mutable() ? ", mutable" : "") + (about.ordered() ? "" : ", unordered") +
+               (about.flags & SH_BLOCK_PIN ? ", pinned while registered" : "") +
                (about.flags & SH_BLOCK_WHOLE ? ", whole" : "") +
                "; its group is blocks";
         for (const auto& other : blocks_) {

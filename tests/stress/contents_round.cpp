@@ -18,7 +18,8 @@ uint64_t Round::pages() const {
 }
 
 std::string Round::where() const {
-    return std::string("in ") + setting_.name + "; to have it again: STAGEHAND_STRESS_SEED=" + std::to_string(seed_) + (plain_devices() ? " STAGEHAND_TEST_PLAIN=1" : "") +
+    const std::string plain = plain_devices() ? " STAGEHAND_TEST_PLAIN=1" : "";
+    return std::string("in ") + setting_.name + "; to have it again: STAGEHAND_STRESS_SEED=" + std::to_string(seed_) + plain +
            " and --gtest_filter=*" + setting_.name;
 }
 
@@ -35,7 +36,8 @@ std::string Round::summary() const {
         plans += party->plans;
     }
     return std::to_string(views) + " views compared, " + std::to_string(refused) + " refused, " + std::to_string(write_backs) + " write-backs, " +
-           std::to_string(updates) + " updates, " + std::to_string(registrations) + " registrations, " + std::to_string(loads) + " loads, " + std::to_string(plans) + " plans, " + std::to_string(lost) + " lost";
+           std::to_string(updates) + " updates, " + std::to_string(registrations) + " registrations, " +
+           std::to_string(loads) + " loads, " + std::to_string(plans) + " plans, " + std::to_string(lost) + " lost";
 }
 
 void Round::run() {
@@ -56,8 +58,11 @@ void Round::run() {
     settings.staging_bytes = (16 + pick(48)) * kPage;
     device_ = std::make_unique<TestDevice>(settings);
     journal_ = std::make_unique<Journal>(threads + 1);
-    for (uint32_t k = pick(3) ? 1 : 2; k-- > 0;) parties_.push_back(std::make_unique<Party>(*this, static_cast<uint32_t>(parties_.size()), random, threads));
-    (void)sh_device_set_budget(device_->get(), (pages() / 4 + pick(pages() / (pick(3) ? 2 : 1))) * kPage);   // may be too little
+    for (uint32_t k = pick(3) ? 1 : 2; k-- > 0;)
+        parties_.push_back(std::make_unique<Party>(*this, static_cast<uint32_t>(parties_.size()), random, threads));
+    // Short of memory, unless that is too little for their smallest plans.
+    for (uint64_t part = 4 - pick(3); part > 0; part--)
+        if (sh_device_set_budget(device_->get(), (pages() / part + pick(pages() / 3)) * kPage) == SH_OK) break;
     std::vector<Party*> parties;
     for (const auto& party : parties_) parties.push_back(party.get());
     const Watchdog watchdog(*journal_, where());

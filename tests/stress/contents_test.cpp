@@ -10,7 +10,7 @@
 namespace stagehand::test {
 namespace {
 
-constexpr uint64_t kRounds = 12;
+constexpr uint64_t kRounds = 10;
 
 uint64_t number_in(const char* variable, uint64_t otherwise) {
     const char* const text = std::getenv(variable);
@@ -23,7 +23,11 @@ constexpr Setting kSettings[] = {
     {.name = "late", .options = ";jitter_us=6000;jitter_seed=SEED", .operations = 20, .host_only = true},
     {.name = "slow_link", .options = ";bandwidth=40MB/s;latency=50us", .operations = 100, .host_only = true},
     {.name = "delayed_calls", .backend = "fault", .options = ";delay_us=200;delay_seed=SEED", .operations = 100},
-    {.name = "delayed_calls_and_jitter", .backend = "fault", .options = ";delay_us=300;delay_seed=SEED;jitter_us=1000;jitter_seed=SEED", .operations = 50, .host_only = true},
+    {.name = "delayed_calls_and_jitter",
+     .backend = "fault",
+     .options = ";delay_us=300;delay_seed=SEED;jitter_us=1000;jitter_seed=SEED",
+     .operations = 50,
+     .host_only = true},
     {.name = "failing_calls", .backend = "fault", .operations = 300, .faulty = true},
     {.name = "failing_and_delayed_calls", .backend = "fault", .options = ";delay_us=100;delay_seed=SEED", .operations = 120, .faulty = true},
 };
