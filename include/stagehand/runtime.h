@@ -210,7 +210,11 @@ SH_API sh_status sh_invalidate_blocks(sh_runtime *runtime, const sh_block *block
  */
 SH_API sh_status sh_source_update_begin(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
 
-/** Ends sh_source_update_begin() and invalidates the blocks. Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE. \since 0.1 */
+/**
+ * Ends sh_source_update_begin() and invalidates the blocks.
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not begun); or SH_ERROR_BACKEND, where what is dirty of a block that shares
+ *         their pages could not be written: it stays dirty, and the update has ended all the same. \since 0.1
+ */
 SH_API sh_status sh_source_update_end(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
 
 /**
@@ -226,7 +230,7 @@ SH_API sh_status sh_mark_dirty(sh_runtime *runtime, sh_block block);
 /**
  * Writes dirty contents of these blocks back to their sources and waits for it; `count` 0: of all. Blocks that are not dirty are
  * passed over.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BUSY (a view of a dirty block is held: nothing was written), SH_ERROR_BACKEND,
+ * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BUSY (a view of a dirty block is held; others may have been written), SH_ERROR_BACKEND,
  *         SH_ERROR_RUNTIME_LOST. Blocks. \since 0.1
  */
 SH_API sh_status sh_write_back(sh_runtime *runtime, const sh_block *blocks, uint64_t count);

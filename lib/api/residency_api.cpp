@@ -119,11 +119,11 @@ sh_status sh_scope_end(sh_scope *scope) {
         lock.unlock();
         scopes().recycle(*slot);
         LockedRuntime at;
-        if (Status status = find_runtime(ended->target, &at); !status.ok())
-            return status.code() == SH_ERROR_INVALID_HANDLE || status.code() == SH_ERROR_CANCELLED ? Status() : status;
-        if (ended->kind == Scope::Kind::guest) return at.runtime->guest_end(at.lock);
-        at.runtime->keep_end();
-        return Status();
+        Status status = find_runtime(ended->target, &at);
+        if (status.ok() && ended->kind == Scope::Kind::guest) status = at.runtime->guest_end(at.lock);
+        else if (status.ok()) at.runtime->keep_end();
+        // Its runtime is gone, or goes while this waits for its memory: then so has the scope.
+        return status.code() == SH_ERROR_INVALID_HANDLE || status.code() == SH_ERROR_CANCELLED ? Status() : status;
     });
 }
 

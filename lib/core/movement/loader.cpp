@@ -59,17 +59,19 @@ Status Loader::begin(Unit& unit, uint64_t deadline_ns) { return begin_part(unit,
 
 Status Loader::begin_part(Unit& unit, uint64_t deadline_ns, uint32_t ring_pages) {
     if (unit.load_queued()) return Status(SH_ERROR_INTERNAL, registry_.name_of(unit) + ": a load of it is with the workers");
-    Load& load = take();
-    load.unit = registry_.index_of(unit);
-    load.begun_ns = device_.now_ns();
+    Load* taken = nullptr;
     Status status = no_throw([&] {
-        find_missing(unit, load, ring_pages);
-        return contents_.find_fences(unit, load.own_from, load.runs, &load.waits, &load.own_waits, &load.run_waits);
+        taken = &take();
+        taken->unit = registry_.index_of(unit);
+        taken->begun_ns = device_.now_ns();
+        find_missing(unit, *taken, ring_pages);
+        return contents_.find_fences(unit, taken->own_from, taken->runs, &taken->waits, &taken->own_waits, &taken->run_waits);
     });
     if (!status.ok()) {
-        idle_.push_back(&load);
+        if (taken) idle_.push_back(taken);
         return status;
     }
+    Load& load = *taken;
     if (unit.load()) give(unit);   // an earlier one was issued to the same stream: its order needs no care
     contents_.take(unit, load, load.runs);
     stats_.loads++;

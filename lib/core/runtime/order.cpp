@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/no_throw.h"
+
 namespace stagehand::core {
 
 void Order::set(std::vector<Entry> entries, size_t units, bool given) {
@@ -12,6 +14,15 @@ void Order::set(std::vector<Entry> entries, size_t units, bool given) {
     uint64_t sum = 0;
     for (const Entry& entry : entries_) sum += entry.compute_ns;
     mean_compute_ns_ = entries_.empty() ? 0 : sum / entries_.size();
+    try {
+        find_positions(units);
+    } catch (...) {
+        clear();
+        throw;
+    }
+}
+
+void Order::find_positions(size_t units) {
     first_.assign(units + 1, 0);
     for (const Entry& entry : entries_) first_[entry.unit + 1]++;
     for (size_t i = 0; i < units; i++) first_[i + 1] += first_[i];
@@ -58,10 +69,20 @@ void Order::record_begin() {
 void Order::record(uint32_t unit) {
     if (!recording_) return;
     if (!recorded_.empty() && recorded_.back().unit == unit) recorded_.back().uses++;
-    else if (recorded_.size() < kLongest) recorded_.push_back({unit, 0, 1});
+    else if (recorded_.size() < kLongest && !no_throw([&] {
+        recorded_.push_back({unit, 0, 1});
+        return Status();
+    }).ok()) recording_ = false;   // what is not whole is no order
 }
 
 void Order::record_end() { recording_ = false; }
+
+void Order::clear() noexcept {
+    entries_.clear();
+    first_.clear();
+    cursor_ = arrived_ = mean_compute_ns_ = 0;
+    given_ = deviated_ = false;
+}
 
 std::vector<Order::Entry> Order::learned() {
     const auto same = [](const std::vector<Entry>& a, const std::vector<Entry>& b) {

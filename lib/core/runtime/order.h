@@ -25,8 +25,11 @@ public:
     const Entry& at(uint64_t position) const { return entries_[position % entries_.size()]; }
     bool contains(uint32_t unit) const { return unit + 1 < first_.size() && first_[unit] < first_[unit + 1]; }
 
-    // Replaces the order. `units` is how many units there are. Empty: to be learned.
+    // Replaces the order. `units` is how many units there are. Empty: to be learned. One that finds no memory is forgotten.
     void set(std::vector<Entry> entries, size_t units, bool given);
+
+    // Forgets it, to be learned anew.
+    void clear() noexcept;
 
     // A step begins or ends: the place moves to the step's edge.
     void to_edge();
@@ -50,6 +53,8 @@ public:
     std::vector<Entry> learned();
 
 private:
+    void find_positions(size_t units);
+
     std::vector<Entry> entries_;
     std::vector<uint32_t> first_;      // per unit, where its positions begin in positions_
     std::vector<uint32_t> positions_;  // ascending per unit

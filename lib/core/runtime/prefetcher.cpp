@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/no_throw.h"
+
 namespace stagehand::core {
 namespace {
 
@@ -34,8 +36,12 @@ void Prefetcher::renew() {
     restart();
     cold_until_ = order_.known() ? order_.cursor() + order_.size() : 0;
     streamed_.clear();
-    for (size_t i = 0; i < order_.entries().size(); i++)
-        if (registry_.unit(order_.entries()[i].unit).ring_pages) streamed_.push_back(static_cast<uint32_t>(i));
+    const Status status = no_throw([&] {
+        for (size_t i = 0; i < order_.entries().size(); i++)
+            if (registry_.unit(order_.entries()[i].unit).ring_pages) streamed_.push_back(static_cast<uint32_t>(i));
+        return Status();
+    });
+    if (!status.ok()) streamed_.clear();   // without memory for them nothing is loaded ahead
 }
 
 // The first position from here on whose unit may have something to load.

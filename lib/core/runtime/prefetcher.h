@@ -21,7 +21,7 @@ public:
     // Looks at the order anew from where the engine is: after a jump, or a load out of order.
     void restart() { next_ = order_.cursor(); }
     // Another plan or order is in force, or contents were invalidated: resident parts have to be looked at too, for one round.
-    void renew();
+    void renew() noexcept;
     // Begins what can be begun. Stops at the first load that has to wait for a release, or after a failure, which the acquire of
     // that unit will meet again and report. `in_parts`: the engine holds views while it computes, so the pages that are free until the
     // next release are worth loading into, though the rest of the unit has to wait for it.

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/no_throw.h"
 #include "base/unlocked.h"
 #include "telemetry/trace.h"
 
@@ -106,6 +107,16 @@ Status Runtime::step_begin(Lock& lock) {
     return Status();
 }
 
+// The order of the step that has ended, if it is one.
+void Runtime::learn() {
+    auto learned = order_.learned();
+    // Units that must not be planned stay what they are.
+    std::erase_if(learned, [&](const Order::Entry& entry) { return registry_.unit(entry.unit).unordered || !registry_.unit(entry.unit).live; });
+    if (learned.empty()) return;
+    order_.set(std::move(learned), registry_.units().size(), false);
+    replan_wanted_ = true;
+}
+
 Status Runtime::step_end(Lock& lock) {
     if (!gate_.in_step()) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": no step is under way");
     gate_.end_step();
@@ -115,19 +126,15 @@ Status Runtime::step_end(Lock& lock) {
     Status status = streams_.record_all();
     if (order_.recording()) {
         order_.record_end();
-        if (auto learned = order_.learned(); !learned.empty()) {
-            // Units that must not be planned stay what they are.
-            std::erase_if(learned, [&](const Order::Entry& entry) { return registry_.unit(entry.unit).unordered || !registry_.unit(entry.unit).live; });
-            if (!learned.empty()) {
-                order_.set(std::move(learned), registry_.units().size(), false);
-                replan_wanted_ = true;
-            }
-        }
+        (void)no_throw([&] {   // else it is learned from another step
+            learn();
+            return Status();
+        }).ok();
     }
     order_.to_edge();
     if (may_prefetch() && (!replan_wanted_ || plan_is_held())) prefetcher_.pump(now);
     telemetry::trace_step(gate_.name().c_str(), stats_.steps, step_began_ns_, now);
-    if (Status written = log_step(before_step_); status.ok()) status = written;
+    if (Status written = no_throw([&] { return log_step(before_step_); }); status.ok()) status = written;
     if (status.ok()) status = write_back_.take_failure();
     SH_TRY(note(status));
     return leave_if_due(lock);

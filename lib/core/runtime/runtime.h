@@ -191,6 +191,7 @@ private:
     Status order_launch(sh_stream stream);
     void begin_counting_launch();
     Status count_launch();
+    void learn();
     Status log_step(const sh_runtime_stats& before);
     Status leave_graph(Graph& graph, sh_stream stream);
     Status follow_launch(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, Lock& lock);

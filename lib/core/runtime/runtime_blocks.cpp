@@ -29,10 +29,7 @@ Status Runtime::register_blocks(std::span<const sh_block_desc* const> descs, sh_
     // What is packed has to fit into the device at once.
     const uint64_t pack_pages = std::clamp<uint64_t>(std::min(device_->arbiter().total_pages(), max_pages_) / kPackedPart, 1, kPackPages);
     SH_TRY(registry_.add(descs, pack_pages, out_ids));
-    if (!descs.empty()) {
-        replan_wanted_ = true;
-        plan_.places.resize(registry_.units().size());
-    }
+    replan_wanted_ |= !descs.empty();
     return Status();
 }
 

@@ -63,7 +63,7 @@ Status Runtime::capture_acquire(sh_block id, sh_stream stream, sh_view* out) {
 Status Runtime::capture_release(Block& block, sh_stream stream) {
     Unit& unit = registry_.unit(block.unit);
     if (stream == SH_STREAM_HOST) return Status(SH_ERROR_BUSY, tenant_name() + ": a capture is under way, which the host cannot take part in");
-    Status status = capture_->release(unit, stream);
+    Status status = no_throw([&] { return capture_->release(unit, stream); });
     block.held--;
     unit.held--;
     gate_.view_ended();
@@ -192,7 +192,7 @@ Status Runtime::count_launch() {
     stats_.steps++;
     stats_.last_step_ns = now - launch_began_ns_;
     telemetry::trace_step(gate_.name().c_str(), stats_.steps, launch_began_ns_, now);
-    return log_step(before_launch_);
+    return no_throw([&] { return log_step(before_launch_); });
 }
 
 Status Runtime::graph_enter(uint64_t id, sh_stream stream, Lock& lock) {
@@ -233,7 +233,7 @@ Status Runtime::leave_graph(Graph& graph, sh_stream stream) {
     BackendDevice& backend = device_->backend();
     Status status;
     uint32_t number = 0;
-    if (!graph.done) status = events_.take(&graph.done);
+    if (!graph.done) status = no_throw([&] { return events_.take(&graph.done); });
     if (status.ok()) status = backend.event_record(graph.done, stream);
     if (status.ok()) status = streams_.number(stream, &number);
     if (status.ok()) {

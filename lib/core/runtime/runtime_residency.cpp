@@ -181,7 +181,6 @@ Status Runtime::vacate(Lock& lock) {
         SH_TRY(note(placement_.clear()));
         stats_.given_up_bytes += held_before * device_->page_bytes();
         plan_ = {};
-        plan_.places.resize(registry_.units().size());
         planned_ = false;
         replan_wanted_ = true;
         device_->arbiter().withdraw(*this);

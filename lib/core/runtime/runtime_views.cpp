@@ -1,6 +1,7 @@
 // Acquire and release.
 #include <algorithm>
 
+#include "base/no_throw.h"
 #include "base/scratch.h"
 #include "base/unlocked.h"
 #include "core/runtime/runtime.h"
@@ -220,7 +221,7 @@ Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* 
         const bool asked_before = std::exchange(unit.announced, false);   // and was told that it is not ready
         if (asked_before) view_flags &= ~uint32_t(SH_VIEW_HIT);
         if (!std::exchange(arrived, true) && !asked_before) arrive(unit);
-        status = finish_bringing(unit, stream, flags, &view_flags, lock);
+        status = no_throw([&] { return finish_bringing(unit, stream, flags, &view_flags, lock); });
         again = status.code() == SH_ERROR_CANCELLED || (status.code() == SH_OK && unit.stale());
         unit.announced = status.code() == SH_NOT_READY;
         if (status.code() != SH_OK || again) unhold(block, unit);
@@ -264,7 +265,7 @@ Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, ui
             break;
         }
         Unit& unit = registry_.unit(block->unit);
-        status = begin_bringing(unit, &view_flags[held], lock);
+        status = no_throw([&] { return begin_bringing(unit, &view_flags[held], lock); });
         if (status.ok() && block->id != ids[held]) status = unknown_block(ids[held]);
         if (status.code() != SH_OK) break;
         hold(*block, unit);
@@ -272,7 +273,7 @@ Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, ui
         else arrive(unit);
     }
     for (size_t i = 0; i < held && status.code() == SH_OK; i++)
-        status = finish_bringing(registry_.unit(registry_.find(ids[i])->unit), stream, flags, &view_flags[i], lock);
+        status = no_throw([&] { return finish_bringing(registry_.unit(registry_.find(ids[i])->unit), stream, flags, &view_flags[i], lock); });
     if (status.code() == SH_NOT_READY)
         for (size_t i = 0; i < held; i++) registry_.unit(registry_.find(ids[i])->unit).announced = true;
     if (status.code() == SH_ERROR_CANCELLED && !gate_.closing())   // by an update of a source: begin_bringing() would say so now
@@ -302,7 +303,7 @@ Status Runtime::end_view(Block& block, sh_stream stream) {
     Unit& unit = registry_.unit(block.unit);
     Status status;
     if (stream != SH_STREAM_HOST) {
-        status = contents_.note_use(unit, stream, !gate_.in_step() || thread_stream::is_name(stream));
+        status = no_throw([&] { return contents_.note_use(unit, stream, !gate_.in_step() || thread_stream::is_name(stream)); });
         if (status.code() == SH_ERROR_INVALID_STATE) return status.within(registry_.name_of(block) + " stays held");
         if (!status.ok()) {
             // Without an event nobody could wait for this use later, so it is waited for now.
@@ -315,7 +316,7 @@ Status Runtime::end_view(Block& block, sh_stream stream) {
     }
     if (meter_.measuring() && unit.held == 1) meter_.end(index_of(unit), stream);
     unhold(block, unit);
-    if (unit.held == 0 && unit.dirty() && status.ok()) status = write_back_.begin(unit, WriteBack::Part::ring);
+    if (unit.held == 0 && unit.dirty() && status.ok()) status = no_throw([&] { return write_back_.begin(unit, WriteBack::Part::ring); });
     return status;
 }
 
