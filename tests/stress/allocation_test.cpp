@@ -28,7 +28,7 @@ namespace stagehand::test {
 namespace {
 
 constexpr int kPatience = 60'000;        // in milliseconds
-constexpr int kNotAgain = 5'000;         // once something has failed: the list is wanted then
+constexpr int kNotAgain = 30'000;        // once something has failed: the list is wanted then
 constexpr uint64_t kMostReported = 40;   // failures
 
 size_t entries(const char* folder) {

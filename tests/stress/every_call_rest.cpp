@@ -35,12 +35,12 @@ bool EveryCall::change_contents() {
     return step(3);
 }
 
-// Kept, reserved, protected, trimmed, and with another budget.
+// With another budget, protected, kept, reserved, and trimmed.
 bool EveryCall::stay() {
     const sh_block some[] = {blocks_[3].id, blocks_[ordered_].id};
     uint64_t holds = 0;
-    if (!ATTEMPT(sh_protect_blocks, model_, some, 2) || !ATTEMPT(sh_keep_resident, model_, nullptr, &kept_)) return false;
-    if (!ATTEMPT(sh_device_set_budget, device_, 36 * kPage) || !step(1)) return false;
+    if (!ATTEMPT(sh_device_set_budget, device_, 36 * kPage)) return false;   // before what it holds is kept
+    if (!ATTEMPT(sh_protect_blocks, model_, some, 2) || !ATTEMPT(sh_keep_resident, model_, nullptr, &kept_) || !step(1)) return false;
     if (!attempt("sh_scope_end", [&] { return sh_scope_end(kept_); }, SH_ERROR_INVALID_HANDLE)) return false;
     if (!attempt("sh_unprotect_blocks", [&] { return sh_unprotect_blocks(model_, some, 2); })) return false;
     if (!ATTEMPT(sh_reserve, pinned_, model_, 20 * kPage, SH_PRIORITY_SECONDARY) || !ATTEMPT(sh_reserve, model_, nullptr, 0, SH_PRIORITY_PRIMARY)) return false;
