@@ -14,8 +14,6 @@ namespace {
 
 // Free memory is looked at no more often than this while nothing has to grow, in nanoseconds.
 constexpr uint64_t kLookEvery = 100'000'000;
-// Changes of what is free that are smaller than this part of the budget are not followed.
-constexpr uint64_t kNoticed = 64;
 // A small device does not lose all of itself to the reserve that growth leaves.
 constexpr uint64_t kReservePart = 20;
 
@@ -56,7 +54,8 @@ std::string choose_device() {
     return "host";
 }
 
-// The granularity, grown with the budget so that there are about a thousand pages: mapping costs by the page, rounding by its size.
+// The granularity, grown with the budget so that there are about a thousand pages: mapping costs by the page, rounding by its size. Of the
+// budget, only what the device has can become pages.
 uint64_t choose_page(const sh_backend_device_info& info, uint64_t wanted, uint64_t budget) {
     if (wanted) return (wanted + info.granularity_bytes - 1) / info.granularity_bytes * info.granularity_bytes;
     return std::clamp(std::bit_floor(std::max<uint64_t>(budget / 1024, 1)), info.granularity_bytes, std::max(info.granularity_bytes, info.largest_page_bytes));
@@ -127,12 +126,12 @@ Status Device::open(const char* name, const sh_device_options& options, std::sha
     uint64_t free = 0, total = 0;
     SH_TRY(backend->memory_info(&free, &total));
     const uint64_t budget = options.budget_bytes ? options.budget_bytes : policy::automatic_budget(free, 0, margin(options.margin_bytes, total));
-    const uint64_t page = choose_page(backend->info(), options.page_bytes, budget);
+    const uint64_t page = choose_page(backend->info(), options.page_bytes, std::min(budget, total));
     if (budget < page)
         return Status(SH_ERROR_BUDGET, "a budget of " + std::to_string(budget) + " bytes is less than one page of " + std::to_string(page) + " bytes");
     auto device = std::make_shared<Device>(key, std::move(backend), options, page);
     SH_TRY(device->arbiter_.set_total(budget / page));
-    device->pool_.set_limit(budget / page);
+    device->take_note(free, total);   // also limits the pool
     log_line(SH_LOG_INFO, "%s: budget %llu bytes in pages of %llu", key.c_str(), static_cast<unsigned long long>(budget),
              static_cast<unsigned long long>(page));
     all.devices[key] = device;
@@ -170,6 +169,7 @@ Status Device::set_budget(uint64_t bytes) {
         limit_pool();
         budget_bytes_ = bytes;
     }
+    notice_free_memory(true);   // a ceiling that is higher promises no more than there is
     arbiter_.press_all();
     return Status();
 }
@@ -182,19 +182,24 @@ void Device::notice_free_memory(bool now) {
     looked_ns_.store(at, std::memory_order_relaxed);
     uint64_t free = 0, total = 0;
     if (!backend_->memory_info(&free, &total).ok()) return;   // what is there is found out when it is taken
+    take_note(free, total);
+}
+
+// Small changes of what is free are not worth a plan.
+void Device::take_note(uint64_t free, uint64_t total) {
     const uint64_t held = pool_.used_bytes();
     std::lock_guard lock(mutex_);
     const uint64_t budget = arbiter_.total_pages() * page_bytes();
-    const uint64_t step = std::max(page_bytes(), budget / kNoticed);
-    uint64_t present = 0;
+    uint64_t present = 0, noticed = 0;
     if (budget_bytes_) {
         present = policy::clamp_growth(budget, held, free, std::min(policy::growth_reserve_bytes, total / kReservePart));
+        noticed = std::max(held, policy::noticed(present, page_bytes()));   // what is held stays
     } else {
         present = policy::automatic_budget(free, held, margin(margin_bytes_, total));
-        if (present > budget + step) (void)arbiter_.set_total(present / page_bytes()).ok();
+        noticed = policy::noticed(present, page_bytes());
+        if (noticed > budget) (void)arbiter_.set_total(noticed / page_bytes()).ok();
     }
-    // Small changes are not worth a plan.
-    arbiter_.set_present(present >= budget ? UINT64_MAX : present / step * step / page_bytes());
+    arbiter_.set_present(present >= budget ? UINT64_MAX : noticed / page_bytes());
     limit_pool();
 }
 

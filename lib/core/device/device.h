@@ -53,6 +53,7 @@ public:
     Status check_reopened(const sh_device_options& options) const;
 
 private:
+    void take_note(uint64_t free, uint64_t total);
     Status measure_link(double* bytes_per_ns);
     Status automatic_budget(uint64_t* bytes);
 
