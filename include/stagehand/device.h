@@ -71,7 +71,8 @@ typedef struct sh_memory_info {
     uint64_t reserved_bytes; /**< Claimed by reservations in force, see residency.h. */
     uint64_t guest_bytes;    /**< Claimed by guests, their workspace included. */
     uint64_t protected_bytes; /**< Kept from others: protected parts, and what their runtimes need to run. */
-    uint64_t headroom_bytes; /**< What one more guest could get. Memory that a destroyed runtime could not give back is no part of it. */
+    uint64_t headroom_bytes; /**< What one more guest could get: of the budget, as far as memory was free when it was looked at last, less what is certain for
+                                  others. Memory that a destroyed runtime could not give back is no part of it. */
 } sh_memory_info;
 
 #define SH_MEMORY_INFO_INIT {sizeof(sh_memory_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}

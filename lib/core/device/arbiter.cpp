@@ -231,12 +231,14 @@ void Arbiter::note_step(Tenant& tenant) {
     write({.change = Change::step, .tenant = &tenant, .now_ns = now});
 }
 
+// Of its share, what it has a use for.
+uint64_t Arbiter::to_hold(const Member& m) { return m.runs ? std::min(m.share, m.needs.wanted_pages) : m.share; }
+
 bool Arbiter::wants_change(const Tenant& tenant) const {
     std::lock_guard lock(mutex_);
     const Member& self = member(tenant);
-    if (!self.runs) return self.granted > self.share;
-    const uint64_t share = std::min(self.share, self.needs.wanted_pages);
-    if (share <= self.granted) return share < self.granted;
+    const uint64_t pages = to_hold(self);
+    if (pages <= self.granted || !self.runs) return pages < self.granted;
     // There is more to be had, or it can be asked for.
     return available(self) > self.granted ||
            std::any_of(members_.begin(), members_.end(), [&](const Member& m) { return &m != &self && m.granted > m.share; });
@@ -245,7 +247,7 @@ bool Arbiter::wants_change(const Tenant& tenant) const {
 bool Arbiter::has_to_give(const Tenant& tenant) const {
     std::lock_guard lock(mutex_);
     const Member& self = member(tenant);
-    return self.runs && std::min(self.share, self.needs.wanted_pages) < self.granted;
+    return self.runs && to_hold(self) < self.granted;
 }
 
 uint64_t Arbiter::total_pages() const {

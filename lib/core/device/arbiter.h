@@ -107,7 +107,7 @@ public:
         uint64_t guests = 0;      // workspaces included
         uint64_t workspaces = 0;
         uint64_t kept = 0;
-        uint64_t headroom = 0;
+        uint64_t headroom = 0;    // what one more guest could get: of what is within reach, where the budget is more
     };
     Figures figures() const;
     struct Standing {
@@ -160,6 +160,7 @@ private:
 
     Member& member(const Tenant& tenant);
     const Member& member(const Tenant& tenant) const;
+    static uint64_t to_hold(const Member& member);
     double steps_per_second(const Member& member, uint64_t now_ns) const;
     double wait_for_step(const Member& member, uint64_t now_ns) const;
     std::vector<policy::Claim> claims(uint64_t now_ns) const;
@@ -190,7 +191,7 @@ private:
     uint64_t total_ = 0;
     uint64_t present_ = UINT64_MAX;
     uint64_t lost_ = 0;   // by tenants that have left
-    uint64_t headroom_ = 0;
+    uint64_t headroom_ = 0;   // of the whole budget, within reach or not
     Journal journal_;
 };
 

@@ -174,7 +174,9 @@ Status Device::set_budget(uint64_t bytes) {
     return Status();
 }
 
-void Device::limit_pool() { pool_.set_limit(arbiter_.pages_to_hold()); }
+void Device::limit_pool() {
+    pool_.set_limit([this] { return arbiter_.pages_to_hold(); });
+}
 
 void Device::notice_free_memory(bool now) {
     const uint64_t at = backend_->now_ns(), before = looked_ns_.load(std::memory_order_relaxed);

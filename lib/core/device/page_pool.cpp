@@ -122,10 +122,11 @@ bool PagePool::Change::has_room(uint64_t pages) const {
     return pool_.existing_ - pool_.idle_.size() + pages <= pool_.limit_;
 }
 
-void PagePool::set_limit(uint64_t pages) {
+void PagePool::set_limit(const std::function<uint64_t()>& pages) {
     std::lock_guard changing(changing_);
+    const uint64_t limit = pages();
     std::lock_guard lock(mutex_);
-    limit_ = pages;
+    limit_ = limit;
     shed();
 }
 
