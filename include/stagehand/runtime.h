@@ -14,10 +14,14 @@ extern "C" {
 typedef struct sh_runtime_options {
     uint32_t struct_size;
     /** Views of scheduled blocks held at once (a view held twice counts once); 0: 1. More may be held where the plan has room; where
-        it has none, acquiring one more is SH_ERROR_HELD. */
+        it has none, acquiring one more is SH_ERROR_HELD. Until the order is known, of all blocks: so many of the largest fit. */
     uint32_t max_held;
     uint64_t max_bytes;       /**< Ceiling on this runtime's share of the device's budget, in bytes, cut to whole pages; 0: none. */
-    uint64_t unordered_bytes; /**< Device memory for blocks outside the order, at least the largest one; 0: by what was held at once. */
+    /** At least so much device memory for blocks outside the order, in bytes, rounded up to whole pages: a floor, no ceiling. It is part of
+        what the runtime needs, like the largest such block and max_held blocks of the order: where its share has no room for that, planning is
+        SH_ERROR_BUDGET. More is for them only where blocks of the order have no use for it, and never more than they are together. 0: by the
+        largest one, by what was held at once, and up to an eighth of the share. */
+    uint64_t unordered_bytes;
     const char *name;         /**< Names the runtime in messages and traces; NULL: "runtime <n>". */
     /** How long, in nanoseconds, a call that plans waits for what others hold beyond their shares until their steps end, before it returns
         SH_ERROR_BUSY; 0: not at all. For models that several threads use: a step that the waiting thread itself should end does not end. */

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/size_text.h"
+
 namespace stagehand::core {
 namespace {
 
@@ -112,7 +114,7 @@ void Arbiter::make_room(const Tenant& tenant) {
 
 std::string Arbiter::bytes(uint64_t pages) const {
     uint64_t bytes = 0;
-    return __builtin_mul_overflow(pages, page_bytes_, &bytes) ? "2^64 bytes or more" : std::to_string(bytes) + " bytes";
+    return __builtin_mul_overflow(pages, page_bytes_, &bytes) ? "2^64 bytes or more" : exact_size_text(bytes);
 }
 
 std::string Arbiter::claimants(const Member* except) const {
@@ -268,9 +270,8 @@ Status Arbiter::set_total(uint64_t pages) {
         const auto needed = policy::floors(before, all);
         const uint64_t least = needed ? before - needed->headroom_pages : before;
         total_ = before;
-        status = Status(SH_ERROR_BUDGET, "a budget of " + std::to_string(pages * page_bytes_) +
-                                             " bytes is too small: the runtimes on the device need at least " +
-                                             bytes(least) + claimants(nullptr));
+        status = Status(SH_ERROR_BUDGET, "a budget of " + bytes(pages) + " is too small: the runtimes on the device need at least " + bytes(least) +
+                                             claimants(nullptr));
     }
     write({.change = Change::total, .now_ns = now, .pages = pages, .status = status.code()});
     return status;

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/log.h"
+#include "base/size_text.h"
 #include "core/device/process_marker.h"
 #include "plugins/backends.h"
 #include "policy/budget.h"
@@ -128,12 +129,12 @@ Status Device::open(const char* name, const sh_device_options& options, std::sha
     const uint64_t budget = options.budget_bytes ? options.budget_bytes : policy::automatic_budget(free, 0, margin(options.margin_bytes, total));
     const uint64_t page = choose_page(backend->info(), options.page_bytes, std::min(budget, total));
     if (budget < page)
-        return Status(SH_ERROR_BUDGET, "a budget of " + std::to_string(budget) + " bytes is less than one page of " + std::to_string(page) + " bytes");
+        return Status(SH_ERROR_BUDGET, "a budget of " + exact_size_text(budget) + " is less than one page of " + exact_size_text(page));
     auto device = std::make_shared<Device>(key, std::move(backend), options, page);
     SH_TRY(device->arbiter_.set_total(budget / page));
     device->take_note(free, total);   // also limits the pool
-    log_line(SH_LOG_INFO, "%s: budget %llu bytes in pages of %llu", key.c_str(), static_cast<unsigned long long>(budget),
-             static_cast<unsigned long long>(page));
+    log_line(SH_LOG_INFO, "%s: a budget of %s in pages of %s; %s of %s are free", key.c_str(), size_text(budget).c_str(), size_text(page).c_str(),
+             size_text(free).c_str(), size_text(total).c_str());
     all.devices[key] = device;
     *out = std::move(device);
     return Status();
@@ -142,12 +143,12 @@ Status Device::open(const char* name, const sh_device_options& options, std::sha
 Status Device::check_reopened(const sh_device_options& options) const {
     std::lock_guard lock(mutex_);
     if (options.budget_bytes && options.budget_bytes != budget_bytes_)
-        return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with a budget of " + std::to_string(budget_bytes_) +
-                                                     " bytes (0: automatic): budget_bytes " + std::to_string(options.budget_bytes) +
+        return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with " + (budget_bytes_ ? "a budget of " + exact_size_text(budget_bytes_) : "an automatic budget") +
+                                                     ": budget_bytes of " + exact_size_text(options.budget_bytes) +
                                                      " contradicts it; see sh_device_set_budget()");
     if (options.page_bytes && choose_page(backend_->info(), options.page_bytes, 0) != pool_.page_bytes())
-        return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with pages of " + std::to_string(pool_.page_bytes()) +
-                                                     " bytes: page_bytes " + std::to_string(options.page_bytes) + " contradicts it");
+        return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with pages of " + exact_size_text(pool_.page_bytes()) + ": page_bytes of " +
+                                                     exact_size_text(options.page_bytes) + " contradicts it");
     return Status();
 }
 
@@ -161,7 +162,7 @@ Status Device::set_budget(uint64_t bytes) {
     if (!budget) SH_TRY(automatic_budget(&budget));
     const uint64_t pages = budget / page_bytes();
     if (!pages)
-        return Status(SH_ERROR_BUDGET, "a budget of " + std::to_string(budget) + " bytes is less than one page of " + std::to_string(page_bytes()) + " bytes");
+        return Status(SH_ERROR_BUDGET, "a budget of " + exact_size_text(budget) + " is less than one page of " + exact_size_text(page_bytes()));
     {
         // As one: of two callers at once, one wins in all three places.
         std::lock_guard lock(mutex_);

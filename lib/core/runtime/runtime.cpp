@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/size_text.h"
 #include "telemetry/trace.h"
 
 namespace stagehand::core {
@@ -28,7 +29,7 @@ Runtime::Runtime(std::shared_ptr<Device> device, const sh_runtime_options& optio
       placement_(device_->backend(), device_->pool(), registry_, ring_),
       loader_(device_->backend(), device_->staging(), registry_, ring_, streams_, events_, mutex_, changed_, stats_, name_),
       write_back_(device_->backend(), device_->staging(), registry_, streams_, events_, mutex_, changed_, stats_, name_),
-      unordered_(registry_, placement_, loader_, write_back_, streams_, stats_), prefetcher_(registry_, ring_, order_, loader_),
+      unordered_(registry_, order_, placement_, loader_, write_back_, streams_, stats_), prefetcher_(registry_, ring_, order_, loader_),
       meter_(device_->backend()), planner_(registry_) {
     view_flags_ = device_->backend().has(SH_BACKEND_FIXED_ADDRESSES) ? SH_VIEW_FIXED_ADDRESS : 0;
     stats_.struct_size = sizeof stats_;
@@ -67,8 +68,8 @@ Status Runtime::close(Lock& lock) {
         log_line(SH_LOG_WARNING, "%s: closing: %s", name_.c_str(), status.text());
     }
     if (!placement_.pages()) return status;
-    return Status(status.code(), tenant_name() + " could not give back " + std::to_string(placement_.pages() * device_->page_bytes()) +
-                                     " bytes, which are lost to the device's budget: " + status.text());
+    return Status(status.code(), tenant_name() + " could not give back " + exact_size_text(placement_.pages() * device_->page_bytes()) +
+                                     ", which are lost to the device's budget: " + status.text());
 }
 
 Status Runtime::give_back(Lock& lock) {

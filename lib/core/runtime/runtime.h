@@ -196,6 +196,7 @@ private:
     Status behind_closed_door(Lock& lock, bool bringing, const std::function<Status()>& change);
     Status replan(Lock& lock, bool press, bool bringing = false);
     Status change_plan(Lock& lock, bool press);
+    std::string asked_for_by(uint32_t unit);
     Status ask_for_share(const Needs& needs, bool press, uint64_t* out_pages, Lock& lock);
     Status quiesce(Lock& lock);
     Status give_back(Lock& lock);

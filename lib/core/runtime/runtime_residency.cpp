@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/size_text.h"
 #include "core/runtime/runtime.h"
 #include "telemetry/trace.h"
 
@@ -140,8 +141,8 @@ Status Runtime::guest_begin(const sh_guest_options& options, Lock& lock) {
     terms.workspace_pages = pages_of(options.workspace_bytes);
     terms.shrink = options.flags & SH_GUEST_SHRINK;
     if (terms.pages < terms.least_pages)
-        return Status(SH_ERROR_BUDGET, tenant_name() + " cannot run as a guest with " + std::to_string(options.bytes) + " bytes: the smallest that works is " +
-                                           std::to_string(terms.least_pages * page));
+        return Status(SH_ERROR_BUDGET, tenant_name() + " cannot run as a guest with " + exact_size_text(options.bytes ? options.bytes : terms.pages * page) +
+                                           ": the smallest that works is " + exact_size_text(terms.least_pages * page));
     SH_TRY(without_mutex(lock, [&] {
         device_->notice_free_memory(true);
         Status status = device_->arbiter().begin_guest(*this, terms);

@@ -17,7 +17,7 @@ Status Runtime::held_by(const Unit& wanted, Unit& holder) {
     for (const Block& block : registry_.blocks_of(holder))
         if (block.held) who = registry_.name_of(block);
     return Status(SH_ERROR_HELD, registry_.name_of(wanted) + " needs memory that a view of " + who + " holds; release it first, or create " +
-                                     tenant_name() + " with a larger max_held or unordered_bytes");
+                                     tenant_name() + " with a larger max_held");
 }
 
 void Runtime::hold(Block& block, Unit& unit) {

@@ -12,6 +12,7 @@
 #include "core/memory/placement.h"
 #include "core/memory/registry.h"
 #include "core/memory/stream_table.h"
+#include "core/runtime/order.h"
 #include "policy/landlord.h"
 
 namespace stagehand::core {
@@ -19,8 +20,9 @@ namespace stagehand::core {
 // All methods are called with the runtime's mutex held.
 class UnorderedCache {
 public:
-    UnorderedCache(Registry& registry, Placement& placement, Loader& loader, WriteBack& write_back, StreamTable& streams, sh_runtime_stats& stats)
-        : registry_(registry), placement_(placement), loader_(loader), write_back_(write_back), streams_(streams), stats_(stats) {}
+    UnorderedCache(Registry& registry, const Order& order, Placement& placement, Loader& loader, WriteBack& write_back, StreamTable& streams,
+                   sh_runtime_stats& stats)
+        : registry_(registry), order_(order), placement_(placement), loader_(loader), write_back_(write_back), streams_(streams), stats_(stats) {}
 
     uint64_t capacity() const { return capacity_; }      // pages
     uint64_t used() const { return used_; }
@@ -50,9 +52,11 @@ private:
     Status drop_one(std::unique_lock<std::mutex>& lock);   // that is least worth keeping; there is one
     Status make_room(uint64_t pages, std::unique_lock<std::mutex>& lock);
     uint32_t index_of(const Unit& unit) { return static_cast<uint32_t>(&unit - registry_.units().data()); }
-    std::string holder();
+    std::string holders();
+    Status no_room(uint64_t pages);
 
     Registry& registry_;
+    const Order& order_;
     Placement& placement_;
     Loader& loader_;
     WriteBack& write_back_;
