@@ -104,12 +104,23 @@ Tenant* Arbiter::next_to_press(std::span<const Standing> asked, const Tenant* ex
     return next;
 }
 
+// Where it needs none for itself, its workspace must be free all the same.
+bool Arbiter::has_room(const Member& self) const { return taken_by_others(self) + self.share <= there(); }
+
 void Arbiter::make_room(const Tenant& tenant) {
     press([&] {
         std::lock_guard lock(mutex_);
-        const Member& self = member(tenant);
-        return taken_by_others(self) + self.share <= there();   // where it needs none for itself, its workspace must be free all the same
+        return has_room(member(tenant));
     }, &tenant);
+}
+
+Status Arbiter::check_room(const Tenant& tenant) const {
+    std::lock_guard lock(mutex_);
+    const Member& self = member(tenant);
+    if (has_room(self)) return Status();
+    return Status(SH_ERROR_BUSY, "others still hold part of " + bytes(self.share) +
+                                     (self.guest.workspace_pages ? ", and " + bytes(self.guest.workspace_pages) + " of workspace" : "") +
+                                     ", until their steps and views end" + claimants(&self));
 }
 
 std::string Arbiter::bytes(uint64_t pages) const {

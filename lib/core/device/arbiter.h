@@ -99,6 +99,8 @@ public:
     void press_all() { press({}); }
     // The same until the tenant could have its share, and its workspace.
     void make_room(const Tenant& tenant);
+    // SH_ERROR_BUSY as long as it could not have them, because others have to give up part of them first.
+    Status check_room(const Tenant& tenant) const;
     uint32_t tenant_count() const;
 
     // In pages.
@@ -174,6 +176,7 @@ private:
     uint64_t there() const;
     uint64_t taken_by_others(const Member& member) const;
     uint64_t available(const Member& member) const;
+    bool has_room(const Member& member) const;
     Status refuse(const Member& self, uint64_t least_pages) const;
     std::string bytes(uint64_t pages) const;
     std::string claimants(const Member* except) const;

@@ -215,6 +215,7 @@ private:
     void end_span(telemetry::Residency how, uint64_t bytes);
     Status vacate(Lock& lock);
     Status shrink_to(uint64_t pages, Lock& lock);
+    Status wait_for_room(uint64_t wait_ns, Lock& lock);
     Status without_mutex(Lock& lock, const std::function<Status()>& work);
 
     const std::shared_ptr<Device> device_;

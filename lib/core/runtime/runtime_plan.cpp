@@ -1,9 +1,9 @@
 // The order, the share of the budget, and the plan in force.
 #include <algorithm>
-#include <chrono>
 
 #include "base/log.h"
 #include "base/size_text.h"
+#include "core/runtime/patience.h"
 #include "core/runtime/runtime.h"
 #include "policy/budget.h"
 #include "telemetry/trace.h"
@@ -12,9 +12,6 @@ namespace stagehand::core {
 namespace {
 
 constexpr int kPlanAttempts = 3;
-
-// Between two questions for a share that others still hold.
-constexpr std::chrono::nanoseconds kFirstPause = std::chrono::microseconds(100), kLongestPause = std::chrono::milliseconds(5);
 
 }  // namespace
 
@@ -149,18 +146,15 @@ Status Runtime::wait_for_change(Lock& lock) {
 
 // Nobody tells when a step of another runtime has ended: it is asked anew, less and less often.
 Status Runtime::ask_for_share(const Needs& needs, bool press, uint64_t* out_pages, Lock& lock) {
-    using Clock = std::chrono::steady_clock;
-    const Clock::time_point began = Clock::now();
-    const std::chrono::nanoseconds patience(press ? std::min<uint64_t>(share_wait_ns_, INT64_MAX) : 0);
-    for (std::chrono::nanoseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    Patience patience(press ? share_wait_ns_ : 0);
+    for (;;) {
         lock.unlock();   // others may be asked to give back, and each of them needs its own mutex for that
         device_->notice_free_memory(true);
         const Status status = device_->arbiter().request(*this, needs, press, out_pages);
         lock.lock();
         SH_TRY(usable());
-        const std::chrono::nanoseconds left = patience - (Clock::now() - began);
-        if (status.code() != SH_ERROR_BUSY || left.count() <= 0) return status;
-        changed_.wait_for(lock, std::min(pause, left), [&] { return closing_; });
+        if (status.code() != SH_ERROR_BUSY || patience.is_over()) return status;
+        patience.pause(changed_, lock, [&] { return closing_; });
     }
 }
 

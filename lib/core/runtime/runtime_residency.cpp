@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "base/size_text.h"
+#include "core/runtime/patience.h"
 #include "core/runtime/runtime.h"
 #include "telemetry/trace.h"
 
@@ -151,11 +152,37 @@ Status Runtime::guest_begin(const sh_guest_options& options, Lock& lock) {
         device_->arbiter().make_room(*this);
         return status;
     }));
-    leaving_ = false;
-    begin_span(telemetry::Residency::guest);
+    const bool was_leaving = std::exchange(leaving_, false);
     // What it holds beyond its terms is no longer its own; if it cannot give that up now, then when its step begins.
     if (planned_ && !closing_ && !in_step_ && views_ == 0 && !plan_is_held()) (void)replan(lock, false).ok();
+    if (const Status status = options.wait_ns ? wait_for_room(options.wait_ns, lock) : Status(); !status.ok()) {
+        if (device_->arbiter().end_guest(*this)) leaving_ = was_leaving;
+        device_->limit_pool();
+        return status;
+    }
+    begin_span(telemetry::Residency::guest);
     return Status();
+}
+
+// Until others have given up what it was promised.
+Status Runtime::wait_for_room(uint64_t wait_ns, Lock& lock) {
+    Patience patience(wait_ns);
+    for (;;) {
+        Status room;
+        SH_TRY(without_mutex(lock, [&] {
+            device_->notice_free_memory(true);
+            device_->arbiter().make_room(*this);
+            room = device_->arbiter().check_room(*this);
+            return Status();
+        }));
+        SH_TRY(usable());
+        if (room.ok()) return room;
+        if (patience.is_over()) return room.within(tenant_name() + " is not let in as a guest, wait_ns has passed");
+        waiters_++;
+        patience.pause(changed_, lock, [&] { return closing_; });
+        waiters_--;
+        if (closing_) changed_.notify_all();
+    }
 }
 
 Status Runtime::guest_end(Lock& lock) {

@@ -17,7 +17,7 @@ std::unique_ptr<Model> make(TestDevice& device, size_t blocks, const char* name,
     return model;
 }
 
-sh_guest_options terms(uint64_t bytes, uint64_t workspace = 0, uint32_t flags = 0) { return {sizeof(sh_guest_options), flags, bytes, workspace}; }
+sh_guest_options terms(uint64_t bytes, uint64_t workspace = 0, uint32_t flags = 0) { return {sizeof(sh_guest_options), flags, bytes, workspace, 0}; }
 
 TEST(Guest, gets_what_nobody_has_reserved_and_leaves_it_behind) {
     TestDevice device({.budget_bytes = 64 * kPage});
