@@ -109,12 +109,18 @@ enum {
     SH_BLOCK_PIN = 8
 };
 
-/** A contiguous range of a block's device memory that was just loaded. */
+/**
+ * A contiguous range of a block's device memory that was just loaded: what one load has brought without a gap. It begins at the block's first
+ * byte or at the begin of a page, and ends at the block's last byte or at the end of a page (sh_memory_info.page_bytes). So `offset`, and where
+ * it ends if that is not the block's end, are multiples of the page for a block of two pages or more, and for one that is
+ * SH_BLOCK_UNORDERED; for a block that may share pages, of 256. A group of quantised values that is no divisor of that may be cut by it:
+ * SH_BLOCK_WHOLE has the whole block in one range. Bytes that no segment covers are part of it: undefined, and the callback's to write.
+ */
 typedef struct sh_loaded_range {
     uint32_t struct_size;
     uint32_t reserved;
     sh_block block;
-    void *address;        /**< Device address of the range, not of the block. */
+    void *address;        /**< Device address of the range, not of the block: a multiple of 256. */
     uint64_t offset;      /**< Where the range begins in the block. */
     uint64_t bytes;
     uint64_t block_bytes; /**< Size of the whole block. */
@@ -123,8 +129,11 @@ typedef struct sh_loaded_range {
 
 /**
  * Called after each load of a range has been queued, once per load and contiguous range, so that an engine can dequantise or
- * apply a patch exactly once per load. The bytes need not be there yet: queue the work on `range->stream`. Called on the thread
- * that issues the load: one of the engine's, or a worker. Locks of the library are held: of its functions it may call
+ * apply a patch exactly once per load. This is the place to dequantise: give the block the size of the expanded weights and SH_BLOCK_WHOLE, let
+ * its segment cover the end of it, and expand that from the begin on, in the copy stream. It then takes its expanded size on the device and its
+ * compressed size on the link.
+ * `*range` is valid during the call only: copy what queued work needs. The bytes need not be there yet: queue the work on `range->stream`.
+ * Called on the thread that issues the load: one of the engine's, or a worker. Locks of the library are held: of its functions it may call
  * sh_stream_launch() only. Returns 0; any other value fails the load (SH_ERROR_CALLBACK).
  */
 typedef int32_t (*sh_load_fn)(const sh_loaded_range *range, void *user_data);
