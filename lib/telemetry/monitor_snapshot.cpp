@@ -46,6 +46,7 @@ Json to_json(const RuntimeReading& reading) {
         {"protected_bytes", stats.protected_bytes},
         {"reserved_bytes", stats.reserved_bytes},
         {"guest_bytes", stats.guest_bytes},
+        {"in_time", stats.in_time},
     };
 }
 

@@ -31,6 +31,7 @@ Status StepLog::write(const std::string& runtime, const sh_runtime_stats& before
     line["step_ms"] = static_cast<double>(after.last_step_ns) / 1e6;
     line["acquires"] = after.acquires - before.acquires;
     line["hits"] = after.hits - before.hits;
+    line["in_time"] = after.in_time - before.in_time;
     line["misses"] = after.misses - before.misses;
     line["loads"] = after.loads - before.loads;
     line["load_pieces"] = after.load_pieces - before.load_pieces;

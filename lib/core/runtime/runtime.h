@@ -94,6 +94,7 @@ public:
         views_++;
         stats_.acquires++;
         stats_.hits++;
+        stats_.in_time++;
         fill_view(*block, unit, SH_VIEW_HIT, out);
         return true;
     }
@@ -144,6 +145,8 @@ public:
 private:
     Runtime(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex);
 
+    static constexpr uint32_t kInTime = uint32_t(1) << 31;   // among the flags of a view while it is acquired: its bytes were there
+
     Status unknown_block(sh_block id) const;
     Status usable() const;
     Status note(Status status);
@@ -151,12 +154,14 @@ private:
 
     void fill_view(const Block& block, const Unit& unit, uint32_t flags, sh_view* out) const {
         const uint32_t size = out->struct_size;
-        *out = {size, flags | view_flags_, block.id, reinterpret_cast<void*>(block.address), block.bytes, unit.serial};
+        *out = {size, (flags & ~kInTime) | view_flags_, block.id, reinterpret_cast<void*>(block.address), block.bytes, unit.serial};
     }
     void arrive(Unit& unit);
     void drop_contents(Unit& unit);
     Status begin_bringing(Unit& unit, uint32_t* view_flags, Lock& lock);
     Status finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, Lock& lock);
+    Status finish_and_note(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, bool* waited, Lock& lock);
+    void count_acquire(uint32_t view_flags);
     void note_wait(const Unit& unit, uint64_t began_ns, uint32_t* view_flags);
     void set_bringing(Unit& unit, bool bringing);
     Status place_unordered(Unit& unit, Lock& lock);

@@ -194,6 +194,22 @@ Status Runtime::finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, ui
     return Status();
 }
 
+// The same, and notes whether all was there when it was asked for. `waited`: the call has waited for other bytes, while which these may have come.
+Status Runtime::finish_and_note(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, bool* waited, Lock& lock) {
+    const bool may_have_come = *waited && (unit.load || unit.arrives);
+    Status status = finish_bringing(unit, stream, flags, view_flags, lock);
+    *waited = *waited || *view_flags & SH_VIEW_WAITED;
+    const bool hit = (*view_flags & (SH_VIEW_HIT | SH_VIEW_WAITED)) == SH_VIEW_HIT;
+    if (hit && !may_have_come && !unit.load && !unit.arrives) *view_flags |= kInTime;
+    return status;
+}
+
+void Runtime::count_acquire(uint32_t view_flags) {
+    stats_.acquires++;
+    (view_flags & SH_VIEW_HIT ? stats_.hits : stats_.misses)++;
+    if (view_flags & kInTime) stats_.in_time++;
+}
+
 Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* out, Lock& lock) {
     SH_TRY(usable());
     SH_TRY(write_back_.take_failure());
@@ -206,7 +222,7 @@ Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* 
     uint32_t view_flags = 0;
     waiters_++;
     Status status;
-    bool arrived = false;
+    bool arrived = false, waited = false;
     do {   // again when another call has given up the load
         view_flags = 0;
         status = begin_bringing(unit, &view_flags, lock);
@@ -217,15 +233,14 @@ Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* 
         const bool asked_before = std::exchange(unit.announced, false);   // and was told that it is not ready
         if (asked_before) view_flags &= ~uint32_t(SH_VIEW_HIT);
         if (!std::exchange(arrived, true) && !asked_before) arrive(unit);
-        status = finish_bringing(unit, stream, flags, &view_flags, lock);
+        status = finish_and_note(unit, stream, flags, &view_flags, &waited, lock);
         unit.announced = status.code() == SH_NOT_READY;
         if (status.code() != SH_OK) unhold(block, unit);
     } while (status.code() == SH_ERROR_CANCELLED && !closing_);
     waiters_--;
     if (closing_) changed_.notify_all();
     if (status.code() != SH_OK) return note(status);
-    stats_.acquires++;
-    (view_flags & SH_VIEW_HIT ? stats_.hits : stats_.misses)++;
+    count_acquire(view_flags);
     if (unit.memory == Memory::unordered) unordered_.touch(unit);
     if (meter_.measuring() && unit.held == 1) meter_.begin(index_of(unit), stream);
     fill_view(block, unit, view_flags, out);
@@ -268,8 +283,9 @@ Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, ui
         if (std::exchange(unit.announced, false)) view_flags[held] &= ~uint32_t(SH_VIEW_HIT);
         else arrive(unit);
     }
+    bool waited = false;
     for (size_t i = 0; i < held && status.code() == SH_OK; i++)
-        status = finish_bringing(registry_.unit(registry_.find(ids[i])->unit), stream, flags, &view_flags[i], lock);
+        status = finish_and_note(registry_.unit(registry_.find(ids[i])->unit), stream, flags, &view_flags[i], &waited, lock);
     if (status.code() == SH_NOT_READY)
         for (size_t i = 0; i < held; i++) registry_.unit(registry_.find(ids[i])->unit).announced = true;
     waiters_--;
@@ -283,8 +299,7 @@ Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, ui
             unhold(block, unit);
             continue;
         }
-        stats_.acquires++;
-        (view_flags[i] & SH_VIEW_HIT ? stats_.hits : stats_.misses)++;
+        count_acquire(view_flags[i]);
         if (unit.memory == Memory::unordered) unordered_.touch(unit);
         if (meter_.measuring() && unit.held == 1) meter_.begin(index_of(unit), stream);
         fill_view(block, unit, view_flags[i], out[i]);
