@@ -143,7 +143,8 @@ Status Device::open(const char* name, const sh_device_options& options, std::sha
 Status Device::check_reopened(const sh_device_options& options) const {
     std::lock_guard lock(mutex_);
     if (options.budget_bytes && options.budget_bytes != budget_bytes_)
-        return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with " + (budget_bytes_ ? "a budget of " + exact_size_text(budget_bytes_) : "an automatic budget") +
+        return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with " +
+                                                     (budget_bytes_ ? "a budget of " + exact_size_text(budget_bytes_) : "an automatic budget") +
                                                      ": budget_bytes of " + exact_size_text(options.budget_bytes) +
                                                      " contradicts it; see sh_device_set_budget()");
     if (options.page_bytes && choose_page(backend_->info(), options.page_bytes, 0) != pool_.page_bytes())

@@ -192,11 +192,12 @@ Status Runtime::change_plan(Lock& lock, bool press) {
     else status = ask_for_share(needs, press, &share, lock);
     if (status.code() == SH_ERROR_BUSY) return Status(SH_ERROR_BUSY, tenant_name() + ": " + status.text());
     if (status.code() == SH_ERROR_BUDGET) {
-        const std::string smallest = " is too small: the smallest that works is " + exact_size_text(needs.least_pages * device_->page_bytes()) + asked_for_by(asks);
+        const uint64_t page = device_->page_bytes();
+        const std::string smallest = " is too small: the smallest that works is " + exact_size_text(needs.least_pages * page) + asked_for_by(asks);
         if (beyond_own_ceiling)
-            return Status(SH_ERROR_BUDGET, tenant_name() + ": its max_bytes, " + exact_size_text(max_pages_ * device_->page_bytes()) + " in whole pages," + smallest);
-        return Status(SH_ERROR_BUDGET, tenant_name() + ": the budget" + (needs.least_pages > device_->arbiter().total_pages() ? "" : " that is left to it") +
-                                           smallest + " (" + status.text() + ")");
+            return Status(SH_ERROR_BUDGET, tenant_name() + ": its max_bytes, " + exact_size_text(max_pages_ * page) + " in whole pages," + smallest);
+        const char* const of = needs.least_pages > device_->arbiter().total_pages() ? "" : " that is left to it";
+        return Status(SH_ERROR_BUDGET, tenant_name() + ": the budget" + of + smallest + " (" + status.text() + ")");
     }
     SH_TRY(status);
     if (planned_ && !replan_wanted_ && !measured && share == plan_.share_pages) return Status();   // what others hold did not come free

@@ -103,7 +103,8 @@ TEST(Holding, too_many_while_the_order_is_learned_names_max_held) {
     sh_view view = SH_VIEW_INIT;
     for (size_t i = 0; i < 2; i++) SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
     EXPECT_EQ(sh_acquire(model.runtime(), model.id(2), SH_STREAM_HOST, 0, &view), SH_ERROR_HELD);
-    for (const char* const part : {"layer.0\" and others", "being learned", "max_held", "schedule"}) EXPECT_NE(why().find(part), std::string::npos) << part << ": " << why();
+    for (const char* const part : {"layer.0\" and others", "being learned", "max_held", "schedule"})
+        EXPECT_NE(why().find(part), std::string::npos) << part << ": " << why();
     EXPECT_EQ(why().find("unordered_bytes"), std::string::npos) << why();
     for (size_t i = 0; i < 2; i++) SUCCEEDS(sh_release(model.runtime(), model.id(i), SH_STREAM_HOST));
     SUCCEEDS(sh_step_end(model.runtime()));
