@@ -31,7 +31,9 @@ Sizes sizes_for(sh_device* device, std::uint64_t others = 0) {
     const std::uint64_t total = std::uint64_t{gpu ? 512U : 64U} << 20;
     const sh_memory_info memory = device_memory(device);
     const std::uint64_t page = std::max<std::uint64_t>(memory.page_bytes, 1);
-    const std::uint64_t left = memory.budget_bytes - std::min(memory.used_bytes, memory.budget_bytes);
+    // A budget may be more than the device has.
+    const std::uint64_t left = std::min(
+        memory.headroom_bytes, memory.budget_bytes - std::min(memory.used_bytes, memory.budget_bytes));
     Sizes sizes;
     sizes.block = std::clamp(left / (in_flight + others) / page * page, page, std::max(page, largest));
     // A multiple, so that the ring meets itself where the last block is followed by the first.

@@ -121,6 +121,7 @@ void time_steps(const RunOptions& options, sh_device* device, StreamingSession& 
         measure.ms = static_cast<double>(end - begin) / 1e6;
         measure.stall_ms = static_cast<double>(after.stall_ns - before.stall_ns) / 1e6;
         measure.hits = after.hits - before.hits;
+        measure.in_time = after.in_time - before.in_time;
         measure.misses = after.misses - before.misses;
         report.steps.push_back(measure);
         report.bytes_copied = after.bytes_to_device - bytes_before;

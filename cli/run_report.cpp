@@ -70,6 +70,8 @@ double RunReport::bound_ms() const {
 
 std::uint64_t RunReport::hits() const { return total(steps, &StepMeasure::hits); }
 
+std::uint64_t RunReport::in_time() const { return total(steps, &StepMeasure::in_time); }
+
 std::uint64_t RunReport::misses() const { return total(steps, &StepMeasure::misses); }
 
 std::string json_text(const RunReport& report) {
@@ -95,6 +97,7 @@ std::string json_text(const RunReport& report) {
         {"resident_blocks", report.plan.resident_blocks},
         {"streamed_blocks", report.plan.streamed_blocks},
         {"hits", report.hits()},
+        {"in_time", report.in_time()},
         {"misses", report.misses()},
         {"stall_ms", report.stall_ms()},
         {"verified_blocks", report.verified_blocks},
@@ -138,7 +141,8 @@ std::string table_text(const RunReport& report, const Terminal& terminal) {
                   : fmt::format("{} streamed in part or whole through {}",
                                 counted(report.plan.streamed_blocks, "block"), bytes(report.plan.ring_bytes)));
     facts.add("hits", count_text(report.hits()),
-              fmt::format("of {}", counted(report.hits() + report.misses(), "acquire")));
+              fmt::format("of {}; the bytes of {} were there in time",
+                          counted(report.hits() + report.misses(), "acquire"), count_text(report.in_time())));
     facts.add("stalls", time_text(report.stall_ms()), "a step, of the calling thread");
     if (report.verify) {
         add_verification(facts, report);

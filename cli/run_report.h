@@ -17,6 +17,7 @@ struct StepMeasure {
     double ms = 0;
     double stall_ms = 0;
     std::uint64_t hits = 0;
+    std::uint64_t in_time = 0;  // of the hits
     std::uint64_t misses = 0;
 };
 
@@ -48,6 +49,7 @@ struct RunReport {
     // max(compute, (W - M) / copy speed).
     double bound_ms() const;
     std::uint64_t hits() const;
+    std::uint64_t in_time() const;
     std::uint64_t misses() const;
 };
 

@@ -181,11 +181,18 @@ std::uint64_t parse_bytes(std::string_view text) {
 }
 
 std::uint64_t parse_rate(std::string_view text) {
-    std::string_view size = trimmed(text);
+    std::string size(trimmed(text));
     if (size.ends_with("/s")) {
-        size.remove_suffix(2);
+        size = trimmed(std::string_view(size).substr(0, size.size() - 2));
     }
-    const std::uint64_t rate = parse_bytes(size);
+    // Links are told in bits as well, and one letter's case is the difference.
+    const bool bits = size.ends_with("bit");
+    if (bits) {
+        size.replace(size.size() - 3, 3, "B");
+    } else if (size.ends_with('b')) {
+        fail(text, "leaves open whether bits or bytes are meant; write GB/s for bytes, Gbit/s for bits");
+    }
+    const std::uint64_t rate = parse_bytes(size) / (bits ? 8 : 1);
     if (rate == 0) {
         fail(text, "is zero; a rate such as 25GB/s is wanted");
     }

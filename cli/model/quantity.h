@@ -38,7 +38,8 @@ Quantity parse_quantity(std::string_view text);
 // The same without shares.
 std::uint64_t parse_bytes(std::string_view text);
 
-// Bytes per second: as parse_bytes, with or without "/s" at its end; zero is refused.
+// Bytes per second: as parse_bytes, with or without "/s" at its end; zero is refused. "10Gbit/s" is in bits; a small b, "10Gb/s", which
+// is read as either, is refused.
 std::uint64_t parse_rate(std::string_view text);
 
 // "640 B", "1.46 GiB", "22.7 MiB", "416 MiB": three significant digits, powers of 1024.

@@ -14,8 +14,8 @@ extern "C" {
 typedef struct sh_device_options {
     uint32_t struct_size;
     uint32_t staging_threads;       /**< Worker threads that read sources which are not pinned, at most 64; 0: by the number of cores, 2 to 12. */
-    /** Ceiling on device memory, page rounding included, in bytes; cut to whole pages. 0: what is free less the margin. Not compared with
-        the device's size. */
+    /** Ceiling on device memory, page rounding included, in bytes; cut to whole pages. 0: what is free less the margin. It may be more than
+        the device has, up to UINT64_MAX: plans then use what is free, but for a twentieth of the device (at most 512 MiB). */
     uint64_t budget_bytes;
     uint64_t margin_bytes;          /**< Left free by the automatic budget; 0: 1 GiB, at most a tenth of the device. */
     uint64_t page_bytes;            /**< Unit of device memory, a power of two up to 1 GiB; 0: by the budget. Rounded up to the backend's
@@ -62,7 +62,7 @@ SH_API void sh_device_close(sh_device *device);
 typedef struct sh_memory_info {
     uint32_t struct_size;
     uint32_t runtime_count;  /**< Runtimes that live on the device in this process. */
-    uint64_t budget_bytes;   /**< The ceiling in force. */
+    uint64_t budget_bytes;   /**< The ceiling in force, which may be more than there is. */
     uint64_t used_bytes;     /**< Held by the library now. Above budget_bytes only while a lowered budget waits for a step or a view to end. */
     uint64_t peak_bytes;     /**< Highest used_bytes since the device was opened. */
     uint64_t free_bytes;     /**< What the driver says is free, for anybody. */
@@ -73,7 +73,8 @@ typedef struct sh_memory_info {
     uint64_t reserved_bytes; /**< Claimed by reservations in force, see residency.h. */
     uint64_t guest_bytes;    /**< Claimed by guests, their workspace included. */
     uint64_t protected_bytes; /**< Kept from others: protected parts, and what their runtimes need to run. */
-    uint64_t headroom_bytes; /**< What one more guest could get. Memory that a destroyed runtime could not give back is no part of it. */
+    uint64_t headroom_bytes; /**< What one more guest could get: of the budget, as far as memory was free when it was looked at last, less what is certain for
+                                  others. Memory that a destroyed runtime could not give back is no part of it. */
 } sh_memory_info;
 
 #define SH_MEMORY_INFO_INIT {sizeof(sh_memory_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}

@@ -94,19 +94,25 @@ typedef struct sh_guest_options {
     uint64_t bytes;           /**< Device memory for its blocks, rounded up to whole pages; 0: all of its blocks at once. Cut to its
                                    sh_runtime_options.max_bytes. */
     uint64_t workspace_bytes; /**< Device memory that the engine itself allocates while the guest is there: runtimes give up so much, and
-                                   the library does not use it. It is free when sh_step_begin() of the guest has
-                                   returned SH_OK after that: others may be in steps of theirs until then. */
+                                   the library does not use it. It is free when sh_guest_begin() has waited for it (`wait_ns`), or else
+                                   when sh_step_begin() of the guest has returned SH_OK after that: others may be in steps of theirs
+                                   until then. */
+    /** How long, in nanoseconds, sh_guest_begin() waits until all that it promises is there, because others have ended their steps and released
+        their views; 0: not at all. A step that the waiting thread itself should end does not end meanwhile. \since 0.1 */
+    uint64_t wait_ns;
 } sh_guest_options;
 
-#define SH_GUEST_OPTIONS_INIT {sizeof(sh_guest_options), 0, 0, 0}
+#define SH_GUEST_OPTIONS_INIT {sizeof(sh_guest_options), 0, 0, 0, 0}
 SH_API void sh_guest_options_init(sh_guest_options *options);
 
 /**
  * Begins a scope in which a runtime is a guest: it gets memory out of the headroom, which is the budget less reservations, protected
  * memory, other guests and what other runtimes that hold memory need to run (sh_memory_info.headroom_bytes; sh_trim() those to 0 that
  * are done, whose next step may then be refused while the guest is there), or it is refused. Other runtimes give up what they have beyond
- * that, what they use furthest in the future first: now if they are between steps, else at their steps' edges, and until then the
- * guest's steps may be SH_ERROR_BUSY.
+ * that, what they use furthest in the future first: now if they are between steps, else at their steps' edges. That it is let in says that
+ * the memory is its own, not that it is there already: sh_step_begin() of the guest may be SH_ERROR_BUSY until those steps have ended.
+ * Two things wait for that instead: sh_guest_options.wait_ns here, and sh_runtime_options.share_wait_ns of the guest in each call that plans.
+ * Both are off by default, as a thread that is in a step of another runtime would wait for itself.
  * When the scope ends the guest's blocks are off the device, but for what is protected or reserved for it, and the others may have their
  * memory again. What is dirty is written back before. Being a guest twice at once is counted; the first scope's
  * terms hold, and asking for more than those is SH_ERROR_BUDGET.
@@ -115,10 +121,12 @@ SH_API void sh_guest_options_init(sh_guest_options *options);
  * @param options   NULL: defaults.
  * @param out_scope On success ended by the caller, by sh_scope_end().
  * @return SH_OK; SH_ERROR_INVALID_HANDLE; SH_ERROR_INVALID_STRUCT; SH_ERROR_INVALID_ARGUMENT (not on the same device, the same
- *         runtime, flags); SH_ERROR_BUSY (the guest is in a step, or a view of it is held); SH_ERROR_INVALID_STATE (it has no blocks, and `options`
+ *         runtime, flags); SH_ERROR_BUSY (the guest is in a step, or a view of it is held; or `wait_ns` has passed: it
+ *         is no guest then, and who has given memory up meanwhile takes it again); SH_ERROR_CANCELLED (it was destroyed while this waited);
+ *         SH_ERROR_INVALID_STATE (it has no blocks, and `options`
  *         names no bytes: register its blocks first); SH_ERROR_BUDGET (it does not fit: the text says what
- *         it needs, what there is, and who has reserved). On an error nothing has changed. Blocks: it asks other runtimes to give
- *         memory up. \since 0.1
+ *         it needs, what there is, and who has reserved). On an error it is no guest by this call, and no more was
+ *         claimed than before. Blocks: it asks other runtimes to give memory up, and waits for `wait_ns` at most. \since 0.1
  */
 SH_API sh_status sh_guest_begin(sh_runtime *runtime, sh_runtime *guest, const sh_guest_options *options, sh_scope **out_scope);
 

@@ -14,10 +14,14 @@ extern "C" {
 typedef struct sh_runtime_options {
     uint32_t struct_size;
     /** Views of scheduled blocks held at once (a view held twice counts once); 0: 1. More may be held where the plan has room; where
-        it has none, acquiring one more is SH_ERROR_HELD. */
+        it has none, acquiring one more is SH_ERROR_HELD. Until the order is known, of all blocks: so many of the largest fit. */
     uint32_t max_held;
     uint64_t max_bytes;       /**< Ceiling on this runtime's share of the device's budget, in bytes, cut to whole pages; 0: none. */
-    uint64_t unordered_bytes; /**< Device memory for blocks outside the order, at least the largest one; 0: by what was held at once. */
+    /** At least so much device memory for blocks outside the order, in bytes, rounded up to whole pages: a floor, no ceiling. It is part of
+        what the runtime needs, like the largest such block and max_held blocks of the order: where its share has no room for that, planning is
+        SH_ERROR_BUDGET. More is for them only where blocks of the order have no use for it, and never more than they are together. 0: by the
+        largest one, by what was held at once, and up to an eighth of the share. */
+    uint64_t unordered_bytes;
     const char *name;         /**< Names the runtime in messages and traces; NULL: "runtime <n>". */
     /** How long, in nanoseconds, a call that plans waits for what others hold beyond their shares until their steps end, before it returns
         SH_ERROR_BUSY; 0: not at all. For models that several threads use: a step that the waiting thread itself should end does not end. */
@@ -105,12 +109,18 @@ enum {
     SH_BLOCK_PIN = 8
 };
 
-/** A contiguous range of a block's device memory that was just loaded. */
+/**
+ * A contiguous range of a block's device memory that was just loaded: what one load has brought without a gap. It begins at the block's first
+ * byte or at the begin of a page, and ends at the block's last byte or at the end of a page (sh_memory_info.page_bytes). So `offset`, and where
+ * it ends if that is not the block's end, are multiples of the page for a block of two pages or more, and for one that is
+ * SH_BLOCK_UNORDERED; for a block that may share pages, of 256. A group of quantised values that is no divisor of that may be cut by it:
+ * SH_BLOCK_WHOLE has the whole block in one range. Bytes that no segment covers are part of it: undefined, and the callback's to write.
+ */
 typedef struct sh_loaded_range {
     uint32_t struct_size;
     uint32_t reserved;
     sh_block block;
-    void *address;        /**< Device address of the range, not of the block. */
+    void *address;        /**< Device address of the range, not of the block: a multiple of 256. */
     uint64_t offset;      /**< Where the range begins in the block. */
     uint64_t bytes;
     uint64_t block_bytes; /**< Size of the whole block. */
@@ -119,8 +129,11 @@ typedef struct sh_loaded_range {
 
 /**
  * Called after each load of a range has been queued, once per load and contiguous range, so that an engine can dequantise or
- * apply a patch exactly once per load. The bytes need not be there yet: queue the work on `range->stream`. Called on the thread
- * that issues the load: one of the engine's, or a worker. Locks of the library are held: of its functions it may call
+ * apply a patch exactly once per load. This is the place to dequantise: give the block the size of the expanded weights and SH_BLOCK_WHOLE, let
+ * its segment cover the end of it, and expand that from the begin on, in the copy stream. It then takes its expanded size on the device and its
+ * compressed size on the link.
+ * `*range` is valid during the call only: copy what queued work needs. The bytes need not be there yet: queue the work on `range->stream`.
+ * Called on the thread that issues the load: one of the engine's, or a worker. Locks of the library are held: of its functions it may call
  * sh_stream_launch() only. Returns 0; any other value fails the load (SH_ERROR_CALLBACK).
  */
 typedef int32_t (*sh_load_fn)(const sh_loaded_range *range, void *user_data);

@@ -10,13 +10,13 @@
 extern "C" {
 #endif
 
-/** Counters since the runtime was created. They only grow, but for those from last_step_ns on. Times are of the device's clock, in nanoseconds. */
+/** Counters since the runtime was created. They only grow, but for those from last_step_ns to guest_bytes. Times are of the device's clock, in nanoseconds. */
 typedef struct sh_runtime_stats {
     uint32_t struct_size;
     uint32_t lost;              /**< 1: the runtime can only be destroyed; calls that need it to work return SH_ERROR_RUNTIME_LOST. */
     uint64_t steps;             /**< Steps ended, and graphs left outside a step. */
     uint64_t acquires;
-    uint64_t hits;              /**< Acquires whose bytes were there or on their way. */
+    uint64_t hits;              /**< Acquires whose bytes were there or on their way; `in_time` says how many were there. */
     uint64_t misses;            /**< Acquires that had to begin a load. */
     uint64_t loads;             /**< Loads begun. */
     uint64_t load_pieces;       /**< Copy commands that they were made of. */
@@ -40,9 +40,13 @@ typedef struct sh_runtime_stats {
     uint64_t protected_bytes;   /**< Kept from others by protection, see residency.h. */
     uint64_t reserved_bytes;    /**< Of its reservation, what is in force. */
     uint64_t guest_bytes;       /**< As a guest it was let in with so much, its workspace aside; 0: it is none. */
+    /** Of the hits, those whose bytes were all on the device when they were acquired, so that neither the caller nor the stream had to wait for
+        them; the others were still on their way. Only grows. Where an engine queues work far ahead of the device it asks early: bytes that come
+        before the stream does are not counted, so this is the least that was in time. \since 0.1 */
+    uint64_t in_time;
 } sh_runtime_stats;
 
-#define SH_RUNTIME_STATS_INIT {sizeof(sh_runtime_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define SH_RUNTIME_STATS_INIT {sizeof(sh_runtime_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 SH_API void sh_runtime_stats_init(sh_runtime_stats *stats);
 
 /** Reads the counters. Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT. \since 0.1 */

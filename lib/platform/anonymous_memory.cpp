@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/size_text.h"
 #include "platform/host_memory.h"
 #include "platform/thread.h"
 
@@ -24,8 +25,6 @@ namespace {
 constexpr uint64_t kHugePage = uint64_t(2) << 20;
 constexpr uint64_t kTouchUnit = uint64_t(32) << 20;  // what one thread brings in at a time
 constexpr uint64_t kTouchThreads = 8;  // more gain nothing: clearing pages then fills the memory's bandwidth
-
-std::string mebibytes(uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
 int touch_range(char* begin, uint64_t bytes) {
     int result = 0;
@@ -60,12 +59,12 @@ Status map_anonymous(uint64_t bytes, void** out_memory, uint64_t* out_mapped_byt
     if (bytes == 0) return Status(SH_ERROR_INVALID_ARGUMENT, "0 bytes of host memory asked for");
     if (!round_up(bytes, page_size(), &mapped) || mapped > uint64_t(1) << 56)
         return Status(SH_ERROR_OUT_OF_HOST_MEMORY,
-                      std::to_string(bytes) + " bytes of host memory are more than can be addressed");
+                      exact_size_text(bytes) + " of host memory are more than can be addressed");
     const HostMemory host = read_host_memory();
     if (mapped > host.available_bytes) {
         return Status(
             SH_ERROR_OUT_OF_HOST_MEMORY,
-            mebibytes(mapped) + " of host memory wanted, " + mebibytes(host.available_bytes) + " left " +
+            size_text(mapped) + " of host memory wanted, " + size_text(host.available_bytes) + " left " +
                 (host.limited_by.empty() ? "on this machine" : "in the control group " + host.limited_by));
     }
     // Room to begin at a huge page's boundary is cut off again.
@@ -74,7 +73,7 @@ Status map_anonymous(uint64_t bytes, void** out_memory, uint64_t* out_mapped_byt
         mmap(nullptr, mapped + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (whole == MAP_FAILED) {
         return Status(SH_ERROR_OUT_OF_HOST_MEMORY,
-                      mebibytes(mapped) + " of host memory cannot be mapped: " + std::strerror(errno));
+                      size_text(mapped) + " of host memory cannot be mapped: " + std::strerror(errno));
     }
     char* const begin = static_cast<char*>(whole);
     const uint64_t address = reinterpret_cast<uint64_t>(begin);
@@ -116,7 +115,7 @@ Status touch(void* memory, uint64_t mapped_bytes) {
     for (std::thread& helper : helpers) helper.join();
     if (const int error = failure.load())
         return Status(SH_ERROR_OUT_OF_HOST_MEMORY,
-                      mebibytes(mapped_bytes) + " of host memory cannot be had: " + std::strerror(error));
+                      size_text(mapped_bytes) + " of host memory cannot be had: " + std::strerror(error));
     return Status();
 }
 

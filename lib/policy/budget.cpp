@@ -1,6 +1,7 @@
 #include "policy/budget.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -8,6 +9,8 @@
 namespace stagehand::policy {
 
 namespace {
+
+constexpr uint64_t steps_noticed = 64;
 
 uint64_t minus(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
@@ -84,6 +87,12 @@ uint64_t clamp_growth(uint64_t wanted_bytes, uint64_t held_bytes, uint64_t free_
                       uint64_t reserve_bytes) {
     uint64_t possible = plus(held_bytes, minus(free_bytes, reserve_bytes));
     return std::max(held_bytes, std::min(wanted_bytes, possible));
+}
+
+uint64_t noticed(uint64_t bytes, uint64_t page_bytes) {
+    // A step that follows the size itself: whatever a ceiling says, little that is there does not round to nothing.
+    const uint64_t step = std::max(page_bytes, std::bit_floor(bytes / steps_noticed));
+    return bytes / step * step;
 }
 
 std::optional<std::vector<uint64_t>> divide(uint64_t total_pages, std::span<const Request> requests) {

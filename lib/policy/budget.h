@@ -20,6 +20,9 @@ uint64_t automatic_budget(uint64_t free_bytes, uint64_t held_bytes = 0,
 uint64_t clamp_growth(uint64_t wanted_bytes, uint64_t held_bytes, uint64_t free_bytes,
                       uint64_t reserve_bytes = growth_reserve_bytes);
 
+// What is there, in whole pages, as far as changes of it are followed: less by a 64th at most, and the same for sizes that are nearly alike.
+uint64_t noticed(uint64_t bytes, uint64_t page_bytes);
+
 struct Request {
     uint64_t min_pages = 0;
     uint64_t want_pages = 0;  // the minimum at least counts as wanted

@@ -32,7 +32,7 @@ struct Claim {
 struct Floors {
     std::vector<uint64_t> pages;      // for certain, per claim
     std::vector<uint64_t> reserved;   // of its reservation, what is in force
-    uint64_t headroom_pages = 0;      // what a further guest could get
+    uint64_t headroom_pages = 0;      // of `pages` below, what nobody has for certain
 };
 
 // What each claim holds for certain. Secondary reservations give way where not all fits, that of the model whose next step is furthest

@@ -50,6 +50,7 @@ void add(JsonText& json, const RuntimeReading& reading) {
     json.add("protected_bytes", stats.protected_bytes);
     json.add("reserved_bytes", stats.reserved_bytes);
     json.add("guest_bytes", stats.guest_bytes);
+    json.add("in_time", stats.in_time);
     json.end_object();
 }
 

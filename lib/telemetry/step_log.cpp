@@ -40,6 +40,7 @@ Status StepLog::write_line(const std::string& runtime, const sh_runtime_stats& b
     line.add("step_ms", static_cast<double>(after.last_step_ns) / 1e6);
     line.add("acquires", after.acquires - before.acquires);
     line.add("hits", after.hits - before.hits);
+    line.add("in_time", after.in_time - before.in_time);
     line.add("misses", after.misses - before.misses);
     line.add("loads", after.loads - before.loads);
     line.add("load_pieces", after.load_pieces - before.load_pieces);

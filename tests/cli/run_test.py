@@ -8,7 +8,7 @@ import model_files
 from harness import CommandTest, DEVICE, OUTPUT, SUCCESS, USAGE
 
 NAMES = """steps step_ms bound_ms bytes_per_step bound_bytes_per_step budget_bytes peak_device_bytes resident_bytes ring_bytes
-    blocks resident_blocks streamed_blocks hits misses stall_ms verified_blocks mismatched_blocks""".split()
+    blocks resident_blocks streamed_blocks hits in_time misses stall_ms verified_blocks mismatched_blocks""".split()
 
 
 class RunTest(CommandTest):
@@ -20,6 +20,7 @@ class RunTest(CommandTest):
             self.assertGreaterEqual(run[name], 0, name)
         self.assertLessEqual(run["resident_bytes"] + run["ring_bytes"], run["budget_bytes"])
         self.assertLessEqual(run["peak_device_bytes"], run["budget_bytes"])
+        self.assertLessEqual(run["in_time"], run["hits"])
         self.assertGreaterEqual(run["bytes_per_step"], run["bound_bytes_per_step"])
         self.assertEqual(run["resident_blocks"] + run["streamed_blocks"], run["blocks"])
         self.assertEqual(run["mismatched_blocks"], 0)

@@ -4,6 +4,7 @@
 #include <functional>
 #include <set>
 
+#include "base/size_text.h"
 #include "engine.h"
 #include "fault/fault.h"
 #include "host/host_backend.h"
@@ -265,7 +266,7 @@ TEST_F(Faults, memory_that_could_not_be_given_back_is_in_nobodys_share) {
         const sh_fault_plan plan = {sizeof plan, SH_ERROR_BACKEND, "stream_synchronize", 1, 0};
         SUCCEEDS(control<decltype(sh_fault_arm)>("sh_fault_arm")(&plan));
         gone.destroy();
-        EXPECT_NE(why().find("could not give back " + std::to_string(16 * kPage) + " bytes"), std::string::npos) << why();
+        EXPECT_NE(why().find("could not give back " + exact_size_text(16 * kPage)), std::string::npos) << why();
         control<decltype(sh_fault_disarm)>("sh_fault_disarm")();
     }
     EXPECT_EQ(device.memory().used_bytes, 16 * kPage);

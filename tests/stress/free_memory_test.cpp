@@ -51,6 +51,21 @@ TEST(FreeMemory, growth_stops_before_what_others_have_taken_and_goes_on_when_the
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
+// Little is left of the device, and far less of the budget: it is used all the same.
+TEST(FreeMemory, what_little_is_left_under_a_large_budget_is_used) {
+    for (const uint64_t budget : {40 * kMiB * 65, uint64_t(1) << 40, UINT64_MAX}) {
+        TestDevice device(settings(budget));
+        Model model(device, equal_blocks(12, 2 * kMiB));
+        SUCCEEDS(model.schedule(forward(12)));
+        others_take(30 * kMiB);   // of 40: 10 are left, and a reserve of 2 stays free
+        for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(12)));
+        EXPECT_LE(device.memory().used_bytes, 8 * kMiB);
+        EXPECT_GE(device.memory().used_bytes, 8 * kMiB * 98 / 100);
+        EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+        others_take(0);
+    }
+}
+
 TEST(FreeMemory, an_automatic_budget_follows_it_both_ways) {
     TestDevice device(settings(0));
     Model model(device, equal_blocks(20, 2 * kMiB));

@@ -106,7 +106,7 @@ class Device:
         return result(MemoryInfo, info)
 
     def set_budget(self, budget_bytes: int) -> None:
-        """0: as much as is free, less a headroom."""
+        """0: as much as is free, less the margin."""
         check(lib.sh_device_set_budget(self._handle, budget_bytes))
 
     def capabilities(self) -> DeviceCaps:

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/no_throw.h"
-
+#include "base/size_text.h"
 #include "base/unlocked.h"
 
 namespace stagehand::core {
@@ -107,17 +107,28 @@ Tenant* Arbiter::next_to_press(std::span<const Standing> asked, const Tenant* ex
     return next;
 }
 
+// Where it needs none for itself, its workspace must be free all the same.
+bool Arbiter::has_room(const Member& self) const { return taken_by_others(self) + self.share <= there(); }
+
 void Arbiter::make_room(const Tenant& tenant) {
     press([&] {
         std::lock_guard lock(mutex_);
-        const Member& self = member(tenant);
-        return taken_by_others(self) + self.share <= there();   // where it needs none for itself, its workspace must be free all the same
+        return has_room(member(tenant));
     }, &tenant);
+}
+
+Status Arbiter::check_room(const Tenant& tenant) const {
+    std::lock_guard lock(mutex_);
+    const Member& self = member(tenant);
+    if (has_room(self)) return Status();
+    return Status(SH_ERROR_BUSY, "others still hold part of " + bytes(self.share) +
+                                     (self.guest.workspace_pages ? ", and " + bytes(self.guest.workspace_pages) + " of workspace" : "") +
+                                     ", until their steps and views end" + claimants(&self));
 }
 
 std::string Arbiter::bytes(uint64_t pages) const {
     uint64_t bytes = 0;
-    return __builtin_mul_overflow(pages, page_bytes_, &bytes) ? "2^64 bytes or more" : std::to_string(bytes) + " bytes";
+    return __builtin_mul_overflow(pages, page_bytes_, &bytes) ? "2^64 bytes or more" : exact_size_text(bytes);
 }
 
 std::string Arbiter::claimants(const Member* except) const {
@@ -238,12 +249,14 @@ void Arbiter::note_step(Tenant& tenant) noexcept {
     write({.change = Change::step, .tenant = &tenant, .now_ns = now});
 }
 
+// Of its share, what it has a use for.
+uint64_t Arbiter::to_hold(const Member& m) { return m.runs ? std::min(m.share, m.needs.wanted_pages) : m.share; }
+
 bool Arbiter::wants_change(const Tenant& tenant) const {
     std::lock_guard lock(mutex_);
     const Member& self = member(tenant);
-    if (!self.runs) return self.granted > self.share;
-    const uint64_t share = std::min(self.share, self.needs.wanted_pages);
-    if (share <= self.granted) return share < self.granted;
+    const uint64_t pages = to_hold(self);
+    if (pages <= self.granted || !self.runs) return pages < self.granted;
     // There is more to be had, or it can be asked for.
     return available(self) > self.granted ||
            std::any_of(members_.begin(), members_.end(), [&](const Member& m) { return &m != &self && m.granted > m.share; });
@@ -252,7 +265,7 @@ bool Arbiter::wants_change(const Tenant& tenant) const {
 bool Arbiter::has_to_give(const Tenant& tenant) const {
     std::lock_guard lock(mutex_);
     const Member& self = member(tenant);
-    return self.runs && std::min(self.share, self.needs.wanted_pages) < self.granted;
+    return self.runs && to_hold(self) < self.granted;
 }
 
 uint64_t Arbiter::total_pages() const {
@@ -274,9 +287,8 @@ Status Arbiter::set_total(uint64_t pages) {
             if (claim.priority == policy::Priority::secondary) claim.reserved_pages = 0;
         const auto needed = policy::floors(before, all);
         const uint64_t least = needed ? before - needed->headroom_pages : before;
-        status = Status(SH_ERROR_BUDGET, "a budget of " + std::to_string(pages * page_bytes_) +
-                                             " bytes is too small: the runtimes on the device need at least " +
-                                             bytes(least) + claimants(nullptr));
+        status = Status(SH_ERROR_BUDGET, "a budget of " + bytes(pages) + " is too small: the runtimes on the device need at least " + bytes(least) +
+                                             claimants(nullptr));
     }
     write({.change = Change::total, .now_ns = now, .pages = pages, .status = status.code()});
     return status;

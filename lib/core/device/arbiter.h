@@ -100,6 +100,8 @@ public:
     void press_all() { press({}); }
     // The same until the tenant could have its share, and its workspace.
     void make_room(const Tenant& tenant);
+    // SH_ERROR_BUSY as long as it could not have them, because others have to give up part of them first.
+    Status check_room(const Tenant& tenant) const;
     uint32_t tenant_count() const;
 
     // In pages.
@@ -108,7 +110,7 @@ public:
         uint64_t guests = 0;      // workspaces included
         uint64_t workspaces = 0;
         uint64_t kept = 0;
-        uint64_t headroom = 0;
+        uint64_t headroom = 0;    // what one more guest could get: of what is within reach, where the budget is more
     };
     Figures figures() const;
     struct Standing {
@@ -161,6 +163,7 @@ private:
 
     Member& member(const Tenant& tenant);
     const Member& member(const Tenant& tenant) const;
+    static uint64_t to_hold(const Member& member);
     double steps_per_second(const Member& member, uint64_t now_ns) const;
     double wait_for_step(const Member& member, uint64_t now_ns) const;
     std::vector<policy::Claim> claims(uint64_t now_ns) const;
@@ -186,6 +189,7 @@ private:
     uint64_t there() const;
     uint64_t taken_by_others(const Member& member) const;
     uint64_t available(const Member& member) const;
+    bool has_room(const Member& member) const;
     Status refuse(const Member& self, uint64_t least_pages) const;
     std::string bytes(uint64_t pages) const;
     std::string claimants(const Member* except) const;
@@ -203,8 +207,8 @@ private:
     uint64_t total_ = 0;
     uint64_t present_ = UINT64_MAX;
     uint64_t lost_ = 0;   // by tenants that have left
-    uint64_t headroom_ = 0;
-    bool overdue_ = false;   // a division found no memory
+    uint64_t headroom_ = 0;   // of the whole budget, within reach or not
+    bool overdue_ = false;    // a division found no memory
     Journal journal_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "backend/limits.h"
 #include "base/log.h"
+#include "base/size_text.h"
 #include "core/device/device_options.h"
 #include "core/device/process_marker.h"
 #include "plugins/backends.h"
@@ -17,9 +18,6 @@ namespace {
 
 // Free memory is looked at no more often than this while nothing has to grow, in nanoseconds.
 constexpr uint64_t kLookEvery = 100'000'000;
-// Changes of what is free that are smaller than this part of the budget are not followed.
-constexpr uint64_t kNoticed = 64;
-constexpr uint64_t kCoarsest = 8;
 // A small device does not lose all of itself to the reserve that growth leaves.
 constexpr uint64_t kReservePart = 20;
 
@@ -60,7 +58,8 @@ std::string choose_device() {
     return "host";
 }
 
-// The granularity, grown with the budget so that there are about a thousand pages: mapping costs by the page, rounding by its size.
+// The granularity, grown with the budget so that there are about a thousand pages: mapping costs by the page, rounding by its size. Of the
+// budget, only what the device has can become pages.
 uint64_t choose_page(const sh_backend_device_info& info, uint64_t wanted, uint64_t budget) {
     if (wanted) return (wanted + info.granularity_bytes - 1) / info.granularity_bytes * info.granularity_bytes;
     const uint64_t largest = std::min(info.largest_page_bytes, limits::kLargestPage);
@@ -72,7 +71,7 @@ uint64_t margin(uint64_t wanted, uint64_t total) { return wanted ? wanted : std:
 
 // Of an automatic budget it is the margin that leaves so little.
 Status too_small(uint64_t budget, uint64_t page, uint64_t margin_bytes) {
-    const std::string text = "a budget of " + std::to_string(budget) + " bytes is less than one page of " + std::to_string(page) + " bytes";
+    const std::string text = "a budget of " + exact_size_text(budget) + " is less than one page of " + exact_size_text(page);
     return Status(SH_ERROR_BUDGET, margin_bytes ? text + ": it is what margin_bytes " + std::to_string(margin_bytes) + " leaves" : text);
 }
 
@@ -145,13 +144,13 @@ Status Device::open(const char* name, const sh_device_options& options, std::sha
     uint64_t free = 0, total = 0;
     SH_TRY(backend->memory_info(&free, &total));
     const uint64_t budget = options.budget_bytes ? options.budget_bytes : policy::automatic_budget(free, 0, margin(options.margin_bytes, total));
-    const uint64_t page = choose_page(backend->info(), options.page_bytes, budget);
+    const uint64_t page = choose_page(backend->info(), options.page_bytes, std::min(budget, total));
     if (budget < page) return too_small(budget, page, options.budget_bytes ? 0 : options.margin_bytes);
     auto device = std::make_shared<Device>(key, std::move(backend), options, page);
     SH_TRY(device->arbiter_.set_total(budget / page));
-    device->pool_.set_limit(budget / page);
-    log_line(SH_LOG_INFO, "%s: budget %llu bytes in pages of %llu", key.c_str(), static_cast<unsigned long long>(budget),
-             static_cast<unsigned long long>(page));
+    device->take_note(free, total);   // also limits the pool
+    log_line(SH_LOG_INFO, "%s: a budget of %s in pages of %s; %s of %s are free", key.c_str(), size_text(budget).c_str(), size_text(page).c_str(),
+             size_text(free).c_str(), size_text(total).c_str());
     all.devices[key] = device;
     *out = std::move(device);
     return Status();
@@ -160,12 +159,13 @@ Status Device::open(const char* name, const sh_device_options& options, std::sha
 Status Device::check_reopened(const sh_device_options& options) const {
     std::lock_guard lock(mutex_);
     if (options.budget_bytes && options.budget_bytes != budget_bytes_)
-        return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with a budget of " + std::to_string(budget_bytes_) +
-                                                     " bytes (0: automatic): budget_bytes " + std::to_string(options.budget_bytes) +
+        return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with " +
+                                                     (budget_bytes_ ? "a budget of " + exact_size_text(budget_bytes_) : "an automatic budget") +
+                                                     ": budget_bytes of " + exact_size_text(options.budget_bytes) +
                                                      " contradicts it; see sh_device_set_budget()");
     if (options.page_bytes && choose_page(backend_->info(), options.page_bytes, 0) != pool_.page_bytes())
-        return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with pages of " + std::to_string(pool_.page_bytes()) +
-                                                     " bytes: page_bytes " + std::to_string(options.page_bytes) + " contradicts it");
+        return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with pages of " + exact_size_text(pool_.page_bytes()) + ": page_bytes of " +
+                                                     exact_size_text(options.page_bytes) + " contradicts it");
     return Status();
 }
 
@@ -186,11 +186,14 @@ Status Device::set_budget(uint64_t bytes) {
         limit_pool();
         budget_bytes_ = bytes;
     }
+    notice_free_memory(true);   // a ceiling that is higher promises no more than there is
     arbiter_.press_all();
     return Status();
 }
 
-void Device::limit_pool() { pool_.set_limit(arbiter_.pages_to_hold()); }
+void Device::limit_pool() {
+    pool_.set_limit([this] { return arbiter_.pages_to_hold(); });
+}
 
 void Device::notice_free_memory(bool now) {
     const uint64_t at = backend_->now_ns(), before = looked_ns_.load(std::memory_order_relaxed);
@@ -198,20 +201,24 @@ void Device::notice_free_memory(bool now) {
     looked_ns_.store(at, std::memory_order_relaxed);
     uint64_t free = 0, total = 0;
     if (!backend_->memory_info(&free, &total).ok()) return;   // what is there is found out when it is taken
+    take_note(free, total);
+}
+
+// Small changes of what is free are not worth a plan.
+void Device::take_note(uint64_t free, uint64_t total) {
     const uint64_t held = pool_.used_bytes();
     std::lock_guard lock(mutex_);
     const uint64_t budget = arbiter_.total_pages() * page_bytes();
-    const uint64_t step = std::max(page_bytes(), budget / kNoticed);
-    uint64_t present = 0;
+    uint64_t present = 0, noticed = 0;
     if (budget_bytes_) {
         present = policy::clamp_growth(budget, held, free, std::min(policy::growth_reserve_bytes, total / kReservePart));
+        noticed = std::max(held, policy::noticed(present, page_bytes()));   // what is held stays
     } else {
         present = policy::automatic_budget(free, held, margin(margin_bytes_, total));
-        if (present > budget + step) (void)arbiter_.set_total(present / page_bytes()).ok();
+        noticed = policy::noticed(present, page_bytes());
+        if (noticed > budget) (void)arbiter_.set_total(noticed / page_bytes()).ok();
     }
-    // Small changes are not worth a plan. Against a budget far beyond the device all changes are small: an eighth of what is there never is.
-    const uint64_t part = std::max(page_bytes(), std::min(step, std::bit_floor(present / kCoarsest)));
-    arbiter_.set_present(present >= budget ? UINT64_MAX : present / part * part / page_bytes());
+    arbiter_.set_present(present >= budget ? UINT64_MAX : noticed / page_bytes());
     limit_pool();
 }
 

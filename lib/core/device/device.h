@@ -41,7 +41,7 @@ public:
     // What others in or outside the process have taken is not there to grow into; an automatic budget follows what is free. Asks the driver,
     // unless it was asked a moment ago and `now` is false.
     void notice_free_memory(bool now);
-    // What idle pages exist beyond what runtimes may hold goes back to the driver.
+    // What idle pages exist beyond what runtimes may hold goes back to the driver. Any thread, with any of its locks but the pool's.
     void limit_pool();
     Status memory(sh_memory_info* out);
     void capabilities(sh_device_caps* out);
@@ -53,6 +53,7 @@ public:
     Status check_reopened(const sh_device_options& options) const;
 
 private:
+    void take_note(uint64_t free, uint64_t total);
     Status measure_link(double* bytes_per_ns);
     Status automatic_budget(uint64_t* bytes);
 

@@ -82,9 +82,9 @@ struct Probe {
 }  // namespace
 
 Status Device::measure_link(double* bytes_per_ns) {
-    const uint64_t budget = arbiter_.total_pages() - std::min(arbiter_.total_pages(), pool_.used_bytes() / page_bytes());
+    const uint64_t most = arbiter_.pages_to_hold(), room = most - std::min(most, pool_.used_bytes() / page_bytes());
     Probe probe{*this, {}, 0, 0, false, false, SH_STREAM_HOST, 0, 0, {}};
-    SH_TRY(probe.open(std::clamp<uint64_t>(kLargest / page_bytes(), 1, std::max<uint64_t>(budget, 1))));
+    SH_TRY(probe.open(std::clamp<uint64_t>(kLargest / page_bytes(), 1, std::max<uint64_t>(room, 1))));
     int64_t best = 0;
     for (int i = 0; i <= kRepeats; i++) {   // the first one warms up
         int64_t ns = 0;

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/once_more.h"
+#include "base/size_text.h"
 
 namespace stagehand::core {
 
@@ -44,8 +45,8 @@ Status PagePool::take(uint64_t count, std::vector<sh_backend_page>* out) {
 Status PagePool::check_room(uint64_t pages) const {
     if (existing_ + pages <= std::max(limit_, in_use_before_)) return Status();
     return Status(SH_ERROR_OUT_OF_DEVICE_MEMORY,
-                  "the device's budget of " + std::to_string(limit_ * page_bytes_) + " bytes has no room for " + std::to_string(pages) +
-                      " more pages of " + std::to_string(page_bytes_) + " bytes: " + std::to_string(existing_) + " exist");
+                  "of the device's budget " + exact_size_text(limit_ * page_bytes_) + " may be held now, which has no room for " +
+                      exact_size_text(pages * page_bytes_) + " more: " + exact_size_text(existing_ * page_bytes_) + " are held");
 }
 
 Status PagePool::allocate(uint64_t pages, uint64_t* out_address) {
@@ -123,10 +124,11 @@ bool PagePool::Change::has_room(uint64_t pages) const {
     return pool_.existing_ - pool_.idle_.size() + pages <= pool_.limit_;
 }
 
-void PagePool::set_limit(uint64_t pages) {
+void PagePool::set_limit(const std::function<uint64_t()>& pages) {
     std::lock_guard changing(changing_);
+    const uint64_t limit = pages();
     std::lock_guard lock(mutex_);
-    limit_ = pages;
+    limit_ = limit;
     shed();
 }
 

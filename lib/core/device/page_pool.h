@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -47,8 +48,9 @@ public:
     uint64_t idle_pages() const;
     uint64_t used_bytes() const;   // of pages that exist, in use or idle
     uint64_t peak_bytes() const;
-    // Pages that may exist. With fewer than exist, what is given back goes to the driver until they fit.
-    void set_limit(uint64_t pages);
+    // Pages that may exist, looked up when no change is under way, so that of two callers at once the later finds what the earlier did. With
+    // fewer than exist, what is given back goes to the driver until they fit.
+    void set_limit(const std::function<uint64_t()>& pages);
 
 private:
     Status destroy_idle(uint64_t count);

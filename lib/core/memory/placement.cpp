@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/size_text.h"
+
 namespace stagehand::core {
 
 Status Placement::shrink_own(Unit& unit, uint32_t to) {
@@ -110,7 +112,8 @@ Status Placement::apply(std::span<const Place> places, uint32_t ring_pages) {
         after += places[i].own;
     }
     if (after > before && !change.has_room(after - before))
-        return Status(SH_ERROR_BUDGET, "the budget was lowered meanwhile: there is no room for " + std::to_string(after - before) + " pages more");
+        return Status(SH_ERROR_BUDGET, "there is no room for " + exact_size_text((after - before) * registry_.page_bytes()) +
+                                           " more now: less device memory is free than it needs, or the budget was lowered meanwhile");
     Status status = move(places, ring_pages);
     if (status.ok()) return status;
     if (Status undone = clear(); !undone.ok())

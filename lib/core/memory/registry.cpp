@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/once_more.h"
+#include "base/size_text.h"
 #include "transfer/host/pinned_memory.h"
 
 namespace stagehand::core {
@@ -32,7 +33,7 @@ Status bad(const sh_block_desc& desc, size_t index, const std::string& what) {
 Status check_segment(const sh_block_desc& desc, size_t index, uint64_t number, const sh_segment& segment) {
     const std::string name = "segment " + std::to_string(number);
     if (segment.offset > desc.bytes || segment.bytes > desc.bytes - segment.offset)
-        return bad(desc, index, name + " ends beyond the block's " + std::to_string(desc.bytes) + " bytes");
+        return bad(desc, index, name + " ends beyond the block's " + exact_size_text(desc.bytes));
     const bool memory = segment.kind == SH_SOURCE_POINTER || segment.kind == SH_SOURCE_MAPPED || segment.kind == SH_SOURCE_DEVICE;
     if (memory && !segment.pointer && segment.bytes) return bad(desc, index, name + " has a NULL pointer");
     if (memory && reinterpret_cast<uint64_t>(segment.pointer) > UINT64_MAX - segment.bytes)
@@ -74,8 +75,8 @@ Status Registry::check(std::span<const sh_block_desc* const> descs) const {
         const sh_block_desc& desc = *descs[i];
         if (desc.bytes == 0) return bad(desc, i, "bytes is 0");
         if (desc.bytes > largest)
-            return bad(desc, i, "bytes is " + std::to_string(desc.bytes) + ", and with pages of " + std::to_string(page_bytes_) +
-                                    " bytes a block has at most " + std::to_string(largest));
+            return bad(desc, i, "bytes is " + exact_size_text(desc.bytes) + ", and with pages of " + exact_size_text(page_bytes_) +
+                                    " a block has at most " + exact_size_text(largest));
         total += round_up(desc.bytes, page_bytes_);
         if (total > kLargestRange) return bad(desc, i, "bytes: with those before it, it is beyond what can be addressed");
         if (desc.flags & ~known) return bad(desc, i, "flags has unknown bits");

@@ -1,8 +1,5 @@
 #include "core/runtime/gate.h"
 
-#include <algorithm>
-#include <chrono>
-
 #include "base/log.h"
 
 namespace stagehand::core {
@@ -25,10 +22,6 @@ void Gate::close(Lock& lock) {
     phase_ = Phase::closing;
     changed_.notify_all();
     changed_.wait(lock, [&] { return inside_ == 0; });
-}
-
-void Gate::pause(Lock& lock, uint64_t ns) {
-    changed_.wait_for(lock, std::chrono::nanoseconds(std::min<uint64_t>(ns, INT64_MAX)), [&] { return closing(); });
 }
 
 Gate::Inside::~Inside() {

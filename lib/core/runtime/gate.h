@@ -46,8 +46,6 @@ public:
     void wait(Lock& lock, Condition&& condition) {
         changed_.wait(lock, condition);
     }
-    // The same for the longest so many nanoseconds, or until the runtime closes.
-    void pause(Lock& lock, uint64_t ns);
     void notify() { changed_.notify_all(); }
 
     // Views that are held, and whether a step is under way.

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/size_text.h"
 #include "policy/bounds.h"
 #include "policy/step_curve.h"
 
@@ -211,8 +212,8 @@ Status Planner::make(const Order& order, const Limits& limits, uint64_t share_pa
     auto made = policy::make_plan(problem_);
     if (const auto* infeasible = std::get_if<policy::Infeasible>(&made)) {
         result.least_unit = infeasible->unit;
-        return Status(SH_ERROR_BUDGET, "no plan for " + std::to_string(problem_.budget_pages) + " pages: " +
-                                           std::to_string(infeasible->smallest_budget_pages) + " are needed");
+        return Status(SH_ERROR_BUDGET, "no plan for " + exact_size_text(problem_.budget_pages * problem_.page_bytes) + ": " +
+                                           exact_size_text(infeasible->smallest_budget_pages * problem_.page_bytes) + " are needed");
     }
     const policy::Plan& plan = std::get<policy::Plan>(made);
     result.resident_pages = plan.resident_pages + floors;

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/no_throw.h"
+#include "base/size_text.h"
 #include "base/unlocked.h"
 #include "telemetry/trace.h"
 
@@ -31,7 +32,7 @@ Runtime::Runtime(std::shared_ptr<Device> device, const sh_runtime_options& optio
       placement_(device_->backend(), device_->pool(), registry_, ring_, contents_),
       loader_(device_->backend(), device_->staging(), registry_, ring_, contents_, changes_, events_, gate_.mutex(), gate_.changed(), stats_, gate_.name()),
       write_back_(device_->backend(), device_->staging(), registry_, changes_, streams_, gate_.mutex(), gate_.changed(), stats_, gate_.name()),
-      unordered_(registry_, contents_, changes_, placement_, loader_, write_back_, streams_, stats_),
+      unordered_(registry_, order_, contents_, changes_, placement_, loader_, write_back_, streams_, stats_),
       prefetcher_(registry_, ring_, contents_, order_, loader_),
       meter_(device_->backend()), planner_(registry_) {
     view_flags_ = device_->backend().has(SH_BACKEND_FIXED_ADDRESSES) ? SH_VIEW_FIXED_ADDRESS : 0;
@@ -66,8 +67,8 @@ Status Runtime::close(Lock& lock) {
         log_line(SH_LOG_WARNING, "%s: closing: %s", gate_.name().c_str(), status.text());
     }
     if (!placement_.pages()) return status;
-    return Status(status.code(), tenant_name() + " could not give back " + std::to_string(placement_.pages() * device_->page_bytes()) +
-                                     " bytes, which are lost to the device's budget: " + status.text());
+    return Status(status.code(), tenant_name() + " could not give back " + exact_size_text(placement_.pages() * device_->page_bytes()) +
+                                     ", which are lost to the device's budget: " + status.text());
 }
 
 Status Runtime::give_back(Lock& lock) {

@@ -97,6 +97,7 @@ public:
         gate_.view_taken();
         stats_.acquires++;
         stats_.hits++;
+        stats_.in_time++;
         fill_view(*block, unit, SH_VIEW_HIT, out);
         return true;
     }
@@ -148,6 +149,8 @@ public:
 private:
     Runtime(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex);
 
+    static constexpr uint32_t kInTime = uint32_t(1) << 31;   // among the flags of a view while it is acquired: its bytes were there
+
     Status unknown_block(sh_block id) const;
     Status usable() const { return gate_.usable(); }
     Status note(Status status) { return gate_.note(std::move(status)); }
@@ -156,13 +159,15 @@ private:
 
     void fill_view(const Block& block, const Unit& unit, uint32_t flags, sh_view* out) const {
         const uint32_t size = out->struct_size;
-        *out = {size, flags | view_flags_, block.id, reinterpret_cast<void*>(block.address), block.bytes, unit.serial()};
+        *out = {size, (flags & ~kInTime) | view_flags_, block.id, reinterpret_cast<void*>(block.address), block.bytes, unit.serial()};
     }
     void arrive(Unit& unit);
     Status begin_bringing(Unit& unit, uint32_t* view_flags, Lock& lock);
     Status make_current(Unit& unit, bool* out_waited, Lock& lock);
     bool drop_if_stale(Unit& unit);
     Status finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, Lock& lock);
+    Status finish_and_note(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, bool* waited, Lock& lock);
+    void count_acquire(uint32_t view_flags);
     void note_wait(const Unit& unit, uint64_t began_ns, uint32_t* view_flags);
     Status place_unordered(Unit& unit, Lock& lock);
     Status bring_memory(Unit& unit, uint32_t* view_flags, Lock& lock);
@@ -204,6 +209,7 @@ private:
     Status behind_closed_door(Lock& lock, const std::function<Status()>& change);
     Status replan(Lock& lock, bool press);
     Status change_plan(Lock& lock, bool press);
+    std::string asked_for_by(uint32_t unit);
     Status ask_for_share(const Needs& needs, bool press, uint64_t* out_pages, Lock& lock);
     Status quiesce(Lock& lock);
     Status give_back(Lock& lock);
@@ -221,6 +227,7 @@ private:
     void end_span(telemetry::Residency how, uint64_t bytes);
     Status vacate(Lock& lock);
     Status shrink_to(uint64_t pages, Lock& lock);
+    Status wait_for_room(uint64_t wait_ns, Lock& lock);
     Status without_mutex(Lock& lock, const std::function<Status()>& work);
 
     const std::shared_ptr<Device> device_;

@@ -1,9 +1,10 @@
 // The order, the share of the budget, and the plan in force.
 #include <algorithm>
-#include <chrono>
 
 #include "base/log.h"
+#include "base/size_text.h"
 #include "base/unlocked.h"
+#include "core/runtime/patience.h"
 #include "core/runtime/runtime.h"
 #include "policy/budget.h"
 #include "telemetry/trace.h"
@@ -12,9 +13,6 @@ namespace stagehand::core {
 namespace {
 
 constexpr int kPlanAttempts = 3;
-
-// Between two questions for a share that others still hold.
-constexpr std::chrono::nanoseconds kFirstPause = std::chrono::microseconds(100), kLongestPause = std::chrono::milliseconds(5);
 
 }  // namespace
 
@@ -148,19 +146,28 @@ Status Runtime::wait_for_change(Lock& lock) {
 
 // Nobody tells when a step of another runtime has ended: it is asked anew, less and less often.
 Status Runtime::ask_for_share(const Needs& needs, bool press, uint64_t* out_pages, Lock& lock) {
-    using Clock = std::chrono::steady_clock;
-    const Clock::time_point began = Clock::now();
-    const std::chrono::nanoseconds patience(press ? std::min<uint64_t>(share_wait_ns_, INT64_MAX) : 0);
-    for (std::chrono::nanoseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    Patience patience(press ? share_wait_ns_ : 0);
+    for (;;) {
         const Status status = unlocked(lock, [&] {   // others may be asked to give back, and each of them needs its own mutex for that
             device_->notice_free_memory(true);
             return device_->arbiter().request(*this, needs, press, out_pages);
         });
         SH_TRY(usable());
-        const std::chrono::nanoseconds left = patience - (Clock::now() - began);
-        if (status.code() != SH_ERROR_BUSY || left.count() <= 0) return status;
-        gate_.pause(lock, static_cast<uint64_t>(std::min(pause, left).count()));
+        if (status.code() != SH_ERROR_BUSY || patience.is_over()) return status;
+        patience.pause(gate_.changed(), lock, [&] { return gate_.closing(); });
     }
+}
+
+// Who asks for the most of the smallest budget. Where blocks outside the order do, their largest has to fit, or all that is said to.
+std::string Runtime::asked_for_by(uint32_t unit) {
+    if (unit == kNone) return "";
+    const Unit& largest = registry_.unit(unit);
+    const std::string block = registry_.name_of(largest) + " of " + exact_size_text(largest.bytes);
+    if (order_.contains(unit)) return ", asked for by " + block;
+    const uint32_t at_once = order_.known() ? 1 : max_held_;
+    if (unordered_pages_ > at_once * uint64_t(largest.pages))
+        return ", asked for by its unordered_bytes, " + exact_size_text(unordered_pages_ * device_->page_bytes()) + " in whole pages";
+    return ", asked for by " + block + (at_once > 1 ? ", of which max_held, " + std::to_string(at_once) + ", fit at once until the order is known" : "");
 }
 
 Status Runtime::change_plan(Lock& lock, bool press) {
@@ -180,19 +187,18 @@ Status Runtime::change_plan(Lock& lock, bool press) {
     needs.wanted_pages = std::max(needs.least_pages, std::min({needs.wanted_pages, max_pages_, trimmed_to_}));
     uint64_t share = 0;
     Status status;
-    if (needs.least_pages > max_pages_) {
-        status = Status(SH_ERROR_BUDGET, "max_bytes is less");
-    } else {
-        status = ask_for_share(needs, press, &share, lock);
-    }
+    const bool beyond_own_ceiling = needs.least_pages > max_pages_;
+    if (beyond_own_ceiling) status = Status(SH_ERROR_BUDGET);
+    else status = ask_for_share(needs, press, &share, lock);
     if (status.code() == SH_ERROR_BUSY) return Status(SH_ERROR_BUSY, tenant_name() + ": " + status.text());
-    if (status.code() == SH_ERROR_BUDGET)
-        return Status(SH_ERROR_BUDGET, tenant_name() + ": the budget" + (needs.least_pages > device_->arbiter().total_pages() ? "" : " that is left to it") +
-                                           " is too small: the smallest that works is " +
-                                           std::to_string(needs.least_pages * device_->page_bytes()) + " bytes" +
-                                           (asks == kNone ? "" : ", asked for by " + registry_.name_of(registry_.unit(asks)) + " of " +
-                                                                     std::to_string(registry_.unit(asks).bytes) + " bytes") +
-                                           " (" + status.text() + ")");
+    if (status.code() == SH_ERROR_BUDGET) {
+        const uint64_t page = device_->page_bytes();
+        const std::string smallest = " is too small: the smallest that works is " + exact_size_text(needs.least_pages * page) + asked_for_by(asks);
+        if (beyond_own_ceiling)
+            return Status(SH_ERROR_BUDGET, tenant_name() + ": its max_bytes, " + exact_size_text(max_pages_ * page) + " in whole pages," + smallest);
+        const char* const of = needs.least_pages > device_->arbiter().total_pages() ? "" : " that is left to it";
+        return Status(SH_ERROR_BUDGET, tenant_name() + ": the budget" + of + smallest + " (" + status.text() + ")");
+    }
     SH_TRY(status);
     if (planned_ && !replan_wanted_ && !measured && share == plan_.share_pages) return Status();   // what others hold did not come free
     Planner::Result result;
@@ -230,8 +236,9 @@ Status Runtime::change_plan(Lock& lock, bool press) {
     }
     telemetry::trace_plan(gate_.name().c_str(), began, device_->backend().now_ns());
     telemetry::trace_memory(gate_.name().c_str(), device_->backend().now_ns(), placement_.pages() * device_->page_bytes());
-    log_line(SH_LOG_INFO, "%s: plan: %llu pages resident, ring of %u, %llu for blocks outside the order", gate_.name().c_str(),
-             static_cast<unsigned long long>(plan_.resident_pages), plan_.ring_pages, static_cast<unsigned long long>(plan_.unordered_pages));
+    const auto size = [&](uint64_t pages) { return size_text(pages * device_->page_bytes()); };
+    log_line(SH_LOG_INFO, "%s: plan: %s resident, a ring of %s, %s for blocks outside the order", gate_.name().c_str(), size(plan_.resident_pages).c_str(),
+             size(plan_.ring_pages).c_str(), size(plan_.unordered_pages).c_str());
     return Status();
 }
 
@@ -292,9 +299,8 @@ Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lo
     const uint64_t share = std::min({whole, needs.wanted_pages, max_pages_});
     const uint64_t asked = share == whole && options.budget_bytes ? options.budget_bytes : share * device_->page_bytes();
     if (share < needs.least_pages)
-        return Status(SH_ERROR_BUDGET, tenant_name() + ": a budget of " + std::to_string(asked) + " bytes is too small: the smallest that works is " +
-                                           std::to_string(needs.least_pages * device_->page_bytes()) + " bytes, asked for by " +
-                                           registry_.name_of(registry_.unit(asks)) + " of " + std::to_string(registry_.unit(asks).bytes) + " bytes");
+        return Status(SH_ERROR_BUDGET, tenant_name() + ": a budget of " + exact_size_text(asked) + " is too small: the smallest that works is " +
+                                           exact_size_text(needs.least_pages * device_->page_bytes()) + asked_for_by(asks));
     Planner::Result result;
     SH_TRY(planner_.make(order_, with, share, &result));
     if (!(options.flags & SH_PLAN_DRY_RUN)) {   // when the next step begins

@@ -2,7 +2,9 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/size_text.h"
 #include "base/unlocked.h"
+#include "core/runtime/patience.h"
 #include "core/runtime/runtime.h"
 #include "telemetry/trace.h"
 
@@ -136,8 +138,8 @@ Status Runtime::guest_begin(const sh_guest_options& options, Lock& lock) {
     terms.workspace_pages = pages_of(options.workspace_bytes);
     terms.shrink = options.flags & SH_GUEST_SHRINK;
     if (terms.pages < terms.least_pages)
-        return Status(SH_ERROR_BUDGET, tenant_name() + " cannot run as a guest with " + std::to_string(options.bytes) + " bytes: the smallest that works is " +
-                                           std::to_string(terms.least_pages * page));
+        return Status(SH_ERROR_BUDGET, tenant_name() + " cannot run as a guest with " + exact_size_text(options.bytes ? options.bytes : terms.pages * page) +
+                                           ": the smallest that works is " + exact_size_text(terms.least_pages * page));
     SH_TRY(without_mutex(lock, [&] {
         device_->notice_free_memory(true);
         Status status = device_->arbiter().begin_guest(*this, terms);
@@ -146,11 +148,35 @@ Status Runtime::guest_begin(const sh_guest_options& options, Lock& lock) {
         device_->arbiter().make_room(*this);
         return status;
     }));
-    leaving_ = false;
-    begin_span(telemetry::Residency::guest);
+    const bool was_leaving = std::exchange(leaving_, false);
     // What it holds beyond its terms is no longer its own; if it cannot give that up now, then when its step begins.
     if (planned_ && !gate_.closing() && !gate_.in_step() && gate_.views() == 0 && !plan_is_held()) (void)replan(lock, false).ok();
+    if (const Status status = options.wait_ns ? wait_for_room(options.wait_ns, lock) : Status(); !status.ok()) {
+        if (device_->arbiter().end_guest(*this)) leaving_ = was_leaving;
+        device_->limit_pool();
+        return status;
+    }
+    begin_span(telemetry::Residency::guest);
     return Status();
+}
+
+// Until others have given up what it was promised.
+Status Runtime::wait_for_room(uint64_t wait_ns, Lock& lock) {
+    Patience patience(wait_ns);
+    for (;;) {
+        Status room;
+        SH_TRY(without_mutex(lock, [&] {
+            device_->notice_free_memory(true);
+            device_->arbiter().make_room(*this);
+            room = device_->arbiter().check_room(*this);
+            return Status();
+        }));
+        SH_TRY(usable());
+        if (room.ok()) return room;
+        if (patience.is_over()) return room.within(tenant_name() + " is not let in as a guest, wait_ns has passed");
+        const Gate::Inside inside(gate_);
+        patience.pause(gate_.changed(), lock, [&] { return gate_.closing(); });
+    }
 }
 
 Status Runtime::guest_end(Lock& lock) {

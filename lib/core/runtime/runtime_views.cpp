@@ -25,7 +25,7 @@ Status Runtime::held_by(const Unit& wanted, Unit& holder) {
     for (const Block& block : registry_.blocks_of(holder))
         if (block.held) who = registry_.name_of(block);
     return Status(SH_ERROR_HELD, registry_.name_of(wanted) + " needs memory that a view of " + who + " holds; release it first, or create " +
-                                     tenant_name() + " with a larger max_held or unordered_bytes");
+                                     tenant_name() + " with a larger max_held");
 }
 
 void Runtime::hold(Block& block, Unit& unit) {
@@ -198,6 +198,22 @@ Status Runtime::finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, ui
     return device_->backend().stream_wait_event(stream, unit.load()->done);
 }
 
+// The same, and notes whether all was there when it was asked for. `waited`: the call has waited for other bytes, while which these may have come.
+Status Runtime::finish_and_note(Unit& unit, sh_stream stream, uint32_t flags, uint32_t* view_flags, bool* waited, Lock& lock) {
+    const bool may_have_come = *waited && (unit.load() || unit.arrives());
+    Status status = finish_bringing(unit, stream, flags, view_flags, lock);
+    *waited = *waited || *view_flags & SH_VIEW_WAITED;
+    const bool hit = (*view_flags & (SH_VIEW_HIT | SH_VIEW_WAITED)) == SH_VIEW_HIT;
+    if (hit && !may_have_come && !unit.load() && !unit.arrives()) *view_flags |= kInTime;
+    return status;
+}
+
+void Runtime::count_acquire(uint32_t view_flags) {
+    stats_.acquires++;
+    (view_flags & SH_VIEW_HIT ? stats_.hits : stats_.misses)++;
+    if (view_flags & kInTime) stats_.in_time++;
+}
+
 Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* out, Lock& lock) {
     SH_TRY(usable());
     SH_TRY(write_back_.take_failure());
@@ -210,7 +226,7 @@ Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* 
     const Gate::Inside inside(gate_);
     uint32_t view_flags = 0;
     Status status;
-    bool arrived = false, again = false;
+    bool arrived = false, again = false, waited = false;
     do {   // again when another call has given up the load, or its source has changed before the view was given
         view_flags = 0;
         status = begin_bringing(unit, &view_flags, lock);
@@ -221,15 +237,14 @@ Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* 
         const bool asked_before = std::exchange(unit.announced, false);   // and was told that it is not ready
         if (asked_before) view_flags &= ~uint32_t(SH_VIEW_HIT);
         if (!std::exchange(arrived, true) && !asked_before) arrive(unit);
-        status = no_throw([&] { return finish_bringing(unit, stream, flags, &view_flags, lock); });
+        status = no_throw([&] { return finish_and_note(unit, stream, flags, &view_flags, &waited, lock); });
         again = status.code() == SH_ERROR_CANCELLED || (status.code() == SH_OK && unit.stale());
         unit.announced = status.code() == SH_NOT_READY;
         if (status.code() != SH_OK || again) unhold(block, unit);
     } while (again && !gate_.closing());
     if (again && status.ok()) status = usable();
     if (status.code() != SH_OK) return note(status);
-    stats_.acquires++;
-    (view_flags & SH_VIEW_HIT ? stats_.hits : stats_.misses)++;
+    count_acquire(view_flags);
     if (unit.memory == Memory::unordered) unordered_.touch(unit);
     if (meter_.measuring() && unit.held == 1) meter_.begin(index_of(unit), stream);
     fill_view(block, unit, view_flags, out);
@@ -272,8 +287,9 @@ Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, ui
         if (std::exchange(unit.announced, false)) view_flags[held] &= ~uint32_t(SH_VIEW_HIT);
         else arrive(unit);
     }
+    bool waited = false;
     for (size_t i = 0; i < held && status.code() == SH_OK; i++)
-        status = no_throw([&] { return finish_bringing(registry_.unit(registry_.find(ids[i])->unit), stream, flags, &view_flags[i], lock); });
+        status = no_throw([&] { return finish_and_note(registry_.unit(registry_.find(ids[i])->unit), stream, flags, &view_flags[i], &waited, lock); });
     if (status.code() == SH_NOT_READY)
         for (size_t i = 0; i < held; i++) registry_.unit(registry_.find(ids[i])->unit).announced = true;
     if (status.code() == SH_ERROR_CANCELLED && !gate_.closing())   // by an update of a source: begin_bringing() would say so now
@@ -285,8 +301,7 @@ Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, ui
             unhold(block, unit);
             continue;
         }
-        stats_.acquires++;
-        (view_flags[i] & SH_VIEW_HIT ? stats_.hits : stats_.misses)++;
+        count_acquire(view_flags[i]);
         if (unit.memory == Memory::unordered) unordered_.touch(unit);
         if (meter_.measuring() && unit.held == 1) meter_.begin(index_of(unit), stream);
         fill_view(block, unit, view_flags[i], out[i]);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/size_text.h"
+
 namespace stagehand::core {
 
 void UnorderedCache::hold(Unit& unit) {
@@ -20,10 +22,32 @@ void UnorderedCache::touch(Unit& unit) {
     worth_.touch(registry_.index_of(unit));
 }
 
-std::string UnorderedCache::holder() {
-    for (const Block& block : registry_.blocks())
-        if (block.held && registry_.unit(block.unit).memory == Memory::unordered) return registry_.name_of(block);
-    return "a block";
+// Who keeps what is there from being dropped.
+std::string UnorderedCache::holders() {
+    std::string first;
+    uint64_t views = 0, kept = 0;
+    for (const Block& block : registry_.blocks()) {
+        if (!block.held || registry_.unit(block.unit).memory != Memory::unordered) continue;
+        if (!views++) first = registry_.name_of(block);
+    }
+    for (const Unit& unit : registry_.units())
+        if (unit.memory == Memory::unordered && unit.protections) kept += unit.own.size();
+    const std::string held = views == 0 ? "" : views == 1 ? "a view of " + first + " holds" : "views of " + first + " and others hold";
+    const std::string protects = kept ? exact_size_text(kept * registry_.page_bytes()) + " are protected" : "";
+    if (held.empty() && protects.empty()) return "loads that are under way keep what is there";
+    return held + (held.empty() ? "" : " what is there") + (held.empty() || protects.empty() ? "" : ", and ") + protects;
+}
+
+// Until the order is known all blocks are outside it, and what counts is how many are held at once; then it is the memory for the others.
+Status UnorderedCache::no_room(uint64_t pages) {
+    const auto units = registry_.units();
+    const bool learning = !order_.known() && std::any_of(units.begin(), units.end(), [](const Unit& unit) { return unit.live && !unit.unordered; });
+    const auto size = [&](uint64_t count) { return exact_size_text(count * registry_.page_bytes()); };
+    return Status(SH_ERROR_HELD, size(pages) + " more are needed of " + size(capacity_) +
+                                     (learning ? " that are there while the order is being learned; " : " for blocks outside the order; ") + holders() +
+                                     ": hold or protect fewer at once, or " +
+                                     (learning ? "create the runtime with a max_held of as many as are held at once, or set a schedule"
+                                               : "create the runtime with larger unordered_bytes"));
 }
 
 // Unmapping needs the unit's own copies and uses to have ended. All is asked anew wherever the mutex was given up.
@@ -49,16 +73,7 @@ Status UnorderedCache::drop(Unit& unit, std::unique_lock<std::mutex>& lock) {
 
 Status UnorderedCache::make_room(uint64_t pages, std::unique_lock<std::mutex>& lock) {
     while (used_ + pages > capacity_) {
-        if (!worth_.victim()) {
-            uint64_t kept = 0;
-            for (const Unit& unit : registry_.units())
-                if (unit.memory == Memory::unordered && unit.protections) kept += unit.own.size();
-            const uint64_t page = registry_.page_bytes();
-            return Status(SH_ERROR_HELD, std::to_string(pages * page) + " bytes are needed of " + std::to_string(capacity_ * page) +
-                                             " for blocks outside the order; " + (held_ ? "views of " + holder() + " and others hold what is there" : "") +
-                                             (kept ? (held_ ? ", and " : "") + std::to_string(kept * page) + " bytes are protected" : "") +
-                                             ": hold and protect fewer, or set unordered_bytes");
-        }
+        if (!worth_.victim()) return no_room(pages);
         SH_TRY(drop_one(lock));
     }
     return Status();
@@ -73,9 +88,8 @@ Status UnorderedCache::drop_one(std::unique_lock<std::mutex>& lock) {
 
 Status UnorderedCache::place(Unit& unit, std::unique_lock<std::mutex>& lock) {
     if (unit.pages > capacity_)
-        return Status(SH_ERROR_BUDGET, "the block needs " + std::to_string(unit.pages * registry_.page_bytes()) +
-                                           " bytes, and there are " + std::to_string(capacity_ * registry_.page_bytes()) +
-                                           " for blocks outside the order");
+        return Status(SH_ERROR_BUDGET, registry_.name_of(unit) + " needs " + exact_size_text(unit.pages * registry_.page_bytes()) + ", and there are " +
+                                           exact_size_text(capacity_ * registry_.page_bytes()) + " for blocks outside the order");
     SH_TRY(make_room(unit.pages, lock));
     used_ += unit.pages;
     Status status = placement_.map_whole(unit);

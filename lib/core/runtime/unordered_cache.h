@@ -12,6 +12,7 @@
 #include "core/memory/placement.h"
 #include "core/memory/registry.h"
 #include "core/memory/stream_table.h"
+#include "core/runtime/order.h"
 #include "policy/landlord.h"
 
 namespace stagehand::core {
@@ -19,9 +20,9 @@ namespace stagehand::core {
 // All methods are called with the runtime's mutex held.
 class UnorderedCache {
 public:
-    UnorderedCache(Registry& registry, Contents& contents, Changes& changes, Placement& placement, Loader& loader,
+    UnorderedCache(Registry& registry, const Order& order, Contents& contents, Changes& changes, Placement& placement, Loader& loader,
                    WriteBack& write_back, StreamTable& streams, sh_runtime_stats& stats)
-        : registry_(registry), contents_(contents), changes_(changes), placement_(placement), loader_(loader),
+        : registry_(registry), order_(order), contents_(contents), changes_(changes), placement_(placement), loader_(loader),
           write_back_(write_back), streams_(streams), stats_(stats) {}
 
     uint64_t capacity() const { return capacity_; }      // pages
@@ -65,9 +66,11 @@ private:
     Status drop_one(std::unique_lock<std::mutex>& lock);   // that is least worth keeping; there is one
     Status make_room(uint64_t pages, std::unique_lock<std::mutex>& lock);
     void insert(Unit& unit);
-    std::string holder();
+    std::string holders();
+    Status no_room(uint64_t pages);
 
     Registry& registry_;
+    const Order& order_;
     Contents& contents_;
     Changes& changes_;
     Placement& placement_;

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/size_text.h"
 #include "transfer/host/pinned_memory.h"
 #include "transfer/host/registration.h"
 
@@ -76,7 +77,7 @@ Status pin_foreign(BackendDevice& device, void* memory, uint64_t bytes, uint64_t
     const uint64_t begin = reinterpret_cast<uint64_t>(memory);
     if (!memory || bytes == 0 || begin > UINT64_MAX - bytes)
         return Status(SH_ERROR_INVALID_ARGUMENT,
-                      "no range of memory to pin: " + std::to_string(bytes) + " bytes");
+                      "no range of memory to pin: " + exact_size_text(bytes));
     try {
         std::lock_guard lock(table().mutex);
         const auto pin = find_overlap(table().pins, device, begin, bytes);
@@ -86,8 +87,8 @@ Status pin_foreign(BackendDevice& device, void* memory, uint64_t bytes, uint64_t
         if (begin < first || bytes > pin->second.bytes || begin - first > pin->second.bytes - bytes ||
             !has_pieces(pin->second, begin - first, bytes, &piece)) {
             return Status(SH_ERROR_BUSY,
-                          "memory to pin overlaps memory that is pinned otherwise: " + std::to_string(bytes) +
-                              " bytes against " + std::to_string(pin->second.bytes));
+                          "memory to pin overlaps memory that is pinned otherwise: " + exact_size_text(bytes) +
+                              " against " + exact_size_text(pin->second.bytes));
         }
         pin->second.users++;
         *out_piece_bytes = piece;

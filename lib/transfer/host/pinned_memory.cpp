@@ -1,10 +1,10 @@
 #include "transfer/host/pinned_memory.h"
 
-#include <cinttypes>
 #include <new>
 #include <utility>
 
 #include "base/log.h"
+#include "base/size_text.h"
 #include "platform/anonymous_memory.h"
 #include "transfer/host/registration.h"
 
@@ -41,9 +41,9 @@ Status PinnedMemory::allocate(BackendDevice& device, uint64_t bytes, PinnedMemor
         memory.pinned_ = refused.ok();
         if (!refused.ok()) {
             log_line(SH_LOG_WARNING,
-                     "only %" PRIu64 " of %" PRIu64
-                     " MiB of host memory are pinned; copies of the rest are slow: %s",
-                     memory.registered_bytes_ >> 20, memory.mapped_bytes_ >> 20, refused.text());
+                     "only %s of %s of host memory are pinned; copies of the rest are slow: %s",
+                     size_text(memory.registered_bytes_).c_str(), size_text(memory.mapped_bytes_).c_str(),
+                     refused.text());
         }
         *out = std::move(memory);
         return Status();

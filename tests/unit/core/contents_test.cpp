@@ -1,7 +1,6 @@
-// Contents that change: sources that get other bytes, on_load, and blocks that the engine changes itself.
-#include <algorithm>
+// Contents that change: sources that get other bytes or fail, and blocks that the engine changes itself.
+#include <atomic>
 #include <chrono>
-#include <map>
 #include <thread>
 
 #include "engine.h"
@@ -322,104 +321,6 @@ TEST(Dirty, no_view_is_taken_while_a_plan_changes) {
     planner.join();
     user.join();
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
-}
-
-// Adds one to each byte of what was loaded, in the copy stream.
-struct Patch {
-    TestDevice& device;
-    std::mutex mutex;
-    std::map<sh_block, uint8_t*> address;                // of the block, as told
-    std::map<sh_block, std::vector<uint32_t>> patched;   // per byte, since the last look
-    std::atomic<int32_t> result{0};
-    std::atomic<uint64_t> calls{0}, outside{0};
-};
-int32_t patch(const sh_loaded_range* range, void* data) {
-    Patch& patch = *static_cast<Patch*>(data);
-    patch.calls++;
-    if (patch.result) return patch.result;
-    if (range->offset > range->block_bytes || range->bytes > range->block_bytes - range->offset || range->stream == SH_STREAM_HOST) patch.outside++;
-    {
-        std::lock_guard lock(patch.mutex);
-        uint8_t* const begin = static_cast<uint8_t*>(range->address) - range->offset;
-        uint8_t*& address = patch.address[range->block];
-        if (address && address != begin && !plain_devices()) patch.outside++;
-        address = begin;
-        auto& counts = patch.patched[range->block];
-        counts.resize(range->block_bytes);
-        for (uint64_t k = 0; k < range->bytes; k++) counts[range->offset + k]++;
-    }
-    const auto add_one = [bytes = range->bytes](uint8_t* at) {
-        for (uint64_t k = 0; k < bytes; k++) at[k]++;
-    };
-    return patch.device.bytes().change(range->stream, range->address, range->bytes, add_one) == SH_OK ? 0 : -1;
-}
-
-class OnLoad : public testing::TestWithParam<std::tuple<Origin, uint64_t, uint32_t>> {};
-
-TEST_P(OnLoad, each_byte_is_patched_once_per_load) {
-    const auto [origin, pages, flags] = GetParam();
-    TestDevice device({.budget_bytes = pages * kPage});
-    Patch patched{device, {}, {}, {}, {}, {}, {}};
-    std::vector<BlockSpec> specs = unequal_blocks(10, origin);
-    for (BlockSpec& spec : specs) {
-        spec.flags = flags;
-        spec.on_load = patch;
-        spec.user_data = &patched;
-    }
-    Model model(device, specs);
-    for (size_t i = 0; i < 10; i++) {
-        auto bytes = *model.truth(i);
-        for (uint8_t& byte : bytes) byte++;
-        model.set_truth(i, bytes);
-    }
-    if (!(flags & SH_BLOCK_UNORDERED)) {
-        SUCCEEDS(model.schedule(forward(10)));
-    }
-    const sh_stream stream = device.stream();
-    for (int k = 0; k < 5; k++) SUCCEEDS(model.step(forward(10), k % 2 ? stream : SH_STREAM_HOST));
-    device.synchronize();
-    SUCCEEDS(sh_runtime_synchronize(model.runtime()));
-    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
-    EXPECT_EQ(patched.outside.load(), 0u);
-    EXPECT_GE(patched.patched.size(), 10u);
-    for (size_t i = 0; i < 10; i++) {
-        void* const now = model.state(i).address;
-        EXPECT_TRUE(now == patched.address[model.id(i)] || (!now && plain_devices())) << "block " << i;
-    }
-    if (flags & SH_BLOCK_WHOLE) {
-        for (const auto& [block, counts] : patched.patched)
-            EXPECT_EQ(*std::min_element(counts.begin(), counts.end()), *std::max_element(counts.begin(), counts.end())) << "a part of a whole block";
-    }
-}
-
-INSTANTIATE_TEST_SUITE_P(Ways, OnLoad,
-                         testing::Combine(testing::Values(Origin::pinned, Origin::file, Origin::fill), testing::Values(uint64_t(12), uint64_t(60)),
-                                          testing::Values(0u, uint32_t(SH_BLOCK_WHOLE), uint32_t(SH_BLOCK_UNORDERED))));
-
-TEST(Failing, on_load_fails_and_recovers) {
-    for (const Origin origin : {Origin::pinned, Origin::pageable}) {
-        TestDevice device({.budget_bytes = 8 * kPage});
-        Patch patched{device, {}, {}, {}, {}, {}, {}};
-        std::vector<BlockSpec> specs = equal_blocks(4, 4 * kPage, origin);
-        specs[2].on_load = patch;
-        specs[2].user_data = &patched;
-        specs[2].name = "adapter";
-        Model model(device, specs);
-        auto bytes = *model.truth(2);
-        for (uint8_t& byte : bytes) byte++;
-        model.set_truth(2, bytes);
-        SUCCEEDS(model.schedule(forward(4)));
-        patched.result = 7;
-        EXPECT_EQ(model.step(forward(4)), SH_ERROR_CALLBACK);
-        EXPECT_NE(why().find("adapter"), std::string::npos) << why();
-        EXPECT_EQ(model.state(2).held, 0u);
-        patched.result = 0;
-        sh_status status = SH_OK;
-        for (int k = 0; k < 3; k++) status = model.step(forward(4));   // a prefetch that failed may be told once more
-        SUCCEEDS(status);
-        EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
-        EXPECT_GT(model.stats().failed_loads, 0u);
-    }
 }
 
 TEST(Failing, a_fill_callback_fails_and_recovers) {

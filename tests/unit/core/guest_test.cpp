@@ -1,6 +1,7 @@
 // Guests: let in or refused, never at the cost of what is reserved, and gone when their scope ends.
 #include <algorithm>
 
+#include "base/size_text.h"
 #include "engine.h"
 
 namespace stagehand::test {
@@ -16,7 +17,7 @@ std::unique_ptr<Model> make(TestDevice& device, size_t blocks, const char* name,
     return model;
 }
 
-sh_guest_options terms(uint64_t bytes, uint64_t workspace = 0, uint32_t flags = 0) { return {sizeof(sh_guest_options), flags, bytes, workspace}; }
+sh_guest_options terms(uint64_t bytes, uint64_t workspace = 0, uint32_t flags = 0) { return {sizeof(sh_guest_options), flags, bytes, workspace, 0}; }
 
 TEST(Guest, gets_what_nobody_has_reserved_and_leaves_it_behind) {
     TestDevice device({.budget_bytes = 64 * kPage});
@@ -57,8 +58,8 @@ TEST(Guest, is_refused_with_the_figures_and_nothing_changes) {
     sh_scope* scope = nullptr;
     EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), nullptr, &scope), SH_ERROR_BUDGET);
     EXPECT_EQ(scope, nullptr);
-    for (const std::string& part : {std::string("\"guest\""), "needs " + std::to_string(40 * kPage), "headroom is " + std::to_string(24 * kPage),
-                                    "has reserved " + std::to_string(40 * kPage)})
+    for (const std::string& part : {std::string("\"guest\""), "needs " + exact_size_text(40 * kPage), "headroom is " + exact_size_text(24 * kPage),
+                                    "has reserved " + exact_size_text(40 * kPage)})
         EXPECT_NE(why().find(part), std::string::npos) << part << ": " << why();
     EXPECT_EQ(device.memory().headroom_bytes, before.headroom_bytes);
     EXPECT_EQ(device.memory().guest_bytes, 0u);
@@ -73,7 +74,7 @@ TEST(Guest, is_refused_with_the_figures_and_nothing_changes) {
     EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), &options, &scope), SH_ERROR_BUDGET);
     options = terms(3 * kPage);
     EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), &options, &scope), SH_ERROR_BUDGET);
-    EXPECT_NE(why().find("the smallest that works is " + std::to_string(4 * kPage)), std::string::npos) << why();
+    EXPECT_NE(why().find("the smallest that works is " + exact_size_text(4 * kPage)), std::string::npos) << why();
 }
 
 TEST(Guest, may_shrink) {

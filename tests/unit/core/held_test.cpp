@@ -93,6 +93,59 @@ TEST(Holding, too_many_names_the_holder) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
+// No block is outside an order that nobody knows yet: what helps is to say how many are held at once.
+TEST(Holding, too_many_while_the_order_is_learned_names_max_held) {
+    TestDevice device({.budget_bytes = 8 * kPage});
+    std::vector<BlockSpec> specs = equal_blocks(6, 4 * kPage);
+    for (size_t i = 0; i < specs.size(); i++) specs[i].name = "layer." + std::to_string(i);
+    Model model(device, specs);
+    SUCCEEDS(sh_step_begin(model.runtime()));
+    sh_view view = SH_VIEW_INIT;
+    for (size_t i = 0; i < 2; i++) SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
+    EXPECT_EQ(sh_acquire(model.runtime(), model.id(2), SH_STREAM_HOST, 0, &view), SH_ERROR_HELD);
+    for (const char* const part : {"layer.0\" and others", "being learned", "max_held", "schedule"})
+        EXPECT_NE(why().find(part), std::string::npos) << part << ": " << why();
+    EXPECT_EQ(why().find("unordered_bytes"), std::string::npos) << why();
+    for (size_t i = 0; i < 2; i++) SUCCEEDS(sh_release(model.runtime(), model.id(i), SH_STREAM_HOST));
+    SUCCEEDS(sh_step_end(model.runtime()));
+    // With what was advised it is refused before it begins, and for the reason.
+    Model three(device, equal_blocks(6, 4 * kPage), holding(3));
+    EXPECT_EQ(three.use(0), SH_ERROR_BUDGET);
+    EXPECT_NE(why().find("max_held, 3,"), std::string::npos) << why();
+    model.destroy();
+    three.destroy();
+    SUCCEEDS(sh_device_set_budget(device.get(), 12 * kPage));
+    Model fits(device, equal_blocks(6, 4 * kPage), holding(3));
+    SUCCEEDS(sh_step_begin(fits.runtime()));
+    for (size_t i = 0; i < 3; i++) SUCCEEDS(sh_acquire(fits.runtime(), fits.id(i), SH_STREAM_HOST, 0, &view));
+    for (size_t i = 0; i < 3; i++) SUCCEEDS(sh_release(fits.runtime(), fits.id(i), SH_STREAM_HOST));
+    SUCCEEDS(sh_step_end(fits.runtime()));
+}
+
+// Where blocks have no order, it is their memory.
+TEST(Holding, too_many_outside_the_order_names_their_memory) {
+    for (const bool ordered_too : {false, true}) {
+        TestDevice device({.budget_bytes = 12 * kPage});
+        sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+        options.unordered_bytes = 4 * kPage;
+        std::vector<BlockSpec> specs = equal_blocks(4, 4 * kPage, Origin::pinned, SH_BLOCK_UNORDERED);
+        for (int k = 0; ordered_too && k < 4; k++) specs.push_back({4 * kPage});
+        Model model(device, specs, options);
+        if (ordered_too) {
+            SUCCEEDS(model.schedule({4, 5, 6, 7}));
+        }
+        sh_view view = SH_VIEW_INIT;
+        size_t held = 0;
+        sh_status status = SH_OK;
+        while (held < 4 && (status = sh_acquire(model.runtime(), model.id(held), SH_STREAM_HOST, 0, &view)) == SH_OK) held++;
+        EXPECT_EQ(status, SH_ERROR_HELD);
+        EXPECT_NE(why().find("larger unordered_bytes"), std::string::npos) << why();
+        EXPECT_EQ(why().find("max_held"), std::string::npos) << why();
+        EXPECT_EQ(why().find(" and others") != std::string::npos, held > 1) << why();
+        for (size_t i = 0; i < held; i++) SUCCEEDS(sh_release(model.runtime(), model.id(i), SH_STREAM_HOST));
+    }
+}
+
 TEST(Holding, a_view_held_over_the_steps_end_stays) {
     TestDevice device({.budget_bytes = 18 * kPage});
     Model model(device, equal_blocks(8, 6 * kPage, Origin::pageable), holding(2));

@@ -179,7 +179,7 @@ TEST(Telemetry, one_object_a_step) {
     std::ifstream file(path);
     std::string line;
     int lines = 0;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, in_time = 0;
     while (std::getline(file, line)) {
         const auto object = nlohmann::json::parse(line);
         ASSERT_TRUE(object.is_object());
@@ -187,7 +187,10 @@ TEST(Telemetry, one_object_a_step) {
         if (object.contains("bytes_to_device")) bytes += object["bytes_to_device"].get<uint64_t>();
         EXPECT_EQ(object["resident_bytes"], model.stats().resident_bytes);
         EXPECT_EQ(object["ring_bytes"], model.stats().ring_bytes);
+        EXPECT_LE(object["in_time"], object["hits"]);
+        in_time += object["in_time"].get<uint64_t>();
     }
+    EXPECT_LE(in_time, model.stats().in_time);
     EXPECT_GT(model.stats().ring_bytes, 0u);
     EXPECT_EQ(lines, 5);
     EXPECT_GT(bytes, 0u);

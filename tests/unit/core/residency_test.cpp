@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/size_text.h"
 #include "several_models.h"
 
 namespace stagehand::test {
@@ -274,7 +275,7 @@ TEST(Reserve, primary_memory_is_never_taken) {
     EXPECT_EQ(a->stats().reserved_bytes, 30 * kPage);
     for (int k = 0; k < 30; k++) SUCCEEDS(b->step(forward(20)));
     EXPECT_EQ(sh_device_set_budget(device.get(), 30 * kPage), SH_ERROR_BUDGET) << "b needs some, too";
-    EXPECT_NE(why().find("has reserved " + std::to_string(30 * kPage) + " bytes"), std::string::npos) << why();
+    EXPECT_NE(why().find("has reserved " + exact_size_text(30 * kPage)), std::string::npos) << why();
     SUCCEEDS(sh_device_set_budget(device.get(), 40 * kPage));
     for (int k = 0; k < 3; k++) SUCCEEDS(b->step(forward(20)));
     EXPECT_EQ(a->stats().given_up_bytes, 0u);
@@ -322,7 +323,7 @@ TEST(Reserve, leaves_the_headroom_once_and_never_below_zero) {
     SUCCEEDS(sh_reserve(a->runtime(), nullptr, 12 * kPage, SH_PRIORITY_SECONDARY));
     EXPECT_EQ(device.memory().headroom_bytes, 28 * kPage) << "replaced, not added";
     EXPECT_EQ(sh_reserve(b->runtime(), nullptr, 29 * kPage, SH_PRIORITY_SECONDARY), SH_ERROR_BUDGET) << "secondary ones do not push each other out";
-    EXPECT_NE(why().find(std::to_string(28 * kPage) + " bytes are not claimed"), std::string::npos) << why();
+    EXPECT_NE(why().find(exact_size_text(28 * kPage) + " are not claimed"), std::string::npos) << why();
     EXPECT_EQ(sh_reserve(b->runtime(), nullptr, 41 * kPage, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET) << "more than the device";
     EXPECT_EQ(sh_reserve(b->runtime(), nullptr, UINT64_MAX, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET);
     EXPECT_EQ(sh_reserve(b->runtime(), nullptr, kPage, 2), SH_ERROR_INVALID_ARGUMENT);
@@ -347,8 +348,7 @@ TEST(Reserve, secondary_gives_way_when_nothing_else_is_left_the_furthest_first_a
     copied(*soon, 3);
     Warnings warnings;
     SUCCEEDS(sh_reserve(third->runtime(), nullptr, 24 * kPage, SH_PRIORITY_PRIMARY));
-    EXPECT_TRUE(warnings.any_with("\"late\": of the " + std::to_string(24 * kPage) + " bytes reserved for it, " + std::to_string(12 * kPage) +
-                                  " bytes are given up"));
+    EXPECT_TRUE(warnings.any_with("\"late\": of the " + exact_size_text(24 * kPage) + " reserved for it, " + exact_size_text(12 * kPage) + " are given up"));
     EXPECT_FALSE(warnings.any_with("\"soon\""));
     EXPECT_EQ(soon->stats().reserved_bytes, 24 * kPage);
     EXPECT_EQ(late->stats().reserved_bytes, 12 * kPage);

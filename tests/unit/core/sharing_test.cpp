@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/size_text.h"
 #include "engine.h"
 #include "host/host_backend.h"
 
@@ -33,6 +34,45 @@ TEST(Budget, less_than_the_smallest_is_refused_with_the_figures) {
     EXPECT_EQ(sh_device_set_budget(device.get(), 9 * kPage), SH_ERROR_BUDGET);
     EXPECT_EQ(device.memory().budget_bytes, 10 * kPage);
     SUCCEEDS(model.step(forward(4)));
+}
+
+// Neither the largest of the blocks outside the order nor the device has asked for so much.
+TEST(Budget, less_than_unordered_bytes_is_refused_by_its_name) {
+    for (const bool ordered : {false, true}) {
+        TestDevice device({.budget_bytes = 9 * kPage});
+        sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+        options.unordered_bytes = 8 * kPage;
+        std::vector<BlockSpec> specs = equal_blocks(6, 2 * kPage, Origin::pinned, SH_BLOCK_UNORDERED);
+        specs.push_back({2 * kPage});
+        if (!ordered) specs[0].bytes = 2 * kPage;
+        Model model(device, specs, options);
+        if (ordered) {
+            SUCCEEDS(model.schedule({6}));
+        } else {
+            SUCCEEDS(sh_device_set_budget(device.get(), 7 * kPage));
+        }
+        EXPECT_EQ(model.use(0), SH_ERROR_BUDGET);
+        EXPECT_NE(why().find("asked for by its unordered_bytes, " + exact_size_text(8 * kPage)), std::string::npos) << why();
+        EXPECT_EQ(why().find("asked for by block"), std::string::npos) << why();
+        // A floor: all of them get more where it is there.
+        SUCCEEDS(sh_device_set_budget(device.get(), 20 * kPage));
+        for (size_t i = 0; i < 6; i++) SUCCEEDS(model.use(i));
+        EXPECT_EQ(model.stats().unordered_bytes, (ordered ? 12 : 14) * kPage);
+    }
+}
+
+TEST(Budget, less_than_what_it_needs_under_its_own_ceiling_names_that) {
+    TestDevice device;
+    sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+    options.max_bytes = 3 * kPage + 7;
+    std::vector<BlockSpec> specs = equal_blocks(4, 4 * kPage);
+    specs[0].name = "the first";
+    Model model(device, specs, options);
+    SUCCEEDS(model.schedule(forward(4)));
+    EXPECT_EQ(sh_step_begin(model.runtime()), SH_ERROR_BUDGET);
+    for (const std::string& part : {"max_bytes, " + exact_size_text(3 * kPage), exact_size_text(4 * kPage), std::string("the first")})
+        EXPECT_NE(why().find(part), std::string::npos) << part << ": " << why();
+    EXPECT_EQ(why().find("the budget"), std::string::npos) << why();
 }
 
 // What is packed together has to be there together.

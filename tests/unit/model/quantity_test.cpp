@@ -97,6 +97,24 @@ TEST(Quantity, ReadsRates) {
     EXPECT_EQ(parse_rate("25GB/s"), 25'000'000'000U);
     EXPECT_EQ(parse_rate("25 GB"), 25'000'000'000U);
     EXPECT_EQ(parse_rate("1MiB/s "), mib);
+    EXPECT_EQ(parse_rate("10Gbit/s"), 1'250'000'000U);
+    EXPECT_EQ(parse_rate("1.5 kbit"), 187U);
+    EXPECT_EQ(parse_rate("8 Mibit /s"), mib);
+    EXPECT_EQ(parse_rate("64bit/s"), 8U);
+    EXPECT_EQ(parse_rate("7B/s"), 7U);
+    for (const char* const text : {"10Gb/s", "10gb/s", "10 Gib/s", "5b/s", "1Mb"}) {
+        try {
+            parse_rate(text);
+            ADD_FAILURE() << text << " may be bits";
+        } catch (const QuantityError& error) {
+            EXPECT_NE(std::string(error.what()).find(std::string("'") + text + "' leaves open whether bits or bytes are meant"),
+                      std::string::npos)
+                << error.what();
+        }
+    }
+    EXPECT_THROW(parse_rate("10Gbps"), QuantityError);
+    EXPECT_THROW(parse_rate("7bit/s"), QuantityError);
+    EXPECT_THROW(parse_rate("bit/s"), QuantityError);
     EXPECT_THROW(parse_rate("0"), QuantityError);
     EXPECT_THROW(parse_rate("/s"), QuantityError);
     EXPECT_THROW(parse_rate("5%/s"), QuantityError);

@@ -30,6 +30,23 @@ TEST(Budget, GrowthStopsAtWhatIsFreeLessTheReserve) {
     EXPECT_EQ(UINT64_MAX, clamp_growth(UINT64_MAX, 2 * GiB, UINT64_MAX, 0));
 }
 
+// Whatever the size: less than a 64th is lost, or less than a page.
+TEST(Budget, WhatIsNoticedIsNearlyAllThatIsThere) {
+    constexpr uint64_t page = 4096;
+    EXPECT_EQ(0u, noticed(0, page));
+    EXPECT_EQ(0u, noticed(page - 1, page));
+    EXPECT_EQ(UINT64_MAX / (uint64_t{1} << 57) << 57, noticed(UINT64_MAX, page));
+    std::mt19937_64 random(7);
+    for (int k = 0; k < 10'000; k++) {
+        const uint64_t bytes = random() >> random() % 64, seen = noticed(bytes, page);
+        ASSERT_LE(seen, bytes);
+        ASSERT_LE(bytes - seen, std::max(page - 1, bytes / 64)) << bytes;
+        ASSERT_EQ(seen % page, 0u);
+        ASSERT_LE(seen, noticed(bytes + random() % 1000, page)) << "it falls with what is there only";
+        ASSERT_EQ(seen, noticed(seen, page));
+    }
+}
+
 using Pages = std::vector<uint64_t>;
 
 TEST(Divide, GivesMinimaAndSharesTheRestByWeight) {

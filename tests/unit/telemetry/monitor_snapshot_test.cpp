@@ -51,6 +51,7 @@ TEST(MonitorSnapshot, TellsEveryCounterOfARuntime) {
     EXPECT_EQ(json["stall_ns"], runtime.stats.stall_ns);
     EXPECT_EQ(json["given_up_bytes"], runtime.stats.given_up_bytes);
     EXPECT_EQ(json["guest_bytes"], runtime.stats.guest_bytes);
+    EXPECT_EQ(json["in_time"], runtime.stats.in_time);
     device.runtimes[0].stats.lost = 1;
     EXPECT_EQ(parsed(snapshot_text(all))["devices"][0]["runtimes"][0]["lost"], true);
 }

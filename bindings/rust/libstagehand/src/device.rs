@@ -18,7 +18,7 @@ pub type MemoryInfo = sys::sh_memory_info;
 pub struct DeviceOptions {
     /// Worker threads that read sources which are not pinned, at most 64.
     pub staging_threads: u32,
-    /// Ceiling on device memory in bytes, page rounding included; 0: what is free less headroom.
+    /// Ceiling on device memory in bytes, page rounding included; 0: what is free less the margin.
     pub budget_bytes: u64,
     /// Left free by the automatic budget.
     pub margin_bytes: u64,

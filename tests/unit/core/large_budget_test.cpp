@@ -1,0 +1,93 @@
+// Budgets beyond what the device has: they bound nothing, and what is free is used all the same.
+#include <algorithm>
+
+#include "engine.h"
+
+namespace stagehand::test {
+namespace {
+
+constexpr uint64_t kCapacity = 4 << 20;
+const uint64_t kBudgets[] = {UINT64_MAX, UINT64_MAX / 2 + 1, uint64_t(1) << 40, 65 * kCapacity, 2 * kCapacity};
+
+DeviceSettings settings(uint64_t budget_bytes) {
+    DeviceSettings settings;
+    settings.options = "capacity=4MiB;staging_piece=16KiB;poison=1";
+    settings.budget_bytes = budget_bytes;
+    return settings;
+}
+
+class LargeBudget : public testing::TestWithParam<uint64_t> {
+protected:
+    void SetUp() override {
+        if (!on_host_backend()) GTEST_SKIP() << "the size of the device has to be chosen";
+    }
+};
+
+// A twentieth of the device is left to others.
+TEST_P(LargeBudget, is_used_as_far_as_memory_is_free) {
+    TestDevice device(settings(GetParam()));
+    Model model(device, equal_blocks(280, 4 * kPage));
+    SUCCEEDS(model.schedule(forward(280)));
+    for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(280)));
+    EXPECT_GE(model.plan().budget_bytes, kCapacity * 93 / 100);
+    EXPECT_GE(model.stats().held_bytes, kCapacity * 93 / 100);
+    EXPECT_LE(device.memory().peak_bytes, kCapacity * 95 / 100);
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST_P(LargeBudget, has_pages_for_the_device_that_is_there) {
+    const uint64_t page = TestDevice({.options = "capacity=256MiB", .budget_bytes = 256 << 20, .page_bytes = 0}).memory().page_bytes;
+    const TestDevice large({.options = "capacity=256MiB", .budget_bytes = std::max<uint64_t>(GetParam(), 257 << 20), .page_bytes = 0});
+    EXPECT_EQ(large.memory().page_bytes, page);
+}
+
+TEST_P(LargeBudget, promises_no_more_than_is_free) {
+    TestDevice device(settings(GetParam()));
+    EXPECT_LE(device.memory().headroom_bytes, kCapacity);
+    EXPECT_GE(device.memory().headroom_bytes, kCapacity * 93 / 100);
+    Model host(device, equal_blocks(4, 4 * kPage)), guest(device, equal_blocks(4, 4 * kPage));
+    for (Model* model : {&host, &guest}) SUCCEEDS(model->schedule(forward(4)));
+    EXPECT_EQ(sh_reserve(host.runtime(), nullptr, 2 * kCapacity, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET);
+    EXPECT_EQ(sh_reserve(host.runtime(), nullptr, UINT64_MAX, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET);
+    SUCCEEDS(sh_reserve(host.runtime(), nullptr, kCapacity / 2, SH_PRIORITY_PRIMARY));
+    for (const uint64_t bytes : {2 * kCapacity, UINT64_MAX}) {
+        sh_guest_options options = SH_GUEST_OPTIONS_INIT;
+        options.workspace_bytes = bytes;
+        sh_scope* scope = nullptr;
+        EXPECT_EQ(sh_guest_begin(host.runtime(), guest.runtime(), &options, &scope), SH_ERROR_BUDGET);
+        options = SH_GUEST_OPTIONS_INIT;
+        options.bytes = bytes;
+        EXPECT_EQ(sh_guest_begin(host.runtime(), guest.runtime(), &options, &scope), SH_ERROR_BUDGET);
+    }
+    for (Model* model : {&host, &guest}) SUCCEEDS(model->step(forward(4)));
+}
+
+TEST_P(LargeBudget, may_be_set_later) {
+    TestDevice device(settings(64 * kPage));
+    Model model(device, equal_blocks(280, 4 * kPage));
+    SUCCEEDS(model.schedule(forward(280)));
+    SUCCEEDS(model.step(forward(280)));
+    EXPECT_LE(model.stats().held_bytes, 64 * kPage);
+    SUCCEEDS(sh_device_set_budget(device.get(), GetParam()));
+    EXPECT_LE(device.memory().headroom_bytes, kCapacity) << "before anybody has asked for memory";
+    for (int k = 0; k < 2; k++) SUCCEEDS(model.step(forward(280)));
+    EXPECT_GE(model.stats().held_bytes, kCapacity * 93 / 100);
+    SUCCEEDS(sh_device_set_budget(device.get(), 64 * kPage));
+    SUCCEEDS(model.step(forward(280)));
+    EXPECT_LE(device.memory().used_bytes, 64 * kPage);
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST_P(LargeBudget, is_no_reason_not_to_measure_the_link) {
+    DeviceSettings unmeasured = settings(GetParam());
+    unmeasured.link_bytes_per_second = 0;
+    TestDevice device(unmeasured);
+    Model model(device, equal_blocks(8, 4 * kPage));
+    SUCCEEDS(model.schedule(forward(8)));
+    EXPECT_NE(model.plan().link_bytes_per_second, 16'000'000'000u) << "what is taken where nothing could be measured";
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, LargeBudget, testing::ValuesIn(kBudgets));
+
+}  // namespace
+}  // namespace stagehand::test
