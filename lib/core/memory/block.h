@@ -48,8 +48,12 @@ struct alignas(64) Block {
     bool updating = false;           // between sh_source_update_begin() and _end()
     bool dirty_own = false;          // bytes in resident pages are newer than its source
     bool dirty_ring = false;         // bytes in ring pages are
+    uint16_t generation = 0;         // how often the record was taken: part of the id
     std::unique_ptr<BlockDetail> detail;
+    uint32_t next = kNone;           // in the unit, by address
+    uint32_t previous = kNone;
 };
+static_assert(sizeof(Block) == 64);
 
 enum class Memory : uint8_t {
     none,        // no memory behind its addresses
@@ -84,7 +88,7 @@ struct alignas(64) Unit {
     uint64_t address = 0;
     uint64_t bytes = 0;
     uint32_t pages = 0;
-    uint32_t first_block = 0;
+    uint32_t first_block = kNone;
     uint32_t block_count = 0;
     uint32_t ring_offset = 0;        // streamed pages [own.size(), own.size() + ring_pages) lie at (ring_offset + k) % R
     uint32_t ring_pages = 0;

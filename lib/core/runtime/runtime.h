@@ -169,6 +169,7 @@ private:
     Status note_use(Unit& unit, sh_stream stream);
     Status end_view(Block& block, sh_stream stream);
     Status find_units(std::span<const sh_block> ids, std::vector<uint32_t>* out);
+    void forget_units(std::span<const uint32_t> gone, Lock& lock);
 
     Status only_outside_capture() const;
     Status capture_acquire(sh_block id, sh_stream stream, sh_view* out);

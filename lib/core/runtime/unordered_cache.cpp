@@ -81,7 +81,7 @@ Status UnorderedCache::place(Unit& unit, std::unique_lock<std::mutex>& lock) {
     if (!status.ok()) used_ -= unit.pages;
     if (status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY) return Status(SH_ERROR_BUDGET, status.text());
     SH_TRY(status);
-    worth_.insert(index_of(unit), unit.bytes, static_cast<double>(unit.bytes));
+    worth_.insert(index_of(unit), unit.bytes, static_cast<double>(registry_.link_bytes(index_of(unit))));
     if (unit.protections) pin(unit);   // until it is no longer protected
     stats_.remaps++;
     return Status();

@@ -41,6 +41,8 @@ public:
 
     // The unit is planned from now on and keeps its pages.
     void hand_over(Unit& unit);
+    // The unit, which has no memory here, is gone: how often it was used says nothing of the next one in its place.
+    void forget(Unit& unit) { worth_.forget(index_of(unit)); }
     // Takes a unit's memory away; it is not held.
     Status drop(Unit& unit, std::unique_lock<std::mutex>& lock);
     // Changes the capacity; drops what is beyond it. SH_ERROR_HELD when that is held.
