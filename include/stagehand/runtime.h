@@ -283,7 +283,7 @@ typedef struct sh_plan_info {
     uint64_t unordered_bytes;      /**< Device memory for blocks outside the order. */
     uint64_t smallest_budget_bytes; /**< With less than this no plan exists. */
     sh_block smallest_budget_block; /**< The block that asks for the most of it. */
-    uint64_t bytes_per_step;       /**< What a steady step copies to the device. */
+    uint64_t bytes_per_step;       /**< What a steady step copies to the device: of a block only what its segments cover. */
     uint64_t bound_bytes_per_step; /**< What every policy must copy in a cyclic order: W - M + delta*, see docs/concepts.md. */
     uint64_t step_ns;              /**< T by the recurrence over the plan. */
     uint64_t bound_ns;             /**< max(compute, (W - M) / link). */
@@ -292,9 +292,11 @@ typedef struct sh_plan_info {
     uint64_t scheduled_blocks;     /**< Different blocks in the order. */
     uint64_t resident_blocks;      /**< Of these, wholly resident. */
     uint64_t streamed_blocks;      /**< Of these, streamed in part or whole. */
+    uint64_t padding_bytes;        /**< Of the pages of all registered blocks, what no block covers: blocks begin in pages of their own unless
+                                        they are packed, see docs/concepts.md. Resident and streamed parts have their share of it. */
 } sh_plan_info;
 
-#define SH_PLAN_INFO_INIT {sizeof(sh_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define SH_PLAN_INFO_INIT {sizeof(sh_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 SH_API void sh_plan_info_init(sh_plan_info *info);
 
 /**

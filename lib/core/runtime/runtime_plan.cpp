@@ -269,6 +269,7 @@ void Runtime::describe(const Planner::Result& result, sh_plan_info* out) {
     out->scheduled_blocks = result.resident_blocks + result.streamed_blocks;
     out->resident_blocks = result.resident_blocks;
     out->streamed_blocks = result.streamed_blocks;
+    out->padding_bytes = registry_.model_pages() * page - registry_.model_bytes();
 }
 
 Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lock) {
