@@ -155,21 +155,30 @@ TEST(Packing, small_blocks_come_and_go) {
         std::mt19937 random(7);
         for (int k = 0; k < 60; k++) {
             const bool in_step = random() % 2;
-            if (in_step) SUCCEEDS(sh_step_begin(model.runtime()));
+            if (in_step) {
+                SUCCEEDS(sh_step_begin(model.runtime()));
+            }
             for (size_t n = random() % 4; n > 0; n--) {
                 const uint64_t bytes = 1 + random() % (random() % 3 ? kPage / 3 : 2 * kPage);
                 SUCCEEDS(model.add({bytes, kOrigins[random() % 5], random() % 3 ? 0 : uint32_t(SH_BLOCK_UNORDERED)}));
                 there.push_back(model.size() - 1);
-                if (random() % 2) SUCCEEDS(model.use(there.back(), stream));
+                if (random() % 2) {
+                    SUCCEEDS(model.use(there.back(), stream));
+                }
             }
             for (size_t n = random() % 4; n > 0 && there.size() > 4; n--) {
                 const size_t at = random() % there.size();
                 SUCCEEDS(model.remove(there[at]));
                 there.erase(there.begin() + static_cast<ptrdiff_t>(at));
             }
-            for (const size_t i : there)
-                if (random() % 4) SUCCEEDS(model.use(i, random() % 2 ? stream : SH_STREAM_HOST));
-            if (in_step) SUCCEEDS(sh_step_end(model.runtime()));
+            for (const size_t i : there) {
+                if (random() % 4) {
+                    SUCCEEDS(model.use(i, random() % 2 ? stream : SH_STREAM_HOST));
+                }
+            }
+            if (in_step) {
+                SUCCEEDS(sh_step_end(model.runtime()));
+            }
             SUCCEEDS(model.step(there, stream));
             EXPECT_LE(device.memory().peak_bytes, budget * kPage);
         }

@@ -153,7 +153,8 @@ TEST_P(RegistryTest, records_of_unregistered_blocks_are_used_again) {
     const std::vector<sh_block> kept = add({{5 * kRegistryPage}});
     std::set<sh_block> seen(kept.begin(), kept.end());
     for (int k = 0; k < 1000; k++) {
-        const std::vector<sh_block> ids = add({{3 * kRegistryPage}, {100}, {200, SH_BLOCK_UNORDERED}, {kRegistryPage}, {2 * kRegistryPage, SH_BLOCK_UNORDERED}});
+        const std::vector<sh_block> ids =
+            add({{3 * kRegistryPage}, {100}, {200, SH_BLOCK_UNORDERED}, {kRegistryPage}, {2 * kRegistryPage, SH_BLOCK_UNORDERED}});
         for (const sh_block id : ids) EXPECT_TRUE(seen.insert(id).second) << "an id was given out twice";
         remove(ids);
         for (const sh_block id : ids) EXPECT_EQ(registry_->find(id), nullptr);
