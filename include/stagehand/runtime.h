@@ -142,9 +142,11 @@ SH_API void sh_block_desc_init(sh_block_desc *desc);
 
 /**
  * Registers blocks, all or none. Each gets a device address, aligned to 256 bytes: for life, or with each plan where the device
- * cannot map memory by pages (SH_DEVICE_FIXED_ADDRESSES). Small blocks (less than two pages) that stand next to each other in
- * `descs` share pages and are loaded together: give them in the order of use. Unordered blocks have pages of their own.
- * Registered while a step runs, they are part of the plan from the next step on.
+ * cannot map memory by pages (SH_DEVICE_FIXED_ADDRESSES). Small blocks (less than two pages) share pages with those that were
+ * registered right before them, by this call or by earlier ones, as long as nothing of those has been used or has memory; they are
+ * loaded together, so register them in the order of use. Unordered blocks of less than a page share one with each other; larger
+ * ones have pages of their own. While the source of a block is updated, those that share pages with it are not brought either.
+ * Registered while a step runs, they are part of the plan from the next step on. Records of unregistered blocks are used again, ids are not.
  * @param out_blocks Ids of the blocks, `count` of them, in the order of `descs`.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_INVALID_ARGUMENT (names the block and the field),
  *         SH_ERROR_OUT_OF_HOST_MEMORY, SH_ERROR_BACKEND, SH_ERROR_RUNTIME_LOST. Blocks only to pin. \since 0.1
