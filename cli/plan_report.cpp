@@ -142,6 +142,9 @@ std::string facts_text(const PlanReport& report, const BlockTable& table, const 
               plan.streamed_blocks > 0
                   ? fmt::format("shared by the streamed parts of {}", counted(plan.streamed_blocks, "block"))
                   : "nothing is streamed");
+    if (plan.padding_bytes > 0) {
+        facts.add("padding", bytes(plan.padding_bytes), "of the pages of all blocks, what no block covers");
+    }
     facts.add("copied a step", bytes(plan.bytes_per_step),
               fmt::format("no plan copies less than {}", bytes(plan.bound_bytes_per_step)));
     facts.add("step time", time_text(ms(plan.step_ns)),
@@ -193,6 +196,7 @@ std::string json_text(const PlanReport& report, const BlockTable& table) {
         {"bound_bytes_per_step", plan.bound_bytes_per_step},
         {"resident_bytes", plan.resident_bytes},
         {"ring_bytes", plan.ring_bytes},
+        {"padding_bytes", plan.padding_bytes},
         {"smallest_budget_bytes", plan.smallest_budget_bytes},
         {"smallest_budget_block", report.smallest_budget_block},
         {"blocks", table.blocks.size()},

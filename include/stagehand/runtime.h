@@ -155,9 +155,11 @@ SH_API void sh_block_desc_init(sh_block_desc *desc);
 
 /**
  * Registers blocks, all or none. Each gets a device address, aligned to 256 bytes: for life, or with each plan where the device
- * cannot map memory by pages (SH_DEVICE_FIXED_ADDRESSES). Small blocks (less than two pages) that stand next to each other in
- * `descs` share pages and are loaded together: give them in the order of use. Unordered blocks have pages of their own.
- * Registered while a step runs, they are part of the plan from the next step on.
+ * cannot map memory by pages (SH_DEVICE_FIXED_ADDRESSES). Small blocks (less than two pages) share pages with those that were
+ * registered right before them, by this call or by earlier ones, as long as nothing of those has been used or has memory; they are
+ * loaded together, so register them in the order of use. Unordered blocks of less than a page share one with each other; larger
+ * ones have pages of their own. While the source of a block is updated, those that share pages with it are not brought either.
+ * Registered while a step runs, they are part of the plan from the next step on. Records of unregistered blocks are used again, ids are not.
  * @param out_blocks Ids of the blocks, `count` of them, in the order of `descs`.
  * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_INVALID_ARGUMENT (names the block and the field),
  *         SH_ERROR_OUT_OF_HOST_MEMORY, SH_ERROR_BACKEND, SH_ERROR_RUNTIME_LOST. Blocks only to pin. \since 0.1
@@ -300,7 +302,7 @@ typedef struct sh_plan_info {
     uint64_t unordered_bytes;      /**< Device memory for blocks outside the order. */
     uint64_t smallest_budget_bytes; /**< With less than this no plan exists. */
     sh_block smallest_budget_block; /**< The block that asks for the most of it. */
-    uint64_t bytes_per_step;       /**< What a steady step copies to the device. */
+    uint64_t bytes_per_step;       /**< What a steady step copies to the device: of a block only what its segments cover. */
     uint64_t bound_bytes_per_step; /**< What every policy must copy in a cyclic order: W - M + delta*, see docs/concepts.md. */
     uint64_t step_ns;              /**< T by the recurrence over the plan. */
     uint64_t bound_ns;             /**< max(compute, (W - M) / link). */
@@ -309,9 +311,11 @@ typedef struct sh_plan_info {
     uint64_t scheduled_blocks;     /**< Different blocks in the order. */
     uint64_t resident_blocks;      /**< Of these, wholly resident. */
     uint64_t streamed_blocks;      /**< Of these, streamed in part or whole. */
+    uint64_t padding_bytes;        /**< Of the pages of all registered blocks, what no block covers: blocks begin in pages of their own unless
+                                        they are packed, see docs/concepts.md. Resident and streamed parts have their share of it. */
 } sh_plan_info;
 
-#define SH_PLAN_INFO_INIT {sizeof(sh_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define SH_PLAN_INFO_INIT {sizeof(sh_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 SH_API void sh_plan_info_init(sh_plan_info *info);
 
 /**

@@ -23,6 +23,11 @@
 // Cycle, in time. During use j at most d - (s_j - h_j) bytes are copied, by the same inequality at its end.
 // With x = s - h the link idles (y_j + x_j - d)+ there, and the x add up to W - M + d. The least over d and x
 // follows in closed form for each d, and is convex in d.
+//
+// Gaps. A byte in a gap is never copied, so a policy with these units does no better than one for which gaps take no
+// memory: the above holds with the copied bytes alone as sizes. What is kept across an instant is, besides, no more
+// than the densest bytes that fit in M, where a whole unit, of which a part saves nothing, counts as equally dense
+// everywhere. The larger of both bounds holds.
 #include "policy/bounds.h"
 
 #include <algorithm>
@@ -133,6 +138,59 @@ double used_bytes(const Shape& shape) {
     return sum;
 }
 
+std::vector<Unit> without_gaps(std::span<const Unit> units) {
+    std::vector<Unit> dense;
+    dense.reserve(units.size());
+    for (const Unit& unit : units) dense.push_back({unit.link_bytes(), unit.whole});
+    return dense;
+}
+
+Problem with_units(const Problem& problem, std::span<const Unit> units) {
+    Problem other = problem;
+    other.units = units;
+    return other;
+}
+
+// A problem beside the same without its gaps.
+struct Shapes {
+    explicit Shapes(const Problem& problem)
+        : given(problem),
+          units(without_gaps(problem.units)),
+          relaxed(with_units(problem, units)),
+          dense(relaxed) {}
+    Shapes(const Shapes&) = delete;
+    Shapes& operator=(const Shapes&) = delete;
+
+    const Shape given;
+    const std::vector<Unit> units;
+    const Problem relaxed;
+    const Shape dense;
+};
+
+// The most copied bytes that the memory can hold.
+double most_kept(const Shape& shape) {
+    double room = memory_bytes(shape);
+    if (shape.total_link_bytes == shape.total_bytes) return room;
+    struct Kept {
+        double bytes, copied;
+    };
+    std::vector<Kept> units;
+    for (uint32_t u : shape.order) {
+        const Unit& unit = shape.problem->units[u];
+        const double copied = static_cast<double>(unit.link_bytes());
+        if (copied > 0) units.push_back({unit.whole ? static_cast<double>(unit.bytes) : copied, copied});
+    }
+    std::sort(units.begin(), units.end(),
+              [](const Kept& a, const Kept& b) { return a.copied * b.bytes > b.copied * a.bytes; });
+    double kept = 0;
+    for (const Kept& unit : units) {
+        const double part = std::min(1.0, room / unit.bytes);
+        kept += part * unit.copied;
+        room -= part * unit.bytes;
+    }
+    return kept;
+}
+
 bool fits(const Shape& shape) { return static_cast<double>(shape.total_bytes) <= memory_bytes(shape); }
 
 std::vector<uint64_t> sizes_in_order(const Shape& shape) {
@@ -189,34 +247,39 @@ uint64_t cycle_surplus(std::span<const uint64_t> sizes, uint64_t memory) {
 
 uint64_t least_bytes(const Problem& problem) {
     if (!well_formed(problem)) return 0;
-    Shape shape(problem);
-    if (fits(shape)) return 0;
-    double least =
-        used_bytes(shape) - static_cast<double>(InstantFinder(shape).find().count) * memory_bytes(shape);
-    if (shape.each_once) {
-        uint64_t surplus = cycle_surplus(sizes_in_order(shape), static_cast<uint64_t>(memory_bytes(shape)));
-        least = std::max(least, static_cast<double>(shape.total_bytes + surplus) - memory_bytes(shape));
+    const Shapes shapes(problem);
+    if (fits(shapes.given)) return 0;
+    double least = used_bytes(shapes.dense) -
+                   static_cast<double>(InstantFinder(shapes.dense).find().count) * most_kept(shapes.given);
+    if (shapes.dense.each_once && !fits(shapes.dense)) {
+        const double memory = memory_bytes(shapes.dense);
+        uint64_t surplus = cycle_surplus(sizes_in_order(shapes.dense), static_cast<uint64_t>(memory));
+        least = std::max(least, static_cast<double>(shapes.dense.total_bytes + surplus) - memory);
     }
     return static_cast<uint64_t>(std::max(0.0, least));
 }
 
 double simple_step_ns(const Problem& problem) {
     if (!well_formed(problem)) return 0;
-    Shape shape(problem);
-    if (fits(shape)) return shape.compute_ns;
-    double bytes =
-        used_bytes(shape) - static_cast<double>(InstantFinder(shape).find().count) * memory_bytes(shape);
-    return std::max(shape.compute_ns, bytes / problem.link_bytes_per_ns);
+    const Shapes shapes(problem);
+    if (fits(shapes.given)) return shapes.given.compute_ns;
+    double bytes = used_bytes(shapes.dense) -
+                   static_cast<double>(InstantFinder(shapes.dense).find().count) * most_kept(shapes.given);
+    return std::max(shapes.given.compute_ns, bytes / problem.link_bytes_per_ns);
 }
 
 double least_step_ns(const Problem& problem) {
     if (!well_formed(problem)) return 0;
-    Shape shape(problem);
-    if (fits(shape)) return shape.compute_ns;
+    const Shapes shapes(problem);
+    if (fits(shapes.given)) return shapes.given.compute_ns;
+    const Shape& shape = shapes.dense;
     const double link = problem.link_bytes_per_ns;
     Instants instants = InstantFinder(shape).find();
-    double copy_ns = (used_bytes(shape) - static_cast<double>(instants.count) * memory_bytes(shape)) / link;
-    double least = std::max(shape.compute_ns, copy_ns + instants.idle_compute_ns);
+    const double count = static_cast<double>(instants.count);
+    double least = std::max(shape.compute_ns, (used_bytes(shape) - count * most_kept(shapes.given)) / link);
+    if (fits(shape)) return least;
+    double copy_ns = (used_bytes(shape) - count * memory_bytes(shape)) / link;
+    least = std::max(least, copy_ns + instants.idle_compute_ns);
     if (shape.each_once) least = std::max(least, cycle_link_bytes(shape) / link);
     return least;
 }

@@ -6,21 +6,27 @@
 namespace stagehand::policy {
 
 PartsMaker::PartsMaker(const Shape& shape)
-    : shape_(shape), uses_(shape.pages.size()), parts_(shape.pages.size()) {
+    : shape_(shape), uses_(shape.pages.size()), costs_(shape.pages.size()), parts_(shape.pages.size()) {
     for (const Use& use : shape.problem->trace) uses_[use.unit]++;
-    const double pages_per_ns =
-        shape.problem->link_bytes_per_ns / static_cast<double>(shape.problem->page_bytes);
+    // A page with gaps is copied in less time.
+    const double bytes_per_copied =
+        shape.total_link_bytes
+            ? static_cast<double>(shape.total_bytes) / static_cast<double>(shape.total_link_bytes)
+            : 1;
+    const double pages_per_ns = bytes_per_copied * shape.problem->link_bytes_per_ns /
+                                static_cast<double>(shape.problem->page_bytes);
     link_pages_.reserve(shape.order.size());
     for (uint32_t u : shape.order) {
         link_pages_.push_back(shape.unit_compute_ns[u] / uses_[u] * pages_per_ns);
-        uneven_uses_ = uneven_uses_ || uses_[u] != uses_[shape.order[0]];
+        costs_[u] = uses_[u] * shape.copied_sixteenths(u);
+        uneven_costs_ = uneven_costs_ || costs_[u] != costs_[shape.order[0]];
     }
     most_.resize(shape.order.size());
     wanted_.resize(shape.order.size());
-    if (!uneven_uses_) return;
-    for (uint32_t k = 0; k < shape.order.size(); k++) by_uses_.push_back(k);
-    std::stable_sort(by_uses_.begin(), by_uses_.end(),
-                     [&](uint32_t a, uint32_t b) { return uses_[shape.order[a]] > uses_[shape.order[b]]; });
+    if (!uneven_costs_) return;
+    for (uint32_t k = 0; k < shape.order.size(); k++) by_cost_.push_back(k);
+    std::stable_sort(by_cost_.begin(), by_cost_.end(),
+                     [&](uint32_t a, uint32_t b) { return costs_[shape.order[a]] > costs_[shape.order[b]]; });
 }
 
 std::optional<std::vector<uint32_t>> PartsMaker::make(Family family, uint64_t streamed, uint32_t ring) {
@@ -35,7 +41,7 @@ std::optional<std::vector<uint32_t>> PartsMaker::make(Family family, uint64_t st
     }
     if (available < streamed) return std::nullopt;
     if (family == Family::rare_level || family == Family::rare_paced) {
-        spare_often_used(available, streamed);
+        spare_costly(available, streamed);
         family = family == Family::rare_level ? Family::level : Family::paced;
     }
     if (family == Family::tails)
@@ -58,10 +64,10 @@ std::optional<std::vector<uint32_t>> PartsMaker::make(Family family, uint64_t st
 }
 
 // Every use of a unit may copy its part again, so the units used most often stream nothing if the others can
-// do without them.
-void PartsMaker::spare_often_used(uint64_t available, uint64_t streamed) {
-    for (uint32_t k : by_uses_) {
-        if (uses_[shape_.order[k]] == uses_[shape_.order[by_uses_.back()]]) return;
+// do without them; likewise those with the fewest gaps.
+void PartsMaker::spare_costly(uint64_t available, uint64_t streamed) {
+    for (uint32_t k : by_cost_) {
+        if (costs_[shape_.order[k]] == costs_[shape_.order[by_cost_.back()]]) return;
         available -= most_[k];
         if (available < streamed) {
             // This one streams what the rest cannot, unless it must be whole.
@@ -181,7 +187,7 @@ void PartsMaker::want_tails(uint64_t streamed) {
         if (most_[k] && !shape_.problem->units[shape_.order[k]].whole) places.push_back(k);
     auto tail = [&](uint32_t place) {
         uint32_t u = shape_.order[place];
-        return shape_.bytes_of_pages(u, shape_.pages[u] - 1, 1);
+        return shape_.link_bytes_of_pages(u, shape_.pages[u] - 1, 1);
     };
     std::stable_sort(places.begin(), places.end(), [&](uint32_t a, uint32_t b) { return tail(a) < tail(b); });
     std::fill(wanted_.begin(), wanted_.end(), 0.0);

@@ -11,7 +11,7 @@
 namespace stagehand::policy {
 
 enum class Family : uint8_t {
-    rare_level,   // level, but only of the units used least often, as long as those are enough
+    rare_level,   // level, but only of the units that cost least, as long as those are enough
     rare_paced,   // the same of paced
     level,        // min(size, level): the copies are alike, and so is what the ring must hold
     filled,       // the same, but each leaves as much of the ring free as the link fills during its compute
@@ -36,8 +36,9 @@ public:
     // as close to `streamed` as units that must be whole allow. Nothing if the family has no such parts.
     std::optional<std::vector<uint32_t>> make(Family family, uint64_t streamed, uint32_t ring);
 
-    // Whether some units are used more often than others; else the rare families are the plain ones.
-    bool uneven_uses() const { return uneven_uses_; }
+    // Whether some units cost more copies a page than others, because they are used more often or have fewer gaps;
+    // else the rare families are the plain ones.
+    bool uneven_costs() const { return uneven_costs_; }
 
     // A ring below which no parts fit in `budget` pages along with it; the smallest with which some do,
     // unless units must be whole or several are held at once.
@@ -45,7 +46,7 @@ public:
 
 private:
     uint32_t cap_for(uint32_t ring) const;
-    void spare_often_used(uint64_t available, uint64_t streamed);
+    void spare_costly(uint64_t available, uint64_t streamed);
     uint64_t most_within(uint32_t cap) const;
     double slope(Family family, size_t place) const;
     double highest_level(Family family, uint32_t ring) const;
@@ -58,8 +59,9 @@ private:
 
     const Shape& shape_;
     std::vector<uint32_t> uses_;  // of each unit
-    bool uneven_uses_ = false;
-    std::vector<uint32_t> by_uses_;  // places, those used most often first
+    std::vector<uint64_t> costs_;  // of streaming a page of each unit
+    bool uneven_costs_ = false;
+    std::vector<uint32_t> by_cost_;  // places, the costliest first
     std::vector<double> link_pages_;  // by place in the order of first use: copied during one compute
     std::vector<uint32_t> most_;      // by place: the largest part allowed
     std::vector<double> wanted_;      // by place: the part before rounding

@@ -19,10 +19,21 @@
 
 namespace stagehand::policy {
 
+// Bytes of a unit that need memory and come over no link: what the engine makes on the device, and what lies
+// between packed blocks.
+struct Gap {
+    uint64_t offset = 0;  // in the unit
+    uint64_t bytes = 0;
+    uint64_t before = 0;  // bytes of all gaps before this one
+};
+
 // What is loaded together and owns whole pages: one block, or several small ones packed.
 struct Unit {
     uint64_t bytes = 0;  // in ceil(bytes / page_bytes) pages, the last copied only as far as the bytes go
     bool whole = false;  // the resident prefix is nothing or all
+    std::span<const Gap> gaps = {};  // by offset, disjoint, inside the bytes; none: all bytes are copied
+
+    uint64_t link_bytes() const { return gaps.empty() ? bytes : bytes - gaps.back().before - gaps.back().bytes; }
 };
 
 // One step of the trace, which repeats for ever.

@@ -71,7 +71,7 @@ bool ProgrammeTracer::load(uint32_t unit, const UnitPlan& plan, uint64_t use, St
     cut_load(runs_);
     for (const PageRun& run : runs_) {
         if (run.fence >= use) return false;
-        uint64_t bytes = shape_->bytes_of_pages(unit, plan.resident_pages + run.first, run.pages);
+        uint64_t bytes = shape_->link_bytes_of_pages(unit, plan.resident_pages + run.first, run.pages);
         step.bytes += bytes;
         step.copies.push_back(
             {shape_->copy_ns(bytes), run.fence ? static_cast<uint32_t>(use - run.fence) : 0});

@@ -142,7 +142,7 @@ private:
             bool main = family == Family::level || family == Family::filled || family == Family::paced ||
                         (family == Family::whole_units && shape_.has_whole);
             bool rare = family == Family::rare_level || family == Family::rare_paced;
-            if (rare ? !parts_.uneven_uses() : effort_.few && !main) continue;
+            if (rare ? !parts_.uneven_costs() : effort_.few && !main) continue;
             Tried tried = sweep(family);
             if (tried.step_ns < infinity) tried_.push_back(tried);
         }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 namespace stagehand::policy {
 
@@ -11,6 +12,14 @@ constexpr uint64_t most_pages = uint64_t{1} << 31;
 
 uint64_t pages_of(uint64_t bytes, uint64_t page_bytes) {
     return bytes / page_bytes + (bytes % page_bytes != 0);
+}
+
+// Of the unit's first `end` bytes, those in gaps.
+uint64_t gap_bytes_before(std::span<const Gap> gaps, uint64_t end) {
+    auto after = std::partition_point(gaps.begin(), gaps.end(), [&](const Gap& gap) { return gap.offset < end; });
+    if (after == gaps.begin()) return 0;
+    const Gap& last = *std::prev(after);
+    return last.before + std::min(last.bytes, end - last.offset);
 }
 
 }  // namespace
@@ -51,16 +60,19 @@ Shape::Shape(const Problem& p)
         pages[use.unit] = static_cast<uint32_t>(pages_of(unit.bytes, p.page_bytes));
         total_pages += pages[use.unit];
         total_bytes += unit.bytes;
+        total_link_bytes += unit.link_bytes();
         has_whole = has_whole || unit.whole;
     }
     // Holding more uses than a step has holds every unit, however many more.
     held = static_cast<uint32_t>(std::min<uint64_t>(held, std::max<uint64_t>(1, p.trace.size())));
 }
 
-uint64_t Shape::bytes_of_pages(uint32_t unit, uint32_t first, uint32_t count) const {
+uint64_t Shape::link_bytes_of_pages(uint32_t unit, uint32_t first, uint32_t count) const {
+    const Unit& of = problem->units[unit];
     uint64_t begin = uint64_t{first} * problem->page_bytes;
-    uint64_t bytes = uint64_t{count} * problem->page_bytes;
-    return std::min(bytes, problem->units[unit].bytes - begin);
+    uint64_t bytes = std::min(uint64_t{count} * problem->page_bytes, of.bytes - begin);
+    if (of.gaps.empty()) return bytes;
+    return bytes - (gap_bytes_before(of.gaps, begin + bytes) - gap_bytes_before(of.gaps, begin));
 }
 
 WindowNeed widest_window(const Shape& shape, std::span<const uint32_t> pages) {

@@ -20,26 +20,27 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 // What memory could do at best: as if all of it held residents, and copies never waited for anything. The
-// units used most often stay resident first; those used equally often alike.
+// units that cost the most copies a page stay resident first; those that cost alike, alike.
 class Ideal {
 public:
     explicit Ideal(const Shape& shape) : compute_ns_(shape.compute_ns) {
         const std::span<const Use> trace = shape.problem->trace;
-        std::vector<uint32_t> uses(shape.pages.size()), loads(shape.pages.size());
+        std::vector<uint64_t> cost(shape.pages.size());
+        std::vector<uint32_t> loads(shape.pages.size());
         for (size_t j = 0; j < trace.size(); j++) {
-            uses[trace[j].unit]++;
+            cost[trace[j].unit] += shape.copied_sixteenths(trace[j].unit);
             // Used twice in a row, it is loaded once.
             loads[trace[j].unit] +=
                 trace.size() == 1 || trace[j].unit != trace[j ? j - 1 : trace.size() - 1].unit;
         }
         std::vector<uint32_t> order = shape.order;
         std::stable_sort(order.begin(), order.end(),
-                         [&](uint32_t a, uint32_t b) { return uses[a] > uses[b]; });
+                         [&](uint32_t a, uint32_t b) { return cost[a] > cost[b]; });
         for (size_t k = 0; k < order.size(); k++) {
             const uint32_t u = order[k];
-            if (k == 0 || uses[u] != uses[order[k - 1]]) kinds_.push_back({});
+            if (k == 0 || cost[u] != cost[order[k - 1]]) kinds_.push_back({});
             kinds_.back().pages += shape.pages[u];
-            kinds_.back().copy_ns += loads[u] * static_cast<double>(shape.problem->units[u].bytes) /
+            kinds_.back().copy_ns += loads[u] * static_cast<double>(shape.problem->units[u].link_bytes()) /
                                      shape.problem->link_bytes_per_ns;
         }
     }
@@ -176,7 +177,7 @@ private:
              {Family::rare_level, Family::filled, Family::paced, Family::level, Family::whole_units}) {
             if (few_ && (family == Family::paced || best < infinity)) continue;
             if (family == Family::whole_units && !shape_.has_whole) continue;
-            if (family == Family::rare_level && !parts_.uneven_uses()) continue;
+            if (family == Family::rare_level && !parts_.uneven_costs()) continue;
             if (auto parts = parts_.make(family, shape_.total_pages - budget_ + ring, ring))
                 best = std::min(best, offer_layouts({std::move(*parts), ring, Layout::spread}));
         }

@@ -63,8 +63,12 @@ struct alignas(64) Block : BlockState {
     uint32_t unit = kNone;
     uint32_t held = 0;
     uint32_t flags = 0;              // SH_BLOCK_*
+    uint16_t generation = 0;         // how often the record was taken: part of the id
     std::unique_ptr<BlockDetail> detail;
+    uint32_t next = kNone;           // in the unit, by address
+    uint32_t previous = kNone;
 };
+static_assert(sizeof(Block) == 64);
 
 enum class Memory : uint8_t {
     none,        // no memory behind its addresses
@@ -157,7 +161,7 @@ struct alignas(64) Unit : UnitHold, UnitState {
     uint64_t address = 0;
     uint64_t bytes = 0;
     uint32_t pages = 0;
-    uint32_t first_block = 0;
+    uint32_t first_block = kNone;
     uint32_t block_count = 0;
     uint32_t ring_offset = 0;
     uint64_t protections = 0;        // of all its blocks

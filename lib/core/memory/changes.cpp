@@ -5,7 +5,7 @@
 namespace stagehand::core {
 
 Changes::~Changes() {
-    for (Unit& unit : registry_.units()) events_.give(&unit.written_back_);
+    for (Unit& unit : registry_.units()) leave(unit);
 }
 
 void Changes::mark(Block& block) {

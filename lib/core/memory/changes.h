@@ -41,6 +41,8 @@ public:
     void end(Unit& unit, bool succeeded);
     // Whoever uses the unit next need not wait for what reads it.
     void followed(Unit& unit) { registry_.hinder(unit, kBeingRead, false); }
+    // The unit is gone, and nothing waits for its write-back any more.
+    void leave(Unit& unit) noexcept { events_.give(&unit.written_back_); }
     // Whether the device has written all that it was told to write to the unit's sources.
     bool has_landed(Unit& unit);
 

@@ -5,8 +5,12 @@
 namespace stagehand::core {
 
 Contents::~Contents() {
-    for (Unit& unit : registry_.units())
-        for (UnitUse& use : unit.uses_) events_.give(&use.event);
+    for (Unit& unit : registry_.units()) leave(unit);
+}
+
+void Contents::leave(Unit& unit) noexcept {
+    for (UnitUse& use : unit.uses_) events_.give(&use.event);
+    unit.uses_.clear();
 }
 
 Obstacle::Kind Contents::protects(const Unit& there) const {

@@ -73,6 +73,8 @@ public:
     }
     // A stream that is gone: what was queued on it has ended.
     void forget_stream(sh_stream stream);
+    // The unit is gone, and nothing waits for its uses any more.
+    void leave(Unit& unit) noexcept;
     // All uses of the unit have ended.
     void forget_uses(Unit& unit) { unit.used_streams_ = 0; }
 

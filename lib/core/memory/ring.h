@@ -47,6 +47,15 @@ public:
         launches_.clear();
     }
 
+    // Units that are gone, whose uses have ended: pages of theirs are nobody's, and there is nothing of them to wait for.
+    template <class IsGone>
+    void forget(IsGone is_gone) {
+        for (Page& page : pages_) {
+            if (page.contents != kNone && is_gone(page.contents)) page.contents = kNone;
+            if (page.fence != kNone && is_gone(page.fence)) page.fence = kNone;
+        }
+    }
+
     // Events that stand for launches of graphs that may still be using any page of the ring.
     std::vector<sh_backend_event>& launches() { return launches_; }
     void expect_launch() { launches_.reserve(launches_.size() + 1); }   // so that launched() cannot fail

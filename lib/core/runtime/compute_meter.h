@@ -29,6 +29,13 @@ public:
     void begin(uint32_t unit, sh_stream stream);
     void end(uint32_t unit, sh_stream stream);
 
+    // Units that are gone: the times are not those of whatever comes in their places.
+    template <class IsGone>
+    void forget(IsGone is_gone) {
+        for (size_t i = 0; i < count_; i++)
+            if (spans_[i].unit != kNone && is_gone(spans_[i].unit)) spans_[i].unit = kNone;
+    }
+
     // Reads the times into the order's entries, use by use in their sequence; true if any was read. May wait for the last use.
     bool read(std::vector<Order::Entry>* entries);
 

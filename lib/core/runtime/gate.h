@@ -55,6 +55,8 @@ public:
     bool in_step() const { return in_step_; }
     void begin_step() { in_step_ = true; }
     void end_step() { in_step_ = false; }
+    // No call waits inside.
+    bool is_empty() const { return inside_ == 0; }
     // Nobody uses it, so that its plan may be changed for others' sake.
     bool is_idle() const { return phase_ == Phase::open && !in_step_ && !views_ && !inside_; }
 

@@ -1,7 +1,9 @@
 // Order: the order in which a step uses the units: given or learned, and where the engine is in it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "core/memory/block.h"
@@ -30,6 +32,17 @@ public:
 
     // Forgets it, to be learned anew.
     void clear() noexcept;
+    // Units that are gone: neither the order nor what is being learned names them any more.
+    template <class IsGone>
+    void forget(IsGone is_gone, size_t units) {
+        const auto of_gone = [&](const Entry& entry) { return is_gone(entry.unit); };
+        std::erase_if(recorded_, of_gone);
+        std::erase_if(previous_, of_gone);
+        if (std::none_of(entries_.begin(), entries_.end(), of_gone)) return;
+        std::vector<Entry> entries = std::move(entries_);
+        std::erase_if(entries, of_gone);
+        set(std::move(entries), units, given_);
+    }
 
     // A step begins or ends: the place moves to the step's edge.
     void to_edge();

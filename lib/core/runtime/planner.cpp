@@ -37,23 +37,41 @@ void Planner::state_unordered(const Order& order, const Limits& limits) {
     unordered_good_ = std::min(unordered_total_, std::max(unordered_least_, limits.unordered_held_pages));
 }
 
-void Planner::state_problem(const Order& order, const Limits& limits) {
+// What is left of each unit beside the floors.
+void Planner::state_units() {
     const auto units = registry_.units();
     units_.resize(units.size());
-    for (size_t i = 0; i < units.size(); i++) {
+    size_t moved = 0;   // gaps, of units with floors; reserved first, since the units point at them
+    for (uint32_t i = 0; i < floors_.size(); i++)
+        if (floors_[i]) moved += registry_.gaps_of(i).size();
+    gaps_.clear();
+    gaps_.reserve(moved);
+    for (uint32_t i = 0; i < units.size(); i++) {
         const uint64_t resident = i < floors_.size() ? floors_[i] * registry_.page_bytes() : 0;
-        units_[i] = {units[i].live && units[i].bytes > resident ? units[i].bytes - resident : 0, units[i].whole};
+        units_[i] = {};
+        if (!units[i].live || units[i].bytes <= resident) continue;
+        units_[i] = {units[i].bytes - resident, units[i].whole, registry_.gaps_of(i)};
+        if (!resident) continue;
+        const size_t first = gaps_.size();
+        uint64_t before = 0;
+        for (const policy::Gap& gap : registry_.gaps_of(i)) {
+            const uint64_t end = gap.offset + gap.bytes, begin = std::max(gap.offset, resident);
+            if (end <= begin) continue;
+            gaps_.push_back({begin - resident, end - begin, before});
+            before += end - begin;
+        }
+        units_[i].gaps = {gaps_.data() + first, gaps_.size() - first};
     }
+}
+
+void Planner::state_problem(const Order& order, const Limits& limits) {
+    state_units();
     trace_.clear();
-    uint64_t bytes = 0;
-    for (const Order::Entry& entry : order.entries()) {
-        trace_.push_back({entry.unit, entry.compute_ns});
-        bytes += units[entry.unit].bytes;
-    }
+    for (const Order::Entry& entry : order.entries()) trace_.push_back({entry.unit, entry.compute_ns});
     const bool unknown = std::all_of(trace_.begin(), trace_.end(), [](const policy::Use& use) { return use.compute_ns == 0; });
     if (unknown)
         for (policy::Use& use : trace_)
-            use.compute_ns = static_cast<uint64_t>(kAssumedComputePerCopy * static_cast<double>(units[use.unit].bytes) / limits.link_bytes_per_ns);
+            use.compute_ns = static_cast<uint64_t>(kAssumedComputePerCopy * static_cast<double>(registry_.link_bytes(use.unit)) / limits.link_bytes_per_ns);
     problem_ = {};
     problem_.units = units_;
     problem_.trace = trace_;

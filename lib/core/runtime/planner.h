@@ -59,6 +59,7 @@ public:
 
 private:
     void state_problem(const Order& order, const Limits& limits);
+    void state_units();
     void state_unordered(const Order& order, const Limits& limits);
     uint64_t sum_of_floors() const;
     uint64_t state_beside_floors(const Order& order, const Limits& limits);
@@ -67,6 +68,7 @@ private:
 
     Registry& registry_;
     std::vector<policy::Unit> units_;        // of the policy, kept from plan to plan
+    std::vector<policy::Gap> gaps_;          // of units_, where something stays resident beside the plan
     std::vector<policy::Use> trace_;
     policy::Problem problem_;
     uint64_t unordered_total_ = 0;           // pages of all unordered units

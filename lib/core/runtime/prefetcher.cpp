@@ -32,7 +32,7 @@ uint32_t Prefetcher::free_pages(const Unit& unit, uint64_t position) const {
     return unit.ring_pages;
 }
 
-void Prefetcher::renew() {
+void Prefetcher::renew() noexcept {
     restart();
     cold_until_ = order_.known() ? order_.cursor() + order_.size() : 0;
     streamed_.clear();

@@ -181,6 +181,7 @@ private:
     Status leave_alone(std::span<const sh_block> ids, Lock& lock);
     Status wait_for_sources(std::span<const sh_block> ids, std::span<const uint32_t> units, Lock& lock);
     Status find_units(std::span<const sh_block> ids, std::vector<uint32_t>* out);
+    void forget_units(std::span<const uint32_t> gone, Lock& lock);
 
     Status only_outside_capture() const;
     Status capture_acquire(sh_block id, sh_stream stream, sh_view* out);

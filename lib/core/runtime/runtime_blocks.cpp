@@ -28,7 +28,7 @@ Status Runtime::register_blocks(std::span<const sh_block_desc* const> descs, sh_
     SH_TRY(usable());
     // What is packed has to fit into the device at once.
     const uint64_t pack_pages = std::clamp<uint64_t>(std::min(device_->arbiter().total_pages(), max_pages_) / kPackedPart, 1, kPackPages);
-    SH_TRY(registry_.add(descs, pack_pages, out_ids));
+    SH_TRY(registry_.add(descs, pack_pages, gate_.is_empty(), out_ids));
     replan_wanted_ |= !descs.empty();
     return Status();
 }
@@ -79,16 +79,19 @@ Status Runtime::unregister_blocks(std::span<const sh_block> ids, Lock& lock) {
             return Status(SH_ERROR_BUSY, registry_.name_of(registry_.unit(index)) + " is part of a graph, or of a capture: destroy the graph first");
     const Gate::Inside inside(gate_);
     SH_TRY(note(leave_alone(ids, lock)));
+    std::vector<sh_block> going(ids.begin(), ids.end());
+    std::sort(going.begin(), going.end());
+    std::vector<uint32_t> gone;
+    gone.reserve(units.size());
     for (const uint32_t index : units) {
         Unit& unit = registry_.unit(index);
         const auto blocks = registry_.blocks_of(unit);
-        const bool goes = std::all_of(blocks.begin(), blocks.end(), [&](const Block& b) {
-            return b.id == 0 || std::find(ids.begin(), ids.end(), b.id) != ids.end();
-        });
+        const bool goes = std::all_of(blocks.begin(), blocks.end(), [&](const Block& b) { return std::binary_search(going.begin(), going.end(), b.id); });
         if (!goes) continue;
         end_protection(unit, unit.protections);
         contents_.drop(unit);
         SH_TRY(note(unit.memory == Memory::unordered ? unordered_.drop(unit, lock) : placement_.remove(unit)));
+        gone.push_back(index);
     }
     for (const sh_block id : ids)
         if (const Block& block = *registry_.find(id); block.detail->protections) end_protection(registry_.unit(block.unit), block.detail->protections);
@@ -96,16 +99,30 @@ Status Runtime::unregister_blocks(std::span<const sh_block> ids, Lock& lock) {
         changes_.forget(*registry_.find(id));
         changes_.end_update(*registry_.find(id));
     }
+    forget_units(gone, lock);
     registry_.remove(ids);
     tell_kept();
-    if (order_.known()) {
-        auto entries = order_.entries();
-        std::erase_if(entries, [&](const Order::Entry& entry) { return !registry_.unit(entry.unit).live; });
-        order_.set(std::move(entries), registry_.units().size(), order_.given());
-    }
     prefetcher_.renew();
     replan_wanted_ = true;
     return Status();
+}
+
+// What names units by their places must not take the next unit in the same place for these. They hold no memory any more, all their uses
+// have ended, and none is part of a capture or of a graph that could be launched. `gone` is in ascending order.
+void Runtime::forget_units(std::span<const uint32_t> gone, Lock& lock) {
+    if (gone.empty()) return;
+    const auto is_gone = [&](uint32_t unit) { return std::binary_search(gone.begin(), gone.end(), unit); };
+    for (const uint32_t index : gone) {
+        Unit& unit = registry_.unit(index);
+        (void)loader_.wait_issued(unit, lock, 0).ok();   // nothing is queued: gives back a load that has failed
+        contents_.leave(unit);
+        changes_.leave(unit);
+        unordered_.forget(unit);
+        if (plan_.least_unit == index) plan_.least_unit = kNone;
+    }
+    ring_.forget(is_gone);
+    order_.forget(is_gone, registry_.units().size());
+    meter_.forget(is_gone);
 }
 
 Status Runtime::block_state(sh_block id, sh_block_state* out) {

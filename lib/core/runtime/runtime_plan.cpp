@@ -265,7 +265,8 @@ void Runtime::describe(const Planner::Result& result, sh_plan_info* out) {
     out->ring_bytes = result.ring_pages * page;
     out->unordered_bytes = result.unordered_pages * page;
     out->smallest_budget_bytes = result.least_pages * page;
-    if (result.least_unit != kNone) out->smallest_budget_block = registry_.block(registry_.unit(result.least_unit).first_block).id;
+    if (result.least_unit != kNone && registry_.unit(result.least_unit).live)
+        out->smallest_budget_block = registry_.block(registry_.unit(result.least_unit).first_block).id;
     out->bytes_per_step = result.bytes_per_step;
     out->bound_bytes_per_step = result.bound_bytes_per_step;
     out->step_ns = static_cast<uint64_t>(result.step_ns);
@@ -275,6 +276,7 @@ void Runtime::describe(const Planner::Result& result, sh_plan_info* out) {
     out->scheduled_blocks = result.resident_blocks + result.streamed_blocks;
     out->resident_blocks = result.resident_blocks;
     out->streamed_blocks = result.streamed_blocks;
+    out->padding_bytes = registry_.model_pages() * page - registry_.model_bytes();
 }
 
 Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lock) {

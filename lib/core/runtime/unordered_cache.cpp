@@ -107,7 +107,8 @@ Status UnorderedCache::place(Unit& unit, std::unique_lock<std::mutex>& lock) {
 }
 
 void UnorderedCache::insert(Unit& unit) {
-    worth_.insert(registry_.index_of(unit), unit.bytes, static_cast<double>(unit.bytes));
+    const uint32_t index = registry_.index_of(unit);
+    worth_.insert(index, unit.bytes, static_cast<double>(registry_.link_bytes(index)));
     if (unit.protections) pin(unit);   // until it is no longer protected
 }
 

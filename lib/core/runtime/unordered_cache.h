@@ -57,6 +57,8 @@ public:
     // The unit is planned from now on and keeps its pages; or it is not, after all.
     void hand_over(Unit& unit);
     void take_back(Unit& unit);
+    // The unit, which has no memory here, is gone: how often it was used says nothing of the next one in its place.
+    void forget(Unit& unit) { worth_.forget(registry_.index_of(unit)); }
     // Takes a unit's memory away, unless it comes to be held, or brought, meanwhile.
     Status drop(Unit& unit, std::unique_lock<std::mutex>& lock);
     // Changes the capacity; drops what is beyond it. SH_ERROR_HELD when that is held.

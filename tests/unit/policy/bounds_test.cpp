@@ -51,6 +51,32 @@ TEST(Bounds, ForwardThenBackwardCopiesTwiceWhatDoesNotFit) {
     EXPECT_DOUBLE_EQ(c.copy_ns(), simple_step_ns(c.problem()));
 }
 
+// Half of each unit is copied, and the rest made on the device.
+TEST(Bounds, WhatIsNotCopiedNeedsMemoryAlone) {
+    for (const bool whole : {false, true}) {
+        Case c = eight_billion();
+        std::vector<Gap> gaps;
+        for (const Unit& unit : c.units) gaps.push_back({unit.bytes / 2, unit.bytes - unit.bytes / 2, 0});
+        const double all = static_cast<double>(c.bytes());
+        c.set_budget(0.75);
+        c.forward_backward();
+        const double without = static_cast<double>(least_bytes(c.problem()));
+        EXPECT_NEAR(2 * 0.25 * all, without, 0.01 * all);
+        for (size_t u = 0; u < c.units.size(); u++) {
+            c.units[u].gaps = std::span(&gaps[u], 1);
+            c.units[u].whole = whole;
+        }
+        // Whole units are kept with their gaps; else all that is copied fits, and the gaps stay away.
+        EXPECT_NEAR(whole ? without / 2 : 0, static_cast<double>(least_bytes(c.problem())), 0.01 * all);
+        EXPECT_NEAR(whole ? without / 2 / c.link : 0, simple_step_ns(c.problem()), 0.01 * all / c.link);
+        EXPECT_GE(least_step_ns(c.problem()), simple_step_ns(c.problem()));
+        const auto made = make_plan(c.problem());
+        const Plan& plan = std::get<Plan>(made);
+        EXPECT_GE(plan.bytes_per_step, least_bytes(c.problem()));
+        EXPECT_LE(static_cast<double>(plan.bytes_per_step), 0.3 * all);
+    }
+}
+
 TEST(Bounds, NothingIsCopiedWhenAllFits) {
     Case c = eight_billion();
     c.budget_pages = c.pages();
@@ -131,8 +157,9 @@ TEST(Bounds, TheCycleBoundIsTheLeastOverWhatTurnsOver) {
 TEST(Bounds, NoPlanBeatsThem) {
     std::mt19937 random(6);
     int ran = 0, close = 0;
-    for (int k = 0; k < 400; k++) {
+    for (int k = 0; k < 500; k++) {
         Case c = small_random(random, 6, 5);
+        if (k % 3 == 2) c.add_gaps(random);
         c.budget_pages = 1;
         Shape everything(c.problem());
         uint64_t least_budget = smallest_budget(c.problem()).smallest_budget_pages;

@@ -54,11 +54,12 @@ private:
     double shortest_ = std::numeric_limits<double>::infinity();
 };
 
-void compare(uint32_t seed, int count, uint32_t most_units, uint32_t most_pages) {
+void compare(uint32_t seed, int count, uint32_t most_units, uint32_t most_pages, bool gaps = false) {
     std::mt19937 random(seed);
     int compared = 0;
     while (compared < count) {
         Case c = small_random(random, most_units, most_pages);
+        if (gaps) c.add_gaps(random);
         const uint64_t smallest = smallest_budget(c.problem()).smallest_budget_pages;
         c.budget_pages = smallest;
         uint64_t pages = Shape(c.problem()).total_pages;
@@ -77,6 +78,8 @@ void compare(uint32_t seed, int count, uint32_t most_units, uint32_t most_pages)
 }
 
 TEST(BruteForce, TinyProblemsAreSolved) { compare(31, 600, 4, 4); }
+
+TEST(BruteForce, TinyProblemsWithGapsAreSolved) { compare(35, 200, 4, 4, true); }
 
 // Local moves alone, from the plan that streams everything through the smallest ring.
 TEST(BruteForce, LocalMovesFindTheWayFromFarAway) {

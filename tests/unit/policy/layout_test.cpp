@@ -199,7 +199,7 @@ TEST(Families, RareOnesSpareWhatIsUsedOften) {
     Problem problem = c.problem();
     Shape shape(problem);
     PartsMaker maker(shape);
-    EXPECT_TRUE(maker.uneven_uses());
+    EXPECT_TRUE(maker.uneven_costs());
     EXPECT_EQ((std::vector<uint32_t>{0, 0, 5, 5, 5, 5}), maker.make(Family::rare_level, 20, 10));
     EXPECT_EQ((std::vector<uint32_t>{0, 3, 10, 10, 10, 10}), maker.make(Family::rare_level, 43, 10));
     EXPECT_EQ((std::vector<uint32_t>{2, 10, 10, 10, 10, 10}), maker.make(Family::rare_level, 52, 10));

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cmath>
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -27,6 +29,39 @@ struct Case {
     double link = 55.5;
     uint64_t latency_ns = 0;
     bool contiguous = false;
+    std::shared_ptr<std::vector<std::vector<Gap>>> gaps;  // that the units point to
+
+    // Most units get bytes that are not copied: at the end, as of blocks that are unpacked on the device, here and there,
+    // or all of them.
+    void add_gaps(std::mt19937& random) {
+        gaps = std::make_shared<std::vector<std::vector<Gap>>>(units.size());
+        for (size_t u = 0; u < units.size(); u++) {
+            std::vector<Gap>& own = (*gaps)[u];
+            const uint64_t bytes = units[u].bytes;
+            switch (random() % 4) {
+                case 0:
+                    break;
+                case 1:  // the end
+                    own.push_back({random() % bytes, 0, 0});
+                    own[0].bytes = bytes - own[0].offset;
+                    break;
+                case 2: {  // here and there
+                    uint64_t before = 0;
+                    for (uint64_t at = random() % bytes; at < bytes; at += 1 + random() % bytes) {
+                        const uint64_t size = 1 + random() % std::max<uint64_t>(1, bytes / 3);
+                        own.push_back({at, std::min(size, bytes - at), before});
+                        before += own.back().bytes;
+                        at += own.back().bytes;
+                    }
+                    break;
+                }
+                default:  // all, or all but a quarter at the start
+                    own.push_back({random() % 2 ? 0 : bytes / 4, 0, 0});
+                    own[0].bytes = bytes - own[0].offset;
+            }
+            units[u].gaps = own;
+        }
+    }
 
     Problem problem() const {
         return {units, trace, page_bytes, budget_pages, max_held, link, latency_ns, contiguous};

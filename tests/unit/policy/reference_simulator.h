@@ -74,8 +74,7 @@ private:
             for (const Piece& piece : pieces) {
                 uint64_t bytes = 0;
                 for (uint32_t k : piece.pages) {
-                    uint64_t begin = (uint64_t{where.resident_pages} + k) * problem_.page_bytes;
-                    bytes += std::min(problem_.page_bytes, problem_.units[unit].bytes - begin);
+                    bytes += copied_of_page(problem_.units[unit], where.resident_pages + k);
                     ring[(where.ring_offset + k) % plan_.ring_pages] = {true, unit};
                 }
                 copies_.push_back({use, bytes, piece.after});
@@ -83,6 +82,17 @@ private:
             last[unit] = static_cast<int64_t>(use);
         }
         return true;
+    }
+
+    uint64_t copied_of_page(const Unit& unit, uint32_t page) const {
+        const uint64_t begin = page * problem_.page_bytes;
+        const uint64_t end = std::min(begin + problem_.page_bytes, unit.bytes);
+        uint64_t bytes = end - begin;
+        for (const Gap& gap : unit.gaps) {
+            const uint64_t from = std::max(begin, gap.offset), to = std::min(end, gap.offset + gap.bytes);
+            if (from < to) bytes -= to - from;
+        }
+        return bytes;
     }
 
     // While there are more than four: joins the neighbours that hold up the fewest pages.
@@ -123,8 +133,10 @@ private:
                 static_cast<int64_t>(computes_done) > copies_[next_copy].after) {
                 const ListedCopy& copy = copies_[next_copy];
                 copying = true;
-                copy_end = now + static_cast<double>(problem_.copy_latency_ns) +
-                           static_cast<double>(copy.bytes) / problem_.link_bytes_per_ns;
+                copy_end = now;
+                if (copy.bytes)
+                    copy_end += static_cast<double>(problem_.copy_latency_ns) +
+                                static_cast<double>(copy.bytes) / problem_.link_bytes_per_ns;
                 if (next_copy == 0 || copies_[next_copy - 1].use != copy.use)
                     uses_[copy.use].load_start = now;
                 uses_[copy.use].load_end = copy_end;

@@ -1,0 +1,121 @@
+// Packing: small blocks share units, so that rounding to pages wastes little. Those in the order are packed with their neighbours, up to
+// several pages; those outside it with each other, into one page, which one of them alone would take as well: what is loaded along with
+// a block that was asked for is never more than a page.
+#include <algorithm>
+
+#include "core/memory/registry.h"
+
+namespace stagehand::core {
+namespace {
+
+constexpr uint64_t kBlockAlignment = 256;
+constexpr uint64_t kSmallPages = 2;   // of the order, smaller blocks are packed
+
+uint64_t round_up(uint64_t value, uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// Nobody counts on the unit's size yet: it has no memory, so it is in no plan and in no graph that could be launched; it was never loaded,
+// and nobody holds it, brings it, updates its sources or protects it.
+bool untouched(const Unit& unit) {
+    return unit.live && unit.memory == Memory::none && unit.serial() == 0 && !unit.load() && unit.held == 0 && !unit.bringing && !unit.updating() &&
+           unit.protections == 0;
+}
+
+}  // namespace
+
+// `room`: what a pack may have now, in bytes; it may have been more when the pack was begun.
+bool Registry::takes_more(const Pack& pack, const sh_block_desc& desc, uint64_t room) const {
+    if (pack.unit == kNone || !untouched(units_[pack.unit])) return false;
+    return round_up(units_[pack.unit].bytes, kBlockAlignment) + desc.bytes <= std::min(room, pack.room);
+}
+
+// Takes a record for the block, and one for a unit where no pack takes it. Until lay_out() addresses count from the unit.
+void Registry::place(const sh_block_desc& desc, uint64_t pack_pages, bool may_reuse, Addition& added) {
+    const bool unordered = desc.flags & SH_BLOCK_UNORDERED;
+    const bool small = desc.bytes < (unordered ? 1 : kSmallPages) * page_bytes_;
+    const uint64_t room = (unordered ? 1 : pack_pages) * page_bytes_;
+    Pack& pack = packs_[unordered];
+    uint32_t index = pack.unit;
+    if (!small || !takes_more(pack, desc, room)) {
+        index = take_unit(may_reuse);
+        added.units.push_back(index);
+        units_[index].whole = plain_;
+        units_[index].unordered = unordered;
+        if (small) pack = {index, std::max(room, round_up(desc.bytes, page_bytes_))};
+        else if (!unordered) pack = Pack();   // what comes after a large block is no neighbour of what came before it
+    } else if (index == added.packs[unordered].unit && std::none_of(added.grown.begin(), added.grown.end(), [&](const auto& g) { return g.unit == index; })) {
+        added.grown.push_back({index, units_[index].bytes, units_[index].whole});
+    }
+    const uint32_t block = take_block(may_reuse);
+    added.blocks.push_back(block);
+    append(block, index, desc);
+}
+
+void Registry::append(uint32_t index, uint32_t unit_index, const sh_block_desc& desc) {
+    Unit& unit = units_[unit_index];
+    Block& block = blocks_[index];
+    uint32_t& last = beside_[unit_index].last_block;
+    block.address = round_up(unit.bytes, kBlockAlignment);
+    block.bytes = desc.bytes;
+    block.flags = desc.flags;
+    block.unit = unit_index;
+    block.previous = last;
+    (last == kNone ? unit.first_block : blocks_[last].next) = index;
+    last = index;
+    unit.block_count++;
+    unit.whole |= (desc.flags & SH_BLOCK_WHOLE) != 0;
+    set_bytes(unit, block.address + desc.bytes);
+}
+
+// Where the new units lie in their range, and its size. Packs that later calls may continue get room for that: addresses cost nothing.
+uint64_t Registry::lay_out(const Addition& added) {
+    if (plain_) return 0;
+    uint64_t end = 0;
+    for (const uint32_t index : added.units) {
+        Unit& unit = units_[index];
+        const Pack& pack = packs_[unit.unordered];
+        unit.address = end;
+        end += pack.unit == index ? pack.room : unit.pages * page_bytes_;
+    }
+    return end;
+}
+
+void Registry::set_bytes(Unit& unit, uint64_t bytes) {
+    model_pages_ -= unit.pages;
+    unit.bytes = bytes;
+    unit.pages = static_cast<uint32_t>((bytes + page_bytes_ - 1) / page_bytes_);
+    model_pages_ += unit.pages;
+}
+
+// Blocks have gone: the pages after the last that is left come free where nobody counts on them.
+void Registry::cut_end(uint32_t index) {
+    Unit& unit = units_[index];
+    if (!untouched(unit)) return;
+    const Block& last = blocks_[beside_[index].last_block];
+    set_bytes(unit, last.address + last.bytes - unit.address);
+}
+
+// What the unit's sources cover, once its blocks are there or have gone.
+void Registry::survey(uint32_t index) {
+    Unit& unit = units_[index];
+    std::vector<policy::Gap>& gaps = beside_[index].gaps;
+    gaps.clear();
+    uint64_t end = 0, missing = 0;
+    const auto cover = [&](uint64_t from, uint64_t to) {
+        if (from > end) {
+            gaps.push_back({end, from - end, missing});
+            missing += from - end;
+        }
+        end = to;
+    };
+    bool joined = true;
+    for (const Block& block : blocks_of(unit)) {
+        for (const Segment& segment : block.detail->segments) {
+            joined = joined && segment.direct && (end == 0 || segment.joined);
+            cover(segment.offset, segment.offset + segment.bytes);
+        }
+    }
+    unit.straight = !plain_ && unit.block_count == 1 && end > 0 && joined;
+    cover(unit.bytes, unit.bytes);
+}
+
+}  // namespace stagehand::core

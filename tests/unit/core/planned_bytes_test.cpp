@@ -1,0 +1,191 @@
+// What plans say of bytes: those that the link carries, those that need memory, and those of pages that no block covers.
+#include <algorithm>
+#include <random>
+
+#include "engine.h"
+
+namespace stagehand::test {
+namespace {
+
+int32_t nothing_to_do(const sh_loaded_range*, void*) { return 0; }
+
+// Blocks of six pages, of which the sources cover a page and a half: the rest is made on the device.
+class Covered {
+public:
+    Covered(TestDevice& device, uint32_t flags, size_t blocks) {
+        EXPECT_SUCCEEDS(sh_host_alloc(device.get(), 2 * kPage, &memory_, nullptr));
+        device_ = device.get();
+        EXPECT_SUCCEEDS(sh_runtime_create(device.get(), nullptr, &runtime_));
+        for (size_t i = 0; i < blocks; i++) {
+            sh_segment segments[2] = {SH_SEGMENT_INIT, SH_SEGMENT_INIT};
+            for (sh_segment& segment : segments) {
+                segment.kind = SH_SOURCE_POINTER;
+                segment.pointer = memory_;
+            }
+            segments[0].offset = kPage / 2;
+            segments[0].bytes = kPage;
+            segments[1].offset = 4 * kPage + 100;
+            segments[1].bytes = kPage / 2;
+            sh_block_desc desc = SH_BLOCK_DESC_INIT;
+            desc.bytes = 6 * kPage;
+            desc.flags = flags;
+            desc.segments = segments;
+            desc.segment_count = 2;
+            desc.on_load = nothing_to_do;
+            ids_.emplace_back();
+            EXPECT_SUCCEEDS(sh_register_blocks(runtime_, &desc, 1, &ids_.back()));
+        }
+        std::vector<sh_use> uses(blocks, SH_USE_INIT);
+        for (size_t i = 0; i < blocks; i++) uses[i] = {sizeof(sh_use), 0, ids_[i], 1000};
+        EXPECT_SUCCEEDS(sh_set_schedule(runtime_, uses.data(), uses.size()));
+    }
+    ~Covered() {
+        sh_runtime_destroy(runtime_);
+        sh_host_free(device_, memory_);
+    }
+    Covered(const Covered&) = delete;
+    Covered& operator=(const Covered&) = delete;
+
+    void step() {
+        SUCCEEDS(sh_step_begin(runtime_));
+        for (const sh_block id : ids_) {
+            sh_view view = SH_VIEW_INIT;
+            SUCCEEDS(sh_acquire(runtime_, id, SH_STREAM_HOST, 0, &view));
+            SUCCEEDS(sh_release(runtime_, id, SH_STREAM_HOST));
+        }
+        SUCCEEDS(sh_step_end(runtime_));
+    }
+    sh_plan_info plan() {
+        sh_plan_info info = SH_PLAN_INFO_INIT;
+        EXPECT_SUCCEEDS(sh_plan(runtime_, nullptr, &info));
+        return info;
+    }
+    uint64_t copied() {
+        sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+        EXPECT_SUCCEEDS(sh_runtime_synchronize(runtime_));
+        EXPECT_SUCCEEDS(sh_stats(runtime_, &stats));
+        return stats.bytes_to_device;
+    }
+    const std::vector<sh_block>& ids() const { return ids_; }
+    sh_runtime* runtime() const { return runtime_; }
+
+private:
+    sh_device* device_ = nullptr;
+    sh_runtime* runtime_ = nullptr;
+    void* memory_ = nullptr;
+    std::vector<sh_block> ids_;
+};
+
+TEST(PlannedBytes, are_those_that_a_step_copies) {
+    for (const uint32_t flags : {uint32_t(SH_BLOCK_WHOLE), 0u}) {
+        for (const bool protects : {false, true}) {
+            TestDevice device({.budget_bytes = 30 * kPage});
+            Covered model(device, flags, 8);
+            if (protects) {
+                model.step();   // some of it is there
+                SUCCEEDS(sh_protect_blocks(model.runtime(), model.ids().data(), 2));
+            }
+            for (int k = 0; k < 3; k++) model.step();
+            const sh_plan_info plan = model.plan();
+            EXPECT_GT(plan.bytes_per_step, 0u);
+            EXPECT_LE(plan.bytes_per_step, 8 * kPage * 3 / 2) << "all that there is to copy";
+            EXPECT_LE(plan.bound_bytes_per_step, plan.bytes_per_step);
+            const uint64_t before = model.copied();
+            for (int k = 0; k < 5; k++) model.step();
+            EXPECT_EQ(model.copied() - before, 5 * plan.bytes_per_step) << "flags " << flags << (protects ? ", protected" : "");
+        }
+    }
+}
+
+TEST(Padding, is_told) {
+    uint64_t padding[2] = {}, resident[2] = {};
+    for (const bool together : {false, true}) {
+        TestDevice device({.budget_bytes = 80 * kPage});
+        const std::vector<BlockSpec> specs = equal_blocks(100, kPage / 8);
+        Model model(device, together ? specs : std::vector<BlockSpec>{});
+        for (size_t i = 0; !together && i < specs.size(); i++) SUCCEEDS(model.add(specs[i]));
+        SUCCEEDS(model.schedule(forward(100)));
+        const sh_plan_info plan = model.plan();
+        padding[together] = plan.padding_bytes;
+        resident[together] = plan.resident_bytes;
+        EXPECT_EQ(plan.resident_bytes, plan.model_bytes + plan.padding_bytes);
+        SUCCEEDS(model.step(forward(100)));
+        EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+        // Where a block went beside others its place stays empty.
+        SUCCEEDS(model.remove(50));
+        EXPECT_EQ(model.plan(80 * kPage).padding_bytes, padding[together] + kPage / 8);
+    }
+    EXPECT_EQ(padding[0], padding[1]);
+    EXPECT_EQ(resident[0], resident[1]);
+    EXPECT_LE(resident[0], 15 * kPage);
+}
+
+// Twice as many fit where two share a page, and those that are used fit then.
+TEST(Packing, experts_of_half_a_page_share_pages) {
+    TestDevice device({.budget_bytes = 30 * kPage});
+    sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+    options.unordered_bytes = 6 * kPage;
+    Model model(device, equal_blocks(4, 3 * kPage), options);
+    for (size_t i = 0; i < 40; i++) SUCCEEDS(model.add({kPage / 2, kOrigins[i % 5], SH_BLOCK_UNORDERED}));
+    SUCCEEDS(model.schedule(forward(4)));
+    const sh_stream stream = device.stream();
+    const auto step = [&] {
+        std::vector<size_t> order = forward(4);
+        for (size_t i = 4; i < 16; i++) order.push_back(i);   // of the forty, these twelve
+        SUCCEEDS(model.step(order, stream));
+    };
+    for (int k = 0; k < 3; k++) step();
+    SUCCEEDS(sh_runtime_synchronize(model.runtime()));
+    const uint64_t before = model.stats().bytes_to_device;
+    for (int k = 0; k < 5; k++) step();
+    SUCCEEDS(sh_runtime_synchronize(model.runtime()));
+    EXPECT_EQ(model.stats().bytes_to_device, before);
+    device.synchronize();
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    EXPECT_LE(device.memory().peak_bytes, 30 * kPage);
+}
+
+// Whoever joins a pack, or leaves it, at whatever time: all bytes are right.
+TEST(Packing, small_blocks_come_and_go) {
+    for (const uint64_t budget : {9, 60}) {
+        TestDevice device({.budget_bytes = budget * kPage});
+        Model model(device, unequal_blocks(4, Origin::pageable));
+        std::vector<size_t> there = forward(4);
+        const sh_stream stream = device.stream();
+        std::mt19937 random(7);
+        for (int k = 0; k < 60; k++) {
+            const bool in_step = random() % 2;
+            if (in_step) {
+                SUCCEEDS(sh_step_begin(model.runtime()));
+            }
+            for (size_t n = random() % 4; n > 0; n--) {
+                const uint64_t bytes = 1 + random() % (random() % 3 ? kPage / 3 : 2 * kPage);
+                SUCCEEDS(model.add({bytes, kOrigins[random() % 5], random() % 3 ? 0 : uint32_t(SH_BLOCK_UNORDERED)}));
+                there.push_back(model.size() - 1);
+                if (random() % 2) {
+                    SUCCEEDS(model.use(there.back(), stream));
+                }
+            }
+            for (size_t n = random() % 4; n > 0 && there.size() > 4; n--) {
+                const size_t at = random() % there.size();
+                SUCCEEDS(model.remove(there[at]));
+                there.erase(there.begin() + static_cast<ptrdiff_t>(at));
+            }
+            for (const size_t i : there) {
+                if (random() % 4) {
+                    SUCCEEDS(model.use(i, random() % 2 ? stream : SH_STREAM_HOST));
+                }
+            }
+            if (in_step) {
+                SUCCEEDS(sh_step_end(model.runtime()));
+            }
+            SUCCEEDS(model.step(there, stream));
+            EXPECT_LE(device.memory().peak_bytes, budget * kPage);
+        }
+        device.synchronize();
+        EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    }
+}
+
+}  // namespace
+}  // namespace stagehand::test
