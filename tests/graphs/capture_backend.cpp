@@ -35,8 +35,9 @@ sh_status unless(Device& device, Answer answer, Pass&& pass_on) {
     return answer == Answer::noted ? SH_OK : told(device, pass_on());
 }
 
-// Queues a command, or has it noted.
-sh_status queue(sh_backend_device* handle, sh_stream stream, Kind kind, stagehand::test::Recording::Replay replay) {
+// Queues a command, or has it noted. The function's own memory is asked for in here, where nothing is thrown further.
+template <class Replay>
+sh_status queue(sh_backend_device* handle, sh_stream stream, Kind kind, const Replay& replay) {
     return guarded([&]() -> sh_status {
         Device& device = of(handle);
         const Answer answer = device.recorder.note(stream, kind, replay);

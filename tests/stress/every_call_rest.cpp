@@ -74,7 +74,7 @@ bool EveryCall::graphs() {
         if (capture()) break;
         let_go_of_graph();
         if (k == attempts_ && !lost_) ADD_FAILURE() << "capturing does not recover: " << why();
-        if (k == attempts_ || lost_) return false;
+        if (k == attempts_ || lost_ || testing::Test::HasFailure()) return false;
     }
     for (int k = 0; k < 3; k++)
         if (!launch()) return false;
