@@ -1,10 +1,13 @@
 // Registry: records that come and go, their ids, and which blocks share a unit and its pages.
 #include <malloc.h>
 
+#include <functional>
 #include <set>
 
 #include "backend/backend_device.h"
+#include "core/memory/contents.h"
 #include "core/memory/registry.h"
+#include "core/movement/load.h"
 #include "engine.h"
 #include "plugins/backends.h"
 
@@ -57,6 +60,16 @@ protected:
         EXPECT_EQ(range_bytes, 0u);
     }
     bool plain() const { return GetParam(); }
+    // The unit was loaded once.
+    void load(Unit& unit) {
+        core::EventPool events(*device_);
+        core::StreamTable streams(*device_, events);
+        core::Ring ring;
+        core::Contents contents(*device_, *registry_, ring, streams, events);
+        core::Load load;
+        contents.take(unit, load, {});
+        contents.end_load(unit);
+    }
 
     struct Spec {
         uint64_t bytes = 0;
@@ -261,11 +274,12 @@ TEST_P(RegistryTest, blocks_outside_the_order_share_one_page_at_most) {
 
 // Once anybody counts on a unit's size it takes no more.
 TEST_P(RegistryTest, a_unit_that_is_in_use_takes_no_more) {
-    void (*const uses[])(Unit&) = {
-        [](Unit& unit) { unit.memory = Memory::planned; }, [](Unit& unit) { unit.serial = 1; },   [](Unit& unit) { unit.held = 1; },
-        [](Unit& unit) { unit.bringing = true; },          [](Unit& unit) { unit.updating = 1; }, [](Unit& unit) { unit.protections = 1; },
+    const std::function<void(Unit&)> uses[] = {
+        [](Unit& unit) { unit.memory = Memory::planned; }, [&](Unit& unit) { load(unit); },
+        [](Unit& unit) { unit.held = 1; },                 [](Unit& unit) { unit.bringing = true; },
+        [](Unit& unit) { unit.protections = 1; },          [&](Unit& unit) { registry_->hinder(unit, core::kUpdating, true); },
     };
-    for (const auto use : uses) {
+    for (const auto& use : uses) {
         for (const uint32_t flags : {0u, uint32_t(SH_BLOCK_UNORDERED)}) {
             const sh_block first = add({{100, flags}}).at(0), second = add({{100, flags}}).at(0);
             EXPECT_EQ(registry_->find(first)->unit, registry_->find(second)->unit);
@@ -322,7 +336,7 @@ TEST_P(RegistryTest, gaps_are_what_no_segment_covers) {
     const uint32_t pack = registry_->find(packed[0])->unit;
     EXPECT_EQ(registry_->gaps_of(pack).size(), 1u);
     EXPECT_EQ(registry_->link_bytes(pack), 656u);
-    registry_->unit(pack).serial = 1;
+    load(registry_->unit(pack));
     remove({packed[1]});
     EXPECT_EQ(registry_->link_bytes(pack), 400u);
     remove({packed[2]});
