@@ -53,6 +53,7 @@ private:
     bool updating_ = false;
     bool dirty_own_ = false, dirty_ring_ = false;
     bool written_own_ = false, written_ring_ = false;
+    bool void_ = false;                                          // what is on its way is not dirty again should that fail
 };
 
 // What every acquire touches: one cache line. Ids are compared whole, so a free record (id 0) matches nothing.

@@ -16,7 +16,8 @@ void Changes::mark(Block& block) {
 }
 
 void Changes::forget(Block& block) {
-    block.dirty_own_ = block.dirty_ring_ = block.written_own_ = block.written_ring_ = false;
+    block.dirty_own_ = block.dirty_ring_ = false;
+    block.void_ = true;
     find_dirt(registry_.unit(block.unit));
 }
 
@@ -48,6 +49,7 @@ bool Changes::begin(Unit& unit, Part part) {
     bool any = false;
     for (Block& block : registry_.blocks_of(unit)) {
         if (block.held) continue;   // the engine may still be changing it
+        block.void_ = false;
         block.written_ring_ = std::exchange(block.dirty_ring_, false);
         block.written_own_ = part == Part::all && std::exchange(block.dirty_own_, false);
         any |= block.written();
@@ -68,7 +70,7 @@ void Changes::end(Unit& unit, bool succeeded) {
     unit.writing_ = Writing::none;
     for (Block& block : registry_.blocks_of(unit)) {
         const bool own = std::exchange(block.written_own_, false), ring = std::exchange(block.written_ring_, false);
-        if (succeeded) continue;
+        if (succeeded || block.void_) continue;
         block.dirty_own_ |= own;
         block.dirty_ring_ |= ring;
     }

@@ -18,7 +18,7 @@ public:
 
     // The engine changes, or will change, what it holds of the block.
     void mark(Block& block);
-    // What it has changed of the block is void, also what is being written now.
+    // What it has changed of the block is void: it is not dirty any more. What is being written now is on its way all the same.
     void forget(Block& block);
     // The block's source is being changed, from here to there. Nothing happens where it is, or is not, already.
     void begin_update(Block& block);
