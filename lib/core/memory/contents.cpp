@@ -124,7 +124,8 @@ void Contents::end_load(Unit& unit) {
 }
 
 void Contents::count_pages(Unit& unit) {
-    const bool complete = unit.own_valid_ == unit.own.size() && unit.ring_present_ == unit.ring_pages && unit.own.size() + unit.ring_pages == unit.pages;
+    // A free record has no pages at all, and is not complete for that.
+    const bool complete = unit.live && unit.own_valid_ == unit.own.size() && unit.ring_present_ == unit.ring_pages && unit.own.size() + unit.ring_pages == unit.pages;
     hinder(unit, kMissing, !complete);
 }
 

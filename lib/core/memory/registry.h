@@ -93,6 +93,7 @@ public:
         const bool was_ready = unit.ready();
         if (on) unit.hindrances_ |= why;
         else unit.hindrances_ &= static_cast<uint8_t>(~why);
+        if (!unit.live) return;
         hindered_ += was_ready;
         hindered_ -= unit.ready();
     }
