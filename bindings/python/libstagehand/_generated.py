@@ -175,6 +175,7 @@ class PlanInfo:
     scheduled_blocks: int
     resident_blocks: int
     streamed_blocks: int
+    padding_bytes: int
 
 
 @dataclass(frozen=True)
@@ -208,3 +209,4 @@ class RuntimeStats:
     protected_bytes: int
     reserved_bytes: int
     guest_bytes: int
+    in_time: int

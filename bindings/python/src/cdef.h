@@ -258,6 +258,7 @@ typedef struct sh_plan_info {
     uint64_t scheduled_blocks;
     uint64_t resident_blocks;
     uint64_t streamed_blocks;
+    uint64_t padding_bytes;
 } sh_plan_info;
 void sh_plan_info_init(sh_plan_info *info);
 sh_status sh_plan(sh_runtime *runtime, const sh_plan_options *options, sh_plan_info *out_info);
@@ -311,6 +312,7 @@ typedef struct sh_guest_options {
     uint32_t flags;
     uint64_t bytes;
     uint64_t workspace_bytes;
+    uint64_t wait_ns;
 } sh_guest_options;
 void sh_guest_options_init(sh_guest_options *options);
 sh_status sh_guest_begin(sh_runtime *runtime, sh_runtime *guest, const sh_guest_options *options, sh_scope **out_scope);
@@ -357,6 +359,7 @@ typedef struct sh_runtime_stats {
     uint64_t protected_bytes;
     uint64_t reserved_bytes;
     uint64_t guest_bytes;
+    uint64_t in_time;
 } sh_runtime_stats;
 void sh_runtime_stats_init(sh_runtime_stats *stats);
 sh_status sh_stats(sh_runtime *runtime, sh_runtime_stats *out_stats);

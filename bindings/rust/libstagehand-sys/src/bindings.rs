@@ -102,16 +102,18 @@ pub struct sh_device_options {
     pub struct_size: u32,
     ///Worker threads that read sources which are not pinned, at most 64; 0: by the number of cores, 2 to 12.
     pub staging_threads: u32,
-    /**Ceiling on device memory, page rounding included, in bytes; cut to whole pages. 0: what is free less the margin. Not compared with
-the device's size.*/
+    /**Ceiling on device memory, page rounding included, in bytes; cut to whole pages. 0: what is free less the margin. It may be more than
+the device has, up to UINT64_MAX: plans then use what is free, but for a twentieth of the device (at most 512 MiB).*/
     pub budget_bytes: u64,
     ///Left free by the automatic budget; 0: 1 GiB, at most a tenth of the device.
     pub margin_bytes: u64,
-    ///Unit of device memory, a power of two; 0: by the budget. Rounded up to the backend's granularity.
+    /**Unit of device memory, a power of two up to 1 GiB; 0: by the budget. Rounded up to the backend's
+granularity.*/
     pub page_bytes: u64,
-    ///Host-to-device speed that plans count with; 0: measured when first needed.
+    ///Host-to-device speed that plans count with, 10^6 to 10^15; 0: measured when first needed.
     pub link_bytes_per_second: u64,
-    ///Host memory, pinned if possible, that such sources pass through; 0: by the backend and the threads.
+    /**Host memory, pinned if possible, that such sources pass through, at most 128 GiB; 0: by the backend
+and the threads.*/
     pub staging_bytes: u64,
     ///Options of the backend, "key=value;key=value"; NULL: none. See docs/environment.md.
     pub backend_options: *const ::core::ffi::c_char,
@@ -159,7 +161,7 @@ pub struct sh_memory_info {
     pub struct_size: u32,
     ///Runtimes that live on the device in this process.
     pub runtime_count: u32,
-    ///The ceiling in force.
+    ///The ceiling in force, which may be more than there is.
     pub budget_bytes: u64,
     ///Held by the library now. Above budget_bytes only while a lowered budget waits for a step or a view to end.
     pub used_bytes: u64,
@@ -181,7 +183,8 @@ pub struct sh_memory_info {
     pub guest_bytes: u64,
     ///Kept from others: protected parts, and what their runtimes need to run.
     pub protected_bytes: u64,
-    ///What one more guest could get. Memory that a destroyed runtime could not give back is no part of it.
+    /**What one more guest could get: of the budget, as far as memory was free when it was looked at last, less what is certain for
+others. Memory that a destroyed runtime could not give back is no part of it.*/
     pub headroom_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -371,13 +374,17 @@ pub struct sh_guest_options {
 sh_runtime_options.max_bytes.*/
     pub bytes: u64,
     /**Device memory that the engine itself allocates while the guest is there: runtimes give up so much, and
-the library does not use it. It is free when sh_step_begin() of the guest has
-returned SH_OK after that: others may be in steps of theirs until then.*/
+the library does not use it. It is free when sh_guest_begin() has waited for it (`wait_ns`), or else
+when sh_step_begin() of the guest has returned SH_OK after that: others may be in steps of theirs
+until then.*/
     pub workspace_bytes: u64,
+    /**How long, in nanoseconds, sh_guest_begin() waits until all that it promises is there, because others have ended their steps and released
+their views; 0: not at all. A step that the waiting thread itself should end does not end meanwhile. Since 0.1*/
+    pub wait_ns: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_guest_options"][::core::mem::size_of::<sh_guest_options>() - 24usize];
+    ["Size of sh_guest_options"][::core::mem::size_of::<sh_guest_options>() - 32usize];
     [
         "Alignment of sh_guest_options",
     ][::core::mem::align_of::<sh_guest_options>() - 8usize];
@@ -393,6 +400,9 @@ const _: () = {
     [
         "Offset of field: sh_guest_options::workspace_bytes",
     ][::core::mem::offset_of!(sh_guest_options, workspace_bytes) - 16usize];
+    [
+        "Offset of field: sh_guest_options::wait_ns",
+    ][::core::mem::offset_of!(sh_guest_options, wait_ns) - 24usize];
 };
 /**Told when others want device memory that a runtime has beyond its share and cannot give up at once, because it is in a step or holds
 views. `bytes` is how much. Called on the thread that asks for it, which is using another runtime of the device, or changes
@@ -410,11 +420,14 @@ pub type sh_pressure_fn = ::core::option::Option<
 pub struct sh_runtime_options {
     pub struct_size: u32,
     /**Views of scheduled blocks held at once (a view held twice counts once); 0: 1. More may be held where the plan has room; where
-it has none, acquiring one more is SH_ERROR_HELD.*/
+it has none, acquiring one more is SH_ERROR_HELD. Until the order is known, of all blocks: so many of the largest fit.*/
     pub max_held: u32,
     ///Ceiling on this runtime's share of the device's budget, in bytes, cut to whole pages; 0: none.
     pub max_bytes: u64,
-    ///Device memory for blocks outside the order, at least the largest one; 0: by what was held at once.
+    /**At least so much device memory for blocks outside the order, in bytes, rounded up to whole pages: a floor, no ceiling. It is part of
+what the runtime needs, like the largest such block and max_held blocks of the order: where its share has no room for that, planning is
+SH_ERROR_BUDGET. More is for them only where blocks of the order have no use for it, and never more than they are together. 0: by the
+largest one, by what was held at once, and up to an eighth of the share.*/
     pub unordered_bytes: u64,
     ///Names the runtime in messages and traces; NULL: "runtime \<n>".
     pub name: *const ::core::ffi::c_char,
@@ -538,14 +551,18 @@ pub const SH_BLOCK_UNORDERED: _bindgen_ty_7 = 4;
 ///Pin its SH_SOURCE_POINTER memory while it is registered. If the system refuses, it is read unpinned, with a warning.
 pub const SH_BLOCK_PIN: _bindgen_ty_7 = 8;
 pub type _bindgen_ty_7 = ::core::ffi::c_uint;
-///A contiguous range of a block's device memory that was just loaded.
+/**A contiguous range of a block's device memory that was just loaded: what one load has brought without a gap. It begins at the block's first
+byte or at the begin of a page, and ends at the block's last byte or at the end of a page (sh_memory_info.page_bytes). So `offset`, and where
+it ends if that is not the block's end, are multiples of the page for a block of two pages or more, and for one that is
+SH_BLOCK_UNORDERED; for a block that may share pages, of 256. A group of quantised values that is no divisor of that may be cut by it:
+SH_BLOCK_WHOLE has the whole block in one range. Bytes that no segment covers are part of it: undefined, and the callback's to write.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_loaded_range {
     pub struct_size: u32,
     pub reserved: u32,
     pub block: sh_block,
-    ///Device address of the range, not of the block.
+    ///Device address of the range, not of the block: a multiple of 256.
     pub address: *mut ::core::ffi::c_void,
     ///Where the range begins in the block.
     pub offset: u64,
@@ -587,8 +604,11 @@ const _: () = {
     ][::core::mem::offset_of!(sh_loaded_range, stream) - 48usize];
 };
 /**Called after each load of a range has been queued, once per load and contiguous range, so that an engine can dequantise or
-apply a patch exactly once per load. The bytes need not be there yet: queue the work on `range->stream`. Called on the thread
-that issues the load: one of the engine's, or a worker. Locks of the library are held: of its functions it may call
+apply a patch exactly once per load. This is the place to dequantise: give the block the size of the expanded weights and SH_BLOCK_WHOLE, let
+its segment cover the end of it, and expand that from the begin on, in the copy stream. It then takes its expanded size on the device and its
+compressed size on the link.
+`*range` is valid during the call only: copy what queued work needs. The bytes need not be there yet: queue the work on `range->stream`.
+Called on the thread that issues the load: one of the engine's, or a worker. Locks of the library are held: of its functions it may call
 sh_stream_launch() only. Returns 0; any other value fails the load (SH_ERROR_CALLBACK).*/
 pub type sh_load_fn = ::core::option::Option<
     unsafe extern "C" fn(
@@ -765,7 +785,7 @@ pub struct sh_plan_options {
     /**With DRY_RUN: plan for this much; 0: all of the device's budget, other runtimes not counted (this
 one's part is sh_runtime_stats.share_bytes). Else not looked at.*/
     pub budget_bytes: u64,
-    ///With DRY_RUN: plan for this link; 0: the device's. Else not looked at.
+    ///With DRY_RUN: plan for this link, 10^6 to 10^15; 0: the device's. Else not looked at.
     pub link_bytes_per_second: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -807,7 +827,7 @@ pub struct sh_plan_info {
     pub smallest_budget_bytes: u64,
     ///The block that asks for the most of it.
     pub smallest_budget_block: sh_block,
-    ///What a steady step copies to the device.
+    ///What a steady step copies to the device: of a block only what its segments cover.
     pub bytes_per_step: u64,
     ///What every policy must copy in a cyclic order: W - M + delta*, see docs/concepts.md.
     pub bound_bytes_per_step: u64,
@@ -824,10 +844,13 @@ pub struct sh_plan_info {
     pub resident_blocks: u64,
     ///Of these, streamed in part or whole.
     pub streamed_blocks: u64,
+    /**Of the pages of all registered blocks, what no block covers: blocks begin in pages of their own unless
+they are packed, see docs/concepts.md. Resident and streamed parts have their share of it.*/
+    pub padding_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_plan_info"][::core::mem::size_of::<sh_plan_info>() - 136usize];
+    ["Size of sh_plan_info"][::core::mem::size_of::<sh_plan_info>() - 144usize];
     ["Alignment of sh_plan_info"][::core::mem::align_of::<sh_plan_info>() - 8usize];
     [
         "Offset of field: sh_plan_info::struct_size",
@@ -883,6 +906,9 @@ const _: () = {
     [
         "Offset of field: sh_plan_info::streamed_blocks",
     ][::core::mem::offset_of!(sh_plan_info, streamed_blocks) - 128usize];
+    [
+        "Offset of field: sh_plan_info::padding_bytes",
+    ][::core::mem::offset_of!(sh_plan_info, padding_bytes) - 136usize];
 };
 ///Runs in a stream. It must not call the library, and must not throw.
 pub type sh_stream_fn = ::core::option::Option<
@@ -938,7 +964,7 @@ const _: () = {
 first plan, what is dirty where the bytes go, and blocks outside the order that make room while streams still use them.*/
 pub const SH_ACQUIRE_NO_WAIT: _bindgen_ty_11 = 1;
 pub type _bindgen_ty_11 = ::core::ffi::c_uint;
-///Counters since the runtime was created. They only grow, but for those from last_step_ns on. Times are of the device's clock, in nanoseconds.
+///Counters since the runtime was created. They only grow, but for those from last_step_ns to guest_bytes. Times are of the device's clock, in nanoseconds.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_runtime_stats {
@@ -948,7 +974,7 @@ pub struct sh_runtime_stats {
     ///Steps ended, and graphs left outside a step.
     pub steps: u64,
     pub acquires: u64,
-    ///Acquires whose bytes were there or on their way.
+    ///Acquires whose bytes were there or on their way; `in_time` says how many were there.
     pub hits: u64,
     ///Acquires that had to begin a load.
     pub misses: u64,
@@ -992,10 +1018,14 @@ pub struct sh_runtime_stats {
     pub reserved_bytes: u64,
     ///As a guest it was let in with so much, its workspace aside; 0: it is none.
     pub guest_bytes: u64,
+    /**Of the hits, those whose bytes were all on the device when they were acquired, so that neither the caller nor the stream had to wait for
+them; the others were still on their way. Only grows. Where an engine queues work far ahead of the device it asks early: bytes that come
+before the stream does are not counted, so this is the least that was in time. Since 0.1*/
+    pub in_time: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_runtime_stats"][::core::mem::size_of::<sh_runtime_stats>() - 216usize];
+    ["Size of sh_runtime_stats"][::core::mem::size_of::<sh_runtime_stats>() - 224usize];
     [
         "Alignment of sh_runtime_stats",
     ][::core::mem::align_of::<sh_runtime_stats>() - 8usize];
@@ -1083,6 +1113,9 @@ const _: () = {
     [
         "Offset of field: sh_runtime_stats::guest_bytes",
     ][::core::mem::offset_of!(sh_runtime_stats, guest_bytes) - 208usize];
+    [
+        "Offset of field: sh_runtime_stats::in_time",
+    ][::core::mem::offset_of!(sh_runtime_stats, in_time) - 216usize];
 };
 unsafe extern "C" {
     ///Version of the library at run time as major * 1,000,000 + minor * 1,000 + patch. Never fails.
@@ -1113,7 +1146,7 @@ works, else the host.
 
 Opening a device that is open in this process gives the same device, counted: one budget for all. The options are then
 compared: another budget (unless 0) or page size (unless 0) is SH_ERROR_INVALID_ARGUMENT. All other options are those of the
-first opening, and are not looked at.
+first opening, and are not compared; that each is in its range is checked every time.
 
 
 - `options`: NULL: defaults.
@@ -1122,8 +1155,8 @@ first opening, and are not looked at.
 
 Returns SH_OK; SH_ERROR_NOT_FOUND (no such backend or device); SH_ERROR_BACKEND_UNAVAILABLE (with the reason);
 SH_ERROR_BACKEND_LOAD; SH_ERROR_BUDGET (less than one page); SH_ERROR_INVALID_ARGUMENT (a name that is not "backend" or
-"backend:number", page_bytes, backend_options, backend_path); SH_ERROR_INVALID_STRUCT; SH_ERROR_BACKEND;
-SH_ERROR_DUPLICATE_LIBRARY.
+"backend:number", an option, named, that is out of range or contradicts); SH_ERROR_INVALID_STRUCT; SH_ERROR_BACKEND (also
+of a backend that says of its device what cannot be: the text names the field); SH_ERROR_DUPLICATE_LIBRARY.
 Blocks (it may load a driver). Since 0.1*/
     pub fn sh_device_open(
         name: *const ::core::ffi::c_char,
@@ -1308,8 +1341,10 @@ SH_ERROR_INVALID_ARGUMENT (not on the same device). Since 0.1*/
     /**Begins a scope in which a runtime is a guest: it gets memory out of the headroom, which is the budget less reservations, protected
 memory, other guests and what other runtimes that hold memory need to run (sh_memory_info.headroom_bytes; sh_trim() those to 0 that
 are done, whose next step may then be refused while the guest is there), or it is refused. Other runtimes give up what they have beyond
-that, what they use furthest in the future first: now if they are between steps, else at their steps' edges, and until then the
-guest's steps may be SH_ERROR_BUSY.
+that, what they use furthest in the future first: now if they are between steps, else at their steps' edges. That it is let in says that
+the memory is its own, not that it is there already: sh_step_begin() of the guest may be SH_ERROR_BUSY until those steps have ended.
+Two things wait for that instead: sh_guest_options.wait_ns here, and sh_runtime_options.share_wait_ns of the guest in each call that plans.
+Both are off by default, as a thread that is in a step of another runtime would wait for itself.
 When the scope ends the guest's blocks are off the device, but for what is protected or reserved for it, and the others may have their
 memory again. What is dirty is written back before. Being a guest twice at once is counted; the first scope's
 terms hold, and asking for more than those is SH_ERROR_BUDGET.
@@ -1323,10 +1358,12 @@ terms hold, and asking for more than those is SH_ERROR_BUDGET.
 - `out_scope`: On success ended by the caller, by sh_scope_end().
 
 Returns SH_OK; SH_ERROR_INVALID_HANDLE; SH_ERROR_INVALID_STRUCT; SH_ERROR_INVALID_ARGUMENT (not on the same device, the same
-runtime, flags); SH_ERROR_BUSY (the guest is in a step, or a view of it is held); SH_ERROR_INVALID_STATE (it has no blocks, and `options`
+runtime, flags); SH_ERROR_BUSY (the guest is in a step, or a view of it is held; or `wait_ns` has passed: it
+is no guest then, and who has given memory up meanwhile takes it again); SH_ERROR_CANCELLED (it was destroyed while this waited);
+SH_ERROR_INVALID_STATE (it has no blocks, and `options`
 names no bytes: register its blocks first); SH_ERROR_BUDGET (it does not fit: the text says what
-it needs, what there is, and who has reserved). On an error nothing has changed. Blocks: it asks other runtimes to give
-memory up. Since 0.1*/
+it needs, what there is, and who has reserved). On an error it is no guest by this call, and no more was
+claimed than before. Blocks: it asks other runtimes to give memory up, and waits for `wait_ns` at most. Since 0.1*/
     pub fn sh_guest_begin(
         runtime: *mut sh_runtime,
         guest: *mut sh_runtime,
@@ -1391,9 +1428,11 @@ SH_ERROR_SOURCE, SH_ERROR_CALLBACK, SH_ERROR_BACKEND. Blocks. Since 0.1*/
     pub fn sh_segment_init(segment: *mut sh_segment);
     pub fn sh_block_desc_init(desc: *mut sh_block_desc);
     /**Registers blocks, all or none. Each gets a device address, aligned to 256 bytes: for life, or with each plan where the device
-cannot map memory by pages (SH_DEVICE_FIXED_ADDRESSES). Small blocks (less than two pages) that stand next to each other in
-`descs` share pages and are loaded together: give them in the order of use. Unordered blocks have pages of their own.
-Registered while a step runs, they are part of the plan from the next step on.
+cannot map memory by pages (SH_DEVICE_FIXED_ADDRESSES). Small blocks (less than two pages) share pages with those that were
+registered right before them, by this call or by earlier ones, as long as nothing of those has been used or has memory; they are
+loaded together, so register them in the order of use. Unordered blocks of less than a page share one with each other; larger
+ones have pages of their own. While the source of a block is updated, those that share pages with it are not brought either.
+Registered while a step runs, they are part of the plan from the next step on. Records of unregistered blocks are used again, ids are not.
 
 - `out_blocks`: Ids of the blocks, `count` of them, in the order of `descs`.
 
@@ -1444,7 +1483,10 @@ SH_ERROR_BACKEND, SH_ERROR_RUNTIME_LOST. Blocks. Since 0.1*/
         blocks: *const sh_block,
         count: u64,
     ) -> sh_status;
-    ///Ends sh_source_update_begin() and invalidates the blocks. Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE. Since 0.1
+    /**Ends sh_source_update_begin() and invalidates the blocks.
+
+Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not begun); or SH_ERROR_BACKEND, where what is dirty of a block that shares
+their pages could not be written: it stays dirty, and the update has ended all the same. Since 0.1*/
     pub fn sh_source_update_end(
         runtime: *mut sh_runtime,
         blocks: *const sh_block,
@@ -1461,7 +1503,7 @@ updated), SH_ERROR_RUNTIME_LOST. Since 0.1*/
     /**Writes dirty contents of these blocks back to their sources and waits for it; `count` 0: of all. Blocks that are not dirty are
 passed over.
 
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BUSY (a view of a dirty block is held: nothing was written), SH_ERROR_BACKEND,
+Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BUSY (a view of a dirty block is held; others may have been written), SH_ERROR_BACKEND,
 SH_ERROR_RUNTIME_LOST. Blocks. Since 0.1*/
     pub fn sh_write_back(
         runtime: *mut sh_runtime,
@@ -1662,7 +1704,7 @@ Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_IO. Since 0.1*/
 library waits for them, and nothing is done until one comes. Then each runtime's lock is taken for as long as it takes to read
 its counters. docs/telemetry.md tells what is asked and answered. Only the user who runs the process (and root) can connect. A
 socket that an ended process left at `path` is replaced; anything else there is an error. The file is removed by
-sh_monitor_stop(), and when the library is unloaded or the process exits. A forked child does not answer and leaves the file alone. The
+sh_monitor_stop(), and when the process exits. A forked child does not answer and leaves the file alone. The
 variable STAGEHAND_MONITOR=path does it from the first device on; "1" means the default path.
 
 - `path`: At most 107 bytes; its folder must be there. NULL: "stagehand/\<process id>.sock" in $XDG_RUNTIME_DIR, or, where that is
