@@ -124,9 +124,9 @@ void Contents::end_load(Unit& unit) {
 }
 
 void Contents::count_pages(Unit& unit) {
+    const bool all_there = unit.own_valid_ == unit.own.size() && unit.ring_present_ == unit.ring_pages;
     // A free record has no pages at all, and is not complete for that.
-    const bool complete = unit.live && unit.own_valid_ == unit.own.size() && unit.ring_present_ == unit.ring_pages && unit.own.size() + unit.ring_pages == unit.pages;
-    hinder(unit, kMissing, !complete);
+    hinder(unit, kMissing, !(unit.live && all_there && unit.own.size() + unit.ring_pages == unit.pages));
 }
 
 Status Contents::note_use(Unit& unit, sh_stream stream, bool at_once) {

@@ -343,7 +343,8 @@ Status Runtime::release(sh_block id, sh_stream stream, Lock& lock) {
     if (capture_) return capture_release(*block, stream);
     Status status = end_view(*block, stream);
     if (telemetry::trace_on()) [[unlikely]] loader_.settle_all();
-    if (eventful_ && may_prefetch() && status.ok() && (gate_.in_step() || order_.known())) prefetcher_.pump(device_->backend().now_ns(), stream == SH_STREAM_HOST);
+    if (eventful_ && may_prefetch() && status.ok() && (gate_.in_step() || order_.known()))
+        prefetcher_.pump(device_->backend().now_ns(), stream == SH_STREAM_HOST);
     if (status.ok()) status = write_back_.take_failure();
     return status.ok() ? leave_if_due(lock) : note(status);
 }
