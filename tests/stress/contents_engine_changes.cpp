@@ -152,7 +152,7 @@ bool ContentsEngine::update_claimed(Party& party, const std::vector<ModelBlock*>
         blocks[k]->source->write(next);
         blocks[k]->set(next);
     }
-    call(party, "sh_source_update_end", first.number, {}, Driver::silent,
+    call(party, "sh_source_update_end", first.number, {}, Driver::may_fail,
          [&] { return sh_source_update_end(party.runtime(), ids.data(), ids.size()); }, first.now()->version);
     return true;
 }
