@@ -62,9 +62,12 @@ TEST(ChangesIn, many_small_pieces_are_there_when_they_are_loaded_again) {
         sh_view view = SH_VIEW_INIT;
         SUCCEEDS(sh_step_begin(runtime));
         SUCCEEDS(sh_acquire(runtime, ids[0], SH_STREAM_HOST, 0, &view));
-        EXPECT_EQ(device.bytes().read(view.address, view.bytes), std::vector<uint8_t>(view.bytes, step)) << "step " << int(step);
         SUCCEEDS(sh_mark_dirty(runtime, ids[0]));
-        SUCCEEDS(device.bytes().write(SH_STREAM_HOST, view.address, std::vector<uint8_t>(view.bytes, uint8_t(step + 1))));
+        for (size_t i = 0; i < kPieces; i++) {
+            uint8_t* const piece = static_cast<uint8_t*>(view.address) + i * kPage;
+            EXPECT_EQ(device.bytes().read(piece, kPage), std::vector<uint8_t>(kPage, step)) << "step " << int(step) << ", piece " << i;
+            SUCCEEDS(device.bytes().write(SH_STREAM_HOST, piece, std::vector<uint8_t>(kPage, uint8_t(step + 1))));
+        }
         SUCCEEDS(sh_release(runtime, ids[0], SH_STREAM_HOST));
         SUCCEEDS(sh_acquire(runtime, ids[1], stream, 0, &view));
         SUCCEEDS(sh_release(runtime, ids[1], stream));
