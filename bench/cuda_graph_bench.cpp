@@ -1,4 +1,5 @@
-// A captured step against the same step made call by call, on cuda:0: the shapes of an 8B model, pinned, computing by a kernel.
+// Compares a captured step with the same step made call by call, on cuda:0. The model has the shapes of an 8B model in
+// pinned memory, and a kernel does the computing.
 #include <utility>
 
 #include "../tests/gpu/cuda_driver.h"
@@ -10,8 +11,8 @@ constexpr uint64_t kMiB = 1 << 20;
 constexpr int kWarm = 2, kPasses = 6;
 
 struct Result {
-    double pass_ms = 0;     // from one to the next, on the device
-    double host_us = 0;     // of the engine's thread, the median pass
+    double pass_ms = 0;  // from one pass to the next, on the device
+    double host_us = 0;  // time of the engine's thread in the median pass
 };
 
 double median(std::vector<double> values) {
@@ -30,7 +31,8 @@ struct Subject {
         for (const sh_use& use : uses) {
             sh_view view = SH_VIEW_INIT;
             CHECK(sh_acquire(runtime, use.block, stream, 0, &view));
-            if (use.compute_ns) CHECK(sh_stream_launch(device, stream, nullptr, nullptr, static_cast<int64_t>(use.compute_ns)));
+            if (use.compute_ns)
+                CHECK(sh_stream_launch(device, stream, nullptr, nullptr, static_cast<int64_t>(use.compute_ns)));
             CHECK(sh_release(runtime, use.block, stream));
         }
     }
@@ -43,13 +45,13 @@ struct Subject {
         for (int k = 0; k < kWarm + kPasses; k++) {
             if (k == kWarm) {
                 CHECK(sh_stream_synchronize(device, stream));
-                CHECK(sh_device_clock(device, &began));
+                CHECK(sh_device_get_clock(device, &began));
                 host_us.clear();
             }
             host_us.push_back(bench::seconds(one) * 1e6);
         }
         CHECK(sh_stream_synchronize(device, stream));
-        CHECK(sh_device_clock(device, &ended));
+        CHECK(sh_device_get_clock(device, &ended));
         result.pass_ms = static_cast<double>(ended - began) / kPasses / 1e6;
         result.host_us = median(host_us);
         return result;
@@ -67,8 +69,9 @@ void run(bench::Model& model, Subject& subject, double budget, double ratio, uin
     CHECK(sh_device_set_budget(model.device, static_cast<uint64_t>(static_cast<double>(total) * budget)));
     sh_plan_info plan = SH_PLAN_INFO_INIT;
     subject.uses = model.schedule(1, false);
-    CHECK(sh_plan(model.runtime, nullptr, &plan));   // tells the link
-    const double copy_ns = static_cast<double>(total) * (1 - budget) / static_cast<double>(plan.link_bytes_per_second) * 1e9;
+    CHECK(sh_plan(model.runtime, nullptr, &plan));  // reports the speed of the link
+    const double copy_ns =
+        static_cast<double>(total) * (1 - budget) / static_cast<double>(plan.link_bytes_per_second) * 1e9;
     subject.uses = model.schedule(static_cast<uint64_t>(copy_ns * ratio), false);
     CHECK(sh_plan(model.runtime, nullptr, &plan));
     const Result eager = subject.measure([&] {
@@ -94,8 +97,9 @@ void run(bench::Model& model, Subject& subject, double budget, double ratio, uin
         driver_us.push_back(bench::seconds([&] { CHECK_CUDA(subject.cuda.launch(instance, stream)); }) * 1e6);
         CHECK(sh_graph_leave(graph, subject.stream));
     });
-    std::printf("%4.0f %%  %5.2f  %9.2f  %9.2f  %9.2f  %6.3f  %9.1f  %9.1f  %9.1f  %5zu\n", budget * 100, ratio, static_cast<double>(plan.step_ns) / 1e6,
-                eager.pass_ms, captured.pass_ms, captured.pass_ms / eager.pass_ms, eager.host_us, captured.host_us,
+    std::printf("%4.0f %%  %5.2f  %9.2f  %9.2f  %9.2f  %6.3f  %9.1f  %9.1f  %9.1f  %5zu\n", budget * 100, ratio,
+                static_cast<double>(plan.step_ns) / 1e6, eager.pass_ms, captured.pass_ms,
+                captured.pass_ms / eager.pass_ms, eager.host_us, captured.host_us,
                 median({driver_us.begin() + kWarm, driver_us.end()}), nodes);
     std::fflush(stdout);
     sh_graph_destroy(graph);
@@ -122,7 +126,9 @@ int main() try {
     subject.device = model.device;
     subject.runtime = model.runtime;
     CHECK(sh_stream_create(model.device, &subject.stream));
-    std::printf("budget compute/copy plan ms   eager ms   graph ms  ratio  eager host us  graph host us  of it the driver  nodes\n");
+    std::printf(
+        "budget compute/copy plan ms   eager ms   graph ms  ratio  eager host us  graph host us  of it the driver  "
+        "nodes\n");
     for (const double budget : {0.25, 0.5, 0.9})
         for (const double ratio : {0.25, 1.0, 4.0}) run(model, subject, budget, ratio, total);
     sh_runtime_destroy(std::exchange(model.runtime, nullptr));

@@ -1,5 +1,6 @@
-// Two GPUs of one host: blocks of cuda:0 whose source is the memory of cuda:1, against a raw copy between them; and each with a stream from
-// the host at once, against each alone and against raw copies of the same memory at once. Says so where there are no two.
+// Uses two GPUs of one host. Compares streaming blocks to cuda:0 from the memory of cuda:1 with a raw copy between the
+// two. Then streams from the host to both at once, and compares with each alone and with raw copies of the same memory
+// at once. Reports "skipped" if there are no two GPUs.
 #include <barrier>
 #include <thread>
 #include <utility>
@@ -71,23 +72,24 @@ struct Model {
         }
         CHECK(sh_step_end(runtime));
     }
-    // Bytes a second of steady steps, which begin when all have come to `start`.
+    // Returns the bytes per second of steady steps. The steps begin when all threads have reached `start`.
     double speed(std::barrier<>& start) const {
         for (int k = 0; k < 2; k++) step();
         CHECK(sh_stream_synchronize(device, stream));
         start.arrive_and_wait();
         sh_runtime_stats before = SH_RUNTIME_STATS_INIT, after = SH_RUNTIME_STATS_INIT;
-        CHECK(sh_stats(runtime, &before));
+        CHECK(sh_runtime_get_stats(runtime, &before));
         const double seconds = bench::seconds([&] {
             for (int k = 0; k < kSteps; k++) step();
             CHECK(sh_stream_synchronize(device, stream));
         });
-        CHECK(sh_stats(runtime, &after));
+        CHECK(sh_runtime_get_stats(runtime, &after));
         return static_cast<double>(after.bytes_to_device - before.bytes_to_device) / seconds;
     }
 };
 
-// Bytes a second of the driver's own copies of the same memory into one block's, as many as the steps make.
+// Returns the bytes per second of the driver's own copies of the same memory into one block. There are as many copies
+// as in the steps.
 double raw_speed(const stagehand::test::Cuda& cuda, CUcontext context, const char* memory, std::barrier<>& start) {
     CHECK_CUDA(cuda.set_current(context));
     CUdeviceptr there = 0;
@@ -95,7 +97,8 @@ double raw_speed(const stagehand::test::Cuda& cuda, CUcontext context, const cha
     CHECK_CUDA(cuda.allocate(&there, kBlock));
     CHECK_CUDA(cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING));
     const auto copy = [&](size_t count) {
-        for (size_t i = 0; i < count; i++) CHECK_CUDA(cuda.copy_to_device(there, memory + i % kBlocks * kBlock, kBlock, stream));
+        for (size_t i = 0; i < count; i++)
+            CHECK_CUDA(cuda.copy_to_device(there, memory + i % kBlocks * kBlock, kBlock, stream));
         CHECK_CUDA(cuda.synchronize(stream));
     };
     copy(kBlocks);
@@ -106,7 +109,7 @@ double raw_speed(const stagehand::test::Cuda& cuda, CUcontext context, const cha
     return static_cast<double>(kSteps * kBlocks * kBlock) / seconds;
 }
 
-// The speeds of both alone, one after the other, and at once.
+// Prints the speeds of both alone, one after the other, and of both at once.
 template <typename Speed>
 double compare(const char* what, Speed speed) {
     double alone[2] = {}, at_once[2] = {};
@@ -119,8 +122,8 @@ double compare(const char* what, Speed speed) {
     at_once[0] = speed(0, start);
     other.join();
     const double ratio = (at_once[0] + at_once[1]) / (alone[0] + alone[1]);
-    std::printf("%s: %.1f and %.1f GB/s alone, %.1f and %.1f GB/s at once, ratio %.3f\n", what, alone[0] / 1e9, alone[1] / 1e9, at_once[0] / 1e9,
-                at_once[1] / 1e9, ratio);
+    std::printf("%s: %.1f and %.1f GB/s alone, %.1f and %.1f GB/s at once, ratio %.3f\n", what, alone[0] / 1e9,
+                alone[1] / 1e9, at_once[0] / 1e9, at_once[1] / 1e9, ratio);
     return at_once[0] + at_once[1];
 }
 
@@ -131,7 +134,7 @@ int main() try {
     CUcontext own = nullptr, peer = nullptr;
     CHECK_CUDA(cuda.retain(&own, 0));
     if (cuda.retain(&peer, 1) != CUDA_SUCCESS) {
-        std::printf("skipped: there is one GPU\n");
+        std::printf("skipped: there is only one GPU\n");
         return 0;
     }
     sh_device *first = open("cuda:0"), *second = open("cuda:1");
@@ -146,24 +149,28 @@ int main() try {
         const CUstream stream = reinterpret_cast<CUstream>(model.stream);
         std::barrier<> alone(1);
         const double raw_seconds = bench::seconds([&] {
-            for (size_t i = 0; i < 4 * kBlocks; i++) CHECK_CUDA(cuda.copy_peer(here, own, there + i % kBlocks * kBlock, peer, kBlock, stream));
+            for (size_t i = 0; i < 4 * kBlocks; i++)
+                CHECK_CUDA(cuda.copy_peer(here, own, there + i % kBlocks * kBlock, peer, kBlock, stream));
             CHECK_CUDA(cuda.synchronize(stream));
         });
         const double raw = 4.0 * kBlocks * kBlock / raw_seconds, streamed = model.speed(alone);
-        std::printf("from the neighbour: %.1f GB/s, raw copy between the two %.1f GB/s, ratio %.3f\n", streamed / 1e9, raw / 1e9, streamed / raw);
+        std::printf("from the peer GPU: %.1f GB/s, raw copy between the two %.1f GB/s, ratio %.3f\n", streamed / 1e9,
+                    raw / 1e9, streamed / raw);
         CHECK_CUDA(cuda.deallocate(here));
     }
     void* memory[2] = {};
     CHECK(sh_host_alloc(first, kBlocks * kBlock, &memory[0], nullptr));
     CHECK(sh_host_alloc(second, kBlocks * kBlock, &memory[1], nullptr));
     {
-        Model a(first, SH_SOURCE_POINTER, static_cast<char*>(memory[0])), b(second, SH_SOURCE_POINTER, static_cast<char*>(memory[1]));
+        Model a(first, SH_SOURCE_POINTER, static_cast<char*>(memory[0])),
+            b(second, SH_SOURCE_POINTER, static_cast<char*>(memory[1]));
         const CUcontext contexts[] = {own, peer};
         for (int round = 0; round < 3; round++) {
             const double raw = compare("raw copies from the host", [&](int k, std::barrier<>& start) {
                 return raw_speed(cuda, contexts[k], static_cast<char*>(memory[k]), start);
             });
-            const double streamed = compare("streams from the host", [&](int k, std::barrier<>& start) { return (k ? b : a).speed(start); });
+            const double streamed = compare("streams from the host",
+                                            [&](int k, std::barrier<>& start) { return (k ? b : a).speed(start); });
             std::printf("both streams at once: %.3f of both raw copies at once\n", streamed / raw);
         }
     }

@@ -1,4 +1,5 @@
-// What acquire and release of a resident block cost, beside a mutex, and whether that depends on how many blocks there are.
+// Measures acquire and release of a resident block against a mutex, and whether the cost depends on the number of
+// blocks.
 #include <atomic>
 #include <cinttypes>
 #include <mutex>
@@ -13,7 +14,7 @@ constexpr size_t kHot = 100;
 constexpr size_t kPairs = 2'000'000;
 constexpr int kRepeats = 7;
 
-// Nanoseconds of a lock and unlock that nobody contends.
+// Returns the nanoseconds of a lock and unlock without contention.
 double mutex_pair_ns() {
     std::mutex mutex;
     uint64_t guarded = 0;
@@ -40,7 +41,7 @@ double acquire_pair_ns(sh_runtime* runtime, const std::vector<sh_block>& hot) {
     return s / kPairs * 1e9;
 }
 
-// All blocks resident; a hundred of them, spread at random, are hot.
+// A model with all blocks resident. A hundred of them, spread at random, are hot.
 struct Resident : bench::Model {
     std::vector<sh_block> hot;
 
@@ -48,7 +49,7 @@ struct Resident : bench::Model {
         add(std::vector<uint64_t>(count, 8192), nullptr);
         schedule(0, false);
         CHECK(sh_plan(runtime, nullptr, nullptr));
-        for (int step = 0; step < 3; step++) {   // compute times are measured in the first
+        for (int step = 0; step < 3; step++) {  // the first step measures compute times
             CHECK(sh_step_begin(runtime));
             for (const sh_block block : blocks) {
                 sh_view view = SH_VIEW_INIT;
@@ -86,7 +87,7 @@ double measure(size_t count, double* out_mutex_ns) {
 }  // namespace
 
 int main() {
-    // A second thread makes the C library take real locks, as in every program that has one.
+    // A second thread makes the C library take real locks, as in every program with more than one thread.
     std::atomic<bool> stop{false};
     std::thread other([&] {
         while (!stop) std::this_thread::sleep_for(std::chrono::milliseconds(5));

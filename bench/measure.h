@@ -1,4 +1,4 @@
-// What the benchmarks share: medians, a checked call, a set of blocks.
+// Shared parts of the benchmarks: medians, checked calls, and a set of blocks.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace bench {
 
-// A benchmark that cannot run says why and ends.
+// Ends the benchmark with the reason if a call failed.
 inline void check(sh_status status, const char* call) {
     if (status == SH_OK) return;
     char text[512];
@@ -27,7 +27,7 @@ inline double median(std::vector<double> values) {
     return values[values.size() / 2];
 }
 
-// Seconds that `work` takes.
+// Returns the seconds that `work` takes.
 template <class Work>
 double seconds(Work&& work) {
     const auto begin = std::chrono::steady_clock::now();
@@ -35,8 +35,8 @@ double seconds(Work&& work) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// A device with a runtime of blocks of these sizes, whose sources are `memory`, one after the other (NULL: addresses that nobody
-// reads, for the simulation).
+// A device with a runtime. Its blocks have the given sizes, and their sources follow one another in `memory`. For the
+// simulation `memory` is NULL: the addresses are never read.
 struct Model {
     sh_device* device = nullptr;
     sh_runtime* runtime = nullptr;
@@ -71,7 +71,8 @@ struct Model {
         CHECK(sh_register_blocks(runtime, descs.data(), descs.size(), blocks.data()));
     }
 
-    // Forward, or forward then backward; computing takes `compute_ns` a pass, shared out by size.
+    // Sets a schedule of all blocks forward, or forward then backward. Each direction takes `compute_ns`, divided among
+    // the blocks by size.
     std::vector<sh_use> schedule(uint64_t compute_ns, bool backward) {
         uint64_t total = 0;
         for (const uint64_t size : sizes) total += size;
@@ -80,7 +81,8 @@ struct Model {
             const size_t block = i < blocks.size() ? i : 2 * blocks.size() - 1 - i;
             sh_use use = SH_USE_INIT;
             use.block = blocks[block];
-            use.compute_ns = static_cast<uint64_t>(static_cast<double>(compute_ns) * static_cast<double>(sizes[block]) / static_cast<double>(total));
+            use.compute_ns = static_cast<uint64_t>(static_cast<double>(compute_ns) * static_cast<double>(sizes[block]) /
+                                                   static_cast<double>(total));
             uses.push_back(use);
         }
         CHECK(sh_set_schedule(runtime, uses.data(), uses.size()));

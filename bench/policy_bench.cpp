@@ -1,5 +1,5 @@
-// How good plans are, by the recurrence, beside what no plan can beat; and what planning costs. Pure
-// computation: the ratios are the same on every machine, only the last column is this one's.
+// Compares plans, by the recurrence, with the bound that no plan can beat, and measures the cost of planning. All
+// columns except the last are pure computation and are the same on every machine.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -17,11 +17,7 @@ using namespace stagehand::policy;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-enum class Compute {
-    equal,
-    by_size,
-    random
-};
+enum class Compute { equal, by_size, random };
 const char* name(Compute how) {
     return how == Compute::equal ? "equal" : how == Compute::by_size ? "by size" : "random";
 }
@@ -30,8 +26,8 @@ struct Setting {
     std::vector<Unit> units;
     uint64_t page_bytes = 8 * kMiB;
     bool backward = false;
-    double budget = 0.5;  // of all bytes
-    double ratio = 1;     // compute over the time to copy what exceeds the budget
+    double budget = 0.5;  // as a part of all bytes
+    double ratio = 1;     // compute time divided by the time to copy the bytes beyond the budget
     Compute how = Compute::equal;
     uint32_t held = 1;
 };
@@ -88,8 +84,8 @@ void row(const Setting& s) {
                 s.held > 1 ? ", two held" : "", order, 100 * s.budget, name(s.how), s.ratio);
     if (const Plan* plan = std::get_if<Plan>(&answer)) {
         const double simple = simple_step_ns(problem);
-        std::printf("%.4f | %.4f | %.4f | %.0f | %.1f |\n", plan->step_ns / simple,
-                    least_step_ns(problem) / simple, static_cast<double>(plan->bytes_per_step) / over,
+        std::printf("%.4f | %.4f | %.4f | %.0f | %.1f |\n", plan->step_ns / simple, least_step_ns(problem) / simple,
+                    static_cast<double>(plan->bytes_per_step) / over,
                     static_cast<double>(plan->ring_pages * s.page_bytes) / static_cast<double>(kMiB), ms);
     } else {
         std::printf("needs %llu pages | | | | %.1f |\n",
@@ -102,13 +98,12 @@ void row(const Setting& s) {
 
 int main() {
     std::printf(
-        "Plans by the recurrence, link 55.5 GB/s. Copies: W - M over the link, W all bytes, M the budget; "
+        "Plans by the recurrence, link 55.5 GB/s. Copies: W - M over the link. W is all bytes, M the budget; "
         "twice that\n"
-        "forward then backward. Bound: what no plan can beat, in the same unit.\n");
+        "forward then backward. Bound: no plan can beat this value, in the same unit.\n");
     for (bool whole : {false, true}) {
-        std::printf(
-            "\nA model of 8 billion weights (1,002 MiB; 32 of 416 MiB; 1,002 MiB), pages of 8 MiB%s\n",
-            whole ? ", whole blocks only" : "");
+        std::printf("\nA model of 8 billion weights (1,002 MiB; 32 of 416 MiB; 1,002 MiB), pages of 8 MiB%s\n",
+                    whole ? ", whole blocks only" : "");
         heading();
         for (bool backward : {false, true}) {
             if (whole && backward) continue;

@@ -1,6 +1,6 @@
-// What it costs to decide who gets memory and who gives it up: comparisons and time of a choice of victims by
-// the number of parts, and time of a division by the number of models. Pure computation: the comparisons are
-// the same on every machine, only the times are this one's.
+// Measures the cost of dividing memory: comparisons and time of a choice of victims by the number of parts, time of a
+// step's curve by the number of units, and time of a division by the number of models. The comparisons are the same on
+// every machine, the times are not.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -20,7 +20,7 @@ using namespace stagehand::policy;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-// The median time of one call, in ns.
+// Returns the median time of one call, in ns.
 template <class Work>
 double time_ns(Work&& work) {
     std::vector<double> times;
@@ -55,13 +55,12 @@ void victims() {
             uint64_t comparisons = 0;
             const double ns = time_ns([&] { choose_victims(pages, holders, &comparisons); });
             std::printf("| %llu | %llu | %llu | %.0f |\n", static_cast<unsigned long long>(parts_count),
-                        static_cast<unsigned long long>(pages), static_cast<unsigned long long>(comparisons),
-                        ns);
+                        static_cast<unsigned long long>(pages), static_cast<unsigned long long>(comparisons), ns);
         }
     }
 }
 
-// A model of that many units, for which some curve is made.
+// A model with `count` units, from which a curve is made.
 struct Model {
     std::vector<Unit> units;
     std::vector<Use> trace;
@@ -73,7 +72,7 @@ struct Model {
             units.push_back({(1 + random() % 60) * kMiB, whole});
             bytes += units.back().bytes;
         }
-        // The compute takes from a tenth of the time to copy all of it up to that.
+        // The compute time is between a tenth of the time to copy all bytes and that whole time.
         const double compute =
             static_cast<double>(bytes) / 55.5 * std::pow(10, -static_cast<double>(random() % 100) / 100);
         for (uint32_t u = 0; u < count; u++) trace.push_back({u, static_cast<uint64_t>(compute / count)});
@@ -95,7 +94,7 @@ void curves() {
 
 void divisions() {
     std::printf(
-        "\nDividing half of the memory that all want, curves of 16 points\n\n| models | divided µs | whole "
+        "\nDividing half of the memory that all models want, curves of 16 points\n\n| models | divided µs | whole "
         "blocks µs |\n|--:|--:|--:|\n");
     for (const size_t count : {2, 4, 8, 16, 32, 64}) {
         std::printf("| %zu |", count);

@@ -1,13 +1,13 @@
-// What the staging ring moves, beside as many threads that do nothing but memcpy.
+// Compares the speed of the staging engine with the same number of threads that only call memcpy.
 //
-// The device's copies do nothing here, or only take time on its clock: a copy that really moved bytes on this
-// machine's processors would measure their memory a second time, where a GPU's copy engine does that work by
-// itself. So the first table is what the ring costs beside the reading of the sources, and the second whether
-// it keeps a link of a given speed busy.
+// The device's copies do nothing here, or only take time on its clock. A GPU's copy engine copies by itself, but a real
+// copy on this machine's processors would measure their memory a second time. So the first table shows the cost of the
+// staging engine beside the reading of the sources. The second table shows whether the engine keeps a link of a given
+// speed busy.
 //
-// Two memcpys stand beside it. "plain" copies the bytes to memory of their own size, as a program without the
-// ring would; "to slots" copies them over and over into buffers of the ring's size, which the processor's
-// cache holds: the ring's own pattern without the ring, and the harder measure.
+// There are two kinds of memcpy. "plain" copies the bytes to memory of their own size, like a program without the
+// engine. "to slots" copies them over and over into buffers of the engine's size, which the processor's cache holds.
+// This is the engine's own pattern without the engine, and the harder comparison.
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
@@ -37,14 +37,14 @@ constexpr uint64_t kBytes = 512 << 20;
 constexpr uint64_t kLoadBytes = 32 << 20;
 constexpr int kRounds = 7;
 
-// Ends the benchmark with what went wrong.
+// Ends the benchmark with the text of the failure.
 void require(const Status& status, const char* what) {
     if (status.ok()) return;
     std::fprintf(stderr, "%s: %s\n", what, status.text());
     std::exit(1);
 }
 
-// A device whose copies take bytes / speed on its clock, and no work; with speed 0 no time either.
+// A device whose copies do no work and take bytes / speed on its clock. With a speed of 0 they take no time.
 class PacedDevice {
 public:
     PacedDevice(uint64_t piece_bytes, double bytes_per_second) : speed_(bytes_per_second) {
@@ -73,8 +73,7 @@ public:
             while (now() < of(device).done_at_[event]) std::this_thread::yield();
             return sh_status(SH_OK);
         };
-        table_.copy_to_device = [](sh_backend_device* device, sh_stream, uint64_t, const void*,
-                                   uint64_t bytes) {
+        table_.copy_to_device = [](sh_backend_device* device, sh_stream, uint64_t, const void*, uint64_t bytes) {
             of(device).copy(bytes);
             return sh_status(SH_OK);
         };
@@ -104,7 +103,7 @@ private:
     std::atomic<double> done_at_[8192] = {};
 };
 
-// Moves a source through the ring, load after load, all queued at once.
+// Moves a source through the engine, load after load. All loads are queued at once.
 class Ring {
 public:
     Ring(PacedDevice& device, uint32_t threads) : engine_(device.device(), {.threads = threads}) {}
@@ -126,7 +125,7 @@ public:
             done_.wait(lock, [&] { return left_ == 0; });
         });
     }
-    uint64_t bytes() const { return engine_.ring_bytes(); }
+    uint64_t bytes() const { return engine_.bytes(); }
 
 private:
     void finish(const Status& status) {
@@ -141,8 +140,8 @@ private:
     StagingEngine engine_;
 };
 
-// As many threads take piece after piece and copy it: to its place in `to`, or each into two buffers of its
-// own by turns.
+// Copies the source piece by piece with `threads` threads. Each piece goes to its place in `to`, or into one of two
+// buffers of the thread in turn.
 double memcpy_seconds(uint32_t threads, uint64_t piece, const char* from, char* to, bool into_slots) {
     std::atomic<uint64_t> next = 0;
     const auto work = [&](uint32_t thread) {
@@ -173,10 +172,9 @@ int make_file(const char* memory) {
     const int file = mkstemp(path);
     if (file >= 0) unlink(path);
     for (uint64_t at = 0; at < kBytes;) {
-        const ssize_t written =
-            file < 0 ? -1 : pwrite(file, memory + at, kBytes - at, static_cast<off_t>(at));
+        const ssize_t written = file < 0 ? -1 : pwrite(file, memory + at, kBytes - at, static_cast<off_t>(at));
         if (written <= 0) {
-            std::perror("a file in the working directory");
+            std::perror("cannot write a file in the working directory");
             std::exit(1);
         }
         at += static_cast<uint64_t>(written);
@@ -214,7 +212,8 @@ struct Sources {
 
 double gigabytes(double seconds) { return static_cast<double>(kBytes) / seconds / 1e9; }
 
-// One line: everything in turn in each round, so that noise meets all alike; ratios within the rounds.
+// Prints one line. Each round measures everything in turn, so that noise affects all alike. Ratios are taken within the
+// rounds.
 void measure_ring(Sources& sources, uint32_t threads, uint64_t piece) {
     PacedDevice device(piece, 0);
     Ring ring(device, threads);
@@ -235,15 +234,14 @@ void measure_ring(Sources& sources, uint32_t threads, uint64_t piece) {
         slots.push_back(gigabytes(s));
     }
     std::printf("%7u %5llu KiB %5llu MiB %7.1f %8.1f", threads, static_cast<unsigned long long>(piece >> 10),
-                static_cast<unsigned long long>(ring.bytes() >> 20), bench::median(plain),
-                bench::median(slots));
+                static_cast<unsigned long long>(ring.bytes() >> 20), bench::median(plain), bench::median(slots));
     for (int k = 0; k < 3; k++)
         std::printf(" | %5.1f  %4.2f  %4.2f", bench::median(speed[k]), bench::median(to_plain[k]),
                     bench::median(to_slots[k]));
     std::printf("\n");
 }
 
-// Links slower than the reading: what part of the link's time is used.
+// For links that are slower than the reading, prints the used part of the link's time.
 void measure_link(Sources& sources, uint32_t threads, uint64_t piece) {
     PacedDevice instant(piece, 0);
     Ring unpaced(instant, threads);
@@ -258,8 +256,8 @@ void measure_link(Sources& sources, uint32_t threads, uint64_t piece) {
             (void)ring.seconds(sources.cached);
             used.push_back(gigabytes(ring.seconds(sources.cached)) / speed);
         }
-        std::printf("%7u %5llu KiB %7.1f GB/s %6.2f\n", threads, static_cast<unsigned long long>(piece >> 10),
-                    speed, bench::median(used));
+        std::printf("%7u %5llu KiB %7.1f GB/s %6.2f\n", threads, static_cast<unsigned long long>(piece >> 10), speed,
+                    bench::median(used));
     }
 }
 
@@ -272,18 +270,18 @@ int main() {
         "%llu MiB in loads of %llu MiB, %u cores; medians of %d rounds; GB/s, then the ratio to plain memcpy "
         "and to memcpy into "
         "slots\n\n",
-        static_cast<unsigned long long>(kBytes >> 20), static_cast<unsigned long long>(kLoadBytes >> 20),
-        cores, kRounds);
+        static_cast<unsigned long long>(kBytes >> 20), static_cast<unsigned long long>(kLoadBytes >> 20), cores,
+        kRounds);
     std::printf(
         "                              memcpy          | pageable          | page cache        | mapped "
         "file\n");
     std::printf(
-        "threads     piece      ring   plain to slots | GB/s  plain slots | GB/s  plain slots | GB/s  plain "
+        "threads     piece   buffers   plain to slots | GB/s  plain slots | GB/s  plain slots | GB/s  plain "
         "slots\n");
     for (uint32_t threads = 1; threads <= std::min(cores, 8u); threads *= 2)
         for (const uint64_t piece : {uint64_t(256) << 10, uint64_t(1) << 20, uint64_t(4) << 20})
             measure_ring(sources, threads, piece);
-    std::printf("\nA paced link, from the page cache: the part of the link's time that is used\n");
+    std::printf("\nA paced link, from the page cache: used part of the link's time\n");
     std::printf("threads     piece        link   used\n");
     for (const uint64_t piece : {uint64_t(256) << 10, uint64_t(1) << 20, uint64_t(4) << 20})
         measure_link(sources, std::min(cores, 8u), piece);

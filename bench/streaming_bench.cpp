@@ -1,5 +1,5 @@
-// Steps on the host backend, with bandwidth and computing set, against the plan's own recurrence; plans and planning time in the
-// simulation.
+// Compares steps on the host backend, with a given bandwidth and compute time, with the plan's own recurrence. Then
+// measures plans and planning time in the simulation. With a device's name, it measures steps on that device.
 #include <random>
 #include <string>
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace {
 
-constexpr double kBandwidth = 1e9;   // bytes a second: slow enough that the copies of two cores are never in the way
+constexpr double kBandwidth = 1e9;  // bytes per second: slow enough that the copies of two cores never limit it
 constexpr uint64_t kHostPage = 64 << 10;
 constexpr uint64_t kGpuPage = 8 << 20;
 
@@ -35,10 +35,10 @@ uint64_t sum(const std::vector<uint64_t>& sizes) {
     return total;
 }
 
-// The device under test, open for as long as its pinned memory is used; budgets change from run to run.
+// The device under test. It stays open while its pinned memory is used. Budgets change from run to run.
 struct Subject {
     const char* device_name = nullptr;
-    bool paced = false;           // the host backend, with a bandwidth set
+    bool paced = false;  // the host backend, with a bandwidth set
     sh_device* device = nullptr;
     char* memory = nullptr;
 
@@ -46,7 +46,8 @@ struct Subject {
         sh_device_options options = SH_DEVICE_OPTIONS_INIT;
         options.budget_bytes = bytes;
         options.page_bytes = paced ? kHostPage : kGpuPage;
-        const std::string backend = "bandwidth=" + std::to_string(static_cast<uint64_t>(kBandwidth)) + ";capacity=" + std::to_string(2 * bytes);
+        const std::string backend =
+            "bandwidth=" + std::to_string(static_cast<uint64_t>(kBandwidth)) + ";capacity=" + std::to_string(2 * bytes);
         if (paced) {
             options.link_bytes_per_second = static_cast<uint64_t>(kBandwidth);
             options.backend_options = backend.c_str();
@@ -64,7 +65,7 @@ struct Subject {
     Subject& operator=(const Subject&) = delete;
 };
 
-// One shape at one budget: the mean step against the recurrence and the bound.
+// Runs one shape at one budget, and compares the mean step with the recurrence and the bound.
 void run(const Subject& subject, const Shape& shape, double budget, double ratio, bool backward) {
     const uint64_t total = sum(shape.sizes);
     CHECK(sh_device_set_budget(subject.device, static_cast<uint64_t>(static_cast<double>(total) * budget)));
@@ -72,8 +73,9 @@ void run(const Subject& subject, const Shape& shape, double budget, double ratio
     model.add(shape.sizes, subject.memory);
     model.schedule(1, backward);
     sh_plan_info plan = SH_PLAN_INFO_INIT;
-    CHECK(sh_plan(model.runtime, nullptr, &plan));   // tells the link
-    const double copy_ns = static_cast<double>(total) * (1 - budget) / static_cast<double>(plan.link_bytes_per_second) * 1e9;
+    CHECK(sh_plan(model.runtime, nullptr, &plan));  // reports the speed of the link
+    const double copy_ns =
+        static_cast<double>(total) * (1 - budget) / static_cast<double>(plan.link_bytes_per_second) * 1e9;
     const std::vector<sh_use> uses = model.schedule(static_cast<uint64_t>(copy_ns * ratio), backward);
     CHECK(sh_plan(model.runtime, nullptr, &plan));
     sh_stream stream = 0;
@@ -83,7 +85,7 @@ void run(const Subject& subject, const Shape& shape, double budget, double ratio
     for (int step = 0; step < kWarm + kSteps; step++) {
         if (step == kWarm) {
             CHECK(sh_stream_synchronize(model.device, stream));
-            CHECK(sh_device_clock(model.device, &began));
+            CHECK(sh_device_get_clock(model.device, &began));
         }
         CHECK(sh_step_begin(model.runtime));
         for (const sh_use& use : uses) {
@@ -95,12 +97,13 @@ void run(const Subject& subject, const Shape& shape, double budget, double ratio
         CHECK(sh_step_end(model.runtime));
     }
     CHECK(sh_stream_synchronize(model.device, stream));
-    CHECK(sh_device_clock(model.device, &ended));
+    CHECK(sh_device_get_clock(model.device, &ended));
     sh_memory_info memory_info = SH_MEMORY_INFO_INIT;
-    CHECK(sh_device_memory(model.device, &memory_info));
+    CHECK(sh_device_get_memory(model.device, &memory_info));
     const double step_ms = static_cast<double>(ended - began) / kSteps / 1e6;
-    std::printf("%-12s %-8s %4.0f %%  %5.2f  %9.2f  %9.2f  %6.3f  %6.3f  %6.3f  %s\n", shape.name, backward ? "fwd-bwd" : "forward",
-                budget * 100, ratio, step_ms, static_cast<double>(plan.step_ns) / 1e6, step_ms * 1e6 / static_cast<double>(plan.step_ns),
+    std::printf("%-12s %-8s %4.0f %%  %5.2f  %9.2f  %9.2f  %6.3f  %6.3f  %6.3f  %s\n", shape.name,
+                backward ? "fwd-bwd" : "forward", budget * 100, ratio, step_ms, static_cast<double>(plan.step_ns) / 1e6,
+                step_ms * 1e6 / static_cast<double>(plan.step_ns),
                 static_cast<double>(plan.step_ns) / static_cast<double>(plan.bound_ns),
                 static_cast<double>(plan.bytes_per_step) / static_cast<double>(plan.bound_bytes_per_step),
                 memory_info.used_bytes <= memory_info.budget_bytes ? "" : "USED ABOVE BUDGET");
@@ -109,7 +112,7 @@ void run(const Subject& subject, const Shape& shape, double budget, double ratio
     sh_stream_destroy(model.device, stream);
 }
 
-// How long a plan of many blocks takes.
+// Measures the time to plan many blocks.
 void plan_many(size_t count) {
     std::mt19937 random(3);
     std::vector<uint64_t> sizes;
@@ -127,11 +130,12 @@ void plan_many(size_t count) {
     sh_plan_info plan = SH_PLAN_INFO_INIT;
     const double planning = bench::seconds([&] { CHECK(sh_plan(model.runtime, &dry, &plan)); });
     const double applying = bench::seconds([&] { CHECK(sh_plan(model.runtime, nullptr, nullptr)); });
-    std::printf("%zu blocks: registered in %.2f s, planned in %.2f s (step %.4f x the bound), planned and mapped in %.2f s\n", count, registering,
-                planning, static_cast<double>(plan.step_ns) / static_cast<double>(plan.bound_ns), applying);
+    std::printf(
+        "%zu blocks: registered in %.2f s, planned in %.2f s (step %.4f x the bound), planned and mapped in %.2f s\n",
+        count, registering, planning, static_cast<double>(plan.step_ns) / static_cast<double>(plan.bound_ns), applying);
 }
 
-// On a GPU the real sizes of one model; on the host, paced, all shapes scaled down.
+// On a GPU, runs one model at its real sizes. On the paced host backend, runs all shapes scaled down.
 void stream(const char* device, bool all_shapes, double scale) {
     std::printf("shape        order    budget compute/copy  step ms   plan ms  step/plan plan/bound bytes/bound\n");
     for (const Shape& shape : shapes(scale)) {
@@ -145,13 +149,15 @@ void stream(const char* device, bool all_shapes, double scale) {
 
 }  // namespace
 
-// With a device's name ("cuda:0"): streaming there. Without: on the paced host backend, and planning in the simulation.
+// With a device's name ("cuda:0"), streams on that device. Without a name, streams on the paced host backend and plans
+// in the simulation.
 int main(int count, char** arguments) {
     if (count > 1) {
         stream(arguments[1], false, 1);
         return 0;
     }
-    std::printf("host backend, %.1f GB/s each way, pages of %llu KiB\n", kBandwidth / 1e9, static_cast<unsigned long long>(kHostPage >> 10));
+    std::printf("host backend, %.1f GB/s each way, pages of %llu KiB\n", kBandwidth / 1e9,
+                static_cast<unsigned long long>(kHostPage >> 10));
     stream("host", true, 1.0 / 64);
     plan_many(100'000);
 }

@@ -1,4 +1,4 @@
-// `stagehand bench`: how fast the library is on a device, each figure against its limit in the same run.
+// `stagehand bench`: measures the library on a device, and compares each figure with a limit of the same run.
 #include <algorithm>
 #include <functional>
 #include <optional>
@@ -27,15 +27,14 @@ using bench::GroupReport;
 struct Group {
     const char* name;
     std::function<void(Bench&, GroupReport&)> measure;
-    bool needs_device;   // measures something itself
-    bool real_only;      // a simulation has no such thing
+    bool needs_device;   // the group itself measures on the device
+    bool real_only;      // a simulation cannot measure this group
     bool shared_source;  // needs the pinned memory that blocks share
 };
 
 const std::vector<Group>& groups() {
     static const std::vector<Group> all = {
-        {"link", [](Bench& bench, GroupReport& report) { bench::report_link(bench, report); }, false, false,
-         false},
+        {"link", [](Bench& bench, GroupReport& report) { bench::report_link(bench, report); }, false, false, false},
         {"pinning", bench::measure_pinning, true, true, false},
         {"staging", bench::measure_staging, true, true, false},
         {"mapping", bench::measure_mapping, true, true, true},
@@ -76,14 +75,14 @@ bool wanted(const BenchOptions& options, const Group& group) {
            std::find(options.only.begin(), options.only.end(), group.name) != options.only.end();
 }
 
-// Groups that a simulation has nothing to say about are an error if they are asked for by name.
+// Whether the device can measure the group. A group that a simulation cannot measure is an error if --only names it.
 bool possible(const BenchOptions& options, const Group& group, const sh_device_caps& caps) {
     if (!group.real_only || (caps.flags & SH_DEVICE_VIRTUAL_TIME) == 0) {
         return true;
     }
     if (!options.only.empty()) {
         throw CommandError(ExitCode::usage,
-                           fmt::format("--only {}: device {} is a simulation, which has no such thing",
+                           fmt::format("--only {}: device {} is a simulation, which cannot measure this group",
                                        group.name, caps.name));
     }
     return false;
@@ -103,7 +102,7 @@ void run_groups(const std::vector<Group>& chosen, Bench& bench, BenchReport& rep
     std::optional<bench::SharedSource> shared;
     const Terminal terminal = terminal_of(stdout);
     for (const Group& group : chosen) {
-        // The link's figures are there already.
+        // The figures of the link are already measured.
         if (interrupted() != 0 && group.needs_device) {
             return;
         }
@@ -145,17 +144,16 @@ int bench_command(const BenchOptions& options) {
     BenchReport report;
     report.caps = device_capabilities(device.get());
     Progress progress(ProgressStyle::bar_only);
-    Bench bench{options, device.get(), (report.caps.flags & SH_DEVICE_VIRTUAL_TIME) != 0, {}, {},
-                nullptr, progress};
+    Bench bench{options, device.get(), (report.caps.flags & SH_DEVICE_VIRTUAL_TIME) != 0, {}, {}, nullptr, progress};
     const std::vector<Group> chosen = chosen_groups(options, report.caps);
-    bench.extent = bench::choose_extent(report.caps, device_memory(device.get()).budget_bytes,
-                                        read_host_limits(), options);
+    bench.extent =
+        bench::choose_extent(report.caps, device_memory(device.get()).budget_bytes, read_host_limits(), options);
     progress.begin("link", 1, 1);
     bench.link = report.link = bench::measure_link(device.get(), bench.simulation);
     progress.clear();
 
-    // Opened anew with the models' size as its budget, by which pages are chosen, and with the speed just
-    // measured, with which plans then count.
+    // The device is opened again, with the size of the models as its budget, which determines the pages, and with the
+    // speed that was just measured, which plans then use.
     device.reset();
     request.name = report.caps.name;
     request.budget_bytes = bench.extent.model;
@@ -164,15 +162,14 @@ int bench_command(const BenchOptions& options) {
     bench.device = device.get();
     report.page_bytes = device_memory(device.get()).page_bytes;
     if (!options.json) {
-        print(legible(
-            terminal_of(stdout),
-            fmt::format("{}: {}; models of {}, pages of {}\n\n", report.caps.name, report.caps.description,
-                        model::format_bytes(bench.extent.model), model::format_bytes(report.page_bytes))));
+        print(legible(terminal_of(stdout),
+                      fmt::format("{}: {}; models of {}, pages of {}\n\n", report.caps.name, report.caps.description,
+                                  model::format_bytes(bench.extent.model), model::format_bytes(report.page_bytes))));
         finish_output();
     }
     run_groups(chosen, bench, report);
     if (!options.json && interrupted() != 0) {
-        print("interrupted: this is what was measured until then\n");
+        print("interrupted: the tables show what was measured until then\n");
         finish_output();
     }
     if (options.json) {

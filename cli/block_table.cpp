@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "exit_code.h"
+#include "model/layer_names.h"
 #include "model/quantity.h"
 #include "model/read_model.h"
 #include "model/text.h"
@@ -17,9 +18,8 @@ namespace stagehand::cli {
 
 namespace {
 
-// Closes the gaps that the grouping leaves to align tensors. Nothing computes with these blocks, and without
-// gaps the bytes of a block are those of the file: what is planned, what is copied and what is bounded are
-// then the same bytes.
+// Closes the gaps that the grouping leaves to align tensors. Nothing computes with these blocks. Without gaps the bytes
+// of a block are the bytes of the file, so that plans, copies and bounds count the same bytes.
 void close_gaps(model::Block& block) {
     std::vector<model::Segment> segments;
     std::uint64_t end = 0;
@@ -56,7 +56,9 @@ std::uint64_t budget_bytes(const ModelOptions& options, const model::Model& mode
     }
     const std::uint64_t bytes = options.budget->resolve(model.total_bytes);
     if (bytes == 0) {
-        throw CommandError(ExitCode::usage, "--budget: it comes to 0 bytes");
+        throw CommandError(ExitCode::usage,
+                           fmt::format("--budget: {} is 0 bytes for this model; at least 1 byte is required",
+                                       model::in_quotes(options.budget_text)));
     }
     return bytes;
 }
@@ -67,12 +69,50 @@ BlockTable group(model::Model model, const ModelOptions& options, std::uint64_t 
     model::GroupingOptions grouping;
     grouping.max_block_bytes =
         options.max_block_bytes != 0 ? options.max_block_bytes : model::max_block_for_budget(budget);
+    grouping.unordered = options.unordered;
     table.blocks = model::group_blocks(table.model, grouping);
     for (model::Block& block : table.blocks) {
         close_gaps(block);
         table.block_bytes += block.bytes;
+        table.unordered_blocks += block.unordered ? 1 : 0;
+        table.unordered_bytes += block.unordered ? block.bytes : 0;
+    }
+    if (!options.unordered.empty() && table.unordered_blocks == 0) {
+        throw CommandError(ExitCode::usage,
+                           fmt::format("--unordered {}: no tensor of {} has a name that matches",
+                                       model::in_quotes(options.unordered.front()), model_name(options.model)));
+    }
+    if (table.unordered_blocks > 0 && table.unordered_blocks == table.blocks.size()) {
+        throw CommandError(
+            ExitCode::usage,
+            fmt::format("--unordered {}: all tensors of {} match, and no block is left that each step uses",
+                        model::in_quotes(options.unordered.front()), model_name(options.model)));
     }
     return table;
+}
+
+ExpertNames expert_names(const model::Model& model) {
+    ExpertNames found;
+    for (const model::Tensor& tensor : model.tensors) {
+        if (model::looks_like_expert(tensor.name)) {
+            if (found.count++ == 0) {
+                found.first = model::printable(tensor.name);
+            }
+        }
+    }
+    return found;
+}
+
+std::string experts_note(const BlockTable& table) {
+    const ExpertNames experts = table.unordered_blocks > 0 ? ExpertNames() : expert_names(table.model);
+    if (experts.count == 0) {
+        return {};
+    }
+    return fmt::format(
+        "Note: {} like an expert of a mixture ({}), but each step uses every block here.\n"
+        "If a step uses only some experts, plan with --unordered '{}'.\n",
+        experts.count == 1 ? "1 tensor has a name" : fmt::format("{} tensors have names", count_text(experts.count)),
+        experts.first, experts.first.find("_exps") != std::string::npos ? "*_exps*" : "*.experts.*");
 }
 
 std::vector<StepUse> step_uses(const BlockTable& table, Order order, double compute_ms) {
@@ -80,15 +120,17 @@ std::vector<StepUse> step_uses(const BlockTable& table, Order order, double comp
     const std::size_t count = table.blocks.size();
     const bool twice = order == Order::forward_backward;
     uses.reserve(twice ? 2 * count : count);
-    const double ns_per_byte =
-        compute_ms * 1e6 / std::max(static_cast<double>(table.block_bytes) * (twice ? 2 : 1), 1.0);
-    // Shares are rounded so that their sum is not.
+    const double ordered_bytes = static_cast<double>(table.block_bytes - table.unordered_bytes);
+    const double ns_per_byte = compute_ms * 1e6 / std::max(ordered_bytes * (twice ? 2 : 1), 1.0);
+    // Each share is the difference of two rounded sums, so that rounding errors do not add up.
     std::uint64_t bytes = 0;
     std::uint64_t spent_ns = 0;
     const auto add = [&](std::size_t block) {
+        if (table.blocks[block].unordered) {
+            return;
+        }
         bytes += table.blocks[block].bytes;
-        const auto until_ns =
-            static_cast<std::uint64_t>(std::llround(static_cast<double>(bytes) * ns_per_byte));
+        const auto until_ns = static_cast<std::uint64_t>(std::llround(static_cast<double>(bytes) * ns_per_byte));
         uses.push_back({block, until_ns - spent_ns});
         spent_ns = until_ns;
     };
@@ -125,8 +167,8 @@ std::string model_name(const std::string& path) {
 
 std::string description(const BlockTable& table) {
     return fmt::format("{}, {}, {} in {}", model::to_string(table.model.format),
-                       counted(table.model.tensors.size(), "tensor"),
-                       model::format_bytes(table.model.total_bytes), counted(table.blocks.size(), "block"));
+                       counted(table.model.tensors.size(), "tensor"), model::format_bytes(table.model.total_bytes),
+                       counted(table.blocks.size(), "block"));
 }
 
 }  // namespace stagehand::cli

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t buffer_bytes = std::uint64_t{8} << 20;
 
-// XXH3 of bytes that come in parts.
+// The XXH3 checksum of bytes that arrive in parts.
 class Checksum {
 public:
     Checksum() : state_(XXH3_createState()) {
@@ -43,8 +43,7 @@ std::uint64_t BlockVerifier::file_checksum(const model::Block& block) {
     for (const model::Segment& segment : block.segments) {
         for (std::uint64_t done = 0; done < segment.bytes;) {
             const std::uint64_t count = std::min(buffer_bytes, segment.bytes - done);
-            files_.read(segment.file, segment.offset + done,
-                        {static_cast<std::byte*>(buffer_.data()), count});
+            files_.read(segment.file, segment.offset + done, {static_cast<std::byte*>(buffer_.data()), count});
             checksum.add(buffer_.data(), count);
             done += count;
         }
@@ -57,8 +56,7 @@ std::uint64_t BlockVerifier::device_checksum(sh_runtime* runtime, sh_block block
     Checksum checksum;
     for (std::uint64_t done = 0; done < known.bytes;) {
         const std::uint64_t count = std::min(buffer_bytes, known.bytes - done);
-        if (const sh_status status = sh_read_block(runtime, block, stream, done, buffer_.data(), count);
-            status < 0) {
+        if (const sh_status status = sh_read_block(runtime, block, stream, done, buffer_.data(), count); status < 0) {
             check(status, fmt::format("reading block {} back", known.name));
         }
         checksum.add(buffer_.data(), count);

@@ -13,20 +13,19 @@
 
 namespace stagehand::cli {
 
-// Checksums are XXH3, 64 bits. A file's is computed once, when it is first needed, and on its own way: by
-// plain reads and not through the library.
+// Checksums are XXH3, 64 bits. The checksum of a file's bytes is computed once, when it is first needed, from plain
+// reads that do not go through the library.
 class BlockVerifier {
 public:
     BlockVerifier(sh_device* device, const BlockTable& table, const ModelFiles& files);
 
-    // Whether the device's bytes of block number `index`, which is held as `block`, equal the file's. Waits
-    // for the work queued on `stream`.
+    // Whether the bytes on the device of block number `index`, which is held as `block`, equal the bytes of the file.
+    // Waits for the work queued on `stream`.
     bool equal(sh_runtime* runtime, sh_block block, sh_stream stream, std::size_t index);
 
 private:
     std::uint64_t file_checksum(const model::Block& block);
-    std::uint64_t device_checksum(sh_runtime* runtime, sh_block block, sh_stream stream,
-                                  const model::Block& known);
+    std::uint64_t device_checksum(sh_runtime* runtime, sh_block block, sh_stream stream, const model::Block& known);
 
     const BlockTable& table_;
     const ModelFiles& files_;

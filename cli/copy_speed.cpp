@@ -23,20 +23,20 @@ struct Sizes {
     std::uint64_t blocks = 0;
 };
 
-// Blocks large enough that starting a copy does not count, if the budget lets them.
-// `others`: so many more than those in flight have to fit.
+// Chooses blocks that are large enough that the start of a copy does not matter, if the budget allows that. `others`
+// blocks must fit in addition to the blocks in flight.
 Sizes sizes_for(sh_device* device, std::uint64_t others = 0) {
     const bool gpu = (device_capabilities(device).flags & SH_DEVICE_IS_GPU) != 0;
     const std::uint64_t largest = std::uint64_t{gpu ? 64U : 8U} << 20;
     const std::uint64_t total = std::uint64_t{gpu ? 512U : 64U} << 20;
     const sh_memory_info memory = device_memory(device);
     const std::uint64_t page = std::max<std::uint64_t>(memory.page_bytes, 1);
-    // A budget may be more than the device has.
-    const std::uint64_t left = std::min(
-        memory.headroom_bytes, memory.budget_bytes - std::min(memory.used_bytes, memory.budget_bytes));
+    // A budget may be more than the memory of the device.
+    const std::uint64_t left =
+        std::min(memory.headroom_bytes, memory.budget_bytes - std::min(memory.used_bytes, memory.budget_bytes));
     Sizes sizes;
     sizes.block = std::clamp(left / (in_flight + others) / page * page, page, std::max(page, largest));
-    // A multiple, so that the ring meets itself where the last block is followed by the first.
+    // A multiple of the blocks in flight, so that the first block follows the last one in the ring without a gap.
     sizes.blocks = std::clamp<std::uint64_t>(total / sizes.block / in_flight * in_flight, in_flight, 1024);
     return sizes;
 }
@@ -45,7 +45,7 @@ double rate(std::uint64_t bytes, std::uint64_t ns) {
     return static_cast<double>(bytes) * 1e9 / static_cast<double>(std::max<std::uint64_t>(ns, 1));
 }
 
-// A runtime whose blocks lie one behind the other in `memory`.
+// A runtime whose blocks follow each other in `memory`.
 class Probe {
 public:
     Probe(sh_device* device, const Sizes& sizes, const HostMemory& memory)
@@ -53,7 +53,7 @@ public:
         sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
         options.name = "copy speed";
         options.max_bytes = in_flight * sizes.block;
-        // All of it is the ring, none of it residents: copies follow each other without a gap.
+        // The whole memory is the ring, and nothing is resident, so that copies follow each other without a pause.
         options.max_held = static_cast<std::uint32_t>(in_flight);
         sh_runtime* runtime = nullptr;
         check(sh_runtime_create(device, &options, &runtime), doing);
@@ -64,7 +64,7 @@ public:
 
     std::uint64_t total_bytes() const { return sizes_.block * sizes_.blocks; }
 
-    // Nanoseconds for all blocks, one after the other, all of them loaded.
+    // The nanoseconds that it takes to load all blocks, one after the other.
     std::uint64_t to_device() {
         check(sh_runtime_synchronize(runtime_.get()), doing);
         check(sh_invalidate_blocks(runtime_.get(), blocks_.data(), blocks_.size()), doing);
@@ -80,7 +80,7 @@ public:
         return end - begin;
     }
 
-    // The same the other way: one block, read into each place.
+    // The same to the host: one block is read into the place of each block.
     std::uint64_t to_host() {
         acquire(blocks_.back());
         check(sh_runtime_synchronize(runtime_.get()), doing);
@@ -103,14 +103,15 @@ private:
             segments[i].kind = SH_SOURCE_POINTER;
             segments[i].bytes = sizes_.block;
             segments[i].pointer = memory_ + i * sizes_.block;
-            // Whole, so that a block is one copy.
+            // Whole blocks, so that each block is one copy.
             descs[i].flags = SH_BLOCK_WHOLE;
             descs[i].bytes = sizes_.block;
             descs[i].segments = &segments[i];
             descs[i].segment_count = 1;
         }
         blocks_.resize(sizes_.blocks);
-        // One by one: those of less than two pages that come together would be loaded together.
+        // Registered one by one, because blocks of less than two pages that are registered together are loaded
+        // together.
         for (std::uint64_t i = 0; i < sizes_.blocks; ++i) {
             check(sh_register_blocks(runtime_.get(), &descs[i], 1, &blocks_[i]), doing);
         }
@@ -136,10 +137,10 @@ private:
     std::vector<sh_block> blocks_;
 };
 
-// Reads one block to host memory over and over, on a thread of its own.
+// Reads one block to host memory repeatedly, on its own thread.
 class Reader {
 public:
-    // The block's bytes come from the beginning of `memory`, and are read to all of it.
+    // The bytes of the block come from the beginning of `memory`, and are read back to all of `memory`.
     Reader(sh_device* device, std::uint64_t block_bytes, const HostMemory& memory)
         : device_(device), bytes_(block_bytes), memory_(memory), runtime_(create_runtime(device, "reading back")) {
         sh_segment segment = SH_SEGMENT_INIT;
@@ -163,7 +164,7 @@ public:
     Reader(const Reader&) = delete;
     Reader& operator=(const Reader&) = delete;
 
-    // Bytes per second of the reads that ended from `begin` on. The thread has ended then.
+    // Ends the thread. Returns the bytes per second of the reads that ended at or after `begin`.
     double rate_since(std::uint64_t begin) {
         join();
         if (error_) {
@@ -207,8 +208,8 @@ private:
     std::thread thread_;
 };
 
-// The best of a few rounds, fewer if they take long. The first one warms up, unless it is long enough by
-// itself.
+// The best of a few rounds; fewer rounds if they take long. The first round warms up, unless it is long enough to
+// count.
 template <typename Round>
 double best_rate(std::uint64_t bytes, Round round) {
     std::uint64_t spent = round();
@@ -232,7 +233,7 @@ std::optional<CopySpeed> measure_copy_speed(sh_device* device) {
         return std::nullopt;
     }
     const HostMemory memory(device, sizes.block * sizes.blocks);
-    // Memory that nobody has written may be one page of zeros.
+    // Memory that was never written may be a single page of zeros.
     std::memset(memory.data(), 0x5a, memory.bytes());
     Probe probe(device, sizes, memory);
     CopySpeed speed;

@@ -12,10 +12,9 @@ std::vector<std::uint64_t> curve_budgets(std::uint64_t smallest, std::uint64_t m
     const std::uint64_t last = std::max(whole, smallest);
     std::vector<std::uint64_t> budgets = {smallest, last, std::max(chosen, smallest)};
     for (std::uint64_t i = 1; i < intervals; ++i) {
-        // A part of the model, not of the way from the smallest budget: round shares are what people ask
-        // about.
+        // Shares of the whole model, not of the range above the smallest budget, because people ask about round shares.
         const std::uint64_t budget = whole / intervals * i / page * page;
-        // Next to a budget that is shown anyway it would only crowd the picture.
+        // A budget next to the chosen one is left out, because it would only crowd the picture.
         const std::uint64_t apart = budget > chosen ? budget - chosen : chosen - budget;
         if (budget > smallest && budget < last && apart > whole / intervals / 4) {
             budgets.push_back(budget);

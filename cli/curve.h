@@ -1,4 +1,4 @@
-// Time of a step against the budget: the points of the curve, and its picture.
+// The time of a step as a function of the budget: the points of the curve, and its picture.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace stagehand::cli {
 
-// One plan in figures.
+// The figures of one plan.
 struct CurvePoint {
     std::uint64_t budget_bytes = 0;
     std::uint64_t bytes_per_step = 0;
@@ -23,8 +23,8 @@ struct Curve {
     std::uint64_t model_bytes = 0;
     std::uint64_t smallest_budget_bytes = 0;
     double compute_ms = 0;
-    double copy_all_ms = 0;          // what copying the whole model takes
-    CurvePoint chosen;               // the plan for the budget asked for
+    double copy_all_ms = 0;          // the time to copy the whole model
+    CurvePoint chosen;               // the plan for the budget of the command line
     std::vector<CurvePoint> points;  // by budget, ascending
 };
 

@@ -22,7 +22,7 @@ constexpr double right = 36;
 constexpr double top = 104;
 constexpr double bottom = 92;
 
-// Plain colours first: many programs that show SVG know neither variables nor media queries.
+// Plain colours come first, because many programs that show SVG support neither variables nor media queries.
 constexpr std::string_view style = R"(
 svg { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; }
 .paper { fill: #ffffff; }
@@ -60,7 +60,7 @@ svg { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-ser
 }
 )";
 
-// 1, 2 or 5 times a power of ten, so that about `count` of them make `range`.
+// The step of an axis: 1, 2 or 5 times a power of ten, so that about `count` steps make `range`.
 double tick_step(double range, int count) {
     const double raw = range / count;
     const double power = std::pow(10, std::floor(std::log10(raw)));
@@ -77,7 +77,7 @@ struct Unit {
     std::string_view name;
 };
 
-// The unit in which most of the axis reads as small numbers.
+// The unit in which most numbers of the axis are small.
 Unit unit_for(double largest, double base, std::array<std::string_view, 5> names) {
     Unit unit = {1, names[0]};
     for (std::size_t i = 1; i < names.size() && largest / unit.size >= 2 * base; ++i) {
@@ -86,7 +86,7 @@ Unit unit_for(double largest, double base, std::array<std::string_view, 5> names
     return unit;
 }
 
-// Where a budget and a time are on the picture.
+// The place of a budget and a time on the picture.
 class Axes {
 public:
     Axes(double budget_end, double time_end) : budget_end_(budget_end), time_end_(time_end) {}
@@ -95,9 +95,7 @@ public:
     double time_end() const { return time_end_; }
     double x(double budget) const { return left + (width - left - right) * budget / budget_end_; }
     double y(double ms) const { return height - bottom - (height - top - bottom) * ms / time_end_; }
-    Point at(const CurvePoint& point, double ms) const {
-        return {x(static_cast<double>(point.budget_bytes)), y(ms)};
-    }
+    Point at(const CurvePoint& point, double ms) const { return {x(static_cast<double>(point.budget_bytes)), y(ms)}; }
 
 private:
     double budget_end_;
@@ -174,7 +172,7 @@ void draw_lines(SvgPicture& picture, const Curve& curve, const Axes& axes) {
         plan.push_back(axes.at(point, point.step_ms));
         bound.push_back(axes.at(point, point.bound_ms));
     }
-    // What the plan takes beyond the bound.
+    // The area between the plan and the bound.
     std::vector<Point> gap = plan;
     gap.insert(gap.end(), bound.rbegin(), bound.rend());
     picture.polygon(gap, "gap");
@@ -191,9 +189,10 @@ void draw_chosen(SvgPicture& picture, const Curve& curve, const Axes& axes) {
     const Point at = axes.at(curve.chosen, curve.chosen.step_ms);
     picture.line(at, {at.x, height - bottom}, "drop");
     picture.circle(at, 6, "chosen");
-    const std::string label = fmt::format("{} at {}", time_text(curve.chosen.step_ms),
-                                          model::format_bytes(curve.chosen.budget_bytes));
-    // Above to the right of the point, where a falling curve leaves room; near the edge to the left.
+    const std::string label =
+        fmt::format("{} at {}", time_text(curve.chosen.step_ms), model::format_bytes(curve.chosen.budget_bytes));
+    // The label is above the point and to its right, where a falling curve leaves room; near the edge it is to the
+    // left.
     const bool end = at.x > width - right - 220;
     picture.text({at.x + (end ? -10 : 12), std::max(at.y - 12, top + 12)}, end ? "mark-end" : "mark", label);
 }
@@ -202,8 +201,7 @@ void draw_chosen(SvgPicture& picture, const Curve& curve, const Axes& axes) {
 
 std::string curve_picture(const Curve& curve) {
     const Axes axes = axes_of(curve);
-    SvgPicture picture(width, height, fmt::format("{}: time of a step against device memory", curve.title),
-                       style);
+    SvgPicture picture(width, height, fmt::format("{}: time of a step against device memory", curve.title), style);
     picture.rectangle({0, 0}, width, height, "paper");
     picture.text({20, 34}, "title", curve.title);
     picture.text({20, 56}, "subtitle", curve.subtitle);

@@ -1,4 +1,4 @@
-// `stagehand devices`: every backend, found or not, what its devices are and how fast they copy.
+// `stagehand devices`: shows every backend, found or not, with its devices and the speeds of their copies.
 #include <optional>
 #include <vector>
 
@@ -18,7 +18,7 @@ namespace stagehand::cli {
 
 namespace {
 
-// One device as it was found; `problem` is set when it could not be opened or measured.
+// One device. `problem` is set if the device could not be opened or measured.
 struct DeviceReport {
     std::string name;
     std::string problem;
@@ -28,7 +28,7 @@ struct DeviceReport {
 };
 
 std::vector<sh_backend_info> list_backends() {
-    std::size_t count = 0;
+    std::uint64_t count = 0;
     check(sh_backend_list(nullptr, 0, &count), "backends");
     sh_backend_info empty = SH_BACKEND_INFO_INIT;
     std::vector<sh_backend_info> infos(count, empty);
@@ -68,7 +68,7 @@ Json to_json(const DeviceReport& device) {
         json["reason"] = device.problem;
     }
     if (device.caps.granularity_bytes == 0) {
-        return json;  // it did not even open
+        return json;  // the device could not be opened
     }
     json["description"] = device.caps.description;
     json["total_bytes"] = device.memory.total_bytes;
@@ -117,7 +117,7 @@ std::string features(const sh_device_caps& caps) {
     }
     words.push_back((caps.flags & SH_DEVICE_FIXED_ADDRESSES) != 0 ? "fixed addresses" : "addresses change");
     if ((caps.flags & SH_DEVICE_HOST_ADDRESSABLE) != 0) {
-        words.push_back("the host may touch it");
+        words.push_back("the host can access its memory");
     }
     return fmt::format("{}", fmt::join(words, ", "));
 }
@@ -126,10 +126,10 @@ void print_device(const Terminal& terminal, const DeviceReport& device) {
     Facts facts;
     if (device.caps.granularity_bytes != 0) {
         facts.add("device", device.name, device.caps.description);
-        facts.add("memory", model::format_bytes(device.memory.total_bytes),
-                  fmt::format("{} free, of which the automatic budget is {}",
-                              model::format_bytes(device.memory.free_bytes),
-                              model::format_bytes(device.memory.budget_bytes)));
+        facts.add(
+            "memory", model::format_bytes(device.memory.total_bytes),
+            fmt::format("{} free, of which the automatic budget is {}", model::format_bytes(device.memory.free_bytes),
+                        model::format_bytes(device.memory.budget_bytes)));
         facts.add("pages", model::format_bytes(device.caps.granularity_bytes),
                   "and multiples; " + features(device.caps));
         facts.add("staging", counted(device.caps.staging_threads, "thread"),
@@ -137,10 +137,10 @@ void print_device(const Terminal& terminal, const DeviceReport& device) {
     }
     if (device.speed) {
         facts.add("to device", model::format_rate(device.speed->to_device_bytes_per_second),
-                  fmt::format("best of some copies of {}", model::format_bytes(device.speed->bytes)));
+                  fmt::format("the fastest of several copies of {}", model::format_bytes(device.speed->bytes)));
         facts.add("to host", model::format_rate(device.speed->to_host_bytes_per_second));
         facts.add("pinning", device.speed->pinned ? "works" : "refused",
-                  fmt::format("{} at once", model::format_bytes(device.speed->bytes)));
+                  fmt::format("{} in one allocation", model::format_bytes(device.speed->bytes)));
     }
     if (!device.problem.empty()) {
         facts.add(device.caps.granularity_bytes != 0 ? "problem" : "device", device.problem, "", Ink::bad);
@@ -148,8 +148,7 @@ void print_device(const Terminal& terminal, const DeviceReport& device) {
     print(facts.text(terminal));
 }
 
-void print_backend(const Terminal& terminal, const sh_backend_info& backend,
-                   const std::vector<DeviceReport>& devices) {
+void print_backend(const Terminal& terminal, const sh_backend_info& backend, const std::vector<DeviceReport>& devices) {
     const std::string where = backend.built_in != 0                  ? "built in"
                               : backend.path[0] != '\0'              ? backend.path
                               : backend.status == SH_ERROR_NOT_FOUND ? "not found"
@@ -162,8 +161,7 @@ void print_backend(const Terminal& terminal, const sh_backend_info& backend,
                       : works ? "  " + inked(terminal, Ink::good, counted(backend.device_count, "device"))
                               : "  " + inked(terminal, Ink::bad, "does not work")));
     if (!works) {
-        print(fmt::format("  {}\n",
-                          backend.reason[0] != '\0' ? backend.reason : sh_status_string(backend.status)));
+        print(fmt::format("  {}\n", backend.reason[0] != '\0' ? backend.reason : sh_status_string(backend.status)));
     }
     for (const DeviceReport& device : devices) {
         print_device(terminal, device);
@@ -180,14 +178,13 @@ void print_limits(const Terminal& terminal, const HostLimits& limits) {
     Facts facts;
     facts.add("memory", model::format_bytes(limits.total_bytes),
               fmt::format("{} available", model::format_bytes(limits.available_bytes)));
-    facts.add(
-        "locked memory", limit_text(limits.memlock_soft_bytes),
-        fmt::format("soft limit (RLIMIT_MEMLOCK); hard limit {}", limit_text(limits.memlock_hard_bytes)));
+    facts.add("locked memory", limit_text(limits.memlock_soft_bytes),
+              fmt::format("soft limit (RLIMIT_MEMLOCK); hard limit {}", limit_text(limits.memlock_hard_bytes)));
     facts.add("control group", limit_text(limits.cgroup_limit_bytes),
               limits.cgroup_limit_bytes
-                  ? fmt::format("set by {}, {} in use", limits.cgroup,
-                                limits.cgroup_used_bytes ? model::format_bytes(*limits.cgroup_used_bytes)
-                                                         : "an unknown amount")
+                  ? fmt::format(
+                        "set by {}, {} in use", limits.cgroup,
+                        limits.cgroup_used_bytes ? model::format_bytes(*limits.cgroup_used_bytes) : "an unknown amount")
                   : "");
     print(facts.text(terminal));
 }
@@ -220,8 +217,7 @@ int devices_command(const DevicesOptions& options) {
         list.push_back(std::move(entry));
     }
     if (options.json) {
-        print(to_text(
-            {{"version", version_text()}, {"backends", list}, {"host", to_json(read_host_limits())}}));
+        print(to_text({{"version", version_text()}, {"backends", list}, {"host", to_json(read_host_limits())}}));
     } else {
         print_limits(terminal, read_host_limits());
     }

@@ -1,5 +1,4 @@
-// What the command's exit codes mean. They are part of its interface: stagehand.1 and docs/command.md list
-// them.
+// The exit codes of the command. They are part of its interface: stagehand.1 and docs/command.md list them.
 #pragma once
 
 #include <stdexcept>
@@ -12,7 +11,7 @@ enum class ExitCode {
     failure = 1,      // bytes on the device differ from the file, or a step failed
     usage = 2,        // the command line is wrong
     model = 3,        // the model cannot be read, or changed while it was read
-    device = 4,       // no such device, it does not work, or the budget or memory does not suffice
+    device = 4,       // no such device, the device does not work, or the budget or memory does not suffice
     output = 5,       // an output file, or standard output, could not be written
     signalled = 128,  // plus the signal's number: 130 after Ctrl-C
 };

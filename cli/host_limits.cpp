@@ -20,7 +20,7 @@ std::optional<std::uint64_t> number_in(const fs::path& path) {
     std::uint64_t number = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
     if (error != std::errc() || end != word.data() + word.size()) {
-        return std::nullopt;  // "max"
+        return std::nullopt;  // the text is "max"
     }
     return number;
 }
@@ -46,10 +46,10 @@ void read_memory(HostLimits& limits) {
     }
 }
 
-// Looks at `group` and all groups above it for the lowest limit.
+// Finds the lowest limit of `group` and of all groups above it.
 void read_group(HostLimits& limits, const fs::path& root, fs::path group, const char* limit_file,
                 const char* used_file) {
-    // Version 1 writes "no limit" as the largest multiple of a page.
+    // Version 1 of control groups writes the largest multiple of a page if there is no limit.
     constexpr std::uint64_t none = std::uint64_t{1} << 62;
     for (;;) {
         const fs::path folder = root / group.relative_path();
@@ -80,8 +80,7 @@ void read_groups(HostLimits& limits) {
         if (controllers.empty()) {
             read_group(limits, "/sys/fs/cgroup", group, "memory.max", "memory.current");
         } else if (("," + controllers + ",").find(",memory,") != std::string::npos) {
-            read_group(limits, "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes",
-                       "memory.usage_in_bytes");
+            read_group(limits, "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes", "memory.usage_in_bytes");
         }
     }
 }

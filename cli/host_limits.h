@@ -1,4 +1,4 @@
-// What the system lets this process have of host memory.
+// The system's limits on the host memory of this process.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@ namespace stagehand::cli {
 
 struct HostLimits {
     std::uint64_t total_bytes = 0;                    // memory of the machine
-    std::uint64_t available_bytes = 0;                // of it, what can be had without swapping
+    std::uint64_t available_bytes = 0;                // the part that is available without swapping
     std::optional<std::uint64_t> memlock_soft_bytes;  // RLIMIT_MEMLOCK; nothing: unlimited
     std::optional<std::uint64_t> memlock_hard_bytes;
-    std::optional<std::uint64_t> cgroup_limit_bytes;  // the lowest on the way to the root; nothing: none set
-    std::optional<std::uint64_t> cgroup_used_bytes;   // of the group that sets the limit
-    std::string cgroup;                               // that group; empty: none sets a limit
+    std::optional<std::uint64_t> cgroup_limit_bytes;  // the lowest limit up to the root; nothing: no limit
+    std::optional<std::uint64_t> cgroup_used_bytes;   // used by the group that sets the limit
+    std::string cgroup;                               // the group that sets the limit; empty: no limit
 };
 
 HostLimits read_host_limits();

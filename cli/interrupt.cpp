@@ -11,7 +11,7 @@ volatile std::sig_atomic_t caught = 0;
 
 void on_signal(int signal) {
     caught = signal;
-    // The next one, whichever it is, meets the default.
+    // The next signal, SIGINT or SIGTERM, has its default effect.
     std::signal(SIGINT, SIG_DFL);
     std::signal(SIGTERM, SIG_DFL);
 }
@@ -27,7 +27,7 @@ void catch_interrupts() {
         }
         struct sigaction action = {};
         action.sa_handler = on_signal;
-        // Calls are not interrupted, so that no step fails by it.
+        // System calls are restarted, so that no step fails because of the signal.
         action.sa_flags = SA_RESTART;
         sigaction(signal, &action, nullptr);
     }

@@ -1,10 +1,10 @@
-// Ctrl-C: asks the command to end with what it has measured. A second one kills it.
+// Ctrl-C asks the command to end and to report what it has measured. A second Ctrl-C kills the command.
 #pragma once
 
 namespace stagehand::cli {
 
-// From now on SIGINT and SIGTERM only set a flag, once; the next one ends the process as usual. SIGINT stays
-// ignored if it was ignored when the process began.
+// After this call the first SIGINT or SIGTERM only sets a flag, and the next one ends the process as usual. SIGINT
+// stays ignored if it was ignored when the process began.
 void catch_interrupts();
 
 // The signal that came, or 0.

@@ -1,4 +1,4 @@
-// JSON as the command writes it.
+// The command's JSON output.
 #pragma once
 
 #include <string>
@@ -7,10 +7,11 @@
 
 namespace stagehand::cli {
 
-// Keeps members in the order in which they are given.
+// Keeps the members in the order of insertion.
 using Json = nlohmann::ordered_json;
 
-// Indented, ended by a newline. Text that is not UTF-8 (a path may be anything) is mended, never an error.
+// The text of the JSON, indented, with a newline at its end. Bytes that are not UTF-8 (a path may hold any bytes) are
+// replaced and are no error.
 std::string to_text(const Json& json);
 
 // The same on one line.

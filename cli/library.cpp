@@ -29,7 +29,7 @@ std::string library_message(sh_status status) {
     if (text.empty()) {
         return sh_status_string(status);
     }
-    // One more for the NUL, which belongs to the string anyway.
+    // One byte more for the NUL, which std::string holds behind its characters.
     sh_last_error(text.data(), text.size() + 1);
     for (char& character : text) {
         if (character == '\n' || character == '\r') {
@@ -55,7 +55,7 @@ Device open_device(const DeviceRequest& request) {
     sh_device* device = nullptr;
     const sh_status status = sh_device_open(request.name.c_str(), &options, &device);
     if (status < 0) {
-        // Here the caller's mistake is the user's: an option that the backend does not know.
+        // An invalid argument comes from the command line here: an option that the backend does not know.
         const bool users = status == SH_ERROR_INVALID_ARGUMENT;
         throw LibraryError(users ? ExitCode::usage : exit_code_of(status), status,
                            fmt::format("device {}: {}", request.name, library_message(status)));
@@ -65,19 +65,19 @@ Device open_device(const DeviceRequest& request) {
 
 sh_memory_info device_memory(sh_device* device) {
     sh_memory_info info = SH_MEMORY_INFO_INIT;
-    check(sh_device_memory(device, &info), "device memory");
+    check(sh_device_get_memory(device, &info), "device memory");
     return info;
 }
 
 sh_device_caps device_capabilities(sh_device* device) {
     sh_device_caps caps = SH_DEVICE_CAPS_INIT;
-    check(sh_device_capabilities(device, &caps), "device capabilities");
+    check(sh_device_get_caps(device, &caps), "device capabilities");
     return caps;
 }
 
 std::uint64_t device_clock_ns(sh_device* device) {
     std::uint64_t ns = 0;
-    check(sh_device_clock(device, &ns), "device clock");
+    check(sh_device_get_clock(device, &ns), "device clock");
     return ns;
 }
 
@@ -91,21 +91,18 @@ Runtime create_runtime(sh_device* device, const char* name) {
 
 sh_runtime_stats runtime_stats(sh_runtime* runtime) {
     sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
-    check(sh_stats(runtime, &stats), "statistics");
+    check(sh_runtime_get_stats(runtime, &stats), "statistics");
     return stats;
 }
 
-Stream::Stream(sh_device* device) : device_(device) {
-    check(sh_stream_create(device, &stream_), "compute stream");
-}
+Stream::Stream(sh_device* device) : device_(device) { check(sh_stream_create(device, &stream_), "compute stream"); }
 
 Stream::~Stream() { sh_stream_destroy(device_, stream_); }
 
 void Stream::synchronize() const { check(sh_stream_synchronize(device_, stream_), "compute stream"); }
 
 void Stream::compute(std::uint64_t ns) const {
-    check(sh_stream_launch(device_, stream_, nullptr, nullptr, static_cast<std::int64_t>(ns)),
-          "compute stream");
+    check(sh_stream_launch(device_, stream_, nullptr, nullptr, static_cast<std::int64_t>(ns)), "compute stream");
 }
 
 HostMemory::HostMemory(sh_device* device, std::uint64_t bytes) : device_(device), bytes_(bytes) {

@@ -1,4 +1,4 @@
-// The library's C interface with owners and exceptions: what the rest of the command is written against.
+// The library's C interface with owners and exceptions. The rest of the command uses it in this form.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace stagehand::cli {
 
-// A call of the library that failed. what() is the library's own text after what the command was doing.
+// A call of the library failed. what() is what the command was doing, followed by the library's text.
 class LibraryError : public CommandError {
 public:
     LibraryError(ExitCode code, sh_status status, const std::string& message)
@@ -27,7 +27,7 @@ private:
 // The text of the calling thread's last error; the name of `status` if there is none.
 std::string library_message(sh_status status);
 
-// Throws LibraryError if `status` is an error. `doing` comes before the library's text.
+// Throws LibraryError if `status` is an error. `doing` is put before the library's text.
 void check(sh_status status, std::string_view doing);
 
 struct DeviceCloser {
@@ -40,13 +40,13 @@ struct RuntimeDestroyer {
 };
 using Runtime = std::unique_ptr<sh_runtime, RuntimeDestroyer>;
 
-// How a device is asked for on the command line.
+// A device as the command line asks for it.
 struct DeviceRequest {
     std::string name = "auto";
     std::string backend_options;              // "key=value;key=value"; may be empty
     std::uint64_t budget_bytes = 0;           // 0: the automatic one
     std::uint64_t page_bytes = 0;             // 0: by the budget
-    std::uint64_t link_bytes_per_second = 0;  // 0: measured by the library when it needs it
+    std::uint64_t link_bytes_per_second = 0;  // 0: the library measures it when necessary
 };
 
 Device open_device(const DeviceRequest& request);
@@ -57,7 +57,7 @@ std::uint64_t device_clock_ns(sh_device* device);
 Runtime create_runtime(sh_device* device, const char* name);
 sh_runtime_stats runtime_stats(sh_runtime* runtime);
 
-// A stream of the device; waits for its work when it goes.
+// A stream of the device. The destructor waits for the work of the stream.
 class Stream {
 public:
     explicit Stream(sh_device* device);
@@ -75,7 +75,7 @@ private:
     sh_stream stream_ = 0;
 };
 
-// Host memory for copies to and from the device, pinned if the system allows.
+// Host memory for copies to and from the device, pinned if the system allows that.
 class HostMemory {
 public:
     HostMemory(sh_device* device, std::uint64_t bytes);

@@ -1,4 +1,4 @@
-// The stagehand command: parses the command line and turns errors into one line and an exit code.
+// The stagehand command: parses the command line, and turns each error into one line and an exit code.
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -23,16 +23,16 @@ namespace {
 
 using namespace stagehand::cli;
 
-// Where standard error takes nothing the exit code has to say it alone.
+// Prints the error. A failure to write to standard error is ignored: the exit code then reports the error alone.
 int report(ExitCode code, std::string_view where, std::string_view message) {
-    const std::string line =
-        fmt::format("stagehand{}{}: error: {}\n", where.empty() ? "" : " ", where, message);
+    const std::string line = fmt::format("stagehand{}{}: error: {}\n", where.empty() ? "" : " ", where, message);
     std::fwrite(line.data(), 1, line.size(), stderr);
     return static_cast<int>(code);
 }
 
-// A standard stream that the caller has closed would be the next file that is opened: the model, or the
-// memory of a device. In its place comes what refuses to be written, and for messages what swallows them.
+// If the caller has closed a standard stream, the next file that is opened would get its number: the model, or the
+// memory of a device. /dev/null takes its place: not writable as standard output, so that output fails, but writable as
+// standard error.
 void occupy_standard_streams() {
     for (const int stream : {0, 1, 2}) {
         if (fcntl(stream, F_GETFD) == -1) {
@@ -41,7 +41,8 @@ void occupy_standard_streams() {
     }
 }
 
-// Runs a subcommand. Whatever fails, standard output holds nothing partial: it is written at the end.
+// Runs a subcommand and returns the exit code. Subcommands write their results at the end, so that after an error
+// standard output holds no part of them.
 int guarded(const std::string& name, const std::function<int()>& command) {
     try {
         return command();
@@ -62,7 +63,7 @@ int guarded(const std::string& name, const std::function<int()>& command) {
 
 int main(int argc, char** argv) {
     occupy_standard_streams();
-    // A reader that goes is an output that could not be written, like a full disk.
+    // If the reader of a pipe has gone, writing fails with an error, like on a full disk.
     std::signal(SIGPIPE, SIG_IGN);
     CommandLine line;
     switch (line.parse(argc, argv)) {

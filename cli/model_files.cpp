@@ -15,7 +15,7 @@ namespace stagehand::cli {
 
 ModelFiles::ModelFiles(const model::Model& model) : model_(model) {
     for (const model::ModelFile& file : model.files) {
-        // Not blocking: a name that has become a fifo must not hang.
+        // O_NONBLOCK, so that the open does not hang if the name has become a fifo.
         const int descriptor = open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         if (descriptor < 0) {
             const int error = errno;
@@ -66,8 +66,8 @@ void ModelFiles::check_size(std::uint32_t file, std::uint64_t bytes) const {
     if (cut != nullptr) {
         throw model::ModelError(
             known.path, fmt::format("tensor {}: data", model::in_quotes(cut->name)),
-            fmt::format("the file has shrunk from {} to {} bytes while it was read; these begin at "
-                        "{} and are {} long",
+            fmt::format("the file has shrunk from {} to {} bytes while it was read; the data of this "
+                        "tensor begin at byte {} and have {} bytes",
                         known.bytes, bytes, cut->offset, cut->bytes));
     }
     throw model::ModelError(

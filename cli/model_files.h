@@ -12,8 +12,8 @@ namespace stagehand::cli {
 
 class ModelFiles {
 public:
-    // Throws ModelError when a file cannot be opened or is shorter than when its header was read. `model`
-    // must outlive this.
+    // Throws ModelError if a file cannot be opened or is shorter than when its header was read. `model` must outlive
+    // this object.
     explicit ModelFiles(const model::Model& model);
     ~ModelFiles();
     ModelFiles(const ModelFiles&) = delete;
@@ -21,14 +21,13 @@ public:
 
     int descriptor(std::uint32_t file) const { return descriptors_[file]; }
 
-    // Fills `to`. Throws ModelError when the bytes are no longer there or cannot be read.
+    // Fills `to`. Throws ModelError if the bytes are no longer in the file or cannot be read.
     void read(std::uint32_t file, std::uint64_t offset, std::span<std::byte> to) const;
 
-    // Throws ModelError, which names the file and the first tensor that is cut off, if a file has become
-    // shorter.
+    // Throws ModelError if a file has become shorter. The error names the file and the first tensor that is cut off.
     void check_sizes() const;
 
-    // Whether a file has been written to since it was opened here.
+    // Whether a file has been changed since it was opened here.
     bool changed() const;
 
 private:

@@ -30,12 +30,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto patience = std::chrono::seconds(3);
-// Some ten thousand runtimes.
+// Enough for about ten thousand runtimes.
 constexpr std::size_t longest_answer = std::size_t{16} << 20;
 constexpr std::string_view request = "snapshot\n";
 constexpr std::string_view ending = ".sock";
 
-// A descriptor that is closed at the end.
+// A descriptor that the destructor closes.
 class Connection {
 public:
     Connection() : descriptor_(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
@@ -58,7 +58,7 @@ bool is_number(std::string_view text) {
            std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// Waits until the connection is ready; false: the time is up, or a signal came.
+// Waits until the connection is ready. Returns false if the time is up or a signal came.
 bool wait_for(int descriptor, short events, Clock::time_point until) {
     while (interrupted() == 0) {
         const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
@@ -66,7 +66,7 @@ bool wait_for(int descriptor, short events, Clock::time_point until) {
             return false;
         }
         pollfd polled = {descriptor, events, 0};
-        // In slices: a signal may come just before the wait.
+        // Waits in short slices, because a signal may come just before the wait.
         if (poll(&polled, 1, static_cast<int>(std::min<long>(left, 100))) > 0) {
             return true;
         }
@@ -94,7 +94,7 @@ Answer connect_to(const Connection& connection, const std::string& path, Clock::
         if (errno != EAGAIN && errno != EINTR) {
             refuse(path, std::strerror(errno));
         }
-        // Its queue is full.
+        // The socket's queue is full.
         if (interrupted() != 0 || Clock::now() >= until) {
             return not_in_time();
         }
@@ -103,7 +103,7 @@ Answer connect_to(const Connection& connection, const std::string& path, Clock::
     return Answer::given;
 }
 
-// Who made the socket: a file in a folder for everybody may be anybody's.
+// Checks the owner of the socket, because in a folder that every user can write to, the file may be any user's.
 void check_peer(const Connection& connection, MonitoredProcess& process) {
     ucred peer = {};
     socklen_t size = sizeof peer;
@@ -121,8 +121,7 @@ void check_peer(const Connection& connection, MonitoredProcess& process) {
 Answer send_request(const Connection& connection, Clock::time_point until) {
     std::size_t sent = 0;
     while (sent < request.size()) {
-        const ssize_t part =
-            send(connection.descriptor(), request.data() + sent, request.size() - sent, MSG_NOSIGNAL);
+        const ssize_t part = send(connection.descriptor(), request.data() + sent, request.size() - sent, MSG_NOSIGNAL);
         if (part >= 0) {
             sent += static_cast<std::size_t>(part);
         } else if (errno != EAGAIN && errno != EINTR) {
@@ -134,9 +133,8 @@ Answer send_request(const Connection& connection, Clock::time_point until) {
     return Answer::given;
 }
 
-// One line, with its newline taken off.
-Answer read_answer(const Connection& connection, const std::string& path, Clock::time_point until,
-                   std::string& text) {
+// One line, without its newline.
+Answer read_answer(const Connection& connection, const std::string& path, Clock::time_point until, std::string& text) {
     text.clear();
     std::array<char, 65536> part;
     while (text.empty() || text.back() != '\n') {
@@ -152,14 +150,14 @@ Answer read_answer(const Connection& connection, const std::string& path, Clock:
         }
         text.append(part.data(), static_cast<std::size_t>(bytes));
         if (text.size() > longest_answer) {
-            refuse(path, "what answers there is not libstagehand: it does not stop");
+            refuse(path, "does not belong to libstagehand: its answer does not end");
         }
     }
     text.pop_back();
     return Answer::given;
 }
 
-// Where processes of a user have their sockets if they were not told otherwise.
+// The folders in which processes of a user have their sockets by default.
 std::vector<std::string> default_folders(uid_t user) {
     std::vector<std::string> folders;
     const auto add = [&](std::string folder) {
@@ -201,7 +199,7 @@ std::vector<std::string> sockets_in(const std::string& folder) {
     return paths;
 }
 
-// Whether somebody listens, who may be asked.
+// Whether a process listens on the socket and may be asked.
 bool answers(MonitoredProcess& process) {
     try {
         const Connection connection;
@@ -215,7 +213,8 @@ bool answers(MonitoredProcess& process) {
     }
 }
 
-constexpr const char* how_to_start = "it takes sh_monitor_start(), or STAGEHAND_MONITOR=1 in its environment";
+constexpr const char* how_to_start =
+    "a process answers if it has called sh_monitor_start() or has STAGEHAND_MONITOR=1 in its environment";
 
 MonitoredProcess only_process() {
     std::vector<MonitoredProcess> found;
@@ -230,16 +229,16 @@ MonitoredProcess only_process() {
         }
     }
     if (found.empty()) {
-        throw CommandError(ExitCode::device, fmt::format("no process answers in {}; {}",
-                                                         fmt::join(folders, " or "), how_to_start));
+        throw CommandError(ExitCode::device,
+                           fmt::format("no process answers in {}; {}", fmt::join(folders, " or "), how_to_start));
     }
     if (found.size() > 1) {
         std::vector<std::string> names;
         for (const MonitoredProcess& process : found) {
             names.push_back(fmt::format("{} ({})", process.pid, model::printable(process.program, 40)));
         }
-        throw CommandError(ExitCode::usage, fmt::format("{} processes answer: {}; name one", found.size(),
-                                                        fmt::join(names, ", ")));
+        throw CommandError(ExitCode::usage,
+                           fmt::format("{} processes answer: {}; name one", found.size(), fmt::join(names, ", ")));
     }
     return found.front();
 }
@@ -278,7 +277,7 @@ bool MonitoredProcess::lives() const {
     if (pid <= 0 || (kill(pid, 0) != 0 && errno == ESRCH)) {
         return false;
     }
-    // The state comes after the name, which is in brackets and may hold anything.
+    // The state follows the name, which is in brackets and may hold any characters.
     std::ifstream file(fmt::format("/proc/{}/stat", pid));
     std::string line;
     std::getline(file, line);
@@ -297,8 +296,8 @@ MonitoredProcess find_process(const std::string& wanted) {
     process.path = wanted;
     if (!is_socket(wanted)) {
         struct stat found = {};
-        refuse(wanted, stat(wanted.c_str(), &found) == 0 ? "is neither a process id nor a socket"
-                                                         : std::strerror(errno));
+        refuse(wanted,
+               stat(wanted.c_str(), &found) == 0 ? "is neither a process id nor a socket" : std::strerror(errno));
     }
     return process;
 }

@@ -1,4 +1,4 @@
-// Processes that answer questions about themselves: finding them, and asking.
+// Finds the processes that answer questions about themselves, and asks them.
 #pragma once
 
 #include <string>
@@ -14,26 +14,26 @@ struct MonitoredProcess {
     pid_t pid = 0;        // 0: not known
     std::string program;  // may be empty
 
-    // "process 123 (python3)", or the path.
+    // Text for messages: "process 123 (python3)", or the path.
     std::string description() const;
-    // False also for one that has ended and was not waited for.
+    // Whether the process lives. False also for a process that has ended but whose parent has not waited for it.
     bool lives() const;
 };
 
-// Which process is meant by a process id, the path of a socket, or nothing: the only one there is. Throws
-// CommandError: there is none, there are several, or it does not answer.
+// Finds the process for a process id or the path of a socket; for an empty text, the only process that answers. Throws
+// CommandError if there is no such process, if several processes answer, or if the process does not answer.
 MonitoredProcess find_process(const std::string& wanted);
 
 enum class Answer {
     given,
-    none,         // it takes connections, but does not answer in time
-    let_go,       // it ended the connection without an answer
-    gone,         // nobody listens there
+    none,         // the process takes connections, but does not answer in time
+    let_go,       // the process ended the connection without an answer
+    gone,         // no process listens on the socket
     interrupted,  // by a signal, see interrupt.h
 };
 
-// Asks once. On `given` the answer is in `text`. Notes who answers in `process`. Throws CommandError if asking is
-// not allowed, or if what answers belongs to somebody else.
+// Asks once. On `given` the answer is in `text`. Records in `process` which process answers. Throws CommandError if
+// asking is not allowed, or if the answering process belongs to another user.
 Answer ask(MonitoredProcess& process, std::string& text);
 
 }  // namespace stagehand::cli

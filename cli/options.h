@@ -1,4 +1,4 @@
-// What the subcommands are asked to do: their options as parsed from the command line.
+// The options of the subcommands, as parsed from the command line.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,7 @@
 
 namespace stagehand::cli {
 
-enum class Order {
-    forward,
-    forward_backward
-};
+enum class Order { forward, forward_backward };
 
 // "forward" or "forward-backward".
 const char* to_string(Order order);
@@ -22,16 +19,18 @@ struct DevicesOptions {
     bool json = false;
 };
 
-// What `plan` and `run` share.
+// The options that `plan` and `run` share.
 struct ModelOptions {
     std::string model;
-    std::optional<model::Quantity> budget;  // nothing: automatic, what the device has free
+    std::optional<model::Quantity> budget;  // nothing: automatic, from what the device has free
+    std::string budget_text;                // as given
     std::string device = "auto";
     std::string backend_options;  // "key=value;key=value"
     Order order = Order::forward;
     double compute_ms = 0;               // of a step, all uses together
     std::uint64_t max_block_bytes = 0;   // 0: by the budget
     std::uint64_t max_header_bytes = 0;  // 0: the reader's own limit
+    std::vector<std::string> unordered;  // patterns of names of blocks that are not used in every step
     bool json = false;
 };
 
@@ -54,23 +53,23 @@ struct BenchOptions {
     std::string device = "auto";
     std::string backend_options;    // "key=value;key=value"
     std::vector<std::string> only;  // groups; empty: all
-    std::uint64_t bytes = 0;        // that each group works on; 0: by the device
+    std::uint64_t bytes = 0;        // the bytes that each group copies; 0: by the device
     std::string scratch;            // folder of the scratch file; empty: $TMPDIR, or /tmp
     bool quick = false;
     bool json = false;
 };
 
 struct TopOptions {
-    std::string process;  // a process id or the path of a socket; empty: the only one there is
+    std::string process;  // a process id or the path of a socket; empty: the only process that answers
     double interval_seconds = 1;
     bool once = false;
     bool json = false;
 };
 
-// The names that BenchOptions::only may hold, in the order in which they are measured.
+// The names that BenchOptions::only may hold, in the order of measurement.
 const std::vector<std::string>& bench_groups();
 
-// Does what a subcommand is for; returns the process's exit code. They throw CommandError, ModelError and
+// Each function runs a subcommand and returns the exit code of the process. They throw CommandError, ModelError and
 // QuantityError.
 int devices_command(const DevicesOptions& options);
 int plan_command(const PlanOptions& options);

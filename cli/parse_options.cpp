@@ -1,6 +1,7 @@
 #include "parse_options.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -10,19 +11,20 @@
 #include "model/grouping.h"
 #include "model/quantity.h"
 #include "model/text.h"
+#include "parse_problem.h"
 #include "terminal.h"
 
 namespace stagehand::cli {
 
 namespace {
 
-// Less would measure calls, not bytes.
+// With fewer bytes a benchmark would measure the cost of calls, not the speed of copies.
 constexpr std::uint64_t smallest_bench_bytes = std::uint64_t{32} << 20;
 
-// Messages are one line, whatever the command line holds.
+// `text` as one line for a message, whatever characters the command line holds.
 std::string one_line(std::string_view text) { return model::printable(text, 400); }
 
-// A check that fails with the text of a QuantityError.
+// An option whose value `parse` reads. A QuantityError becomes the parser's error, with the name of the option.
 template <typename Parse>
 CLI::Option* add_quantity(CLI::App* app, const std::string& flag, const std::string& what, const char* type,
                           Parse parse) {
@@ -40,8 +42,12 @@ CLI::Option* add_quantity(CLI::App* app, const std::string& flag, const std::str
         ->type_name(type);
 }
 
-void add_device_options(CLI::App* app, std::string& device, std::string& backend_options,
-                        const char* device_help) {
+// A flag that takes no value: `--json=false` is refused.
+void add_flag(CLI::App* app, const std::string& flag, bool& value, const std::string& what) {
+    app->add_flag(flag, value, what)->disable_flag_override();
+}
+
+void add_device_options(CLI::App* app, std::string& device, std::string& backend_options, const char* device_help) {
     app->add_option("--device", device, device_help)->type_name("D")->capture_default_str();
     app->add_option_function<std::vector<std::string>>(
            "--device-option",
@@ -50,25 +56,26 @@ void add_device_options(CLI::App* app, std::string& device, std::string& backend
                    const auto equals = entry.find('=');
                    if (equals == 0 || equals == std::string::npos || entry.find(';') != std::string::npos) {
                        throw CLI::ValidationError(
-                           "--device-option", fmt::format("{} is not KEY=VALUE", model::in_quotes(entry)));
+                           "--device-option", fmt::format("{} is not of the form KEY=VALUE, such as bandwidth=2GB/s",
+                                                          model::in_quotes(entry)));
                    }
                    backend_options += (backend_options.empty() ? "" : ";") + entry;
                }
            },
-           "An option of the device's backend, such as bandwidth; may be repeated")
+           "An option of the device's backend, such as bandwidth=2GB/s; may be given several times")
         ->type_name("KEY=VALUE")
         ->allow_extra_args(false);
 }
 
 void add_model_options(CLI::App* app, ModelOptions& options, const char* device_help) {
-    app->add_option(
-           "MODEL", options.model,
-           "A safetensors or GGUF file, the index of a sharded model, one part of a split one, or the folder")
+    app->add_option("MODEL", options.model,
+                    "A safetensors or GGUF file, the index of a sharded model, a part of a split model, or a folder "
+                    "that holds one of these")
         ->required()
         ->type_name("");
-    add_quantity(app, "--budget", "Device memory for weights: bytes, 512MiB, 2GB, 25% of the model, or auto",
-                 "B",
+    add_quantity(app, "--budget", "Device memory for weights: bytes, 512MiB, 2GB, 25% of the model, or auto", "B",
                  [&options](const std::string& text) {
+                     options.budget_text = text;
                      if (text != "auto") {
                          options.budget = model::parse_quantity(text);
                      }
@@ -80,95 +87,109 @@ void add_model_options(CLI::App* app, ModelOptions& options, const char* device_
            [&options](const std::string& text) {
                if (text != to_string(Order::forward) && text != to_string(Order::forward_backward)) {
                    throw CLI::ValidationError(
-                       "--order", one_line(fmt::format("{} is neither forward nor forward-backward",
-                                                       model::in_quotes(text))));
+                       "--order",
+                       one_line(fmt::format("{} is not an order; the orders are forward and forward-backward",
+                                            model::in_quotes(text))));
                }
                options.order = text == to_string(Order::forward) ? Order::forward : Order::forward_backward;
            },
-           "How a step uses the blocks: forward, or forward-backward")
+           "The order in which a step uses the blocks: forward, or forward-backward")
         ->type_name("ORDER")
         ->option_text("ORDER [forward]");
     app->add_option("--compute-ms", options.compute_ms,
-                    "Milliseconds that a step computes, shared among its blocks by their bytes")
+                    "Milliseconds that a step computes; its blocks share them in proportion to their bytes")
         ->check([](const std::string& text) {
             double value = 0;
             const bool number = CLI::detail::lexical_cast(text, value) && std::isfinite(value);
             return number && value >= 0 && value <= 1e9
                        ? std::string()
-                       : one_line(fmt::format("{} is not a number of milliseconds from 0 to 1e9",
-                                              model::in_quotes(text)));
+                       : one_line(
+                             fmt::format("{} is not a number of milliseconds from 0 to 1e9", model::in_quotes(text)));
         })
         ->type_name("T")
         ->capture_default_str();
-    add_quantity(app, "--max-block", "Split blocks larger than this; by default a quarter of the budget",
+    add_quantity(app, "--max-block", "Split blocks that are larger than this; by default a quarter of the budget",
                  "SIZE", [&options](const std::string& text) {
                      options.max_block_bytes = model::parse_bytes(text);
                      if (options.max_block_bytes < model::split_bytes) {
-                         throw model::QuantityError(fmt::format("{} is less than {} bytes",
+                         throw model::QuantityError(fmt::format("{} is too small; the least is {} bytes",
                                                                 model::in_quotes(text), model::split_bytes));
                      }
                  });
     add_quantity(
-        app, "--max-header", "Refuse models with a larger header, in one file or the index [1GiB]", "SIZE",
+        app, "--max-header", "Refuse a model if the header of a file, or the index, is larger [1GiB]", "SIZE",
         [&options](const std::string& text) {
             options.max_header_bytes = model::parse_bytes(text);
             if (options.max_header_bytes == 0) {
-                throw model::QuantityError(fmt::format("{} leaves nothing to read", model::in_quotes(text)));
+                throw model::QuantityError(fmt::format("{} is too small; the least is 1 byte", model::in_quotes(text)));
             }
         });
-    app->add_flag("--json", options.json, "Write one JSON object instead of tables");
+    add_flag(app, "--json", options.json, "Write one JSON object instead of tables");
 }
 
 void add_plan_options(CLI::App* app, PlanOptions& options) {
-    add_model_options(app, options, "Plan for this device's pages and link: auto, host, sim, cuda:0, ...");
+    add_model_options(app, options, "Plan for the pages and the link of this device: auto, host, sim, cuda:0, ...");
     add_quantity(app, "--bandwidth",
-                 "Bytes a second from host to device, such as 25GB/s; by default measured", "X",
+                 "Speed of the link from host to device, such as 25GB/s or 200Gbit/s; by default it is measured", "X",
                  [&options](const std::string& text) { options.bandwidth = model::parse_rate(text); });
-    app->add_flag("--curve", options.curve, "Also plan for other budgets: time against budget");
+    app->add_option_function<std::vector<std::string>>(
+           "--unordered",
+           [&options](const std::vector<std::string>& patterns) {
+               for (const std::string& pattern : patterns) {
+                   if (pattern.empty()) {
+                       throw CLI::ValidationError("--unordered",
+                                                  "'' matches no name; give a pattern such as "
+                                                  "'*.experts.*'");
+                   }
+               }
+               options.unordered = patterns;
+           },
+           "Names of tensors that not every step uses, such as '*.experts.*'; may be given several times")
+        ->type_name("PATTERN")
+        ->allow_extra_args(false);
+    add_flag(app, "--curve", options.curve, "Also plan for other budgets, and show the step time for each");
     app->add_option_function<std::string>(
            "--svg",
            [&options](const std::string& path) {
                options.svg = path;
                options.curve = true;
            },
-           "Draw the curve as a picture into this file; means --curve")
+           "Draw the curve as a picture into this SVG file; includes --curve")
         ->type_name("FILE");
-    app->add_flag("--all-blocks", options.all_blocks, "List each block, however many there are");
+    add_flag(app, "--all-blocks", options.all_blocks, "List every block on a line of its own");
 }
 
 void add_run_options(CLI::App* app, RunOptions& options) {
-    add_model_options(
-        app, options,
-        "Stream to this device: host, cuda:0, ...; auto is the first GPU that works, else host");
-    app->add_option("--steps", options.steps, "Steps to stream and time")
+    add_model_options(app, options,
+                      "Stream to this device: host, cuda:0, ...; auto is the first GPU that works, otherwise host");
+    app->add_option("--steps", options.steps, "The number of steps to stream and time")
         ->required()
         ->check([](const std::string& text) {
             std::uint64_t value = 0;
             const bool number = CLI::detail::lexical_cast(text, value);
             return number && value >= 1 && value <= 1'000'000'000
                        ? std::string()
-                       : one_line(fmt::format("{} is not a number from 1 to 1,000,000,000",
-                                              model::in_quotes(text)));
+                       : one_line(fmt::format("{} is not a whole number from 1 to 1000000000", model::in_quotes(text)));
         })
         ->type_name("N");
-    app->add_flag("--verify", options.verify,
-                  "Stream as many steps again, in which each block on the device is compared with the file");
+    add_flag(app, "--verify", options.verify,
+             "Then stream as many steps again, and compare each block on the device with the file");
     app->add_option("--trace", options.trace,
-                    "Record planning, loading and timed steps for Perfetto or chrome://tracing")
+                    "Record planning, loading and the timed steps into a trace for Perfetto or chrome://tracing")
         ->type_name("FILE");
-    app->add_option("--telemetry", options.telemetry, "Write one JSON object a timed step")
+    app->add_option("--telemetry", options.telemetry, "Write one JSON object for each timed step, each on a line")
         ->type_name("FILE");
-    app->add_flag("-q,--quiet", options.quiet, "No progress");
+    add_flag(app, "-q,--quiet", options.quiet, "Show no progress");
 }
 
-// "link,streaming" as its parts, each the name of a group.
+// The names of groups in a text such as "link,streaming".
 std::vector<std::string> group_names(const std::string& text) {
     const std::vector<std::string>& known = bench_groups();
     std::vector<std::string> names;
     for (const std::string& name : CLI::detail::split(text, ',')) {
         if (std::find(known.begin(), known.end(), name) == known.end()) {
-            throw CLI::ValidationError("--only", one_line(fmt::format("{} is none of {}", model::in_quotes(name),
-                                                                      fmt::join(known, ", "))));
+            throw CLI::ValidationError("--only", one_line(fmt::format("{} is not a group; the groups are {}",
+                                                                      model::in_quotes(name), fmt::join(known, ", "))));
         }
         names.push_back(name);
     }
@@ -177,28 +198,28 @@ std::vector<std::string> group_names(const std::string& text) {
 
 void add_bench_options(CLI::App* app, BenchOptions& options) {
     add_device_options(app, options.device, options.backend_options,
-                       "Measure this device: host, cuda:0, ...; auto is the first GPU that works, else host");
-    app->add_flag("--quick", options.quick, "Work on less, and repeat less: some seconds");
+                       "Measure this device: host, cuda:0, ...; auto is the first GPU that works, otherwise host");
+    add_flag(app, "--quick", options.quick, "Use less memory and fewer repetitions, so that it takes a few seconds");
     app->add_option_function<std::string>(
            "--only", [&options](const std::string& text) { options.only = group_names(text); },
-           fmt::format("Only these of {}", fmt::join(bench_groups(), ", ")))
+           fmt::format("Measure only these groups of {}", fmt::join(bench_groups(), ", ")))
         ->type_name("GROUP,...");
-    add_quantity(app, "--bytes", "What each group works on; by default it depends on the device", "SIZE",
-                 [&options](const std::string& text) {
-                     options.bytes = model::parse_bytes(text);
-                     if (options.bytes < smallest_bench_bytes) {
-                         throw model::QuantityError(fmt::format("{} is less than {}", model::in_quotes(text),
-                                                                model::format_bytes(smallest_bench_bytes)));
-                     }
-                 });
-    app->add_option("--scratch", options.scratch, "Folder for a temporary file; by default $TMPDIR, or /tmp")
+    add_quantity(
+        app, "--bytes", "The bytes that each group copies; by default it depends on the device", "SIZE",
+        [&options](const std::string& text) {
+            options.bytes = model::parse_bytes(text);
+            if (options.bytes < smallest_bench_bytes) {
+                throw model::QuantityError(fmt::format("{} is too small; the least is 32MiB", model::in_quotes(text)));
+            }
+        });
+    app->add_option("--scratch", options.scratch, "The folder for a temporary file; by default $TMPDIR, or /tmp")
         ->type_name("DIR");
-    app->add_flag("--json", options.json, "Write one JSON object instead of tables");
+    add_flag(app, "--json", options.json, "Write one JSON object instead of tables");
 }
 
 void add_top_options(CLI::App* app, TopOptions& options) {
     app->add_option("PROCESS", options.process,
-                    "A process id, or the path of a process's socket; by default the only one that answers")
+                    "A process id, or the path of a process's socket; by default the only process that answers")
         ->type_name("");
     app->add_option("--interval", options.interval_seconds, "Seconds from one sample to the next")
         ->check([](const std::string& text) {
@@ -206,13 +227,13 @@ void add_top_options(CLI::App* app, TopOptions& options) {
             const bool number = CLI::detail::lexical_cast(text, value) && std::isfinite(value);
             return number && value >= 0.05 && value <= 86400
                        ? std::string()
-                       : one_line(fmt::format("{} is not a number of seconds from 0.05 to 86400",
-                                              model::in_quotes(text)));
+                       : one_line(
+                             fmt::format("{} is not a number of seconds from 0.05 to 86400", model::in_quotes(text)));
         })
         ->type_name("T")
         ->capture_default_str();
-    app->add_flag("--once", options.once, "Show what happened in one interval, and end");
-    app->add_flag("--json", options.json, "Write one JSON object a sample, each on a line");
+    add_flag(app, "--once", options.once, "Show one sample and exit");
+    add_flag(app, "--json", options.json, "Write one JSON object for each sample, each on a line");
 }
 
 std::string version_line() {
@@ -226,6 +247,21 @@ constexpr const char* exit_codes =
     "3 bad model; 4 no such device or process, or too small a budget; 5 an output could not be "
     "written; 130 interrupted.";
 
+constexpr const char* subcommand_names = "devices, plan, run, bench, top and help";
+
+// "help" and "help plan" become "--help" and "plan --help". Other arguments stay as they are.
+std::vector<std::string> arguments_of(int argc, char** argv) {
+    std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+    if (!arguments.empty() && arguments.front() == "help") {
+        arguments.erase(arguments.begin());
+        if (!arguments.empty() && (arguments.front() == "help" || arguments.front().starts_with("-"))) {
+            arguments.clear();
+        }
+        arguments.emplace_back("--help");
+    }
+    return arguments;
+}
+
 }  // namespace
 
 CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
@@ -237,22 +273,38 @@ CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
     app.footer(exit_codes);
     app.require_subcommand(1);
 
-    CLI::App* devices_app =
-        app.add_subcommand("devices", "List backends and devices, their memory and copy speeds");
-    devices_app->add_flag("--json", devices.json, "Write one JSON object instead of tables");
-    CLI::App* plan_app = app.add_subcommand("plan", "Tell what a budget would give, without streaming");
+    CLI::App* devices_app = app.add_subcommand("devices", "List backends and devices, their memory and copy speeds");
+    add_flag(devices_app, "--json", devices.json, "Write one JSON object instead of tables");
+    CLI::App* plan_app = app.add_subcommand("plan", "Show the plan for a budget, without streaming");
     add_plan_options(plan_app, plan);
-    CLI::App* run_app = app.add_subcommand("run", "Stream a model's weights and measure it");
+    CLI::App* run_app = app.add_subcommand("run", "Stream a model's weights and measure the steps");
     add_run_options(run_app, run);
     CLI::App* bench_app =
-        app.add_subcommand("bench", "Measure a device, each figure against its limit in the same run");
+        app.add_subcommand("bench", "Measure a device, and compare each figure with a limit of the same run");
     add_bench_options(bench_app, bench);
-    CLI::App* top_app =
-        app.add_subcommand("top", "Show what a running process's devices and runtimes do");
+    CLI::App* top_app = app.add_subcommand("top", "Show what the devices and runtimes of a running process do");
     add_top_options(top_app, top);
+    // For the list of subcommands only: arguments_of() has replaced it before anything is parsed.
+    app.add_subcommand("help", "Print this help, or the help of a subcommand, and exit");
 
+    std::vector<std::string> arguments = arguments_of(argc, argv);
+    const std::string first = arguments.empty() ? "" : arguments.front();
+    const bool known =
+        first.starts_with("-")
+            ? app.get_option_no_throw(first) != nullptr
+            : !app.get_subcommands([&](const CLI::App* sub) { return sub->get_name() == first; }).empty();
+    if (!first.empty() && !known) {
+        const std::string quoted = model::in_quotes(first);
+        problem_ =
+            fmt::format("{}; the subcommands are {}",
+                        first.starts_with("-") ? fmt::format("stagehand has no option {} before a subcommand", quoted)
+                                               : fmt::format("there is no subcommand {}", quoted),
+                        subcommand_names);
+        return Outcome::refused;
+    }
+    std::reverse(arguments.begin(), arguments.end());  // the parser takes them from the back
     try {
-        app.parse(argc, argv);
+        app.parse(std::move(arguments));
     } catch (const CLI::ParseError& error) {
         const auto chosen = app.get_subcommands();
         subcommand_ = chosen.empty() ? "" : chosen.front()->get_name();
@@ -260,13 +312,12 @@ CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
             app.exit(error);
             return Outcome::answered;
         }
-        problem_ = one_line(error.what());
-        // The parser would only say that a subcommand is missing.
-        if (argc <= 1) {
-            problem_ = "a subcommand is required: devices, plan, run, bench or top";
-        } else if (chosen.empty()) {
-            problem_ = fmt::format("there is no {} {}; the subcommands are devices, plan, run, bench and top",
-                                   argv[1][0] == '-' ? "option" : "subcommand", model::in_quotes(argv[1]));
+        if (!chosen.empty()) {
+            problem_ = one_line(problem_of(error, *chosen.front()));
+        } else if (first.empty()) {
+            problem_ = fmt::format("a subcommand is required; the subcommands are {}", subcommand_names);
+        } else {
+            problem_ = one_line(problem_of(error, app));
         }
         return Outcome::refused;
     }

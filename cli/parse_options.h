@@ -10,8 +10,8 @@ namespace stagehand::cli {
 class CommandLine {
 public:
     enum class Outcome {
-        answered,  // --help or --version: it is on standard output
-        refused,   // problem() says why
+        answered,  // --help, help or --version: the answer is on standard output
+        refused,   // problem() has the reason
         devices,
         plan,
         run,
@@ -21,7 +21,7 @@ public:
 
     Outcome parse(int argc, char** argv);
 
-    // The subcommand that was named, or nothing.
+    // The subcommand of the command line; empty if there is none.
     const std::string& subcommand() const { return subcommand_; }
     const std::string& problem() const { return problem_; }
 

@@ -1,4 +1,4 @@
-// `stagehand plan`: what a budget would give, without streaming anything.
+// `stagehand plan`: shows the plan for a budget, without streaming.
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -20,7 +20,7 @@ namespace stagehand::cli {
 
 namespace {
 
-// `budget` is what was asked for; the plan itself takes no more than the model needs.
+// `budget` is the budget that was asked for; the plan itself uses no more than the model needs.
 CurvePoint point_of(std::uint64_t budget, const sh_plan_info& info) {
     return {budget,
             info.bytes_per_step,
@@ -34,10 +34,9 @@ void add_curve(const Planner& planner, bool quiet, const BlockTable& table, Plan
     const sh_plan_info& plan = report.plan;
     Curve& curve = report.curve;
     curve.title = report.model;
-    curve.subtitle =
-        fmt::format("{} · {} · {} · link {} · compute {}", to_string(report.order), description(table),
-                    report.target.device, model::format_rate(static_cast<double>(plan.link_bytes_per_second)),
-                    time_text(report.compute_ms));
+    curve.subtitle = fmt::format(
+        "{} · {} · {} · link {} · compute {}", to_string(report.order), description(table), report.target.device,
+        model::format_rate(static_cast<double>(plan.link_bytes_per_second)), time_text(report.compute_ms));
     curve.model_bytes = plan.model_bytes;
     curve.smallest_budget_bytes = plan.smallest_budget_bytes;
     curve.compute_ms = report.compute_ms;
@@ -45,8 +44,8 @@ void add_curve(const Planner& planner, bool quiet, const BlockTable& table, Plan
                         static_cast<double>(std::max<std::uint64_t>(plan.link_bytes_per_second, 1));
     curve.chosen = point_of(report.target.budget_bytes, plan);
 
-    const std::vector<std::uint64_t> budgets = curve_budgets(plan.smallest_budget_bytes, plan.model_bytes,
-                                                             report.page_bytes, curve.chosen.budget_bytes);
+    const std::vector<std::uint64_t> budgets =
+        curve_budgets(plan.smallest_budget_bytes, plan.model_bytes, report.page_bytes, curve.chosen.budget_bytes);
     Progress progress(quiet ? ProgressStyle::quiet : ProgressStyle::bar_only);
     progress.begin("planning", budgets.size(), 1);
     for (std::size_t i = 0; i < budgets.size(); ++i) {
@@ -59,14 +58,13 @@ void add_curve(const Planner& planner, bool quiet, const BlockTable& table, Plan
 void write_file(const std::string& path, const std::string& text) {
     std::FILE* file = std::fopen(path.c_str(), "we");
     if (file == nullptr) {
-        throw CommandError(ExitCode::output,
-                           fmt::format("--svg {}: {}", model::printable(path), std::strerror(errno)));
+        throw CommandError(ExitCode::output, fmt::format("--svg {}: {}", model::printable(path), std::strerror(errno)));
     }
     const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
     const int error = errno;
     if (std::fclose(file) != 0 || !written) {
-        throw CommandError(ExitCode::output, fmt::format("--svg {}: {}", model::printable(path),
-                                                         std::strerror(written ? errno : error)));
+        throw CommandError(ExitCode::output,
+                           fmt::format("--svg {}: {}", model::printable(path), std::strerror(written ? errno : error)));
     }
 }
 
@@ -92,8 +90,7 @@ int plan_command(const PlanOptions& options) {
     if (!options.svg.empty()) {
         write_file(options.svg, curve_picture(report.curve));
     }
-    print(options.json ? json_text(report, table)
-                       : table_text(report, table, options.all_blocks, terminal_of(stdout)));
+    print(options.json ? json_text(report, table) : table_text(report, table, options.all_blocks, terminal_of(stdout)));
     finish_output();
     return 0;
 }

@@ -18,21 +18,22 @@ constexpr std::size_t name_columns = 60;
 
 double ms(std::uint64_t ns) { return static_cast<double>(ns) / 1e6; }
 
-// Names that differ in numbers only are of one family.
+// Names that differ only in numbers are of one family.
 std::string family(std::string name) {
     std::erase_if(name, [](char character) { return character >= '0' && character <= '9'; });
     return name;
 }
 
-// Neighbours of one family and size, of which about the same stays: [begin, end) of the blocks.
+// Neighbours of one family and size, of which about as many bytes are resident: the blocks [begin, end).
 struct Run {
     std::size_t begin = 0;
     std::size_t end = 0;
     BlockPart least;
     BlockPart most;
-    std::uint64_t resident_bytes = 0;  // of all together
+    std::uint64_t resident_bytes = 0;  // the sum over all these blocks
 
-    // Whether `part` of a block of `bytes` is like the others: to two pages, unless that is much of the block.
+    // Whether `part` of a block of `bytes` is like the others. They may differ by two pages, but by no more than a
+    // tenth of the block.
     bool takes(const BlockPart& part, std::uint64_t bytes, std::uint64_t page) const {
         return std::max(most.resident_bytes, part.resident_bytes) -
                    std::min(least.resident_bytes, part.resident_bytes) <=
@@ -60,6 +61,7 @@ std::vector<Run> runs(const PlanReport& report, const BlockTable& table, bool ea
     for (std::size_t i = 0; i < table.blocks.size(); ++i) {
         const BlockPart& part = report.parts[i];
         const bool like = !each && i > 0 && table.blocks[i].bytes == table.blocks[i - 1].bytes &&
+                          table.blocks[i].unordered == table.blocks[i - 1].unordered &&
                           family(table.blocks[i].name) == family(table.blocks[i - 1].name) &&
                           result.back().takes(part, table.blocks[i].bytes, report.page_bytes);
         if (!like) {
@@ -70,10 +72,9 @@ std::vector<Run> runs(const PlanReport& report, const BlockTable& table, bool ea
     return result;
 }
 
-std::string blocks_text(const PlanReport& report, const BlockTable& table, bool all_blocks,
-                        const Terminal& terminal) {
-    Table text = {{"block", Align::left},  {"count", Align::right}, {"size", Align::right},
-                  {"stays", Align::right}, {"share", Align::right}, {"streamed", Align::right}};
+std::string blocks_text(const PlanReport& report, const BlockTable& table, bool all_blocks, const Terminal& terminal) {
+    Table text = {{"block", Align::left},     {"count", Align::right}, {"size", Align::right},
+                  {"resident", Align::right}, {"share", Align::right}, {"streamed", Align::right}};
     const std::vector<Run> rows = runs(report, table, all_blocks);
     const std::size_t shown = all_blocks ? rows.size() : std::min(rows.size(), most_rows);
     for (std::size_t i = 0; i < shown; ++i) {
@@ -85,6 +86,10 @@ std::string blocks_text(const PlanReport& report, const BlockTable& table, bool 
                    shortened(table.blocks[run.end - 1].name, name_columns / 2);
         }
         const std::size_t count = run.end - run.begin;
+        if (block.unordered) {
+            text.add({name, count_text(count), model::format_bytes(block.bytes), "-", "-", "unordered"});
+            continue;
+        }
         text.add({name, count_text(count), model::format_bytes(block.bytes),
                   range_text(run.least.resident_bytes, run.most.resident_bytes),
                   share_text(static_cast<double>(run.resident_bytes),
@@ -93,27 +98,26 @@ std::string blocks_text(const PlanReport& report, const BlockTable& table, bool 
     }
     std::string result = text.text(terminal);
     if (shown < rows.size()) {
-        result += fmt::format("and {} (--all-blocks shows them)\n",
+        result += fmt::format("and {} (--all-blocks lists every block)\n",
                               counted(table.blocks.size() - rows[shown].begin, "more block"));
     }
     return result;
 }
 
 std::string curve_text(const PlanReport& report, const Terminal& terminal) {
-    Table text = {{"budget", Align::right}, {"of model", Align::right}, {"step time", Align::right},
-                  {"bound", Align::right},  {"ratio", Align::right},    {"copied", Align::right},
-                  {"stays", Align::right},  {"ring", Align::right},     {"", Align::left}};
+    Table text = {{"budget", Align::right},   {"of model", Align::right}, {"step time", Align::right},
+                  {"bound", Align::right},    {"ratio", Align::right},    {"copied", Align::right},
+                  {"resident", Align::right}, {"ring", Align::right},     {"", Align::left}};
     for (const CurvePoint& point : report.curve.points) {
         const bool chosen = point.budget_bytes == report.curve.chosen.budget_bytes;
         const bool smallest = point.budget_bytes == report.curve.smallest_budget_bytes;
         text.add({model::format_bytes(point.budget_bytes),
-                  share_text(static_cast<double>(point.budget_bytes),
-                             static_cast<double>(report.curve.model_bytes)),
+                  share_text(static_cast<double>(point.budget_bytes), static_cast<double>(report.curve.model_bytes)),
                   time_text(point.step_ms), time_text(point.bound_ms),
-                  // Beside a bound that shows as 0 ms a ratio would puzzle.
+                  // A ratio to a bound that is shown as 0 ms would confuse.
                   point.bound_ms >= 1e-3 ? ratio_text(point.step_ms, point.bound_ms) : "-",
-                  model::format_bytes(point.bytes_per_step),
-                  model::format_bytes(point.resident_bytes), model::format_bytes(point.ring_bytes),
+                  model::format_bytes(point.bytes_per_step), model::format_bytes(point.resident_bytes),
+                  model::format_bytes(point.ring_bytes),
                   chosen     ? "asked for"
                   : smallest ? "the smallest"
                              : ""});
@@ -132,18 +136,20 @@ std::string facts_text(const PlanReport& report, const BlockTable& table, const 
     facts.add("budget", bytes(report.target.budget_bytes),
               fmt::format("{}, in pages of {}", share(report.target.budget_bytes), bytes(report.page_bytes)));
     facts.add("smallest budget", bytes(plan.smallest_budget_bytes),
-              report.smallest_budget_block.empty()
-                  ? ""
-                  : fmt::format("asked for by {}", report.smallest_budget_block));
-    facts.add(
-        "stays", bytes(plan.resident_bytes),
-        fmt::format("{}; {} wholly", share(plan.resident_bytes), counted(plan.resident_blocks, "block")));
+              report.smallest_budget_block.empty() ? "" : fmt::format("because of {}", report.smallest_budget_block));
+    facts.add("resident", bytes(plan.resident_bytes),
+              fmt::format("{}; {} entirely", share(plan.resident_bytes), counted(plan.resident_blocks, "block")));
     facts.add("ring", bytes(plan.ring_bytes),
               plan.streamed_blocks > 0
                   ? fmt::format("shared by the streamed parts of {}", counted(plan.streamed_blocks, "block"))
                   : "nothing is streamed");
+    if (table.unordered_blocks > 0) {
+        facts.add("unordered", bytes(plan.unordered_bytes),
+                  fmt::format("shared by {} outside the order, {} together", counted(table.unordered_blocks, "block"),
+                              bytes(table.unordered_bytes)));
+    }
     if (plan.padding_bytes > 0) {
-        facts.add("padding", bytes(plan.padding_bytes), "of the pages of all blocks, what no block covers");
+        facts.add("padding", bytes(plan.padding_bytes), "bytes in the pages of the blocks that no block covers");
     }
     facts.add("copied a step", bytes(plan.bytes_per_step),
               fmt::format("no plan copies less than {}", bytes(plan.bound_bytes_per_step)));
@@ -152,11 +158,12 @@ std::string facts_text(const PlanReport& report, const BlockTable& table, const 
                                                       ratio_text(ms(plan.step_ns), ms(plan.bound_ns)))
                                         : "by the plan's recurrence");
     facts.add("bound", time_text(ms(plan.bound_ns)),
-              fmt::format("max(compute {}, (W − M) / {})", time_text(report.compute_ms),
-                          model::format_rate(static_cast<double>(plan.link_bytes_per_second))));
-    facts.add("device", report.target.device,
-              fmt::format("link {}, {} order", report.target.link_measured ? "measured" : "as given",
-                          to_string(report.order)));
+              fmt::format("max(compute {}, (W − M) / {}), at the {} speed of the link", time_text(report.compute_ms),
+                          model::format_rate(static_cast<double>(plan.link_bytes_per_second)),
+                          report.target.link_measured ? "measured" : "given"));
+    facts.add(
+        "device", report.target.device,
+        fmt::format("link {}, {} order", report.target.link_measured ? "measured" : "given", to_string(report.order)));
     return facts.text(terminal);
 }
 
@@ -196,12 +203,16 @@ std::string json_text(const PlanReport& report, const BlockTable& table) {
         {"bound_bytes_per_step", plan.bound_bytes_per_step},
         {"resident_bytes", plan.resident_bytes},
         {"ring_bytes", plan.ring_bytes},
+        {"unordered_bytes", plan.unordered_bytes},
         {"padding_bytes", plan.padding_bytes},
         {"smallest_budget_bytes", plan.smallest_budget_bytes},
         {"smallest_budget_block", report.smallest_budget_block},
         {"blocks", table.blocks.size()},
         {"resident_blocks", plan.resident_blocks},
         {"streamed_blocks", plan.streamed_blocks},
+        {"unordered_blocks", table.unordered_blocks},
+        {"unordered_block_bytes", table.unordered_bytes},
+        {"expert_tensors", expert_names(table.model).count},
     };
     if (!report.curve.points.empty()) {
         json["curve"] = curve_json(report.curve);
@@ -210,6 +221,7 @@ std::string json_text(const PlanReport& report, const BlockTable& table) {
     for (std::size_t i = 0; i < table.blocks.size(); ++i) {
         list.push_back({{"name", table.blocks[i].name},
                         {"bytes", table.blocks[i].bytes},
+                        {"unordered", table.blocks[i].unordered},
                         {"resident_bytes", report.parts[i].resident_bytes},
                         {"streamed_bytes", report.parts[i].streamed_bytes}});
     }
@@ -217,13 +229,19 @@ std::string json_text(const PlanReport& report, const BlockTable& table) {
     return to_text(json);
 }
 
-std::string table_text(const PlanReport& report, const BlockTable& table, bool all_blocks,
-                       const Terminal& terminal) {
+std::string table_text(const PlanReport& report, const BlockTable& table, bool all_blocks, const Terminal& terminal) {
     std::string text = blocks_text(report, table, all_blocks, terminal) + "\n";
     if (!report.curve.points.empty()) {
         text += curve_text(report, terminal) + "\n";
     }
-    return text + facts_text(report, table, terminal);
+    text += facts_text(report, table, terminal);
+    if (table.unordered_blocks > 0) {
+        text += "\nThe bytes copied, the step time and the bound do not count loads of the unordered blocks.\n";
+    }
+    if (const std::string note = experts_note(table); !note.empty()) {
+        text += "\n" + note;
+    }
+    return text;
 }
 
 }  // namespace stagehand::cli

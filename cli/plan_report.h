@@ -23,13 +23,12 @@ struct PlanReport {
     sh_plan_info plan = SH_PLAN_INFO_INIT;
     std::string smallest_budget_block;
     std::vector<BlockPart> parts;  // as BlockTable::blocks
-    Curve curve;                   // without points unless asked for
+    Curve curve;                   // has no points without --curve
 };
 
 std::string json_text(const PlanReport& report, const BlockTable& table);
 
-// `all_blocks`: a row for each block; else like neighbours share one, and a long list is cut.
-std::string table_text(const PlanReport& report, const BlockTable& table, bool all_blocks,
-                       const Terminal& terminal);
+// With `all_blocks` each block has a row. Otherwise neighbours that are alike share a row, and a long list is cut.
+std::string table_text(const PlanReport& report, const BlockTable& table, bool all_blocks, const Terminal& terminal);
 
 }  // namespace stagehand::cli

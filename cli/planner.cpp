@@ -1,6 +1,7 @@
 #include "planner.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include <fmt/format.h>
@@ -14,14 +15,16 @@ namespace {
 
 bool is_simulation(const std::string& device) { return device == "sim" || device.starts_with("sim:"); }
 
-std::string simulation_options(const PlanTarget& target, const BlockTable& table,
-                               const PlanOptions& options) {
+std::string simulation_options(const PlanTarget& target, const BlockTable& table, const PlanOptions& options) {
     if (is_simulation(options.device)) {
         return options.backend_options;
     }
-    // Room for any budget that may be asked about.
+    // Room for any budget that a plan may be asked for. The blocks together have at most 2^62 bytes, but a budget may
+    // have up to 2^64 - 1.
+    constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / 2;
+    constexpr std::uint64_t spare = std::uint64_t{1} << 30;
     const std::uint64_t capacity =
-        2 * (std::max(table.block_bytes, target.budget_bytes) + (std::uint64_t{1} << 30));
+        2 * (std::min(std::max(table.block_bytes, target.budget_bytes), most - spare) + spare);
     return fmt::format("granularity={};bandwidth={};capacity={}", target.granularity_bytes,
                        target.link_bytes_per_second, capacity);
 }
@@ -45,7 +48,7 @@ PlanTarget find_target(const PlanOptions& options, std::uint64_t budget) {
     if (options.bandwidth == 0) {
         std::optional<CopySpeed> speed = measure_copy_speed(device.get());
         if (!speed) {
-            // Too small a budget to measure with; what is only planned may be measured with more.
+            // The budget is too small for the measurement. A plan takes no memory, so the measurement may take more.
             device.reset();
             request.name = target.device;
             request.budget_bytes = 0;
@@ -53,10 +56,9 @@ PlanTarget find_target(const PlanOptions& options, std::uint64_t budget) {
             speed = measure_copy_speed(device.get());
         }
         if (!speed) {
-            throw CommandError(ExitCode::device,
-                               fmt::format("device {}: its memory is too small to measure the link; "
-                                           "--bandwidth tells it",
-                                           target.device));
+            throw CommandError(ExitCode::device, fmt::format("device {}: its memory is too small to measure the link; "
+                                                             "give its speed with --bandwidth",
+                                                             target.device));
         }
         target.link_bytes_per_second = static_cast<std::uint64_t>(speed->to_device_bytes_per_second);
         target.link_measured = true;
@@ -64,8 +66,7 @@ PlanTarget find_target(const PlanOptions& options, std::uint64_t budget) {
     return target;
 }
 
-Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options)
-    : table_(table) {
+Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options) : table_(table) {
     DeviceRequest request;
     request.name = "sim";
     request.backend_options = simulation_options(target, table, options);
@@ -90,7 +91,7 @@ std::vector<BlockPart> Planner::block_parts() const {
     parts.reserve(blocks_.size());
     for (const sh_block block : blocks_) {
         sh_block_state state = SH_BLOCK_STATE_INIT;
-        check(sh_block_info(runtime_.get(), block, &state), "block");
+        check(sh_block_get_state(runtime_.get(), block, &state), "block");
         parts.push_back({state.resident_bytes, state.streamed_bytes});
     }
     return parts;
@@ -98,8 +99,7 @@ std::vector<BlockPart> Planner::block_parts() const {
 
 std::string Planner::block_name(sh_block block) const {
     const auto found = std::find(blocks_.begin(), blocks_.end(), block);
-    return found == blocks_.end() ? ""
-                                  : table_.blocks[static_cast<std::size_t>(found - blocks_.begin())].name;
+    return found == blocks_.end() ? "" : table_.blocks[static_cast<std::size_t>(found - blocks_.begin())].name;
 }
 
 sh_plan_info Planner::plan_for(std::uint64_t budget_bytes) const {

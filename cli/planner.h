@@ -1,4 +1,4 @@
-// Asks the library for plans of a model without touching a device: through the simulation.
+// Asks the library for plans of a model, in the simulation, so that no device is used.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 
 namespace stagehand::cli {
 
-// What plans depend on beside the model and the budget.
+// The properties of a device that plans depend on, and the budget.
 struct PlanTarget {
-    std::string device;  // its name, as people know it
+    std::string device;  // the name of the device
     std::uint64_t budget_bytes = 0;
     std::uint64_t granularity_bytes = 0;
     std::uint64_t page_bytes = 0;  // 0: by the budget
@@ -23,11 +23,11 @@ struct PlanTarget {
     bool link_measured = false;
 };
 
-// Looks at the device that `options` names; measures its link unless a bandwidth is given. `budget` 0 is
-// resolved to the device's automatic one.
+// Opens the device that `options` names, and measures its link unless a bandwidth is given. `budget` 0 stands for the
+// automatic budget of the device.
 PlanTarget find_target(const PlanOptions& options, std::uint64_t budget);
 
-// A block's part in a plan.
+// The parts of a block in a plan. Both are 0 for an unordered block.
 struct BlockPart {
     std::uint64_t resident_bytes = 0;
     std::uint64_t streamed_bytes = 0;
@@ -38,13 +38,13 @@ public:
     // `table` must outlive the planner.
     Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options);
 
-    // The plan for the target's budget, which block_parts() and block_name() then speak of.
+    // Makes the plan for the budget of the target. block_parts() is then about this plan.
     sh_plan_info plan();
     std::vector<BlockPart> block_parts() const;
-    // The name of a block of this planner; empty if it is none.
+    // The name of a block; empty if the block is not one of this planner.
     std::string block_name(sh_block block) const;
 
-    // The figures for another budget; changes nothing.
+    // The figures for another budget. The plan in force does not change.
     sh_plan_info plan_for(std::uint64_t budget_bytes) const;
 
     std::uint64_t page_bytes() const;

@@ -12,13 +12,28 @@ namespace stagehand::cli {
 namespace {
 
 constexpr auto redraw_every = std::chrono::milliseconds(80);
-// Of a long run about this many steps get a line.
+// A phase with more steps than this prints a line only every few steps.
 constexpr std::uint64_t most_lines = 20;
+constexpr std::size_t widest_bar = 40;
+constexpr std::size_t narrowest_bar = 8;
+
+// `what` without its last parts, which are the least important, until it fits into `width` columns. Commas separate the
+// parts. Nothing if not even the first part fits.
+std::string leading_parts(std::string what, std::size_t width) {
+    while (display_width(what) > width) {
+        const std::size_t comma = what.rfind(", ");
+        if (comma == std::string::npos) {
+            return {};
+        }
+        what.erase(comma);
+    }
+    return what;
+}
 
 }  // namespace
 
 Progress::Progress(ProgressStyle style) : terminal_(terminal_of(stderr)) {
-    const bool terminal = terminal_.is_terminal && terminal_.colour;
+    const bool terminal = terminal_.redraws;
     bar_ = style != ProgressStyle::quiet && terminal;
     lines_ = style == ProgressStyle::automatic && !terminal;
 }
@@ -64,21 +79,40 @@ void Progress::clear() {
 }
 
 void Progress::draw(std::uint64_t step, std::uint64_t part) {
-    const double done =
-        steps_ == 0 ? 1
-                    : (static_cast<double>(step) + static_cast<double>(part) / static_cast<double>(parts_)) /
-                          static_cast<double>(steps_);
-    const std::string before = fmt::format("{} ", name_);
-    const std::string after = fmt::format(" {}/{}  {}", std::min(step + 1, steps_), steps_, last_);
-    const auto text = static_cast<int>(display_width(before) + display_width(after));
-    const int width = std::clamp(terminal_.columns - 1 - text, 8, 40);
-    const int filled = static_cast<int>(std::clamp(done, 0.0, 1.0) * width);
-    std::string bar;
-    for (int i = 0; i < width; ++i) {
-        bar += i < filled ? "█" : "·";
+    const double done = steps_ == 0
+                            ? 1
+                            : (static_cast<double>(step) + static_cast<double>(part) / static_cast<double>(parts_)) /
+                                  static_cast<double>(steps_);
+    // The window may have been resized. Its last column stays free, because some terminals wrap there.
+    const auto columns = static_cast<std::size_t>(std::max(terminal_of(stderr).columns - 1, 1));
+    // On a narrow terminal the bar shrinks first. Then the parts of what the last step reported go, then the bar, then
+    // the name. The step count stays.
+    const std::string count = fmt::format("{}/{}", std::min(step + 1, steps_), steps_);
+    std::string name = name_ + " ";
+    std::string what;
+    std::size_t used = display_width(name) + display_width(count);
+    const std::size_t narrow = used + narrowest_bar + 1;
+    if (!last_.empty() && narrow + 2 < columns) {
+        what = leading_parts(last_, columns - narrow - 2);
     }
-    const std::string line =
-        shortened(before + bar + after, static_cast<std::size_t>(std::max(terminal_.columns - 1, 20)));
+    if (!what.empty()) {
+        what.insert(0, "  ");
+        used += display_width(what);
+    }
+    if (used > columns) {
+        name.clear();
+        used = display_width(count);
+    }
+    std::string bar;
+    if (columns >= used + narrowest_bar + 1) {
+        const std::size_t width = std::min(columns - used - 1, widest_bar);
+        const auto filled = static_cast<std::size_t>(std::clamp(done, 0.0, 1.0) * static_cast<double>(width));
+        for (std::size_t i = 0; i < width; ++i) {
+            bar += i < filled ? "█" : "·";
+        }
+        bar += " ";
+    }
+    const std::string line = name + bar + count + what;
     std::fputs(("\r" + legible(terminal_, line) + "\033[K").c_str(), stderr);
     std::fflush(stderr);
     drawn_ = true;

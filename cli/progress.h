@@ -1,4 +1,4 @@
-// Progress of a run: a bar on a terminal, plain lines otherwise.
+// Shows the progress of a run: a bar on a terminal, plain lines otherwise.
 #pragma once
 
 #include <chrono>
@@ -10,26 +10,26 @@
 namespace stagehand::cli {
 
 enum class ProgressStyle {
-    automatic,  // a bar if standard error is a terminal, else lines on standard output
-    bar_only,   // a bar if standard error is a terminal, else nothing: standard output belongs to JSON
+    automatic,  // a bar if standard error is a terminal, otherwise lines on standard output
+    bar_only,   // a bar if standard error is a terminal, otherwise nothing, because standard output is for JSON
     quiet
 };
 
 class Progress {
 public:
     explicit Progress(ProgressStyle style);
-    // Leaves no bar behind, also when an error comes.
+    // Removes the bar, also after an error.
     ~Progress();
     Progress(const Progress&) = delete;
     Progress& operator=(const Progress&) = delete;
 
-    // Begins a phase of `steps` steps of `parts` parts each. `name` stands before the bar.
+    // Begins a phase of `steps` steps, each of `parts` parts. `name` is shown before the bar.
     void begin(std::string name, std::uint64_t steps, std::uint64_t parts);
-    // `part` parts of `step` (from 0) are done. Cheap: draws at most some times a second.
+    // `part` parts of `step` (from 0) are done. Cheap, because it draws at most a few times per second.
     void part(std::uint64_t step, std::uint64_t part);
-    // `step` (from 0) is done; `what` tells how it went.
+    // `step` (from 0) is done. `what` reports the result: parts with ", " between them, the most important part first.
     void step(std::uint64_t step, const std::string& what);
-    // Takes the bar away, so that something else can be written.
+    // Removes the bar, so that something else can be written.
     void clear();
 
 private:

@@ -1,9 +1,9 @@
 // `stagehand run`: streams a model through a budget and measures it.
 //
-// First a step that loads what stays, then the timed steps, as an engine would run them. With --verify as
-// many again, in which each block is read back and compared while it is held. Comparing inside the timed
-// steps would not do: copies for later blocks go on behind it, and taking its time out again would make the
-// steps look faster than any link.
+// First a step loads the resident parts. The timed steps follow, as an engine runs them. With --verify there are as
+// many steps again, in which each block is read back and compared while it is held. The timed steps do not compare,
+// because copies of later blocks continue behind a comparison: subtracting its time would make the steps look faster
+// than any link.
 #include <optional>
 #include <vector>
 
@@ -27,7 +27,7 @@ namespace stagehand::cli {
 
 namespace {
 
-// Records a trace of the process until it goes.
+// Records a trace of the process during its lifetime.
 class Trace {
 public:
     explicit Trace(const std::string& path) : on_(!path.empty()) {
@@ -56,14 +56,14 @@ private:
 
 std::string opening_line(const RunReport& report, const BlockTable& table, const sh_memory_info& memory) {
     return fmt::format(
-        "{}: {}\n{}: budget {} ({} of the model), pages of {}, copies at {}\n", report.model,
-        description(table), report.device, model::format_bytes(report.budget_bytes),
+        "{}: {}\n{}: budget {} ({} of the model), pages of {}, copies at {}\n", report.model, description(table),
+        report.device, model::format_bytes(report.budget_bytes),
         share_text(static_cast<double>(report.budget_bytes), static_cast<double>(table.model.total_bytes)),
         model::format_bytes(memory.page_bytes), model::format_rate(report.copy_bytes_per_second));
 }
 
-// Opens the device, measures its copies, and opens it anew: so the plan counts with the speed that is
-// reported, and the peak of device memory is that of the model alone. Fills in what is known of the device.
+// Opens the device, measures its copies, and opens it again, so that the plan uses the speed that is reported, and the
+// peak of device memory is the peak of the model alone. Fills in the facts about the device in `report`.
 Device open_measured(const RunOptions& options, std::uint64_t budget, RunReport& report) {
     DeviceRequest request;
     request.name = options.device;
@@ -75,7 +75,7 @@ Device open_measured(const RunOptions& options, std::uint64_t budget, RunReport&
     if (options.verify && (caps.flags & SH_DEVICE_VIRTUAL_TIME) != 0) {
         throw CommandError(
             ExitCode::usage,
-            fmt::format("--verify: device {} is a simulation without contents", report.device));
+            fmt::format("--verify: device {} is a simulation, whose blocks have no contents", report.device));
     }
     if (const std::optional<CopySpeed> speed = measure_copy_speed(device.get())) {
         report.copy_bytes_per_second = speed->to_device_bytes_per_second;
@@ -86,19 +86,18 @@ Device open_measured(const RunOptions& options, std::uint64_t budget, RunReport&
     return open_device(request);
 }
 
-// The step before the timed ones: loads what stays, and fills the ring for the next.
+// The step before the timed steps: loads the resident parts, and fills the ring for the next step.
 bool load(sh_device* device, StreamingSession& session, Progress& progress, RunReport& report) {
     progress.begin("loading", 1, session.uses());
     const std::uint64_t begin = device_clock_ns(device);
-    const bool complete =
-        session.step([&](std::size_t use, const StepUse&, sh_block) { progress.part(0, use); });
+    const bool complete = session.step([&](std::size_t use, const StepUse&, sh_block) { progress.part(0, use); });
     report.load_ms = static_cast<double>(device_clock_ns(device) - begin) / 1e6;
     return complete;
 }
 
-// The timed steps. From the end of one to the end of the next: what a program that streams for ever sees.
-// Before the first and after the last the ring is full, so that the bytes between belong to these steps,
-// whichever of them began a load.
+// The timed steps. Each is timed from the end of the step before to its own end, which is the time per step of a
+// program that streams for a long time. The ring is full before the first and after the last step, so that the bytes
+// copied in between belong to these steps, whichever step began a load.
 void time_steps(const RunOptions& options, sh_device* device, StreamingSession& session, Progress& progress,
                 RunReport& report) {
     progress.begin("streaming", options.steps, session.uses());
@@ -132,16 +131,16 @@ void time_steps(const RunOptions& options, sh_device* device, StreamingSession& 
     }
 }
 
-void stream(const RunOptions& options, sh_device* device, StreamingSession& session, Trace& trace,
-            Progress& progress, RunReport& report) {
+void stream(const RunOptions& options, sh_device* device, StreamingSession& session, Trace& trace, Progress& progress,
+            RunReport& report) {
     const auto telemetry = [&](const char* path) {
         if (!options.telemetry.empty()) {
             check(sh_telemetry_open(session.runtime(), path),
                   fmt::format("--telemetry {}", model::printable(options.telemetry)));
         }
     };
-    // Opened before anything is loaded, so that a mistake is told at once, and then anew: only timed steps
-    // have a line.
+    // Opened before anything is loaded, so that a mistake is reported at once. Opened again after loading, so that only
+    // timed steps have a line.
     telemetry(options.telemetry.c_str());
     if (load(device, session, progress, report)) {
         telemetry(options.telemetry.c_str());
@@ -151,31 +150,25 @@ void stream(const RunOptions& options, sh_device* device, StreamingSession& sess
     trace.stop();
 }
 
-void verify_steps(const BlockTable& table, const ModelFiles& files, sh_device* device,
-                  StreamingSession& session, Progress& progress, RunReport& report) {
+void verify_steps(const BlockTable& table, const ModelFiles& files, sh_device* device, StreamingSession& session,
+                  Progress& progress, RunReport& report) {
     BlockVerifier verifier(device, table, files);
     const std::uint64_t steps = report.steps.size();
     progress.begin("verifying", steps, session.uses());
-    // What a block's uses in this step came to; a block that is used twice counts once.
-    enum class Seen : unsigned char {
-        no,
-        equal,
-        different
-    };
+    // The result of a block's comparisons in this step; a block that is used twice counts once.
+    enum class Seen : unsigned char { no, equal, different };
     for (std::uint64_t step = 0; step < steps && interrupted() == 0; ++step) {
         std::vector<Seen> seen(table.blocks.size(), Seen::no);
         std::uint64_t different = 0;
         session.step([&](std::size_t use, const StepUse& what, sh_block block) {
             progress.part(step, use);
             Seen& state = seen[what.block];
-            const bool equal =
-                verifier.equal(session.runtime(), block, session.compute_stream().handle(), what.block);
+            const bool equal = verifier.equal(session.runtime(), block, session.compute_stream().handle(), what.block);
             report.verified_blocks += state == Seen::no ? 1 : 0;
             if (!equal && state != Seen::different) {
                 ++different;
                 if (report.first_mismatch.empty()) {
-                    report.first_mismatch =
-                        fmt::format("block {} in step {}", table.blocks[what.block].name, step + 1);
+                    report.first_mismatch = fmt::format("block {} in step {}", table.blocks[what.block].name, step + 1);
                 }
             }
             state = equal && state != Seen::different ? Seen::equal : Seen::different;
@@ -186,7 +179,7 @@ void verify_steps(const BlockTable& table, const ModelFiles& files, sh_device* d
     }
 }
 
-// Opens, plans and streams; what it measures is in `report` even when it ends early by a signal.
+// Plans and streams. `report` holds what was measured, also if a signal ended the run early.
 void run(const RunOptions& options, BlockTable& table, sh_device* device, RunReport& report) {
     const sh_memory_info memory = device_memory(device);
     report.budget_bytes = memory.budget_bytes;

@@ -46,10 +46,9 @@ void add_verification(Facts& facts, const RunReport& report) {
         facts.add("verified", fmt::format("{} equal", count_text(report.verified_blocks)),
                   fmt::format("of {} block checks, then interrupted", count_text(wanted)));
     } else {
-        facts.add(
-            "verified", "all equal",
-            fmt::format("{} x {}", counted(report.blocks, "block"), counted(report.steps.size(), "step")),
-            Ink::good);
+        facts.add("verified", "all equal",
+                  fmt::format("{} x {}", counted(report.blocks, "block"), counted(report.steps.size(), "step")),
+                  Ink::good);
     }
 }
 
@@ -63,10 +62,11 @@ std::uint64_t RunReport::bytes_per_step() const { return steps.empty() ? 0 : byt
 
 double RunReport::bound_ms() const {
     const std::uint64_t excess = model_bytes - std::min(model_bytes, plan.budget_bytes);
-    const double copy =
-        copy_bytes_per_second > 0 ? static_cast<double>(excess) * 1e3 / copy_bytes_per_second : 0;
+    const double copy = copy_bytes_per_second > 0 ? static_cast<double>(excess) * 1e3 / copy_bytes_per_second : 0;
     return std::max(compute_ms, copy);
 }
+
+bool RunReport::bound_beaten() const { return !steps.empty() && is_below(step_ms(), bound_ms()); }
 
 std::uint64_t RunReport::hits() const { return total(steps, &StepMeasure::hits); }
 
@@ -83,6 +83,7 @@ std::string json_text(const RunReport& report) {
         {"step_ms", report.step_ms()},
         {"load_ms", report.load_ms},
         {"bound_ms", report.bound_ms()},
+        {"bound_beaten", report.bound_beaten()},
         {"planned_step_ms", static_cast<double>(report.plan.step_ns) / 1e6},
         {"compute_ms", report.compute_ms},
         {"copy_bytes_per_second", report.copy_bytes_per_second},
@@ -112,38 +113,44 @@ std::string table_text(const RunReport& report, const Terminal& terminal) {
     const std::uint64_t excess = report.model_bytes - std::min(report.model_bytes, report.plan.budget_bytes);
     Facts facts;
     facts.add("steps", count_text(report.steps.size()), report.signal != 0 ? "interrupted" : "");
-    facts.add("step time", time_text(report.step_ms()),
-              fmt::format("median; before, a step that loads what stays took {}", time_text(report.load_ms)));
-    const std::string copying = excess == 0
-                                    ? "nothing to copy"
-                                    : fmt::format("({} − {}) / {}", bytes(report.model_bytes),
-                                                  bytes(report.plan.budget_bytes),
-                                                  model::format_rate(report.copy_bytes_per_second));
+    facts.add(
+        "step time", time_text(report.step_ms()),
+        fmt::format("median; the step before, which loads the resident parts, took {}", time_text(report.load_ms)));
+    const std::string copying =
+        excess == 0 ? "nothing to copy"
+                    : fmt::format("({} − {}) / {}", bytes(report.model_bytes), bytes(report.plan.budget_bytes),
+                                  model::format_rate(report.copy_bytes_per_second));
     std::string bound = fmt::format("max(compute {}, {})", time_text(report.compute_ms), copying);
+    if (excess > 0) {
+        bound += ", at the measured speed of the link";
+    }
     if (report.bound_ms() > 0) {
-        bound += fmt::format(": step time is {}", ratio_text(report.step_ms(), report.bound_ms()));
+        bound += fmt::format(": the step time is {}", ratio_text(report.step_ms(), report.bound_ms()));
     }
     facts.add("bound", time_text(report.bound_ms()), bound);
+    if (report.bound_beaten()) {
+        facts.add("", "", "The steps were faster than this bound, so the link was faster than the measurement of it.");
+    }
     if (excess == 0) {
-        facts.add("copied a step", bytes(report.bytes_per_step()), "everything stays");
+        facts.add("copied a step", bytes(report.bytes_per_step()), "the whole model is resident");
     } else {
         facts.add("copied a step", bytes(report.bytes_per_step()),
                   fmt::format("no plan copies less than {}", bytes(report.plan.bound_bytes_per_step)));
     }
-    facts.add("device bytes", bytes(report.peak_device_bytes),
-              fmt::format("at the peak, {} of the budget of {}",
-                          share_text(static_cast<double>(report.peak_device_bytes),
-                                     static_cast<double>(report.budget_bytes)),
-                          bytes(report.budget_bytes)));
-    facts.add("plan", fmt::format("{} stay", bytes(report.plan.resident_bytes)),
+    facts.add(
+        "device bytes", bytes(report.peak_device_bytes),
+        fmt::format("at the peak, {} of the budget of {}",
+                    share_text(static_cast<double>(report.peak_device_bytes), static_cast<double>(report.budget_bytes)),
+                    bytes(report.budget_bytes)));
+    facts.add("plan", fmt::format("{} resident", bytes(report.plan.resident_bytes)),
               report.plan.streamed_blocks == 0
                   ? "nothing is streamed"
-                  : fmt::format("{} streamed in part or whole through {}",
+                  : fmt::format("{} streamed in part or whole through a ring of {}",
                                 counted(report.plan.streamed_blocks, "block"), bytes(report.plan.ring_bytes)));
     facts.add("hits", count_text(report.hits()),
-              fmt::format("of {}; the bytes of {} were there in time",
-                          counted(report.hits() + report.misses(), "acquire"), count_text(report.in_time())));
-    facts.add("stalls", time_text(report.stall_ms()), "a step, of the calling thread");
+              fmt::format("of {}; {} of the hits in time", counted(report.hits() + report.misses(), "acquire"),
+                          count_text(report.in_time())));
+    facts.add("stalls", time_text(report.stall_ms()), "per step, of the calling thread");
     if (report.verify) {
         add_verification(facts, report);
     }

@@ -1,4 +1,4 @@
-// What a run has measured, as a table and as JSON.
+// The measurements of a run, as a table and as JSON.
 #pragma once
 
 #include <cstdint>
@@ -32,22 +32,24 @@ struct RunReport {
     std::uint64_t budget_bytes = 0;
     std::uint64_t peak_device_bytes = 0;
     std::uint64_t blocks = 0;
-    double load_ms = 0;              // of the step before the timed ones, which loads what stays
+    double load_ms = 0;              // of the step before the timed steps, which loads the resident parts
     std::uint64_t bytes_copied = 0;  // in all timed steps
     std::vector<StepMeasure> steps;
     bool verify = false;
     std::uint64_t verified_blocks = 0;
     std::uint64_t mismatched_blocks = 0;
     std::string first_mismatch;
-    int signal = 0;  // that ended the run early; 0: none
+    int signal = 0;  // the signal that ended the run early; 0: none
 
-    // Medians of the steps but the first, which begins with a full ring; of the only step if there is one.
+    // Medians of the steps without the first, which begins with a full ring. With one step, the value of that step.
     double step_ms() const;
     double stall_ms() const;
-    // The mean: a load may be counted in the step before the one that uses it.
+    // The mean, because a load may be counted in the step before the step that uses it.
     std::uint64_t bytes_per_step() const;
-    // max(compute, (W - M) / copy speed).
+    // max(compute, (W - M) / copy speed). No step is faster on a link of that speed; but the speed is a measurement.
     double bound_ms() const;
+    // Whether the steps were faster than bound_ms(): the link then was faster than its measurement.
+    bool bound_beaten() const;
     std::uint64_t hits() const;
     std::uint64_t in_time() const;
     std::uint64_t misses() const;

@@ -16,7 +16,7 @@ namespace stagehand::cli {
 
 namespace {
 
-// The page of its own, no cursor, and lines that end where the terminal does.
+// Switches to the alternate screen, hides the cursor, and turns line wrapping off.
 constexpr const char* enter = "\033[?1049h\033[?25l\033[?7l\033[2J";
 constexpr const char* leave = "\033[?7h\033[?25h\033[?1049l";
 
@@ -34,7 +34,7 @@ Screen::Screen() {
         keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
         keys.c_cc[VMIN] = 0;
         keys.c_cc[VTIME] = 0;
-        keys.c_cc[VSUSP] = _POSIX_VDISABLE;  // a process that sleeps would keep the page
+        keys.c_cc[VSUSP] = _POSIX_VDISABLE;  // a suspended process would leave the alternate screen on
         tcsetattr(STDIN_FILENO, TCSANOW, &keys);
     }
     print(enter);
@@ -68,18 +68,19 @@ void Screen::show(const std::string& text) {
 bool Screen::wait_for_quit(std::chrono::nanoseconds time) {
     const auto until = std::chrono::steady_clock::now() + time;
     while (interrupted() == 0) {
-        const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now()).count();
+        const auto left =
+            std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now()).count();
         if (left <= 0) {
             return false;
         }
         pollfd polled = {keys_ ? STDIN_FILENO : -1, POLLIN, 0};
-        // In slices: a signal may come just before the wait.
+        // Waits in short slices, because a signal may come just before the wait.
         if (poll(&polled, 1, static_cast<int>(std::min<long>(left, 100))) <= 0) {
             continue;
         }
         char key = 0;
         if (read(STDIN_FILENO, &key, 1) != 1) {
-            keys_ = false;  // nobody is there any more; poll() would say so again and again
+            keys_ = false;  // the input has ended; poll() would report that without waiting
             tcsetattr(STDIN_FILENO, TCSAFLUSH, &before_);
         } else if (key == 'q' || key == 'Q') {
             return true;

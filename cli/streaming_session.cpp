@@ -8,7 +8,7 @@ namespace stagehand::cli {
 
 namespace {
 
-// A device without contents reads no source; it only must not be NULL.
+// The source of blocks on a device without contents. The device does not read it, but it must not be NULL.
 char no_contents = 0;
 
 sh_segment segment_of(const model::Segment& from, const ModelFiles& files) {
@@ -54,16 +54,16 @@ std::vector<sh_block> register_blocks(sh_runtime* runtime, const BlockTable& tab
         desc.segments = segments.data() + first[i];
         desc.segment_count = first[i + 1] - first[i];
         desc.name = table.blocks[i].name.c_str();
+        desc.flags = table.blocks[i].unordered ? SH_BLOCK_UNORDERED : 0;
         descs.push_back(desc);
     }
     std::vector<sh_block> blocks(descs.size());
-    check(sh_register_blocks(runtime, descs.data(), descs.size(), blocks.data()),
-          "registering the model's blocks");
+    check(sh_register_blocks(runtime, descs.data(), descs.size(), blocks.data()), "registering the model's blocks");
     return blocks;
 }
 
-StreamingSession::StreamingSession(sh_device* device, const BlockTable& table, const ModelFiles& files,
-                                   Order order, double compute_ms)
+StreamingSession::StreamingSession(sh_device* device, const BlockTable& table, const ModelFiles& files, Order order,
+                                   double compute_ms)
     : table_(table),
       files_(files),
       compute_(device),
@@ -83,7 +83,7 @@ sh_plan_info StreamingSession::plan() {
 
 void StreamingSession::fail(sh_status status, std::size_t block) const {
     if (status == SH_ERROR_SOURCE) {
-        // A file that has shrunk is the model's fault, and which tensor it hits is known here only.
+        // If a file has shrunk, the error is the model's. Only this function knows which tensor is cut off.
         files_.check_sizes();
     }
     check(status, fmt::format("block {}", table_.blocks[block].name));
@@ -91,7 +91,7 @@ void StreamingSession::fail(sh_status status, std::size_t block) const {
 }
 
 bool StreamingSession::step(const Visit& visit) {
-    check(sh_step_begin(runtime_.get()), "beginning a step");
+    check(sh_step_begin(runtime_.get()), "cannot begin a step");
     bool complete = true;
     for (std::size_t i = 0; i < uses_.size(); ++i) {
         if (interrupted() != 0) {
@@ -101,8 +101,7 @@ bool StreamingSession::step(const Visit& visit) {
         const StepUse& use = uses_[i];
         const sh_block block = blocks_[use.block];
         sh_view view = SH_VIEW_INIT;
-        if (const sh_status status = sh_acquire(runtime_.get(), block, compute_.handle(), 0, &view);
-            status < 0) {
+        if (const sh_status status = sh_acquire(runtime_.get(), block, compute_.handle(), 0, &view); status < 0) {
             fail(status, use.block);
         }
         if (use.compute_ns > 0) {
@@ -117,7 +116,7 @@ bool StreamingSession::step(const Visit& visit) {
         if (status == SH_ERROR_SOURCE) {
             files_.check_sizes();
         }
-        check(status, "ending a step");   // of no block more than of another
+        check(status, "cannot end a step");  // the error is not about one block
     }
     compute_.synchronize();
     return complete;

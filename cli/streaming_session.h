@@ -1,4 +1,4 @@
-// A model on a device, streamed step by step as an engine would do it.
+// Streams a model on a device step by step, as an engine does.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace stagehand::cli {
 
-// Registers `table` in a runtime. On a device without contents (virtual time) blocks have sizes only. Returns
-// their ids.
+// Registers the blocks of `table` in a runtime, and returns their ids. Without `files` (on a device with virtual time)
+// blocks have sizes but no contents.
 std::vector<sh_block> register_blocks(sh_runtime* runtime, const BlockTable& table, const ModelFiles* files);
 
 class StreamingSession {
@@ -27,11 +27,11 @@ public:
     // Puts the plan into force.
     sh_plan_info plan();
 
-    // Told of a block that is acquired and on which the step's compute is queued, before it is released.
+    // Called for each use, after the block is acquired and its compute is queued, and before it is released.
     using Visit = std::function<void(std::size_t use, const StepUse&, sh_block)>;
 
-    // Streams one step and waits until its compute has finished: per use acquire, compute, visit, release.
-    // False when a signal came: the step has ended, but not all blocks were used.
+    // Streams one step: for each use it acquires the block, computes, calls `visit`, and releases the block. Waits
+    // until the compute has finished. Returns false if a signal came: the step has ended, but not all blocks were used.
     bool step(const Visit& visit);
 
     sh_runtime* runtime() const { return runtime_.get(); }
@@ -43,7 +43,7 @@ private:
 
     const BlockTable& table_;
     const ModelFiles& files_;
-    // Declared before the runtime: a stream outlives the steps in which it was used.
+    // Declared before the runtime, because a stream must outlive the steps in which it was used.
     Stream compute_;
     Runtime runtime_;
     std::vector<StepUse> uses_;

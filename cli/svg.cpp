@@ -6,7 +6,7 @@ namespace stagehand::cli {
 
 namespace {
 
-// Text for XML. What XML cannot hold at all (control characters) is left out.
+// `text` for XML. Characters that XML cannot hold (control characters) are left out.
 std::string escaped(std::string_view text) {
     std::string result;
     for (const char character : text) {
@@ -50,8 +50,8 @@ SvgPicture::SvgPicture(double width, double height, std::string_view description
 }
 
 void SvgPicture::line(Point from, Point to, std::string_view style_class) {
-    body_ += fmt::format("<line class=\"{}\" x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\"/>\n",
-                         style_class, from.x, from.y, to.x, to.y);
+    body_ += fmt::format("<line class=\"{}\" x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\"/>\n", style_class,
+                         from.x, from.y, to.x, to.y);
 }
 
 void SvgPicture::polyline(const std::vector<Point>& points, std::string_view style_class) {
@@ -62,17 +62,15 @@ void SvgPicture::polygon(const std::vector<Point>& points, std::string_view styl
     body_ += fmt::format("<polygon class=\"{}\" points=\"{}\"/>\n", style_class, listed(points));
 }
 
-void SvgPicture::rectangle(Point corner, double width, double height, std::string_view style_class,
-                           double radius) {
-    body_ += fmt::format(
-        "<rect class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" rx=\"{:.1f}\"/>\n",
-        style_class, corner.x, corner.y, width, height, radius);
+void SvgPicture::rectangle(Point corner, double width, double height, std::string_view style_class, double radius) {
+    body_ +=
+        fmt::format("<rect class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" rx=\"{:.1f}\"/>\n",
+                    style_class, corner.x, corner.y, width, height, radius);
 }
 
 void SvgPicture::circle(Point centre, double radius, std::string_view style_class, std::string_view tip) {
-    body_ += fmt::format(
-        "<circle class=\"{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\"><title>{}</title></circle>\n",
-        style_class, centre.x, centre.y, radius, escaped(tip));
+    body_ += fmt::format("<circle class=\"{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\"><title>{}</title></circle>\n",
+                         style_class, centre.x, centre.y, radius, escaped(tip));
 }
 
 void SvgPicture::text(Point at, std::string_view style_class, std::string_view content) {

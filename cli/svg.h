@@ -13,18 +13,17 @@ struct Point {
     double y = 0;
 };
 
-// Elements in the order in which they are painted. How they look is told by classes of the style sheet.
+// Elements are painted in the order of the calls. Classes of the style sheet determine their appearance.
 class SvgPicture {
 public:
-    // `description` is what a screen reader says.
+    // A screen reader reads `description`.
     SvgPicture(double width, double height, std::string_view description, std::string_view style);
 
     void line(Point from, Point to, std::string_view style_class);
     void polyline(const std::vector<Point>& points, std::string_view style_class);
     void polygon(const std::vector<Point>& points, std::string_view style_class);
-    void rectangle(Point corner, double width, double height, std::string_view style_class,
-                   double radius = 0);
-    // `tip` is shown where the pointer rests on the circle.
+    void rectangle(Point corner, double width, double height, std::string_view style_class, double radius = 0);
+    // `tip` is shown while the pointer rests on the circle.
     void circle(Point centre, double radius, std::string_view style_class, std::string_view tip = {});
     void text(Point at, std::string_view style_class, std::string_view content);
 

@@ -8,7 +8,7 @@ namespace stagehand::cli {
 
 namespace {
 
-// First bytes of characters: what is not a continuation byte.
+// Whether the byte is the first of a character: every byte that is not a continuation byte.
 bool begins_character(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) != 0x80; }
 
 std::string trimmed(std::string line) {
@@ -36,7 +36,7 @@ std::string shortened(const std::string& text, std::size_t width) {
     if (used <= width || width < 3) {
         return text;
     }
-    // Names differ most at their ends: keep a third in front and two thirds behind.
+    // Names differ most at their ends, so one third of the result is the beginning and two thirds are the end.
     const std::size_t front = (width - 1) / 3;
     const std::size_t back = width - 1 - front;
     std::string head;

@@ -10,23 +10,20 @@
 
 namespace stagehand::cli {
 
-enum class Align {
-    left,
-    right
-};
+enum class Align { left, right };
 
 struct Column {
     std::string title;
     Align align = Align::left;
 };
 
-// A table with a head. Cells are UTF-8 and one line each.
+// A table with a header row. Each cell is one line of UTF-8.
 class Table {
 public:
     Table(std::initializer_list<Column> columns) : columns_(columns) {}
 
     void add(std::vector<std::string> cells);
-    // A rule before the next row.
+    // Adds a horizontal line before the next row.
     void rule();
     std::string text(const Terminal& terminal) const;
 
@@ -43,7 +40,7 @@ private:
     std::vector<Row> rows_;
 };
 
-// A list of facts: a label, a figure, and what is to be said about it.
+// A list of facts. Each has a label, a figure, and a remark.
 class Facts {
 public:
     void add(std::string label, std::string figure, std::string remark = {}, Ink ink = Ink::plain);
@@ -66,7 +63,7 @@ std::size_t display_width(const std::string& text);
 // `text` padded with spaces to `width` columns.
 std::string padded(const std::string& text, std::size_t width, Align align);
 
-// `text` cut to `width` columns, its middle left out.
+// `text` shortened to `width` columns by leaving out its middle.
 std::string shortened(const std::string& text, std::size_t width);
 
 }  // namespace stagehand::cli

@@ -19,9 +19,8 @@ namespace stagehand::cli {
 namespace {
 
 bool locale_is_utf8() {
-    // Only the characters: numbers must keep their point.
-    static const bool utf8 =
-        std::setlocale(LC_CTYPE, "") != nullptr && std::strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
+    // Only the category of characters is set, because numbers must keep their decimal point.
+    static const bool utf8 = std::setlocale(LC_CTYPE, "") != nullptr && std::strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
     return utf8;
 }
 
@@ -35,13 +34,13 @@ Terminal terminal_of(std::FILE* stream) {
     Terminal terminal;
     const int file = fileno(stream);
     terminal.is_terminal = isatty(file) == 1;
-    // What is not a terminal is a file or a pipe: those are UTF-8 whatever the locale.
+    // Files and pipes get UTF-8 in every locale.
     terminal.unicode = !terminal.is_terminal || locale_is_utf8();
     if (terminal.is_terminal) {
         const char* kind = std::getenv("TERM");
         const char* no_colour = std::getenv("NO_COLOR");
-        terminal.colour =
-            kind != nullptr && std::strcmp(kind, "dumb") != 0 && (no_colour == nullptr || *no_colour == '\0');
+        terminal.redraws = kind != nullptr && std::strcmp(kind, "dumb") != 0;
+        terminal.colour = terminal.redraws && (no_colour == nullptr || *no_colour == '\0');
         winsize size = {};
         if (ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
             terminal.columns = size.ws_col;
@@ -77,7 +76,7 @@ std::string legible(const Terminal& terminal, std::string_view text) {
     if (terminal.unicode) {
         return result;
     }
-    // One column for one column, so that tables stay aligned.
+    // Each replacement has the same width, so that tables stay aligned.
     static constexpr std::array<std::pair<std::string_view, std::string_view>, 7> signs = {{
         {"×", "x"},
         {"µ", "u"},

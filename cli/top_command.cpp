@@ -1,4 +1,4 @@
-// `stagehand top`: what a running process's devices and runtimes do, again and again.
+// `stagehand top`: shows repeatedly what the devices and runtimes of a running process do.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -32,10 +32,10 @@ public:
         }
     }
 
-    // Until the process ends, a signal comes, or enough was shown. Returns the exit code.
+    // Runs until the process ends, a signal comes, or enough was shown. Returns the exit code.
     int watch() {
-        const auto interval = std::chrono::duration_cast<Clock::duration>(
-            std::chrono::duration<double>(options_.interval_seconds));
+        const auto interval =
+            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.interval_seconds));
         while (true) {
             const Answer answer = ask_for_sample();
             if (answer == Answer::gone) {
@@ -44,7 +44,7 @@ public:
             if (answer != Answer::interrupted && enough_was_shown(answer)) {
                 return static_cast<int>(ExitCode::success);
             }
-            // From the answer on: however long it took, the next one is an interval later.
+            // The interval begins with the answer, however long the answer took.
             if (wait_for_quit(interval)) {
                 return static_cast<int>(ExitCode::success);
             }
@@ -60,7 +60,7 @@ private:
         std::string text;
         Answer answer = ask(process_, text);
         if (answer == Answer::let_go) {
-            // It may have been ended in the middle of it.
+            // The process may have ended while it answered.
             answer = ask(process_, text);
         }
         if (answer == Answer::given) {
@@ -72,16 +72,15 @@ private:
                 compare(*now_, *before_);
             }
         } else if (answer == Answer::let_go) {
-            throw CommandError(ExitCode::device,
-                               fmt::format("{} does not answer: it answers its own user and root only",
-                                           process_.description()));
+            throw CommandError(ExitCode::device, fmt::format("{} does not answer: only its own user and root may ask",
+                                                             process_.description()));
         } else if (answer == Answer::none && !screen_) {
             throw CommandError(ExitCode::device, fmt::format("{} does not answer", process_.description()));
         }
         return answer;
     }
 
-    // Shows what there is to be shown; true: that was all that was asked for.
+    // Shows the sample. Returns true if no further sample was asked for.
     bool enough_was_shown(Answer answer) {
         if (screen_) {
             std::string page = now_ ? top_view(terminal_of(stdout), *now_) : "";
@@ -91,7 +90,7 @@ private:
             screen_->show(page);
             return false;
         }
-        // Rates need two samples: the first one is only compared with.
+        // Rates need two samples, so the first sample is not shown.
         if (!before_) {
             return false;
         }
@@ -112,7 +111,7 @@ private:
         }
         const auto until = Clock::now() + time;
         while (interrupted() == 0 && Clock::now() < until) {
-            // In slices: a signal may come just before the wait.
+            // Waits in short slices, because a signal may come just before the wait.
             const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
             poll(nullptr, 0, static_cast<int>(std::clamp<long>(left, 0, 100)));
         }
@@ -122,8 +121,8 @@ private:
     int ended() {
         const bool was_seen = shown_ || (screen_ && now_);
         screen_.reset();
-        const std::string what = fmt::format("{} {}", process_.description(),
-                                             process_.lives() ? "does not answer any more" : "has ended");
+        const std::string what =
+            fmt::format("{} {}", process_.description(), process_.lives() ? "does not answer any more" : "has ended");
         if (!was_seen) {
             throw CommandError(ExitCode::device, what);
         }

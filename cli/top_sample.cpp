@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t known_version = 1;
 
-// Members may be missing: an older library does not have them.
+// Members may be missing, because an older library does not send them.
 std::uint64_t count(const Json& json, const char* name) { return json.value(name, std::uint64_t{0}); }
 std::string text(const Json& json, const char* name) { return json.value(name, std::string()); }
 
@@ -23,7 +23,7 @@ const Json& list(const Json& json, const char* name) {
     if (found == json.end()) {
         return empty;
     }
-    (void)found->get_ref<const Json::array_t&>();  // throws if it is none
+    (void)found->get_ref<const Json::array_t&>();  // throws if it is not an array
     return *found;
 }
 
@@ -95,8 +95,8 @@ void compare(RuntimeSample& now, const RuntimeSample& before, double link) {
 }
 
 const RuntimeSample* find(const std::vector<RuntimeSample>& runtimes, std::uint64_t id) {
-    const auto found = std::find_if(runtimes.begin(), runtimes.end(),
-                                    [&](const RuntimeSample& runtime) { return runtime.id == id; });
+    const auto found =
+        std::find_if(runtimes.begin(), runtimes.end(), [&](const RuntimeSample& runtime) { return runtime.id == id; });
     return found == runtimes.end() ? nullptr : &*found;
 }
 
@@ -131,9 +131,10 @@ Sample parse_sample(const std::string& text_of_it, const std::string& process) {
         sample.document = Json::parse(text_of_it);
         const std::uint64_t version = count(sample.document, "version");
         if (version != known_version) {
-            throw CommandError(ExitCode::device,
-                               fmt::format("{} answers in version {} of the document; this command knows {}", process,
-                                           version, known_version));
+            throw CommandError(
+                ExitCode::device,
+                fmt::format("{} answers with version {} of the document, but this command supports version {}", process,
+                            version, known_version));
         }
         if (const std::string problem = text(sample.document, "error"); !problem.empty()) {
             throw CommandError(ExitCode::device, fmt::format("{} answers: {}", process, model::printable(problem)));
@@ -147,8 +148,8 @@ Sample parse_sample(const std::string& text_of_it, const std::string& process) {
             sample.devices.push_back(parse_device(device));
         }
     } catch (const Json::exception& error) {
-        throw CommandError(ExitCode::device, fmt::format("{} answers what is not a document of libstagehand: {}", process,
-                                                         model::printable(error.what())));
+        throw CommandError(ExitCode::device, fmt::format("the answer of {} is not a document of libstagehand: {}",
+                                                         process, model::printable(error.what())));
     }
     return sample;
 }
@@ -157,7 +158,7 @@ void compare(Sample& now, const Sample& before) {
     for (DeviceSample& device : now.devices) {
         const auto same = std::find_if(before.devices.begin(), before.devices.end(),
                                        [&](const DeviceSample& other) { return other.name == device.name; });
-        // Another process may have come to listen at the same path.
+        // Another process may now listen at the same path.
         if (same != before.devices.end() && now.pid == before.pid) {
             compare(device, *same, now.busy == 0);
         }

@@ -1,4 +1,4 @@
-// What a process says of itself at one moment, and what has happened since the moment before.
+// The state of a process at one moment, and the rates since the sample before.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,7 @@
 
 namespace stagehand::cli {
 
-// Of a runtime. Rates are by the device's clock, and not there where there is no sample to compare with or no
-// time has passed.
+// A runtime. Rates are by the device's clock. They are missing if there is no sample before, or if no time has passed.
 struct RuntimeSample {
     std::string name;
     std::uint64_t id = 0;
@@ -23,25 +22,25 @@ struct RuntimeSample {
 
     std::optional<double> steps_per_second, hits_per_second, misses_per_second, stalls_per_second;
     std::optional<double> bytes_per_second;  // to the device
-    std::optional<double> link_share;        // of what the link carries
-    std::optional<double> stall_share;       // of the time; of several threads together
+    std::optional<double> link_share;        // the share of the link's speed
+    std::optional<double> stall_share;       // the share of the time, summed over threads
 };
 
 struct DeviceSample {
     std::string name;
-    std::string problem;  // why its memory could not be read
+    std::string problem;               // the reason why its memory could not be read
     double link_bytes_per_second = 0;  // 0: not known
     std::uint64_t budget_bytes = 0, used_bytes = 0, free_bytes = 0, total_bytes = 0;
     std::uint64_t reserved_bytes = 0, guest_bytes = 0, protected_bytes = 0, headroom_bytes = 0;
     std::vector<RuntimeSample> runtimes;
-    std::vector<RuntimeSample> unread;  // as they were when last read: this sample had to leave them out
+    std::vector<RuntimeSample> unread;  // as last read: this sample could not read them
 
     std::optional<double> bytes_per_second;
     std::optional<double> link_share;
 };
 
 struct Sample {
-    Json document;  // as it came
+    Json document;  // as received
     std::int64_t pid = 0;
     std::string program;
     std::string library;  // its version
@@ -49,13 +48,13 @@ struct Sample {
     std::vector<DeviceSample> devices;
 };
 
-// Throws CommandError when the text is not such a document, or of a version that is not known here.
+// Throws CommandError if the text is not such a document, or has a version that this command does not support.
 Sample parse_sample(const std::string& text, const std::string& process);
 
-// Fills the rates in.
+// Fills in the rates.
 void compare(Sample& now, const Sample& before);
 
-// The document with the rates in it; `interval` is the time between the two samples in seconds.
+// The document with the rates added. `interval` is the time between the two samples in seconds.
 Json with_rates(const Sample& sample, double interval);
 
 }  // namespace stagehand::cli

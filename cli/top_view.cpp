@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t name_width = 28;
 
-// Names are the engine's, and may hold anything.
+// Makes a name printable: engines choose names, which may hold any characters.
 std::string shown(const std::string& name) { return shortened(model::printable(name, 120), name_width); }
 
 std::string bytes(std::uint64_t value) { return model::format_bytes(value); }
@@ -22,9 +22,7 @@ std::string rate(const std::optional<double>& bytes_per_second) {
     return bytes_per_second ? model::format_rate(*bytes_per_second) : "-";
 }
 
-std::string share(const std::optional<double>& value) {
-    return value ? fmt::format("{:.0f} %", 100 * *value) : "-";
-}
+std::string share(const std::optional<double>& value) { return value ? fmt::format("{:.0f} %", 100 * *value) : "-"; }
 
 std::string per_second(const std::optional<double>& value) {
     return !value ? "-" : *value < 100 ? fmt::format("{:.1f}", *value) : fmt::format("{:.0f}", *value);
@@ -35,13 +33,30 @@ std::string head(const Terminal& terminal, const Sample& sample) {
     for (const DeviceSample& device : sample.devices) {
         runtimes += device.runtimes.size();
     }
-    std::string line = fmt::format("{}  process {}, libstagehand {}, {}, {}",
-                                   inked(terminal, Ink::bold, shown(sample.program)), sample.pid, sample.library,
-                                   counted(sample.devices.size(), "device"), counted(runtimes, "runtime"));
+    std::string line =
+        fmt::format("{}  process {}, libstagehand {}, {}, {}", inked(terminal, Ink::bold, shown(sample.program)),
+                    sample.pid, sample.library, counted(sample.devices.size(), "device"), counted(runtimes, "runtime"));
     if (sample.busy > 0) {
-        line += fmt::format(", {} in use all the time and left out", sample.busy);
+        line += fmt::format(", {} busy and left out", sample.busy);
     }
     return legible(terminal, line) + "\n";
+}
+
+// Whether a speed is above the speed of the link that plans count with, by so much that more than 100 % is shown.
+bool above_link(const std::optional<double>& link_share) { return link_share && *link_share >= 1.005; }
+
+// A note on shares of the link above 100 %, if there are any.
+std::string link_note(const Sample& sample) {
+    bool above = false;
+    for (const DeviceSample& device : sample.devices) {
+        above = above || above_link(device.link_share);
+        for (const RuntimeSample& runtime : device.runtimes) {
+            above = above || above_link(runtime.link_share);
+        }
+    }
+    return above
+               ? "\nMore than 100 % of the link: the link is faster than the speed that was measured or given for it.\n"
+               : "";
 }
 
 std::string device_table(const Terminal& terminal, const Sample& sample) {
@@ -63,8 +78,8 @@ std::string device_table(const Terminal& terminal, const Sample& sample) {
         if (device.problem.empty()) {
             table.add({shown(device.name), bytes(device.budget_bytes), bytes(device.used_bytes),
                        bytes(device.free_bytes), bytes(device.reserved_bytes), bytes(device.guest_bytes),
-                       bytes(device.protected_bytes), bytes(device.headroom_bytes), link,
-                       rate(device.bytes_per_second), share(device.link_share)});
+                       bytes(device.protected_bytes), bytes(device.headroom_bytes), link, rate(device.bytes_per_second),
+                       share(device.link_share)});
         } else {
             table.add({shown(device.name), "-", "-", "-", "-", "-", "-", "-", link, rate(device.bytes_per_second),
                        share(device.link_share)});
@@ -75,7 +90,7 @@ std::string device_table(const Terminal& terminal, const Sample& sample) {
 }
 
 std::string runtime_table(const Terminal& terminal, const Sample& sample) {
-    // What tells most comes first: narrow terminals show no more.
+    // The most important columns come first, because narrow terminals cut off the others.
     Table table({{"runtime"},
                  {"device"},
                  {"steps/s", Align::right},
@@ -111,7 +126,8 @@ std::string runtime_table(const Terminal& terminal, const Sample& sample) {
 }  // namespace
 
 std::string top_view(const Terminal& terminal, const Sample& sample) {
-    return head(terminal, sample) + "\n" + device_table(terminal, sample) + "\n" + runtime_table(terminal, sample);
+    return head(terminal, sample) + "\n" + device_table(terminal, sample) + "\n" + runtime_table(terminal, sample) +
+           link_note(sample);
 }
 
 }  // namespace stagehand::cli

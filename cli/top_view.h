@@ -1,4 +1,4 @@
-// What `stagehand top` shows of a sample.
+// The text that `stagehand top` shows for a sample.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace stagehand::cli {
 
-// A line about the process, a table of its devices, and one of its runtimes.
+// A line about the process, a table of its devices, and a table of its runtimes.
 std::string top_view(const Terminal& terminal, const Sample& sample);
 
 }  // namespace stagehand::cli

@@ -12,9 +12,9 @@ std::string share_text(double part, double whole) {
     return whole > 0 ? fmt::format("{:.1f} %", 100 * part / whole) : "-";
 }
 
-std::string ratio_text(double value, double base) {
-    return base > 0 ? fmt::format("{:.3f} ×", value / base) : "-";
-}
+std::string ratio_text(double value, double base) { return base > 0 ? fmt::format("{:.3f} ×", value / base) : "-"; }
+
+bool is_below(double value, double base) { return base > 0 && value < 0.9995 * base; }
 
 std::string count_text(std::uint64_t count) {
     std::string text = std::to_string(count);

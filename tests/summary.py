@@ -1,19 +1,34 @@
-"""Says what a run of the tests came to, from Meson's logs: what was skipped and why, and, last, how many single tests passed,
-failed and were skipped. A GoogleTest program counts as the tests in it, and so does what pytest and cargo have run.
+"""Prints the result of a test run from Meson's logs: the skipped tests with the reasons, and at the end the numbers of
+single tests that passed, failed and were skipped. Each test of a GoogleTest program, of pytest and of cargo counts.
 
     summary.py BUILD/meson-logs
 """
+
 import json
 import pathlib
 import re
 import sys
 import xml.etree.ElementTree as xml
 
-SUITES = ["unit", "abi", "headers", "conformance", "plugins", "stress", "bindings", "examples", "cli", "install", "tidy"]
+SUITES = [
+    "unit",
+    "abi",
+    "headers",
+    "conformance",
+    "plugins",
+    "stress",
+    "bindings",
+    "examples",
+    "cli",
+    "install",
+    "tidy",
+]
 
 
 def single_tests(path):
-    """{program: [passed, failed, skipped]} of the programs that told about the tests in them; {(program, reason): skipped}."""
+    """{program: [passed, failed, skipped]} of the programs that told about the tests in them; {(program, reason):
+    skipped}.
+    """
     found, reasons = {}, {}
     for suite in xml.parse(path).getroot().iter("testsuite"):
         # A GoogleTest suite is called `project.NAME OF THE RUN.Suite`.
@@ -28,7 +43,7 @@ def single_tests(path):
                 counts[2] += 1
                 mark = case.find("skipped")
                 text = (mark.get("message") or mark.text or "") if mark is not None else "switched off"
-                # GoogleTest puts the place before the reason.
+                # GoogleTest prints the place before the reason.
                 reason = (text.strip().splitlines() or ["it does not say why"])[-1]
                 reasons[program, reason] = reasons.get((program, reason), 0) + 1
             else:
@@ -42,7 +57,9 @@ TOLD = re.compile(r"^(?:test result: .*|(?:\d+ \w+, )*\d+ \w+ in [\d.]+s.*)$", r
 
 
 def told_tests(output):
-    """[passed, failed, skipped] of the tests that pytest or cargo tell of, None where it was neither; {reason: skipped}."""
+    """[passed, failed, skipped] of the tests that pytest or cargo tell of, None where it was neither; {reason:
+    skipped}.
+    """
     lines = TOLD.findall(output)
     counts = [0, 0, 0]
     for number, word in re.findall(r"(\d+) (\w+)", " ".join(lines)):
@@ -62,7 +79,10 @@ def main():
     runs = [json.loads(line) for line in (logs / "testlog.json").read_text().splitlines() if line.strip()]
     inside, reasons = single_tests(logs / "testlog.junit.xml")
     total, suites, failures = [0, 0, 0], set(), []
-    skips = [f"skipped: {program.rpartition(' / ')[2]}: {count} of its tests: {reason}" for (program, reason), count in reasons.items()]
+    skips = [
+        f"skipped: {program.rpartition(' / ')[2]}: {count} of its tests: {reason}"
+        for (program, reason), count in reasons.items()
+    ]
     for run in runs:
         suite, _, name = run["name"].rpartition(" / ")
         suites.add(suite.rpartition(":")[2])
@@ -74,7 +94,7 @@ def main():
         counts = counts or [int(good), 0, int(skipped)]
         if not good and not skipped:
             failures.append(f"failed: {name} ({run['result'].lower()})")
-            counts[1] = max(counts[1], 1)  # a program that died told of no failure
+            counts[1] = max(counts[1], 1)  # a program that died has reported no failure
         if skipped:
             lines = [line for line in run.get("stdout", "").splitlines() if line.strip()]
             skips.append(f"skipped: {name}: {lines[-1] if lines else 'it does not say why'}")

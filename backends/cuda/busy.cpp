@@ -1,5 +1,5 @@
-// One thread of the GPU that reads the clock until the time is over. The driver translates the program when it is first wanted, so no
-// compiler of CUDA's is needed to build it.
+// Keeps one thread of the GPU busy: it reads the clock until the time is over. The driver translates the program at its
+// first use, so building it needs no CUDA compiler.
 #include "gpu/busy.h"
 
 namespace stagehand::gpu {
@@ -49,7 +49,8 @@ sh_status queue_busy(Device& device, api::Stream stream, int64_t busy_ns, bool* 
     }
     uint64_t time = static_cast<uint64_t>(busy_ns);
     void* arguments[] = {&time};
-    SH_GPU_TRY(launch_kernel, static_cast<CUfunction>(device.busy_function), 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr);
+    SH_GPU_TRY(launch_kernel, static_cast<CUfunction>(device.busy_function), 1, 1, 1, 1, 1, 1, 0, stream, arguments,
+               nullptr);
     *out_queued = true;
     return SH_OK;
 }

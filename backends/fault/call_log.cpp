@@ -7,27 +7,27 @@ namespace stagehand::fault {
 namespace {
 
 constexpr const char* kNames[] = {
-    "device_open",       "memory_info",
-    "pages_create",      "pages_destroy",
-    "range_reserve",     "range_free",
-    "pages_map",         "pages_unmap",
-    "host_register",     "host_unregister",
-    "host_is_pinned",    "stream_create",
-    "stream_destroy",    "stream_synchronize",
-    "stream_wait_event", "stream_launch",
-    "event_create",      "event_destroy",
-    "event_record",      "event_query",
-    "event_synchronize", "event_elapsed",
-    "copy_to_device",    "copy_to_host",
-    "copy_on_device",    "fill",
-    "thread_begin",      "stream_is_capturing",
+    "device_open",         "memory_info",
+    "pages_create",        "pages_destroy",
+    "range_reserve",       "range_free",
+    "pages_map",           "pages_unmap",
+    "host_register",       "host_unregister",
+    "host_is_pinned",      "stream_create",
+    "stream_destroy",      "stream_synchronize",
+    "stream_wait_event",   "stream_launch",
+    "event_create",        "event_destroy",
+    "event_record",        "event_query",
+    "event_synchronize",   "event_elapsed",
+    "copy_to_device",      "copy_to_host",
+    "copy_on_device",      "fill",
+    "thread_begin",        "stream_is_capturing",
     "memory_is_reachable",
 };
 static_assert(sizeof kNames / sizeof kNames[0] == kCalls);
 
 constexpr size_t kMostNames = size_t(1) << 24;
 
-// Never destroyed: devices may be used until the process ends.
+// Never destroyed, because devices may be used until the process ends.
 struct Latest {
     std::mutex mutex;
     std::shared_ptr<CallLog> log;

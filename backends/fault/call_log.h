@@ -1,4 +1,4 @@
-// CallLog: what was called on a device of the fault backend, and which call is to fail next.
+// CallLog: records the calls on a device of the fault backend, and decides which call fails next.
 #pragma once
 
 #include <array>
@@ -48,20 +48,21 @@ enum class Call : uint8_t {
 constexpr size_t kCalls = static_cast<size_t>(Call::memory_is_reachable) + 1;
 
 const char* name_of(Call call);
-// False for a name that no counted member has.
+// Returns false if no counted member has the name.
 bool call_named(const std::string& name, Call* out);
 
 // Thread-safe.
 class CallLog {
 public:
-    // Counts a call, after its random delay. Negative: it is to fail with this status.
+    // Counts a call, after its random delay. A negative result means that the call has to fail with this status.
     sh_status enter(Call call);
 
-    // `call` NULL: any; `at` 0: none; `count` 0: all from then on.
+    // A `call` of NULL means every call. An `at` of 0 means that no call fails, and a `count` of 0 that all calls fail
+    // from then on.
     void arm(const Call* call, uint64_t at, uint64_t count, sh_status status);
     void set_delays(uint64_t most_ns, uint64_t seed);
     void set_open(bool open);
-    // What others are said to have taken of the device's memory, in bytes.
+    // Bytes of device memory that seem to be taken by other programs.
     void take(uint64_t bytes) { taken_ = bytes; }
     uint64_t taken() const { return taken_; }
 
@@ -74,7 +75,7 @@ private:
 
     std::atomic<uint64_t> taken_{0};
     mutable std::mutex mutex_;
-    std::vector<Call> calls_;  // the first of them
+    std::vector<Call> calls_;  // the first calls, at most 2^24
     uint64_t total_ = 0;
     uint64_t failures_ = 0;
     std::array<uint64_t, kCalls> counts_ = {};
@@ -83,14 +84,14 @@ private:
     bool any_call_ = true;
     Call fail_call_ = Call::device_open;
     uint64_t before_failure_ = 0;    // matching calls that still succeed
-    uint64_t failures_planned_ = 0;  // matching calls that then fail
+    uint64_t failures_planned_ = 0;  // matching calls that fail after that
     sh_status status_ = SH_ERROR_BACKEND;
 
     uint64_t most_delay_ns_ = 0;
     uint64_t random_ = 0;
 };
 
-// The log of the device that was opened last; none before the first. It outlives the device.
+// The log of the device that was opened last, or null before the first device. The log outlives the device.
 std::shared_ptr<CallLog> latest_log();
 void set_latest_log(std::shared_ptr<CallLog> log);
 

@@ -1,4 +1,4 @@
-// The functions of fault.h.
+// Implements the control functions of fault.h.
 #include "fault/fault.h"
 
 #include "fault/call_log.h"
@@ -13,8 +13,7 @@ sh_status sh_fault_arm(const sh_fault_plan* plan) {
     if (!log) return SH_ERROR_INVALID_STATE;
     Call call = Call::device_open;
     if (plan->status > 0 || (plan->call && !call_named(plan->call, &call))) return SH_ERROR_INVALID_ARGUMENT;
-    log->arm(plan->call ? &call : nullptr, plan->at, plan->count,
-             plan->status ? plan->status : SH_ERROR_BACKEND);
+    log->arm(plan->call ? &call : nullptr, plan->at, plan->count, plan->status ? plan->status : SH_ERROR_BACKEND);
     return SH_OK;
 }
 

@@ -1,4 +1,4 @@
-// The fault backend's table, and the plugin's entry.
+// The table of the fault backend and the entry of the plugin.
 #include <stagehand/backend.h>
 
 #include <algorithm>
@@ -26,9 +26,11 @@ Device& device_of(sh_backend_device* device) { return *reinterpret_cast<Device*>
 
 std::atomic<const sh_backend_host*> services{nullptr};
 
-sh_status injected(sh_status status, Call call) { return fail(status, "%s: made to fail", name_of(call)); }
+sh_status injected(sh_status status, Call call) {
+    return fail(status, "%s: the fault backend made this call fail", name_of(call));
+}
 
-// Counts a call, and passes it on unless it is to fail.
+// Counts a call, and calls the wrapped backend unless the call has to fail.
 template <class Function, class... Arguments>
 sh_status pass(sh_backend_device* handle, Call call, Function sh_backend::*member, Arguments... arguments) {
     return guarded([&]() -> sh_status {
@@ -49,11 +51,11 @@ sh_status open_wrapped(const Settings& settings, Device* device, sh_backend_devi
         return injected(status, Call::device_open);
     const sh_backend_host* const host = services.load();
     if (!host || host->struct_size < sizeof *host || !host->find_backend) {
-        return fail(SH_ERROR_UNSUPPORTED, "this library does not let a backend find another");
+        return fail(SH_ERROR_UNSUPPORTED, "this library does not let a backend find another backend");
     }
     const sh_backend* wrapped = nullptr;
     if (const sh_status status = host->find_backend(settings.wrapped_name.c_str(), &wrapped); status < 0) {
-        return fail(status, "option wrap: there is no usable backend '%s' (the log says more)",
+        return fail(status, "option wrap: backend '%s' cannot be used (see the log for the reason)",
                     settings.wrapped_name.c_str());
     }
     const char* const options = settings.wrapped_options.empty() ? nullptr : settings.wrapped_options.c_str();
@@ -67,15 +69,14 @@ sh_status device_open(uint32_t index, const char* options, sh_backend_device** o
                       sh_backend_device_info* out_info) {
     return guarded([&]() -> sh_status {
         if (index != 0)
-            return fail(SH_ERROR_NOT_FOUND, "there is no fault device %u, only 0; choose by wrap=NAME:INDEX",
-                        index);
+            return fail(SH_ERROR_NOT_FOUND, "there is no fault device %u, only 0; choose by wrap=NAME:INDEX", index);
         Settings settings;
         if (sh_status status = read_settings(options, &settings); status < 0) return status;
         auto device = std::make_unique<Device>();
         device->log = std::make_shared<CallLog>();
         device->log->set_delays(settings.delay_ns, settings.delay_seed);
-        device->log->arm(settings.any_call ? nullptr : &settings.fail_call, settings.fail_at,
-                         settings.fail_count, settings.fail_status);
+        device->log->arm(settings.any_call ? nullptr : &settings.fail_call, settings.fail_at, settings.fail_count,
+                         settings.fail_status);
         set_latest_log(device->log);
         if (sh_status status = open_wrapped(settings, device.get(), out_info); status < 0) return status;
         device->log->set_open(true);
@@ -97,18 +98,15 @@ sh_status memory_info(sh_backend_device* device, uint64_t* out_free, uint64_t* o
     return status;
 }
 
-sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t count,
-                       sh_backend_page* out_pages) {
+sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t count, sh_backend_page* out_pages) {
     return pass(device, Call::pages_create, &sh_backend::pages_create, page_bytes, count, out_pages);
 }
 
-sh_status pages_destroy(sh_backend_device* device, uint64_t page_bytes, uint64_t count,
-                        const sh_backend_page* pages) {
+sh_status pages_destroy(sh_backend_device* device, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
     return pass(device, Call::pages_destroy, &sh_backend::pages_destroy, page_bytes, count, pages);
 }
 
-sh_status range_reserve(sh_backend_device* device, uint64_t bytes, uint64_t alignment,
-                        uint64_t* out_address) {
+sh_status range_reserve(sh_backend_device* device, uint64_t bytes, uint64_t alignment, uint64_t* out_address) {
     return pass(device, Call::range_reserve, &sh_backend::range_reserve, bytes, alignment, out_address);
 }
 
@@ -133,8 +131,7 @@ sh_status host_unregister(sh_backend_device* device, void* memory) {
     return pass(device, Call::host_unregister, &sh_backend::host_unregister, memory);
 }
 
-sh_status host_is_pinned(sh_backend_device* device, const void* memory, uint64_t bytes,
-                         uint32_t* out_pinned) {
+sh_status host_is_pinned(sh_backend_device* device, const void* memory, uint64_t bytes, uint32_t* out_pinned) {
     return pass(device, Call::host_is_pinned, &sh_backend::host_is_pinned, memory, bytes, out_pinned);
 }
 
@@ -179,13 +176,11 @@ sh_status event_synchronize(sh_backend_device* device, sh_backend_event event) {
     return pass(device, Call::event_synchronize, &sh_backend::event_synchronize, event);
 }
 
-sh_status event_elapsed(sh_backend_device* device, sh_backend_event begin, sh_backend_event end,
-                        int64_t* out_ns) {
+sh_status event_elapsed(sh_backend_device* device, sh_backend_event begin, sh_backend_event end, int64_t* out_ns) {
     return pass(device, Call::event_elapsed, &sh_backend::event_elapsed, begin, end, out_ns);
 }
 
-sh_status copy_to_device(sh_backend_device* device, sh_stream stream, uint64_t to, const void* from,
-                         uint64_t bytes) {
+sh_status copy_to_device(sh_backend_device* device, sh_stream stream, uint64_t to, const void* from, uint64_t bytes) {
     return pass(device, Call::copy_to_device, &sh_backend::copy_to_device, stream, to, from, bytes);
 }
 
@@ -193,8 +188,7 @@ sh_status copy_to_host(sh_backend_device* device, sh_stream stream, void* to, ui
     return pass(device, Call::copy_to_host, &sh_backend::copy_to_host, stream, to, from, bytes);
 }
 
-sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from,
-                         uint64_t bytes) {
+sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes) {
     return pass(device, Call::copy_on_device, &sh_backend::copy_on_device, stream, to, from, bytes);
 }
 
@@ -209,7 +203,7 @@ uint64_t clock_ns(sh_backend_device* handle) {
     return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
 }
 
-// Counted also where the wrapped backend has no need of it, so that the numbers of calls are the same.
+// The call counts even if the wrapped backend does not need it, so that the numbers of calls are the same.
 sh_status thread_begin(sh_backend_device* handle) {
     return guarded([&]() -> sh_status {
         const Device& device = device_of(handle);
@@ -219,7 +213,7 @@ sh_status thread_begin(sh_backend_device* handle) {
     });
 }
 
-// A backend that knows of no captures has none under way.
+// A backend without captures has none under way.
 sh_status stream_is_capturing(sh_backend_device* handle, sh_stream stream, uint32_t* out_capturing) {
     if (device_of(handle).wrapped->stream_is_capturing)
         return pass(handle, Call::stream_is_capturing, &sh_backend::stream_is_capturing, stream, out_capturing);

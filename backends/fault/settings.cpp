@@ -10,7 +10,7 @@ namespace {
 
 using support::fail;
 
-// "host" or "cuda:1".
+// Reads text like "host" or "cuda:1".
 sh_status read_wrapped(const std::string& text, Settings* out) {
     const size_t colon = text.find(':');
     out->wrapped_name = text.substr(0, colon);
@@ -20,8 +20,7 @@ sh_status read_wrapped(const std::string& text, Settings* out) {
     const char* const end = text.data() + text.size();
     const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, out->wrapped_index);
     if (error == std::errc() && rest == end) return SH_OK;
-    return fail(SH_ERROR_INVALID_ARGUMENT, "option wrap: '%s' is not a backend's name, or name:number",
-                text.c_str());
+    return fail(SH_ERROR_INVALID_ARGUMENT, "option wrap: '%s' is not NAME or NAME:INDEX of a backend", text.c_str());
 }
 
 }  // namespace
@@ -30,7 +29,7 @@ sh_status read_settings(const char* text, Settings* out) {
     Settings settings;
     support::Options options;
     sh_status status = support::Options::parse(text, &options);
-    // The first failure's text stands, so nothing is read after it.
+    // The text of the first failure stays, so nothing is read after a failure.
     const auto take = [&status](auto&& read) {
         if (status >= 0) status = read();
     };
@@ -46,14 +45,13 @@ sh_status read_settings(const char* text, Settings* out) {
     take([&] { return options.take_number("delay_seed", &settings.delay_seed); });
     if (status < 0) return status;
     if (fail_status >= 0 || fail_status < INT32_MIN) {
-        return fail(SH_ERROR_INVALID_ARGUMENT, "option fail_status: %lld is not an error",
+        return fail(SH_ERROR_INVALID_ARGUMENT, "option fail_status: %lld is not an error code",
                     static_cast<long long>(fail_status));
     }
     settings.fail_status = static_cast<sh_status>(fail_status);
     settings.any_call = fail_call.empty();
     if (!settings.any_call && !call_named(fail_call, &settings.fail_call)) {
-        return fail(SH_ERROR_INVALID_ARGUMENT, "option fail_call: '%s' is not a call that can fail",
-                    fail_call.c_str());
+        return fail(SH_ERROR_INVALID_ARGUMENT, "option fail_call: '%s' is not a call that can fail", fail_call.c_str());
     }
     settings.wrapped_options = options.rest();
     *out = std::move(settings);

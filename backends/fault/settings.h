@@ -1,4 +1,4 @@
-// Settings of a device of the fault backend: its own options; the rest is for the backend that it wraps.
+// Settings of a device of the fault backend: its own options, and the rest for the backend that it wraps.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The table of a GPU's backend and the one symbol of its plugin.
+// The table of a GPU backend and the exported symbol of its plugin.
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
@@ -16,10 +16,10 @@ using support::fail;
 using support::guarded;
 
 constexpr uint64_t kLargestPage = 32 << 20;
-constexpr uint64_t kPlainUnit = 2 << 20;      // what drivers round large allocations to
-constexpr uint64_t kStagingPiece = 4 << 20;   // smaller pieces cost the link, larger ones the cache
+constexpr uint64_t kPlainUnit = 2 << 20;     // drivers round large allocations to this size
+constexpr uint64_t kStagingPiece = 4 << 20;  // smaller pieces slow the link, larger ones the cache
 constexpr uint64_t kCopyLatencyNs = 2'000;
-constexpr uint32_t kQueueDepth = 1000;        // then the next call waits on the host
+constexpr uint32_t kQueueDepth = 1000;  // a call waits on the host if this many commands are queued
 
 sh_status probe(uint32_t* out_device_count) {
     return guarded([&]() -> sh_status {
@@ -30,7 +30,7 @@ sh_status probe(uint32_t* out_device_count) {
             failed(result, "device_count");
             return SH_ERROR_BACKEND_UNAVAILABLE;
         }
-        if (count <= 0) return fail(SH_ERROR_BACKEND_UNAVAILABLE, "the driver has no device");
+        if (count <= 0) return fail(SH_ERROR_BACKEND_UNAVAILABLE, "the driver reports no device");
         *out_device_count = static_cast<uint32_t>(count);
         return SH_OK;
     });
@@ -55,6 +55,7 @@ sh_status describe(const Device& device, sh_backend_device_info* out) {
     out->copy_latency_ns = kCopyLatencyNs;
     out->queue_depth = kQueueDepth;
     out->thread_stream = api::kThreadStream;
+    out->kind = api::kDeviceKind;
     return SH_OK;
 }
 
@@ -67,7 +68,8 @@ void device_close(sh_backend_device* device) {
     api::close_context(*driver(), closed->index);
 }
 
-sh_status device_open(uint32_t index, const char* options, sh_backend_device** out_device, sh_backend_device_info* out_info) {
+sh_status device_open(uint32_t index, const char* options, sh_backend_device** out_device,
+                      sh_backend_device_info* out_info) {
     return guarded([&]() -> sh_status {
         if (!driver()) return SH_ERROR_BACKEND_UNAVAILABLE;
         support::Options given;
@@ -78,11 +80,12 @@ sh_status device_open(uint32_t index, const char* options, sh_backend_device** o
         int count = 0;
         SH_GPU_TRY(device_count, &count);
         if (index >= static_cast<uint32_t>(std::max(count, 0)))
-            return fail(SH_ERROR_NOT_FOUND, "there are %d devices, and no number %" PRIu32, count, index);
+            return fail(SH_ERROR_NOT_FOUND, "the driver has %d devices, but no device %" PRIu32, count, index);
         auto device = std::make_unique<Device>();
         SH_GPU_TRY(device_get, &device->index, static_cast<int>(index));
         device->maps_pages = map_pages && api::maps_pages(*driver(), device->index);
-        if (const api::Result result = api::open_context(*driver(), device->index, &device->context); result != api::kSuccess)
+        if (const api::Result result = api::open_context(*driver(), device->index, &device->context);
+            result != api::kSuccess)
             return failed(result, "open_context");
         if (sh_status status = describe(*device, out_info); status < 0) {
             api::close_context(*driver(), device->index);
@@ -93,7 +96,7 @@ sh_status device_open(uint32_t index, const char* options, sh_backend_device** o
     });
 }
 
-// Nothing to prepare: each call enters the context, and the relaxed mode, for itself.
+// Nothing to prepare, because each call enters the context and the relaxed capture mode by itself.
 sh_status thread_begin(sh_backend_device*) { return SH_OK; }
 
 sh_backend make_table() {
@@ -140,7 +143,8 @@ sh_backend make_table() {
 }  // namespace
 }  // namespace stagehand::gpu
 
-extern "C" SH_API sh_status sh_backend_query(uint32_t spi_version, const sh_backend_host*, const sh_backend** out_backend) {
+extern "C" SH_API sh_status sh_backend_query(uint32_t spi_version, const sh_backend_host*,
+                                             const sh_backend** out_backend) {
     if (spi_version != SH_BACKEND_SPI_VERSION) return SH_ERROR_UNSUPPORTED;
     static const sh_backend table = stagehand::gpu::make_table();
     *out_backend = &table;

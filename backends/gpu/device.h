@@ -1,4 +1,4 @@
-// Device: one GPU, in the context that every other user of it in the process has too.
+// Device: one GPU, in the context that all its users in the process share.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace stagehand::gpu {
 
-// What a launch needs when it runs, on a thread of the driver.
+// The arguments of a launch, for the driver's thread that runs it.
 struct Launch {
     void (*fn)(void*);
     void* user_data;
@@ -21,17 +21,18 @@ struct Launch {
 struct Device {
     api::DeviceIndex index = 0;
     api::Context context = {};
-    bool maps_pages = true;   // else memory comes with its addresses, in plain allocations
-    std::mutex busy_mutex;    // of what busy.h keeps here
+    bool maps_pages = true;  // otherwise memory comes with its addresses, in plain allocations
+    std::mutex busy_mutex;   // guards the program of busy.h
     void* busy_module = nullptr;
     void* busy_function = nullptr;
     std::mutex captured_mutex;
-    std::vector<std::unique_ptr<const Launch>> captured;   // in graphs, which run them again and again, as long as the engine likes
+    std::vector<std::unique_ptr<const Launch>>
+        captured;  // launches in graphs: the engine may run them any number of times
 };
 
-// Makes the device's context current for the scope, on any thread, and keeps what is called inside from disturbing a capture that
-// the engine has under way on this or another thread. Where it is not kSuccess nothing may be called inside: the thread may be working on
-// another GPU, which would take the call for its own.
+// Makes the device's context current for the scope, on any thread. Calls inside the scope do not disturb a capture that
+// the engine has under way on this thread or another thread. No call may be made inside if result() is not kSuccess:
+// the thread may have another GPU current, and that GPU would run the call.
 class Scope {
 public:
     explicit Scope(const Device& device) {
@@ -47,31 +48,32 @@ public:
     Scope& operator=(const Scope&) = delete;
 
 private:
-    api::CaptureMode mode_ = api::kRelaxed;   // ours inside, the thread's own to put back
+    api::CaptureMode mode_ = api::kRelaxed;  // inside the scope, the thread's own mode
     api::Context before_ = {};
     api::Result result_ = api::kSuccess;
     bool entered_ = false;
     bool relaxed_ = false;
 };
 
-// A scope up to the end of the enclosing block; leaves the enclosing function where the context cannot be entered.
+// Opens a scope up to the end of the enclosing block. Leaves the enclosing function if the context cannot be entered.
 #define SH_GPU_ENTER(device)   \
     const Scope scope(device); \
     if (scope.result() != api::kSuccess) return failed(scope.result(), "entering the context")
 
-// Drivers' addresses and handles are numbers or pointers.
+// The addresses and handles of drivers are numbers or pointers.
 inline api::Address native_address(uint64_t address) { return (api::Address)(address); }
 inline api::Page native_page(sh_backend_page page) { return (api::Page)(page); }
 
 inline Device& device_of(sh_backend_device* device) { return *reinterpret_cast<Device*>(device); }
 
-// memory.cpp
+// Defined in memory.cpp.
 sh_status memory_info(sh_backend_device* device, uint64_t* out_free, uint64_t* out_total);
 sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t count, sh_backend_page* out_pages);
 sh_status pages_destroy(sh_backend_device* device, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages);
 sh_status range_reserve(sh_backend_device* device, uint64_t bytes, uint64_t alignment, uint64_t* out_address);
 sh_status range_free(sh_backend_device* device, uint64_t address, uint64_t bytes);
-sh_status pages_map(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages);
+sh_status pages_map(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count,
+                    const sh_backend_page* pages);
 sh_status pages_unmap(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count);
 sh_status host_register(sh_backend_device* device, void* memory, uint64_t bytes);
 sh_status host_unregister(sh_backend_device* device, void* memory);
@@ -79,13 +81,14 @@ sh_status host_is_pinned(sh_backend_device* device, const void* memory, uint64_t
 
 sh_status memory_is_reachable(sh_backend_device* device, uint64_t address, uint64_t bytes, uint32_t* out_reachable);
 
-// queue.cpp
+// Defined in queue.cpp.
 sh_status stream_create(sh_backend_device* device, sh_stream* out_stream);
 sh_status stream_destroy(sh_backend_device* device, sh_stream stream);
 sh_status stream_synchronize(sh_backend_device* device, sh_stream stream);
 sh_status stream_wait_event(sh_backend_device* device, sh_stream stream, sh_backend_event event);
 sh_status stream_is_capturing(sh_backend_device* device, sh_stream stream, uint32_t* out_capturing);
-sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(void*), void* user_data, int64_t busy_ns);
+sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(void*), void* user_data,
+                        int64_t busy_ns);
 sh_status event_create(sh_backend_device* device, uint32_t timing, sh_backend_event* out_event);
 sh_status event_destroy(sh_backend_device* device, sh_backend_event event);
 sh_status event_record(sh_backend_device* device, sh_backend_event event, sh_stream stream);

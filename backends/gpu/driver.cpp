@@ -9,28 +9,29 @@
 namespace stagehand::gpu {
 namespace {
 
-// The names in the driver's file: after the headers' macros, which choose versions.
+// The names of the symbols in the driver's file. The macros of the headers choose their versions.
 #define SH_GPU_TEXT(name) #name
 #define SH_GPU_SYMBOL(name) SH_GPU_TEXT(name)
 
 struct Loaded {
     Driver table;
-    std::string problem;   // empty: it works
+    std::string problem;  // empty if the driver works
 };
 
 std::string or_else(const char* text, const char* otherwise) { return text && *text ? text : otherwise; }
 
-// The process may have the driver already, as a file of another name or version: a second copy would know nothing of its streams.
+// The process may have loaded the driver already, as a file with another name or version. That file comes first,
+// because a second copy would not know the process's streams.
 void* open_driver(std::string* out_file, std::string* out_problem) {
     for (const int mode : {RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD, RTLD_NOW | RTLD_LOCAL}) {
         for (const char* const name : api::kDriverFiles) {
             void* const file = dlopen(name, mode);
-            const std::string text = or_else(dlerror(), "the driver's file cannot be loaded");
+            const std::string text = or_else(dlerror(), "the file of the driver cannot be loaded");
             if (file) {
                 *out_file = name;
                 return file;
             }
-            *out_problem = text;   // the last is the plainest name
+            *out_problem = text;  // the last file has the plainest name
         }
     }
     return nullptr;
@@ -38,16 +39,16 @@ void* open_driver(std::string* out_file, std::string* out_problem) {
 
 Loaded load() {
     Loaded loaded;
-    // Never closed: its threads and handlers outlive everything here.
+    // The file is never closed, because its threads and handlers outlive everything here.
     std::string name, problem;
     void* const file = open_driver(&name, &problem);
     if (!file) {
         loaded.problem = problem;
         return loaded;
     }
-#define SH_GPU_LOOK_UP(member, function)                                                              \
+#define SH_GPU_LOOK_UP(member, function)                                                                         \
     loaded.table.member = reinterpret_cast<decltype(loaded.table.member)>(dlsym(file, SH_GPU_SYMBOL(function))); \
-    if (!loaded.table.member && loaded.problem.empty())                                               \
+    if (!loaded.table.member && loaded.problem.empty())                                                          \
         loaded.problem = name + " is too old: it has no " + SH_GPU_SYMBOL(function);
 #define SH_GPU_LOOK_UP_OPTIONAL(member, function, type) \
     loaded.table.member = reinterpret_cast<api::type*>(dlsym(file, SH_GPU_SYMBOL(function)));
@@ -57,7 +58,8 @@ Loaded load() {
 #undef SH_GPU_LOOK_UP
     if (!loaded.problem.empty()) return loaded;
     const api::Result result = api::start(loaded.table);
-    if (result != api::kSuccess) loaded.problem = name + ": " + or_else(api::error_name(loaded.table, result), "an error without a name");
+    if (result != api::kSuccess)
+        loaded.problem = name + ": " + or_else(api::error_name(loaded.table, result), "an error without a name");
     return loaded;
 }
 
@@ -78,11 +80,11 @@ sh_status failed(api::Result result, const char* call) {
     const std::string name = or_else(api::error_name(*driver(), result), "an error without a name");
     const std::string text = or_else(api::error_text(*driver(), result), "no text");
     api::forget_error(*driver());
-    const sh_status status = result == api::kOutOfMemory    ? SH_ERROR_OUT_OF_DEVICE_MEMORY
-                             : api::is_lost(result)         ? SH_ERROR_DEVICE_LOST
-                             : result == api::kNotSupported ? SH_ERROR_UNSUPPORTED
+    const sh_status status = result == api::kOutOfMemory     ? SH_ERROR_OUT_OF_DEVICE_MEMORY
+                             : api::is_lost(result)          ? SH_ERROR_DEVICE_LOST
+                             : result == api::kNotSupported  ? SH_ERROR_UNSUPPORTED
                              : result == api::kInvalidHandle ? SH_ERROR_INVALID_HANDLE
-                                                            : SH_ERROR_BACKEND;
+                                                             : SH_ERROR_BACKEND;
     if (text == name) return support::fail(status, "%s: %s", call, name.c_str());
     return support::fail(status, "%s: %s (%s)", call, name.c_str(), text.c_str());
 }

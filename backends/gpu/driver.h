@@ -1,4 +1,4 @@
-// Driver: the entry points of a GPU's driver, looked up when a backend is first asked for.
+// Driver: the entry points of a GPU's driver. They are looked up when the backend is first used.
 #pragma once
 
 #include <stagehand/base.h>
@@ -16,18 +16,19 @@ struct Driver {
 #undef SH_GPU_MEMBER
 };
 
-// The driver of this machine, loaded and initialised once; null when it cannot be had: last_error() then says why.
+// Returns the driver of this machine, loaded and initialised once. Returns null if it cannot be used: last_error() then
+// has the reason.
 const Driver* driver();
 
-// Keeps the driver's name and text of a failure for last_error() and gives the status that stands for it. Nothing of it stays behind in
-// the driver.
+// Stores the driver's name and text of a failure for last_error(), and returns the matching status. Clears the failure
+// in the driver.
 sh_status failed(api::Result result, const char* call);
 
 }  // namespace stagehand::gpu
 
-// Leaves the enclosing function when a call into the driver fails.
-#define SH_GPU_TRY(member, ...)                                                                                    \
-    do {                                                                                                           \
-        const api::Result sh_gpu_result = driver()->member(__VA_ARGS__);                                           \
-        if (sh_gpu_result != api::kSuccess) return failed(sh_gpu_result, #member);                                 \
+// Leaves the enclosing function if a call into the driver fails.
+#define SH_GPU_TRY(member, ...)                                                    \
+    do {                                                                           \
+        const api::Result sh_gpu_result = driver()->member(__VA_ARGS__);           \
+        if (sh_gpu_result != api::kSuccess) return failed(sh_gpu_result, #member); \
     } while (0)

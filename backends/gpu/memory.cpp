@@ -1,4 +1,4 @@
-// Physical pages, addresses, mappings, and pinned host memory.
+// Manages physical pages, addresses, mappings and pinned host memory.
 #include <cinttypes>
 
 #include "gpu/device.h"
@@ -36,7 +36,8 @@ sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t 
     return SH_OK;
 }
 
-// A page that the driver refuses to release is lost, and nobody can do anything about it; unless it refuses all, which changes nothing.
+// A page that the driver refuses to release is lost, and no caller can change that. The call fails only if the driver
+// refuses all pages, because nothing has changed then.
 sh_status pages_destroy(sh_backend_device* device, uint64_t, uint64_t count, const sh_backend_page* pages) {
     if (!device_of(device).maps_pages) return no_pages();
     SH_GPU_ENTER(device_of(device));
@@ -55,32 +56,39 @@ sh_status pages_destroy(sh_backend_device* device, uint64_t, uint64_t count, con
 sh_status range_reserve(sh_backend_device* device, uint64_t bytes, uint64_t alignment, uint64_t* out_address) {
     SH_GPU_ENTER(device_of(device));
     api::Address address = {};
-    if (device_of(device).maps_pages) SH_GPU_TRY(range_reserve, &address, bytes, alignment, api::Address{}, 0);
-    else SH_GPU_TRY(allocate, &address, bytes);
+    if (device_of(device).maps_pages)
+        SH_GPU_TRY(range_reserve, &address, bytes, alignment, api::Address{}, 0);
+    else
+        SH_GPU_TRY(allocate, &address, bytes);
     *out_address = (uint64_t)(address);
     return SH_OK;
 }
 
 sh_status range_free(sh_backend_device* device, uint64_t address, uint64_t bytes) {
     SH_GPU_ENTER(device_of(device));
-    if (device_of(device).maps_pages) SH_GPU_TRY(range_free, native_address(address), bytes);
-    else SH_GPU_TRY(deallocate, native_address(address));
+    if (device_of(device).maps_pages)
+        SH_GPU_TRY(range_free, native_address(address), bytes);
+    else
+        SH_GPU_TRY(deallocate, native_address(address));
     return SH_OK;
 }
 
-sh_status pages_map(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
+sh_status pages_map(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count,
+                    const sh_backend_page* pages) {
     if (!device_of(device).maps_pages) return no_pages();
     SH_GPU_ENTER(device_of(device));
     uint64_t mapped = 0;
     api::Result result = api::kSuccess;
     const char* call = "page_map";
     for (; mapped < count && result == api::kSuccess; mapped++) {
-        result = driver()->page_map(native_address(address + mapped * page_bytes), page_bytes, 0, native_page(pages[mapped]), 0);
+        result = driver()->page_map(native_address(address + mapped * page_bytes), page_bytes, 0,
+                                    native_page(pages[mapped]), 0);
         if (result != api::kSuccess) break;
     }
     if (result == api::kSuccess && count) {
         const auto access = api::read_and_write(device_of(device).index);
-        result = driver()->set_access(native_address(address), count * page_bytes, &access, 1);   // one call: it costs by the call and the page
+        result = driver()->set_access(native_address(address), count * page_bytes, &access,
+                                      1);  // one call for all pages: the cost depends on the calls and the pages
         call = "set_access";
     }
     if (result == api::kSuccess) return SH_OK;
@@ -96,9 +104,10 @@ sh_status pages_unmap(sh_backend_device* device, uint64_t address, uint64_t page
 }
 
 sh_status host_register(sh_backend_device* device, void* memory, uint64_t bytes) {
-    // Drivers refuse this much in one call, and some keep the error: it is not asked for.
+    // Drivers refuse this size in one call, and some of them keep the error. So the driver is not called.
     constexpr uint64_t kRefused = uint64_t(512) << 30;
-    if (bytes >= kRefused) return support::fail(SH_ERROR_UNSUPPORTED, "%" PRIu64 " bytes are too many to register in one call", bytes);
+    if (bytes >= kRefused)
+        return support::fail(SH_ERROR_UNSUPPORTED, "%" PRIu64 " bytes are too many to register in one call", bytes);
     SH_GPU_ENTER(device_of(device));
     SH_GPU_TRY(host_register, memory, bytes, api::kRegisterPortable);
     return SH_OK;
@@ -110,7 +119,7 @@ sh_status host_unregister(sh_backend_device* device, void* memory) {
     return SH_OK;
 }
 
-// One registration must cover the range: a copy that spans two is refused.
+// One registration must cover the range, because drivers refuse a copy that spans two.
 sh_status host_is_pinned(sh_backend_device* device, const void* memory, uint64_t bytes, uint32_t* out_pinned) {
     SH_GPU_ENTER(device_of(device));
     const uint64_t address = reinterpret_cast<uintptr_t>(memory);
@@ -127,7 +136,8 @@ sh_status memory_is_reachable(sh_backend_device* device, uint64_t address, uint6
     int owner = 0;
     const bool known = api::device_range(*driver(), native_address(address), &start, &size, &owner);
     const bool whole = known && address >= start && bytes <= size && address - start <= size - bytes;
-    *out_reachable = whole && (owner == self || api::reach_peer(*driver(), self, owner, native_address(address), start, size));
+    *out_reachable =
+        whole && (owner == self || api::reach_peer(*driver(), self, owner, native_address(address), start, size));
     return SH_OK;
 }
 

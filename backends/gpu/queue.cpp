@@ -1,4 +1,4 @@
-// Streams, events and copies.
+// Implements streams, events and copies.
 #include <time.h>
 
 #include <cmath>
@@ -22,7 +22,7 @@ void add(timespec* time, int64_t ns) {
     time->tv_sec++;
 }
 
-// As graphs call it: again and again.
+// Graphs call this function many times.
 void run(void* data) {
     const Launch& launch = *static_cast<const Launch*>(data);
     timespec until = {};
@@ -30,7 +30,8 @@ void run(void* data) {
     if (launch.fn) launch.fn(launch.user_data);
     if (launch.busy_ns <= 0) return;
     add(&until, launch.busy_ns);
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) != 0) {}
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) != 0) {
+    }
 }
 
 void run_once(void* data) {
@@ -54,7 +55,7 @@ sh_status launch_host(Device& device, api::Stream stream, std::unique_ptr<Launch
     }
     const api::Result result = api::launch_host(*driver(), stream, run_once, launch.get());
     if (result != api::kSuccess) return failed(result, "launch_host");
-    (void)launch.release();   // run_once() frees it
+    (void)launch.release();  // run_once() frees it
     return SH_OK;
 }
 
@@ -94,12 +95,15 @@ sh_status stream_is_capturing(sh_backend_device* device, sh_stream stream, uint3
     return SH_OK;
 }
 
-sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(void*), void* user_data, int64_t busy_ns) {
+sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(void*), void* user_data,
+                        int64_t busy_ns) {
     return support::guarded([&]() -> sh_status {
         SH_GPU_ENTER(device_of(device));
         if (!fn && busy_ns > 0) {
             bool queued = false;
-            if (const sh_status status = queue_busy(device_of(device), native(stream), busy_ns, &queued); status < 0 || queued) return status;
+            if (const sh_status status = queue_busy(device_of(device), native(stream), busy_ns, &queued);
+                status < 0 || queued)
+                return status;
         }
         return launch_host(device_of(device), native(stream), std::make_unique<Launch>(Launch{fn, user_data, busy_ns}));
     });
@@ -163,7 +167,8 @@ sh_status copy_to_host(sh_backend_device* device, sh_stream stream, void* to, ui
 sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes) {
     SH_GPU_ENTER(device_of(device));
     if (!bytes) return SH_OK;
-    const api::Result result = api::copy_on_device(*driver(), native_address(to), native_address(from), bytes, native(stream));
+    const api::Result result =
+        api::copy_on_device(*driver(), native_address(to), native_address(from), bytes, native(stream));
     return result == api::kSuccess ? SH_OK : failed(result, "copy_on_device");
 }
 

@@ -1,4 +1,5 @@
-// HIP's driver takes programs only as translated for one kind of GPU, and none is carried along: a host function waits instead.
+// A host function waits instead of a GPU program. HIP's driver takes only programs that are translated for one kind of
+// GPU, and the plugin carries none.
 #include "gpu/busy.h"
 
 namespace stagehand::gpu {

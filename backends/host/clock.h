@@ -1,4 +1,4 @@
-// The clock of the host backend: monotonic nanoseconds, and sleeping until a moment of it.
+// The clock of the host backend: monotonic nanoseconds, and a sleep until a given moment.
 #pragma once
 
 #include <ctime>
@@ -14,7 +14,7 @@ inline uint64_t now_ns() {
     return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
 }
 
-// To a moment, not for a time: what a wake-up is late is then not added to the next sleep.
+// Sleeps until a moment, not for a time. So a late wake-up does not add to the next sleep.
 inline void sleep_until(uint64_t deadline_ns) {
     if (deadline_ns <= now_ns()) return;
     const timespec deadline = {static_cast<time_t>(deadline_ns / 1000000000u),

@@ -1,4 +1,4 @@
-// Command: what can be queued on a stream, and the queue of them.
+// Command: an operation that can be queued on a stream. CommandQueue: the queue of a stream.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,7 @@
 namespace stagehand::host {
 
 struct Command {
-    enum class Kind : uint8_t {
-        copy_to_device,
-        copy_to_host,
-        copy_on_device,
-        fill,
-        wait,
-        record,
-        launch
-    };
+    enum class Kind : uint8_t { copy_to_device, copy_to_host, copy_on_device, fill, wait, record, launch };
 
     Kind kind = Kind::launch;
     uint8_t fill_value = 0;
@@ -29,15 +21,15 @@ struct Command {
     void (*fn)(void*) = nullptr;
     void* user_data = nullptr;
     int64_t busy_ns = 0;
-    RecordPointer record;  // to complete, or to wait for
+    RecordPointer record;  // the record to complete or to wait for
 };
 
-// First in, first out. It keeps the room that it once needed.
+// First in, first out. The queue keeps its memory when it shrinks.
 class CommandQueue {
 public:
     bool empty() const { return count_ == 0; }
 
-    // Throws std::bad_alloc, and has then changed nothing.
+    // Throws std::bad_alloc without a change if no memory is left.
     void push(Command&& command) {
         if (count_ == slots_.size()) grow();
         slots_[(first_ + count_++) & (slots_.size() - 1)] = std::move(command);
@@ -58,7 +50,7 @@ private:
         first_ = 0;
     }
 
-    std::vector<Command> slots_;  // a power of two
+    std::vector<Command> slots_;  // the size is a power of two
     size_t first_ = 0;
     size_t count_ = 0;
 };

@@ -18,7 +18,7 @@ std::atomic<uint64_t> handles{0x1000};
 
 }  // namespace
 
-// One counter for every kind and device.
+// One counter serves every kind and device.
 template <class Object>
 std::atomic<uint64_t>& LiveSet<Object>::next_handle() {
     return handles;
@@ -28,7 +28,7 @@ Device::Device(const Settings& settings)
     : settings_(settings), memory_(settings), pinned_(settings.pin_limit_bytes), pacing_(settings) {}
 
 Device::~Device() {
-    // A stream may wait for an event of another: all must be there until the last has ended.
+    // A stream may wait for an event of another stream, so all events must live until the last stream has stopped.
     for (auto& [handle, stream] : streams_.clear()) stream->stop();
     events_.clear();
 }
@@ -36,6 +36,7 @@ Device::~Device() {
 void Device::describe(sh_backend_device_info* out) const {
     sh_backend_device_info info = {};
     info.struct_size = sizeof info;
+    info.kind = SH_DEVICE_KIND_HOST;
     info.flags = SH_BACKEND_HOST_ADDRESSABLE | (maps_pages() ? SH_BACKEND_FIXED_ADDRESSES : 0);
     std::snprintf(info.description, sizeof info.description, "host memory, %" PRIu64 " MiB%s",
                   settings_.capacity_bytes >> 20, settings_.bandwidth ? ", paced" : "");
@@ -44,8 +45,8 @@ void Device::describe(sh_backend_device_info* out) const {
     info.largest_page_bytes = std::max<uint64_t>(settings_.granularity_bytes, 2 << 20);
     info.staging_piece_bytes = settings_.staging_piece_bytes;
     info.link_bytes_per_second = settings_.bandwidth;
-    info.copy_latency_ns = settings_.latency_ns ? settings_.latency_ns : 5000;  // waking the stream's thread
-    info.queue_depth = INT32_MAX;  // the queue grows: a call never waits
+    info.copy_latency_ns = settings_.latency_ns ? settings_.latency_ns : 5000;  // the time to wake the stream's thread
+    info.queue_depth = INT32_MAX;  // the queue grows, so a call never waits
     *out = info;
 }
 
@@ -58,7 +59,7 @@ MemoryStatistics Device::statistics() const {
     return result;
 }
 
-// A driver refuses memory that is not there; finding it out at the first copy would be too late.
+// A driver refuses addresses without memory. A check at the first copy would be too late.
 sh_status Device::pin(const void* memory, uint64_t bytes) {
     if (sh_status status = pinned_.add(memory, bytes); status < 0) return status;
     const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE)),
@@ -66,20 +67,18 @@ sh_status Device::pin(const void* memory, uint64_t bytes) {
     const uint64_t length = reinterpret_cast<uint64_t>(memory) + bytes - begin;
     if (msync(reinterpret_cast<void*>(begin), length, MS_ASYNC) == 0) return SH_OK;
     pinned_.remove(memory);
-    return fail(SH_ERROR_INVALID_ARGUMENT, "cannot pin %" PRIu64 " bytes at %p: not all of it is memory",
+    return fail(SH_ERROR_INVALID_ARGUMENT, "cannot pin %" PRIu64 " bytes at %p: a part of the range is not mapped",
                 bytes, memory);
 }
 
 sh_status Device::find_stream(sh_stream handle, std::shared_ptr<Stream>* out) const {
     *out = streams_.find(handle);
-    return *out ? SH_OK
-                : fail(SH_ERROR_INVALID_HANDLE, "%#" PRIx64 " is not a stream of this device", handle);
+    return *out ? SH_OK : fail(SH_ERROR_INVALID_HANDLE, "%#" PRIx64 " is not a stream of this device", handle);
 }
 
 sh_status Device::find_event(sh_backend_event handle, std::shared_ptr<Event>* out) const {
     *out = events_.find(handle);
-    return *out ? SH_OK
-                : fail(SH_ERROR_INVALID_HANDLE, "%#" PRIx64 " is not an event of this device", handle);
+    return *out ? SH_OK : fail(SH_ERROR_INVALID_HANDLE, "%#" PRIx64 " is not an event of this device", handle);
 }
 
 sh_status Device::stream_create(sh_stream* out_stream) {
@@ -93,9 +92,9 @@ sh_status Device::stream_destroy(sh_stream handle) {
     std::shared_ptr<Stream> stream;
     if (sh_status status = find_stream(handle, &stream); status < 0) return status;
     if (stream->is_current_thread())
-        return fail(SH_ERROR_INVALID_STATE, "a stream cannot be destroyed by what runs in it");
+        return fail(SH_ERROR_INVALID_STATE, "a stream cannot be destroyed by a callback that runs on it");
     if (!streams_.remove(handle))
-        return fail(SH_ERROR_INVALID_HANDLE, "%#" PRIx64 " is being destroyed", handle);
+        return fail(SH_ERROR_INVALID_HANDLE, "%#" PRIx64 " is a stream that is being destroyed", handle);
     stream->stop();
     return SH_OK;
 }
@@ -121,7 +120,7 @@ sh_status Device::stream_wait_event(sh_stream stream_handle, sh_backend_event ev
     Command command;
     command.kind = Command::Kind::wait;
     command.record = event->latest();
-    // What has happened needs no wait: its model time is past, and what is queued after this starts later.
+    // No wait is needed for a completed record: its model time is past, and later commands start after it.
     if (!command.record || command.record->done()) return SH_OK;
     return stream->enqueue(std::move(command));
 }
@@ -165,7 +164,7 @@ sh_status Device::event_elapsed(sh_backend_event begin_handle, sh_backend_event 
     if (sh_status status = find_event(begin_handle, &begin); status < 0) return status;
     if (sh_status status = find_event(end_handle, &end); status < 0) return status;
     if (!begin->timing() || !end->timing())
-        return fail(SH_ERROR_INVALID_ARGUMENT, "an event was made without timing");
+        return fail(SH_ERROR_INVALID_ARGUMENT, "an event was created without timing");
     const RecordPointer first = begin->latest(), last = end->latest();
     if (!first || !last) return fail(SH_ERROR_INVALID_STATE, "an event was never recorded");
     if (!first->done() || !last->done()) return fail(SH_ERROR_INVALID_STATE, "an event has not happened yet");

@@ -1,4 +1,4 @@
-// Device: an open host device: its memory, its streams and events, and what is pinned for it.
+// Device: an open host device. It owns the memory, the streams, the events and the pinned ranges of the device.
 #pragma once
 
 #include <atomic>
@@ -10,11 +10,11 @@
 
 #include <stagehand/backend.h>
 
+#include "host/allocations.h"
 #include "host/device_memory.h"
 #include "host/event.h"
 #include "host/host_backend.h"
 #include "host/pacing.h"
-#include "host/plain_memory.h"
 #include "host/record.h"
 #include "host/settings.h"
 #include "host/stream.h"
@@ -22,8 +22,8 @@
 
 namespace stagehand::host {
 
-// The objects of one kind that are alive, by handles that are never used twice in the process: a handle that
-// is stale, or another device's, or of another kind, is not found.
+// The live objects of one kind, by handle. A handle is never used twice in the process. A stale handle, and a handle of
+// another device or another kind, is not found.
 template <class Object>
 class LiveSet {
 public:
@@ -54,7 +54,7 @@ public:
         return objects_.size();
     }
 
-    // Takes all of them out, so that they are destroyed without the lock.
+    // Takes all objects out, so that they are destroyed without the lock.
     std::unordered_map<uint64_t, std::shared_ptr<Object>> clear() {
         std::lock_guard lock(mutex_);
         return std::exchange(objects_, {});
@@ -70,7 +70,7 @@ private:
 class Device {
 public:
     explicit Device(const Settings& settings);
-    // Ends the streams that are left, and gives all memory back.
+    // Stops the streams that are left, and frees all memory.
     ~Device();
     Device(const Device&) = delete;
     Device& operator=(const Device&) = delete;
@@ -81,7 +81,7 @@ public:
 
     DeviceMemory& memory() { return memory_; }
     bool maps_pages() const { return settings_.map_pages; }
-    PlainMemory& plain_memory() { return plain_memory_; }  // where it does not
+    Allocations& allocations() { return allocations_; }  // used if the device does not map pages
 
     sh_status pin(const void* memory, uint64_t bytes);
     support::PinnedRanges& pinned() { return pinned_; }
@@ -105,10 +105,10 @@ private:
 
     const Settings settings_;
     DeviceMemory memory_;
-    PlainMemory plain_memory_{memory_};
+    Allocations allocations_{memory_};
     support::PinnedRanges pinned_;
     Pacing pacing_;
-    RecordPool records_;  // outlives streams and events, which refer to its records
+    RecordPool records_;  // outlives the streams and events, which refer to its records
     std::atomic<uint64_t> streams_made_{0};
     LiveSet<Event> events_;
     LiveSet<Stream> streams_;

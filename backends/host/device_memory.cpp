@@ -26,15 +26,14 @@ void* as_pointer(uint64_t address) { return reinterpret_cast<void*>(address); }
 
 sh_status out_of_mappings(const char* what) {
     const int error = errno;
-    return fail(
-        error == ENOMEM ? SH_ERROR_OUT_OF_HOST_MEMORY : SH_ERROR_BACKEND, "%s: %s%s", what,
-        std::strerror(error),
-        error == ENOMEM ? " (the number of mappings of a process is limited by vm.max_map_count)" : "");
+    return fail(error == ENOMEM ? SH_ERROR_OUT_OF_HOST_MEMORY : SH_ERROR_BACKEND, "%s: %s%s", what,
+                std::strerror(error),
+                error == ENOMEM ? " (vm.max_map_count limits the number of mappings of a process)" : "");
 }
 
 bool reserve_at(uint64_t address, uint64_t bytes) {
-    return mmap(as_pointer(address), bytes, PROT_NONE,
-                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
+    return mmap(as_pointer(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+                0) != MAP_FAILED;
 }
 
 }  // namespace
@@ -56,14 +55,14 @@ sh_status DeviceMemory::open() {
     file_ = memfd_create("stagehand-device", MFD_CLOEXEC);
     if (file_ < 0) return fail(SH_ERROR_BACKEND, "memfd_create: %s", std::strerror(errno));
     void* const spare = mmap(nullptr, granularity_, PROT_NONE, MAP_SHARED, file_, 0);
-    if (spare == MAP_FAILED) return out_of_mappings("no address space for a device");
+    if (spare == MAP_FAILED) return out_of_mappings("cannot map address space for a device");
     spare_mapping_ = spare;
     return SH_OK;
 }
 
-// Puts addresses back into the state of a reservation. When the process has as many mappings as it may, the
-// system refuses even this call, after which there would be fewer; a mapping that nobody needs is then given
-// up to make room for it.
+// Puts addresses back into the state of a reservation. The system refuses this call too if the process has its maximum
+// of mappings, although the call would reduce their number. The spare mapping is unmapped then to make room for the
+// call.
 bool DeviceMemory::put_reservation_back(uint64_t address, uint64_t bytes) {
     if (reserve_at(address, bytes)) return true;
     if (errno != ENOMEM) return false;
@@ -78,46 +77,47 @@ bool DeviceMemory::put_reservation_back(uint64_t address, uint64_t bytes) {
     return done;
 }
 
-sh_status DeviceMemory::take_offsets(uint64_t bytes, uint64_t* out_offset) {
+sh_status DeviceMemory::take_offsets(uint64_t bytes, uint64_t count, uint64_t* out_offset) {
     std::unique_lock lock(mutex_);
     if (bytes > capacity_ - current_bytes_) {
         return fail(SH_ERROR_OUT_OF_DEVICE_MEMORY,
-                    "%" PRIu64 " bytes are wanted, %" PRIu64 " are free of %" PRIu64, bytes,
+                    "%" PRIu64 " bytes are needed, but only %" PRIu64 " are free of %" PRIu64, bytes,
                     capacity_ - current_bytes_, capacity_);
     }
     uint64_t offset = 0;
-    offsets_.prepare(1);  // to take it back
+    offsets_.prepare(pages_ + count);  // room to give all pages back one by one: giving memory back must not allocate
     if (!offsets_.take(bytes, &offset)) {
-        return fail(SH_ERROR_OUT_OF_DEVICE_MEMORY, "no run of %" PRIu64 " bytes is left in the device's file",
-                    bytes);
+        return fail(SH_ERROR_OUT_OF_DEVICE_MEMORY, "the device's file has no free run of %" PRIu64 " bytes", bytes);
     }
     if (offset + bytes > file_length_) {
         // Growing a file beyond the limit would raise a signal.
         rlimit limit = {};
-        const bool limited = getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
-                             offset + bytes > limit.rlim_cur;
+        const bool limited =
+            getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && offset + bytes > limit.rlim_cur;
         if (limited || ftruncate(file_, static_cast<off_t>(offset + bytes)) != 0) {
             const char* const reason =
                 limited ? "larger than the limit on the size of files (RLIMIT_FSIZE)" : std::strerror(errno);
             offsets_.give(offset, bytes);
-            return fail(SH_ERROR_BACKEND, "the device's file cannot grow to %" PRIu64 " bytes: %s",
-                        offset + bytes, reason);
+            return fail(SH_ERROR_BACKEND, "the device's file cannot grow to %" PRIu64 " bytes: %s", offset + bytes,
+                        reason);
         }
         file_length_ = offset + bytes;
     }
+    pages_ += count;
     current_bytes_ += bytes;
     peak_bytes_ = std::max(peak_bytes_, current_bytes_);
     *out_offset = offset;
     return SH_OK;
 }
 
-void DeviceMemory::give_offsets(uint64_t offset, uint64_t bytes) {
+void DeviceMemory::give_offsets(uint64_t offset, uint64_t bytes, uint64_t count) {
     std::unique_lock lock(mutex_);
     offsets_.give(offset, bytes);
+    pages_ -= count;
     current_bytes_ -= bytes;
 }
 
-// A page is memory from the moment it exists, as it is on a device, and not only when it is touched.
+// A page has its memory from the moment of its creation, as on a real device, and not only after the first access.
 sh_status DeviceMemory::fill_with_memory(uint64_t offset, uint64_t bytes) const {
     int result = 0;
     do {
@@ -127,7 +127,7 @@ sh_status DeviceMemory::fill_with_memory(uint64_t offset, uint64_t bytes) const 
         const int error = errno;
         fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
                   static_cast<off_t>(bytes));
-        return fail(SH_ERROR_OUT_OF_DEVICE_MEMORY, "the system has no %" PRIu64 " bytes for the device: %s",
+        return fail(SH_ERROR_OUT_OF_DEVICE_MEMORY, "the system cannot provide %" PRIu64 " bytes for the device: %s",
                     bytes, std::strerror(error));
     }
     return poison_ ? poison(offset, bytes) : SH_OK;
@@ -136,12 +136,10 @@ sh_status DeviceMemory::fill_with_memory(uint64_t offset, uint64_t bytes) const 
 sh_status DeviceMemory::poison(uint64_t offset, uint64_t bytes) const {
     std::vector<uint8_t> pattern(std::min<uint64_t>(bytes, 1 << 20), kPoison);
     for (uint64_t done = 0; done < bytes;) {
-        const ssize_t written =
-            pwrite(file_, pattern.data(), std::min<uint64_t>(pattern.size(), bytes - done),
-                   static_cast<off_t>(offset + done));
+        const ssize_t written = pwrite(file_, pattern.data(), std::min<uint64_t>(pattern.size(), bytes - done),
+                                       static_cast<off_t>(offset + done));
         if (written < 0 && errno == EINTR) continue;
-        if (written <= 0)
-            return fail(SH_ERROR_BACKEND, "new pages cannot be poisoned: %s", std::strerror(errno));
+        if (written <= 0) return fail(SH_ERROR_BACKEND, "new pages cannot be poisoned: %s", std::strerror(errno));
         done += static_cast<uint64_t>(written);
     }
     return SH_OK;
@@ -151,12 +149,12 @@ sh_status DeviceMemory::create(uint64_t page_bytes, uint64_t count, sh_backend_p
     uint64_t bytes = 0, offset = 0;
     if (sh_status status = table_.check_size(page_bytes, count, &bytes); status < 0) return status;
     if (count == 0) return SH_OK;
-    if (sh_status status = take_offsets(bytes, &offset); status < 0) return status;
+    if (sh_status status = take_offsets(bytes, count, &offset); status < 0) return status;
     if (sh_status status = support::guarded([&] { return fill_with_memory(offset, bytes); }); status < 0) {
-        give_offsets(offset, bytes);
+        give_offsets(offset, bytes, count);
         return status;
     }
-    // Numbers of pages follow their offsets, so that neighbours in numbers are neighbours in memory.
+    // Page numbers follow the offsets, so that pages with neighbouring numbers are neighbours in memory.
     for (uint64_t i = 0; i < count; ++i) out_pages[i] = (offset + i * page_bytes) / granularity_ + 1;
     std::unique_lock lock(mutex_);
     try {
@@ -165,6 +163,7 @@ sh_status DeviceMemory::create(uint64_t page_bytes, uint64_t count, sh_backend_p
         fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
                   static_cast<off_t>(bytes));
         offsets_.give(offset, bytes);
+        pages_ -= count;
         current_bytes_ -= bytes;
         throw;
     }
@@ -173,13 +172,11 @@ sh_status DeviceMemory::create(uint64_t page_bytes, uint64_t count, sh_backend_p
 sh_status DeviceMemory::punch_runs(uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
     for (uint64_t begin = 0, end = 0; begin < count; begin = end) {
         const uint64_t offset = offset_of(pages[begin]);
-        for (end = begin + 1; end < count && offset_of(pages[end]) == offset + (end - begin) * page_bytes;)
-            ++end;
+        for (end = begin + 1; end < count && offset_of(pages[end]) == offset + (end - begin) * page_bytes;) ++end;
         const uint64_t bytes = (end - begin) * page_bytes;
         if (fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
                       static_cast<off_t>(bytes)) != 0) {
-            return fail(SH_ERROR_BACKEND, "memory cannot be given back to the system: %s",
-                        std::strerror(errno));
+            return fail(SH_ERROR_BACKEND, "memory cannot be returned to the system: %s", std::strerror(errno));
         }
     }
     return SH_OK;
@@ -188,10 +185,10 @@ sh_status DeviceMemory::punch_runs(uint64_t page_bytes, uint64_t count, const sh
 sh_status DeviceMemory::destroy(uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
     {
         std::unique_lock lock(mutex_);
-        offsets_.prepare(count);
         if (sh_status status = table_.remove_pages(page_bytes, count, pages); status < 0) return status;
     }
-    // Their offsets stay taken until the memory is gone: a page made meanwhile must not be punched.
+    // The offsets stay taken until the memory is returned. Otherwise a page that is created meanwhile could lose its
+    // memory.
     const sh_status status = punch_runs(page_bytes, count, pages);
     std::unique_lock lock(mutex_);
     if (status < 0) {
@@ -199,6 +196,7 @@ sh_status DeviceMemory::destroy(uint64_t page_bytes, uint64_t count, const sh_ba
         return status;
     }
     for (uint64_t i = 0; i < count; ++i) offsets_.give(offset_of(pages[i]), page_bytes);
+    pages_ -= count;
     current_bytes_ -= page_bytes * count;
     return SH_OK;
 }
@@ -209,21 +207,19 @@ sh_status DeviceMemory::reserve(uint64_t bytes, uint64_t alignment, uint64_t* ou
     if (bytes == 0 || bytes % granularity_ != 0 || (alignment & (alignment - 1)) != 0 ||
         __builtin_add_overflow(bytes, alignment, &padded)) {
         return fail(SH_ERROR_INVALID_ARGUMENT,
-                    "cannot reserve %" PRIu64 " bytes aligned to %" PRIu64
-                    ": the size must be a multiple of %" PRIu64 ", the alignment a power of two",
+                    "cannot reserve %" PRIu64 " bytes aligned to %" PRIu64 ": the size must be a multiple of %" PRIu64
+                    ", the alignment a power of two",
                     bytes, alignment, granularity_);
     }
-    void* const mapping =
-        mmap(nullptr, padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const mapping = mmap(nullptr, padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapping == MAP_FAILED) {
-        return fail(SH_ERROR_OUT_OF_HOST_MEMORY, "%" PRIu64 " bytes of addresses cannot be reserved: %s",
-                    bytes, std::strerror(errno));
+        return fail(SH_ERROR_OUT_OF_HOST_MEMORY, "address space of %" PRIu64 " bytes cannot be reserved: %s", bytes,
+                    std::strerror(errno));
     }
     const uint64_t begin = reinterpret_cast<uint64_t>(mapping);
     const uint64_t address = (begin + alignment - 1) & ~(alignment - 1);
     if (address > begin) munmap(mapping, address - begin);
-    if (begin + padded > address + bytes)
-        munmap(as_pointer(address + bytes), begin + padded - address - bytes);
+    if (begin + padded > address + bytes) munmap(as_pointer(address + bytes), begin + padded - address - bytes);
     std::unique_lock lock(mutex_);
     try {
         table_.add_range(address, bytes);
@@ -242,17 +238,16 @@ sh_status DeviceMemory::free(uint64_t address, uint64_t bytes) {
     return SH_OK;
 }
 
-sh_status DeviceMemory::map(uint64_t address, uint64_t page_bytes, uint64_t count,
-                            const sh_backend_page* pages) {
+sh_status DeviceMemory::map(uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
     {
         std::unique_lock lock(mutex_);
         if (sh_status status = table_.map(address, page_bytes, count, pages); status < 0) return status;
     }
     for (uint64_t begin = 0, end = 0; begin < count; begin = end) {
         const uint64_t offset = offset_of(pages[begin]);
-        for (end = begin + 1; end < count && offset_of(pages[end]) == offset + (end - begin) * page_bytes;)
-            ++end;
-        // Populated now: the first copy through an alias that is not runs at a fifth of the speed.
+        for (end = begin + 1; end < count && offset_of(pages[end]) == offset + (end - begin) * page_bytes;) ++end;
+        // The mapping is populated now. The first copy through an alias that is not populated runs at a fifth of the
+        // speed.
         void* const mapped =
             mmap(as_pointer(address + begin * page_bytes), (end - begin) * page_bytes, PROT_READ | PROT_WRITE,
                  MAP_SHARED | MAP_FIXED | MAP_POPULATE, file_, static_cast<off_t>(offset));
@@ -269,11 +264,9 @@ sh_status DeviceMemory::map(uint64_t address, uint64_t page_bytes, uint64_t coun
 sh_status DeviceMemory::unmap(uint64_t address, uint64_t page_bytes, uint64_t count) {
     {
         std::unique_lock lock(mutex_);
-        if (sh_status status = table_.check_unmap(address, page_bytes, count); status < 0 || count == 0)
-            return status;
+        if (sh_status status = table_.check_unmap(address, page_bytes, count); status < 0 || count == 0) return status;
     }
-    if (!put_reservation_back(address, page_bytes * count))
-        return out_of_mappings("pages cannot be unmapped");
+    if (!put_reservation_back(address, page_bytes * count)) return out_of_mappings("pages cannot be unmapped");
     std::unique_lock lock(mutex_);
     return table_.unmap(address, page_bytes, count);
 }

@@ -10,7 +10,8 @@ sh_status Event::record(RecordPool& pool, Stream& stream) {
     command.record = RecordPointer(pool.take());
     RecordPointer next = command.record;
     std::lock_guard lock(mutex_);
-    // Queued before it can be waited for: a record that no stream will complete would be waited for for ever.
+    // The command is queued before anyone can wait for the record. A record without a stream that completes it would
+    // block its waiters for ever.
     if (sh_status status = stream.enqueue(std::move(command)); status < 0) return status;
     latest_ = std::move(next);
     return SH_OK;

@@ -17,11 +17,11 @@ public:
 
     bool timing() const { return timing_; }
 
-    // Records it at the end of what is queued on the stream. SH_ERROR_INVALID_HANDLE when the stream is being
-    // destroyed.
+    // Records the event behind all commands that are queued on the stream. Returns SH_ERROR_INVALID_HANDLE if the
+    // stream is being destroyed.
     sh_status record(RecordPool& pool, Stream& stream);
 
-    // What the event stands for now; none when it was never recorded.
+    // Returns the latest recording. Null if the event was never recorded.
     RecordPointer latest() const {
         std::lock_guard lock(mutex_);
         return latest_;

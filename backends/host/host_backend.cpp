@@ -18,7 +18,7 @@ using support::guarded;
 
 Device& device_of(sh_backend_device* device) { return *reinterpret_cast<Device*>(device); }
 
-// The open devices. Never destroyed: a device that was not closed, and its threads, live until the process
+// The open devices. Never destroyed, because a device that was not closed, and its threads, live until the process
 // ends.
 struct OpenDevices {
     std::mutex mutex;
@@ -66,8 +66,8 @@ void device_close(sh_backend_device* handle) {
     if (services && (left.pages || left.streams || left.events || left.pinned_bytes)) {
         char line[256];
         std::snprintf(line, sizeof line,
-                      "the host device is closed with %" PRIu64 " pages, %" PRIu64 " streams, %" PRIu64
-                      " events and %" PRIu64 " pinned bytes that were not given back",
+                      "the host device was closed, but %" PRIu64 " pages, %" PRIu64 " streams, %" PRIu64
+                      " events and %" PRIu64 " pinned bytes were not given back",
                       left.pages, left.streams, left.events, left.pinned_bytes);
         services->log(SH_LOG_WARNING, line);
     }
@@ -79,53 +79,46 @@ sh_status memory_info(sh_backend_device* device, uint64_t* out_free, uint64_t* o
     return SH_OK;
 }
 
-// Calls that are about pages, on a device that maps them.
+// Runs calls about pages, if the device maps pages.
 template <class Body>
 sh_status with_pages(sh_backend_device* device, Body&& body) {
     return guarded([&]() -> sh_status {
         if (!device_of(device).maps_pages())
-            return fail(SH_ERROR_UNSUPPORTED, "the device was opened with map_pages=0: it does not map pages");
+            return fail(SH_ERROR_UNSUPPORTED, "the device does not map pages, because it was opened with map_pages=0");
         return body(device_of(device).memory());
     });
 }
 
-sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t count,
-                       sh_backend_page* out_pages) {
-    return with_pages(device,
-                      [&](DeviceMemory& memory) { return memory.create(page_bytes, count, out_pages); });
+sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t count, sh_backend_page* out_pages) {
+    return with_pages(device, [&](DeviceMemory& memory) { return memory.create(page_bytes, count, out_pages); });
 }
 
-sh_status pages_destroy(sh_backend_device* device, uint64_t page_bytes, uint64_t count,
-                        const sh_backend_page* pages) {
+sh_status pages_destroy(sh_backend_device* device, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
     return with_pages(device, [&](DeviceMemory& memory) { return memory.destroy(page_bytes, count, pages); });
 }
 
-sh_status range_reserve(sh_backend_device* device, uint64_t bytes, uint64_t alignment,
-                        uint64_t* out_address) {
+sh_status range_reserve(sh_backend_device* device, uint64_t bytes, uint64_t alignment, uint64_t* out_address) {
     return guarded([&] {
         Device& host = device_of(device);
         return host.maps_pages() ? host.memory().reserve(bytes, alignment, out_address)
-                                 : host.plain_memory().reserve(bytes, alignment, out_address);
+                                 : host.allocations().reserve(bytes, alignment, out_address);
     });
 }
 
 sh_status range_free(sh_backend_device* device, uint64_t address, uint64_t bytes) {
     return guarded([&] {
         Device& host = device_of(device);
-        return host.maps_pages() ? host.memory().free(address, bytes)
-                                 : host.plain_memory().free(address, bytes);
+        return host.maps_pages() ? host.memory().free(address, bytes) : host.allocations().free(address, bytes);
     });
 }
 
 sh_status pages_map(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count,
                     const sh_backend_page* pages) {
-    return with_pages(device,
-                      [&](DeviceMemory& memory) { return memory.map(address, page_bytes, count, pages); });
+    return with_pages(device, [&](DeviceMemory& memory) { return memory.map(address, page_bytes, count, pages); });
 }
 
 sh_status pages_unmap(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count) {
-    return with_pages(device,
-                      [&](DeviceMemory& memory) { return memory.unmap(address, page_bytes, count); });
+    return with_pages(device, [&](DeviceMemory& memory) { return memory.unmap(address, page_bytes, count); });
 }
 
 sh_status host_register(sh_backend_device* device, void* memory, uint64_t bytes) {
@@ -136,8 +129,7 @@ sh_status host_unregister(sh_backend_device* device, void* memory) {
     return guarded([&] { return device_of(device).pinned().remove(memory); });
 }
 
-sh_status host_is_pinned(sh_backend_device* device, const void* memory, uint64_t bytes,
-                         uint32_t* out_pinned) {
+sh_status host_is_pinned(sh_backend_device* device, const void* memory, uint64_t bytes, uint32_t* out_pinned) {
     *out_pinned = device_of(device).pinned().contains(memory, bytes);
     return SH_OK;
 }
@@ -190,19 +182,19 @@ sh_status event_synchronize(sh_backend_device* device, sh_backend_event event) {
     return guarded([&] { return device_of(device).event_synchronize(event); });
 }
 
-sh_status event_elapsed(sh_backend_device* device, sh_backend_event begin, sh_backend_event end,
-                        int64_t* out_ns) {
+sh_status event_elapsed(sh_backend_device* device, sh_backend_event begin, sh_backend_event end, int64_t* out_ns) {
     return guarded([&] { return device_of(device).event_elapsed(begin, end, out_ns); });
 }
 
-// Addresses are checked here, where the caller is told; in the stream's thread they would end the process.
+// Addresses are checked here, so that the caller gets an error. In the stream's thread a wrong address would end the
+// process.
 sh_status enqueue_copy(sh_backend_device* device, sh_stream stream, Command&& command) {
     return guarded([&]() -> sh_status {
         const DeviceMemory& memory = device_of(device).memory();
         const bool to_host = command.kind == Command::Kind::copy_to_host;
         const bool from_host = command.kind == Command::Kind::copy_to_device;
         if (command.bytes && ((to_host && !command.to) || (from_host && !command.from))) {
-            return fail(SH_ERROR_INVALID_ARGUMENT, "a copy of %" PRIu64 " bytes with NULL as host memory",
+            return fail(SH_ERROR_INVALID_ARGUMENT, "a copy of %" PRIu64 " bytes has NULL as host memory",
                         command.bytes);
         }
         sh_status status = SH_OK;
@@ -223,11 +215,9 @@ Command copy_command(Command::Kind kind, void* to, const void* from, uint64_t by
     return command;
 }
 
-sh_status copy_to_device(sh_backend_device* device, sh_stream stream, uint64_t to, const void* from,
-                         uint64_t bytes) {
-    return enqueue_copy(
-        device, stream,
-        copy_command(Command::Kind::copy_to_device, reinterpret_cast<void*>(to), from, bytes));
+sh_status copy_to_device(sh_backend_device* device, sh_stream stream, uint64_t to, const void* from, uint64_t bytes) {
+    return enqueue_copy(device, stream,
+                        copy_command(Command::Kind::copy_to_device, reinterpret_cast<void*>(to), from, bytes));
 }
 
 sh_status copy_to_host(sh_backend_device* device, sh_stream stream, void* to, uint64_t from, uint64_t bytes) {
@@ -235,11 +225,10 @@ sh_status copy_to_host(sh_backend_device* device, sh_stream stream, void* to, ui
                         copy_command(Command::Kind::copy_to_host, to, reinterpret_cast<void*>(from), bytes));
 }
 
-sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from,
-                         uint64_t bytes) {
-    return enqueue_copy(device, stream,
-                        copy_command(Command::Kind::copy_on_device, reinterpret_cast<void*>(to),
-                                     reinterpret_cast<void*>(from), bytes));
+sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes) {
+    return enqueue_copy(
+        device, stream,
+        copy_command(Command::Kind::copy_on_device, reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes));
 }
 
 sh_status fill(sh_backend_device* device, sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes) {
@@ -289,7 +278,7 @@ constexpr sh_backend kTable = {
     .copy_to_host = copy_to_host,
     .copy_on_device = copy_on_device,
     .fill = fill,
-    .clock = nullptr,  // the steady clock is the one that events count in
+    .clock = nullptr,  // events use the steady clock
     .thread_begin = nullptr,
     .stream_is_capturing = nullptr,
     .memory_is_reachable = memory_is_reachable,

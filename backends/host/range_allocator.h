@@ -1,4 +1,4 @@
-// RangeAllocator: hands out contiguous runs of a line of offsets, the lowest that fits first.
+// RangeAllocator: hands out contiguous runs of a range of offsets. The lowest run that fits comes first.
 #pragma once
 
 #include <cstdint>
@@ -6,22 +6,21 @@
 
 namespace stagehand::host {
 
-// The caller locks. The line is much longer than what is ever in use at once, so a run is found whatever the
-// fragmentation.
+// The caller locks. The range is much longer than the runs in use, so a run is found at any fragmentation.
 class RangeAllocator {
 public:
     explicit RangeAllocator(uint64_t length) : holes_{{0, length}} {}
 
-    // False when no hole is long enough.
+    // Returns false if no hole is long enough.
     bool take(uint64_t bytes, uint64_t* out_offset);
-    // Makes sure that so many calls of give() need no memory. Throws std::bad_alloc.
+    // Makes sure that `gives` calls of give() allocate nothing. Throws std::bad_alloc.
     void prepare(uint64_t gives);
-    // Throws std::bad_alloc, and has then changed nothing; not when prepared.
+    // Throws std::bad_alloc without a change if no memory is left. Does not throw after prepare().
     void give(uint64_t offset, uint64_t bytes);
 
 private:
     std::map<uint64_t, uint64_t> holes_;  // begin to end; neighbours are merged
-    std::map<uint64_t, uint64_t> spare_;  // nodes for more of them, with any keys
+    std::map<uint64_t, uint64_t> spare_;  // map nodes for more holes; their keys mean nothing
 };
 
 }  // namespace stagehand::host

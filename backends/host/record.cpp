@@ -20,7 +20,7 @@ void Record::complete(uint64_t model_ns) {
 Record* RecordPool::take() {
     std::lock_guard lock(mutex_);
     if (idle_.empty()) {
-        // So that giving back never allocates.
+        // Makes room so that giving back never allocates.
         if (idle_.capacity() <= records_.size()) idle_.reserve(2 * records_.size() + 16);
         Record& record = records_.emplace_back();
         record.pool_ = this;

@@ -1,5 +1,5 @@
-// Record: one recording of an event in a stream, and the pool that they come from, so that a steady state
-// allocates nothing.
+// Record: one recording of an event on a stream. RecordPool: keeps the records, so that a steady state allocates
+// nothing.
 #pragma once
 
 #include <atomic>
@@ -14,14 +14,15 @@ namespace stagehand::host {
 
 class RecordPool;
 
-// Counted: the event holds one reference, and so does every command that mentions it. It outlives the event.
+// Reference-counted. The event holds one reference, and so does every command that refers to the record. A record
+// may outlive its event.
 class Record {
 public:
     bool done() const { return done_.load(std::memory_order_acquire); }
     void wait();
-    // By the stream, when everything before it has finished.
+    // Called by the stream when all commands before it have finished.
     void complete(uint64_t model_ns);
-    // When it happened, in model time. Only once done.
+    // The time of the recording in model time. Valid once done() is true.
     uint64_t model_ns() const { return model_ns_; }
 
 private:
@@ -35,10 +36,10 @@ private:
     std::condition_variable completed_;
 };
 
-// Outlives every record that it gave out.
+// Must outlive every record that it gave out.
 class RecordPool {
 public:
-    // Not done, with one reference, which is the caller's.
+    // Returns a record that is not done. Its one reference belongs to the caller.
     Record* take();
 
 private:
@@ -50,7 +51,7 @@ private:
     std::vector<Record*> idle_;
 };
 
-// A reference to a record, or to none.
+// A reference to a record, or null.
 class RecordPointer {
 public:
     RecordPointer() = default;
@@ -64,8 +65,7 @@ public:
         return *this;
     }
     ~RecordPointer() {
-        if (record_ && record_->references_.fetch_sub(1, std::memory_order_acq_rel) == 1)
-            record_->pool_->give(record_);
+        if (record_ && record_->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) record_->pool_->give(record_);
     }
 
     explicit operator bool() const { return record_ != nullptr; }

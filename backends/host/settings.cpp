@@ -22,8 +22,7 @@ sh_status check(Settings& settings) {
     const uint64_t granularity = settings.granularity_bytes;
     if ((granularity & (granularity - 1)) != 0 || granularity < system_page || granularity > (1u << 30)) {
         return support::fail(SH_ERROR_INVALID_ARGUMENT,
-                             "option granularity: %" PRIu64 " is not a power of two from %" PRIu64
-                             " to 1 GiB",
+                             "option granularity: %" PRIu64 " is not a power of two from %" PRIu64 " to 1 GiB",
                              granularity, system_page);
     }
     if (settings.capacity_bytes == 0)
@@ -31,10 +30,10 @@ sh_status check(Settings& settings) {
     settings.capacity_bytes -= settings.capacity_bytes % granularity;
     if (settings.capacity_bytes == 0) {
         return support::fail(SH_ERROR_INVALID_ARGUMENT,
-                             "option capacity: less than one page of %" PRIu64 " bytes", granularity);
+                             "option capacity: the value is less than one page of %" PRIu64 " bytes", granularity);
     }
     if (settings.staging_piece_bytes == 0)
-        return support::fail(SH_ERROR_INVALID_ARGUMENT, "option staging_piece: 0 bytes");
+        return support::fail(SH_ERROR_INVALID_ARGUMENT, "option staging_piece: the value must not be 0");
     return SH_OK;
 }
 
@@ -44,7 +43,7 @@ sh_status read_settings(const char* text, Settings* out) {
     Settings settings;
     support::Options options;
     sh_status status = support::Options::parse(text, &options);
-    // The first failure's text stands, so nothing is read after it.
+    // The text of the first failure stays, so nothing is read after a failure.
     const auto take = [&status](auto&& read) {
         if (status >= 0) status = read();
     };

@@ -9,15 +9,15 @@ namespace stagehand::host {
 
 struct Settings {
     uint64_t capacity_bytes = 0;     // of the device; by default half of the memory that the process may have
-    uint64_t granularity_bytes = 0;  // smallest page; by default the system's
-    uint64_t bandwidth = 0;          // bytes a second in each direction; 0: as fast as it goes
+    uint64_t granularity_bytes = 0;  // smallest page; by default the page of the system
+    uint64_t bandwidth = 0;          // bytes per second in each direction; 0: unlimited
     uint64_t latency_ns = 0;         // of each copy and fill
     uint64_t staging_piece_bytes = 512 << 10;
-    uint64_t pin_limit_bytes = 0;  // more is refused by host_register(); 0: no limit
-    uint64_t jitter_ns = 0;        // most time by which each command of a stream is delayed at random
+    uint64_t pin_limit_bytes = 0;  // host_register() refuses to pin more; 0: no limit
+    uint64_t jitter_ns = 0;        // each command of a stream is delayed at random by up to this time
     uint64_t jitter_seed = 1;
-    bool poison = false;  // new pages are filled with kPoison
-    bool map_pages = true;  // false: as a device that does not map memory by pages
+    bool poison = false;    // fills new pages with kPoison
+    bool map_pages = true;  // false: behaves like a device that does not map pages
 };
 
 constexpr uint8_t kPoison = 0xdb;

@@ -15,13 +15,12 @@
 namespace stagehand::host {
 
 Stream::Stream(Pacing& pacing, uint64_t number)
-    : pacing_(pacing),
-      random_(pacing.jitter_seed * 0x9e3779b97f4a7c15u + (number + 1) * 0xbf58476d1ce4e5b9u) {}
+    : pacing_(pacing), random_(pacing.jitter_seed * 0x9e3779b97f4a7c15u + (number + 1) * 0xbf58476d1ce4e5b9u) {}
 
 Stream::~Stream() { stop(); }
 
 sh_status Stream::start() {
-    // Signals are for the engine's threads.
+    // Signals belong to the engine's threads.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -29,9 +28,10 @@ sh_status Stream::start() {
     try {
         thread_ = std::thread([this] { run(); });
     } catch (const std::system_error& error) {
-        status = support::fail(SH_ERROR_OUT_OF_HOST_MEMORY, "no thread for a stream: %s", error.what());
+        status = support::fail(SH_ERROR_OUT_OF_HOST_MEMORY, "cannot start a thread for a stream: %s", error.what());
     } catch (const std::bad_alloc&) {
-        status = support::fail(SH_ERROR_OUT_OF_HOST_MEMORY, "no memory for a stream's thread");
+        status =
+            support::fail(SH_ERROR_OUT_OF_HOST_MEMORY, "cannot start a thread for a stream: no host memory is left");
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     return status;
@@ -67,7 +67,7 @@ void Stream::stop() {
 
 void Stream::run() {
     pthread_setname_np(pthread_self(), "sh-host-stream");
-    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);  // the default lets every sleep be 50 us late
+    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);  // the default lets every sleep end 50 us late
     std::unique_lock lock(mutex_);
     while (true) {
         while (queue_.empty() && !stopping_) {
@@ -80,7 +80,7 @@ void Stream::run() {
         lock.unlock();
         try {
             carry_out(command);
-        } catch (...) {   // what is launched must not throw; if it does, those who wait for the stream need not wait for ever
+        } catch (...) {  // a callback must not throw; if it does, waiters of the stream must not wait for ever
         }
         command.record = RecordPointer();
         lock.lock();
@@ -108,8 +108,7 @@ void Stream::carry_out(Command& command) {
 
 void Stream::copy(const Command& command) {
     const uint64_t start_ns = std::max(model_ns_, command.issued_ns), began_ns = now_ns();
-    const bool over_link =
-        command.kind == Command::Kind::copy_to_device || command.kind == Command::Kind::copy_to_host;
+    const bool over_link = command.kind == Command::Kind::copy_to_device || command.kind == Command::Kind::copy_to_host;
     uint64_t end_ns = 0;
     if (over_link && pacing_.bandwidth) {
         Link& link = command.kind == Command::Kind::copy_to_device ? pacing_.to_device : pacing_.to_host;
@@ -118,7 +117,7 @@ void Stream::copy(const Command& command) {
     if (command.kind == Command::Kind::fill) {
         std::memset(command.to, command.fill_value, command.bytes);
     } else {
-        std::memmove(command.to, command.from, command.bytes);  // two addresses may be one page
+        std::memmove(command.to, command.from, command.bytes);  // two addresses may map the same page
     }
     if (!end_ns) return end_operation(start_ns, pacing_.latency_ns, began_ns);
     model_ns_ = end_ns;
@@ -131,7 +130,7 @@ void Stream::launch(const Command& command) {
     if (command.busy_ns >= 0) end_operation(start_ns, static_cast<uint64_t>(command.busy_ns), began_ns);
 }
 
-// What took real time counts in full; in a paced stream only from where the model says that it started.
+// Real time counts in full. In a paced stream it counts from the start that the model gives.
 void Stream::end_operation(uint64_t start_ns, uint64_t least_ns, uint64_t began_ns) {
     const uint64_t ended_ns = now_ns();
     model_ns_ = pacing_.bandwidth ? start_ns + std::max(least_ns, ended_ns - began_ns)

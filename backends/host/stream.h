@@ -1,5 +1,4 @@
-// Stream: a thread that carries out commands in order, and keeps the model time at which they would end on
-// the device.
+// Stream: a thread that runs commands in order. It keeps the model time at which the commands would end on the device.
 #pragma once
 
 #include <condition_variable>
@@ -14,25 +13,25 @@
 
 namespace stagehand::host {
 
-// With a bandwidth, an operation starts at the latest of: the end of the one before, the moment of its call,
-// and the events waited for; it ends when latency and bytes say so; the thread sleeps until that moment. A
-// thread that wakes late thus delays nothing that follows in the model, and delays do not add up. Without a
-// bandwidth, operations take the time that they take.
+// With a bandwidth, an operation starts at the latest of three times: the end of the operation before, the time of its
+// call, and the events that it waits for. Latency and bytes give its end, and the thread sleeps until then. So a thread
+// that wakes late delays no later operation in the model, and delays do not add up. Without a bandwidth, operations
+// take their real time.
 class Stream {
 public:
-    // `number` tells the streams of a device apart in their random delays.
+    // `number` gives each stream of a device its own random delays.
     Stream(Pacing& pacing, uint64_t number);
-    // Carries out what is queued, then ends the thread.
+    // Runs the queued commands, then ends the thread.
     ~Stream();
     Stream(const Stream&) = delete;
     Stream& operator=(const Stream&) = delete;
 
     sh_status start();
-    // SH_ERROR_INVALID_HANDLE once stop() was called.
+    // Returns SH_ERROR_INVALID_HANDLE after stop() was called.
     sh_status enqueue(Command&& command);
-    // Returns when all that was queued before the call has been carried out.
+    // Returns when all commands that were queued before the call have run.
     void synchronize();
-    // Carries out what is queued, and ends the thread. By one thread, which is not the stream's.
+    // Runs the queued commands and ends the thread. One thread may call it, but not the stream's own thread.
     void stop();
     bool is_current_thread() const { return thread_.get_id() == std::this_thread::get_id(); }
 
@@ -46,8 +45,8 @@ private:
 
     Pacing& pacing_;
     std::mutex mutex_;
-    std::condition_variable work_;      // commands were queued, or it stops
-    std::condition_variable progress_;  // a command was carried out and somebody waits for that
+    std::condition_variable work_;      // commands were queued, or the stream stops
+    std::condition_variable progress_;  // a command has run while a thread waits in synchronize()
     CommandQueue queue_;
     uint64_t queued_ = 0;
     uint64_t finished_ = 0;
@@ -56,7 +55,7 @@ private:
     bool stopping_ = false;
     std::thread thread_;
 
-    // Of the thread alone.
+    // Used by the stream's thread only.
     uint64_t model_ns_ = 0;
     uint64_t random_;
 };

@@ -12,16 +12,16 @@ namespace {
 
 using support::fail;
 
-// Of all devices of the process and all kinds of object, so that a handle that is another's is found out.
+// Shared by all devices of the process and all kinds of objects, so that a handle of another device or kind is
+// detected.
 std::atomic<uint64_t> next_handle{0x1000};
 
-// Addresses that no processor here accepts: whoever touches one is stopped at once. Never given twice.
+// No processor accepts these addresses here, so any access fails at once. An address is never given out twice.
 std::atomic<uint64_t> next_address{uint64_t(1) << 52};
 
 }  // namespace
 
-Device::Device(const Settings& settings)
-    : settings_(settings), table_(settings.granularity_bytes), links_(settings) {}
+Device::Device(const Settings& settings) : settings_(settings), table_(settings.granularity_bytes), links_(settings) {}
 
 void Device::describe(sh_backend_device_info* out) const {
     sh_backend_device_info info = {};
@@ -56,7 +56,7 @@ sh_status Device::pages_create(uint64_t page_bytes, uint64_t count, sh_backend_p
     std::lock_guard lock(mutex_);
     if (bytes > settings_.capacity_bytes - used_bytes_) {
         return fail(SH_ERROR_OUT_OF_DEVICE_MEMORY,
-                    "%" PRIu64 " bytes are wanted, %" PRIu64 " are free of %" PRIu64, bytes,
+                    "%" PRIu64 " bytes are needed, but only %" PRIu64 " are free of %" PRIu64, bytes,
                     settings_.capacity_bytes - used_bytes_, settings_.capacity_bytes);
     }
     for (uint64_t i = 0; i < count; ++i) out_pages[i] = next_page_ + i;
@@ -78,11 +78,11 @@ sh_status Device::range_reserve(uint64_t bytes, uint64_t alignment, uint64_t* ou
     if (bytes == 0 || bytes % settings_.granularity_bytes != 0 || (alignment & (alignment - 1)) != 0 ||
         alignment >= uint64_t(1) << 52 || bytes >= uint64_t(1) << 60) {
         return fail(SH_ERROR_INVALID_ARGUMENT,
-                    "cannot reserve %" PRIu64 " bytes aligned to %" PRIu64
-                    ": the size must be a multiple of %" PRIu64 ", the alignment a power of two",
+                    "cannot reserve %" PRIu64 " bytes aligned to %" PRIu64 ": the size must be a multiple of %" PRIu64
+                    ", the alignment a power of two",
                     bytes, alignment, settings_.granularity_bytes);
     }
-    // A gap behind each range: running over the end of one is not running into the next.
+    // A gap follows each range, so that an overrun of one range does not hit the next range.
     const uint64_t begin =
         next_address.fetch_add(bytes + alignment + settings_.granularity_bytes, std::memory_order_relaxed);
     const uint64_t address = (begin + alignment - 1) & ~(alignment - 1);
@@ -97,8 +97,7 @@ sh_status Device::range_free(uint64_t address, uint64_t bytes) {
     return table_.remove_range(address, bytes);
 }
 
-sh_status Device::pages_map(uint64_t address, uint64_t page_bytes, uint64_t count,
-                            const sh_backend_page* pages) {
+sh_status Device::pages_map(uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
     std::lock_guard lock(mutex_);
     return table_.map(address, page_bytes, count, pages);
 }
@@ -224,10 +223,8 @@ sh_status Device::event_elapsed(sh_backend_event begin_handle, sh_backend_event 
     Event *begin = nullptr, *end = nullptr;
     if (sh_status status = find_event(begin_handle, &begin); status < 0) return status;
     if (sh_status status = find_event(end_handle, &end); status < 0) return status;
-    if (!begin->timing || !end->timing)
-        return fail(SH_ERROR_INVALID_ARGUMENT, "an event was made without timing");
-    if (!begin->recorded || !end->recorded)
-        return fail(SH_ERROR_INVALID_STATE, "an event was never recorded");
+    if (!begin->timing || !end->timing) return fail(SH_ERROR_INVALID_ARGUMENT, "an event was created without timing");
+    if (!begin->recorded || !end->recorded) return fail(SH_ERROR_INVALID_STATE, "an event was never recorded");
     if (std::max(begin->at_ns, end->at_ns) > now_ns_)
         return fail(SH_ERROR_INVALID_STATE, "an event has not happened yet");
     *out_ns = static_cast<int64_t>(end->at_ns - begin->at_ns);
@@ -239,12 +236,12 @@ sh_status Device::copy(sh_stream handle, Direction direction, uint64_t address, 
     Stream* stream = nullptr;
     if (sh_status status = find_stream(handle, &stream); status < 0) return status;
     if (sh_status status = table_.check_mapped(address, bytes); status < 0) return status;
-    const uint64_t ready = ready_ns(*stream);  // which moves the clock
+    const uint64_t ready = ready_ns(*stream);  // this call moves the clock
     stream->busy_until_ns = links_.copy(direction, now_ns_, ready, bytes);
     return SH_OK;
 }
 
-// Device memory is fast against any link: only the latency counts.
+// Device memory is much faster than any link, so only the latency counts.
 sh_status Device::copy_on_device(sh_stream handle, uint64_t to, uint64_t from, uint64_t bytes) {
     std::lock_guard lock(mutex_);
     Stream* stream = nullptr;

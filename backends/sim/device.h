@@ -1,5 +1,5 @@
-// Device: an open simulated device. A stream is a moment up to which it is busy, an event a moment at which
-// it happened.
+// Device: an open simulated device. A stream is the time until which it is busy, and an event is the time at which it
+// happened.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace stagehand::sim {
 
-// Thread-safe: one lock, as no call takes long. The clock is the host's: calls advance it by what they cost,
-// waits to what is waited for, and nothing else does.
+// Thread-safe with one lock, because no call takes long. The clock is the time of the simulated host. A call advances
+// it by the cost of the call, and a wait advances it to the end of the wait. Nothing else advances it.
 class Device {
 public:
     explicit Device(const Settings& settings);
@@ -63,7 +63,7 @@ private:
 
     sh_status find_stream(sh_stream handle, Stream** out);
     sh_status find_event(sh_backend_event handle, Event** out);
-    // The moment from which something queued now could run. Queuing costs the host its time.
+    // Returns the time at which a command that is queued now could start. Queuing advances the clock.
     uint64_t ready_ns(const Stream& stream);
 
     const Settings settings_;

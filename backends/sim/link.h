@@ -1,4 +1,4 @@
-// Links: the two directions between host and simulated device, in virtual time.
+// Links: the two directions between the host and the simulated device, in virtual time.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,12 @@
 
 namespace stagehand::sim {
 
-enum class Direction {
-    to_device,
-    to_host
-};
+enum class Direction { to_device, to_host };
 
-// A direction carries one copy at a time. A copy takes the first gap after it is ready that it fits into: one
-// that waits for something far ahead does not hold up those queued after it. What both directions reach
-// together is bounded by the duplex factor: the copy that was queued first keeps its speed, and one of the
-// other direction gets what is left of it meanwhile.
+// A direction carries one copy at a time. A copy takes the first gap that it fits into after it is ready. So a copy
+// that waits for a distant event does not delay the copies that are queued after it. The duplex factor limits the speed
+// of both directions together. The copy that was queued first keeps its speed, and a copy in the other direction gets
+// the rest of the speed meanwhile.
 class Links {
 public:
     explicit Links(const Settings& settings)
@@ -24,8 +21,8 @@ public:
           left_(settings.duplex - 1),
           latency_ns_(settings.latency_ns) {}
 
-    // Takes a direction for a copy that is ready at `ready_ns`; no later call is ready before `now_ns`.
-    // Returns when it ends.
+    // Takes a direction for a copy that is ready at `ready_ns`. No later call may be ready before `now_ns`. Returns the
+    // end of the copy.
     uint64_t copy(Direction direction, uint64_t now_ns, uint64_t ready_ns, uint64_t bytes);
 
 private:
@@ -34,7 +31,7 @@ private:
     uint64_t end_of_copy(const Busy& other, uint64_t start_ns, uint64_t bytes) const;
 
     const double ns_per_byte_;
-    const double left_;  // share of the speed that a direction has while the other is busy: 0 to 1
+    const double left_;  // share of the speed, from 0 to 1, that a direction has while the other is busy
     const uint64_t latency_ns_;
     Busy busy_[2];
 };

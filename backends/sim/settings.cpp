@@ -14,26 +14,24 @@ constexpr const char* kKeys =
 
 sh_status check_power_of_two(const char* key, uint64_t value) {
     if (value != 0 && (value & (value - 1)) == 0 && value <= uint64_t(1) << 30) return SH_OK;
-    return support::fail(SH_ERROR_INVALID_ARGUMENT,
-                         "option %s: %" PRIu64 " is not a power of two up to 1 GiB", key, value);
+    return support::fail(SH_ERROR_INVALID_ARGUMENT, "option %s: %" PRIu64 " is not a power of two up to 1 GiB", key,
+                         value);
 }
 
 sh_status check(Settings& settings) {
-    if (sh_status status = check_power_of_two("granularity", settings.granularity_bytes); status < 0)
-        return status;
-    if (sh_status status = check_power_of_two("largest_page", settings.largest_page_bytes); status < 0)
-        return status;
+    if (sh_status status = check_power_of_two("granularity", settings.granularity_bytes); status < 0) return status;
+    if (sh_status status = check_power_of_two("largest_page", settings.largest_page_bytes); status < 0) return status;
     settings.largest_page_bytes = std::max(settings.largest_page_bytes, settings.granularity_bytes);
     settings.capacity_bytes -= settings.capacity_bytes % settings.granularity_bytes;
     if (settings.capacity_bytes == 0) {
         return support::fail(SH_ERROR_INVALID_ARGUMENT,
-                             "option capacity: less than one page of %" PRIu64 " bytes",
+                             "option capacity: the value is less than one page of %" PRIu64 " bytes",
                              settings.granularity_bytes);
     }
     if (settings.bandwidth == 0)
-        return support::fail(SH_ERROR_INVALID_ARGUMENT, "option bandwidth: 0 bytes a second");
+        return support::fail(SH_ERROR_INVALID_ARGUMENT, "option bandwidth: the value must not be 0");
     if (settings.staging_piece_bytes == 0)
-        return support::fail(SH_ERROR_INVALID_ARGUMENT, "option staging_piece: 0 bytes");
+        return support::fail(SH_ERROR_INVALID_ARGUMENT, "option staging_piece: the value must not be 0");
     return SH_OK;
 }
 
@@ -43,7 +41,7 @@ sh_status read_settings(const char* text, Settings* out) {
     Settings settings;
     support::Options options;
     sh_status status = support::Options::parse(text, &options);
-    // The first failure's text stands, so nothing is read after it.
+    // The text of the first failure stays, so nothing is read after a failure.
     const auto take = [&status](auto&& read) {
         if (status >= 0) status = read();
     };

@@ -12,10 +12,10 @@ struct Settings {
     uint64_t granularity_bytes = 2 << 20;
     uint64_t largest_page_bytes = 32 << 20;
     uint64_t staging_piece_bytes = 4 << 20;
-    uint64_t bandwidth = 55500000000u;  // bytes a second in each direction
-    double duplex = 2;                  // what both directions reach together, as a multiple of one: 1 to 2
+    uint64_t bandwidth = 55500000000u;  // bytes per second in each direction
+    double duplex = 2;                  // speed of both directions together, as a multiple of one direction: 1 to 2
     uint64_t latency_ns = 0;            // of each copy and fill
-    uint64_t call_ns = 0;               // what queuing a command costs the host
+    uint64_t call_ns = 0;               // host time for queuing a command
 };
 
 sh_status read_settings(const char* options, Settings* out);

@@ -23,8 +23,7 @@ sh_status probe(uint32_t* out_device_count) {
 sh_status device_open(uint32_t index, const char* options, sh_backend_device** out_device,
                       sh_backend_device_info* out_info) {
     return guarded([&]() -> sh_status {
-        if (index != 0)
-            return fail(SH_ERROR_NOT_FOUND, "there is no simulated device %" PRIu32 ", only 0", index);
+        if (index != 0) return fail(SH_ERROR_NOT_FOUND, "there is no simulated device %" PRIu32 ", only 0", index);
         Settings settings;
         if (sh_status status = read_settings(options, &settings); status < 0) return status;
         auto device = std::make_unique<Device>(settings);
@@ -41,18 +40,15 @@ sh_status memory_info(sh_backend_device* device, uint64_t* out_free, uint64_t* o
     return SH_OK;
 }
 
-sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t count,
-                       sh_backend_page* out_pages) {
+sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t count, sh_backend_page* out_pages) {
     return guarded([&] { return device_of(device).pages_create(page_bytes, count, out_pages); });
 }
 
-sh_status pages_destroy(sh_backend_device* device, uint64_t page_bytes, uint64_t count,
-                        const sh_backend_page* pages) {
+sh_status pages_destroy(sh_backend_device* device, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
     return guarded([&] { return device_of(device).pages_destroy(page_bytes, count, pages); });
 }
 
-sh_status range_reserve(sh_backend_device* device, uint64_t bytes, uint64_t alignment,
-                        uint64_t* out_address) {
+sh_status range_reserve(sh_backend_device* device, uint64_t bytes, uint64_t alignment, uint64_t* out_address) {
     return guarded([&] { return device_of(device).range_reserve(bytes, alignment, out_address); });
 }
 
@@ -77,7 +73,7 @@ sh_status host_unregister(sh_backend_device* device, void* memory) {
     return guarded([&] { return device_of(device).pinned().remove(memory); });
 }
 
-// Nothing is read, so there is nothing that would have to be pinned.
+// The device reads no bytes, so memory need not be pinned.
 sh_status host_is_pinned(sh_backend_device*, const void*, uint64_t, uint32_t* out_pinned) {
     *out_pinned = 1;
     return SH_OK;
@@ -124,13 +120,11 @@ sh_status event_synchronize(sh_backend_device* device, sh_backend_event event) {
     return guarded([&] { return device_of(device).event_synchronize(event); });
 }
 
-sh_status event_elapsed(sh_backend_device* device, sh_backend_event begin, sh_backend_event end,
-                        int64_t* out_ns) {
+sh_status event_elapsed(sh_backend_device* device, sh_backend_event begin, sh_backend_event end, int64_t* out_ns) {
     return guarded([&] { return device_of(device).event_elapsed(begin, end, out_ns); });
 }
 
-sh_status copy_to_device(sh_backend_device* device, sh_stream stream, uint64_t to, const void*,
-                         uint64_t bytes) {
+sh_status copy_to_device(sh_backend_device* device, sh_stream stream, uint64_t to, const void*, uint64_t bytes) {
     return guarded([&] { return device_of(device).copy(stream, Direction::to_device, to, bytes); });
 }
 
@@ -138,8 +132,7 @@ sh_status copy_to_host(sh_backend_device* device, sh_stream stream, void*, uint6
     return guarded([&] { return device_of(device).copy(stream, Direction::to_host, from, bytes); });
 }
 
-sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from,
-                         uint64_t bytes) {
+sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes) {
     return guarded([&] { return device_of(device).copy_on_device(stream, to, from, bytes); });
 }
 

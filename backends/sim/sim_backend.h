@@ -1,4 +1,4 @@
-// The sim backend: a device in virtual time, with sizes but no contents, for policies at a scale that no
+// The sim backend: a device in virtual time, with sizes but without contents. It tests policies at a scale that no
 // machine here has.
 #pragma once
 
@@ -6,10 +6,10 @@
 
 namespace stagehand::sim {
 
-// Same as a plugin's sh_backend_query().
+// The same as a plugin's sh_backend_query().
 sh_status query(uint32_t spi_version, const sh_backend_host* services, const sh_backend** out_backend);
 
-// The table. Static.
+// The static table of the backend.
 const sh_backend* sim_backend();
 
 }  // namespace stagehand::sim

@@ -1,5 +1,5 @@
-// ChunkedMap: values by 64-bit keys that come in runs of neighbours. A hash lookup serves 64 of them, so that
-// page tables of millions of entries are cheap to walk.
+// ChunkedMap: values by 64-bit keys that come in runs of neighbours. One hash lookup serves 64 keys, so that walking
+// page tables of millions of entries is cheap.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,17 @@
 
 namespace stagehand::support {
 
-// Not thread-safe, not even for readers: the last chunk is remembered.
+// Not thread-safe, not even for readers, because the map remembers the last chunk.
 template <class Value>
 class ChunkedMap {
 public:
-    // NULL when there is none.
+    // Returns NULL if the key has no value.
     Value* find(uint64_t key) {
         Chunk* chunk = chunk_of(key);
         return chunk && (chunk->present >> (key % kSlots) & 1) ? &chunk->values[key % kSlots] : nullptr;
     }
 
-    // Adds or replaces. Throws std::bad_alloc, and has then changed nothing.
+    // Adds or replaces a value. Throws std::bad_alloc without a change if no memory is left.
     void insert(uint64_t key, const Value& value) {
         Chunk* chunk = chunk_of(key);
         if (!chunk) {
@@ -46,7 +46,7 @@ public:
 private:
     static constexpr uint64_t kSlots = 64;
     struct Chunk {
-        uint64_t present = 0;  // a bit a slot
+        uint64_t present = 0;  // one bit for each slot
         Value values[kSlots];
     };
 

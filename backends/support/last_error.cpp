@@ -6,14 +6,13 @@
 namespace stagehand::support {
 namespace {
 
-// An array rather than a string: it needs no allocation when memory is short, and no destructor when the
-// thread ends.
+// An array and not a string: an array needs no allocation if memory is short, and no destructor when the thread ends.
 thread_local char text[1024];
 
 }  // namespace
 
 sh_status fail(sh_status code, const char* format, ...) {
-    char line[sizeof text];  // an argument may be the present text
+    char line[sizeof text];  // an argument may be the current text
     va_list arguments;
     va_start(arguments, format);
     std::vsnprintf(line, sizeof line, format, arguments);

@@ -1,5 +1,4 @@
-// The text behind sh_backend::last_error(), one a thread, and the guard that keeps exceptions inside a
-// backend.
+// The text behind sh_backend::last_error(), one for each thread, and the guard that keeps exceptions inside a backend.
 #pragma once
 
 #include <exception>
@@ -9,13 +8,13 @@
 
 namespace stagehand::support {
 
-// Formats the calling thread's text and returns `code`, so that a failure is told in one statement.
+// Formats the calling thread's text and returns `code`, so that one statement reports a failure.
 sh_status fail(sh_status code, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
-// Never NULL; empty before the thread's first failure.
+// Returns the text, never NULL. The text is empty before the thread's first failure.
 const char* last_error();
 
-// Runs what a member of the table does. Nothing may be thrown across the table.
+// Runs the body of a table function. No exception may cross the table.
 template <class Body>
 sh_status guarded(Body&& body) noexcept {
     try {
@@ -25,7 +24,7 @@ sh_status guarded(Body&& body) noexcept {
     } catch (const std::exception& error) {
         return fail(SH_ERROR_INTERNAL, "%s", error.what());
     } catch (...) {
-        return fail(SH_ERROR_INTERNAL, "an exception of unknown type");
+        return fail(SH_ERROR_INTERNAL, "an exception of an unknown type");
     }
 }
 

@@ -34,12 +34,11 @@ std::string_view trimmed(std::string_view text) {
     return text;
 }
 
-// Whole numbers are exact over all 64 bits; others go through a double.
+// Whole numbers are exact over all 64 bits. Other numbers go through a double.
 bool scaled(std::string_view digits, uint64_t factor, uint64_t* value) {
     uint64_t whole = 0;
     const char* const end = digits.data() + digits.size();
-    if (auto [rest, error] = std::from_chars(digits.data(), end, whole);
-        error == std::errc() && rest == end) {
+    if (auto [rest, error] = std::from_chars(digits.data(), end, whole); error == std::errc() && rest == end) {
         return !__builtin_mul_overflow(whole, factor, value);
     }
     double real = 0;
@@ -51,7 +50,7 @@ bool scaled(std::string_view digits, uint64_t factor, uint64_t* value) {
     return true;
 }
 
-// Where the number ends and its unit begins.
+// Returns the length of the number, where its unit begins.
 size_t number_length(std::string_view text) {
     double ignored = 0;
     if (text.empty() || text.front() < '0' || text.front() > '9') return 0;
@@ -88,12 +87,10 @@ sh_status Options::parse(const char* text, Options* out) {
         const size_t equals = entry.find('=');
         const std::string key(trimmed(entry.substr(0, equals)));
         if (equals == std::string_view::npos || key.empty()) {
-            return fail(SH_ERROR_INVALID_ARGUMENT, "options: '%s' is not key=value",
-                        std::string(entry).c_str());
+            return fail(SH_ERROR_INVALID_ARGUMENT, "options: '%s' is not key=value", std::string(entry).c_str());
         }
         for (const auto& known : result.entries_) {
-            if (known.first == key)
-                return fail(SH_ERROR_INVALID_ARGUMENT, "option %s is given twice", key.c_str());
+            if (known.first == key) return fail(SH_ERROR_INVALID_ARGUMENT, "option %s is given twice", key.c_str());
         }
         result.entries_.emplace_back(key, trimmed(entry.substr(equals + 1)));
     }
@@ -123,7 +120,7 @@ sh_status Options::take_rate(const char* key, uint64_t* bytes_per_second) {
     std::string_view amount = text;
     if (amount.size() > 2 && amount.substr(amount.size() - 2) == "/s") amount.remove_suffix(2);
     if (quantity(amount, kByteUnits, 1, bytes_per_second)) return SH_OK;
-    return bad_value(key, text, "a number of bytes a second (55.5e9, 12GB/s)");
+    return bad_value(key, text, "a number of bytes per second (55.5e9, 12GB/s)");
 }
 
 sh_status Options::take_duration(const char* key, uint64_t plain_unit_ns, uint64_t* value_ns) {
@@ -160,8 +157,8 @@ sh_status Options::take_real(const char* key, double least, double most, double*
         *value = real;
         return SH_OK;
     }
-    return fail(SH_ERROR_INVALID_ARGUMENT, "option %s: '%s' is not a number from %g to %g", key, text.c_str(),
-                least, most);
+    return fail(SH_ERROR_INVALID_ARGUMENT, "option %s: '%s' is not a number from %g to %g", key, text.c_str(), least,
+                most);
 }
 
 sh_status Options::take_flag(const char* key, bool* value) {
@@ -176,8 +173,8 @@ void Options::take_text(const char* key, std::string* value) { take(key, value);
 
 sh_status Options::finish(const char* known_keys) const {
     if (entries_.empty()) return SH_OK;
-    return fail(SH_ERROR_INVALID_ARGUMENT, "option %s is unknown; there are: %s",
-                entries_.front().first.c_str(), known_keys);
+    return fail(SH_ERROR_INVALID_ARGUMENT, "option %s is unknown; known options: %s", entries_.front().first.c_str(),
+                known_keys);
 }
 
 std::string Options::rest() const {

@@ -23,7 +23,8 @@ sh_status PinnedRanges::add(const void* memory, uint64_t bytes) {
     uint64_t end = 0;
     if (!memory || bytes == 0 || __builtin_add_overflow(given, bytes, &end) ||
         __builtin_add_overflow(end, page_size() - 1, &end)) {
-        return fail(SH_ERROR_INVALID_ARGUMENT, "cannot pin %" PRIu64 " bytes at %p", bytes, memory);
+        return fail(SH_ERROR_INVALID_ARGUMENT, "cannot pin %" PRIu64 " bytes at %p: the range is not valid", bytes,
+                    memory);
     }
     const uint64_t begin = given / page_size() * page_size();
     end = end / page_size() * page_size();
@@ -31,13 +32,12 @@ sh_status PinnedRanges::add(const void* memory, uint64_t bytes) {
     const auto next = ranges_.lower_bound(begin);
     if ((next != ranges_.end() && next->first < end) ||
         (next != ranges_.begin() && std::prev(next)->second.end > begin)) {
-        return fail(SH_ERROR_INVALID_ARGUMENT,
-                    "%" PRIu64 " bytes at %p: a part of these pages is pinned already", bytes, memory);
+        return fail(SH_ERROR_INVALID_ARGUMENT, "%" PRIu64 " bytes at %p: a part of these pages is pinned already",
+                    bytes, memory);
     }
     if (limit_ && end - begin > limit_ - bytes_) {
-        return fail(SH_ERROR_OUT_OF_HOST_MEMORY,
-                    "cannot pin %" PRIu64 " bytes: %" PRIu64 " of %" PRIu64 " are pinned", end - begin,
-                    bytes_, limit_);
+        return fail(SH_ERROR_OUT_OF_HOST_MEMORY, "cannot pin %" PRIu64 " bytes: %" PRIu64 " of %" PRIu64 " are pinned",
+                    end - begin, bytes_, limit_);
     }
     ranges_.emplace(begin, Range{end, given});
     bytes_ += end - begin;

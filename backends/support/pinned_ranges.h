@@ -1,4 +1,4 @@
-// PinnedRanges: the host memory that was registered with a device, page by page.
+// PinnedRanges: the host memory that is registered with a device, in pages.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,23 @@
 
 namespace stagehand::support {
 
-// Thread-safe. Registering a page twice is refused, as drivers do.
+// Thread-safe. A page cannot be registered twice, as with real drivers.
 class PinnedRanges {
 public:
-    // More than `limit` bytes in all are refused with SH_ERROR_OUT_OF_HOST_MEMORY; 0: no limit.
+    // Refuses more than `limit` bytes in total with SH_ERROR_OUT_OF_HOST_MEMORY. 0 means no limit.
     explicit PinnedRanges(uint64_t limit) : limit_(limit) {}
 
     sh_status add(const void* memory, uint64_t bytes);
     // `memory` is the pointer that was given to add().
     sh_status remove(const void* memory);
-    // Whether every byte lies in registered pages, be it of one registration or of several neighbours.
+    // Returns true if every byte lies in registered pages, of one registration or of several neighbours.
     bool contains(const void* memory, uint64_t bytes) const;
     uint64_t bytes() const;
 
 private:
     struct Range {
         uint64_t end = 0;
-        uint64_t given = 0;  // the address as it was given
+        uint64_t given = 0;  // the address that add() was called with
     };
 
     const uint64_t limit_;

@@ -1,28 +1,52 @@
-"""Writes what the Python package takes from the C headers: src/cdef.h, which cffi reads, and libstagehand/_generated.py, the constants and
-the structs that hold results. Both are committed.
+"""Writes the two files that the Python package takes from the C headers. cffi reads src/cdef.h.
+libstagehand/_generated.py has the constants and the classes of results. Both files are committed.
 
-    gen_cdef.py ROOT            writes them
-    gen_cdef.py ROOT --check    says whether they are what the headers give
+    gen_cdef.py ROOT            writes the files
+    gen_cdef.py ROOT --check    fails if a file differs from what the headers give
 """
+
 import pathlib
 import re
 import sys
 
-# What an engine includes, in the order of their need; backend.h is for backends.
-HEADERS = ["version", "base", "device", "host_memory", "stream", "runtime", "streaming", "residency", "graph", "telemetry"]
+# The headers for engines; each one comes after the headers that it needs. backend.h is for backends.
+HEADERS = [
+    "version",
+    "base",
+    "device",
+    "host_memory",
+    "stream",
+    "runtime",
+    "streaming",
+    "residency",
+    "graph",
+    "telemetry",
+]
 
-# Class, its base, and the constants that are its members: what follows the prefix is the member's name.
+# The class, its base, a pattern of the constants that are its members, and its docstring. The group of the pattern is
+# the member's name.
 ENUMS = [
-    ("Status", "IntEnum", r"SH_(OK|NOT_READY|ERROR_\w+)", "What a call returned. Values are grouped by hundreds, one exception class each."),
+    (
+        "Status",
+        "IntEnum",
+        r"SH_(OK|NOT_READY|ERROR_\w+)",
+        "What a call returned. Values are grouped by hundreds, one exception class each.",
+    ),
     ("LogLevel", "IntEnum", r"SH_LOG_(\w+)", "How much of the log is wanted."),
-    ("DeviceFlag", "IntFlag", r"SH_DEVICE_(\w+)", "What a device can do."),
+    ("DeviceFlag", "IntFlag", r"SH_DEVICE_((?!KIND_)\w+)", "What a device can do."),
+    ("DeviceKind", "IntEnum", r"SH_DEVICE_KIND_(\w+)", "What kind of memory a device has: DLDeviceType in DLPack."),
     ("BlockFlag", "IntFlag", r"SH_BLOCK_(MUTABLE|WHOLE|UNORDERED|PIN)", "How a block was registered."),
     ("BlockState", "IntEnum", r"SH_BLOCK_(UNLOADED|STAGED|LOADING|READY|DRAINING)", "Where the bytes of a block are."),
     ("ViewFlag", "IntFlag", r"SH_VIEW_(\w+)", "What an acquire did."),
-    ("ResidentPriority", "IntEnum", r"SH_PRIORITY_(\w+)", "Which reservations are given up when nothing else is left: secondary ones."),
+    (
+        "ResidentPriority",
+        "IntEnum",
+        r"SH_PRIORITY_(\w+)",
+        "Which reservations are given up when nothing else is left: secondary ones.",
+    ),
 ]
 
-# Structs that calls fill in, and the classes that hold them.
+# Structs that the library fills in, with the classes for their values and the docstrings of the classes.
 RESULTS = [
     ("sh_memory_info", "MemoryInfo", "Memory of a device, in bytes, at one moment."),
     ("sh_device_caps", "DeviceCaps", "What a device is and can do."),
@@ -31,24 +55,31 @@ RESULTS = [
     ("sh_plan_info", "PlanInfo", "A plan in figures."),
     ("sh_runtime_stats", "RuntimeStats", "Counters of a runtime."),
 ]
-CLASS_OF_FIELD = {("sh_device_caps", "flags"): "DeviceFlag", ("sh_block_state", "flags"): "BlockFlag", ("sh_block_state", "state"): "BlockState"}
+CLASS_OF_FIELD = {
+    ("sh_device_caps", "flags"): "DeviceFlag",
+    ("sh_block_state", "flags"): "BlockFlag",
+    ("sh_block_state", "state"): "BlockState",
+}
 
-ORIGIN = "Written by bindings/python/gen_cdef.py from the headers in include/stagehand: change those, then run ./dev gen."
+ORIGIN = (
+    "Written by bindings/python/gen_cdef.py from the headers in include/stagehand: change those, then run ./dev gen."
+)
 
 
 def declarations(text):
-    """A header's declarations without comments and what is for the preprocessor."""
+    """Returns the declarations of a header, without comments and preprocessor lines."""
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
     text = re.sub(r"\\\n", " ", text)
     text = re.sub(r"#ifdef __cplusplus.*?#endif", "", text, flags=re.S)
     text = re.sub(r"^#.*$", "", text, flags=re.M)
-    text = text.replace("SH_API ", "")
+    text = text.replace("SH_API ", "").replace("SH_MUST_CHECK ", "")
+    text = re.sub(r"^static inline .*?^}$", "", text, flags=re.S | re.M)  # a program's own, as the package's struct()
     lines = [line.rstrip() for line in text.splitlines()]
     return "\n".join(line for line in lines if line)
 
 
 def values(folder):
-    """{constant: value}, of enums and of macros that are numbers."""
+    """Returns {constant: value} for the enums, and for the macros that are numbers."""
     found = {}
     for name in HEADERS:
         text = re.sub(r"/\*.*?\*/", "", (folder / f"{name}.h").read_text(), flags=re.S)
@@ -76,9 +107,18 @@ def everything(folder):
 
 
 def module(interface, constants):
-    lines = [f'"""Constants and results of the C interface. {ORIGIN}"""', "from dataclasses import dataclass", "from enum import IntEnum, IntFlag", ""]
+    lines = [
+        f'"""Constants and results of the C interface. {ORIGIN}"""',
+        "from dataclasses import dataclass",
+        "from enum import IntEnum, IntFlag",
+        "",
+    ]
     for name in ("SH_VERSION_MAJOR", "SH_VERSION_MINOR", "SH_VERSION_PATCH", "SH_ABI_VERSION", "SH_STREAM_HOST"):
-        lines.append(f"{name.removeprefix('SH_')} = {constants[name]:#x}" if "STREAM" in name else f"{name.removeprefix('SH_')} = {constants[name]}")
+        lines.append(
+            f"{name.removeprefix('SH_')} = {constants[name]:#x}"
+            if "STREAM" in name
+            else f"{name.removeprefix('SH_')} = {constants[name]}"
+        )
     for name, base, pattern, text in ENUMS:
         lines += ["", "", f"class {name}({base}):", f'    """{text}"""', ""]
         for constant, value in constants.items():
@@ -100,8 +140,11 @@ def main():
 
     folder, package = root / "include/stagehand", root / "bindings/python"
     interface, constants = Interface(root / "include"), values(folder)
-    texts = {package / "src/cdef.h": cdef(folder, constants), package / "libstagehand/_generated.py": module(interface, constants)}
-    # What one reader of the headers sees, the other must see too.
+    texts = {
+        package / "src/cdef.h": cdef(folder, constants),
+        package / "libstagehand/_generated.py": module(interface, constants),
+    }
+    # Two programs read the headers: this one and tests/abi/interface.py. Both must find the same names.
     declared = texts[package / "src/cdef.h"]
     for name in [*interface.functions, *interface.structs, *interface.callbacks, *interface.constants]:
         backend_only = not re.search(rf"\b{name}\b", everything(folder))

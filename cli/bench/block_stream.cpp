@@ -9,8 +9,7 @@
 
 namespace stagehand::cli::bench {
 
-BlockStream::BlockStream(sh_device* device, const StreamOptions& options,
-                         const std::vector<BlockSource>& blocks)
+BlockStream::BlockStream(sh_device* device, const StreamOptions& options, const std::vector<BlockSource>& blocks)
     : device_(device), name_(options.name), compute_(device), compute_ns_(blocks.size(), 0) {
     sh_runtime_options runtime_options = SH_RUNTIME_OPTIONS_INIT;
     runtime_options.name = options.name.c_str();
@@ -51,7 +50,7 @@ void BlockStream::set_compute(std::uint64_t ns) {
 }
 
 std::optional<std::uint64_t> BlockStream::compute_alone() {
-    // The first launch may load what later ones use.
+    // The first launch may load code that later launches use.
     compute_.compute(1000);
     compute_.synchronize();
     constexpr int most_rounds = 3;
@@ -81,12 +80,12 @@ void BlockStream::tell_order(std::uint64_t ns) {
     for (const std::uint64_t use_ns : compute_ns_) {
         launched += use_ns;
     }
-    // What launches cost, the same for each.
+    // The cost of the launches, the same for each launch.
     const std::uint64_t each = (ns - std::min(ns, launched)) / compute_ns_.size();
     std::vector<sh_use> uses(blocks_.size(), sh_use(SH_USE_INIT));
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
         uses[i].block = blocks_[i];
-        // 0 would have it measured.
+        // 0 asks the library to measure the compute time.
         uses[i].compute_ns = std::max<std::uint64_t>(compute_ns_[i] + each, 1);
     }
     check(sh_set_schedule(runtime_.get(), uses.data(), uses.size()), name_);
@@ -141,7 +140,7 @@ bool BlockStream::step() {
 }
 
 std::optional<StepTimes> BlockStream::run(int count) {
-    // The second one finds a ring that the first one's end has filled, without a wait of the device before.
+    // The second step begins with a ring that the end of the first step has filled, without a wait of the device.
     if (!step() || !step()) {
         return std::nullopt;
     }

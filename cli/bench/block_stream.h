@@ -1,4 +1,4 @@
-// Blocks that are streamed step after step, as an engine would do it, and the time that it takes.
+// Streams blocks step after step, as an engine does, and measures the time.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace stagehand::cli::bench {
 
-// A block and where its bytes come from.
+// A block and the sources of its bytes.
 struct BlockSource {
     std::uint64_t bytes = 0;
     std::vector<sh_segment> segments;
@@ -20,45 +20,46 @@ struct BlockSource {
 
 struct StreamOptions {
     std::string name;             // for messages
-    std::uint64_t max_bytes = 0;  // of device memory
+    std::uint64_t max_bytes = 0;  // device memory
     std::uint32_t max_held = 1;
     std::uint32_t block_flags = 0;
 };
 
 struct StepTimes {
     double step_ns = 0;              // median
-    std::vector<double> all_ns;      // each step's, in order
-    std::uint64_t bytes_copied = 0;  // in all of them together
-    std::uint64_t host_waits = 0;    // likewise
+    std::vector<double> all_ns;      // of each step, in order
+    std::uint64_t bytes_copied = 0;  // in all steps together
+    std::uint64_t host_waits = 0;    // in all steps together
 };
 
 class BlockStream {
 public:
-    // The device, and what the sources point to, must outlive this.
+    // The device and the memory of the sources must outlive this object.
     BlockStream(sh_device* device, const StreamOptions& options, const std::vector<BlockSource>& blocks);
 
-    // From now on a step computes for `ns` in all, shared among the blocks by their bytes; 0: not at all.
+    // Steps now compute for `ns` nanoseconds in total, which the blocks share in proportion to their bytes. 0: no
+    // compute.
     void set_compute(std::uint64_t ns);
 
-    // What the computing of a step takes by itself, launches included: the shortest of a few times, or of one
-    // that is long. Nothing when a signal came.
+    // The time of a step's computing alone, launches included: the shortest of a few measurements, or a single long
+    // one. Nothing if a signal came.
     std::optional<std::uint64_t> compute_alone();
 
-    // Tells the library the order, and that a step computes for `ns` in all.
+    // Gives the library the order, with `ns` nanoseconds of compute per step.
     void tell_order(std::uint64_t ns);
-    // The plan, put into force.
+    // Makes the plan and puts it into force.
     sh_plan_info plan();
-    // The plan alone; nothing on the device changes.
+    // Makes a plan without changing anything on the device.
     sh_plan_info dry_plan();
 
-    // Queues a step: one use of each block, in order, with its computing.
+    // Queues a step: one use of each block in order, with its compute.
     void queue_step();
-    // The uses alone, as a capture wants them.
+    // Queues only the uses, for a capture.
     void queue_uses();
     void synchronize() const { compute_.synchronize(); }
 
-    // A step that loads what stays, one more, and then `count` that are timed, each from the end of the one
-    // before until its compute has finished. Nothing when a signal came.
+    // Runs a step that loads the resident parts, one more step, and then `count` timed steps. Each is timed from the
+    // end of the step before until its compute has finished. Nothing if a signal came.
     std::optional<StepTimes> run(int count);
 
     sh_runtime* runtime() const { return runtime_.get(); }
@@ -74,7 +75,7 @@ private:
 
     sh_device* device_;
     std::string name_;
-    // Declared before the runtime: a stream outlives the steps in which it was used.
+    // Declared before the runtime, because a stream must outlive the steps in which it was used.
     Stream compute_;
     Runtime runtime_;
     std::vector<std::uint64_t> sizes_;
@@ -84,7 +85,7 @@ private:
     std::uint64_t largest_bytes_ = 0;
 };
 
-// How long `work` takes, in nanoseconds of the device's clock.
+// The nanoseconds that `work` takes by the device's clock.
 template <typename Work>
 std::uint64_t elapsed_ns(sh_device* device, Work work) {
     const std::uint64_t begin = device_clock_ns(device);

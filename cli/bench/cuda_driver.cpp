@@ -11,7 +11,7 @@
 
 namespace stagehand::cli::bench {
 
-// Handles are pointers, results and devices are numbers; so the headers are not needed.
+// Handles are pointers, and results and devices are integers, so CUDA's headers are not needed.
 struct CudaDriver::Calls {
     int (*device_get)(int* device, int number) = nullptr;
     int (*context_retain)(void** context, int device) = nullptr;
@@ -36,7 +36,7 @@ constexpr int thread_local_mode = 1;  // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 
 void* native(sh_stream stream) { return reinterpret_cast<void*>(stream); }
 
-// Looks calls up until one is missing.
+// Looks up calls by name, until one is missing.
 class Lookup {
 public:
     explicit Lookup(void* file) : file_(file) {}
@@ -60,10 +60,10 @@ private:
 std::unique_ptr<CudaDriver> CudaDriver::open(const std::string& device_name, std::string* reason) {
     const std::string prefix = "cuda:";
     if (device_name.compare(0, prefix.size(), prefix) != 0) {
-        *reason = fmt::format("{} is no device of CUDA's", device_name);
+        *reason = fmt::format("{} is not a CUDA device", device_name);
         return nullptr;
     }
-    // Never closed: the backend has it too.
+    // Never closed, because the backend uses the same library.
     void* const file = dlopen(file_name, RTLD_NOW | RTLD_LOCAL);
     if (file == nullptr) {
         *reason = dlerror();
@@ -93,8 +93,7 @@ std::unique_ptr<CudaDriver> CudaDriver::open(const std::string& device_name, std
     driver->calls_ = std::move(calls);
     const Calls& cuda = *driver->calls_;
     void* context = nullptr;
-    driver->check(cuda.device_get(&driver->device_, std::atoi(device_name.c_str() + prefix.size())),
-                  "cuDeviceGet");
+    driver->check(cuda.device_get(&driver->device_, std::atoi(device_name.c_str() + prefix.size())), "cuDeviceGet");
     driver->check(cuda.context_retain(&context, driver->device_), "cuDevicePrimaryCtxRetain");
     driver->retained_ = true;
     driver->check(cuda.context_push(context), "cuCtxPushCurrent");
@@ -115,8 +114,7 @@ void CudaDriver::check(int result, const char* call) const {
     }
     const char* name = nullptr;
     calls_->error_name(result, &name);
-    throw CommandError(ExitCode::device,
-                       fmt::format("{}: {}", call, name ? name : "an error without a name"));
+    throw CommandError(ExitCode::device, fmt::format("{}: {}", call, name ? name : "an error without a name"));
 }
 
 CudaDriver::Pinned::Pinned(const CudaDriver& driver, std::uint64_t bytes) : driver_(driver) {
@@ -137,7 +135,7 @@ void CudaDriver::Step::begin() {
 }
 
 void CudaDriver::Step::give_up() {
-    sh_capture_end(runtime_, stream_, nullptr);
+    (void)!sh_capture_end(runtime_, stream_, nullptr);  // the capture has failed anyway
     void* graph = nullptr;
     if (driver_.calls_->end_capture(native(stream_), &graph) == 0 && graph != nullptr) {
         driver_.calls_->destroy_graph(graph);

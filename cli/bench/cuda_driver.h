@@ -1,5 +1,5 @@
-// The calls of CUDA's driver that `bench` makes by itself, as an engine would: captures into graphs, and the driver's own pinned memory. They
-// are looked up at run time; nothing of CUDA's is linked, or needed to build.
+// The calls of CUDA's driver that `bench` itself makes, as an engine does: captures into graphs, and the driver's own
+// pinned memory. They are looked up at run time, so that CUDA is needed neither for building nor for linking.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ namespace stagehand::cli::bench {
 
 class CudaDriver {
 public:
-    // The driver of a device of this name, whose context is current on the calling thread for as long as this
-    // lives. Null where the device is none of CUDA's, or the driver lacks a call: then `reason` says why.
+    // The driver for the device of this name. The device's context is current on the calling thread for the lifetime of
+    // the result. Null if the device is not a CUDA device, or if the driver lacks a call; `reason` then says why.
     static std::unique_ptr<CudaDriver> open(const std::string& device_name, std::string* reason);
     ~CudaDriver();
     CudaDriver(const CudaDriver&) = delete;
     CudaDriver& operator=(const CudaDriver&) = delete;
 
-    // Memory as cudaHostAlloc() gives it; freed when it goes. Throws CommandError.
+    // Pinned memory as cudaHostAlloc() allocates it. The destructor frees it. Throws CommandError.
     class Pinned {
     public:
         Pinned(const CudaDriver& driver, std::uint64_t bytes);
@@ -34,7 +34,7 @@ public:
         void* memory_ = nullptr;
     };
 
-    // What `work` queues on the stream, between sh_capture_begin() and sh_capture_end() of the runtime.
+    // A graph of what `work` queues on the stream between sh_capture_begin() and sh_capture_end() of the runtime.
     class Step {
     public:
         template <typename Work>
@@ -53,7 +53,7 @@ public:
         Step(const Step&) = delete;
         Step& operator=(const Step&) = delete;
 
-        // Launches it on the stream, entered and left.
+        // Launches the graph on the stream, between sh_graph_enter() and sh_graph_leave().
         void launch() const;
 
     private:
@@ -71,7 +71,7 @@ public:
 private:
     struct Calls;
     CudaDriver() = default;
-    // Throws CommandError if the result is none of success.
+    // Throws CommandError if the result is not success.
     void check(int result, const char* call) const;
 
     std::unique_ptr<const Calls> calls_;

@@ -43,16 +43,14 @@ std::uint64_t free_host_bytes(const HostLimits& host) {
     if (!host.cgroup_limit_bytes || !host.cgroup_used_bytes) {
         return host.available_bytes;
     }
-    const std::uint64_t left =
-        *host.cgroup_limit_bytes - std::min(*host.cgroup_limit_bytes, *host.cgroup_used_bytes);
+    const std::uint64_t left = *host.cgroup_limit_bytes - std::min(*host.cgroup_limit_bytes, *host.cgroup_used_bytes);
     return std::min(host.available_bytes, left);
 }
 
 void refuse_above(std::uint64_t bytes, std::uint64_t room, const char* of) {
     if (bytes > room) {
-        throw CommandError(ExitCode::device,
-                           fmt::format("--bytes: {} is more than {}, which is {}", model::format_bytes(bytes),
-                                       of, model::format_bytes(room)));
+        throw CommandError(ExitCode::device, fmt::format("--bytes: {} is more than {}, which is {}",
+                                                         model::format_bytes(bytes), of, model::format_bytes(room)));
     }
 }
 
@@ -77,7 +75,7 @@ Extent choose_extent(const sh_device_caps& caps, std::uint64_t budget_bytes, con
     const std::uint64_t host_room = simulation ? UINT64_MAX : free_host_bytes(host) / 3;
     std::uint64_t device_room = budget_bytes / 2;
     if (!gpu) {
-        // The device's memory is the host's.
+        // The memory of this device is host memory.
         device_room = std::min(device_room, host_room);
     }
     if (options.bytes != 0) {
@@ -90,9 +88,8 @@ Extent choose_extent(const sh_device_caps& caps, std::uint64_t budget_bytes, con
     extent.shared = std::min(extent.shared, host_room);
     extent.mapping = std::min(extent.mapping, device_room);
     extent.model = std::min(extent.model, device_room);
-    // Its largest block has to fit into what its blocks share.
-    extent.model =
-        std::min(extent.model, extent.shared / mib * natural_model_bytes / (model_table_bytes / mib));
+    // The largest block must fit into the memory that the blocks share.
+    extent.model = std::min(extent.model, extent.shared / mib * natural_model_bytes / (model_table_bytes / mib));
     return extent;
 }
 

@@ -1,4 +1,4 @@
-// How much each group of measurements works on.
+// The bytes that each group of measurements uses.
 #pragma once
 
 #include <cstdint>
@@ -20,25 +20,25 @@ inline constexpr std::uint64_t natural_model_bytes = 2 * model_table_bytes + mod
 
 // In bytes.
 struct Extent {
-    std::uint64_t pin = 0;       // pinned and given back by the group "pinning"
+    std::uint64_t pin = 0;       // that the group "pinning" pins and frees
     std::uint64_t sources = 0;   // of the scratch file, and of pageable memory
     std::uint64_t segments = 0;  // of the blocks that small segments are packed into
     std::uint64_t mapping = 0;   // of device memory, mapped by the group "mapping"
     std::uint64_t model = 0;     // of the 8B model as it is streamed, and the device's budget
     std::uint64_t shared = 0;    // of pinned memory, which the models' blocks share as their source
 
-    // By how much the shapes of models are scaled down.
+    // The factor by which the shapes of models are scaled down.
     double scale() const { return static_cast<double>(model) / static_cast<double>(natural_model_bytes); }
 };
 
-// `bytes` scaled, in whole units of 4 KiB and at least one.
+// `bytes` times the scale, in whole units of 4 KiB, at least one unit.
 std::uint64_t scaled_bytes(std::uint64_t bytes, double scale);
 // The blocks of the 8B model at a scale.
 std::vector<std::uint64_t> model_sizes(double scale);
 
-// Sizes for a device of these abilities with `budget_bytes` of memory. No more than a third of the host's
-// free memory is taken at a time, and no more than half of the device's. Throws CommandError when
-// options.bytes asks for more.
+// Sizes for a device with these capabilities and `budget_bytes` of memory. They need no more than a third of the host's
+// free memory at a time, and no more than half of the device's memory. Throws CommandError if options.bytes asks for
+// more.
 Extent choose_extent(const sh_device_caps& caps, std::uint64_t budget_bytes, const HostLimits& host,
                      const BenchOptions& options);
 

@@ -1,4 +1,4 @@
-// Graphs: a step that was captured once and is launched again and again, against the same step made call by call.
+// Graphs: a step that is captured once and launched repeatedly, compared with the same step made call by call.
 #include <chrono>
 #include <utility>
 #include <vector>
@@ -17,12 +17,12 @@ namespace {
 constexpr int warm = 2;
 
 struct Passes {
-    double pass_ns = 0;              // from one to the next, without a wait in between
-    double host_ns = 0;              // of the thread that makes them, the median pass
-    std::uint64_t bytes_copied = 0;  // a pass
+    double pass_ns = 0;              // from one pass to the next, without a wait in between
+    double host_ns = 0;              // of the calling thread; the median pass
+    std::uint64_t bytes_copied = 0;  // per pass
 };
 
-// `pass` queues one. Nothing when a signal came.
+// `pass` queues one pass. Returns nothing if a signal came.
 template <typename Pass>
 std::optional<Passes> measure_passes(const Bench& bench, const BlockStream& stream, int count, Pass pass) {
     using Clock = std::chrono::steady_clock;
@@ -62,7 +62,7 @@ std::string name_of(const Case& what) {
     return fmt::format("8B shapes, {} %, compute {} × copy", what.percent, what.compute_ratio);
 }
 
-// Nothing when a signal came.
+// Returns nothing if a signal came.
 std::optional<Row> measure(const Bench& bench, const CudaDriver& driver, const Case& what) {
     const std::vector<std::uint64_t> sizes = model_sizes(bench.extent.scale());
     std::uint64_t total = 0;
@@ -112,11 +112,10 @@ std::optional<Row> measure(const Bench& bench, const CudaDriver& driver, const C
 
 void measure_graph(Bench& bench, GroupReport& report) {
     std::string reason;
-    const std::unique_ptr<CudaDriver> driver =
-        CudaDriver::open(device_capabilities(bench.device).name, &reason);
+    const std::unique_ptr<CudaDriver> driver = CudaDriver::open(device_capabilities(bench.device).name, &reason);
     if (!driver) {
         report.about = "a captured step against the step by calls";
-        report.notes.push_back(fmt::format("left out: steps are captured by CUDA's driver; {}", reason));
+        report.notes.push_back(fmt::format("left out: this measurement needs CUDA's driver, but {}", reason));
         return;
     }
     report.about = fmt::format("mean of {} steps, one right after the other; 8B shapes at {} of their size",
@@ -145,7 +144,7 @@ void measure_graph(Bench& bench, GroupReport& report) {
             if (error.status() != SH_ERROR_BUDGET) {
                 throw;
             }
-            // Scaled down, a share may be less than the pages that the largest block takes.
+            // With a small scale, the share may be less than the pages of the largest block.
             report.notes.push_back(fmt::format("{}: left out, {}", name_of(list[i]), error.what()));
         }
     }

@@ -12,7 +12,7 @@ namespace stagehand::cli::bench {
 
 namespace {
 
-// A simulation reads no source; it only must not be NULL.
+// The source of blocks on a simulation. The simulation does not read it, but it must not be NULL.
 char no_contents = 0;
 
 constexpr std::uint64_t alignment = 4096;
@@ -22,7 +22,7 @@ constexpr std::uint64_t alignment = 4096;
 SharedSource::SharedSource(sh_device* device, std::uint64_t bytes, bool simulation) : bytes_(bytes) {
     if (!simulation) {
         memory_.emplace(device, bytes);
-        // Memory that nobody has written may be one page of zeros.
+        // Memory that was never written may be a single page of zeros.
         std::memset(memory_->data(), 0x5a, bytes);
     }
 }
@@ -49,7 +49,7 @@ std::vector<BlockSource> shared_blocks(SharedSource& shared, const std::vector<s
 
 std::string unpinned_note(std::uint64_t bytes) {
     return fmt::format(
-        "the system does not let {} be pinned: see the limit on locked memory in `stagehand devices`",
+        "the system does not allow {} to be pinned; `stagehand devices` shows the limit on locked memory",
         model::format_bytes(bytes));
 }
 

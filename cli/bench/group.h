@@ -1,4 +1,4 @@
-// The groups of measurements, and what they share.
+// The groups of measurements, and the state that they share.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,15 @@
 
 namespace stagehand::cli::bench {
 
-// Pinned memory that blocks are copied from. Several blocks may read the same bytes, so that a model needs
-// no more of it than its largest block.
+// Pinned memory that blocks are copied from. Several blocks may read the same bytes, so that a model needs no more
+// pinned memory than its largest block.
 class SharedSource {
 public:
-    // On a simulation, which reads nothing, no memory is taken.
+    // Takes no memory on a simulation, which reads nothing.
     SharedSource(sh_device* device, std::uint64_t bytes, bool simulation);
 
-    // A source of so many bytes, at most those of the whole: after the last one, or again from the front.
+    // A source of `bytes` bytes, at most the size of the memory. It begins after the source before, or again at the
+    // front.
     sh_segment segment(std::uint64_t bytes);
     bool pinned() const { return !memory_ || memory_->pinned(); }
     std::uint64_t bytes() const { return bytes_; }
@@ -34,20 +35,20 @@ private:
     std::uint64_t at_ = 0;
 };
 
-// How fast the device copies, measured at the beginning. Bytes per second.
+// The speeds of the device's copies in bytes per second, measured at the beginning.
 struct Link {
     double raw = 0;        // one copy of the driver, as the library measures it for itself
     double to_device = 0;  // blocks streamed from pinned memory
     double to_host = 0;
     std::optional<BothWays> both_ways;
-    std::uint64_t bytes = 0;  // that were copied
-    bool pinned = false;      // whether the system let their memory be pinned
+    std::uint64_t bytes = 0;  // the bytes that were copied
+    bool pinned = false;      // whether the system allowed the memory to be pinned
 
-    // What everything else is compared with.
+    // The speed from which the limits of the other groups are computed.
     double limit() const { return raw > to_device ? raw : to_device; }
 };
 
-// Of one process. Groups add their rows as they find them, and return early when a signal has come.
+// The state of one run of `bench`. Groups add their rows one by one, and return early if a signal has come.
 struct Bench {
     const BenchOptions& options;
     sh_device* device = nullptr;
@@ -68,16 +69,16 @@ void measure_mapping(Bench& bench, GroupReport& report);
 void measure_streaming(Bench& bench, GroupReport& report);
 void measure_graph(Bench& bench, GroupReport& report);
 
-// The link's speed, on a device that plans with the speed that it measures for itself.
+// Measures the link, on a device that plans with the speed that it measures itself.
 Link measure_link(sh_device* device, bool simulation);
 
 // Blocks of these sizes whose source is the shared memory.
 std::vector<BlockSource> shared_blocks(SharedSource& shared, const std::vector<std::uint64_t>& sizes);
 
-// What to say when the system has refused to pin so many bytes.
+// The note for the case that the system has refused to pin so many bytes.
 std::string unpinned_note(std::uint64_t bytes);
 
-// True when Ctrl-C has come: time to stop.
+// Whether Ctrl-C has come.
 bool stopped();
 
 }  // namespace stagehand::cli::bench

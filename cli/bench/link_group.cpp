@@ -1,4 +1,4 @@
-// The link: what nothing else can be faster than.
+// The link, which limits the speed of everything else.
 #include <fmt/format.h>
 
 #include "bench/group.h"
@@ -8,7 +8,7 @@ namespace stagehand::cli::bench {
 
 namespace {
 
-// The speed that the library plans with where none is given: of one copy, timed by the device's own events.
+// The speed that the library plans with if no speed is given: of one copy, timed by events of the device.
 double raw_speed(sh_device* device) {
     const Runtime runtime = create_runtime(device, "raw link");
     const std::uint64_t bytes = device_memory(device).page_bytes;
@@ -53,27 +53,25 @@ Link measure_link(sh_device* device, bool simulation) {
 void report_link(const Bench& bench, GroupReport& report) {
     const Link& link = bench.link;
     report.about = fmt::format("pinned memory, {} in large blocks", model::format_bytes(link.bytes));
-    report.rows.push_back(
-        {"host to device", Unit::bytes_per_second, link.to_device, link.raw, "one raw copy"});
-    report.rows.push_back(
-        {"device to host", Unit::bytes_per_second, link.to_host, link.to_device, "host to device"});
+    report.rows.push_back({"host to device", Unit::bytes_per_second, link.to_device, link.raw, "one raw copy"});
+    report.rows.back().firm = true;
+    report.rows.push_back({"device to host", Unit::bytes_per_second, link.to_host, link.to_device, "host to device"});
     if (!link.pinned) {
         report.notes.push_back(unpinned_note(link.bytes));
     }
     if (!link.both_ways) {
         report.notes.push_back(
-            "both ways at once: left out; it needs real time, and device memory for five blocks");
+            "both ways at once: left out, because it needs real time and device memory for five blocks");
         return;
     }
     const BothWays& both = *link.both_ways;
-    Row row = {
-        "both ways at once",
-        Unit::bytes_per_second,
-        both.to_device_bytes_per_second + both.to_host_bytes_per_second,
-        link.to_device + link.to_host,
-        "each way alone, added",
-        fmt::format("{} to the device, {} to the host", model::format_rate(both.to_device_bytes_per_second),
-                    model::format_rate(both.to_host_bytes_per_second))};
+    Row row = {"both ways at once",
+               Unit::bytes_per_second,
+               both.to_device_bytes_per_second + both.to_host_bytes_per_second,
+               link.to_device + link.to_host,
+               "each way alone, added",
+               fmt::format("{} to the device, {} to the host", model::format_rate(both.to_device_bytes_per_second),
+                           model::format_rate(both.to_host_bytes_per_second))};
     row.more = {{"to_device_bytes_per_second", both.to_device_bytes_per_second},
                 {"to_host_bytes_per_second", both.to_host_bytes_per_second}};
     report.rows.push_back(std::move(row));

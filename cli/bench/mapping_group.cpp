@@ -1,4 +1,4 @@
-// Device memory: how long a plan takes that creates pages and maps them, or changes what is mapped.
+// Device memory: the time of a plan that creates and maps pages, or that changes the mapping.
 #include <algorithm>
 #include <utility>
 
@@ -14,17 +14,15 @@ namespace {
 constexpr std::uint64_t blocks = 64;
 constexpr int rounds = 3;
 
-// Gives the device's budget back when it goes.
+// Restores the budget of the device in its destructor.
 class BudgetChange {
 public:
     explicit BudgetChange(sh_device* device) : device_(device), before_(device_memory(device).budget_bytes) {}
-    ~BudgetChange() { sh_device_set_budget(device_, before_); }
+    ~BudgetChange() { (void)!sh_device_set_budget(device_, before_); }  // a destructor cannot report it
     BudgetChange(const BudgetChange&) = delete;
     BudgetChange& operator=(const BudgetChange&) = delete;
 
-    void set(std::uint64_t bytes) const {
-        check(sh_device_set_budget(device_, bytes), "changing the budget");
-    }
+    void set(std::uint64_t bytes) const { check(sh_device_set_budget(device_, bytes), "changing the budget"); }
 
 private:
     sh_device* device_;
@@ -42,7 +40,7 @@ struct Round {
 Round measure_round(const Bench& bench, std::uint64_t block_bytes) {
     const BudgetChange budget(bench.device);
     const std::uint64_t bytes = block_bytes * blocks;
-    // Pages that earlier models left behind are given back, so that the first plan has to create its own.
+    // Frees the pages that earlier models have left, so that the first plan has to create its own.
     budget.set(device_memory(bench.device).page_bytes);
     budget.set(bytes);
     BlockStream stream(bench.device, {"mapping", 0, 1, 0},
@@ -69,8 +67,8 @@ void measure_mapping(Bench& bench, GroupReport& report) {
     const std::uint64_t page = device_memory(bench.device).page_bytes;
     const std::uint64_t block_bytes = std::max(bench.extent.mapping / blocks / page, std::uint64_t{2}) * page;
     const std::uint64_t bytes = block_bytes * blocks;
-    report.about = fmt::format("{} blocks, {} of device memory in pages of {}", blocks,
-                               model::format_bytes(bytes), model::format_bytes(page));
+    report.about = fmt::format("{} blocks, {} of device memory in pages of {}", blocks, model::format_bytes(bytes),
+                               model::format_bytes(page));
     bench.progress.begin(report.name, rounds, 1);
     std::vector<Round> measured;
     for (int i = 0; i < rounds && !stopped(); ++i) {

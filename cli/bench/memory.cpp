@@ -39,7 +39,7 @@ std::string folder_or_default(const std::string& folder) {
     return temporary != nullptr && *temporary != '\0' ? temporary : "/tmp";
 }
 
-// Opened without a name where the file system can; else its name is taken away at once.
+// Opens a file without a name if the file system supports that; otherwise removes the name at once.
 int open_nameless(const std::string& folder) {
     const int file = open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) {
@@ -54,9 +54,8 @@ int open_nameless(const std::string& folder) {
 }
 
 [[noreturn]] void fail(const std::string& folder, std::uint64_t bytes, int error) {
-    throw CommandError(ExitCode::output,
-                       fmt::format("scratch file of {} in {}: {}", model::format_bytes(bytes),
-                                   model::printable(folder), std::strerror(error)));
+    throw CommandError(ExitCode::output, fmt::format("scratch file of {} in {}: {}", model::format_bytes(bytes),
+                                                     model::printable(folder), std::strerror(error)));
 }
 
 }  // namespace
@@ -84,7 +83,7 @@ ScratchFile::ScratchFile(const std::string& folder, std::uint64_t bytes) : bytes
 ScratchFile::~ScratchFile() { close(descriptor_); }
 
 void ScratchFile::write_all(const std::string& folder) {
-    // Asked for beforehand: a full disk is told before gigabytes are written.
+    // Allocates the space first, so that a full disk is reported before gigabytes are written.
     if (const int error = posix_fallocate(descriptor_, 0, static_cast<off_t>(bytes_)); error != 0) {
         fail(folder, bytes_, error);
     }
@@ -93,9 +92,8 @@ void ScratchFile::write_all(const std::string& folder) {
         piece[i] = static_cast<char>(i * 31 >> 3);
     }
     for (std::uint64_t at = 0; at < bytes_ && interrupted() == 0;) {
-        const ssize_t written =
-            pwrite(descriptor_, piece.data(), std::min<std::uint64_t>(piece.size(), bytes_ - at),
-                   static_cast<off_t>(at));
+        const ssize_t written = pwrite(descriptor_, piece.data(), std::min<std::uint64_t>(piece.size(), bytes_ - at),
+                                       static_cast<off_t>(at));
         if (written < 0) {
             fail(folder, bytes_, errno);
         }

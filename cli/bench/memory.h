@@ -6,7 +6,7 @@
 
 namespace stagehand::cli::bench {
 
-// Memory straight from the system: not pinned, and not touched yet. Pages of any size that the system likes.
+// Memory from the system that is neither pinned nor touched yet. The system chooses the size of its pages.
 class PlainMemory {
 public:
     explicit PlainMemory(std::uint64_t bytes);
@@ -24,11 +24,11 @@ private:
     std::uint64_t bytes_;
 };
 
-// A file without a name, so that nothing is left of it however the process ends.
+// A file without a name, so that nothing remains of it however the process ends.
 class ScratchFile {
 public:
-    // Written in full and known to the disk, so that its pages are in the cache and nothing writes them
-    // later. `folder` empty: $TMPDIR, or else /tmp. Throws CommandError.
+    // Writes the whole file and syncs it to the disk, so that its pages are in the cache and are not written later. If
+    // `folder` is empty, the folder is $TMPDIR, otherwise /tmp. Throws CommandError.
     ScratchFile(const std::string& folder, std::uint64_t bytes);
     ~ScratchFile();
     ScratchFile(const ScratchFile&) = delete;

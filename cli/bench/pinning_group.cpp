@@ -1,5 +1,5 @@
-// Pinned memory: the library's own allocation, against memory that is touched by one thread and then pinned, and
-// against the driver's own allocation where that is CUDA's.
+// Pinned memory: the library's allocation, compared with memory that one thread touches and the library then pins, and,
+// on CUDA, with the allocation of the driver.
 #include <cstring>
 
 #include <fmt/format.h>
@@ -37,8 +37,8 @@ std::uint64_t pin_ns(sh_device* device, const PlainMemory& memory) {
     desc.segments = &segment;
     desc.segment_count = 1;
     sh_block block = 0;
-    const std::uint64_t ns = elapsed_ns(
-        device, [&] { check(sh_register_blocks(runtime.get(), &desc, 1, &block), "SH_BLOCK_PIN"); });
+    const std::uint64_t ns =
+        elapsed_ns(device, [&] { check(sh_register_blocks(runtime.get(), &desc, 1, &block), "SH_BLOCK_PIN"); });
     check(sh_unregister_blocks(runtime.get(), &block, 1), "unpinning");
     return ns;
 }
@@ -47,19 +47,19 @@ Round measure_round(const Bench& bench, const CudaDriver* driver) {
     Round round;
     {
         const PlainMemory memory(bench.extent.pin);
-        round.touch = static_cast<double>(
-            elapsed_ns(bench.device, [&] { std::memset(memory.data(), 0x5a, memory.bytes()); }));
+        round.touch =
+            static_cast<double>(elapsed_ns(bench.device, [&] { std::memset(memory.data(), 0x5a, memory.bytes()); }));
         round.pin = static_cast<double>(pin_ns(bench.device, memory));
     }
     std::optional<HostMemory> memory;
-    round.library = static_cast<double>(
-        elapsed_ns(bench.device, [&] { memory.emplace(bench.device, bench.extent.pin); }));
+    round.library =
+        static_cast<double>(elapsed_ns(bench.device, [&] { memory.emplace(bench.device, bench.extent.pin); }));
     round.pinned = memory->pinned();
     if (driver != nullptr) {
         memory.reset();
         std::optional<CudaDriver::Pinned> of_driver;
-        round.driver = static_cast<double>(
-            elapsed_ns(bench.device, [&] { of_driver.emplace(*driver, bench.extent.pin); }));
+        round.driver =
+            static_cast<double>(elapsed_ns(bench.device, [&] { of_driver.emplace(*driver, bench.extent.pin); }));
     }
     return round;
 }
@@ -78,8 +78,7 @@ void measure_pinning(Bench& bench, GroupReport& report) {
     report.about = fmt::format("{} of host memory", model::format_bytes(bench.extent.pin));
     bench.progress.begin(report.name, most_rounds, 1);
     std::string reason;
-    const std::unique_ptr<CudaDriver> driver =
-        CudaDriver::open(device_capabilities(bench.device).name, &reason);
+    const std::unique_ptr<CudaDriver> driver = CudaDriver::open(device_capabilities(bench.device).name, &reason);
     std::vector<Round> rounds;
     double spent = 0;
     while (!stopped() && (rounds.empty() || (rounds.size() < most_rounds && spent < enough_ns))) {
@@ -91,9 +90,7 @@ void measure_pinning(Bench& bench, GroupReport& report) {
     if (rounds.empty()) {
         return;
     }
-    const auto rate = [&](double ns) {
-        return static_cast<double>(bench.extent.pin) * 1e9 / std::max(ns, 1.0);
-    };
+    const auto rate = [&](double ns) { return static_cast<double>(bench.extent.pin) * 1e9 / std::max(ns, 1.0); };
     const double touch = median_of(rounds, [](const Round& round) { return round.touch; });
     const double plain = median_of(rounds, [](const Round& round) { return round.touch + round.pin; });
     const double library = median_of(rounds, [](const Round& round) { return round.library; });

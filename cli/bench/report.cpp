@@ -20,11 +20,17 @@ const char* to_string(Unit unit) { return unit == Unit::seconds ? "seconds" : "b
 
 }  // namespace
 
+bool Row::beats_limit() const {
+    return firm && (unit == Unit::seconds ? is_below(value, limit) : is_below(limit, value));
+}
+
 std::string table_text(const GroupReport& group, const Terminal& terminal) {
     std::string text = legible(terminal, fmt::format("{}  {}\n", inked(terminal, Ink::bold, group.name),
                                                      inked(terminal, Ink::dim, group.about)));
     const bool remarks =
         std::any_of(group.rows.begin(), group.rows.end(), [](const Row& row) { return !row.remark.empty(); });
+    const bool marked =
+        std::any_of(group.rows.begin(), group.rows.end(), [](const Row& row) { return row.beats_limit(); });
     Table table({{"what"},
                  {"measured", Align::right},
                  {"limit", Align::right},
@@ -33,10 +39,18 @@ std::string table_text(const GroupReport& group, const Terminal& terminal) {
                  {remarks ? "besides" : ""}});
     for (const Row& row : group.rows) {
         table.add({row.name, figure_text(row.unit, row.value), figure_text(row.unit, row.limit),
-                   ratio_text(row.value, row.limit), row.limit_name, row.remark});
+                   ratio_text(row.value, row.limit) + (row.beats_limit() ? " *"
+                                                       : marked          ? "  "
+                                                                         : ""),
+                   row.limit_name, row.remark});
     }
     if (!group.rows.empty()) {
         text += table.text(terminal);
+    }
+    if (marked) {
+        text +=
+            "* better than the limit, which is a measurement too: the device was faster here than when the limit was "
+            "measured\n";
     }
     for (const std::string& note : group.notes) {
         text += legible(terminal, note) + "\n";
@@ -47,8 +61,13 @@ std::string table_text(const GroupReport& group, const Terminal& terminal) {
 Json to_json(const GroupReport& group) {
     Json rows = Json::array();
     for (const Row& row : group.rows) {
-        Json json = {{"name", row.name},   {"unit", to_string(row.unit)},  {"value", row.value},
-                     {"limit", row.limit}, {"limit_name", row.limit_name}, {"ratio", row.ratio()}};
+        Json json = {{"name", row.name},
+                     {"unit", to_string(row.unit)},
+                     {"value", row.value},
+                     {"limit", row.limit},
+                     {"limit_name", row.limit_name},
+                     {"ratio", row.ratio()},
+                     {"beats_limit", row.beats_limit()}};
         json.update(row.more);
         rows.push_back(std::move(json));
     }

@@ -1,4 +1,4 @@
-// What a benchmark has found: rows of a figure, the limit that it is compared with, and their ratio.
+// The results of a benchmark: rows of a figure, the limit that the figure is compared with, and their ratio.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ enum class Unit {
     seconds            // less is better
 };
 
-// One thing that was measured. The limit was measured in the same run.
+// One measurement. Its limit was measured in the same run.
 struct Row {
     std::string name;
     Unit unit = Unit::bytes_per_second;
@@ -24,14 +24,19 @@ struct Row {
     std::string remark = {};     // for people
     Json more = Json::object();  // further members, for programs
 
+    // Nothing is better than the limit, but the limit is a measurement too. Otherwise the limit is for comparison only.
+    bool firm = false;
+
     double ratio() const { return limit > 0 ? value / limit : 0; }
+    // Whether the value is better than a firm limit: the limit was then measured lower than it is.
+    bool beats_limit() const;
 };
 
 struct GroupReport {
     std::string name;
     std::string about;
     std::vector<Row> rows;
-    std::vector<std::string> notes;  // what was left out, and why
+    std::vector<std::string> notes;  // the measurements that were left out, with the reasons
 };
 
 // "name  about", the table, and the notes.
@@ -40,7 +45,7 @@ std::string table_text(const GroupReport& group, const Terminal& terminal);
 // {"rows": [...], "notes": [...]}
 Json to_json(const GroupReport& group);
 
-// The middle one; of an even number the mean of the two. `values` must not be empty.
+// The median; of an even number of values, the mean of the two in the middle. `values` must not be empty.
 double median(std::vector<double> values);
 
 }  // namespace stagehand::cli::bench

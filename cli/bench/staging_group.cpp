@@ -1,4 +1,4 @@
-// Sources that are not pinned memory, or not in one piece, against those that are: the staging ring.
+// The staging buffers: sources that are not pinned memory, or not in one piece, compared with pinned memory.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -19,19 +19,18 @@ constexpr std::uint32_t in_flight = 4;  // blocks that have device memory at onc
 constexpr std::uint64_t kib = 1024;
 constexpr std::uint64_t smallest_segment = kib;
 constexpr std::uint64_t largest_segment = 64 * kib;
-// So that neighbours are not one segment in truth.
+// A gap between neighbours, so that they do not form one segment.
 constexpr std::uint64_t gap = 64;
 
-// Everything is streamed in each step, and in whole blocks: what is compared is the way from the source.
-std::optional<double> speed_of(const Bench& bench, const char* name,
-                               const std::vector<BlockSource>& sources) {
+// Streams everything in each step, in whole blocks, so that the results differ only by the source.
+std::optional<double> speed_of(const Bench& bench, const char* name, const std::vector<BlockSource>& sources) {
     StreamOptions options;
     options.name = name;
     for (const BlockSource& source : sources) {
         options.max_bytes = std::max(options.max_bytes, source.bytes);
     }
     const std::uint64_t page = device_memory(bench.device).page_bytes;
-    // Blocks that do not fill their last page need not begin at the start of one.
+    // Blocks that do not fill their last page need not begin at the start of a page.
     options.max_bytes = in_flight * ((options.max_bytes + page - 1) / page + 1) * page;
     options.max_held = in_flight;
     options.block_flags = SH_BLOCK_WHOLE;
@@ -54,15 +53,15 @@ std::vector<BlockSource> equal_blocks(std::uint64_t total, sh_segment segment) {
         if (segment.kind == SH_SOURCE_FILE) {
             part.file_offset = i * bytes;
         } else {
-            part.pointer = static_cast<char*>(segment.pointer) + i * bytes;
+            part.pointer = static_cast<const char*>(segment.pointer) + i * bytes;
         }
         sources.push_back({bytes, {part}});
     }
     return sources;
 }
 
-// Segments of many sizes, each from a place of its own in `memory`, one behind the other in `blocks` blocks.
-// The same ones in each run.
+// Segments of many sizes, each from its own place in `memory`, one after the other in `blocks` blocks. They are the
+// same in each run.
 std::vector<BlockSource> small_segments(std::uint64_t total, char* memory, std::uint64_t memory_bytes) {
     constexpr std::uint64_t mean = (smallest_segment + largest_segment) / 2;
     const std::uint64_t count = std::max(total / mean / blocks, std::uint64_t{1}) * blocks;
@@ -93,12 +92,12 @@ sh_segment in_memory(char* memory) {
     return segment;
 }
 
-// Measures row after row; the first one is what the others are compared with.
+// Measures row after row. The other rows are compared with the first.
 class Rows {
 public:
     Rows(Bench& bench, GroupReport& report) : bench_(bench), report_(report) {}
 
-    // False when a signal came.
+    // Returns false if a signal came.
     bool add(const std::string& name, const std::vector<BlockSource>& sources) {
         if (stopped()) {
             return false;
@@ -113,6 +112,7 @@ public:
         }
         Row row = {name, Unit::bytes_per_second, *speed, first ? bench_.link.limit() : pinned_,
                    first ? "link" : "pinned memory"};
+        row.firm = first;
         std::uint64_t bytes = 0;
         std::uint64_t segments = 0;
         for (const BlockSource& source : sources) {
@@ -137,11 +137,9 @@ bool measure_pageable(const Bench& bench, Rows& rows) {
     if (!rows.add("pageable memory", equal_blocks(pageable.bytes(), in_memory(pageable.data())))) {
         return false;
     }
-    const std::vector<BlockSource> small =
-        small_segments(bench.extent.segments, pageable.data(), pageable.bytes());
-    return rows.add(
-        fmt::format("{} small segments of pageable memory", count_text(small[0].segments.size() * blocks)),
-        small);
+    const std::vector<BlockSource> small = small_segments(bench.extent.segments, pageable.data(), pageable.bytes());
+    return rows.add(fmt::format("{} small segments of pageable memory", count_text(small[0].segments.size() * blocks)),
+                    small);
 }
 
 bool measure_pinned(const Bench& bench, Rows& rows, GroupReport& report) {
@@ -155,9 +153,8 @@ bool measure_pinned(const Bench& bench, Rows& rows, GroupReport& report) {
         return false;
     }
     const std::vector<BlockSource> small = small_segments(bench.extent.segments, memory, pinned.bytes());
-    return rows.add(
-        fmt::format("{} small segments of pinned memory", count_text(small[0].segments.size() * blocks)),
-        small);
+    return rows.add(fmt::format("{} small segments of pinned memory", count_text(small[0].segments.size() * blocks)),
+                    small);
 }
 
 bool measure_files(const Bench& bench, Rows& rows) {

@@ -1,5 +1,5 @@
-// Streaming: steps over the shapes of models at several budgets and amounts of computing, against the limit
-// max(computing, planned bytes / link) and against what the plan itself expects.
+// Streaming: steps over the shapes of models at several budgets and compute times, compared with the limit
+// max(computing, planned bytes / link) and with the time that the plan expects.
 #include <algorithm>
 #include <random>
 
@@ -45,7 +45,7 @@ Shapes shapes(double scale) {
     return all;
 }
 
-// A shape, so much device memory, and computing as a multiple of the time that (W - M) bytes need.
+// A shape, a budget, and the compute time as a multiple of the time to copy W - M bytes.
 struct Case {
     const Shape& shape;
     std::uint64_t budget_bytes;
@@ -82,7 +82,7 @@ std::string name_of(const Case& what) {
     return fmt::format("{}, {}, {}", what.shape.name, what.budget, compute);
 }
 
-// What a step can at best take, in nanoseconds.
+// The least time of a step, in nanoseconds.
 struct Limit {
     double ns;
     const char* name;
@@ -90,15 +90,13 @@ struct Limit {
 
 Limit limit_of(const Bench& bench, const sh_plan_info& plan, double compute_ns) {
     const double copy_ns = bench.copy_ns(static_cast<double>(plan.bytes_per_step));
-    return compute_ns > copy_ns ? Limit{compute_ns, "computing alone"}
-                                : Limit{copy_ns, "planned bytes / link"};
+    return compute_ns > copy_ns ? Limit{compute_ns, "computing alone"} : Limit{copy_ns, "planned bytes / link"};
 }
 
-Row row_of(const Bench& bench, const Case& what, const sh_plan_info& plan, const StepTimes& times,
-           double compute_ns, std::uint64_t largest_block) {
+Row row_of(const Bench& bench, const Case& what, const sh_plan_info& plan, const StepTimes& times, double compute_ns,
+           std::uint64_t largest_block) {
     const Limit limit = limit_of(bench, plan, compute_ns);
-    const double excess =
-        static_cast<double>(what.shape.bytes() - std::min(what.shape.bytes(), plan.budget_bytes));
+    const double excess = static_cast<double>(what.shape.bytes() - std::min(what.shape.bytes(), plan.budget_bytes));
     const double bound_ns = std::max(compute_ns, bench.copy_ns(excess));
     const double plan_ns = static_cast<double>(plan.step_ns);
     Row row = {name_of(what),
@@ -108,6 +106,7 @@ Row row_of(const Bench& bench, const Case& what, const sh_plan_info& plan, const
                limit.name,
                fmt::format("{} the plan, {} the bound", ratio_text(times.step_ns, plan_ns),
                            ratio_text(times.step_ns, bound_ns))};
+    row.firm = true;
     const auto steps = static_cast<std::uint64_t>(times.all_ns.size());
     row.more = {{"shape", what.shape.name},
                 {"blocks", what.shape.sizes.size()},
@@ -130,12 +129,11 @@ Row row_of(const Bench& bench, const Case& what, const sh_plan_info& plan, const
     return row;
 }
 
-// Nothing when a signal came.
+// Returns nothing if a signal came.
 std::optional<Row> measure(const Bench& bench, const Case& what) {
     BlockStream stream(bench.device, {what.shape.name, what.budget_bytes, 1, 0},
                        shared_blocks(*bench.shared, what.shape.sizes));
-    const double excess =
-        static_cast<double>(what.shape.bytes() - std::min(what.shape.bytes(), what.budget_bytes));
+    const double excess = static_cast<double>(what.shape.bytes() - std::min(what.shape.bytes(), what.budget_bytes));
     std::uint64_t compute_ns = 0;
     if (what.compute_ratio > 0) {
         stream.set_compute(static_cast<std::uint64_t>(bench.copy_ns(excess) * what.compute_ratio));
@@ -174,7 +172,7 @@ void measure_streaming(Bench& bench, GroupReport& report) {
             if (error.status() != SH_ERROR_BUDGET) {
                 throw;
             }
-            // Scaled down, a share may be less than the pages that the largest block takes.
+            // With a small scale, the share may be less than the pages of the largest block.
             report.notes.push_back(fmt::format("{}: left out, {}", name_of(list[i]), error.what()));
         }
     }

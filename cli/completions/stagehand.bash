@@ -8,7 +8,7 @@ _stagehand()
     COMPREPLY=()
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         case $word in
-            devices|plan|run|bench|top)
+            devices|plan|run|bench|top|help)
                 subcommand=$word
                 break
                 ;;
@@ -17,7 +17,7 @@ _stagehand()
 
     case $previous in
         --device)
-            # Readline splits words at colons; numbers are left to the user.
+            # Readline splits words at colons, so the number of a device is not completed.
             mapfile -t COMPREPLY < <(compgen -W "auto host cuda hip sim" -- "$current")
             return
             ;;
@@ -35,7 +35,7 @@ _stagehand()
             return
             ;;
         --only)
-            # Parts that are there already stay: only the last one is completed.
+            # Only the part behind the last comma is completed.
             local before=""
             [[ $current != *,* ]] || before=${current%,*},
             mapfile -t COMPREPLY < <(compgen -P "$before" -W "link pinning staging mapping streaming graph" -- "${current##*,}")
@@ -46,7 +46,7 @@ _stagehand()
             mapfile -t COMPREPLY < <(compgen -d -- "$current")
             return
             ;;
-        --bandwidth|--bytes|--compute-ms|--device-option|--max-block|--max-header|--steps|--interval)
+        --bandwidth|--bytes|--compute-ms|--device-option|--max-block|--max-header|--steps|--interval|--unordered)
             return
             ;;
     esac
@@ -57,7 +57,7 @@ _stagehand()
             ;;
         plan)
             options="--help --budget --device --device-option --order --compute-ms --max-block --max-header --json
-                     --bandwidth --curve --svg --all-blocks"
+                     --bandwidth --unordered --curve --svg --all-blocks"
             ;;
         run)
             options="--help --budget --device --device-option --order --compute-ms --max-block --max-header --json
@@ -69,17 +69,20 @@ _stagehand()
         top)
             options="--help --interval --once --json"
             ;;
+        help)
+            options="devices plan run bench top"
+            ;;
         *)
-            options="devices plan run bench top --help --version"
+            options="devices plan run bench top help --help --version"
             ;;
     esac
-    if [[ -z $subcommand || $current == -* ]]; then
+    if [[ -z $subcommand || $subcommand == help || $current == -* ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
     elif [[ $subcommand == plan || $subcommand == run ]]; then
         compopt -o filenames 2>/dev/null
         mapfile -t COMPREPLY < <(compgen -f -- "$current")
     elif [[ $subcommand == top ]]; then
-        # Process ids are the numbers in /proc.
+        # The numbers in /proc are process ids.
         mapfile -t COMPREPLY < <(cd /proc && compgen -G "$current[0-9]*" | grep -x '[0-9]*')
     fi
 }

@@ -11,7 +11,7 @@
 
 namespace stagehand::cli::model {
 
-// What it hands out lives as long as the arena, and stays where it is when the arena is moved.
+// The memory lives as long as the arena, and keeps its address when the arena is moved.
 class Arena {
 public:
     std::string_view copy(std::string_view text) {
@@ -36,7 +36,7 @@ private:
     static constexpr std::size_t chunk_bytes = std::size_t{1} << 20;
 
     void* take(std::size_t bytes, std::size_t alignment) {
-        // What is larger than a quarter of a chunk gets one of its own: little of the open one is lost.
+        // An allocation of more than a quarter of a chunk gets its own chunk, so that little of the open chunk is lost.
         if (bytes > chunk_bytes / 4) {
             large_.push_back(std::make_unique_for_overwrite<std::byte[]>(bytes));
             return large_.back().get();

@@ -1,4 +1,4 @@
-// Files by stat, open and pread.
+// Reads files by stat, open and pread.
 #include "byte_source.h"
 
 #include <fcntl.h>
@@ -47,8 +47,8 @@ FileSource::FileSource(const std::string& path) : path_(path) {
         throw ModelError(path, "file", "cannot be opened: " + error_text(errno));
     }
     check_regular(path, status);
-    // Asked again once open, since the name may mean something else by now; O_NONBLOCK so that even a fifo
-    // that took its place does not hang.
+    // Checked again after the open, because another file may have the name by now. O_NONBLOCK, so that a fifo that took
+    // the file's place does not hang.
     fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd_ < 0) {
         throw ModelError(path, "file", "cannot be opened: " + error_text(errno));
@@ -72,8 +72,7 @@ FileSource::~FileSource() { ::close(fd_); }
 void FileSource::read(std::uint64_t offset, std::span<char> to) {
     std::size_t done = 0;
     while (done < to.size()) {
-        const ssize_t got =
-            ::pread(fd_, to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
+        const ssize_t got = ::pread(fd_, to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
         if (got < 0 && errno == EINTR) {
             continue;
         }

@@ -1,4 +1,5 @@
-// Bytes to read a header from: a file by pread, or memory. Never a mapping: a mapped file that shrinks kills.
+// The bytes of a header: a file that is read with pread, or memory. Never a mapping, because access to a mapped file
+// that has shrunk kills the process.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +10,7 @@
 
 namespace stagehand::cli::model {
 
-// Something of known size that can be read at any offset. Errors are ModelError and name the source.
+// A source of known size that can be read at any offset. Errors are ModelError and name the source.
 class ByteSource {
 public:
     ByteSource() = default;
@@ -17,17 +18,17 @@ public:
     ByteSource(const ByteSource&) = delete;
     ByteSource& operator=(const ByteSource&) = delete;
 
-    // What messages call it: a file's path.
+    // The name of the source in messages: the path of a file.
     virtual const std::string& name() const = 0;
     virtual std::uint64_t size() const = 0;
 
-    // Fills `to` with the bytes at `offset`; the range lies inside size(). Throws when the bytes are no
-    // longer there or cannot be read.
+    // Fills `to` with the bytes at `offset`. The range must be inside size(). Throws if the bytes are no longer in the
+    // file or cannot be read.
     virtual void read(std::uint64_t offset, std::span<char> to) = 0;
 };
 
-// A regular file, opened for reading. Links are followed; a directory, fifo, socket or device is an error and
-// is never opened, so that nothing hangs. size() is the size when it was opened.
+// A regular file, opened for reading. Links are followed. A directory, fifo, socket or device is an error and is never
+// opened, so that the open does not hang. size() is the size at the open.
 class FileSource final : public ByteSource {
 public:
     explicit FileSource(const std::string& path);
@@ -37,7 +38,7 @@ public:
     std::uint64_t size() const override { return size_; }
     void read(std::uint64_t offset, std::span<char> to) override;
 
-    // Tells two names of one file apart from two files.
+    // The identity of the file, which is the same for two names of one file.
     std::uint64_t device() const { return device_; }
     std::uint64_t inode() const { return inode_; }
 
@@ -49,7 +50,7 @@ private:
     std::uint64_t inode_ = 0;
 };
 
-// Bytes that the caller keeps alive.
+// Bytes in memory. The caller keeps them alive.
 class MemorySource final : public ByteSource {
 public:
     MemorySource(std::string name, std::string_view bytes) : name_(std::move(name)), bytes_(bytes) {}

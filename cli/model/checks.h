@@ -1,4 +1,4 @@
-// What every reader checks when it has read a header: names that occur once, bytes that belong to one tensor.
+// The checks of every reader after it has read a header: names are unique, and no two tensors share bytes.
 #pragma once
 
 #include <algorithm>
@@ -17,9 +17,9 @@ struct HashedIndex {
     std::uint64_t index;
 };
 
-// The numbers 0 to count - 1, ordered by the hash of their names, then name, then number: equal names are
-// neighbours. Comparing hashes is several times faster than comparing names, and unlike a hash table this is
-// not quadratic on names that were made to collide.
+// The numbers 0 to count - 1, sorted by the hash of their names, then by name, then by number, so that equal names are
+// neighbours. Comparing hashes is several times faster than comparing names. Unlike a hash table, a sort does not take
+// quadratic time on names that were made to collide.
 template <typename NameOf>
 std::vector<HashedIndex> order_by_name(std::size_t count, NameOf name_of) {
     std::vector<HashedIndex> order(count);
@@ -31,9 +31,7 @@ std::vector<HashedIndex> order_by_name(std::size_t count, NameOf name_of) {
     });
     for (auto first = order.begin(); first != order.end();) {
         const auto same_hash = [&](const HashedIndex& entry) { return entry.hash == first->hash; };
-        const auto same_name = [&](const HashedIndex& entry) {
-            return name_of(entry.index) == name_of(first->index);
-        };
+        const auto same_name = [&](const HashedIndex& entry) { return name_of(entry.index) == name_of(first->index); };
         const auto last = std::find_if_not(first + 1, order.end(), same_hash);
         if (!std::all_of(first + 1, last, same_name)) {
             std::sort(first, last, [&](const HashedIndex& a, const HashedIndex& b) {
@@ -46,8 +44,8 @@ std::vector<HashedIndex> order_by_name(std::size_t count, NameOf name_of) {
     return order;
 }
 
-// Calls `found(first, second)` with the numbers of two equal names, first < second, and stops; or does
-// nothing.
+// Calls `found(first, second)` with the numbers of the first two equal names that it finds, first < second. Does
+// nothing if all names differ.
 template <typename NameOf, typename Found>
 void find_equal_names(std::size_t count, NameOf name_of, Found found) {
     const std::vector<HashedIndex> order = order_by_name(count, name_of);
@@ -59,17 +57,17 @@ void find_equal_names(std::size_t count, NameOf name_of, Found found) {
     }
 }
 
-// The field of messages about a tensor, with what of it is wrong: "tensor 'x': shape".
+// The field for messages about a member of a tensor: "tensor 'x': shape".
 std::string tensor_field(std::string_view name, std::string_view what = {});
 
-// Throws when two of the tensors from `first` on have one name.
+// Throws if two of the tensors from `first` on have the same name.
 void check_names(const Model& model, std::size_t first = 0);
 
-// Throws when two of the tensors from `first` on, all of one file, share bytes; and, unless `gaps_allowed`,
-// when there are bytes before or between them that belong to none.
+// Throws if two of the tensors from `first` on, which are all of one file, share bytes. Without `gaps_allowed`, also
+// throws if there are bytes before or between them that belong to no tensor.
 void check_layout(const Model& model, std::size_t first, bool gaps_allowed);
 
-// Adds up total_bytes of the tensors from `first` on. Throws beyond Model::max_total_bytes.
+// Adds the bytes of the tensors from `first` on to total_bytes. Throws if the sum exceeds Model::max_total_bytes.
 void add_bytes(Model& model, std::size_t first);
 
 }  // namespace stagehand::cli::model

@@ -37,8 +37,8 @@ constexpr std::array gguf_types{
     NumberedType{6, blocks("Q5_0", 32, 22)},
     NumberedType{7, blocks("Q5_1", 32, 24)},
     NumberedType{8, blocks("Q8_0", 32, 34)},
-    // Two half-precision numbers and 32 bytes. (Until 2024 the two were single precision: 40 bytes. The type
-    // is for products on the way, and no converter stores it.)
+    // Two half-precision numbers and 32 bytes. Until 2024 the two numbers were in single precision: 40 bytes. The type
+    // is for intermediate products, and no converter stores it.
     NumberedType{9, blocks("Q8_1", 32, 36)},
     NumberedType{10, blocks("Q2_K", 256, 84)},
     NumberedType{11, blocks("Q3_K", 256, 110)},
@@ -110,10 +110,10 @@ TensorSize tensor_size(const ElementType& type, std::span<const std::uint64_t> s
     }
     const std::uint64_t row = shape.empty() ? 1 : shape.back();
     if (row % type.block_elements != 0) {
-        return {0, "the innermost dimension is no multiple of the type's block"};
+        return {0, "the innermost dimension is not a multiple of the type's block"};
     }
     const std::uint64_t blocks = elements / type.block_elements;
-    // Counted in bits only where blocks are no whole bytes, so that nothing below 2^64 bytes is refused.
+    // Counted in bits only if a block is not a whole number of bytes, so that no size below 2^64 bytes is refused.
     const std::uint64_t units_a_byte = type.block_bits % 8 == 0 ? 1 : 8;
     const std::uint64_t block_units = type.block_bits * units_a_byte / 8;
     if (blocks > limit / block_units) {
@@ -121,7 +121,7 @@ TensorSize tensor_size(const ElementType& type, std::span<const std::uint64_t> s
     }
     const std::uint64_t units = blocks * block_units;
     if (units % units_a_byte != 0) {
-        return {0, "the size is no whole number of bytes"};
+        return {0, "the size is not a whole number of bytes"};
     }
     return {units / units_a_byte, {}};
 }

@@ -1,4 +1,4 @@
-// The element types of safetensors and GGUF, and how many bytes a shape of one takes.
+// The element types of safetensors and GGUF, and the bytes of a tensor.
 #pragma once
 
 #include <cstdint>
@@ -7,21 +7,22 @@
 
 namespace stagehand::cli::model {
 
-// Elements come in blocks of `block_elements`, each `block_bits` long; plain types have one element a block.
+// Elements are stored in blocks of `block_elements` elements and `block_bits` bits. Plain types have one element per
+// block.
 struct ElementType {
     std::string_view name;
     std::uint32_t block_elements = 1;
     std::uint32_t block_bits = 0;
 };
 
-// nullptr when safetensors has no type of that name.
+// nullptr if safetensors has no type of that name.
 const ElementType* safetensors_type(std::string_view name);
 
-// nullptr when GGUF has no type of that number, or none any more: then removed_gguf_type() may know its name.
+// nullptr if GGUF has no type of that number. If GGUF has removed the type, removed_gguf_type() may know its name.
 const ElementType* gguf_type(std::uint32_t number);
 std::string_view removed_gguf_type(std::uint32_t number);
 
-// The bytes of a tensor, or why it has none: `problem` is empty exactly if `bytes` counts.
+// The bytes of a tensor, or the problem with its shape. `bytes` is valid exactly if `problem` is empty.
 struct TensorSize {
     std::uint64_t bytes = 0;
     std::string_view problem;

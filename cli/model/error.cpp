@@ -1,4 +1,4 @@
-// How a ModelError reads.
+// The text of a ModelError.
 #include "error.h"
 
 #include "text.h"

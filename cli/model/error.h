@@ -7,11 +7,11 @@
 
 namespace stagehand::cli::model {
 
-// Something is wrong with a model file: which file, which field of it, and what. what() is
+// An error in a model file, with the file, the field and the message. what() is
 // "file: field: message" on one line, free of control characters whatever the file holds; file(), field()
 // and message() are its parts. The command turns it into a message and an exit code.
 //
-// What reads files in cli/model throws nothing but this and, when memory runs out, std::bad_alloc.
+// The readers in cli/model throw only this and, if memory runs out, std::bad_alloc.
 class ModelError : public std::runtime_error {
 public:
     ModelError(std::string_view file, std::string_view field, std::string_view message);

@@ -1,4 +1,4 @@
-// The header field by field; each length is checked against what is left of the file before it is believed.
+// Reads the header field by field. Each length is checked against the rest of the file before it is used.
 #include "gguf.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ constexpr std::uint32_t max_dimensions = 4;
 constexpr std::uint32_t max_array_depth = 16;
 constexpr std::uint64_t max_kept_text_bytes = 4096;
 
-// The least that one entry of each list takes: what a count is checked against.
+// The fewest bytes of one entry of each list. Counts are checked against them.
 constexpr std::uint64_t least_metadata_bytes = 8 + 4 + 1;
 constexpr std::uint64_t least_tensor_bytes = 8 + 4 + 4 + 8;
 constexpr std::uint64_t least_array_bytes = 4 + 8;
@@ -47,16 +47,16 @@ enum ValueType : std::uint32_t {
     type_count,
 };
 
-// Bytes of one value; 0 where it varies.
+// The bytes of one value; 0 if the size varies.
 constexpr std::array<std::uint8_t, type_count> value_bytes{1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
-// What messages call a part of the header. A million tensors have ten million of these and most are never
-// asked for their text.
+// The name of a part of the header for messages. The text is made only when it is needed, because a million tensors
+// have ten million parts.
 struct Field {
     std::string_view kind;             // "tensor count", "metadata", "tensor"
-    std::string_view name = {};        // which one, by name
-    std::string_view member = {};      // what of it
-    std::uint64_t number = no_number;  // which one, by number
+    std::string_view name = {};        // the name of the entry
+    std::string_view member = {};      // the member of the entry
+    std::uint64_t number = no_number;  // the number of the entry
 
     static constexpr std::uint64_t no_number = std::numeric_limits<std::uint64_t>::max();
 
@@ -75,17 +75,12 @@ struct Field {
     }
 };
 
-bool is_integer(std::uint32_t type) {
-    return type <= type_int32 || type == type_uint64 || type == type_int64;
-}
+bool is_integer(std::uint32_t type) { return type <= type_int32 || type == type_uint64 || type == type_int64; }
 
 class HeaderReader {
 public:
     HeaderReader(ByteSource& source, const ReadOptions& options, Model& model)
-        : source_(source),
-          limit_(options.max_header_bytes),
-          model_(model),
-          reader_(source, 0, source.size()) {}
+        : source_(source), limit_(options.max_header_bytes), model_(model), reader_(source, 0, source.size()) {}
 
     GgufSplit read();
 
@@ -95,14 +90,14 @@ private:
     }
     Field tensor_field(std::string_view member) const { return {"tensor", name_, member}; }
 
-    // Throws unless `bytes` more can be read and are within the limit.
+    // Throws if fewer than `bytes` bytes are left, or if they exceed the limit.
     void need(std::uint64_t bytes, const Field& field);
-    // Throws unless `count` entries of at least `least_bytes` each can follow.
+    // Throws if the rest of the file is too short for `count` entries of at least `least_bytes` bytes.
     void need_entries(std::uint64_t count, std::uint64_t least_bytes, const Field& field);
     std::uint64_t integer(std::size_t bytes, const Field& field);
     std::uint32_t u32(const Field& field) { return static_cast<std::uint32_t>(integer(4, field)); }
     std::uint64_t u64(const Field& field) { return integer(8, field); }
-    // A length and that many bytes, at most `most`.
+    // Reads a length and as many bytes, at most `most`.
     void read_text(std::string& to, std::uint64_t most, const Field& field);
 
     void read_preamble();
@@ -130,9 +125,9 @@ private:
 
 void HeaderReader::need(std::uint64_t bytes, const Field& field) {
     if (bytes > reader_.remaining()) {
-        fail(field, "takes " + std::to_string(bytes) + " bytes at byte " +
-                        std::to_string(reader_.position()) + ", but the file has only " +
-                        std::to_string(reader_.remaining()) + " more: truncated, or a length before it lies");
+        fail(field, "takes " + std::to_string(bytes) + " bytes at byte " + std::to_string(reader_.position()) +
+                        ", but the file has only " + std::to_string(reader_.remaining()) +
+                        " more: truncated, or an earlier length is wrong");
     }
     if (reader_.position() + bytes > limit_) {
         fail(field, "makes the header longer than the limit on header bytes, " + std::to_string(limit_));
@@ -161,8 +156,7 @@ void HeaderReader::read_text(std::string& to, std::uint64_t most, const Field& f
     const std::uint64_t bytes = u64(field);
     need(bytes, field);
     if (bytes > most) {
-        fail(field,
-             "has " + std::to_string(bytes) + " bytes; at most " + std::to_string(most) + " are allowed");
+        fail(field, "has " + std::to_string(bytes) + " bytes; at most " + std::to_string(most) + " are allowed");
     }
     to.resize(static_cast<std::size_t>(bytes));
     reader_.read(to.data(), to.size());
@@ -229,7 +223,7 @@ void HeaderReader::read_value(const std::string& key, std::uint32_t type, const 
     } else if (type == type_string) {
         use_text(key, field);
     } else if (key == "general.alignment") {
-        fail(field, "is no integer");
+        fail(field, "is not an integer");
     } else if (type == type_array) {
         skip_array(1, field);
     } else {
@@ -243,8 +237,8 @@ void HeaderReader::use_integer(const std::string& key, std::uint32_t type, const
     if (key == "general.alignment") {
         const bool power_of_two = value != 0 && (value & (value - 1)) == 0;
         if (type != type_uint32 || !power_of_two) {
-            fail(field, type != type_uint32 ? "is no 32-bit unsigned integer"
-                                            : "is " + std::to_string(value) + ", which is no power of two");
+            fail(field, type != type_uint32 ? "is not a 32-bit unsigned integer"
+                                            : "is " + std::to_string(value) + ", which is not a power of two");
         }
         alignment_ = value;
     } else if (key == "split.no") {
@@ -253,8 +247,7 @@ void HeaderReader::use_integer(const std::string& key, std::uint32_t type, const
         split_.count = value;
     }
     const bool interesting = key.rfind("general.", 0) == 0 || key.ends_with(".block_count");
-    const bool is_signed =
-        type == type_int8 || type == type_int16 || type == type_int32 || type == type_int64;
+    const bool is_signed = type == type_int8 || type == type_int16 || type == type_int32 || type == type_int64;
     if (interesting && !is_signed) {
         model_.note(key, std::to_string(value));
     }
@@ -262,7 +255,7 @@ void HeaderReader::use_integer(const std::string& key, std::uint32_t type, const
 
 void HeaderReader::use_text(const std::string& key, const Field& field) {
     if (key == "general.alignment") {
-        fail(field, "is no integer");
+        fail(field, "is not an integer");
     }
     const std::uint64_t bytes = u64(field);
     need(bytes, field);
@@ -284,9 +277,7 @@ void HeaderReader::skip_array(std::uint32_t depth, const Field& field) {
     if (type >= type_count) {
         fail(field, "is an array of the unknown value type " + std::to_string(type));
     }
-    const std::uint64_t least = type == type_string  ? 8
-                                : type == type_array ? least_array_bytes
-                                                     : value_bytes[type];
+    const std::uint64_t least = type == type_string ? 8 : type == type_array ? least_array_bytes : value_bytes[type];
     need_entries(count, least, field);
     if (type == type_string) {
         for (std::uint64_t i = 0; i < count; ++i) {
@@ -313,13 +304,12 @@ Tensor HeaderReader::read_tensor(std::uint64_t number) {
         fail(tensor_field("dimensions"),
              "are " + std::to_string(rank) + "; at most " + std::to_string(max_dimensions) + " are allowed");
     }
-    // Stored with the innermost dimension first.
+    // The file stores the innermost dimension first.
     std::array<std::uint64_t, max_dimensions> shape{};
     for (std::uint32_t i = rank; i-- > 0;) {
         shape[i] = u64(tensor_field("dimensions"));
         if (shape[i] > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-            fail(tensor_field("dimensions"),
-                 "hold " + std::to_string(shape[i]) + ", which does not fit in 63 bits");
+            fail(tensor_field("dimensions"), "hold " + std::to_string(shape[i]) + ", which does not fit in 63 bits");
         }
     }
     const std::span<const std::uint64_t> dimensions(shape.data(), rank);
@@ -329,7 +319,7 @@ Tensor HeaderReader::read_tensor(std::uint64_t number) {
         const std::string_view removed = removed_gguf_type(type_number);
         fail(tensor_field("type"),
              "is " + std::to_string(type_number) +
-                 (removed.empty() ? std::string(", which is no known type")
+                 (removed.empty() ? std::string(", which is not a known type")
                                   : " (" + std::string(removed) + "), which the format no longer has"));
     }
     const TensorSize size = tensor_size(*type, dimensions);
@@ -340,7 +330,7 @@ Tensor HeaderReader::read_tensor(std::uint64_t number) {
     tensor.offset = u64(tensor_field("offset"));
     if (tensor.offset % alignment_ != 0) {
         fail(tensor_field("offset"), "is " + std::to_string(tensor.offset) +
-                                         ", no multiple of the alignment, " + std::to_string(alignment_));
+                                         ", which is not a multiple of the alignment, " + std::to_string(alignment_));
     }
     tensor.name = model_.arena.copy(std::string_view(name_));
     tensor.dtype = type->name;
@@ -362,7 +352,7 @@ void HeaderReader::read_tensors() {
     add_bytes(model_, first);
 }
 
-// Makes the offsets, so far relative to the tensors' data, relative to the file.
+// Converts the offsets from offsets in the data of the tensors to offsets in the file.
 void HeaderReader::place_tensors(std::size_t first) {
     const std::uint64_t data_offset = (reader_.position() + alignment_ - 1) / alignment_ * alignment_;
     const std::uint64_t data_bytes = source_.size() > data_offset ? source_.size() - data_offset : 0;
@@ -370,10 +360,10 @@ void HeaderReader::place_tensors(std::size_t first) {
     for (std::size_t i = first; i < model_.tensors.size(); ++i) {
         Tensor& tensor = model_.tensors[i];
         if (tensor.offset > data_bytes || tensor.bytes > data_bytes - tensor.offset) {
-            fail({"tensor", tensor.name, "offset"},
-                 "is " + std::to_string(tensor.offset) + " for " + std::to_string(tensor.bytes) +
-                     " bytes, but the file holds " + std::to_string(data_bytes) +
-                     " bytes of data: truncated, or wrong");
+            fail({"tensor", tensor.name, "offset"}, "is " + std::to_string(tensor.offset) + " for " +
+                                                        std::to_string(tensor.bytes) + " bytes, but the file holds " +
+                                                        std::to_string(data_bytes) +
+                                                        " bytes of data: truncated, or wrong");
         }
         tensor.offset += model_.files[file_].data_offset;
     }

@@ -8,17 +8,17 @@
 
 namespace stagehand::cli::model {
 
-// What a file says of the split that it is a part of; count is 0 or 1 when it is whole.
+// The metadata of a part of a split model. `count` is 0 or 1 if the file is the whole model.
 struct GgufSplit {
     std::uint64_t number = 0;  // from 0
     std::uint64_t count = 0;
 };
 
-// Adds the file and its tensors to `model`, which must be thrown away when this throws. Checks all that Model
-// promises but names across files. Large metadata (vocabularies) is skipped, not read.
+// Adds the file and its tensors to `model`, which must be discarded if this throws. Checks all promises of Model except
+// unique names across files. Large metadata (vocabularies) is skipped without reading it.
 GgufSplit read_gguf(ByteSource& source, const ReadOptions& options, Model& model);
 
-// Whether the source begins as a GGUF file does.
+// Whether the source begins like a GGUF file.
 bool is_gguf(ByteSource& source);
 
 }  // namespace stagehand::cli::model

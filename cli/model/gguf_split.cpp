@@ -16,7 +16,7 @@ constexpr std::size_t number_at = 1;
 constexpr std::size_t count_at = 10;
 constexpr std::size_t digits = 5;
 
-// The end of the name that fits the pattern; empty if it does not.
+// The end of the name that matches the pattern; empty if the name does not match.
 std::string_view part_suffix(std::string_view name) {
     if (name.size() < pattern.size()) {
         return {};
@@ -51,10 +51,9 @@ std::vector<std::string> split_parts(const std::string& path, const GgufSplit& s
     if (end.empty() || end.substr(count_at, digits) != five_digits(split.count) ||
         end.substr(number_at, digits) != five_digits(split.number + 1)) {
         throw ModelError(path, "metadata 'split.count'",
-                         "says that this is part " + std::to_string(split.number) +
-                             " (from 0) of a model in " + std::to_string(split.count) +
-                             " parts, but the file's name does not end in -" + five_digits(split.number + 1) +
-                             "-of-" + five_digits(split.count) + ".gguf");
+                         "says that this is part " + std::to_string(split.number) + " (from 0) of a model in " +
+                             std::to_string(split.count) + " parts, but the file's name does not end in -" +
+                             five_digits(split.number + 1) + "-of-" + five_digits(split.count) + ".gguf");
     }
     std::vector<std::string> parts;
     const std::string prefix = path.substr(0, path.size() - end.size());

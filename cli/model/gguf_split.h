@@ -9,11 +9,11 @@
 
 namespace stagehand::cli::model {
 
-// Whether two file names are those of parts of one split.
+// Whether two file names belong to parts of the same split model.
 bool same_split(std::string_view a, std::string_view b);
 
-// The paths of all parts, in order, given one part's path and what it says of the split. Throws when the name
-// is none of a part of so many.
+// The paths of all parts in order, from the path of one part and its metadata about the split. Throws if the name does
+// not fit the number and the count of the part.
 std::vector<std::string> split_parts(const std::string& path, const GgufSplit& split);
 
 }  // namespace stagehand::cli::model

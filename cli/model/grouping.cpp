@@ -1,4 +1,4 @@
-// From groups of tensors to blocks: joining, splitting, laying out.
+// Turns groups of tensors into blocks: joins, splits and lays out.
 #include "grouping.h"
 
 #include <algorithm>
@@ -16,9 +16,7 @@ std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
     return (value + multiple - 1) / multiple * multiple;
 }
 
-std::uint64_t divide_up(std::uint64_t value, std::uint64_t by) {
-    return value / by + (value % by != 0 ? 1 : 0);
-}
+std::uint64_t divide_up(std::uint64_t value, std::uint64_t by) { return value / by + (value % by != 0 ? 1 : 0); }
 
 // A range of the tensors in the order of use that becomes one block, or several.
 struct Group {
@@ -27,6 +25,7 @@ struct Group {
     std::size_t begin = 0;
     std::size_t end = 0;
     std::uint64_t bytes = 0;  // laid out in one block
+    bool unordered = false;
 
     std::string name() const {
         return first_name == last_name ? std::string(first_name)
@@ -34,7 +33,7 @@ struct Group {
     }
 };
 
-// Tensors that have bytes, group by group in the order of use, inside a group as they lie in the files.
+// The tensors that have bytes, group by group in the order of use; in a group, in the order of the files.
 std::vector<const Tensor*> tensors_in_order(const Model& model, const TensorGroups& groups) {
     struct Place {
         std::uint32_t group;
@@ -69,11 +68,10 @@ std::vector<Group> make_groups(const Model& model, const TensorGroups& groups,
     std::vector<Group> result;
     std::uint32_t last = 0;
     for (std::size_t i = 0; i < order.size(); ++i) {
-        const std::uint32_t number =
-            groups.group_of[static_cast<std::size_t>(order[i] - model.tensors.data())];
+        const std::uint32_t number = groups.group_of[static_cast<std::size_t>(order[i] - model.tensors.data())];
         if (result.empty() || number != last) {
             const std::string_view name = groups.names[number];
-            result.push_back({name, name, i, i, 0});
+            result.push_back({name, name, i, i, 0, groups.unordered[number]});
             last = number;
         }
         Group& group = result.back();
@@ -83,7 +81,7 @@ std::vector<Group> make_groups(const Model& model, const TensorGroups& groups,
     return result;
 }
 
-// Joins neighbours while each stays below an even share, so that at most about `most` are left.
+// Joins neighbours as long as the result is below an even share, so that about `most` groups are left.
 std::vector<Group> join_groups(const std::vector<Group>& groups, std::size_t most, std::uint64_t max_bytes) {
     std::uint64_t total = 0;
     for (const Group& group : groups) {
@@ -95,8 +93,9 @@ std::vector<Group> join_groups(const std::vector<Group>& groups, std::size_t mos
         if (!joined.empty()) {
             Group& last = joined.back();
             const std::uint64_t bytes = round_up(last.bytes, tensor_alignment) + group.bytes;
-            // Two neighbours that stay apart exceed the share together: at most 2 * most groups are left.
-            if (bytes <= share) {
+            // Two neighbours that are not joined exceed the share together, so at most 2 * most groups are left, beside
+            // the unordered groups.
+            if (bytes <= share && !last.unordered && !group.unordered) {
                 last.last_name = group.last_name;
                 last.end = group.end;
                 last.bytes = bytes;
@@ -111,8 +110,7 @@ std::vector<Group> join_groups(const std::vector<Group>& groups, std::size_t mos
 // Fills blocks with tensors one after another.
 class BlockFiller {
 public:
-    BlockFiller(std::vector<Block>& blocks, std::uint64_t max_bytes)
-        : blocks_(blocks), max_bytes_(max_bytes) {}
+    BlockFiller(std::vector<Block>& blocks, std::uint64_t max_bytes) : blocks_(blocks), max_bytes_(max_bytes) {}
 
     // Makes the blocks of a group from its tensors.
     void fill(const Group& group, const std::vector<const Tensor*>& order) {
@@ -125,6 +123,7 @@ public:
         const std::size_t parts = blocks_.size() - first;
         const std::string name = group.name();
         for (std::size_t i = 0; i < parts; ++i) {
+            blocks_[first + i].unordered = group.unordered;
             blocks_[first + i].name =
                 parts == 1 ? name : name + " [" + std::to_string(i + 1) + "/" + std::to_string(parts) + "]";
         }
@@ -134,7 +133,7 @@ private:
     void place(const Tensor& tensor, std::uint64_t target) {
         const std::uint64_t at = round_up(block_.bytes, tensor_alignment);
         const bool fits = tensor.bytes <= max_bytes_ && at <= max_bytes_ - tensor.bytes;
-        // The boundary goes where it is nearer to the target.
+        // Of the ends before and after this tensor, the block ends at the one that is nearer to the target.
         if (!fits || (block_.bytes > 0 && at + tensor.bytes / 2 > target)) {
             close();
         }
@@ -149,7 +148,7 @@ private:
             append(tensor, done, part);
             close();
         }
-        append(tensor, done, tensor.bytes - done);  // what follows may share this block
+        append(tensor, done, tensor.bytes - done);  // the next tensors may share this block
     }
 
     void append(const Tensor& tensor, std::uint64_t begin, std::uint64_t bytes) {
@@ -187,8 +186,7 @@ void check_count(const Model& model, const std::vector<Group>& groups, std::uint
         if (count > max_blocks) {
             throw ModelError(model.files.front().path, "size",
                              "the model would be split into more than " + std::to_string(max_blocks) +
-                                 " blocks of at most " + std::to_string(max_bytes) +
-                                 " bytes: allow larger ones");
+                                 " blocks of at most " + std::to_string(max_bytes) + " bytes: allow larger ones");
         }
     }
 }
@@ -197,11 +195,10 @@ void check_count(const Model& model, const std::vector<Group>& groups, std::uint
 
 std::vector<Block> group_blocks(const Model& model, const GroupingOptions& options) {
     if (options.max_block_bytes < split_bytes) {
-        throw std::invalid_argument("the largest block must have at least " + std::to_string(split_bytes) +
-                                    " bytes");
+        throw std::invalid_argument("the largest block must have at least " + std::to_string(split_bytes) + " bytes");
     }
     const std::uint64_t max_bytes = options.max_block_bytes / split_bytes * split_bytes;
-    const TensorGroups names = group_tensors(model);
+    const TensorGroups names = group_tensors(model, options.unordered);
     const std::vector<const Tensor*> order = tensors_in_order(model, names);
     std::vector<Group> groups = make_groups(model, names, order);
     if (groups.size() > options.max_groups) {

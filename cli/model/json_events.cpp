@@ -1,4 +1,4 @@
-// nlohmann-json's event parser (iterative, keeps one bit a level) fed from a SequentialReader.
+// Feeds the event parser of nlohmann-json, which is iterative and keeps one bit per level, from a SequentialReader.
 #include "json_events.h"
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t max_token_bytes = std::uint64_t{64} << 20;
 
-// The parser keeps the characters of the token that it reads, so tokens need a bound.
+// The limit on the length of a token, because the parser keeps the characters of the token that it reads.
 struct Feed {
     SequentialReader reader;
     const std::string& file;
@@ -28,9 +28,9 @@ struct Feed {
             return true;
         }
         if (reader.position() - last_event > max_token_bytes) {
-            throw ModelError(file, field,
-                             "one token or run of white space at byte " + std::to_string(last_event) +
-                                 " is longer than 64 MiB");
+            throw ModelError(
+                file, field,
+                "one token or run of white space at byte " + std::to_string(last_event) + " is longer than 64 MiB");
         }
         return reader.more();
     }
@@ -41,7 +41,7 @@ struct Feed {
     }
 };
 
-// What the parser reads from: an input iterator whose end is the one without a feed.
+// The input iterator from which the parser reads. An iterator without a feed is the end.
 class FeedIterator {
 public:
     using iterator_category = std::input_iterator_tag;
@@ -52,7 +52,7 @@ public:
 
     explicit FeedIterator(Feed* feed) : feed_(feed) {}
 
-    // The parser would take a NUL for the end of the document and ignore what follows.
+    // The parser would take a NUL as the end of the document and ignore the bytes behind it.
     char operator*() const {
         const char c = feed_->reader.peek();
         if (c == '\0') {
@@ -71,7 +71,8 @@ private:
     Feed* feed_;
 };
 
-// Without "[json.exception.parse_error.101] parse error at line 1, column 7: ", which we say otherwise.
+// The parser's message without its beginning, "[json.exception.parse_error.101] parse error at line 1, column 7: ". The
+// reader's own message gives the place.
 std::string reason_of(const nlohmann::json::exception& error) {
     std::string text = error.what();
     if (const auto at = text.find("] "); at != std::string::npos) {
@@ -85,18 +86,15 @@ std::string reason_of(const nlohmann::json::exception& error) {
     return printable(text);
 }
 
-// The parser's event interface on one side, ours on the other.
+// Translates the parser's events into calls of JsonEvents.
 class Bridge final : public nlohmann::json_sax<nlohmann::json> {
 public:
-    Bridge(JsonEvents& events, Feed& feed, std::uint64_t offset)
-        : events_(events), feed_(feed), offset_(offset) {}
+    Bridge(JsonEvents& events, Feed& feed, std::uint64_t offset) : events_(events), feed_(feed), offset_(offset) {}
 
     bool null() override { return pass({JsonKind::null, 0, {}}); }
     bool boolean(bool) override { return pass({JsonKind::boolean, 0, {}}); }
     bool number_integer(number_integer_t) override { return pass({JsonKind::negative_number, 0, {}}); }
-    bool number_unsigned(number_unsigned_t value) override {
-        return pass({JsonKind::natural_number, value, {}});
-    }
+    bool number_unsigned(number_unsigned_t value) override { return pass({JsonKind::natural_number, value, {}}); }
     bool number_float(number_float_t, const string_t&) override { return pass({JsonKind::fraction, 0, {}}); }
     bool string(string_t& value) override { return pass({JsonKind::string, 0, value}); }
     bool binary(binary_t&) override { return false; }  // not in JSON text
@@ -125,12 +123,10 @@ public:
         events_.end_array();
         return true;
     }
-    bool parse_error(std::size_t position, const std::string&,
-                     const nlohmann::json::exception& error) override {
+    bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) override {
         throw ModelError(feed_.file, feed_.field,
-                         "is not valid JSON at byte " +
-                             std::to_string(offset_ + (position == 0 ? 0 : position - 1)) + ": " +
-                             reason_of(error));
+                         "is not valid JSON at byte " + std::to_string(offset_ + (position == 0 ? 0 : position - 1)) +
+                             ": " + reason_of(error));
     }
 
 private:
@@ -159,7 +155,7 @@ std::string_view to_string(JsonKind kind) {
         case JsonKind::negative_number:
             return "a negative number";
         case JsonKind::fraction:
-            return "a number that is no integer of 64 bits";
+            return "a number that is not a 64-bit integer";
         case JsonKind::string:
             return "a string";
         case JsonKind::object:

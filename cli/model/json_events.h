@@ -8,28 +8,19 @@
 
 namespace stagehand::cli::model {
 
-enum class JsonKind {
-    null,
-    boolean,
-    natural_number,
-    negative_number,
-    fraction,
-    string,
-    object,
-    array
-};
+enum class JsonKind { null, boolean, natural_number, negative_number, fraction, string, object, array };
 
 // "a string", "an object" and so on.
 std::string_view to_string(JsonKind kind);
 
-// A value that is neither object nor array.
+// A value that is neither an object nor an array.
 struct JsonScalar {
     JsonKind kind = JsonKind::null;
-    std::uint64_t number = 0;  // if natural_number. One beyond 64 bits arrives as a fraction.
-    std::string_view text;     // if string: valid UTF-8, may hold NUL; gone after the call
+    std::uint64_t number = 0;  // if natural_number; a number beyond 64 bits arrives as a fraction
+    std::string_view text;     // if string: valid UTF-8, may hold NUL; invalid after the call
 };
 
-// What happens while a document is read, in its order. Members may throw: reading ends there.
+// Receives the events of a document in their order. Members may throw, which ends the reading.
 class JsonEvents {
 public:
     virtual ~JsonEvents() = default;
@@ -37,7 +28,7 @@ public:
     virtual void end_object() = 0;
     virtual void start_array() = 0;
     virtual void end_array() = 0;
-    virtual void key(std::string_view name) = 0;  // duplicates are the receiver's to notice
+    virtual void key(std::string_view name) = 0;  // the receiver checks for duplicates
     virtual void scalar(const JsonScalar& value) = 0;
 };
 

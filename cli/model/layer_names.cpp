@@ -1,9 +1,11 @@
-// Layers by the first number in a dotted name; the rest by the component below what they share with layers.
+// Finds layers by the first number in a dotted name. Other tensors are grouped by the component below the prefix that
+// they share with layers.
 #include "layer_names.h"
 
 #include <algorithm>
 #include <numeric>
 #include <string>
+#include <unordered_set>
 
 #include "checks.h"
 #include "use_order.h"
@@ -12,11 +14,11 @@ namespace stagehand::cli::model {
 
 namespace {
 
-// Deeper components than this play no part in grouping what is outside layers.
+// Components deeper than this are ignored when tensors outside layers are grouped.
 constexpr std::size_t max_depth = 32;
 
-// A hash of all dotted prefixes of a name in one pass over it. A collision would only make two prefixes count
-// as one, and a group's name longer or shorter.
+// Computes the hashes of all dotted prefixes of a name in one pass. A collision would only make two prefixes count as
+// one, and the name of a group longer or shorter.
 class PrefixHash {
 public:
     void add(char c) { value_ = (value_ ^ static_cast<unsigned char>(c)) * 0x100000001b3; }
@@ -31,11 +33,11 @@ bool is_number(std::string_view component) {
            std::all_of(component.begin(), component.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// What holds the layers: "model.layers" of the layer "model.layers.7".
+// The prefix that a layer shares with the other layers: "model.layers" for the layer "model.layers.7".
 std::string_view family_of(std::string_view layer) { return layer.substr(0, layer.rfind('.')); }
 
-// The prefixes that are above some family of layers: "model" when there is a "model.layers". If "a.b" is one,
-// so is "a".
+// The prefixes above a family of layers: "model" if there is a family "model.layers". If "a.b" is such a prefix, "a" is
+// one too.
 class Ancestors {
 public:
     void add_above(std::string_view family) {
@@ -57,7 +59,7 @@ public:
         hashes_.erase(std::unique(hashes_.begin(), hashes_.end()), hashes_.end());
     }
 
-    // The group of a tensor outside layers: the longest ancestor of its name and one component more.
+    // The group of a tensor outside layers: the longest ancestor of its name, and one component more.
     std::string_view group_of(std::string_view name) const {
         PrefixHash hash;
         for (std::size_t i = 0; i < name.size(); ++i) {
@@ -95,6 +97,55 @@ std::vector<std::string_view> group_names(const Model& model) {
     return names;
 }
 
+// The part of the model that the last number in the name counts: "layers.7.mlp.experts.3" of
+// "layers.7.mlp.experts.3.w1.weight". The whole name if it has no number before its last component.
+std::string_view counted_part(std::string_view name) {
+    std::string_view part = name;
+    std::size_t begin = 0;
+    for (std::size_t end = name.find('.'); end != std::string_view::npos; end = name.find('.', begin)) {
+        if (is_number(name.substr(begin, end - begin))) {
+            part = name.substr(0, end);
+        }
+        begin = end + 1;
+    }
+    return part;
+}
+
+bool matches_any(const std::vector<std::string>& patterns, std::string_view name) {
+    for (std::size_t end = 0; end != std::string_view::npos;) {
+        end = name.find('.', end == 0 ? 0 : end + 1);
+        for (const std::string& pattern : patterns) {
+            if (matches_glob(pattern, name.substr(0, end))) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+// Gives the tensors that match groups of their own. Returns which tensors these are.
+std::vector<bool> take_out_unordered(const Model& model, const std::vector<std::string>& patterns,
+                                     std::vector<std::string_view>& names) {
+    std::vector<bool> matched(names.size(), false);
+    if (patterns.empty()) {
+        return matched;
+    }
+    std::unordered_set<std::string_view> ordered;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+        matched[i] = matches_any(patterns, model.tensors[i].name);
+        if (!matched[i]) {
+            ordered.insert(names[i]);
+        }
+    }
+    for (std::size_t i = 0; i < names.size(); ++i) {
+        if (matched[i]) {
+            const std::string_view part = counted_part(model.tensors[i].name);
+            names[i] = ordered.count(part) == 0 ? part : model.tensors[i].name;
+        }
+    }
+    return matched;
+}
+
 // The numbers of the groups in the order of use.
 std::vector<std::uint32_t> order_of_use(const std::vector<std::string_view>& groups) {
     std::vector<std::string> keys;
@@ -104,7 +155,7 @@ std::vector<std::uint32_t> order_of_use(const std::vector<std::string_view>& gro
     }
     std::vector<std::uint32_t> order(groups.size());
     std::iota(order.begin(), order.end(), 0U);
-    // By merging, which is quick on what is nearly sorted.
+    // A merge sort, because it is fast on input that is nearly sorted.
     std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
         const int by_use = keys[a].compare(keys[b]);
         return by_use != 0 ? by_use < 0 : groups[a] < groups[b];
@@ -129,9 +180,46 @@ std::string_view layer_of(std::string_view tensor_name) {
     return {};
 }
 
-TensorGroups group_tensors(const Model& model) {
-    const std::vector<std::string_view> names = group_names(model);
-    // Tensors of one group mostly follow each other: only the first of each run is looked up.
+bool matches_glob(std::string_view pattern, std::string_view text) {
+    constexpr std::size_t none = std::string_view::npos;
+    std::size_t p = 0;
+    std::size_t t = 0;
+    // After a mismatch the last star takes one character more.
+    std::size_t star = none;
+    std::size_t star_text = 0;
+    while (t < text.size()) {
+        if (p < pattern.size() && pattern[p] == '*') {
+            star = p++;
+            star_text = t;
+        } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
+            ++p;
+            ++t;
+        } else if (star != none) {
+            p = star + 1;
+            t = ++star_text;
+        } else {
+            return false;
+        }
+    }
+    return pattern.find_first_not_of('*', p) == none;
+}
+
+bool looks_like_expert(std::string_view tensor_name) {
+    while (!tensor_name.empty()) {
+        const std::size_t dot = tensor_name.find('.');
+        const std::string_view component = tensor_name.substr(0, dot);
+        if (component == "experts" || component.ends_with("_exps")) {
+            return true;
+        }
+        tensor_name = dot == std::string_view::npos ? std::string_view() : tensor_name.substr(dot + 1);
+    }
+    return false;
+}
+
+TensorGroups group_tensors(const Model& model, const std::vector<std::string>& unordered) {
+    std::vector<std::string_view> names = group_names(model);
+    const std::vector<bool> matched = take_out_unordered(model, unordered, names);
+    // Tensors of one group mostly follow each other, so only the first tensor of each run is looked up.
     std::vector<std::size_t> runs;
     for (std::size_t i = 0; i < names.size(); ++i) {
         if (i == 0 || names[i] != names[i - 1]) {
@@ -139,8 +227,8 @@ TensorGroups group_tensors(const Model& model) {
         }
     }
     const auto run_name = [&](std::size_t run) { return names[runs[run]]; };
-    // Each run's first run of the same name, and from these the groups in the order of the header, which is
-    // often close to the order of use.
+    // For each run, the first run of the same name. These first runs give the groups in the order of the header, which
+    // is often close to the order of use.
     std::vector<std::size_t> first_run(runs.size());
     const std::vector<HashedIndex> by_name = order_by_name(runs.size(), run_name);
     for (std::size_t i = 0; i < by_name.size(); ++i) {
@@ -166,11 +254,13 @@ TensorGroups group_tensors(const Model& model) {
         place[order[i]] = i;
         result.names.push_back(groups[order[i]]);
     }
+    result.unordered.resize(groups.size());
     result.group_of.resize(names.size());
     for (std::size_t run = 0; run < runs.size(); ++run) {
         const std::size_t end = run + 1 < runs.size() ? runs[run + 1] : names.size();
         for (std::size_t i = runs[run]; i < end; ++i) {
             result.group_of[i] = place[group_of_run[run]];
+            result.unordered[result.group_of[i]] = matched[i];
         }
     }
     return result;

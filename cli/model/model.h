@@ -1,4 +1,4 @@
-// What a model file says about itself: its tensors and where their bytes are. Holds no weights.
+// The description of a model from its files: its tensors and the places of their bytes. Holds no weights.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,7 @@
 
 namespace stagehand::cli::model {
 
-enum class Format {
-    safetensors,
-    gguf
-};
+enum class Format { safetensors, gguf };
 
 // "safetensors" or "GGUF".
 std::string_view to_string(Format format);
@@ -35,9 +32,9 @@ struct Tensor {
     std::uint64_t bytes = 0;               // may be 0
 };
 
-// Movable, not copyable: tensors point into the arena. What the readers return keeps these promises: names
-// are unique; every tensor lies inside its file's data; no two overlap; `bytes` follows from dtype and shape;
-// total_bytes is their sum and at most max_total_bytes.
+// Movable, but not copyable, because tensors point into the arena. A model from the readers keeps these promises: names
+// are unique; every tensor is inside the data of its file; no two tensors overlap; `bytes` follows from dtype and
+// shape; total_bytes is the sum of `bytes`, and at most max_total_bytes.
 struct Model {
     static constexpr std::uint64_t max_total_bytes = std::uint64_t{1} << 62;
 
@@ -57,7 +54,7 @@ struct Model {
     Model(const Model&) = delete;
     Model& operator=(const Model&) = delete;
 
-    // Keeps the fact while there is room for it.
+    // Adds a fact if there are fewer than metadata_entries.
     void note(std::string_view key, std::string_view value);
 };
 

@@ -1,4 +1,4 @@
-// Exact decimal arithmetic in 128 bits: a budget of "0.3GB" is 300,000,000 bytes, not one less.
+// Decimal numbers are computed exactly, in 128 bits: a budget of "0.3GB" is 300,000,000 bytes, not 299,999,999.
 #include "quantity.h"
 
 #include <array>
@@ -95,23 +95,82 @@ Decimal take_decimal(std::string_view text, std::string_view& rest) {
     return number;
 }
 
-std::uint64_t unit_bytes(std::string_view text, std::string_view name) {
-    std::string lower;
-    for (const char c : name) {
-        lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+std::string lower(std::string_view text) {
+    std::string result;
+    for (const char c : text) {
+        result += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     }
-    for (const Unit& unit : units) {
-        if (lower == unit.name) {
-            return unit.bytes;
+    return result;
+}
+
+bool has_prefix_letter(std::string_view unit) {
+    return !unit.empty() && std::string_view("kmgtpe").find(unit.front()) != std::string_view::npos;
+}
+
+// The usual spelling of a prefix that is given in lower case: "k", "M", "Gi".
+std::string prefix_text(std::string_view prefix) {
+    std::string result(prefix);
+    if (!result.empty() && result != "k") {
+        result[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(result[0])));
+    }
+    return result;
+}
+
+// What a number with a unit is: the two kinds differ in the unit that a message suggests.
+enum class Kind { size, rate };
+
+// A small b means bits to some and bytes to others, and the two differ by a factor of eight.
+[[noreturn]] void fail_small_b(std::string_view text, std::string_view prefix, Kind kind) {
+    const std::string written = prefix_text(prefix);
+    fail(text, kind == Kind::rate ? "does not say whether bits or bytes are meant: write " + written +
+                                        "B/s for bytes per second, or " + written + "bit/s for bits per second"
+                                  : "does not say whether bits or bytes are meant: write " + written +
+                                        "B for bytes, because a size is not given in bits (" + written + "bit)");
+}
+
+std::uint64_t unit_bytes(std::string_view text, std::string_view name, Kind kind) {
+    const std::string unit = lower(name);
+    for (const Unit& known : units) {
+        if (unit != known.name) {
+            continue;
         }
+        if (name.ends_with('b')) {
+            fail_small_b(text, std::string_view(unit).substr(0, unit.size() - 1), kind);
+        }
+        return known.bytes;
     }
-    if (lower.size() == 1 && std::string_view("kmgtpe").find(lower[0]) != std::string_view::npos) {
-        const auto letter = static_cast<char>(std::toupper(static_cast<unsigned char>(lower[0])));
-        fail(text, std::string("leaves open whether ") + letter + "B (powers of 1000) or " + letter +
-                       "iB (powers of 1024) is meant");
+    if (unit.size() == 1 && has_prefix_letter(unit)) {
+        const std::string letter = prefix_text(unit);
+        const std::string end = kind == Kind::rate ? "/s" : "";
+        fail(text, "does not name its unit: write " + letter + "B" + end + " (powers of 1000) or " +
+                       static_cast<char>(std::toupper(static_cast<unsigned char>(unit[0]))) + "iB" + end +
+                       " (powers of 1024)");
     }
-    fail(text,
-         "has the unknown unit " + in_quotes(name) + "; known are B, kB, MB, GB, TB, KiB, MiB, GiB, TiB");
+    if (kind == Kind::size && unit.ends_with("bit")) {
+        fail(text, "is in bits, but a size is in bytes: B, kB, MB, GB, TB, KiB, MiB, GiB or TiB");
+    }
+    if (kind == Kind::size && (unit.ends_with("/s") || unit.ends_with("ps"))) {
+        fail(text, "is a speed, but a size is required, such as 512MiB");
+    }
+    if (kind == Kind::rate) {
+        fail(text, "has the unknown unit " + in_quotes(name) +
+                       "; a speed is in B/s, kB/s, MB/s, GB/s, KiB/s, MiB/s, GiB/s, kbit/s, Mbit/s or Gbit/s");
+    }
+    fail(text, "has the unknown unit " + in_quotes(name) + "; known are B, kB, MB, GB, TB, KiB, MiB, GiB, TiB");
+}
+
+// The number in bytes. A fraction of a byte is dropped if the unit is larger than a byte.
+std::uint64_t whole_bytes(std::string_view text, const Decimal& number, std::uint64_t unit) {
+    if (unit == 1 && number.has_fraction) {
+        fail(text, "is not a whole number of bytes");
+    }
+    // The number and the unit are each below 2^64, but the parts of the number are not.
+    const Wide whole = number.parts / decimals * unit;
+    const Wide bytes = whole + number.parts % decimals * unit / decimals;
+    if (bytes > limit) {
+        fail(text, "does not fit in 64 bits");
+    }
+    return static_cast<std::uint64_t>(bytes);
 }
 
 // Three significant digits; whole numbers from 100 on.
@@ -122,15 +181,15 @@ std::string three_digits(double value) {
     return text.data();
 }
 
-// `value` in the largest of the steps that leaves at least 1 after rounding.
+// `value` in the largest unit of `names` in which it is at least 1 after rounding.
 std::string scaled(double value, double base, std::span<const char* const> names) {
     std::size_t step = 0;
     while (step + 1 < names.size() && std::round(value) >= base) {
         value /= base;
         ++step;
     }
-    return (step == 0 ? std::to_string(static_cast<std::uint64_t>(std::round(value))) : three_digits(value)) +
-           " " + names[step];
+    return (step == 0 ? std::to_string(static_cast<std::uint64_t>(std::round(value))) : three_digits(value)) + " " +
+           names[step];
 }
 
 }  // namespace
@@ -149,7 +208,7 @@ std::uint64_t Quantity::resolve(std::uint64_t total_bytes) const {
 Quantity parse_quantity(std::string_view text) {
     std::string_view rest = trimmed(text);
     if (rest.empty()) {
-        fail(text, "is empty; a size such as 512MiB is wanted");
+        fail(text, "is empty; a size such as 512MiB is required");
     }
     const Decimal number = take_decimal(text, rest);
     rest = trimmed(rest);
@@ -159,42 +218,38 @@ Quantity parse_quantity(std::string_view text) {
         }
         return Quantity(static_cast<std::uint64_t>(number.parts), true);
     }
-    const std::uint64_t unit = unit_bytes(text, rest);
-    if (unit == 1 && number.has_fraction) {
-        fail(text, "is no whole number of bytes");
-    }
-    // Number and unit are each below 2^64, but parts of a number are not.
-    const Wide whole = number.parts / decimals * unit;
-    const Wide bytes = whole + number.parts % decimals * unit / decimals;
-    if (bytes > limit) {
-        fail(text, "does not fit in 64 bits");
-    }
-    return Quantity(static_cast<std::uint64_t>(bytes), false);
+    return Quantity(whole_bytes(text, number, unit_bytes(text, rest, Kind::size)), false);
 }
 
 std::uint64_t parse_bytes(std::string_view text) {
     const Quantity quantity = parse_quantity(text);
     if (quantity.is_share()) {
-        fail(text, "is a share, where a number of bytes is wanted");
+        fail(text, "is a share, but a number of bytes is required, such as 512MiB");
     }
     return quantity.resolve(0);
 }
 
 std::uint64_t parse_rate(std::string_view text) {
-    std::string size(trimmed(text));
-    if (size.ends_with("/s")) {
-        size = trimmed(std::string_view(size).substr(0, size.size() - 2));
+    std::string_view rest = trimmed(text);
+    if (rest.empty()) {
+        fail(text, "is empty; a speed such as 25GB/s is required");
     }
-    // Links are told in bits as well, and one letter's case is the difference.
-    const bool bits = size.ends_with("bit");
+    const Decimal number = take_decimal(text, rest);
+    std::string unit(trimmed(rest));
+    if (unit.ends_with("/s")) {
+        unit = trimmed(std::string_view(unit).substr(0, unit.size() - 2));
+    }
+    if (unit == "%") {
+        fail(text, "is a share, but a speed is required, such as 25GB/s");
+    }
+    // Links are often specified in bits.
+    const bool bits = unit.ends_with("bit");
     if (bits) {
-        size.replace(size.size() - 3, 3, "B");
-    } else if (size.ends_with('b')) {
-        fail(text, "leaves open whether bits or bytes are meant; write GB/s for bytes, Gbit/s for bits");
+        unit.replace(unit.size() - 3, 3, "B");
     }
-    const std::uint64_t rate = parse_bytes(size) / (bits ? 8 : 1);
+    const std::uint64_t rate = whole_bytes(text, number, unit_bytes(text, unit, Kind::rate)) / (bits ? 8 : 1);
     if (rate == 0) {
-        fail(text, "is zero; a rate such as 25GB/s is wanted");
+        fail(text, "is less than one byte per second; a speed such as 25GB/s is required");
     }
     return rate;
 }
@@ -206,8 +261,7 @@ std::string format_bytes(std::uint64_t bytes) {
 
 std::string format_rate(double bytes_per_second) {
     static constexpr std::array names{"B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s"};
-    return bytes_per_second >= 0 && std::isfinite(bytes_per_second) ? scaled(bytes_per_second, 1000, names)
-                                                                    : "-";
+    return bytes_per_second >= 0 && std::isfinite(bytes_per_second) ? scaled(bytes_per_second, 1000, names) : "-";
 }
 
 std::string format_duration(double nanoseconds) {
@@ -220,13 +274,11 @@ std::string format_duration(double nanoseconds) {
         return scaled(nanoseconds, 1000, names);
     }
     const auto whole = static_cast<std::uint64_t>(seconds);
-    const auto pair = [](std::uint64_t large, const char* large_name, std::uint64_t small,
-                         const char* small_name) {
-        return std::to_string(large) + " " + large_name + (small < 10 ? " 0" : " ") + std::to_string(small) +
-               " " + small_name;
+    const auto pair = [](std::uint64_t large, const char* large_name, std::uint64_t small, const char* small_name) {
+        return std::to_string(large) + " " + large_name + (small < 10 ? " 0" : " ") + std::to_string(small) + " " +
+               small_name;
     };
-    return whole < 3600 ? pair(whole / 60, "min", whole % 60, "s")
-                        : pair(whole / 3600, "h", whole % 3600 / 60, "min");
+    return whole < 3600 ? pair(whole / 60, "min", whole % 60, "s") : pair(whole / 3600, "h", whole % 3600 / 60, "min");
 }
 
 }  // namespace stagehand::cli::model

@@ -1,4 +1,4 @@
-// Finds the files of a model and has them read.
+// Finds the files of a model and reads them.
 #include "read_model.h"
 
 #include <algorithm>
@@ -33,9 +33,7 @@ struct Folder {
     std::vector<std::string> gguf;  // of the parts of one split, only the first
 };
 
-std::string inside(const std::string& folder, const std::string& name) {
-    return (fs::path(folder) / name).string();
-}
+std::string inside(const std::string& folder, const std::string& name) { return (fs::path(folder) / name).string(); }
 
 std::string folder_of(const std::string& path) { return fs::path(path).parent_path().string(); }
 
@@ -74,11 +72,11 @@ Folder list_folder(const std::string& path) {
     if (candidates.size() > shown) {
         names += " and " + std::to_string(candidates.size() - shown) + " more";
     }
-    throw ModelError(folder, "folder",
-                     "holds several models (" + names + "): name one of them" + std::string(hint));
+    throw ModelError(folder, "folder", "holds several models (" + names + "): name one of them" + std::string(hint));
 }
 
-// `folder`, if given, is where the index was found by looking: what else it holds makes the choice unclear.
+// Reads the model of a shard index. `folder` is given if the index was found in that folder: other models in the folder
+// then make the choice ambiguous.
 Model read_sharded(const std::string& path, const ReadOptions& options, const Folder* folder) {
     FileSource source(path);
     const ShardIndex index = read_shard_index(source, options);
@@ -97,9 +95,8 @@ Model read_sharded(const std::string& path, const ReadOptions& options, const Fo
         FileSource file(inside(folder_of(path), shard));
         const auto [other, is_new] = seen.emplace(std::pair(file.device(), file.inode()), shard);
         if (!is_new) {
-            throw ModelError(
-                path, "weight_map",
-                "names one file twice, as " + in_quotes(other->second) + " and as " + in_quotes(shard));
+            throw ModelError(path, "weight_map",
+                             "names one file twice, as " + in_quotes(other->second) + " and as " + in_quotes(shard));
         }
         read_safetensors(file, options, model);
     }
@@ -122,8 +119,8 @@ Model read_gguf_parts(const std::string& path, FileSource& source, const ReadOpt
         if (found.number != i || found.count != split.count) {
             throw ModelError(parts[i], "metadata 'split.no'",
                              "says part " + std::to_string(found.number) + " (from 0) of " +
-                                 std::to_string(found.count) + ", but the name says part " +
-                                 std::to_string(i) + " of " + std::to_string(split.count));
+                                 std::to_string(found.count) + ", but the name says part " + std::to_string(i) +
+                                 " of " + std::to_string(split.count));
         }
     }
     check_names(model);
@@ -152,8 +149,7 @@ Model read_folder(const std::string& path, const ReadOptions& options) {
     candidates.insert(candidates.end(), folder.safetensors.begin(), folder.safetensors.end());
     candidates.insert(candidates.end(), folder.gguf.begin(), folder.gguf.end());
     if (candidates.empty()) {
-        throw ModelError(path, "folder",
-                         "holds no model: no *.safetensors, *.safetensors.index.json or *.gguf file");
+        throw ModelError(path, "folder", "holds no model: no *.safetensors, *.safetensors.index.json or *.gguf file");
     }
     if (candidates.size() > 1) {
         const bool only_shards = folder.safetensors.size() == candidates.size();
@@ -169,9 +165,8 @@ Model read_model(const std::string& path, const ReadOptions& options) {
     std::error_code error;
     Model model = fs::is_directory(path, error) ? read_folder(path, options) : read_file(path, options);
     if (model.total_bytes == 0) {
-        throw ModelError(
-            path, "tensors",
-            model.tensors.empty() ? "the model holds none" : "the model's tensors are all empty");
+        throw ModelError(path, "tensors",
+                         model.tensors.empty() ? "the model holds none" : "the model's tensors are all empty");
     }
     return model;
 }

@@ -1,4 +1,4 @@
-// Reads whatever a user may mean by MODEL: a file, a shard index, a part of a split, a folder that holds one.
+// Reads a model from any path that MODEL may be: a file, a shard index, a part of a split model, or a folder.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace stagehand::cli::model {
 //   - a shard index, by its name's end, ".json": every shard that it names, from its own folder;
 //   - one part of a split GGUF model (NAME-00001-of-00003.gguf): all parts;
 //   - a folder that holds exactly one of these.
-// Only headers are read. Throws ModelError; also when the model holds no bytes.
+// Reads only headers. Throws ModelError, also if the model holds no bytes.
 Model read_model(const std::string& path, const ReadOptions& options = {});
 
 }  // namespace stagehand::cli::model

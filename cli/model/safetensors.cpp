@@ -1,4 +1,4 @@
-// The length before the header, and what must hold of all tensors together.
+// Reads the length before the header, and checks the properties of all tensors together.
 #include "safetensors.h"
 
 #include <array>
@@ -15,11 +15,10 @@ namespace stagehand::cli::model {
 
 namespace {
 
-// What a file is that begins with these bytes and is no safetensors file; empty if nobody knows.
+// Guesses the kind of a file that begins with these bytes and is not a safetensors file.
 std::string_view foreign_kind(std::string_view lead) {
     constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kinds{{
-        {"version https://git-lfs",
-         "this is a Git LFS pointer, not the file itself: fetch it with 'git lfs pull'"},
+        {"version https://git-lfs", "this is a Git LFS pointer, not the file itself: fetch it with 'git lfs pull'"},
         {"GGUF", "this is a GGUF file"},
         {"PK\x03\x04", "this is a zip archive, perhaps a PyTorch checkpoint: convert it to safetensors"},
         {"\x80\x02", "this is a Python pickle: convert it to safetensors"},
@@ -35,7 +34,7 @@ std::string_view foreign_kind(std::string_view lead) {
     return "not a safetensors file, or truncated";
 }
 
-// Reads and checks the length that a file begins with.
+// Reads and checks the length at the beginning of a file.
 std::uint64_t read_header_length(ByteSource& source, const ReadOptions& options) {
     constexpr std::string_view field = "header length";
     const std::uint64_t size = source.size();
@@ -47,9 +46,9 @@ std::uint64_t read_header_length(ByteSource& source, const ReadOptions& options)
     source.read(0, {lead.data(), lead_bytes});
     const std::string_view lead_text(lead.data(), lead_bytes);
     if (size < 8) {
-        throw ModelError(source.name(), field,
-                         "takes 8 bytes, but the file has " + std::to_string(size) + ": " +
-                             std::string(foreign_kind(lead_text)));
+        throw ModelError(
+            source.name(), field,
+            "takes 8 bytes, but the file has " + std::to_string(size) + ": " + std::string(foreign_kind(lead_text)));
     }
     std::uint64_t length = 0;
     for (std::size_t i = 8; i-- > 0;) {
@@ -92,8 +91,8 @@ void read_safetensors(ByteSource& source, const ReadOptions& options, Model& mod
     const std::uint64_t data_bytes = source.size() - 8 - length;
     if (covered != data_bytes) {
         throw ModelError(source.name(), "data_offsets",
-                         "end at " + std::to_string(covered) + ", but the file holds " +
-                             std::to_string(data_bytes) + " bytes of data");
+                         "end at " + std::to_string(covered) + ", but the file holds " + std::to_string(data_bytes) +
+                             " bytes of data");
     }
     add_bytes(model, first);
 }

@@ -6,8 +6,8 @@
 
 namespace stagehand::cli::model {
 
-// Adds the file and its tensors to `model`, which must be thrown away when this throws. Checks all that Model
-// promises but names across files. As the format demands, the tensors must cover the file to its last byte.
+// Adds the file and its tensors to `model`, which must be discarded if this throws. Checks all promises of Model except
+// unique names across files. The format requires that the tensors cover the file to its last byte.
 void read_safetensors(ByteSource& source, const ReadOptions& options, Model& model);
 
 }  // namespace stagehand::cli::model

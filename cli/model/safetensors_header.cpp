@@ -1,4 +1,4 @@
-// The machine's transitions. What no transition expects is an error that says what was wanted instead.
+// The transitions of the state machine. An event that no transition expects is an error that names the expected value.
 #include "safetensors_header.h"
 
 #include "error.h"
@@ -33,8 +33,7 @@ void SafetensorsHeader::unexpected(JsonKind found) const {
         case State::offsets:
             fail_tensor("data_offsets", message("an array of two numbers"));
         case State::offsets_items:
-            fail_tensor("data_offsets",
-                        "must hold numbers of 64 bits, but holds " + std::string(to_string(found)));
+            fail_tensor("data_offsets", "must hold numbers of 64 bits, but holds " + std::string(to_string(found)));
         case State::metadata_value:
             fail(metadata_field, message("an object of strings"));
         case State::metadata_item:
@@ -183,7 +182,7 @@ void SafetensorsHeader::scalar(const JsonScalar& value) {
             }
             type_ = safetensors_type(value.text);
             if (type_ == nullptr) {
-                fail_tensor("dtype", "is " + in_quotes(value.text) + ", which is no known type");
+                fail_tensor("dtype", "is " + in_quotes(value.text) + ", which is not a known type");
             }
             state_ = State::tensor;
             return;
@@ -246,8 +245,8 @@ void SafetensorsHeader::finish_tensor() {
         fail_tensor("shape", size.problem);
     }
     if (size.bytes != end - begin) {
-        fail_tensor("data_offsets", "span " + std::to_string(end - begin) +
-                                        " bytes, but dtype and shape make " + std::to_string(size.bytes));
+        fail_tensor("data_offsets", "span " + std::to_string(end - begin) + " bytes, but dtype and shape make " +
+                                        std::to_string(size.bytes));
     }
     Tensor tensor;
     tensor.name = model_.arena.copy(std::string_view(name_));

@@ -1,4 +1,4 @@
-// The JSON header of a safetensors file, as a machine over events:
+// The JSON header of a safetensors file, as a state machine over events:
 //   { "__metadata__": { key: text... },
 //     tensor: { "dtype": text, "shape": [n...], "data_offsets": [n, n] }... }
 #pragma once
@@ -16,7 +16,8 @@
 
 namespace stagehand::cli::model {
 
-// Adds a tensor to the model at the end of each description, once that is known to be whole and in the file.
+// Adds a tensor to the model at the end of its description, after checking that the description is complete and the
+// bytes are in the file.
 class SafetensorsHeader final : public JsonEvents {
 public:
     SafetensorsHeader(Model& model, std::uint32_t file) : model_(model), file_(file) {}

@@ -1,4 +1,5 @@
-// The index's grammar as a machine over JSON events: { "metadata": anything, "weight_map": { tensor: file } }
+// The grammar of the index as a state machine over JSON events: { "metadata": anything, "weight_map": { tensor: file }
+// }
 #include "safetensors_index.h"
 
 #include <algorithm>
@@ -16,7 +17,7 @@ namespace {
 
 std::string entry_field(std::string_view tensor) { return "weight_map: " + in_quotes(tensor); }
 
-// Why no shard may have this name; empty if one may.
+// The reason why a shard may not have this name; empty if it may.
 std::string_view shard_name_problem(std::string_view name) {
     if (name.empty()) {
         return "is empty";
@@ -34,7 +35,7 @@ std::string_view shard_name_problem(std::string_view name) {
             return "leads out of the index's folder";
         }
         if (component.empty() || component == ".") {
-            return "is no plain path";
+            return "is not a plain path";
         }
         if (slash == std::string_view::npos) {
             return {};
@@ -121,15 +122,7 @@ public:
     bool saw_map() const { return saw_map_; }
 
 private:
-    enum class State {
-        before,
-        top,
-        map_value,
-        map,
-        map_item,
-        skipped,
-        after
-    };
+    enum class State { before, top, map_value, map, map_item, skipped, after };
 
     [[noreturn]] void fail(std::string_view field, std::string_view message) const {
         throw ModelError(index_.path, field, message);
@@ -160,7 +153,7 @@ private:
     }
 
     std::uint32_t shard_number(std::string_view name) {
-        // Neighbours are mostly of one shard.
+        // Neighbours are mostly in the same shard.
         if (!index_.entries.empty()) {
             const std::uint32_t last = index_.entries.back().shard;
             if (index_.shards[last] == name) {
@@ -214,8 +207,7 @@ ShardIndex read_shard_index(ByteSource& source, const ReadOptions& options) {
     }
     if (source.size() > options.max_header_bytes) {
         throw ModelError(source.name(), "file",
-                         "has " + std::to_string(source.size()) +
-                             " bytes, more than the limit on header bytes, " +
+                         "has " + std::to_string(source.size()) + " bytes, more than the limit on header bytes, " +
                              std::to_string(options.max_header_bytes));
     }
     ShardIndex index;
@@ -247,7 +239,7 @@ void check_shard_index(const ShardIndex& index, const Model& model) {
     std::size_t i = 0;
     std::size_t j = 0;
     while (i < a.size() || j < b.size()) {
-        // Which comes first in the common order: 0 if both have the name.
+        // Which name comes first in the common order; 0 if both names are equal.
         int order = i == a.size() ? 1 : j == b.size() ? -1 : 0;
         if (order == 0) {
             order = a[i].hash != b[j].hash ? (a[i].hash < b[j].hash ? -1 : 1)
@@ -255,9 +247,8 @@ void check_shard_index(const ShardIndex& index, const Model& model) {
         }
         if (order < 0) {
             const ShardIndex::Entry& entry = index.entries[a[i].index];
-            throw ModelError(
-                index.path, entry_field(entry.tensor),
-                "is not in " + in_quotes(index.shards[entry.shard]) + ", nor in any other shard");
+            throw ModelError(index.path, entry_field(entry.tensor),
+                             "is not in " + in_quotes(index.shards[entry.shard]) + ", nor in any other shard");
         }
         const Tensor& tensor = model.tensors[b[j].index];
         if (order > 0) {

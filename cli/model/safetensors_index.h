@@ -24,11 +24,11 @@ struct ShardIndex {
     Arena arena;
 };
 
-// Throws when a tensor occurs twice, or a shard's name is absolute, leaves the folder by "..", or is empty.
+// Throws if a tensor occurs twice, or if the name of a shard is absolute, leaves the folder by "..", or is empty.
 ShardIndex read_shard_index(ByteSource& source, const ReadOptions& options);
 
-// Throws unless the model, whose file number i is the index's shard number i, holds exactly the tensors that
-// the index names, each in the file that it names.
+// Checks that the model holds exactly the tensors of the index, each in the file that the index names. File number i of
+// the model is shard number i of the index. Throws otherwise.
 void check_shard_index(const ShardIndex& index, const Model& model);
 
 }  // namespace stagehand::cli::model

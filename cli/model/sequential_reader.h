@@ -1,4 +1,4 @@
-// A range of a ByteSource from front to back through one bounded buffer.
+// Reads a range of a ByteSource from front to back through one buffer of fixed size.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ public:
           next_(offset),
           end_(offset + bytes) {}
 
-    // Offset in the source of the next byte to be handed out.
+    // The offset in the source of the next byte that is returned.
     std::uint64_t position() const { return next_ - static_cast<std::uint64_t>(stop_ - at_); }
     std::uint64_t remaining() const { return end_ - position(); }
 
@@ -70,7 +70,7 @@ private:
     std::vector<char> buffer_;
     std::size_t at_ = 0;  // buffer_[at_, stop_) is read ahead
     std::size_t stop_ = 0;
-    std::uint64_t next_;  // offset in the source of what follows the buffer
+    std::uint64_t next_;  // the offset in the source of the byte behind the buffer
     std::uint64_t end_;
 };
 

@@ -9,7 +9,7 @@ bool is_continuation(unsigned char byte, unsigned char low = 0x80, unsigned char
     return byte >= low && byte <= high;
 }
 
-// C0 and DEL are one byte; C1 controls (U+0080 to U+009F) drive terminals too and are C2 80 to C2 9F.
+// C0 and DEL are one byte; C1 controls (U+0080 to U+009F) control terminals too, and are C2 80 to C2 9F.
 bool is_control(std::string_view character) {
     const auto first = static_cast<unsigned char>(character[0]);
     if (character.size() == 1) {
@@ -42,9 +42,7 @@ std::size_t utf8_character_bytes(std::string_view text, std::size_t at) {
     if (first >= 0xf0 && first <= 0xf4) {
         const unsigned char low = first == 0xf0 ? 0x90 : 0x80;
         const unsigned char high = first == 0xf4 ? 0x8f : 0xbf;
-        return is_continuation(byte(1), low, high) && is_continuation(byte(2)) && is_continuation(byte(3))
-                   ? 4
-                   : 0;
+        return is_continuation(byte(1), low, high) && is_continuation(byte(2)) && is_continuation(byte(3)) ? 4 : 0;
     }
     return 0;
 }

@@ -1,4 +1,4 @@
-// UTF-8 checks, and text from files made safe to show on a terminal.
+// UTF-8 checks, and text from files in a form that is safe for a terminal.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ std::size_t utf8_character_bytes(std::string_view text, std::size_t at);
 bool is_utf8(std::string_view text);
 
 // `text` for a message: control characters and bytes that are not UTF-8 as \xNN, and at most about
-// `max_bytes` bytes of it, followed by "..." when something was left out.
+// `max_bytes` bytes of it, followed by "..." if something was left out.
 std::string printable(std::string_view text, std::size_t max_bytes = 160);
 
 // printable() between single quotes.

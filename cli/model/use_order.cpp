@@ -1,4 +1,4 @@
-// The vocabulary of checkpoints: what the usual architectures call their parts.
+// The names that the usual architectures give to their parts in checkpoints.
 #include "use_order.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace stagehand::cli::model {
 
 namespace {
 
-// Where in a forward pass a part comes. The values are bytes of sort keys.
+// The place of a part in a forward pass. The values are bytes of sort keys.
 enum Stage : char {
     stage_embedding = 10,
     stage_input_norm = 12,
@@ -61,8 +61,8 @@ constexpr std::array whole_words{
     Word{"visual_projection", stage_head},
 };
 
-// Parts of components between underscores or hyphens, in lower case, sorted by text. Of several in a
-// component the first in the order of `part_stages` counts.
+// Parts of components between underscores or hyphens, in lower case, sorted by text. If a component has several of
+// them, the stage that comes first in `part_stages` counts.
 constexpr std::array part_words{
     Word{"audio", stage_encoder},
     Word{"classifier", stage_head},
@@ -109,16 +109,14 @@ constexpr std::array part_stages{stage_embedding, stage_input_norm, stage_head, 
 
 template <std::size_t n>
 constexpr bool is_sorted_by_text(const std::array<Word, n>& words) {
-    return std::is_sorted(words.begin(), words.end(),
-                          [](const Word& a, const Word& b) { return a.text < b.text; });
+    return std::is_sorted(words.begin(), words.end(), [](const Word& a, const Word& b) { return a.text < b.text; });
 }
 static_assert(is_sorted_by_text(whole_words) && is_sorted_by_text(part_words));
 
 template <std::size_t n>
 const Word* find_word(const std::array<Word, n>& words, std::string_view text) {
-    const auto at =
-        std::lower_bound(words.begin(), words.end(), text,
-                         [](const Word& word, std::string_view wanted) { return word.text < wanted; });
+    const auto at = std::lower_bound(words.begin(), words.end(), text,
+                                     [](const Word& word, std::string_view wanted) { return word.text < wanted; });
     return at != words.end() && at->text == text ? &*at : nullptr;
 }
 
@@ -157,7 +155,7 @@ Stage stage_of(std::string_view component) {
     return stage_body;
 }
 
-// Text whose runs of digits sort by their value: each is preceded by its length.
+// Appends text so that runs of digits sort by their value: the length of a run precedes it.
 void append_natural(std::string& key, std::string_view text) {
     constexpr std::size_t longest_number = 255;
     const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };

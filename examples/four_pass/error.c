@@ -4,7 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-bool error_set(struct error *error, const char *format, ...) {
+bool error_set(struct error* error, const char* format, ...) {
     va_list arguments;
 
     va_start(arguments, format);
@@ -13,9 +13,9 @@ bool error_set(struct error *error, const char *format, ...) {
     return false;
 }
 
-bool error_out_of_memory(struct error *error) { return error_set(error, "out of memory"); }
+bool error_out_of_memory(struct error* error) { return error_set(error, "out of memory"); }
 
-bool succeeded(sh_status status, const char *what, struct error *error) {
+bool succeeded(sh_status status, const char* what, struct error* error) {
     char text[768] = "";
 
     if (status >= 0) return true;

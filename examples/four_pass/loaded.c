@@ -7,7 +7,7 @@
 #include "weights.h"
 
 /** Lays the layers out one after the other. */
-static bool lay_out(struct loaded *loaded, const struct options *options, struct error *error) {
+static bool lay_out(struct loaded* loaded, const struct options* options, struct error* error) {
     uint64_t largest = 1;
     size_t i = 0;
 
@@ -16,9 +16,9 @@ static bool lay_out(struct loaded *loaded, const struct options *options, struct
     loaded->workspace_bytes = (uint64_t)(loaded->model->workspace_bytes * options->scale);
     loaded->blocks = calloc(loaded->count, sizeof *loaded->blocks);
     if (loaded->blocks == NULL) return error_out_of_memory(error);
-    for (const struct layers *layers = loaded->model->layers; layers->name != NULL; layers++)
+    for (const struct layers* layers = loaded->model->layers; layers->name != NULL; layers++)
         for (unsigned n = 0; n < layers->count; n++, i++) {
-            struct block *const block = &loaded->blocks[i];
+            struct block* const block = &loaded->blocks[i];
             block->bytes = layer_bytes(layers, options->scale);
             block->compute_ns = layer_compute_ns(layers, options->scale, options->operations_per_second);
             block->seed = (uint64_t)(loaded->model - models) * 1000 + i;
@@ -32,19 +32,18 @@ static bool lay_out(struct loaded *loaded, const struct options *options, struct
     return true;
 }
 
-static bool register_blocks(struct loaded *loaded, struct error *error) {
-    sh_segment *const segments = malloc(loaded->count * sizeof *segments);
-    sh_block_desc *const descs = malloc(loaded->count * sizeof *descs);
-    sh_block *const ids = malloc(loaded->count * sizeof *ids);
+static bool register_blocks(struct loaded* loaded, struct error* error) {
+    sh_segment* const segments = malloc(loaded->count * sizeof *segments);
+    sh_block_desc* const descs = malloc(loaded->count * sizeof *descs);
+    sh_block* const ids = malloc(loaded->count * sizeof *ids);
     char(*const names)[48] = malloc(loaded->count * sizeof *names);
-    bool ok =
-        (segments != NULL && descs != NULL && ids != NULL && names != NULL) || error_out_of_memory(error);
-    char *at = loaded->weights;
+    bool ok = (segments != NULL && descs != NULL && ids != NULL && names != NULL) || error_out_of_memory(error);
+    char* at = loaded->weights;
     size_t i = 0;
 
-    for (const struct layers *layers = loaded->model->layers; ok && layers->name != NULL; layers++)
+    for (const struct layers* layers = loaded->model->layers; ok && layers->name != NULL; layers++)
         for (unsigned n = 0; n < layers->count; n++, i++) {
-            const struct block *const block = &loaded->blocks[i];
+            const struct block* const block = &loaded->blocks[i];
             if (loaded->verify) weights_fill(at, block->bytes, block->seed);
             segments[i] = (sh_segment)SH_SEGMENT_INIT;
             segments[i].kind = SH_SOURCE_POINTER;
@@ -58,8 +57,7 @@ static bool register_blocks(struct loaded *loaded, struct error *error) {
             descs[i].name = names[i];
             at += block->bytes;
         }
-    ok = ok && succeeded(sh_register_blocks(loaded->runtime, descs, loaded->count, ids), loaded->model->name,
-                         error);
+    ok = ok && succeeded(sh_register_blocks(loaded->runtime, descs, loaded->count, ids), loaded->model->name, error);
     for (i = 0; ok && i < loaded->count; i++) loaded->blocks[i].id = ids[i];
     free(segments);
     free(descs);
@@ -68,9 +66,9 @@ static bool register_blocks(struct loaded *loaded, struct error *error) {
     return ok;
 }
 
-/** The order is known, and how long the device computes with each layer. */
-static bool tell_order(struct loaded *loaded, struct error *error) {
-    sh_use *const uses = malloc(loaded->count * sizeof *uses);
+/** Tells the library the order of the layers, and the compute time of each layer. */
+static bool tell_order(struct loaded* loaded, struct error* error) {
+    sh_use* const uses = malloc(loaded->count * sizeof *uses);
 
     if (uses == NULL) return error_out_of_memory(error);
     for (size_t i = 0; i < loaded->count; i++) {
@@ -78,43 +76,44 @@ static bool tell_order(struct loaded *loaded, struct error *error) {
         uses[i].block = loaded->blocks[i].id;
         uses[i].compute_ns = loaded->blocks[i].compute_ns;
     }
-    const bool ok =
-        succeeded(sh_set_schedule(loaded->runtime, uses, loaded->count), loaded->model->name, error);
+    const bool ok = succeeded(sh_set_schedule(loaded->runtime, uses, loaded->count), loaded->model->name, error);
     free(uses);
     return ok;
 }
 
-bool loaded_open(struct loaded *loaded, const struct model *model, struct machine *machine,
-                 const struct options *options, uint64_t max_bytes, struct error *error) {
+bool loaded_open(struct loaded* loaded, const struct model* model, struct machine* machine,
+                 const struct options* options, uint64_t max_bytes, struct error* error) {
     sh_runtime_options created = SH_RUNTIME_OPTIONS_INIT;
 
     *loaded = (struct loaded){.model = model, .machine = machine};
     created.name = model->name;
     created.max_bytes = max_bytes;
-    return lay_out(loaded, options, error) &&
-           weights_allocate(machine, loaded->bytes, &loaded->weights, error) &&
+    return lay_out(loaded, options, error) && weights_allocate(machine, loaded->bytes, &loaded->weights, error) &&
            succeeded(sh_runtime_create(machine->device, &created, &loaded->runtime), model->name, error) &&
            register_blocks(loaded, error) && tell_order(loaded, error);
 }
 
-void loaded_close(struct loaded *loaded) {
+void loaded_close(struct loaded* loaded) {
     sh_runtime_destroy(loaded->runtime);
     if (loaded->machine != NULL) weights_free(loaded->machine, loaded->weights, loaded->bytes);
     free(loaded->buffer);
     free(loaded->blocks);
 }
 
-static void note(struct block *block, const void *bytes) {
+static void note(struct block* block, const void* bytes) {
     block->loaded->compared_bytes += block->bytes;
     block->loaded->wrong_layers += !weights_are(bytes, block->bytes, block->seed);
 }
 
-/** On the stream, where the host reads the device's memory: when the bytes are there, and before they make room for others. */
-static void compare_view(void *block) { note(block, ((struct block *)block)->address); }
+/**
+ * Runs on the stream if the host can read the device's memory. At that time the bytes are there, and no other bytes
+ * have replaced them yet.
+ */
+static void compare_view(void* block) { note(block, ((struct block*)block)->address); }
 
-/** The work on a layer: here it only takes time, and with --verify reads what a kernel would read. */
-static bool compute(struct loaded *loaded, struct block *block, const sh_view *view, struct error *error) {
-    struct machine *const machine = loaded->machine;
+/** The work on a layer. Here it only takes time. With --verify it reads the bytes that a kernel would read. */
+static bool compute(struct loaded* loaded, struct block* block, const sh_view* view, struct error* error) {
+    struct machine* const machine = loaded->machine;
     const bool on_stream = loaded->verify && machine->host_addressable;
 
     block->address = view->address;
@@ -123,29 +122,30 @@ static bool compute(struct loaded *loaded, struct block *block, const sh_view *v
                    "computing", error))
         return false;
     if (loaded->verify && !on_stream) {
-        if (!succeeded(
-                sh_read_block(loaded->runtime, block->id, machine->stream, 0, loaded->buffer, block->bytes),
-                "reading back", error))
+        if (!succeeded(sh_read_block(loaded->runtime, block->id, machine->stream, 0, loaded->buffer, block->bytes),
+                       "reading back", error))
             return false;
         note(block, loaded->buffer);
     }
     return true;
 }
 
-/** A simulation's clock moves only when somebody waits. Here that is after each layer, so that the timeline shows when it was used. */
-static bool let_time_pass(struct machine *machine, struct error *error) {
+/**
+ * The clock of a simulation moves only if a caller waits. The engine waits after each layer, so that the timeline
+ * shows the time of each layer.
+ */
+static bool let_time_pass(struct machine* machine, struct error* error) {
     return !machine->virtual_time ||
            succeeded(sh_stream_synchronize(machine->device, machine->stream), "computing", error);
 }
 
-bool loaded_run(struct loaded *loaded, struct error *error) {
-    struct machine *const machine = loaded->machine;
+bool loaded_run(struct loaded* loaded, struct error* error) {
+    struct machine* const machine = loaded->machine;
 
     if (!succeeded(sh_step_begin(loaded->runtime), loaded->model->name, error)) return false;
-    for (struct block *block = loaded->blocks; block < loaded->blocks + loaded->count; block++) {
+    for (struct block* block = loaded->blocks; block < loaded->blocks + loaded->count; block++) {
         sh_view view = SH_VIEW_INIT;
-        if (!succeeded(sh_acquire(loaded->runtime, block->id, machine->stream, 0, &view), loaded->model->name,
-                       error) ||
+        if (!succeeded(sh_acquire(loaded->runtime, block->id, machine->stream, 0, &view), loaded->model->name, error) ||
             !compute(loaded, block, &view, error) ||
             !succeeded(sh_release(loaded->runtime, block->id, machine->stream), loaded->model->name, error) ||
             !let_time_pass(machine, error) || !machine_watch(machine, error))
@@ -155,36 +155,35 @@ bool loaded_run(struct loaded *loaded, struct error *error) {
            succeeded(sh_stream_synchronize(machine->device, machine->stream), loaded->model->name, error);
 }
 
-bool loaded_stats(const struct loaded *loaded, sh_runtime_stats *out, struct error *error) {
+bool loaded_stats(const struct loaded* loaded, sh_runtime_stats* out, struct error* error) {
     *out = (sh_runtime_stats)SH_RUNTIME_STATS_INIT;
-    return succeeded(sh_stats(loaded->runtime, out), loaded->model->name, error);
+    return succeeded(sh_runtime_get_stats(loaded->runtime, out), loaded->model->name, error);
 }
 
-bool loaded_present(const struct loaded *loaded, uint64_t *out_bytes, struct error *error) {
+bool loaded_present(const struct loaded* loaded, uint64_t* out_bytes, struct error* error) {
     *out_bytes = 0;
     for (size_t i = 0; i < loaded->count; i++) {
         sh_block_state state = SH_BLOCK_STATE_INIT;
-        if (!succeeded(sh_block_info(loaded->runtime, loaded->blocks[i].id, &state), loaded->model->name,
-                       error))
+        if (!succeeded(sh_block_get_state(loaded->runtime, loaded->blocks[i].id, &state), loaded->model->name, error))
             return false;
         *out_bytes += state.present_bytes;
     }
     return true;
 }
 
-bool loaded_fits(const struct loaded *loaded, const char *what, struct error *error) {
+bool loaded_fits(const struct loaded* loaded, const char* what, struct error* error) {
     sh_plan_options options = SH_PLAN_OPTIONS_INIT;
 
     options.flags = SH_PLAN_DRY_RUN;
     return succeeded(sh_plan(loaded->runtime, &options, NULL), what, error);
 }
 
-bool loaded_whole(const struct loaded *loaded, uint64_t *out_bytes, struct error *error) {
+bool loaded_whole(const struct loaded* loaded, uint64_t* out_bytes, struct error* error) {
     sh_plan_options options = SH_PLAN_OPTIONS_INIT;
     sh_plan_info plan = SH_PLAN_INFO_INIT;
 
     options.flags = SH_PLAN_DRY_RUN;
-    options.budget_bytes = UINT64_MAX; /* as if there were no end of memory */
+    options.budget_bytes = UINT64_MAX; /* a budget without limit */
     if (!succeeded(sh_plan(loaded->runtime, &options, &plan), loaded->model->name, error)) return false;
     *out_bytes = plan.budget_bytes;
     return true;

@@ -1,4 +1,4 @@
-/* The command line: the pipeline, and whether it was as promised. */
+/* The command line: runs the pipeline and reports whether its promises were kept. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,31 +7,27 @@
 #include "options.h"
 #include "pipeline.h"
 
-enum {
-    EXIT_USAGE = 2
-};
+enum { EXIT_USAGE = 2 };
 
-static bool play(struct pipeline *pipeline, const struct options *options, struct error *error) {
+static bool play(struct pipeline* pipeline, const struct options* options, struct error* error) {
     return pipeline_open(pipeline, options, error) && pipeline_run(pipeline, error);
 }
 
-static bool run(const struct options *options, struct error *error) {
+static bool run(const struct options* options, struct error* error) {
     struct pipeline pipeline = {0};
 
-    if (options->trace != NULL && !succeeded(sh_trace_start(options->trace), options->trace, error))
-        return false;
+    if (options->trace != NULL && !succeeded(sh_trace_start(options->trace), options->trace, error)) return false;
     bool ok = play(&pipeline, options, error);
     pipeline_close(&pipeline);
-    /* After a failure, too: what was recorded shows what led to it. */
-    if (options->trace != NULL)
-        ok = succeeded(sh_trace_stop(), options->trace, ok ? error : &(struct error){""}) && ok;
+    /* The trace is stopped after a failure too, because it shows what led to the failure. */
+    if (options->trace != NULL) ok = succeeded(sh_trace_stop(), options->trace, ok ? error : &(struct error){""}) && ok;
     if (!ok) return false;
     if (!promises_print(&pipeline.promises)) ok = error_set(error, "a promise was broken");
     if (fflush(stdout) != 0) ok = error_set(error, "standard output: %s", strerror(errno));
     return ok;
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
     struct options options;
     struct error error;
 

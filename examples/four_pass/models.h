@@ -1,42 +1,36 @@
-/* What each model of the pipeline is made of: sizes and work, nothing of libstagehand. */
+/* The models of the pipeline: their sizes and their work. Nothing here knows libstagehand. */
 #ifndef FOUR_PASS_MODELS_H
 #define FOUR_PASS_MODELS_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-enum {
-    TRANSFORMER,
-    TEXT_ENCODER,
-    SPATIAL_UPSCALER,
-    TEMPORAL_UPSCALER,
-    MODEL_COUNT
-};
+enum { TRANSFORMER, TEXT_ENCODER, SPATIAL_UPSCALER, TEMPORAL_UPSCALER, MODEL_COUNT };
 
-/** Layers that are alike. A layer is what libstagehand moves: a block. */
+/** Layers of the same kind. libstagehand moves each layer as one block. */
 struct layers {
-    const char *name;
+    const char* name;
     unsigned count;
-    double weights;   /**< Of each. */
-    double positions; /**< At so many places a pass uses each weight, for two operations; 0: a table. */
+    double weights;   /**< Of each layer. */
+    double positions; /**< At which a pass uses each weight, with two operations each; 0 for a table. */
 };
 
-/** A model, its layers in the order of use. The list ends with one without a name. */
+/** A model with its layers in the order of use. The list ends with an entry without a name. */
 struct model {
-    const char *name;
+    const char* name;
     double workspace_bytes; /**< Device memory beside the weights, which the engine allocates itself. */
     struct layers layers[5];
 };
 
 extern const struct model models[MODEL_COUNT];
 
-/** Bytes of a layer in bf16, scaled; at least 1. */
-uint64_t layer_bytes(const struct layers *layers, double scale);
+/** Returns the bytes of a layer in bf16, scaled, but at least 1. */
+uint64_t layer_bytes(const struct layers* layers, double scale);
 
-/** How long a device that does `operations_per_second` computes with a layer, in nanoseconds, scaled. */
-uint64_t layer_compute_ns(const struct layers *layers, double scale, double operations_per_second);
+/** Returns the compute time of a layer in nanoseconds, scaled, on a device with `operations_per_second`. */
+uint64_t layer_compute_ns(const struct layers* layers, double scale, double operations_per_second);
 
-size_t model_block_count(const struct model *model);
-uint64_t model_bytes(const struct model *model, double scale);
+size_t model_block_count(const struct model* model);
+uint64_t model_bytes(const struct model* model, double scale);
 
 #endif

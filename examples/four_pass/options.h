@@ -1,4 +1,4 @@
-/* The command line. */
+/* The options of the command line. */
 #ifndef FOUR_PASS_OPTIONS_H
 #define FOUR_PASS_OPTIONS_H
 
@@ -8,20 +8,20 @@
 #include "error.h"
 
 struct options {
-    const char *device;
+    const char* device;
     double budget_bytes;          /**< Before scaling. */
-    double link_bytes_per_second; /**< 0: the device's own. */
+    double link_bytes_per_second; /**< 0: the speed of the device's own link. */
     double operations_per_second;
-    double scale; /**< Of sizes and work. */
+    double scale; /**< Factor for sizes and work. */
     unsigned prompts;
     unsigned steps;
     bool verify;
-    const char *trace; /**< NULL: none. */
+    const char* trace; /**< NULL: no trace. */
     bool help;
 };
 
 extern const char usage[];
 
-bool parse_options(int argc, char **argv, struct options *out, struct error *error);
+bool parse_options(int argc, char** argv, struct options* out, struct error* error);
 
 #endif

@@ -11,20 +11,19 @@
 #include "promises.h"
 
 struct pipeline {
-    const struct options *options;
+    const struct options* options;
     struct machine machine;
     struct loaded models[MODEL_COUNT];
     struct promises promises;
-    uint64_t given_up_bytes; /**< By the transformer, when it was reserved. */
-    uint64_t
-        present_bytes; /**< Of the transformer's weights on the device, when base generation had ended. */
+    uint64_t given_up_bytes; /**< Bytes that the transformer had given up when it was reserved. */
+    uint64_t present_bytes;  /**< Bytes of the transformer's weights on the device at the end of base generation. */
 };
 
-/** Opens the device and puts the models on it. On success and after a failure pipeline_close() ends it. */
-bool pipeline_open(struct pipeline *pipeline, const struct options *options, struct error *error);
-void pipeline_close(struct pipeline *pipeline);
+/** Opens the device and puts the models on it. The caller calls pipeline_close() in any case. */
+bool pipeline_open(struct pipeline* pipeline, const struct options* options, struct error* error);
+void pipeline_close(struct pipeline* pipeline);
 
-/** Makes a video: prints a table for each stage, and notes what was promised. */
-bool pipeline_run(struct pipeline *pipeline, struct error *error);
+/** Makes a video. Prints a table for each stage, and records the promises. */
+bool pipeline_run(struct pipeline* pipeline, struct error* error);
 
 #endif

@@ -1,4 +1,4 @@
-/* What the pipeline counts on, and whether it was so. */
+/* The promises of the library that the pipeline relies on, and whether they were kept. */
 #ifndef FOUR_PASS_PROMISES_H
 #define FOUR_PASS_PROMISES_H
 
@@ -15,11 +15,10 @@ struct promises {
     size_t count;
 };
 
-/** Notes one, with what it says; those beyond the list's end are noted as broken. */
-void promise(struct promises *promises, bool kept, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+/** Records a promise with its text. A promise beyond the end of the list is recorded as broken. */
+void promise(struct promises* promises, bool kept, const char* format, ...) __attribute__((format(printf, 3, 4)));
 
-/** Prints all of them; false if one was broken. */
-bool promises_print(const struct promises *promises);
+/** Prints all promises. Returns false if one was broken. */
+bool promises_print(const struct promises* promises);
 
 #endif

@@ -1,29 +1,24 @@
-/* Laying out the model's blocks and registering them. */
+/* Lays out the model's blocks and registers them. */
 #include "blocks.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-/** Where tensors begin in a block: enough for any vector instruction. */
-enum {
-    TENSOR_ALIGNMENT = 64
-};
+/** Alignment of the tensors in a block. It is enough for any vector instruction. */
+enum { TENSOR_ALIGNMENT = 64 };
 
-enum {
-    LONGEST_NAME = 128,
-    MOST_TENSORS = LAYER_TENSORS
-};
+enum { LONGEST_NAME = 128, MOST_TENSORS = LAYER_TENSORS };
 
 static const char word_table[] = "embeddings.word_embeddings.weight";
 
 /** A tensor of a block: its name in the file after the block's prefix, and its shape. */
 struct part {
-    const char *name;
-    int rows; /**< 0: a vector. */
+    const char* name;
+    int rows; /**< 0 for a vector. */
     int columns;
 };
 
-static void list_embedding_parts(const struct config *config, struct part parts[EMBEDDING_TENSORS]) {
+static void list_embedding_parts(const struct config* config, struct part parts[EMBEDDING_TENSORS]) {
     const int hidden = config->hidden;
 
     parts[POSITION_TABLE] = (struct part){"position_embeddings.weight", config->positions, hidden};
@@ -32,7 +27,7 @@ static void list_embedding_parts(const struct config *config, struct part parts[
     parts[EMBEDDING_NORM_BIAS] = (struct part){"LayerNorm.bias", 0, hidden};
 }
 
-static void list_layer_parts(const struct config *config, struct part parts[LAYER_TENSORS]) {
+static void list_layer_parts(const struct config* config, struct part parts[LAYER_TENSORS]) {
     const int hidden = config->hidden;
     const int middle = config->intermediate;
 
@@ -54,20 +49,19 @@ static void list_layer_parts(const struct config *config, struct part parts[LAYE
     parts[OUTPUT_NORM_BIAS] = (struct part){"output.LayerNorm.bias", 0, hidden};
 }
 
-/** Sets the parts side by side; returns the block's size. */
-static uint64_t lay_out_parts(const struct part *parts, size_t count, uint64_t *offsets) {
+/** Lays the parts out one after the other. Returns the size of the block. */
+static uint64_t lay_out_parts(const struct part* parts, size_t count, uint64_t* offsets) {
     uint64_t end = 0;
 
     for (size_t i = 0; i < count; i++) {
         offsets[i] = end;
-        end +=
-            (uint64_t)(parts[i].rows == 0 ? 1 : parts[i].rows) * (uint64_t)parts[i].columns * sizeof(float);
+        end += (uint64_t)(parts[i].rows == 0 ? 1 : parts[i].rows) * (uint64_t)parts[i].columns * sizeof(float);
         end = (end + TENSOR_ALIGNMENT - 1) / TENSOR_ALIGNMENT * TENSOR_ALIGNMENT;
     }
     return end;
 }
 
-bool blocks_lay_out(const struct config *config, struct blocks *out, struct error *error) {
+bool blocks_lay_out(const struct config* config, struct blocks* out, struct error* error) {
     struct blocks blocks = {0};
     struct part parts[MOST_TENSORS];
 
@@ -88,14 +82,13 @@ bool blocks_lay_out(const struct config *config, struct blocks *out, struct erro
     return true;
 }
 
-void blocks_free(struct blocks *blocks) {
+void blocks_free(struct blocks* blocks) {
     free(blocks->layers);
     free(blocks->shards);
     *blocks = (struct blocks){0};
 }
 
-static sh_segment file_segment(const struct safetensors *model, uint64_t offset, uint64_t file_offset,
-                               uint64_t bytes) {
+static sh_segment file_segment(const struct safetensors* model, uint64_t offset, uint64_t file_offset, uint64_t bytes) {
     sh_segment segment = SH_SEGMENT_INIT;
 
     segment.kind = SH_SOURCE_FILE;
@@ -106,19 +99,18 @@ static sh_segment file_segment(const struct safetensors *model, uint64_t offset,
     return segment;
 }
 
-/** Registers one block, a segment for each of its tensors. */
-static bool register_parts(sh_runtime *runtime, const struct safetensors *model, const char *prefix,
-                           const struct part *parts, const uint64_t *offsets, size_t count, sh_block *out,
-                           struct error *error) {
+/** Registers one block, with one segment for each of its tensors. */
+static bool register_parts(sh_runtime* runtime, const struct safetensors* model, const char* prefix,
+                           const struct part* parts, const uint64_t* offsets, size_t count, sh_block* out,
+                           struct error* error) {
     sh_segment segments[MOST_TENSORS];
     sh_block_desc desc = SH_BLOCK_DESC_INIT;
     char name[LONGEST_NAME];
-    const struct tensor *tensor = NULL;
+    const struct tensor* tensor = NULL;
 
     for (size_t i = 0; i < count; i++) {
         snprintf(name, sizeof name, "%s.%s", prefix, parts[i].name);
-        if (!safetensors_find(model, name, (uint64_t)parts[i].rows, (uint64_t)parts[i].columns, &tensor,
-                              error))
+        if (!safetensors_find(model, name, (uint64_t)parts[i].rows, (uint64_t)parts[i].columns, &tensor, error))
             return false;
         segments[i] = file_segment(model, offsets[i], tensor->file_offset, tensor->bytes);
     }
@@ -131,18 +123,18 @@ static bool register_parts(sh_runtime *runtime, const struct safetensors *model,
 }
 
 /**
- * Registers the word table. Which of its shards a sentence needs is not known ahead, so they are outside the
+ * Registers the word table. The shards that a sentence needs are not known in advance, so they are outside the
  * order.
  */
-static bool register_shards(struct blocks *blocks, sh_runtime *runtime, const struct safetensors *model,
-                            const struct config *config, struct error *error) {
-    const struct tensor *table = NULL;
-    sh_segment *segments = malloc(blocks->shard_count * sizeof *segments);
-    sh_block_desc *descs = malloc(blocks->shard_count * sizeof *descs);
+static bool register_shards(struct blocks* blocks, sh_runtime* runtime, const struct safetensors* model,
+                            const struct config* config, struct error* error) {
+    const struct tensor* table = NULL;
+    sh_segment* segments = malloc(blocks->shard_count * sizeof *segments);
+    sh_block_desc* descs = malloc(blocks->shard_count * sizeof *descs);
     bool ok = (segments != NULL && descs != NULL) || error_out_of_memory(error);
 
-    ok = ok && safetensors_find(model, word_table, (uint64_t)config->vocabulary, (uint64_t)config->hidden,
-                                &table, error);
+    ok = ok &&
+         safetensors_find(model, word_table, (uint64_t)config->vocabulary, (uint64_t)config->hidden, &table, error);
     for (size_t i = 0; ok && i < blocks->shard_count; i++) {
         const uint64_t begin = i * blocks->shard_bytes;
         const uint64_t rest = table->bytes - begin;
@@ -164,8 +156,8 @@ static bool register_shards(struct blocks *blocks, sh_runtime *runtime, const st
     return ok;
 }
 
-bool blocks_register(struct blocks *blocks, sh_runtime *runtime, const struct safetensors *model,
-                     const struct config *config, struct error *error) {
+bool blocks_register(struct blocks* blocks, sh_runtime* runtime, const struct safetensors* model,
+                     const struct config* config, struct error* error) {
     struct part parts[MOST_TENSORS];
     char prefix[LONGEST_NAME / 2];
 
@@ -176,14 +168,14 @@ bool blocks_register(struct blocks *blocks, sh_runtime *runtime, const struct sa
     list_layer_parts(config, parts);
     for (int layer = 0; layer < config->layers; layer++) {
         snprintf(prefix, sizeof prefix, "encoder.layer.%d", layer);
-        if (!register_parts(runtime, model, prefix, parts, blocks->layer_offsets, LAYER_TENSORS,
-                            &blocks->layers[layer], error))
+        if (!register_parts(runtime, model, prefix, parts, blocks->layer_offsets, LAYER_TENSORS, &blocks->layers[layer],
+                            error))
             return false;
     }
     return register_shards(blocks, runtime, model, config, error);
 }
 
-bool blocks_error(struct error *error, const char *what, sh_status status) {
+bool blocks_error(struct error* error, const char* what, sh_status status) {
     char text[sizeof error->text / 2] = "";
 
     sh_last_error(text, sizeof text);

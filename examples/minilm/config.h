@@ -8,20 +8,20 @@
 
 struct config {
     int layers;
-    int hidden; /**< Numbers in a token's vector. */
+    int hidden; /**< Number of values in a token's vector. */
     int heads;
-    int intermediate; /**< Numbers in the feed-forward network's middle. */
+    int intermediate; /**< Number of values in the middle of the feed-forward network. */
     int vocabulary;   /**< Rows of the word table. */
     int positions;    /**< Rows of the position table. */
     int token_types;  /**< Rows of the token type table. */
-    int max_tokens;   /**< Longer sentences are cut to this, [CLS] and [SEP] included. */
+    int max_tokens;   /**< Longer sentences are cut to this number, including [CLS] and [SEP]. */
     float layer_norm_epsilon;
 };
 
 /**
- * Reads config.json, modules.json, 1_Pooling/config.json and sentence_bert_config.json, and refuses what the
- * encoder does not compute.
+ * Reads config.json, modules.json, 1_Pooling/config.json and sentence_bert_config.json. Refuses settings that the
+ * encoder does not support.
  */
-bool config_read(const char *directory, struct config *out, struct error *error);
+bool config_read(const char* directory, struct config* out, struct error* error);
 
 #endif

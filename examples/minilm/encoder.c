@@ -1,4 +1,4 @@
-/* The encoder. */
+/* The encoder: turns the tokens of each sentence into one vector of length 1. */
 #include "encoder.h"
 
 #include <math.h>
@@ -9,22 +9,21 @@
 
 struct encoder {
     struct config config;
-    struct weights *weights;
+    struct weights* weights;
     struct scratch scratch;
 };
 
 /** The sentences of one step. */
 struct batch {
-    const struct tokens *sentences;
+    const struct tokens* sentences;
     size_t count;
     size_t tokens; /**< Of all sentences. */
-    int32_t *ids;  /**< Of all tokens. */
-    float *rows;   /**< Their vectors: tokens x hidden. */
+    int32_t* ids;  /**< Of all tokens. */
+    float* rows;   /**< The vectors of the tokens: tokens x hidden. */
 };
 
-bool encoder_open(const struct config *config, struct weights *weights, struct encoder **out,
-                  struct error *error) {
-    struct encoder *encoder = calloc(1, sizeof *encoder);
+bool encoder_open(const struct config* config, struct weights* weights, struct encoder** out, struct error* error) {
+    struct encoder* encoder = calloc(1, sizeof *encoder);
 
     if (encoder == NULL) return error_out_of_memory(error);
     encoder->config = *config;
@@ -37,24 +36,24 @@ bool encoder_open(const struct config *config, struct weights *weights, struct e
     return true;
 }
 
-void encoder_close(struct encoder *encoder) {
+void encoder_close(struct encoder* encoder) {
     if (encoder == NULL) return;
     scratch_free(&encoder->scratch);
     free(encoder);
 }
 
-/** Adds each token's position and type to its word, and normalises. */
-static bool embed_tokens(struct encoder *encoder, struct batch *batch, struct error *error) {
+/** Adds each token's position and type to its word vector, and normalises the result. */
+static bool embed_tokens(struct encoder* encoder, struct batch* batch, struct error* error) {
     const size_t hidden = (size_t)encoder->config.hidden;
-    const float *tables[EMBEDDING_TENSORS];
-    float *row = batch->rows;
+    const float* tables[EMBEDDING_TENSORS];
+    float* row = batch->rows;
 
     if (!weights_gather_words(encoder->weights, batch->ids, batch->tokens, batch->rows, error) ||
         !weights_acquire_embeddings(encoder->weights, tables, error))
         return false;
     for (size_t sentence = 0; sentence < batch->count; sentence++) {
         for (size_t position = 0; position < batch->sentences[sentence].count; position++, row += hidden) {
-            const float *at = tables[POSITION_TABLE] + position * hidden;
+            const float* at = tables[POSITION_TABLE] + position * hidden;
             for (size_t i = 0; i < hidden; i++) row[i] = row[i] + tables[TOKEN_TYPE_TABLE][i] + at[i];
         }
     }
@@ -63,9 +62,9 @@ static bool embed_tokens(struct encoder *encoder, struct batch *batch, struct er
     return weights_release_embeddings(encoder->weights, error);
 }
 
-static bool apply_layer(struct encoder *encoder, int layer, struct batch *batch, struct error *error) {
-    const float *tensors[LAYER_TENSORS];
-    float *rows = batch->rows;
+static bool apply_layer(struct encoder* encoder, int layer, struct batch* batch, struct error* error) {
+    const float* tensors[LAYER_TENSORS];
+    float* rows = batch->rows;
 
     if (!weights_acquire_layer(encoder->weights, layer, tensors, error)) return false;
     for (size_t i = 0; i < batch->count; i++) {
@@ -75,8 +74,8 @@ static bool apply_layer(struct encoder *encoder, int layer, struct batch *batch,
     return weights_release_layer(encoder->weights, layer, error);
 }
 
-/** The mean of the tokens' vectors, divided by its length. */
-static void pool(const struct config *config, const float *rows, size_t tokens, float *out) {
+/** Computes the mean of the tokens' vectors, and divides it by its length. */
+static void pool(const struct config* config, const float* rows, size_t tokens, float* out) {
     const size_t hidden = (size_t)config->hidden;
     double squares = 0;
 
@@ -90,14 +89,13 @@ static void pool(const struct config *config, const float *rows, size_t tokens, 
     for (size_t i = 0; i < hidden; i++) out[i] = (float)(out[i] / length);
 }
 
-static bool run_step(struct encoder *encoder, struct batch *batch, struct error *error) {
+static bool run_step(struct encoder* encoder, struct batch* batch, struct error* error) {
     struct error end_error;
 
     if (!weights_step_begin(encoder->weights, error)) return false;
     bool ok = embed_tokens(encoder, batch, error);
-    for (int layer = 0; ok && layer < encoder->config.layers; layer++)
-        ok = apply_layer(encoder, layer, batch, error);
-    /* The step ends also after an error, which is then the one to tell. */
+    for (int layer = 0; ok && layer < encoder->config.layers; layer++) ok = apply_layer(encoder, layer, batch, error);
+    /* The step ends after an error too, and the first error is reported. */
     if (!weights_step_end(encoder->weights, &end_error) && ok) {
         *error = end_error;
         ok = false;
@@ -105,8 +103,8 @@ static bool run_step(struct encoder *encoder, struct batch *batch, struct error 
     return ok;
 }
 
-bool encoder_embed(struct encoder *encoder, const struct tokens *sentences, size_t count, float *out,
-                   struct error *error) {
+bool encoder_embed(struct encoder* encoder, const struct tokens* sentences, size_t count, float* out,
+                   struct error* error) {
     const size_t hidden = (size_t)encoder->config.hidden;
     struct batch batch = {.sentences = sentences, .count = count};
 
@@ -124,7 +122,7 @@ bool encoder_embed(struct encoder *encoder, const struct tokens *sentences, size
         memcpy(batch.ids + at, sentences[i].ids, sentences[i].count * sizeof *batch.ids);
 
     ok = ok && run_step(encoder, &batch, error);
-    const float *rows = batch.rows;
+    const float* rows = batch.rows;
     for (size_t i = 0; ok && i < count; rows += sentences[i].count * hidden, i++)
         pool(&encoder->config, rows, sentences[i].count, out + i * hidden);
     free(batch.ids);

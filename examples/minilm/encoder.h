@@ -1,4 +1,4 @@
-/* The encoder: tokens of sentences to one vector of length 1 each. */
+/* The encoder: turns the tokens of each sentence into one vector of length 1. */
 #ifndef MINILM_ENCODER_H
 #define MINILM_ENCODER_H
 
@@ -12,19 +12,18 @@
 
 struct encoder;
 
-/** Keeps `weights`, which the caller closes after the encoder. On success encoder_close() frees it. */
-bool encoder_open(const struct config *config, struct weights *weights, struct encoder **out,
-                  struct error *error);
+/** Keeps `weights`, which the caller closes after the encoder. After a success the caller calls encoder_close(). */
+bool encoder_open(const struct config* config, struct weights* weights, struct encoder** out, struct error* error);
 
 /** NULL is allowed. */
-void encoder_close(struct encoder *encoder);
+void encoder_close(struct encoder* encoder);
 
 /**
- * Embeds `count` sentences in one step: each layer is acquired once, and used for all of them, one after the
- * other and without padding, so that a sentence's vector does not depend on its neighbours. Writes count x
- * config.hidden numbers.
+ * Embeds `count` sentences in one step. Each layer is acquired once and used for all sentences, one after the other
+ * and without padding. So the vector of a sentence does not depend on its neighbours. Writes count x config.hidden
+ * numbers.
  */
-bool encoder_embed(struct encoder *encoder, const struct tokens *sentences, size_t count, float *out,
-                   struct error *error);
+bool encoder_embed(struct encoder* encoder, const struct tokens* sentences, size_t count, float* out,
+                   struct error* error);
 
 #endif

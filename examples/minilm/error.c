@@ -1,10 +1,10 @@
-/* The text of a failure. */
+/* The text of a failure, which travels from the failing function to the place that prints it. */
 #include "error.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 
-bool error_set(struct error *error, const char *format, ...) {
+bool error_set(struct error* error, const char* format, ...) {
     va_list arguments;
 
     va_start(arguments, format);
@@ -13,4 +13,4 @@ bool error_set(struct error *error, const char *format, ...) {
     return false;
 }
 
-bool error_out_of_memory(struct error *error) { return error_set(error, "out of memory"); }
+bool error_out_of_memory(struct error* error) { return error_set(error, "out of memory"); }

@@ -1,4 +1,4 @@
-/* The text of a failure, handed from where it happens to where it is printed. */
+/* The text of a failure, which travels from the failing function to the place that prints it. */
 #ifndef MINILM_ERROR_H
 #define MINILM_ERROR_H
 
@@ -8,13 +8,10 @@ struct error {
     char text[1024];
 };
 
-/**
- * Writes the text, cut to fit, and returns false: `return error_set(error, ...)` leaves a function that has
- * failed.
- */
-bool error_set(struct error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** Writes the text, cut to fit, and returns false, so that `return error_set(error, ...)` leaves a function. */
+bool error_set(struct error* error, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
 /** error_set() for a refused allocation. */
-bool error_out_of_memory(struct error *error);
+bool error_out_of_memory(struct error* error);
 
 #endif

@@ -1,4 +1,4 @@
-/* Reading the model's JSON files: the whole file, parsed, with errors that name it. */
+/* Reads the model's JSON files as a whole and parses them. Its errors name the file. */
 #ifndef MINILM_JSON_FILE_H
 #define MINILM_JSON_FILE_H
 
@@ -8,7 +8,7 @@
 
 #include "error.h"
 
-/** Parses `directory`/`name`. On success the caller frees `*out` by cJSON_Delete(). */
-bool json_file_read(const char *directory, const char *name, cJSON **out, struct error *error);
+/** Parses `directory`/`name`. After a success the caller frees `*out` by cJSON_Delete(). */
+bool json_file_read(const char* directory, const char* name, cJSON** out, struct error* error);
 
 #endif

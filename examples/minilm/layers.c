@@ -1,4 +1,4 @@
-/* The arithmetic of a BERT layer. */
+/* The arithmetic of a BERT layer, on the host, in float. */
 #include "layers.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 
 #include <cblas.h>
 
-bool scratch_allocate(const struct config *config, struct scratch *out, struct error *error) {
+bool scratch_allocate(const struct config* config, struct scratch* out, struct error* error) {
     const size_t tokens = (size_t)config->max_tokens;
     const size_t hidden = (size_t)config->hidden;
     struct scratch scratch = {
@@ -28,7 +28,7 @@ bool scratch_allocate(const struct config *config, struct scratch *out, struct e
     return true;
 }
 
-void scratch_free(struct scratch *scratch) {
+void scratch_free(struct scratch* scratch) {
     free(scratch->query);
     free(scratch->key);
     free(scratch->value);
@@ -39,20 +39,20 @@ void scratch_free(struct scratch *scratch) {
 }
 
 /** to = from * weight' + bias, for each row. */
-static void linear(const float *from, size_t rows, int inputs, const float *weight, const float *bias,
-                   int outputs, float *to) {
+static void linear(const float* from, size_t rows, int inputs, const float* weight, const float* bias, int outputs,
+                   float* to) {
     for (size_t row = 0; row < rows; row++) cblas_scopy(outputs, bias, 1, to + row * (size_t)outputs, 1);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, outputs, inputs, 1.0F, from, inputs,
-                weight, inputs, 1.0F, to, outputs);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, outputs, inputs, 1.0F, from, inputs, weight, inputs,
+                1.0F, to, outputs);
 }
 
-static void gelu(float *values, size_t count) {
+static void gelu(float* values, size_t count) {
     const float root_of_half = 0.70710678118654752440F;
 
     for (size_t i = 0; i < count; i++) values[i] = 0.5F * values[i] * (1.0F + erff(values[i] * root_of_half));
 }
 
-static void softmax(float *row, size_t count) {
+static void softmax(float* row, size_t count) {
     float largest = row[0];
     float sum = 0.0F;
 
@@ -61,11 +61,10 @@ static void softmax(float *row, size_t count) {
     for (size_t i = 0; i < count; i++) row[i] /= sum;
 }
 
-void layer_norm(const struct config *config, const float *weight, const float *bias, float *rows,
-                size_t count) {
+void layer_norm(const struct config* config, const float* weight, const float* bias, float* rows, size_t count) {
     const size_t hidden = (size_t)config->hidden;
 
-    for (float *row = rows; row < rows + count * hidden; row += hidden) {
+    for (float* row = rows; row < rows + count * hidden; row += hidden) {
         double mean = 0;
         double variance = 0;
         for (size_t i = 0; i < hidden; i++) mean += row[i];
@@ -78,11 +77,11 @@ void layer_norm(const struct config *config, const float *weight, const float *b
 }
 
 /**
- * Self-attention: each head's part of a row mixes the values of all tokens by how well its query meets their
- * keys.
+ * Self-attention: each head's part of a row mixes the values of all tokens. The weights of the mix tell how well the
+ * query of the row matches the keys.
  */
-static void attend(const struct config *config, const float *const weights[LAYER_TENSORS],
-                   struct scratch *scratch, const float *rows, size_t tokens) {
+static void attend(const struct config* config, const float* const weights[LAYER_TENSORS], struct scratch* scratch,
+                   const float* rows, size_t tokens) {
     const int hidden = config->hidden;
     const int head_size = hidden / config->heads;
     const int count = (int)tokens;
@@ -93,33 +92,31 @@ static void attend(const struct config *config, const float *const weights[LAYER
     linear(rows, tokens, hidden, weights[VALUE_WEIGHT], weights[VALUE_BIAS], hidden, scratch->value);
     for (int head = 0; head < config->heads; head++) {
         const int begin = head * head_size;
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, count, count, head_size, scale,
-                    scratch->query + begin, hidden, scratch->key + begin, hidden, 0.0F, scratch->scores,
-                    count);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, count, count, head_size, scale, scratch->query + begin,
+                    hidden, scratch->key + begin, hidden, 0.0F, scratch->scores, count);
         for (size_t row = 0; row < tokens; row++) softmax(scratch->scores + row * tokens, tokens);
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, count, head_size, count, 1.0F, scratch->scores,
-                    count, scratch->value + begin, hidden, 0.0F, scratch->mixed + begin, hidden);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, count, head_size, count, 1.0F, scratch->scores, count,
+                    scratch->value + begin, hidden, 0.0F, scratch->mixed + begin, hidden);
     }
 }
 
-static void add(float *to, const float *from, size_t count) {
+static void add(float* to, const float* from, size_t count) {
     for (size_t i = 0; i < count; i++) to[i] += from[i];
 }
 
-void layer_forward(const struct config *config, const float *const weights[LAYER_TENSORS],
-                   struct scratch *scratch, float *rows, size_t tokens) {
+void layer_forward(const struct config* config, const float* const weights[LAYER_TENSORS], struct scratch* scratch,
+                   float* rows, size_t tokens) {
     const int hidden = config->hidden;
     const int middle = config->intermediate;
     const size_t numbers = tokens * (size_t)hidden;
-    float *out = scratch->query;
+    float* out = scratch->query;
 
     attend(config, weights, scratch, rows, tokens);
     linear(scratch->mixed, tokens, hidden, weights[ATTENTION_WEIGHT], weights[ATTENTION_BIAS], hidden, out);
     add(rows, out, numbers);
     layer_norm(config, weights[ATTENTION_NORM_WEIGHT], weights[ATTENTION_NORM_BIAS], rows, tokens);
 
-    linear(rows, tokens, hidden, weights[INTERMEDIATE_WEIGHT], weights[INTERMEDIATE_BIAS], middle,
-           scratch->middle);
+    linear(rows, tokens, hidden, weights[INTERMEDIATE_WEIGHT], weights[INTERMEDIATE_BIAS], middle, scratch->middle);
     gelu(scratch->middle, tokens * (size_t)middle);
     linear(scratch->middle, tokens, middle, weights[OUTPUT_WEIGHT], weights[OUTPUT_BIAS], hidden, out);
     add(rows, out, numbers);

@@ -1,4 +1,4 @@
-/* Printing the results, for people and for programs. */
+/* Prints the results, for people and for programs. */
 #ifndef MINILM_OUTPUT_H
 #define MINILM_OUTPUT_H
 
@@ -9,17 +9,17 @@
 #include "weights.h"
 
 struct results {
-    char *const *sentences;
+    char* const* sentences;
     size_t count;
     size_t dimensions;
-    const float *vectors; /**< count x dimensions, of length 1: a similarity is a dot product. */
+    const float* vectors; /**< count x dimensions, each vector of length 1: a similarity is a dot product. */
     struct weights_report streamed;
 };
 
-/** A table of similarities, and what was streamed. */
-void output_table(const struct results *results);
+/** Prints a table of similarities, and the figures of the streaming. */
+void output_table(const struct results* results);
 
-/** One object: sentences, embeddings, similarities, streamed. */
-bool output_json(const struct results *results, struct error *error);
+/** Prints one object: sentences, embeddings, similarities, streamed. */
+bool output_json(const struct results* results, struct error* error);
 
 #endif

@@ -1,4 +1,4 @@
-/* Reading the header of a safetensors file. */
+/* Reads the header of a safetensors file. */
 #include "safetensors.h"
 
 #include <errno.h>
@@ -12,28 +12,24 @@
 
 #include <cJSON.h>
 
-enum {
-    LENGTH_BYTES = 8,
-    LONGEST_HEADER_BYTES = 100000000
-};
+enum { LENGTH_BYTES = 8, LONGEST_HEADER_BYTES = 100000000 };
 
-/** Reads exactly `bytes` bytes, or says that the file ends before. */
-static bool read_range(const struct safetensors *model, void *buffer, uint64_t bytes, uint64_t offset,
-                       struct error *error) {
+/** Reads exactly `bytes` bytes. Fails if the file ends before. */
+static bool read_range(const struct safetensors* model, void* buffer, uint64_t bytes, uint64_t offset,
+                       struct error* error) {
     for (uint64_t done = 0; done < bytes;) {
-        ssize_t got = pread(model->file, (char *)buffer + done, bytes - done, (off_t)(offset + done));
+        ssize_t got = pread(model->file, (char*)buffer + done, bytes - done, (off_t)(offset + done));
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return error_set(error, "%s: %s", model->path, strerror(errno));
         if (got == 0)
-            return error_set(error, "%s: ends at byte %" PRIu64 ", inside its header", model->path,
-                             offset + done);
+            return error_set(error, "%s: ends at byte %" PRIu64 ", inside its header", model->path, offset + done);
         done += (uint64_t)got;
     }
     return true;
 }
 
-/** A whole number that a double holds exactly. */
-static bool read_count(const cJSON *item, uint64_t *out) {
+/** Reads a whole number that a double holds exactly. */
+static bool read_count(const cJSON* item, uint64_t* out) {
     const double limit = 9007199254740992.0;
 
     if (!cJSON_IsNumber(item) || item->valuedouble < 0 || item->valuedouble > limit) return false;
@@ -41,8 +37,8 @@ static bool read_count(const cJSON *item, uint64_t *out) {
     return (double)*out == item->valuedouble;
 }
 
-static bool read_shape(const cJSON *shape, struct tensor *tensor) {
-    const cJSON *item = NULL;
+static bool read_shape(const cJSON* shape, struct tensor* tensor) {
+    const cJSON* item = NULL;
 
     if (!cJSON_IsArray(shape) || cJSON_GetArraySize(shape) > SAFETENSORS_MAX_RANK) return false;
     cJSON_ArrayForEach(item, shape) {
@@ -51,21 +47,21 @@ static bool read_shape(const cJSON *shape, struct tensor *tensor) {
     return true;
 }
 
-static bool read_tensor(const struct safetensors *model, const cJSON *item, uint64_t data_offset,
-                        uint64_t data_bytes, struct tensor *tensor, struct error *error) {
-    const cJSON *type = cJSON_GetObjectItemCaseSensitive(item, "dtype");
-    const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(item, "data_offsets");
+static bool read_tensor(const struct safetensors* model, const cJSON* item, uint64_t data_offset, uint64_t data_bytes,
+                        struct tensor* tensor, struct error* error) {
+    const cJSON* type = cJSON_GetObjectItemCaseSensitive(item, "dtype");
+    const cJSON* offsets = cJSON_GetObjectItemCaseSensitive(item, "data_offsets");
     uint64_t begin = 0;
     uint64_t end = 0;
 
     if (!cJSON_IsString(type) || strlen(type->valuestring) >= sizeof tensor->type)
-        return error_set(error, "%s: tensor %s: dtype is not a known one", model->path, item->string);
+        return error_set(error, "%s: tensor %s: dtype is unknown", model->path, item->string);
     if (!read_shape(cJSON_GetObjectItemCaseSensitive(item, "shape"), tensor))
-        return error_set(error, "%s: tensor %s: shape is not a list of at most %d sizes", model->path,
-                         item->string, SAFETENSORS_MAX_RANK);
+        return error_set(error, "%s: tensor %s: shape is not a list of at most %d sizes", model->path, item->string,
+                         SAFETENSORS_MAX_RANK);
     if (cJSON_GetArraySize(offsets) != 2 || !read_count(cJSON_GetArrayItem(offsets, 0), &begin) ||
         !read_count(cJSON_GetArrayItem(offsets, 1), &end) || begin > end)
-        return error_set(error, "%s: tensor %s: data_offsets is not a begin and an end", model->path,
+        return error_set(error, "%s: tensor %s: data_offsets is not a list of a begin and an end", model->path,
                          item->string);
     if (end > data_bytes)
         return error_set(error, "%s: tensor %s ends %" PRIu64 " bytes after the end of the file", model->path,
@@ -77,38 +73,36 @@ static bool read_tensor(const struct safetensors *model, const cJSON *item, uint
     return tensor->name != NULL || error_out_of_memory(error);
 }
 
-static bool read_tensors(struct safetensors *model, const cJSON *header, uint64_t data_offset,
-                         uint64_t data_bytes, struct error *error) {
-    const cJSON *item = NULL;
+static bool read_tensors(struct safetensors* model, const cJSON* header, uint64_t data_offset, uint64_t data_bytes,
+                         struct error* error) {
+    const cJSON* item = NULL;
 
     if (!cJSON_IsObject(header)) return error_set(error, "%s: the header is not a JSON object", model->path);
     model->tensors = calloc((size_t)cJSON_GetArraySize(header) + 1, sizeof *model->tensors);
     if (model->tensors == NULL) return error_out_of_memory(error);
     cJSON_ArrayForEach(item, header) {
         if (strcmp(item->string, "__metadata__") == 0) continue;
-        if (!read_tensor(model, item, data_offset, data_bytes, &model->tensors[model->count], error))
-            return false;
+        if (!read_tensor(model, item, data_offset, data_bytes, &model->tensors[model->count], error)) return false;
         model->tensor_bytes += model->tensors[model->count].bytes;
         model->count++;
     }
     return true;
 }
 
-static bool read_header(struct safetensors *model, uint64_t file_bytes, struct error *error) {
+static bool read_header(struct safetensors* model, uint64_t file_bytes, struct error* error) {
     unsigned char prefix[LENGTH_BYTES];
     uint64_t header_bytes = 0;
 
     if (!read_range(model, prefix, sizeof prefix, 0, error)) return false;
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) header_bytes = header_bytes << 8 | prefix[i];
     if (header_bytes > LONGEST_HEADER_BYTES || header_bytes > file_bytes - LENGTH_BYTES)
-        return error_set(error,
-                         "%s: the header's length, %" PRIu64 " bytes, is not possible in a file of %" PRIu64,
+        return error_set(error, "%s: the header's length of %" PRIu64 " bytes is not possible in a file of %" PRIu64,
                          model->path, header_bytes, file_bytes);
 
-    char *text = malloc(header_bytes + 1);
+    char* text = malloc(header_bytes + 1);
     if (text == NULL) return error_out_of_memory(error);
     bool ok = read_range(model, text, header_bytes, LENGTH_BYTES, error);
-    cJSON *header = ok ? cJSON_ParseWithLength(text, header_bytes) : NULL;
+    cJSON* header = ok ? cJSON_ParseWithLength(text, header_bytes) : NULL;
     free(text);
     if (ok && header == NULL) ok = error_set(error, "%s: the header is not valid JSON", model->path);
     const uint64_t data_offset = LENGTH_BYTES + header_bytes;
@@ -117,7 +111,7 @@ static bool read_header(struct safetensors *model, uint64_t file_bytes, struct e
     return ok;
 }
 
-bool safetensors_open(const char *path, struct safetensors *out, struct error *error) {
+bool safetensors_open(const char* path, struct safetensors* out, struct error* error) {
     struct safetensors model = {.file = open(path, O_RDONLY | O_CLOEXEC)};
     struct stat status;
 
@@ -137,7 +131,7 @@ bool safetensors_open(const char *path, struct safetensors *out, struct error *e
     return true;
 }
 
-void safetensors_close(struct safetensors *model) {
+void safetensors_close(struct safetensors* model) {
     for (size_t i = 0; model->tensors != NULL && i < model->count; i++) free(model->tensors[i].name);
     free(model->tensors);
     free(model->path);
@@ -145,20 +139,19 @@ void safetensors_close(struct safetensors *model) {
     *model = (struct safetensors){.file = -1};
 }
 
-static void write_shape(const struct tensor *tensor, char *text, size_t capacity) {
+static void write_shape(const struct tensor* tensor, char* text, size_t capacity) {
     size_t length = (size_t)snprintf(text, capacity, "%s [", tensor->type);
 
     for (int i = 0; i < tensor->rank && length < capacity; i++)
-        length += (size_t)snprintf(text + length, capacity - length, "%s%" PRIu64, i == 0 ? "" : ", ",
-                                   tensor->shape[i]);
+        length +=
+            (size_t)snprintf(text + length, capacity - length, "%s%" PRIu64, i == 0 ? "" : ", ", tensor->shape[i]);
     if (length < capacity) snprintf(text + length, capacity - length, "]");
 }
 
-bool safetensors_find(const struct safetensors *model, const char *name, uint64_t rows, uint64_t columns,
-                      const struct tensor **out, struct error *error) {
-    struct tensor wanted = {
-        .type = "F32", .rank = rows == 0 ? 1 : 2, .shape = {rows == 0 ? columns : rows, columns}};
-    const struct tensor *found = NULL;
+bool safetensors_find(const struct safetensors* model, const char* name, uint64_t rows, uint64_t columns,
+                      const struct tensor** out, struct error* error) {
+    struct tensor wanted = {.type = "F32", .rank = rows == 0 ? 1 : 2, .shape = {rows == 0 ? columns : rows, columns}};
+    const struct tensor* found = NULL;
     char found_shape[128];
     char wanted_shape[128];
 
@@ -169,8 +162,7 @@ bool safetensors_find(const struct safetensors *model, const char *name, uint64_
     write_shape(found, found_shape, sizeof found_shape);
     write_shape(&wanted, wanted_shape, sizeof wanted_shape);
     if (strcmp(found_shape, wanted_shape) != 0)
-        return error_set(error, "%s: tensor %s is %s, expected %s", model->path, name, found_shape,
-                         wanted_shape);
+        return error_set(error, "%s: tensor %s is %s, expected %s", model->path, name, found_shape, wanted_shape);
     if (found->bytes != (rows == 0 ? 1 : rows) * columns * sizeof(float))
         return error_set(error, "%s: tensor %s, %s, has %" PRIu64 " bytes", model->path, name, found_shape,
                          found->bytes);

@@ -1,6 +1,6 @@
 /*
- * Where each tensor lies in a safetensors file: 8 bytes of header length, a header in JSON, the tensors'
- * bytes.
+ * Finds the tensors of a safetensors file. The file has 8 bytes with the length of the header, a header in JSON, and
+ * the bytes of the tensors.
  */
 #ifndef MINILM_SAFETENSORS_H
 #define MINILM_SAFETENSORS_H
@@ -11,12 +11,10 @@
 
 #include "error.h"
 
-enum {
-    SAFETENSORS_MAX_RANK = 4
-};
+enum { SAFETENSORS_MAX_RANK = 4 };
 
 struct tensor {
-    char *name;
+    char* name;
     char type[8]; /**< "F32", ... */
     int rank;
     uint64_t shape[SAFETENSORS_MAX_RANK];
@@ -25,27 +23,27 @@ struct tensor {
 };
 
 struct safetensors {
-    char *path;
+    char* path;
     int file;              /**< Open for reading. */
     uint64_t tensor_bytes; /**< Of all tensors. */
     size_t count;
-    struct tensor *tensors;
+    struct tensor* tensors;
 };
 
 /**
- * Opens a file and reads its header; every tensor's bytes lie within the file. On success
- * safetensors_close() frees it.
+ * Opens a file and reads its header. Checks that the bytes of every tensor are within the file. After a success the
+ * caller calls safetensors_close().
  */
-bool safetensors_open(const char *path, struct safetensors *out, struct error *error);
+bool safetensors_open(const char* path, struct safetensors* out, struct error* error);
 
-/** Closes and frees. A struct of zeros but `file` -1 is allowed. */
-void safetensors_close(struct safetensors *model);
+/** Closes and frees the model. A struct of zeros with a `file` of -1 is allowed. */
+void safetensors_close(struct safetensors* model);
 
 /**
- * Finds an F32 tensor of `rows` x `columns`, or of `columns` numbers when `rows` is 0. `*out` stays valid
- * until safetensors_close(). A missing tensor, another type or another shape is an error that names it.
+ * Finds an F32 tensor of `rows` x `columns`, or of `columns` numbers if `rows` is 0. `*out` stays valid until
+ * safetensors_close(). The error for a missing tensor, another type or another shape names the tensor.
  */
-bool safetensors_find(const struct safetensors *model, const char *name, uint64_t rows, uint64_t columns,
-                      const struct tensor **out, struct error *error);
+bool safetensors_find(const struct safetensors* model, const char* name, uint64_t rows, uint64_t columns,
+                      const struct tensor** out, struct error* error);
 
 #endif

@@ -1,4 +1,4 @@
-/* WordPiece: sentences to rows of the word table, as the model was trained. */
+/* WordPiece: turns sentences into rows of the word table, in the same way as in the training of the model. */
 #ifndef MINILM_TOKENIZER_H
 #define MINILM_TOKENIZER_H
 
@@ -11,28 +11,28 @@
 struct tokenizer;
 
 /**
- * Reads vocab.txt: one piece a line, the line's number is its id. On success the caller frees it by
- * tokenizer_close().
+ * Reads vocab.txt: one piece per line, and the number of the line is the id of the piece. After a success the caller
+ * calls tokenizer_close().
  */
-bool tokenizer_open(const char *vocabulary_path, struct tokenizer **out, struct error *error);
+bool tokenizer_open(const char* vocabulary_path, struct tokenizer** out, struct error* error);
 
 /** NULL is allowed. */
-void tokenizer_close(struct tokenizer *tokenizer);
+void tokenizer_close(struct tokenizer* tokenizer);
 
-/** Pieces in the vocabulary. */
-size_t tokenizer_size(const struct tokenizer *tokenizer);
+/** Returns the number of pieces in the vocabulary. */
+size_t tokenizer_size(const struct tokenizer* tokenizer);
 
 /** The tokens of a sentence. */
 struct tokens {
-    int32_t *ids;
+    int32_t* ids;
     size_t count;
 };
 
 /**
- * [CLS], the pieces of `text`, [SEP]; cut so that there are at most `max_tokens`, which is at least 2. Marks
- * like [MASK] in the text stand for themselves. On success the caller frees `out->ids` by free().
+ * Returns [CLS], the pieces of `text` and [SEP], cut to at most `max_tokens`, which is at least 2. A mark like
+ * [MASK] in the text becomes the token of that mark. After a success the caller frees `out->ids` by free().
  */
-bool tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t bytes, size_t max_tokens,
-                      struct tokens *out, struct error *error);
+bool tokenizer_encode(const struct tokenizer* tokenizer, const char* text, size_t bytes, size_t max_tokens,
+                      struct tokens* out, struct error* error);
 
 #endif

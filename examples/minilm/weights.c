@@ -1,4 +1,4 @@
-/* The weights, by libstagehand. */
+/* The weights of the model, which libstagehand streams. */
 #include "weights.h"
 
 #include <inttypes.h>
@@ -7,39 +7,35 @@
 #include <string.h>
 
 /**
- * The word table gets room for at least so many shards at once, and a share of what the largest block leaves
- * of the budget.
+ * The word table gets room for at least LEAST_SHARDS shards at once. It also gets a part of the budget that the
+ * largest block leaves: 1 / SHARD_SHARE.
  */
-enum {
-    LEAST_SHARDS = 4,
-    SHARD_SHARE = 4
-};
+enum { LEAST_SHARDS = 4, SHARD_SHARE = 4 };
 
 struct weights {
     struct config config;
     struct blocks blocks;
-    sh_device *device;
-    sh_runtime *runtime;
+    sh_device* device;
+    sh_runtime* runtime;
     uint64_t model_bytes;
     uint64_t budget_bytes;
-    size_t shards_at_once; /**< That surely fit the memory for blocks outside the order. */
-    uint32_t *wanted;      /**< Shards that a gather needs; and whether each is. */
-    bool *is_wanted;
-    sh_block *chunk; /**< Shards that are acquired together, and their views. */
-    sh_view *views;
+    size_t shards_at_once; /**< Number of shards that always fit the memory for unordered blocks. */
+    uint32_t* wanted;      /**< The shards that a gather needs, and for each shard whether the gather needs it. */
+    bool* is_wanted;
+    sh_block* chunk; /**< Shards that are acquired together, and their views. */
+    sh_view* views;
 };
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 /**
- * The largest that divides `bytes`: a shard has memory of its own in whole pages, which such pages do not
- * waste.
+ * Returns the largest power of two that divides `bytes`. A shard has memory of its own in whole pages, and pages of
+ * this size waste none of it.
  */
 static uint64_t largest_power_of_two(uint64_t bytes) { return bytes & (~bytes + 1); }
 
-/** Opens the device and refuses one whose memory this engine, which computes on the host, cannot read. */
-static bool open_device(struct weights *weights, const char *name, sh_device_caps *caps,
-                        struct error *error) {
+/** Opens the device. Refuses a device whose memory the host cannot read, because this engine computes on the host. */
+static bool open_device(struct weights* weights, const char* name, sh_device_caps* caps, struct error* error) {
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     char what[128];
 
@@ -48,18 +44,18 @@ static bool open_device(struct weights *weights, const char *name, sh_device_cap
     snprintf(what, sizeof what, "device %s", name);
     sh_status status = sh_device_open(name, &options, &weights->device);
     if (status < 0) return blocks_error(error, what, status);
-    status = sh_device_capabilities(weights->device, caps);
+    status = sh_device_get_caps(weights->device, caps);
     if (status < 0) return blocks_error(error, what, status);
     if (!(caps->flags & SH_DEVICE_HOST_ADDRESSABLE) || (caps->flags & SH_DEVICE_VIRTUAL_TIME))
         return error_set(
             error,
-            "device %s: the host cannot read its memory, and this engine computes on the host: use host",
+            "device %s: the host cannot read its memory, but this engine computes on the host; use the device host",
             name);
     return true;
 }
 
-/** How much device memory the word table's shards share; the layers get the rest. */
-static uint64_t shard_memory(const struct weights *weights, uint64_t page_bytes) {
+/** Returns the device memory that the shards of the word table share. The layers get the rest. */
+static uint64_t shard_memory(const struct weights* weights, uint64_t page_bytes) {
     const uint64_t shard = round_up(weights->blocks.shard_bytes, page_bytes);
     const uint64_t table = weights->blocks.shard_count * shard;
     uint64_t bytes = LEAST_SHARDS * shard;
@@ -71,7 +67,7 @@ static uint64_t shard_memory(const struct weights *weights, uint64_t page_bytes)
     return bytes < table ? bytes : table;
 }
 
-static bool create_runtime(struct weights *weights, uint64_t page_bytes, struct error *error) {
+static bool create_runtime(struct weights* weights, uint64_t page_bytes, struct error* error) {
     sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
 
     options.name = "minilm";
@@ -82,10 +78,13 @@ static bool create_runtime(struct weights *weights, uint64_t page_bytes, struct 
     return status >= 0 || blocks_error(error, "creating the runtime", status);
 }
 
-/** The embeddings, then layer after layer; plans at once, so that a budget that is too small is known now. */
-static bool set_order(struct weights *weights, struct error *error) {
+/**
+ * Sets the order: the embeddings, then layer after layer. Plans at once, so that a budget that is too small is
+ * reported now.
+ */
+static bool set_order(struct weights* weights, struct error* error) {
     const size_t count = (size_t)weights->config.layers + 1;
-    sh_use *uses = malloc(count * sizeof *uses);
+    sh_use* uses = malloc(count * sizeof *uses);
 
     if (uses == NULL) return error_out_of_memory(error);
     for (size_t i = 0; i < count; i++) {
@@ -94,12 +93,12 @@ static bool set_order(struct weights *weights, struct error *error) {
     }
     sh_status status = sh_set_schedule(weights->runtime, uses, count);
     free(uses);
-    if (status < 0) return blocks_error(error, "telling the order", status);
+    if (status < 0) return blocks_error(error, "setting the order", status);
     status = sh_plan(weights->runtime, NULL, NULL);
     return status >= 0 || blocks_error(error, "planning", status);
 }
 
-static bool allocate_gather(struct weights *weights, struct error *error) {
+static bool allocate_gather(struct weights* weights, struct error* error) {
     const size_t shards = weights->blocks.shard_count;
 
     weights->wanted = malloc(shards * sizeof *weights->wanted);
@@ -111,28 +110,27 @@ static bool allocate_gather(struct weights *weights, struct error *error) {
            error_out_of_memory(error);
 }
 
-static bool open_all(struct weights *weights, const struct safetensors *model,
-                     const struct weights_options *options, struct error *error) {
+static bool open_all(struct weights* weights, const struct safetensors* model, const struct weights_options* options,
+                     struct error* error) {
     sh_device_caps caps = SH_DEVICE_CAPS_INIT;
 
     weights->model_bytes = model->tensor_bytes;
     weights->budget_bytes = options->budget_bytes;
     if (weights->budget_bytes == 0 && options->budget_percent > 0) {
         weights->budget_bytes = (uint64_t)(options->budget_percent / 100 * (double)model->tensor_bytes);
-        weights->budget_bytes += weights->budget_bytes == 0; /* 0 would be no ceiling. */
+        weights->budget_bytes += weights->budget_bytes == 0; /* 0 would mean no ceiling. */
     }
     return blocks_lay_out(&weights->config, &weights->blocks, error) &&
-           open_device(weights, options->device, &caps, error) &&
-           create_runtime(weights, caps.page_bytes, error) &&
+           open_device(weights, options->device, &caps, error) && create_runtime(weights, caps.page_bytes, error) &&
            blocks_register(&weights->blocks, weights->runtime, model, &weights->config, error) &&
            (options->learn_order || set_order(weights, error)) && allocate_gather(weights, error);
 }
 
-bool weights_open(const char *directory, const struct config *config, const struct weights_options *options,
-                  struct weights **out, struct error *error) {
+bool weights_open(const char* directory, const struct config* config, const struct weights_options* options,
+                  struct weights** out, struct error* error) {
     char path[4096];
     struct safetensors model = {.file = -1};
-    struct weights *weights = calloc(1, sizeof *weights);
+    struct weights* weights = calloc(1, sizeof *weights);
 
     if (weights == NULL) return error_out_of_memory(error);
     weights->config = *config;
@@ -147,7 +145,7 @@ bool weights_open(const char *directory, const struct config *config, const stru
     return true;
 }
 
-void weights_close(struct weights *weights) {
+void weights_close(struct weights* weights) {
     if (weights == NULL) return;
     sh_runtime_destroy(weights->runtime);
     sh_device_close(weights->device);
@@ -159,56 +157,52 @@ void weights_close(struct weights *weights) {
     free(weights);
 }
 
-bool weights_step_begin(struct weights *weights, struct error *error) {
+bool weights_step_begin(struct weights* weights, struct error* error) {
     const sh_status status = sh_step_begin(weights->runtime);
     return status >= 0 || blocks_error(error, "beginning a step", status);
 }
 
-bool weights_step_end(struct weights *weights, struct error *error) {
+bool weights_step_end(struct weights* weights, struct error* error) {
     const sh_status status = sh_step_end(weights->runtime);
     return status >= 0 || blocks_error(error, "ending a step", status);
 }
 
-/** Acquires a block on the calling thread and points at its tensors. */
-static bool acquire_block(struct weights *weights, sh_block block, const uint64_t *offsets, size_t count,
-                          const float **out, struct error *error) {
+/** Acquires a block on the calling thread and returns pointers to its tensors. */
+static bool acquire_block(struct weights* weights, sh_block block, const uint64_t* offsets, size_t count,
+                          const float** out, struct error* error) {
     sh_view view = SH_VIEW_INIT;
     const sh_status status = sh_acquire(weights->runtime, block, SH_STREAM_HOST, 0, &view);
 
     if (status < 0) return blocks_error(error, "acquiring a block", status);
-    for (size_t i = 0; i < count; i++)
-        out[i] = (const float *)(const void *)((const char *)view.address + offsets[i]);
+    for (size_t i = 0; i < count; i++) out[i] = (const float*)(const void*)((const char*)view.address + offsets[i]);
     return true;
 }
 
-static bool release_block(struct weights *weights, sh_block block, struct error *error) {
+static bool release_block(struct weights* weights, sh_block block, struct error* error) {
     const sh_status status = sh_release(weights->runtime, block, SH_STREAM_HOST);
     return status >= 0 || blocks_error(error, "releasing a block", status);
 }
 
-bool weights_acquire_embeddings(struct weights *weights, const float *out[EMBEDDING_TENSORS],
-                                struct error *error) {
-    const struct blocks *blocks = &weights->blocks;
-    return acquire_block(weights, blocks->embeddings, blocks->embedding_offsets, EMBEDDING_TENSORS, out,
-                         error);
+bool weights_acquire_embeddings(struct weights* weights, const float* out[EMBEDDING_TENSORS], struct error* error) {
+    const struct blocks* blocks = &weights->blocks;
+    return acquire_block(weights, blocks->embeddings, blocks->embedding_offsets, EMBEDDING_TENSORS, out, error);
 }
 
-bool weights_release_embeddings(struct weights *weights, struct error *error) {
+bool weights_release_embeddings(struct weights* weights, struct error* error) {
     return release_block(weights, weights->blocks.embeddings, error);
 }
 
-bool weights_acquire_layer(struct weights *weights, int layer, const float *out[LAYER_TENSORS],
-                           struct error *error) {
-    const struct blocks *blocks = &weights->blocks;
+bool weights_acquire_layer(struct weights* weights, int layer, const float* out[LAYER_TENSORS], struct error* error) {
+    const struct blocks* blocks = &weights->blocks;
     return acquire_block(weights, blocks->layers[layer], blocks->layer_offsets, LAYER_TENSORS, out, error);
 }
 
-bool weights_release_layer(struct weights *weights, int layer, struct error *error) {
+bool weights_release_layer(struct weights* weights, int layer, struct error* error) {
     return release_block(weights, weights->blocks.layers[layer], error);
 }
 
-/** Lists the shards that hold the rows, each once. */
-static size_t list_shards(struct weights *weights, const int32_t *ids, size_t count) {
+/** Lists the shards that hold the rows, each shard once. */
+static size_t list_shards(struct weights* weights, const int32_t* ids, size_t count) {
     size_t wanted = 0;
 
     for (size_t i = 0; i < count; i++) {
@@ -220,11 +214,11 @@ static size_t list_shards(struct weights *weights, const int32_t *ids, size_t co
     return wanted;
 }
 
-/** Copies the rows that lie in one shard. */
-static void copy_rows(const struct weights *weights, uint32_t shard, const sh_view *view, const int32_t *ids,
-                      size_t count, float *rows) {
+/** Copies the rows that are in one shard. */
+static void copy_rows(const struct weights* weights, uint32_t shard, const sh_view* view, const int32_t* ids,
+                      size_t count, float* rows) {
     const size_t hidden = (size_t)weights->config.hidden;
-    const float *table = view->address;
+    const float* table = view->address;
 
     for (size_t i = 0; i < count; i++)
         if ((uint32_t)ids[i] / SHARD_ROWS == shard)
@@ -232,8 +226,8 @@ static void copy_rows(const struct weights *weights, uint32_t shard, const sh_vi
 }
 
 /** Holds some shards at once, so that their loads overlap, and copies from them. */
-static bool gather_from(struct weights *weights, const uint32_t *shards, size_t shard_count,
-                        const int32_t *ids, size_t count, float *rows, struct error *error) {
+static bool gather_from(struct weights* weights, const uint32_t* shards, size_t shard_count, const int32_t* ids,
+                        size_t count, float* rows, struct error* error) {
     for (size_t i = 0; i < shard_count; i++) {
         weights->chunk[i] = weights->blocks.shards[shards[i]];
         weights->views[i] = (sh_view)SH_VIEW_INIT;
@@ -241,14 +235,12 @@ static bool gather_from(struct weights *weights, const uint32_t *shards, size_t 
     sh_status status =
         sh_acquire_many(weights->runtime, weights->chunk, shard_count, SH_STREAM_HOST, 0, weights->views);
     if (status < 0) return blocks_error(error, "acquiring rows of the word table", status);
-    for (size_t i = 0; i < shard_count; i++)
-        copy_rows(weights, shards[i], &weights->views[i], ids, count, rows);
+    for (size_t i = 0; i < shard_count; i++) copy_rows(weights, shards[i], &weights->views[i], ids, count, rows);
     status = sh_release_many(weights->runtime, weights->chunk, shard_count, SH_STREAM_HOST);
     return status >= 0 || blocks_error(error, "releasing rows of the word table", status);
 }
 
-bool weights_gather_words(struct weights *weights, const int32_t *ids, size_t count, float *rows,
-                          struct error *error) {
+bool weights_gather_words(struct weights* weights, const int32_t* ids, size_t count, float* rows, struct error* error) {
     for (size_t i = 0; i < count; i++)
         if (ids[i] < 0 || ids[i] >= weights->config.vocabulary)
             return error_set(error, "token %" PRId32 " is not in the word table of %d rows", ids[i],
@@ -263,12 +255,12 @@ bool weights_gather_words(struct weights *weights, const int32_t *ids, size_t co
     return true;
 }
 
-bool weights_read_report(struct weights *weights, struct weights_report *out, struct error *error) {
+bool weights_read_report(struct weights* weights, struct weights_report* out, struct error* error) {
     sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
     sh_memory_info memory = SH_MEMORY_INFO_INIT;
-    sh_status status = sh_stats(weights->runtime, &stats);
+    sh_status status = sh_runtime_get_stats(weights->runtime, &stats);
 
-    if (status >= 0) status = sh_device_memory(weights->device, &memory);
+    if (status >= 0) status = sh_device_get_memory(weights->device, &memory);
     if (status < 0) return blocks_error(error, "reading the counters", status);
     *out = (struct weights_report){
         .model_bytes = weights->model_bytes,

@@ -1,6 +1,6 @@
 /*
- * BERT's basic tokenization: text to lower-case words without accents; each punctuation mark and ideograph
- * is a word of its own.
+ * BERT's basic tokenization: splits text into lower-case words without accents. Each punctuation mark and each
+ * ideograph is a word of its own.
  */
 #ifndef MINILM_WORDS_H
 #define MINILM_WORDS_H
@@ -11,17 +11,20 @@
 
 #include "error.h"
 
-/** Code points of all words, back to back; word i is code_points[ends[i - 1]] up to code_points[ends[i]]. */
+/**
+ * The code points of all words, one word after the other. Word i is code_points[ends[i - 1]] up to
+ * code_points[ends[i]].
+ */
 struct words {
-    int32_t *code_points;
-    size_t *ends;
+    int32_t* code_points;
+    size_t* ends;
     size_t count;
 };
 
-/** Splits UTF-8; bytes that are not UTF-8 are dropped. On success words_free() frees it. */
-bool words_split(const char *text, size_t bytes, struct words *out, struct error *error);
+/** Splits UTF-8 text. Bytes that are not UTF-8 are dropped. After a success the caller calls words_free(). */
+bool words_split(const char* text, size_t bytes, struct words* out, struct error* error);
 
-/** Frees; a struct of zeros is allowed. */
-void words_free(struct words *words);
+/** Frees the words. A struct of zeros is allowed. */
+void words_free(struct words* words);
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * Protects blocks of a model that streams: they stay on the device, whole, when another model comes, and through new plans.
+ * Protects blocks of a model that streams. The blocks stay on the device as a whole when another model comes, and when
+ * the library makes new plans.
  *
  *     protect [DEVICE]
  *
@@ -10,16 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    MODEL_LAYERS = 12,
-    LAYER_BYTES = 4 << 20,
-    BUDGET = 24 << 20,
-    PROTECTED = 2
-};
+enum { MODEL_LAYERS = 12, LAYER_BYTES = 4 << 20, BUDGET = 24 << 20, PROTECTED = 2 };
 
 static const int protected_layers[PROTECTED] = {0, 7};
 
-static void fail(const char *what, const char *text) {
+static void fail(const char* what, const char* text) {
     fprintf(stderr, "protect: %s: %s\n", what, text);
     exit(1);
 }
@@ -31,26 +27,26 @@ static void check(sh_status status) {
     fail(sh_status_string(status), text);
 }
 
-static void expect(int holds, const char *what) {
-    if (!holds) fail("not so", what);
+static void expect(int holds, const char* what) {
+    if (!holds) fail("this does not hold", what);
     puts(what);
 }
 
-static void *allocate(size_t bytes) {
-    void *memory = malloc(bytes);
+static void* allocate(size_t bytes) {
+    void* memory = malloc(bytes);
     if (memory == NULL) fail("out of memory", "");
     return memory;
 }
 
-/* A model whose layers hold one number each, from `first` on. */
+/* A model. All bytes of layer i have the value `first` + i. */
 struct model {
-    sh_runtime *runtime;
+    sh_runtime* runtime;
     int layers;
     sh_block blocks[MODEL_LAYERS];
-    unsigned char *weights[MODEL_LAYERS];
+    unsigned char* weights[MODEL_LAYERS];
 };
 
-static struct model make(sh_device *device, const char *name, int layers, int first) {
+static struct model make(sh_device* device, const char* name, int layers, int first) {
     struct model made = {NULL, layers, {0}, {NULL}};
     sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
     options.name = name;
@@ -72,46 +68,46 @@ static struct model make(sh_device *device, const char *name, int layers, int fi
     return made;
 }
 
-static void destroy(struct model *model) {
+static void destroy(struct model* model) {
     sh_runtime_destroy(model->runtime);
     for (int i = 0; i < model->layers; ++i) free(model->weights[i]);
 }
 
-/* One pass over a model. In place of computing, it compares every byte. */
-static void step(const struct model *model) {
-    unsigned char *there = allocate(LAYER_BYTES);
+/* One pass over a model. It compares every byte instead of computing. */
+static void step(const struct model* model) {
+    unsigned char* there = allocate(LAYER_BYTES);
     check(sh_step_begin(model->runtime));
     for (int i = 0; i < model->layers; ++i) {
         sh_view view = SH_VIEW_INIT;
         check(sh_acquire(model->runtime, model->blocks[i], SH_STREAM_HOST, 0, &view));
         check(sh_read_block(model->runtime, model->blocks[i], SH_STREAM_HOST, 0, there, LAYER_BYTES));
-        if (memcmp(there, model->weights[i], LAYER_BYTES) != 0) fail("a layer", "these are other bytes");
+        if (memcmp(there, model->weights[i], LAYER_BYTES) != 0) fail("a layer", "its bytes are wrong");
         check(sh_release(model->runtime, model->blocks[i], SH_STREAM_HOST));
     }
     check(sh_step_end(model->runtime));
     free(there);
 }
 
-static sh_block_state info_of(const struct model *model, int layer) {
+static sh_block_state info_of(const struct model* model, int layer) {
     sh_block_state info = SH_BLOCK_STATE_INIT;
-    check(sh_block_info(model->runtime, model->blocks[layer], &info));
+    check(sh_block_get_state(model->runtime, model->blocks[layer], &info));
     return info;
 }
 
-static sh_runtime_stats stats_of(const struct model *model) {
+static sh_runtime_stats stats_of(const struct model* model) {
     sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
-    check(sh_stats(model->runtime, &stats));
+    check(sh_runtime_get_stats(model->runtime, &stats));
     return stats;
 }
 
-static sh_memory_info memory_of(sh_device *device) {
+static sh_memory_info memory_of(sh_device* device) {
     sh_memory_info memory = SH_MEMORY_INFO_INIT;
-    check(sh_device_memory(device, &memory));
+    check(sh_device_get_memory(device, &memory));
     return memory;
 }
 
-/* Whether the protected layers are on the device as a whole, in memory of their own. */
-static int stays(const struct model *model) {
+/* Returns true if the protected layers are on the device as a whole, in memory of their own. */
+static int stays(const struct model* model) {
     for (int i = 0; i < PROTECTED; ++i) {
         const sh_block_state info = info_of(model, protected_layers[i]);
         if (info.present_bytes != LAYER_BYTES || info.resident_bytes != LAYER_BYTES) return 0;
@@ -119,16 +115,16 @@ static int stays(const struct model *model) {
     return 1;
 }
 
-/* Grows when any of the protected layers is loaded. */
-static uint64_t loads(const struct model *model) {
+/* The result grows if one of the protected layers is loaded. */
+static uint64_t loads(const struct model* model) {
     uint64_t sum = 0;
     for (int i = 0; i < PROTECTED; ++i) sum += info_of(model, protected_layers[i]).serial;
     return sum;
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
-    sh_device *device;
+    sh_device* device;
     sh_block blocks[PROTECTED];
     if (argc > 2) fail("usage", "protect [DEVICE]");
     options.budget_bytes = BUDGET;
@@ -142,25 +138,25 @@ int main(int argc, char **argv) {
     check(sh_protect_blocks(model.runtime, blocks, PROTECTED));
     check(sh_plan(model.runtime, NULL, NULL));
     step(&model);
-    expect(stays(&model), "protected, they stay on the device as a whole");
+    expect(stays(&model), "the protected layers stay on the device as a whole");
     const uint64_t before = loads(&model);
     struct model other = make(device, "other", MODEL_LAYERS, 101);
     for (int i = 0; i < 2; ++i) {
         step(&other);
         step(&model);
     }
-    expect(stays(&model), "another model has come, and they stay");
+    expect(stays(&model), "they stay when another model comes");
     check(sh_device_set_budget(device, BUDGET / 4 * 3));
     step(&other);
     step(&model);
-    expect(stays(&model), "there is less memory, and they stay");
+    expect(stays(&model), "they stay when there is less memory");
     expect(loads(&model) == before, "none of them was loaded again");
     expect(memory_of(device).peak_bytes <= BUDGET, "the device never held more than its budget");
     destroy(&other);
     check(sh_unprotect_blocks(model.runtime, blocks, PROTECTED));
     for (int i = 0; i < MODEL_LAYERS; ++i)
         if (info_of(&model, i).protections != 0) fail("a layer", "it is still protected");
-    puts("then they are layers like the others");
+    puts("without protection they are layers like the others");
 
     destroy(&model);
     sh_device_close(device);

@@ -1,4 +1,5 @@
-// Protects blocks of a model that streams: they stay on the device, whole, when another model comes, and through new plans.
+// Protects blocks of a model that streams. The blocks stay on the device as a whole when another model comes, and when
+// the library makes new plans.
 //
 //     protect [DEVICE]
 //
@@ -18,7 +19,7 @@ constexpr int kLayers = 12;
 constexpr std::uint64_t kLayerBytes = 4 << 20, kBudget = 24 << 20;
 constexpr std::size_t kProtected[] = {0, 7};
 
-// A model whose layers hold one number each, from `first` on.
+// A model. All bytes of layer i have the value `first` + i.
 struct Model {
     Model(const stagehand::Device& device, const std::string& name, int layers, int first)
         : runtime(device, options_of(name)) {
@@ -43,12 +44,12 @@ struct Model {
         return options;
     }
 
-    std::list<std::string> weights;  // they outlive the runtime, which reads them
+    std::list<std::string> weights;  // they must outlive the runtime, which reads them
     stagehand::Runtime runtime;
     std::vector<sh_block> blocks;
 };
 
-// One pass over a model. In place of computing, it compares every byte.
+// One pass over a model. It compares every byte instead of computing.
 void step(Model& model) {
     stagehand::Step step = model.runtime.step();
     auto layer = model.weights.begin();
@@ -57,19 +58,18 @@ void step(Model& model) {
         std::string there(view.size(), '\0');
         view.read(0, there.data(), there.size());
         if (there != *layer++)
-            throw std::runtime_error(std::string(model.runtime.block_info(block).name) +
-                                     ": these are other bytes");
+            throw std::runtime_error(std::string(model.runtime.block_info(block).name) + ": its bytes are wrong");
         view.release();
     }
     step.end();
 }
 
 void expect(bool holds, const char* what) {
-    if (!holds) throw std::runtime_error(std::string("not so: ") + what);
+    if (!holds) throw std::runtime_error(std::string("this does not hold: ") + what);
     std::puts(what);
 }
 
-// Whether the protected layers are on the device as a whole, in memory of their own.
+// Returns true if the protected layers are on the device as a whole, in memory of their own.
 bool stays(const Model& model) {
     return std::all_of(std::begin(kProtected), std::end(kProtected), [&](std::size_t layer) {
         const sh_block_state info = model.runtime.block_info(model.blocks[layer]);
@@ -77,7 +77,7 @@ bool stays(const Model& model) {
     });
 }
 
-// Grows when any of the protected layers is loaded.
+// The result grows if one of the protected layers is loaded.
 std::uint64_t loads(const Model& model) {
     std::uint64_t sum = 0;
     for (const std::size_t layer : kProtected) sum += model.runtime.block_info(model.blocks[layer]).serial;
@@ -98,24 +98,24 @@ void run(const std::string& device_name) {
         const stagehand::Protection protection = model.runtime.protect(blocks);
         model.runtime.plan();
         step(model);
-        expect(stays(model), "protected, they stay on the device as a whole");
+        expect(stays(model), "the protected layers stay on the device as a whole");
         const std::uint64_t before = loads(model);
         Model other(device, "other", kLayers, 101);
         for (int i = 0; i < 2; ++i) {
             step(other);
             step(model);
         }
-        expect(stays(model), "another model has come, and they stay");
+        expect(stays(model), "they stay when another model comes");
         device.set_budget(kBudget / 4 * 3);
         step(other);
         step(model);
-        expect(stays(model), "there is less memory, and they stay");
+        expect(stays(model), "they stay when there is less memory");
         expect(loads(model) == before, "none of them was loaded again");
         expect(device.memory().peak_bytes <= kBudget, "the device never held more than its budget");
     }
     const auto is_plain = [&](sh_block block) { return model.runtime.block_info(block).protections == 0; };
     expect(std::all_of(model.blocks.begin(), model.blocks.end(), is_plain),
-           "then they are layers like the others");
+           "without protection they are layers like the others");
 }
 
 }  // namespace

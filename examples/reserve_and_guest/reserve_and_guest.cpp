@@ -1,4 +1,5 @@
-// Two models share a device: one reserves what it streams with and keeps what it has, the other is let in as a guest for a while.
+// Two models share a device. One model reserves the memory that it streams with, and keeps its memory. It lets the
+// other model in as a guest for a time.
 //
 //     reserve_and_guest [DEVICE]
 //
@@ -16,10 +17,9 @@ namespace {
 constexpr int kModelLayers = 12, kGuestLayers = 2;
 constexpr std::uint64_t kLayerBytes = 4 << 20, kModelMost = 20 << 20, kBudget = 40 << 20;
 
-// A model whose layers hold one number each, from `first` on.
+// A model. All bytes of layer i have the value `first` + i.
 struct Model {
-    Model(const stagehand::Device& device, const std::string& name, int layers, int first,
-          std::uint64_t max_bytes = 0)
+    Model(const stagehand::Device& device, const std::string& name, int layers, int first, std::uint64_t max_bytes = 0)
         : runtime(device, options_of(name, max_bytes)) {
         for (int i = 0; i < layers; ++i) {
             weights.emplace_back(kLayerBytes, static_cast<char>(first + i));
@@ -43,12 +43,12 @@ struct Model {
         return options;
     }
 
-    std::list<std::string> weights;  // they outlive the runtime, which reads them
+    std::list<std::string> weights;  // they must outlive the runtime, which reads them
     stagehand::Runtime runtime;
     std::vector<sh_block> blocks;
 };
 
-// One pass over a model. In place of computing, it compares every byte.
+// One pass over a model. It compares every byte instead of computing.
 void step(Model& model) {
     stagehand::Step step = model.runtime.step();
     auto layer = model.weights.begin();
@@ -57,29 +57,28 @@ void step(Model& model) {
         std::string there(view.size(), '\0');
         view.read(0, there.data(), there.size());
         if (there != *layer++)
-            throw std::runtime_error(std::string(model.runtime.block_info(block).name) +
-                                     ": these are other bytes");
+            throw std::runtime_error(std::string(model.runtime.block_info(block).name) + ": its bytes are wrong");
         view.release();
     }
     step.end();
 }
 
 void expect(bool holds, const char* what) {
-    if (!holds) throw std::runtime_error(std::string("not so: ") + what);
+    if (!holds) throw std::runtime_error(std::string("this does not hold: ") + what);
     std::puts(what);
 }
 
-// Lets another model in, with so much for its blocks.
-stagehand::Scope let_in(Model& model, const Model& guest, std::uint64_t bytes) {
+// Lets another model in with `bytes` for its blocks.
+stagehand::Scope let_in(Model& guest, std::uint64_t bytes) {
     sh_guest_options options = SH_GUEST_OPTIONS_INIT;
     options.bytes = bytes;
-    return model.runtime.as_guest(guest.runtime, options);
+    return guest.runtime.as_guest(options);
 }
 
-// Whether there is no room for a guest that wants so many bytes.
-bool refused(Model& model, const Model& guest, std::uint64_t bytes) {
+// Returns true if there is no room for a guest that needs `bytes`.
+bool refused(Model& guest, std::uint64_t bytes) {
     try {
-        const stagehand::Scope scope = let_in(model, guest, bytes);
+        const stagehand::Scope scope = let_in(guest, bytes);
         return false;
     } catch (const stagehand::Error& error) {
         return error.status() == SH_ERROR_BUDGET;
@@ -95,14 +94,14 @@ void run(const std::string& device_name) {
     step(model);
     expect(model.runtime.stats().ring_bytes > 0, "the model streams");
     {
-        // Reserve: nobody gets what it streams with.
+        // Reserve: no other model gets the memory that this model streams with.
         const stagehand::Reservation reservation = model.runtime.reserve();
         const std::uint64_t reserved = device.memory().reserved_bytes;
-        expect(reserved > 0 && reserved <= kModelMost, "it has reserved what it streams with");
-        expect(refused(model, guest, kBudget - reserved / 2), "a guest that wants some of that is refused");
+        expect(reserved > 0 && reserved <= kModelMost, "it has reserved the memory that it streams with");
+        expect(refused(guest, kBudget - reserved / 2), "a guest that needs a part of that memory is refused");
 
-        // Guest: the other model has all its layers on the device until the scope ends, and both work.
-        stagehand::Scope scope = model.runtime.as_guest(guest.runtime);
+        // Guest: the other model has all its layers on the device until the scope ends, and both models work.
+        stagehand::Scope scope = guest.runtime.as_guest();
         step(guest);
         step(model);
         step(guest);
@@ -112,22 +111,21 @@ void run(const std::string& device_name) {
         expect(std::all_of(guest.blocks.begin(), guest.blocks.end(), is_there),
                "a guest that fits has all its layers on the device");
         scope.end();
-        expect(guest.runtime.stats().held_bytes == 0, "it has gone, and holds nothing");
+        expect(guest.runtime.stats().held_bytes == 0, "the guest has left and holds nothing");
     }
     expect(device.memory().reserved_bytes == 0, "nothing is reserved");
 
-    // Keep resident: what a model has is not taken from it, whoever comes.
+    // Keep resident: no other model takes memory from this model.
     step(model);
     const std::uint64_t held = model.runtime.stats().held_bytes;
     {
         const stagehand::Scope scope = model.runtime.keep_resident();
-        expect(refused(model, guest, kBudget - held / 2),
-               "kept resident, the model gives nothing to a guest");
-        expect(model.runtime.stats().held_bytes == held, "it holds what it has held");
+        expect(refused(guest, kBudget - held / 2), "a model that is kept resident gives nothing to a guest");
+        expect(model.runtime.stats().held_bytes == held, "it holds as much as before");
     }
     {
-        const stagehand::Scope scope = let_in(model, guest, kBudget - held / 2);
-        expect(model.runtime.stats().held_bytes < held, "then it gives a part of it");
+        const stagehand::Scope scope = let_in(guest, kBudget - held / 2);
+        expect(model.runtime.stats().held_bytes < held, "afterwards it gives up a part of it");
         step(model);
     }
     step(model);

@@ -26,22 +26,21 @@ struct Tensor {
     std::string name;
 };
 
-// Where each tensor lies in the file, how many bytes it has, and its name, in the file's order.
+// Reads the place of each tensor in the file, its number of bytes and its name, in the order of the file.
 std::vector<Tensor> read_tensors(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     unsigned char prefix[8] = {};
     std::uint64_t length = 0;
     file.read(reinterpret_cast<char*>(prefix), 8);
     for (int i = 7; i >= 0; --i) length = length << 8 | prefix[i];
-    if (!file || length > 100'000'000)
-        throw std::runtime_error(path + ": it cannot be read as a safetensors file");
+    if (!file || length > 100'000'000) throw std::runtime_error(path + ": it cannot be read as a safetensors file");
     std::string text(length, '\0');
     if (!file.read(text.data(), static_cast<std::streamsize>(length)))
-        throw std::runtime_error(path + ": its header is cut short");
+        throw std::runtime_error(path + ": its header is incomplete");
 
     std::vector<Tensor> tensors;
     const nlohmann::json header = nlohmann::json::parse(text, nullptr, false);
-    if (header.is_discarded()) throw std::runtime_error(path + ": its header is no JSON");
+    if (header.is_discarded()) throw std::runtime_error(path + ": its header is not JSON");
     for (const auto& [name, entry] : header.items()) {
         if (name == "__metadata__") continue;
         std::uint64_t begin = 1, end = 0;
@@ -52,16 +51,15 @@ std::vector<Tensor> read_tensors(const std::string& path) {
                 end = offsets[1];
             }
         }
-        if (begin > end) throw std::runtime_error(path + ": a tensor lies nowhere");
+        if (begin > end) throw std::runtime_error(path + ": a tensor has no valid data_offsets");
         if (end > begin) tensors.push_back({8 + length + begin, end - begin, name});
     }
     if (tensors.empty()) throw std::runtime_error(path + ": it has no tensors");
-    std::sort(tensors.begin(), tensors.end(),
-              [](const Tensor& a, const Tensor& b) { return a.offset < b.offset; });
+    std::sort(tensors.begin(), tensors.end(), [](const Tensor& a, const Tensor& b) { return a.offset < b.offset; });
     return tensors;
 }
 
-// A block is used as a whole, and the largest has to fit: larger tensors are used in pieces.
+// Splits tensors that are too large for the budget. A block is used as a whole, so the largest block has to fit.
 std::vector<Tensor> split(const std::vector<Tensor>& tensors, std::uint64_t most) {
     std::vector<Tensor> pieces;
     for (const Tensor& tensor : tensors)
@@ -70,7 +68,7 @@ std::vector<Tensor> split(const std::vector<Tensor>& tensors, std::uint64_t most
     return pieces;
 }
 
-// Each piece is a block, whose bytes come out of the file.
+// Registers each piece as a block whose bytes come from the file.
 std::vector<sh_block> register_model(stagehand::Runtime& model, const std::string& path,
                                      const std::vector<Tensor>& pieces) {
     const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -90,7 +88,7 @@ std::vector<sh_block> register_model(stagehand::Runtime& model, const std::strin
     return blocks;
 }
 
-// One pass over the model. In place of computing, it compares every byte with the file's.
+// One pass over the model. It compares every byte with the file instead of computing.
 std::uint64_t step(stagehand::Runtime& model, std::span<const sh_block> blocks, std::ifstream& file,
                    const std::vector<Tensor>& pieces) {
     std::uint64_t total = 0;
@@ -102,7 +100,7 @@ std::uint64_t step(stagehand::Runtime& model, std::span<const sh_block> blocks, 
         view.release();
         file.seekg(static_cast<std::streamoff>(pieces[i].offset))
             .read(wanted.data(), static_cast<std::streamsize>(wanted.size()));
-        if (!file || there != wanted) throw std::runtime_error(pieces[i].name + ": it is not as in the file");
+        if (!file || there != wanted) throw std::runtime_error(pieces[i].name + ": its bytes differ from the file");
         total += there.size();
     }
     step.end();
@@ -125,10 +123,9 @@ void run(const std::string& path, const std::string& device_name) {
                 (unsigned long long)model_bytes, blocks.size(), (unsigned long long)budget);
     std::ifstream file(path, std::ios::binary);
     for (int i = 0; i < kSteps; ++i)
-        std::printf("step %d: %llu bytes are as in the file\n", i,
-                    (unsigned long long)step(model, blocks, file, pieces));
+        std::printf("step %d: %llu bytes equal the file\n", i, (unsigned long long)step(model, blocks, file, pieces));
     const std::uint64_t peak = device.memory().peak_bytes, copied = model.stats().bytes_to_device;
-    std::printf("the device held %llu bytes at most, and %llu were copied to it\n", (unsigned long long)peak,
+    std::printf("the device held at most %llu bytes, and %llu bytes were copied to it\n", (unsigned long long)peak,
                 (unsigned long long)copied);
     if (peak > budget) throw std::runtime_error("the device: it held more than the budget");
     if (copied < model_bytes + (kSteps - 1) * (model_bytes - budget))

@@ -4,6 +4,7 @@
 
 The same program as stream_file.c, stream_file.cpp and stream_file.rs.
 """
+
 import json
 import sys
 from typing import BinaryIO
@@ -12,23 +13,23 @@ import libstagehand as sh
 
 STEPS = 3
 
-# Where it lies in the file, how many bytes it has, and its name.
+# The place in the file, the number of bytes and the name.
 Tensor = tuple[int, int, str]
 
 
 def read_tensors(path: str) -> list[Tensor]:
-    """Where each tensor lies in the file, how many bytes it has, and its name, in the file's order."""
+    """The place of each tensor in the file, its number of bytes and its name, in the order of the file."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 0 < length <= 100_000_000:
-            raise ValueError(f"{path}: it is no safetensors file")
+            raise ValueError(f"{path}: it is not a safetensors file")
         text = file.read(length)
     if len(text) < length:
-        raise ValueError(f"{path}: its header is cut short")
+        raise ValueError(f"{path}: its header is incomplete")
     try:
         header = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"{path}: its header is no JSON") from error
+        raise ValueError(f"{path}: its header is not JSON") from error
     tensors = []
     for name, entry in header.items() if isinstance(header, dict) else ():
         if name == "__metadata__":
@@ -38,24 +39,24 @@ def read_tensors(path: str) -> list[Tensor]:
                 if end > begin:
                     tensors.append((8 + length + begin, end - begin, name))
             case _:
-                raise ValueError(f"{path}: a tensor lies nowhere")
+                raise ValueError(f"{path}: a tensor has no valid data_offsets")
     if not tensors:
         raise ValueError(f"{path}: it has no tensors")
     return sorted(tensors)
 
 
 def split(tensors: list[Tensor], most: int) -> list[Tensor]:
-    """A block is used as a whole, and the largest has to fit: larger tensors are used in pieces."""
+    """Splits tensors that are too large for the budget. A block is used as a whole, so the largest block has to fit."""
     return [(offset + at, min(most, size - at), name) for offset, size, name in tensors for at in range(0, size, most)]
 
 
 def register_model(model: sh.Runtime, path: str, pieces: list[Tensor]) -> list[sh.Block]:
-    """Each piece is a block, whose bytes come out of the file."""
+    """Registers each piece as a block whose bytes come from the file."""
     return model.register_blocks(sh.BlockDesc(sh.FileRange(path, offset, size), name) for offset, size, name in pieces)
 
 
 def step(model: sh.Runtime, blocks: list[sh.Block], file: BinaryIO, pieces: list[Tensor]) -> int:
-    """One pass over the model. In place of computing, it compares every byte with the file's."""
+    """One pass over the model. It compares every byte with the file instead of computing."""
     total = 0
     with model.step():
         for block, (offset, size, name) in zip(blocks, pieces):
@@ -63,7 +64,7 @@ def step(model: sh.Runtime, blocks: list[sh.Block], file: BinaryIO, pieces: list
                 there = view.read()
             file.seek(offset)
             if there != file.read(size):
-                raise ValueError(f"{name}: it is not as in the file")
+                raise ValueError(f"{name}: its bytes differ from the file")
             total += size
     return total
 
@@ -78,9 +79,9 @@ def main(path: str, device_name: str = "host") -> None:
         blocks = register_model(model, path, pieces)
         print(f"{len(tensors)} tensors of {model_bytes} bytes, in {len(blocks)} blocks, through {budget} bytes")
         for i in range(STEPS):
-            print(f"step {i}: {step(model, blocks, file, pieces)} bytes are as in the file")
+            print(f"step {i}: {step(model, blocks, file, pieces)} bytes equal the file")
         peak, copied = device.memory().peak_bytes, model.stats().bytes_to_device
-        print(f"the device held {peak} bytes at most, and {copied} were copied to it")
+        print(f"the device held at most {peak} bytes, and {copied} bytes were copied to it")
         if peak > budget:
             raise ValueError("the device: it held more than the budget")
         if copied < model_bytes + (STEPS - 1) * (model_bytes - budget):

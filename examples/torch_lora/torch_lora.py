@@ -1,7 +1,9 @@
-"""Trains adapters of rank 8 over a frozen model that is streamed through a quarter of its bytes, and compares with training it in full memory.
+"""Trains adapters of rank 8 over a frozen model that streams through a quarter of its bytes. Compares the result with
+training in full memory.
 
-    torch_lora.py [DEVICE]     the CPU, if no device is named; cuda:0 is the first GPU
+torch_lora.py [DEVICE]     the CPU if no device is given; cuda:0 is the first GPU
 """
+
 # mypy: disable-error-code="import-not-found,misc"
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ class Layer(nn.Module):
 
 
 def train(model: nn.Module, device: str, batches: list[torch.Tensor]) -> list[float]:
-    """The losses."""
+    """Trains the model and returns the losses."""
     optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=1e-2)
     losses = []
     for batch in batches:
@@ -59,13 +61,23 @@ other = copy.deepcopy(model).to(name)
 batches = [torch.randn(8, 16, 256) for _ in range(5)]
 size = sum(one.numel() * one.element_size() for one in model.parameters() if not one.requires_grad)
 
-with sh.Device("host" if name == "cpu" else name, budget_bytes=size // 4) as device, st.stream(model, device) as streamed:
+with (
+    sh.Device("host" if name == "cpu" else name, budget_bytes=size // 4) as device,
+    st.stream(model, device) as streamed,
+):
     losses = train(model, name, batches)
     stats, peak = streamed.stats(), device.memory().peak_bytes
 wanted = train(other, name, batches)
 
 print("loss ", " ".join(f"{loss:.4f}" for loss in losses))
-print(f"frozen weights: {size} bytes, on the device at most {peak}; copied in {stats.steps} steps: {stats.bytes_to_device}")
-equal = losses == wanted and all(torch.equal(one, same.cpu()) for one, same in zip(model.state_dict().values(), other.state_dict().values()))
-print("what was trained is", "equal, bit by bit, to training in full memory" if equal else "DIFFERENT from training in full memory")
+print(
+    f"frozen weights: {size} bytes, at most {peak} on device; {stats.bytes_to_device} bytes copied in {stats.steps} steps"
+)
+equal = losses == wanted and all(
+    torch.equal(one, same.cpu()) for one, same in zip(model.state_dict().values(), other.state_dict().values())
+)
+print(
+    "the trained weights are",
+    "equal, bit by bit, to training in full memory" if equal else "DIFFERENT from training in full memory",
+)
 sys.exit(not equal)

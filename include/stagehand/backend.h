@@ -1,147 +1,193 @@
 /*
- * The interface of device backends (SPI). A backend is a table of primitives without policy, compiled in or in a plugin
- * `stagehand-<name>.so` that exports sh_backend_query(). Engines do not need this header.
+ * The interface of device backends (SPI). A backend is a table of primitives without policy. It is compiled into the
+ * library, or is a plugin `stagehand-<name>.so` that exports sh_backend_query(). Engines do not need this header.
  *
- * Rules: every function may be called from any thread, several at once; a function that fails has changed nothing, returns a
- * negative sh_status, and leaves a text for last_error(). Addresses are device addresses as integers. Streams are native handles,
- * never SH_STREAM_HOST. "Optional" members may be NULL; all others are required.
+ * Rules:
+ *
+ *  - Every function may be called from any thread, and from several at once.
+ *  - A function that fails has changed nothing, returns a negative sh_status, and leaves a text for last_error().
+ *  - Addresses are device addresses as integers. Streams are the driver's handles, never SH_STREAM_HOST.
+ *  - A member marked "Optional" may be NULL. All other members are required.
  */
 #ifndef STAGEHAND_BACKEND_H
 #define STAGEHAND_BACKEND_H
 
 #include "base.h"
+#include "device.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/** Version of this interface. A plugin is asked for the host's version and answers with a table of that version or refuses. */
+/**
+ * Version of this interface. The library asks a plugin for this version. The plugin returns a table of this version, or
+ * an error.
+ */
 #define SH_BACKEND_SPI_VERSION 1
 
-typedef struct sh_backend_device sh_backend_device; /**< The backend's own. */
-typedef uint64_t sh_backend_page;                   /**< A physical page; 0 is none. */
-typedef uint64_t sh_backend_event;                  /**< An event; 0 is none. */
+typedef struct sh_backend_device sh_backend_device; /**< The backend's own struct. */
+typedef uint64_t sh_backend_page;                   /**< A physical page. 0 is never a page. */
+typedef uint64_t sh_backend_event;                  /**< An event. 0 is never an event. */
 
 enum {
-    SH_BACKEND_FIXED_ADDRESSES = 1,   /**< Memory is mapped by pages. Without it range_reserve() gives memory with the addresses, in one
-                                           piece, and pages_* are SH_ERROR_UNSUPPORTED. */
-    SH_BACKEND_HOST_ADDRESSABLE = 2,  /**< The host may touch device addresses. */
-    SH_BACKEND_CONTENTLESS = 4,       /**< Nothing is really copied; sources must not be read, any pointer counts as pinned. */
-    SH_BACKEND_VIRTUAL_TIME = 8,      /**< clock() is virtual; waits return at once. */
-    SH_BACKEND_IS_GPU = 16
+    /** The device maps memory by pages. Without this flag range_reserve() gives memory with the addresses, in one
+        piece, and the pages_...() functions return SH_ERROR_UNSUPPORTED. */
+    SH_BACKEND_FIXED_ADDRESSES = 1,
+    SH_BACKEND_HOST_ADDRESSABLE = 2, /**< The host may read and write device addresses. */
+    /** Copies move nothing. The library must not read sources, and every host pointer counts as pinned. */
+    SH_BACKEND_CONTENTLESS = 4,
+    SH_BACKEND_VIRTUAL_TIME = 8, /**< clock() is virtual, and waits return at once. */
+    SH_BACKEND_IS_GPU = 16       /**< The device is a GPU. */
 };
 
-/** What a device is. Filled by device_open(). What cannot be is SH_ERROR_BACKEND of sh_device_open(), which names the field. */
+/**
+ * Description of a device. device_open() fills in the fields. sh_device_open() returns SH_ERROR_BACKEND and names the
+ * field if a value is impossible.
+ */
 typedef struct sh_backend_device_info {
     uint32_t struct_size;
-    uint32_t flags;                 /**< SH_BACKEND_* */
-    char description[128];
-    uint64_t total_bytes;
-    uint64_t granularity_bytes;     /**< Smallest page, a power of two up to 1 GiB; pages are multiples of it. */
-    uint64_t largest_page_bytes;    /**< Pages beyond this size gain nothing; a power of two, at least granularity_bytes. */
-    uint64_t staging_piece_bytes;   /**< Best size of a copy from the staging ring. */
-    uint64_t link_bytes_per_second; /**< If it is known without measuring, 10^6 to 10^15; else 0. */
-    uint64_t copy_latency_ns;       /**< Cost of a copy command beside its bytes; about; a minute at most. */
-    uint32_t queue_depth;           /**< Commands that can be queued on a stream before a call waits on the host; about. */
-    /** Handle that means another stream on each thread: its own default stream, which stream 0 waits for. 0: there is none. */
+    uint32_t flags;        /**< SH_BACKEND_* */
+    char description[128]; /**< The driver's name for the device. */
+    uint64_t total_bytes;  /**< Size of the device's memory. */
+    uint64_t
+        granularity_bytes; /**< Size of the smallest page: a power of two up to 1 GiB. All page sizes are multiples. */
+    uint64_t largest_page_bytes;    /**< The largest useful page size: a power of two, at least granularity_bytes. */
+    uint64_t staging_piece_bytes;   /**< The best size of a copy from the staging buffers. */
+    uint64_t link_bytes_per_second; /**< Speed of the link, 10^6 to 10^15. 0: not known without measuring. */
+    uint64_t copy_latency_ns;       /**< Rough cost of a copy command beside its bytes: at most a minute. */
+    uint32_t queue_depth; /**< Rough number of commands on a stream before a further call waits on the host. */
+    /** Handle of the calling thread's own default stream, which stream 0 waits for. 0: there is no such handle. */
     uint32_t thread_stream;
+    /** SH_DEVICE_KIND_* of device.h, or another DLDeviceType of DLPack. 0: other libraries cannot use the device's
+        memory. */
+    uint32_t kind;
+    uint32_t reserved;
 } sh_backend_device_info;
 
 struct sh_backend;
 
-/** What the library offers to a backend. Valid for the life of the process. */
+/** What the library offers to a backend. Valid until the process ends. */
 typedef struct sh_backend_host {
     uint32_t struct_size;
     uint32_t spi_version;
-    void (*log)(int32_t level, const char *message);
-    /** Finds (loads) another backend by its name, for one that wraps it. Not from within sh_backend_query(). A failure is logged. */
-    sh_status (*find_backend)(const char *name, const struct sh_backend **out_backend);
+    void (*log)(int32_t level, const char* message); /**< Writes a line to the library's log. */
+    /** Finds, and loads if necessary, another backend by its name, for a backend that wraps it. Must not be called
+        inside sh_backend_query(). The library logs a failure. */
+    sh_status (*find_backend)(const char* name, const struct sh_backend** out_backend);
 } sh_backend_host;
 
-/** The table. */
+/** The table of a backend's functions. */
 typedef struct sh_backend {
     uint32_t struct_size;
     uint32_t spi_version;
-    const char *name;    /**< "cuda"; static. */
-    const char *version; /**< Of the plugin; static. */
+    const char* name;    /**< "cuda", for example. Static. */
+    const char* version; /**< Version of the plugin. Static. */
 
-    /** Number of devices, without making a context. Unavailable: SH_ERROR_BACKEND_UNAVAILABLE, and last_error() says why. */
-    sh_status (*probe)(uint32_t *out_device_count);
-    /** Opens a device (retains its primary context, ...). `options` is "key=value;..." or NULL; unknown keys are an error. */
-    sh_status (*device_open)(uint32_t index, const char *options, sh_backend_device **out_device, sh_backend_device_info *out_info);
-    /** Closes a device, all of whose objects were destroyed. */
-    void (*device_close)(sh_backend_device *device);
-    /** Text of the calling thread's last failure, with the driver's name for it; valid until its next call. Never NULL. */
-    const char *(*last_error)(void);
-    /** Free and total device memory now, in bytes, as the driver tells it; never more free than there is. */
-    sh_status (*memory_info)(sh_backend_device *device, uint64_t *out_free, uint64_t *out_total);
+    /** Tells the number of devices, without making a context. SH_ERROR_BACKEND_UNAVAILABLE if the backend cannot run
+        here; last_error() has the reason. */
+    sh_status (*probe)(uint32_t* out_device_count);
+    /** Opens a device, and retains its primary context. `options` is "key=value;..." or NULL. An unknown key is an
+        error. */
+    sh_status (*device_open)(uint32_t index, const char* options, sh_backend_device** out_device,
+                             sh_backend_device_info* out_info);
+    /** Closes a device. All its objects were destroyed before. */
+    void (*device_close)(sh_backend_device* device);
+    /** Returns the text of the calling thread's last failure, with the driver's name for it. Valid until the thread's
+        next call. Never NULL. */
+    const char* (*last_error)(void);
+    /** Tells the free and the total device memory in bytes, as the driver reports them. Free is at most total. */
+    sh_status (*memory_info)(sh_backend_device* device, uint64_t* out_free, uint64_t* out_total);
 
-    /** Makes `count` physical pages of `page_bytes`, all or none. Consecutive ones should be neighbours where that helps mapping. */
-    sh_status (*pages_create)(sh_backend_device *device, uint64_t page_bytes, uint64_t count, sh_backend_page *out_pages);
-    /** Gives pages back; none of them is mapped. */
-    sh_status (*pages_destroy)(sh_backend_device *device, uint64_t page_bytes, uint64_t count, const sh_backend_page *pages);
-    /** Reserves addresses without memory; with it on devices without SH_BACKEND_FIXED_ADDRESSES, then aligned to 256 bytes at least. */
-    sh_status (*range_reserve)(sh_backend_device *device, uint64_t bytes, uint64_t alignment, uint64_t *out_address);
-    /** Gives addresses back; nothing is mapped there, or nothing uses the memory that came with them. Same arguments as reserved. */
-    sh_status (*range_free)(sh_backend_device *device, uint64_t address, uint64_t bytes);
-    /** Maps pages[i] at address + i * page_bytes, readable and writable by the device. A page may be mapped at several addresses. */
-    sh_status (*pages_map)(sh_backend_device *device, uint64_t address, uint64_t page_bytes, uint64_t count,
-                           const sh_backend_page *pages);
-    /** Unmaps. The work that used these addresses has finished. */
-    sh_status (*pages_unmap)(sh_backend_device *device, uint64_t address, uint64_t page_bytes, uint64_t count);
+    /** Creates `count` physical pages of `page_bytes`, all or none. Consecutive pages should be neighbours if that
+        makes mapping faster. */
+    sh_status (*pages_create)(sh_backend_device* device, uint64_t page_bytes, uint64_t count,
+                              sh_backend_page* out_pages);
+    /** Destroys pages. None of them is mapped. */
+    sh_status (*pages_destroy)(sh_backend_device* device, uint64_t page_bytes, uint64_t count,
+                               const sh_backend_page* pages);
+    /** Reserves addresses without memory. The function also allocates the memory on devices without
+        SH_BACKEND_FIXED_ADDRESSES, at an address that is a multiple of 256 at least. */
+    sh_status (*range_reserve)(sh_backend_device* device, uint64_t bytes, uint64_t alignment, uint64_t* out_address);
+    /** Frees addresses with the arguments of their reservation. Nothing is mapped there, and no work uses memory that
+        came with them. */
+    sh_status (*range_free)(sh_backend_device* device, uint64_t address, uint64_t bytes);
+    /** Maps pages[i] at address + i * page_bytes, readable and writable by the device. A page may be mapped at several
+        addresses. */
+    sh_status (*pages_map)(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count,
+                           const sh_backend_page* pages);
+    /** Unmaps pages. Work that used these addresses has ended. */
+    sh_status (*pages_unmap)(sh_backend_device* device, uint64_t address, uint64_t page_bytes, uint64_t count);
 
     /** Pins host memory for fast asynchronous copies. A refusal leaves no sticky error behind. */
-    sh_status (*host_register)(sh_backend_device *device, void *memory, uint64_t bytes);
-    sh_status (*host_unregister)(sh_backend_device *device, void *memory);
-    /** 1 if the whole range is pinned (by host_register() or by anyone). */
-    sh_status (*host_is_pinned)(sh_backend_device *device, const void *memory, uint64_t bytes, uint32_t *out_pinned);
+    sh_status (*host_register)(sh_backend_device* device, void* memory, uint64_t bytes);
+    /** Unpins memory of host_register(). */
+    sh_status (*host_unregister)(sh_backend_device* device, void* memory);
+    /** Sets `out_pinned` to 1 if the whole range is pinned, by host_register() or by anybody else, or else to 0. */
+    sh_status (*host_is_pinned)(sh_backend_device* device, const void* memory, uint64_t bytes, uint32_t* out_pinned);
 
-    /** A stream that does not synchronise with the default stream. */
-    sh_status (*stream_create)(sh_backend_device *device, sh_stream *out_stream);
-    /** Destroys a stream whose work has finished. */
-    sh_status (*stream_destroy)(sh_backend_device *device, sh_stream stream);
-    sh_status (*stream_synchronize)(sh_backend_device *device, sh_stream stream);
-    /** Later work of the stream waits for what the event stands for now. An event that was never recorded is no wait. */
-    sh_status (*stream_wait_event)(sh_backend_device *device, sh_stream stream, sh_backend_event event);
-    /** Runs fn(user_data) in the stream; see sh_stream_launch() for `busy_ns`. */
-    sh_status (*stream_launch)(sh_backend_device *device, sh_stream stream, void (*fn)(void *), void *user_data, int64_t busy_ns);
+    /** Creates a stream that does not synchronize with the default stream. */
+    sh_status (*stream_create)(sh_backend_device* device, sh_stream* out_stream);
+    /** Destroys a stream whose work has ended. */
+    sh_status (*stream_destroy)(sh_backend_device* device, sh_stream stream);
+    /** Waits until the stream's work has ended. */
+    sh_status (*stream_synchronize)(sh_backend_device* device, sh_stream stream);
+    /** Makes later work of the stream wait for the last record of the event. There is no wait for an event that was
+        never recorded. */
+    sh_status (*stream_wait_event)(sh_backend_device* device, sh_stream stream, sh_backend_event event);
+    /** Runs fn(user_data) on the stream. See sh_stream_launch() for `busy_ns`. */
+    sh_status (*stream_launch)(sh_backend_device* device, sh_stream stream, void (*fn)(void*), void* user_data,
+                               int64_t busy_ns);
 
-    /** `timing` 1: event_elapsed() works on it. */
-    sh_status (*event_create)(sh_backend_device *device, uint32_t timing, sh_backend_event *out_event);
-    /** Destroys an event; waits on it that were queued stay valid. */
-    sh_status (*event_destroy)(sh_backend_device *device, sh_backend_event event);
-    sh_status (*event_record)(sh_backend_device *device, sh_backend_event event, sh_stream stream);
-    /** 1 when everything before the last record has finished, or it was never recorded. An error of the work itself is returned. */
-    sh_status (*event_query)(sh_backend_device *device, sh_backend_event event, uint32_t *out_done);
-    sh_status (*event_synchronize)(sh_backend_device *device, sh_backend_event event);
-    /** Time between two finished timing events, in nanoseconds; may be negative. */
-    sh_status (*event_elapsed)(sh_backend_device *device, sh_backend_event begin, sh_backend_event end, int64_t *out_ns);
+    /** Creates an event. With `timing` 1 event_elapsed() works on it. */
+    sh_status (*event_create)(sh_backend_device* device, uint32_t timing, sh_backend_event* out_event);
+    /** Destroys an event. Queued waits for the event stay valid. */
+    sh_status (*event_destroy)(sh_backend_device* device, sh_backend_event event);
+    /** Records the event after the work that is on the stream now. */
+    sh_status (*event_record)(sh_backend_device* device, sh_backend_event event, sh_stream stream);
+    /** Sets `out_done` to 1 if everything before the last record has ended, or if the event was never recorded. Returns
+        the error of that work, if there was one. */
+    sh_status (*event_query)(sh_backend_device* device, sh_backend_event event, uint32_t* out_done);
+    /** Waits until everything before the last record has ended. */
+    sh_status (*event_synchronize)(sh_backend_device* device, sh_backend_event event);
+    /** Tells the time between two finished timing events, in nanoseconds. It may be negative. */
+    sh_status (*event_elapsed)(sh_backend_device* device, sh_backend_event begin, sh_backend_event end,
+                               int64_t* out_ns);
 
-    /** Asynchronous copies, in stream order. Host memory that is not pinned may make the call wait. */
-    sh_status (*copy_to_device)(sh_backend_device *device, sh_stream stream, uint64_t to, const void *from, uint64_t bytes);
-    sh_status (*copy_to_host)(sh_backend_device *device, sh_stream stream, void *to, uint64_t from, uint64_t bytes);
-    sh_status (*copy_on_device)(sh_backend_device *device, sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes);
-    /** Sets `bytes` bytes to `value`, in stream order. */
-    sh_status (*fill)(sh_backend_device *device, sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes);
+    /** Queues a copy from host memory. The call may wait if the memory is not pinned. */
+    sh_status (*copy_to_device)(sh_backend_device* device, sh_stream stream, uint64_t to, const void* from,
+                                uint64_t bytes);
+    /** Queues a copy to host memory. The call may wait if the memory is not pinned. */
+    sh_status (*copy_to_host)(sh_backend_device* device, sh_stream stream, void* to, uint64_t from, uint64_t bytes);
+    /** Queues a copy inside the device, or from memory that memory_is_reachable() accepts. */
+    sh_status (*copy_on_device)(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from,
+                                uint64_t bytes);
+    /** Queues a fill of `bytes` bytes with `value`. */
+    sh_status (*fill)(sh_backend_device* device, sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes);
 
-    /** Nanoseconds, monotonic. Optional: the host's steady clock. */
-    uint64_t (*clock)(sh_backend_device *device);
-    /** Prepares a thread of the library for its first call (relaxed capture mode, ...). Optional. */
-    sh_status (*thread_begin)(sh_backend_device *device);
-    /** 1 if the stream takes part in a capture into a graph. Optional: the backend has no graphs. */
-    sh_status (*stream_is_capturing)(sh_backend_device *device, sh_stream stream, uint32_t *out_capturing);
-    /**
-     * 1 if copy_on_device() may read all of the range: memory of this device, or of another one that this one has been let reach, which the
-     * call sees to where it can. Optional: only what pages_map() and range_reserve() gave.
-     */
-    sh_status (*memory_is_reachable)(sh_backend_device *device, uint64_t address, uint64_t bytes, uint32_t *out_reachable);
+    /** Returns the device's monotonic clock, in nanoseconds. Optional: the library uses the host's steady clock
+        instead. */
+    uint64_t (*clock)(sh_backend_device* device);
+    /** Prepares a thread of the library for its first call, for example with the relaxed capture mode. Optional. */
+    sh_status (*thread_begin)(sh_backend_device* device);
+    /** Sets `out_capturing` to 1 if the stream takes part in a capture into a graph. Optional: the backend has no
+        graphs without it. */
+    sh_status (*stream_is_capturing)(sh_backend_device* device, sh_stream stream, uint32_t* out_capturing);
+    /** Sets `out_reachable` to 1 if copy_on_device() may read the whole range: memory of this device, or of another
+        device that this one can access. The call enables that access if it can. Optional: only memory of pages_map()
+        and range_reserve() is reachable without it. */
+    sh_status (*memory_is_reachable)(sh_backend_device* device, uint64_t address, uint64_t bytes,
+                                     uint32_t* out_reachable);
 } sh_backend;
 
 /**
- * The one symbol of a plugin. `spi_version` is the version that the library wants; a plugin that cannot serve it returns
- * SH_ERROR_UNSUPPORTED. `host` stays valid. The table stays the plugin's and valid for the life of the process.
+ * The one symbol of a plugin.
+ * @param spi_version The version that the library wants. A plugin that does not support this version returns
+ *                    SH_ERROR_UNSUPPORTED.
+ * @param host        Stays valid until the process ends.
+ * @param out_backend The table belongs to the plugin and stays valid until the process ends.
  */
-typedef sh_status (*sh_backend_query_fn)(uint32_t spi_version, const sh_backend_host *host, const sh_backend **out_backend);
+typedef sh_status (*sh_backend_query_fn)(uint32_t spi_version, const sh_backend_host* host,
+                                         const sh_backend** out_backend);
 
 #ifdef __cplusplus
 }

@@ -1,23 +1,43 @@
 /*
- * Status codes, error text, logging and the types that every other header uses.
+ * Status codes, error texts, the log, and the types that every other header uses.
  *
- * Rules that hold for the whole interface:
+ * Rules for the whole interface:
  *
- *  - Every struct starts with `uint32_t struct_size`. Set it to sizeof the struct, by its SH_..._INIT or sh_..._init().
- *    A zero field means the default. Structs only ever grow at the end; bytes beyond what the library knows must be zero.
- *    In an array of structs every element has the same struct_size, which is also the distance between elements.
- *  - Outputs come last and are written only on SH_OK, unless a comment says otherwise: with SH_NOT_READY there is no view.
- *  - A handle that is NULL, was destroyed, or belongs to something else gives SH_ERROR_INVALID_HANDLE, never a crash. Streams
- *    are the exception: they are handles of the driver, which need not notice that one is not valid.
- *  - A required pointer that is NULL, a flag that this library does not know, and a count beyond 2^32 give SH_ERROR_INVALID_ARGUMENT.
- *  - Not repeated in each comment: SH_ERROR_INVALID_STRUCT, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT, SH_ERROR_FORKED,
- *    SH_ERROR_OUT_OF_HOST_MEMORY and SH_ERROR_INTERNAL may come from any call; and where SH_ERROR_BACKEND is listed, the driver may
- *    also say SH_ERROR_OUT_OF_DEVICE_MEMORY, SH_ERROR_UNSUPPORTED or SH_ERROR_DEVICE_LOST, and SH_ERROR_RUNTIME_LOST may follow.
- *  - Functions may be called from any thread unless their comment says otherwise. "Blocks" means that the calling thread
- *    may wait for the device, for a file or for a worker thread; functions that do not say so never wait for those.
- *  - Strings are UTF-8, NUL-terminated, and copied when they are kept.
- *  - The library never prints, never exits, never raises a signal, and lets no C++ exception out.
- *  - After fork() the child gets SH_ERROR_FORKED from every call that returns a status; calls that return nothing do nothing.
+ *  - Names. What a runtime does with its blocks or with its memory is sh_<verb>_<noun>(): sh_acquire(),
+ *    sh_protect_blocks(), sh_reserve(). Every other call is sh_<object>_<verb>(): sh_device_open(), sh_step_begin(),
+ *    sh_graph_enter(). Calls that read an object are sh_<object>_get_<noun>().
+ *  - Structs. Every struct begins with `uint32_t struct_size`. The caller sets this field to the size of the struct, by
+ *    SH_..._INIT or sh_..._init(). A field that is zero has its default. Structs only grow at their ends: the library
+ *    reads and writes no more than struct_size bytes, so programs that were built with older headers keep working.
+ *    Bytes that this library does not know must be zero, and so must fields that are named "reserved". All elements of
+ *    an array of structs have the same struct_size. That size is also the distance between two elements.
+ *  - Outputs. Output arguments come last. A call writes its outputs only when it returns SH_OK, unless its comment says
+ *    more.
+ *  - Numbers. Counts and sizes are uint64_t in arguments. Sizes are in bytes, times in nanoseconds.
+ *  - Handles. A handle that is NULL, was destroyed, or belongs to another object gives SH_ERROR_INVALID_HANDLE, never a
+ *    crash. Streams are the exception, because the driver owns them and need not notice an invalid stream.
+ *  - States. SH_ERROR_BUSY names a state that ends without the caller, for example another runtime's step: try the call
+ *    again later. SH_ERROR_INVALID_STATE names a state that the caller must end first, for example a view that it
+ *    holds.
+ *  - Every call. A call may return SH_ERROR_INVALID_STRUCT, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (a
+ *    required pointer is NULL, a flag is unknown, or a count is above 2^32), SH_ERROR_FORKED,
+ *    SH_ERROR_OUT_OF_HOST_MEMORY and SH_ERROR_INTERNAL. A call that lists SH_ERROR_BACKEND may also return
+ *    SH_ERROR_OUT_OF_DEVICE_MEMORY, SH_ERROR_UNSUPPORTED, SH_ERROR_DEVICE_LOST and SH_ERROR_RUNTIME_LOST. A call on a
+ *    runtime may return SH_ERROR_CANCELLED if another thread destroys the runtime meanwhile. A comment names these
+ *    statuses only if it has more to say about them.
+ *  - Threads. Every function may be called from any thread, and from several at once, unless its comment has a line
+ *    "@threads".
+ *  - Waiting. A call "blocks" when the calling thread may wait for the device, for a file, or for a thread of the
+ *    library. Each comment says so in its line "@blocks". A call on a runtime also waits while another thread's call on
+ *    the same runtime plans, pins memory or forgets a stream. The lines "@blocks" do not repeat this.
+ *  - Callbacks. A callback must not call the library, unless its comment says which functions it may call.
+ *  - Strings are UTF-8 and end with NUL. The library copies the strings that it keeps.
+ *  - The library never prints (but for the variable STAGEHAND_LOG), never exits, never raises a signal, and lets no C++
+ *    exception out.
+ *  - After fork() every call in the child that returns a status returns SH_ERROR_FORKED. Calls that return nothing do
+ *    nothing.
+ *
+ * docs/functions.md lists all functions with these properties.
  */
 #ifndef STAGEHAND_BASE_H
 #define STAGEHAND_BASE_H
@@ -31,113 +51,134 @@
 #define SH_API __attribute__((visibility("default")))
 #endif
 
+/**
+ * The compiler warns if the result is not used. Define it as empty before the first include to switch the warning off.
+ */
+#ifndef SH_MUST_CHECK
+#define SH_MUST_CHECK __attribute__((warn_unused_result))
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /**
- * Result of a call. 0 is success, positive values are success with information, negative values are errors.
- * Values never change; new ones may be added, so treat unknown negative values as errors of their hundred.
+ * The result of a call. 0 is success, a positive value is success with information, a negative value is an error.
+ * Values never change. New values may be added: treat an unknown negative value as an error of its hundred.
  */
 typedef int32_t sh_status;
 
 enum {
-    /* Success. */
-    SH_OK = 0,
-    /** The bytes are not on the device yet, and the caller asked not to wait. Nothing is held. */
+    SH_OK = 0, /**< Success. */
+    /** The bytes are not on the device yet, and the caller asked not to wait. No view is held. */
     SH_NOT_READY = 1,
 
     /* 1xx: a mistake of the caller. Nothing has changed, unless the call's comment says otherwise. */
-    SH_ERROR_INVALID_ARGUMENT = -101, /**< A value is out of range or contradicts another; the text names it. */
-    SH_ERROR_INVALID_HANDLE = -102,   /**< NULL, destroyed, or belongs to another object. */
-    SH_ERROR_INVALID_STRUCT = -103,   /**< struct_size is impossible, or bytes unknown to this library are not zero. */
-    SH_ERROR_INVALID_STATE = -104,    /**< The call is not allowed now (a release without an acquire, ...). */
-    SH_ERROR_NOT_FOUND = -105,        /**< No backend or device of that name. */
-    SH_ERROR_UNSUPPORTED = -106,      /**< This backend cannot do it. */
-    SH_ERROR_FORKED = -107,           /**< The process was forked after the library was used. */
-    SH_ERROR_STALE = -108,            /**< A graph was captured under a plan that has changed since: capture it anew. */
+    SH_ERROR_INVALID_ARGUMENT = -101, /**< A value is out of range or contradicts another. The text names the value. */
+    SH_ERROR_INVALID_HANDLE = -102,   /**< The handle is NULL, was destroyed, or belongs to another object. */
+    SH_ERROR_INVALID_STRUCT =
+        -103, /**< struct_size is impossible, or bytes that the library does not know are not zero. */
+    SH_ERROR_INVALID_STATE =
+        -104,                    /**< The call is not allowed now. The caller must end the state that the text names. */
+    SH_ERROR_NOT_FOUND = -105,   /**< There is no backend or no device of that name. */
+    SH_ERROR_UNSUPPORTED = -106, /**< The backend cannot do it. */
+    SH_ERROR_FORKED = -107,      /**< The process was forked after the library was used. */
+    SH_ERROR_STALE = -108,       /**< The graph was captured under an older plan. Capture it again. */
 
     /* 2xx: memory and budget. Nothing has changed. */
-    SH_ERROR_BUDGET = -201,               /**< The budget is too small; the text names the smallest that works. */
-    SH_ERROR_OUT_OF_DEVICE_MEMORY = -202, /**< The driver has no memory left. */
+    SH_ERROR_BUDGET = -201, /**< The budget is too small. The text names the smallest budget that works. */
+    SH_ERROR_OUT_OF_DEVICE_MEMORY = -202, /**< The driver has no device memory left. */
     SH_ERROR_OUT_OF_HOST_MEMORY = -203,   /**< The process has no memory left. */
-    SH_ERROR_HELD = -204,                 /**< The pages needed are held by views; the text names the holder. */
-    SH_ERROR_BUSY = -205,                 /**< Something that is in use stands in the way. */
+    SH_ERROR_HELD = -204, /**< Views hold the device memory that the call needs. The text names the block. */
+    SH_ERROR_BUSY = -205, /**< A state stands in the way that ends without the caller. Try again later. */
 
     /* 3xx: an operation failed. The objects stay usable, and the call may be tried again. */
-    SH_ERROR_SOURCE = -301,   /**< A source could not be read (file too short, I/O error, ...). */
-    SH_ERROR_CALLBACK = -302, /**< A callback of the caller returned an error. */
-    SH_ERROR_IO = -303,       /**< A file of the library's own (trace, telemetry) could not be written. */
-    SH_ERROR_CANCELLED = -304, /**< The object was destroyed while the call waited. */
+    SH_ERROR_SOURCE = -301,    /**< A source could not be read: the file is too short, an I/O error, and so on. */
+    SH_ERROR_CALLBACK = -302,  /**< A callback of the caller returned an error. */
+    SH_ERROR_IO = -303,        /**< A file or a socket of the library (trace, telemetry, monitor) failed. */
+    SH_ERROR_CANCELLED = -304, /**< Another thread destroyed the object while the call waited. */
 
-    /* 4xx: the backend or its driver. The text carries the driver's name for the error. */
+    /* 4xx: the backend or its driver. The text has the driver's name for the error. */
     SH_ERROR_BACKEND = -401,             /**< A call into the driver failed. */
-    SH_ERROR_BACKEND_UNAVAILABLE = -402, /**< The backend is there but cannot run here (no driver, no device). */
-    SH_ERROR_BACKEND_LOAD = -403,        /**< The plugin could not be loaded; the text lists what was tried. */
+    SH_ERROR_BACKEND_UNAVAILABLE = -402, /**< The backend cannot run here: there is no driver, or no device. */
+    SH_ERROR_BACKEND_LOAD = -403, /**< The plugin could not be loaded. The text lists the files that were tried. */
 
-    /* 5xx: an object can no longer be used, only destroyed. */
+    /* 5xx: an object cannot be used any more. Destroy it. */
     SH_ERROR_RUNTIME_LOST = -501, /**< A failure left the runtime's device memory in an unknown state. */
     SH_ERROR_DEVICE_LOST = -502,  /**< The driver reports that the device is gone. */
 
     /* 6xx: the library itself. */
-    SH_ERROR_INTERNAL = -601, /**< A fault of the library: please report it with the text. */
+    SH_ERROR_INTERNAL = -601,         /**< A defect of the library. Please report it with its text. */
     SH_ERROR_DUPLICATE_LIBRARY = -602 /**< Another copy of the library manages devices in this process. */
 };
 
 /**
- * A stream of the device: the native handle (CUstream, hipStream_t, a handle from sh_stream_create()) as an integer,
- * or SH_STREAM_HOST. 0 is what the driver means by it (CUDA: the legacy default stream); "host" and "sim" have no such stream. The
- * handle for each thread's own default stream (CUDA, HIP: 2) is the calling thread's, each thread's being a stream of its own; a release
- * there records an event at once. Engines that were compiled for such streams pass 2: their 0 would be taken for the legacy stream.
- * A stream must stay alive until the step in which it was used has ended, or sh_stream_forget(): a runtime that finds it gone
- * cannot tell what its work still reads; it returns the driver's error once, and does not use the device memory in question again.
+ * A stream of the device: the driver's handle (CUstream, hipStream_t, or a handle from sh_stream_create()) as an
+ * integer.
+ *
+ *  - 0 has the driver's meaning: on CUDA the legacy default stream. The backends "host" and "sim" have no stream 0.
+ *  - 2 on CUDA and HIP is the calling thread's own default stream. Engines that were compiled for per-thread default
+ *    streams pass 2, because their 0 would be taken for the legacy stream.
+ *  - SH_STREAM_HOST is the calling thread itself.
+ *
+ * A stream must stay alive until the step that used it has ended, or until sh_stream_forget(). A runtime that finds a
+ * stream destroyed cannot know whether its work still reads device memory. The runtime then returns the driver's error
+ * once, and does not use that memory again.
  */
 typedef uint64_t sh_stream;
 
-/** The calling thread is the stream: sh_acquire() returns when the bytes are there, sh_release() means finished. */
+/**
+ * The calling thread as a stream. sh_acquire() returns when the bytes are there, and sh_release() means that the use
+ * has ended.
+ */
 #define SH_STREAM_HOST 0xffffffffffffffff
 
-/** A block of one runtime. 0 is never a block. Ids are not reused while the runtime lives, nor shared between runtimes. */
+/**
+ * A block of one runtime. 0 is never a block. A runtime never uses an id twice. Two runtimes that exist at the same
+ * time never share an id. A process has at most 65,535 runtimes at a time, a runtime at most 2^24 blocks.
+ */
 typedef uint64_t sh_block;
 
 typedef struct sh_device sh_device;   /**< One physical device and its budget: see device.h. */
 typedef struct sh_runtime sh_runtime; /**< One model on a device: see runtime.h. */
 
-/** Version of the library at run time as major * 1,000,000 + minor * 1,000 + patch. Never fails. */
+/** Returns the library's version at run time as major * 1,000,000 + minor * 1,000 + patch. @blocks Never. */
 SH_API uint32_t sh_version(void);
 
-/** A short English name of a status, e.g. "SH_ERROR_BUDGET". Static; never NULL. */
-SH_API const char *sh_status_string(sh_status status);
+/**
+ * Returns a short name of a status, for example "SH_ERROR_BUDGET". The text is static and never NULL.
+ * @blocks Never.
+ */
+SH_API const char* sh_status_string(sh_status status);
 
 /**
- * Copies the text of the calling thread's last error, NUL-terminated and cut to `capacity`, into `buffer`.
- * Returns the full length in bytes without the NUL, 0 if there was no error on this thread. `buffer` may be NULL when
- * `capacity` is 0. Calls that return SH_OK or SH_NOT_READY leave the text as it is; those that return nothing, such as
- * sh_runtime_destroy(), may leave one.
+ * Copies the text of the calling thread's last error into `buffer`, cut to `capacity` bytes with the NUL. `buffer` may
+ * be NULL if `capacity` is 0. A call that returns SH_OK or SH_NOT_READY leaves the text as it is. A call that returns
+ * nothing, for example sh_runtime_destroy(), may leave a text.
+ * @return The length of the whole text in bytes without the NUL. 0 if this thread had no error.
+ * @blocks Never.
  */
-SH_API size_t sh_last_error(char *buffer, size_t capacity);
+SH_API uint64_t sh_last_error(char* buffer, uint64_t capacity);
 
-enum {
-    SH_LOG_ERROR = 1,
-    SH_LOG_WARNING = 2,
-    SH_LOG_INFO = 3,
-    SH_LOG_DEBUG = 4
-};
+enum { SH_LOG_ERROR = 1, SH_LOG_WARNING = 2, SH_LOG_INFO = 3, SH_LOG_DEBUG = 4 };
 
 /**
- * Receives a log line without a newline. It may be called on any thread, several at once, while locks of the library
- * are held: it must not call the library, and must not block for long. `message` is valid during the call.
+ * Receives one line of the log, without a newline. `message` is valid during the call. The library may call it on any
+ * thread, on several threads at once, and while it holds locks. The function must not call the library and must not
+ * wait for long.
  */
-typedef void (*sh_log_fn)(int32_t level, const char *message, void *user_data);
+typedef void (*sh_log_fn)(int32_t level, const char* message, void* user_data);
 
 /**
- * Sets the process's log receiver and the highest level that it gets; NULL switches logging off, the default.
- * (With the variable STAGEHAND_LOG=error|warning|info|debug, lines go to standard error until this is called.)
- * When it returns, the previous receiver is no longer called: it waits for a call that is under way.
- * @param level SH_LOG_ERROR to SH_LOG_DEBUG; 0 switches logging off too.
- * @return SH_OK, SH_ERROR_INVALID_ARGUMENT (level).
+ * Sets the receiver of the process's log and the highest level that it gets. The log is off by default, and with `log`
+ * NULL. The variable STAGEHAND_LOG=error|warning|info|debug sends lines to standard error until the first call of this
+ * function. The previous receiver is not called any more after the return.
+ * @param level SH_LOG_ERROR to SH_LOG_DEBUG. 0 switches the log off.
+ * @retval SH_OK                     The receiver is set.
+ * @retval SH_ERROR_INVALID_ARGUMENT `level` is not a level.
+ * @blocks Until a call of the previous receiver has ended.
  */
-SH_API sh_status sh_set_log(int32_t level, sh_log_fn log, void *user_data);
+SH_API SH_MUST_CHECK sh_status sh_set_log(int32_t level, sh_log_fn log, void* user_data);
 
 #ifdef __cplusplus
 }

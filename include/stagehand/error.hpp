@@ -1,4 +1,4 @@
-// What all C++ owners stand on: spans, and errors as exceptions. Included by stagehand.hpp.
+// The base of all C++ owners: spans, and errors as exceptions. stagehand.hpp includes this file.
 #ifndef STAGEHAND_ERROR_HPP
 #define STAGEHAND_ERROR_HPP
 
@@ -20,7 +20,8 @@ inline namespace abi0 {
 template <class T>
 using Span = std::span<T>;
 #else
-// What std::span is used for here: a pointer and a count, made from a vector, an array or the two themselves.
+// The part of std::span that these headers use: a pointer and a count, made from a container, an array, or a pointer
+// and a count.
 template <class T>
 class Span {
 public:
@@ -44,12 +45,16 @@ private:
 };
 #endif
 
-// The text of this thread's last error; empty if there was none.
+// Returns the text of this thread's last error, or an empty text if there was no error.
 inline std::string last_error() {
     std::string text(sh_last_error(nullptr, 0), '\0');
     if (!text.empty()) sh_last_error(&text[0], text.size() + 1);
     return text;
 }
+
+// Destructors call this function, because they cannot report a failure. A later call returns a failure of asynchronous
+// work again.
+inline void ignore(sh_status) noexcept {}
 
 class Error : public std::runtime_error {
 public:
@@ -62,7 +67,7 @@ private:
     sh_status status_;
 };
 
-// Throws on a failure; hands on SH_OK and the positive statuses.
+// Throws on a failure. Returns SH_OK and positive statuses as they are.
 inline sh_status check(sh_status status) {
     if (status < 0) throw Error(status, last_error());
     return status;

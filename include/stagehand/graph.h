@@ -1,24 +1,32 @@
 /*
- * Graphs: a step that an engine captures into a graph of its driver (CUDA, HIP) and launches again and again, with the streaming
- * inside. Capturing:
+ * Graphs: an engine captures a step into a graph of its driver (CUDA, HIP), streaming included, and launches the graph
+ * again and again. Capturing:
  *
- *     sh_plan(rt, NULL, NULL);                             // a plan is made before, not while a stream captures
+ *     sh_plan(rt, NULL, NULL);                             // make a plan before the capture
  *     cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
  *     sh_capture_begin(rt, stream);
- *     for each block:  sh_acquire(...);  launch(stream, view.address);  sh_release(...);
+ *     for each block:
+ *         sh_acquire(...);
+ *         launch(stream, view.address);
+ *         sh_release(...);
  *     sh_capture_end(rt, stream, &graph);
  *     cudaStreamEndCapture(stream, &native);
  *
  * Launching:
  *
- *     sh_graph_enter(graph, stream);  cudaGraphLaunch(instance, stream);  sh_graph_leave(graph, stream);
+ *     sh_graph_enter(graph, stream);
+ *     cudaGraphLaunch(instance, stream);
+ *     sh_graph_leave(graph, stream);
  *
- * The library never sees the launch itself, which is why it is put between brackets. A graph brings every streamed byte once at its
- * first use, whatever lies in device memory when it begins, and reads the sources when it runs: a source in pinned memory may get
- * other contents between launches, and the next one uses them. What the plan keeps resident is loaded by sh_graph_enter() where it is
- * missing or was invalidated. While a graph lives the plan stays: another step (prefill and decode, say) is captured under the same one,
- * without sh_plan(). One capture may hold several runtimes: begin, end, enter and leave are called for each. Where a begin or an end fails,
- * end the driver's capture and discard it; where the driver's fails after sh_capture_end(), sh_graph_destroy() the graph.
+ * The library never sees the launch itself, so the launch stands between enter and leave. A graph loads every streamed
+ * byte once, at its first use, whatever the device memory contains when the graph begins. It reads the sources when it
+ * runs: if a source in pinned memory changes between launches, the next launch uses the new contents. sh_graph_enter()
+ * loads resident parts that are missing or were invalidated.
+ *
+ * A graph holds the plan. A second step (prefill and decode, say) is captured under the same plan, without sh_plan().
+ * One capture may contain several runtimes: call begin, end, enter and leave for each runtime. End the driver's capture
+ * and discard it if a begin or an end fails. Destroy the graph with sh_graph_destroy() if the driver's end fails after
+ * sh_capture_end().
  */
 #ifndef STAGEHAND_GRAPH_H
 #define STAGEHAND_GRAPH_H
@@ -29,60 +37,94 @@
 extern "C" {
 #endif
 
-/** What the library knows of a captured step. Destroy it when the driver's graph is not launched any more. */
+/** What the library knows of a captured step. Destroy it when the driver's graph will not be launched any more. */
 typedef struct sh_graph sh_graph;
 
 /**
- * Begins to record the runtime's part of a capture that is under way on `stream`. Until sh_capture_end(), every acquire and release
- * on the runtime belongs to the capture: it must name a stream that takes part in it, and no steps, reads, write-backs or marks
- * of dirty blocks are possible (SH_ERROR_BUSY). Captures of other runtimes and of the engine alone are not disturbed.
- * Without it a runtime is of no use on a stream that captures, and says SH_ERROR_INVALID_STATE: sh_acquire(), or, of a block whose bytes are
- * there, sh_release() (the view stays held) or sh_step_end().
- * In a capture an acquire needs a block that the plan knows, and sources that are pinned (sh_host_alloc(), SH_BLOCK_PIN where it
- * worked, or pinned by the engine) or device memory for all that streams: else SH_ERROR_UNSUPPORTED, with the block's name; the capture goes on.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (SH_STREAM_HOST), SH_ERROR_INVALID_STATE (`stream` does not capture;
- *         a step or a capture is under way; there is no plan or it has to change: call sh_plan() before. That others hold part of its
- *         share is no reason), SH_ERROR_BUSY (views are
- *         held), SH_ERROR_UNSUPPORTED (the backend has no graphs), SH_ERROR_BACKEND. Does not block. \since 0.1
+ * Begins to record the runtime's part of a capture that is under way on `stream`. Until sh_capture_end() every acquire
+ * and release of the runtime belongs to the capture and must name a stream of the capture. sh_step_begin(),
+ * sh_read_block(), sh_write_back(), sh_mark_dirty(), sh_guest_begin() and sh_trim() return SH_ERROR_INVALID_STATE.
+ * Captures of other runtimes, and of the engine alone, are not affected.
+ *
+ * The runtime cannot be used on a capturing stream before this call. sh_acquire() returns SH_ERROR_INVALID_STATE there.
+ * sh_release() or sh_step_end() returns the error instead if the block's bytes are on the device.
+ *
+ * An acquire in a capture needs a block that the plan knows. The sources of streamed parts must be pinned
+ * (sh_host_alloc(), a successful SH_BLOCK_PIN, or pinned by the engine) or device memory. The acquire is
+ * SH_ERROR_UNSUPPORTED otherwise, the text names the block, and the capture goes on.
+ * @retval SH_OK                     The capture is recorded.
+ * @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
+ * @retval SH_ERROR_INVALID_STATE    `stream` does not capture; a step or a capture of the runtime is under way; a view
+ *                                   is held; or there is no plan, or it has to change: call sh_plan() before. It is no
+ *                                   reason that other runtimes hold part of the share.
+ * @retval SH_ERROR_UNSUPPORTED      The backend has no graphs.
+ * @retval SH_ERROR_BACKEND          The driver failed.
+ * @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
+ * @blocks Never.
+ * \since 0.1
  */
-SH_API sh_status sh_capture_begin(sh_runtime *runtime, sh_stream stream);
+SH_API SH_MUST_CHECK sh_status sh_capture_begin(sh_runtime* runtime, sh_stream stream);
 
 /**
- * Ends the recording, before the engine ends the capture; the library's copies are joined back to `stream`. `out_graph` NULL: the
- * capture failed or is not wanted, and nothing is kept, nor any view held; also where the engine has ended the driver's capture
- * already. The driver's graph must not be launched then.
- * A graph holds the runtime's plan: until it is destroyed the plan does not change, sh_plan() that would change it returns
- * SH_ERROR_BUSY (or, by SH_PLAN_DROP_GRAPHS, makes the graphs stale), and blocks that it uses cannot be unregistered.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (no capture of this runtime began on this stream; views are held and
- *         `out_graph` is not NULL: the capture goes on), SH_ERROR_BACKEND (the capture has ended, nothing is kept). Does not block. \since 0.1
+ * Ends the recording before the engine ends the driver's capture. The library joins its copies to `stream`. The graph
+ * holds the runtime's plan until it is destroyed: the plan does not change, a sh_plan() that would change it is
+ * SH_ERROR_INVALID_STATE (or makes the graph stale, with SH_PLAN_DROP_GRAPHS), and blocks that the graph uses cannot be
+ * unregistered.
+ * @param out_graph NULL: the capture is discarded, no view stays held, and the driver's graph must not be launched.
+ *                  This is allowed after the driver's capture has ended, too.
+ * @retval SH_OK                  The graph exists, or the capture is discarded.
+ * @retval SH_ERROR_INVALID_STATE No capture of this runtime began on this stream; or views are held and `out_graph` is
+ *                                not NULL. The capture goes on.
+ * @retval SH_ERROR_BACKEND       The driver failed. The capture has ended and there is no graph.
+ * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
+ * @blocks Never.
+ * \since 0.1
  */
-SH_API sh_status sh_capture_end(sh_runtime *runtime, sh_stream stream, sh_graph **out_graph);
+SH_API SH_MUST_CHECK sh_status sh_capture_end(sh_runtime* runtime, sh_stream stream, sh_graph** out_graph);
 
 /**
- * Prepares a launch on `stream`: work queued there from now on comes after everything on the device that the graph's copies may not
- * overtake, and after the loads of what must be resident. Waits on the host only for those whose sources are not pinned, and for
- * write-backs into such sources. Until sh_graph_leave(), other acquires of streamed blocks of the runtime return SH_ERROR_BUSY.
- * Outside a step a launch counts as one: how often a runtime is used decides its share (see residency.h).
- * @return SH_OK; SH_ERROR_STALE (the plan has changed since: capture anew), SH_ERROR_HELD (a view holds what would be overwritten),
- *         SH_ERROR_BUSY (a source that it reads is being updated), SH_ERROR_INVALID_HANDLE (the graph or its runtime is gone),
- *         SH_ERROR_INVALID_ARGUMENT (SH_STREAM_HOST), SH_ERROR_INVALID_STATE (a graph has been entered, a capture is under way, or the
- *         stream captures), or
- *         what loading may return. After an error nothing may be launched, and sh_graph_leave() is not called. \since 0.1
+ * Prepares a launch on `stream`. Work that is queued there from now on comes after the uses of all memory that the
+ * graph's copies overwrite, and after the loads of the parts that must be resident. Other acquires of the runtime's
+ * streamed blocks return SH_ERROR_INVALID_STATE until sh_graph_leave(). A launch outside a step counts as a step of the
+ * runtime, and the frequency of steps decides the runtime's share: see residency.h. Launch nothing and do not call
+ * sh_graph_leave() after an error.
+ * @retval SH_OK                     The graph may be launched.
+ * @retval SH_ERROR_STALE            The plan has changed. Capture the graph again.
+ * @retval SH_ERROR_HELD             A view holds memory that the graph would overwrite.
+ * @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
+ * @retval SH_ERROR_INVALID_STATE    A source that the graph reads is being updated; a graph of the runtime has been
+ *                                   entered; a capture is under way; or the stream captures.
+ * @retval SH_ERROR_BUSY             Another thread changed a block that the graph uses while this call waited.
+ * @retval SH_ERROR_SOURCE           A load failed.
+ * @retval SH_ERROR_CALLBACK         A load failed.
+ * @retval SH_ERROR_BACKEND          A load failed, or the driver did.
+ * @retval SH_ERROR_CANCELLED        Another thread destroyed the runtime.
+ * @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
+ * @blocks Only for loads from sources that are not pinned, and for write-backs into such sources.
+ * \since 0.1
  */
-SH_API sh_status sh_graph_enter(sh_graph *graph, sh_stream stream);
+SH_API SH_MUST_CHECK sh_status sh_graph_enter(sh_graph* graph, sh_stream stream);
 
 /**
- * After the launch on `stream`, or instead of it: other work of the runtime comes after it. Does not block.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not entered on this stream); or, when it has been left all the same, SH_ERROR_BACKEND,
- *         SH_ERROR_IO (sh_telemetry_open()). \since 0.1
+ * Ends sh_graph_enter(). Call this function after the launch on `stream`, or without a launch. Later work of the
+ * runtime comes after the launch.
+ * @retval SH_OK                  The graph is left.
+ * @retval SH_ERROR_INVALID_STATE The graph was not entered on this stream.
+ * @retval SH_ERROR_IO            The file of sh_telemetry_open() could not be written. The graph is left.
+ * @retval SH_ERROR_BACKEND       The driver failed. The graph is left.
+ * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
+ * @blocks Never.
+ * \since 0.1
  */
-SH_API sh_status sh_graph_leave(sh_graph *graph, sh_stream stream);
+SH_API SH_MUST_CHECK sh_status sh_graph_leave(sh_graph* graph, sh_stream stream);
 
 /**
- * Waits until launches have finished and frees the graph; the driver's graph must not be launched after. NULL, and what is not a graph,
- * are ignored. Graphs of a runtime that was destroyed are still to be destroyed. Blocks. \since 0.1
+ * Waits until launches have ended and frees the graph. The driver's graph must not be launched afterwards. Graphs of a
+ * destroyed runtime must be destroyed too. NULL and values that are not graphs are ignored.
+ * @blocks Until launches have ended.
+ * \since 0.1
  */
-SH_API void sh_graph_destroy(sh_graph *graph);
+SH_API void sh_graph_destroy(sh_graph* graph);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-// C++ owners of captured steps: captures, graphs, and their launches. Included by stagehand.hpp.
+// C++ owners for captured steps: captures, graphs and launches. stagehand.hpp includes this file.
 #ifndef STAGEHAND_GRAPH_HPP
 #define STAGEHAND_GRAPH_HPP
 
@@ -9,7 +9,7 @@
 namespace stagehand {
 inline namespace abi0 {
 
-// The time in which a captured step's native graph is launched on a stream, once: ended by the destructor.
+// The time in which the engine launches a captured step's native graph once on a stream. The destructor ends this time.
 class Launch {
 public:
     Launch(sh_graph* graph, sh_stream stream) : stream_(stream) {
@@ -27,24 +27,25 @@ public:
     }
     ~Launch() { drop(); }
 
-    // Ends it now. It has ended even if this throws.
+    // Ends the launch now. The launch has ended even if this throws.
     void end() {
         if (sh_graph* graph = std::exchange(graph_, nullptr)) check(sh_graph_leave(graph, stream_));
     }
 
 private:
     void drop() noexcept {
-        if (graph_) sh_graph_leave(graph_, stream_);
+        if (graph_) ignore(sh_graph_leave(graph_, stream_));
     }
 
     sh_graph* graph_ = nullptr;
     sh_stream stream_;
 };
 
-// What the library knows of a captured step: destroyed by the destructor, after which the native graph must not be launched.
+// The library's record of a captured step. The destructor destroys the record. The engine must not launch the native
+// graph after that.
 class Graph {
 public:
-    // Takes over a graph.
+    // Takes ownership of a graph.
     explicit Graph(sh_graph* graph) noexcept : graph_(graph) {}
     Graph(Graph&& other) noexcept : graph_(other.release()) {}
     Graph& operator=(Graph&& other) noexcept {
@@ -59,15 +60,16 @@ public:
     sh_graph* get() const noexcept { return graph_; }
     sh_graph* release() noexcept { return std::exchange(graph_, nullptr); }
 
-    // The engine launches the native graph on the stream while this lives.
+    // The engine launches the native graph on the stream while the returned Launch lives.
     Launch launch(sh_stream stream) const { return Launch(graph_, stream); }
 
 private:
     sh_graph* graph_ = nullptr;
 };
 
-// A runtime's part of a capture that is under way on a stream. The destructor ends it without a graph, and releases what is held:
-// views are destroyed before, as their own releases could end those of others.
+// A runtime's part of a capture that is under way on a stream. The destructor ends the capture without a graph, and
+// releases the views that are held. The engine must destroy these views before the capture, because the release of such
+// a view could end another view of the same block.
 class Capture {
 public:
     Capture(sh_runtime* runtime, sh_stream stream) : stream_(stream) {
@@ -85,7 +87,8 @@ public:
     }
     ~Capture() { drop(); }
 
-    // Once. It has ended even if this throws, unless views are held (SH_ERROR_INVALID_STATE): then it goes on.
+    // Ends the capture. Call this only once. The capture has ended even if this throws, unless the status is
+    // SH_ERROR_INVALID_STATE: views are held then, and the capture goes on.
     Graph end() {
         sh_graph* graph = nullptr;
         const sh_status status = sh_capture_end(runtime_, stream_, &graph);
@@ -96,7 +99,7 @@ public:
 
 private:
     void drop() noexcept {
-        if (runtime_) sh_capture_end(runtime_, stream_, nullptr);
+        if (runtime_) ignore(sh_capture_end(runtime_, stream_, nullptr));
     }
 
     sh_runtime* runtime_ = nullptr;

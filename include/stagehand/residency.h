@@ -1,19 +1,20 @@
 /*
- * Residency: which models keep their device memory when several share a device. Protection, reservations, guests, and giving memory
- * back on request.
+ * Residency: which models keep their device memory when several share a device. Protection, reservations, guests, and
+ * giving memory back.
  *
- * Every runtime has a share of its device's budget. Shares are divided anew when a runtime comes, goes or changes, and when runtimes
- * are used more or less often than before: memory goes where it saves most time. A runtime whose share becomes smaller gives memory
- * up between its steps, while it holds no view. What is said here holds back that division:
+ * Every runtime has a share of its device's budget. The library divides the budget again when a runtime comes, goes or
+ * changes, and when runtimes are used more or less often than before. Memory goes where it saves the most time. A
+ * runtime whose share becomes smaller gives memory up between its steps, while it holds no view. Three things restrict
+ * that division:
  *
- *   protected   What a block has on the device stays there. Counted; see sh_protect_blocks() and sh_keep_resident().
- *   reserved    A runtime's share never falls below so many bytes; see sh_reserve().
- *   guest       A runtime gets so many bytes, out of what nobody has reserved, until its scope ends; see sh_guest_begin().
+ *   protected   A block's contents stay on the device. Counted. See sh_protect_blocks() and sh_keep_resident().
+ *   reserved    A runtime's share never falls below a number of bytes. See sh_reserve().
+ *   guest       A runtime gets a number of bytes that nobody has reserved, until its scope ends. See sh_guest_begin().
  *
- * That a block's streamed part, or blocks outside the order, take turns in the memory that their own runtime keeps is not eviction, and
- * goes on under all three (but for blocks outside the order that are protected one by one). Shares are not fair: equal models need not
- * get equal ones; reserve where that matters. Sizes of one runtime overlap: the largest of what it needs, has protected, reserved or was let
- * in with counts, so sums over sh_memory_info's fields say nothing; headroom_bytes is the one to ask.
+ * Streamed parts and blocks outside the order take turns in their own runtime's memory. This is not eviction, and goes
+ * on under all three, except for blocks outside the order that are protected one by one. Shares are not fair: two equal
+ * models may get different shares. Reserve memory if that matters. A runtime's claims (what it needs, protects,
+ * reserves, and was granted as a guest) overlap. Do not add up the fields of sh_memory_info; use headroom_bytes.
  */
 #ifndef STAGEHAND_RESIDENCY_H
 #define STAGEHAND_RESIDENCY_H
@@ -25,143 +26,198 @@ extern "C" {
 #endif
 
 /**
- * Protects blocks, all or none, once more each: what they have in resident parts, or in memory for blocks outside the order, is not
- * given up, neither to other runtimes nor to other blocks of this one, until sh_unprotect_blocks() was called as often. Plans that are
- * made meanwhile put protected blocks on the device first, whole as long as the runtime's share has room: nothing is taken from others for
- * it, so sh_reserve() first. Of blocks outside the order leave room for the largest other one, else its acquire is SH_ERROR_HELD.
- * Unregistering a block, an engine's own sh_invalidate_blocks(), and a new order that needs the room itself, are not held back. A block may
- * occur more than once.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE. \since 0.1
+ * Protects blocks: all of them, or none after an error. Each block counts its protections, and sh_unprotect_blocks()
+ * takes one back. The contents of protected blocks in resident parts, and in memory for blocks outside the order, stay
+ * on the device. Neither other runtimes nor other blocks of this runtime take their memory. New plans put protected
+ * blocks on the device first, and put them there whole if the runtime's share has room. Protection takes no memory from
+ * other runtimes, so call sh_reserve() before. Leave enough memory for the largest unprotected block outside the order.
+ * An acquire of such a block returns SH_ERROR_HELD if its memory is not left. Protection does not prevent
+ * sh_unregister_blocks(), sh_invalidate_blocks(), or a new order that needs the memory. A block may occur more than
+ * once.
+ * @retval SH_OK The blocks are protected.
+ * @blocks Never.
+ * \since 0.1
  */
-SH_API sh_status sh_protect_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
+SH_API SH_MUST_CHECK sh_status sh_protect_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
 
-/** Ends sh_protect_blocks(), once each, all or none. Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (one is not protected
-    as often as that; the text names it). \since 0.1 */
-SH_API sh_status sh_unprotect_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
+/**
+ * Takes back one protection of sh_protect_blocks() from each block: from all blocks, or from none after an error.
+ * @retval SH_OK                  The protections have ended.
+ * @retval SH_ERROR_INVALID_STATE A block has fewer protections than the call takes back. The text names the block.
+ * @blocks Never.
+ * \since 0.1
+ */
+SH_API sh_status sh_unprotect_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
 
-/** Something that is in force until sh_scope_end(). */
+/** A scope: a protection or a guest's stay that lasts until sh_scope_end(). */
 typedef struct sh_scope sh_scope;
 
 /**
- * Begins a scope in which a runtime keeps the device memory that it has: it is not taken for other runtimes, whatever they need, and
- * its plans keep what is resident, as long as its own order leaves room for that. Scopes nest and are counted. A target without blocks is a
- * warning in the log.
- * @param runtime   Names the device, no more: any runtime of it; the one itself if `target` is NULL.
- * @param target    Whose memory is kept; a runtime of the same device. NULL: `runtime`.
- * @param out_scope On success ended by the caller, by sh_scope_end(), on any thread.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (not on the same device). \since 0.1
+ * Begins a scope in which a runtime keeps its device memory. Other runtimes cannot take the memory. New plans keep the
+ * resident parts as long as the runtime's own order leaves room for them. Scopes nest and are counted. The library logs
+ * a warning if the runtime has no blocks.
+ * @param out_scope The caller ends the scope on success with sh_scope_end(), on any thread.
+ * @retval SH_OK The scope has begun.
+ * @blocks Never.
+ * \since 0.1
  */
-SH_API sh_status sh_keep_resident(sh_runtime *runtime, sh_runtime *target, sh_scope **out_scope);
+SH_API SH_MUST_CHECK sh_status sh_keep_resident(sh_runtime* runtime, sh_scope** out_scope);
 
-/** What is given up when a primary reservation, a runtime that begins, or a lowered budget cannot have its memory otherwise; never for a guest. */
+/** Whether the library may suspend a reservation. */
 enum {
-    SH_PRIORITY_PRIMARY = 0,  /**< Never given up while it is reserved. */
-    SH_PRIORITY_SECONDARY = 1 /**< Given up when nothing else is left, with a warning, that of the runtime used furthest in the future
-                                   first (the one not used for longest, where it has made no steps); in force again when there is room. */
+    SH_PRIORITY_PRIMARY = 0, /**< Never. */
+    /** The library suspends the reservation if a primary reservation, a new runtime or a lowered budget cannot get
+        memory in another way, but never for a guest. It logs a warning. It first suspends the reservation of the
+        runtime whose next use is furthest in the future. A runtime without steps is ranked by the time since its last
+        use. The reservation is in force again when there is room. */
+    SH_PRIORITY_SECONDARY = 1
 };
 
 /**
- * Reserves device memory for a runtime: its share is never less than this, and neither others nor guests get any of it, also when it has
- * no use for it. It has one reservation at most; another call replaces its size and priority. What it does not hold yet it gets as others
- * give it up: at once if they are between steps, else at their steps' edges.
- * @param runtime  Names the device, no more: any runtime of it; the one itself if `target` is NULL.
- * @param target   Whose share it is; a runtime of the same device. NULL: `runtime`. The reservation ends with it.
- * @param bytes    Rounded up to whole pages, and cut to the target's sh_runtime_options.max_bytes, as it never
- *                 takes more. 0: as much as the target's plan uses (residents, ring, memory for blocks outside the
- *                 order), which is made now if there is none: all that is worth having, so leave room for guests by
- *                 sh_runtime_options.max_bytes, or say how many.
+ * Reserves device memory for a runtime. The runtime's share is never smaller than the reservation. Neither other
+ * runtimes nor guests get any of the reserved memory, even if the runtime has no use for it. A runtime has at most one
+ * reservation. A further call replaces its size and priority. The runtime gets missing memory from runtimes between
+ * steps at once, and from others at the end of their steps. The reservation ends with sh_release_reservation() or with
+ * the runtime.
+ * @param bytes    Rounded up to whole pages and cut to sh_runtime_options.max_bytes. 0: as much as the runtime's plan
+ *                 uses (resident parts, ring, and memory for blocks outside the order). The call then plans if there is
+ *                 no plan. That is all memory that is worth having, so leave room for guests with
+ *                 sh_runtime_options.max_bytes, or name a number.
  * @param priority SH_PRIORITY_*
- * @return SH_OK; SH_ERROR_INVALID_HANDLE; SH_ERROR_INVALID_ARGUMENT (not on the same device, priority); SH_ERROR_BUDGET (it does
- *         not fit beside what is reserved, protected, lent to guests, and what other runtimes need to run: the text names the figures; the
- *         earlier reservation stays); SH_ERROR_INVALID_STATE (`bytes` 0, and no order is known to plan by); with `bytes` 0 also the
- *         errors of sh_plan(). Blocks. Not from a thread that is inside a callback of the library. \since 0.1
+ * @retval SH_OK                         The memory is reserved.
+ * @retval SH_ERROR_INVALID_ARGUMENT     `priority` is not a priority.
+ * @retval SH_ERROR_BUDGET               The reservation does not fit beside reserved and protected memory, memory of
+ *                                       guests, and the memory that other runtimes need to run. The text names the
+ *                                       figures. The earlier reservation stays.
+ * @retval SH_ERROR_INVALID_STATE        `bytes` is 0, and no order is known or sh_plan() returns this error.
+ * @retval SH_ERROR_BUSY                 `bytes` is 0, and sh_plan() returns this error.
+ * @retval SH_ERROR_OUT_OF_DEVICE_MEMORY `bytes` is 0, and sh_plan() returns this error.
+ * @retval SH_ERROR_BACKEND              The driver failed.
+ * @retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.
+ * @retval SH_ERROR_RUNTIME_LOST         The runtime is lost.
+ * @blocks While it plans and while other runtimes give memory up.
+ * @threads Not from a callback of the library.
+ * \since 0.1
  */
-SH_API sh_status sh_reserve(sh_runtime *runtime, sh_runtime *target, uint64_t bytes, uint32_t priority);
+SH_API SH_MUST_CHECK sh_status sh_reserve(sh_runtime* runtime, uint64_t bytes, uint32_t priority);
 
-/** Ends the target's reservation; nothing happens when it has none. NULL: of `runtime`. Returns SH_OK, SH_ERROR_INVALID_HANDLE,
-    SH_ERROR_INVALID_ARGUMENT (not on the same device). \since 0.1 */
-SH_API sh_status sh_release_reservation(sh_runtime *runtime, sh_runtime *target);
+/**
+ * Ends the runtime's reservation. Nothing happens if the runtime has no reservation.
+ * @retval SH_OK The runtime has no reservation.
+ * @blocks Never.
+ * \since 0.1
+ */
+SH_API sh_status sh_release_reservation(sh_runtime* runtime);
 
 enum {
-    /** If there is less than `bytes`, let it in with what there is, as long as its smallest plan fits. */
+    /** Grant less than `bytes` if the headroom is smaller and the guest's smallest plan fits into the headroom. */
     SH_GUEST_SHRINK = 1
 };
 
-/** How a guest is let in. */
+/** What sh_guest_begin() grants to a guest. */
 typedef struct sh_guest_options {
     uint32_t struct_size;
-    uint32_t flags;           /**< SH_GUEST_* */
-    uint64_t bytes;           /**< Device memory for its blocks, rounded up to whole pages; 0: all of its blocks at once. Cut to its
-                                   sh_runtime_options.max_bytes. */
-    uint64_t workspace_bytes; /**< Device memory that the engine itself allocates while the guest is there: runtimes give up so much, and
-                                   the library does not use it. It is free when sh_guest_begin() has waited for it (`wait_ns`), or else
-                                   when sh_step_begin() of the guest has returned SH_OK after that: others may be in steps of theirs
-                                   until then. */
-    /** How long, in nanoseconds, sh_guest_begin() waits until all that it promises is there, because others have ended their steps and released
-        their views; 0: not at all. A step that the waiting thread itself should end does not end meanwhile. \since 0.1 */
+    uint32_t flags; /**< SH_GUEST_* */
+    /** Device memory for the guest's blocks, in bytes, rounded up to whole pages and cut to
+        sh_runtime_options.max_bytes. 0: all blocks at once. */
+    uint64_t bytes;
+    /** Device memory that the engine itself allocates during the guest's stay, in bytes. Runtimes give it up, and the
+        library does not use it. It is free after sh_guest_begin() has waited (`wait_ns`), or after the guest's first
+        sh_step_begin() that returns SH_OK. Before that other runtimes may still be in steps. */
+    uint64_t workspace_bytes;
+    /** How long, in nanoseconds, sh_guest_begin() waits until other runtimes have ended their steps and released their
+        views, so that all the memory is there. 0: it does not wait. UINT64_MAX: without limit. The calling thread must
+        not itself be in such a step. */
     uint64_t wait_ns;
 } sh_guest_options;
 
-#define SH_GUEST_OPTIONS_INIT {sizeof(sh_guest_options), 0, 0, 0, 0}
-SH_API void sh_guest_options_init(sh_guest_options *options);
+#define SH_GUEST_OPTIONS_INIT \
+    { sizeof(sh_guest_options), 0, 0, 0, 0 }
+static inline void sh_guest_options_init(sh_guest_options* options) {
+    const sh_guest_options initial = SH_GUEST_OPTIONS_INIT;
+    *options = initial;
+}
 
 /**
- * Begins a scope in which a runtime is a guest: it gets memory out of the headroom, which is the budget less reservations, protected
- * memory, other guests and what other runtimes that hold memory need to run (sh_memory_info.headroom_bytes; sh_trim() those to 0 that
- * are done, whose next step may then be refused while the guest is there), or it is refused. Other runtimes give up what they have beyond
- * that, what they use furthest in the future first: now if they are between steps, else at their steps' edges. That it is let in says that
- * the memory is its own, not that it is there already: sh_step_begin() of the guest may be SH_ERROR_BUSY until those steps have ended.
- * Two things wait for that instead: sh_guest_options.wait_ns here, and sh_runtime_options.share_wait_ns of the guest in each call that plans.
- * Both are off by default, as a thread that is in a step of another runtime would wait for itself.
- * When the scope ends the guest's blocks are off the device, but for what is protected or reserved for it, and the others may have their
- * memory again. What is dirty is written back before. Being a guest twice at once is counted; the first scope's
- * terms hold, and asking for more than those is SH_ERROR_BUDGET.
- * @param runtime   Any other runtime of the same device: the host.
+ * Begins a scope in which a runtime is a guest: it is granted memory out of the headroom
+ * (sh_memory_info.headroom_bytes), or the call fails. The headroom is the budget less reservations, protected memory,
+ * other guests, and the memory that other runtimes need to run if they hold memory. sh_trim() to 0 bytes of an idle
+ * runtime enlarges the headroom. A next step of that runtime may then fail during the guest's stay.
+ *
+ * Other runtimes give up the memory that they hold beyond these amounts. The memory that they use furthest in the
+ * future goes first. Runtimes between steps give memory up at once, and other runtimes at the end of their steps. The
+ * guest's sh_step_begin() may return SH_ERROR_BUSY until all memory is given up. To wait instead, set
+ * sh_guest_options.wait_ns for this call, or sh_runtime_options.share_wait_ns of the guest for its calls that plan.
+ * Both are 0 by default, because a thread inside a step of another runtime would wait for itself.
+ *
+ * The guest's blocks leave the device when the scope ends, except for protected and reserved memory of the guest. Dirty
+ * contents are written back before. The other runtimes may then take their memory again. Guest scopes of one runtime
+ * are counted. The options of the first scope stay in force, and a request for more returns SH_ERROR_BUDGET. The call
+ * claims no memory and does not make the runtime a guest if it fails.
  * @param guest     A runtime that is in no step and holds no view.
  * @param options   NULL: defaults.
- * @param out_scope On success ended by the caller, by sh_scope_end().
- * @return SH_OK; SH_ERROR_INVALID_HANDLE; SH_ERROR_INVALID_STRUCT; SH_ERROR_INVALID_ARGUMENT (not on the same device, the same
- *         runtime, flags); SH_ERROR_BUSY (the guest is in a step, or a view of it is held; or `wait_ns` has passed: it
- *         is no guest then, and who has given memory up meanwhile takes it again); SH_ERROR_CANCELLED (it was destroyed while this waited);
- *         SH_ERROR_INVALID_STATE (it has no blocks, and `options`
- *         names no bytes: register its blocks first); SH_ERROR_BUDGET (it does not fit: the text says what
- *         it needs, what there is, and who has reserved). On an error it is no guest by this call, and no more was
- *         claimed than before. Blocks: it asks other runtimes to give memory up, and waits for `wait_ns` at most. \since 0.1
+ * @param out_scope The caller ends the scope on success with sh_scope_end().
+ * @retval SH_OK                  The runtime is a guest.
+ * @retval SH_ERROR_INVALID_STATE The guest is in a step or holds a view; or it has no blocks and `options` names no
+ *                                bytes.
+ * @retval SH_ERROR_BUSY          wait_ns has passed and the memory is not there. Other runtimes take back the memory
+ *                                that they gave up.
+ * @retval SH_ERROR_BUDGET        The guest does not fit. The text names the memory that the guest needs, the memory
+ *                                that is left, and the runtimes that have reserved memory.
+ * @retval SH_ERROR_BACKEND       The driver failed.
+ * @retval SH_ERROR_CANCELLED     Another thread destroyed the guest while this call waited.
+ * @retval SH_ERROR_RUNTIME_LOST  The guest is lost.
+ * @blocks While other runtimes give memory up, and for wait_ns at most.
+ * \since 0.1
  */
-SH_API sh_status sh_guest_begin(sh_runtime *runtime, sh_runtime *guest, const sh_guest_options *options, sh_scope **out_scope);
+SH_API SH_MUST_CHECK sh_status sh_guest_begin(sh_runtime* guest, const sh_guest_options* options, sh_scope** out_scope);
 
 /**
- * Ends a scope, in whatever order scopes were begun; the handle is stale from then on, also after an error. A guest's memory is free
- * when this returns, unless the guest is in a step, a view of it is held, or a graph holds its plan: then when that ends. NULL is ignored. If the
- * runtime was destroyed meanwhile there is nothing to end, and that is no error.
- * @return SH_OK; SH_ERROR_INVALID_HANDLE; SH_ERROR_BACKEND (what is dirty could not be written back: the guest keeps its memory until it
- *         can, or is destroyed). Blocks when a guest leaves; so does the sh_release(), sh_step_end() or sh_graph_destroy() with which a guest
- *         whose scope has ended leaves, and returns the same error. \since 0.1
+ * Ends a scope. Scopes may end in any order. The handle is stale after the call, also after an error. A guest's memory
+ * is free when the call returns, unless the guest is in a step, holds a view, or has a graph that holds its plan. Such
+ * a guest leaves with the sh_step_end(), sh_release() or sh_graph_destroy() that ends this state. That call frees the
+ * memory and blocks like sh_scope_end(). It also returns the errors of sh_scope_end(), but for sh_graph_destroy(),
+ * which returns nothing. NULL is ignored. The scope of a destroyed runtime ends without an error.
+ * @retval SH_OK            The scope has ended.
+ * @retval SH_ERROR_BACKEND Dirty contents could not be written back. The guest keeps its memory until they can be, or
+ *                          until it is destroyed.
+ * @blocks While a guest's dirty contents are written back.
+ * \since 0.1
  */
-SH_API sh_status sh_scope_end(sh_scope *scope);
+SH_API sh_status sh_scope_end(sh_scope* scope);
 
 /**
- * Gives device memory back now, down to `keep_bytes` or a little less, what is used last in a step first: before another
- * stage needs the room. The runtime takes its share again when its next step begins. Less than its smallest plan: it gives all back,
- * and takes its share also when a block is acquired. What is protected or reserved stays. What is dirty is written back before.
- * @param out_bytes What it holds now; may be NULL.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BUSY (a step is under way, a view is held, or a graph holds the plan),
- *         SH_ERROR_BACKEND, SH_ERROR_CANCELLED, SH_ERROR_RUNTIME_LOST. Blocks. \since 0.1
+ * Gives device memory back now, down to `keep_bytes` or a little less, for example before another stage needs it.
+ * Memory that a step uses last goes first. The runtime takes its share again when its next step begins. The runtime
+ * gives everything back if `keep_bytes` is less than the smallest plan needs. It then also takes its share again when a
+ * block is acquired. Protected and reserved memory stays. Dirty contents are written back before.
+ * @param out_bytes Device memory that the runtime holds now. May be NULL.
+ * @retval SH_OK                  The memory is given back.
+ * @retval SH_ERROR_INVALID_STATE A step is under way, a view is held, or a graph holds the plan.
+ * @retval SH_ERROR_BACKEND       The driver failed.
+ * @retval SH_ERROR_CANCELLED     Another thread destroyed the runtime.
+ * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
+ * @blocks Until the write-backs and the work on the memory have ended.
+ * \since 0.1
  */
-SH_API sh_status sh_trim(sh_runtime *runtime, uint64_t keep_bytes, uint64_t *out_bytes);
+SH_API SH_MUST_CHECK sh_status sh_trim(sh_runtime* runtime, uint64_t keep_bytes, uint64_t* out_bytes);
 
 /**
- * Told when others want device memory that a runtime has beyond its share and cannot give up at once, because it is in a step or holds
- * views. `bytes` is how much. Called on the thread that asks for it, which is using another runtime of the device, or changes
- * its budget. It must not call the library, nor block: it may set a flag, so that the engine ends its step or releases views.
+ * The library calls this function when other runtimes need `bytes` bytes that `runtime` holds beyond its share. The
+ * runtime cannot give these bytes up at once, because it is in a step or holds views. The calling thread uses another
+ * runtime of the device, or changes the device's budget. The function must neither call the library nor wait. It may
+ * set a flag, so that the engine ends its step or releases views.
  */
-typedef void (*sh_pressure_fn)(sh_runtime *runtime, uint64_t bytes, void *user_data);
+typedef void (*sh_pressure_fn)(sh_runtime* runtime, uint64_t bytes, void* user_data);
 
 /**
- * Sets the runtime's pressure callback; NULL: none, the default. When it returns, the previous one is not called any more: it waits for
- * a call that is under way. Returns SH_OK, SH_ERROR_INVALID_HANDLE. \since 0.1
+ * Sets the runtime's pressure callback. NULL: none, which is the default. The previous callback is not called any more
+ * after the return.
+ * @retval SH_OK The callback is set.
+ * @blocks Until a call of the previous callback has ended.
+ * \since 0.1
  */
-SH_API sh_status sh_set_pressure(sh_runtime *runtime, sh_pressure_fn pressure, void *user_data);
+SH_API SH_MUST_CHECK sh_status sh_set_pressure(sh_runtime* runtime, sh_pressure_fn pressure, void* user_data);
 
 #ifdef __cplusplus
 }

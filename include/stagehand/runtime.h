@@ -1,5 +1,5 @@
 /*
- * Runtimes: one model on a device. Its blocks, their sources, and the order in which they are used.
+ * Runtimes: one model on a device, its blocks, their sources, and the order in which a step uses them.
  */
 #ifndef STAGEHAND_RUNTIME_H
 #define STAGEHAND_RUNTIME_H
@@ -10,326 +10,470 @@
 extern "C" {
 #endif
 
-/** How a runtime is created. */
+/* Creating a runtime. */
+
+/** How sh_runtime_create() creates a runtime. */
 typedef struct sh_runtime_options {
     uint32_t struct_size;
-    /** Views of scheduled blocks held at once (a view held twice counts once); 0: 1. More may be held where the plan has room; where
-        it has none, acquiring one more is SH_ERROR_HELD. Until the order is known, of all blocks: so many of the largest fit. */
+    /** Number of blocks of the order whose views are held at once. A block that is held twice counts once. 0: 1. More
+        may be held if the plan has room. The acquire of one more block returns SH_ERROR_HELD if the plan has no room.
+        Before the order is known, the plan has room for this number of the largest blocks. */
     uint32_t max_held;
-    uint64_t max_bytes;       /**< Ceiling on this runtime's share of the device's budget, in bytes, cut to whole pages; 0: none. */
-    /** At least so much device memory for blocks outside the order, in bytes, rounded up to whole pages: a floor, no ceiling. It is part of
-        what the runtime needs, like the largest such block and max_held blocks of the order: where its share has no room for that, planning is
-        SH_ERROR_BUDGET. More is for them only where blocks of the order have no use for it, and never more than they are together. 0: by the
-        largest one, by what was held at once, and up to an eighth of the share. */
+    /** The most that the runtime gets of the device's budget, in bytes, cut to whole pages. 0: no limit. */
+    uint64_t max_bytes;
+    /** The least device memory for blocks outside the order, in bytes, rounded up to whole pages. The runtime needs
+        this memory, and at least the memory of its largest such block, beside max_held blocks of the order. Planning
+        returns SH_ERROR_BUDGET if the runtime's share has no room for this memory. Blocks outside the order get more
+        memory only if the order has no use for the memory, and never more than they need together. 0: the library
+        decides by the largest block and by the memory that was held at once, up to an eighth of the share. */
     uint64_t unordered_bytes;
-    const char *name;         /**< Names the runtime in messages and traces; NULL: "runtime <n>". */
-    /** How long, in nanoseconds, a call that plans waits for what others hold beyond their shares until their steps end, before it returns
-        SH_ERROR_BUSY; 0: not at all. For models that several threads use: a step that the waiting thread itself should end does not end. */
+    /** How long, in nanoseconds, a call that plans waits for other runtimes to end the steps in which they hold memory
+        beyond their shares. The call then returns SH_ERROR_BUSY. 0: the call does not wait. UINT64_MAX: without limit.
+        This is for models in several threads. The calling thread must not itself be in such a step, because the step
+        cannot end while the thread waits. */
     uint64_t share_wait_ns;
+    const char* name; /**< Names the runtime in messages and traces. NULL: "runtime <number>". */
 } sh_runtime_options;
 
-#define SH_RUNTIME_OPTIONS_INIT {sizeof(sh_runtime_options), 0, 0, 0, 0, 0}
-SH_API void sh_runtime_options_init(sh_runtime_options *options);
+#define SH_RUNTIME_OPTIONS_INIT \
+    { sizeof(sh_runtime_options), 0, 0, 0, 0, 0 }
+static inline void sh_runtime_options_init(sh_runtime_options* options) {
+    const sh_runtime_options initial = SH_RUNTIME_OPTIONS_INIT;
+    *options = initial;
+}
 
 /**
- * Creates a runtime without blocks on a device, which it keeps open.
+ * Creates a runtime without blocks on a device. The runtime keeps the device open.
  * @param options     NULL: defaults.
- * @param out_runtime On success owned by the caller, who destroys it by sh_runtime_destroy().
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_OUT_OF_HOST_MEMORY, SH_ERROR_BACKEND. \since 0.1
+ * @param out_runtime The caller owns the runtime on success and destroys it with sh_runtime_destroy().
+ * @retval SH_OK            The runtime exists.
+ * @retval SH_ERROR_BACKEND The driver failed.
+ * @blocks Never.
+ * \since 0.1
  */
-SH_API sh_status sh_runtime_create(sh_device *device, const sh_runtime_options *options, sh_runtime **out_runtime);
+SH_API SH_MUST_CHECK sh_status sh_runtime_create(sh_device* device, const sh_runtime_options* options,
+                                                 sh_runtime** out_runtime);
 
 /**
- * Waits for the runtime's work in flight, gives back its device memory and addresses, and destroys it with its blocks. Views
- * become invalid; calls that wait in it on other threads return SH_ERROR_CANCELLED. Dirty blocks are not written back, or only in
- * part: call sh_write_back() before. The engine's own work that reads views must be queued on streams that the runtime has seen, or
- * finished. A graph that was entered must have been left. NULL and destroyed runtimes are ignored. Where the driver cannot tell that work has ended, or
- * refuses memory back, that memory is lost: it counts as used, is no part of the headroom nor of anybody's share any more, and
- * sh_last_error() says so. Blocks. Must not be called from a callback of the runtime. \since 0.1
+ * Waits for the runtime's copies, frees its device memory and addresses, and destroys the runtime with its blocks.
+ * Views become invalid. Calls that wait in the runtime on other threads return SH_ERROR_CANCELLED. NULL and destroyed
+ * runtimes are ignored.
+ *
+ * Before this call, the caller
+ *  - calls sh_write_back_all(), because the library does not write dirty blocks back here, or only some of them;
+ *  - leaves the graphs that it entered;
+ *  - ensures that work of its own that reads views has ended, or is queued on streams that the runtime has seen.
+ *
+ * Memory is lost if the driver cannot tell that work has ended, or refuses to take the memory back. Lost memory counts
+ * as used, is not part of the headroom and belongs to no runtime. sh_last_error() then has a text.
+ * @blocks Until the runtime's work on the device has ended.
+ * @threads Not from a callback of the runtime.
+ * \since 0.1
  */
-SH_API void sh_runtime_destroy(sh_runtime *runtime);
+SH_API void sh_runtime_destroy(sh_runtime* runtime);
 
 /**
- * Waits until every load and write-back that was begun has finished, and returns the error of asynchronous work that no
- * other call has returned yet (each is returned once). Loads of parts that have to wait for a view's release are not waited for,
- * nor are launches of graphs: their streams can be synchronized.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_CANCELLED, SH_ERROR_RUNTIME_LOST; or the error of asynchronous work:
- *         SH_ERROR_SOURCE, SH_ERROR_CALLBACK, SH_ERROR_BACKEND. Blocks. \since 0.1
+ * Waits until every load and write-back that was begun has ended. The call returns the error of a load that failed
+ * meanwhile, or of a write-back that no other call has returned yet. The library returns each such error once. The next
+ * acquire of a block tries its load again. The call does not wait for loads that need a view to be released first, nor
+ * for launches of graphs, whose streams the caller can synchronize.
+ * @retval SH_OK                 All have ended.
+ * @retval SH_ERROR_SOURCE       A load failed.
+ * @retval SH_ERROR_CALLBACK     A load failed.
+ * @retval SH_ERROR_BACKEND      The driver failed.
+ * @retval SH_ERROR_CANCELLED    Another thread destroyed the runtime.
+ * @retval SH_ERROR_RUNTIME_LOST The runtime is lost.
+ * @blocks Until the copies have ended.
+ * \since 0.1
  */
-SH_API sh_status sh_runtime_synchronize(sh_runtime *runtime);
+SH_API SH_MUST_CHECK sh_status sh_runtime_synchronize(sh_runtime* runtime);
 
-/** Where a segment's bytes come from. */
+/* Blocks and their sources. */
+
+/** Where the bytes of a segment come from. */
 enum {
-    /** Memory of this process. Pinned memory (sh_host_alloc(), or pinned by the driver) is copied without a detour. */
+    /** Memory of this process. The device copies pinned memory (sh_host_alloc(), or pinned by the driver) without a
+        detour. */
     SH_SOURCE_POINTER = 1,
-    /** A mapped file. It is read by calls that return an error, so a file that shrinks is SH_ERROR_SOURCE, not a signal. */
+    /** A mapped file. The library reads it by system calls that return an error. A file that has become shorter
+        therefore gives SH_ERROR_SOURCE and not a signal. */
     SH_SOURCE_MAPPED = 2,
-    /** A range of an open file: from the page cache where it is there, past it (direct) where not. That it is long enough is found out
-        when it is read (SH_ERROR_SOURCE); that it is no file to read from, when the block is registered (SH_ERROR_INVALID_ARGUMENT). */
+    /** A range of an open file. Bytes in the page cache come from there. Other bytes are read past it, by direct I/O.
+        The registration fails with SH_ERROR_INVALID_ARGUMENT if the descriptor cannot be read. A load fails with
+        SH_ERROR_SOURCE if the file is too short. */
     SH_SOURCE_FILE = 3,
-    /** A callback that writes into a staging buffer. */
+    /** A callback that writes the bytes into a staging buffer. */
     SH_SOURCE_FILL = 4,
-    /** Memory of this device or of another one that its driver can copy from (a neighbour's: over their link, if they have one). Copied
-        without a detour, and by a graph as well. Memory that cannot be reached is SH_ERROR_INVALID_ARGUMENT. \since 0.1 */
+    /** Memory of this device, or of another device that the driver can copy from, for example over NVLink. Copied
+        without a detour, by graphs too. SH_ERROR_INVALID_ARGUMENT if the device cannot reach the memory. */
     SH_SOURCE_DEVICE = 5
 };
 
 /**
- * Produces `bytes` bytes of the segment, from `offset` (in the segment, not in the block) on, in `buffer`, which is valid during
- * the call. A segment is asked for in pieces, in any order, and again for each load. It is called on worker threads, several at
- * once for different ranges, and must not call the library. Returns 0 on success; any other value fails the load
- * (SH_ERROR_CALLBACK).
+ * Writes `bytes` bytes of a segment into `buffer`, beginning at `offset` in the segment. `buffer` is valid during the
+ * call. The library asks for a segment in pieces, in any order, and again for each load. It calls the function on its
+ * worker threads, on several at once for different ranges. The function must not call the library.
+ * @return 0 on success. Any other value fails the load with SH_ERROR_CALLBACK.
  */
-typedef int32_t (*sh_fill_fn)(void *buffer, uint64_t offset, uint64_t bytes, void *user_data);
+typedef int32_t (*sh_fill_fn)(void* buffer, uint64_t offset, uint64_t bytes, void* user_data);
 
-/** A range of a block and where its bytes come from. */
+/** A range of a block, and the source of its bytes. */
 typedef struct sh_segment {
     uint32_t struct_size;
-    uint32_t kind;        /**< SH_SOURCE_* */
-    uint64_t offset;      /**< Where it begins in the block, in bytes. */
-    uint64_t bytes;       /**< Its length; 0 is allowed. */
-    void *pointer;        /**< POINTER, MAPPED, DEVICE: the bytes. Written only for mutable blocks. Must stay valid until the block is unregistered. */
-    int64_t file;         /**< FILE: an open descriptor; the library keeps a duplicate, the caller may close it. */
+    uint32_t kind;   /**< SH_SOURCE_* */
+    uint64_t offset; /**< Where the range begins in the block, in bytes. */
+    uint64_t bytes;  /**< Length of the range. May be 0. */
+    /** POINTER, MAPPED, DEVICE: the bytes. They must stay valid until the block is unregistered. The library writes to
+        them only if the block is SH_BLOCK_MUTABLE. The memory must then be writable. */
+    const void* pointer;
+    int64_t file;         /**< FILE: an open descriptor. The library duplicates it, so the caller may close it. */
     uint64_t file_offset; /**< FILE: where the bytes begin in the file. */
-    sh_fill_fn fill;      /**< FILL. */
-    void *user_data;      /**< For `fill`. */
+    sh_fill_fn fill;      /**< FILL: the callback. */
+    void* user_data;      /**< FILL: passed to `fill`. */
 } sh_segment;
 
-#define SH_SEGMENT_INIT {sizeof(sh_segment), 0, 0, 0, 0, 0, 0, 0, 0}
-SH_API void sh_segment_init(sh_segment *segment);
+#define SH_SEGMENT_INIT \
+    { sizeof(sh_segment), 0, 0, 0, 0, 0, 0, 0, 0 }
+static inline void sh_segment_init(sh_segment* segment) {
+    const sh_segment initial = SH_SEGMENT_INIT;
+    *segment = initial;
+}
 
 enum {
-    /** The engine changes it on the device: sh_mark_dirty() has it written back. All segments must be SH_SOURCE_POINTER. */
+    /** The engine changes the block on the device, and sh_mark_dirty() has the library write it back. All segments must
+        be SH_SOURCE_POINTER. */
     SH_BLOCK_MUTABLE = 1,
-    /** Never partly resident: on_load sees the whole block at once. */
+    /** The block is never partly resident, so that on_load gets the whole block at once. */
     SH_BLOCK_WHOLE = 2,
-    /** Not part of the order of use (an expert, a row shard): loaded when acquired, kept while there is room. */
+    /** The block is not part of the order of use, like an expert or a shard of an embedding. It is loaded when it is
+        acquired, and stays on the device while there is room. */
     SH_BLOCK_UNORDERED = 4,
-    /** Pin its SH_SOURCE_POINTER memory while it is registered. If the system refuses, it is read unpinned, with a warning. */
+    /** The library pins the block's SH_SOURCE_POINTER memory while the block is registered. The library logs a warning
+        and reads the memory unpinned if the system refuses. */
     SH_BLOCK_PIN = 8
 };
 
 /**
- * A contiguous range of a block's device memory that was just loaded: what one load has brought without a gap. It begins at the block's first
- * byte or at the begin of a page, and ends at the block's last byte or at the end of a page (sh_memory_info.page_bytes). So `offset`, and where
- * it ends if that is not the block's end, are multiples of the page for a block of two pages or more, and for one that is
- * SH_BLOCK_UNORDERED; for a block that may share pages, of 256. A group of quantised values that is no divisor of that may be cut by it:
- * SH_BLOCK_WHOLE has the whole block in one range. Bytes that no segment covers are part of it: undefined, and the callback's to write.
+ * A contiguous range of a block's device memory that one load brought. The range begins at the block's first byte or at
+ * the beginning of a page. It ends at the block's last byte or at the end of a page (sh_memory_info.page_bytes). A
+ * boundary inside the block is therefore a multiple of the page if the block has two pages or more, or is
+ * SH_BLOCK_UNORDERED. In a smaller block, which may share pages, it is a multiple of 256. Such a boundary may cut a
+ * group of quantized values whose size does not divide the page: SH_BLOCK_WHOLE brings the whole block in one range.
+ * Bytes without a segment are part of the range. Their contents are undefined, and the callback may write them.
  */
 typedef struct sh_loaded_range {
     uint32_t struct_size;
     uint32_t reserved;
     sh_block block;
-    void *address;        /**< Device address of the range, not of the block: a multiple of 256. */
+    void* address;        /**< Device address of the range, not of the block: a multiple of 256. */
     uint64_t offset;      /**< Where the range begins in the block. */
-    uint64_t bytes;
+    uint64_t bytes;       /**< Length of the range. */
     uint64_t block_bytes; /**< Size of the whole block. */
-    sh_stream stream;     /**< The copy stream, never SH_STREAM_HOST: work queued on it runs after the load and before any use. */
+    sh_stream stream; /**< The copy stream, never SH_STREAM_HOST. Work on it runs after the load and before any use. */
 } sh_loaded_range;
 
 /**
- * Called after each load of a range has been queued, once per load and contiguous range, so that an engine can dequantise or
- * apply a patch exactly once per load. This is the place to dequantise: give the block the size of the expanded weights and SH_BLOCK_WHOLE, let
- * its segment cover the end of it, and expand that from the begin on, in the copy stream. It then takes its expanded size on the device and its
- * compressed size on the link.
- * `*range` is valid during the call only: copy what queued work needs. The bytes need not be there yet: queue the work on `range->stream`.
- * Called on the thread that issues the load: one of the engine's, or a worker. Locks of the library are held: of its functions it may call
- * sh_stream_launch() only. Returns 0; any other value fails the load (SH_ERROR_CALLBACK).
+ * The library calls this function after it has queued a load, once for each load and each contiguous range. An engine
+ * can so dequantize or patch the bytes exactly once after each load. To dequantize, register the block with its
+ * expanded size and with SH_BLOCK_WHOLE, let the segment cover the end of the block, and expand the bytes from the
+ * beginning on, on the copy stream. The block then takes its expanded size on the device and its packed size on the
+ * link.
+ *
+ * `*range` is valid during the call only, so copy what queued work needs. The bytes may not be there yet: queue the
+ * work on `range->stream`. The library calls the function on the thread that issues the load, which is the caller's or
+ * a worker, and holds locks meanwhile. Of the library the function may call sh_stream_launch() only.
+ * @return 0 on success. Any other value fails the load with SH_ERROR_CALLBACK.
  */
-typedef int32_t (*sh_load_fn)(const sh_loaded_range *range, void *user_data);
+typedef int32_t (*sh_load_fn)(const sh_loaded_range* range, void* user_data);
 
-/** A block: what is used, and moves, together. */
+/** A block: bytes that are used together and move together. */
 typedef struct sh_block_desc {
     uint32_t struct_size;
-    uint32_t flags;             /**< SH_BLOCK_* */
-    uint64_t bytes;             /**< Size on the device, at least the end of the last segment. What no segment covers is undefined. */
-    const sh_segment *segments; /**< Copied. They must not overlap. */
-    uint64_t segment_count;
-    sh_load_fn on_load;         /**< May be NULL. */
-    void *user_data;            /**< For `on_load`. */
-    const char *name;           /**< For messages and traces; may be NULL. */
+    uint32_t flags; /**< SH_BLOCK_* */
+    uint64_t
+        bytes; /**< Size on the device: at least the end of the last segment. Bytes without a segment are undefined. */
+    const sh_segment* segments; /**< Copied. Segments must not overlap. */
+    uint64_t segment_count;     /**< Number of segments. */
+    sh_load_fn on_load;         /**< Called after each load. NULL: none. */
+    void* user_data;            /**< Passed to `on_load`. */
+    const char* name;           /**< Names the block in messages and traces. May be NULL. */
 } sh_block_desc;
 
-#define SH_BLOCK_DESC_INIT {sizeof(sh_block_desc), 0, 0, 0, 0, 0, 0, 0}
-SH_API void sh_block_desc_init(sh_block_desc *desc);
+#define SH_BLOCK_DESC_INIT \
+    { sizeof(sh_block_desc), 0, 0, 0, 0, 0, 0, 0 }
+static inline void sh_block_desc_init(sh_block_desc* desc) {
+    const sh_block_desc initial = SH_BLOCK_DESC_INIT;
+    *desc = initial;
+}
 
 /**
- * Registers blocks, all or none. Each gets a device address, aligned to 256 bytes: for life, or with each plan where the device
- * cannot map memory by pages (SH_DEVICE_FIXED_ADDRESSES). Small blocks (less than two pages) share pages with those that were
- * registered right before them, by this call or by earlier ones, as long as nothing of those has been used or has memory; they are
- * loaded together, so register them in the order of use. Unordered blocks of less than a page share one with each other; larger
- * ones have pages of their own. While the source of a block is updated, those that share pages with it are not brought either.
- * Registered while a step runs, they are part of the plan from the next step on. Records of unregistered blocks are used again, ids are not.
- * @param out_blocks Ids of the blocks, `count` of them, in the order of `descs`.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_INVALID_ARGUMENT (names the block and the field),
- *         SH_ERROR_OUT_OF_HOST_MEMORY, SH_ERROR_BACKEND, SH_ERROR_RUNTIME_LOST. Blocks only to pin. \since 0.1
+ * Registers blocks, all or none. Each block gets a device address that is a multiple of 256. The address never changes
+ * on devices with SH_DEVICE_FIXED_ADDRESSES. It changes with the plan on other devices.
+ *
+ * Blocks of less than two pages share pages with the blocks that were registered right before them, also by earlier
+ * calls, as long as no block among them was used or has memory. Blocks that share pages are loaded together, so
+ * register them in their order of use. Unordered blocks of less than a page share pages with each other only. During
+ * sh_source_update_begin() of a block, the blocks that share its pages cannot be loaded either. Blocks that are
+ * registered in a step become part of the plan with the next step.
+ * @param out_blocks `count` ids, in the order of `descs`.
+ * @retval SH_OK                     The blocks are registered.
+ * @retval SH_ERROR_INVALID_ARGUMENT A description is wrong. The text names the block and the field.
+ * @retval SH_ERROR_BACKEND          The driver failed.
+ * @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
+ * @blocks While it pins memory for SH_BLOCK_PIN, or else never.
+ * \since 0.1
  */
-SH_API sh_status sh_register_blocks(sh_runtime *runtime, const sh_block_desc *descs, uint64_t count, sh_block *out_blocks);
+SH_API SH_MUST_CHECK sh_status sh_register_blocks(sh_runtime* runtime, const sh_block_desc* descs, uint64_t count,
+                                                  sh_block* out_blocks);
 
 /**
- * Unregisters blocks, all or none: writes back what is dirty, waits for their loads, and for work on the streams of the runtime,
- * and gives back their memory. Sources are neither read nor written any more when it returns.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BUSY (a view of a block is held), SH_ERROR_BACKEND, SH_ERROR_RUNTIME_LOST. Blocks. \since 0.1
+ * Unregisters blocks, all or none. The library writes dirty contents back, waits for the blocks' loads and for the work
+ * on the runtime's streams, and frees their memory. After the return it neither reads nor writes their sources.
+ * @retval SH_OK                  The blocks are unregistered.
+ * @retval SH_ERROR_INVALID_STATE A view of a block is held, or a graph uses a block.
+ * @retval SH_ERROR_BACKEND       The driver failed.
+ * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
+ * @blocks Until the loads, the write-backs and the work have ended.
+ * \since 0.1
  */
-SH_API sh_status sh_unregister_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
+SH_API SH_MUST_CHECK sh_status sh_unregister_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
 
 enum {
-    SH_BLOCK_UNLOADED = 0, /**< Not all its bytes are on the device, and no load is under way. */
-    SH_BLOCK_STAGED = 1,   /**< A load waits for, or is read by, a worker. */
+    SH_BLOCK_UNLOADED = 0, /**< Some of its bytes are not on the device, and no load is under way. */
+    SH_BLOCK_STAGED = 1,   /**< A worker reads the bytes of a load, or will read them. */
     SH_BLOCK_LOADING = 2,  /**< A load was issued to the device. */
     SH_BLOCK_READY = 3,    /**< All its bytes are on the device. */
-    SH_BLOCK_DRAINING = 4  /**< It is being written back. */
+    SH_BLOCK_DRAINING = 4  /**< The block is being written back. */
 };
 
-/** What is known of a block at one moment. */
+/** State of a block at one moment. */
 typedef struct sh_block_state {
     uint32_t struct_size;
-    uint32_t flags;          /**< As registered. */
-    uint32_t state;          /**< SH_BLOCK_UNLOADED ... SH_BLOCK_DRAINING */
-    uint32_t held;           /**< Views held now. */
-    void *address;           /**< Its device address; memory is behind it only while a view is held. NULL: it has none yet, where
-                                  addresses change (SH_DEVICE_FIXED_ADDRESSES). */
-    uint64_t bytes;
-    uint64_t resident_bytes; /**< Part that the plan in force keeps on the device; 0 for blocks outside the order. */
-    uint64_t streamed_bytes; /**< Part that shares memory, and is loaded again when others used it; 0 likewise. */
-    uint64_t present_bytes;  /**< Part whose contents are on the device now. */
-    uint64_t serial;         /**< Grows each time any of its contents are loaded. */
-    char name[64];           /**< Cut to fit. */
-    uint64_t protections;    /**< Times that it is protected by sh_protect_blocks() now. */
+    uint32_t flags; /**< SH_BLOCK_*, as registered. */
+    uint32_t state; /**< SH_BLOCK_UNLOADED to SH_BLOCK_DRAINING. */
+    uint32_t held;  /**< Number of views held now. */
+    /** Its device address. There is memory behind it only while a view is held. NULL: the block has no address yet, on
+        devices without SH_DEVICE_FIXED_ADDRESSES. */
+    void* address;
+    uint64_t bytes; /**< Size of the block. */
+    uint64_t
+        resident_bytes; /**< The part that the plan in force keeps on the device. 0 for blocks outside the order. */
+    /** The part that shares memory and is loaded again in each step. 0 for blocks outside the order. */
+    uint64_t streamed_bytes;
+    uint64_t present_bytes; /**< The part whose contents are on the device now. */
+    uint64_t serial;        /**< Grows with each load of any of the contents. */
+    uint64_t protections;   /**< How often sh_protect_blocks() protects the block now. */
+    char name[64];          /**< Cut to fit. */
 } sh_block_state;
 
-#define SH_BLOCK_STATE_INIT {sizeof(sh_block_state), 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, 0}
-SH_API void sh_block_state_init(sh_block_state *state);
+#define SH_BLOCK_STATE_INIT                                         \
+    {                                                               \
+        sizeof(sh_block_state), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 } \
+    }
+static inline void sh_block_state_init(sh_block_state* state) {
+    const sh_block_state initial = SH_BLOCK_STATE_INIT;
+    *state = initial;
+}
 
-/** Reads the state of a block, also in a lost runtime. Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT. \since 0.1 */
-SH_API sh_status sh_block_info(sh_runtime *runtime, sh_block block, sh_block_state *out_state);
+/**
+ * Reads the state of a block. The runtime may be lost.
+ * @retval SH_OK The state is written.
+ * @blocks Never.
+ * \since 0.1
+ */
+SH_API SH_MUST_CHECK sh_status sh_block_get_state(sh_runtime* runtime, sh_block block, sh_block_state* out_state);
 
 /* Changing contents. */
 
 /**
- * Marks the device contents of blocks as out of date: the next acquire loads them again. Views that are held keep what they
- * see; until they are released, an acquire of the same block, or of one that shares its pages, is SH_ERROR_HELD. What was marked
- * dirty and is not written back yet is lost. The sources must already hold the new bytes, or be changed between
- * sh_source_update_begin() and _end() instead.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BACKEND, SH_ERROR_RUNTIME_LOST. \since 0.1
+ * Marks the device contents of blocks as out of date. The next acquire loads them again. Views that are held keep their
+ * contents. An acquire of the same block, or of a block that shares its pages, returns SH_ERROR_HELD until these views
+ * are released. Dirty contents that are not written back yet are lost. The sources must already have the new bytes. To
+ * change bytes that the library may be reading, use sh_source_update_begin().
+ * @retval SH_OK                 The blocks will be loaded again.
+ * @retval SH_ERROR_BACKEND      The driver failed.
+ * @retval SH_ERROR_RUNTIME_LOST The runtime is lost.
+ * @blocks Never.
+ * \since 0.1
  */
-SH_API sh_status sh_invalidate_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
+SH_API SH_MUST_CHECK sh_status sh_invalidate_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
 
 /**
- * Waits until no load reads the sources of these blocks and keeps new loads from starting; the caller may then change the
- * bytes. An acquire of such a block, or of one that shares its pages, fails with SH_ERROR_BUSY until sh_source_update_end(). Not
- * nested. Views may stay held. Dirty contents are written back before; until the end they cannot be marked dirty.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (begun already), SH_ERROR_BUSY (a view is held of what is dirty; a graph that
- *         uses one of the blocks has been entered and not left),
- *         SH_ERROR_BACKEND, SH_ERROR_RUNTIME_LOST. Blocks. \since 0.1
+ * Waits until no load reads the sources of these blocks, and prevents new loads. The caller may then change the bytes.
+ * An acquire of such a block, or of a block that shares its pages, returns SH_ERROR_INVALID_STATE until
+ * sh_source_update_end(). Views may stay held. The library writes dirty contents back before, and the blocks cannot be
+ * marked dirty until the end. Updates of one block do not nest.
+ * @retval SH_OK                  The bytes may be changed.
+ * @retval SH_ERROR_INVALID_STATE An update of a block has begun already, a view of dirty contents is held, or a graph
+ *                                that uses a block has been entered.
+ * @retval SH_ERROR_BACKEND       The driver failed.
+ * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
+ * @blocks Until the loads and the write-backs have ended.
+ * \since 0.1
  */
-SH_API sh_status sh_source_update_begin(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
+SH_API SH_MUST_CHECK sh_status sh_source_update_begin(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
 
 /**
  * Ends sh_source_update_begin() and invalidates the blocks.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not begun); or SH_ERROR_BACKEND, where what is dirty of a block that shares
- *         their pages could not be written: it stays dirty, and the update has ended all the same. \since 0.1
+ * @retval SH_OK                  The update has ended.
+ * @retval SH_ERROR_INVALID_STATE No update of a block was begun.
+ * @retval SH_ERROR_BACKEND       The library could not write back dirty contents of a block that shares pages with
+ *                                these blocks. The contents stay dirty. The update has ended.
+ * @blocks While the library writes back dirty contents of blocks that share pages with these blocks.
+ * \since 0.1
  */
-SH_API sh_status sh_source_update_end(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
+SH_API SH_MUST_CHECK sh_status sh_source_update_end(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
 
 /**
- * Says that the engine has changed (or will, before it releases the view that it holds) the contents of a mutable block on the
- * device. They are written to the block's source before its memory is used for anything else, after the work of all streams that
- * used it; that may begin when the last view is released. The source may be written until sh_write_back() or
- * sh_unregister_blocks() returns. Each acquire after which contents are changed needs a mark of its own.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not mutable, no view is held, or its source is being
- *         updated), SH_ERROR_RUNTIME_LOST. \since 0.1
+ * Tells that the engine has changed the contents of a mutable block on the device, or will change them before it
+ * releases the view that it holds. The library writes the contents to the block's source before it uses the memory for
+ * another purpose, and after the work of all streams that used the block. The write-back may begin when the last view
+ * is released. The library may write to the source until sh_write_back() or sh_unregister_blocks() returns. Each
+ * acquire after which the engine changes contents needs its own mark.
+ * @retval SH_OK                  The block is marked.
+ * @retval SH_ERROR_INVALID_STATE The block is not mutable, no view of it is held, or its source is being updated.
+ * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
+ * @blocks Never.
+ * \since 0.1
  */
-SH_API sh_status sh_mark_dirty(sh_runtime *runtime, sh_block block);
+SH_API SH_MUST_CHECK sh_status sh_mark_dirty(sh_runtime* runtime, sh_block block);
 
 /**
- * Writes dirty contents of these blocks back to their sources and waits for it; `count` 0: of all. Blocks that are not dirty are
- * passed over.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BUSY (a view of a dirty block is held; others may have been written), SH_ERROR_BACKEND,
- *         SH_ERROR_RUNTIME_LOST. Blocks. \since 0.1
+ * Writes dirty contents of these blocks to their sources, and waits until they are written. Blocks that are not dirty
+ * are skipped.
+ * @retval SH_OK                  The sources have the contents.
+ * @retval SH_ERROR_INVALID_STATE A view of a dirty block is held, or a capture is under way. Other blocks may have been
+ *                                written.
+ * @retval SH_ERROR_BACKEND       The driver failed.
+ * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
+ * @blocks Until the contents are written.
+ * \since 0.1
  */
-SH_API sh_status sh_write_back(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
+SH_API SH_MUST_CHECK sh_status sh_write_back(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
+
+/**
+ * Calls sh_write_back() for all blocks of the runtime.
+ * @retval SH_OK All sources have the contents. The errors are those of sh_write_back().
+ * @blocks Until the contents are written.
+ * \since 0.1
+ */
+SH_API SH_MUST_CHECK sh_status sh_write_back_all(sh_runtime* runtime);
 
 /* Order and plan. */
 
 /** One use of a block in a step. */
 typedef struct sh_use {
     uint32_t struct_size;
-    uint32_t reserved;
+    uint32_t reserved; /**< Must be 0. */
     sh_block block;
-    uint64_t compute_ns; /**< Time that the device computes with it; 0: measured. */
+    uint64_t compute_ns; /**< Time that the device computes with it, in nanoseconds. 0: measured. */
 } sh_use;
 
-#define SH_USE_INIT {sizeof(sh_use), 0, 0, 0}
-SH_API void sh_use_init(sh_use *use);
+#define SH_USE_INIT \
+    { sizeof(sh_use), 0, 0, 0 }
+static inline void sh_use_init(sh_use* use) {
+    const sh_use initial = SH_USE_INIT;
+    *use = initial;
+}
 
 /**
- * Tells the order in which a step uses the blocks; a block may occur several times (forward, then backward). It is a hint for
- * planning and prefetch: any order of acquires is correct. Without it, or after `count` 0, the order is learned from the
- * first step, and again when it changes. Blocks that do not occur are treated as SH_BLOCK_UNORDERED.
- * The plan for it is in force from the next sh_step_begin() (with no view held) or sh_plan() on. `uses` is copied.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_INVALID_ARGUMENT (an unordered block occurs),
- *         SH_ERROR_RUNTIME_LOST. \since 0.1
+ * Sets the order in which a step uses the blocks. A block may occur several times, for example forward and backward.
+ * The order is a hint for planning and prefetch: acquires are correct in any order. The library learns the order from
+ * the first step, and again when the order changes, without this call or with `count` 0. Blocks that do not occur are
+ * treated as SH_BLOCK_UNORDERED. The plan for the order comes into force with the next sh_step_begin() without held
+ * views, or with sh_plan().
+ * @param uses Copied.
+ * @retval SH_OK                     The order is set.
+ * @retval SH_ERROR_INVALID_ARGUMENT A block that is SH_BLOCK_UNORDERED occurs.
+ * @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
+ * @blocks Never.
+ * \since 0.1
  */
-SH_API sh_status sh_set_schedule(sh_runtime *runtime, const sh_use *uses, uint64_t count);
+SH_API SH_MUST_CHECK sh_status sh_set_schedule(sh_runtime* runtime, const sh_use* uses, uint64_t count);
 
 enum {
-    SH_PLAN_DRY_RUN = 1,    /**< Compute the plan only: nothing on the device changes. */
-    SH_PLAN_DROP_GRAPHS = 2 /**< If the plan has to change, graphs that hold it become stale instead of standing in the way; see graph.h.
-                                 Asked for in a step: when the next one begins. */
+    /** The call only computes the plan. Nothing on the device changes. */
+    SH_PLAN_DRY_RUN = 1,
+    /** Graphs that hold the old plan become stale if the plan has to change, and do not prevent the change: see
+        graph.h. The flag takes effect when the next step begins if a step is under way. */
+    SH_PLAN_DROP_GRAPHS = 2
 };
 
-/** What to plan for. */
+/** What sh_plan() plans for. */
 typedef struct sh_plan_options {
     uint32_t struct_size;
-    uint32_t flags;                 /**< SH_PLAN_* */
-    uint64_t budget_bytes;          /**< With DRY_RUN: plan for this much; 0: all of the device's budget, other runtimes not counted (this
-                                         one's part is sh_runtime_stats.share_bytes). Else not looked at. */
-    uint64_t link_bytes_per_second; /**< With DRY_RUN: plan for this link, 10^6 to 10^15; 0: the device's. Else not looked at. */
+    uint32_t flags; /**< SH_PLAN_* */
+    /** With SH_PLAN_DRY_RUN: the memory to plan for, in bytes. 0: the device's whole budget, without other runtimes.
+        The runtime's own share is sh_runtime_stats.share_bytes. This field has no effect without SH_PLAN_DRY_RUN. */
+    uint64_t budget_bytes;
+    /** With SH_PLAN_DRY_RUN: speed of the link to plan for, 10^6 to 10^15. 0: the device's. No effect without it. */
+    uint64_t link_bytes_per_second;
 } sh_plan_options;
 
-#define SH_PLAN_OPTIONS_INIT {sizeof(sh_plan_options), 0, 0, 0}
-SH_API void sh_plan_options_init(sh_plan_options *options);
+#define SH_PLAN_OPTIONS_INIT \
+    { sizeof(sh_plan_options), 0, 0, 0 }
+static inline void sh_plan_options_init(sh_plan_options* options) {
+    const sh_plan_options initial = SH_PLAN_OPTIONS_INIT;
+    *options = initial;
+}
 
-/** A plan in figures. W is the bytes of all blocks in the order, M what is left for them, T the time of a steady step. */
+/**
+ * A plan in figures. W stands for the bytes of all blocks in the order, M for the memory that is left for them, T for
+ * the time of a steady step. docs/concepts.md derives the formulas.
+ */
 typedef struct sh_plan_info {
     uint32_t struct_size;
     uint32_t max_held;
-    uint64_t model_bytes;          /**< All registered blocks. */
-    uint64_t budget_bytes;         /**< The share that the plan was made for: never more than all blocks together need. */
-    uint64_t resident_bytes;       /**< Device memory of resident parts, in whole pages. */
-    uint64_t ring_bytes;           /**< Device memory that streamed parts share. */
-    uint64_t unordered_bytes;      /**< Device memory for blocks outside the order. */
-    uint64_t smallest_budget_bytes; /**< With less than this no plan exists. */
-    sh_block smallest_budget_block; /**< The block that asks for the most of it. */
-    uint64_t bytes_per_step;       /**< What a steady step copies to the device: of a block only what its segments cover. */
-    uint64_t bound_bytes_per_step; /**< What every policy must copy in a cyclic order: W - M + delta*, see docs/concepts.md. */
-    uint64_t step_ns;              /**< T by the recurrence over the plan. */
-    uint64_t bound_ns;             /**< max(compute, (W - M) / link). */
-    uint64_t compute_ns;           /**< Of a step: given or measured. 0: neither yet; step_ns and bound_ns then assume as much as the copies. */
-    uint64_t link_bytes_per_second;
-    uint64_t scheduled_blocks;     /**< Different blocks in the order. */
-    uint64_t resident_blocks;      /**< Of these, wholly resident. */
-    uint64_t streamed_blocks;      /**< Of these, streamed in part or whole. */
-    uint64_t padding_bytes;        /**< Of the pages of all registered blocks, what no block covers: blocks begin in pages of their own unless
-                                        they are packed, see docs/concepts.md. Resident and streamed parts have their share of it. */
+    uint64_t model_bytes;           /**< Bytes of all registered blocks. */
+    uint64_t budget_bytes;          /**< The share that the plan was made for: at most what all blocks need together. */
+    uint64_t resident_bytes;        /**< Device memory of the resident parts, in whole pages. */
+    uint64_t ring_bytes;            /**< Device memory that the streamed parts share. */
+    uint64_t unordered_bytes;       /**< Device memory for blocks outside the order. */
+    uint64_t smallest_budget_bytes; /**< The smallest share with a plan. */
+    sh_block smallest_budget_block; /**< The block that needs the most of the smallest share. */
+    uint64_t bytes_per_step;        /**< Bytes that a steady step copies to the device: only bytes with a segment. */
+    uint64_t bound_bytes_per_step;  /**< Bytes that every plan must copy in a cyclic order: W - M + delta*. */
+    uint64_t step_ns;               /**< T, by the recurrence over the plan. */
+    uint64_t bound_ns;              /**< max(compute, (W - M) / link). */
+    /** Compute time of a step, given or measured. 0: not known yet. step_ns and bound_ns then assume that computing
+        takes as long as the copies. */
+    uint64_t compute_ns;
+    uint64_t link_bytes_per_second; /**< Speed of the link that the plan counts with. */
+    uint64_t scheduled_blocks;      /**< Number of different blocks in the order. */
+    uint64_t resident_blocks;       /**< Blocks in the order that are wholly resident. */
+    uint64_t streamed_blocks;       /**< Blocks in the order that are streamed, in part or whole. */
+    /** Bytes in the pages of all registered blocks that no block covers. Blocks begin at pages unless they are packed:
+        see docs/concepts.md. The resident and the streamed parts include their share of these bytes. */
+    uint64_t padding_bytes;
 } sh_plan_info;
 
-#define SH_PLAN_INFO_INIT {sizeof(sh_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
-SH_API void sh_plan_info_init(sh_plan_info *info);
+#define SH_PLAN_INFO_INIT \
+    { sizeof(sh_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+static inline void sh_plan_info_init(sh_plan_info* info) {
+    const sh_plan_info initial = SH_PLAN_INFO_INIT;
+    *info = initial;
+}
 
 /**
- * Plans what stays and what streams, and puts the plan into force: now if the runtime is not in a step, else when the next one
- * begins. A runtime plans by itself when it must; this is for asking, and for planning before the first step.
- * When the plan is in force, sh_block_info() tells each block's part.
+ * Plans which parts stay on the device and which parts stream, and puts the plan into force: now if the runtime is not
+ * in a step, or else when the next step begins. A runtime also plans by itself when it must. This call asks for the
+ * figures, and plans before the first step. sh_block_get_state() then tells the part of each block.
  * @param options  NULL: defaults.
  * @param out_info May be NULL.
- * @return SH_OK; SH_ERROR_BUDGET (the text names the smallest budget and the block that asks for it); SH_ERROR_INVALID_STATE
- *         (no order is known yet); SH_ERROR_BUSY (views are held, outside a step and without SH_PLAN_DRY_RUN;
- *         graphs hold the plan, see graph.h; or others still hold its share, see sh_step_begin()); SH_ERROR_INVALID_STRUCT;
- *         SH_ERROR_INVALID_ARGUMENT (flags); SH_ERROR_OUT_OF_DEVICE_MEMORY; SH_ERROR_BACKEND; SH_ERROR_RUNTIME_LOST. Blocks. \since 0.1
+ * @retval SH_OK                         The plan is made.
+ * @retval SH_ERROR_BUDGET               No plan fits. The text names the smallest budget and the block that needs the
+ *                                       most of it.
+ * @retval SH_ERROR_INVALID_STATE        No order is known yet. Or, without SH_PLAN_DRY_RUN: views are held outside a
+ *                                       step, or graphs hold the plan.
+ * @retval SH_ERROR_BUSY                 Other runtimes still hold part of this runtime's share: see sh_step_begin().
+ * @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
+ * @retval SH_ERROR_BACKEND              The driver failed.
+ * @retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.
+ * @retval SH_ERROR_RUNTIME_LOST         The runtime is lost.
+ * @blocks While it measures, plans, maps memory, and waits for sh_runtime_options.share_wait_ns.
+ * \since 0.1
  */
-SH_API sh_status sh_plan(sh_runtime *runtime, const sh_plan_options *options, sh_plan_info *out_info);
+SH_API SH_MUST_CHECK sh_status sh_plan(sh_runtime* runtime, const sh_plan_options* options, sh_plan_info* out_info);
 
 #ifdef __cplusplus
 }

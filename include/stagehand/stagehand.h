@@ -1,6 +1,6 @@
 /*
- * libstagehand: decides which bytes of a model are on the device, and moves them there in time. This header includes all others
- * but backend.h, which is for authors of backends.
+ * libstagehand: decides which bytes of a model are on the device, and moves them there in time. This header includes
+ * all others but backend.h, which is for authors of backends.
  */
 #ifndef STAGEHAND_STAGEHAND_H
 #define STAGEHAND_STAGEHAND_H

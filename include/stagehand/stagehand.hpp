@@ -1,12 +1,14 @@
-// C++ owners over the C interface, header only: C++17, with std::span from C++20 on. It adds no policy: every call is one call
-// of the C interface, whose headers say what it does, when it blocks and from which threads it may be made.
+// C++ owners for the C interface. The wrapper is header-only and needs C++17; it uses std::span from C++20 on. The
+// wrapper makes no decisions of its own: a method makes the calls of the C interface that its name says. The C headers
+// say what each call does, when it blocks and which threads may make it.
 //
-// Failures are thrown as stagehand::Error with the status and its text, so exceptions have to be on. Owners are move-only; they release
-// in their destructors, where a failure cannot be told: Step, View, Views, SourceUpdate, Scope and Launch have an explicit end for those
-// who want to hear of it.
-// get() gives the C handle for anything else; an owner that was moved from holds nothing.
+// A failure is thrown as stagehand::Error, which holds the status and the text, so exceptions must be enabled. Owners
+// are move-only and release in their destructors. A destructor cannot report a failure. Step, View, Views,
+// SourceUpdate, Scope and Launch therefore have an explicit end, which throws on a failure. get() returns the C handle
+// for calls that have no method here. An owner that was moved from holds nothing.
 //
-// The engine must destroy in this order: views, steps and launches, then runtimes, then streams and pinned memory, then the device.
+// The engine must destroy the objects in this order: views, steps and launches, then runtimes, then streams and pinned
+// memory, then the device.
 #ifndef STAGEHAND_STAGEHAND_HPP
 #define STAGEHAND_STAGEHAND_HPP
 
@@ -24,18 +26,21 @@
 
 namespace stagehand {
 
-// The names of these owners carry the binary interface's number, so that they never meet those inside the library.
+// The names of these owners carry the number of the binary interface, so that they never clash with names inside the
+// library.
 inline namespace abi0 {
 
 inline std::uint32_t version() noexcept { return sh_version(); }
 inline const char* status_string(sh_status status) noexcept { return sh_status_string(status); }
-inline void set_log(std::int32_t level, sh_log_fn log, void* user_data = nullptr) { check(sh_set_log(level, log, user_data)); }
+inline void set_log(std::int32_t level, sh_log_fn log, void* user_data = nullptr) {
+    check(sh_set_log(level, log, user_data));
+}
 inline void trace_start(const std::string& path) { check(sh_trace_start(path.c_str())); }
 inline void trace_stop() { check(sh_trace_stop()); }
 
-// All backends, working or not.
+// Lists all backends, including those that do not work.
 inline std::vector<sh_backend_info> backends() {
-    std::size_t count = 0;
+    std::uint64_t count = 0;
     check(sh_backend_list(nullptr, 0, &count));
     std::vector<sh_backend_info> infos(count, sh_backend_info(SH_BACKEND_INFO_INIT));
     check(sh_backend_list(infos.data(), infos.size(), &count));
@@ -43,14 +48,14 @@ inline std::vector<sh_backend_info> backends() {
     return infos;
 }
 
-// One reference to a device.
+// An owner of one reference to a device.
 class Device {
 public:
     explicit Device(const std::string& name) { check(sh_device_open(name.c_str(), nullptr, &device_)); }
     Device(const std::string& name, const sh_device_options& options) {
         check(sh_device_open(name.c_str(), &options, &device_));
     }
-    // Takes over a reference.
+    // Takes ownership of a reference.
     explicit Device(sh_device* device) noexcept : device_(device) {}
     Device(Device&& other) noexcept : device_(other.release()) {}
     Device& operator=(Device&& other) noexcept {
@@ -63,23 +68,23 @@ public:
     ~Device() { sh_device_close(device_); }
 
     sh_device* get() const noexcept { return device_; }
-    // Hands the reference to the caller, who closes it.
+    // Gives the reference to the caller, who closes it.
     sh_device* release() noexcept { return std::exchange(device_, nullptr); }
 
     sh_memory_info memory() const {
         sh_memory_info info = SH_MEMORY_INFO_INIT;
-        check(sh_device_memory(device_, &info));
+        check(sh_device_get_memory(device_, &info));
         return info;
     }
     void set_budget(std::uint64_t bytes) { check(sh_device_set_budget(device_, bytes)); }
     sh_device_caps capabilities() const {
         sh_device_caps caps = SH_DEVICE_CAPS_INIT;
-        check(sh_device_capabilities(device_, &caps));
+        check(sh_device_get_caps(device_, &caps));
         return caps;
     }
     std::uint64_t clock_ns() const {
         std::uint64_t now = 0;
-        check(sh_device_clock(device_, &now));
+        check(sh_device_get_clock(device_, &now));
         return now;
     }
 
@@ -87,7 +92,8 @@ private:
     sh_device* device_ = nullptr;
 };
 
-// A stream of sh_stream_create(). Engines on a GPU pass their own streams to Runtime and do not need it.
+// An owner of a stream from sh_stream_create(). Engines on a GPU pass their own streams to Runtime and do not need this
+// class.
 class Stream {
 public:
     explicit Stream(const Device& device) : device_(device.get()) { check(sh_stream_create(device_, &stream_)); }
@@ -119,7 +125,7 @@ private:
     sh_stream stream_ = SH_STREAM_HOST;
 };
 
-// Memory of sh_host_alloc().
+// An owner of memory from sh_host_alloc().
 class PinnedMemory {
 public:
     PinnedMemory(const Device& device, std::uint64_t bytes) : device_(device.get()), bytes_(bytes) {
@@ -141,7 +147,8 @@ public:
 
     void* data() const noexcept { return memory_; }
     std::uint64_t size() const noexcept { return memory_ ? bytes_ : 0; }
-    // False when the system refused to pin it: it is usable, and goes through the staging ring.
+    // Returns false if the system refused to pin the memory. The memory is usable all the same, but copies go through
+    // the staging buffers.
     bool pinned() const noexcept { return pinned_ != 0; }
     void* release() noexcept { return std::exchange(memory_, nullptr); }
 
@@ -152,10 +159,10 @@ private:
     void* memory_ = nullptr;
 };
 
-// A block that is held: released by the destructor.
+// A block that is held. The destructor releases the block.
 class View {
 public:
-    // Takes over one acquire.
+    // Takes ownership of one acquire.
     View(sh_runtime* runtime, sh_stream stream, const sh_view& view) noexcept
         : runtime_(runtime), stream_(stream), view_(view) {}
     View(View&& other) noexcept
@@ -178,19 +185,19 @@ public:
     sh_block block() const noexcept { return view_.block; }
     const sh_view& get() const noexcept { return view_; }
 
-    // Copies bytes of the block to host memory, after the work queued on the view's stream.
+    // Copies bytes of the block to host memory, after the work that is queued on the view's stream.
     void read(std::uint64_t offset, void* buffer, std::uint64_t bytes) const {
         check(sh_read_block(runtime_, view_.block, stream_, offset, buffer, bytes));
     }
     void mark_dirty() { check(sh_mark_dirty(runtime_, view_.block)); }
-    // Releases now. It is released even if this throws.
+    // Releases the block now. The block is released even if this throws.
     void release() {
         if (sh_runtime* runtime = std::exchange(runtime_, nullptr)) check(sh_release(runtime, view_.block, stream_));
     }
 
 private:
     void drop() noexcept {
-        if (runtime_) sh_release(runtime_, view_.block, stream_);
+        if (runtime_) ignore(sh_release(runtime_, view_.block, stream_));
     }
 
     sh_runtime* runtime_;
@@ -198,7 +205,7 @@ private:
     sh_view view_;
 };
 
-// A set of blocks that were acquired together: released by the destructor.
+// Views of a set of blocks that were acquired together. The destructor releases the blocks.
 class Views {
 public:
     Views(sh_runtime* runtime, sh_stream stream, std::vector<sh_view> views) noexcept
@@ -221,13 +228,13 @@ public:
     const sh_view* begin() const noexcept { return views_.data(); }
     const sh_view* end() const noexcept { return views_.data() + views_.size(); }
 
-    // Releases now: all, even if this throws.
+    // Releases all blocks now, even if this throws.
     void release() {
         if (runtime_) check(drop());
     }
 
 private:
-    // One call a view, so that releasing needs no memory. The first failure is told.
+    // Makes one call for each view, because this needs no memory. Returns the status of the first release that failed.
     sh_status drop() noexcept {
         sh_runtime* const runtime = std::exchange(runtime_, nullptr);
         sh_status first = SH_OK;
@@ -243,7 +250,7 @@ private:
     std::vector<sh_view> views_;
 };
 
-// A step under way: ended by the destructor.
+// A step that is under way. The destructor ends the step.
 class Step {
 public:
     explicit Step(sh_runtime* runtime) : runtime_(runtime) { check(sh_step_begin(runtime)); }
@@ -257,20 +264,20 @@ public:
     }
     ~Step() { drop(); }
 
-    // Ends it now. It has ended even if this throws.
+    // Ends the step now. The step has ended even if this throws.
     void end() {
         if (sh_runtime* runtime = std::exchange(runtime_, nullptr)) check(sh_step_end(runtime));
     }
 
 private:
     void drop() noexcept {
-        if (runtime_) sh_step_end(runtime_);
+        if (runtime_) ignore(sh_step_end(runtime_));
     }
 
     sh_runtime* runtime_;
 };
 
-// The time in which sources may be changed: ended by the destructor, which invalidates the blocks.
+// The time in which sources may be changed. The destructor ends this time and invalidates the blocks.
 class SourceUpdate {
 public:
     SourceUpdate(sh_runtime* runtime, Span<const sh_block> blocks) : blocks_(blocks.begin(), blocks.end()) {
@@ -297,7 +304,7 @@ public:
 
 private:
     void drop() noexcept {
-        if (runtime_) sh_source_update_end(runtime_, blocks_.data(), blocks_.size());
+        if (runtime_) ignore(sh_source_update_end(runtime_, blocks_.data(), blocks_.size()));
     }
 
     sh_runtime* runtime_ = nullptr;
@@ -311,7 +318,7 @@ public:
     Runtime(const Device& device, const sh_runtime_options& options) {
         check(sh_runtime_create(device.get(), &options, &runtime_));
     }
-    // Takes over a runtime.
+    // Takes ownership of a runtime.
     explicit Runtime(sh_runtime* runtime) noexcept : runtime_(runtime) {}
     Runtime(Runtime&& other) noexcept : runtime_(other.release()) {}
     Runtime& operator=(Runtime&& other) noexcept {
@@ -343,7 +350,7 @@ public:
     }
     sh_block_state block_info(sh_block block) const {
         sh_block_state state = SH_BLOCK_STATE_INIT;
-        check(sh_block_info(runtime_, block, &state));
+        check(sh_block_get_state(runtime_, block, &state));
         return state;
     }
 
@@ -367,7 +374,7 @@ public:
         return View(runtime_, stream, view);
     }
     View acquire(sh_block block, const Stream& stream) { return acquire(block, stream.get()); }
-    // Without waiting on the host: nothing when the bytes are not there yet.
+    // Does not wait on the host for bytes. Returns std::nullopt if the bytes are not there yet.
     std::optional<View> try_acquire(sh_block block, sh_stream stream) {
         sh_view view = SH_VIEW_INIT;
         if (check(sh_acquire(runtime_, block, stream, SH_ACQUIRE_NO_WAIT, &view)) == SH_NOT_READY) return std::nullopt;
@@ -385,53 +392,55 @@ public:
         if (status == SH_NOT_READY) return std::nullopt;
         return Views(runtime_, stream, std::move(views));
     }
-    // For views that were taken apart, or acquired through the C interface.
+    // This function is for views that were acquired through the C interface.
     void release_many(Span<const sh_block> blocks, sh_stream stream) {
         check(sh_release_many(runtime_, blocks.data(), blocks.size(), stream));
     }
     void prefetch(Span<const sh_block> blocks) { check(sh_prefetch(runtime_, blocks.data(), blocks.size())); }
     void forget(sh_stream stream) { check(sh_stream_forget(runtime_, stream)); }
 
-    // Inside a capture of the driver on the stream. plan() comes before.
+    // Call this while the driver captures on the stream. Call plan() before the capture.
     Capture capture(sh_stream stream) { return Capture(runtime_, stream); }
 
-    void invalidate(Span<const sh_block> blocks) { check(sh_invalidate_blocks(runtime_, blocks.data(), blocks.size())); }
+    void invalidate(Span<const sh_block> blocks) {
+        check(sh_invalidate_blocks(runtime_, blocks.data(), blocks.size()));
+    }
     SourceUpdate update_sources(Span<const sh_block> blocks) { return SourceUpdate(runtime_, blocks); }
     void mark_dirty(sh_block block) { check(sh_mark_dirty(runtime_, block)); }
-    // An empty set writes nothing back; in the C interface it means all.
-    void write_back(Span<const sh_block> blocks) {
-        if (!blocks.empty()) check(sh_write_back(runtime_, blocks.data(), blocks.size()));
-    }
-    void write_back_all() { check(sh_write_back(runtime_, nullptr, 0)); }
+    // An empty set writes nothing back here, but it means all blocks in the C interface.
+    void write_back(Span<const sh_block> blocks) { check(sh_write_back(runtime_, blocks.data(), blocks.size())); }
+    void write_back_all() { check(sh_write_back_all(runtime_)); }
 
     Protection protect(Span<const sh_block> blocks) { return Protection(runtime_, blocks); }
-    // This runtime stays as it is on the device until the scope ends.
+    // The library does not take this runtime's device memory for other runtimes until the scope ends.
     Scope keep_resident() {
         sh_scope* scope = nullptr;
-        check(sh_keep_resident(runtime_, nullptr, &scope));
+        check(sh_keep_resident(runtime_, &scope));
         return Scope(scope);
     }
-    // 0 bytes: as many as its plan uses.
+    // 0 bytes: as many as the runtime's plan uses.
     Reservation reserve(std::uint64_t bytes = 0, std::uint32_t priority = SH_PRIORITY_PRIMARY) {
         return Reservation(runtime_, bytes, priority);
     }
-    // `guest` may use what nobody has reserved until the scope ends.
-    Scope as_guest(const Runtime& guest, const sh_guest_options& options = SH_GUEST_OPTIONS_INIT) {
+    // The runtime may use memory that no runtime has reserved until the scope ends.
+    Scope as_guest(const sh_guest_options& options = SH_GUEST_OPTIONS_INIT) {
         sh_scope* scope = nullptr;
-        check(sh_guest_begin(runtime_, guest.get(), &options, &scope));
+        check(sh_guest_begin(runtime_, &options, &scope));
         return Scope(scope);
     }
-    // What it holds afterwards, in bytes.
+    // Returns the number of bytes that the runtime holds afterwards.
     std::uint64_t trim(std::uint64_t keep_bytes = 0) {
         std::uint64_t bytes = 0;
         check(sh_trim(runtime_, keep_bytes, &bytes));
         return bytes;
     }
-    void set_pressure(sh_pressure_fn pressure, void* user_data) { check(sh_set_pressure(runtime_, pressure, user_data)); }
+    void set_pressure(sh_pressure_fn pressure, void* user_data) {
+        check(sh_set_pressure(runtime_, pressure, user_data));
+    }
 
     sh_runtime_stats stats() const {
         sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
-        check(sh_stats(runtime_, &stats));
+        check(sh_runtime_get_stats(runtime_, &stats));
         return stats;
     }
     void telemetry_open(const std::string& path) { check(sh_telemetry_open(runtime_, path.c_str())); }

@@ -1,6 +1,6 @@
 /*
- * Streams for engines that have none of their own: on the host backend and in the simulation, and for tools that run on any
- * backend. Engines on a GPU pass their own streams and do not need this header.
+ * Streams for engines without streams of their own: on the host backend, in the simulation, and for tools that run on
+ * any backend. An engine on a GPU passes the driver's streams and does not need this header.
  */
 #ifndef STAGEHAND_STREAM_H
 #define STAGEHAND_STREAM_H
@@ -12,34 +12,52 @@ extern "C" {
 #endif
 
 /**
- * Makes a stream: an ordered queue of work (on the host backend, a thread). The caller owns it and destroys it by
- * sh_stream_destroy(), before it closes the device.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_OUT_OF_HOST_MEMORY, SH_ERROR_BACKEND. \since 0.1
+ * Creates a stream: a queue whose work runs in order. On the host backend a stream is a thread.
+ * @param out_stream The caller owns the stream on success and destroys it with sh_stream_destroy() before the device
+ *                   closes.
+ * @retval SH_OK            The stream exists.
+ * @retval SH_ERROR_BACKEND The driver failed.
+ * @blocks Never.
+ * \since 0.1
  */
-SH_API sh_status sh_stream_create(sh_device *device, sh_stream *out_stream);
+SH_API SH_MUST_CHECK sh_status sh_stream_create(sh_device* device, sh_stream* out_stream);
 
 /**
- * Waits for the stream's work and destroys it. Inside a step that used it, sh_stream_forget() comes before. SH_STREAM_HOST, and
- * what is not a stream of the device, are ignored. Blocks. \since 0.1
+ * Waits for the stream's work and destroys the stream. Call sh_stream_forget() before if the current step used the
+ * stream. SH_STREAM_HOST and values that are not streams of the device are ignored.
+ * @blocks Until the stream's work has ended.
+ * \since 0.1
  */
-SH_API void sh_stream_destroy(sh_device *device, sh_stream stream);
+SH_API void sh_stream_destroy(sh_device* device, sh_stream stream);
 
 /**
- * Waits until all work that was queued has finished.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (SH_STREAM_HOST), SH_ERROR_BACKEND. Blocks. \since 0.1
+ * Waits until all work on the stream has ended.
+ * @retval SH_OK                     The work has ended.
+ * @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
+ * @retval SH_ERROR_BACKEND          The driver failed, or the work did.
+ * @blocks Until the stream's work has ended.
+ * \since 0.1
  */
-SH_API sh_status sh_stream_synchronize(sh_device *device, sh_stream stream);
+SH_API SH_MUST_CHECK sh_status sh_stream_synchronize(sh_device* device, sh_stream stream);
 
-/** Runs in a stream. It must not call the library, and must not throw. */
-typedef void (*sh_stream_fn)(void *user_data);
+/** A function that runs on a stream. The function must not call the library and must not throw. */
+typedef void (*sh_stream_fn)(void* user_data);
 
 /**
- * Queues `fn` on the stream. `busy_ns` is the least time for which the stream counts as busy with it: the host backend
- * sleeps what `fn` leaves of it, the simulation advances its clock. A negative value is no time at all.
- * `fn` may be NULL when only the time matters; the simulation calls it at once.
- * @return SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (SH_STREAM_HOST), SH_ERROR_UNSUPPORTED, SH_ERROR_BACKEND. \since 0.1
+ * Queues a call of `fn` on the stream.
+ * @param fn      May be NULL if only the time matters. The backend `sim` calls the function at once.
+ * @param busy_ns The least time, in nanoseconds, for which the call keeps the stream busy. The backend `host` sleeps
+ *                for the rest of this time after `fn` has returned. The backend `sim` advances its clock. A negative
+ *                value counts as 0.
+ * @retval SH_OK                     The call is queued.
+ * @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
+ * @retval SH_ERROR_UNSUPPORTED      The backend cannot run functions on a stream.
+ * @retval SH_ERROR_BACKEND          The driver failed.
+ * @blocks Never.
+ * \since 0.1
  */
-SH_API sh_status sh_stream_launch(sh_device *device, sh_stream stream, sh_stream_fn fn, void *user_data, int64_t busy_ns);
+SH_API SH_MUST_CHECK sh_status sh_stream_launch(sh_device* device, sh_stream stream, sh_stream_fn fn, void* user_data,
+                                                int64_t busy_ns);
 
 #ifdef __cplusplus
 }

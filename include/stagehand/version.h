@@ -1,4 +1,4 @@
-/* Version of the library and of its binary interface. Parsed by the build: keep one number a line. */
+/* Version of the library and of its binary interface. The build parses this file, so keep one number on each line. */
 #ifndef STAGEHAND_VERSION_H
 #define STAGEHAND_VERSION_H
 

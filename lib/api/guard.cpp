@@ -13,13 +13,13 @@ std::atomic<Runtimes*> runtimes_so_far{nullptr};
 namespace {
 
 thread_local std::string last_text;
-thread_local const char* short_text = nullptr;   // for an error whose text found no memory
+thread_local const char* short_text = nullptr;  // for an error whose text found no memory
 
 // Registered when the first handle is made: before that a fork does no harm.
 template <class Table>
 Table& table() {
     static Table* const instance = [] {
-        Table* const made = new Table;   // never destroyed: handles may be used while the process exits
+        Table* const made = new Table;  // never destroyed: handles may be used while the process exits
         pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
         return made;
     }();
@@ -28,9 +28,7 @@ Table& table() {
 
 }  // namespace
 
-sh_status keep(const Status& status) {
-    return keep(status.code(), status.text());
-}
+sh_status keep(const Status& status) { return keep(status.code(), status.text()); }
 
 sh_status keep(sh_status code, const char* text) {
     try {
@@ -42,31 +40,14 @@ sh_status keep(sh_status code, const char* text) {
     return code;
 }
 
-size_t last_error(char* buffer, size_t capacity) {
+uint64_t last_error(char* buffer, uint64_t capacity) {
     const std::string_view text = short_text ? std::string_view(short_text) : std::string_view(last_text);
     if (buffer && capacity) {
-        const size_t bytes = std::min(capacity - 1, text.size());
+        const size_t bytes = std::min<uint64_t>(capacity - 1, text.size());
         std::memcpy(buffer, text.data(), bytes);
         buffer[bytes] = 0;
     }
     return text.size();
-}
-
-Status check_size(const void* data, uint32_t claimed, const KnownSize& known, const char* name) {
-    const std::string size = std::string(name) + ".struct_size is " + std::to_string(claimed);
-    if (claimed < known.least)
-        return Status(SH_ERROR_INVALID_STRUCT, size + ", less than the " + std::to_string(known.least) + " bytes of its first version");
-    if (claimed > 65536 || claimed % known.alignment) return Status(SH_ERROR_INVALID_STRUCT, size + ", which no version has");
-    const char* const bytes = static_cast<const char*>(data);
-    for (size_t i = known.bytes; i < claimed; i++)
-        if (bytes[i]) return Status(SH_ERROR_INVALID_STRUCT, size + ", and byte " + std::to_string(i) + ", unknown to this library, is not zero");
-    return Status();
-}
-
-Status check_count(uint64_t count, const char* name) {
-    if (count <= kMostElements) return Status();
-    return Status(SH_ERROR_INVALID_ARGUMENT, std::string(name) + " is " + std::to_string(count) + ", and an array has at most " +
-                                                 std::to_string(kMostElements) + " elements");
 }
 
 Status take_blocks(const sh_block* blocks, uint64_t count, std::span<const sh_block>* out) {

@@ -17,7 +17,7 @@ namespace {
 // What is in use for longer than this is left out, so that whoever asks has an answer.
 constexpr auto kPatience = std::chrono::milliseconds(500);
 
-telemetry::DeviceReading read(core::Device &device) {
+telemetry::DeviceReading read(core::Device& device) {
     telemetry::DeviceReading reading;
     sh_device_caps caps = SH_DEVICE_CAPS_INIT;
     device.capabilities(&caps);
@@ -29,9 +29,9 @@ telemetry::DeviceReading read(core::Device &device) {
     return reading;
 }
 
-telemetry::RuntimeReading read(const void *handle, core::Runtime &runtime) {
+telemetry::RuntimeReading read(const void* handle, core::Runtime& runtime) {
     telemetry::RuntimeReading reading;
-    reading.id = reinterpret_cast<uintptr_t>(handle) >> 4;   // what else is in a handle is the same in all
+    reading.id = reinterpret_cast<uintptr_t>(handle) >> 4;  // what else is in a handle is the same in all
     reading.name = runtime.name();
     runtime.stats(&reading.stats);
     reading.clock_ns = runtime.device().backend().now_ns();
@@ -42,16 +42,16 @@ telemetry::RuntimeReading read(const void *handle, core::Runtime &runtime) {
 std::string snapshot() {
     const auto until = std::chrono::steady_clock::now() + kPatience;
     telemetry::Snapshot all;
-    std::vector<const core::Device *> places;
-    const auto place_of = [&](core::Device &device) -> telemetry::DeviceReading & {
+    std::vector<const core::Device*> places;
+    const auto place_of = [&](core::Device& device) -> telemetry::DeviceReading& {
         const auto found = std::find(places.begin(), places.end(), &device);
         if (found != places.end()) return all.devices[static_cast<size_t>(found - places.begin())];
         places.push_back(&device);
         return all.devices.emplace_back(read(device));
     };
-    all.busy = devices().for_each(until, [&](const void *, OpenDevice &open) { place_of(*open.device); });
+    all.busy = devices().for_each(until, [&](const void*, OpenDevice& open) { place_of(*open.device); });
     // A device that is closed but for its runtimes is found through them.
-    all.busy += runtimes().for_each(until, [&](const void *handle, core::Runtime &runtime) {
+    all.busy += runtimes().for_each(until, [&](const void* handle, core::Runtime& runtime) {
         place_of(runtime.device()).runtimes.push_back(read(handle, runtime));
     });
     return telemetry::snapshot_text(all);
@@ -63,9 +63,9 @@ void stagehand::api::monitor_start_from_environment() { telemetry::monitor_start
 
 extern "C" {
 
-sh_status sh_monitor_start(const char *path) {
+sh_status sh_monitor_start(const char* path) {
     return guarded([&] {
-        devices();   // from here on a fork is noticed
+        devices();  // from here on a fork is noticed
         return telemetry::monitor_start(path, snapshot);
     });
 }

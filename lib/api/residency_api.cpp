@@ -10,33 +10,22 @@ namespace {
 struct Scope {
     enum class Kind { keep, guest };
     Kind kind;
-    sh_runtime *target;
+    sh_runtime* target;
 };
 using Scopes = HandleTable<Scope, kScopeTag>;
 
-Scopes &scopes() {
-    static Scopes *const instance = new Scopes;
+Scopes& scopes() {
+    static Scopes* const instance = new Scopes;
     return *instance;
-}
-
-// The target of a call, locked; it must live on the device of `runtime`. NULL: `runtime` itself.
-Status find_target(sh_runtime *runtime, sh_runtime *target, LockedRuntime *out) {
-    SH_TRY(find_runtime(runtime, out));
-    if (!target || target == runtime) return Status();
-    const core::Device *const device = &out->runtime->device();   // compared only
-    out->unlock();
-    SH_TRY(find_runtime(target, out));
-    if (&out->runtime->device() != device) return Status(SH_ERROR_INVALID_ARGUMENT, "target lives on another device than runtime");
-    return Status();
 }
 
 // Begins something that a scope ends. All that may fail for want of memory comes before it has begun.
 template <class Begin>
-Status open_scope(Scope::Kind kind, sh_runtime *target, sh_scope **out_scope, Begin &&begin) {
+Status open_scope(Scope::Kind kind, sh_runtime* target, sh_scope** out_scope, Begin&& begin) {
     auto scope = std::make_shared<Scope>(Scope{kind, target});
     Scopes::Reservation slot(scopes());
     SH_TRY(begin());
-    *out_scope = static_cast<sh_scope *>(slot.publish(std::move(scope)));
+    *out_scope = static_cast<sh_scope*>(slot.publish(std::move(scope)));
     return Status();
 }
 
@@ -44,7 +33,7 @@ Status open_scope(Scope::Kind kind, sh_runtime *target, sh_scope **out_scope, Be
 
 extern "C" {
 
-sh_status sh_protect_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count) {
+sh_status sh_protect_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count) {
     return guarded([&] {
         std::span<const sh_block> ids;
         SH_TRY(take_blocks(blocks, count, &ids));
@@ -54,7 +43,7 @@ sh_status sh_protect_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_
     });
 }
 
-sh_status sh_unprotect_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count) {
+sh_status sh_unprotect_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count) {
     return guarded([&] {
         std::span<const sh_block> ids;
         SH_TRY(take_blocks(blocks, count, &ids));
@@ -64,70 +53,74 @@ sh_status sh_unprotect_blocks(sh_runtime *runtime, const sh_block *blocks, uint6
     });
 }
 
-sh_status sh_keep_resident(sh_runtime *runtime, sh_runtime *target, sh_scope **out_scope) {
+sh_status sh_keep_resident(sh_runtime* runtime, sh_scope** out_scope) {
     return guarded([&] {
         if (!out_scope) return Status(SH_ERROR_INVALID_ARGUMENT, "out_scope is NULL");
         LockedRuntime at;
-        SH_TRY(find_target(runtime, target, &at));
-        return open_scope(Scope::Kind::keep, target ? target : runtime, out_scope, [&] {
+        SH_TRY(find_runtime(runtime, &at));
+        return open_scope(Scope::Kind::keep, runtime, out_scope, [&] {
             at.runtime->keep_begin();
             return Status();
         });
     });
 }
 
-sh_status sh_reserve(sh_runtime *runtime, sh_runtime *target, uint64_t bytes, uint32_t priority) {
+sh_status sh_reserve(sh_runtime* runtime, uint64_t bytes, uint32_t priority) {
     return guarded([&] {
         if (priority != SH_PRIORITY_PRIMARY && priority != SH_PRIORITY_SECONDARY)
-            return Status(SH_ERROR_INVALID_ARGUMENT, "priority " + std::to_string(priority) + " is not one of SH_PRIORITY_*");
+            return Status(SH_ERROR_INVALID_ARGUMENT,
+                          "priority " + std::to_string(priority) + " is not one of SH_PRIORITY_*");
         LockedRuntime at;
-        SH_TRY(find_target(runtime, target, &at));
-        return at.runtime->reserve(bytes, priority == SH_PRIORITY_PRIMARY ? policy::Priority::primary : policy::Priority::secondary, at.lock);
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->reserve(
+            bytes, priority == SH_PRIORITY_PRIMARY ? policy::Priority::primary : policy::Priority::secondary, at.lock);
     });
 }
 
-sh_status sh_release_reservation(sh_runtime *runtime, sh_runtime *target) {
+sh_status sh_release_reservation(sh_runtime* runtime) {
     return guarded([&] {
         LockedRuntime at;
-        SH_TRY(find_target(runtime, target, &at));
+        SH_TRY(find_runtime(runtime, &at));
         at.runtime->release_reservation();
         return Status();
     });
 }
 
-sh_status sh_guest_begin(sh_runtime *runtime, sh_runtime *guest, const sh_guest_options *options, sh_scope **out_scope) {
+sh_status sh_guest_begin(sh_runtime* guest, const sh_guest_options* options, sh_scope** out_scope) {
     return guarded([&] {
         sh_guest_options wanted;
         SH_TRY(take_options(options, "options", &wanted));
-        if (wanted.flags & ~uint32_t(SH_GUEST_SHRINK)) return Status(SH_ERROR_INVALID_ARGUMENT, "options.flags has unknown bits");
+        if (wanted.flags & ~uint32_t(SH_GUEST_SHRINK))
+            return Status(SH_ERROR_INVALID_ARGUMENT, "options.flags has unknown bits");
         if (!out_scope) return Status(SH_ERROR_INVALID_ARGUMENT, "out_scope is NULL");
-        if (!guest) return Status(SH_ERROR_INVALID_ARGUMENT, "guest is NULL");
-        if (guest == runtime) return Status(SH_ERROR_INVALID_ARGUMENT, "a runtime cannot be its own guest");
         LockedRuntime at;
-        SH_TRY(find_target(runtime, guest, &at));
-        return open_scope(Scope::Kind::guest, guest, out_scope, [&] { return at.runtime->guest_begin(wanted, at.lock); });
+        SH_TRY(find_runtime(guest, &at));
+        return open_scope(Scope::Kind::guest, guest, out_scope,
+                          [&] { return at.runtime->guest_begin(wanted, at.lock); });
     });
 }
 
-sh_status sh_scope_end(sh_scope *scope) {
+sh_status sh_scope_end(sh_scope* scope) {
     return guarded([&] {
         if (!scope) return Status();
         core::Lock lock;
-        auto *const slot = scopes().lock(scope, &lock);
+        auto* const slot = scopes().lock(scope, &lock);
         if (!slot) return Status(SH_ERROR_INVALID_HANDLE, "scope is not an open scope");
         const std::shared_ptr<Scope> ended = scopes().remove(*slot);
         lock.unlock();
         scopes().recycle(*slot);
         LockedRuntime at;
         Status status = find_runtime(ended->target, &at);
-        if (status.ok() && ended->kind == Scope::Kind::guest) status = at.runtime->guest_end(at.lock);
-        else if (status.ok()) at.runtime->keep_end();
+        if (status.ok() && ended->kind == Scope::Kind::guest)
+            status = at.runtime->guest_end(at.lock);
+        else if (status.ok())
+            at.runtime->keep_end();
         // Its runtime is gone, or goes while this waits for its memory: then so has the scope.
         return status.code() == SH_ERROR_INVALID_HANDLE || status.code() == SH_ERROR_CANCELLED ? Status() : status;
     });
 }
 
-sh_status sh_trim(sh_runtime *runtime, uint64_t keep_bytes, uint64_t *out_bytes) {
+sh_status sh_trim(sh_runtime* runtime, uint64_t keep_bytes, uint64_t* out_bytes) {
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
@@ -135,7 +128,7 @@ sh_status sh_trim(sh_runtime *runtime, uint64_t keep_bytes, uint64_t *out_bytes)
     });
 }
 
-sh_status sh_set_pressure(sh_runtime *runtime, sh_pressure_fn pressure, void *user_data) {
+sh_status sh_set_pressure(sh_runtime* runtime, sh_pressure_fn pressure, void* user_data) {
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));

@@ -8,7 +8,7 @@ using namespace stagehand::api;
 
 extern "C" {
 
-sh_status sh_runtime_create(sh_device *device, const sh_runtime_options *options, sh_runtime **out_runtime) {
+sh_status sh_runtime_create(sh_device* device, const sh_runtime_options* options, sh_runtime** out_runtime) {
     return guarded([&] {
         std::shared_ptr<core::Device> found;
         SH_TRY(find_device(device, &found));
@@ -18,16 +18,16 @@ sh_status sh_runtime_create(sh_device *device, const sh_runtime_options *options
         Runtimes::Reservation slot(runtimes());
         std::shared_ptr<core::Runtime> runtime;
         SH_TRY(core::Runtime::create(std::move(found), wanted, slot.mutex(), &runtime));
-        *out_runtime = static_cast<sh_runtime *>(slot.publish(std::move(runtime)));
+        *out_runtime = static_cast<sh_runtime*>(slot.publish(std::move(runtime)));
         return Status();
     });
 }
 
-void sh_runtime_destroy(sh_runtime *runtime) {
+void sh_runtime_destroy(sh_runtime* runtime) {
     (void)guarded([&] {
         if (!runtime) return Status();
         core::Lock lock;
-        auto *slot = runtimes().lock(runtime, &lock);
+        auto* slot = runtimes().lock(runtime, &lock);
         if (!slot) return unknown_runtime();
         // The handle is stale from here on for everybody else; calls that are inside leave first.
         std::shared_ptr<core::Runtime> closing = runtimes().remove(*slot);
@@ -39,7 +39,7 @@ void sh_runtime_destroy(sh_runtime *runtime) {
     });
 }
 
-sh_status sh_runtime_synchronize(sh_runtime *runtime) {
+sh_status sh_runtime_synchronize(sh_runtime* runtime) {
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
@@ -47,14 +47,16 @@ sh_status sh_runtime_synchronize(sh_runtime *runtime) {
     });
 }
 
-sh_status sh_register_blocks(sh_runtime *runtime, const sh_block_desc *descs, uint64_t count, sh_block *out_blocks) {
+sh_status sh_register_blocks(sh_runtime* runtime, const sh_block_desc* descs, uint64_t count, sh_block* out_blocks) {
     return guarded([&] {
-        std::vector<const sh_block_desc *> all;
+        std::vector<sh_block_desc> all;
         SH_TRY(take_array(descs, count, {"descs"}, &all));
         if (count && !out_blocks) return Status(SH_ERROR_INVALID_ARGUMENT, "out_blocks is NULL");
+        std::vector<std::vector<sh_segment>> segments(count);
         for (uint64_t i = 0; i < count; i++) {
-            std::vector<const sh_segment *> segments;
-            SH_TRY(take_array(all[i]->segments, all[i]->segments ? all[i]->segment_count : 0, {"segments", "segment_count"}, &segments));
+            if (!all[i].segments) continue;
+            SH_TRY(take_array(all[i].segments, all[i].segment_count, {"segments", "segment_count"}, &segments[i]));
+            all[i].segments = segments[i].data();
         }
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
@@ -62,7 +64,7 @@ sh_status sh_register_blocks(sh_runtime *runtime, const sh_block_desc *descs, ui
     });
 }
 
-sh_status sh_unregister_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count) {
+sh_status sh_unregister_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count) {
     return guarded([&] {
         LockedRuntime at;
         std::span<const sh_block> ids;
@@ -72,16 +74,16 @@ sh_status sh_unregister_blocks(sh_runtime *runtime, const sh_block *blocks, uint
     });
 }
 
-sh_status sh_block_info(sh_runtime *runtime, sh_block block, sh_block_state *out_state) {
+sh_status sh_block_get_state(sh_runtime* runtime, sh_block block, sh_block_state* out_state) {
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        SH_TRY(check_struct(out_state, "out_state"));
-        return at.runtime->block_state(block, out_state);
+        return fill_struct(out_state, "out_state",
+                           [&](sh_block_state* state) { return at.runtime->block_state(block, state); });
     });
 }
 
-sh_status sh_invalidate_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count) {
+sh_status sh_invalidate_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count) {
     return guarded([&] {
         LockedRuntime at;
         std::span<const sh_block> ids;
@@ -91,7 +93,7 @@ sh_status sh_invalidate_blocks(sh_runtime *runtime, const sh_block *blocks, uint
     });
 }
 
-sh_status sh_source_update_begin(sh_runtime *runtime, const sh_block *blocks, uint64_t count) {
+sh_status sh_source_update_begin(sh_runtime* runtime, const sh_block* blocks, uint64_t count) {
     return guarded([&] {
         LockedRuntime at;
         std::span<const sh_block> ids;
@@ -101,7 +103,7 @@ sh_status sh_source_update_begin(sh_runtime *runtime, const sh_block *blocks, ui
     });
 }
 
-sh_status sh_source_update_end(sh_runtime *runtime, const sh_block *blocks, uint64_t count) {
+sh_status sh_source_update_end(sh_runtime* runtime, const sh_block* blocks, uint64_t count) {
     return guarded([&] {
         LockedRuntime at;
         std::span<const sh_block> ids;
@@ -111,7 +113,7 @@ sh_status sh_source_update_end(sh_runtime *runtime, const sh_block *blocks, uint
     });
 }
 
-sh_status sh_mark_dirty(sh_runtime *runtime, sh_block block) {
+sh_status sh_mark_dirty(sh_runtime* runtime, sh_block block) {
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
@@ -119,7 +121,7 @@ sh_status sh_mark_dirty(sh_runtime *runtime, sh_block block) {
     });
 }
 
-sh_status sh_write_back(sh_runtime *runtime, const sh_block *blocks, uint64_t count) {
+sh_status sh_write_back(sh_runtime* runtime, const sh_block* blocks, uint64_t count) {
     return guarded([&] {
         LockedRuntime at;
         std::span<const sh_block> ids;
@@ -129,9 +131,17 @@ sh_status sh_write_back(sh_runtime *runtime, const sh_block *blocks, uint64_t co
     });
 }
 
-sh_status sh_set_schedule(sh_runtime *runtime, const sh_use *uses, uint64_t count) {
+sh_status sh_write_back_all(sh_runtime* runtime) {
     return guarded([&] {
-        std::vector<const sh_use *> all;
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->write_back_all(at.lock);
+    });
+}
+
+sh_status sh_set_schedule(sh_runtime* runtime, const sh_use* uses, uint64_t count) {
+    return guarded([&] {
+        std::vector<sh_use> all;
         SH_TRY(take_array(uses, count, {"uses"}, &all));
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
@@ -139,16 +149,20 @@ sh_status sh_set_schedule(sh_runtime *runtime, const sh_use *uses, uint64_t coun
     });
 }
 
-sh_status sh_plan(sh_runtime *runtime, const sh_plan_options *options, sh_plan_info *out_info) {
+sh_status sh_plan(sh_runtime* runtime, const sh_plan_options* options, sh_plan_info* out_info) {
     return guarded([&] {
         sh_plan_options wanted;
         SH_TRY(take_options(options, "options", &wanted));
-        if (wanted.flags & ~uint32_t(SH_PLAN_DRY_RUN | SH_PLAN_DROP_GRAPHS)) return Status(SH_ERROR_INVALID_ARGUMENT, "options.flags has unknown bits");
+        if (wanted.flags & ~uint32_t(SH_PLAN_DRY_RUN | SH_PLAN_DROP_GRAPHS))
+            return Status(SH_ERROR_INVALID_ARGUMENT, "options.flags has unknown bits");
         if (wanted.flags & SH_PLAN_DRY_RUN) SH_TRY(core::check_link_speed(wanted.link_bytes_per_second));
         if (out_info) SH_TRY(check_struct(out_info, "out_info"));
+        Output<sh_plan_info> info(out_info);
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->plan(wanted, out_info, at.lock);
+        SH_TRY(at.runtime->plan(wanted, info.get(), at.lock));
+        info.give();
+        return Status();
     });
 }
 

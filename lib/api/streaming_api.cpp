@@ -1,6 +1,5 @@
 // The calls of a step.
 #include "api/guard.h"
-#include "base/scratch.h"
 
 using namespace stagehand;
 using namespace stagehand::api;
@@ -9,14 +8,15 @@ namespace {
 
 // What a later version may mean by other bits is not what this one does.
 Status check_flags(uint32_t flags) {
-    return flags & ~uint32_t(SH_ACQUIRE_NO_WAIT) ? Status(SH_ERROR_INVALID_ARGUMENT, "flags has unknown bits") : Status();
+    return flags & ~uint32_t(SH_ACQUIRE_NO_WAIT) ? Status(SH_ERROR_INVALID_ARGUMENT, "flags has unknown bits")
+                                                 : Status();
 }
 
 }  // namespace
 
 extern "C" {
 
-sh_status sh_step_begin(sh_runtime *runtime) {
+sh_status sh_step_begin(sh_runtime* runtime) {
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
@@ -24,7 +24,7 @@ sh_status sh_step_begin(sh_runtime *runtime) {
     });
 }
 
-sh_status sh_step_end(sh_runtime *runtime) {
+sh_status sh_step_end(sh_runtime* runtime) {
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
@@ -32,33 +32,45 @@ sh_status sh_step_end(sh_runtime *runtime) {
     });
 }
 
-sh_status sh_acquire(sh_runtime *runtime, sh_block block, sh_stream stream, uint32_t flags, sh_view *out_view) {
-    const bool usual = out_view && out_view->struct_size == sizeof(sh_view) && flags <= SH_ACQUIRE_NO_WAIT;
-    if (usual && shortcut(runtime, [&](core::Runtime &at) { return at.acquire_ready(block, out_view); })) return SH_OK;
+sh_status sh_acquire(sh_runtime* runtime, sh_block block, sh_stream stream, uint32_t flags, sh_view* out_view) {
+    if (out_view && flags <= SH_ACQUIRE_NO_WAIT && is_known_size<sh_view>(out_view->struct_size)) [[likely]] {
+        Output<sh_view> view(out_view);
+        if (shortcut(runtime, [&](core::Runtime& at) { return at.acquire_ready(block, view.get()); })) {
+            view.give();
+            return SH_OK;
+        }
+    }
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(check_flags(flags));
         SH_TRY(check_struct(out_view, "out_view"));
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->acquire(block, at.runtime->name_of_stream(stream), flags, out_view, at.lock);
+        Output<sh_view> view(out_view);
+        Status status = at.runtime->acquire(block, at.runtime->name_of_stream(stream), flags, view.get(), at.lock);
+        if (status.code() == SH_OK) view.give();
+        return status;
     });
 }
 
-sh_status sh_acquire_many(sh_runtime *runtime, const sh_block *blocks, uint64_t count, sh_stream stream, uint32_t flags, sh_view *out_views) {
+sh_status sh_acquire_many(sh_runtime* runtime, const sh_block* blocks, uint64_t count, sh_stream stream, uint32_t flags,
+                          sh_view* out_views) {
     return guarded([&] {
         std::span<const sh_block> ids;
         SH_TRY(take_blocks(blocks, count, &ids));
         SH_TRY(check_flags(flags));
-        Scratch<sh_view *> views;
-        SH_TRY(take_array(out_views, count, {"out_views"}, &*views));
+        OutputArray<sh_view> views;
+        SH_TRY(views.open(out_views, count, {"out_views"}));
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->acquire_many(ids, at.runtime->name_of_stream(stream), flags, *views, at.lock);
+        Status status = at.runtime->acquire_many(ids, at.runtime->name_of_stream(stream), flags, views.get(), at.lock);
+        if (status.code() == SH_OK) views.give(count);
+        return status;
     });
 }
 
-sh_status sh_release(sh_runtime *runtime, sh_block block, sh_stream stream) {
-    if (shortcut(runtime, [&](core::Runtime &at) { return at.release_plainly(block, at.name_of_stream(stream)); })) return SH_OK;
+sh_status sh_release(sh_runtime* runtime, sh_block block, sh_stream stream) {
+    if (shortcut(runtime, [&](core::Runtime& at) { return at.release_plainly(block, at.name_of_stream(stream)); }))
+        return SH_OK;
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
@@ -66,7 +78,7 @@ sh_status sh_release(sh_runtime *runtime, sh_block block, sh_stream stream) {
     });
 }
 
-sh_status sh_release_many(sh_runtime *runtime, const sh_block *blocks, uint64_t count, sh_stream stream) {
+sh_status sh_release_many(sh_runtime* runtime, const sh_block* blocks, uint64_t count, sh_stream stream) {
     return guarded([&] {
         std::span<const sh_block> ids;
         SH_TRY(take_blocks(blocks, count, &ids));
@@ -81,7 +93,7 @@ sh_status sh_release_many(sh_runtime *runtime, const sh_block *blocks, uint64_t 
     });
 }
 
-sh_status sh_prefetch(sh_runtime *runtime, const sh_block *blocks, uint64_t count) {
+sh_status sh_prefetch(sh_runtime* runtime, const sh_block* blocks, uint64_t count) {
     return guarded([&] {
         std::span<const sh_block> ids;
         SH_TRY(take_blocks(blocks, count, &ids));
@@ -91,7 +103,8 @@ sh_status sh_prefetch(sh_runtime *runtime, const sh_block *blocks, uint64_t coun
     });
 }
 
-sh_status sh_read_block(sh_runtime *runtime, sh_block block, sh_stream stream, uint64_t offset, void *buffer, uint64_t bytes) {
+sh_status sh_read_block(sh_runtime* runtime, sh_block block, sh_stream stream, uint64_t offset, void* buffer,
+                        uint64_t bytes) {
     return guarded([&] {
         if (bytes && !buffer) return Status(SH_ERROR_INVALID_ARGUMENT, "buffer is NULL");
         LockedRuntime at;
@@ -100,7 +113,7 @@ sh_status sh_read_block(sh_runtime *runtime, sh_block block, sh_stream stream, u
     });
 }
 
-sh_status sh_stream_forget(sh_runtime *runtime, sh_stream stream) {
+sh_status sh_stream_forget(sh_runtime* runtime, sh_stream stream) {
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));

@@ -7,17 +7,18 @@ using namespace stagehand::api;
 
 extern "C" {
 
-sh_status sh_stats(sh_runtime *runtime, sh_runtime_stats *out_stats) {
+sh_status sh_runtime_get_stats(sh_runtime* runtime, sh_runtime_stats* out_stats) {
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        SH_TRY(check_struct(out_stats, "out_stats"));
-        at.runtime->stats(out_stats);
-        return Status();
+        return fill_struct(out_stats, "out_stats", [&](sh_runtime_stats* stats) {
+            at.runtime->stats(stats);
+            return Status();
+        });
     });
 }
 
-sh_status sh_trace_start(const char *path) {
+sh_status sh_trace_start(const char* path) {
     return guarded([&] {
         if (!path) return Status(SH_ERROR_INVALID_ARGUMENT, "path is NULL");
         return telemetry::trace_start(path);
@@ -28,7 +29,7 @@ sh_status sh_trace_stop(void) {
     return guarded([] { return telemetry::trace_stop(); });
 }
 
-sh_status sh_telemetry_open(sh_runtime *runtime, const char *path) {
+sh_status sh_telemetry_open(sh_runtime* runtime, const char* path) {
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));

@@ -11,14 +11,17 @@
 
 namespace stagehand {
 
-// A backend's text of the calling thread's last failure; of one that has none, that it has none.
+// Returns the backend's text of the calling thread's last failure. Returns a default text if the backend has none.
 const char* error_text(const sh_backend& table);
 
-// Owns the open device: closes it when destroyed. Not movable, so that what works with it may keep a pointer to it.
+// Owns the open device, and closes it when destroyed. Not movable, so that its users may keep a pointer to it.
 class BackendDevice {
 public:
     BackendDevice(const sh_backend& table, sh_backend_device* device, const sh_backend_device_info& info)
-        : table_(table), device_(device), info_(info), thread_handle_(info.thread_stream ? info.thread_stream : thread_stream::kNone) {}
+        : table_(table),
+          device_(device),
+          info_(info),
+          thread_handle_(info.thread_stream ? info.thread_stream : thread_stream::kNone) {}
     ~BackendDevice() { table_.device_close(device_); }
     BackendDevice(const BackendDevice&) = delete;
     BackendDevice& operator=(const BackendDevice&) = delete;
@@ -26,14 +29,19 @@ public:
     const sh_backend& table() const { return table_; }
     const sh_backend_device_info& info() const { return info_; }
     bool has(uint32_t flag) const { return (info_.flags & flag) != 0; }
+    // If false, each allocation brings its own addresses, so the addresses change with the memory.
+    bool maps_pages() const { return has(SH_BACKEND_FIXED_ADDRESSES); }
     const char* name() const { return table_.name; }
 
     uint64_t now_ns() const;
 
-    // Names of streams: handles, but for the threads' own default streams, which have one handle for all (thread_stream.h).
+    // Streams are named by their handles. The default streams of the threads are an exception: one handle means all of
+    // them, so each has a name of its own (thread_stream.h).
     sh_stream thread_handle() const { return thread_handle_; }
-    // Not another thread's own.
-    static bool is_of_this_thread(sh_stream name) { return !thread_stream::is_name(name) || name == thread_stream::of_this_thread(); }
+    // Returns false for the default stream of another thread.
+    static bool is_of_this_thread(sh_stream name) {
+        return !thread_stream::is_name(name) || name == thread_stream::of_this_thread();
+    }
 
     Status memory_info(uint64_t* free, uint64_t* total);
 
@@ -46,7 +54,9 @@ public:
     Status range_reserve(uint64_t bytes, uint64_t alignment, uint64_t* address) {
         return check(table_.range_reserve(device_, bytes, alignment, address), "range_reserve");
     }
-    Status range_free(uint64_t address, uint64_t bytes) { return check(table_.range_free(device_, address, bytes), "range_free"); }
+    Status range_free(uint64_t address, uint64_t bytes) {
+        return check(table_.range_free(device_, address, bytes), "range_free");
+    }
     Status pages_map(uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
         return check(table_.pages_map(device_, address, page_bytes, count, pages), "pages_map");
     }
@@ -54,7 +64,9 @@ public:
         return check(table_.pages_unmap(device_, address, page_bytes, count), "pages_unmap");
     }
 
-    Status host_register(void* memory, uint64_t bytes) { return check(table_.host_register(device_, memory, bytes), "host_register"); }
+    Status host_register(void* memory, uint64_t bytes) {
+        return check(table_.host_register(device_, memory, bytes), "host_register");
+    }
     Status host_unregister(void* memory) { return check(table_.host_unregister(device_, memory), "host_unregister"); }
     Status host_is_pinned(const void* memory, uint64_t bytes, uint32_t* pinned) {
         return check(table_.host_is_pinned(device_, memory, bytes, pinned), "host_is_pinned");
@@ -74,14 +86,22 @@ public:
         return check(table_.stream_launch(device_, stream, fn, user_data, busy_ns), "stream_launch");
     }
 
-    Status event_create(bool timing, sh_backend_event* event) { return check(table_.event_create(device_, timing, event), "event_create"); }
-    Status event_destroy(sh_backend_event event) { return check(table_.event_destroy(device_, event), "event_destroy"); }
+    Status event_create(bool timing, sh_backend_event* event) {
+        return check(table_.event_create(device_, timing, event), "event_create");
+    }
+    Status event_destroy(sh_backend_event event) {
+        return check(table_.event_destroy(device_, event), "event_destroy");
+    }
     Status event_record(sh_backend_event event, sh_stream stream) {
         SH_TRY(to_handle(&stream));
         return check(table_.event_record(device_, event, stream), "event_record");
     }
-    Status event_query(sh_backend_event event, uint32_t* done) { return check(table_.event_query(device_, event, done), "event_query"); }
-    Status event_synchronize(sh_backend_event event) { return check(table_.event_synchronize(device_, event), "event_synchronize"); }
+    Status event_query(sh_backend_event event, uint32_t* done) {
+        return check(table_.event_query(device_, event, done), "event_query");
+    }
+    Status event_synchronize(sh_backend_event event) {
+        return check(table_.event_synchronize(device_, event), "event_synchronize");
+    }
     Status event_elapsed(sh_backend_event begin, sh_backend_event end, int64_t* ns) {
         return check(table_.event_elapsed(device_, begin, end, ns), "event_elapsed");
     }
@@ -112,11 +132,11 @@ public:
     }
 
 private:
-    Status check(sh_status code, const char* call) const {
-        return code >= 0 ? Status() : failure(code, call);
-    }
+    Status check(sh_status code, const char* call) const { return code >= 0 ? Status() : failure(code, call); }
     Status failure(sh_status code, const char* call) const noexcept;
-    Status to_handle(sh_stream* stream) const { return thread_stream::is_name(*stream) ? to_thread_handle(stream) : Status(); }
+    Status to_handle(sh_stream* stream) const {
+        return thread_stream::is_name(*stream) ? to_thread_handle(stream) : Status();
+    }
     Status to_thread_handle(sh_stream* stream) const;
 
     const sh_backend& table_;

@@ -1,6 +1,6 @@
-// HandleTable: turns objects into handles that can be checked. A handle is an index and a generation dressed as a pointer; it is
-// never dereferenced, so a stale or made-up one is found out instead of crashing. Each slot carries the mutex of its object:
-// checking a handle and locking the object are one step.
+// HandleTable: turns objects into handles that can be checked. A handle is an index and a generation, encoded as a
+// pointer. It is never dereferenced, so the table detects a stale or invalid handle. Each slot holds the mutex of its
+// object, so that one step checks a handle and locks the object.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace stagehand {
 
-// `kTag`, odd and below 16, tells the handles of one table from those of another.
+// `kTag` is odd and below 16. It tells the handles of one table from the handles of another table.
 template <class Object, uint64_t kTag>
 class HandleTable {
     static_assert(kTag % 2 == 1 && kTag < 16, "no real pointer looks like it");
@@ -31,15 +31,16 @@ public:
 
     struct alignas(64) Slot {
         std::mutex mutex;
-        uint32_t generation = 1;          // guarded by mutex
+        uint32_t generation = 1;  // guarded by mutex
         uint32_t index = 0;
-        std::shared_ptr<Object> object;   // guarded by mutex; empty: free
+        std::shared_ptr<Object> object;  // guarded by mutex; empty if the slot is free
     };
 
-    // Puts an object into a free slot; the handle is valid as soon as this returns.
+    // Puts an object into a free slot. The handle is valid as soon as this returns.
     void* insert(std::shared_ptr<Object> object) { return publish(take_free_slot(), std::move(object)); }
 
-    // A slot whose mutex an object may refer to before it is published. What is not published goes back.
+    // A slot whose mutex an object may refer to before it is published. The slot becomes free again if nothing was
+    // published.
     class Reservation {
     public:
         explicit Reservation(HandleTable& table) : table_(table), slot_(&table.take_free_slot()) {}
@@ -50,21 +51,23 @@ public:
         Reservation& operator=(const Reservation&) = delete;
 
         std::mutex& mutex() { return slot_->mutex; }
-        void* publish(std::shared_ptr<Object> object) { return table_.publish(*std::exchange(slot_, nullptr), std::move(object)); }
+        void* publish(std::shared_ptr<Object> object) {
+            return table_.publish(*std::exchange(slot_, nullptr), std::move(object));
+        }
 
     private:
         HandleTable& table_;
         Slot* slot_;
     };
 
-    // Locks the slot of a handle; null when the handle is NULL, stale or foreign.
+    // Locks the slot of a handle. Returns null if the handle is NULL, stale or from another table.
     Slot* lock(const void* handle, std::unique_lock<std::mutex>* out_lock) {
         Slot* const slot = lock(handle);
         if (slot) *out_lock = std::unique_lock(slot->mutex, std::adopt_lock);
         return slot;
     }
 
-    // The same where the caller unlocks by hand.
+    // The same for a caller that unlocks the mutex itself.
     Slot* lock(const void* handle) {
         const uint64_t value = reinterpret_cast<uint64_t>(handle);
         if ((value & kTagMask) != kTag) return nullptr;
@@ -79,8 +82,8 @@ public:
         return &slot;
     }
 
-    // Makes the slot's handle stale and hands out the object. Its mutex is held by the caller; give the slot back by recycle()
-    // when the mutex is no longer held.
+    // Makes the slot's handle stale and returns the object. The caller holds the slot's mutex. After it has unlocked
+    // the mutex, it gives the slot back by recycle().
     std::shared_ptr<Object> remove(Slot& slot) {
         slot.generation = (slot.generation + 1) & kGenerationMask;
         return std::move(slot.object);
@@ -90,8 +93,9 @@ public:
         free_.push_back(&slot);
     }
 
-    // Shows each object to `visit(handle, object)`, its slot locked; those that come or go meanwhile may be left out. For onlookers: it never
-    // waits for a slot beyond `until`, but passes over those that are locked then, and returns how many it passed over.
+    // Calls `visit(handle, object)` for each object with its slot locked. Objects that come or go meanwhile may be left
+    // out. The function is for observers: it waits for no slot beyond `until`. It passes over slots that are locked
+    // then, and returns their number.
     template <class Visit>
     uint32_t for_each(std::chrono::steady_clock::time_point until, Visit&& visit) {
         uint32_t passed_over = 0;
@@ -119,7 +123,7 @@ private:
         const uint32_t index = count_.load(std::memory_order_relaxed);
         if (index >= kChunks * kChunkSlots) throw std::bad_alloc();
         if (index % kChunkSlots == 0) {
-            free_.reserve(index + kChunkSlots);   // so that giving back never allocates
+            free_.reserve(index + kChunkSlots);  // so that recycle() never allocates
             chunks_[index / kChunkSlots].store(new Slot[kChunkSlots], std::memory_order_release);
         }
         Slot& slot = chunks_[index / kChunkSlots].load(std::memory_order_relaxed)[index % kChunkSlots];
@@ -134,10 +138,11 @@ private:
         return encode(slot.index, slot.generation);
     }
 
-    // A mutex that others hold most of the time is free now and then: asked often enough it is had.
+    // Tries again and again, because even a mutex that other threads hold most of the time is free now and then.
     static bool lock_until(std::mutex& mutex, std::chrono::steady_clock::time_point until) {
         using namespace std::chrono_literals;
-        for (std::chrono::nanoseconds pause = 10us; !mutex.try_lock(); pause = std::min<std::chrono::nanoseconds>(2 * pause, 1ms)) {
+        for (std::chrono::nanoseconds pause = 10us; !mutex.try_lock();
+             pause = std::min<std::chrono::nanoseconds>(2 * pause, 1ms)) {
             if (std::chrono::steady_clock::now() + pause >= until) return false;
             std::this_thread::sleep_for(pause);
         }
@@ -150,7 +155,8 @@ private:
     static constexpr uint32_t kChunkSlots = 256, kChunks = (1u << kIndexBits) / kChunkSlots;
 
     static void* encode(uint32_t index, uint32_t generation) {
-        return reinterpret_cast<void*>((uint64_t(generation) << (kTagBits + kIndexBits)) | (uint64_t(index) << kTagBits) | kTag);
+        return reinterpret_cast<void*>((uint64_t(generation) << (kTagBits + kIndexBits)) |
+                                       (uint64_t(index) << kTagBits) | kTag);
     }
 
     std::mutex growth_;

@@ -33,7 +33,8 @@ int32_t level_from_environment() {
     return 0;
 }
 
-// Never destroyed: worker threads may log while the process exits. Needs no memory: it may be there to say that there is none.
+// The receiver is never destroyed, because worker threads may log while the process exits. It needs no memory, because
+// the message may be that no memory is left.
 Receiver& receiver() {
     alignas(Receiver) static unsigned char place[sizeof(Receiver)];
     static Receiver* const instance = new (place) Receiver;
@@ -64,13 +65,13 @@ void log_line(int32_t level, const char* format, ...) noexcept {
         Receiver& to = receiver();
         std::shared_lock lock(to.mutex);
         if (to.log) to.log(level, line, to.user_data);
-    } catch (...) {   // a receiver that throws loses its line
+    } catch (...) {  // a receiver that throws loses its line
     }
 }
 
 sh_status set_log(int32_t level, sh_log_fn log, void* user_data) {
     if (level < 0 || level > SH_LOG_DEBUG) return SH_ERROR_INVALID_ARGUMENT;
-    highest_level();  // the environment is read first, so that it cannot override this later
+    highest_level();  // reads the environment first, so that it cannot override this level later
     Receiver& to = receiver();
     std::unique_lock lock(to.mutex);
     to.log = log;

@@ -1,5 +1,5 @@
-// no_throw: work whose exceptions become a Status, where the caller has something to put in order before it goes on, and at the root of
-// threads.
+// no_throw: runs work and turns its exceptions into a Status. For callers that must clean up before they go on, and for
+// the outermost function of a thread.
 #pragma once
 
 #include <exception>
@@ -14,9 +14,11 @@ Status no_throw(Work&& work) noexcept {
     try {
         return work();
     } catch (const std::bad_alloc&) {
-        return Status(SH_ERROR_OUT_OF_HOST_MEMORY);   // without a text, which would take memory
+        return Status(SH_ERROR_OUT_OF_HOST_MEMORY);  // without a text, which would need memory
+    } catch (const std::exception& error) {
+        return Status(SH_ERROR_INTERNAL, error.what());
     } catch (...) {
-        return Status(SH_ERROR_INTERNAL);
+        return Status(SH_ERROR_INTERNAL, "an unknown C++ exception");
     }
 }
 

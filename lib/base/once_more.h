@@ -1,10 +1,10 @@
-// once_more: for calls that give something back. A driver may let any call fail for something that went wrong before it; what is to
-// be given back must not be lost to that.
+// once_more: repeats a call that gives something back, if it fails the first time. A driver may report an earlier error
+// from any call. The resource must not be lost because of that.
 #pragma once
 
 #include "base/status.h"
 
-namespace stagehand::core {
+namespace stagehand {
 
 template <class Call>
 Status once_more(Call&& call) {
@@ -12,4 +12,4 @@ Status once_more(Call&& call) {
     return status.ok() ? status : call();
 }
 
-}  // namespace stagehand::core
+}  // namespace stagehand

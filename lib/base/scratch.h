@@ -1,4 +1,5 @@
-// Scratch: a vector for the length of a call, whose memory the thread keeps for the next one: a steady state allocates nothing.
+// Scratch: a vector for the length of a call. The thread keeps its memory for the next call, so that a steady state
+// allocates nothing.
 #pragma once
 
 #include <utility>
@@ -10,7 +11,7 @@ template <class T>
 class Scratch {
 public:
     Scratch() : vector_(std::exchange(kept_, {})) { vector_.clear(); }
-    // A call inside the call has a vector of its own; the larger one is kept.
+    // A nested call has a vector of its own. The larger of the two vectors is kept.
     ~Scratch() {
         if (vector_.capacity() > kept_.capacity()) kept_ = std::move(vector_);
     }

@@ -6,7 +6,7 @@
 namespace stagehand {
 namespace {
 
-constexpr uint64_t kReadable = 10'000;   // fewer bytes need no other unit
+constexpr uint64_t kReadable = 10'000;  // fewer bytes need no other unit
 
 }  // namespace
 
@@ -15,7 +15,7 @@ std::string size_text(uint64_t bytes) {
     static const char* const names[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     double value = static_cast<double>(bytes) / 1024;
     size_t unit = 0;
-    // What would be rounded to 1024 of a unit is one of the next.
+    // A value that would be rounded to 1024 is written in the next unit.
     for (; value >= 1023.5 && unit + 1 < std::size(names); unit++) value /= 1024;
     char text[32];
     std::snprintf(text, sizeof text, "%.*f %s", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value, names[unit]);

@@ -1,4 +1,4 @@
-// Sizes in messages and in the log, as people read them.
+// Turns sizes into readable text for messages and the log.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,11 @@
 
 namespace stagehand {
 
-// "300 bytes", "160 KiB", "1.46 GiB": three significant digits, powers of 1024; up to four digits of bytes as they are. For what is told.
+// "300 bytes", "160 KiB", "1.46 GiB": three significant digits and powers of 1024. Sizes below 10,000 bytes are given
+// in bytes. For texts that only people read.
 std::string size_text(uint64_t bytes);
 
-// "300 bytes", "160 KiB (163840 bytes)": also what can be typed, and compared to the byte.
+// "300 bytes", "160 KiB (163840 bytes)". For sizes that a user may type again or compare to the byte.
 std::string exact_size_text(uint64_t bytes);
 
 }  // namespace stagehand

@@ -1,5 +1,5 @@
-// StableVector: an array that grows without moving its elements, in huge pages where the system has them. References stay valid
-// while other threads append, and random access over millions of elements costs few address translations.
+// StableVector: an array that grows without moving its elements, in huge pages if the system has them. References stay
+// valid while other threads append. Random access to millions of elements needs few address translations.
 #pragma once
 
 #include <sys/mman.h>
@@ -21,7 +21,7 @@ public:
         void* range = mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (range == MAP_FAILED) throw std::bad_alloc();
         range_ = static_cast<char*>(range);
-        // Aligned to huge pages; the step that was reserved too many makes room for it.
+        // Aligned to huge pages. The extra step in the reserved range makes room for that.
         data_ = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(range_) + kStep - 1) / kStep * kStep);
     }
     ~StableVector() {

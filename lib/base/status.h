@@ -1,4 +1,4 @@
-// Status: the result of an internal operation, a code of the public interface with the text that explains it.
+// Status: the result of an internal operation. It has a code of the public interface and a text that explains the code.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@
 
 namespace stagehand {
 
-// One pointer and a code wide; success carries no text and allocates nothing. Copyable, since a failure may have to be told
-// to several waiters. Nothing here throws: where there is no memory for a text, the code has to do.
+// As wide as a pointer and a code. A success has no text and allocates nothing. Copyable, because several waiters may
+// need the same failure. Nothing here throws: the text is left out if no memory is left for it.
 class [[nodiscard]] Status {
 public:
     Status() = default;
@@ -24,7 +24,7 @@ public:
     sh_status code() const { return code_; }
     const char* text() const { return text_ ? text_->c_str() : sh_status_string(code_); }
 
-    // The same failure with what was being done put before its text.
+    // Returns the same failure with `what` put before its text.
     Status within(std::string_view what) const noexcept {
         if (ok()) return *this;
         try {
@@ -49,8 +49,8 @@ private:
 
 }  // namespace stagehand
 
-// Leaves the enclosing function, which returns Status, when an expression of type Status is a failure.
-#define SH_TRY(expression)                                                    \
-    do {                                                                      \
+// Leaves the enclosing function if the expression, of type Status, is a failure. The function must return Status.
+#define SH_TRY(expression)                                                                               \
+    do {                                                                                                 \
         if (::stagehand::Status sh_try_status = (expression); !sh_try_status.ok()) return sh_try_status; \
     } while (0)

@@ -1,4 +1,4 @@
-// Unlocked: a mutex given up for as long as this lives, and held again whatever ends it, an exception too.
+// Unlocked: gives a mutex up for its own lifetime. The mutex is held again afterwards, also after an exception.
 #pragma once
 
 #include <mutex>
@@ -16,7 +16,7 @@ private:
     std::unique_lock<std::mutex>& lock_;
 };
 
-// Does the work with the mutex given up.
+// Runs the work while the mutex is given up.
 template <class Work>
 auto unlocked(std::unique_lock<std::mutex>& lock, Work&& work) {
     const Unlocked without(lock);

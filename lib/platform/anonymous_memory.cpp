@@ -23,8 +23,8 @@ namespace stagehand::platform {
 namespace {
 
 constexpr uint64_t kHugePage = uint64_t(2) << 20;
-constexpr uint64_t kTouchUnit = uint64_t(32) << 20;  // what one thread brings in at a time
-constexpr uint64_t kTouchThreads = 8;  // more gain nothing: clearing pages then fills the memory's bandwidth
+constexpr uint64_t kTouchUnit = uint64_t(32) << 20;  // one thread touches this much at a time
+constexpr uint64_t kTouchThreads = 8;  // more gain nothing: clearing pages then fills the memory bandwidth
 
 int touch_range(char* begin, uint64_t bytes) {
     int result = 0;
@@ -33,7 +33,7 @@ int touch_range(char* begin, uint64_t bytes) {
     } while (result != 0 && errno == EINTR);
     if (result == 0) return 0;
     if (errno != EINVAL && errno != ENOSYS) return errno;
-    const uint64_t page = page_size();  // kernels before 5.14
+    const uint64_t page = page_size();  // for kernels before 5.14
     for (uint64_t at = 0; at < bytes; at += page) {
         volatile char* const byte = begin + at;
         *byte = *byte;
@@ -56,21 +56,20 @@ bool round_up(uint64_t bytes, uint64_t unit, uint64_t* out) {
 
 Status map_anonymous(uint64_t bytes, void** out_memory, uint64_t* out_mapped_bytes) {
     uint64_t mapped = 0;
-    if (bytes == 0) return Status(SH_ERROR_INVALID_ARGUMENT, "0 bytes of host memory asked for");
+    if (bytes == 0) return Status(SH_ERROR_INVALID_ARGUMENT, "cannot map 0 bytes of host memory");
     if (!round_up(bytes, page_size(), &mapped) || mapped > uint64_t(1) << 56)
         return Status(SH_ERROR_OUT_OF_HOST_MEMORY,
                       exact_size_text(bytes) + " of host memory are more than can be addressed");
     const HostMemory host = read_host_memory();
     if (mapped > host.available_bytes) {
-        return Status(
-            SH_ERROR_OUT_OF_HOST_MEMORY,
-            size_text(mapped) + " of host memory wanted, " + size_text(host.available_bytes) + " left " +
-                (host.limited_by.empty() ? "on this machine" : "in the control group " + host.limited_by));
+        return Status(SH_ERROR_OUT_OF_HOST_MEMORY,
+                      size_text(mapped) + " of host memory are needed, but only " + size_text(host.available_bytes) +
+                          " are left " +
+                          (host.limited_by.empty() ? "on this machine" : "in the control group " + host.limited_by));
     }
-    // Room to begin at a huge page's boundary is cut off again.
+    // The spare bytes let the memory begin at the boundary of a huge page. The rest of them is unmapped again.
     const uint64_t spare = mapped >= kHugePage ? kHugePage - page_size() : 0;
-    void* const whole =
-        mmap(nullptr, mapped + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* const whole = mmap(nullptr, mapped + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (whole == MAP_FAILED) {
         return Status(SH_ERROR_OUT_OF_HOST_MEMORY,
                       size_text(mapped) + " of host memory cannot be mapped: " + std::strerror(errno));
@@ -80,7 +79,7 @@ Status map_anonymous(uint64_t bytes, void** out_memory, uint64_t* out_mapped_byt
     const uint64_t head = spare ? (kHugePage - address % kHugePage) % kHugePage : 0;
     if (head) munmap(begin, head);
     if (spare > head) munmap(begin + head + mapped, spare - head);
-    if (spare) madvise(begin + head, mapped, MADV_HUGEPAGE);  // a wish: where it is refused pages are small
+    if (spare) madvise(begin + head, mapped, MADV_HUGEPAGE);  // only advice: pages are small if the kernel refuses
     *out_memory = begin + head;
     *out_mapped_bytes = mapped;
     return Status();
@@ -106,16 +105,16 @@ Status touch(void* memory, uint64_t mapped_bytes) {
         helpers.reserve(threads);
         for (uint64_t i = 1; i < threads; i++) {
             std::thread thread;
-            if (!start_thread("sh-touch", work, &thread).ok()) break;  // fewer do it too
+            if (!start_thread("sh-touch", work, &thread).ok()) break;  // fewer threads do the work too
             helpers.push_back(std::move(thread));
         }
-    } catch (...) {   // fewer do it too
+    } catch (...) {  // fewer threads do the work too
     }
     work();
     for (std::thread& helper : helpers) helper.join();
     if (const int error = failure.load())
         return Status(SH_ERROR_OUT_OF_HOST_MEMORY,
-                      size_text(mapped_bytes) + " of host memory cannot be had: " + std::strerror(error));
+                      size_text(mapped_bytes) + " of host memory cannot be allocated: " + std::strerror(error));
     return Status();
 }
 

@@ -12,12 +12,11 @@
 namespace stagehand::platform {
 namespace {
 
-// A hierarchy of groups as this process sees it: the folder where it is mounted and the process's own group
-// in it.
+// A hierarchy of groups as this process sees it: the folder of the mount, and the process's own group.
 struct Hierarchy {
     bool unified = false;
     std::string mount;
-    std::string group;  // below `mount`, without a slash at its end; "": the mount itself
+    std::string group;  // below `mount`, without a slash at its end; empty if the mount is the group
 };
 
 bool is_folder(const std::string& path) {
@@ -46,16 +45,15 @@ std::string first_line(const std::string& path) {
     return line;
 }
 
-// Nothing for "max", for what is not a number, and for a file that is not there.
+// Returns nothing for "max", for other text that is not a number, and for a missing file.
 std::optional<uint64_t> number_in(const std::string& path) { return parse_number(first_line(path)); }
 
-// The kernel writes space, tab, newline and backslash in mount points as \ooo.
+// The kernel writes a space, tab, newline or backslash in a mount point as \ooo.
 std::string unescape(const std::string& text) {
     std::string plain;
     for (size_t i = 0; i < text.size(); i++) {
         if (text[i] == '\\' && i + 3 < text.size()) {
-            plain +=
-                static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
+            plain += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
             i += 3;
         } else {
             plain += text[i];
@@ -64,7 +62,7 @@ std::string unescape(const std::string& text) {
     return plain;
 }
 
-// The line of /proc/self/cgroup for a controller of v1, or for v2 ("").
+// Returns the path in the line of /proc/self/cgroup for a v1 controller, or for v2 if `controller` is empty.
 std::optional<std::string> group_of(const std::string& root, const std::string& controller) {
     std::ifstream file(root + "/proc/self/cgroup");
     for (std::string line; std::getline(file, line);) {
@@ -78,8 +76,8 @@ std::optional<std::string> group_of(const std::string& root, const std::string& 
     return std::nullopt;
 }
 
-// In a container the group's path may be told from a root that is not visible here: cut it at the mount's own
-// root, and where the folder is still not there, take the mount, which then shows the container's group.
+// In a container the path of the group may begin at a root that is not visible here. So the path is cut at the root of
+// the mount. If the folder is still missing, the mount itself shows the container's group.
 std::string visible_group(const std::string& mount, const std::string& mount_root, std::string group) {
     if (mount_root != "/" && group.compare(0, mount_root.size(), mount_root) == 0 &&
         (group.size() == mount_root.size() || group[mount_root.size()] == '/'))
@@ -89,7 +87,7 @@ std::string visible_group(const std::string& mount, const std::string& mount_roo
     return group;
 }
 
-// Every hierarchy that may hold the controller: v1 where it is mounted for it, and v2.
+// Returns every hierarchy that may hold the controller: the v1 mounts of the controller, and v2.
 std::vector<Hierarchy> hierarchies(const std::string& root, const std::string& controller) {
     std::vector<Hierarchy> found;
     std::ifstream file(root + "/proc/self/mountinfo");
@@ -112,7 +110,7 @@ std::vector<Hierarchy> hierarchies(const std::string& root, const std::string& c
     return found;
 }
 
-// Calls `visit` with the folder of the process's group and of each ancestor that is visible.
+// Calls `visit` with the folder of the process's group and of each visible ancestor.
 template <typename Visit>
 void for_each_group(const Hierarchy& hierarchy, Visit visit) {
     std::string group = hierarchy.group;
@@ -123,7 +121,7 @@ void for_each_group(const Hierarchy& hierarchy, Visit visit) {
     }
 }
 
-// Page cache is given up under pressure; what it takes now is room.
+// The kernel drops page cache under pressure, so page cache counts as available.
 uint64_t reclaimable(const std::string& folder, bool unified) {
     std::ifstream file(folder + "/memory.stat");
     const std::string prefix = unified ? "" : "total_";
@@ -144,7 +142,7 @@ CgroupMemory read_cgroup_memory(const std::string& root) {
             uint64_t limit =
                 number_in(folder + (unified ? "/memory.max" : "/memory.limit_in_bytes")).value_or(UINT64_MAX);
             if (unified) limit = std::min(limit, number_in(folder + "/memory.high").value_or(UINT64_MAX));
-            if (limit >= uint64_t(1) << 62) return;  // v1 writes "none" as a number near 2^63
+            if (limit >= uint64_t(1) << 62) return;  // v1 writes "no limit" as a number near 2^63
             const uint64_t used =
                 number_in(folder + (unified ? "/memory.current" : "/memory.usage_in_bytes")).value_or(0);
             const uint64_t kept = used - std::min(used, reclaimable(folder, unified));

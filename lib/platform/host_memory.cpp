@@ -20,7 +20,7 @@ HostMemory read_host_memory(const std::string& root) {
         if (name == "MemAvailable:") memory.available_bytes = bytes;
     }
     if (memory.total_bytes == 0)
-        memory.total_bytes = memory.available_bytes = UINT64_MAX;  // unknown: no reason to refuse
+        memory.total_bytes = memory.available_bytes = UINT64_MAX;  // unknown, so there is no reason to refuse
     memory.limit_bytes = memory.total_bytes;
     const CgroupMemory group = read_cgroup_memory(root);
     memory.limit_bytes = std::min(memory.limit_bytes, group.limit_bytes);

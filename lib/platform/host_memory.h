@@ -1,4 +1,4 @@
-// What the host has of memory and processors, and how much of both this process may use.
+// Reads how much memory and how many processors the host has, and how many of them this process may use.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,17 @@
 namespace stagehand::platform {
 
 struct HostMemory {
-    uint64_t total_bytes = 0;  // of the machine
-    uint64_t limit_bytes =
-        0;  // what this process may have at most: the machine's, or a control group's limit
-    uint64_t available_bytes = 0;  // what can still be had now without swapping, within the limit
-    std::string limited_by;  // folder of the control group with the least room; empty: the machine itself
+    uint64_t total_bytes = 0;      // of the machine
+    uint64_t limit_bytes = 0;      // of this process: the machine's memory, or the limit of a control group
+    uint64_t available_bytes = 0;  // memory that the process can get now without swapping, within the limit
+    std::string limited_by;        // folder of the control group with the least room; empty: the machine is the limit
 };
 
-// `root`: see read_cgroup_memory().
+// For `root`, see read_cgroup_memory().
 HostMemory read_host_memory(const std::string& root = "");
 
-// Processors that this process may run on: its affinity and the quotas of its control groups. At least 1.
+// The number of processors that this process may use, at least 1. Its affinity and the quotas of its control groups
+// limit the number.
 uint32_t usable_cores();
 
 }  // namespace stagehand::platform

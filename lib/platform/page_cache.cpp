@@ -19,7 +19,7 @@
 namespace stagehand::platform {
 namespace {
 
-// As the kernel defines them, since 6.5; Debian 12's headers do not have them.
+// The kernel defines these structs since 6.5. The headers of Debian 12 lack them.
 struct CacheStatRange {
     uint64_t offset, length;
 };
@@ -37,8 +37,8 @@ Cached byte_is_cached(int file, uint64_t offset) {
 }
 
 Cached sample(int file, uint64_t offset, uint64_t bytes) {
-    // From the end: a probe that misses may start a small read, which then does not spoil the answer for what
-    // follows it.
+    // The samples begin at the end. A probe that misses may start a small read, and that read must not change the
+    // answer for the bytes behind it.
     Cached result = byte_is_cached(file, offset + bytes - 1);
     for (uint64_t at = 0; result == Cached::kYes && at < bytes; at += kSampleStep)
         result = byte_is_cached(file, offset + at);
@@ -57,7 +57,7 @@ Cached in_page_cache(int file, uint64_t offset, uint64_t bytes, CacheProbe probe
             const uint64_t pages = (offset + bytes - 1) / page - offset / page + 1;
             if (stat.cached >= pages) return Cached::kYes;
             if (stat.cached > 0) return Cached::kNo;
-            // None at all may mean that another file holds them: one below an overlay.
+            // A count of 0 may mean that another file holds the pages: the file below an overlay.
         }
     }
     return sample(file, offset, bytes);

@@ -1,4 +1,4 @@
-// Threads of the library: named, and deaf to the program's signals.
+// Starts the threads of the library: they have names, and take no signals of the program.
 #pragma once
 
 #include <functional>
@@ -8,9 +8,9 @@
 
 namespace stagehand::platform {
 
-// Starts a thread that takes no signals, so that the program's handlers run on the program's threads. `name`
-// has at most 15 characters, and outlives the thread. SH_ERROR_OUT_OF_HOST_MEMORY when the system has no thread to give. An exception ends
-// the thread, and is told in the log: who must not be kept waiting catches its own.
+// Starts a thread that takes no signals, so that the program's handlers run on the program's threads. `name` has at
+// most 15 characters and outlives the thread. Returns SH_ERROR_OUT_OF_HOST_MEMORY if the system can start no thread. An
+// exception ends the thread, and the log reports it. `run` catches its own exceptions if someone waits for its result.
 Status start_thread(const char* name, std::function<void()> run, std::thread* out_thread) noexcept;
 
 }  // namespace stagehand::platform

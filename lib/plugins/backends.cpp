@@ -24,7 +24,7 @@ struct BuiltIn {
 };
 constexpr BuiltIn kBuiltIn[] = {{"host", host::query}, {"sim", sim::query}};
 
-// Plugins that the project has; they are listed even where they are not installed.
+// The plugins of the project. They are listed even if they are not installed.
 constexpr const char* kOptional[] = {"cuda", "hip"};
 
 struct Found {
@@ -32,7 +32,7 @@ struct Found {
     std::string path;
 };
 
-// Never destroyed: tables are used until the process ends.
+// The cache is never destroyed, because tables are used until the process ends.
 struct Cache {
     std::mutex mutex;
     std::map<std::pair<std::string, std::string>, Found> found;  // by name and explicit path
@@ -42,7 +42,7 @@ Cache& cache() {
     return *instance;
 }
 
-// Set while a plugin is being loaded by this thread: it would wait for itself.
+// Set while this thread loads a plugin. A search in that time would wait for its own thread.
 thread_local bool loading = false;
 
 sh_status find_for_backend(const char* name, const sh_backend** out_backend) {
@@ -62,7 +62,7 @@ const sh_backend_host kServices = {
     .find_backend = find_for_backend,
 };
 
-// The name becomes a part of a file's name: nothing that could lead elsewhere.
+// The name becomes a part of a file name, so it must not contain anything that leads elsewhere.
 bool is_name(const char* name) {
     const size_t length = std::strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_-");
     return length > 0 && length < 32 && name[length] == 0;
@@ -71,7 +71,7 @@ bool is_name(const char* name) {
 Status load_built_in(const BuiltIn& built_in, Found* out) {
     const sh_backend* table = nullptr;
     if (sh_status code = built_in.query(SH_BACKEND_SPI_VERSION, &kServices, &table); code < 0) {
-        return Status(code, std::string("the built-in backend ") + built_in.name + " refuses this library");
+        return Status(code, std::string("the built-in backend ") + built_in.name + " does not support this library");
     }
     return check_table(table, built_in.name, &out->table);
 }
@@ -90,15 +90,15 @@ Status search(const std::string& name, Found* out) {
         const Status status = load_plugin(path, name, kServices, &out->table, &exists);
         if (status.ok()) {
             if (any_file)
-                log_line(SH_LOG_WARNING, "backend %s: %s is used; passed over: %s", name.c_str(),
-                         path.c_str(), tried.c_str());
+                log_line(SH_LOG_WARNING, "backend %s: %s is used, because other files could not be used: %s",
+                         name.c_str(), path.c_str(), tried.c_str());
             out->path = std::move(path);
             return Status();
         }
         any_file |= exists;
         tried += path + " (" + status.text() + ")";
     }
-    const std::string list = tried.empty() ? "there is no directory to look in" : "tried " + tried;
+    const std::string list = tried.empty() ? "there is no directory to search" : "tried " + tried;
     if (any_file) return Status(SH_ERROR_BACKEND_LOAD, "backend '" + name + "' cannot be loaded: " + list);
     return Status(SH_ERROR_NOT_FOUND, "there is no backend '" + name + "': " + list);
 }
@@ -113,8 +113,8 @@ Status look_for(const std::string& name, const char* explicit_path, Found* out) 
         out->path = explicit_path;
         const Status status = load_plugin(explicit_path, name, kServices, &out->table, &exists);
         if (!status.ok()) {
-            return Status(SH_ERROR_BACKEND_LOAD, "backend '" + name + "' cannot be loaded: tried " +
-                                                     explicit_path + " (" + status.text() + ")");
+            return Status(SH_ERROR_BACKEND_LOAD, "backend '" + name + "' cannot be loaded: tried " + explicit_path +
+                                                     " (" + status.text() + ")");
         }
         return Status();
     }
@@ -141,20 +141,19 @@ void probe(ListedBackend* entry) {
 Status find_backend(const char* name, const char* explicit_path, const sh_backend** out_backend,
                     std::string* out_path) {
     if (!name || !is_name(name)) {
-        return Status(SH_ERROR_NOT_FOUND,
-                      std::string("'") + (name ? name : "") + "' is not a backend's name");
+        return Status(SH_ERROR_NOT_FOUND, std::string("'") + (name ? name : "") + "' is not a valid backend name");
     }
     if (loading)
-        return Status(SH_ERROR_INVALID_STATE,
-                      "a backend cannot look for another one while it is being loaded");
+        return Status(SH_ERROR_INVALID_STATE, "a backend cannot search for another backend while it is being loaded");
     Cache& known = cache();
     std::lock_guard lock(known.mutex);
     const auto key = std::pair(std::string(name), std::string(explicit_path ? explicit_path : ""));
-    // Its place is made first: what was found is not lost for want of one.
+    // The entry is made first, so that a loaded backend is not lost if no memory is left for it.
     const auto [entry, added] = known.found.try_emplace(key);
     if (added) {
         loading = true;
-        const Status status = no_throw([&] { return look_for(key.first, explicit_path, &entry->second); });
+        auto& place = entry->second;
+        const Status status = no_throw([&] { return look_for(key.first, explicit_path, &place); });
         loading = false;
         if (!status.ok()) {
             known.found.erase(entry);
@@ -182,8 +181,8 @@ std::vector<ListedBackend> list_backends() {
     for (const std::string& name : names) {
         ListedBackend& entry = result.emplace_back();
         entry.name = name;
-        entry.built_in = std::any_of(std::begin(kBuiltIn), std::end(kBuiltIn),
-                                     [&](const BuiltIn& b) { return name == b.name; });
+        entry.built_in =
+            std::any_of(std::begin(kBuiltIn), std::end(kBuiltIn), [&](const BuiltIn& b) { return name == b.name; });
         probe(&entry);
     }
     return result;

@@ -1,4 +1,4 @@
-// Finds backends by name, built in or as plugins, and checks them before anything is called.
+// Finds backends by name, built in or as plugins, and checks their tables before any call.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +11,26 @@
 
 namespace stagehand::plugins {
 
-// Finds the backend `name` ("host", "cuda", ...). With `explicit_path` (else NULL) only that file is tried;
-// otherwise, in this order: what is built in; the directories of STAGEHAND_BACKEND_PATH or, without it, those
-// beside the library and the one of the installation. The table stays valid for the life of the process; what
-// was found once is found again without looking. SH_ERROR_INVALID_ARGUMENT: `explicit_path` is not absolute.
-// SH_ERROR_NOT_FOUND: no file of that name anywhere. SH_ERROR_BACKEND_LOAD: there is one, but it cannot be
-// used. The text lists every path that was tried, with what was wrong. `out_path` (may be NULL) gets the
-// plugin's file, or nothing for what is built in. Thread-safe. Blocks.
-Status find_backend(const char* name, const char* explicit_path, const sh_backend** out_backend,
-                    std::string* out_path);
+// Finds the backend `name` ("host", "cuda", ...). If `explicit_path` is not NULL, only that file is tried. Otherwise
+// the search begins with the built-in backends. Then come the directories of STAGEHAND_BACKEND_PATH, or, if it is not
+// set, the directories beside the library and the directory of the installation. The table stays valid for the life of
+// the process, and later calls find it without a search.
+//
+// Returns SH_ERROR_INVALID_ARGUMENT if `explicit_path` is not absolute, SH_ERROR_NOT_FOUND if the name is not valid or
+// no directory has such a file, and SH_ERROR_BACKEND_LOAD if a file cannot be used or `explicit_path` is missing. The
+// last two texts list every path that was tried, with the reason. `out_path` (may be NULL) gets the plugin's file, or
+// an empty text for a built-in backend. Thread-safe. The call may block.
+Status find_backend(const char* name, const char* explicit_path, const sh_backend** out_backend, std::string* out_path);
 
 struct ListedBackend {
     std::string name;
-    std::string path;  // empty when built in or not found
+    std::string path;  // empty if built in or not found
     bool built_in = false;
-    uint32_t device_count = 0;  // 0 unless the status is a success
-    Status status;              // whether it can be used here, and why not
+    uint32_t device_count = 0;  // 0 if the status is a failure
+    Status status;              // whether the backend can be used here, and why not
 };
 
-// The backends that are built in, those that the project has, and whatever else lies in the directories that
-// are searched.
+// Lists the built-in backends, the plugins of the project, and all other plugins in the search directories.
 std::vector<ListedBackend> list_backends();
 
 }  // namespace stagehand::plugins

@@ -21,11 +21,10 @@ Status check_owner_and_mode(const std::string& path, const char* what, bool want
     if (stat(path.c_str(), &status) != 0) return refused(path + ": " + std::strerror(errno));
     const bool is_right_kind = want_directory ? S_ISDIR(status.st_mode) : S_ISREG(status.st_mode);
     if (!is_right_kind) return refused(path + " is not a " + (want_directory ? "directory" : "regular file"));
-    if (status.st_mode & S_IWOTH)
-        return refused(std::string(what) + " " + path + " can be written by everybody");
+    if (status.st_mode & S_IWOTH) return refused(std::string(what) + " " + path + " is writable by every user");
     if (status.st_uid != 0 && status.st_uid != geteuid()) {
         return refused(std::string(what) + " " + path + " belongs to user " + std::to_string(status.st_uid) +
-                       ", neither root nor user " + std::to_string(geteuid()));
+                       ", not to root or user " + std::to_string(geteuid()));
     }
     return Status();
 }
@@ -35,8 +34,8 @@ std::string directory_of(const std::string& path) {
     return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// Code of a plugin runs as soon as it is loaded, so its file is judged before: as it was named, and as it
-// really lies.
+// The code of a plugin runs as soon as it is loaded. So its file is checked before, both under the given path and under
+// the real path.
 Status check_trust(const std::string& path, std::string* out_real_path) {
     char real[PATH_MAX];
     if (!realpath(path.c_str(), real)) return refused(std::strerror(errno));
@@ -57,14 +56,14 @@ Status load_plugin(const std::string& path, const std::string& name, const sh_ba
     void* const library = dlopen(real_path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!library) {
         const char* const reason = dlerror();
-        return refused(reason ? reason : "the dynamic linker refuses it");
+        return refused(reason ? reason : "the dynamic linker gives no reason");
     }
     const auto query = reinterpret_cast<sh_backend_query_fn>(dlsym(library, "sh_backend_query"));
-    if (!query) return refused("not a backend: it has no sh_backend_query");
+    if (!query) return refused("it is not a backend: it does not export sh_backend_query");
     const sh_backend* table = nullptr;
     if (const sh_status code = query(SH_BACKEND_SPI_VERSION, &services, &table); code < 0) {
-        return refused("it does not serve version " + std::to_string(SH_BACKEND_SPI_VERSION) +
-                       " of the interface (" + sh_status_string(code) + ")");
+        return refused("it does not support version " + std::to_string(SH_BACKEND_SPI_VERSION) + " of the interface (" +
+                       sh_status_string(code) + ")");
     }
     return check_table(table, name, out_backend);
 }

@@ -1,4 +1,5 @@
-// Loading one plugin: whether its file can be trusted, the dynamic linker, and the plugin's answer.
+// Loads one plugin: checks whether its file can be trusted, calls the dynamic linker, and asks the plugin for its
+// table.
 #pragma once
 
 #include <string>
@@ -9,10 +10,12 @@
 
 namespace stagehand::plugins {
 
-// Loads the backend `name` from `path`, which is absolute. A plugin stays in the process for ever, also one
-// that was refused after it was loaded. Trusted is a regular file which, like the directory that it lies in,
-// belongs to root or to the user of the process, and which not everybody may write to; a sticky directory
-// such as /tmp is no exception. `out_exists` is written in any case: whether there is such a file.
+// Loads the backend `name` from `path`, which is absolute. A plugin stays in the process for ever, even if it is
+// refused after it was loaded.
+//
+// A file is trusted if it is a regular file, and if the file and its directory belong to root or to the user of the
+// process and are not writable by everybody. A sticky directory such as /tmp is not trusted either. `out_exists` is
+// always written: it tells whether the file exists.
 Status load_plugin(const std::string& path, const std::string& name, const sh_backend_host& services,
                    const sh_backend** out_backend, bool* out_exists);
 

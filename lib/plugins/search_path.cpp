@@ -8,8 +8,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 
 #include <stagehand/backend.h>
+
+#include "plugins/backend_dir.h"
 
 namespace stagehand::plugins {
 namespace {
@@ -18,13 +21,13 @@ namespace {
 #define SH_TEXT(value) SH_TEXT_OF(value)
 constexpr const char* kSpiDirectory = "spi-" SH_TEXT(SH_BACKEND_SPI_VERSION);
 
-// The kernel's name of the file whose mapping holds an address; empty when it was deleted.
+// Returns the kernel's name of the file that is mapped at an address. Empty if the file was deleted.
 std::string file_mapped_at(const void* address) {
     std::string path;
-    std::FILE* maps = std::fopen("/proc/self/maps", "re");
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> maps(std::fopen("/proc/self/maps", "re"), std::fclose);
     if (!maps) return path;
     char line[4608];
-    while (std::fgets(line, sizeof line, maps)) {
+    while (std::fgets(line, sizeof line, maps.get())) {
         uint64_t begin = 0, end = 0;
         int name_at = 0;
         if (std::sscanf(line, "%" SCNx64 "-%" SCNx64 " %*s %*s %*s %*s %n", &begin, &end, &name_at) != 2 ||
@@ -36,23 +39,19 @@ std::string file_mapped_at(const void* address) {
         path = line + name_at;
         break;
     }
-    std::fclose(maps);
     const std::string deleted = " (deleted)";
-    if (path.size() > deleted.size() &&
-        path.compare(path.size() - deleted.size(), deleted.size(), deleted) == 0)
+    if (path.size() > deleted.size() && path.compare(path.size() - deleted.size(), deleted.size(), deleted) == 0)
         path.clear();
     return path;
 }
 
-// The directory of the library (or of the program that it is linked into); empty when it cannot be told.
+// Returns the directory of the library, or of the program that it is linked into. Empty if it cannot be found.
 std::string own_directory() {
     Dl_info info = {};
     std::string path;
-    if (dladdr(reinterpret_cast<const void*>(&search_directories), &info) && info.dli_fname)
-        path = info.dli_fname;
-    // What the dynamic linker was given may be relative to a directory that is no longer the current one.
-    if (path.empty() || path[0] != '/')
-        path = file_mapped_at(reinterpret_cast<const void*>(&search_directories));
+    if (dladdr(reinterpret_cast<const void*>(&search_directories), &info) && info.dli_fname) path = info.dli_fname;
+    // The dynamic linker's path may be relative to a directory that is no longer the current directory.
+    if (path.empty() || path[0] != '/') path = file_mapped_at(reinterpret_cast<const void*>(&search_directories));
     if (path.empty() || path[0] != '/') return {};
     return path.substr(0, path.find_last_of('/'));
 }
@@ -61,7 +60,7 @@ void add(std::vector<SearchDirectory>* to, const std::string& path) {
     for (const SearchDirectory& known : *to) {
         if (known.path == path) return;
     }
-    to->push_back({path, path.empty() || path[0] != '/' ? "not an absolute directory, ignored" : ""});
+    to->push_back({path, path.empty() || path[0] != '/' ? "ignored, because it is not an absolute path" : ""});
 }
 
 }  // namespace
@@ -82,9 +81,7 @@ std::vector<SearchDirectory> search_directories() {
         add(&result, own + "/" + kSpiDirectory);
         add(&result, own + "/stagehand/" + kSpiDirectory);
     }
-#ifdef STAGEHAND_BACKEND_DIR
     add(&result, STAGEHAND_BACKEND_DIR);
-#endif
     return result;
 }
 
@@ -94,18 +91,16 @@ std::vector<std::string> names_in_search_directories() {
     std::vector<std::string> names;
     for (const SearchDirectory& directory : search_directories()) {
         if (!directory.refusal.empty()) continue;
-        DIR* const open = opendir(directory.path.c_str());
+        const std::unique_ptr<DIR, int (*)(DIR*)> open(opendir(directory.path.c_str()), closedir);
         if (!open) continue;
-        while (const dirent* entry = readdir(open)) {
+        while (const dirent* entry = readdir(open.get())) {
             const std::string file = entry->d_name;
-            if (file.size() <= kPrefixLength + kSuffixLength ||
-                file.compare(0, kPrefixLength, kPrefix) != 0 ||
+            if (file.size() <= kPrefixLength + kSuffixLength || file.compare(0, kPrefixLength, kPrefix) != 0 ||
                 file.compare(file.size() - kSuffixLength, kSuffixLength, kSuffix) != 0) {
                 continue;
             }
             names.push_back(file.substr(kPrefixLength, file.size() - kPrefixLength - kSuffixLength));
         }
-        closedir(open);
     }
     std::sort(names.begin(), names.end());
     names.erase(std::unique(names.begin(), names.end()), names.end());

@@ -1,4 +1,4 @@
-// The directories in which plugins are looked for.
+// Lists the directories that are searched for plugins.
 #pragma once
 
 #include <string>
@@ -8,15 +8,16 @@ namespace stagehand::plugins {
 
 struct SearchDirectory {
     std::string path;
-    std::string refusal;  // why it is not looked into; empty: it is
+    std::string refusal;  // why the directory is not searched; empty if it is searched
 };
 
-// STAGEHAND_BACKEND_PATH, a list of absolute directories separated by colons, if it is set and not empty (a
-// program that runs with more rights than its user does not see it). Else `spi-1` and `stagehand/spi-1`
-// beside the library, and the directory of the installation. Never the current directory.
+// Returns the directories of STAGEHAND_BACKEND_PATH, a list separated by colons, if it is set and not empty. A program
+// that runs with more rights than its user ignores the variable. Otherwise returns `spi-1` and `stagehand/spi-1` beside
+// the library, and the directory of the installation. A path that is not absolute is returned with a refusal, so the
+// current directory is never searched.
 std::vector<SearchDirectory> search_directories();
 
-// NAME of each stagehand-NAME.so there, sorted.
+// Returns NAME of each file stagehand-NAME.so in these directories, sorted.
 std::vector<std::string> names_in_search_directories();
 
 }  // namespace stagehand::plugins

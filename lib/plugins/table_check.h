@@ -1,4 +1,4 @@
-// Checks a backend's table before anything in it is called, and what it says of a device before anybody counts with it.
+// Checks a backend's table before its first call, and checks the values that the backend reports of a device.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace stagehand::plugins {
 
-// Version, name, size and required members. The result is a copy that is complete in this library's terms
-// (optional members that the table is too short for are NULL) and lives as long as the process.
+// Checks the version, name, size and required members. The result is a complete copy of the table that lives as long as
+// the process. Optional members that the table is too short for are NULL in the copy.
 Status check_table(const sh_backend* table, const std::string& name, const sh_backend** out_backend);
 
-// SH_ERROR_BACKEND names the backend and the field that cannot be true.
+// Returns SH_ERROR_BACKEND with the backend and the wrong field in its text.
 Status check_device(const std::string& backend, const sh_backend_device_info& info);
 
 }  // namespace stagehand::plugins

@@ -1,33 +1,34 @@
-// The proofs. M is the memory in bytes, s a unit's bytes, h the bytes of a unit that stay on the device from
-// one use of it to its next ("kept"), y what the link copies during one compute.
+// The proofs of the bounds. M is the memory in bytes, s is a unit's bytes, and y is what the link copies during one
+// compute. h is the number of bytes of a unit that stay on the device from one use of the unit to its next use
+// ("kept").
 //
-// Instants. At an instant between two uses, what is kept across it fits in M. If k instants of a step pierce
-// every span from a use to the next use of the same unit, all kept bytes add up to at most k M, so a step
-// copies at least (sum of s over uses) - k M: W - M in a cycle (k = 1), 2 (W - M) forward then backward (k =
-// 2: the turn and the seam), where keeping what was used last reaches it.
+// Instants. At an instant between two uses, the bytes that are kept across it fit in M. Let k instants of a step pierce
+// every span from a use to the next use of the same unit. Then all kept bytes add up to at most k M, so a step copies
+// at least (sum of s over uses) - k M. That is W - M in a cycle (k = 1), and 2 (W - M) forward then backward (k = 2:
+// the turn and the seam). Keeping the units that were used last reaches the latter.
 //
-// Instants, in time. Let an instant lie just before use p, and look from the start of use p - 1 to the end of
-// the last use that is held together with p. At that end memory holds all units held then, what is kept of
-// others across the instant, and every byte copied meanwhile for later uses (it is not overwritten before).
-// So the bytes z copied meanwhile and the bytes kept across the instant are at most M together: a byte copied
-// there costs a byte kept, a byte not copied leaves the link idle. Either way the step is at least as long as
-// if the link had stood still during those computes.
+// Instants, in time. Let an instant lie just before use p. Consider the time from the start of use p - 1 to the end of
+// the last use that is held together with p. At that end, memory holds all units that are held then, the bytes of
+// others that are kept across the instant, and every byte that was copied meanwhile for later uses (such a byte is not
+// overwritten before). So the bytes z copied meanwhile and the bytes kept across the instant are at most M together. A
+// byte that is copied there costs a kept byte, and a byte that is not copied leaves the link idle. Either way the step
+// is at least as long as if the link had stood still during those computes.
 //
-// Cycle. When each unit is used once, everything kept spans every other unit's use: s_j + (kept of the
-// others) <= M. With d = M - (all that is kept) this is s_j - h_j <= d, so (all kept) >= sum of (s - d)+, and
-// W - M + d bytes are copied. For equal units this is the miss rate of the optimal MIN on a loop (L. A.
-// Belady, A study of replacement algorithms for a virtual-storage computer, IBM Systems Journal 5, 1966); the
-// inequality over what is kept across a use is that of the linear program for units of unequal sizes (S.
-// Albers, S. Arora, S. Khanna, Page replacement for general caching problems, SODA 1999).
+// Cycle. When each unit is used once, everything that is kept spans every other unit's use: s_j + (kept bytes of the
+// others) <= M. With d = M - (all kept bytes) this is s_j - h_j <= d. So (all kept bytes) >= sum of (s - d)+, and W - M
+// + d bytes are copied. For equal units this is the miss rate of the optimal MIN on a loop (L. A. Belady, A study of
+// replacement algorithms for a virtual-storage computer, IBM Systems Journal 5, 1966). The inequality over the bytes
+// that are kept across a use is that of the linear program for units of unequal sizes (S. Albers, S. Arora, S. Khanna,
+// Page replacement for general caching problems, SODA 1999).
 //
-// Cycle, in time. During use j at most d - (s_j - h_j) bytes are copied, by the same inequality at its end.
-// With x = s - h the link idles (y_j + x_j - d)+ there, and the x add up to W - M + d. The least over d and x
-// follows in closed form for each d, and is convex in d.
+// Cycle, in time. During use j at most d - (s_j - h_j) bytes are copied, by the same inequality at its end. With x = s
+// - h the link idles for (y_j + x_j - d)+ bytes there, and the x add up to W - M + d. The least over d and x has a
+// closed form for each d and is convex in d.
 //
-// Gaps. A byte in a gap is never copied, so a policy with these units does no better than one for which gaps take no
-// memory: the above holds with the copied bytes alone as sizes. What is kept across an instant is, besides, no more
-// than the densest bytes that fit in M, where a whole unit, of which a part saves nothing, counts as equally dense
-// everywhere. The larger of both bounds holds.
+// Gaps. A byte in a gap is never copied. So a policy with these units does no better than a policy for which gaps take
+// no memory, and the bounds above hold with the copied bytes alone as sizes. In addition, the bytes that are kept
+// across an instant are no more than the densest bytes that fit in M. A part of a whole unit saves nothing, so a whole
+// unit counts as equally dense everywhere. The larger of both bounds holds.
 #include "policy/bounds.h"
 
 #include <algorithm>
@@ -44,15 +45,14 @@ namespace {
 
 struct Instants {
     uint64_t count = 0;
-    double idle_compute_ns = 0;  // of the computes during which copying gains nothing, pairwise disjoint
+    double idle_compute_ns = 0;  // of the computes, pairwise disjoint, during which copying gains nothing
 };
 
 class InstantFinder {
 public:
-    explicit InstantFinder(const Shape& shape)
-        : shape_(shape), uses_(shape.uses()), next_(find_next_uses()) {}
+    explicit InstantFinder(const Shape& shape) : shape_(shape), uses_(shape.uses()), next_(find_next_uses()) {}
 
-    // The fewest instants that greedy piercing finds from any start inside the shortest span, and of those
+    // The smallest set of instants that greedy piercing finds from any start inside the shortest span. Among equals,
     // the set whose computes are longest.
     Instants find() {
         if (shape_.order.empty()) return {};
@@ -65,13 +65,11 @@ public:
             shortest = a;
         }
         earliest_ = next_;
-        for (uint64_t a = 2 * uint64_t{uses_} - 1; a-- > 0;)
-            earliest_[a] = std::min(earliest_[a], earliest_[a + 1]);
+        for (uint64_t a = 2 * uint64_t{uses_} - 1; a-- > 0;) earliest_[a] = std::min(earliest_[a], earliest_[a + 1]);
         Instants best{std::numeric_limits<uint64_t>::max(), 0};
         for (uint64_t start = shortest + 1; start <= shortest + length; start++) {
             Instants found = from(start % uses_);
-            if (found.count < best.count ||
-                (found.count == best.count && found.idle_compute_ns > best.idle_compute_ns))
+            if (found.count < best.count || (found.count == best.count && found.idle_compute_ns > best.idle_compute_ns))
                 best = found;
         }
         return best;
@@ -80,7 +78,7 @@ public:
 private:
     static constexpr uint64_t none = std::numeric_limits<uint64_t>::max();
 
-    // For each use of two steps in a row, where its unit is used next.
+    // For each use of two consecutive steps, the next use of its unit.
     std::vector<uint64_t> find_next_uses() const {
         std::vector<uint64_t> next(2 * size_t{uses_}, none);
         std::vector<uint64_t> later(shape_.pages.size(), none);
@@ -100,12 +98,11 @@ private:
                 computes_.push_back(computes_.back() + static_cast<double>(use.compute_ns));
     }
 
-    // An instant at p idles uses p - 1 up to p + held - 1; windows may not overlap, across the end of the
-    // step either.
+    // An instant at p idles uses p - 1 to p + held - 1. Windows must not overlap, also across the end of the step.
     Instants from(uint64_t start) const {
         Instants found;
         const uint64_t width = uint64_t{shape_.held} + 1;
-        uint64_t free_from = start;  // the first instant whose window does not meet the one before
+        uint64_t free_from = start;  // the first instant whose window does not overlap the window before
         for (uint64_t p = start; p < start + uses_;) {
             found.count++;
             if (p >= free_from && p + width <= start + uses_) {
@@ -133,8 +130,7 @@ double memory_bytes(const Shape& shape) {
 
 double used_bytes(const Shape& shape) {
     double sum = 0;
-    for (const Use& use : shape.problem->trace)
-        sum += static_cast<double>(shape.problem->units[use.unit].bytes);
+    for (const Use& use : shape.problem->trace) sum += static_cast<double>(shape.problem->units[use.unit].bytes);
     return sum;
 }
 
@@ -151,13 +147,10 @@ Problem with_units(const Problem& problem, std::span<const Unit> units) {
     return other;
 }
 
-// A problem beside the same without its gaps.
+// A problem, together with the same problem without its gaps.
 struct Shapes {
     explicit Shapes(const Problem& problem)
-        : given(problem),
-          units(without_gaps(problem.units)),
-          relaxed(with_units(problem, units)),
-          dense(relaxed) {}
+        : given(problem), units(without_gaps(problem.units)), relaxed(with_units(problem, units)), dense(relaxed) {}
     Shapes(const Shapes&) = delete;
     Shapes& operator=(const Shapes&) = delete;
 
@@ -167,7 +160,7 @@ struct Shapes {
     const Shape dense;
 };
 
-// The most copied bytes that the memory can hold.
+// The most bytes of those that are copied that the memory can hold.
 double most_kept(const Shape& shape) {
     double room = memory_bytes(shape);
     if (shape.total_link_bytes == shape.total_bytes) return room;
@@ -204,7 +197,7 @@ double cycle_link_bytes(const Shape& shape) {
     const double link = shape.problem->link_bytes_per_ns;
     const double beyond = static_cast<double>(shape.total_bytes) - memory_bytes(shape);
     auto least = [&](double d) {
-        double inherent = 0;  // computes longer than all the memory that turns over
+        double inherent = 0;  // computes longer than the copying of all memory that turns over
         double crowded = beyond + d;
         for (uint32_t u : shape.order) {
             double y = shape.unit_compute_ns[u] * link;
@@ -224,7 +217,7 @@ double cycle_link_bytes(const Shape& shape) {
         else
             low += third;
     }
-    // Convex, and every value is above the least: step below by what the last bracket leaves open.
+    // The function is convex, and every value is at least the minimum. So subtract what the last bracket leaves open.
     return least(low + (high - low) / 2) - 2 * (high - low) * static_cast<double>(shape.order.size() + 1);
 }
 
@@ -235,7 +228,7 @@ uint64_t cycle_surplus(std::span<const uint64_t> sizes, uint64_t memory) {
     std::sort(sorted.begin(), sorted.end());
     uint64_t sum = 0;
     for (uint64_t s : sorted) sum += s;
-    // While d is at most the smallest of the k largest sizes, exactly those count: d + sum - k d <= memory.
+    // While d is at most the smallest of the k largest sizes, exactly these k sizes count: d + sum - k d <= memory.
     for (size_t k = sorted.size(); k > 1; k--) {
         uint64_t smallest = sorted[sorted.size() - k];
         uint64_t d = sum > memory ? (sum - memory + k - 2) / (k - 1) : 0;

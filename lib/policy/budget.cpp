@@ -20,14 +20,14 @@ uint64_t plus(uint64_t a, uint64_t b) {
 
 struct Share {
     size_t index;
-    uint64_t room;  // what it still wants
+    uint64_t room;  // the pages that it still wants
     double weight;
 };
 
-// Shares `rest` among shares of positive weight, and returns what is left when all have all they want.
+// Shares `rest` among shares of positive weight. Returns the pages that are left when all have what they want.
 uint64_t share_out(uint64_t rest, std::vector<Share> shares, std::vector<uint64_t>& given) {
-    // Those who are content soonest first: whoever's room is below its share takes its room, and the share of
-    // the others grows.
+    // Starts with the shares that are satisfied soonest. A share whose room is below its part takes its room, and the
+    // parts of the others grow.
     std::stable_sort(shares.begin(), shares.end(), [](const Share& a, const Share& b) {
         return static_cast<double>(a.room) / a.weight < static_cast<double>(b.room) / b.weight;
     });
@@ -45,7 +45,7 @@ uint64_t share_out(uint64_t rest, std::vector<Share> shares, std::vector<uint64_
     }
     if (k == shares.size()) return rest;
 
-    // The others get the whole pages of their shares; the pages left over go to the largest fractions.
+    // The others get the whole pages of their parts. The remaining pages go to the largest fractions.
     struct Fraction {
         double left;
         size_t share;
@@ -63,7 +63,7 @@ uint64_t share_out(uint64_t rest, std::vector<Share> shares, std::vector<uint64_
     std::stable_sort(fractions.begin(), fractions.end(), [&](const Fraction& a, const Fraction& b) {
         return a.left != b.left ? a.left > b.left : shares[a.share].index < shares[b.share].index;
     });
-    // Rounding of huge numbers may leave more than a page each: then as much as there is room for.
+    // Rounding of huge numbers may leave more than a page for each share. Then each takes as much as it has room for.
     uint64_t over = rest - handed_out;
     const bool single = over <= fractions.size();
     for (int round = 0; round < 2 && over; round++)
@@ -83,14 +83,13 @@ uint64_t automatic_budget(uint64_t free_bytes, uint64_t held_bytes, uint64_t mar
     return minus(plus(free_bytes, held_bytes), margin_bytes);
 }
 
-uint64_t clamp_growth(uint64_t wanted_bytes, uint64_t held_bytes, uint64_t free_bytes,
-                      uint64_t reserve_bytes) {
+uint64_t clamp_growth(uint64_t wanted_bytes, uint64_t held_bytes, uint64_t free_bytes, uint64_t reserve_bytes) {
     uint64_t possible = plus(held_bytes, minus(free_bytes, reserve_bytes));
     return std::max(held_bytes, std::min(wanted_bytes, possible));
 }
 
 uint64_t noticed(uint64_t bytes, uint64_t page_bytes) {
-    // A step that follows the size itself: whatever a ceiling says, little that is there does not round to nothing.
+    // The granularity follows the size itself. So a small size does not round to nothing, whatever the ceiling is.
     const uint64_t step = std::max(page_bytes, std::bit_floor(bytes / steps_noticed));
     return bytes / step * step;
 }

@@ -52,7 +52,7 @@ std::vector<CurvePoint> hull_of(std::span<const CurvePoint> curve, Range range) 
     return hull;
 }
 
-// Hands `rest` out in proportion to what each one has room for, and returns what is left.
+// Hands `rest` out in proportion to the room of each share. Returns what is left.
 uint64_t hand_out(uint64_t rest, std::span<const uint64_t> room, std::vector<uint64_t>& shares) {
     std::vector<Request> requests;
     for (const uint64_t pages : room) requests.push_back({0, pages, static_cast<double>(pages)});
@@ -64,9 +64,9 @@ uint64_t hand_out(uint64_t rest, std::span<const uint64_t> room, std::vector<uin
     return rest;
 }
 
-// The division with the least time per second, by branch and bound: where the pages run out between two
-// corners of a hull, the curve itself may lie far above it. Then that stake's range is cut there, and each
-// piece is tried by itself. With convex curves the first division is the best.
+// Finds the division with the least time per second by branch and bound. If the pages run out between two corners of a
+// hull, the curve itself may lie far above the hull. Then that stake's range is cut there, and each piece is tried
+// separately. With convex curves the first division is the best.
 class Divider {
 public:
     Divider(uint64_t pages, std::span<const Stake> stakes) : pages_(pages), stakes_(stakes) {
@@ -75,7 +75,7 @@ public:
         divisions_ = std::clamp<size_t>(40'000 / std::max<size_t>(1, points), 4, 400);
     }
 
-    // Of what gains nothing any more, nothing is handed out. The floors fit.
+    // Hands out nothing where more pages gain nothing. The floors must fit.
     std::vector<uint64_t> run() {
         std::vector<Range> all;
         for (const Stake& stake : stakes_) all.push_back({stake.floor_pages, most_of(stake)});
@@ -90,7 +90,7 @@ public:
 
 private:
     struct Segment {
-        double value;  // time saved per second by each page
+        double value;  // the time that each page saves per second
         size_t stake;
         uint64_t pages;
     };
@@ -125,11 +125,10 @@ private:
             best_ = shares;
             best_time_ = time;
         }
-        if (bound < best_time_ * (1 - least_improvement) && widest_gap > 0)
-            cut(ranges, widest, shares[widest]);
+        if (bound < best_time_ * (1 - least_improvement) && widest_gap > 0) cut(ranges, widest, shares[widest]);
     }
 
-    // The segments with the highest value first.
+    // Takes the segments with the highest value first.
     void share_out(uint64_t rest, std::vector<uint64_t>& shares) const {
         std::vector<Segment> segments;
         for (size_t k = 0; k < hulls_.size(); k++)
@@ -168,7 +167,7 @@ private:
 
     uint64_t pages_;
     std::span<const Stake> stakes_;
-    size_t divisions_;  // how many more may be tried
+    size_t divisions_;  // the number of divisions that may still be tried
     std::vector<std::vector<Range>> pending_;
     std::vector<std::vector<CurvePoint>> hulls_;
     std::vector<uint64_t> best_;
@@ -201,8 +200,7 @@ double time_per_second(std::span<const Stake> stakes, std::span<const uint64_t> 
     return sum;
 }
 
-bool worth_changing(std::span<const Stake> stakes, std::span<const uint64_t> now,
-                    std::span<const uint64_t> then) {
+bool worth_changing(std::span<const Stake> stakes, std::span<const uint64_t> now, std::span<const uint64_t> then) {
     if (then.size() != stakes.size()) return false;
     if (now.size() != stakes.size()) return true;
     uint64_t more = 0, less = 0;

@@ -3,11 +3,7 @@
 namespace stagehand::policy {
 
 Evaluator::Evaluator(const Shape& shape, uint32_t steps)
-    : shape_(shape),
-      steps_(steps),
-      units_(shape.pages.size()),
-      tracer_(shape),
-      clock_(shape.problem->trace) {}
+    : shape_(shape), steps_(steps), units_(shape.pages.size()), tracer_(shape), clock_(shape.problem->trace) {}
 
 bool Evaluator::place(const Candidate& candidate) {
     uint64_t resident = 0;

@@ -1,4 +1,4 @@
-// What a candidate plan costs, by the recurrence. One evaluator serves a whole search and keeps its buffers.
+// Evaluator: the cost of a candidate plan by the recurrence. One evaluator serves a whole search and keeps its buffers.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace stagehand::policy {
 
-// A plan before its layout is worked out.
+// A plan before its layout is known.
 struct Candidate {
     std::vector<uint32_t> parts;  // streamed pages of each unit
     uint32_t ring = 0;
@@ -27,10 +27,10 @@ struct Cost {
 
 class Evaluator {
 public:
-    // steps: how many each evaluation may simulate.
+    // `steps`: the number of steps that each evaluation may simulate.
     Evaluator(const Shape& shape, uint32_t steps);
 
-    // Nothing if the candidate does not run or is over the budget.
+    // Nothing if the candidate cannot run or exceeds the budget.
     std::optional<Cost> cost(const Candidate& candidate);
 
     uint64_t evaluations() const { return evaluations_; }

@@ -10,11 +10,10 @@ PartsMaker::PartsMaker(const Shape& shape)
     for (const Use& use : shape.problem->trace) uses_[use.unit]++;
     // A page with gaps is copied in less time.
     const double bytes_per_copied =
-        shape.total_link_bytes
-            ? static_cast<double>(shape.total_bytes) / static_cast<double>(shape.total_link_bytes)
-            : 1;
-    const double pages_per_ns = bytes_per_copied * shape.problem->link_bytes_per_ns /
-                                static_cast<double>(shape.problem->page_bytes);
+        shape.total_link_bytes ? static_cast<double>(shape.total_bytes) / static_cast<double>(shape.total_link_bytes)
+                               : 1;
+    const double pages_per_ns =
+        bytes_per_copied * shape.problem->link_bytes_per_ns / static_cast<double>(shape.problem->page_bytes);
     link_pages_.reserve(shape.order.size());
     for (uint32_t u : shape.order) {
         link_pages_.push_back(shape.unit_compute_ns[u] / uses_[u] * pages_per_ns);
@@ -63,16 +62,15 @@ std::optional<std::vector<uint32_t>> PartsMaker::make(Family family, uint64_t st
     return parts_;
 }
 
-// Every use of a unit may copy its part again, so the units used most often stream nothing if the others can
-// do without them; likewise those with the fewest gaps.
+// Every use of a unit may copy its part again. So the units that are used most often, and those with the fewest gaps,
+// stream nothing if the other parts are enough.
 void PartsMaker::spare_costly(uint64_t available, uint64_t streamed) {
     for (uint32_t k : by_cost_) {
         if (costs_[shape_.order[k]] == costs_[shape_.order[by_cost_.back()]]) return;
         available -= most_[k];
         if (available < streamed) {
-            // This one streams what the rest cannot, unless it must be whole.
-            if (!shape_.problem->units[shape_.order[k]].whole)
-                most_[k] = static_cast<uint32_t>(streamed - available);
+            // This unit streams what the rest cannot, unless it must be whole.
+            if (!shape_.problem->units[shape_.order[k]].whole) most_[k] = static_cast<uint32_t>(streamed - available);
             return;
         }
         most_[k] = 0;
@@ -107,8 +105,7 @@ double PartsMaker::want(Family family, double level, uint32_t ring) {
             pace = 0.5;
             break;
     }
-    // `time` is how many pages the link can copy before the compute reaches the unit at hand, if the ring has
-    // room.
+    // `time` is the number of pages that the link can copy before the compute reaches this unit, if the ring has room.
     double time = 0, sum = 0;
     const size_t warm_up = std::min<size_t>(count, 64);
     for (size_t k = count - warm_up; k < 2 * count; k++) {
@@ -123,8 +120,8 @@ double PartsMaker::want(Family family, double level, uint32_t ring) {
     return sum;
 }
 
-// False if even the highest level is too little. Otherwise leaves what each unit wants at a level whose sum
-// is close; rounding makes up the rest.
+// Returns false if even the highest level is too little. Otherwise leaves in wanted_ what each unit wants at a level
+// whose sum is close. Rounding makes up the rest.
 bool PartsMaker::find_level(Family family, uint64_t streamed, uint32_t ring) {
     const double goal = static_cast<double>(streamed);
     const double close = std::max(0.25, 0.002 * static_cast<double>(most_.size()));
@@ -133,12 +130,11 @@ bool PartsMaker::find_level(Family family, uint64_t streamed, uint32_t ring) {
     double above = want(family, high, ring) - goal;
     if (above < close) return above > -0.5;
     double below = want(family, low, ring) - goal;
-    // The secant between a level too low and one too high; an end that stays twice counts half, and every
-    // fourth time the middle is taken.
+    // Takes the secant between a level that is too low and a level that is too high. The value at an end that stays
+    // twice is halved, and every fourth round takes the middle.
     int stayed = 0;
     for (int round = 1; round < 60 && high - low > 1e-9 * high; round++) {
-        double level =
-            below < 0 && round % 4 ? low - below * (high - low) / (above - below) : low + (high - low) / 2;
+        double level = below < 0 && round % 4 ? low - below * (high - low) / (above - below) : low + (high - low) / 2;
         double off = want(family, level, ring) - goal;
         if (std::fabs(off) < close) return true;
         if (off > 0) {
@@ -157,7 +153,7 @@ bool PartsMaker::find_level(Family family, uint64_t streamed, uint32_t ring) {
     return true;
 }
 
-// The level at which every unit wants all it may have.
+// The level at which every unit wants all that it may have.
 double PartsMaker::highest_level(Family family, uint32_t ring) const {
     switch (family) {
         case Family::by_size:
@@ -165,8 +161,7 @@ double PartsMaker::highest_level(Family family, uint32_t ring) const {
         case Family::by_compute:
         case Family::whole_units: {
             double highest = 1;
-            for (size_t k = 0; k < most_.size(); k++)
-                highest = std::max(highest, most_[k] / slope(family, k));
+            for (size_t k = 0; k < most_.size(); k++) highest = std::max(highest, most_[k] / slope(family, k));
             return highest;
         }
         default:
@@ -176,7 +171,7 @@ double PartsMaker::highest_level(Family family, uint32_t ring) const {
 
 double PartsMaker::slope(Family family, size_t place) const {
     if (family == Family::by_size) return shape_.pages[shape_.order[place]];
-    // A unit without compute still takes a little, or its level would have no end.
+    // A unit without compute still gets a little, or its level would be infinite.
     if (family == Family::by_compute || family == Family::whole_units) return link_pages_[place] + 1e-3;
     return 1;
 }
@@ -198,8 +193,7 @@ void PartsMaker::want_tails(uint64_t streamed) {
     }
 }
 
-// Rounds to pages, and to nothing or all where a unit is not divided, so that the sum up to any use stays
-// right.
+// Rounds to pages, and to nothing or all for a unit that is not divided. The sum up to any use stays right.
 void PartsMaker::round_parts(bool indivisible) {
     double owed = 0;
     for (size_t k = 0; k < wanted_.size(); k++) {
@@ -209,8 +203,7 @@ void PartsMaker::round_parts(bool indivisible) {
         if (indivisible || shape_.problem->units[u].whole)
             part = most_[k] && owed >= most_[k] / 2.0 ? most_[k] : 0;
         else
-            part = static_cast<uint32_t>(
-                std::clamp(std::floor(owed + 1e-6), 0.0, static_cast<double>(most_[k])));
+            part = static_cast<uint32_t>(std::clamp(std::floor(owed + 1e-6), 0.0, static_cast<double>(most_[k])));
         parts_[u] = part;
         owed -= part;
     }
@@ -241,11 +234,10 @@ void PartsMaker::grow(uint64_t missing) {
         missing -= shape_.pages[u];
     }
     if (missing == 0) return;
-    const uint32_t* smallest = nullptr;  // of the units left, all of which are larger than what is missing
+    const uint32_t* smallest = nullptr;  // of the remaining units, all of which are larger than the missing pages
     for (size_t k = 0; k < most_.size(); k++) {
         const uint32_t& u = shape_.order[k];
-        if (parts_[u] == 0 && most_[k] && (!smallest || shape_.pages[u] < shape_.pages[*smallest]))
-            smallest = &u;
+        if (parts_[u] == 0 && most_[k] && (!smallest || shape_.pages[u] < shape_.pages[*smallest])) smallest = &u;
     }
     if (smallest) parts_[*smallest] = shape_.pages[*smallest];
 }
@@ -265,7 +257,7 @@ void PartsMaker::shrink(uint64_t surplus) {
     }
 }
 
-// The largest cap on parts with which any that are held together fit in the ring.
+// The largest cap on parts with which all parts that are held together fit in the ring.
 uint32_t PartsMaker::cap_for(uint32_t ring) const {
     if (shape_.held == 1) return ring;
     std::vector<uint32_t> capped(shape_.pages.size());
@@ -273,8 +265,7 @@ uint32_t PartsMaker::cap_for(uint32_t ring) const {
     while (fails - fits > 1) {
         uint32_t cap = fits + (fails - fits) / 2;
         for (uint32_t u : shape_.order)
-            capped[u] =
-                shape_.problem->units[u].whole && shape_.pages[u] > cap ? 0 : std::min(shape_.pages[u], cap);
+            capped[u] = shape_.problem->units[u].whole && shape_.pages[u] > cap ? 0 : std::min(shape_.pages[u], cap);
         (widest_window(shape_, capped).pages <= ring ? fits : fails) = cap;
     }
     return fits;
@@ -288,7 +279,7 @@ uint64_t PartsMaker::most_within(uint32_t cap) const {
 }
 
 uint32_t PartsMaker::smallest_ring(uint32_t budget) const {
-    // A small ring may do because the large whole units are resident, where one in between does not.
+    // A small ring may work because the large whole units are resident, although a larger ring does not work.
     if (shape_.has_whole) return 1;
     uint32_t fails = 0, works = budget;
     while (works - fails > 1) {

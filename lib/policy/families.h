@@ -1,5 +1,5 @@
-// Families of parts: given a ring, one number, the level, gives every unit a part, so that a search over the
-// ring's size alone covers a family.
+// Families of parts. For a given ring, one number, the level, gives every unit a part. So a search over the ring's size
+// alone covers a family.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 namespace stagehand::policy {
 
 enum class Family : uint8_t {
-    rare_level,   // level, but only of the units that cost least, as long as those are enough
-    rare_paced,   // the same of paced
-    level,        // min(size, level): the copies are alike, and so is what the ring must hold
-    filled,       // the same, but each leaves as much of the ring free as the link fills during its compute
-    paced,        // level plus what the link still has time for before the unit's turn
-    half_paced,   // level plus half of that
+    rare_level,   // as level, but only the units that cost least, as long as these are enough
+    rare_paced,   // as paced, but only the units that cost least, as long as these are enough
+    level,        // min(size, level): the copies have equal sizes, and the ring holds equal amounts
+    filled,       // as level, but each unit leaves as much of the ring free as the link fills during its compute
+    paced,        // level plus the pages for which the link still has time before the unit's turn
+    half_paced,   // level plus half of these pages
     by_size,      // in proportion to size
     by_compute,   // in proportion to compute time
-    tails,        // last pages, of the units whose last pages hold least first, then evenly more
+    tails,        // last pages, first of the units whose last pages hold the fewest bytes
     whole_units,  // whole units, spread evenly over the step's compute time
 };
 
@@ -32,16 +32,16 @@ class PartsMaker {
 public:
     explicit PartsMaker(const Shape& shape);
 
-    // Parts that add up to at least `streamed` pages and of which any that are held together fit in the ring;
-    // as close to `streamed` as units that must be whole allow. Nothing if the family has no such parts.
+    // Makes parts that add up to at least `streamed` pages, so that any parts that are held together fit in the ring.
+    // The sum is as close to `streamed` as units that must be whole allow. Nothing if the family has no such parts.
     std::optional<std::vector<uint32_t>> make(Family family, uint64_t streamed, uint32_t ring);
 
-    // Whether some units cost more copies a page than others, because they are used more often or have fewer gaps;
-    // else the rare families are the plain ones.
+    // True if some units cost more copies per page than others, because they are used more often or have fewer gaps. If
+    // not, the rare families equal the plain ones.
     bool uneven_costs() const { return uneven_costs_; }
 
-    // A ring below which no parts fit in `budget` pages along with it; the smallest with which some do,
-    // unless units must be whole or several are held at once.
+    // A size below which no ring and parts fit in `budget` pages together. It is the smallest size that fits, unless
+    // units must be whole or several are held at once.
     uint32_t smallest_ring(uint32_t budget) const;
 
 private:
@@ -58,12 +58,12 @@ private:
     void shrink(uint64_t surplus);
 
     const Shape& shape_;
-    std::vector<uint32_t> uses_;  // of each unit
-    std::vector<uint64_t> costs_;  // of streaming a page of each unit
+    std::vector<uint32_t> uses_;   // for each unit
+    std::vector<uint64_t> costs_;  // the cost of streaming a page of each unit
     bool uneven_costs_ = false;
-    std::vector<uint32_t> by_cost_;  // places, the costliest first
-    std::vector<double> link_pages_;  // by place in the order of first use: copied during one compute
-    std::vector<uint32_t> most_;      // by place: the largest part allowed
+    std::vector<uint32_t> by_cost_;   // places, the costliest first
+    std::vector<double> link_pages_;  // by place in the order of first use: pages copied during one compute
+    std::vector<uint32_t> most_;      // by place: the largest part that is allowed
     std::vector<double> wanted_;      // by place: the part before rounding
     std::vector<uint32_t> parts_;     // by unit
 };

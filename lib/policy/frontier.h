@@ -1,4 +1,4 @@
-// The candidates worth keeping during a search: the fastest, and those that copy less at almost the same
+// Frontier: the candidates that a search keeps. These are the fastest one, and those that copy less in almost the same
 // time.
 #pragma once
 
@@ -9,7 +9,8 @@
 
 namespace stagehand::policy {
 
-// Plans this close to the fastest count as equally fast; of those the one that copies least is chosen.
+// Plans whose time is this close to the fastest count as equally fast. Among them, the plan that copies least is
+// chosen.
 inline constexpr double time_tolerance = 0.002;
 
 struct Found {
@@ -19,7 +20,7 @@ struct Found {
 
 class Frontier {
 public:
-    // Keeps it unless something kept is as fast and copies as little.
+    // Keeps the candidate, unless a kept one is as fast and copies as little.
     void offer(const Candidate& candidate, const Cost& cost);
 
     bool empty() const { return kept_.empty(); }
@@ -28,7 +29,7 @@ public:
     double limit_ns() const { return fastest().cost.step_ns * (1 + time_tolerance); }
 
 private:
-    std::vector<Found> kept_;  // by growing time and falling bytes, none slower than the limit
+    std::vector<Found> kept_;  // by growing time and falling bytes; none is slower than the limit
 };
 
 }  // namespace stagehand::policy

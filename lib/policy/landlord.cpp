@@ -2,10 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace stagehand::policy {
 
+void Landlord::expect(Id id) {
+    Block& block = blocks_[id];
+    if (block.resident || !block.place.empty()) return;
+    Ranks one;
+    block.place = one.extract(one.insert(rank(id, block)).first);
+}
+
 void Landlord::insert(Id id, uint64_t bytes, double cost) {
+    expect(id);
     Block& block = blocks_[id];
     if (!block.resident) {
         block.resident = true;
@@ -14,7 +23,7 @@ void Landlord::insert(Id id, uint64_t bytes, double cost) {
         resident_++;
         bytes_ += bytes;
     } else if (block.held == 0) {
-        evictable_.erase(rank(id, block));
+        rank_out(id, block);
     }
     count_use(block);
     restore_credit(id, block);
@@ -22,7 +31,7 @@ void Landlord::insert(Id id, uint64_t bytes, double cost) {
 
 void Landlord::touch(Id id) {
     Block& block = blocks_[id];
-    if (block.resident && block.held == 0) evictable_.erase(rank(id, block));
+    if (block.resident && block.held == 0) rank_out(id, block);
     count_use(block);
     if (block.resident) restore_credit(id, block);
 }
@@ -30,13 +39,13 @@ void Landlord::touch(Id id) {
 void Landlord::hold(Id id) {
     auto found = blocks_.find(id);
     if (found == blocks_.end() || !found->second.resident) return;
-    if (found->second.held++ == 0) evictable_.erase(rank(id, found->second));
+    if (found->second.held++ == 0) rank_out(id, found->second);
 }
 
 void Landlord::release(Id id) {
     auto found = blocks_.find(id);
     if (found == blocks_.end() || found->second.held == 0) return;
-    if (--found->second.held == 0) evictable_.insert(rank(id, found->second));
+    if (--found->second.held == 0) rank_in(id, found->second);
 }
 
 std::optional<Landlord::Id> Landlord::victim() const {
@@ -79,11 +88,18 @@ void Landlord::count_use(Block& block) {
 
 void Landlord::restore_credit(Id id, Block& block) {
     block.credit = rent_ + block.uses * block.cost / static_cast<double>(std::max<uint64_t>(1, block.bytes));
-    if (block.held == 0) evictable_.insert(rank(id, block));
+    if (block.held == 0) rank_in(id, block);
 }
 
+void Landlord::rank_in(Id id, Block& block) {
+    block.place.value() = rank(id, block);
+    evictable_.insert(std::move(block.place));
+}
+
+void Landlord::rank_out(Id id, Block& block) { block.place = evictable_.extract(rank(id, block)); }
+
 void Landlord::leave(Id id, Block& block) {
-    if (block.held == 0) evictable_.erase(rank(id, block));
+    if (block.held == 0) rank_out(id, block);
     block.held = 0;
     block.resident = false;
     resident_--;

@@ -9,7 +9,7 @@ namespace stagehand::policy {
 
 namespace {
 
-// The next position at which so many pages lie in one piece, where they must.
+// The next position at which the pages are contiguous, if they must be.
 uint64_t piece_at(const Shape& shape, uint64_t position, uint32_t pages, uint32_t ring) {
     const bool fits = !shape.problem->contiguous || ring == 0 || position % ring + pages <= ring;
     return fits ? position : (position / ring + 1) * ring;
@@ -24,7 +24,7 @@ void pack(const Shape& shape, uint32_t ring, std::span<UnitPlan> units) {
     }
 }
 
-// Goes round the ring a whole number of times in a step.
+// Places the parts so that they go round the ring a whole number of times in a step.
 void spread(const Shape& shape, uint32_t ring, std::span<UnitPlan> units) {
     uint64_t streamed = 0;
     for (uint32_t u : shape.order) streamed += units[u].streamed_pages;
@@ -38,8 +38,8 @@ void spread(const Shape& shape, uint32_t ring, std::span<UnitPlan> units) {
     }
 }
 
-// In one piece each: what would go round the ring's end is pushed back to end there, over the part before it,
-// so that no page is left out.
+// Makes each part contiguous. A part that would wrap around the ring's end is pushed back to end there, over the part
+// before it, so that no page is left out.
 void push_back(const Shape& shape, uint32_t ring, std::span<UnitPlan> units) {
     uint32_t position = 0;
     for (uint32_t u : shape.order) {
@@ -96,11 +96,11 @@ private:
     std::vector<Place> places_;
 };
 
-// The place that pages [begin, begin + pages) of the ring meet, or nothing.
+// The place that pages [begin, begin + pages) of the ring overlap, or null.
 const Neighbours::Place* met(const std::vector<Neighbours::Place>& places, uint64_t begin, uint32_t pages,
                              uint32_t ring) {
     for (const Neighbours::Place& place : places) {
-        uint64_t ahead = (place.begin + ring - begin % ring) % ring;  // from our begin to its begin
+        uint64_t ahead = (place.begin + ring - begin % ring) % ring;  // from this begin to the place's begin
         uint64_t behind = (begin % ring + ring - place.begin) % ring;
         if (ahead < pages || behind < place.pages) return &place;
     }
@@ -185,9 +185,8 @@ TightRing tightest_ring(const Shape& shape) {
                 return &layout;
         return nullptr;
     };
-    if (const Layout* layout = layout_for(widest.pages))
-        return {static_cast<uint32_t>(widest.pages), *layout};
-    // Steps up until one fits (all side by side do), then halves the last step.
+    if (const Layout* layout = layout_for(widest.pages)) return {static_cast<uint32_t>(widest.pages), *layout};
+    // Increases the ring until one fits (at the latest when all units lie side by side), then halves the last step.
     uint64_t fails = widest.pages;
     uint64_t fits = shape.total_pages;
     Layout found = Layout::packed;

@@ -6,7 +6,8 @@
 namespace stagehand::policy {
 
 void LocalMoves::shorten(uint64_t evaluations) {
-    // Small problems have many dead ends and short ways: they get many starts, every other one far away.
+    // Small problems have many local minima and are quick to search. So they get many starts, and every second start is
+    // far away.
     const uint64_t runs = std::max<uint64_t>(1, 96 / shape_.order.size());
     for (uint64_t run = 0; run < runs; run++) {
         Found start = frontier_.fastest();
@@ -20,11 +21,10 @@ void LocalMoves::shorten(uint64_t evaluations) {
     }
 }
 
-// Another plan altogether, with a ring of any size that the budget allows.
+// Replaces the candidate by a random plan, with a ring of any size that the budget allows.
 void LocalMoves::scatter(Candidate& candidate) {
-    uint32_t budget =
-        static_cast<uint32_t>(std::min<uint64_t>(shape_.problem->budget_pages, shape_.total_pages));
-    uint32_t ring = 1 + below(1 + below(budget));  // rather small ones
+    uint32_t budget = static_cast<uint32_t>(std::min<uint64_t>(shape_.problem->budget_pages, shape_.total_pages));
+    uint32_t ring = 1 + below(1 + below(budget));  // favours small rings
     uint64_t needed = shape_.total_pages - budget + ring;
     std::vector<uint32_t> parts(candidate.parts.size());
     for (uint64_t tries = 8 * shape_.order.size(); needed && tries > 0; tries--) {
@@ -45,9 +45,8 @@ void LocalMoves::descend(Found current, uint64_t evaluations) {
     for (uint64_t k = 0; k < evaluations; k++) {
         if (!change(current.candidate, false)) continue;
         std::optional<Cost> cost = evaluator_.cost(current.candidate);
-        // Accepts what is a little worse, less and less so.
-        double slack =
-            0.004 * std::max(0.0, 1 - 1.25 * static_cast<double>(k) / static_cast<double>(evaluations));
+        // Accepts a slightly worse plan, with a tolerance that falls to zero.
+        double slack = 0.004 * std::max(0.0, 1 - 1.25 * static_cast<double>(k) / static_cast<double>(evaluations));
         if (cost && cost->step_ns <= current.cost.step_ns * (1 + slack * below(1024) / 1024)) {
             current.cost = *cost;
             frontier_.offer(current.candidate, *cost);
@@ -78,7 +77,7 @@ int64_t LocalMoves::some_pages(uint32_t unit) {
     return dice < 4 ? 1 : dice < 7 ? 1 + below(std::min(most, 4u)) : 1 + below(most);
 }
 
-// False, and nothing changed, if the dice chose something that is not possible.
+// Makes a random change. Returns false without any change if the chosen one is not possible.
 bool LocalMoves::change(Candidate& candidate, bool slimmer) {
     before_.units = 0;
     before_.ring = candidate.ring;
@@ -97,7 +96,7 @@ bool LocalMoves::change(Candidate& candidate, bool slimmer) {
     } else if (dice < 14) {
         changed = shift(candidate, unit, -some_pages(unit));
     } else if (dice < 15) {
-        // Gives pages of the budget up, or takes those that an earlier such change left.
+        // Gives up a page of the budget, or takes one that an earlier change of this kind left.
         candidate.ring += below(2) ? 1 : -1;
         changed = candidate.ring > 0;
     } else {
@@ -108,13 +107,11 @@ bool LocalMoves::change(Candidate& candidate, bool slimmer) {
     return changed;
 }
 
-// Moves pages between a unit's resident prefix and its part; the ring takes the difference, so that the total
-// stays.
+// Moves pages between a unit's resident prefix and its part. The ring takes the difference, so that the total stays.
 bool LocalMoves::shift(Candidate& candidate, uint32_t unit, int64_t pages) {
     uint32_t now = candidate.parts[unit];
     uint32_t all = shape_.pages[unit];
-    int64_t next =
-        shape_.problem->units[unit].whole ? (pages > 0 ? all : 0) : std::clamp<int64_t>(now + pages, 0, all);
+    int64_t next = shape_.problem->units[unit].whole ? (pages > 0 ? all : 0) : std::clamp<int64_t>(now + pages, 0, all);
     int64_t ring = int64_t{candidate.ring} + next - now;
     if (next == now || ring < 1 || ring > int64_t{UINT32_MAX}) return false;
     before_.unit[before_.units] = unit;

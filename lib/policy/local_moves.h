@@ -1,4 +1,4 @@
-// Small changes to a plan, tried at random from a fixed seed: what the families miss.
+// LocalMoves: small random changes to a plan, from a fixed seed. They find plans that the families miss.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ public:
     LocalMoves(const Shape& shape, Evaluator& evaluator, Frontier& frontier)
         : shape_(shape), evaluator_(evaluator), frontier_(frontier) {}
 
-    // Looks for a shorter step, from the fastest candidate known.
+    // Looks for a shorter step, starting from the fastest known candidate.
     void shorten(uint64_t evaluations);
 
-    // Looks for fewer bytes, from the leanest candidate known, never slower than the frontier's limit.
+    // Looks for fewer bytes, starting from the leanest known candidate. The step never exceeds the frontier's limit.
     void slim(uint64_t evaluations);
 
 private:
@@ -28,7 +28,7 @@ private:
     bool shift(Candidate& candidate, uint32_t unit, int64_t pages);
     void undo(Candidate& candidate);
     int64_t some_pages(uint32_t unit);
-    // The library's distributions differ between implementations, and plans must not.
+    // The distributions of the standard library differ between implementations, and plans must not.
     uint32_t below(uint32_t bound) { return static_cast<uint32_t>(uint64_t{random_()} * bound >> 32); }
 
     const Shape& shape_;
@@ -36,7 +36,7 @@ private:
     Frontier& frontier_;
     std::mt19937 random_{20240229};
 
-    // What the last change replaced.
+    // The values that the last change replaced.
     struct {
         uint32_t unit[2], part[2];
         int units = 0;

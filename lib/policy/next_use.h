@@ -1,5 +1,5 @@
-// When each unit is used next, from a recorded trace that repeats: what is used furthest in the future is
-// given up first.
+// NextUse: when each unit is used next, from a recorded trace that repeats. The unit whose next use is furthest in the
+// future is evicted first.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,25 @@ class NextUse {
 public:
     static constexpr uint64_t never = UINT64_MAX;
 
-    // units: how many there are; uses of others are ignored.
+    // `units`: the number of units. Uses of other units are ignored.
     NextUse(std::span<const Use> trace, uint32_t units);
 
-    // How many uses after the one at `position` (any number; the trace is a cycle) the unit's next use comes:
-    // 1 for the very next, the trace's length if `position` itself is its only use. O(log uses).
+    // The number of uses from the one at `position` to the unit's next use. `position` is any number, because the trace
+    // is a cycle. The result is 1 for the very next use, and the trace's length if the use at `position` is the unit's
+    // only use. O(log uses).
     uint64_t uses_until(uint32_t unit, uint64_t position) const;
 
     // The compute time between the end of the use at `position` and the start of the unit's next use.
     uint64_t ns_until(uint32_t unit, uint64_t position) const;
 
-    // Index of the candidate to give up: the one whose next use takes longest to come, those never used
-    // first; among equals the first. Candidates may not be empty.
+    // The index of the candidate to evict: the one whose next use is furthest away. Candidates that are never used come
+    // first. Among equals, the first one. `candidates` must not be empty.
     size_t furthest(std::span<const uint32_t> candidates, uint64_t position) const;
 
 private:
     std::vector<uint32_t> first_;  // the uses of unit u are uses_[first_[u]] up to uses_[first_[u + 1]]
     std::vector<uint32_t> uses_;
-    std::vector<uint64_t> started_ns_;  // when each use starts, computes alone; one more for the end
+    std::vector<uint64_t> started_ns_;  // when each use starts, counting only computes; one more entry for the end
 };
 
 }  // namespace stagehand::policy

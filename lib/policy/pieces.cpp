@@ -9,7 +9,7 @@ namespace {
 
 bool touch(const PageRun& a, const PageRun& b) { return a.first + a.pages == b.first; }
 
-// Pages that a merge holds up: those with the earlier fence.
+// The pages that a merge delays: those with the earlier fence.
 uint32_t held_up(const PageRun& a, const PageRun& b) { return a.fence < b.fence ? a.pages : b.pages; }
 
 void absorb(PageRun& into, const PageRun& next) {
@@ -17,7 +17,7 @@ void absorb(PageRun& into, const PageRun& next) {
     into.fence = std::max(into.fence, next.fence);
 }
 
-// One pass that merges touching runs when `joins` says so of the group so far and the next run.
+// Merges touching runs in one pass, if `joins` accepts the group so far and the next run.
 template <typename Joins>
 void merge_pass(std::vector<PageRun>& runs, Joins joins) {
     size_t last = 0;
@@ -33,15 +33,13 @@ void merge_pass(std::vector<PageRun>& runs, Joins joins) {
 }  // namespace
 
 void cut_load(std::vector<PageRun>& runs) {
-    if (runs.size() > 1)
-        merge_pass(runs, [](const PageRun& a, const PageRun& b) { return a.fence == b.fence; });
-    // A large part over hundreds of small ones is first cut coarsely, which keeps the whole linear.
+    if (runs.size() > 1) merge_pass(runs, [](const PageRun& a, const PageRun& b) { return a.fence == b.fence; });
+    // A large part over hundreds of small ones is first cut coarsely, so that the time stays linear.
     constexpr size_t coarse = 4 * most_pieces_per_load;
     if (runs.size() > coarse) {
         uint64_t total = 0;
         for (const PageRun& run : runs) total += run.pages;
-        merge_pass(runs,
-                   [&](const PageRun& a, const PageRun&) { return uint64_t{a.pages} * coarse < total; });
+        merge_pass(runs, [&](const PageRun& a, const PageRun&) { return uint64_t{a.pages} * coarse < total; });
     }
     while (runs.size() > most_pieces_per_load) {
         size_t best = runs.size();

@@ -1,4 +1,4 @@
-// How one load is cut into copies. The recurrence and whoever issues the copies use the same cut.
+// The cut of one load into copies. The recurrence and the code that issues the copies use the same cut.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@ inline constexpr uint32_t most_pieces_per_load = 4;
 struct PageRun {
     uint32_t first = 0;  // index in the unit's streamed part
     uint32_t pages = 0;
-    uint64_t fence = 0;  // grows with time, such as the use that must have ended; 0: nothing to wait for
+    uint64_t fence = 0;  // grows with time, such as the number of the use that must have ended; 0: nothing to wait for
 
     bool operator==(const PageRun&) const = default;
 };
 
-// Turns the missing runs of a load, by ascending page and disjoint, into the copies to issue, in the order to
-// issue them: the one that may start first comes first, so that no copy stands behind a later fence.
-// Neighbours with one fence become one copy. Of more than `most_pieces_per_load`, neighbours are merged under
-// the later fence, those first that hold up the fewest pages; runs with valid pages between them are never
-// merged, so that many separate runs stay many copies.
+// Turns the missing runs of a load into the copies to issue, in the order to issue them. The runs must be disjoint and
+// in ascending order of pages. The copy that may start first comes first, so that no copy stands behind a later fence.
+// Neighbours with one fence become one copy. If there are more than `most_pieces_per_load` copies, neighbours are
+// merged under the later fence. Merges that delay the fewest pages come first. Runs with valid pages between them are
+// never merged, so many separate runs stay many copies.
 void cut_load(std::vector<PageRun>& runs);
 
 }  // namespace stagehand::policy

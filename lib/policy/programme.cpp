@@ -16,7 +16,7 @@ bool ProgrammeTracer::trace(std::span<const UnitPlan> units, uint32_t ring_pages
     return trace_step(units, shape_->uses(), steady);
 }
 
-// Backwards, since the last unit on a page owns it; done as soon as no page is left that any part lies on.
+// Goes backwards, because the last unit on a page owns it. Stops when no page without an owner is left.
 void ProgrammeTracer::note_owners(std::span<const UnitPlan> units, uint32_t ring_pages) {
     std::span<const Use> trace = shape_->problem->trace;
     uint32_t left = ring_pages;
@@ -27,10 +27,9 @@ void ProgrammeTracer::note_owners(std::span<const UnitPlan> units, uint32_t ring
         last_use_[unit] = uint64_t{j} + 1;
         if (plan.streamed_pages == 0 || left == 0) continue;
         runs_.clear();
-        owners_.visit(plan.ring_offset, plan.streamed_pages,
-                      [&](uint32_t first, uint32_t count, uint32_t owner) {
-                          if (owner == RingOwners::nobody) runs_.push_back({first, count, 0});
-                      });
+        owners_.visit(plan.ring_offset, plan.streamed_pages, [&](uint32_t first, uint32_t count, uint32_t owner) {
+            if (owner == RingOwners::nobody) runs_.push_back({first, count, 0});
+        });
         for (const PageRun& run : runs_) {
             owners_.take((uint64_t{plan.ring_offset} + run.first) % ring_pages, run.pages, unit);
             left -= run.pages;
@@ -61,8 +60,7 @@ bool ProgrammeTracer::load(uint32_t unit, const UnitPlan& plan, uint64_t use, St
     owners_.visit(plan.ring_offset, plan.streamed_pages, [&](uint32_t first, uint32_t count, uint32_t owner) {
         if (owner != unit) missing = true;
         if (owner == unit && !whole) return;
-        // The pages are free when the last of the uses that are held along with the owner's last one has
-        // ended.
+        // The pages are free when all uses have ended that are held along with the owner's last use.
         bool used = owner != RingOwners::nobody && last_use_[owner] != 0;
         runs_.push_back({first, count, used ? last_use_[owner] + shape_->held - 1 : 0});
     });
@@ -73,8 +71,7 @@ bool ProgrammeTracer::load(uint32_t unit, const UnitPlan& plan, uint64_t use, St
         if (run.fence >= use) return false;
         uint64_t bytes = shape_->link_bytes_of_pages(unit, plan.resident_pages + run.first, run.pages);
         step.bytes += bytes;
-        step.copies.push_back(
-            {shape_->copy_ns(bytes), run.fence ? static_cast<uint32_t>(use - run.fence) : 0});
+        step.copies.push_back({shape_->copy_ns(bytes), run.fence ? static_cast<uint32_t>(use - run.fence) : 0});
     }
     return true;
 }

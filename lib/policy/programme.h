@@ -1,4 +1,4 @@
-// The copies that a plan makes in a step, with their fences: what the recurrence runs on.
+// The copies that a plan makes in a step, with their fences. The recurrence runs on them.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace stagehand::policy {
 
 struct Copy {
     double ns = 0;
-    uint32_t fence_back = 0;  // starts once the compute this many uses back has ended; 0: at once
+    uint32_t fence_back = 0;  // the copy starts when the compute this many uses back has ended; 0: at once
 };
 
 struct StepProgramme {
@@ -23,16 +23,15 @@ struct StepProgramme {
     uint64_t bytes = 0;
 };
 
-// Follows the owners of the ring's pages through the trace. Keeps its buffers, so one tracer serves many
-// plans.
+// Follows the owners of the ring's pages through the trace. A tracer keeps its buffers and serves many plans.
 class ProgrammeTracer {
 public:
     explicit ProgrammeTracer(const Shape& shape) : shape_(&shape), last_use_(shape.pages.size()) {}
 
-    // What one of the steps after the first copies: all of those are alike, because after one step each page
-    // belongs to the last unit of the trace that lies on it. With `cold`, also the first step, on an empty
-    // ring. False if a load would have to wait for a use that is held at the same time, that is, if two units
-    // held together share a page.
+    // Finds the copies of a step after the first one. All of these steps are alike, because after one step each page
+    // belongs to the last unit of the trace that lies on it. With `cold`, also finds the copies of the first step, on
+    // an empty ring. Returns false if a load would have to wait for a use that is held at the same time, which means
+    // that two units held together share a page.
     bool trace(std::span<const UnitPlan> units, uint32_t ring_pages, StepProgramme& steady,
                StepProgramme* cold = nullptr);
 
@@ -43,7 +42,7 @@ private:
 
     const Shape* shape_;
     RingOwners owners_;
-    std::vector<uint64_t> last_use_;  // of each unit, its last use so far, counted from 1; 0: none
+    std::vector<uint64_t> last_use_;  // for each unit, its last use so far, counted from 1; 0: none
     std::vector<PageRun> runs_;
 };
 

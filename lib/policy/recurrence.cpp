@@ -19,7 +19,7 @@ void StepClock::step(const StepProgramme& programme, UseTimes* times) {
     before_ = end();
     copied_before_ = copied_;
     std::copy(ends_.begin() + static_cast<std::ptrdiff_t>(uses), ends_.end(), ends_.begin());
-    // Entry uses + 1 + j is the end of use j of this step; fences reach back at most one step.
+    // Entry uses + 1 + j is the end of use j of this step. Fences reach back at most one step.
     double* ends = ends_.data() + uses + 1;
     double copied = copied_;
     double computed = before_;
@@ -29,8 +29,7 @@ void StepClock::step(const StepProgramme& programme, UseTimes* times) {
         double first_start = 0;
         for (uint32_t k = begin; k < end; k++) {
             const Copy& copy = programme.copies[k];
-            if (copy.fence_back)
-                copied = std::max(copied, ends[static_cast<std::ptrdiff_t>(j) - copy.fence_back]);
+            if (copy.fence_back) copied = std::max(copied, ends[static_cast<std::ptrdiff_t>(j) - copy.fence_back]);
             if (k == begin) first_start = copied;
             copied += copy.ns;
         }
@@ -54,11 +53,10 @@ bool StepClock::repeats() {
     const double* ends = ends_.data() + 1;
     const double shift = end() - before_;
     const double tolerance = 1e-10 * std::max(shift, 1.0);
-    // The recurrence only adds and takes maxima, so equal times up to a shift mean an equal future. A step
-    // without copies leaves their end where it is.
+    // The recurrence only adds and takes maxima, so times that are equal up to a shift have an equal future. A step
+    // without copies does not change copied_.
     repeats_ = copied_ == copied_before_ || std::fabs(copied_ - copied_before_ - shift) <= tolerance;
-    for (size_t j = uses; repeats_ && j-- > 0;)
-        repeats_ = std::fabs(ends[uses + j] - ends[j] - shift) <= tolerance;
+    for (size_t j = uses; repeats_ && j-- > 0;) repeats_ = std::fabs(ends[uses + j] - ends[j] - shift) <= tolerance;
     asked_++;
     if ((asked_ & (asked_ - 1)) == 0 && !repeats_) {
         mark_ = before_;

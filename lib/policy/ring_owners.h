@@ -1,4 +1,5 @@
-// Who owns each page of a ring, kept as runs, so that a load costs as much as it meets owners, not pages.
+// RingOwners: the owner of each page of a ring, kept as runs. So the cost of a load depends on the number of owners,
+// not of pages.
 #pragma once
 
 #include <bit>
@@ -20,9 +21,8 @@ public:
         owner_[0] = nobody;
     }
 
-    // Calls visit(first, count, owner) for the runs of pages [offset, offset + count) mod the ring, in that
-    // order, where `first` counts from offset. Neighbouring runs may have one owner. count is at most the
-    // ring.
+    // Calls visit(first, count, owner) for the runs of pages [offset, offset + count) modulo the ring, in this order.
+    // `first` counts from `offset`. Neighbouring runs may have the same owner. `count` is at most the ring.
     template <typename Visit>
     void visit(uint32_t offset, uint32_t count, Visit&& visit) const {
         uint32_t before_wrap = count < pages_ - offset ? count : pages_ - offset;
@@ -30,7 +30,7 @@ public:
         if (before_wrap < count) visit_flat(0, count - before_wrap, before_wrap, visit);
     }
 
-    // Makes `owner` own pages [offset, offset + count) mod the ring.
+    // Makes `owner` own pages [offset, offset + count) modulo the ring.
     void take(uint32_t offset, uint32_t count, uint32_t owner) {
         uint32_t before_wrap = count < pages_ - offset ? count : pages_ - offset;
         if (before_wrap) take_flat(offset, offset + before_wrap, owner);
@@ -41,7 +41,7 @@ private:
     bool is_start(uint32_t page) const { return starts_[page / 64] >> (page % 64) & 1; }
     void mark(uint32_t page) { starts_[page / 64] |= uint64_t{1} << (page % 64); }
 
-    // The start of the run that holds `page`.
+    // The start of the run that contains `page`.
     uint32_t run_of(uint32_t page) const {
         uint32_t word = page / 64;
         uint64_t bits = starts_[word] & (~uint64_t{0} >> (63 - page % 64));
@@ -49,7 +49,7 @@ private:
         return word * 64 + 63 - static_cast<uint32_t>(std::countl_zero(bits));
     }
 
-    // The first start after `page`, at most `end`.
+    // The first start after `page`, but at most `end`.
     uint32_t next_start(uint32_t page, uint32_t end) const {
         uint32_t from = page + 1;
         if (from >= end) return end;
@@ -94,7 +94,7 @@ private:
 
     uint32_t pages_ = 0;
     std::vector<uint64_t> starts_;  // bit p: a run starts at page p
-    std::vector<uint32_t> owner_;   // valid at starts
+    std::vector<uint32_t> owner_;   // valid at the starts of runs
 };
 
 }  // namespace stagehand::policy

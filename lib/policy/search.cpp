@@ -1,5 +1,4 @@
-// The search for a plan: first the families over the ring's size, then local moves, then fewer bytes at the
-// same time.
+// The search for a plan: first the families over the ring's size, then local moves, then fewer bytes in the same time.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -20,7 +19,7 @@ namespace stagehand::policy {
 
 namespace {
 
-// How much a search may do, by the length of the trace.
+// The effort that a search may spend, by the length of the trace.
 struct Effort {
     explicit Effort(const Shape& shape) {
         uint64_t uses = std::max<uint64_t>(1, shape.uses());
@@ -46,7 +45,7 @@ public:
           good_enough_ns_(least_step_ns(*shape.problem) * 1.0005) {}
 
     Plan run(const TightRing& tight) {
-        // The plan that runs at the smallest budget runs at every larger one too.
+        // The plan for the smallest budget runs at every larger one too.
         offer({shape_.pages, tight.pages, tight.layout});
         enumerate();
         sweep_families();
@@ -64,9 +63,7 @@ private:
         double step_ns;
     };
 
-    uint64_t left() const {
-        return effort_.evaluations - std::min(effort_.evaluations, evaluator_.evaluations());
-    }
+    uint64_t left() const { return effort_.evaluations - std::min(effort_.evaluations, evaluator_.evaluations()); }
     bool good_enough() const { return frontier_.fastest().cost.step_ns <= good_enough_ns_; }
 
     std::optional<Cost> offer(const Candidate& candidate) {
@@ -75,8 +72,7 @@ private:
         return cost;
     }
 
-    // A problem of a few pages is small enough to try all parts, with all of the rest of the budget as the
-    // ring.
+    // A problem of a few pages is small enough to try all parts. The ring gets all of the remaining budget.
     void enumerate() {
         uint64_t combinations = 1;
         for (uint32_t u : shape_.order) {
@@ -86,7 +82,7 @@ private:
         std::vector<uint32_t> parts(shape_.pages.size());
         uint64_t streamed = 0;
         for (uint64_t k = 1; k < combinations; k++) {
-            // Counts up, one digit for each unit.
+            // Counts up, with one digit for each unit.
             for (uint32_t u : shape_.order) {
                 uint32_t step = shape_.problem->units[u].whole ? shape_.pages[u] : 1;
                 if (parts[u] < shape_.pages[u]) {
@@ -129,10 +125,9 @@ private:
         uint64_t streamed = 0;
         for (uint32_t u : shape_.order) streamed += (*parts)[u];
         double best = offer_layouts({*parts, ring, Layout::packed});
-        // Units that must be whole leave pages over; the ring can use them.
+        // Units that must be whole leave pages over, which the ring can use.
         if (streamed > needed)
-            best =
-                std::min(best, offer_layouts({*parts, static_cast<uint32_t>(ring + streamed - needed), {}}));
+            best = std::min(best, offer_layouts({*parts, static_cast<uint32_t>(ring + streamed - needed), {}}));
         return best;
     }
 
@@ -146,12 +141,11 @@ private:
             Tried tried = sweep(family);
             if (tried.step_ns < infinity) tried_.push_back(tried);
         }
-        std::sort(tried_.begin(), tried_.end(),
-                  [](const Tried& a, const Tried& b) { return a.step_ns < b.step_ns; });
+        std::sort(tried_.begin(), tried_.end(), [](const Tried& a, const Tried& b) { return a.step_ns < b.step_ns; });
         for (size_t k = 0; k < std::min<size_t>(tried_.size(), 3) && !good_enough(); k++) refine(tried_[k]);
     }
 
-    // The best ring of a family on a grid of growing rings, up to the first that is good enough.
+    // Finds the best ring of a family on a grid of growing rings. Stops at the first ring that is good enough.
     Tried sweep(Family family) {
         Tried best{family, 0, infinity};
         const double most = static_cast<double>(budget_) / smallest_ring_;
@@ -168,8 +162,7 @@ private:
     }
 
     void refine(Tried& from) {
-        for (uint32_t step = std::max(1u, from.ring / 8); step > 0 && left() > effort_.evaluations / 3;
-             step /= 2) {
+        for (uint32_t step = std::max(1u, from.ring / 8); step > 0 && left() > effort_.evaluations / 3; step /= 2) {
             uint32_t center = from.ring;
             for (uint32_t ring : {center - std::min(center, step), center + step}) {
                 double time = offer_family(from.family, ring);
@@ -178,7 +171,7 @@ private:
         }
     }
 
-    // Fewer bytes: the smallest ring of each family that is as fast as the fastest plan, almost.
+    // Fewer bytes: finds the smallest ring of each family that is almost as fast as the fastest plan.
     void shrink_rings() {
         for (Tried& tried : tried_) {
             if (tried.step_ns > frontier_.limit_ns()) continue;
@@ -187,7 +180,7 @@ private:
                 uint32_t middle = fails + (works - fails) / 2;
                 (offer_family(tried.family, middle) <= frontier_.limit_ns() ? works : fails) = middle;
             }
-            // The seam makes the time uneven: a little below may fit again.
+            // The time changes unevenly with the ring because of the seam, so a slightly smaller ring may fit again.
             for (uint32_t below = 2; below <= 4 && below < works && !effort_.few; below++)
                 offer_family(tried.family, works - below);
         }
@@ -202,7 +195,7 @@ private:
     PartsMaker parts_;
     uint32_t budget_;
     uint32_t smallest_ring_ = 1;
-    double good_enough_ns_;  // so close to what nothing can beat that looking on is not worth it
+    double good_enough_ns_;  // so close to the lower bound that further search is not worth it
     Frontier frontier_;
     std::vector<Tried> tried_;
 };
@@ -223,8 +216,7 @@ std::variant<Plan, Infeasible> make_plan(const Problem& problem) {
     Shape shape(problem);
     if (shape.total_pages <= problem.budget_pages) return all_resident(shape);
     TightRing tight = tightest_ring(shape);
-    if (tight.pages > problem.budget_pages)
-        return Infeasible{tight.pages, widest_window(shape, shape.pages).unit};
+    if (tight.pages > problem.budget_pages) return Infeasible{tight.pages, widest_window(shape, shape.pages).unit};
     return Search(shape).run(tight);
 }
 

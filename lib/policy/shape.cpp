@@ -10,11 +10,9 @@ namespace {
 
 constexpr uint64_t most_pages = uint64_t{1} << 31;
 
-uint64_t pages_of(uint64_t bytes, uint64_t page_bytes) {
-    return bytes / page_bytes + (bytes % page_bytes != 0);
-}
+uint64_t pages_of(uint64_t bytes, uint64_t page_bytes) { return bytes / page_bytes + (bytes % page_bytes != 0); }
 
-// Of the unit's first `end` bytes, those in gaps.
+// The number of gap bytes among the unit's first `end` bytes.
 uint64_t gap_bytes_before(std::span<const Gap> gaps, uint64_t end) {
     auto after = std::partition_point(gaps.begin(), gaps.end(), [&](const Gap& gap) { return gap.offset < end; });
     if (after == gaps.begin()) return 0;
@@ -41,10 +39,7 @@ bool well_formed(const Problem& problem) {
 }
 
 Shape::Shape(const Problem& p)
-    : problem(&p),
-      held(std::max<uint32_t>(1, p.max_held)),
-      pages(p.units.size()),
-      unit_compute_ns(p.units.size()) {
+    : problem(&p), held(std::max<uint32_t>(1, p.max_held)), pages(p.units.size()), unit_compute_ns(p.units.size()) {
     std::vector<bool> seen(p.units.size());
     for (const Use& use : p.trace) {
         compute_ns += static_cast<double>(use.compute_ns);
@@ -63,7 +58,7 @@ Shape::Shape(const Problem& p)
         total_link_bytes += unit.link_bytes();
         has_whole = has_whole || unit.whole;
     }
-    // Holding more uses than a step has holds every unit, however many more.
+    // Holding more uses than a step has means holding every unit.
     held = static_cast<uint32_t>(std::min<uint64_t>(held, std::max<uint64_t>(1, p.trace.size())));
 }
 
@@ -80,7 +75,7 @@ WindowNeed widest_window(const Shape& shape, std::span<const uint32_t> pages) {
     const std::span<const Use> trace = shape.problem->trace;
     const uint32_t uses = shape.uses();
     if (uses == 0) return widest;
-    // Slides a window that ends at use j over the cycle, counting each unit once.
+    // Slides a window that ends at use j over the cycle, and counts each unit once.
     std::vector<uint32_t> count(pages.size());
     uint64_t sum = 0;
     auto enter = [&](uint32_t unit) {

@@ -22,11 +22,12 @@ uint64_t workspaces(std::span<const Claim> claims) {
     return pages;
 }
 
-// The claims, that of the furthest next step first; among equals the earlier one.
+// The claims, starting with the furthest next step. Among equals, the earlier claim comes first.
 std::vector<size_t> furthest_first(std::span<const Claim> claims) {
     std::vector<size_t> order(claims.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return claims[a].next_step_ns > claims[b].next_step_ns; });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return claims[a].next_step_ns > claims[b].next_step_ns; });
     return order;
 }
 
@@ -75,7 +76,8 @@ std::vector<uint64_t> divide(uint64_t pages, std::span<const Claim> claims, cons
     return divide_by_value(pages, stakes(claims, floors)).value_or(std::vector<uint64_t>(claims.size()));
 }
 
-std::vector<uint64_t> lend(uint64_t pages, std::span<const uint64_t> divided, std::span<const Claim> claims, const Floors& floors) {
+std::vector<uint64_t> lend(uint64_t pages, std::span<const uint64_t> divided, std::span<const Claim> claims,
+                           const Floors& floors) {
     std::vector<uint64_t> shares(divided.begin(), divided.end());
     std::vector<Holder> holders(claims.size());
     uint64_t guests = workspaces(claims);
@@ -84,7 +86,8 @@ std::vector<uint64_t> lend(uint64_t pages, std::span<const uint64_t> divided, st
             shares[i] = floors.pages[i];
             guests += floors.pages[i];
         } else {
-            holders[i] = {Priority::none, claims[i].next_step_ns, shares[i] - std::min(shares[i], floors.pages[i]), claims[i].parts};
+            holders[i] = {Priority::none, claims[i].next_step_ns, shares[i] - std::min(shares[i], floors.pages[i]),
+                          claims[i].parts};
         }
     }
     const uint64_t all = sum(divided) + guests;
@@ -95,7 +98,7 @@ std::vector<uint64_t> lend(uint64_t pages, std::span<const uint64_t> divided, st
         holders[i].spare_pages -= given[i];
         wanted -= given[i];
     }
-    // What is in no part, such as a ring, goes last.
+    // Pages that belong to no part, such as those of a ring, go last.
     for (const size_t i : furthest_first(claims)) {
         const uint64_t more = std::min(wanted, holders[i].spare_pages);
         shares[i] -= more;

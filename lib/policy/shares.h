@@ -1,5 +1,6 @@
-// Who gets how much of a device's budget when several models share it: first what each holds for certain (what it needs to run, what is
-// protected, reserved, or lent to it as a guest), then the rest where it saves most time, then what guests take from the others.
+// The division of a device's budget among several models. First each model gets what it holds for certain: what it
+// needs to run, and what is protected, reserved, or lent to it as a guest. Then the rest goes where it saves most time.
+// Then guests take their memory from the others.
 #pragma once
 
 #include <cstdint>
@@ -12,41 +13,45 @@
 
 namespace stagehand::policy {
 
-// What one model asks of the device.
+// The claim of one model on the device.
 struct Claim {
-    bool runs = false;              // it has asked for memory; else only what is kept and reserved counts
+    bool runs = false;  // the model has asked for memory; if false, only kept and reserved pages count
     bool guest = false;
-    uint64_t least_pages = 0;       // it cannot run with less
-    uint64_t wanted_pages = 0;      // it gains nothing beyond
-    uint64_t kept_pages = 0;        // protected, and held
+    uint64_t least_pages = 0;   // the model cannot run with less
+    uint64_t wanted_pages = 0;  // the model gains nothing from more
+    uint64_t kept_pages = 0;    // protected pages that it holds
     uint64_t reserved_pages = 0;
-    Priority priority = Priority::none;   // of the reservation
-    uint64_t guest_pages = 0;       // let in with so much
-    uint64_t workspace_pages = 0;   // taken by its engine beside that
-    double steps_per_second = 0;    // 0: not known, or it makes none
-    double next_step_ns = 0;        // counted from now; infinite: it has made none
+    Priority priority = Priority::none;  // of the reservation
+    uint64_t guest_pages = 0;            // pages with which the guest was let in
+    uint64_t workspace_pages = 0;        // pages that its engine takes besides these
+    double steps_per_second = 0;         // 0: not known, or the model makes no steps
+    double next_step_ns = 0;             // counted from now; infinite: the model has made no step
     std::span<const CurvePoint> curve;
-    std::span<const Part> parts;    // what it could give up
+    std::span<const Part> parts;  // what the model could give up
 };
 
 struct Floors {
-    std::vector<uint64_t> pages;      // for certain, per claim
-    std::vector<uint64_t> reserved;   // of its reservation, what is in force
-    uint64_t headroom_pages = 0;      // of `pages` below, what nobody has for certain
+    std::vector<uint64_t> pages;     // pages that each claim holds for certain
+    std::vector<uint64_t> reserved;  // for each claim, the part of its reservation that is in force
+    uint64_t headroom_pages = 0;     // the pages that no claim holds for certain
 };
 
-// What each claim holds for certain. Secondary reservations give way where not all fits, that of the model whose next step is furthest
-// away first, as far as needed. Nothing when even then it does not fit.
+// The pages that each claim holds for certain. If not all fit, secondary reservations are given up as far as needed,
+// starting with the model whose next step is furthest away. Nothing if the rest does not fit either.
 std::optional<Floors> floors(uint64_t pages, std::span<const Claim> claims);
 
-// The claims as stakes in the division: guests have none. Who has made no steps yet counts as used as often as whoever is used most.
+// The claims as stakes in the division. Guests have empty stakes. A model without steps counts as used as often as the
+// most used model.
 std::vector<Stake> stakes(std::span<const Claim> claims, const Floors& floors);
 
-// The shares of the models that are no guests, as if there were no guests: the rest by marginal value. `pages` covers their floors.
+// The shares of the models that are no guests, as if there were no guests. The rest beyond the floors is divided by
+// marginal value. `pages` must cover the floors.
 std::vector<uint64_t> divide(uint64_t pages, std::span<const Claim> claims, const Floors& floors);
 
-// The shares when guests and their workspaces have got theirs: out of what is free, then from the others' part above their floors, those
-// pages first that are used furthest in the future. `pages` covers all floors and workspaces.
-std::vector<uint64_t> lend(uint64_t pages, std::span<const uint64_t> divided, std::span<const Claim> claims, const Floors& floors);
+// The shares after guests and their workspaces have got their pages. These come from free pages first, then from the
+// others' pages above their floors, starting with those whose next use is furthest in the future. `pages` must cover
+// all floors and workspaces.
+std::vector<uint64_t> lend(uint64_t pages, std::span<const uint64_t> divided, std::span<const Claim> claims,
+                           const Floors& floors);
 
 }  // namespace stagehand::policy

@@ -19,8 +19,8 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-// What memory could do at best: as if all of it held residents, and copies never waited for anything. The
-// units that cost the most copies a page stay resident first; those that cost alike, alike.
+// The best that memory could do: all of it holds resident pages, and copies never wait. The units with the most copies
+// per page stay resident first. Units of equal cost stay resident in equal proportion.
 class Ideal {
 public:
     explicit Ideal(const Shape& shape) : compute_ns_(shape.compute_ns) {
@@ -29,19 +29,17 @@ public:
         std::vector<uint32_t> loads(shape.pages.size());
         for (size_t j = 0; j < trace.size(); j++) {
             cost[trace[j].unit] += shape.copied_sixteenths(trace[j].unit);
-            // Used twice in a row, it is loaded once.
-            loads[trace[j].unit] +=
-                trace.size() == 1 || trace[j].unit != trace[j ? j - 1 : trace.size() - 1].unit;
+            // a unit that is used twice in a row is loaded once
+            loads[trace[j].unit] += trace.size() == 1 || trace[j].unit != trace[j ? j - 1 : trace.size() - 1].unit;
         }
         std::vector<uint32_t> order = shape.order;
-        std::stable_sort(order.begin(), order.end(),
-                         [&](uint32_t a, uint32_t b) { return cost[a] > cost[b]; });
+        std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return cost[a] > cost[b]; });
         for (size_t k = 0; k < order.size(); k++) {
             const uint32_t u = order[k];
             if (k == 0 || cost[u] != cost[order[k - 1]]) kinds_.push_back({});
             kinds_.back().pages += shape.pages[u];
-            kinds_.back().copy_ns += loads[u] * static_cast<double>(shape.problem->units[u].link_bytes()) /
-                                     shape.problem->link_bytes_per_ns;
+            kinds_.back().copy_ns +=
+                loads[u] * static_cast<double>(shape.problem->units[u].link_bytes()) / shape.problem->link_bytes_per_ns;
         }
     }
 
@@ -96,7 +94,8 @@ public:
         double step_ns = 0;
         uint64_t footprint = 0;  // pages that the plan takes
     };
-    // A budget that runs; done with `allowance` evaluations, or once the step is as short as `enough_ns`.
+    // Finds a plan for a budget that runs. Ends after `allowance` evaluations, or once the step is as short as
+    // `enough_ns`.
     Answer run(uint64_t pages, double enough_ns, uint64_t allowance) {
         problem_.budget_pages = pages;
         budget_ = static_cast<uint32_t>(pages);
@@ -107,8 +106,7 @@ public:
         offer({shape_.pages, tight_.pages, tight_.layout});
         enumerate();
         if (!done()) sweep();
-        if (!few_ && !done())
-            LocalMoves(shape_, evaluator_, frontier_).shorten(stop_at_ - evaluator_.evaluations());
+        if (!few_ && !done()) LocalMoves(shape_, evaluator_, frontier_).shorten(stop_at_ - evaluator_.evaluations());
         Candidate best = frontier_.fastest().candidate;
         if (!few_) shrink(best);
         Answer answer{frontier_.fastest().cost.step_ns, best.ring};
@@ -122,7 +120,7 @@ private:
                (!frontier_.empty() && frontier_.fastest().cost.step_ns <= enough_ns_);
     }
 
-    // Where all units are whole and few, every choice of them.
+    // Tries every choice, if all units are whole and there are few of them.
     void enumerate() {
         const size_t count = shape_.order.size();
         uint64_t choices = 1;
@@ -169,12 +167,11 @@ private:
         }
     }
 
-    // The families that fit copies between computes want more ring than one compute fills; `level` does
-    // without.
+    // The families that fit copies between computes want a larger ring than one compute fills. `level` works without
+    // that.
     double offer_ring(uint32_t ring) {
         double best = infinity;
-        for (Family family :
-             {Family::rare_level, Family::filled, Family::paced, Family::level, Family::whole_units}) {
+        for (Family family : {Family::rare_level, Family::filled, Family::paced, Family::level, Family::whole_units}) {
             if (few_ && (family == Family::paced || best < infinity)) continue;
             if (family == Family::whole_units && !shape_.has_whole) continue;
             if (family == Family::rare_level && !parts_.uneven_costs()) continue;
@@ -184,7 +181,7 @@ private:
         return best;
     }
 
-    // With few evaluations the first layout that works, which is nearly always the first.
+    // With few evaluations, takes the first layout that works, which is nearly always the first one.
     double offer_layouts(Candidate candidate) {
         double best = infinity;
         for (Layout layout : {Layout::spread, Layout::packed, Layout::rotating, Layout::two_ended}) {
@@ -203,7 +200,7 @@ private:
         return cost->step_ns;
     }
 
-    // Takes the pages away that the ring does not need, so that the curve shows where less memory is as good.
+    // Takes away the pages that the ring does not need, so that the curve shows where less memory is as good.
     void shrink(Candidate& candidate) {
         const double limit = frontier_.fastest().cost.step_ns * (1 + 1e-9);
         uint32_t works = candidate.ring, fails = 0;
@@ -215,7 +212,7 @@ private:
         candidate.ring = works;
     }
 
-    Problem problem_;  // whose budget changes from run to run
+    Problem problem_;  // its budget changes from run to run
     Shape shape_;
     Evaluator evaluator_;
     PartsMaker parts_;
@@ -223,23 +220,23 @@ private:
     uint64_t evaluations_;
     uint64_t stop_at_ = 0;
     double enough_ns_ = 0;
-    bool few_ = false;  // evaluations
+    bool few_ = false;  // true if there are few evaluations
     uint32_t budget_ = 0;
     Frontier frontier_;
 };
 
-constexpr uint64_t least_allowance = 20;  // evaluations without which a search finds nothing good
+constexpr uint64_t least_allowance = 20;  // number of evaluations below which a search finds nothing good
 
-// As many plans as take a few milliseconds. Where there are very many units each is small beside the memory,
-// and the ideal is close enough.
+// The number of plans that take a few milliseconds. If there are very many units, each is small compared with the
+// memory, and the ideal is close enough.
 uint64_t evaluations_for(uint64_t uses) {
     const uint64_t evaluated_uses = uses > 500 ? 20'000 : 40'000;
     const uint64_t evaluations = evaluated_uses / std::max<uint64_t>(1, uses);
     return evaluations < least_allowance ? 0 : std::min<uint64_t>(evaluations, 6'000);
 }
 
-// The curve while it is made: refined where it falls most, by plans that are evaluated as long as that is
-// cheap, and from there on by how far above the ideal those were.
+// Makes the curve. It is refined where it falls most. Points come from evaluated plans as long as that is cheap. Later
+// points come from the ideal, scaled by how far the evaluated plans were above it.
 class CurveMaker {
 public:
     explicit CurveMaker(const Problem& problem) : shape_(problem), ideal_(shape_) {
@@ -271,10 +268,10 @@ public:
 private:
     struct Excess {
         uint64_t pages;
-        double ratio;  // of the best plan's step to the ideal one
+        double ratio;  // of the best plan's step to the ideal step
     };
 
-    // Where the curve may be furthest from a straight line; the last point if it is straight everywhere.
+    // Where the curve may be furthest from a straight line. The last point if it is straight everywhere.
     size_t steepest() const {
         size_t found = curve_.size() - 1;
         double largest = 0;
@@ -288,7 +285,7 @@ private:
         return found;
     }
 
-    // The point without which the curve changes least.
+    // The point whose removal changes the curve least.
     std::ptrdiff_t least_telling() const {
         size_t found = 1;
         double least = infinity;
@@ -312,7 +309,7 @@ private:
             insert({pages, ideal});
         } else if (search_ && search_->left() >= least_allowance / 2) {
             const QuickSearch::Answer found = search_->run(pages, ideal * 1.003, allowance_);
-            // At the smallest budget copies and computes take turns; a little above it that is over.
+            // At the smallest budget copies and computes take turns, but not a little above it.
             if (pages > smallest_) note_excess(pages, found.step_ns / ideal);
             insert({std::max(found.footprint, least_), found.step_ns});
             insert({pages, found.step_ns});
@@ -321,11 +318,10 @@ private:
         }
     }
 
-    // Keeps the curve falling: what is known for less memory holds for more.
+    // Keeps the curve falling: a step that is possible with less memory is possible with more.
     void insert(CurvePoint point) {
-        auto at =
-            std::lower_bound(curve_.begin(), curve_.end(), point.pages,
-                             [](const CurvePoint& known, uint64_t pages) { return known.pages < pages; });
+        auto at = std::lower_bound(curve_.begin(), curve_.end(), point.pages,
+                                   [](const CurvePoint& known, uint64_t pages) { return known.pages < pages; });
         if (at != curve_.begin()) point.step_ns = std::min(point.step_ns, at[-1].step_ns);
         if (at != curve_.end() && at->pages == point.pages)
             at->step_ns = std::min(at->step_ns, point.step_ns);
@@ -336,14 +332,14 @@ private:
     }
 
     void note_excess(uint64_t pages, double ratio) {
-        auto at = std::find_if(excess_.begin(), excess_.end(),
-                               [&](const Excess& known) { return known.pages >= pages; });
+        auto at =
+            std::find_if(excess_.begin(), excess_.end(), [&](const Excess& known) { return known.pages >= pages; });
         excess_.insert(at, {pages, ratio});
     }
 
     double excess_at(uint64_t pages) const {
-        auto next = std::find_if(excess_.begin(), excess_.end(),
-                                 [&](const Excess& known) { return known.pages >= pages; });
+        auto next =
+            std::find_if(excess_.begin(), excess_.end(), [&](const Excess& known) { return known.pages >= pages; });
         if (next == excess_.end()) return excess_.empty() ? 1 : excess_.back().ratio;
         if (next == excess_.begin()) return next->ratio;
         const Excess& before = next[-1];
@@ -354,18 +350,17 @@ private:
     Shape shape_;
     Ideal ideal_;
     std::optional<QuickSearch> search_;
-    uint64_t smallest_ = 0;  // budget
+    uint64_t smallest_ = 0;  // smallest budget that runs
     uint64_t least_ = 0;     // pages of the first point
     uint64_t evaluations_ = 0;
-    uint64_t allowance_ = 0;         // of those for each point
+    uint64_t allowance_ = 0;         // evaluations for each point
     std::vector<CurvePoint> curve_;  // by pages
     std::vector<Excess> excess_;     // by pages
 };
 
 }  // namespace
 
-std::vector<CurvePoint> step_curve(const Problem& problem, uint64_t least_pages, uint64_t most_pages,
-                                   size_t points) {
+std::vector<CurvePoint> step_curve(const Problem& problem, uint64_t least_pages, uint64_t most_pages, size_t points) {
     if (!well_formed(problem) || points == 0) return {};
     return CurveMaker(problem).run(least_pages, most_pages, points);
 }

@@ -1,4 +1,4 @@
-// How a model's steady step falls with the memory it gets: what dividing memory among models goes by.
+// The curve of a model's steady step over its memory. The division of memory among models uses it.
 #pragma once
 
 #include <cstddef>
@@ -10,17 +10,17 @@
 
 namespace stagehand::policy {
 
-// At most `points` points of the problem's curve (its budget_pages does not count), by ascending pages, never
-// rising: from `least_pages`, or the smallest budget that runs where that is more, to `most_pages`, or all
-// pages where that is less. More of them lie where the curve bends; whole units make it a stair, of which both
-// ends of a step are told as far as the points last.
+// At most `points` points of the problem's curve, by ascending pages, never rising. Its budget_pages does not count.
+// The curve starts at `least_pages`, or at the smallest budget that runs if that is larger. It ends at `most_pages`, or
+// at all pages if these are fewer. More points lie where the curve bends. With whole units the curve is a stair, and
+// both ends of a stair's step are given as far as the points last.
 //
-// The steps are those of plans as make_plan searches them, with a small part of its effort: some percent
-// longer at worst between the points, 1 % on the average. From a thousand uses a step on hardly any plan is
-// evaluated: the copies are taken to hide as well as they could, which units that are small beside the memory
-// come close to. Takes some milliseconds at most, for any size.
+// The steps are those of plans that are searched like those of make_plan, but with a small part of its effort. They are
+// some percent longer at worst between the points, and 1 % on average. For about a thousand uses in a step or more,
+// hardly any plan is evaluated. The curve then assumes that the copies hide as well as possible, which is nearly true
+// for units that are small compared with the memory. Takes some milliseconds at most, for any size.
 //
-// Empty if nothing in the range runs, or the problem is malformed.
+// Empty if no budget in the range runs, or if the problem is malformed.
 std::vector<CurvePoint> step_curve(const Problem& problem, uint64_t least_pages, uint64_t most_pages,
                                    size_t points = 16);
 

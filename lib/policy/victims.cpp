@@ -8,11 +8,11 @@ namespace stagehand::policy {
 
 namespace {
 
-// One holder's parts, from the one used last back to the one used first.
+// One holder's parts, which are given from the last used to the first used.
 struct Candidate {
     size_t holder;
-    double due_ns;   // of the part that goes next
-    size_t left;     // parts, that one included
+    double due_ns;   // of the next part to give
+    size_t left;     // number of parts, including that one
     uint64_t spare;  // pages
 };
 
@@ -20,7 +20,7 @@ class Merge {
 public:
     Merge(std::span<const Holder> holders, std::vector<uint64_t>& given) : holders_(holders), given_(given) {}
 
-    // Takes up to `pages` from the holders of this class; returns what is missing.
+    // Takes up to `pages` from the holders of this class. Returns the number that is missing.
     uint64_t take(uint64_t pages, Priority priority) {
         heap_.clear();
         for (size_t h = 0; h < holders_.size(); h++) {
@@ -74,14 +74,13 @@ private:
 
     std::span<const Holder> holders_;
     std::vector<uint64_t>& given_;
-    std::vector<Candidate> heap_;  // whose next part goes first is in front
+    std::vector<Candidate> heap_;  // the candidate whose next part goes first is in front
     uint64_t comparisons_ = 0;
 };
 
 }  // namespace
 
-std::vector<uint64_t> choose_victims(uint64_t pages, std::span<const Holder> holders,
-                                     uint64_t* out_comparisons) {
+std::vector<uint64_t> choose_victims(uint64_t pages, std::span<const Holder> holders, uint64_t* out_comparisons) {
     std::vector<uint64_t> given(holders.size());
     Merge merge(holders, given);
     for (Priority priority : {Priority::none, Priority::secondary}) pages = merge.take(pages, priority);

@@ -6,16 +6,20 @@
 namespace stagehand::telemetry {
 namespace {
 
-// Bytes of the UTF-8 character at the beginning; 0: there is none, and `out_wrong` bytes belong to what is not.
+// Returns the number of bytes of the UTF-8 character at the beginning of the text. Returns 0 if the bytes are no
+// character: `out_wrong` is the number of these bytes.
 size_t character(std::string_view text, size_t* out_wrong) {
     const auto byte = [&](size_t i) { return static_cast<unsigned char>(i < text.size() ? text[i] : 0); };
     const unsigned char lead = byte(0);
     *out_wrong = 1;
     if (lead < 0x80) return 1;
-    const size_t length = lead >= 0xc2 && lead <= 0xdf ? 2 : lead >= 0xe0 && lead <= 0xef ? 3 : lead >= 0xf0 && lead <= 0xf4 ? 4 : 0;
+    const size_t length = lead >= 0xc2 && lead <= 0xdf   ? 2
+                          : lead >= 0xe0 && lead <= 0xef ? 3
+                          : lead >= 0xf0 && lead <= 0xf4 ? 4
+                                                         : 0;
     if (!length) return 0;
     for (size_t i = 1; i < length; i++, ++*out_wrong) {
-        // Neither longer than need be, nor a surrogate, nor beyond the last character.
+        // These bounds exclude overlong forms, surrogates and values beyond the last character.
         const unsigned char least = i > 1 ? 0x80 : lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
         const unsigned char most = i > 1 ? 0xbf : lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
         if (byte(i) < least || byte(i) > most) return 0;
@@ -33,7 +37,7 @@ void JsonText::add_text(std::string_view text) {
         size_t bytes = character(text, &wrong);
         const char first = text[0];
         if (!bytes) {
-            text_ += "\xef\xbf\xbd";   // U+FFFD
+            text_ += "\xef\xbf\xbd";  // U+FFFD
             bytes = wrong;
         } else if (first == '"' || first == '\\') {
             (text_ += '\\') += first;
@@ -80,7 +84,7 @@ JsonText& JsonText::add(const char* name, std::string_view text) {
     return *this;
 }
 
-// The shortest digits that are this number.
+// Writes the shortest digits that give the same number back.
 JsonText& JsonText::add(const char* name, double number) {
     if (!std::isfinite(number)) return add_null(name);
     char digits[32];

@@ -17,11 +17,12 @@ namespace {
 
 constexpr auto kPauseWithoutDescriptors = std::chrono::milliseconds(200);
 
-// Only who runs the process, and root. The file's permissions say the same; they can be changed.
+// Only the user of the process and root may ask. The permissions of the file say the same, but they can be changed.
 bool may_ask(int descriptor) {
     ucred peer = {};
     socklen_t size = sizeof peer;
-    return getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == geteuid() || peer.uid == 0);
+    return getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+           (peer.uid == geteuid() || peer.uid == 0);
 }
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
@@ -31,14 +32,17 @@ bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == 
 MonitorServer::MonitorServer(int listening, std::function<std::string()> answer, const Limits& limits)
     : listening_(listening), answer_(std::move(answer)), limits_(limits) {
     clients_.reserve(limits_.clients);
-    polled_.reserve(2 + limits_.clients);   // the thread itself needs memory for answers only
+    polled_.reserve(2 + limits_.clients);  // so that the thread allocates memory for answers only
 }
 
-Status MonitorServer::start(int listening, std::function<std::string()> answer, const Limits& limits, std::unique_ptr<MonitorServer>* out) {
+Status MonitorServer::start(int listening, std::function<std::string()> answer, const Limits& limits,
+                            std::unique_ptr<MonitorServer>* out) {
     std::unique_ptr<MonitorServer> server(new MonitorServer(listening, std::move(answer), limits));
     server->stop_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (server->stop_ < 0) return Status(SH_ERROR_IO, std::string("monitor: no eventfd: ") + std::strerror(errno));
-    SH_TRY(platform::start_thread("sh-monitor", [self = server.get()] { self->run(); }, &server->thread_));
+    if (server->stop_ < 0)
+        return Status(SH_ERROR_IO, std::string("monitor: cannot make an eventfd: ") + std::strerror(errno));
+    SH_TRY(platform::start_thread(
+        "sh-monitor", [self = server.get()] { self->run(); }, &server->thread_));
     *out = std::move(server);
     return Status();
 }
@@ -67,7 +71,7 @@ void MonitorServer::run() {
         if (poll(polled.data(), polled.size(), milliseconds_to_wait(before)) < 0) continue;
         if (polled[0].revents) break;
         const auto now = Clock::now();
-        // From the back, so that those who are let go do not move the others.
+        // Goes from the back, so that erasing a client does not move the clients that follow.
         for (size_t i = clients_.size(); i-- > 0;) {
             const bool goes_on = polled[2 + i].revents ? serve(clients_[i]) : true;
             if (goes_on && now < clients_[i].until) continue;
@@ -80,7 +84,7 @@ void MonitorServer::run() {
     clients_.clear();
 }
 
-// Until the first client's time is up, or there may be descriptors again; -1: as long as it takes.
+// Returns the time until the first client's time is up, or until there may be descriptors again. -1 means no limit.
 int MonitorServer::milliseconds_to_wait(Clock::time_point now) const {
     auto until = Clock::time_point::max();
     for (const Client& client : clients_) until = std::min(until, client.until);
@@ -93,46 +97,51 @@ void MonitorServer::take_clients(Clock::time_point now) {
     while (clients_.size() < limits_.clients) {
         const int descriptor = accept4(listening_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (descriptor < 0) {
-            // Whoever waits would make the socket ready all the time.
+            // A client that waits in the queue would make the socket ready all the time.
             if (!would_block() && errno != ECONNABORTED) accept_from_ = now + kPauseWithoutDescriptors;
             return;
         }
         Client client{descriptor, now + limits_.patience, {}, {}, 0};
-        if (may_ask(descriptor)) clients_.push_back(std::move(client));
-        else let_go(client);
+        if (may_ask(descriptor))
+            clients_.push_back(std::move(client));
+        else
+            let_go(client);
     }
 }
 
-// Goes on with what the client wants; false: it is done with.
+// Continues with the client's request. Returns false if the connection can be closed.
 bool MonitorServer::serve(Client& client) {
     if (client.answer.empty() && !read_request(client)) return false;
     while (client.sent < client.answer.size()) {
-        const ssize_t sent = send(client.descriptor, client.answer.data() + client.sent, client.answer.size() - client.sent, MSG_NOSIGNAL);
+        const ssize_t sent = send(client.descriptor, client.answer.data() + client.sent,
+                                  client.answer.size() - client.sent, MSG_NOSIGNAL);
         if (sent < 0) return would_block();
         client.sent += static_cast<size_t>(sent);
     }
     return client.answer.empty();
 }
 
-// False: the client has gone, or there is no memory for its answer.
+// Returns false if the client has gone, or if no memory is left for its answer.
 bool MonitorServer::read_request(Client& client) {
     try {
         while (client.request.size() < limits_.request_bytes && client.request.find('\n') == std::string::npos) {
             char bytes[256];
-            const ssize_t got = recv(client.descriptor, bytes, std::min(sizeof bytes, limits_.request_bytes - client.request.size()), 0);
+            const ssize_t got = recv(client.descriptor, bytes,
+                                     std::min(sizeof bytes, limits_.request_bytes - client.request.size()), 0);
             if (got < 0) return would_block();
             if (got == 0) return false;
             client.request.append(bytes, static_cast<size_t>(got));
         }
         const bool known = client.request == std::string(kRequest) + "\n";
-        client.answer = known ? answer_() : refusal_text(std::string("the request is not \"") + kRequest + "\" and a newline");
+        client.answer =
+            known ? answer_() : refusal_text(std::string("the request is not \"") + kRequest + "\" and a newline");
         return true;
     } catch (...) {
         return false;
     }
 }
 
-// Also ends the connection where a fork of the process has inherited it.
+// The shutdown also ends the connection if a fork of the process has inherited it.
 void MonitorServer::let_go(Client& client) {
     shutdown(client.descriptor, SHUT_RDWR);
     close(client.descriptor);

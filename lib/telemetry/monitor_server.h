@@ -1,4 +1,5 @@
-// MonitorServer: the monitor's thread. Answers those who connect to a listening socket, a few at a time, and none of them for long.
+// MonitorServer: the thread of the monitor. It answers clients of a listening socket, a few at a time, each within a
+// time limit.
 #pragma once
 
 #include <poll.h>
@@ -15,23 +16,26 @@
 
 namespace stagehand::telemetry {
 
-// A client sends one line, gets one line, and is let go.
+// A client sends one line and gets one line. Then the server closes the connection.
 class MonitorServer {
 public:
     struct Limits {
-        size_t clients = 8;                        // at once; others wait in the socket's queue
-        size_t request_bytes = 64;                 // of a request, its newline included
-        std::chrono::milliseconds patience{2000};  // from connecting to the answer's last byte
+        size_t clients = 8;                        // at once; other clients wait in the queue of the socket
+        size_t request_bytes = 64;                 // of a request with its newline
+        std::chrono::milliseconds patience{2000};  // from the connection to the last byte of the answer
     };
 
-    // Answers on `listening`, which has to stay open and does not block; `answer` is called on the server's thread, and may throw.
-    static Status start(int listening, std::function<std::string()> answer, const Limits& limits, std::unique_ptr<MonitorServer>* out);
-    // Lets clients go, answered or not, and waits for the thread.
+    // Answers on `listening`, a non-blocking socket that has to stay open. `answer` is called on the server's thread,
+    // and may throw.
+    static Status start(int listening, std::function<std::string()> answer, const Limits& limits,
+                        std::unique_ptr<MonitorServer>* out);
+    // Closes the connections of all clients, answered or not, and waits for the thread.
     ~MonitorServer();
     MonitorServer(const MonitorServer&) = delete;
     MonitorServer& operator=(const MonitorServer&) = delete;
 
-    // In the child of a fork, where the thread is not: closes what was inherited. The server must not be destroyed then.
+    // For the child of a fork, which has no server thread: closes the inherited descriptor. The server must not be
+    // destroyed then.
     void abandon();
 
     static constexpr const char* kRequest = "snapshot";
@@ -42,7 +46,7 @@ private:
         int descriptor;
         Clock::time_point until;
         std::string request;
-        std::string answer;   // not empty: the request was read
+        std::string answer;  // not empty if the request was read
         size_t sent = 0;
     };
 
@@ -57,10 +61,10 @@ private:
     const int listening_;
     const std::function<std::string()> answer_;
     const Limits limits_;
-    int stop_ = -1;                   // an eventfd
-    std::vector<Client> clients_;     // of the thread, like what follows
+    int stop_ = -1;                // an eventfd
+    std::vector<Client> clients_;  // used by the thread only, like the members below
     std::vector<pollfd> polled_;
-    Clock::time_point accept_from_;   // not before: there were no descriptors
+    Clock::time_point accept_from_;  // the time of the next accept after the process ran out of descriptors
     std::thread thread_;
 };
 

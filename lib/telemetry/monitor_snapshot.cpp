@@ -9,11 +9,14 @@
 namespace stagehand::telemetry {
 namespace {
 
-// Its object is not ended.
+// Begins the document. The caller ends its object.
 JsonText document() {
     JsonText json;
     json.begin_object();
-    json.add("version", kMonitorVersion).add("library", sh_version()).add("pid", getpid()).add("program", program_invocation_short_name);
+    json.add("version", kMonitorVersion)
+        .add("library", sh_version())
+        .add("pid", getpid())
+        .add("program", program_invocation_short_name);
     return json;
 }
 
@@ -56,9 +59,14 @@ void add(JsonText& json, const RuntimeReading& reading) {
 
 void add(JsonText& json, const DeviceReading& reading) {
     const sh_memory_info& memory = reading.memory;
-    json.begin_object().add("name", reading.name).add("description", reading.description).add("clock_ns", reading.clock_ns);
-    if (reading.link_bytes_per_second) json.add("link_bytes_per_second", reading.link_bytes_per_second);
-    else json.add_null("link_bytes_per_second");
+    json.begin_object()
+        .add("name", reading.name)
+        .add("description", reading.description)
+        .add("clock_ns", reading.clock_ns);
+    if (reading.link_bytes_per_second)
+        json.add("link_bytes_per_second", reading.link_bytes_per_second);
+    else
+        json.add_null("link_bytes_per_second");
     if (reading.status.ok()) {
         json.add("runtime_count", memory.runtime_count);
         json.add("budget_bytes", memory.budget_bytes);

@@ -1,4 +1,5 @@
-// Snapshot: what the monitor tells of a process, and the document that it becomes. docs/telemetry.md lists its members.
+// Snapshot: the figures of a process that the monitor reports, and their JSON document. docs/telemetry.md lists its
+// members.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +13,13 @@
 
 namespace stagehand::telemetry {
 
-// Grows when members change their meaning or go; new ones may come without.
+// Grows if members change their meaning or are removed. New members need no new version.
 constexpr int kMonitorVersion = 1;
 
 struct RuntimeReading {
-    uint64_t id = 0;         // of no other runtime of the process
+    uint64_t id = 0;  // unique among the runtimes of the process
     std::string name;
-    uint64_t clock_ns = 0;   // of its device, when the counters were read
+    uint64_t clock_ns = 0;  // of its device, at the time of reading the counters
     sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
 };
 
@@ -26,20 +27,20 @@ struct DeviceReading {
     std::string name;
     std::string description;
     uint64_t clock_ns = 0;
-    uint64_t link_bytes_per_second = 0;   // 0: not known yet
-    Status status;                        // of reading the memory
+    uint64_t link_bytes_per_second = 0;  // 0 if not known yet
+    Status status;                       // result of reading the memory figures
     sh_memory_info memory = SH_MEMORY_INFO_INIT;
     std::vector<RuntimeReading> runtimes;
 };
 
 struct Snapshot {
     std::vector<DeviceReading> devices;
-    uint32_t busy = 0;   // runtimes and devices that could not be read, because they were in use all the time
+    uint32_t busy = 0;  // runtimes and devices that were not read, because they were in use all the time
 };
 
-// One line of JSON with its newline.
+// Returns one line of JSON with its newline.
 std::string snapshot_text(const Snapshot& snapshot);
-// The same for a request that was not understood.
+// Returns the same line for a request that was not understood.
 std::string refusal_text(const std::string& reason);
 
 }  // namespace stagehand::telemetry

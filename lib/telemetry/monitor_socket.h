@@ -1,4 +1,4 @@
-// MonitorSocket: the listening socket of the monitor and its file, where only the user who runs the process can get at it.
+// MonitorSocket: the listening socket of the monitor and its file. Only the user of the process can reach it.
 #pragma once
 
 #include <sys/types.h>
@@ -13,17 +13,18 @@ namespace stagehand::telemetry {
 // The longest path that a Unix socket can have.
 constexpr size_t kLongestSocketPath = 107;
 
-// Where the monitor of this process is if nobody says otherwise: the folder is made if need be, and checked.
+// Returns the default path of this process's monitor. Makes the folder if it is missing, and checks it.
 Status default_monitor_path(std::string* out);
 
-// A folder for this user alone: made with 0700 if it is not there; refused if it is a link, another user's, or open to others.
+// Checks a folder that only this user may use. Makes it with mode 0700 if it is missing. Refuses a link, a folder of
+// another user, and a folder that is open to other users.
 Status private_folder(const std::string& path);
 
 class MonitorSocket {
 public:
-    // Listens at `path`. A socket there at which nobody listens any more is replaced; anything else is an error.
+    // Listens at `path`. Replaces a socket without a listener. Returns an error if anything else is there.
     static Status open(const std::string& path, std::unique_ptr<MonitorSocket>* out);
-    // Removes the file, unless another one has taken its place.
+    // Removes the file, unless another file has taken its place.
     ~MonitorSocket();
     MonitorSocket(const MonitorSocket&) = delete;
     MonitorSocket& operator=(const MonitorSocket&) = delete;
@@ -31,7 +32,8 @@ public:
     int descriptor() const { return listening_; }
     const std::string& path() const { return path_; }
 
-    // In the child of a fork: closes what was inherited, and leaves the file to the parent. Needs no memory and no lock.
+    // For the child of a fork: closes the inherited descriptors, and leaves the file to the parent. Needs no memory and
+    // no lock.
     void abandon();
 
 private:
@@ -40,11 +42,11 @@ private:
     Status listen_here();
 
     const std::string path_;
-    const std::string name_;   // in its folder
+    const std::string name_;  // in its folder
     const pid_t owner_;
-    int folder_ = -1;          // kept open: the path may be relative, and the process may go elsewhere
+    int folder_ = -1;  // kept open, because the path may be relative and the process may change its directory
     int listening_ = -1;
-    bool made_ = false;        // the file is ours, and is this one:
+    bool made_ = false;  // this process made the file, with this device and inode:
     dev_t device_ = 0;
     ino_t inode_ = 0;
 };

@@ -14,7 +14,7 @@ StepLog::~StepLog() {
 }
 
 Status StepLog::open(const char* path) {
-    std::string next = path ? path : "";   // what may throw comes before anything has changed
+    std::string next = path ? path : "";  // may throw, so it comes before any change
     std::FILE* file = nullptr;
     if (path) {
         file = std::fopen(path, "we");
@@ -23,11 +23,12 @@ Status StepLog::open(const char* path) {
     const bool failed = file_ && std::fclose(file_) != 0;
     const std::string ended = std::exchange(path_, std::move(next));
     file_ = file;
-    return failed ? Status(SH_ERROR_IO, "telemetry " + ended + ": could not be written whole") : Status();
+    return failed ? Status(SH_ERROR_IO, "telemetry " + ended + ": could not be written completely") : Status();
 }
 
-// A line that finds no memory is left out.
-Status StepLog::write(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after) noexcept {
+// A line is left out if no memory is left for it.
+Status StepLog::write(const std::string& runtime, const sh_runtime_stats& before,
+                      const sh_runtime_stats& after) noexcept {
     return no_throw([&] { return write_line(runtime, before, after); });
 }
 
@@ -57,7 +58,7 @@ Status StepLog::write_line(const std::string& runtime, const sh_runtime_stats& b
     line.add("resident_bytes", after.resident_bytes);
     line.add("ring_bytes", after.ring_bytes);
     const std::string text = line.end_object().text() + "\n";
-    // Each line is flushed: whoever follows the file sees whole steps, also after a crash.
+    // Each line is flushed, so that a reader of the file sees whole steps, also after a crash.
     if (std::fputs(text.c_str(), file_) < 0 || std::fflush(file_) != 0)
         return Status(SH_ERROR_IO, "telemetry " + path_ + ": " + std::strerror(errno));
     return Status();

@@ -1,4 +1,4 @@
-// StepLog: one line of JSON for each step of a runtime.
+// StepLog: writes one line of JSON for each step of a runtime.
 #pragma once
 
 #include <cstdio>
@@ -18,10 +18,11 @@ public:
     StepLog(const StepLog&) = delete;
     StepLog& operator=(const StepLog&) = delete;
 
-    // Begins a file, or ends it with NULL.
+    // Begins a file. NULL ends the current file.
     Status open(const char* path);
     bool is_open() const { return file_ != nullptr; }
-    // Writes what changed between two readings of the counters, and the sizes of the second; nothing when no file is open.
+    // Writes the changes between two readings of the counters, and the sizes of the second reading. Does nothing if no
+    // file is open.
     Status write(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after) noexcept;
 
 private:

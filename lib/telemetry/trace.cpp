@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +15,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "telemetry/json_text.h"
@@ -23,9 +26,26 @@ std::atomic<bool> tracing{false};
 
 namespace {
 
-// A runtime is a process of the trace, what it does are its threads: Perfetto then draws one track for each.
-enum Track { kSteps = 1, kWaits = 2, kLoads = 3, kViews = 4, kWriteBacks = 5, kPlans = 6, kKept = 7, kReserved = 8, kGuest = 9 };
-constexpr const char* kTrackNames[] = {"", "steps", "waits", "loads", "views", "write-backs", "plans", "kept resident", "reserved", "guest"};
+// A runtime is a process of the trace, and each kind of event is a thread of that process, because Perfetto draws one
+// track for each thread. Slices of one thread must not overlap: Perfetto's importer drops a slice that begins inside
+// another slice of its thread and ends after it. Loads and views do overlap. A slice that overlaps the slices of its
+// track therefore goes to a further lane of the track, which is a thread of its own ("loads 2").
+enum Track {
+    kSteps = 1,
+    kWaits = 2,
+    kLoads = 3,
+    kViews = 4,
+    kWriteBacks = 5,
+    kPlans = 6,
+    kKept = 7,
+    kReserved = 8,
+    kGuest = 9
+};
+constexpr const char* kTrackNames[] = {"",      "steps",         "waits",    "loads", "views", "write-backs",
+                                       "plans", "kept resident", "reserved", "guest"};
+// The thread of a lane is lane * kLaneStride + track, so that the first lane keeps the number of its track.
+constexpr int kLaneStride = 16;
+static_assert(kGuest < kLaneStride);
 
 struct Figure {
     const char* name;
@@ -37,7 +57,7 @@ public:
     Status start(const char* path) {
         std::lock_guard lock(mutex_);
         if (file_) return Status(SH_ERROR_INVALID_STATE, "a trace is being recorded already");
-        std::string name = path;   // what may throw comes before anything has begun
+        std::string name = path;  // what may throw comes before anything has begun
         std::FILE* const file = std::fopen(path, "we");
         if (!file) return Status(SH_ERROR_IO, "trace " + name + ": " + std::strerror(errno));
         file_ = file;
@@ -56,7 +76,7 @@ public:
         failed_ |= std::fputs("\n]}\n", file_) < 0;
         failed_ |= std::fclose(file_) != 0;
         file_ = nullptr;
-        return failed_ ? Status(SH_ERROR_IO, "trace " + path_ + ": could not be written whole") : Status();
+        return failed_ ? Status(SH_ERROR_IO, "trace " + path_ + ": could not be written completely") : Status();
     }
 
     // Records what `event` adds, if anything is recorded. What finds no memory is left out, and the trace is not whole.
@@ -71,24 +91,34 @@ public:
         }
     }
 
-    void add(const char* runtime, Track track, const std::string& name, uint64_t begin_ns, uint64_t end_ns, std::initializer_list<Figure> figures = {}) {
-        const int process = number(runtime);
+    void add(const char* runtime, Track track, const std::string& name, uint64_t begin_ns, uint64_t end_ns,
+             std::initializer_list<Figure> figures = {}) {
+        Process& process = process_of(runtime);
+        const int thread = lane_of(process, track, begin_ns, end_ns) * kLaneStride + track;
         JsonText event;
-        event.begin_object().add("name", name).add("ph", "X").add("pid", process).add("tid", static_cast<int>(track));
-        event.add("ts", static_cast<double>(begin_ns) / 1e3).add("dur", static_cast<double>(end_ns - begin_ns) / 1e3).begin_object("args");
+        event.begin_object().add("name", name).add("ph", "X").add("pid", process.number).add("tid", thread);
+        event.add("ts", static_cast<double>(begin_ns) / 1e3)
+            .add("dur", static_cast<double>(end_ns - begin_ns) / 1e3)
+            .begin_object("args");
         for (const Figure& figure : figures) event.add(figure.name, figure.value);
         write(event.end_object().end_object());
     }
 
     void count(const char* runtime, const char* counter, uint64_t now_ns, uint64_t value) {
-        const int process = number(runtime);
+        const int process = process_of(runtime).number;
         JsonText event;
-        event.begin_object().add("name", counter).add("ph", "C").add("pid", process).add("ts", static_cast<double>(now_ns) / 1e3);
+        event.begin_object()
+            .add("name", counter)
+            .add("ph", "C")
+            .add("pid", process)
+            .add("ts", static_cast<double>(now_ns) / 1e3);
         write(event.begin_object("args").add("value", value).end_object().end_object());
     }
 
-    // The child of a fork would write what is buffered a second time, and the file's end into the parent's file: so nothing is
-    // buffered when it begins, and it lets the file go.
+    void add_nothing() { failed_ = true; }
+
+    // The child of a fork would write what is buffered a second time, and the file's end into the parent's file: so
+    // nothing is buffered when it begins, and it lets the file go.
     void before_fork() {
         mutex_.lock();
         if (file_) failed_ |= std::fflush(file_) != 0;
@@ -103,21 +133,52 @@ public:
     }
 
 private:
-    int number(const char* runtime) {
+    struct Process {
+        int number = 0;
+        std::array<std::vector<uint64_t>, kLaneStride> lane_ends;  // by track: when the last slice of each lane ended
+    };
+
+    Process& process_of(const char* runtime) {
         const auto known = runtimes_.find(runtime);
         if (known != runtimes_.end()) return known->second;
         const int process = static_cast<int>(runtimes_.size()) + 1;
-        name("process_name", process, 0, runtime);
-        for (int track = kSteps; track <= kGuest; track++) name("thread_name", process, track, kTrackNames[track]);
-        runtimes_.emplace(runtime, process);
-        return process;
+        describe("process_name", process, 0, "name", runtime);
+        for (int track = kSteps; track <= kGuest; track++) name_lane(process, track, 0);
+        Process& made = runtimes_[runtime];
+        made.number = process;
+        return made;
     }
 
-    void name(const char* what, int process, int track, const char* name) {
+    // The lane of a track that ended last before the slice begins; a new lane if all lanes are in use then. Slices come
+    // when they end, but not strictly in that order, so a lane takes no slice that begins before its last one ended.
+    int lane_of(Process& process, int track, uint64_t begin_ns, uint64_t end_ns) {
+        std::vector<uint64_t>& ends = process.lane_ends[static_cast<size_t>(track)];
+        size_t best = ends.size();
+        for (size_t lane = 0; lane < ends.size(); lane++) {
+            if (ends[lane] <= begin_ns && (best == ends.size() || ends[lane] > ends[best])) best = lane;
+        }
+        if (best == ends.size()) {
+            ends.push_back(0);
+            if (best > 0) name_lane(process.number, track, static_cast<int>(best));
+        }
+        ends[best] = std::max(begin_ns, end_ns);
+        return static_cast<int>(best);
+    }
+
+    void name_lane(int process, int track, int lane) {
+        const int thread = lane * kLaneStride + track;
+        const std::string name = kTrackNames[track];
+        describe("thread_name", process, thread, "name", lane == 0 ? name : name + " " + std::to_string(lane + 1));
+        // The lanes of a track are shown one below the other.
+        describe("thread_sort_index", process, thread, "sort_index", uint64_t(track) * 1000 + uint64_t(lane));
+    }
+
+    template <class Value>
+    void describe(const char* what, int process, int thread, const char* member, const Value& value) {
         JsonText event;
         event.begin_object().add("name", what).add("ph", "M").add("pid", process);
-        if (track) event.add("tid", track);
-        write(event.begin_object("args").add("name", name).end_object().end_object());
+        if (thread) event.add("tid", thread);
+        write(event.begin_object("args").add(member, value).end_object().end_object());
     }
 
     void write(const JsonText& event) {
@@ -129,7 +190,7 @@ private:
     std::mutex mutex_;
     std::FILE* file_ = nullptr;
     std::string path_;
-    std::map<std::string, int, std::less<>> runtimes_;
+    std::map<std::string, Process, std::less<>> runtimes_;
     bool first_ = true;
     bool failed_ = false;
 };
@@ -138,7 +199,8 @@ private:
 Recorder& recorder() {
     static Recorder* const instance = [] {
         Recorder* const made = new Recorder;
-        pthread_atfork([] { recorder().before_fork(); }, [] { recorder().after_fork(false); }, [] { recorder().after_fork(true); });
+        pthread_atfork([] { recorder().before_fork(); }, [] { recorder().after_fork(false); },
+                       [] { recorder().after_fork(true); });
         return made;
     }();
     return *instance;
@@ -159,9 +221,15 @@ void trace_start_from_environment() {
     std::call_once(once, [] {
         const char* path = secure_getenv("STAGEHAND_TRACE");
         if (!path || !*path) return;
-        if (Status status = trace_start(path); !status.ok()) log_line(SH_LOG_WARNING, "STAGEHAND_TRACE: %s", status.text());
-        else std::atexit([] { (void)trace_stop().ok(); });
+        if (Status status = trace_start(path); !status.ok())
+            log_line(SH_LOG_WARNING, "STAGEHAND_TRACE: %s", status.text());
+        else
+            std::atexit([] { (void)trace_stop().ok(); });
     });
+}
+
+void trace_incomplete() noexcept {
+    record([](Recorder& trace) { trace.add_nothing(); });
 }
 
 void trace_step(const char* runtime, uint64_t step, uint64_t begin_ns, uint64_t end_ns) noexcept {
@@ -172,8 +240,11 @@ void trace_wait(const char* runtime, const char* block, uint64_t begin_ns, uint6
     record([&](Recorder& trace) { trace.add(runtime, kWaits, block, begin_ns, end_ns); });
 }
 
-void trace_load(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns, uint64_t bytes, uint64_t pieces) noexcept {
-    record([&](Recorder& trace) { trace.add(runtime, kLoads, block, begin_ns, end_ns, {{"bytes", bytes}, {"pieces", pieces}}); });
+void trace_load(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns, uint64_t bytes,
+                uint64_t pieces) noexcept {
+    record([&](Recorder& trace) {
+        trace.add(runtime, kLoads, block, begin_ns, end_ns, {{"bytes", bytes}, {"pieces", pieces}});
+    });
 }
 
 void trace_write_back(const char* runtime, const char* block, uint64_t begin_ns, uint64_t bytes) noexcept {
@@ -190,7 +261,9 @@ void trace_plan(const char* runtime, uint64_t begin_ns, uint64_t end_ns) noexcep
 
 void trace_residency(const char* runtime, Residency how, uint64_t begin_ns, uint64_t end_ns, uint64_t bytes) noexcept {
     const Track track = how == Residency::kept ? kKept : how == Residency::reserved ? kReserved : kGuest;
-    record([&](Recorder& trace) { trace.add(runtime, track, kTrackNames[track], begin_ns, end_ns, {{"bytes", bytes}}); });
+    record([&](Recorder& trace) {
+        trace.add(runtime, track, kTrackNames[track], begin_ns, end_ns, {{"bytes", bytes}});
+    });
 }
 
 void trace_memory(const char* runtime, uint64_t now_ns, uint64_t held_bytes) noexcept {

@@ -10,18 +10,31 @@ namespace stagehand::telemetry {
 
 Status trace_start(const char* path);
 Status trace_stop();
-// Starts a trace when STAGEHAND_TRACE names a file; called when the first device opens. It is completed when the process exits.
+// Starts a trace when STAGEHAND_TRACE names a file; called when the first device opens. It is completed when the
+// process exits.
 void trace_start_from_environment();
 
 // Whether a trace is being recorded: asked before names are made for it.
 extern std::atomic<bool> tracing;
 inline bool trace_on() { return tracing.load(std::memory_order_relaxed); }
 
-// Nothing happens when nothing is recorded, or there is no memory for it. Times are of the device's clock, in nanoseconds; names are copied.
+// Nothing happens when nothing is recorded, or there is no memory for it. Times are of the device's clock, in
+// nanoseconds; names are copied.
+void trace_incomplete() noexcept;
+// Calls what makes names for an event, which may take memory: what finds none is left out, and the trace is not whole.
+template <class Event>
+void trace_named(Event&& event) noexcept {
+    try {
+        event();
+    } catch (...) {
+        trace_incomplete();
+    }
+}
 void trace_step(const char* runtime, uint64_t step, uint64_t begin_ns, uint64_t end_ns) noexcept;
 void trace_wait(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns) noexcept;
 // A load ends when its completion is noticed, which may be a little later than it was.
-void trace_load(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns, uint64_t bytes, uint64_t pieces) noexcept;
+void trace_load(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns, uint64_t bytes,
+                uint64_t pieces) noexcept;
 void trace_write_back(const char* runtime, const char* block, uint64_t begin_ns, uint64_t bytes) noexcept;
 void trace_view(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns) noexcept;
 void trace_plan(const char* runtime, uint64_t begin_ns, uint64_t end_ns) noexcept;

@@ -1,9 +1,11 @@
-"""Reads the public C headers: constants, structs, functions, callbacks. They are written plainly on purpose, so this is short.
+"""Reads the public C headers: constants, structs, functions, callbacks. The headers are
+written plainly on purpose, so this reader is short.
 
 As a program it writes the C sources that the tests of this folder compile:
     interface.py layout INCLUDE_DIR OUT.c   prints the value of every constant and the offset of every field
     interface.py init INCLUDE_DIR OUT.c     compares every SH_X_INIT with sh_x_init()
 """
+
 import pathlib
 import re
 import sys
@@ -12,11 +14,11 @@ import sys
 class Interface:
     def __init__(self, include_dir):
         self.folder = pathlib.Path(include_dir) / "stagehand"
-        self.constants = []   # names, enum values and numeric macros
-        self.structs = {}     # name -> [(type, field)]
-        self.functions = {}   # name -> signature without parameter names
-        self.callbacks = {}   # name -> signature
-        self.inits = {}       # SH_X_INIT -> struct
+        self.constants = []  # names, enum values and numeric macros
+        self.structs = {}  # name -> [(type, field)]
+        self.functions = {}  # name -> signature without parameter names
+        self.callbacks = {}  # name -> signature
+        self.inits = {}  # SH_X_INIT -> struct
         self.init_functions = {}  # sh_x_init -> struct
         for header in sorted(self.folder.glob("*.h")):
             self._read(header.read_text())
@@ -28,8 +30,9 @@ class Interface:
             if re.fullmatch(r"[0-9][0-9a-fxA-FX]*", value):
                 self.constants.append(name)
             elif value.startswith("{"):
-                self.inits[name] = re.match(r"\{sizeof\((\w+)\)", value).group(1)
+                self.inits[name] = re.match(r"\{\s*sizeof\((\w+)\)", value).group(1)
         text = re.sub(r"^#.*$", " ", text, flags=re.M)
+        text = text.replace("SH_MUST_CHECK", " ")
         for body in re.findall(r"\benum\s*\{(.*?)\}", text, flags=re.S):
             self.constants += re.findall(r"\b(SH_\w+)\s*=", body)
         for body, name in re.findall(r"typedef struct \w+ \{(.*?)\} (\w+);", text, flags=re.S):
@@ -37,9 +40,8 @@ class Interface:
         for result, name, parameters in re.findall(r"SH_API\s+([\w\s*]+?)\s*\b(sh_\w+)\s*\(([^)]*)\);", text):
             signature = self._signature(result, parameters)
             self.functions[name] = signature
-            match = re.fullmatch(r"void \((\w+) \*\)", signature)
-            if name.endswith("_init") and match:
-                self.init_functions[name] = match.group(1)
+        for name, struct in re.findall(r"static inline void (sh_\w+_init)\((\w+)\* \w+\)", text):
+            self.init_functions[name] = struct
         for result, name, parameters in re.findall(r"typedef ([\w\s*]+?)\(\*(\w+)\)\(([^)]*)\);", text):
             self.callbacks[name] = self._signature(result, parameters)
 
@@ -76,8 +78,10 @@ def layout_program(interface):
     for struct, fields in interface.structs.items():
         lines.append(f'    printf("struct {struct} %zu\\n", sizeof({struct}));')
         for kind, field in fields:
-            lines.append(f'    printf("field {struct}.{field} %zu %zu {kind}\\n", offsetof({struct}, {field}),'
-                         f' sizeof((({struct} *)0)->{field}));')
+            lines.append(
+                f'    printf("field {struct}.{field} %zu %zu {kind}\\n", offsetof({struct}, {field}),'
+                f" sizeof((({struct} *)0)->{field}));"
+            )
     return "\n".join(lines + ["    return 0;", "}", ""])
 
 

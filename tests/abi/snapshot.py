@@ -1,9 +1,10 @@
-"""Compares the binary interface, as the headers and the compiler have it, with the committed snapshot.
+"""Compares the binary interface of the headers, as the compiler lays it out, with the committed snapshot.
 
-    snapshot.py LAYOUT_PROGRAM INCLUDE_DIR SNAPSHOT            fails on any difference
-    snapshot.py LAYOUT_PROGRAM INCLUDE_DIR SNAPSHOT --update   takes over additions; refuses what would break programs
-    ... --update --break                                       takes over everything: before the first release of an ABI
+snapshot.py LAYOUT_PROGRAM INCLUDE_DIR SNAPSHOT            fails on any difference
+snapshot.py LAYOUT_PROGRAM INCLUDE_DIR SNAPSHOT --update   takes over additions; refuses what would break programs
+... --update --break                                       takes over everything: before the first release of an ABI
 """
+
 import pathlib
 import struct
 import subprocess
@@ -11,7 +12,10 @@ import sys
 
 from interface import Interface
 
-HEADER = "# The binary interface on 64-bit systems. Written by `./dev gen`, which refuses what would break existing programs.\n"
+HEADER = (
+    "# The binary interface on 64-bit systems. "
+    "Written by `./dev gen`, which refuses what would break existing programs.\n"
+)
 
 
 def describe(program, include_dir):
@@ -27,7 +31,7 @@ def entries(lines):
 
 
 def holes(lines):
-    """Padding that no field covers: what is in it would be undefined, and it could never become a field."""
+    """Returns padding that no field covers. Its contents would be undefined, and it could never become a field."""
     end, found, current, size = 0, [], None, 0
     for line in lines + ["struct end 0"]:
         kind, name, rest = line.split(" ", 2)

@@ -1,16 +1,19 @@
 """The version map names exactly the functions of the headers, and the library exports exactly what the map names.
 
-    symbols.py map INCLUDE_DIR MAP
-    symbols.py exports MAP LIBRARY SONAME
+symbols.py map INCLUDE_DIR MAP
+symbols.py exports MAP LIBRARY SONAME
 """
+
 import re
 import subprocess
 import sys
 
 from interface import Interface
 
-# What the library may need at run time; sanitizers bring their own.
-ALLOWED = re.compile(r"(libc|libm|libgcc_s|libstdc\+\+|libpthread|libdl|liburing|libasan|libubsan|libtsan|ld-linux[\w-]*)\.so\b.*")
+# The libraries that the library may need at run time. Sanitizers add others.
+ALLOWED = re.compile(
+    r"(libc|libm|libgcc_s|libstdc\+\+|libpthread|libdl|liburing|libasan|libubsan|libtsan|ld-linux[\w-]*)\.so\b.*"
+)
 
 
 def map_nodes(path):
@@ -35,8 +38,9 @@ def map_nodes(path):
 
 
 def difference(left, left_name, right, right_name):
-    return ([f"{name} is in {left_name}, not in {right_name}" for name in sorted(set(left) - set(right))]
-            + [f"{name} is in {right_name}, not in {left_name}" for name in sorted(set(right) - set(left))])
+    return [f"{name} is in {left_name}, not in {right_name}" for name in sorted(set(left) - set(right))] + [
+        f"{name} is in {right_name}, not in {left_name}" for name in sorted(set(right) - set(left))
+    ]
 
 
 def tool(*command):

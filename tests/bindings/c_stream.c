@@ -1,6 +1,6 @@
 /*
- * A C program that streams a model through a quarter of its bytes: pageable and pinned sources, on the calling thread and on a
- * stream, forward and back. Every byte is compared.
+ * A C program that streams a model through a quarter of its size: with pageable and pinned sources, on the calling
+ * thread and on a stream, forward and backward. The program compares every byte.
  */
 #include "check.h"
 
@@ -9,28 +9,28 @@
 enum { BLOCKS = 12, STEPS = 3 };
 
 struct model {
-    unsigned char *bytes[BLOCKS];
+    unsigned char* bytes[BLOCKS];
     size_t size[BLOCKS];
     size_t total;
     sh_block id[BLOCKS];
 };
 
 struct use {
-    const struct model *model;
+    const struct model* model;
     unsigned block;
-    const void *address;
+    const void* address;
     size_t wrong;
 };
 
-static void compare_in_stream(void *user_data) {
-    struct use *use = user_data;
+static void compare_in_stream(void* user_data) {
+    struct use* use = user_data;
     use->wrong += wrong_bytes(use->address, use->block, use->model->size[use->block]);
 }
 
-/* Unequal blocks; every other one in pinned memory. */
-static void make_model(struct model *model, sh_device *device) {
+/* The blocks have different sizes, and every second block is in pinned memory. */
+static void make_model(struct model* model, sh_device* device) {
     for (unsigned i = 0; i < BLOCKS; ++i) {
-        void *memory = NULL;
+        void* memory = NULL;
         model->size[i] = 100000 + 37777 * (size_t)(i % 5);
         if (i % 2) {
             SUCCEEDS(sh_host_alloc(device, model->size[i], &memory, NULL));
@@ -43,7 +43,7 @@ static void make_model(struct model *model, sh_device *device) {
     }
 }
 
-static void free_model(struct model *model, sh_device *device) {
+static void free_model(struct model* model, sh_device* device) {
     for (unsigned i = 0; i < BLOCKS; ++i) {
         if (i % 2) {
             SUCCEEDS(sh_host_free(device, model->bytes[i]));
@@ -53,7 +53,7 @@ static void free_model(struct model *model, sh_device *device) {
     }
 }
 
-static void register_model(struct model *model, sh_runtime *runtime) {
+static void register_model(struct model* model, sh_runtime* runtime) {
     for (unsigned i = 0; i < BLOCKS; ++i) {
         const size_t half = model->size[i] / 2;
         sh_segment segments[2] = {SH_SEGMENT_INIT, SH_SEGMENT_INIT};
@@ -71,7 +71,7 @@ static void register_model(struct model *model, sh_runtime *runtime) {
     }
 }
 
-static void use_on_host(sh_runtime *runtime, const struct model *model, unsigned i) {
+static void use_on_host(sh_runtime* runtime, const struct model* model, unsigned i) {
     sh_view view = SH_VIEW_INIT;
     SUCCEEDS(sh_acquire(runtime, model->id[i], SH_STREAM_HOST, 0, &view));
     CHECK(view.block == model->id[i] && view.bytes == model->size[i] && view.address != NULL);
@@ -80,7 +80,7 @@ static void use_on_host(sh_runtime *runtime, const struct model *model, unsigned
     SUCCEEDS(sh_release(runtime, model->id[i], SH_STREAM_HOST));
 }
 
-static void stream_on_host(sh_runtime *runtime, const struct model *model) {
+static void stream_on_host(sh_runtime* runtime, const struct model* model) {
     for (int step = 0; step < STEPS; ++step) {
         SUCCEEDS(sh_step_begin(runtime));
         for (unsigned i = 0; i < BLOCKS; ++i) use_on_host(runtime, model, i);
@@ -89,7 +89,7 @@ static void stream_on_host(sh_runtime *runtime, const struct model *model) {
     }
 }
 
-static void stream_on_stream(sh_device *device, sh_runtime *runtime, const struct model *model) {
+static void stream_on_stream(sh_device* device, sh_runtime* runtime, const struct model* model) {
     static struct use uses[STEPS][BLOCKS];
     sh_stream stream = 0;
     size_t wrong = 0;
@@ -113,7 +113,7 @@ static void stream_on_stream(sh_device *device, sh_runtime *runtime, const struc
     sh_stream_destroy(device, stream);
 }
 
-static void read_back(sh_runtime *runtime, const struct model *model) {
+static void read_back(sh_runtime* runtime, const struct model* model) {
     static unsigned char copy[300000];
     sh_view view = SH_VIEW_INIT;
     SUCCEEDS(sh_acquire(runtime, model->id[3], SH_STREAM_HOST, 0, &view));
@@ -124,8 +124,8 @@ static void read_back(sh_runtime *runtime, const struct model *model) {
 
 int main(void) {
     static struct model model;
-    sh_device *device = NULL;
-    sh_runtime *runtime = NULL;
+    sh_device* device = NULL;
+    sh_runtime* runtime = NULL;
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     sh_memory_info memory = SH_MEMORY_INFO_INIT;
     sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
@@ -144,11 +144,11 @@ int main(void) {
     read_back(runtime, &model);
     SUCCEEDS(sh_runtime_synchronize(runtime));
 
-    SUCCEEDS(sh_device_memory(device, &memory));
+    SUCCEEDS(sh_device_get_memory(device, &memory));
     CHECK(memory.budget_bytes == options.budget_bytes && memory.runtime_count == 1);
     CHECK(memory.used_bytes > 0 && memory.peak_bytes >= memory.used_bytes);
     CHECK(memory.peak_bytes <= options.budget_bytes);
-    SUCCEEDS(sh_stats(runtime, &stats));
+    SUCCEEDS(sh_runtime_get_stats(runtime, &stats));
     CHECK(stats.steps == 2 * STEPS && stats.acquires == 3 * STEPS * BLOCKS + 1);
     CHECK(stats.hits + stats.misses == stats.acquires && stats.failed_loads == 0);
     CHECK(stats.bytes_to_device > model.total);
@@ -157,7 +157,7 @@ int main(void) {
     CHECK(plan.smallest_budget_bytes > 0 && plan.smallest_budget_bytes <= options.budget_bytes);
 
     sh_runtime_destroy(runtime);
-    SUCCEEDS(sh_device_memory(device, &memory));
+    SUCCEEDS(sh_device_get_memory(device, &memory));
     CHECK(memory.used_bytes == 0 && memory.runtime_count == 0);
     free_model(&model, device);
     sh_device_close(device);

@@ -1,6 +1,6 @@
 /*
- * What an engine is told when it goes wrong: the text names the block, the value or the caller's own mistake, and what is
- * not concerned goes on.
+ * The error texts for mistakes of an engine: a text names the block, the value or the mistake. Everything that the
+ * mistake does not concern goes on.
  */
 #include "check.h"
 
@@ -12,7 +12,7 @@ enum { PAGE = 4096, SIZE = 4 * PAGE };
 
 static unsigned char weights[4][SIZE];
 
-static void text_has(const char *wanted, int line) {
+static void text_has(const char* wanted, int line) {
     char text[1024] = "";
     sh_last_error(text, sizeof text);
     if (strstr(text, wanted)) return;
@@ -21,7 +21,7 @@ static void text_has(const char *wanted, int line) {
 }
 #define TEXT_HAS(wanted) text_has(wanted, __LINE__)
 
-static sh_segment memory_segment(void *memory, uint64_t bytes) {
+static sh_segment memory_segment(void* memory, uint64_t bytes) {
     sh_segment segment = SH_SEGMENT_INIT;
     segment.kind = SH_SOURCE_POINTER;
     segment.pointer = memory;
@@ -29,7 +29,7 @@ static sh_segment memory_segment(void *memory, uint64_t bytes) {
     return segment;
 }
 
-static sh_block_desc describe(const sh_segment *segment, const char *name) {
+static sh_block_desc describe(const sh_segment* segment, const char* name) {
     sh_block_desc desc = SH_BLOCK_DESC_INIT;
     desc.bytes = segment->bytes;
     desc.segments = segment;
@@ -38,7 +38,7 @@ static sh_block_desc describe(const sh_segment *segment, const char *name) {
     return desc;
 }
 
-static sh_block register_memory(sh_runtime *runtime, void *memory, uint64_t bytes, const char *name) {
+static sh_block register_memory(sh_runtime* runtime, void* memory, uint64_t bytes, const char* name) {
     const sh_segment segment = memory_segment(memory, bytes);
     const sh_block_desc desc = describe(&segment, name);
     sh_block block = 0;
@@ -46,9 +46,9 @@ static sh_block register_memory(sh_runtime *runtime, void *memory, uint64_t byte
     return block;
 }
 
-static void unknown_flags(sh_runtime *runtime, sh_block block) {
+static void unknown_flags(sh_runtime* runtime, sh_block block) {
     sh_view view = SH_VIEW_INIT;
-    for (int round = 0; round < 2; ++round) { /* before it is on the device, and when it is there */
+    for (int round = 0; round < 2; ++round) { /* before the block is on the device, and after that */
         GIVES(SH_ERROR_INVALID_ARGUMENT, sh_acquire(runtime, block, SH_STREAM_HOST, 2, &view));
         TEXT_HAS("flags");
         GIVES(SH_ERROR_INVALID_ARGUMENT, sh_acquire_many(runtime, &block, 1, SH_STREAM_HOST, 0x80000000u, &view));
@@ -57,8 +57,9 @@ static void unknown_flags(sh_runtime *runtime, sh_block block) {
     }
 }
 
-/* A view stays held when the stream of its release is none, and a stream that was destroyed too early is told of once. */
-static void unknown_streams(sh_device *device, sh_runtime *runtime, sh_block block) {
+/* A view stays held if the stream of its release does not exist. The library reports a stream that was destroyed too
+ * early once. */
+static void unknown_streams(sh_device* device, sh_runtime* runtime, sh_block block) {
     sh_view view = SH_VIEW_INIT;
     sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
     SUCCEEDS(sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
@@ -72,19 +73,19 @@ static void unknown_streams(sh_device *device, sh_runtime *runtime, sh_block blo
     SUCCEEDS(sh_release(runtime, block, stream));
     sh_stream_destroy(device, stream);
     const sh_status ended = sh_step_end(runtime);
-    CHECK(ended == SH_OK || ended == SH_ERROR_INVALID_HANDLE); /* its event may have been recorded before */
+    CHECK(ended == SH_OK || ended == SH_ERROR_INVALID_HANDLE); /* the stream's event may have been recorded before */
     SUCCEEDS(sh_step_begin(runtime));
     SUCCEEDS(sh_step_end(runtime));
-    SUCCEEDS(sh_stats(runtime, &stats));
+    SUCCEEDS(sh_runtime_get_stats(runtime, &stats));
     CHECK(stats.lost == 0);
 }
 
-static int32_t failing_fill(void *buffer, uint64_t offset, uint64_t bytes, void *user_data) {
+static int32_t failing_fill(void* buffer, uint64_t offset, uint64_t bytes, void* user_data) {
     (void)buffer, (void)offset, (void)bytes, (void)user_data;
     return 7;
 }
 
-static void failing_source(sh_runtime *runtime) {
+static void failing_source(sh_runtime* runtime) {
     sh_segment segment = SH_SEGMENT_INIT;
     sh_block_desc desc;
     sh_block block = 0;
@@ -100,48 +101,49 @@ static void failing_source(sh_runtime *runtime) {
     SUCCEEDS(sh_unregister_blocks(runtime, &block, 1));
 }
 
-/* A view keeps what it sees, so the new bytes cannot come while it is held; a larger max_held would not help. */
-static void invalid_while_held(sh_runtime *runtime, sh_block block) {
+/* A view keeps its bytes, so the new bytes cannot be loaded while it is held. A larger max_held would not help. */
+static void invalid_while_held(sh_runtime* runtime, sh_block block) {
     sh_view view = SH_VIEW_INIT;
     SUCCEEDS(sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
     SUCCEEDS(sh_invalidate_blocks(runtime, &block, 1));
     GIVES(SH_ERROR_HELD, sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
-    TEXT_HAS("anew");
+    TEXT_HAS("loaded again");
     SUCCEEDS(sh_release(runtime, block, SH_STREAM_HOST));
     SUCCEEDS(sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
     SUCCEEDS(sh_release(runtime, block, SH_STREAM_HOST));
 }
 
-/* Blocks that share pages: one goes while its source is being updated, the other stays. */
-static void unregistered_in_an_update(sh_runtime *runtime) {
+/* Two blocks share pages. One is unregistered while its source is being updated, and the other stays. */
+static void unregistered_in_an_update(sh_runtime* runtime) {
     const sh_segment segments[2] = {memory_segment(weights[2], 100), memory_segment(weights[3], 100)};
     const sh_block_desc descs[2] = {describe(&segments[0], "goes"), describe(&segments[1], "stays")};
     sh_block blocks[2] = {0, 0};
     sh_view view = SH_VIEW_INIT;
     SUCCEEDS(sh_register_blocks(runtime, descs, 2, blocks));
     SUCCEEDS(sh_source_update_begin(runtime, &blocks[0], 1));
-    GIVES(SH_ERROR_BUSY, sh_acquire(runtime, blocks[1], SH_STREAM_HOST, 0, &view));
+    GIVES(SH_ERROR_INVALID_STATE, sh_acquire(runtime, blocks[1], SH_STREAM_HOST, 0, &view));
     SUCCEEDS(sh_unregister_blocks(runtime, &blocks[0], 1));
     SUCCEEDS(sh_acquire(runtime, blocks[1], SH_STREAM_HOST, 0, &view));
     SUCCEEDS(sh_release(runtime, blocks[1], SH_STREAM_HOST));
     SUCCEEDS(sh_unregister_blocks(runtime, &blocks[1], 1));
 }
 
-/* What the engine has changed is written before the caller changes the source, and not over what the caller writes. */
-static void dirty_in_an_update(sh_runtime *runtime) {
+/* The engine's changes are written back before the caller changes the source, and do not overwrite the caller's bytes.
+ */
+static void dirty_in_an_update(sh_runtime* runtime) {
     static unsigned char source[6 * SIZE], before;
     const sh_segment segment = memory_segment(source, sizeof source);
     sh_block_desc desc = describe(&segment, "weights in training");
     sh_block block = 0;
     sh_view view = SH_VIEW_INIT;
-    unsigned char *bytes;
+    unsigned char* bytes;
     desc.flags = SH_BLOCK_MUTABLE;
     SUCCEEDS(sh_register_blocks(runtime, &desc, 1, &block));
     SUCCEEDS(sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
     bytes = view.address;
     bytes[0] = bytes[sizeof source - 1] = 1;
     SUCCEEDS(sh_mark_dirty(runtime, block));
-    GIVES(SH_ERROR_BUSY, sh_source_update_begin(runtime, &block, 1));
+    GIVES(SH_ERROR_INVALID_STATE, sh_source_update_begin(runtime, &block, 1));
     TEXT_HAS("weights in training");
     SUCCEEDS(sh_release(runtime, block, SH_STREAM_HOST));
     SUCCEEDS(sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view));
@@ -164,9 +166,9 @@ static void dirty_in_an_update(sh_runtime *runtime) {
     SUCCEEDS(sh_unregister_blocks(runtime, &block, 1));
 }
 
-static void too_small_a_budget(sh_device *device) {
+static void too_small_a_budget(sh_device* device) {
     static unsigned char large[64 * PAGE];
-    sh_runtime *runtime = NULL;
+    sh_runtime* runtime = NULL;
     sh_plan_options options = SH_PLAN_OPTIONS_INIT;
     sh_use use = SH_USE_INIT;
     sh_block outside;
@@ -185,21 +187,21 @@ static void too_small_a_budget(sh_device *device) {
     sh_runtime_destroy(runtime);
 }
 
-static size_t occurrences(const char *path, const char *what) {
+static size_t occurrences(const char* path, const char* what) {
     static char text[1 << 16];
-    FILE *file = fopen(path, "r");
+    FILE* file = fopen(path, "r");
     size_t bytes = 0, found = 0;
     if (file) {
         bytes = fread(text, 1, sizeof text - 1, file);
         fclose(file);
     }
     text[bytes] = 0;
-    for (const char *at = text; (at = strstr(at, what)) != NULL; ++at) ++found;
+    for (const char* at = text; (at = strstr(at, what)) != NULL; ++at) ++found;
     return found;
 }
 
-/* A child that ends like any program leaves the parent's trace alone. */
-static void trace_over_a_fork(sh_runtime *runtime) {
+/* A child that exits normally leaves the parent's trace alone. */
+static void trace_over_a_fork(sh_runtime* runtime) {
     char path[] = "/tmp/stagehand-trace-XXXXXX";
     const int file = mkstemp(path);
     pid_t child;
@@ -224,7 +226,7 @@ static void trace_over_a_fork(sh_runtime *runtime) {
 int main(void) {
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     sh_device *device = NULL, *again = NULL;
-    sh_runtime *runtime = NULL;
+    sh_runtime* runtime = NULL;
     sh_block block;
 
     options.page_bytes = 1; /* rounded up, and the same whenever it is asked for */

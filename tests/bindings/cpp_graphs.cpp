@@ -1,6 +1,7 @@
-// The owners of graph.hpp: a captured step streams a model larger than its budget, captures and launches end by scope, and what is misplaced is thrown.
+// The owners of graph.hpp: a captured step streams a model larger than its budget, captures and launches end by scope,
+// and misplaced calls throw.
 //
-//     cpp_graphs PLUGIN    the backend of tests/graphs, which has a driver's graphs and needs no GPU
+//     cpp_graphs PLUGIN    the backend of tests/graphs, which has graphs and needs no GPU
 #include <dlfcn.h>
 
 #include <atomic>
@@ -23,7 +24,7 @@ static_assert(!std::is_copy_constructible_v<sh::Launch> && std::is_nothrow_move_
 
 constexpr std::size_t kBlocks = 8, kBlockBytes = 36864;
 
-// The driver's calls, as the engine has them.
+// The driver's calls of an engine.
 struct Driver {
     explicit Driver(const char* path) : library(dlopen(path, RTLD_NOW)) {}
 
@@ -42,14 +43,12 @@ struct Driver {
     void launch(sh_test_graph* graph, sh_stream stream) const {
         CHECK(find<decltype(sh_test_graph_launch)>("sh_test_graph_launch")(graph, stream) == SH_OK);
     }
-    void destroy(sh_test_graph* graph) const {
-        find<decltype(sh_test_graph_destroy)>("sh_test_graph_destroy")(graph);
-    }
+    void destroy(sh_test_graph* graph) const { find<decltype(sh_test_graph_destroy)>("sh_test_graph_destroy")(graph); }
 
     void* library;
 };
 
-// What the captured step looks at with each launch.
+// The data that the captured step compares in each launch.
 struct Look {
     const void* address;
     unsigned char wanted;
@@ -63,8 +62,7 @@ void look(void* data) {
 }
 
 struct Model {
-    explicit Model(const sh::Device& device)
-        : memory(device, kBlocks * kBlockBytes), runtime(device), stream(device) {
+    explicit Model(const sh::Device& device) : memory(device, kBlocks * kBlockBytes), runtime(device), stream(device) {
         for (std::size_t i = 0; i < kBlocks; ++i)
             std::memset(static_cast<char*>(memory.data()) + i * kBlockBytes, int(i + 1), kBlockBytes);
         blocks = register_in_a_row(runtime, memory.data(), kBlocks, kBlockBytes);
@@ -104,14 +102,14 @@ void launches_stream_the_model(const Driver& driver, sh::Device& device) {
         sh::Launch launch = graph.launch(stream);
         driver.launch(native, stream);
         if (n == 1) launch.end();
-        if (n == 1) launch.end();  // once is enough
+        if (n == 1) launch.end();  // one explicit end is enough
     }
     model.stream.synchronize();
     CHECK(model.right == 3 * kBlocks && model.wrong == 0);
     CHECK(device.memory().peak_bytes <= device.memory().budget_bytes);
 
     device.set_budget(100 * 1024);
-    CHECK(status_of([&] { model.runtime.plan(); }) == SH_ERROR_BUSY);
+    CHECK(status_of([&] { model.runtime.plan(); }) == SH_ERROR_INVALID_STATE);
     sh::Graph other = std::move(graph);
     CHECK(status_of([&] { graph.launch(stream); }) == SH_ERROR_INVALID_HANDLE);
     {
@@ -131,7 +129,7 @@ void captures_end_by_scope(const Driver& driver, const sh::Device& device) {
     const sh_stream stream = model.stream.get();
     const auto begin = [&] { sh::Capture capture = model.runtime.capture(stream); };
     driver.begin(stream);
-    CHECK(status_of(begin) == SH_ERROR_INVALID_STATE);  // no plan
+    CHECK(status_of(begin) == SH_ERROR_INVALID_STATE);  // there is no plan
     driver.destroy(driver.end(stream));
     model.runtime.plan();
     CHECK(status_of(begin) == SH_ERROR_INVALID_STATE);  // the stream does not capture
@@ -140,18 +138,19 @@ void captures_end_by_scope(const Driver& driver, const sh::Device& device) {
         const sh::Capture capture = model.runtime.capture(stream);
         const sh::View view = model.runtime.acquire(model.blocks[0], stream);
         CHECK(status_of(begin) == SH_ERROR_INVALID_STATE);
-        CHECK(status_of([&] { model.runtime.step(); }) == SH_ERROR_BUSY);
+        CHECK(status_of([&] { model.runtime.step(); }) == SH_ERROR_INVALID_STATE);
         throw 1;
     } catch (int) {
     }
     driver.destroy(driver.end(stream));
-    model.runtime.plan();  // nothing holds the plan
+    model.runtime.plan();  // no graph holds the plan
     driver.begin(stream);
     {
         sh::Capture capture = model.runtime.capture(stream);
         {
             const sh::View view = model.runtime.acquire(model.blocks[0], stream);
-            CHECK(status_of([&] { capture.end(); }) == SH_ERROR_INVALID_STATE);  // it goes on
+            CHECK(status_of([&] { capture.end(); }) ==
+                  SH_ERROR_INVALID_STATE);  // a view is held, and the capture goes on
         }
         const sh::Graph graph = capture.end();
         CHECK(graph.get() != nullptr && status_of([&] { capture.end(); }) == SH_ERROR_INVALID_HANDLE);

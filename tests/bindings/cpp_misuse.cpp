@@ -1,5 +1,5 @@
-// What must not be done with the owners of stagehand.hpp is an exception that names it, never a crash: use after close, wrong order, other
-// threads, callbacks that throw, processes that end with copies in flight, fork.
+// Forbidden uses of the owners of stagehand.hpp throw an exception that names the mistake, and never crash: use after
+// close, wrong order, other threads, callbacks that throw, processes that end with copies in flight, and fork.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,7 +30,7 @@ sh::Device open_device(const char* backend_options = nullptr) {
     return sh::Device("host", options);
 }
 
-// Blocks whose bytes are their number, from one.
+// Registers blocks whose bytes are the number of the block, counted from one.
 std::vector<sh_block> register_model(sh::Runtime& runtime, std::vector<unsigned char>& memory) {
     memory.resize(kBlocks * kBlockBytes);
     for (std::size_t i = 0; i < kBlocks; ++i) std::memset(&memory[i * kBlockBytes], int(i + 1), kBlockBytes);
@@ -45,14 +45,13 @@ bool is_right(const sh::View& view, std::size_t block) {
     return true;
 }
 
-// The memory of a model and the model: the memory outlives it.
+// A model and its memory. The memory outlives the model.
 struct Model {
     explicit Model(const sh::Device& device) : runtime(device), blocks(register_model(runtime, memory)) {}
 
     void compare() {
         const sh::Step step = runtime.step();
-        for (std::size_t i = 0; i < kBlocks; ++i)
-            CHECK(is_right(runtime.acquire(blocks[i], SH_STREAM_HOST), i));
+        for (std::size_t i = 0; i < kBlocks; ++i) CHECK(is_right(runtime.acquire(blocks[i], SH_STREAM_HOST), i));
     }
 
     std::vector<unsigned char> memory;
@@ -60,12 +59,11 @@ struct Model {
     std::vector<sh_block> blocks;
 };
 
-// Owners that were moved from hold nothing, and those of a runtime that is gone say so.
+// Owners that were moved from hold nothing. Owners of a destroyed runtime return an error.
 void use_after_close(sh::Device& device) {
     Model model(device);
     sh::Runtime gone = std::move(model.runtime);
-    CHECK(status_of([&] { model.runtime.acquire(model.blocks[0], SH_STREAM_HOST); }) ==
-          SH_ERROR_INVALID_HANDLE);
+    CHECK(status_of([&] { model.runtime.acquire(model.blocks[0], SH_STREAM_HOST); }) == SH_ERROR_INVALID_HANDLE);
     CHECK(status_of([&] { model.runtime.plan(); }) == SH_ERROR_INVALID_HANDLE);
     sh::View view = gone.acquire(model.blocks[0], SH_STREAM_HOST);
     sh::Step step = gone.step();
@@ -96,18 +94,17 @@ void wrong_order(const sh::Device& device) {
     Model model(device);
     sh::Runtime other(device);
     CHECK(status_of([&] { other.acquire(model.blocks[0], SH_STREAM_HOST); }) == SH_ERROR_INVALID_HANDLE);
-    CHECK(status_of([&] { model.runtime.release_many(model.blocks, SH_STREAM_HOST); }) ==
-          SH_ERROR_INVALID_STATE);
+    CHECK(status_of([&] { model.runtime.release_many(model.blocks, SH_STREAM_HOST); }) == SH_ERROR_INVALID_STATE);
     {
         const sh::Step step = model.runtime.step();
         CHECK(status_of([&] { model.runtime.step(); }) == SH_ERROR_INVALID_STATE);
         const sh::View view = model.runtime.acquire(model.blocks[0], SH_STREAM_HOST);
-        CHECK(status_of([&] { model.runtime.unregister_blocks(model.blocks); }) == SH_ERROR_BUSY);
+        CHECK(status_of([&] { model.runtime.unregister_blocks(model.blocks); }) == SH_ERROR_INVALID_STATE);
     }
     {
         const std::vector<sh_block> one = {model.blocks[2]};
         const sh::SourceUpdate update = model.runtime.update_sources(one);
-        CHECK(status_of([&] { model.runtime.acquire(one[0], SH_STREAM_HOST); }) == SH_ERROR_BUSY);
+        CHECK(status_of([&] { model.runtime.acquire(one[0], SH_STREAM_HOST); }) == SH_ERROR_INVALID_STATE);
     }
     model.compare();
 }
@@ -130,9 +127,8 @@ void other_threads(const sh::Device& device) {
         threads.emplace_back([&, seed] {
             for (std::size_t i = 0; i < 60; ++i) {
                 const std::size_t block = (i * 7 + seed) % kBlocks;
-                const sh_status status = status_of([&] {
-                    CHECK(is_right(model.runtime.acquire(model.blocks[block], SH_STREAM_HOST), block));
-                });
+                const sh_status status = status_of(
+                    [&] { CHECK(is_right(model.runtime.acquire(model.blocks[block], SH_STREAM_HOST), block)); });
                 CHECK(status == SH_OK || status == SH_ERROR_HELD);
             }
         });
@@ -154,7 +150,7 @@ std::int32_t on_load(const sh_loaded_range*, void*) {
     return 0;
 }
 
-// What a callback throws ends in the library, as the error of the acquire; it can be tried again.
+// An exception of a callback ends in the library, as an error of the acquire. The acquire can be tried again.
 void callbacks_that_throw(const sh::Device& device) {
     sh::Runtime runtime(device);
     std::vector<unsigned char> memory(kBlockBytes, 1);
@@ -176,7 +172,7 @@ void callbacks_that_throw(const sh::Device& device) {
     }
 }
 
-// The child can do nothing with what the parent has made; its owners end without harm, and the parent goes on.
+// The child cannot use the parent's objects. Its owners end without harm, and the parent goes on.
 void fork_with_everything_open(sh::Device& device) {
     Model model(device);
     sh::Stream stream(device);
@@ -203,7 +199,7 @@ void fork_with_everything_open(sh::Device& device) {
     model.compare();
 }
 
-// Copies that take long, in a process that ends: by exit() with owners in static memory or lost, or by returning.
+// The process ends during long copies: by exit() with owners in static memory or leaked, or by returning from main().
 void copies_in_flight(int how) {
     static sh::Device device = open_device("bandwidth=2MB/s");
     static Model model(device);

@@ -1,4 +1,5 @@
-// The owners of stagehand.hpp: they stream a model, release by scope, hand ownership on, and throw what the library says.
+// The owners of stagehand.hpp: they stream a model, release by scope, transfer ownership, and throw the library's
+// errors.
 #include <stagehand/stagehand.hpp>
 
 #include <cstdio>
@@ -130,7 +131,7 @@ void changes_contents(const sh::Device& device) {
     {
         const std::vector<sh_block> changed = {blocks[5]};
         const sh::SourceUpdate update = runtime.update_sources(changed);
-        CHECK(status_of([&] { runtime.acquire(blocks[5], SH_STREAM_HOST); }) == SH_ERROR_BUSY);
+        CHECK(status_of([&] { runtime.acquire(blocks[5], SH_STREAM_HOST); }) == SH_ERROR_INVALID_STATE);
         write_block(memory.data() + 5 * kBlockBytes, 5, 1);
     }
     {
@@ -146,7 +147,7 @@ void changes_contents(const sh::Device& device) {
     CHECK(runtime.stats().write_backs == 1);
 }
 
-// Scopes, protections and reservations end on every path, also by an exception.
+// Scopes, protections and reservations end on every path, including exceptions.
 void residency_ends_by_scope(const sh::Device& device) {
     std::vector<unsigned char> memory(kBlocks * kBlockBytes), others(kBlocks * kBlockBytes);
     sh::Runtime runtime(device), guest(device);
@@ -160,7 +161,7 @@ void residency_ends_by_scope(const sh::Device& device) {
         const sh::Reservation reservation = runtime.reserve(3 * 4096, SH_PRIORITY_SECONDARY);
         sh_guest_options options = SH_GUEST_OPTIONS_INIT;
         options.flags = SH_GUEST_SHRINK;
-        const sh::Scope visit = runtime.as_guest(guest, options);
+        const sh::Scope visit = guest.as_guest(options);
         CHECK(runtime.block_info(blocks[0]).protections == 1);
         CHECK(device.memory().reserved_bytes == 3 * 4096 && device.memory().guest_bytes > 0);
         const sh::View view = guest.acquire(visiting[2], SH_STREAM_HOST);
@@ -169,13 +170,13 @@ void residency_ends_by_scope(const sh::Device& device) {
     } catch (const std::runtime_error&) {
     }
     CHECK(runtime.block_info(blocks[0]).protections == 0);
-    CHECK(device.memory().reserved_bytes == 0 && device.memory().guest_bytes == 0 && device.memory().protected_bytes == 0);
+    CHECK(device.memory().reserved_bytes == 0 && device.memory().guest_bytes == 0 &&
+          device.memory().protected_bytes == 0);
     CHECK(guest.stats().held_bytes == 0);
-    CHECK(status_of([&] { runtime.as_guest(runtime); }) == SH_ERROR_INVALID_ARGUMENT);
     CHECK(status_of([&] { runtime.reserve(); }) == SH_ERROR_INVALID_STATE);
     {
         sh::Reservation reservation = runtime.reserve(4096);
-        reservation = runtime.reserve(2 * 4096);  // the one before is replaced, and ends nothing
+        reservation = runtime.reserve(2 * 4096);  // the earlier reservation is replaced, and its owner ends nothing
         CHECK(device.memory().reserved_bytes == 2 * 4096);
         sh::Reservation moved = std::move(reservation);
         sh::Reservation& same = moved;
@@ -184,9 +185,7 @@ void residency_ends_by_scope(const sh::Device& device) {
         moved = std::move(reservation);  // nothing
         CHECK(device.memory().reserved_bytes == 0);
     }
-    {
-        const sh::View view = runtime.acquire(blocks[1], SH_STREAM_HOST);
-    }
+    { const sh::View view = runtime.acquire(blocks[1], SH_STREAM_HOST); }
     CHECK(runtime.stats().held_bytes > 0 && runtime.trim() == 0);
     runtime.set_pressure(nullptr, nullptr);
 }

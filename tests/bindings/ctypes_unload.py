@@ -1,8 +1,9 @@
-"""A library that is closed and loaded again, hundreds of times, stays the one that it was: devices open each time and go on meanwhile, the monitor
-answers, and no round leaves anything behind.
+"""The library is closed and loaded again hundreds of times, and works as before: devices open each time and go on
+meanwhile, the monitor answers, and no round leaves anything behind.
 
     ctypes_unload.py PATH_OF_THE_LIBRARY
 """
+
 import _ctypes
 import ctypes
 import os
@@ -23,7 +24,7 @@ def threads():
 
 
 def wait_for_threads(count):
-    """A thread that was joined is listed for a moment longer."""
+    """Waits, because a joined thread is listed for a moment longer."""
     until = time.monotonic() + 30
     while threads() != count and time.monotonic() < until:
         time.sleep(0.001)
@@ -36,7 +37,7 @@ def mapped_bytes():
 
 
 def open_device(library):
-    options, device = library.new(DeviceOptions, "device_options"), ctypes.c_void_p()
+    options, device = library.new(DeviceOptions), ctypes.c_void_p()
     options.page_bytes, options.budget_bytes, options.staging_threads = 4096, 64 << 10, 2
     library.expect(library.sh_device_open(b"host", options, ctypes.byref(device)))
     return device
@@ -48,17 +49,19 @@ class Model:
     def __init__(self, library, device, data):
         self.runtime, self.block, self.data = ctypes.c_void_p(), ctypes.c_uint64(), data
         library.expect(library.sh_runtime_create(device, None, ctypes.byref(self.runtime)))
-        segment, desc = library.new(Segment, "segment"), library.new(BlockDesc, "block_desc")
+        segment, desc = library.new(Segment), library.new(BlockDesc)
         segment.kind, segment.bytes, segment.pointer = SOURCE_POINTER, len(data), ctypes.cast(data, ctypes.c_void_p)
         desc.bytes, desc.segments, desc.segment_count = len(data), ctypes.pointer(segment), 1
         library.expect(library.sh_register_blocks(self.runtime, ctypes.byref(desc), 1, ctypes.byref(self.block)))
 
     def use(self, library):
-        view = library.new(View, "view")
+        view = library.new(View)
         library.expect(library.sh_acquire(self.runtime, self.block, STREAM_HOST, 0, view))
         assert ctypes.string_at(view.address, view.bytes) == self.data
         library.expect(library.sh_release(self.runtime, self.block, STREAM_HOST))
-        library.expect(library.sh_release(self.runtime, self.block, STREAM_HOST), INVALID_STATE)   # this thread has a text now
+        library.expect(
+            library.sh_release(self.runtime, self.block, STREAM_HOST), INVALID_STATE
+        )  # this thread has a text now
 
 
 def close(library):
@@ -96,7 +99,8 @@ def leaves_nothing(path, data):
         one_round(path, data)
     wait_for_threads(before)
     assert len(os.listdir("/proc/self/fd")) == descriptors
-    # The allocator takes a little more now and then; a library, or what one keeps for good, would be far more than this a round.
+    # The allocator takes a little more now and then; a library, or what one keeps for good, would be far more than this
+    # a round.
     assert mapped_bytes() - mapped < ROUNDS * 16384, mapped_bytes() - mapped
 
 

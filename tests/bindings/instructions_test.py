@@ -1,8 +1,9 @@
-"""The owners of stagehand.hpp cost what C costs: instructions of the same acquires and releases in both, counted by callgrind, which counts
-the same in every run. Without valgrind it is skipped.
+"""The owners of stagehand.hpp cost as much as the C interface. The test counts the instructions of the same acquires
+and releases in both by callgrind, which counts the same in every run. The test is skipped without valgrind.
 
     instructions_test.py PROGRAM
 """
+
 import re
 import shutil
 import subprocess
@@ -16,10 +17,20 @@ if not valgrind:
 
 
 def instructions(language):
-    """Of one acquire and release."""
-    command = [valgrind, "--tool=callgrind", f"--toggle-collect=pairs_in_{language}", "--callgrind-out-file=/dev/null", sys.argv[1], language, str(PAIRS)]
+    """Returns the instructions of one acquire and release."""
+    command = [
+        valgrind,
+        "--tool=callgrind",
+        f"--toggle-collect=pairs_in_{language}",
+        "--callgrind-out-file=/dev/null",
+        sys.argv[1],
+        language,
+        str(PAIRS),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0 and re.search("unrecognised instruction|Function redirection|Fatal error at startup", done.stderr):
+    if done.returncode != 0 and re.search(
+        "unrecognised instruction|Function redirection|Fatal error at startup", done.stderr
+    ):
         print("skipped: this valgrind cannot run here:", done.stderr.strip().splitlines()[-1])
         sys.exit(77)
     assert done.returncode == 0 and done.stdout == language + "\n", (done.stdout, done.stderr)

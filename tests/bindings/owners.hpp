@@ -1,4 +1,5 @@
-// What the programs on stagehand.hpp check with, and the registering of a model whose blocks lie one after the other in memory.
+// Checks for the programs that test stagehand.hpp, and the registration of a model whose blocks lie one after the other
+// in memory.
 #ifndef TESTS_BINDINGS_OWNERS_HPP
 #define TESTS_BINDINGS_OWNERS_HPP
 
@@ -13,12 +14,12 @@ inline std::atomic<int> failed_checks{0};
 
 inline void check_true(bool holds, const char* what, int line) {
     if (holds) return;
-    std::fprintf(stderr, "line %d: not so: %s\n", line, what);
+    std::fprintf(stderr, "line %d: this does not hold: %s\n", line, what);
     ++failed_checks;
 }
 #define CHECK(condition) check_true((condition), #condition, __LINE__)
 
-// What a call throws; SH_OK if it does not.
+// Returns the status that a call throws, or SH_OK if it does not throw.
 template <class Function>
 sh_status status_of(Function function) {
     try {
@@ -31,8 +32,8 @@ sh_status status_of(Function function) {
 }
 
 // `count` blocks of `bytes` bytes each.
-inline std::vector<sh_block> register_in_a_row(stagehand::Runtime& runtime, void* memory, std::size_t count, std::size_t bytes,
-                                               std::uint32_t flags = 0) {
+inline std::vector<sh_block> register_in_a_row(stagehand::Runtime& runtime, void* memory, std::size_t count,
+                                               std::size_t bytes, std::uint32_t flags = 0) {
     std::vector<sh_segment> segments(count, sh_segment(SH_SEGMENT_INIT));
     std::vector<sh_block_desc> descs(count, sh_block_desc(SH_BLOCK_DESC_INIT));
     for (std::size_t i = 0; i < count; ++i) {

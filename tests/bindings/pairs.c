@@ -1,7 +1,7 @@
 /* The loop in C: see pairs.h. */
 #include "pairs.h"
 
-uint64_t pairs_in_c(sh_runtime *runtime, const sh_block *blocks, uint64_t count, uint64_t pairs) {
+uint64_t pairs_in_c(sh_runtime* runtime, const sh_block* blocks, uint64_t count, uint64_t pairs) {
     uint64_t sum = 0;
     for (uint64_t i = 0; i < pairs; ++i) {
         sh_view view = SH_VIEW_INIT;

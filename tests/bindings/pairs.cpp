@@ -1,4 +1,4 @@
-// The loop in C++, and a program that runs one of them: see pairs.h.
+// The loop in C++, and a program that runs one of the two loops: see pairs.h.
 //
 //     pairs c|cpp COUNT
 #include "pairs.h"
@@ -16,7 +16,7 @@ uint64_t pairs_in_cpp(sh_runtime* raw, const sh_block* blocks, uint64_t count, u
         const stagehand::View view = runtime.acquire(blocks[i % count], SH_STREAM_HOST);
         sum += reinterpret_cast<uintptr_t>(view.address());
     }
-    runtime.release();  // it is the caller's
+    runtime.release();  // the caller owns the runtime
     return sum;
 }
 
@@ -40,8 +40,7 @@ int main(int argc, char** argv) {
             blocks.push_back(runtime.register_block(desc));
         }
         const auto run = language == "c" ? pairs_in_c : pairs_in_cpp;
-        for (int i = 0; i < 3;
-             ++i) {  // the order is learned, and everything is resident, before anything is counted
+        for (int i = 0; i < 3; ++i) {  // the order is learned, and everything is resident, before anything is counted
             const stagehand::Step step = runtime.step();
             for (const sh_block block : blocks) runtime.acquire(block, SH_STREAM_HOST);
         }

@@ -1,4 +1,4 @@
-/* Acquire and release of a resident block, written as an engine would in C and in C++, for who counts what they cost. */
+/* Acquire and release of a resident block, written as in an engine in C and in C++, to measure their cost. */
 #ifndef STAGEHAND_TESTS_PAIRS_H
 #define STAGEHAND_TESTS_PAIRS_H
 
@@ -8,9 +8,9 @@
 extern "C" {
 #endif
 
-/* The sum of the addresses; 0: a call failed. */
-uint64_t pairs_in_c(sh_runtime *runtime, const sh_block *blocks, uint64_t count, uint64_t pairs);
-uint64_t pairs_in_cpp(sh_runtime *runtime, const sh_block *blocks, uint64_t count, uint64_t pairs);
+/* Returns the sum of the addresses, or 0 if a call failed. */
+uint64_t pairs_in_c(sh_runtime* runtime, const sh_block* blocks, uint64_t count, uint64_t pairs);
+uint64_t pairs_in_cpp(sh_runtime* runtime, const sh_block* blocks, uint64_t count, uint64_t pairs);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-"""Devices that are not there: each subcommand says what was looked for, and why it is not had."""
+"""Devices that are not there: each subcommand says which device it searched for, and why the device cannot be used."""
 
 import os
 import unittest
@@ -6,7 +6,7 @@ import unittest
 import harness
 from harness import CommandTest, DEVICE, USAGE
 
-# Folders of the cuda backend, and of a stub of its driver over the host's memory.
+# Folders of the cuda backend, and of a stub of its driver that uses the host's memory.
 CUDA_PATH = os.environ.get("STAGEHAND_CUDA_PATH")
 STUB_PATH = os.environ.get("STAGEHAND_STUB_PATH")
 
@@ -14,7 +14,11 @@ STUB_PATH = os.environ.get("STAGEHAND_STUB_PATH")
 class AbsentDeviceTest(CommandTest):
     def refuse_everywhere(self, device, *says, code=DEVICE):
         model = self.layered_model(layers=2, layer_bytes=1 << 16, table_bytes=1 << 16)
-        for arguments in (["plan", model, "--budget", "50%"], ["run", model, "--budget", "50%", "--steps", "1"], ["bench"]):
+        for arguments in (
+            ["plan", model, "--budget", "50%"],
+            ["run", model, "--budget", "50%", "--steps", "1"],
+            ["bench"],
+        ):
             for json in ([], ["--json"]):
                 with self.subTest(arguments=arguments, json=json):
                     self.refuse(code, *arguments, "--device", device, *json, says=[device, *says])

@@ -1,4 +1,4 @@
-"""Models that are wrong: an exit code and a message that names file and field; never a signal."""
+"""Invalid models give an exit code and a message that names the file and the field, and never a signal."""
 
 import json
 import os
@@ -19,8 +19,10 @@ def tensor(dtype="U8", shape=(16,), offsets=(0, 16)):
 
 class BadModelTest(CommandTest):
     def assert_refused(self, path, *says):
-        for subcommand in (["plan", path, "--budget", "1MiB", "--bandwidth", "1GB"],
-                           ["run", path, "--budget", "1MiB", "--steps", "1", "--device", "host", "--json"]):
+        for subcommand in (
+            ["plan", path, "--budget", "1MiB", "--bandwidth", "1GB"],
+            ["run", path, "--budget", "1MiB", "--steps", "1", "--device", "host", "--json"],
+        ):
             self.refuse(MODEL, *subcommand, says=says)
 
     def file(self, head, data=b"\0" * 16, header_length=None, name="bad.safetensors"):
@@ -68,7 +70,9 @@ class BadModelTest(CommandTest):
                 self.assert_refused(self.file(header(tensors), b"\0" * 24), "bad.safetensors", "data_offsets")
 
     def test_shape_overflows(self):
-        self.assert_refused(self.file(header({"a": tensor("F64", (1 << 62, 1 << 62))})), "bad.safetensors", "'a'", "shape")
+        self.assert_refused(
+            self.file(header({"a": tensor("F64", (1 << 62, 1 << 62))})), "bad.safetensors", "'a'", "shape"
+        )
 
     def test_unknown_type(self):
         self.assert_refused(self.file(header({"a": tensor("F17")})), "bad.safetensors", "dtype", "F17")

@@ -1,4 +1,4 @@
-"""`stagehand run` while the world changes: Ctrl-C, files that shrink or change, a device that fails."""
+"""`stagehand run` under disturbances: Ctrl-C, files that shrink or change, a device that fails."""
 
 import json
 import os
@@ -13,8 +13,18 @@ ENDLESS = ["--steps", "1000000", "--device", "host"]
 
 class DisturbedRunTest(CommandTest):
     def test_interrupt_reports_what_was_measured(self):
-        process = self.start("run", self.layered_model(), "--budget", "25%", *ENDLESS, "--compute-ms", "5", "--json",
-                             "--telemetry", "steps.jsonl")
+        process = self.start(
+            "run",
+            self.layered_model(),
+            "--budget",
+            "25%",
+            *ENDLESS,
+            "--compute-ms",
+            "5",
+            "--json",
+            "--telemetry",
+            "steps.jsonl",
+        )
         self.wait_for_file(process, self.folder / "steps.jsonl", 3)
         process.send_signal(signal.SIGINT)
         result = self.finish(process)
@@ -43,7 +53,8 @@ class DisturbedRunTest(CommandTest):
 
     def test_second_interrupt_kills(self):
         model = self.layered_model()
-        # A step of ten minutes. When the bar shows, the compute of a block is queued, and the first signal waits for it.
+        # A step of ten minutes. When the bar shows, the compute of a block is queued, and the first signal waits for
+        # it.
         process, terminal = self.start_on_terminal("run", model, "--budget", "25%", *ENDLESS, "--compute-ms", "600000")
         self.wait_on_terminal(terminal, b"loading")
         while process.poll() is None:
@@ -68,9 +79,10 @@ class DisturbedRunTest(CommandTest):
 
     def test_file_that_shrinks_before_it_is_verified(self):
         model = self.layered_model()
-        # All of it stays on the device, so that only the verification reads the file again.
-        process = self.start("run", model, "--budget", "1GiB", "--steps", "12", "--device", "host", "--compute-ms", "50",
-                             "--verify")
+        # The whole model stays on the device, so that only the verification reads the file again.
+        process = self.start(
+            "run", model, "--budget", "1GiB", "--steps", "12", "--device", "host", "--compute-ms", "50", "--verify"
+        )
         self.wait_for_line(process, "streaming  2/12")
         os.truncate(model, 5 << 20)
         result = self.finish(process)
@@ -79,8 +91,9 @@ class DisturbedRunTest(CommandTest):
 
     def test_shrinking_leaves_no_json(self):
         model = self.layered_model()
-        process = self.start("run", model, "--budget", "25%", *ENDLESS, "--compute-ms", "2", "--json", "--telemetry",
-                             "steps.jsonl")
+        process = self.start(
+            "run", model, "--budget", "25%", *ENDLESS, "--compute-ms", "2", "--json", "--telemetry", "steps.jsonl"
+        )
         self.wait_for_file(process, self.folder / "steps.jsonl", 2)
         os.truncate(model, 1000)
         result = self.finish(process)
@@ -90,8 +103,22 @@ class DisturbedRunTest(CommandTest):
 
     def change_after_loading(self, at):
         model = self.layered_model()
-        process = self.start("run", model, "--budget", "1GiB", "--steps", "12", "--device", "host", "--compute-ms", "50",
-                             "--verify", "--json", "--telemetry", "steps.jsonl")
+        process = self.start(
+            "run",
+            model,
+            "--budget",
+            "1GiB",
+            "--steps",
+            "12",
+            "--device",
+            "host",
+            "--compute-ms",
+            "50",
+            "--verify",
+            "--json",
+            "--telemetry",
+            "steps.jsonl",
+        )
         self.wait_for_file(process, self.folder / "steps.jsonl", 2)
         with open(model, "r+b") as file:
             file.seek(at, os.SEEK_END)
@@ -111,8 +138,22 @@ class DisturbedRunTest(CommandTest):
 
     def test_file_that_is_only_touched_verifies(self):
         model = self.layered_model()
-        process = self.start("run", model, "--budget", "1GiB", "--steps", "12", "--device", "host", "--compute-ms", "50",
-                             "--verify", "--json", "--telemetry", "steps.jsonl")
+        process = self.start(
+            "run",
+            model,
+            "--budget",
+            "1GiB",
+            "--steps",
+            "12",
+            "--device",
+            "host",
+            "--compute-ms",
+            "50",
+            "--verify",
+            "--json",
+            "--telemetry",
+            "steps.jsonl",
+        )
         self.wait_for_file(process, self.folder / "steps.jsonl", 2)
         os.utime(model)
         result = self.finish(process)

@@ -1,4 +1,4 @@
-"""A device that fails in the middle: the command says so, and ends as its manual says."""
+"""A device that fails in the middle of a run: the command reports the failure and exits as its manual says."""
 
 import os
 import unittest
@@ -17,8 +17,20 @@ class FailingDeviceTest(CommandTest):
         self.model = self.layered_model(layers=3, layer_bytes=1 << 16, table_bytes=1 << 16)
 
     def stream(self, *options):
-        arguments = ["run", self.model, "--budget", "50%", "--steps", "2", "--verify", "--json", "--device", "fault",
-                     "--device-option", "wrap=host"]
+        arguments = [
+            "run",
+            self.model,
+            "--budget",
+            "50%",
+            "--steps",
+            "2",
+            "--verify",
+            "--json",
+            "--device",
+            "fault",
+            "--device-option",
+            "wrap=host",
+        ]
         for option in options:
             arguments += ["--device-option", option]
         return self.run_command(*arguments)
@@ -44,7 +56,7 @@ class FailingDeviceTest(CommandTest):
             with self.subTest(call=call):
                 result = self.stream(f"fail_at={call}")
                 if result.code == SUCCESS:
-                    # The library could do without that call.
+                    # The library can work without that call.
                     self.assertEqual(result.json()["mismatched_blocks"], 0)
                     self.assertEqual(result.err, "")
                 else:
@@ -56,8 +68,21 @@ class FailingDeviceTest(CommandTest):
         for group in ("link", "mapping", "streaming"):
             for call in [*range(1, 40, 6), *range(40, 1000, 97)]:
                 with self.subTest(group=group, call=call):
-                    result = self.run_command("bench", "--quick", "--bytes", "32MiB", "--only", group, "--json", "--device",
-                                              "fault", "--device-option", "wrap=host", "--device-option", f"fail_at={call}")
+                    result = self.run_command(
+                        "bench",
+                        "--quick",
+                        "--bytes",
+                        "32MiB",
+                        "--only",
+                        group,
+                        "--json",
+                        "--device",
+                        "fault",
+                        "--device-option",
+                        "wrap=host",
+                        "--device-option",
+                        f"fail_at={call}",
+                    )
                     if result.code == SUCCESS:
                         self.assertEqual(list(result.json()["groups"]), [group])
                         self.assertEqual(result.err, "")

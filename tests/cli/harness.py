@@ -1,13 +1,16 @@
-"""Drives the real command. The environment variable STAGEHAND_COMMAND says where it is."""
+"""Runs the real command. The environment variable STAGEHAND_COMMAND holds its path."""
 
+import fcntl
 import json
 import os
 import pathlib
 import pty
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 
@@ -18,10 +21,10 @@ import model_files  # noqa: E402  (needs the path)
 COMMAND = os.environ["STAGEHAND_COMMAND"]
 SOURCE_ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
-# As the manual lists them.
+# The exit codes of the manual.
 SUCCESS, FAILURE, USAGE, MODEL, DEVICE, OUTPUT, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 
-# Nothing here takes a minute; what hangs must not hang the suite.
+# No command here takes a minute. A command that hangs must not block the suite.
 DEADLINE_S = 120
 
 
@@ -36,7 +39,7 @@ class Result:
 
 
 class CommandTest(unittest.TestCase):
-    """A folder of its own for each test, and ways to run the command in it."""
+    """Gives each test its own folder, and runs the command in it."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="stagehand-cli-")
@@ -48,9 +51,15 @@ class CommandTest(unittest.TestCase):
                 self.environment[key] = os.environ[key]
 
     def start(self, *arguments, **options):
-        return subprocess.Popen([COMMAND, *map(str, arguments)], stdout=options.pop("stdout", subprocess.PIPE),
-                                stderr=options.pop("stderr", subprocess.PIPE), stdin=subprocess.DEVNULL,
-                                env=self.environment, cwd=self.folder, **options)
+        return subprocess.Popen(
+            [COMMAND, *map(str, arguments)],
+            stdout=options.pop("stdout", subprocess.PIPE),
+            stderr=options.pop("stderr", subprocess.PIPE),
+            stdin=subprocess.DEVNULL,
+            env=self.environment,
+            cwd=self.folder,
+            **options,
+        )
 
     def finish(self, process):
         try:
@@ -73,7 +82,7 @@ class CommandTest(unittest.TestCase):
         return result
 
     def refuse(self, code, *arguments, says=()):
-        """Runs what must fail with `code` and one line on standard error that has all of `says`; returns that line."""
+        """Runs a command that must fail with `code`. Returns its one line of standard error, which must hold `says`."""
         result = self.run_command(*arguments)
         self.assertEqual(result.code, code, result.out + result.err)
         self.assert_one_error(result, says)
@@ -88,11 +97,12 @@ class CommandTest(unittest.TestCase):
             self.assertIn(str(text), lines[0])
 
     def layered_model(self, name="model.safetensors", layers=8, layer_bytes=1 << 20, table_bytes=4 << 20):
-        return model_files.write_safetensors(self.folder / name,
-                                             model_files.layered_tensors(layers, layer_bytes, table_bytes))
+        return model_files.write_safetensors(
+            self.folder / name, model_files.layered_tensors(layers, layer_bytes, table_bytes)
+        )
 
     def wait_for_line(self, process, text):
-        """Reads standard output until a line has `text`; returns what was read."""
+        """Reads standard output until a line has `text`. Returns the text that was read."""
         seen = ""
         while text not in seen:
             line = process.stdout.readline().decode()
@@ -111,13 +121,13 @@ class CommandTest(unittest.TestCase):
                 self.fail(f"{path} does not grow")
             time.sleep(0.01)
 
-
-    def start_on_terminal(self, *arguments):
-        """The command with a terminal as standard error; returns it and the terminal's other end."""
+    def start_on_terminal(self, *arguments, columns=80, environment=()):
+        """Starts the command with a terminal as standard error. Returns the process and the terminal's other end."""
         leader, follower = pty.openpty()
         self.addCleanup(os.close, leader)
-        self.environment.update({"TERM": "xterm", "LC_ALL": "C.UTF-8"})
+        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         self.environment.pop("NO_COLOR", None)
+        self.environment.update({"TERM": "xterm", "LC_ALL": "C.UTF-8"} | dict(environment))
         process = self.start(*arguments, stderr=follower)
         os.close(follower)
         return process, leader

@@ -1,4 +1,4 @@
-"""Small model files, written by the formats' own rules and nothing else."""
+"""Writes small model files by the rules of the formats alone."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def layered_tensors(layers, layer_bytes, table_bytes, seed=1):
 
 
 def write_sharded(folder, tensors, shards):
-    """The tensors dealt to `shards` files in turn, with their index. Returns the index's path."""
+    """Writes the tensors to `shards` files in turn, and their index. Returns the path of the index."""
     os.makedirs(folder, exist_ok=True)
     names = [f"model-{i + 1:05}-of-{shards:05}.safetensors" for i in range(shards)]
     dealt = [{} for _ in range(shards)]
@@ -82,11 +82,14 @@ def _gguf_string(text):
 
 def write_gguf(path, tensors, alignment=32):
     """GGUF version 3 with {name: (type number, dimensions innermost first, bytes)}."""
+
     def key(name, value_type, value):
         return _gguf_string(name) + struct.pack("<I", value_type) + value
 
-    pairs = [key("general.architecture", 8, _gguf_string("tiny")),
-             key("general.alignment", 4, struct.pack("<I", alignment))]
+    pairs = [
+        key("general.architecture", 8, _gguf_string("tiny")),
+        key("general.alignment", 4, struct.pack("<I", alignment)),
+    ]
     infos = b""
     data = b""
     for name, (number, dimensions, content) in tensors.items():

@@ -1,6 +1,8 @@
 """`stagehand plan`."""
 
+import json
 import math
+import os
 import pathlib
 import re
 import unittest
@@ -8,7 +10,7 @@ import xml.etree.ElementTree as ElementTree
 
 import harness
 import model_files
-from harness import CommandTest, DEVICE, MODEL, OUTPUT
+from harness import CommandTest, DEVICE, MODEL, OUTPUT, USAGE
 
 LINK = ["--bandwidth", "1GB/s"]
 
@@ -24,7 +26,7 @@ class PlanTest(CommandTest):
         self.assertLessEqual(plan["resident_bytes"] + plan["ring_bytes"], plan["budget_bytes"])
         self.assertLessEqual(plan["smallest_budget_bytes"], plan["budget_bytes"])
         self.assertGreaterEqual(plan["bytes_per_step"], plan["bound_bytes_per_step"])
-        # A small allowance for what is rounded to nanoseconds.
+        # The factor allows for times that are rounded to nanoseconds.
         self.assertGreaterEqual(plan["step_ms"], plan["bound_ms"] * 0.999)
         self.assertEqual(plan["resident_blocks"] + plan["streamed_blocks"], plan["blocks"])
         for part in parts:
@@ -35,8 +37,12 @@ class PlanTest(CommandTest):
         self.assert_consistent(plan)
         size = 12 * (1 << 20) + 64
         self.assertEqual(plan["model_bytes"], size)
-        self.assertEqual(plan["budget_bytes"], size // 4 // plan["page_bytes"] * plan["page_bytes"]
-                         if plan["budget_bytes"] % plan["page_bytes"] == 0 else size // 4)
+        self.assertEqual(
+            plan["budget_bytes"],
+            size // 4 // plan["page_bytes"] * plan["page_bytes"]
+            if plan["budget_bytes"] % plan["page_bytes"] == 0
+            else size // 4,
+        )
         self.assertEqual(plan["link_bytes_per_second"], 10**9)
         self.assertFalse(plan["link_measured"])
         self.assertGreater(plan["streamed_blocks"], 0)
@@ -109,13 +115,24 @@ class PlanTest(CommandTest):
         self.assertIn("a & <b>.safetensors", texts)
 
     def test_picture_that_cannot_be_written(self):
-        line = self.refuse(OUTPUT, "plan", self.layered_model(), "--budget", "25%", *LINK, "--svg", "no/such/folder.svg")
+        line = self.refuse(
+            OUTPUT, "plan", self.layered_model(), "--budget", "25%", *LINK, "--svg", "no/such/folder.svg"
+        )
         self.assertIn("no/such/folder.svg", line)
         self.refuse(OUTPUT, "plan", "model.safetensors", "--budget", "25%", *LINK, "--svg", "/dev/full")
 
     def test_needs_no_device_in_the_simulation(self):
-        plan = self.plan(self.layered_model(layers=40, layer_bytes=1 << 18), "--budget", "4MiB", "--device", "sim",
-                         "--device-option", "granularity=64KiB", "--bandwidth", "10GB/s")
+        plan = self.plan(
+            self.layered_model(layers=40, layer_bytes=1 << 18),
+            "--budget",
+            "4MiB",
+            "--device",
+            "sim",
+            "--device-option",
+            "granularity=64KiB",
+            "--bandwidth",
+            "10GB/s",
+        )
         self.assert_consistent(plan)
         self.assertEqual(plan["page_bytes"] % 65536, 0)
 
@@ -125,15 +142,18 @@ class PlanTest(CommandTest):
             with self.subTest(budget):
                 plan = self.plan(model, "--budget", budget, "--device", "sim")
                 self.assert_consistent(plan)
-                self.assertTrue(math.isclose(plan["link_bytes_per_second"], 55.5e9, rel_tol=0.01), plan["link_bytes_per_second"])
+                self.assertTrue(
+                    math.isclose(plan["link_bytes_per_second"], 55.5e9, rel_tol=0.01), plan["link_bytes_per_second"]
+                )
 
     def test_device_sets_page_and_link(self):
         plan = self.plan(self.layered_model(), "--budget", "25%", "--device", "host")
         self.assertEqual(plan["device"].split(":")[0], "host")
         self.assertTrue(plan["link_measured"])
         self.assertGreater(plan["link_bytes_per_second"], 0)
-        slow = self.plan("model.safetensors", "--budget", "25%", "--device", "host", "--device-option",
-                         "bandwidth=200000000")
+        slow = self.plan(
+            "model.safetensors", "--budget", "25%", "--device", "host", "--device-option", "bandwidth=200000000"
+        )
         self.assertTrue(math.isclose(slow["link_bytes_per_second"], 2e8, rel_tol=0.1), slow["link_bytes_per_second"])
 
     def test_budget_too_small_to_measure_with(self):
@@ -142,7 +162,20 @@ class PlanTest(CommandTest):
         plan = self.plan(model, "--budget", "12KiB", "--device", "host", "--max-block", "12KiB")
         self.assert_consistent(plan)
         self.assertGreater(plan["link_bytes_per_second"], 0)
-        run = self.succeed("run", model, "--budget", "12KiB", "--max-block", "12KiB", "--device", "host", "--steps", "3", "--verify", "--json").json()
+        run = self.succeed(
+            "run",
+            model,
+            "--budget",
+            "12KiB",
+            "--max-block",
+            "12KiB",
+            "--device",
+            "host",
+            "--steps",
+            "3",
+            "--verify",
+            "--json",
+        ).json()
         self.assertEqual(run["verified_blocks"], 3 * run["blocks"])
         self.assertGreater(run["copy_bytes_per_second"], 0)
 
@@ -155,7 +188,7 @@ class PlanTest(CommandTest):
         self.assertGreater(each.count("\n"), joined.count("\n") + 25)
 
     def test_table_accounts_for_what_stays(self):
-        # On pages as large as a large part of a block not all blocks of a size have as many.
+        # Blocks of one size may have different numbers of pages if a page is a large part of a block.
         model = self.layered_model(layers=16, layer_bytes=5 << 20, table_bytes=1 << 20)
         arguments = ["plan", model, "--budget", "40%", "--device", "sim", *LINK, "--max-block", "6MiB"]
         plan = self.plan(*arguments[1:])
@@ -165,6 +198,92 @@ class PlanTest(CommandTest):
         self.assertEqual(sum(int(count) for count, _, _ in rows), plan["blocks"] - 1)  # but for the norm's few bytes
         told = sum(int(count) * float(size) * (1 << 20) * float(share) / 100 for count, size, share in rows)
         self.assertLess(abs(told - stays), stays / 50)
+
+    def experts_model(self, layers=3, experts=8, expert_bytes=1 << 18):
+        tensors = {"embed.weight": ("U8", [1 << 18], model_files.random_bytes(1 << 18, 1))}
+        for layer in range(layers):
+            tensors[f"layers.{layer}.attn.weight"] = ("U8", [1 << 18], model_files.random_bytes(1 << 18, layer))
+            tensors[f"layers.{layer}.mlp.gate.weight"] = ("U8", [4096], model_files.random_bytes(4096, layer))
+            for expert in range(experts):
+                for part in ("w1", "w2"):
+                    name = f"layers.{layer}.mlp.experts.{expert}.{part}.weight"
+                    tensors[name] = ("U8", [expert_bytes // 2], model_files.random_bytes(expert_bytes // 2, expert))
+        return model_files.write_safetensors(self.folder / "experts.safetensors", tensors)
+
+    def test_blocks_outside_the_order_have_memory_in_the_plan(self):
+        model = self.experts_model()
+        arguments = [model, "--budget", "4MiB", "--max-block", "512KiB", "--device", "host", *LINK]
+        every = self.plan(*arguments)
+        self.assertEqual((every["unordered_blocks"], every["unordered_bytes"]), (0, 0))
+        self.assertEqual(every["expert_tensors"], 48)
+        plan = self.plan(*arguments, "--unordered", "*.experts.*")
+        self.assertEqual(plan["unordered_blocks"], 24)
+        self.assertEqual(plan["unordered_block_bytes"], 24 << 18)
+        self.assertGreaterEqual(plan["unordered_bytes"], 1 << 18)
+        self.assertLess(plan["unordered_bytes"], 4 << 20)
+        self.assertEqual(plan["model_bytes"], every["model_bytes"])
+        self.assertEqual(plan["blocks"], plan["resident_blocks"] + plan["streamed_blocks"] + 24)
+        self.assertLessEqual(
+            plan["resident_bytes"] + plan["ring_bytes"] + plan["unordered_bytes"], plan["budget_bytes"]
+        )
+        self.assertLess(plan["bytes_per_step"], every["bytes_per_step"])
+        outside = [block["name"] for block in plan["block_list"] if block["unordered"]]
+        self.assertEqual(outside[:2], ["layers.0.mlp.experts.0", "layers.0.mlp.experts.1"])
+        self.assertEqual(self.plan(*arguments, "--unordered", "*.experts")["unordered_blocks"], 24)
+        self.assertEqual(
+            self.plan(*arguments, "--unordered", "layers.0.*.experts.?", "--unordered", "layers.1.mlp.experts.3.*")[
+                "unordered_blocks"
+            ],
+            9,
+        )
+
+    def test_table_tells_of_blocks_outside_the_order(self):
+        arguments = [
+            "plan",
+            self.experts_model(),
+            "--budget",
+            "4MiB",
+            "--max-block",
+            "512KiB",
+            "--device",
+            "host",
+            *LINK,
+        ]
+        out = self.succeed(*arguments, "--unordered", "*.experts.*").out
+        self.assertRegex(
+            out, r"\n  unordered +[\d.]+ [KM]iB +shared by 24 blocks outside the order, 6.00 MiB together\n"
+        )
+        self.assertRegex(out, r"layers.0.mlp.experts.0 … layers.0.mlp.experts.7 +8 .* unordered\n")
+        self.assertIn("the bound do not count loads of the unordered blocks", out)
+        self.assertNotIn("Note:", out)
+
+    def test_names_of_experts_are_noticed(self):
+        arguments = ["--budget", "4MiB", "--device", "host", *LINK]
+        out = self.succeed("plan", self.experts_model(), *arguments).out
+        self.assertIn("Note: 48 tensors have names like an expert of a mixture (layers.0.mlp.experts.0.w1.weight)", out)
+        self.assertIn("plan with --unordered '*.experts.*'", out)
+        self.assertNotIn("Note:", self.succeed("plan", self.layered_model(), *arguments).out)
+
+    def test_patterns_that_cannot_be_meant(self):
+        arguments = ["plan", self.layered_model(), "--budget", "25%", *LINK, "--unordered"]
+        self.refuse(
+            USAGE, *arguments, "*.expert.*", says=["--unordered '*.expert.*'", "no tensor of model.safetensors"]
+        )
+        self.refuse(USAGE, *arguments, "*", says=["--unordered '*'", "all tensors of model.safetensors match"])
+
+    def test_budget_beyond_what_any_device_has(self):
+        # A file with a hole, so that a model of 4 GiB takes no room on the disk. Plans do not read the weights.
+        header, part = {}, 512 << 20
+        for i in range(8):
+            header[f"layers.{i}.w"] = {"dtype": "U8", "shape": [part], "data_offsets": [i * part, (i + 1) * part]}
+        text = json.dumps(header).encode()
+        model = model_files.write_raw_safetensors(self.folder / "large.safetensors", text)
+        os.truncate(model, 8 + len(text) + 8 * part)
+        for budget in ("8GiB", "8EiB", "9EiB", "18446744073709551615"):
+            with self.subTest(budget):
+                plan = self.plan(model, "--budget", budget, "--device", "host", *LINK)
+                self.assertEqual(plan["bytes_per_step"], 0)
+                self.assertEqual(plan["resident_blocks"], plan["blocks"])
 
     def test_sharded_and_gguf(self):
         model_files.write_sharded(self.folder / "shards", model_files.layered_tensors(4, 1 << 18, 1 << 18), 3)

@@ -1,7 +1,7 @@
-// An engine that can be told what to do: three models on the host device, driven by lines on standard input. Each line is answered by one on
-// standard output.
+// An engine for tests: three models on the host device, driven by lines on standard input. The program answers each
+// line by one line on standard output.
 //
-//     figures      what sh_device_memory() and sh_stats() say, as JSON
+//     figures      what sh_device_get_memory() and sh_runtime_get_stats() say, as JSON
 //     step N       each model streams N steps; then as `figures`
 //     stream       models stream until the next line comes
 //     stop         sh_monitor_stop()
@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
 #include <stagehand/stagehand.h>
+#include <nlohmann/json.hpp>
 
 namespace {
 
@@ -71,7 +71,7 @@ public:
 
     Json figures() const {
         sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
-        check(sh_stats(runtime, &stats), "statistics");
+        check(sh_runtime_get_stats(runtime, &stats), "statistics");
         return {{"steps", stats.steps},
                 {"hits", stats.hits},
                 {"misses", stats.misses},
@@ -97,10 +97,10 @@ private:
 };
 
 Json figures(sh_device* device, const std::vector<std::unique_ptr<Model>>& models) {
-    // What goes on in the background would make these figures differ from the next ones.
+    // Background work would make these figures differ from the next ones.
     for (const auto& model : models) check(sh_runtime_synchronize(model->runtime), "synchronize");
     sh_memory_info memory = SH_MEMORY_INFO_INIT;
-    check(sh_device_memory(device, &memory), "memory");
+    check(sh_device_get_memory(device, &memory), "memory");
     Json json = {{"budget_bytes", memory.budget_bytes},     {"used_bytes", memory.used_bytes},
                  {"free_bytes", memory.free_bytes},         {"reserved_bytes", memory.reserved_bytes},
                  {"guest_bytes", memory.guest_bytes},       {"protected_bytes", memory.protected_bytes},
@@ -128,11 +128,11 @@ int main() {
     models.push_back(std::make_unique<Model>(device, "denoiser", 0));
     models.push_back(std::make_unique<Model>(device, "text \"encoder\"\x1b[31m\n", 0));
     models.push_back(std::make_unique<Model>(device, "visitor", 0));
-    check(sh_reserve(models[0]->runtime, nullptr, 48 * page, SH_PRIORITY_PRIMARY), "reservation");
+    check(sh_reserve(models[0]->runtime, 48 * page, SH_PRIORITY_PRIMARY), "reservation");
     sh_guest_options guest = SH_GUEST_OPTIONS_INIT;
     guest.bytes = 36 * page;
     sh_scope* scope = nullptr;
-    check(sh_guest_begin(models[0]->runtime, models[2]->runtime, &guest, &scope), "guest");
+    check(sh_guest_begin(models[2]->runtime, &guest, &scope), "guest");
 
     Json answer = "ready";
     do {

@@ -24,22 +24,28 @@ STREAMER = os.environ["STAGEHAND_STREAMER"]
 class TopTest(CommandTest):
     def setUp(self):
         super().setUp()
-        # Sockets have short paths; and nobody else's processes are found here.
+        # Paths of sockets must be short. This folder has no sockets of other processes.
         self.sockets = pathlib.Path(tempfile.mkdtemp(prefix="sh-", dir="/tmp"))
         self.addCleanup(shutil.rmtree, self.sockets)
         self.environment["XDG_RUNTIME_DIR"] = str(self.sockets)
 
     def engine(self, monitor="1"):
-        """A process that answers at `monitor`, driven by tell()."""
+        """Starts a process that answers at `monitor`. tell() sends it commands."""
         environment = self.environment | ({"STAGEHAND_MONITOR": monitor} if monitor else {})
-        process = subprocess.Popen([STREAMER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   env=environment, cwd=self.folder)
+        process = subprocess.Popen(
+            [STREAMER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            cwd=self.folder,
+        )
         self.addCleanup(self.end, process)
         self.assertEqual(json.loads(process.stdout.readline()), "ready")
         return process
 
     def end(self, process):
-        """Ends it as programs end; its exit code."""
+        """Ends the process normally, and returns its exit code."""
         process.stdin.close()
         try:
             code = process.wait(DEADLINE_S)
@@ -67,7 +73,7 @@ class TopTest(CommandTest):
         return json.loads(lines[0])
 
     def row(self, text, name):
-        """The cells of the row that begins with `name`."""
+        """Returns the cells of the row that begins with `name`."""
         rows = [line for line in text.splitlines() if line.startswith(name)]
         self.assertEqual(len(rows), 1, text)
         return re.split(r"\s{2,}", rows[0].strip())
@@ -85,22 +91,32 @@ class TopTest(CommandTest):
         self.assertEqual(told["pid"], engine.pid)
         self.assertEqual(told["program"], pathlib.Path(STREAMER).name)
         self.assertEqual(told["busy"], 0)
-        self.assertGreaterEqual(told["interval_seconds"], 0.05)   # of 0.1: a sample may be late, and the next one on time
-        device, = told["devices"]
+        self.assertGreaterEqual(
+            told["interval_seconds"], 0.05
+        )  # of 0.1: a sample may be late, and the next one on time
+        (device,) = told["devices"]
         self.assertEqual(device["name"], "host:0")
         self.assertEqual(device["link_bytes_per_second"], 100_000_000)
         self.assert_same(device, figures)
         self.assertEqual(device["reserved_bytes"], 48 * 4096)
         self.assertEqual(device["guest_bytes"], 36 * 4096)
         self.assertEqual(device["bytes_to_device_per_second"], 0)
-        self.assertEqual([runtime["name"] for runtime in device["runtimes"]],
-                         ["denoiser", "text \"encoder\"\x1b[31m\n", "visitor"])
+        self.assertEqual(
+            [runtime["name"] for runtime in device["runtimes"]], ["denoiser", 'text "encoder"\x1b[31m\n', "visitor"]
+        )
         for runtime, own in zip(device["runtimes"], figures["runtimes"]):
             self.assert_same(runtime, own)
             self.assertEqual(runtime["steps"], 5)
             # Nothing happens.
-            for rate in ("steps_per_second", "hits_per_second", "misses_per_second", "bytes_to_device_per_second", "link_share",
-                         "stalls_per_second", "stall_share"):
+            for rate in (
+                "steps_per_second",
+                "hits_per_second",
+                "misses_per_second",
+                "bytes_to_device_per_second",
+                "link_share",
+                "stalls_per_second",
+                "stall_share",
+            ):
                 self.assertEqual(runtime[rate], 0, rate)
         self.assertGreater(sum(own["bytes_to_device"] for own in figures["runtimes"]), 0)
 
@@ -111,7 +127,7 @@ class TopTest(CommandTest):
         self.assertNotIn("\x1b", text)
 
         def size(value):
-            """Three digits, as sizes below one MiB are written."""
+            """Writes a size in three digits, like sizes below one MiB."""
             self.assertLess(value, 1000 << 10)
             kib = value / 1024
             return f"{kib:.{2 if kib < 10 else 1 if kib < 100 else 0}f} KiB" if value else "0 B"
@@ -121,34 +137,92 @@ class TopTest(CommandTest):
 
         self.assertIn(f"process {engine.pid}, libstagehand ", text)
         self.assertIn("1 device, 3 runtimes", text)
-        self.assertEqual(self.row(text, "device")[1:], ["budget", "used", "free", "reserved", "guests", "protected", "headroom", "link",
-                                                        "in use", "of it"])
+        self.assertEqual(
+            self.row(text, "device")[1:],
+            ["budget", "used", "free", "reserved", "guests", "protected", "headroom", "link", "in use", "of it"],
+        )
         row = self.row(text, "host:0")
         self.assertEqual(row[1:3], [figure("budget_bytes"), figure("used_bytes")])
-        self.assertEqual(row[4:], [figure("reserved_bytes"), figure("guest_bytes"), figure("protected_bytes"), figure("headroom_bytes"),
-                                   "100 MB/s", "0 B/s", "0 %"])
-        self.assertEqual(self.row(text, "runtime")[1:],
-                         ["device", "steps/s", "link", "of it", "stalled", "held", "share", "resident", "ring", "unordered", "protected",
-                          "reserved", "guest", "given up", "stalls/s", "hits/s", "misses/s"])
-        # The second one's name would colour the terminal.
+        self.assertEqual(
+            row[4:],
+            [
+                figure("reserved_bytes"),
+                figure("guest_bytes"),
+                figure("protected_bytes"),
+                figure("headroom_bytes"),
+                "100 MB/s",
+                "0 B/s",
+                "0 %",
+            ],
+        )
+        self.assertEqual(
+            self.row(text, "runtime")[1:],
+            [
+                "device",
+                "steps/s",
+                "link",
+                "of it",
+                "stalled",
+                "held",
+                "share",
+                "resident",
+                "ring",
+                "unordered",
+                "protected",
+                "reserved",
+                "guest",
+                "given up",
+                "stalls/s",
+                "hits/s",
+                "misses/s",
+            ],
+        )
+        # The name of the second runtime would colour the terminal.
         for name, own in zip(("denoiser", r'text "encoder"\x1b[31m\x0a', "visitor"), figures["runtimes"]):
-            self.assertEqual(self.row(text, name)[1:],
-                             ["host:0", "0.0", "0 B/s", "0 %", "0 %", *(size(own[part + "_bytes"]) for part in (
-                                 "held", "share", "resident", "ring", "unordered", "protected", "reserved", "guest", "given_up")),
-                              "0.0", "0.0", "0.0"])
+            self.assertEqual(
+                self.row(text, name)[1:],
+                [
+                    "host:0",
+                    "0.0",
+                    "0 B/s",
+                    "0 %",
+                    "0 %",
+                    *(
+                        size(own[part + "_bytes"])
+                        for part in (
+                            "held",
+                            "share",
+                            "resident",
+                            "ring",
+                            "unordered",
+                            "protected",
+                            "reserved",
+                            "guest",
+                            "given_up",
+                        )
+                    ),
+                    "0.0",
+                    "0.0",
+                    "0.0",
+                ],
+            )
 
     def test_rates_are_of_what_happens(self):
         engine = self.engine()
         self.tell(engine, "step 2")
         self.tell(engine, "stream")
         samples = [self.sample(interval=0.5) for _ in range(2)]
-        # A machine that is busy with something else may need a while for a step.
+        # A busy machine may need some time for a step.
         moving = set()
         while len(moving) < 3:
             samples.append(self.sample())
-            moving.update(runtime["name"] for runtime in samples[-1]["devices"][0]["runtimes"] if runtime["steps_per_second"])
-        lines = subprocess.Popen([COMMAND, "top", "--json", "--interval", "0.2"], stdout=subprocess.PIPE, env=self.environment)
-        # Each is written when it is there, not when a buffer is full.
+            moving.update(
+                runtime["name"] for runtime in samples[-1]["devices"][0]["runtimes"] if runtime["steps_per_second"]
+            )
+        lines = subprocess.Popen(
+            [COMMAND, "top", "--json", "--interval", "0.2"], stdout=subprocess.PIPE, env=self.environment
+        )
+        # Each sample is written at once, not when a buffer is full.
         first = b""
         while b"\n" not in first:
             first += os.read(lines.stdout.fileno(), 65536)
@@ -159,20 +233,23 @@ class TopTest(CommandTest):
         lines.terminate()
         lines.communicate()
         for sample in samples:
-            device, = sample["devices"]
+            (device,) = sample["devices"]
             total = 0
             for runtime in device["runtimes"]:
-                # On a machine that is busy with something else it may have been passed over before.
+                # A busy machine may have skipped the runtime in the sample before.
                 if runtime["steps_per_second"] is None:
                     continue
                 # A step may be under way at either end.
-                self.assertAlmostEqual(runtime["hits_per_second"] + runtime["misses_per_second"], 8 * runtime["steps_per_second"],
-                                       delta=8.1 / sample["interval_seconds"] * 2)
+                self.assertAlmostEqual(
+                    runtime["hits_per_second"] + runtime["misses_per_second"],
+                    8 * runtime["steps_per_second"],
+                    delta=8.1 / sample["interval_seconds"] * 2,
+                )
                 self.assertAlmostEqual(runtime["link_share"], runtime["bytes_to_device_per_second"] / 1e8, places=6)
                 total += runtime["bytes_to_device_per_second"]
             self.assertAlmostEqual(device["bytes_to_device_per_second"], total, delta=1)
             self.assertAlmostEqual(device["link_share"], total / 1e8, places=6)
-        # What happened between two samples is what their counters differ by.
+        # The rates between two samples are the differences of their counters.
         first, last = (sample["devices"][0]["runtimes"][0] for sample in samples[-2:])
         seconds = (last["clock_ns"] - first["clock_ns"]) / 1e9
         self.assertAlmostEqual(last["steps_per_second"], (last["steps"] - first["steps"]) / seconds, places=6)
@@ -188,7 +265,7 @@ class TopTest(CommandTest):
         other = self.engine()
         line = self.refuse(USAGE, "top", "--once", says=["2 processes answer", engine.pid, other.pid])
         self.assertEqual(self.sample(other.pid)["pid"], other.pid)
-        # What an ended process has left counts for nothing.
+        # The socket of an ended process counts for nothing.
         other.kill()
         other.wait()
         self.assertTrue(self.socket_of(other).exists())
@@ -197,7 +274,9 @@ class TopTest(CommandTest):
         self.assertRegex(line, "does not answer any more|has ended")
         self.refuse(DEVICE, "top", "--once", other.pid, says=[f"there is no process {other.pid}"])
         silent = self.engine(monitor=None)
-        self.refuse(DEVICE, "top", "--once", silent.pid, says=[f"process {silent.pid} does not answer", "STAGEHAND_MONITOR=1"])
+        self.refuse(
+            DEVICE, "top", "--once", silent.pid, says=[f"process {silent.pid} does not answer", "STAGEHAND_MONITOR=1"]
+        )
 
     def test_paths_that_are_no_sockets(self):
         (self.folder / "file").write_text("")
@@ -216,7 +295,7 @@ class TopTest(CommandTest):
         self.assertEqual(path.stat().st_mode & 0o777, 0o600)
         self.assertEqual(self.sample(path)["pid"], engine.pid)
         self.assertFalse((self.sockets / "stagehand").exists())
-        # A process's end takes the socket with it; a killed one's is replaced.
+        # A process removes its socket when it exits. The socket of a killed process is replaced.
         self.assertEqual(self.end(engine), 0)
         self.assertFalse(path.exists())
         engine = self.engine(monitor=str(path))
@@ -244,7 +323,9 @@ class TopTest(CommandTest):
         self.end(engine)
         result = self.finish(watching)
         self.assertEqual(result.code, SUCCESS, result.err)
-        self.assertEqual(result.err, f"stagehand top: process {engine.pid} ({pathlib.Path(STREAMER).name[:15]}) has ended\n")
+        self.assertEqual(
+            result.err, f"stagehand top: process {engine.pid} ({pathlib.Path(STREAMER).name[:15]}) has ended\n"
+        )
         for line in result.out.splitlines():
             self.assertEqual(json.loads(line)["pid"], engine.pid)
 
@@ -267,19 +348,42 @@ class TopTest(CommandTest):
         engine.send_signal(signal.SIGCONT)
         self.assertEqual(self.sample(engine.pid)["pid"], engine.pid)
 
+    def test_shares_above_the_link_are_explained(self):
+        path = self.sockets / "scripted"
+        device = {"name": "d", "link_bytes_per_second": 10**9}
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(path))
+            listening.listen(8)
+            process = self.start("top", "--once", "--interval", "0.05", path)
+            for second in (1, 2):
+                device["runtimes"] = [{"id": 1, "clock_ns": second * 10**9, "bytes_to_device": second * 1_250_000_000}]
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(64)
+                    connection.sendall(json.dumps({"version": 1, "pid": 5, "devices": [device]}).encode() + b"\n")
+        self.assertRegex(
+            self.finish(process).out, r" 125 %(?s:.*)\nMore than 100 % of the link: the link is faster than"
+        )
+
     def test_what_is_not_libstagehand(self):
         path = self.sockets / "strange"
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(str(path))
             listening.listen(8)
-            for answer, says in [(b"hello\n", "not a document"), (b"[]\n", "not a document"), (b'{"version": 2}\n', "version 2"),
-                                 (b'{"version": 1, "devices": 5}\n', "not a document"), (b'{"version": "x"}\n', "not a document"),
-                                 (b'{"version": 1, "devices": [{"runtimes": [{"steps": "many"}]}]}\n', "not a document"),
-                                 (b'{"version": 1, "error": "the \\u001b[31m request"}\n', "request"), (b"", "does not answer"),
-                                 (b'{"version"', "does not answer")]:
+            for answer, says in [
+                (b"hello\n", "not a document"),
+                (b"[]\n", "not a document"),
+                (b'{"version": 2}\n', "version 2"),
+                (b'{"version": 1, "devices": 5}\n', "not a document"),
+                (b'{"version": "x"}\n', "not a document"),
+                (b'{"version": 1, "devices": [{"runtimes": [{"steps": "many"}]}]}\n', "not a document"),
+                (b'{"version": 1, "error": "the \\u001b[31m request"}\n', "request"),
+                (b"", "does not answer"),
+                (b'{"version"', "does not answer"),
+            ]:
                 with self.subTest(answer):
                     process = self.start("top", "--once", path)
-                    # Who ends the connection without an answer is asked once more.
+                    # The command asks once more if the process closes the connection without an answer.
                     for _ in range(1 if answer.endswith(b"\n") else 2):
                         connection, _ = listening.accept()
                         with connection:
@@ -316,8 +420,14 @@ class TopTest(CommandTest):
         fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.environment.update({"TERM": "xterm", "LC_ALL": "C.UTF-8"})
         before = termios.tcgetattr(follower)
-        process = subprocess.Popen([COMMAND, "top", *map(str, arguments)], stdin=follower, stdout=follower, stderr=subprocess.PIPE,
-                                   env=self.environment, cwd=self.folder)
+        process = subprocess.Popen(
+            [COMMAND, "top", *map(str, arguments)],
+            stdin=follower,
+            stdout=follower,
+            stderr=subprocess.PIPE,
+            env=self.environment,
+            cwd=self.folder,
+        )
         self.addCleanup(process.stderr.close)
         self.addCleanup(os.close, follower)
         return process, leader, lambda: self.assertEqual(termios.tcgetattr(follower), before)
@@ -350,7 +460,9 @@ class TopTest(CommandTest):
                     process.send_signal(signal.SIGINT if how == "interrupt" else signal.SIGTERM)
                 shown = self.read_until(leader, self.LEAVE)
                 self.assertTrue(shown.endswith(self.LEAVE), shown[-60:])
-                self.assertEqual(process.wait(DEADLINE_S), {"interrupt": INTERRUPTED, "terminate": 143}.get(how, SUCCESS))
+                self.assertEqual(
+                    process.wait(DEADLINE_S), {"interrupt": INTERRUPTED, "terminate": 143}.get(how, SUCCESS)
+                )
                 self.assertEqual("has ended" in process.stderr.read().decode(), how == "end")
                 check_modes()
 

@@ -2,6 +2,8 @@
 
 import os
 import re
+import shutil
+import subprocess
 
 import harness
 from harness import CommandTest, USAGE, OUTPUT, SOURCE_ROOT
@@ -27,6 +29,14 @@ class UsageTest(CommandTest):
             self.assertIn("Usage:", self.succeed(*subcommand, "-h").out)
         self.assertRegex(self.succeed("--version").out, r"^stagehand \d+\.\d+\.\d+\n$")
 
+    def test_help_is_a_subcommand_as_well(self):
+        self.assertEqual(self.succeed("help").out, self.succeed("--help").out)
+        self.assertEqual(self.succeed("help", "help").out, self.succeed("--help").out)
+        self.assertEqual(self.succeed("help", "--help").out, self.succeed("--help").out)
+        for name in ("devices", "plan", "run", "bench", "top"):
+            self.assertEqual(self.succeed("help", name).out, self.succeed(name, "--help").out)
+        self.assertRegex(self.succeed("--help").out, r"\n  help  +Print this help")
+
     def test_exit_codes_are_in_the_help(self):
         self.assertIn("Exit codes:", self.succeed("--help").out)
 
@@ -34,28 +44,44 @@ class UsageTest(CommandTest):
         model = self.layered_model()
         run = ["run", model, "--budget", "25%", "--steps", "2"]
         for arguments, says in [
-            ([], "a subcommand is required: devices, plan, run, bench or top"),
-            (["fly"], "'fly'"),
-            (["--fly"], "--fly"),
-            (["plan"], "MODEL"),
-            (["plan", model], "--budget"),
-            (["run", model, "--budget", "25%"], "--steps"),
-            ([*run, "more"], "more"),
-            ([*run, "--bandwidth", "1GB"], "--bandwidth"),
-            ([*run, "--order", "sideways"], "'sideways' is neither forward nor forward-backward"),
-            ([*run, "--compute-ms", "-1"], "--compute-ms"),
+            ([], "a subcommand is required; the subcommands are devices, plan, run, bench, top and help"),
+            (["fly"], "there is no subcommand 'fly'; the subcommands are devices, plan, run, bench, top and help"),
+            (["fly", "--help"], "there is no subcommand 'fly'"),
+            (["help", "fly"], "there is no subcommand 'fly'"),
+            (["--fly"], "stagehand has no option '--fly' before a subcommand; the subcommands are devices"),
+            (["--json", "plan"], "stagehand has no option '--json' before a subcommand"),
+            (["plan"], "MODEL is required: a safetensors or GGUF file"),
+            (["plan", "--budget", "1GB"], "MODEL is required: a safetensors or GGUF file"),
+            (["plan", model], "--budget B is required: device memory for weights: bytes, 512MiB, 2GB, 25%"),
+            (["run", model, "--budget", "25%"], "--steps N is required: the number of steps"),
+            ([*run, "more"], "'more' is unexpected; stagehand run takes only one MODEL"),
+            (["devices", "more"], "'more' is unexpected; stagehand devices takes no arguments besides options"),
+            ([*run, "--bandwidth", "1GB"], "stagehand run has no option '--bandwidth'; its options are "),
+            ([*run, "-x"], "stagehand run has no option '-x'"),
+            ([*run, "--json=yes"], "--json takes no value; give --json alone or leave it out"),
+            ([*run, "--order"], "--order has no value; write --order ORDER: the order in which"),
+            ([*run, "--steps", "3"], "--steps is given 2 times (2, 3); give it once"),
+            ([*run, "--budget", "3MB"], "--budget is given 2 times (25%, 3MB); give it once"),
+            ([*run, "--order", "sideways"], "--order: 'sideways' is not an order; the orders are forward and"),
+            ([*run, "--compute-ms", "-1"], "--compute-ms: '-1' is not a number of milliseconds from 0 to 1e9"),
             ([*run, "--compute-ms", "nan"], "'nan'"),
             ([*run, "--compute-ms", "1e300"], "'1e300'"),
-            ([*run, "--device-option", "fast"], "'fast' is not KEY=VALUE"),
-            ([*run, "--max-block", "1"], "--max-block"),
-            ([*run, "--max-header", "0"], "--max-header"),
-            (["run", model, "--budget", "25%", "--steps", "0"], "'0'"),
-            (["run", model, "--budget", "25%", "--steps", "two"], "'two'"),
-            (["run", model, "--budget", "25%", "--steps", "99999999999999999999"], "--steps"),
+            ([*run, "--device-option", "fast"], "--device-option: 'fast' is not of the form KEY=VALUE, such as"),
+            ([*run, "--max-block", "1"], "--max-block: '1' is too small; the least is 4096 bytes"),
+            ([*run, "--max-header", "0"], "--max-header: '0' is too small; the least is 1 byte"),
+            (["run", model, "--budget", "25%", "--steps", "0"], "--steps: '0' is not a whole number from 1 to"),
+            (["run", model, "--budget", "25%", "--steps", "two"], "--steps: 'two' is not a whole number from 1 to"),
+            (["run", model, "--budget", "25%", "--steps", "99999999999999999999"], "--steps: '99999999999999999999'"),
+            (["bench", "--only", "links"], "--only: 'links' is not a group; the groups are link, pinning"),
+            (["bench", "--bytes", "1MiB"], "--bytes: '1MiB' is too small; the least is 32MiB"),
+            (["top", "--interval", "0"], "--interval: '0' is not a number of seconds from 0.05 to 86400"),
             (["run", model, "--steps", "1", "--budget", "25q"], "'25q'"),
             (["run", model, "--steps", "1", "--budget", "-5"], "'-5'"),
             (["run", model, "--steps", "1", "--budget", ""], "--budget"),
-            (["run", model, "--steps", "1", "--budget", "0"], "--budget"),
+            (["run", model, "--steps", "1", "--budget", "0"], "--budget: '0' is 0 bytes for this model"),
+            (["run", model, "--steps", "1", "--budget", "2Gb"], "--budget: '2Gb' does not say whether bits or bytes"),
+            (["plan", model, "--budget", "25%", "--bandwidth", "25Gb/s"], "write GB/s for bytes per second, or Gbit/s"),
+            (["plan", model, "--budget", "25%", "--unordered", ""], "--unordered: '' matches no name"),
             (["run", model, "--steps", "1", "--budget", "99999999999999999999GB"], "--budget"),
             (["plan", model, "--budget", "25%", "--bandwidth", "0"], "--bandwidth"),
             (["plan", model, "--budget", "25%", "--bandwidth", "fast"], "'fast'"),
@@ -68,13 +94,30 @@ class UsageTest(CommandTest):
         self.assertNotIn("\x1b", line)
 
     def test_unknown_backend_option_is_a_mistake(self):
-        self.refuse(USAGE, "run", self.layered_model(), "--budget", "25%", "--steps", "1", "--device", "host",
-                    "--device-option", "colour=red", says=["colour"])
+        self.refuse(
+            USAGE,
+            "run",
+            self.layered_model(),
+            "--budget",
+            "25%",
+            "--steps",
+            "1",
+            "--device",
+            "host",
+            "--device-option",
+            "colour=red",
+            says=["colour"],
+        )
 
     def test_full_disk_behind_standard_output_is_noticed(self):
         model = self.layered_model()
-        for arguments in (["--version"], ["devices"], ["devices", "--json"], ["plan", model, "--budget", "25%", "--json"],
-                          ["run", model, "--budget", "25%", "--steps", "1", "--json"]):
+        for arguments in (
+            ["--version"],
+            ["devices"],
+            ["devices", "--json"],
+            ["plan", model, "--budget", "25%", "--json"],
+            ["run", model, "--budget", "25%", "--steps", "1", "--json"],
+        ):
             with self.subTest(arguments=arguments), open("/dev/full", "wb") as full:
                 result = self.run_command(*arguments, stdout=full)
                 self.assertEqual(result.code, OUTPUT, result.err)
@@ -82,11 +125,17 @@ class UsageTest(CommandTest):
 
     def outputs(self):
         model = self.layered_model()
-        return (["--version"], ["--help"], ["devices", "--json"], ["plan", model, "--budget", "25%", "--json"],
-                ["run", model, "--budget", "25%", "--steps", "1"], ["run", model, "--budget", "25%", "--steps", "1", "--json"])
+        return (
+            ["--version"],
+            ["--help"],
+            ["devices", "--json"],
+            ["plan", model, "--budget", "25%", "--json"],
+            ["run", model, "--budget", "25%", "--steps", "1"],
+            ["run", model, "--budget", "25%", "--steps", "1", "--json"],
+        )
 
     def test_closed_standard_output_is_noticed(self):
-        # Without one, the next file that is opened would be it: the model, or the device's memory.
+        # The next opened file takes the descriptor of a closed output: the model, or the device's memory.
         for arguments in self.outputs():
             with self.subTest(arguments=arguments):
                 result = self.run_command(*arguments, stdout=None, preexec_fn=lambda: os.close(1))
@@ -121,8 +170,41 @@ class UsageTest(CommandTest):
     def test_manual_lists_every_option(self):
         manual = (SOURCE_ROOT / "cli/doc/stagehand.1").read_text(encoding="utf-8")
         listed = {"--" + name for name in re.findall(r"Fl -([a-z-]+)", manual)}
-        offered = set().union(*(self.help_options(name) for name in ("devices", "plan", "run", "bench", "top"))) | {"--version"}
+        offered = set().union(*(self.help_options(name) for name in ("devices", "plan", "run", "bench", "top"))) | {
+            "--version"
+        }
         self.assertEqual(listed, offered)
+
+    def test_manual_has_a_date_and_reads_without_warnings(self):
+        manual = SOURCE_ROOT / "cli/doc/stagehand.1"
+        self.assertRegex(manual.read_text(encoding="utf-8"), r"\n\.Dd [A-Z][a-z]+ \d{1,2}, 20(2[6-9]|[3-9]\d)\n")
+        if shutil.which("mandoc"):
+            lint = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", manual], capture_output=True, text=True)
+            self.assertEqual(lint.stdout, "")
+
+    def test_manual_lists_every_variable(self):
+        manual = (SOURCE_ROOT / "cli/doc/stagehand.1").read_text(encoding="utf-8")
+        section = manual.split(".Sh ENVIRONMENT")[1].split(".Sh ")[0]
+        listed = set(re.findall(r"^\.It Ev (\w+)$", section, re.M))
+        read = set()
+        for folder in ("cli", "lib"):
+            for path in (SOURCE_ROOT / folder).rglob("*.cpp"):
+                read |= set(re.findall(r'getenv\(\s*"(\w+)"\s*\)', path.read_text(encoding="utf-8")))
+        self.assertEqual(listed, read)
+        page = (SOURCE_ROOT / "docs/environment.md").read_text(encoding="utf-8")
+        table = page.split("## Variables")[1].split("`./dev` reads")[0]
+        self.assertEqual(
+            {name for name in listed if name.startswith("STAGEHAND_")}, set(re.findall(r"^\| `(\w+)", table, re.M))
+        )
+
+    def test_documents_of_the_manual_are_installed(self):
+        manual = (SOURCE_ROOT / "cli/doc/stagehand.1").read_text(encoding="utf-8")
+        referred = set(re.findall(r"[\w./]+\.md\b", manual))
+        installed = set(re.findall(r"'\.\./docs/([\w]+\.md)'", (SOURCE_ROOT / "cli/meson.build").read_text()))
+        self.assertTrue(referred)
+        self.assertEqual(referred, installed)
+        for name in referred:
+            self.assertTrue((SOURCE_ROOT / "docs" / name).exists(), name)
 
     def test_page_of_the_documentation_lists_every_option(self):
         page = (SOURCE_ROOT / "docs/command.md").read_text(encoding="utf-8")

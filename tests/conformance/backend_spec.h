@@ -1,4 +1,4 @@
-// Which backends the suite runs on: NAME[:INDEX][,OPTION=VALUE...], e.g. "host", "cuda:1",
+// The backends that the suite runs on: NAME[:INDEX][,OPTION=VALUE...], e.g. "host", "cuda:1",
 // "host,granularity=64KiB,jitter_us=50".
 #pragma once
 
@@ -16,13 +16,13 @@ struct BackendSpec {
     std::string options;  // in the form of the interface: "key=value;key=value"
 };
 
-// False when the text is not of that form.
+// Returns false if the text does not have that form.
 bool parse_spec(const std::string& text, BackendSpec* out);
 
-// Those that main() was told. Read by the instantiation of the tests.
+// The specifications that main() got. The instantiation of the tests reads them.
 std::vector<BackendSpec>& chosen_specs();
 
-// Letters, digits and underscores, as names of tests may have.
+// Returns a name of letters, digits and underscores, as names of tests require.
 std::string test_name(const BackendSpec& spec);
 
 std::ostream& operator<<(std::ostream& out, const BackendSpec& spec);

@@ -82,8 +82,7 @@ TEST_P(CopyTest, AStreamKeepsItsOrder) {
     SH_OK_OR_END(backend().copy_on_device(device(), stream, memory.address + page(), memory.address, page()));
     SH_OK_OR_END(backend().fill(device(), stream, memory.address, 0x5a, page()));
     SH_OK_OR_END(backend().copy_to_host(device(), stream, after_fill.data(), memory.address, page()));
-    SH_OK_OR_END(
-        backend().copy_to_host(device(), stream, at_the_end.data(), memory.address + page(), page()));
+    SH_OK_OR_END(backend().copy_to_host(device(), stream, at_the_end.data(), memory.address + page(), page()));
     SH_OK_OR_END(backend().stream_synchronize(device(), stream));
     if (!has_contents()) GTEST_SKIP() << "this device has no contents";
     EXPECT_EQ(after_first, first);
@@ -135,8 +134,7 @@ TEST_P(CopyTest, MemoryThatIsNotMappedIsAnError) {
     SH_EXPECT_FAILURE(backend().copy_on_device(device(), stream, 0, memory.address, page()));
     SH_EXPECT_FAILURE(backend().fill(device(), stream, range, 1, page()));
     if (plain) return;  // what lies behind a piece may be another
-    SH_EXPECT_FAILURE(
-        backend().copy_to_device(device(), stream, memory.address + page() / 2, host.data(), page()));
+    SH_EXPECT_FAILURE(backend().copy_to_device(device(), stream, memory.address + page() / 2, host.data(), page()));
     SH_EXPECT_OK(backend().range_free(device(), range, 2 * page()));
 }
 

@@ -1,4 +1,4 @@
-// Devices: opening, what they say of themselves, errors and their texts.
+// Devices: opening, their properties, errors and error texts.
 #include <cstring>
 #include <thread>
 
@@ -42,10 +42,8 @@ TEST_P(DeviceTest, MemoryInfoIsPlausible) {
 TEST_P(DeviceTest, RefusesUnknownOptionsByName) {
     sh_backend_device* other = nullptr;
     sh_backend_device_info other_info = {};
-    const std::string options =
-        (GetParam().options.empty() ? "" : GetParam().options + ";") + "no_such_option=1";
-    EXPECT_EQ(backend().device_open(GetParam().index, options.c_str(), &other, &other_info),
-              SH_ERROR_INVALID_ARGUMENT);
+    const std::string options = (GetParam().options.empty() ? "" : GetParam().options + ";") + "no_such_option=1";
+    EXPECT_EQ(backend().device_open(GetParam().index, options.c_str(), &other, &other_info), SH_ERROR_INVALID_ARGUMENT);
     EXPECT_NE(std::strstr(backend().last_error(), "no_such_option"), nullptr) << backend().last_error();
     EXPECT_EQ(other, nullptr);
 }
@@ -53,8 +51,7 @@ TEST_P(DeviceTest, RefusesUnknownOptionsByName) {
 TEST_P(DeviceTest, RefusesOptionsThatAreNotPairs) {
     sh_backend_device* other = nullptr;
     sh_backend_device_info other_info = {};
-    EXPECT_EQ(backend().device_open(GetParam().index, "nonsense", &other, &other_info),
-              SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(backend().device_open(GetParam().index, "nonsense", &other, &other_info), SH_ERROR_INVALID_ARGUMENT);
     EXPECT_NE(std::strstr(backend().last_error(), "nonsense"), nullptr) << backend().last_error();
     EXPECT_EQ(other, nullptr);
 }

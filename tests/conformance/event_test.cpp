@@ -1,4 +1,4 @@
-// Events: what they stand for at the moment of a call.
+// Events: the work that an event stands for at the moment of a call.
 #include "instantiate.h"
 
 namespace conformance {
@@ -64,7 +64,7 @@ TEST_P(EventTest, AWaitIsForTheEventAsItIsAtTheCall) {
     SH_OK_OR_END(backend().event_record(device(), event, first));
     SH_OK_OR_END(backend().stream_wait_event(device(), waiting, event));
     SH_HOLD(hold, second);
-    SH_OK_OR_END(backend().event_record(device(), event, second));  // not what was waited for
+    SH_OK_OR_END(backend().event_record(device(), event, second));  // a later record does not count for the wait
     SH_OK_OR_END(backend().event_record(device(), waited, waiting));
     SH_OK_OR_END(backend().event_synchronize(device(), waited));
     EXPECT_FALSE(is_done(event));
@@ -110,8 +110,7 @@ TEST_P(EventTest, DestroyingOneLeavesQueuedWaitsValid) {
     }
 }
 
-// Bytes go around three streams, each hand-over fenced by an event that is recorded again and again, without
-// the host.
+// Bytes go around three streams without the host. An event that is recorded again and again orders each hand-over.
 TEST_P(EventTest, FencesAcrossStreamsHoldForManyRounds) {
     const int rounds = 100;
     const Memory memory = new_memory(2 * page());
@@ -144,8 +143,7 @@ TEST_P(EventTest, ElapsedTimeHasASign) {
     const sh_stream stream = new_stream();
     const sh_backend_event begin = new_event(true), end = new_event(true);
     SH_OK_OR_END(backend().event_record(device(), begin, stream));
-    const sh_status launched =
-        backend().stream_launch(device(), stream, nullptr, nullptr, quirks().time_unit_ns);
+    const sh_status launched = backend().stream_launch(device(), stream, nullptr, nullptr, quirks().time_unit_ns);
     if (launched == SH_ERROR_UNSUPPORTED) GTEST_SKIP() << "this backend runs no host functions in streams";
     SH_OK_OR_END(launched);
     SH_OK_OR_END(backend().event_record(device(), end, stream));

@@ -15,18 +15,18 @@ Quirks quirks_of(const BackendSpec& spec, const sh_backend_device_info& info) {
         quirks.many_pages = 512;
     }
     if (info.flags & SH_BACKEND_VIRTUAL_TIME) quirks.many_pages = 200000;
-    // Each page mapped apart from its neighbours is a mapping of the process, and those are limited.
+    // Each page that is mapped apart from its neighbours is one mapping of the process, and the number of mappings is
+    // limited.
     if (spec.name == "fault") quirks.many_pages = 1024;
     return quirks;
 }
 
 void Conformance::SetUp() {
     const BackendSpec& spec = GetParam();
-    const stagehand::Status status =
-        stagehand::plugins::find_backend(spec.name.c_str(), nullptr, &backend_, nullptr);
+    const stagehand::Status status = stagehand::plugins::find_backend(spec.name.c_str(), nullptr, &backend_, nullptr);
     if (!status.ok()) GTEST_SKIP() << status.text();
-    const sh_status opened = backend().device_open(
-        spec.index, spec.options.empty() ? nullptr : spec.options.c_str(), &device_, &info_);
+    const sh_status opened =
+        backend().device_open(spec.index, spec.options.empty() ? nullptr : spec.options.c_str(), &device_, &info_);
     if (opened == SH_ERROR_BACKEND_UNAVAILABLE) GTEST_SKIP() << backend().last_error();
     ASSERT_GE(opened, 0) << backend().last_error();
     quirks_ = quirks_of(spec, info_);
@@ -41,8 +41,7 @@ void Conformance::TearDown() {
         SH_EXPECT_OK(backend().stream_destroy(device_, stream));
     }
     for (const sh_backend_event event : events_) SH_EXPECT_OK(backend().event_destroy(device_, event));
-    for (const Mapping& m : mappings_)
-        SH_EXPECT_OK(backend().pages_unmap(device_, m.address, m.page_bytes, m.count));
+    for (const Mapping& m : mappings_) SH_EXPECT_OK(backend().pages_unmap(device_, m.address, m.page_bytes, m.count));
     for (const Pages& p : pages_)
         SH_EXPECT_OK(backend().pages_destroy(device_, p.page_bytes, p.pages.size(), p.pages.data()));
     for (const Range& r : ranges_) SH_EXPECT_OK(backend().range_free(device_, r.address, r.bytes));
@@ -108,14 +107,14 @@ Memory Conformance::new_memory(uint64_t bytes, uint64_t page_bytes) {
     Memory memory;
     memory.page_bytes = page_bytes ? page_bytes : page();
     memory.bytes = (bytes + memory.page_bytes - 1) / memory.page_bytes * memory.page_bytes;
-    if (!has(SH_BACKEND_FIXED_ADDRESSES)) {   // addresses come with their memory
+    if (!has(SH_BACKEND_FIXED_ADDRESSES)) {  // addresses come with their memory
         memory.address = new_range(memory.bytes);
         return memory;
     }
     memory.pages = new_pages(memory.bytes / memory.page_bytes, memory.page_bytes);
     SH_EXPECT_OK(backend().range_reserve(device_, memory.bytes, memory.page_bytes, &memory.address));
-    SH_EXPECT_OK(backend().pages_map(device_, memory.address, memory.page_bytes, memory.pages.size(),
-                                     memory.pages.data()));
+    SH_EXPECT_OK(
+        backend().pages_map(device_, memory.address, memory.page_bytes, memory.pages.size(), memory.pages.data()));
     std::lock_guard lock(mutex_);
     ranges_.push_back({memory.address, memory.bytes});
     mappings_.push_back({memory.address, memory.page_bytes, memory.pages.size()});
@@ -139,8 +138,7 @@ void Conformance::expect_contents(uint64_t address, const std::vector<uint8_t>& 
     if (!has_contents() || there == bytes) return;
     size_t at = 0;
     while (there[at] == bytes[at]) ++at;
-    ADD_FAILURE() << "byte " << at << " of " << bytes.size() << " is " << int(there[at]) << ", not "
-                  << int(bytes[at]);
+    ADD_FAILURE() << "byte " << at << " of " << bytes.size() << " is " << int(there[at]) << ", not " << int(bytes[at]);
 }
 
 bool Conformance::is_done(sh_backend_event event) {
@@ -159,7 +157,7 @@ uint64_t Conformance::free_bytes() {
 
 PinnedBytes::PinnedBytes(const sh_backend& backend, sh_backend_device* device, const std::vector<uint8_t>& bytes)
     : backend_(backend), device_(device), size_(bytes.size()) {
-    constexpr uint64_t kPage = 4096;   // nothing else may lie in its pages
+    constexpr uint64_t kPage = 4096;  // nothing else may lie in its pages
     memory_ = static_cast<uint8_t*>(std::aligned_alloc(kPage, (size_ + kPage - 1) / kPage * kPage));
     std::memcpy(memory_, bytes.data(), size_);
     EXPECT_GE(backend_.host_register(device_, memory_, size_), 0) << backend_.last_error();
@@ -170,8 +168,7 @@ PinnedBytes::~PinnedBytes() {
     std::free(memory_);
 }
 
-Hold::Hold(const sh_backend& backend, sh_backend_device* device, const sh_backend_device_info& info,
-           sh_stream stream)
+Hold::Hold(const sh_backend& backend, sh_backend_device* device, const sh_backend_device_info& info, sh_stream stream)
     : backend_(backend), device_(device), stream_(stream) {
     if (info.flags & SH_BACKEND_VIRTUAL_TIME) {
         gate_->open = true;
@@ -188,7 +185,7 @@ void Hold::wait_at(void* pointer) {
     gate.opened.wait(lock, [&] { return gate.open; });
 }
 
-// Returns when the stream has left the gate, which is then no longer needed.
+// Returns when the stream has passed the gate. The gate is no longer needed then.
 void Hold::release() {
     {
         std::lock_guard lock(gate_->mutex);

@@ -1,4 +1,4 @@
-// The fixture of the suite: an open device, and the small things that every test needs of it.
+// The fixture of the suite: an open device, and helpers that every test needs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,10 +15,10 @@
 
 #include "backend_spec.h"
 
-// The call succeeds, or the test ends with the backend's text.
+// Ends the test with the backend's text if the call fails.
 #define SH_OK_OR_END(call) ASSERT_GE((call), 0) << backend().last_error()
 #define SH_EXPECT_OK(call) EXPECT_GE((call), 0) << backend().last_error()
-// The call fails, and says why.
+// Expects that the call fails and that the backend has a text for it.
 #define SH_EXPECT_FAILURE(call)                   \
     do {                                          \
         EXPECT_LT((call), 0);                     \
@@ -27,17 +27,16 @@
 
 namespace conformance {
 
-// What differs between backends beyond what their flags tell. All else is the same for all.
+// Differences between backends that their flags do not show. All other behaviour is the same for all backends.
 struct Quirks {
-    bool checks_handles =
-        true;  // stale and foreign handles, and misuse of pages, are errors rather than undefined
-    bool exact_accounting = true;    // free memory changes by what was asked for, and by nothing else
+    bool checks_handles = true;      // stale and foreign handles, and misuse of pages, are errors rather than undefined
+    bool exact_accounting = true;    // free memory changes only by the requested bytes
     uint64_t many_pages = 4096;      // a number of pages that is large for it
     int64_t time_unit_ns = 2000000;  // a duration well above what a command costs
 };
 Quirks quirks_of(const BackendSpec& spec, const sh_backend_device_info& info);
 
-// Pages mapped at a range of their own; without pages, where the device does not map them.
+// Pages that are mapped at a range of their own, or memory without pages if the device does not map pages.
 struct Memory {
     uint64_t address = 0;
     uint64_t bytes = 0;
@@ -48,7 +47,7 @@ struct Memory {
 class Conformance : public testing::TestWithParam<BackendSpec> {
 protected:
     void SetUp() override;
-    // Gives back what the helpers made, and checks that the device holds what it held before.
+    // Frees what the helpers made, and checks that the device holds as much memory as before.
     void TearDown() override;
 
     const sh_backend& backend() const { return *backend_; }
@@ -59,7 +58,7 @@ protected:
     bool has_contents() const { return !has(SH_BACKEND_CONTENTLESS); }
     uint64_t page() const { return info_.granularity_bytes; }
 
-    // Given back by TearDown(). May be called by several threads.
+    // TearDown() frees this. Several threads may call it.
     sh_stream new_stream();
     sh_backend_event new_event(bool timing = false);
     Memory new_memory(uint64_t bytes, uint64_t page_bytes = 0);
@@ -68,10 +67,10 @@ protected:
     void map(uint64_t address, const std::vector<sh_backend_page>& pages);
     void unmap(uint64_t address, uint64_t count);
 
-    // Through copies in a stream of the fixture; they return when it is done.
+    // Copies in a stream of the fixture, and returns when the copy has finished.
     void write(uint64_t address, const std::vector<uint8_t>& bytes);
     std::vector<uint8_t> read(uint64_t address, uint64_t bytes);
-    // Expects contents, where the device has any.
+    // Expects these contents if the device has contents.
     void expect_contents(uint64_t address, const std::vector<uint8_t>& bytes);
 
     bool is_done(sh_backend_event event);
@@ -107,13 +106,12 @@ private:
     std::vector<Mapping> mappings_;
 };
 
-// Holds a stream: what is queued behind it does not run until release(). On a device in virtual time the
-// stream is busy for a long while instead, and waiting for it goes past that.
+// Holds a stream: work that is queued behind the hold does not run until release(). On a device in virtual time, the
+// stream is busy for a long time instead, and a wait for it passes that time.
 class Hold {
 public:
-    // An exception-free constructor cannot tell: see status().
-    Hold(const sh_backend& backend, sh_backend_device* device, const sh_backend_device_info& info,
-         sh_stream stream);
+    // The constructor throws nothing, so status() returns its failure.
+    Hold(const sh_backend& backend, sh_backend_device* device, const sh_backend_device_info& info, sh_stream stream);
     ~Hold() { release(); }
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
@@ -136,7 +134,8 @@ private:
     sh_status status_ = SH_OK;
 };
 
-// Pinned host memory: a copy of what is not pinned may make the call wait, for ever where its stream is held.
+// Pinned host memory. A copy of unpinned memory may block the call, and the call would never return if the stream is
+// held.
 class PinnedBytes {
 public:
     PinnedBytes(const sh_backend& backend, sh_backend_device* device, const std::vector<uint8_t>& bytes);
@@ -155,14 +154,13 @@ private:
 };
 #define SH_PINNED(name, contents) const ::conformance::PinnedBytes name(backend(), device(), contents)
 
-// Holds `stream` under the name `hold`, or skips the test where the backend cannot run functions in streams.
-#define SH_HOLD(hold, stream)                                             \
-    ::conformance::Hold hold(backend(), device(), info(), stream);        \
-    if (hold.status() == SH_ERROR_UNSUPPORTED)                            \
-        GTEST_SKIP() << "this backend runs no host functions in streams"; \
+// Holds `stream` under the name `hold`, or skips the test if the backend cannot run functions in streams.
+#define SH_HOLD(hold, stream)                                                                                    \
+    ::conformance::Hold hold(backend(), device(), info(), stream);                                               \
+    if (hold.status() == SH_ERROR_UNSUPPORTED) GTEST_SKIP() << "this backend runs no host functions in streams"; \
     ASSERT_GE(hold.status(), 0) << backend().last_error()
 
-// Bytes that differ from place to place and from seed to seed.
+// Returns bytes that differ from place to place and from seed to seed.
 std::vector<uint8_t> pattern(uint64_t bytes, uint64_t seed);
 
 }  // namespace conformance

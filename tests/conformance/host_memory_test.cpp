@@ -1,4 +1,4 @@
-// Host memory: pinning, and asking what is pinned.
+// Host memory: pinning it, and asking what is pinned.
 #include <sys/mman.h>
 
 #include "instantiate.h"
@@ -12,8 +12,7 @@ protected:
 
     void SetUp() override {
         Conformance::SetUp();
-        memory_ = static_cast<char*>(
-            mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        memory_ = static_cast<char*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
         ASSERT_NE(memory_, MAP_FAILED);
     }
     void TearDown() override {
@@ -59,7 +58,7 @@ TEST_P(HostMemoryTest, ARangeIsPinnedOnlyIfAllOfItIs) {
     SH_OK_OR_END(backend().host_unregister(device(), memory() + 4 * kPage));
 }
 
-// Drivers differ in whether one copy may span two registrations; what is said to be pinned must be copied as such.
+// Drivers differ in whether one copy may span two registrations. A range that counts as pinned must be copyable as one.
 TEST_P(HostMemoryTest, PiecesThatTouchArePinnedTogetherOnlyIfOneCopyMaySpanThem) {
     SH_OK_OR_END(backend().host_register(device(), memory(), 4 * kPage));
     SH_OK_OR_END(backend().host_register(device(), memory() + 4 * kPage, 4 * kPage));
@@ -87,7 +86,7 @@ TEST_P(HostMemoryTest, ARefusalLeavesNothingBehind) {
     const sh_backend_event event = new_event();
     SH_OK_OR_END(backend().host_register(device(), memory(), 4 * kPage));
     SH_EXPECT_FAILURE(backend().host_register(device(), memory(), 4 * kPage));
-    // Nothing of it comes back later, from a call that has nothing to do with it.
+    // The error does not come back later from an unrelated call.
     SH_EXPECT_OK(backend().fill(device(), stream, on_device.address, 1, page()));
     SH_EXPECT_OK(backend().event_record(device(), event, stream));
     SH_EXPECT_OK(backend().event_synchronize(device(), event));

@@ -1,7 +1,6 @@
-// The conformance suite: what every backend must do, as the comments of backend.h say it, on the backends
-// that are named by
-// --backend=SPEC (several times) or by STAGEHAND_CONFORMANCE=SPEC;SPEC, else on the host. Exits with 77 when
-// none of them can be used here.
+// The conformance suite: it tests what every backend must do by the comments of backend.h. --backend=SPEC (several
+// times) or STAGEHAND_CONFORMANCE=SPEC;SPEC names the backends, and the default is the host backend. The program exits
+// with 77 if none of the backends can be used here.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,18 +36,15 @@ bool add_list(const std::string& list) {
     return true;
 }
 
-// Whether the backend can be used here; if not, the reason is told.
+// Returns whether the backend can be used here, and prints the reason if it cannot.
 bool is_available(const conformance::BackendSpec& spec) {
     const sh_backend* backend = nullptr;
-    const stagehand::Status status =
-        stagehand::plugins::find_backend(spec.name.c_str(), nullptr, &backend, nullptr);
+    const stagehand::Status status = stagehand::plugins::find_backend(spec.name.c_str(), nullptr, &backend, nullptr);
     std::string reason = status.ok() ? "" : status.text();
     uint32_t count = 0;
     if (status.ok() && backend->probe(&count) < 0) reason = backend->last_error();
-    if (status.ok() && reason.empty() && count <= spec.index)
-        reason = "it has " + std::to_string(count) + " devices";
-    if (!reason.empty())
-        std::fprintf(stderr, "%s cannot be used here: %s\n", spec.text.c_str(), reason.c_str());
+    if (status.ok() && reason.empty() && count <= spec.index) reason = "it has " + std::to_string(count) + " devices";
+    if (!reason.empty()) std::fprintf(stderr, "%s cannot be used here: %s\n", spec.text.c_str(), reason.c_str());
     return reason.empty();
 }
 

@@ -1,4 +1,4 @@
-// Memory: pages, addresses, and the mapping of the one at the other.
+// Memory: pages, addresses, and the mapping of pages at addresses.
 #include <algorithm>
 #include <numeric>
 
@@ -11,8 +11,7 @@ class MemoryTest : public Conformance {
 protected:
     void SetUp() override {
         Conformance::SetUp();
-        if (device() && !has(SH_BACKEND_FIXED_ADDRESSES))
-            GTEST_SKIP() << "this device does not map memory by pages";
+        if (device() && !has(SH_BACKEND_FIXED_ADDRESSES)) GTEST_SKIP() << "this device does not map memory by pages";
     }
 };
 
@@ -179,12 +178,10 @@ TEST_P(MemoryTest, MisuseIsAnErrorAndChangesNothing) {
     write(range, bytes);
     const uint64_t before = free_bytes();
     const sh_backend_page unknown = pages[2] + 1000000;
-    SH_EXPECT_FAILURE(backend().pages_map(device(), range + page(), page(), 1, &pages[2]));  // mapped already
-    SH_EXPECT_FAILURE(
-        backend().pages_map(device(), range + 3 * page(), page(), 2, &pages[0]));  // over the range's end
+    SH_EXPECT_FAILURE(backend().pages_map(device(), range + page(), page(), 1, &pages[2]));      // mapped already
+    SH_EXPECT_FAILURE(backend().pages_map(device(), range + 3 * page(), page(), 2, &pages[0]));  // over the range's end
     SH_EXPECT_FAILURE(backend().pages_map(device(), range + 2 * page(), page(), 1, &unknown));
-    SH_EXPECT_FAILURE(
-        backend().pages_map(device(), range + 2 * page(), 2 * page(), 1, &pages[2]));  // of another size
+    SH_EXPECT_FAILURE(backend().pages_map(device(), range + 2 * page(), 2 * page(), 1, &pages[2]));  // of another size
     SH_EXPECT_FAILURE(backend().pages_map(device(), range + 2 * page() + 1, page(), 1, &pages[2]));
     SH_EXPECT_FAILURE(backend().pages_unmap(device(), range + 2 * page(), page(), 1));  // not mapped
     SH_EXPECT_FAILURE(backend().pages_unmap(device(), range + page(), page(), 2));      // only partly mapped

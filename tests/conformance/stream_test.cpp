@@ -1,4 +1,4 @@
-// Streams: order within one, independence between several, functions and time.
+// Streams: the order within one stream, independence of several streams, functions and time.
 #include <atomic>
 #include <future>
 #include <thread>
@@ -10,7 +10,7 @@ namespace {
 
 class StreamTest : public Conformance {
 protected:
-    // False where functions cannot be run in streams.
+    // Returns false if the backend cannot run functions in streams.
     bool launch(sh_stream stream, void (*fn)(void*), void* user_data, int64_t busy_ns = -1) {
         const sh_status status = backend().stream_launch(device(), stream, fn, user_data, busy_ns);
         if (status != SH_ERROR_UNSUPPORTED) {
@@ -51,12 +51,10 @@ TEST_P(StreamTest, AFunctionComesAfterTheCopiesBeforeIt) {
     } check;
     check.expected = pattern(memory.bytes, 1);
     check.there.resize(memory.bytes);
-    SH_OK_OR_END(
-        backend().copy_to_device(device(), stream, memory.address, check.expected.data(), memory.bytes));
+    SH_OK_OR_END(backend().copy_to_device(device(), stream, memory.address, check.expected.data(), memory.bytes));
     SH_OK_OR_END(backend().copy_to_host(device(), stream, check.there.data(), memory.address, memory.bytes));
     const auto compare = [](void* data) {
-        static_cast<Check*>(data)->equal =
-            static_cast<Check*>(data)->there == static_cast<Check*>(data)->expected;
+        static_cast<Check*>(data)->equal = static_cast<Check*>(data)->there == static_cast<Check*>(data)->expected;
     };
     if (!launch(stream, compare, &check)) GTEST_SKIP() << "this backend runs no host functions in streams";
     SH_OK_OR_END(backend().stream_synchronize(device(), stream));
@@ -157,10 +155,11 @@ TEST_P(StreamTest, ManyStreamsComeAndGo) {
     expect_contents(memory.address, std::vector<uint8_t>(64, 19));
 }
 
-// One handle, but what one thread has queued does not hold up another; events order them like any two streams.
+// All threads use one handle, but work of one thread does not delay another thread. Events order the threads like any
+// two streams.
 TEST_P(StreamTest, EachThreadHasADefaultStreamOfItsOwn) {
     const sh_stream own = info().thread_stream;
-    if (!own) GTEST_SKIP() << "there is no such stream";
+    if (!own) GTEST_SKIP() << "this device has no such stream";
     const Memory memory = new_memory(page());
     const sh_backend_event theirs = new_event(), ours = new_event();
     std::atomic<bool> go_on{false}, may_end{false};
@@ -177,7 +176,7 @@ TEST_P(StreamTest, EachThreadHasADefaultStreamOfItsOwn) {
     });
     queued.get_future().wait();
     EXPECT_EQ(backend().event_record(device(), ours, own), SH_OK);
-    EXPECT_EQ(backend().stream_synchronize(device(), own), SH_OK);   // does not wait for the other thread's
+    EXPECT_EQ(backend().stream_synchronize(device(), own), SH_OK);  // does not wait for the other thread's
     uint32_t done = 1;
     EXPECT_EQ(backend().event_query(device(), theirs, &done), SH_OK);
     EXPECT_EQ(done, 0u);
@@ -200,8 +199,7 @@ TEST_P(StreamTest, StreamsThatAreNoneAreErrors) {
     SH_OK_OR_END(backend().stream_create(device(), &stale));
     SH_OK_OR_END(backend().stream_destroy(device(), stale));
     std::vector<uint8_t> host(page());
-    for (const sh_stream bad :
-         {stale, sh_stream(0), sh_stream(SH_STREAM_HOST), sh_stream(77), sh_stream(event)}) {
+    for (const sh_stream bad : {stale, sh_stream(0), sh_stream(SH_STREAM_HOST), sh_stream(77), sh_stream(event)}) {
         EXPECT_EQ(backend().stream_synchronize(device(), bad), SH_ERROR_INVALID_HANDLE);
         EXPECT_EQ(backend().stream_destroy(device(), bad), SH_ERROR_INVALID_HANDLE);
         EXPECT_EQ(backend().stream_launch(device(), bad, nullptr, nullptr, 0), SH_ERROR_INVALID_HANDLE);
@@ -209,8 +207,7 @@ TEST_P(StreamTest, StreamsThatAreNoneAreErrors) {
         EXPECT_EQ(backend().event_record(device(), event, bad), SH_ERROR_INVALID_HANDLE);
         EXPECT_EQ(backend().copy_to_device(device(), bad, memory.address, host.data(), page()),
                   SH_ERROR_INVALID_HANDLE);
-        EXPECT_EQ(backend().copy_to_host(device(), bad, host.data(), memory.address, page()),
-                  SH_ERROR_INVALID_HANDLE);
+        EXPECT_EQ(backend().copy_to_host(device(), bad, host.data(), memory.address, page()), SH_ERROR_INVALID_HANDLE);
         EXPECT_EQ(backend().fill(device(), bad, memory.address, 1, page()), SH_ERROR_INVALID_HANDLE);
         EXPECT_STRNE(backend().last_error(), "");
     }

@@ -1,4 +1,4 @@
-// Threads: every function from several at once.
+// Threads: several threads call every function at once.
 #include <thread>
 
 #include "instantiate.h"
@@ -30,10 +30,8 @@ TEST_P(ThreadsTest, EachWithItsOwnObjects) {
             const sh_backend_event event = new_event();
             const auto data = pattern(memory.bytes, static_cast<uint64_t>(number * 100 + round));
             std::vector<uint8_t> there(memory.bytes);
-            SH_OK_OR_END(
-                backend().copy_to_device(device(), stream, memory.address, data.data(), memory.bytes));
-            SH_OK_OR_END(
-                backend().copy_to_host(device(), stream, there.data(), memory.address, memory.bytes));
+            SH_OK_OR_END(backend().copy_to_device(device(), stream, memory.address, data.data(), memory.bytes));
+            SH_OK_OR_END(backend().copy_to_host(device(), stream, there.data(), memory.address, memory.bytes));
             SH_OK_OR_END(backend().event_record(device(), event, stream));
             SH_OK_OR_END(backend().event_synchronize(device(), event));
             if (has_contents()) {
@@ -53,8 +51,8 @@ TEST_P(ThreadsTest, MappingBesideCopying) {
         for (int round = 0; round < 20; ++round) {
             SH_OK_OR_END(backend().pages_map(device(), range, page(), 4, pages.data()));
             SH_OK_OR_END(backend().fill(device(), stream, range, static_cast<uint8_t>(round), 4 * page()));
-            SH_OK_OR_END(backend().copy_on_device(device(), stream, memory.address + number * 2 * page(),
-                                                  range, 2 * page()));
+            SH_OK_OR_END(
+                backend().copy_on_device(device(), stream, memory.address + number * 2 * page(), range, 2 * page()));
             SH_OK_OR_END(backend().stream_synchronize(device(), stream));
             SH_OK_OR_END(backend().pages_unmap(device(), range, page(), 4));
         }

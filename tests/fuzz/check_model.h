@@ -1,4 +1,5 @@
-// What must hold of every model that a reader accepts, and of its blocks: a fuzz target aborts if it does not.
+// Checks that must hold for every model that a reader accepts, and for its blocks. A fuzz target aborts if a check
+// fails.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the fuzz targets' seeds, tests/data/fuzz/{safetensors,gguf,index}. Run it again when a format grows."""
+"""Writes the fuzz targets' seeds, tests/data/fuzz/{safetensors,gguf,index}. Run it again if a format grows."""
 
 import json
 import pathlib

@@ -18,8 +18,8 @@ std::string file_of(std::string_view input) {
     if (input.size() < 3 || input[0] % 2 == 0) {
         return std::string(input.substr(input.empty() ? 0 : 1));
     }
-    const std::size_t data_bytes = static_cast<unsigned char>(input[1]) |
-                                   static_cast<std::size_t>(static_cast<unsigned char>(input[2])) << 8;
+    const std::size_t data_bytes =
+        static_cast<unsigned char>(input[1]) | static_cast<std::size_t>(static_cast<unsigned char>(input[2])) << 8;
     const std::string_view header = input.substr(3);
     std::string file;
     for (std::size_t i = 0; i < 8; ++i) {

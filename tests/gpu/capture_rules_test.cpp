@@ -1,4 +1,5 @@
-// What drivers do not forgive during a capture: that they do not, and that the library does nothing of it.
+// Calls that drivers forbid during a capture. The tests show that drivers forbid them, and that the library makes none
+// of them.
 #include <atomic>
 #include <functional>
 #include <thread>
@@ -25,7 +26,7 @@ protected:
         std::free(memory_);
     }
 
-    // A capture of the engine's alone, on the driver's own terms; what its end says.
+    // Makes a capture by the driver alone, without the library. Returns the status of its end.
     CUresult capture_alone(CUstreamCaptureMode mode, const std::function<void()>& inside) {
         CUgraph graph = nullptr;
         EXPECT_EQ(cuda_->begin_capture(native(stream_), mode), CUDA_SUCCESS);
@@ -44,13 +45,13 @@ protected:
         }).join();
     }
 
-    // Another runtime with a pageable source of 8 MiB: its loads pass through the library's threads.
+    // Opens another runtime with a pageable source of 8 MiB. Its loads pass through the library's threads.
     void open_pageable() {
         OK(sh_device_set_budget(device_, kBlocks * bytes_ + 2 * kMemory));
         OK(sh_runtime_create(device_, nullptr, &pageable_));
         register_block(pageable_, memory_, kMemory, 0, &block_);
         load_pageable(other_);
-        OK(sh_plan(runtime_, nullptr, nullptr));   // what there is to share has changed
+        OK(sh_plan(runtime_, nullptr, nullptr));  // the shares have changed
     }
     void load_pageable(sh_stream stream) const {
         sh_view view = SH_VIEW_INIT;
@@ -68,9 +69,11 @@ protected:
 
 TEST_F(CaptureRules, the_driver_refuses_to_wait_for_what_came_before) {
     CU(cuda_->event_record(event_, native(other_)));
-    EXPECT_NE(capture_alone(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
-                            [&] { EXPECT_EQ(cuda_->wait_event(native(stream_), event_, 0), CUDA_ERROR_STREAM_CAPTURE_ISOLATION); }),
-              CUDA_SUCCESS);
+    EXPECT_NE(
+        capture_alone(
+            CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+            [&] { EXPECT_EQ(cuda_->wait_event(native(stream_), event_, 0), CUDA_ERROR_STREAM_CAPTURE_ISOLATION); }),
+        CUDA_SUCCESS);
 }
 
 TEST_F(CaptureRules, the_driver_refuses_work_that_is_not_joined) {
@@ -87,7 +90,8 @@ TEST_F(CaptureRules, the_driver_takes_in_whatever_is_queued_on_a_stream_that_joi
     const CUresult result = capture_alone(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, [&] {
         CU(cuda_->event_record(event_, native(stream_)));
         CU(cuda_->wait_event(native(other_), event_, 0));
-        on_another_thread([&] { CU(cuda_->copy_to_device(seen_, host_, kSample, native(other_))); });   // nothing to do with it
+        on_another_thread(
+            [&] { CU(cuda_->copy_to_device(seen_, host_, kSample, native(other_))); });  // nothing to do with it
         CU(cuda_->event_record(event_, native(other_)));
         CU(cuda_->wait_event(native(stream_), event_, 0));
     });
@@ -95,7 +99,7 @@ TEST_F(CaptureRules, the_driver_takes_in_whatever_is_queued_on_a_stream_that_joi
     EXPECT_EQ(copies_, 1u);
 }
 
-// Calls on any thread invalidate a capture in the global mode, unless their thread has the relaxed mode.
+// Calls on any thread invalidate a capture in the global mode, unless the calling thread has the relaxed mode.
 TEST_F(CaptureRules, the_driver_forbids_other_threads_what_could_reach_into_a_capture) {
     CU(cuda_->event_record(event_, native(other_)));
     OK(sh_stream_synchronize(device_, other_));
@@ -128,8 +132,8 @@ TEST_F(CaptureRules, the_driver_forbids_other_threads_what_could_reach_into_a_ca
     CU(cuda_->host_unregister(memory_));
 }
 
-// All of these from the library: each reaches for one of the calls that the driver forbids, here while both this thread and another have
-// the strictest mode.
+// Each of these library calls uses a driver call that is forbidden in a capture. Both this thread and another have the
+// strictest mode here.
 TEST_F(CaptureRules, calls_of_the_library_leave_captures_on_other_threads_alone) {
     open_pageable();
     const std::pair<const char*, std::function<void()>> calls[] = {
@@ -145,7 +149,9 @@ TEST_F(CaptureRules, calls_of_the_library_leave_captures_on_other_threads_alone)
              sh_view view = SH_VIEW_INIT;
              sh_status status = SH_OK;
              EXPECT_EQ(sh_invalidate_blocks(pageable_, &block_, 1), SH_OK) << why();
-             while ((status = sh_acquire(pageable_, block_, SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT, &view)) == SH_NOT_READY) {}
+             while ((status = sh_acquire(pageable_, block_, SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT, &view)) ==
+                    SH_NOT_READY) {
+             }
              ASSERT_EQ(status, SH_OK) << why();
              OK(sh_release(pageable_, block_, SH_STREAM_HOST));
          }},
@@ -171,7 +177,7 @@ TEST_F(CaptureRules, calls_of_the_library_leave_captures_on_other_threads_alone)
         {"the device is asked how it is",
          [&] {
              sh_memory_info info = SH_MEMORY_INFO_INIT;
-             OK(sh_device_memory(device_, &info));
+             OK(sh_device_get_memory(device_, &info));
          }},
     };
     for (const auto& [name, call] : calls) {
@@ -189,7 +195,7 @@ TEST_F(CaptureRules, calls_of_the_library_leave_captures_on_other_threads_alone)
     }
 }
 
-// The library's own threads as well: a load of 8 MiB is under way nearly all the time.
+// This also tests the library's own threads: a load of 8 MiB is under way nearly all the time.
 TEST_F(CaptureRules, steps_of_another_runtime_do_not_disturb_a_capture) {
     open_pageable();
     std::atomic<bool> done{false};
@@ -211,17 +217,18 @@ TEST_F(CaptureRules, steps_of_another_runtime_do_not_disturb_a_capture) {
     EXPECT_GT(rounds, 0);
 }
 
-// Loads, write-backs and uses that are still under way when the capture begins neither become part of it nor are they waited for in it.
+// Loads, write-backs and uses that are under way when the capture begins do not become part of it, and the capture does
+// not wait for them.
 TEST_F(CaptureRules, a_graph_holds_nothing_of_what_was_under_way) {
     open_pageable();
     OK(sh_runtime_synchronize(pageable_));
     capture();
     const size_t quiet = copies_;
-    ASSERT_GT(quiet, 3 * kBlocks);   // what the engine copies itself, and loads
+    ASSERT_GT(quiet, 3 * kBlocks);  // the engine's own copies, and loads
     drop_graph();
     for (int k = 0; k < 5 && !HasFatalFailure(); k++) {
         OK(sh_invalidate_blocks(runtime_, blocks_, kBlocks));
-        step(other_);   // at its end the next one's first blocks are being brought
+        step(other_);  // the first blocks of the next step are being loaded at its end
         OK(sh_prefetch(runtime_, blocks_, kBlocks));
         OK(sh_invalidate_blocks(pageable_, &block_, 1));
         OK(sh_prefetch(pageable_, &block_, 1));

@@ -1,4 +1,5 @@
-// Captured steps on a GPU: what launches bring, what they may meet when they begin, and what they wait for.
+// Captured steps on a GPU: the bytes that launches load, the state of the memory when they begin, and the work that
+// they wait for.
 #include <atomic>
 #include <thread>
 
@@ -20,7 +21,7 @@ TEST_F(CudaGraphs, launches_bring_the_model_whatever_came_before) {
         }
         const size_t i = static_cast<size_t>(k) % kBlocks;
         OK(sh_source_update_begin(runtime_, &blocks_[i], 1));
-        EXPECT_EQ(sh_graph_enter(graph_, stream_), SH_ERROR_BUSY);
+        EXPECT_EQ(sh_graph_enter(graph_, stream_), SH_ERROR_INVALID_STATE);
         set(i, static_cast<uint8_t>(100 + k));
         OK(sh_source_update_end(runtime_, &blocks_[i], 1));
         if (k % 4 == 2) {
@@ -29,24 +30,24 @@ TEST_F(CudaGraphs, launches_bring_the_model_whatever_came_before) {
     }
 }
 
-// A launch fills the ring behind the library's back: a view after it must not be told that what lay there before still does.
+// A launch fills the ring without the library's knowledge. A later view must not count earlier contents as present.
 TEST_F(CudaGraphs, views_after_a_launch_show_their_own_bytes) {
     capture();
     for (size_t first = 0; first < kBlocks && !HasFatalFailure(); first++) {
         SCOPED_TRACE(first);
-        use(first, other_);   // brings it, whatever the launch put in its place
+        use(first, other_);  // loads the block, whatever the launch has put into its pages
         launch(stream_);
         for (size_t n = 0; n < kBlocks && !HasFatalFailure(); n++) use((first + n) % kBlocks, other_, 0);
         expect_all_seen(other_);
     }
 }
 
-// Launching after a graph's memory was mapped anew would end the context.
+// A launch would break the context if the graph's memory was mapped anew.
 TEST_F(CudaGraphs, a_changed_plan_is_refused_and_captured_anew) {
     capture();
     launch(stream_);
     OK(sh_device_set_budget(device_, kBlocks * bytes_ / 2));
-    EXPECT_EQ(sh_plan(runtime_, nullptr, nullptr), SH_ERROR_BUSY);
+    EXPECT_EQ(sh_plan(runtime_, nullptr, nullptr), SH_ERROR_INVALID_STATE);
     sh_plan_options options = SH_PLAN_OPTIONS_INIT;
     options.flags = SH_PLAN_DROP_GRAPHS;
     OK(sh_plan(runtime_, &options, nullptr));
@@ -57,23 +58,24 @@ TEST_F(CudaGraphs, a_changed_plan_is_refused_and_captured_anew) {
     expect_all_seen(stream_);
 }
 
-// Inside a step the events of uses are recorded only when somebody has to wait: whoever loads resident contents anew is somebody. An event
-// that was not recorded since would be no wait at all.
+// Inside a step, the library records the event of a use only when something has to wait for the use. A new load of
+// resident contents has to wait. A wait for an event that was not recorded since would be no wait at all.
 TEST_F(CudaGraphs, resident_contents_are_loaded_anew_after_uses_whose_events_nobody_recorded) {
     uint64_t resident = 0;
     for (size_t i = 0; i < kBlocks && !HasFatalFailure(); i++) {
         SCOPED_TRACE(i);
         sh_block_state state = SH_BLOCK_STATE_INIT;
-        OK(sh_block_info(runtime_, blocks_[i], &state));
+        OK(sh_block_get_state(runtime_, blocks_[i], &state));
         resident += state.resident_bytes;
-        // Nothing else is brought meanwhile: a copy that waits for the use of streamed pages would hold the others up.
+        // Nothing else is loaded meanwhile. A copy that waits for the use of streamed pages would delay the other
+        // copies.
         std::vector<sh_block> others(blocks_, blocks_ + kBlocks);
         others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
         const uint8_t before = expected_[i];
         OK(sh_step_begin(runtime_));
-        use(i, other_, 0);   // the stream is known from here on
+        use(i, other_, 0);  // the runtime knows the stream from here on
         OK(sh_source_update_begin(runtime_, others.data(), others.size()));
-        use(i, kElsewhere, other_, 20'000'000);   // and looks late
+        use(i, kElsewhere, other_, 20'000'000);  // the use is late
         OK(sh_source_update_begin(runtime_, &blocks_[i], 1));
         set(i, static_cast<uint8_t>(100 + i));
         OK(sh_source_update_end(runtime_, &blocks_[i], 1));
@@ -88,8 +90,8 @@ TEST_F(CudaGraphs, resident_contents_are_loaded_anew_after_uses_whose_events_nob
     EXPECT_GT(resident, 0u);
 }
 
-// Each copy inside a graph waits for the last uses, on both streams, of all the pages that it writes. Some blocks are left out now and
-// then, so that what lies in a page is not always what the order says.
+// Each copy inside a graph waits for the last uses, on both streams, of all pages that it writes. The step skips some
+// blocks now and then, so the contents of a page do not always follow the order.
 TEST_F(CudaGraphs, copies_in_a_graph_wait_for_uses_on_all_streams) {
     CUevent fork = nullptr;
     CU(cuda_->event_create(&fork, CU_EVENT_DISABLE_TIMING));
@@ -103,7 +105,7 @@ TEST_F(CudaGraphs, copies_in_a_graph_wait_for_uses_on_all_streams) {
             if (k && (i + k) % 5 == 0) continue;
             const bool late = (i + k) % 2;
             use(i, late ? other_ : stream_, late ? 4'000'000 : 0);
-            if (late && i % 4 == 1) use(i, kElsewhere, stream_, 0);   // the later use ends before
+            if (late && i % 4 == 1) use(i, kElsewhere, stream_, 0);  // the later use ends first
             used.push_back(i);
         }
         CU(cuda_->event_record(fork, native(other_)));
@@ -120,7 +122,7 @@ TEST_F(CudaGraphs, copies_in_a_graph_wait_for_uses_on_all_streams) {
     CU(cuda_->event_destroy(fork));
 }
 
-// What the engine changed reaches its source before a launch, or a load, takes the pages.
+// The engine's changes reach the source before a launch or a load takes the pages.
 TEST_F(CudaGraphs, what_was_changed_is_written_back_before_its_pages_are_filled_anew) {
     begin_capture();
     for (size_t i = 0; i < kMutable && !HasFatalFailure(); i++) use(i, stream_);
@@ -143,30 +145,32 @@ TEST_F(CudaGraphs, what_was_changed_is_written_back_before_its_pages_are_filled_
         use(kMutable, other_, 0);
         OK(sh_stream_synchronize(device_, other_));
         expect_all_seen(stream_);
-        OK(sh_write_back(runtime_, nullptr, 0));
+        OK(sh_write_back_all(runtime_));
         const auto* const source = static_cast<const uint8_t*>(at(kMutable));
         for (uint64_t b = 0; b < bytes_; b += 511) ASSERT_EQ(source[b], value) << b;
     }
 }
 
-// What runs late sees what it was promised, though its pages are wanted for the block after: at other addresses, so that a kernel that is
-// under way would not even see them change.
+// A late kernel sees the right bytes, although the next block needs its pages. The next block uses other addresses, so
+// a running kernel would not even see the change through its own address.
 TEST_F(CudaGraphs, pages_of_a_kernel_in_flight_are_not_filled) {
     for (int k = 0; k < 3 && !HasFatalFailure(); k++) {
         OK(sh_step_begin(runtime_));
-        for (size_t i = 0; i < kBlocks && !HasFatalFailure(); i++) use(i, i % 2 ? stream_ : other_, i % 2 ? 8'000'000 : 0);
+        for (size_t i = 0; i < kBlocks && !HasFatalFailure(); i++)
+            use(i, i % 2 ? stream_ : other_, i % 2 ? 8'000'000 : 0);
         OK(sh_step_end(runtime_));
         OK(sh_stream_synchronize(device_, other_));
         expect_all_seen(stream_);
     }
 }
 
-// As an on_load callback may queue it.
+// An on_load callback may queue such a function.
 TEST_F(CudaGraphs, a_function_of_the_host_in_a_capture_runs_with_each_launch) {
     std::atomic<int> calls{0};
     begin_capture();
     use(0, stream_);
-    OK(sh_stream_launch(device_, stream_, [](void* data) { ++*static_cast<std::atomic<int>*>(data); }, &calls, 0));
+    OK(sh_stream_launch(
+        device_, stream_, [](void* data) { ++*static_cast<std::atomic<int>*>(data); }, &calls, 0));
     end_capture();
     EXPECT_EQ(calls, 0);
     for (int k = 1; k <= 5 && !HasFatalFailure(); k++) {

@@ -1,9 +1,10 @@
-// A thousand steps with random delays on the device and on the host never change a byte: every view is compared with what it should show, by
-// a program on the device. Sources of all kinds, blocks of many sizes that the engine changes and that are written back, two streams, which are
-// the engine's, or the default streams of two of its threads.
+// A thousand steps with random delays on the device and on the host never change a byte. A program on the device
+// compares every view with its expected bytes. The test uses all kinds of sources, blocks of many sizes that the engine
+// changes and the library writes back, and two streams. The streams are the engine's own, or the default streams of two
+// of its threads.
 //
-// STAGEHAND_TEST_DEVICE names the device (cuda:0), STAGEHAND_TEST_PAGE_BYTES its pages (2 MiB; the blocks follow), STAGEHAND_STRESS_SCALE
-// multiplies the steps. Skips where the device is not there.
+// STAGEHAND_TEST_DEVICE names the device (cuda:0). STAGEHAND_TEST_PAGE_BYTES sets its page size (2 MiB), and the blocks
+// scale with it. STAGEHAND_STRESS_SCALE multiplies the number of steps. The test is skipped if the device is not there.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -26,7 +27,7 @@ enum class Kind { pinned, pageable, file };
 
 struct Block {
     Kind kind = Kind::pinned;
-    bool changes = false;      // the engine writes to it
+    bool changes = false;  // the engine writes to it
     uint64_t bytes = 0;
     uint64_t contents = 0;
     char* memory = nullptr;
@@ -36,8 +37,8 @@ struct Block {
 
 struct Way {
     const char* name;
-    bool backward = false;   // after forward
-    bool threads = false;    // each with its own default stream
+    bool backward = false;  // after forward
+    bool threads = false;   // each with its own default stream
 };
 
 class DelayedSteps : public testing::TestWithParam<Way> {
@@ -50,7 +51,7 @@ protected:
         options.budget_bytes = total_ / 100 * 40;
         if (sh_device_open(name ? name : "cuda:0", &options, &device_) != SH_OK) GTEST_SKIP() << why();
         programs_ = device_programs(device_, kBlocks);
-        if (!programs_) GTEST_SKIP() << "there is no way to look at this device's memory";
+        if (!programs_) GTEST_SKIP() << "the test cannot read this device's memory";
         for (size_t i = 0; i < kBlocks && !HasFatalFailure(); i++) make_source(i);
         if (HasFatalFailure()) return;
         OK(sh_runtime_create(device_, nullptr, &runtime_));
@@ -63,8 +64,9 @@ protected:
             return;
         }
         sh_device_caps caps = SH_DEVICE_CAPS_INIT;
-        OK(sh_device_capabilities(device_, &caps));
-        if (caps.flags & SH_DEVICE_HOST_ADDRESSABLE) GTEST_SKIP() << "threads have no streams of their own there";
+        OK(sh_device_get_caps(device_, &caps));
+        if (caps.flags & SH_DEVICE_HOST_ADDRESSABLE)
+            GTEST_SKIP() << "threads have no streams of their own on this device";
         streams_[0] = streams_[1] = reinterpret_cast<sh_stream>(CU_STREAM_PER_THREAD);
         for (auto& thread : threads_) thread.emplace([this] { programs_->enter_thread(); });
     }
@@ -82,19 +84,23 @@ protected:
         sh_device_close(device_);
     }
 
-    // From a quarter of a page to four pages, whole ones and not.
+    // Sizes from a quarter of a page to four pages, in whole pages and not.
     static uint64_t size_of(size_t i) { return (1 + i * 7 % 16) * (page_bytes() / 4) - i % 3 * 1000; }
 
     void make_source(size_t i) {
         Block& block = blocks_[i];
         block.kind = i % 4 == 1 ? Kind::pageable : i % 4 == 2 ? Kind::file : Kind::pinned;
-        block.changes = i % 8 == 3 || i % 8 == 5;   // pinned and pageable ones
+        block.changes = i % 8 == 3 || i % 8 == 5;  // pinned and pageable ones
         block.bytes = size_of(i);
         block.contents = next_contents_++;
         void* memory = nullptr;
         switch (block.kind) {
-            case Kind::pinned: OK(sh_host_alloc(device_, block.bytes, &memory, nullptr)); break;
-            case Kind::pageable: memory = std::aligned_alloc(8, block.bytes); break;
+            case Kind::pinned:
+                OK(sh_host_alloc(device_, block.bytes, &memory, nullptr));
+                break;
+            case Kind::pageable:
+                memory = std::aligned_alloc(8, block.bytes);
+                break;
             case Kind::file:
                 block.file = memfd_create("stagehand-test", MFD_CLOEXEC);
                 ASSERT_GE(block.file, 0);
@@ -137,13 +143,15 @@ protected:
     }
 
     void use(size_t i) {
-        // What the engine itself does to a block is ordered by its stream.
+        // The engine's own changes of a block are ordered by the stream of the block.
         const size_t which = blocks_[i].changes ? i % 2 : random_() % 2;
         on_its_thread(which, [&] { use(i, streams_[which]); });
     }
     void on_its_thread(size_t which, const std::function<void()>& work) {
-        if (threads_[which]) threads_[which]->run(work);
-        else work();
+        if (threads_[which])
+            threads_[which]->run(work);
+        else
+            work();
     }
     void use(size_t i, sh_stream stream) {
         Block& block = blocks_[i];
@@ -225,25 +233,29 @@ TEST_P(DelayedSteps, a_thousand) {
         ASSERT_FALSE(HasFailure());
     }
     expect_nothing_wrong();
-    OK(sh_write_back(runtime_, nullptr, 0));
+    OK(sh_write_back_all(runtime_));
     for (const Block& block : blocks_) {
         if (block.memory) {
-            ASSERT_EQ(count_wrong(block.memory, block.bytes / 8, block.contents), 0u) << "a source of " << block.bytes << " bytes";
+            ASSERT_EQ(count_wrong(block.memory, block.bytes / 8, block.contents), 0u)
+                << "a source of " << block.bytes << " bytes";
         }
     }
     EXPECT_EQ(compared_, steps * order.size());
     sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
-    OK(sh_stats(runtime_, &stats));
-    EXPECT_GT(stats.bytes_to_device, steps * total_ / 2);   // 60 % do not fit
+    OK(sh_runtime_get_stats(runtime_, &stats));
+    EXPECT_GT(stats.bytes_to_device, steps * total_ / 2);  // 60 % do not fit
     EXPECT_GT(stats.write_backs, steps);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-    std::printf("%llu steps of %.0f MiB, budget 40 %%: %llu views compared, %.1f GB to the device, %.1f GB back, in %.1f s\n",
-                static_cast<unsigned long long>(steps), static_cast<double>(total_) / (1 << 20), static_cast<unsigned long long>(compared_),
-                static_cast<double>(stats.bytes_to_device) / 1e9, static_cast<double>(stats.bytes_to_host) / 1e9, seconds);
+    std::printf(
+        "%llu steps of %.0f MiB, budget 40 %%: %llu views compared, %.1f GB to the device, %.1f GB back, in %.1f s\n",
+        static_cast<unsigned long long>(steps), static_cast<double>(total_) / (1 << 20),
+        static_cast<unsigned long long>(compared_), static_cast<double>(stats.bytes_to_device) / 1e9,
+        static_cast<double>(stats.bytes_to_host) / 1e9, seconds);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, DelayedSteps,
-                         testing::Values(Way{"forward", false, false}, Way{"forward_backward", true, false}, Way{"forward_on_threads", false, true}),
+                         testing::Values(Way{"forward", false, false}, Way{"forward_backward", true, false},
+                                         Way{"forward_on_threads", false, true}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Device memory that the driver misses while a model streams is never more than the budget. Its own context, with what streams, programs,
-// copies and registered host memory need there, is measured before and told.
+// The driver's free memory never shrinks by more than the budget while a model streams. The test measures the engine's
+// own context before, with the memory that streams, programs, copies and registered host memory need there, and prints
+// it.
 #include <algorithm>
 #include <cstdio>
 #include <optional>
@@ -41,7 +42,7 @@ protected:
         return total;
     }
 
-    // What any engine has under way on a device: streams, a program, copies each way.
+    // Makes everything that any engine has on a device: streams, a program, and copies in both directions.
     void set_up_context() {
         CUdeviceptr words = 0;
         CUfunction write = nullptr;
@@ -64,8 +65,8 @@ protected:
         CU(cuda_->deallocate(words));
     }
 
-    // Three steps over blocks of which every second one is pinned: the memory that the driver has free before any of it is the model's, and
-    // the least that it had free afterwards.
+    // Makes three steps over blocks of which every second block is pinned. Returns the driver's free memory before the
+    // model took any of it, and the least free memory afterwards.
     void stream_model(uint64_t budget, uint64_t* free_before, uint64_t* least_free, sh_memory_info* info) {
         sh_device_options options = SH_DEVICE_OPTIONS_INIT;
         options.page_bytes = page_bytes();
@@ -89,9 +90,9 @@ protected:
             desc.segment_count = 1;
             OK(sh_register_blocks(runtime, &desc, 1, &blocks[i]));
         }
-        OK(sh_stream_launch(device, stream, nullptr, nullptr, 100'000));   // the library's program is loaded
+        OK(sh_stream_launch(device, stream, nullptr, nullptr, 100'000));  // the library's program is loaded
         OK(sh_stream_synchronize(device, stream));
-        OK(sh_device_memory(device, info));
+        OK(sh_device_get_memory(device, info));
         ASSERT_EQ(info->used_bytes, 0u);
         *free_before = free_bytes();
         *least_free = UINT64_MAX;
@@ -108,7 +109,7 @@ protected:
         }
         OK(sh_stream_synchronize(device, stream));
         *least_free = std::min(*least_free, free_bytes());
-        OK(sh_device_memory(device, info));
+        OK(sh_device_get_memory(device, info));
         sh_runtime_destroy(runtime);
         sh_stream_destroy(device, stream);
         sh_device_close(device);
@@ -125,8 +126,10 @@ TEST_F(DeviceMemory, stays_within_the_budget) {
     set_up_context();
     ASSERT_FALSE(HasFatalFailure());
     const uint64_t before = free_bytes();
-    std::printf("in use before the library: %.1f MiB, the context and whoever else is there; with streams, a program and copies %.1f MiB\n",
-                static_cast<double>(context) / kMiB, static_cast<double>(total_bytes() - before) / kMiB);
+    std::printf(
+        "in use before the library: %.1f MiB, the context and whoever else is there; with streams, a program and "
+        "copies %.1f MiB\n",
+        static_cast<double>(context) / kMiB, static_cast<double>(total_bytes() - before) / kMiB);
     for (const uint64_t percent : {20, 50, 90, 200}) {
         SCOPED_TRACE(percent);
         const uint64_t budget = kBlocks * bytes_ / 100 * percent;
@@ -135,13 +138,16 @@ TEST_F(DeviceMemory, stays_within_the_budget) {
         stream_model(budget, &free_before, &least_free, &info);
         ASSERT_FALSE(HasFatalFailure());
         const uint64_t used = free_before - std::min(free_before, least_free);
-        std::printf("budget %.1f MiB, %3u %% of the model: the driver has %.1f MiB less, the library says %.1f MiB; streams, program and registered "
-                    "memory took %.1f MiB before\n",
-                    static_cast<double>(budget) / kMiB, static_cast<unsigned>(percent), static_cast<double>(used) / kMiB,
-                    static_cast<double>(info.peak_bytes) / kMiB, static_cast<double>(before - std::min(before, free_before)) / kMiB);
+        std::printf(
+            "budget %.1f MiB, %3u %% of the model: the driver has %.1f MiB less, the library says %.1f MiB; streams, "
+            "program and registered "
+            "memory took %.1f MiB before\n",
+            static_cast<double>(budget) / kMiB, static_cast<unsigned>(percent), static_cast<double>(used) / kMiB,
+            static_cast<double>(info.peak_bytes) / kMiB,
+            static_cast<double>(before - std::min(before, free_before)) / kMiB);
         EXPECT_LE(used, budget);
         EXPECT_LE(info.peak_bytes, budget);
-        EXPECT_GE(used, info.peak_bytes / 2);   // else the driver's figure is not what it is taken for
+        EXPECT_GE(used, info.peak_bytes / 2);  // else the driver's figure is not what it is taken for
     }
 }
 

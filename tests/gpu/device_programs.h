@@ -1,4 +1,5 @@
-// Programs that write and compare contents of device memory in a stream: on the device, or on the host where that reaches the memory.
+// Programs that write and compare contents of device memory in a stream. They run on the device, or on the host if the
+// host reaches the memory.
 #pragma once
 
 #include <atomic>
@@ -15,19 +16,21 @@ namespace stagehand::test {
 class DevicePrograms {
 public:
     virtual ~DevicePrograms() = default;
-    // First on any other thread than the one that made this.
+    // A thread other than the creator's calls this first.
     virtual void enter_thread() {}
-    // Queue one; addresses are the device's. Wrong words are added to counter `counter`.
+    // Queue one program. The addresses are device addresses. The number of wrong words is added to counter `counter`.
     virtual void write(sh_stream stream, uint64_t address, uint64_t words, uint64_t contents) = 0;
     virtual void check(sh_stream stream, uint64_t address, uint64_t words, uint64_t contents, size_t counter) = 0;
-    // All counters, after the streams were waited for.
+    // Waits for the streams and returns all counters.
     virtual std::vector<uint64_t> wrong_words() = 0;
 };
 
 class HostPrograms : public DevicePrograms {
 public:
     HostPrograms(sh_device* device, size_t counters) : device_(device), wrong_(counters) {}
-    void write(sh_stream stream, uint64_t address, uint64_t words, uint64_t contents) override { queue(stream, {address, words, contents, nullptr}); }
+    void write(sh_stream stream, uint64_t address, uint64_t words, uint64_t contents) override {
+        queue(stream, {address, words, contents, nullptr});
+    }
     void check(sh_stream stream, uint64_t address, uint64_t words, uint64_t contents, size_t counter) override {
         queue(stream, {address, words, contents, &wrong_[counter]});
     }
@@ -41,8 +44,10 @@ private:
     static void run(void* data) {
         const std::unique_ptr<const Job> job(static_cast<Job*>(data));
         void* const memory = reinterpret_cast<void*>(job->address);
-        if (job->wrong) *job->wrong += count_wrong(memory, job->words, job->contents);
-        else write_pattern(memory, job->words, job->contents);
+        if (job->wrong)
+            *job->wrong += count_wrong(memory, job->words, job->contents);
+        else
+            write_pattern(memory, job->words, job->contents);
     }
     void queue(sh_stream stream, const Job& job) {
         auto queued = std::make_unique<Job>(job);
@@ -92,7 +97,8 @@ public:
 
 private:
     void launch(CUfunction function, sh_stream stream, void** arguments) {
-        CU(cuda_.launch_kernel(function, 64, 1, 1, 256, 1, 1, 0, reinterpret_cast<CUstream>(stream), arguments, nullptr));
+        CU(cuda_.launch_kernel(function, 64, 1, 1, 256, 1, 1, 0, reinterpret_cast<CUstream>(stream), arguments,
+                               nullptr));
     }
 
     Cuda cuda_;
@@ -102,10 +108,10 @@ private:
     CUdeviceptr wrong_ = 0;
 };
 
-// Null: neither the host nor CUDA's driver reaches the device's memory.
+// Returns NULL if neither the host nor CUDA's driver reaches the device's memory.
 inline std::unique_ptr<DevicePrograms> device_programs(sh_device* device, size_t counters) {
     sh_device_caps caps = SH_DEVICE_CAPS_INIT;
-    if (sh_device_capabilities(device, &caps) != SH_OK) return nullptr;
+    if (sh_device_get_caps(device, &caps) != SH_OK) return nullptr;
     if (caps.flags & SH_DEVICE_HOST_ADDRESSABLE) return std::make_unique<HostPrograms>(device, counters);
     try {
         return std::make_unique<CudaPrograms>(counters);

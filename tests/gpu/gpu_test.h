@@ -1,4 +1,5 @@
-// What tests on a GPU share. STAGEHAND_TEST_PAGE_BYTES makes their devices' pages smaller than 2 MiB, and their blocks with them.
+// Code that tests on a GPU share. STAGEHAND_TEST_PAGE_BYTES makes the pages of their devices smaller than 2 MiB, and
+// the blocks scale with it.
 #pragma once
 
 #include <cstdint>

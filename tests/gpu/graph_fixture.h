@@ -1,6 +1,6 @@
-// What the tests of captured steps on a GPU share: a model of twelve blocks in pinned memory, larger than the budget, whose engine copies
-// what each view shows to a place of its own and looks at it later. They skip where there is no CUDA device. Each block takes
-// twelve pages.
+// The fixture of the tests of captured steps on a GPU: a model of twelve blocks of twelve pages in pinned memory,
+// larger than the budget. The engine copies the bytes of each view to a separate place and checks them later. The tests
+// are skipped if there is no CUDA device.
 #pragma once
 
 #include <cstring>
@@ -12,9 +12,9 @@
 namespace stagehand::test {
 
 constexpr size_t kBlocks = 12;
-constexpr size_t kElsewhere = kBlocks;      // a place for what is seen of no block in particular
-constexpr size_t kMutable = kBlocks - 1;    // the one that the engine may change
-constexpr uint64_t kSample = 4096;          // at the beginning, in the middle and at the end of each view
+constexpr size_t kElsewhere = kBlocks;    // a place for bytes that belong to no particular block
+constexpr size_t kMutable = kBlocks - 1;  // the one that the engine may change
+constexpr uint64_t kSample = 4096;        // at the beginning, in the middle and at the end of each view
 
 class CudaGraphs : public testing::Test {
 protected:
@@ -32,7 +32,7 @@ protected:
         OK(sh_host_alloc(device_, kBlocks * bytes_, &host_, &pinned));
         ASSERT_TRUE(pinned);
         for (size_t i = 0; i < kBlocks; i++) set(i, static_cast<uint8_t>(i));
-        sh_runtime_options half = SH_RUNTIME_OPTIONS_INIT;   // so that another runtime has room beside it
+        sh_runtime_options half = SH_RUNTIME_OPTIONS_INIT;  // so that another runtime has room beside it
         half.max_bytes = kBlocks * bytes_ / 2;
         OK(sh_runtime_create(device_, &half, &runtime_));
         std::vector<sh_use> uses;
@@ -80,14 +80,15 @@ protected:
     }
     static CUstream native(sh_stream stream) { return reinterpret_cast<CUstream>(stream); }
 
-    // Copies from the view, on the stream, after it was busy for so long, to the block's own place or another.
+    // Keeps the stream busy for that long, and then copies from the view to the place.
     void look(size_t place, const sh_view& view, sh_stream stream, int64_t busy_ns) {
         if (busy_ns) {
             OK(sh_stream_launch(device_, stream, nullptr, nullptr, busy_ns));
         }
         const auto address = reinterpret_cast<CUdeviceptr>(view.address);
         for (uint64_t k = 0; k < 3; k++)
-            CU(cuda_->copy_on_device(seen_ + (place * 3 + k) * kSample, address + k * (bytes_ - kSample) / 2, kSample, native(stream)));
+            CU(cuda_->copy_on_device(seen_ + (place * 3 + k) * kSample, address + k * (bytes_ - kSample) / 2, kSample,
+                                     native(stream)));
     }
     void use(size_t i, sh_stream stream, int64_t busy_ns = 300'000) { use(i, i, stream, busy_ns); }
     void use(size_t i, size_t place, sh_stream stream, int64_t busy_ns) {
@@ -164,7 +165,7 @@ protected:
     CUdeviceptr seen_ = 0;
     sh_graph* graph_ = nullptr;
     CUgraphExec instance_ = nullptr;
-    size_t copies_ = 0;   // nodes of the last graph that copy
+    size_t copies_ = 0;  // nodes of the last graph that copy
 };
 
 }  // namespace stagehand::test

@@ -1,12 +1,12 @@
-// Recognisable contents for device memory, and programs of the device that write them and count words that differ: as PTX, which a driver
-// translates, and as functions, where the host reaches the memory.
+// Recognisable contents for device memory, and programs of the device that write them and count different words. The
+// programs exist as PTX, which a driver translates, and as functions for memory that the host reaches.
 #pragma once
 
 #include <cstdint>
 
 namespace stagehand::test {
 
-// The i-th word of contents: no two of them are alike, nor are two places of one.
+// Returns the i-th word of the contents. All contents differ, and so do all places of one of them.
 inline uint64_t pattern_word(uint64_t contents, uint64_t i) {
     const uint64_t word = (contents * 0xd1342543de82ef95u + i) * 0x9e3779b97f4a7c15u;
     return word ^ (word >> 31);
@@ -24,8 +24,8 @@ inline uint64_t count_wrong(const void* memory, uint64_t words, uint64_t content
     return wrong;
 }
 
-// sh_test_write(address, words, contents) and sh_test_check(address, words, contents, counter), which adds the wrong words to the counter.
-// Any number of threads. Each reads or writes every so many words.
+// sh_test_write(address, words, contents) and sh_test_check(address, words, contents, counter). The second program adds
+// the number of wrong words to the counter. Any number of threads may run them, and each thread takes every n-th word.
 constexpr char kPatternProgram[] = R"(
 .version 6.0
 .target sm_50

@@ -1,4 +1,5 @@
-// Each thread's own default stream, whose one handle is a stream on every thread: what holds for two streams has to hold for two threads'.
+// Default streams of threads: one handle means another stream on each thread. All rules for two streams must also hold
+// for the streams of two threads.
 #include "graph_fixture.h"
 #include "worker.h"
 
@@ -12,7 +13,8 @@ protected:
     void SetUp() override {
         CudaGraphs::SetUp();
         if (IsSkipped() || HasFatalFailure()) return;
-        for (auto* worker : {&first_, &second_}) worker->emplace([this] { EXPECT_EQ(cuda_->set_current(cuda_->context), CUDA_SUCCESS); });
+        for (auto* worker : {&first_, &second_})
+            worker->emplace([this] { EXPECT_EQ(cuda_->set_current(cuda_->context), CUDA_SUCCESS); });
     }
     void TearDown() override {
         first_.reset();
@@ -26,7 +28,7 @@ protected:
     std::optional<Worker> first_, second_;
 };
 
-// The bytes come late, behind a use of the memory that they go to; the second thread's use does not.
+// The bytes arrive late, after a use of the memory that they go to. The second thread's use is early.
 TEST_F(ThreadStreams, bytes_that_one_thread_waits_for_are_not_there_for_another) {
     uint64_t streamed = 0;
     for (size_t i = 0; i < kBlocks && !HasFatalFailure(); i++) {
@@ -37,11 +39,11 @@ TEST_F(ThreadStreams, bytes_that_one_thread_waits_for_are_not_there_for_another)
             if (n != i) use(n, other_, n == before ? 20'000'000 : 0);
         }
         sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
-        OK(sh_stats(runtime_, &stats));
+        OK(sh_runtime_get_stats(runtime_, &stats));
         streamed -= stats.bytes_to_device;
         first_->run([&] { use(i, kElsewhere, kOwn, 0); });
         second_->run([&] { use(i, i, kOwn, 0); });
-        OK(sh_stats(runtime_, &stats));
+        OK(sh_runtime_get_stats(runtime_, &stats));
         streamed += stats.bytes_to_device;
         OK(sh_step_end(runtime_));
         wait_for(first_);
@@ -52,7 +54,8 @@ TEST_F(ThreadStreams, bytes_that_one_thread_waits_for_are_not_there_for_another)
     EXPECT_GT(streamed, 0u);
 }
 
-// The first thread looks late; nobody may take its memory because the second, which released it later, has looked already.
+// The first thread looks late. The memory must not be reused when the second thread has looked, although that thread
+// released the block later.
 TEST_F(ThreadStreams, memory_waits_for_the_uses_of_every_thread) {
     for (size_t i = 0; i < kBlocks && !HasFatalFailure(); i++) {
         SCOPED_TRACE(i);
@@ -76,21 +79,21 @@ TEST_F(ThreadStreams, memory_waits_for_the_uses_of_every_thread) {
     }
 }
 
-// What a thread has used when it ends is known all the same: nobody else could ask its stream.
+// The library knows the uses of a thread that has ended, because no other thread could ask its stream.
 TEST_F(ThreadStreams, threads_may_end_within_a_step) {
     OK(sh_step_begin(runtime_));
     for (size_t i = 0; i < kBlocks; i++) first_->run([&] { use(i, kOwn, 1'000'000); });
     first_.reset();
     OK(sh_step_end(runtime_));
     OK(sh_invalidate_blocks(runtime_, blocks_, kBlocks));
-    OK(sh_device_set_budget(device_, kBlocks * bytes_ / 2));   // memory is mapped anew
+    OK(sh_device_set_budget(device_, kBlocks * bytes_ / 2));  // memory is mapped anew
     OK(sh_plan(runtime_, nullptr, nullptr));
     step(stream_);
     expect_all_seen(stream_);
     second_->run([&] { OK(sh_stream_forget(runtime_, kOwn)); });
 }
 
-// More of them than a runtime remembers.
+// More threads than a runtime remembers streams.
 TEST_F(ThreadStreams, of_a_hundred_threads) {
     for (size_t n = 0; n < 100 && !HasFatalFailure(); n++) {
         second_.emplace([this] { EXPECT_EQ(cuda_->set_current(cuda_->context), CUDA_SUCCESS); });
@@ -100,7 +103,7 @@ TEST_F(ThreadStreams, of_a_hundred_threads) {
     expect_all_seen(kOwn);
 }
 
-// Another thread's is none that this thread could name: its handle means its own here.
+// A thread cannot name the default stream of another thread, because the handle means its own stream.
 TEST_F(ThreadStreams, captures_and_launches_belong_to_their_thread) {
     first_->run([&] {
         CU(cuda_->begin_capture(CU_STREAM_PER_THREAD, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
@@ -121,7 +124,7 @@ TEST_F(ThreadStreams, captures_and_launches_belong_to_their_thread) {
     });
     if (HasFatalFailure()) return;
     EXPECT_EQ(sh_graph_leave(graph_, kOwn), SH_ERROR_INVALID_STATE);
-    // Destroyed where it was not entered: the launch is waited for.
+    // The graph is destroyed on a thread that did not enter it, and the call waits for the launch.
     sh_graph_destroy(graph_);
     graph_ = nullptr;
     for (size_t i = 0; i < kBlocks && !HasFatalFailure(); i++) expect_seen(i);

@@ -1,4 +1,5 @@
-// A thread of an engine that does what it is told, while the caller waits: for what depends on the thread that makes a call.
+// A thread of an engine that runs given work while the caller waits. Tests use it if the result depends on the thread
+// that makes a call.
 #pragma once
 
 #include <condition_variable>
@@ -10,7 +11,7 @@ namespace stagehand::test {
 
 class Worker {
 public:
-    // `before` is done first.
+    // The thread runs `before` first.
     explicit Worker(std::function<void()> before = [] {}) : work_(std::move(before)), thread_([this] { loop(); }) {}
     ~Worker() {
         {

@@ -1,6 +1,7 @@
-// A backend for tests: it wraps the host's and adds graphs, with the rules that drivers have (recorder.h).
+// A backend for tests. It wraps the host backend and adds graphs with the rules of real drivers (recorder.h).
 #include "capture.h"
 
+#include <atomic>
 #include <memory>
 
 #include "recorder.h"
@@ -18,24 +19,28 @@ struct Device {
     const sh_backend* host = nullptr;
     sh_backend_device* inner = nullptr;
     stagehand::test::Recorder recorder;
+    std::atomic<uint64_t> events{0};
 };
 
 const sh_backend_host* services = nullptr;
-Device* latest = nullptr;   // tests open one
+Device* latest = nullptr;  // tests open one
 
 Device& of(sh_backend_device* handle) { return *reinterpret_cast<Device*>(handle); }
 
-sh_status told(const Device& device, sh_status status) { return status < 0 ? fail(status, "%s", device.host->last_error()) : status; }
+sh_status told(const Device& device, sh_status status) {
+    return status < 0 ? fail(status, "%s", device.host->last_error()) : status;
+}
 sh_status refused(Answer answer) { return fail(SH_ERROR_BACKEND, "%s", text_of(answer)); }
 
-// Passes a call on, unless it has become part of a capture or one forbids it.
+// Passes a call on, unless a capture takes or forbids the call.
 template <class Pass>
 sh_status unless(Device& device, Answer answer, Pass&& pass_on) {
     if (is_refusal(answer)) return refused(answer);
     return answer == Answer::noted ? SH_OK : told(device, pass_on());
 }
 
-// Queues a command, or has it noted. The function's own memory is asked for in here, where nothing is thrown further.
+// Queues a command, or makes a capture record it. The function allocates its own memory here, and nothing after that
+// throws.
 template <class Replay>
 sh_status queue(sh_backend_device* handle, sh_stream stream, Kind kind, const Replay& replay) {
     return guarded([&]() -> sh_status {
@@ -47,37 +52,51 @@ sh_status queue(sh_backend_device* handle, sh_stream stream, Kind kind, const Re
 
 sh_status stream_synchronize(sh_backend_device* handle, sh_stream stream) {
     Device& device = of(handle);
-    return unless(device, device.recorder.synchronize(stream), [&] { return device.host->stream_synchronize(device.inner, stream); });
+    return unless(device, device.recorder.synchronize(stream),
+                  [&] { return device.host->stream_synchronize(device.inner, stream); });
 }
 
 sh_status event_record(sh_backend_device* handle, sh_backend_event event, sh_stream stream) {
     return guarded([&] {
         Device& device = of(handle);
-        return unless(device, device.recorder.record(stream, event), [&] { return device.host->event_record(device.inner, event, stream); });
+        return unless(device, device.recorder.record(stream, event),
+                      [&] { return device.host->event_record(device.inner, event, stream); });
     });
 }
 
 sh_status stream_wait_event(sh_backend_device* handle, sh_stream stream, sh_backend_event event) {
     return guarded([&] {
         Device& device = of(handle);
-        return unless(device, device.recorder.wait(stream, event), [&] { return device.host->stream_wait_event(device.inner, stream, event); });
+        return unless(device, device.recorder.wait(stream, event),
+                      [&] { return device.host->stream_wait_event(device.inner, stream, event); });
     });
 }
 
 sh_status event_query(sh_backend_device* handle, sh_backend_event event, uint32_t* out_done) {
     Device& device = of(handle);
-    return unless(device, device.recorder.ask(event), [&] { return device.host->event_query(device.inner, event, out_done); });
+    return unless(device, device.recorder.ask(event),
+                  [&] { return device.host->event_query(device.inner, event, out_done); });
 }
 
 sh_status event_synchronize(sh_backend_device* handle, sh_backend_event event) {
     Device& device = of(handle);
-    return unless(device, device.recorder.ask(event), [&] { return device.host->event_synchronize(device.inner, event); });
+    return unless(device, device.recorder.ask(event),
+                  [&] { return device.host->event_synchronize(device.inner, event); });
+}
+
+sh_status event_create(sh_backend_device* handle, uint32_t timing, sh_backend_event* event) {
+    Device& device = of(handle);
+    const sh_status status = device.host->event_create(device.inner, timing, event);
+    if (status == SH_OK) device.events++;
+    return told(device, status);
 }
 
 sh_status event_destroy(sh_backend_device* handle, sh_backend_event event) {
     Device& device = of(handle);
     device.recorder.forget(event);
-    return told(device, device.host->event_destroy(device.inner, event));
+    const sh_status status = device.host->event_destroy(device.inner, event);
+    if (status == SH_OK) device.events--;
+    return told(device, status);
 }
 
 sh_status copy_to_device(sh_backend_device* handle, sh_stream stream, uint64_t to, const void* from, uint64_t bytes) {
@@ -115,26 +134,32 @@ sh_status stream_is_capturing(sh_backend_device* handle, sh_stream stream, uint3
     return SH_OK;
 }
 
-#define PASS(name, parameters, ...)                                    \
-    sh_status name parameters {                                        \
-        Device& device = of(handle);                                   \
+#define PASS(name, parameters, ...)                                        \
+    sh_status name parameters {                                            \
+        Device& device = of(handle);                                       \
         return told(device, device.host->name(device.inner, __VA_ARGS__)); \
     }
 PASS(memory_info, (sh_backend_device * handle, uint64_t* out_free, uint64_t* out_total), out_free, out_total)
-PASS(pages_create, (sh_backend_device * handle, uint64_t page_bytes, uint64_t count, sh_backend_page* pages), page_bytes, count, pages)
-PASS(pages_destroy, (sh_backend_device * handle, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages), page_bytes, count, pages)
-PASS(range_reserve, (sh_backend_device * handle, uint64_t bytes, uint64_t alignment, uint64_t* address), bytes, alignment, address)
-PASS(range_free, (sh_backend_device * handle, uint64_t address, uint64_t bytes), address, bytes)
-PASS(pages_map, (sh_backend_device * handle, uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages), address,
+PASS(pages_create, (sh_backend_device * handle, uint64_t page_bytes, uint64_t count, sh_backend_page* pages),
      page_bytes, count, pages)
-PASS(pages_unmap, (sh_backend_device * handle, uint64_t address, uint64_t page_bytes, uint64_t count), address, page_bytes, count)
+PASS(pages_destroy, (sh_backend_device * handle, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages),
+     page_bytes, count, pages)
+PASS(range_reserve, (sh_backend_device * handle, uint64_t bytes, uint64_t alignment, uint64_t* address), bytes,
+     alignment, address)
+PASS(range_free, (sh_backend_device * handle, uint64_t address, uint64_t bytes), address, bytes)
+PASS(pages_map,
+     (sh_backend_device * handle, uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages),
+     address, page_bytes, count, pages)
+PASS(pages_unmap, (sh_backend_device * handle, uint64_t address, uint64_t page_bytes, uint64_t count), address,
+     page_bytes, count)
 PASS(host_register, (sh_backend_device * handle, void* memory, uint64_t bytes), memory, bytes)
 PASS(host_unregister, (sh_backend_device * handle, void* memory), memory)
-PASS(host_is_pinned, (sh_backend_device * handle, const void* memory, uint64_t bytes, uint32_t* pinned), memory, bytes, pinned)
+PASS(host_is_pinned, (sh_backend_device * handle, const void* memory, uint64_t bytes, uint32_t* pinned), memory, bytes,
+     pinned)
 PASS(stream_create, (sh_backend_device * handle, sh_stream* stream), stream)
 PASS(stream_destroy, (sh_backend_device * handle, sh_stream stream), stream)
-PASS(event_create, (sh_backend_device * handle, uint32_t timing, sh_backend_event* event), timing, event)
-PASS(event_elapsed, (sh_backend_device * handle, sh_backend_event begin, sh_backend_event end, int64_t* ns), begin, end, ns)
+PASS(event_elapsed, (sh_backend_device * handle, sh_backend_event begin, sh_backend_event end, int64_t* ns), begin, end,
+     ns)
 
 sh_status probe(uint32_t* out_count) {
     *out_count = 1;
@@ -144,8 +169,10 @@ sh_status probe(uint32_t* out_count) {
 sh_status device_open(uint32_t, const char* options, sh_backend_device** out_device, sh_backend_device_info* out_info) {
     return guarded([&]() -> sh_status {
         auto device = std::make_unique<Device>();
-        if (const sh_status status = services->find_backend("host", &device->host); status < 0) return fail(status, "there is no host backend");
-        if (const sh_status status = device->host->device_open(0, options, &device->inner, out_info); status < 0) return told(*device, status);
+        if (const sh_status status = services->find_backend("host", &device->host); status < 0)
+            return fail(status, "there is no host backend");
+        if (const sh_status status = device->host->device_open(0, options, &device->inner, out_info); status < 0)
+            return told(*device, status);
         latest = device.release();
         *out_device = reinterpret_cast<sh_backend_device*>(latest);
         return SH_OK;
@@ -166,11 +193,34 @@ sh_backend make_table() {
     table.version = "0.1";
     table.last_error = stagehand::support::last_error;
 #define MEMBER(name) table.name = name
-    MEMBER(probe); MEMBER(device_open); MEMBER(device_close); MEMBER(memory_info); MEMBER(pages_create); MEMBER(pages_destroy);
-    MEMBER(range_reserve); MEMBER(range_free); MEMBER(pages_map); MEMBER(pages_unmap); MEMBER(host_register); MEMBER(host_unregister);
-    MEMBER(host_is_pinned); MEMBER(stream_create); MEMBER(stream_destroy); MEMBER(stream_synchronize); MEMBER(stream_wait_event);
-    MEMBER(stream_launch); MEMBER(event_create); MEMBER(event_destroy); MEMBER(event_record); MEMBER(event_query);
-    MEMBER(event_synchronize); MEMBER(event_elapsed); MEMBER(copy_to_device); MEMBER(copy_to_host); MEMBER(copy_on_device); MEMBER(fill);
+    MEMBER(probe);
+    MEMBER(device_open);
+    MEMBER(device_close);
+    MEMBER(memory_info);
+    MEMBER(pages_create);
+    MEMBER(pages_destroy);
+    MEMBER(range_reserve);
+    MEMBER(range_free);
+    MEMBER(pages_map);
+    MEMBER(pages_unmap);
+    MEMBER(host_register);
+    MEMBER(host_unregister);
+    MEMBER(host_is_pinned);
+    MEMBER(stream_create);
+    MEMBER(stream_destroy);
+    MEMBER(stream_synchronize);
+    MEMBER(stream_wait_event);
+    MEMBER(stream_launch);
+    MEMBER(event_create);
+    MEMBER(event_destroy);
+    MEMBER(event_record);
+    MEMBER(event_query);
+    MEMBER(event_synchronize);
+    MEMBER(event_elapsed);
+    MEMBER(copy_to_device);
+    MEMBER(copy_to_host);
+    MEMBER(copy_on_device);
+    MEMBER(fill);
     MEMBER(stream_is_capturing);
     return table;
 }
@@ -192,7 +242,7 @@ SH_API sh_status sh_backend_query(uint32_t spi_version, const sh_backend_host* h
     return SH_OK;
 }
 
-// The backend's own calls count as made in the relaxed mode, as those of plugins are: captures forbid them nothing.
+// The backend's own calls count as calls in the relaxed mode, like those of plugins, so captures do not forbid them.
 sh_status sh_test_capture_begin(sh_stream stream) {
     const Answer answer = latest->recorder.begin(stream, CaptureMode::global);
     return is_refusal(answer) ? refused(answer) : SH_OK;
@@ -224,6 +274,8 @@ void sh_test_graph_count(sh_test_graph* graph, uint64_t* out_commands, uint64_t*
     *out_commands = graph->recording->commands.size();
     *out_copies = graph->recording->copies();
 }
+
+uint64_t sh_test_events(void) { return latest->events; }
 
 const char* sh_test_capture_error(void) { return stagehand::support::last_error(); }
 }

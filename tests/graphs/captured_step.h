@@ -1,4 +1,5 @@
-// What the tests of captured steps share: a step that was captured over the capture backend, and looks at the bytes itself.
+// Code that the tests of captured steps share: a step that was captured on the capture backend and compares the bytes
+// itself.
 #pragma once
 
 #include <cstdlib>
@@ -15,7 +16,7 @@ namespace stagehand::test {
 // The capture backend's calls.
 #define DRIVER(name) plugin_function<decltype(name)>("stagehand-capture.so", #name)
 
-// A step that was captured: the engine's graph, and the library's.
+// A captured step: the engine's graph and the library's graph.
 class Step {
 public:
     Step(TestDevice& device, Model& model) : device_(device), model_(model) {}
@@ -30,7 +31,7 @@ public:
         EXPECT_EQ(DRIVER(sh_test_capture_begin)(stream), SH_OK);
         return sh_capture_begin(model_.runtime(), stream);
     }
-    // Looks at the bytes after the stream was busy for `late_ns`.
+    // Compares the bytes after the stream was busy for `late_ns`.
     sh_status use(size_t i, sh_stream stream = 0, int64_t late_ns = 0) {
         if (!stream) stream = stream_;
         sh_view view = SH_VIEW_INIT;
@@ -103,7 +104,8 @@ inline DeviceSettings settings(uint64_t pages, const std::string& more = "") {
 class Graphs : public testing::Test {
 protected:
     void SetUp() override {
-        if (!std::getenv("STAGEHAND_BACKEND_PATH")) GTEST_SKIP() << "STAGEHAND_BACKEND_PATH does not lead to the capture backend";
+        if (!std::getenv("STAGEHAND_BACKEND_PATH"))
+            GTEST_SKIP() << "STAGEHAND_BACKEND_PATH does not lead to the capture backend";
     }
 };
 

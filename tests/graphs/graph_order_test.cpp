@@ -1,4 +1,5 @@
-// Captured steps beside others: what launches and the copies inside them wait for, what they leave behind, and what must stay out of them.
+// Captured steps beside other work: what launches and the copies inside them wait for, what they leave behind, and what
+// must stay out of them.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -20,12 +21,13 @@ TEST_F(Graphs, a_launch_comes_after_what_other_streams_still_do) {
     ASSERT_GT(streamed.size(), 1u);
     Step step(device, model);
     ASSERT_NO_FATAL_FAILURE(step.capture(stream, {streamed[0]}));
-    // Nothing else is brought meanwhile, so that no copy of another block's waits for the same uses and holds the launch up.
+    // Nothing else is brought meanwhile, so that no copy of another block's waits for the same uses and holds the
+    // launch up.
     std::vector<sh_block> others;
     for (const size_t i : streamed)
         if (i != streamed[0]) others.push_back(model.id(i));
     for (uint64_t version = 1; version < 6; version++) {
-        // What is there is looked at late, and the launch brings other contents.
+        // The bytes of the view are compared late, and the launch loads other contents.
         sh_view view = SH_VIEW_INIT;
         SUCCEEDS(sh_acquire(model.runtime(), model.id(streamed[0]), other, 0, &view));
         SUCCEEDS(sh_runtime_synchronize(model.runtime()));
@@ -42,7 +44,53 @@ TEST_F(Graphs, a_launch_comes_after_what_other_streams_still_do) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
-// A launch fills the ring behind the library's back: a view after it must not be told that what lay there before still does.
+int32_t overwrite(const sh_loaded_range* range, void* device) {
+    struct Range {
+        void* address;
+        uint64_t bytes;
+    };
+    const auto write = [](void* data) {
+        const auto* const at = static_cast<const Range*>(data);  // the graph may be launched again
+        std::memset(at->address, 1, at->bytes);
+    };
+    static Range at;
+    at = {range->address, range->bytes};
+    return sh_stream_launch(static_cast<sh_device*>(device), range->stream, write, &at, 0) == SH_OK ? 0 : -1;
+}
+
+// The library copies nothing to the second block, but its callback writes to it. These writes still come after the uses
+// of the earlier contents.
+TEST_F(Graphs, a_callback_inside_a_graph_writes_after_earlier_uses) {
+    TestDevice device(settings(8));
+    Model model(device, equal_blocks(1, 6 * kPage, Origin::pinned));
+    sh_block_desc desc = SH_BLOCK_DESC_INIT;
+    desc.bytes = 6 * kPage;
+    desc.flags = SH_BLOCK_WHOLE;
+    desc.on_load = overwrite;
+    desc.user_data = device.get();
+    sh_block written = 0;
+    SUCCEEDS(sh_register_blocks(model.runtime(), &desc, 1, &written));
+    std::vector<sh_use> order(2, SH_USE_INIT);
+    order[0].block = model.id(0);
+    order[1].block = written;
+    SUCCEEDS(sh_set_schedule(model.runtime(), order.data(), order.size()));
+    model.plan();
+    ASSERT_GT(model.state(0).streamed_bytes, 0u);
+    const sh_stream stream = device.stream();
+    Step step(device, model);
+    SUCCEEDS(step.begin(stream));
+    SUCCEEDS(step.use(0, stream, 5'000'000));
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(model.runtime(), written, stream, 0, &view));
+    SUCCEEDS(sh_release(model.runtime(), written, stream));
+    SUCCEEDS(step.end());
+    for (int k = 0; k < 3; k++) SUCCEEDS(step.launch(stream));
+    device.synchronize();
+    EXPECT_EQ(step.compared(), 3u);
+    EXPECT_EQ(step.wrong(), 0u);
+}
+
+// A launch fills the ring without the library's knowledge. A later view must not count earlier contents as present.
 TEST_F(Graphs, views_after_a_launch_show_their_own_bytes) {
     TestDevice device(settings(20));
     Model model(device, equal_blocks(6, 6 * kPage, Origin::pinned));
@@ -52,7 +100,7 @@ TEST_F(Graphs, views_after_a_launch_show_their_own_bytes) {
     Step step(device, model);
     ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(6)));
     for (size_t first = 0; first < 6; first++) {
-        SUCCEEDS(model.use(first, stream));   // brings it, whatever the launch puts in its place
+        SUCCEEDS(model.use(first, stream));  // brings it, whatever the launch puts in its place
         SUCCEEDS(step.launch(stream));
         for (size_t n = 0; n < 6; n++) SUCCEEDS(model.use((first + n) % 6, stream));
     }
@@ -62,8 +110,8 @@ TEST_F(Graphs, views_after_a_launch_show_their_own_bytes) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
-// Inside a step the events of uses are recorded only when somebody has to wait: whoever loads resident contents anew is somebody. An event
-// that was not recorded since would be no wait at all.
+// Inside a step, the library records the event of a use only when something has to wait for the use. A new load of
+// resident contents has to wait. A wait for an event that was not recorded since would be no wait at all.
 TEST_F(Graphs, resident_contents_are_loaded_anew_after_uses_whose_events_nobody_recorded) {
     TestDevice device(settings(20));
     Model model(device, equal_blocks(6, 6 * kPage, Origin::pinned));
@@ -77,11 +125,11 @@ TEST_F(Graphs, resident_contents_are_loaded_anew_after_uses_whose_events_nobody_
         residents += model.state(i).resident_bytes > 0;
         for (const uint64_t version : {1, 2}) {
             SUCCEEDS(sh_step_begin(model.runtime()));
-            SUCCEEDS(model.use(i, other));   // the stream is known from here on
+            SUCCEEDS(model.use(i, other));  // the runtime knows the stream from here on
             sh_view view = SH_VIEW_INIT;
             SUCCEEDS(sh_acquire(model.runtime(), model.id(i), other, 0, &view));
             SUCCEEDS(sh_stream_launch(device.get(), other, nullptr, nullptr, 10'000'000));
-            SUCCEEDS(model.compare(i, view, other));   // with what it holds now
+            SUCCEEDS(model.compare(i, view, other));  // with what it holds now
             SUCCEEDS(sh_release(model.runtime(), model.id(i), other));
             const sh_block id = model.id(i);
             SUCCEEDS(sh_source_update_begin(model.runtime(), &id, 1));
@@ -101,8 +149,8 @@ TEST_F(Graphs, resident_contents_are_loaded_anew_after_uses_whose_events_nobody_
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
-// Each copy inside a graph waits for the last uses, on both streams, of all the pages that it writes. Some blocks are left out now and
-// then, so that what lies in a page is not always what the order says.
+// Each copy inside a graph waits for the last uses, on both streams, of all pages that it writes. The step skips some
+// blocks now and then, so the contents of a page do not always follow the order.
 TEST_F(Graphs, copies_in_a_graph_wait_for_uses_on_all_streams) {
     TestDevice device(settings(14));
     Model model(device, equal_blocks(8, 5 * kPage, Origin::pinned));
@@ -117,7 +165,7 @@ TEST_F(Graphs, copies_in_a_graph_wait_for_uses_on_all_streams) {
             if (k && (i + k) % 5 == 0) continue;
             const bool late = (i + k) % 2;
             SUCCEEDS(step.use(i, late ? other : stream, late ? 2'000'000 : 0));
-            if (late && i % 4 == 1) {   // the later use ends before
+            if (late && i % 4 == 1) {  // the later use ends first
                 SUCCEEDS(step.use(i, stream));
             }
         }
@@ -130,11 +178,12 @@ TEST_F(Graphs, copies_in_a_graph_wait_for_uses_on_all_streams) {
     }
 }
 
-// One copy into the pages of many blocks, each used on one of two streams or on both: the uses that were begun last are not those that end last.
+// One copy writes to the pages of many blocks. Each block was used on one of two streams or on both. The uses that
+// began last are not those that end last.
 TEST_F(Graphs, a_copy_over_many_blocks_waits_for_all_their_uses) {
     constexpr size_t kSmall = 7;
     TestDevice device(settings(17));
-    std::vector<BlockSpec> specs = equal_blocks(kSmall, 2 * kPage, Origin::pinned);   // not packed into one
+    std::vector<BlockSpec> specs = equal_blocks(kSmall, 2 * kPage, Origin::pinned);  // not packed into one
     for (int n = 0; n < 2; n++) specs.push_back({14 * kPage, Origin::pinned});
     Model model(device, specs);
     SUCCEEDS(model.schedule(forward(kSmall + 2)));
@@ -172,10 +221,11 @@ TEST_F(Graphs, a_copy_over_many_blocks_waits_for_all_their_uses) {
     }
 }
 
-// Loads and uses that are still under way when the capture begins neither become part of it nor are they waited for in it.
+// Loads and uses that are under way when the capture begins do not become part of it, and the capture does not wait for
+// them.
 TEST_F(Graphs, a_graph_holds_nothing_of_what_was_under_way) {
     DeviceSettings slow = settings(30, ";jitter_us=2000;jitter_seed=3");
-    slow.staging_bytes = 32 << 10;   // two pieces at a time, of five: what is staged takes some milliseconds
+    slow.staging_bytes = 32 << 10;  // two of five pieces at a time, so staging takes some milliseconds
     slow.staging_threads = 1;
     TestDevice device(slow);
     std::vector<BlockSpec> specs = equal_blocks(10, 6 * kPage, Origin::pinned);
@@ -188,16 +238,17 @@ TEST_F(Graphs, a_graph_holds_nothing_of_what_was_under_way) {
     for (int k = 0; k < 8; k++) {
         if (k) {
             SUCCEEDS(sh_invalidate_blocks(model.runtime(), model.ids().data(), 11));
-            SUCCEEDS(model.step(forward(11), other));   // at its end the next one's first blocks are being brought
+            SUCCEEDS(model.step(forward(11), other));  // the first blocks of the next step are being loaded at its end
             SUCCEEDS(sh_invalidate_blocks(model.runtime(), model.ids().data() + 10, 1));
             sh_view view = SH_VIEW_INIT;
-            EXPECT_EQ(sh_acquire(model.runtime(), model.id(10), other, SH_ACQUIRE_NO_WAIT, &view), SH_NOT_READY);   // but begun
+            EXPECT_EQ(sh_acquire(model.runtime(), model.id(10), other, SH_ACQUIRE_NO_WAIT, &view),
+                      SH_NOT_READY);  // but the load has begun
         }
         Step step(device, model);
         ASSERT_EQ(step.begin(stream), SH_OK) << why();
         for (size_t i = 0; i < 10; i++) {
             SUCCEEDS(step.use(i));
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));   // a worker queues copies meanwhile
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));  // a worker queues copies meanwhile
         }
         ASSERT_EQ(step.end(), SH_OK) << why();
         if (!k) quiet = step.copies();
@@ -215,14 +266,14 @@ TEST_F(Graphs, what_a_launch_left_is_found_by_eager_views) {
     Model model(device, equal_blocks(6, 6 * kPage, Origin::pinned));
     SUCCEEDS(model.schedule(forward(6)));
     model.plan();
-    size_t last = 5;   // that streams
+    size_t last = 5;  // a block that streams
     while (last > 0 && !model.state(last).streamed_bytes) last--;
     const sh_stream stream = device.stream();
     Step step(device, model);
     ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(6)));
     SUCCEEDS(step.launch(stream));
     const uint64_t hits = model.stats().hits;
-    SUCCEEDS(model.use(last));   // on the host, which waits for the launch
+    SUCCEEDS(model.use(last));  // on the host, which waits for the launch
     EXPECT_EQ(model.stats().hits, hits + 1);
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
     sh_view view = SH_VIEW_INIT;
@@ -250,7 +301,8 @@ TEST_F(Graphs, what_the_engine_changed_is_written_back_before_a_launch) {
         Step step(device, model);
         ASSERT_NO_FATAL_FAILURE(step.capture(stream, {1, 2}));
         for (uint64_t version = 1; version < 8; version++) {
-            // Nothing is brought after the last of them, so that no copy of the library's waits for the same write-backs and holds the launch up.
+            // Nothing is brought after the last of them, so that no copy of the library's waits for the same
+            // write-backs and holds the launch up.
             const sh_block next = model.id(0);
             SUCCEEDS(sh_source_update_begin(model.runtime(), &next, 1));
             // So that all write-backs begin together, and the last ones late.
@@ -263,8 +315,9 @@ TEST_F(Graphs, what_the_engine_changed_is_written_back_before_a_launch) {
             }
             SUCCEEDS(step.launch(other));
             SUCCEEDS(sh_source_update_end(model.runtime(), &next, 1));
-            for (size_t i = kFixed; i < kFixed + kChanged; i++) SUCCEEDS(model.use(i, stream));   // what it did itself there, it orders itself
-            SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
+            for (size_t i = kFixed; i < kFixed + kChanged; i++)
+                SUCCEEDS(model.use(i, stream));  // what it did itself there, it orders itself
+            SUCCEEDS(sh_write_back_all(model.runtime()));
             for (size_t i = kFixed; i < kFixed + kChanged; i++) EXPECT_EQ(model.source(i).read(), *model.truth(i)) << i;
         }
         device.synchronize();
@@ -273,10 +326,10 @@ TEST_F(Graphs, what_the_engine_changed_is_written_back_before_a_launch) {
     }
 }
 
-// Another runtime's eager steps, on another thread, and the library's own threads do nothing that a capture must not see.
+// Steps of another runtime on another thread, and the library's own threads, do nothing that would disturb a capture.
 TEST_F(Graphs, captures_and_eager_steps_of_others_do_not_meet) {
     TestDevice device(settings(80));
-    sh_runtime_options half = SH_RUNTIME_OPTIONS_INIT;   // so that neither asks the other for memory
+    sh_runtime_options half = SH_RUNTIME_OPTIONS_INIT;  // so that neither asks the other for memory
     half.max_bytes = 40 * kPage;
     Model captured(device, equal_blocks(10, 6 * kPage, Origin::pinned), half);
     SUCCEEDS(captured.schedule(forward(10)));

@@ -1,9 +1,12 @@
-// Captured steps beside everything else: other models' shares, updates of sources, plans that are made in a step, captures that are
-// given up, and what a launch counts as.
+// Captured steps and everything else: shares of other models, updates of sources, plans that are made in a step,
+// cancelled captures, and launches in the counters.
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <thread>
 
 #include "captured_step.h"
 
@@ -38,13 +41,13 @@ TEST_F(Graphs, a_model_is_captured_while_anothers_graph_holds_part_of_its_share)
             SUCCEEDS(second.launch(other));
         }
         sh_graph_destroy(first.take());
-        SUCCEEDS(a->step(forward(16), stream));   // gives up what is not its own
+        SUCCEEDS(a->step(forward(16), stream));  // gives up memory beyond its share
         SUCCEEDS(second.launch(other));
         device.synchronize();
         EXPECT_EQ(first.wrong() + second.wrong(), 0u);
     }
     const uint64_t held = b->stats().held_bytes;
-    SUCCEEDS(sh_trim(a->runtime(), 0, nullptr));   // shares follow the times of use, which differ from run to run
+    SUCCEEDS(sh_trim(a->runtime(), 0, nullptr));  // shares follow the times of use, which differ from run to run
     SUCCEEDS(b->step(forward(16), other));
     EXPECT_GT(b->stats().held_bytes, held) << "no graph holds its plan any more";
     device.synchronize();
@@ -58,7 +61,7 @@ TEST_F(Graphs, a_plan_that_holds_more_than_its_share_is_not_captured) {
     model->plan();
     sh_view view = SH_VIEW_INIT;
     SUCCEEDS(sh_acquire(model->runtime(), model->id(0), SH_STREAM_HOST, 0, &view));
-    SUCCEEDS(sh_device_set_budget(device.get(), 32 * kPage));   // it cannot give up anything now
+    SUCCEEDS(sh_device_set_budget(device.get(), 32 * kPage));  // it cannot give up anything now
     SUCCEEDS(sh_release(model->runtime(), model->id(0), SH_STREAM_HOST));
     {
         Step refused(device, *model);
@@ -89,10 +92,10 @@ TEST_F(Graphs, sources_of_a_graph_that_has_been_entered_are_not_updated) {
     SUCCEEDS(sh_graph_enter(step.graph(), stream));
     for (size_t i = 0; i < 8; i++) {
         const sh_block ids[] = {model.id(9), model.id(i)};
-        EXPECT_EQ(sh_source_update_begin(model.runtime(), ids, 2), SH_ERROR_BUSY) << i;
+        EXPECT_EQ(sh_source_update_begin(model.runtime(), ids, 2), SH_ERROR_INVALID_STATE) << i;
         EXPECT_NE(why().find("entered"), std::string::npos) << why();
     }
-    const sh_block outside = model.id(9);   // begun for none of those that were refused
+    const sh_block outside = model.id(9);  // the refused calls began no load of it
     SUCCEEDS(sh_source_update_begin(model.runtime(), &outside, 1));
     model.change(9, 1);
     SUCCEEDS(sh_source_update_end(model.runtime(), &outside, 1));
@@ -119,13 +122,13 @@ TEST_F(Graphs, launches_count_as_steps) {
     SUCCEEDS(late->step(forward(6)));
     for (int k = 0; k < 3; k++) SUCCEEDS(step.launch(stream));
     EXPECT_EQ(launcher->stats().steps, 3u);
-    // Of two reservations that give way, that of the runtime used furthest in the future does.
-    SUCCEEDS(sh_reserve(launcher->runtime(), nullptr, 24 * kPage, SH_PRIORITY_SECONDARY));
-    SUCCEEDS(sh_reserve(late->runtime(), nullptr, 24 * kPage, SH_PRIORITY_SECONDARY));
-    SUCCEEDS(sh_reserve(third->runtime(), nullptr, 24 * kPage, SH_PRIORITY_PRIMARY));
+    // The reservation of the runtime that is used furthest in the future gives way first.
+    SUCCEEDS(sh_reserve(launcher->runtime(), 24 * kPage, SH_PRIORITY_SECONDARY));
+    SUCCEEDS(sh_reserve(late->runtime(), 24 * kPage, SH_PRIORITY_SECONDARY));
+    SUCCEEDS(sh_reserve(third->runtime(), 24 * kPage, SH_PRIORITY_PRIMARY));
     EXPECT_EQ(launcher->stats().reserved_bytes, 24 * kPage);
     EXPECT_LT(late->stats().reserved_bytes, 24 * kPage);
-    // In a step a launch is part of it.
+    // A launch inside a step is a part of the step.
     SUCCEEDS(sh_step_begin(launcher->runtime()));
     for (int k = 0; k < 2; k++) SUCCEEDS(step.launch(stream));
     SUCCEEDS(sh_step_end(launcher->runtime()));
@@ -161,7 +164,7 @@ TEST_F(Graphs, graphs_are_dropped_in_a_step_when_the_next_one_begins) {
     sh_plan_info plan = SH_PLAN_INFO_INIT;
     SUCCEEDS(sh_plan(model->runtime(), &options, &plan));
     EXPECT_LE(plan.budget_bytes, 32 * kPage);
-    SUCCEEDS(step.launch(stream));   // the plan is in force until the step has ended
+    SUCCEEDS(step.launch(stream));  // the plan is in force until the step has ended
     SUCCEEDS(sh_step_end(model->runtime()));
     EXPECT_EQ(device.memory().used_bytes, 64 * kPage);
     SUCCEEDS(model->step(forward(16), stream));
@@ -191,7 +194,7 @@ TEST_F(Graphs, a_capture_can_always_be_cancelled) {
         SUCCEEDS(sh_acquire(model->runtime(), model->id(2), stream, 0, &view));
         SUCCEEDS(sh_acquire(model->runtime(), model->id(2), stream, 0, &view));
         sh_test_graph* native = nullptr;
-        if (driver_first) (void)DRIVER(sh_test_capture_end)(stream, &native);   // invalid: the copies are not joined
+        if (driver_first) (void)DRIVER(sh_test_capture_end)(stream, &native);  // invalid: the copies are not joined
         sh_graph* graph = nullptr;
         EXPECT_EQ(sh_capture_end(model->runtime(), stream, &graph), SH_ERROR_INVALID_STATE) << "a graph is wanted";
         SUCCEEDS(sh_capture_end(model->runtime(), stream, nullptr));
@@ -203,7 +206,7 @@ TEST_F(Graphs, a_capture_can_always_be_cancelled) {
         }
         if (native) DRIVER(sh_test_graph_destroy)(native);
         SUCCEEDS(model->step(forward(10), stream));
-        SUCCEEDS(sh_plan(model->runtime(), nullptr, nullptr));   // no views are held
+        SUCCEEDS(sh_plan(model->runtime(), nullptr, nullptr));  // no views are held
     }
     Step step(device, *model);
     ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(10)));
@@ -213,7 +216,7 @@ TEST_F(Graphs, a_capture_can_always_be_cancelled) {
     EXPECT_EQ(model->wrong_uses(), 0u) << model->first_wrong();
 }
 
-// The engine's capture on that stream is another one, which what they queue would become part of.
+// The capture on that stream belongs to the engine alone. The library's commands would become part of it.
 TEST_F(Graphs, launches_and_reads_are_refused_on_a_stream_that_captures) {
     TestDevice device(settings(30));
     Model model(device, equal_blocks(10, 6 * kPage, Origin::pinned));
@@ -259,7 +262,7 @@ TEST_F(Graphs, a_runtime_that_does_not_capture_is_not_used_on_a_stream_that_does
         refused(sh_acquire(streams->runtime(), streams->id(15), stream, 0, &view));
         refused(sh_acquire_many(streams->runtime(), &streams->ids()[15], 1, stream, 0, &view));
         EXPECT_EQ(streams->state(15).held, 0u);
-        // What is there needs nothing: then it is found out when somebody would have to wait for the stream.
+        // A block that is there needs no copy. The mistake is noticed when something would have to wait for the stream.
         const sh_block block = resident->id(0);
         const auto is_there = [&] {
             const sh_status status = sh_acquire(resident->runtime(), block, stream, 0, &view);
@@ -274,14 +277,15 @@ TEST_F(Graphs, a_runtime_that_does_not_capture_is_not_used_on_a_stream_that_does
         SUCCEEDS(sh_step_begin(resident->runtime()));
         if (!is_there()) {
             SUCCEEDS(sh_step_end(resident->runtime()));
-        } else if (sh_release(resident->runtime(), block, stream) == SH_OK) {   // it is only noted, in a step, on a stream that is known
+        } else if (sh_release(resident->runtime(), block, stream) ==
+                   SH_OK) {  // inside a step, a release on a known stream is only noted
             EXPECT_EQ(stream, known);
             refused(sh_step_end(resident->runtime()));
         } else {
             SUCCEEDS(sh_release(resident->runtime(), block, SH_STREAM_HOST));
             SUCCEEDS(sh_step_end(resident->runtime()));
         }
-        SUCCEEDS(streams->step(forward(16), other));   // on others it can be used
+        SUCCEEDS(streams->step(forward(16), other));  // the runtime works on other streams
         sh_test_graph* native = nullptr;
         EXPECT_EQ(DRIVER(sh_test_capture_end)(stream, &native), SH_OK) << DRIVER(sh_test_capture_error)();
         if (native) DRIVER(sh_test_graph_destroy)(native);
@@ -296,6 +300,47 @@ TEST_F(Graphs, a_runtime_that_does_not_capture_is_not_used_on_a_stream_that_does
         device.synchronize();
     }
     EXPECT_EQ(resident->wrong_uses() + streams->wrong_uses(), 0u);
+}
+
+// The step waits for a launch before it drops graphs. A view that is acquired meanwhile keeps the step from making a
+// plan, and that would be another error.
+TEST_F(Graphs, a_step_that_waits_for_a_launch_is_told_that_its_runtime_goes) {
+    TestDevice device(settings(48));
+    auto model = make(device, 16, "model");
+    const sh_stream stream = device.stream();
+    model->plan();
+    size_t resident = 0;
+    while (resident < 15 && model->state(resident).streamed_bytes) resident++;
+    ASSERT_EQ(model->state(resident).streamed_bytes, 0u);
+    Step step(device, *model);
+    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(16)));
+    SUCCEEDS(sh_device_set_budget(device.get(), 32 * kPage));
+    sh_plan_options options = SH_PLAN_OPTIONS_INIT;
+    options.flags = SH_PLAN_DROP_GRAPHS;
+    SUCCEEDS(sh_step_begin(model->runtime()));
+    SUCCEEDS(sh_plan(model->runtime(), &options, nullptr));
+    std::atomic<bool> open{false};
+    const auto wait = [](void* opened) {
+        while (!*static_cast<std::atomic<bool>*>(opened)) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    };
+    SUCCEEDS(sh_stream_launch(device.get(), stream, wait, &open, -1));
+    SUCCEEDS(step.launch(stream));
+    SUCCEEDS(sh_step_end(model->runtime()));
+    std::atomic<bool> begins{false};
+    std::thread waits([&begins, runtime = model->runtime()] {
+        begins = true;
+        EXPECT_EQ(sh_step_begin(runtime), SH_ERROR_CANCELLED);
+    });
+    while (!begins) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    sh_view view = SH_VIEW_INIT;
+    EXPECT_SUCCEEDS(sh_acquire(model->runtime(), model->id(resident), stream, 0, &view));
+    std::thread destroys([&] { model->destroy(); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    open = true;
+    waits.join();
+    destroys.join();
+    EXPECT_EQ(step.wrong(), 0u);
 }
 
 }  // namespace

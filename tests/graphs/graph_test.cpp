@@ -1,5 +1,5 @@
-// Captured steps: what a launch brings, what is refused, and how long a graph lasts. The capture backend has graphs with the rules of a
-// driver over the host backend's real memory.
+// Captured steps: the bytes that a launch loads, refused calls, and the lifetime of a graph. The capture backend has
+// graphs with the rules of a driver on the host backend's real memory.
 #include "captured_step.h"
 
 namespace stagehand::test {
@@ -31,18 +31,61 @@ TEST_F(Graphs, a_launch_copies_each_streamed_byte_once) {
     Model model(device, equal_blocks(10, 6 * kPage, Origin::pinned));
     SUCCEEDS(model.schedule(forward(10)));
     model.plan();
-    uint64_t streamed = 0;
-    for (size_t i = 0; i < 10; i++) streamed += model.state(i).streamed_bytes;
+    uint64_t streamed = 0, loads = 0;
+    for (size_t i = 0; i < 10; i++) {
+        streamed += model.state(i).streamed_bytes;
+        loads += model.state(i).streamed_bytes > 0;
+    }
     ASSERT_GT(streamed, 0u);
     const sh_stream stream = device.stream();
     Step step(device, model);
     ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(10)));
     SUCCEEDS(step.launch(stream));
-    const uint64_t before = model.stats().bytes_to_device;
+    const sh_runtime_stats before = model.stats();
     SUCCEEDS(step.launch(stream));
-    EXPECT_EQ(model.stats().bytes_to_device - before, streamed);
+    const sh_runtime_stats after = model.stats();
+    EXPECT_EQ(after.bytes_to_device - before.bytes_to_device, streamed);
+    EXPECT_EQ(after.loads - before.loads, loads);
+    EXPECT_EQ(after.load_pieces - before.load_pieces, step.copies());
     device.synchronize();
     EXPECT_EQ(step.wrong(), 0u);
+}
+
+TEST_F(Graphs, launches_leave_no_events) {
+    TestDevice device(settings(30));
+    Model model(device, equal_blocks(10, 6 * kPage, Origin::pinned));
+    SUCCEEDS(model.schedule(forward(10)));
+    model.plan();
+    const sh_stream stream = device.stream();
+    Step step(device, model);
+    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(10)));
+    for (int k = 0; k < 3; k++) SUCCEEDS(step.launch(stream));
+    const uint64_t events = DRIVER(sh_test_events)();
+    for (int k = 0; k < 20; k++) SUCCEEDS(step.launch(stream));
+    EXPECT_LE(DRIVER(sh_test_events)(), events + 3);
+    device.synchronize();
+    EXPECT_EQ(step.wrong(), 0u);
+}
+
+// More streams than a runtime knows at once.
+TEST_F(Graphs, streams_that_come_and_go_leave_no_events) {
+    TestDevice device(settings(16));
+    Model model(device, equal_blocks(6, 6 * kPage, Origin::pinned));
+    SUCCEEDS(model.schedule(forward(6)));
+    const auto come_and_go = [&] {
+        for (int k = 0; k < 80; k++) {
+            sh_stream stream = 0;
+            SUCCEEDS(sh_stream_create(device.get(), &stream));
+            SUCCEEDS(model.step(forward(6), stream));
+            SUCCEEDS(sh_stream_synchronize(device.get(), stream));
+            sh_stream_destroy(device.get(), stream);
+        }
+    };
+    come_and_go();
+    const uint64_t events = DRIVER(sh_test_events)();
+    come_and_go();
+    EXPECT_LE(DRIVER(sh_test_events)(), events + 8);
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
 TEST_F(Graphs, forward_then_backward_finds_what_is_still_there) {
@@ -79,9 +122,9 @@ TEST_F(Graphs, launches_meet_new_contents_invalidations_eager_steps_and_other_st
         }
         for (const size_t i : {size_t(0), size_t(k) % 10}) {
             const sh_block id = model.id(i);
-            device.synchronize();   // what was launched compares with the old contents
+            device.synchronize();  // the launched work compares with the old contents
             SUCCEEDS(sh_source_update_begin(model.runtime(), &id, 1));
-            EXPECT_EQ(sh_graph_enter(step.graph(), stream), SH_ERROR_BUSY);
+            EXPECT_EQ(sh_graph_enter(step.graph(), stream), SH_ERROR_INVALID_STATE);
             model.change(i, version++);
             SUCCEEDS(sh_source_update_end(model.runtime(), &id, 1));
         }
@@ -107,11 +150,11 @@ TEST_F(Graphs, a_live_graph_holds_the_plan) {
     ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(10)));
     SUCCEEDS(step.launch(stream));
     SUCCEEDS(sh_device_set_budget(device.get(), 20 * kPage));
-    EXPECT_EQ(sh_plan(model.runtime(), nullptr, nullptr), SH_ERROR_BUSY);
+    EXPECT_EQ(sh_plan(model.runtime(), nullptr, nullptr), SH_ERROR_INVALID_STATE);
     EXPECT_NE(why().find("graphs"), std::string::npos) << why();
     const sh_block id = model.id(3);
-    EXPECT_EQ(sh_unregister_blocks(model.runtime(), &id, 1), SH_ERROR_BUSY);
-    SUCCEEDS(model.step(forward(10), stream));   // under the old plan
+    EXPECT_EQ(sh_unregister_blocks(model.runtime(), &id, 1), SH_ERROR_INVALID_STATE);
+    SUCCEEDS(model.step(forward(10), stream));  // under the old plan
     SUCCEEDS(step.launch(stream));
     sh_plan_options options = SH_PLAN_OPTIONS_INIT;
     options.flags = SH_PLAN_DROP_GRAPHS;
@@ -139,15 +182,15 @@ TEST_F(Graphs, misplaced_calls_are_refused) {
     const sh_stream stream = device.stream(), other = device.stream();
     sh_graph* graph = nullptr;
     EXPECT_EQ(sh_capture_begin(model.runtime(), SH_STREAM_HOST), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(sh_capture_begin(model.runtime(), stream), SH_ERROR_INVALID_STATE);   // no plan
+    EXPECT_EQ(sh_capture_begin(model.runtime(), stream), SH_ERROR_INVALID_STATE);  // no plan
     EXPECT_NE(why().find("sh_plan()"), std::string::npos) << why();
     SUCCEEDS(model.schedule(forward(9)));
     model.plan();
-    EXPECT_EQ(sh_capture_begin(model.runtime(), stream), SH_ERROR_INVALID_STATE);   // the stream does not capture
+    EXPECT_EQ(sh_capture_begin(model.runtime(), stream), SH_ERROR_INVALID_STATE);  // the stream does not capture
     EXPECT_EQ(sh_capture_end(model.runtime(), stream, &graph), SH_ERROR_INVALID_STATE);
     sh_view view = SH_VIEW_INIT;
     SUCCEEDS(sh_acquire(model.runtime(), model.id(0), stream, 0, &view));
-    EXPECT_EQ(sh_capture_begin(model.runtime(), stream), SH_ERROR_BUSY);
+    EXPECT_EQ(sh_capture_begin(model.runtime(), stream), SH_ERROR_INVALID_STATE);
     SUCCEEDS(sh_release(model.runtime(), model.id(0), stream));
     SUCCEEDS(sh_step_begin(model.runtime()));
     EXPECT_EQ(sh_capture_begin(model.runtime(), stream), SH_ERROR_INVALID_STATE);
@@ -156,10 +199,10 @@ TEST_F(Graphs, misplaced_calls_are_refused) {
     Step step(device, model);
     ASSERT_EQ(step.begin(stream), SH_OK) << why();
     EXPECT_EQ(sh_capture_begin(model.runtime(), stream), SH_ERROR_INVALID_STATE);
-    EXPECT_EQ(sh_step_begin(model.runtime()), SH_ERROR_BUSY);
-    EXPECT_EQ(sh_write_back(model.runtime(), nullptr, 0), SH_ERROR_BUSY);
-    EXPECT_EQ(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view), SH_ERROR_BUSY);
-    EXPECT_EQ(sh_plan(model.runtime(), nullptr, nullptr), SH_OK);   // nothing to change
+    EXPECT_EQ(sh_step_begin(model.runtime()), SH_ERROR_INVALID_STATE);
+    EXPECT_EQ(sh_write_back_all(model.runtime()), SH_ERROR_INVALID_STATE);
+    EXPECT_EQ(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view), SH_ERROR_INVALID_STATE);
+    EXPECT_EQ(sh_plan(model.runtime(), nullptr, nullptr), SH_OK);  // nothing to change
     const bool streams = model.state(8).streamed_bytes > 0;
     EXPECT_EQ(step.use(8), streams ? SH_ERROR_UNSUPPORTED : SH_OK);
     EXPECT_TRUE(!streams || why().find("pinned") != std::string::npos) << why();
@@ -168,7 +211,7 @@ TEST_F(Graphs, misplaced_calls_are_refused) {
     for (const size_t i : forward(8)) EXPECT_EQ(step.use(i), SH_OK) << why();
     SUCCEEDS(sh_acquire(model.runtime(), model.id(0), stream, 0, &view));
     EXPECT_EQ(sh_capture_end(model.runtime(), stream, &graph), SH_ERROR_INVALID_STATE);
-    EXPECT_EQ(sh_read_block(model.runtime(), model.id(0), stream, 0, &view, 1), SH_ERROR_BUSY);
+    EXPECT_EQ(sh_read_block(model.runtime(), model.id(0), stream, 0, &view, 1), SH_ERROR_INVALID_STATE);
     SUCCEEDS(sh_release(model.runtime(), model.id(0), stream));
     ASSERT_EQ(step.end(), SH_OK) << why();
 
@@ -180,10 +223,10 @@ TEST_F(Graphs, misplaced_calls_are_refused) {
     size_t streamed = 0;
     while (streamed < 8 && !model.state(streamed).streamed_bytes) streamed++;
     ASSERT_LT(streamed, 8u);
-    EXPECT_EQ(model.use(streamed, stream), SH_ERROR_BUSY);
+    EXPECT_EQ(model.use(streamed, stream), SH_ERROR_INVALID_STATE);
     const sh_block id = model.id(streamed);
     SUCCEEDS(sh_prefetch(model.runtime(), &id, 1));
-    SUCCEEDS(sh_graph_leave(step.graph(), stream));   // without a launch: what was said to be there is not
+    SUCCEEDS(sh_graph_leave(step.graph(), stream));  // no launch: the contents that a launch would load are not there
     SUCCEEDS(sh_invalidate_blocks(model.runtime(), model.ids().data(), 10));
     SUCCEEDS(sh_acquire(model.runtime(), model.id(streamed), stream, 0, &view));
     EXPECT_EQ(step.launch(stream), SH_ERROR_HELD);

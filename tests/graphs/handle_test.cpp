@@ -1,4 +1,5 @@
-// Handles of every kind, given to every call that takes another kind: each is found out, and nothing changes.
+// Handles of every kind are passed to every call that takes another kind. Each call notices the mistake, and nothing
+// changes.
 #include <array>
 #include <functional>
 
@@ -11,19 +12,19 @@ const uint64_t kBlock = 4 * kPage;
 
 struct Call {
     const char* name;
-    std::function<sh_status(void*)> make;   // with a handle
+    std::function<sh_status(void*)> make;  // with a handle
 };
 
-// Calls that return nothing say what was wrong by the thread's last error.
+// Calls that return nothing report an error as the thread's last error.
 template <class Work>
 sh_status told_by(Work&& work) {
-    (void)sh_set_log(99, nullptr, nullptr);   // a text that none of them has
+    ignore(sh_set_log(99, nullptr, nullptr));  // a text that no call of the test gives
     const std::string before = why();
     work();
     return why() == before ? SH_OK : SH_ERROR_INVALID_HANDLE;
 }
 
-// An open handle of each kind, all of them first in their tables.
+// An open handle of each kind. Each handle is the first in its table.
 class Handles : public Graphs {
 protected:
     void SetUp() override {
@@ -34,7 +35,7 @@ protected:
         SUCCEEDS(model_->schedule(forward(4)));
         stream_ = device_->stream();
         model_->plan();
-        SUCCEEDS(sh_keep_resident(model_->runtime(), nullptr, &scope_));
+        SUCCEEDS(sh_keep_resident(model_->runtime(), &scope_));
         step_ = std::make_unique<Step>(*device_, *model_);
         ASSERT_NO_FATAL_FAILURE(step_->capture(stream_, forward(4)));
     }
@@ -47,12 +48,13 @@ protected:
         const auto of = [](void* handle) { return static_cast<sh_device*>(handle); };
         return {
             {"sh_device_close", [=](void* h) { return told_by([=] { sh_device_close(of(h)); }); }},
-            {"sh_device_memory", [=, this](void* h) { return sh_device_memory(of(h), &memory_); }},
+            {"sh_device_get_memory", [=, this](void* h) { return sh_device_get_memory(of(h), &memory_); }},
             {"sh_device_set_budget", [=](void* h) { return sh_device_set_budget(of(h), 16 * kPage); }},
-            {"sh_device_capabilities", [=, this](void* h) { return sh_device_capabilities(of(h), &caps_); }},
-            {"sh_device_clock", [=, this](void* h) { return sh_device_clock(of(h), &number_); }},
+            {"sh_device_get_caps", [=, this](void* h) { return sh_device_get_caps(of(h), &caps_); }},
+            {"sh_device_get_clock", [=, this](void* h) { return sh_device_get_clock(of(h), &number_); }},
             {"sh_stream_create", [=, this](void* h) { return sh_stream_create(of(h), &number_); }},
-            {"sh_stream_destroy", [=, this](void* h) { return told_by([=, this] { sh_stream_destroy(of(h), stream_); }); }},
+            {"sh_stream_destroy",
+             [=, this](void* h) { return told_by([=, this] { sh_stream_destroy(of(h), stream_); }); }},
             {"sh_stream_synchronize", [=, this](void* h) { return sh_stream_synchronize(of(h), stream_); }},
             {"sh_stream_launch", [=, this](void* h) { return sh_stream_launch(of(h), stream_, nullptr, nullptr, 0); }},
             {"sh_host_alloc", [=, this](void* h) { return sh_host_alloc(of(h), kPage, &pointer_, nullptr); }},
@@ -75,7 +77,8 @@ protected:
     }
     void expect_refused(const std::vector<Call>& calls, const std::vector<std::pair<const char*, void*>>& others) {
         for (const Call& call : calls)
-            for (const auto& [kind, handle] : others) EXPECT_EQ(call.make(handle), SH_ERROR_INVALID_HANDLE) << call.name << " of a " << kind;
+            for (const auto& [kind, handle] : others)
+                EXPECT_EQ(call.make(handle), SH_ERROR_INVALID_HANDLE) << call.name << " of a " << kind;
     }
     void* device() { return device_->get(); }
     void* runtime() { return model_->runtime(); }
@@ -86,7 +89,7 @@ protected:
     std::unique_ptr<Step> step_;
     sh_stream stream_ = 0;
     sh_scope* scope_ = nullptr;
-    // What the calls would write to.
+    // The outputs of the calls.
     sh_memory_info memory_ = SH_MEMORY_INFO_INIT;
     sh_device_caps caps_ = SH_DEVICE_CAPS_INIT;
     sh_runtime_stats stats_ = SH_RUNTIME_STATS_INIT;
@@ -107,12 +110,13 @@ std::vector<Call> Handles::runtime_calls() {
         {"sh_runtime_synchronize", [=](void* h) { return sh_runtime_synchronize(of(h)); }},
         {"sh_register_blocks", [=, this](void* h) { return sh_register_blocks(of(h), nullptr, 0, &number_); }},
         {"sh_unregister_blocks", [=](void* h) { return sh_unregister_blocks(of(h), &block, 1); }},
-        {"sh_block_info", [=, this](void* h) { return sh_block_info(of(h), block, &state_); }},
+        {"sh_block_get_state", [=, this](void* h) { return sh_block_get_state(of(h), block, &state_); }},
         {"sh_invalidate_blocks", [=](void* h) { return sh_invalidate_blocks(of(h), &block, 1); }},
         {"sh_source_update_begin", [=](void* h) { return sh_source_update_begin(of(h), &block, 1); }},
         {"sh_source_update_end", [=](void* h) { return sh_source_update_end(of(h), &block, 1); }},
         {"sh_mark_dirty", [=](void* h) { return sh_mark_dirty(of(h), block); }},
-        {"sh_write_back", [=](void* h) { return sh_write_back(of(h), nullptr, 0); }},
+        {"sh_write_back", [=](void* h) { return sh_write_back(of(h), &block, 1); }},
+        {"sh_write_back_all", [=](void* h) { return sh_write_back_all(of(h)); }},
         {"sh_set_schedule", [=](void* h) { return sh_set_schedule(of(h), nullptr, 0); }},
         {"sh_plan", [=](void* h) { return sh_plan(of(h), nullptr, nullptr); }},
         {"sh_step_begin", [=](void* h) { return sh_step_begin(of(h)); }},
@@ -124,18 +128,14 @@ std::vector<Call> Handles::runtime_calls() {
         {"sh_prefetch", [=](void* h) { return sh_prefetch(of(h), &block, 1); }},
         {"sh_read_block", [=, this](void* h) { return sh_read_block(of(h), block, SH_STREAM_HOST, 0, &number_, 1); }},
         {"sh_stream_forget", [=, this](void* h) { return sh_stream_forget(of(h), stream_); }},
-        {"sh_stats", [=, this](void* h) { return sh_stats(of(h), &stats_); }},
+        {"sh_runtime_get_stats", [=, this](void* h) { return sh_runtime_get_stats(of(h), &stats_); }},
         {"sh_telemetry_open", [=](void* h) { return sh_telemetry_open(of(h), nullptr); }},
         {"sh_protect_blocks", [=](void* h) { return sh_protect_blocks(of(h), &block, 1); }},
         {"sh_unprotect_blocks", [=](void* h) { return sh_unprotect_blocks(of(h), &block, 1); }},
-        {"sh_keep_resident", [=, this](void* h) { return sh_keep_resident(of(h), nullptr, &other_scope_); }},
-        {"sh_keep_resident's target", [=, this](void* h) { return sh_keep_resident(model_->runtime(), of(h), &other_scope_); }},
-        {"sh_reserve", [=](void* h) { return sh_reserve(of(h), nullptr, kPage, SH_PRIORITY_PRIMARY); }},
-        {"sh_reserve's target", [=, this](void* h) { return sh_reserve(model_->runtime(), of(h), kPage, SH_PRIORITY_PRIMARY); }},
-        {"sh_release_reservation", [=](void* h) { return sh_release_reservation(of(h), nullptr); }},
-        {"sh_release_reservation's target", [=, this](void* h) { return sh_release_reservation(model_->runtime(), of(h)); }},
-        {"sh_guest_begin", [=, this](void* h) { return sh_guest_begin(of(h), model_->runtime(), nullptr, &other_scope_); }},
-        {"sh_guest_begin's guest", [=, this](void* h) { return sh_guest_begin(model_->runtime(), of(h), nullptr, &other_scope_); }},
+        {"sh_keep_resident", [=, this](void* h) { return sh_keep_resident(of(h), &other_scope_); }},
+        {"sh_reserve", [=](void* h) { return sh_reserve(of(h), kPage, SH_PRIORITY_PRIMARY); }},
+        {"sh_release_reservation", [=](void* h) { return sh_release_reservation(of(h)); }},
+        {"sh_guest_begin", [=, this](void* h) { return sh_guest_begin(of(h), nullptr, &other_scope_); }},
         {"sh_trim", [=, this](void* h) { return sh_trim(of(h), 0, &number_); }},
         {"sh_set_pressure", [=](void* h) { return sh_set_pressure(of(h), nullptr, nullptr); }},
         {"sh_capture_begin", [=, this](void* h) { return sh_capture_begin(of(h), stream_); }},
@@ -143,23 +143,26 @@ std::vector<Call> Handles::runtime_calls() {
     };
 }
 
-// A block's is a number, and so is every other handle.
+// A block's handle is a number, and so is every other handle.
 std::vector<Call> Handles::block_calls() {
     const auto of = [](void* handle) { return reinterpret_cast<sh_block>(handle); };
     sh_runtime* const runtime = model_->runtime();
     return {
         {"sh_acquire's block", [=, this](void* h) { return sh_acquire(runtime, of(h), stream_, 0, &view_); }},
         {"sh_release's block", [=, this](void* h) { return sh_release(runtime, of(h), stream_); }},
-        {"sh_block_info's block", [=, this](void* h) { return sh_block_info(runtime, of(h), &state_); }},
+        {"sh_block_get_state's block", [=, this](void* h) { return sh_block_get_state(runtime, of(h), &state_); }},
         {"sh_mark_dirty's block", [=](void* h) { return sh_mark_dirty(runtime, of(h)); }},
-        {"sh_read_block's block", [=, this](void* h) { return sh_read_block(runtime, of(h), SH_STREAM_HOST, 0, &number_, 1); }},
-        {"sh_unregister_blocks's block", [=](void* h) { return sh_unregister_blocks(runtime, std::array{of(h)}.data(), 1); }},
+        {"sh_read_block's block",
+         [=, this](void* h) { return sh_read_block(runtime, of(h), SH_STREAM_HOST, 0, &number_, 1); }},
+        {"sh_unregister_blocks's block",
+         [=](void* h) { return sh_unregister_blocks(runtime, std::array{of(h)}.data(), 1); }},
     };
 }
 
 TEST_F(Handles, of_each_kind_are_refused_where_another_is_wanted) {
     using Handle = std::pair<const char*, void*>;
-    const Handle device_handle = {"device", device()}, runtime_handle = {"runtime", runtime()}, scope_handle = {"scope", scope_};
+    const Handle device_handle = {"device", device()}, runtime_handle = {"runtime", runtime()},
+                 scope_handle = {"scope", scope_};
     const Handle graph_handle = {"graph", graph()}, block_handle = {"block", reinterpret_cast<void*>(model_->id(0))};
     expect_refused(device_calls(), {runtime_handle, scope_handle, graph_handle, block_handle});
     expect_refused(runtime_calls(), {device_handle, scope_handle, graph_handle, block_handle});

@@ -6,21 +6,31 @@ namespace stagehand::test {
 
 const char* text_of(Answer answer) {
     switch (answer) {
-        case Answer::pass: return "not captured";
-        case Answer::noted: return "captured";
-        case Answer::isolation: return "a captured stream waits for an event from outside its capture";
-        case Answer::unjoined: return "a stream was not joined";
-        case Answer::merge: return "a captured stream waits for an event of another capture";
-        case Answer::captured: return "what only a capture knows was asked for or waited for";
-        case Answer::unsafe: return "a capture forbids such calls on this thread";
-        case Answer::invalidated: return "the capture was invalidated before";
-        case Answer::unmatched: return "no capture began on this stream";
+        case Answer::pass:
+            return "not captured";
+        case Answer::noted:
+            return "captured";
+        case Answer::isolation:
+            return "a captured stream waits for an event from outside its capture";
+        case Answer::unjoined:
+            return "a stream was not joined";
+        case Answer::merge:
+            return "a captured stream waits for an event of another capture";
+        case Answer::captured:
+            return "what only a capture knows was asked for or waited for";
+        case Answer::unsafe:
+            return "a capture forbids such calls on this thread";
+        case Answer::invalidated:
+            return "the capture was invalidated before";
+        case Answer::unmatched:
+            return "no capture began on this stream";
     }
     return "?";
 }
 
 uint64_t Recording::copies() const {
-    return static_cast<uint64_t>(std::count_if(commands.begin(), commands.end(), [](const Command& c) { return c.kind == Kind::copy; }));
+    return static_cast<uint64_t>(
+        std::count_if(commands.begin(), commands.end(), [](const Command& c) { return c.kind == Kind::copy; }));
 }
 
 std::shared_ptr<Recorder::Capture> Recorder::capture_of(sh_stream stream) const {
@@ -37,7 +47,7 @@ size_t Recorder::place(Capture& capture, sh_stream stream) {
     auto& streams = capture.recording.streams;
     const auto found = std::find(streams.begin(), streams.end(), stream);
     if (found != streams.end()) return static_cast<size_t>(found - streams.begin());
-    capture.joined.reserve(streams.size() + 1);   // both, or neither
+    capture.joined.reserve(streams.size() + 1);  // both, or neither
     streams.push_back(stream);
     capture.joined.push_back(true);
     return streams.size() - 1;
@@ -154,7 +164,11 @@ void Recorder::forget(sh_backend_event event) {
 }
 
 Instance::Instance(const sh_backend& host, sh_backend_device* device, std::shared_ptr<const Recording> recording)
-    : host_(host), device_(device), recording_(std::move(recording)), streams_(recording_->streams.size(), 0), ends_(streams_.size(), 0) {
+    : host_(host),
+      device_(device),
+      recording_(std::move(recording)),
+      streams_(recording_->streams.size(), 0),
+      ends_(streams_.size(), 0) {
     const auto also = [&](sh_status status) { broken_ = broken_ < 0 ? broken_ : status; };
     for (sh_stream& stream : streams_) also(host_.stream_create(device_, &stream));
     for (size_t i = 0; i < recording_->commands.size(); i++)
@@ -180,14 +194,18 @@ sh_status Instance::launch(sh_stream stream) {
     also(host_.event_record(device_, begin_, stream));
     for (const sh_stream own : streams_) {
         also(host_.stream_wait_event(device_, own, begin_));
-        for (const sh_backend_event end : ends_) also(host_.stream_wait_event(device_, own, end));   // of the launch before
+        for (const sh_backend_event end : ends_)
+            also(host_.stream_wait_event(device_, own, end));  // of the launch before
     }
     for (size_t i = 0; i < recording_->commands.size(); i++) {
         const Recording::Command& command = recording_->commands[i];
         const sh_stream own = streams_[command.stream];
-        if (command.kind == Recording::Kind::record) also(host_.event_record(device_, events_[i], own));
-        else if (command.kind == Recording::Kind::wait) also(host_.stream_wait_event(device_, own, events_[command.record_of]));
-        else also(command.replay(host_, device_, own));
+        if (command.kind == Recording::Kind::record)
+            also(host_.event_record(device_, events_[i], own));
+        else if (command.kind == Recording::Kind::wait)
+            also(host_.stream_wait_event(device_, own, events_[command.record_of]));
+        else
+            also(command.replay(host_, device_, own));
     }
     for (size_t i = 0; i < streams_.size(); i++) {
         also(host_.event_record(device_, ends_[i], streams_[i]));

@@ -1,6 +1,6 @@
-// Recorder: captures of streams into graphs, by the rules that drivers have, over the host's backend, which knows none. In a capture
-// commands are noted instead of queued; streams join through events; what a driver does not forgive invalidates it. The capture backend and
-// the stub of CUDA's driver stand on it.
+// Recorder: captures of streams into graphs, by the rules of real drivers, on the host backend, which has no graphs.
+// During a capture, commands are recorded instead of queued, and streams join through events. A call that a driver
+// forbids invalidates the capture. The capture backend and the stub of CUDA's driver use this class.
 #pragma once
 
 #include <functional>
@@ -14,36 +14,37 @@
 
 namespace stagehand::test {
 
-// What becomes of a call.
+// The recorder's answer to a call.
 enum class Answer {
-    pass,          // no capture is concerned: the call goes its way
-    noted,         // it has become part of a graph
-    isolation,     // a captured stream waits for an event from outside its capture
-    unjoined,      // a capture ends while one of its streams was not joined
-    merge,         // two captures would become one
-    captured,      // what only a capture knows was asked for, or waited for
-    unsafe,        // a capture forbids such calls on this thread
-    invalidated,   // one of the above has happened to the capture before
-    unmatched      // no capture began on the stream
+    pass,         // no capture is concerned: the call goes its way
+    noted,        // it has become part of a graph
+    isolation,    // a captured stream waits for an event from outside its capture
+    unjoined,     // a capture ends while one of its streams was not joined
+    merge,        // two captures would become one
+    captured,     // what only a capture knows was asked for, or waited for
+    unsafe,       // a capture forbids such calls on this thread
+    invalidated,  // one of the above has happened to the capture before
+    unmatched     // no capture began on the stream
 };
 const char* text_of(Answer answer);
 inline bool is_refusal(Answer answer) { return answer > Answer::noted; }
 
-// Whom a capture forbids calls that could reach into it, and what a thread says of the calls that it makes.
+// For a capture: the threads on which the capture forbids unsafe calls. For a thread: how the thread declares its own
+// calls.
 enum class CaptureMode { global, thread_local_, relaxed };
 
 struct Recording {
     enum class Kind { copy, launch, other, record, wait };
-    // Queues a command on a stream of the host's backend.
+    // Queues a command on a stream of the host backend.
     using Replay = std::function<sh_status(const sh_backend&, sh_backend_device*, sh_stream)>;
     struct Command {
         Kind kind;
-        size_t stream = 0;       // of this recording
+        size_t stream = 0;  // of this recording
         Replay replay = {};
-        size_t record_of = 0;    // of a wait: the command that recorded
+        size_t record_of = 0;  // of a wait: the command that recorded
     };
     std::vector<Command> commands;
-    std::vector<sh_stream> streams;   // the first is where it began
+    std::vector<sh_stream> streams;  // the first is where it began
 
     uint64_t copies() const;
 };
@@ -51,7 +52,7 @@ struct Recording {
 class Recorder {
 public:
     Answer begin(sh_stream stream, CaptureMode mode);
-    // `unmatched` and refusals alike leave no capture behind, unless none began on this stream.
+    // Refusals end the capture too. Only `unmatched` ends nothing, because no capture began on this stream.
     Answer end(sh_stream stream, std::shared_ptr<const Recording>* out);
     bool takes_part(sh_stream stream);
 
@@ -59,22 +60,22 @@ public:
     Answer record(sh_stream stream, sh_backend_event event);
     Answer wait(sh_stream stream, sh_backend_event event);
 
-    // Before an event is queried or waited for on the host, or a stream is.
+    // Called before the host queries or waits for an event or a stream.
     Answer ask(sh_backend_event event);
     Answer synchronize(sh_stream stream);
-    // Before any call that a driver calls unsafe, on a thread of this mode.
+    // Called before any call that a driver counts as unsafe, on a thread of this mode.
     Answer unsafe(CaptureMode thread);
     void forget(sh_backend_event event);
 
 private:
     struct Capture {
         Recording recording;
-        std::vector<bool> joined;   // for each stream: another has waited for its last command
+        std::vector<bool> joined;  // for each stream: another has waited for its last command
         CaptureMode mode = CaptureMode::global;
         std::thread::id thread;
         bool broken = false, over = false;
     };
-    struct Captured {   // an event's last record
+    struct Captured {  // an event's last record
         std::shared_ptr<Capture> capture;
         size_t command = 0;
     };
@@ -89,11 +90,11 @@ private:
     std::map<sh_backend_event, Captured> captured_;
 };
 
-// A recording that can be launched: it has streams and events of its own. Launches come one after the other.
+// A recording that can be launched, with streams and events of its own. Launches run one after the other.
 class Instance {
 public:
     Instance(const sh_backend& host, sh_backend_device* device, std::shared_ptr<const Recording> recording);
-    ~Instance();   // waits for its launches
+    ~Instance();  // waits for its launches
     Instance(const Instance&) = delete;
     Instance& operator=(const Instance&) = delete;
 
@@ -108,7 +109,7 @@ private:
     std::map<size_t, sh_backend_event> events_;  // of each record
     sh_backend_event begin_ = 0;
     std::vector<sh_backend_event> ends_;
-    sh_status broken_ = SH_OK;                   // what was wrong with its making
+    sh_status broken_ = SH_OK;  // the error of the constructor
 };
 
 }  // namespace stagehand::test

@@ -1,4 +1,5 @@
-// A GPU whose context cannot be entered, on a thread that works on another one: each call fails, and none goes to the other GPU.
+// A GPU whose context cannot be entered, and a thread that works on another GPU: each call fails, and no call reaches
+// the other GPU.
 #include <dlfcn.h>
 
 #include <functional>
@@ -13,7 +14,7 @@
 namespace stagehand {
 namespace {
 
-constexpr uint64_t kPage = 64 << 10;   // the stub's
+constexpr uint64_t kPage = 64 << 10;  // the stub's
 
 struct Call {
     const char* name;
@@ -73,7 +74,11 @@ protected:
             {"stream_synchronize", [&] { return b.stream_synchronize(device_, stream_); }},
             {"stream_wait_event", [&] { return b.stream_wait_event(device_, stream_, event_); }},
             {"stream_is_capturing", [&] { return b.stream_is_capturing(device_, stream_, &flag_); }},
-            {"stream_launch", [&] { return b.stream_launch(device_, stream_, [](void*) {}, nullptr, 0); }},
+            {"stream_launch",
+             [&] {
+                 return b.stream_launch(
+                     device_, stream_, [](void*) {}, nullptr, 0);
+             }},
             {"event_create", [&] { return b.event_create(device_, 0, &out_); }},
             {"event_record", [&] { return b.event_record(device_, event_, stream_); }},
             {"event_query", [&] { return b.event_query(device_, event_, &flag_); }},
@@ -81,7 +86,8 @@ protected:
             {"event_elapsed", [&] { return b.event_elapsed(device_, event_, event_, &time_); }},
             {"copy_to_device", [&] { return b.copy_to_device(device_, stream_, address_, memory_, sizeof memory_); }},
             {"copy_to_host", [&] { return b.copy_to_host(device_, stream_, memory_, address_, sizeof memory_); }},
-            {"copy_on_device", [&] { return b.copy_on_device(device_, stream_, address_, address_ + kPage / 2, kPage / 2); }},
+            {"copy_on_device",
+             [&] { return b.copy_on_device(device_, stream_, address_, address_ + kPage / 2, kPage / 2); }},
             {"fill", [&] { return b.fill(device_, stream_, address_, 0, kPage); }},
             {"memory_is_reachable", [&] { return b.memory_is_reachable(device_, address_, kPage, &flag_); }},
             {"event_destroy", [&] { return b.event_destroy(device_, event_); }},
@@ -101,12 +107,14 @@ protected:
 };
 
 TEST_F(Contexts, that_cannot_be_entered_fail_each_call) {
-    const auto work_elsewhere = stub_function<void(int)>("sh_stub_work_elsewhere"), refuse = stub_function<void(int)>("sh_stub_refuse_contexts");
+    const auto work_elsewhere = stub_function<void(int)>("sh_stub_work_elsewhere"),
+               refuse = stub_function<void(int)>("sh_stub_refuse_contexts");
     work_elsewhere(1);
     refuse(1);
     for (const Call& call : calls()) {
         EXPECT_EQ(call.make(), SH_ERROR_BACKEND) << call.name;
-        EXPECT_NE(std::string(backend_->last_error()).find("context"), std::string::npos) << call.name << ": " << backend_->last_error();
+        EXPECT_NE(std::string(backend_->last_error()).find("context"), std::string::npos)
+            << call.name << ": " << backend_->last_error();
     }
     EXPECT_EQ(out_, 77u);
     EXPECT_EQ(flag_, 77u);

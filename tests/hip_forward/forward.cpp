@@ -1,11 +1,13 @@
-// libamdhip64.so for tests: HIP's entry points that the plugin uses, each forwarded to CUDA's driver. HIP_FORWARD_VERSION is HIP's major
-// version that it stands for; before 6 it has no virtual memory.
+// libamdhip64.so for tests: the entry points of HIP that the plugin uses. Each of them forwards to CUDA's driver.
+// HIP_FORWARD_VERSION is the major version of HIP that this library imitates. It has no virtual memory before version
+// 6.
 #include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
 
-// The versions of the headers declare these differently; here they are as the driver of HIP_FORWARD_VERSION has them.
+// The headers' versions declare these functions differently. Here they are declared as the driver of
+// HIP_FORWARD_VERSION has them.
 #define hipMemcpyHtoDAsync declared_hipMemcpyHtoDAsync
 #define hipMemCreate declared_hipMemCreate
 #define hipMemGetAllocationGranularity declared_hipMemGetAllocationGranularity
@@ -33,7 +35,7 @@ hipError_t done(hipError_t error) {
 }
 hipError_t done(CUresult result) { return done(hip_error(result)); }
 
-// Each device's context, for the life of the process.
+// Returns the device's context, which lives as long as the process.
 CUcontext context_of(int device) {
     static std::mutex mutex;
     static std::map<int, CUcontext> contexts;
@@ -43,7 +45,7 @@ CUcontext context_of(int device) {
     return context;
 }
 
-// As HIP does, a call uses the thread's device. False: there is none.
+// A call uses the thread's device, as in HIP. Returns false if there is no device.
 bool enter() {
     if (!driver()) return false;
     const CUcontext wanted = context_of(current_device);
@@ -151,14 +153,15 @@ HIP_EXPORT hipError_t hipHostUnregister(void* memory) {
 HIP_EXPORT hipError_t hipPointerGetAttribute(void* value, hipPointer_attribute attribute, hipDeviceptr_t pointer) {
     CUpointer_attribute known;
     if (!cuda_pointer_attribute(attribute, &known)) return done(hipErrorInvalidValue);
-    // Memory that it does not know is an error here, and none to the call of CUDA's that the plugin for it makes.
+    // Unknown memory is an error here. In the CUDA call that the CUDA plugin makes it is no error.
     unsigned type = 0;
     CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, known};
     void* answers[] = {&type, value};
     const hipError_t error = forward([&] { return driver()->pointer_attributes(2, asked, answers, cuda(pointer)); });
     if (error != hipSuccess) return error;
     if (!type) return done(hipErrorInvalidValue);
-    if (known == CU_POINTER_ATTRIBUTE_MEMORY_TYPE) *static_cast<unsigned*>(value) = hip_memory_type(type, HIP_FORWARD_VERSION);
+    if (known == CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
+        *static_cast<unsigned*>(value) = hip_memory_type(type, HIP_FORWARD_VERSION);
     return hipSuccess;
 }
 
@@ -192,7 +195,7 @@ HIP_EXPORT hipError_t hipStreamAddCallback(hipStream_t stream, hipStreamCallback
     if (flags || !fn) return done(hipErrorInvalidValue);
     auto callback = std::make_unique<Callback>(Callback{fn, stream, data});
     const hipError_t error = forward([&] { return driver()->launch_host(cuda(stream), call_back, callback.get()); });
-    if (error == hipSuccess) (void)callback.release();   // call_back() frees it
+    if (error == hipSuccess) (void)callback.release();  // call_back() frees it
     return error;
 }
 
@@ -254,7 +257,7 @@ HIP_EXPORT hipError_t hipLaunchHostFunc(hipStream_t stream, hipHostFn_t fn, void
 
 namespace {
 
-// hipMemAllocationProp from 6.0 on.
+// The layout of hipMemAllocationProp since version 6.0.
 struct Properties {
     hipMemAllocationType type;
     hipMemAllocationHandleType handle_type;
@@ -276,14 +279,17 @@ bool cuda_properties(const Properties& from, CUmemAllocationProp* out) {
 
 }  // namespace
 
-HIP_EXPORT hipError_t hipMemGetAllocationGranularity(size_t* granularity, const Properties* properties, hipMemAllocationGranularity_flags option) {
+HIP_EXPORT hipError_t hipMemGetAllocationGranularity(size_t* granularity, const Properties* properties,
+                                                     hipMemAllocationGranularity_flags option) {
     CUmemAllocationProp known;
     if (!cuda_properties(*properties, &known)) return done(hipErrorInvalidValue);
-    const auto which = option == hipMemAllocationGranularityMinimum ? CU_MEM_ALLOC_GRANULARITY_MINIMUM : CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
+    const auto which = option == hipMemAllocationGranularityMinimum ? CU_MEM_ALLOC_GRANULARITY_MINIMUM
+                                                                    : CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
     return forward([&] { return driver()->page_granularity(granularity, &known, which); });
 }
 
-HIP_EXPORT hipError_t hipMemCreate(hipMemGenericAllocationHandle_t* page, size_t bytes, const Properties* properties, unsigned long long flags) {
+HIP_EXPORT hipError_t hipMemCreate(hipMemGenericAllocationHandle_t* page, size_t bytes, const Properties* properties,
+                                   unsigned long long flags) {
     CUmemAllocationProp known;
     if (flags || !cuda_properties(*properties, &known)) return done(hipErrorInvalidValue);
     CUmemGenericAllocationHandle handle = 0;
@@ -296,7 +302,8 @@ HIP_EXPORT hipError_t hipMemRelease(hipMemGenericAllocationHandle_t page) {
     return forward([&] { return driver()->page_release(reinterpret_cast<CUmemGenericAllocationHandle>(page)); });
 }
 
-HIP_EXPORT hipError_t hipMemAddressReserve(void** address, size_t bytes, size_t alignment, void* wish, unsigned long long flags) {
+HIP_EXPORT hipError_t hipMemAddressReserve(void** address, size_t bytes, size_t alignment, void* wish,
+                                           unsigned long long flags) {
     CUdeviceptr at = 0;
     const hipError_t error = forward([&] { return driver()->range_reserve(&at, bytes, alignment, cuda(wish), flags); });
     *address = reinterpret_cast<void*>(at);
@@ -307,8 +314,12 @@ HIP_EXPORT hipError_t hipMemAddressFree(void* address, size_t bytes) {
     return forward([&] { return driver()->range_free(cuda(address), bytes); });
 }
 
-HIP_EXPORT hipError_t hipMemMap(void* address, size_t bytes, size_t offset, hipMemGenericAllocationHandle_t page, unsigned long long flags) {
-    return forward([&] { return driver()->page_map(cuda(address), bytes, offset, reinterpret_cast<CUmemGenericAllocationHandle>(page), flags); });
+HIP_EXPORT hipError_t hipMemMap(void* address, size_t bytes, size_t offset, hipMemGenericAllocationHandle_t page,
+                                unsigned long long flags) {
+    return forward([&] {
+        return driver()->page_map(cuda(address), bytes, offset, reinterpret_cast<CUmemGenericAllocationHandle>(page),
+                                  flags);
+    });
 }
 
 HIP_EXPORT hipError_t hipMemUnmap(void* address, size_t bytes) {
@@ -316,7 +327,8 @@ HIP_EXPORT hipError_t hipMemUnmap(void* address, size_t bytes) {
 }
 
 HIP_EXPORT hipError_t hipMemSetAccess(void* address, size_t bytes, const hipMemAccessDesc* access, size_t count) {
-    if (count != 1 || access->location.type != hipMemLocationTypeDevice || access->flags != hipMemAccessFlagsProtReadWrite)
+    if (count != 1 || access->location.type != hipMemLocationTypeDevice ||
+        access->flags != hipMemAccessFlagsProtReadWrite)
         return done(hipErrorInvalidValue);
     CUmemAccessDesc known = {};
     known.location.type = CU_MEM_LOCATION_TYPE_DEVICE;

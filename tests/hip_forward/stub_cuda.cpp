@@ -1,5 +1,5 @@
-// libcuda.so.1 for tests on machines without a GPU: CUDA's entry points that the plugins and the tests use, over the library's host
-// backend. Here: devices, contexts and memory.
+// libcuda.so.1 for tests on machines without a GPU: the entry points of CUDA that the plugins and the tests use, on the
+// library's host backend. This file has devices, contexts and memory.
 #include "stub_cuda.h"
 
 #include <sys/mman.h>
@@ -22,7 +22,7 @@ thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 CUcontext the_context() { return reinterpret_cast<CUcontext>(&stub()); }
 
-// Of another GPU, where calls succeed just as well.
+// A context of another GPU, in which calls also succeed.
 CUcontext context_elsewhere() { return reinterpret_cast<CUcontext>(&stub().recorder); }
 
 struct Name {
@@ -37,13 +37,17 @@ constexpr Name kNames[] = {
     {CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
-    {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the memory is registered"},
+    {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+     "part or all of the memory is registered"},
     {CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "the memory is not registered"},
     {CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
-    {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
+    {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+     "operation not permitted when stream is capturing"},
     {CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "the capture was invalidated"},
-    {CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "the capture has a stream that was not joined"},
-    {CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "a dependency on work outside the capture"},
+    {CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED",
+     "the capture has a stream that was not joined"},
+    {CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+     "a dependency on work outside the capture"},
     {CUDA_ERROR_CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT", "the event was last recorded in a capture"},
     {CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
@@ -54,7 +58,8 @@ const Name* find(CUresult result) {
     return nullptr;
 }
 
-// Begin and end of what an address lies in, of a map of begins to sizes; zeros: in nothing.
+// Returns the begin and the end of the entry that holds an address. `sizes` maps begins to sizes. Returns zeros if no
+// entry holds the address.
 std::pair<uint64_t, uint64_t> entry_of(const std::map<uint64_t, uint64_t>& sizes, uint64_t address) {
     const auto next = sizes.upper_bound(address);
     if (next == sizes.begin()) return {};
@@ -63,13 +68,14 @@ std::pair<uint64_t, uint64_t> entry_of(const std::map<uint64_t, uint64_t>& sizes
 }
 
 bool is_device_page(const CUmemAllocationProp* properties) {
-    return properties->type == CU_MEM_ALLOCATION_TYPE_PINNED && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties->location.id == 0;
+    return properties->type == CU_MEM_ALLOCATION_TYPE_PINNED &&
+           properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties->location.id == 0;
 }
 
 }  // namespace
 
 Stub& stub() {
-    static Stub* const one = new Stub;   // threads may use it until the process has ended
+    static Stub* const one = new Stub;  // threads may use it until the process has ended
     return *one;
 }
 
@@ -84,14 +90,22 @@ CUresult result_of(sh_status status) {
 CUresult result_of(test::Answer refusal) {
     switch (refusal) {
         case test::Answer::pass:
-        case test::Answer::noted: return CUDA_SUCCESS;
-        case test::Answer::isolation: return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
-        case test::Answer::unjoined: return CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
-        case test::Answer::merge: return CUDA_ERROR_STREAM_CAPTURE_MERGE;
-        case test::Answer::captured: return CUDA_ERROR_CAPTURED_EVENT;
-        case test::Answer::unsafe: return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-        case test::Answer::invalidated: return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        case test::Answer::unmatched: return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+        case test::Answer::noted:
+            return CUDA_SUCCESS;
+        case test::Answer::isolation:
+            return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+        case test::Answer::unjoined:
+            return CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+        case test::Answer::merge:
+            return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+        case test::Answer::captured:
+            return CUDA_ERROR_CAPTURED_EVENT;
+        case test::Answer::unsafe:
+            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        case test::Answer::invalidated:
+            return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        case test::Answer::unmatched:
+            return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     }
     return CUDA_ERROR_UNKNOWN;
 }
@@ -118,10 +132,13 @@ CUresult entered_unsafe() {
 
 using namespace stagehand::stub;
 
-// For the test of contexts: the thread works on another GPU, this one's context cannot be had, and calls that went to the other.
+// Three functions for the test of contexts: the thread works on another GPU, this GPU's context is unavailable, and the
+// number of calls that reached the other GPU.
 STUB_EXPORT void sh_stub_work_elsewhere(int elsewhere) {
-    if (elsewhere) stack.push_back(context_elsewhere());
-    else stack.pop_back();
+    if (elsewhere)
+        stack.push_back(context_elsewhere());
+    else
+        stack.pop_back();
 }
 STUB_EXPORT void sh_stub_refuse_contexts(int refuse) { stub().refuses_contexts = refuse; }
 STUB_EXPORT int sh_stub_calls_elsewhere() { return stub().calls_elsewhere; }
@@ -214,18 +231,21 @@ STUB_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode
 
 STUB_EXPORT CUresult cuMemGetInfo(size_t* free, size_t* total) {
     uint64_t there = 0, all = 0;
-    const CUresult result = in_context([&](const sh_backend& host, sh_backend_device* device) { return host.memory_info(device, &there, &all); });
+    const CUresult result = in_context(
+        [&](const sh_backend& host, sh_backend_device* device) { return host.memory_info(device, &there, &all); });
     *free = there;
     *total = all;
     return result;
 }
 
-STUB_EXPORT CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties, CUmemAllocationGranularity_flags) {
+STUB_EXPORT CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties,
+                                                   CUmemAllocationGranularity_flags) {
     *granularity = stub().info.granularity_bytes;
     return is_device_page(properties) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-STUB_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* page, size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags) {
+STUB_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* page, size_t bytes,
+                                 const CUmemAllocationProp* properties, unsigned long long flags) {
     if (flags || !is_device_page(properties)) return CUDA_ERROR_INVALID_VALUE;
     return in_context([&](const sh_backend& host, sh_backend_device* device) {
         sh_backend_page made = 0;
@@ -249,7 +269,8 @@ STUB_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle page) {
     });
 }
 
-STUB_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr wish, unsigned long long flags) {
+STUB_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr wish,
+                                         unsigned long long flags) {
     if (wish || flags) return CUDA_ERROR_INVALID_VALUE;
     return in_context([&](const sh_backend& host, sh_backend_device* device) {
         uint64_t at = 0;
@@ -270,7 +291,8 @@ STUB_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
     });
 }
 
-STUB_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle page, unsigned long long flags) {
+STUB_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle page,
+                              unsigned long long flags) {
     if (offset || flags) return CUDA_ERROR_INVALID_VALUE;
     return in_context([&](const sh_backend& host, sh_backend_device* device) {
         const sh_backend_page handle = page;
@@ -282,7 +304,8 @@ STUB_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, 
 }
 
 STUB_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* access, size_t count) {
-    if (count != 1 || access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE || access->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    if (count != 1 || access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
+        access->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return CUDA_ERROR_INVALID_VALUE;
     std::lock_guard lock(stub().mutex);
     for (uint64_t at = address; at < address + bytes;) {
@@ -294,7 +317,7 @@ STUB_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUm
     return CUDA_SUCCESS;
 }
 
-// A range of whole mappings, as the driver wants it.
+// The range must consist of whole mappings, as in the driver.
 STUB_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     return in_context([&](const sh_backend& host, sh_backend_device* device) -> sh_status {
         std::lock_guard lock(stub().mutex);
@@ -306,7 +329,8 @@ STUB_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
         }
         if (end != address + bytes) return SH_ERROR_INVALID_ARGUMENT;
         for (auto mapping = stub().mappings.find(address); mapping != stub().mappings.end() && mapping->first < end;) {
-            if (const sh_status status = host.pages_unmap(device, mapping->first, mapping->second, 1); status < 0) return status;
+            if (const sh_status status = host.pages_unmap(device, mapping->first, mapping->second, 1); status < 0)
+                return status;
             stub().accessible.erase(mapping->first);
             mapping = stub().mappings.erase(mapping);
         }
@@ -346,26 +370,30 @@ STUB_EXPORT CUresult cuMemFree(CUdeviceptr address) {
 
 STUB_EXPORT CUresult cuMemHostRegister(void* memory, size_t bytes, unsigned flags) {
     if (flags & ~unsigned(CU_MEMHOSTREGISTER_PORTABLE)) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = in_context_unsafe([&](const sh_backend& host, sh_backend_device* device) { return host.host_register(device, memory, bytes); });
-    if (result != CUDA_SUCCESS) return result == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED : result;
+    const CUresult result = in_context_unsafe(
+        [&](const sh_backend& host, sh_backend_device* device) { return host.host_register(device, memory, bytes); });
+    if (result != CUDA_SUCCESS)
+        return result == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED : result;
     std::lock_guard lock(stub().mutex);
     stub().registered[reinterpret_cast<uintptr_t>(memory)] = bytes;
     return CUDA_SUCCESS;
 }
 
 STUB_EXPORT CUresult cuMemHostUnregister(void* memory) {
-    const CUresult result = in_context_unsafe([&](const sh_backend& host, sh_backend_device* device) { return host.host_unregister(device, memory); });
+    const CUresult result = in_context_unsafe(
+        [&](const sh_backend& host, sh_backend_device* device) { return host.host_unregister(device, memory); });
     if (result != CUDA_SUCCESS) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     std::lock_guard lock(stub().mutex);
     stub().registered.erase(reinterpret_cast<uintptr_t>(memory));
     return CUDA_SUCCESS;
 }
 
-// Memory and registration in one. The size stands in the page before it.
+// Allocates and registers the memory. The page before the memory holds its size.
 STUB_EXPORT CUresult cuMemHostAlloc(void** memory, size_t bytes, unsigned flags) {
     if (flags & ~unsigned(CU_MEMHOSTALLOC_PORTABLE) || !bytes) return CUDA_ERROR_INVALID_VALUE;
     constexpr size_t kPage = 4096;
-    void* const made = mmap(nullptr, bytes + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    void* const made =
+        mmap(nullptr, bytes + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (made == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
     *static_cast<size_t*>(made) = bytes;
     *memory = static_cast<char*>(made) + kPage;
@@ -382,9 +410,10 @@ STUB_EXPORT CUresult cuMemFreeHost(void* memory) {
     return CUDA_SUCCESS;
 }
 
-// Of memory that it does not know nothing is told, which is no error. Registrations that touch tell one range, as NVIDIA's driver does, and
-// mapped pages the range of addresses that they lie in.
-STUB_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** values, CUdeviceptr pointer) {
+// Unknown memory has no attributes, which is no error. Registrations that touch count as one range, as in NVIDIA's
+// driver. Mapped pages have the range of addresses in which they lie.
+STUB_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** values,
+                                            CUdeviceptr pointer) {
     if (const CUresult result = entered(); result != CUDA_SUCCESS) return result;
     std::lock_guard lock(stub().mutex);
     unsigned type = 0;
@@ -395,23 +424,34 @@ STUB_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute*
         auto first = std::prev(next);
         type = CU_MEMORYTYPE_HOST;
         end = first->first + first->second;
-        while (first != registered.begin() && std::prev(first)->first + std::prev(first)->second == first->first) --first;
+        while (first != registered.begin() && std::prev(first)->first + std::prev(first)->second == first->first)
+            --first;
         start = first->first;
         for (; next != registered.end() && next->first == end; ++next) end += next->second;
     } else if (entry_of(stub().mappings, pointer).second) {
         type = CU_MEMORYTYPE_DEVICE;
         std::tie(start, end) = entry_of(stub().ranges, pointer);
-    } else if (const auto allocation = stub().allocations.upper_bound(pointer); allocation != stub().allocations.begin()) {
+    } else if (const auto allocation = stub().allocations.upper_bound(pointer);
+               allocation != stub().allocations.begin()) {
         const auto& [at, made] = *std::prev(allocation);
         if (pointer < at + made.bytes) type = CU_MEMORYTYPE_DEVICE, start = at, end = at + made.bytes;
     }
     for (unsigned i = 0; i < count; i++) {
         switch (attributes[i]) {
-            case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *static_cast<unsigned*>(values[i]) = type; break;
-            case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *static_cast<int*>(values[i]) = type ? 0 : -2; break;
-            case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *static_cast<CUdeviceptr*>(values[i]) = start; break;
-            case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *static_cast<size_t*>(values[i]) = end - start; break;
-            default: return CUDA_ERROR_INVALID_VALUE;
+            case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+                *static_cast<unsigned*>(values[i]) = type;
+                break;
+            case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+                *static_cast<int*>(values[i]) = type ? 0 : -2;
+                break;
+            case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+                *static_cast<CUdeviceptr*>(values[i]) = start;
+                break;
+            case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+                *static_cast<size_t*>(values[i]) = end - start;
+                break;
+            default:
+                return CUDA_ERROR_INVALID_VALUE;
         }
     }
     return CUDA_SUCCESS;

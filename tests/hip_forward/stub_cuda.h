@@ -1,5 +1,5 @@
-// What the parts of the stub of CUDA's driver share: the device that stands for a GPU, and the context that has to be current on the
-// calling thread for whatever a real driver wants one for.
+// The common part of the stub of CUDA's driver: the device that stands for a GPU, and the context. The context must be
+// current on the calling thread in every call for which a real driver requires that.
 #pragma once
 
 #include <cuda.h>
@@ -17,7 +17,7 @@
 
 namespace stagehand::stub {
 
-struct Allocation {   // made by cuMemAlloc
+struct Allocation {  // made by cuMemAlloc
     uint64_t bytes = 0;
     sh_backend_page page = 0;
 };
@@ -31,11 +31,11 @@ struct Stub {
     std::atomic<bool> refuses_contexts{false};
     std::atomic<int> calls_elsewhere{0};
     std::mutex mutex;
-    std::map<sh_backend_page, uint64_t> pages;          // to their sizes
-    std::map<uint64_t, uint64_t> ranges;                // of addresses, to their sizes
-    std::map<uint64_t, uint64_t> mappings;              // addresses to sizes, of one page each
+    std::map<sh_backend_page, uint64_t> pages;  // to their sizes
+    std::map<uint64_t, uint64_t> ranges;        // of addresses, to their sizes
+    std::map<uint64_t, uint64_t> mappings;      // addresses to sizes, of one page each
     std::map<uint64_t, bool> accessible;
-    std::map<uint64_t, uint64_t> registered;            // host memory
+    std::map<uint64_t, uint64_t> registered;  // host memory
     std::map<uint64_t, Allocation> allocations;
     test::Recorder recorder;
 };
@@ -45,9 +45,9 @@ Stub& stub();
 CUresult result_of(sh_status status);
 CUresult result_of(test::Answer refusal);
 
-// What every call needs that works in a context.
+// The check of every call that needs a context.
 CUresult entered();
-// The same for calls that a capture may forbid on this thread.
+// The same check for calls that a capture may forbid on this thread.
 CUresult entered_unsafe();
 
 template <class Call>
@@ -64,7 +64,7 @@ CUresult in_context_unsafe(Call call) {
 sh_stream host(CUstream stream);
 inline sh_backend_event host(CUevent event) { return reinterpret_cast<sh_backend_event>(event); }
 
-// A mode as the recorder has it.
+// Converts a mode for the recorder.
 test::CaptureMode mode_of(CUstreamCaptureMode mode);
 
 }  // namespace stagehand::stub

@@ -1,4 +1,4 @@
-// The stub's captures, and the graphs that come of them.
+// The stub's captures and graphs.
 #include <memory>
 
 #include "stub_cuda.h"
@@ -17,7 +17,8 @@ Instance* instance_of(CUgraphExec instance) { return reinterpret_cast<Instance*>
 }  // namespace
 
 STUB_EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
-    *status = stub().recorder.takes_part(host(stream)) ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    *status =
+        stub().recorder.takes_part(host(stream)) ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     return entered();
 }
 
@@ -35,7 +36,7 @@ STUB_EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
     return result;
 }
 
-// Records of events and waits for them are no nodes, but edges.
+// Records of events, and waits for them, are edges and not nodes.
 STUB_EXPORT CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {
     const size_t room = nodes ? *count : 0;
     *count = 0;

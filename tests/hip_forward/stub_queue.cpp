@@ -14,7 +14,8 @@ using Kind = stagehand::test::Recording::Kind;
 
 namespace {
 
-// Queues a command on the stream, or has a capture note it. Outside of captures nothing is allocated, which tests count.
+// Queues a command on the stream, or makes a capture record it. Nothing is allocated outside of captures, because tests
+// count allocations.
 template <class Replay>
 CUresult queue(CUstream stream, Kind kind, const Replay& replay) {
     if (const CUresult result = entered(); result != CUDA_SUCCESS) return result;
@@ -23,13 +24,14 @@ CUresult queue(CUstream stream, Kind kind, const Replay& replay) {
     return answer == Answer::pass ? result_of(replay(*stub().host, stub().device, host(stream))) : result_of(answer);
 }
 
-// Makes the call unless a capture takes it or forbids it.
+// Makes the call, unless a capture takes or forbids it.
 template <class Call>
 CUresult unless(Answer answer, Call call) {
     return answer == Answer::pass ? result_of(call(*stub().host, stub().device)) : result_of(answer);
 }
 
-// The programs that are known: the backend's, which keeps a stream busy for so many nanoseconds, and those of the tests.
+// The known programs: the backend's program, which keeps a stream busy for a number of nanoseconds, and the programs of
+// the tests.
 constexpr const char* kPrograms[] = {"sh_busy", "sh_test_write", "sh_test_check"};
 enum : uintptr_t { kBusy = 1, kWrite, kCheck };
 
@@ -41,7 +43,8 @@ struct Run {
 void run(void* data) {
     const std::unique_ptr<const Run> run(static_cast<const Run*>(data));
     void* const at = reinterpret_cast<void*>(run->address);
-    if (run->program == kWrite) stagehand::test::write_pattern(at, run->words, run->contents);
+    if (run->program == kWrite)
+        stagehand::test::write_pattern(at, run->words, run->contents);
     else if (const uint64_t wrong = stagehand::test::count_wrong(at, run->words, run->contents))
         __atomic_fetch_add(reinterpret_cast<uint64_t*>(run->counter), wrong, __ATOMIC_RELAXED);
 }
@@ -59,21 +62,25 @@ STUB_EXPORT CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
 }
 
 STUB_EXPORT CUresult cuStreamDestroy(CUstream stream) {
-    return in_context([&](const sh_backend& backend, sh_backend_device* device) { return backend.stream_destroy(device, host(stream)); });
+    return in_context([&](const sh_backend& backend, sh_backend_device* device) {
+        return backend.stream_destroy(device, host(stream));
+    });
 }
 
 STUB_EXPORT CUresult cuStreamSynchronize(CUstream stream) {
     if (const CUresult result = entered_unsafe(); result != CUDA_SUCCESS) return result;
-    return unless(stub().recorder.synchronize(host(stream)),
-                  [&](const sh_backend& backend, sh_backend_device* device) { return backend.stream_synchronize(device, host(stream)); });
+    return unless(stub().recorder.synchronize(host(stream)), [&](const sh_backend& backend, sh_backend_device* device) {
+        return backend.stream_synchronize(device, host(stream));
+    });
 }
 
 STUB_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
     if (flags) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = entered(); result != CUDA_SUCCESS) return result;
-    return unless(stub().recorder.wait(host(stream), host(event)), [&](const sh_backend& backend, sh_backend_device* device) {
-        return backend.stream_wait_event(device, host(stream), host(event));
-    });
+    return unless(stub().recorder.wait(host(stream), host(event)),
+                  [&](const sh_backend& backend, sh_backend_device* device) {
+                      return backend.stream_wait_event(device, host(stream), host(event));
+                  });
 }
 
 STUB_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn fn, void* data) {
@@ -94,35 +101,41 @@ STUB_EXPORT CUresult cuEventCreate(CUevent* event, unsigned flags) {
 
 STUB_EXPORT CUresult cuEventDestroy(CUevent event) {
     stub().recorder.forget(host(event));
-    return in_context([&](const sh_backend& backend, sh_backend_device* device) { return backend.event_destroy(device, host(event)); });
+    return in_context([&](const sh_backend& backend, sh_backend_device* device) {
+        return backend.event_destroy(device, host(event));
+    });
 }
 
 STUB_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
     if (const CUresult result = entered(); result != CUDA_SUCCESS) return result;
-    return unless(stub().recorder.record(host(stream), host(event)), [&](const sh_backend& backend, sh_backend_device* device) {
-        return backend.event_record(device, host(event), host(stream));
-    });
+    return unless(stub().recorder.record(host(stream), host(event)),
+                  [&](const sh_backend& backend, sh_backend_device* device) {
+                      return backend.event_record(device, host(event), host(stream));
+                  });
 }
 
 STUB_EXPORT CUresult cuEventQuery(CUevent event) {
     if (const CUresult result = entered_unsafe(); result != CUDA_SUCCESS) return result;
     uint32_t done = 0;
-    const CUresult result = unless(stub().recorder.ask(host(event)), [&](const sh_backend& backend, sh_backend_device* device) {
-        return backend.event_query(device, host(event), &done);
-    });
+    const CUresult result =
+        unless(stub().recorder.ask(host(event)), [&](const sh_backend& backend, sh_backend_device* device) {
+            return backend.event_query(device, host(event), &done);
+        });
     return result == CUDA_SUCCESS && !done ? CUDA_ERROR_NOT_READY : result;
 }
 
 STUB_EXPORT CUresult cuEventSynchronize(CUevent event) {
     if (const CUresult result = entered_unsafe(); result != CUDA_SUCCESS) return result;
-    return unless(stub().recorder.ask(host(event)),
-                  [&](const sh_backend& backend, sh_backend_device* device) { return backend.event_synchronize(device, host(event)); });
+    return unless(stub().recorder.ask(host(event)), [&](const sh_backend& backend, sh_backend_device* device) {
+        return backend.event_synchronize(device, host(event));
+    });
 }
 
 STUB_EXPORT CUresult cuEventElapsedTime(float* milliseconds, CUevent begin, CUevent end) {
     int64_t ns = 0;
-    const CUresult result =
-        in_context([&](const sh_backend& backend, sh_backend_device* device) { return backend.event_elapsed(device, host(begin), host(end), &ns); });
+    const CUresult result = in_context([&](const sh_backend& backend, sh_backend_device* device) {
+        return backend.event_elapsed(device, host(begin), host(end), &ns);
+    });
     *milliseconds = static_cast<float>(ns) / 1e6f;
     return result;
 }
@@ -145,7 +158,8 @@ STUB_EXPORT CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t 
     });
 }
 
-STUB_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes, CUstream stream) {
+STUB_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes,
+                                       CUstream stream) {
     return cuMemcpyDtoDAsync(to, from, bytes, stream);
 }
 
@@ -155,7 +169,7 @@ STUB_EXPORT CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t
     });
 }
 
-// On a stream of its own: whoever wants the device's other work waited for has to wait for it.
+// Uses a stream of its own. A caller that needs the device's other work to finish has to wait for that work itself.
 STUB_EXPORT CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
     return in_context_unsafe([&](const sh_backend& backend, sh_backend_device* device) {
         sh_stream stream = 0;
@@ -171,12 +185,14 @@ STUB_EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* program) {
     if (const CUresult result = entered(); result != CUDA_SUCCESS) return result;
     const char* const text = static_cast<const char*>(program);
     *module = reinterpret_cast<CUmodule>(&stub());
-    const bool known = std::strstr(text, ".entry sh_busy(.param .u64 busy_ns)") || std::strcmp(text, stagehand::test::kPatternProgram) == 0;
+    const bool known = std::strstr(text, ".entry sh_busy(.param .u64 busy_ns)") ||
+                       std::strcmp(text, stagehand::test::kPatternProgram) == 0;
     return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 STUB_EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
-    const auto* const found = std::find_if(std::begin(kPrograms), std::end(kPrograms), [&](const char* known) { return std::strcmp(known, name) == 0; });
+    const auto* const found = std::find_if(std::begin(kPrograms), std::end(kPrograms),
+                                           [&](const char* known) { return std::strcmp(known, name) == 0; });
     if (found == std::end(kPrograms)) return CUDA_ERROR_NOT_FOUND;
     *function = reinterpret_cast<CUfunction>(found - kPrograms + 1);
     return CUDA_SUCCESS;
@@ -184,15 +200,17 @@ STUB_EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const c
 
 STUB_EXPORT CUresult cuModuleUnload(CUmodule) { return entered(); }
 
-// The number of threads makes no difference to what the programs do.
-STUB_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream stream,
-                                    void** arguments, void**) {
+// The programs do the same with any number of threads.
+STUB_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                    unsigned, CUstream stream, void** arguments, void**) {
     const auto program = reinterpret_cast<uintptr_t>(function);
     const auto argument = [&](size_t i) { return *static_cast<const uint64_t*>(arguments[i]); };
     if (program == kBusy) {
-        return queue(stream, Kind::launch, [busy_ns = static_cast<int64_t>(argument(0))](const sh_backend& backend, sh_backend_device* device, sh_stream own) {
-            return backend.stream_launch(device, own, nullptr, nullptr, busy_ns);
-        });
+        return queue(stream, Kind::launch,
+                     [busy_ns = static_cast<int64_t>(argument(0))](const sh_backend& backend, sh_backend_device* device,
+                                                                   sh_stream own) {
+                         return backend.stream_launch(device, own, nullptr, nullptr, busy_ns);
+                     });
     }
     const Run made = {program, argument(0), argument(1), argument(2), program == kCheck ? argument(3) : 0};
     return queue(stream, Kind::launch, [made](const sh_backend& backend, sh_backend_device* device, sh_stream own) {

@@ -1,5 +1,5 @@
-// The stub's streams that nobody creates: the legacy default stream, which waits for every thread's own, and these. That they also wait for it
-// is left out.
+// The stub's streams that nobody creates: the default stream of each thread, and the legacy default stream, which waits
+// for all of them. The stub leaves out that the threads' streams also wait for the legacy stream.
 #include <algorithm>
 #include <cstdlib>
 
@@ -21,7 +21,7 @@ sh_stream create() {
     return stream;
 }
 
-// A thread's own goes with the thread, when its work has been done.
+// The stream of a thread is destroyed when the thread ends and its work has finished.
 class Own {
 public:
     Own() : stream_(create()) {

@@ -9,7 +9,7 @@ struct Error {
     const char* name;
 };
 
-// The first line of a HIP error is the one that stands for it on the way back.
+// Several CUDA errors may share one HIP error. The first line of a HIP error gives the CUDA error for the way back.
 constexpr Error kErrors[] = {
     {hipSuccess, CUDA_SUCCESS, "hipSuccess"},
     {hipErrorInvalidValue, CUDA_ERROR_INVALID_VALUE, "hipErrorInvalidValue"},
@@ -32,10 +32,11 @@ constexpr Error kErrors[] = {
     {hipErrorLaunchTimeOut, CUDA_ERROR_LAUNCH_TIMEOUT, "hipErrorLaunchTimeOut"},
     {hipErrorContextIsDestroyed, CUDA_ERROR_CONTEXT_IS_DESTROYED, "hipErrorContextIsDestroyed"},
     {hipErrorAssert, CUDA_ERROR_ASSERT, "hipErrorAssert"},
-    {hipErrorHostMemoryAlreadyRegistered, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "hipErrorHostMemoryAlreadyRegistered"},
+    {hipErrorHostMemoryAlreadyRegistered, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
+     "hipErrorHostMemoryAlreadyRegistered"},
     {hipErrorHostMemoryNotRegistered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "hipErrorHostMemoryNotRegistered"},
     {hipErrorLaunchFailure, CUDA_ERROR_LAUNCH_FAILED, "hipErrorLaunchFailure"},
-    // Faults of a kernel that HIP does not tell apart.
+    // HIP does not distinguish these faults of a kernel.
     {hipErrorLaunchFailure, CUDA_ERROR_HARDWARE_STACK_ERROR, "hipErrorLaunchFailure"},
     {hipErrorLaunchFailure, CUDA_ERROR_ILLEGAL_INSTRUCTION, "hipErrorLaunchFailure"},
     {hipErrorLaunchFailure, CUDA_ERROR_MISALIGNED_ADDRESS, "hipErrorLaunchFailure"},
@@ -48,7 +49,7 @@ constexpr Error kErrors[] = {
     {hipErrorUnknown, CUDA_ERROR_UNKNOWN, "hipErrorUnknown"},
 };
 
-constexpr int kVirtualMemory = 89;   // hipDeviceAttributeVirtualMemoryManagementSupported, which the headers of 5.2 lack
+constexpr int kVirtualMemory = 89;  // hipDeviceAttributeVirtualMemoryManagementSupported, which the headers of 5.2 lack
 
 }  // namespace
 
@@ -78,20 +79,29 @@ bool cuda_attribute(int attribute, int version, CUdevice_attribute* out) {
 
 bool cuda_pointer_attribute(hipPointer_attribute attribute, CUpointer_attribute* out) {
     switch (attribute) {
-        case HIP_POINTER_ATTRIBUTE_MEMORY_TYPE: *out = CU_POINTER_ATTRIBUTE_MEMORY_TYPE; return true;
-        case HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR: *out = CU_POINTER_ATTRIBUTE_RANGE_START_ADDR; return true;
-        case HIP_POINTER_ATTRIBUTE_RANGE_SIZE: *out = CU_POINTER_ATTRIBUTE_RANGE_SIZE; return true;
-        default: return false;
+        case HIP_POINTER_ATTRIBUTE_MEMORY_TYPE:
+            *out = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+            return true;
+        case HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+            *out = CU_POINTER_ATTRIBUTE_RANGE_START_ADDR;
+            return true;
+        case HIP_POINTER_ATTRIBUTE_RANGE_SIZE:
+            *out = CU_POINTER_ATTRIBUTE_RANGE_SIZE;
+            return true;
+        default:
+            return false;
     }
 }
 
 bool cuda_register_flags(unsigned flags, unsigned* out) {
-    *out = (flags & hipHostRegisterPortable ? CU_MEMHOSTREGISTER_PORTABLE : 0) | (flags & hipHostRegisterMapped ? CU_MEMHOSTREGISTER_DEVICEMAP : 0);
+    *out = (flags & hipHostRegisterPortable ? CU_MEMHOSTREGISTER_PORTABLE : 0) |
+           (flags & hipHostRegisterMapped ? CU_MEMHOSTREGISTER_DEVICEMAP : 0);
     return (flags & ~unsigned(hipHostRegisterPortable | hipHostRegisterMapped)) == 0;
 }
 
 bool cuda_event_flags(unsigned flags, unsigned* out) {
-    *out = (flags & hipEventDisableTiming ? CU_EVENT_DISABLE_TIMING : 0) | (flags & hipEventBlockingSync ? CU_EVENT_BLOCKING_SYNC : 0);
+    *out = (flags & hipEventDisableTiming ? CU_EVENT_DISABLE_TIMING : 0) |
+           (flags & hipEventBlockingSync ? CU_EVENT_BLOCKING_SYNC : 0);
     return (flags & ~unsigned(hipEventDisableTiming | hipEventBlockingSync)) == 0;
 }
 
@@ -102,9 +112,15 @@ bool cuda_stream_flags(unsigned flags, unsigned* out) {
 
 bool cuda_capture_mode(hipStreamCaptureMode mode, CUstreamCaptureMode* out) {
     switch (mode) {
-        case hipStreamCaptureModeGlobal: *out = CU_STREAM_CAPTURE_MODE_GLOBAL; return true;
-        case hipStreamCaptureModeThreadLocal: *out = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL; return true;
-        case hipStreamCaptureModeRelaxed: *out = CU_STREAM_CAPTURE_MODE_RELAXED; return true;
+        case hipStreamCaptureModeGlobal:
+            *out = CU_STREAM_CAPTURE_MODE_GLOBAL;
+            return true;
+        case hipStreamCaptureModeThreadLocal:
+            *out = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+            return true;
+        case hipStreamCaptureModeRelaxed:
+            *out = CU_STREAM_CAPTURE_MODE_RELAXED;
+            return true;
     }
     return false;
 }
@@ -123,7 +139,7 @@ hipStreamCaptureStatus hip_capture_status(CUstreamCaptureStatus status) {
 
 unsigned hip_memory_type(unsigned type, int version) {
     const bool host = type == CU_MEMORYTYPE_HOST;
-    if (version >= 6) return host ? 1 : 2;   // hipMemoryTypeHost, hipMemoryTypeDevice
+    if (version >= 6) return host ? 1 : 2;  // hipMemoryTypeHost, hipMemoryTypeDevice
     return host ? 0 : 1;
 }
 

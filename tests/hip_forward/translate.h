@@ -1,4 +1,5 @@
-// HIP's numbers and CUDA's, each way. Where HIP's versions differ, `version` is HIP's major one.
+// Translates numbers of HIP to CUDA and back. `version` is the major version of HIP, for numbers in which versions
+// differ.
 #pragma once
 
 #include <cuda.h>
@@ -10,10 +11,10 @@
 namespace hip_forward {
 
 hipError_t hip_error(CUresult result);
-CUresult cuda_result(hipError_t error);   // for texts; CUDA_ERROR_UNKNOWN where CUDA has no such error
+CUresult cuda_result(hipError_t error);  // for texts; CUDA_ERROR_UNKNOWN where CUDA has no such error
 const char* error_name(hipError_t error);
 
-// False: there is no such thing, or not in this version.
+// Returns false if there is no such attribute, or none in this version.
 bool cuda_attribute(int hip_attribute, int version, CUdevice_attribute* out);
 bool cuda_pointer_attribute(hipPointer_attribute attribute, CUpointer_attribute* out);
 bool cuda_register_flags(unsigned hip_flags, unsigned* out);
@@ -23,7 +24,7 @@ bool cuda_capture_mode(hipStreamCaptureMode mode, CUstreamCaptureMode* out);
 hipStreamCaptureMode hip_capture_mode(CUstreamCaptureMode mode);
 hipStreamCaptureStatus hip_capture_status(CUstreamCaptureStatus status);
 
-// hipMemoryType as drivers of that version number it: from 6 on as CUDA does.
+// Returns the hipMemoryType of a driver of that version. The numbers are those of CUDA from version 6 on.
 unsigned hip_memory_type(unsigned cuda_type, int version);
 
 }  // namespace hip_forward

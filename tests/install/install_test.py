@@ -1,8 +1,9 @@
-"""What a user gets: the installed tree, with README.md's example built against it, and the library as a Meson subproject.
+"""Tests the installed tree with README.md's example, and the library as a Meson subproject.
 
-    install_test.py installed MESON SOURCE_DIR BUILD_DIR
-    install_test.py subproject MESON SOURCE_DIR
+install_test.py installed MESON SOURCE_DIR BUILD_DIR
+install_test.py subproject MESON SOURCE_DIR
 """
+
 import os
 import pathlib
 import re
@@ -13,7 +14,9 @@ import tempfile
 
 
 def run(*command, **kwargs):
-    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kwargs)
+    done = subprocess.run(
+        [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kwargs
+    )
     if done.returncode != 0:
         print(done.stdout)
         sys.exit(f"{' '.join(str(word) for word in command)}: exit status {done.returncode}")
@@ -21,7 +24,7 @@ def run(*command, **kwargs):
 
 
 def readme_example(source_dir, folder):
-    """The C program of README.md, as a file."""
+    """Writes the C program of README.md to a file."""
     examples = re.findall(r"^```c\n(.*?)^```", (source_dir / "README.md").read_text(), flags=re.S | re.M)
     assert len(examples) == 1, f"README.md has {len(examples)} C examples"
     file = folder / "example.c"
@@ -54,21 +57,39 @@ def installed(meson, source_dir, build_dir, work):
     headers = {path.name for path in next(tree.rglob("include/stagehand")).iterdir()}
     assert headers == {path.name for path in (source_dir / "include/stagehand").iterdir()}, headers
 
-    environment = dict(os.environ, PKG_CONFIG_PATH=str(pkgconfig.parent), PKG_CONFIG_SYSROOT_DIR=str(tree),
-                       PKG_CONFIG_ALLOW_SYSTEM_CFLAGS="1", PKG_CONFIG_ALLOW_SYSTEM_LIBS="1", LD_LIBRARY_PATH=str(libdir))
+    environment = dict(
+        os.environ,
+        PKG_CONFIG_PATH=str(pkgconfig.parent),
+        PKG_CONFIG_SYSROOT_DIR=str(tree),
+        PKG_CONFIG_ALLOW_SYSTEM_CFLAGS="1",
+        PKG_CONFIG_ALLOW_SYSTEM_LIBS="1",
+        LD_LIBRARY_PATH=str(libdir),
+    )
     for name in ("STAGEHAND_BACKEND_PATH", "STAGEHAND_TRACE", "STAGEHAND_LOG"):
         environment.pop(name, None)
     flags = run("pkg-config", "--cflags", "--libs", "stagehand", env=environment).split()
     backend_dir = run("pkg-config", "--variable=backenddir", "stagehand", env=environment).strip()
     assert backend_dir.endswith("/stagehand/spi-1"), backend_dir
-    run(*os.environ.get("CC", "cc").split(), "-std=c99", "-Wall", "-Wextra", "-Werror", readme_example(source_dir, work), "-o", work / "example", *flags)
+    run(
+        *os.environ.get("CC", "cc").split(),
+        "-std=c99",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        readme_example(source_dir, work),
+        "-o",
+        work / "example",
+        *flags,
+    )
     check_output(run(work / "example", env=environment))
     (work / "owners.cpp").write_text(CPP)
     run(*os.environ.get("CXX", "c++").split(), "-std=c++17", work / "owners.cpp", "-o", work / "owners", *flags)
     run(work / "owners", env=environment)
 
-    # The build folder serves as well, as README.md says.
-    uninstalled = dict(os.environ, PKG_CONFIG_PATH=str(build_dir / "meson-uninstalled"), LD_LIBRARY_PATH=str(build_dir / "lib"))
+    # The build folder can be used in the same way, as README.md says.
+    uninstalled = dict(
+        os.environ, PKG_CONFIG_PATH=str(build_dir / "meson-uninstalled"), LD_LIBRARY_PATH=str(build_dir / "lib")
+    )
     flags = run("pkg-config", "--cflags", "--libs", "stagehand", env=uninstalled).split()
     run(*os.environ.get("CC", "cc").split(), work / "example.c", "-o", work / "uninstalled", *flags)
     check_output(run(work / "uninstalled", env=uninstalled))
@@ -92,7 +113,9 @@ def subproject(meson, source_dir, work):
     (project / "subprojects" / "stagehand").symlink_to(source_dir)
     (project / "meson.build").write_text(MESON_BUILD)
     readme_example(source_dir, project)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PKG_CONFIG", "STAGEHAND"))}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PKG_CONFIG", "STAGEHAND"))
+    }
     run(meson, "setup", work / "build", project, "--force-fallback-for=stagehand", env=environment)
     run("ninja", "-C", work / "build", "example", env=environment)
     check_output(run(work / "build" / "example", env=environment))

@@ -1,4 +1,4 @@
-// The fault backend: found and loaded as a plugin, it counts calls and lets the chosen ones fail.
+// The fault backend: the library finds and loads it as a plugin, and it counts calls and makes chosen calls fail.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ TEST_F(Fault, FailsTheNthCallOnce) {
     ASSERT_EQ(open("fail_at=3"), SH_OK) << backend_->last_error();
     EXPECT_EQ(pages(), SH_OK);
     EXPECT_EQ(pages(), SH_ERROR_BACKEND);
-    EXPECT_NE(std::strstr(backend_->last_error(), "memory_info: made to fail"), nullptr)
+    EXPECT_NE(std::strstr(backend_->last_error(), "memory_info: the fault backend made this call fail"), nullptr)
         << backend_->last_error();
     EXPECT_EQ(pages(), SH_OK);
     EXPECT_EQ(counters().calls, 4u);
@@ -147,8 +147,7 @@ TEST_F(Fault, RefusesBadOptionsByName) {
         {"delay_us=long", "delay_us"}, {"fail_count=-1", "fail_count"}, {"no_such=1", "no_such"}};
     for (const auto& [options, word] : bad) {
         EXPECT_LT(open(options), 0) << options;
-        EXPECT_NE(std::strstr(backend_->last_error(), word), nullptr)
-            << options << ": " << backend_->last_error();
+        EXPECT_NE(std::strstr(backend_->last_error(), word), nullptr) << options << ": " << backend_->last_error();
         EXPECT_EQ(device_, nullptr);
     }
 }
@@ -201,8 +200,7 @@ TEST(LoaderThreads, FindTheSameTable) {
     for (const sh_backend*& table : found) {
         threads.emplace_back([&table] {
             for (const char* name : {"host", "fault"}) {
-                const stagehand::Status status =
-                    stagehand::plugins::find_backend(name, nullptr, &table, nullptr);
+                const stagehand::Status status = stagehand::plugins::find_backend(name, nullptr, &table, nullptr);
                 EXPECT_TRUE(status.ok()) << status.text();
             }
         });

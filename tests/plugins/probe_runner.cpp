@@ -20,9 +20,9 @@ std::string from_environment(const char* name) {
     return value ? value : "";
 }
 
-// After fork(): nothing but system calls.
-[[noreturn]] void start(const ProbeCall& call, const std::string& program, char** arguments,
-                        char** environment, int output) {
+// Makes only system calls after fork().
+[[noreturn]] void start(const ProbeCall& call, const std::string& program, char** arguments, char** environment,
+                        int output) {
     dup2(output, 1);
     if (!call.directory.empty() && chdir(call.directory.c_str()) != 0) _exit(120);
     if (call.as_nobody && (setgid(kNobody) != 0 || setuid(kNobody) != 0)) _exit(121);
@@ -47,11 +47,9 @@ std::string plugin_file(const std::string& name) {
 
 ProbeResult run_probe(const ProbeCall& call) {
     const std::string program = call.program.empty() ? probe_program() : call.program;
-    std::vector<std::string> arguments = {call.argv0.empty() ? program : call.argv0},
-                             environment = call.environment;
+    std::vector<std::string> arguments = {call.argv0.empty() ? program : call.argv0}, environment = call.environment;
     arguments.insert(arguments.end(), call.arguments.begin(), call.arguments.end());
-    for (const char* name :
-         {"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS", "LD_LIBRARY_PATH"}) {
+    for (const char* name : {"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS", "LD_LIBRARY_PATH"}) {
         if (const char* value = std::getenv(name)) environment.push_back(std::string(name) + "=" + value);
     }
     std::vector<char*> argument_pointers = pointers(arguments), environment_pointers = pointers(environment);
@@ -66,13 +64,11 @@ ProbeResult run_probe(const ProbeCall& call) {
         result.output.append(buffer, static_cast<size_t>(count));
     close(ends[0]);
     int status = 0;
-    if (child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status))
-        result.exit_code = WEXITSTATUS(status);
+    if (child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
     std::istringstream lines(result.output);
     std::string line;
     if (std::getline(lines, line)) result.status = std::atoi(line.c_str());
-    if (std::getline(lines, line))
-        result.user = static_cast<unsigned>(std::strtoul(line.c_str(), nullptr, 10));
+    if (std::getline(lines, line)) result.user = static_cast<unsigned>(std::strtoul(line.c_str(), nullptr, 10));
     std::getline(lines, result.path);
     std::getline(lines, result.text);
     std::getline(lines, result.rest);

@@ -1,4 +1,4 @@
-// Finding plugins: where they are looked for, which are refused and why, and what the errors say.
+// The search for plugins: its places, refused plugins and the reasons, and the error texts.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -19,7 +19,7 @@ ProbeResult find_in(const std::string& folders, const std::string& name) {
     return run_probe({.arguments = {name}, .environment = {search_in(folders)}});
 }
 
-// The backend is refused with this status, and the text has all of these words.
+// Expects that the backend is refused with this status, and that the text has all of these words.
 void expect_refusal(const ProbeResult& result, int status, const std::vector<std::string>& words) {
     EXPECT_EQ(result.exit_code, 1) << result.output;
     EXPECT_EQ(result.status, status) << result.output;
@@ -56,9 +56,9 @@ TEST(Loader, NamesCannotLeadElsewhere) {
     Folder folder;
     const std::string inner = folder.folder("inner");
     Folder::put_plugin(folder.path(), "good");
-    for (const char* name : {"x/../../stagehand-good", "../good", "", "Good", "good.so",
-                             "a-name-that-is-much-too-long-to-be-one"}) {
-        expect_refusal(find_in(inner, name), SH_ERROR_NOT_FOUND, {"not a backend's name"});
+    for (const char* name :
+         {"x/../../stagehand-good", "../good", "", "Good", "good.so", "a-name-that-is-much-too-long-to-be-one"}) {
+        expect_refusal(find_in(inner, name), SH_ERROR_NOT_FOUND, {"not a valid backend name"});
     }
 }
 
@@ -87,15 +87,16 @@ TEST_P(BrokenPlugin, IsRefusedInWords) {
     expect_refusal(run_probe({.arguments = {GetParam().name, file}}), SH_ERROR_BACKEND_LOAD, words);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Loader, BrokenPlugin,
-    testing::Values(Broken{"wrongversion", {"version 2", "wanted is 1"}},
-                    Broken{"refusing", {"does not serve version 1", "SH_ERROR_UNSUPPORTED"}},
-                    Broken{"lacking", {"lacks the required member fill"}}, Broken{"short", {"64 bytes"}},
-                    Broken{"misnamed", {"'another'", "not 'misnamed'"}}, Broken{"nameless", {"name"}},
-                    Broken{"notable", {"without a table"}}, Broken{"noquery", {"no sh_backend_query"}},
-                    Broken{"asking", {"SH_ERROR_INVALID_STATE"}}),
-    [](const auto& parameter) { return parameter.param.name; });
+INSTANTIATE_TEST_SUITE_P(Loader, BrokenPlugin,
+                         testing::Values(Broken{"wrongversion", {"version 2", "needs version 1"}},
+                                         Broken{"refusing", {"does not support version 1", "SH_ERROR_UNSUPPORTED"}},
+                                         Broken{"lacking", {"lacks the required member fill"}},
+                                         Broken{"short", {"64 bytes"}},
+                                         Broken{"misnamed", {"'another'", "not 'misnamed'"}},
+                                         Broken{"nameless", {"name"}}, Broken{"notable", {"returned no table"}},
+                                         Broken{"noquery", {"does not export sh_backend_query"}},
+                                         Broken{"asking", {"SH_ERROR_INVALID_STATE"}}),
+                         [](const auto& parameter) { return parameter.param.name; });
 
 TEST(Loader, OptionalMembersMayBeLeftOut) {
     Folder folder;
@@ -140,13 +141,12 @@ TEST(Loader, RelativePathsAreRefused) {
     Folder folder;
     Folder::put_plugin(folder.path(), "good");
     for (const char* path : {"stagehand-good.so", "./stagehand-good.so", ""}) {
-        expect_refusal(run_probe({.arguments = {"good", path}, .directory = folder.path()}),
-                       SH_ERROR_INVALID_ARGUMENT, {"not absolute"});
+        expect_refusal(run_probe({.arguments = {"good", path}, .directory = folder.path()}), SH_ERROR_INVALID_ARGUMENT,
+                       {"not absolute"});
     }
     expect_refusal(
-        run_probe(
-            {.arguments = {"good"}, .environment = {search_in(".:plugins")}, .directory = folder.path()}),
-        SH_ERROR_NOT_FOUND, {". (not an absolute directory", "plugins (not an absolute directory"});
+        run_probe({.arguments = {"good"}, .environment = {search_in(".:plugins")}, .directory = folder.path()}),
+        SH_ERROR_NOT_FOUND, {". (ignored, because it is not", "plugins (ignored, because it is not"});
 }
 
 TEST(Loader, TheCurrentDirectoryIsNotSearched) {
@@ -155,8 +155,7 @@ TEST(Loader, TheCurrentDirectoryIsNotSearched) {
     Folder::put_plugin(folder.folder("spi-1"), "good");
     Folder::put_plugin(folder.folder("stagehand/spi-1"), "good");
     for (const char* argv0 : {"", "plugin-probe", "./plugin-probe"}) {
-        const ProbeResult result =
-            run_probe({.argv0 = argv0, .arguments = {"good"}, .directory = folder.path()});
+        const ProbeResult result = run_probe({.argv0 = argv0, .arguments = {"good"}, .directory = folder.path()});
         expect_refusal(result, SH_ERROR_NOT_FOUND, {"tried /"});
         EXPECT_EQ(result.text.find(folder.path()), std::string::npos) << result.text;
     }
@@ -171,7 +170,7 @@ TEST(Loader, LooksBesideTheLibrary) {
         const ProbeResult result = run_probe({.program = program, .arguments = {"good"}});
         EXPECT_EQ(result.status, SH_OK) << result.output;
         EXPECT_EQ(result.path, file);
-        // Also when the program was started by a path that means nothing elsewhere.
+        // This also holds if the program was started by a path that is valid only in another folder.
         const ProbeResult relative =
             run_probe({.program = program, .argv0 = "program", .arguments = {"good"}, .directory = "/"});
         EXPECT_EQ(relative.path, file) << relative.output;
@@ -187,8 +186,7 @@ TEST(Loader, TheVariableReplacesTheOtherFolders) {
         run_probe({.program = program, .arguments = {"good"}, .environment = {search_in(other)}});
     expect_refusal(result, SH_ERROR_NOT_FOUND, {other});
     EXPECT_EQ(result.text.find("spi-1"), std::string::npos) << result.text;
-    const ProbeResult empty =
-        run_probe({.program = program, .arguments = {"good"}, .environment = {search_in("")}});
+    const ProbeResult empty = run_probe({.program = program, .arguments = {"good"}, .environment = {search_in("")}});
     EXPECT_EQ(empty.path, file) << empty.output;
 }
 
@@ -199,13 +197,11 @@ TEST(Loader, WhatEverybodyMayWriteIsRefused) {
     Folder::put_plugin(open, "good");
     Folder::put_plugin(sticky, "good");
     const std::string file = Folder::put_plugin(closed, "good", 0777);
-    expect_refusal(find_in(open, "good"), SH_ERROR_BACKEND_LOAD,
-                   {"directory " + open, "written by everybody"});
-    expect_refusal(find_in(sticky, "good"), SH_ERROR_BACKEND_LOAD,
-                   {"directory " + sticky, "written by everybody"});
-    expect_refusal(find_in(closed, "good"), SH_ERROR_BACKEND_LOAD, {"file " + file, "written by everybody"});
+    expect_refusal(find_in(open, "good"), SH_ERROR_BACKEND_LOAD, {"directory " + open, "writable by every user"});
+    expect_refusal(find_in(sticky, "good"), SH_ERROR_BACKEND_LOAD, {"directory " + sticky, "writable by every user"});
+    expect_refusal(find_in(closed, "good"), SH_ERROR_BACKEND_LOAD, {"file " + file, "writable by every user"});
     expect_refusal(run_probe({.arguments = {"good", open + "/stagehand-good.so"}}), SH_ERROR_BACKEND_LOAD,
-                   {"written by everybody"});
+                   {"writable by every user"});
 }
 
 TEST(Loader, LinksAreJudgedByBothEnds) {
@@ -230,11 +226,10 @@ TEST(Loader, WhatBelongsToOthersIsRefused) {
     ASSERT_EQ(chown(file.c_str(), 12345, 12345), 0);
     ASSERT_EQ(chown(theirs.c_str(), 12345, 12345), 0);
     expect_refusal(find_in(mine, "good"), SH_ERROR_BACKEND_LOAD, {"file " + file, "belongs to user 12345"});
-    expect_refusal(find_in(theirs, "good"), SH_ERROR_BACKEND_LOAD,
-                   {"directory " + theirs, "belongs to user 12345"});
+    expect_refusal(find_in(theirs, "good"), SH_ERROR_BACKEND_LOAD, {"directory " + theirs, "belongs to user 12345"});
 }
 
-// A program with the rights of its owner must not load what its caller chooses.
+// A program with the rights of its owner must not load a file that its caller chooses.
 TEST(Loader, TheVariableMeansNothingToASetuidProgram) {
     if (geteuid() != 0) GTEST_SKIP() << "only root can make a setuid program for another user";
     Folder folder;
@@ -246,14 +241,12 @@ TEST(Loader, TheVariableMeansNothingToASetuidProgram) {
     Folder::copy(probe_program(), plain, 0755);
     Folder::copy(probe_program(), privileged, 04755);
     const std::string file = Folder::put_plugin(plugins, "good");
-    const ProbeResult as_user = run_probe(
-        {.program = plain, .arguments = {"good"}, .environment = {search_in(plugins)}, .as_nobody = true});
+    const ProbeResult as_user =
+        run_probe({.program = plain, .arguments = {"good"}, .environment = {search_in(plugins)}, .as_nobody = true});
     EXPECT_EQ(as_user.user, 65534u) << as_user.output;
     EXPECT_EQ(as_user.path, file) << as_user.output;
-    const ProbeResult as_root = run_probe({.program = privileged,
-                                           .arguments = {"good"},
-                                           .environment = {search_in(plugins)},
-                                           .as_nobody = true});
+    const ProbeResult as_root = run_probe(
+        {.program = privileged, .arguments = {"good"}, .environment = {search_in(plugins)}, .as_nobody = true});
     if (as_root.user != 0) GTEST_SKIP() << "this system does not honour setuid here";
     expect_refusal(as_root, SH_ERROR_NOT_FOUND, {"there is no backend 'good'"});
     EXPECT_EQ(as_root.text.find(plugins), std::string::npos) << as_root.text;
@@ -264,8 +257,7 @@ TEST(Loader, ListsWhatWorksAndWhatDoesNot) {
     const std::string good = Folder::put_plugin(folder.path(), "good"),
                       unavailable = Folder::put_plugin(folder.path(), "unavailable");
     Folder::put_plugin(folder.path(), "lacking");
-    const ProbeResult result =
-        run_probe({.arguments = {"--list"}, .environment = {search_in(folder.path())}});
+    const ProbeResult result = run_probe({.arguments = {"--list"}, .environment = {search_in(folder.path())}});
     const std::string& list = result.output;
     EXPECT_EQ(list.rfind("host|0|1|1||\nsim|0|1|1||\n", 0), 0u) << list;
     EXPECT_NE(list.find("\ncuda|-105|0|0||there is no backend 'cuda'"), std::string::npos) << list;

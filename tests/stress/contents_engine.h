@@ -1,4 +1,5 @@
-// ContentsEngine: a thread of an engine that does at random whatever an engine may do, and compares all that it sees with the reference.
+// ContentsEngine: an engine's thread that makes random calls of every kind that an engine may make, and compares all
+// bytes that it sees with the reference.
 #pragma once
 
 #include <algorithm>
@@ -17,44 +18,48 @@ public:
     ~ContentsEngine();
 
     void operate();
-    void begin();   // before the threads: an order, mostly
+    void begin();  // before the threads: an order, mostly
 
-    // The last calls of a round: what is dirty is written, and all is given back.
+    // Makes the last calls of a round: writes dirty contents back and gives all memory back.
     static void finish(Party& party, ThreadJournal& journal);
 
 private:
-    // Errors of the driver: those that a call's comment lists, or none.
+    // Says whether a call may return errors of the driver: those that the call's comment lists, or none.
     enum class Driver { silent, may_fail };
 
     size_t pick(size_t count) { return std::uniform_int_distribution<size_t>(0, count - 1)(random_); }
     Party& party() { return *parties_[pick(parties_.size())]; }
     static ModelBlock& any(Party& party, size_t choice) { return *party.blocks()[choice % party.blocks().size()]; }
     ModelBlock& any(Party& party) { return any(party, pick(party.blocks().size())); }
-    std::vector<ModelBlock*> some(Party& party, size_t most);   // neighbours, or any; none twice
+    std::vector<ModelBlock*> some(Party& party, size_t most);  // neighbours or any blocks, each only once
     void pause();
 
-    // Makes a call and judges its status: SH_OK, one of these, or the driver's where calls are made to fail.
+    // Makes a call and judges its status: SH_OK, one of these statuses, or a status of the driver if calls are made to
+    // fail.
     template <class Call>
-    sh_status call(Party& party, const char* name, uint32_t block, std::initializer_list<sh_status> also, Driver driver, Call&& make,
-                   uint32_t version = 0);
-    void judge(Party& party, const char* name, uint32_t block, sh_status status, std::initializer_list<sh_status> also, Driver driver);
-    // The same for ids of blocks that nobody has claimed: they may be unregistered meanwhile.
+    sh_status call(Party& party, const char* name, uint32_t block, std::initializer_list<sh_status> also, Driver driver,
+                   Call&& make, uint32_t version = 0);
+    void judge(Party& party, const char* name, uint32_t block, sh_status status, std::initializer_list<sh_status> also,
+               Driver driver);
+    // As above, for ids of blocks that no thread has claimed. Other threads may unregister such blocks meanwhile.
     template <class Call>
-    sh_status call_unclaimed(Party& party, const char* name, const std::vector<ModelBlock*>& blocks, std::initializer_list<sh_status> also, Driver driver,
-                             Call&& make);
+    sh_status call_unclaimed(Party& party, const char* name, const std::vector<ModelBlock*>& blocks,
+                             std::initializer_list<sh_status> also, Driver driver, Call&& make);
 
     void operate(Party& party);
 
-    // Views. `within`: how many views or updates this thread is in already.
+    // Views. `within` is the number of views or updates that this thread holds already.
     sh_stream stream_for(const ModelBlock& block);
     using SightOf = std::shared_ptr<Sight>;
-    SightOf acquire(Party& party, ModelBlock& block, sh_stream stream, uint32_t flags, sh_view* out);   // null: there is no view
-    void look(Party& party, ModelBlock& block, const sh_view& view, sh_stream stream, const SightOf& sight, const char* what);
+    SightOf acquire(Party& party, ModelBlock& block, sh_stream stream, uint32_t flags,
+                    sh_view* out);  // null: there is no view
+    void look(Party& party, ModelBlock& block, const sh_view& view, sh_stream stream, const SightOf& sight,
+              const char* what);
     void release(Party& party, ModelBlock& block, sh_stream stream);
     void use(Party& party, ModelBlock& block, int within);
     void use_many(Party& party, int within);
     void change(Party& party, ModelBlock& block, int within);
-    bool overwrite(Party& party, ModelBlock& block, int within);   // claimed to change
+    bool overwrite(Party& party, ModelBlock& block, int within);  // claimed to change
     void something_else(Party& party, const ModelBlock& beside, int within);
 
     // Contents.
@@ -86,12 +91,12 @@ private:
     const std::vector<Party*> parties_;
     ThreadJournal& journal_;
     std::mt19937_64 random_;
-    sh_stream stream_ = SH_STREAM_HOST;   // of its own
+    sh_stream stream_ = SH_STREAM_HOST;  // of its own
 };
 
 template <class Call>
-sh_status ContentsEngine::call(Party& party, const char* name, uint32_t block, std::initializer_list<sh_status> also, Driver driver, Call&& make,
-                               uint32_t version) {
+sh_status ContentsEngine::call(Party& party, const char* name, uint32_t block, std::initializer_list<sh_status> also,
+                               Driver driver, Call&& make, uint32_t version) {
     journal_.begin(name, party.number(), block, version);
     const sh_status status = make();
     journal_.end(status);
@@ -100,22 +105,24 @@ sh_status ContentsEngine::call(Party& party, const char* name, uint32_t block, s
 }
 
 template <class Call>
-sh_status ContentsEngine::call_unclaimed(Party& party, const char* name, const std::vector<ModelBlock*>& blocks, std::initializer_list<sh_status> also,
-                                         Driver driver, Call&& make) {
+sh_status ContentsEngine::call_unclaimed(Party& party, const char* name, const std::vector<ModelBlock*>& blocks,
+                                         std::initializer_list<sh_status> also, Driver driver, Call&& make) {
     std::vector<sh_block> ids;
-    for (const ModelBlock* block : blocks)
-        if (const sh_block id = block->id) ids.push_back(id);
+    std::vector<const ModelBlock*> named;  // a block that is named twice may have been registered anew in between
+    for (const ModelBlock* block : blocks) {
+        const sh_block id = block->id;
+        if (!id) continue;
+        ids.push_back(id);
+        named.push_back(block);
+    }
     if (ids.empty()) return SH_OK;
     const uint32_t about = blocks.size() == 1 ? blocks[0]->number : kNoBlock;
     journal_.begin(name, party.number(), about, 0);
     const sh_status status = make(ids);
     journal_.end(status);
-    if (status == SH_ERROR_INVALID_HANDLE) {
-        size_t left = 0;
-        for (const ModelBlock* block : blocks)
-            if (std::find(ids.begin(), ids.end(), block->id.load()) != ids.end()) left++;
-        if (left < ids.size()) return status;
-    }
+    if (status == SH_ERROR_INVALID_HANDLE)
+        for (size_t k = 0; k < ids.size(); k++)
+            if (named[k]->id != ids[k]) return status;
     judge(party, name, about, status, also, driver);
     return status;
 }

@@ -1,4 +1,5 @@
-// What an engine does to the order, the plan and the memory while contents change; and the calls into the device that are made to fail.
+// An engine's changes of the order, the plan and the memory while contents change, and the device calls that are made
+// to fail.
 #include <chrono>
 #include <thread>
 
@@ -11,14 +12,17 @@ namespace stagehand::test {
 void ContentsEngine::prefetch(Party& party) {
     std::vector<ModelBlock*> blocks;
     for (size_t k = 1 + pick(6); k-- > 0;) blocks.push_back(&any(party));
-    call_unclaimed(party, "sh_prefetch", blocks, {}, Driver::silent,
-                   [&](const std::vector<sh_block>& ids) { return sh_prefetch(party.runtime(), ids.data(), ids.size()); });
+    call_unclaimed(party, "sh_prefetch", blocks, {}, Driver::silent, [&](const std::vector<sh_block>& ids) {
+        return sh_prefetch(party.runtime(), ids.data(), ids.size());
+    });
 }
 
-// An order of some or all, in turn or not, once or twice; or none, so that it is learned.
+// Sets an order of some or all blocks, sorted or not, with each block once or twice. Or sets no order, so that the
+// library learns it.
 void ContentsEngine::schedule(Party& party, bool lacking) {
     if (pick(8) == 0) {
-        call(party, "sh_set_schedule of none", kNoBlock, {}, Driver::silent, [&] { return sh_set_schedule(party.runtime(), nullptr, 0); });
+        call(party, "sh_set_schedule of none", kNoBlock, {}, Driver::silent,
+             [&] { return sh_set_schedule(party.runtime(), nullptr, 0); });
         return;
     }
     std::vector<ModelBlock*> order;
@@ -43,14 +47,16 @@ void ContentsEngine::begin() {
         if (pick(4)) schedule(*party, false);
 }
 
-// While no other thread is at anything.
+// Runs while no other thread makes calls.
 void ContentsEngine::alone(Party& party) {
     if (party.quiet.exchange(true)) return;
     for (int k = 0; k < 100 && party.inside > 1; k++) std::this_thread::sleep_for(std::chrono::microseconds(50));
     if (pick(3)) schedule(party, pick(4) == 0);
     if (pick(2)) budget(party);
-    if (pick(4) == 0) trim(party);
-    else plan(party);
+    if (pick(4) == 0)
+        trim(party);
+    else
+        plan(party);
     party.quiet = false;
 }
 
@@ -62,8 +68,10 @@ void ContentsEngine::step(Party& party) {
         const bool shuffled = pick(4) == 0;
         for (size_t k = 0; k < party.blocks().size() && !party.lost; k++) {
             ModelBlock& block = shuffled ? any(party) : *party.blocks()[k];
-            if (pick(3) == 0) change(party, block, 2);
-            else use(party, block, 2);
+            if (pick(3) == 0)
+                change(party, block, 2);
+            else
+                use(party, block, 2);
         }
         call(party, "sh_step_end", kNoBlock, {}, Driver::may_fail, [&] { return sh_step_end(party.runtime()); });
     }
@@ -78,7 +86,7 @@ void ContentsEngine::plan(Party& party) {
          [&] { return sh_plan(party.runtime(), &options, &info); });
 }
 
-// From a fifth of the blocks to all of them, mostly so that some stream.
+// Sets a budget from a fifth of the blocks to all of them, mostly small enough that some blocks stream.
 void ContentsEngine::budget(Party& party) {
     const uint64_t pages = round_.pages(), bytes = (pages / 5 + pick(pick(3) ? pages / 2 : pages)) * kPage;
     call(party, "sh_device_set_budget", kNoBlock, {SH_ERROR_BUDGET}, Driver::may_fail,
@@ -87,35 +95,42 @@ void ContentsEngine::budget(Party& party) {
 
 void ContentsEngine::trim(Party& party) {
     const uint64_t keep = pick(3) ? pick(party.pages()) * kPage : 0;
-    call(party, "sh_trim", kNoBlock, {SH_ERROR_BUSY}, Driver::may_fail, [&] { return sh_trim(party.runtime(), keep, nullptr); });
+    call(party, "sh_trim", kNoBlock, {SH_ERROR_INVALID_STATE}, Driver::may_fail,
+         [&] { return sh_trim(party.runtime(), keep, nullptr); });
 }
 
 void ContentsEngine::synchronize(Party& party) {
-    call(party, "sh_runtime_synchronize", kNoBlock, {}, Driver::may_fail, [&] { return sh_runtime_synchronize(party.runtime()); });
+    call(party, "sh_runtime_synchronize", kNoBlock, {}, Driver::may_fail,
+         [&] { return sh_runtime_synchronize(party.runtime()); });
 }
 
 void ContentsEngine::inspect(Party& party) {
     ModelBlock& block = any(party);
     sh_block_state state = SH_BLOCK_STATE_INIT;
-    call_unclaimed(party, "sh_block_info", {&block}, {}, Driver::silent,
-                   [&](const std::vector<sh_block>& ids) { return sh_block_info(party.runtime(), ids[0], &state); });
-    if (state.present_bytes > state.bytes || state.resident_bytes + state.streamed_bytes > state.bytes || state.state > uint32_t(SH_BLOCK_DRAINING))
-        party.fail(block.number, "sh_block_info tells what cannot be");
+    call_unclaimed(party, "sh_block_get_state", {&block}, {}, Driver::silent, [&](const std::vector<sh_block>& ids) {
+        return sh_block_get_state(party.runtime(), ids[0], &state);
+    });
+    if (state.present_bytes > state.bytes || state.resident_bytes + state.streamed_bytes > state.bytes ||
+        state.state > uint32_t(SH_BLOCK_DRAINING))
+        party.fail(block.number, "sh_block_get_state tells what cannot be");
     sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
-    call(party, "sh_stats", kNoBlock, {}, Driver::silent, [&] { return sh_stats(party.runtime(), &stats); });
+    call(party, "sh_runtime_get_stats", kNoBlock, {}, Driver::silent,
+         [&] { return sh_runtime_get_stats(party.runtime(), &stats); });
     if (stats.lost && !round_.setting().faulty) party.fail(kNoBlock, "the runtime is lost");
 }
 
-// Its stream goes, and another comes, which may well have the same handle.
+// Destroys the stream and makes another one, which may have the same handle.
 void ContentsEngine::change_stream() {
     give_stream();
     EXPECT_SUCCEEDS(sh_stream_create(round_.device().get(), &stream_));
 }
 
-// Some calls into the device fail: once or a few times soon, or every time until this thread has got through what needs them.
+// Makes some calls into the device fail: one or a few calls soon, or every call until this thread has made the calls
+// that need them.
 void ContentsEngine::sabotage(Party& party) {
-    static constexpr const char* kCalls[] = {"copy_to_host",  "copy_to_host",      "copy_to_host", "copy_to_device",
-                                             "copy_to_device", "stream_wait_event", "event_record", "event_synchronize"};
+    static constexpr const char* kCalls[] = {"copy_to_host",   "copy_to_host",     "copy_to_host",
+                                             "copy_to_device", "copy_to_device",   "stream_wait_event",
+                                             "event_record",   "event_synchronize"};
     const bool lasting = pick(4) == 0;
     const sh_status failure = pick(4) ? SH_ERROR_BACKEND : SH_ERROR_OUT_OF_DEVICE_MEMORY;
     sh_fault_plan plan = {sizeof plan, failure, kCalls[pick(std::size(kCalls))], 1 + pick(12), 1 + pick(3)};
@@ -135,29 +150,32 @@ void ContentsEngine::sabotage(Party& party) {
 void ContentsEngine::finish(Party& party, ThreadJournal& journal) {
     const auto call = [&](const char* name, const auto& make) {
         sh_status status = SH_OK;
-        for (int attempt = 0; attempt < 8; attempt++) {   // errors of what nobody waited for are told once
+        for (int attempt = 0; attempt < 8; attempt++) {  // errors of asynchronous work are returned once
             journal.begin(name, party.number(), kNoBlock, 0);
             status = make();
             journal.end(status);
             if (status == SH_OK || !party.round().setting().faulty) break;
         }
-        if (status == SH_ERROR_RUNTIME_LOST && party.round().setting().faulty) party.lost = true;
-        else if (status != SH_OK) party.fail(kNoBlock, std::string(name) + " at the end returned " + sh_status_string(status) + ": " + why());
+        if (status == SH_ERROR_RUNTIME_LOST && party.round().setting().faulty)
+            party.lost = true;
+        else if (status != SH_OK)
+            party.fail(kNoBlock, std::string(name) + " at the end returned " + sh_status_string(status) + ": " + why());
         return status == SH_OK;
     };
     std::vector<sh_block> ids;
     for (const auto& block : party.blocks())
         if (block->id) ids.push_back(block->id);
     sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
-    EXPECT_SUCCEEDS(sh_stats(party.runtime(), &stats));
+    EXPECT_SUCCEEDS(sh_runtime_get_stats(party.runtime(), &stats));
     party.loads = stats.loads;
     party.plans = stats.plans;
     const uint64_t how = party.round().seed() % 4;
-    if (!party.lost && how && call("sh_write_back of all", [&] { return sh_write_back(party.runtime(), nullptr, 0); }))
+    if (!party.lost && how && call("sh_write_back of all", [&] { return sh_write_back_all(party.runtime()); }))
         for (const auto& block : party.blocks())
             if (block->id) party.check_source(*block, "after the last sh_write_back()");
     if (!party.lost) call("sh_runtime_synchronize", [&] { return sh_runtime_synchronize(party.runtime()); });
-    if (!party.lost && how == 1 && call("sh_unregister_blocks", [&] { return sh_unregister_blocks(party.runtime(), ids.data(), ids.size()); }))
+    if (!party.lost && how == 1 &&
+        call("sh_unregister_blocks", [&] { return sh_unregister_blocks(party.runtime(), ids.data(), ids.size()); }))
         for (const auto& block : party.blocks())
             if (block->id) party.check_source(*block, "after the last sh_unregister_blocks()");
     journal.begin("sh_runtime_destroy", party.number(), kNoBlock, 0);

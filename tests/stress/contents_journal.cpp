@@ -7,7 +7,9 @@
 namespace stagehand::test {
 
 uint64_t steady_ns() {
-    return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+    return static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+            .count());
 }
 
 void ThreadJournal::begin(const char* call, uint32_t party, uint32_t block, uint32_t version) {
@@ -77,11 +79,16 @@ std::string Journal::story(uint32_t party, const std::vector<uint32_t>& blocks, 
         char line[256];
         const double began = static_cast<double>(entry.began_ns - began_ns_) / 1e6;
         int at = std::snprintf(line, sizeof line, "  %10.3f ms  thread %u  %s", began, entry.thread, entry.call);
-        const auto add = [&](const char* format, auto... values) { at += std::snprintf(line + at, sizeof line - static_cast<size_t>(at), format, values...); };
+        const auto add = [&](const char* format, auto... values) {
+            at += std::snprintf(line + at, sizeof line - static_cast<size_t>(at), format, values...);
+        };
         if (entry.block != kNoBlock) add(" block %u", entry.block);
         if (entry.version) add(" version %u", entry.version);
-        if (entry.ended_ns) add(": %s after %.3f ms", sh_status_string(entry.status), static_cast<double>(entry.ended_ns - entry.began_ns) / 1e6);
-        else add(": has not returned");
+        if (entry.ended_ns)
+            add(": %s after %.3f ms", sh_status_string(entry.status),
+                static_cast<double>(entry.ended_ns - entry.began_ns) / 1e6);
+        else
+            add(": has not returned");
         text += std::string(line) + "\n";
     }
     return text;

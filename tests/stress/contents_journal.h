@@ -1,4 +1,5 @@
-// Journal: the last calls of each thread, for the story of a failure. Writing one down takes no lock, so that it hides no race.
+// Journal: the last calls of each thread, for the report of a failure. Writing an entry takes no lock, so the journal
+// hides no race.
 #pragma once
 
 #include <array>
@@ -12,11 +13,11 @@
 
 namespace stagehand::test {
 
-constexpr uint32_t kNoBlock = UINT32_MAX;   // a call that concerns the whole runtime, or several blocks
+constexpr uint32_t kNoBlock = UINT32_MAX;  // a call that concerns the whole runtime, or several blocks
 
 uint64_t steady_ns();
 
-// What a thread is doing, and has done last.
+// The call that a thread is in, and its last calls.
 class ThreadJournal {
 public:
     void begin(const char* call, uint32_t party, uint32_t block, uint32_t version);
@@ -25,15 +26,15 @@ public:
     struct Entry {
         uint32_t thread = 0, party = 0, block = 0, version = 0;
         const char* call = nullptr;
-        uint64_t began_ns = 0, ended_ns = 0;   // ended 0: it has not returned
+        uint64_t began_ns = 0, ended_ns = 0;  // ended 0: it has not returned
         sh_status status = SH_OK;
     };
-    std::vector<Entry> entries(uint32_t thread) const;   // in their order
-    // The call that has not returned, or one without a name.
+    std::vector<Entry> entries(uint32_t thread) const;  // in their order
+    // Returns the call that has not returned, or an entry without a name.
     Entry under_way() const;
 
 private:
-    struct Slot {   // read by others while it is written: then a line of the story is wrong, no more
+    struct Slot {  // read by others while it is written: then a line of the story is wrong, no more
         std::atomic<const char*> call{nullptr};
         std::atomic<uint64_t> began_ns{0}, ended_ns{0}, where{0};
         std::atomic<uint32_t> version{0};
@@ -52,7 +53,8 @@ public:
     ThreadJournal& of(size_t thread) { return *threads_[thread]; }
     const ThreadJournal& of(size_t thread) const { return *threads_[thread]; }
     size_t threads() const { return threads_.size(); }
-    // The last calls that concern any of these blocks of the party, or none in particular; one a line. No blocks: all of them.
+    // Returns the last calls that concern any of these blocks of the party, or no particular block, one per line. An
+    // empty list of blocks means all blocks.
     std::string story(uint32_t party, const std::vector<uint32_t>& blocks, size_t lines) const;
 
 private:

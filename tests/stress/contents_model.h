@@ -1,5 +1,6 @@
-// The reference of the contents' stress test: for each block the bytes that a view must show now, which its source must hold once they
-// are written back. The engines' locks keep only what an engine has to ensure: nobody changes a block that another uses.
+// The reference of the contents' stress test. For each block it holds the bytes that a view must show now. The source
+// must hold these bytes after a write-back. The locks ensure only what a real engine has to ensure: no thread changes a
+// block that another thread uses.
 #pragma once
 
 #include <atomic>
@@ -18,18 +19,19 @@
 
 namespace stagehand::test {
 
-// Where a round runs.
+// The device of a round, and what the round may do.
 struct Setting {
     const char* name;
-    const char* backend = "";        // empty: the device under test
-    const char* options = "";        // beside those of every device of the tests
-    uint64_t operations = 100;       // of each thread in a round
-    bool faulty = false;             // calls into the device fail now and then
-    bool host_only = false;          // it asks what only the host backend can do
+    const char* backend = "";   // empty: the device under test
+    const char* options = "";   // in addition to the options of all tests
+    uint64_t operations = 100;  // of each thread in a round
+    bool faulty = false;        // calls into the device fail now and then
+    bool host_only = false;     // it asks what only the host backend can do
 };
 inline void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
 
-// Who uses a block (several) or changes it (one). Nobody waits for it, so that a thread that holds some of them cannot deadlock.
+// Says which threads use a block (several) or change it (one). No thread waits for this lock, so a thread that holds
+// some of them cannot deadlock.
 class UseLock {
 public:
     bool try_share();
@@ -37,7 +39,7 @@ public:
     void leave() { users_ < 0 ? users_ = 0 : users_--; }
 
 private:
-    std::atomic<int32_t> users_{0};   // -1: one who changes it
+    std::atomic<int32_t> users_{0};  // -1: one thread changes the block
 };
 
 class Claim {
@@ -60,38 +62,38 @@ private:
     UseLock* lock_ = nullptr;
 };
 
-// What a view may show: the version that was the newest when it was acquired. If its source was updated at that time, the one before or the
-// one after, but not both.
+// The versions that a view may show: the newest version at the acquire. The view shows either the version before or the
+// version after if the source was updated at that time.
 struct Sight {
-    std::vector<Version> may_be;     // the newest last; empty: not known
+    std::vector<Version> may_be;  // the newest last; empty: not known
     uint64_t serial = 0;
-    std::atomic<const Stamp*> is{nullptr};   // once somebody has looked
+    std::atomic<const Stamp*> is{nullptr};  // set when a thread has looked
 };
 
 struct ModelBlock {
     uint32_t number = 0;
-    uint32_t group = 0;              // blocks that are registered by one call at first, so that small ones share units
+    uint32_t group = 0;  // blocks that are registered by one call at first, so that small ones share units
     uint64_t bytes = 0, piece = 0;
     Kind kind = Kind::pinned;
-    uint32_t flags = 0;              // SH_BLOCK_*
+    uint32_t flags = 0;  // SH_BLOCK_*
 
     bool is_mutable() const { return flags & SH_BLOCK_MUTABLE; }
     bool ordered() const { return !(flags & SH_BLOCK_UNORDERED); }
 
-    UseLock lock;                    // owned by who changes it, or registers it anew
-    UseLock source_lock;             // of who uses it, by who updates its source
-    std::atomic<sh_block> id{0};     // 0 while it is not registered; may be read by who has no claim
-    // Changed by who owns the lock:
+    UseLock lock;                 // held by the thread that changes the block or registers it anew
+    UseLock source_lock;          // an update of the source takes it to change, others to use
+    std::atomic<sh_block> id{0};  // 0 while not registered; readable without a claim
+    // Only the owner of the lock changes these members.
     std::unique_ptr<BlockSource> source;
-    sh_stream home = SH_STREAM_HOST; // of a mutable block: its uses are in one order
+    sh_stream home = SH_STREAM_HOST;  // of a mutable block: its uses are in one order
 
-    // The newest contents; null: not known, after what it had was thrown away.
+    // Returns the newest contents. NULL if they are not known, because earlier changes were thrown away.
     Version now();
     void set(Version version);
-    uint64_t changes();              // so far
-    std::vector<Version> since(uint64_t changes);   // that were the newest at some time from then on; none: not known
+    uint64_t changes();                            // so far
+    std::vector<Version> since(uint64_t changes);  // the newest at some time since then; empty: not known
 
-    // Of a block that only its source changes: the same serial is the same version.
+    // For a block that is changed only by its source: the same serial means the same version.
     void forget_serial();
     bool serial_fits(uint64_t serial, const Version& version);
 
@@ -116,24 +118,27 @@ public:
     std::vector<std::unique_ptr<ModelBlock>>& blocks() { return blocks_; }
     uint32_t groups() const { return groups_; }
     const std::vector<sh_stream>& homes() const { return homes_; }
-    uint64_t pages() const;          // of all blocks
+    uint64_t pages() const;  // of all blocks
 
     Version next_version(const ModelBlock& block);
-    // Registers blocks, which the caller has claimed to change, by one call with new sources. They have ids afterwards, or not.
+    // Registers blocks with new sources by one call. The caller has claimed these blocks for a change. They have ids if
+    // the call succeeds.
     sh_status register_blocks(const std::vector<ModelBlock*>& blocks);
-    // What was just unregistered is written over, and kept to see that nobody writes there any more; or freed at once.
+    // Overwrites the source of a block that was just unregistered. The memory is kept to detect later writes, or freed
+    // at once.
     void retire(ModelBlock& block, bool at_once);
     void check_retired();
     void destroy();
 
-    // Fails the test when the bytes are not what a view may show. Called on any thread.
+    // Fails the test if a view may not show these bytes. Any thread may call this.
     void compare(ModelBlock& block, const uint8_t* at, Sight& sight, const char* what);
     void check_source(ModelBlock& block, const char* when);
     void fail(uint32_t block, const std::string& text);
 
     std::atomic<bool> lost{false};
     std::atomic<bool> stepping{false};
-    std::atomic<bool> quiet{false};  // a thread wants to be alone in it, because plans change only while no view is held
+    std::atomic<bool> quiet{
+        false};  // a thread wants to be alone in it, because plans change only while no view is held
     std::atomic<int32_t> inside{0};  // threads that are at something
     std::atomic<uint64_t> views{0}, write_backs{0}, updates{0}, registrations{0}, refused{0}, loads{0}, plans{0};
 
@@ -166,10 +171,10 @@ public:
     uint64_t seed() const { return seed_; }
     TestDevice& device() { return *device_; }
     Journal& journal() { return *journal_; }
-    uint64_t pages() const;          // of the blocks of all parties
+    uint64_t pages() const;  // of the blocks of all parties
     bool failed() const { return failures_ > 0; }
-    bool note_failure() { return failures_++ < 3; }   // whether it is worth telling
-    std::string where() const;       // how to have it again
+    bool note_failure() { return failures_++ < 3; }  // whether it is worth telling
+    std::string where() const;                       // how to have it again
     std::string summary() const;
 
     std::atomic<uint32_t> versions{0};

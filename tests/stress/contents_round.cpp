@@ -18,9 +18,9 @@ uint64_t Round::pages() const {
 }
 
 std::string Round::where() const {
-    const std::string plain = plain_devices() ? " STAGEHAND_TEST_PLAIN=1" : "";
-    return std::string("in ") + setting_.name + "; to have it again: STAGEHAND_STRESS_SEED=" + std::to_string(seed_) + plain +
-           " and --gtest_filter=*" + setting_.name;
+    const std::string plain = devices_without_pages() ? " STAGEHAND_TEST_NO_PAGES=1" : "";
+    return std::string("in ") + setting_.name + "; to have it again: STAGEHAND_STRESS_SEED=" + std::to_string(seed_) +
+           plain + " and --gtest_filter=*" + setting_.name;
 }
 
 std::string Round::summary() const {
@@ -35,9 +35,10 @@ std::string Round::summary() const {
         loads += party->loads;
         plans += party->plans;
     }
-    return std::to_string(views) + " views compared, " + std::to_string(refused) + " refused, " + std::to_string(write_backs) + " write-backs, " +
-           std::to_string(updates) + " updates, " + std::to_string(registrations) + " registrations, " +
-           std::to_string(loads) + " loads, " + std::to_string(plans) + " plans, " + std::to_string(lost) + " lost";
+    return std::to_string(views) + " views compared, " + std::to_string(refused) + " refused, " +
+           std::to_string(write_backs) + " write-backs, " + std::to_string(updates) + " updates, " +
+           std::to_string(registrations) + " registrations, " + std::to_string(loads) + " loads, " +
+           std::to_string(plans) + " plans, " + std::to_string(lost) + " lost";
 }
 
 void Round::run() {
@@ -48,11 +49,13 @@ void Round::run() {
     if (*setting_.backend) settings.name = setting_.backend;
     settings.options += setting_.options;
     const auto replace = [&](const char* key, const std::string& value) {
-        if (const size_t at = settings.options.find(key); at != std::string::npos) settings.options.replace(at, std::string(key).size(), value);
+        if (const size_t at = settings.options.find(key); at != std::string::npos)
+            settings.options.replace(at, std::string(key).size(), value);
     };
     replace("SEED", std::to_string(seed_ + 1));
     replace("SEED", std::to_string(seed_ + 2));
-    if (*setting_.backend) settings.options = (on_host_backend() ? settings.options + ";" : std::string()) + "wrap=" + device_under_test();
+    if (*setting_.backend)
+        settings.options = (on_host_backend() ? settings.options + ";" : std::string()) + "wrap=" + device_under_test();
     settings.budget_bytes = 1024 * kPage;
     settings.staging_threads = static_cast<uint32_t>(1 + pick(3));
     settings.staging_bytes = (16 + pick(48)) * kPage;
@@ -60,7 +63,7 @@ void Round::run() {
     journal_ = std::make_unique<Journal>(threads + 1);
     for (uint32_t k = pick(3) ? 1 : 2; k-- > 0;)
         parties_.push_back(std::make_unique<Party>(*this, static_cast<uint32_t>(parties_.size()), random, threads));
-    // Short of memory, unless that is too little for their smallest plans.
+    // Memory is short in the round, unless the smallest plans need more.
     for (uint64_t part = 4 - pick(3); part > 0; part--)
         if (sh_device_set_budget(device_->get(), (pages() / part + pick(pages() / 3)) * kPage) == SH_OK) break;
     std::vector<Party*> parties;

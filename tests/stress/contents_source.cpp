@@ -11,11 +11,16 @@ constexpr uint8_t kGuard = 0x5a;
 
 Origin origin_of(Kind kind) {
     switch (kind) {
-    case Kind::pageable: return Origin::pageable;
-    case Kind::file: return Origin::file;
-    case Kind::fill: return Origin::fill;
-    case Kind::pinned:
-    case Kind::scattered: break;
+        case Kind::pageable:
+            return Origin::pageable;
+        case Kind::file:
+            return Origin::file;
+        case Kind::fill:
+            return Origin::fill;
+        case Kind::pinned:
+        case Kind::scattered:
+        case Kind::touching:
+            break;
     }
     return Origin::pinned;
 }
@@ -23,14 +28,18 @@ Origin origin_of(Kind kind) {
 }  // namespace
 
 BlockSource::BlockSource(sh_device* device, Kind kind, const Version& contents, uint64_t piece_bytes)
-    : device_(device), bytes_(contents->bytes.size()), piece_(piece_bytes) {
-    if (kind != Kind::scattered) {
+    : device_(device),
+      bytes_(contents->bytes.size()),
+      piece_(piece_bytes),
+      stride_(kind == Kind::touching ? piece_bytes : 2 * piece_bytes) {
+    if (kind != Kind::scattered && kind != Kind::touching) {
         whole_ = std::make_unique<Source>(device, origin_of(kind), contents->bytes);
         return;
     }
-    memory_bytes_ = 2 * piece_ * ((bytes_ + piece_ - 1) / piece_);
+    memory_bytes_ = stride_ * ((bytes_ + piece_ - 1) / piece_);
     void* memory = nullptr;
-    if (sh_host_alloc(device, memory_bytes_, &memory, nullptr) != SH_OK) throw std::runtime_error("pinned memory: " + why());
+    if (sh_host_alloc(device, memory_bytes_, &memory, nullptr) != SH_OK)
+        throw std::runtime_error("pinned memory: " + why());
     memory_ = static_cast<uint8_t*>(memory);
     std::memset(memory_, kGuard, memory_bytes_);
     write(contents);
@@ -48,7 +57,7 @@ std::vector<sh_segment> BlockSource::segments() {
         segments.back().kind = SH_SOURCE_POINTER;
         segments.back().offset = offset;
         segments.back().bytes = std::min(piece_, bytes_ - offset);
-        segments.back().pointer = memory_ + 2 * offset;
+        segments.back().pointer = memory_ + place_of(offset);
     }
     return segments;
 }
@@ -56,23 +65,23 @@ std::vector<sh_segment> BlockSource::segments() {
 void BlockSource::write(const Version& contents) {
     if (whole_) return whole_->write(contents->bytes);
     for (uint64_t offset = 0; offset < bytes_; offset += piece_)
-        std::memcpy(memory_ + 2 * offset, contents->bytes.data() + offset, std::min(piece_, bytes_ - offset));
+        std::memcpy(memory_ + place_of(offset), contents->bytes.data() + offset, std::min(piece_, bytes_ - offset));
 }
 
 std::vector<uint8_t> BlockSource::read() const {
     if (whole_) return whole_->read();
     std::vector<uint8_t> bytes(bytes_);
     for (uint64_t offset = 0; offset < bytes_; offset += piece_)
-        std::memcpy(bytes.data() + offset, memory_ + 2 * offset, std::min(piece_, bytes_ - offset));
+        std::memcpy(bytes.data() + offset, memory_ + place_of(offset), std::min(piece_, bytes_ - offset));
     return bytes;
 }
 
 std::string BlockSource::check(const Stamp& wanted) const {
     std::string text = differences(read().data(), wanted);
     for (uint64_t at = 0; at < memory_bytes_; at++) {
-        const bool guard = at % (2 * piece_) >= piece_ || at / (2 * piece_) * piece_ + at % (2 * piece_) >= bytes_;
+        const bool guard = at % stride_ >= piece_ || at / stride_ * piece_ + at % stride_ >= bytes_;
         if (!guard || memory_[at] == kGuard) continue;
-        text += "\n    a guard between its pieces is overwritten at byte " + std::to_string(at);
+        text += "\n    a guard beside its pieces is overwritten at byte " + std::to_string(at);
         break;
     }
     return text;

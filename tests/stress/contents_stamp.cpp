@@ -7,7 +7,8 @@
 namespace stagehand::test {
 namespace {
 
-// A word is 12 bits of the block (four of them its runtime), 32 of the version and 20 of the place, mixed so that all its bytes vary. The mixing can be undone.
+// A word is 12 bits of the block (four of them its runtime), 32 of the version and 20 of the place, mixed so that all
+// its bytes vary. The mixing can be undone.
 constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;
 
 constexpr uint64_t inverse(uint64_t odd) {
@@ -37,10 +38,13 @@ std::string name_of(uint64_t word) {
     const uint64_t plain = unmix(word);
     const uint32_t version = static_cast<uint32_t>(plain >> 20);
     char text[128];
-    const char* const mark = version & kRetired ? " (written after it was unregistered)" : version & kScratch ? " (written within an update)" : "";
+    const char* const mark = version & kRetired   ? " (written after it was unregistered)"
+                             : version & kScratch ? " (written within an update)"
+                                                  : "";
     // Other bytes than a stamp's give numbers beyond any that there are.
     if ((plain >> 52) < 512 && (version & ~(kRetired | kScratch)) < 1u << 26)
-        std::snprintf(text, sizeof text, "block %u of runtime %u, version %u%s", static_cast<unsigned>(plain >> 52) & 255, static_cast<unsigned>(plain >> 60),
+        std::snprintf(text, sizeof text, "block %u of runtime %u, version %u%s",
+                      static_cast<unsigned>(plain >> 52) & 255, static_cast<unsigned>(plain >> 60),
                       version & ~(kRetired | kScratch), mark);
     else
         std::snprintf(text, sizeof text, "no stamp (0x%016llx)", static_cast<unsigned long long>(word));
@@ -64,14 +68,15 @@ Version stamp(uint32_t block, uint32_t version, uint64_t bytes) {
 std::string differences(const uint8_t* at, const Stamp& wanted) {
     const uint64_t bytes = wanted.bytes.size();
     if (std::memcmp(at, wanted.bytes.data(), bytes) == 0) return {};
-    // Runs of words that are of the same stamp. A copy: what is looked at may go on changing.
+    // Runs of words with the same stamp. The bytes are copied, because the original may go on changing.
     std::vector<uint8_t> seen(at, at + bytes);
     std::string text;
     uint64_t wrong = 0, begin = 0;
     std::string run;
     int runs = 0;
     const auto end_run = [&](uint64_t end) {
-        if (!run.empty() && ++runs <= 8) text += "\n    bytes " + std::to_string(begin) + " to " + std::to_string(end) + ": " + run;
+        if (!run.empty() && ++runs <= 8)
+            text += "\n    bytes " + std::to_string(begin) + " to " + std::to_string(end) + ": " + run;
     };
     for (uint64_t i = 0; i < bytes; i += 8) {
         const uint64_t count = std::min<uint64_t>(8, bytes - i);
@@ -88,8 +93,9 @@ std::string differences(const uint8_t* at, const Stamp& wanted) {
         begin = i;
     }
     end_run(bytes);
-    return std::to_string(wrong) + " of " + std::to_string(bytes) + " bytes are not of block " + std::to_string(wanted.block & 255) + ", version " +
-           std::to_string(wanted.version & ~(kRetired | kScratch)) + text + (runs > 8 ? "\n    and " + std::to_string(runs - 8) + " runs more" : "");
+    return std::to_string(wrong) + " of " + std::to_string(bytes) + " bytes are not of block " +
+           std::to_string(wanted.block & 255) + ", version " + std::to_string(wanted.version & ~(kRetired | kScratch)) +
+           text + (runs > 8 ? "\n    and " + std::to_string(runs - 8) + " runs more" : "");
 }
 
 }  // namespace stagehand::test

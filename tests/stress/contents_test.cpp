@@ -1,6 +1,7 @@
-// Several threads change contents in every way that there is, at random, on one runtime or two, while views are held, orders change and
-// memory is short. Each view and each source is compared with a plain record of what it must hold; each call returns, and with a status
-// that its comment allows. STAGEHAND_STRESS_SEED is the first round's seed; with STAGEHAND_STRESS_SECONDS rounds go on for so long.
+// Several threads change contents at random and in every possible way, on one runtime or two, while views are held,
+// orders change and memory is short. Each view and each source is compared with a plain record of its expected bytes.
+// Each call must return with a status that its comment allows. STAGEHAND_STRESS_SEED is the seed of the first round.
+// STAGEHAND_STRESS_SECONDS sets how long rounds go on.
 #include <chrono>
 #include <cstdlib>
 
@@ -29,21 +30,27 @@ constexpr Setting kSettings[] = {
      .operations = 50,
      .host_only = true},
     {.name = "failing_calls", .backend = "fault", .operations = 300, .faulty = true},
-    {.name = "failing_and_delayed_calls", .backend = "fault", .options = ";delay_us=100;delay_seed=SEED", .operations = 120, .faulty = true},
+    {.name = "failing_and_delayed_calls",
+     .backend = "fault",
+     .options = ";delay_us=100;delay_seed=SEED",
+     .operations = 120,
+     .faulty = true},
 };
 
 class ContentsStress : public testing::TestWithParam<Setting> {
 protected:
     void SetUp() override {
         if (GetParam().host_only && !on_host_backend()) GTEST_SKIP() << "only the host backend can be slow";
-        if (*GetParam().backend && !std::getenv("STAGEHAND_BACKEND_PATH")) GTEST_SKIP() << "STAGEHAND_BACKEND_PATH does not lead to the fault backend";
+        if (*GetParam().backend && !std::getenv("STAGEHAND_BACKEND_PATH"))
+            GTEST_SKIP() << "STAGEHAND_BACKEND_PATH does not lead to the fault backend";
     }
 };
 
 TEST_P(ContentsStress, every_byte_is_the_newest) {
     using Clock = std::chrono::steady_clock;
     const uint64_t first = number_in("STAGEHAND_STRESS_SEED", 1), seconds = number_in("STAGEHAND_STRESS_SECONDS", 0);
-    const auto share = std::chrono::duration<double>(static_cast<double>(seconds) / std::max(1, testing::UnitTest::GetInstance()->test_to_run_count()));
+    const auto share = std::chrono::duration<double>(
+        static_cast<double>(seconds) / std::max(1, testing::UnitTest::GetInstance()->test_to_run_count()));
     const Clock::time_point began = Clock::now();
     std::string last;
     for (uint64_t k = 0; seconds ? Clock::now() - began < share : k < scaled(kRounds); k++) {
@@ -55,7 +62,8 @@ TEST_P(ContentsStress, every_byte_is_the_newest) {
     std::printf("%s: the last round: %s\n", GetParam().name, last.c_str());
 }
 
-INSTANTIATE_TEST_SUITE_P(Settings, ContentsStress, testing::ValuesIn(kSettings), [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Settings, ContentsStress, testing::ValuesIn(kSettings),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace stagehand::test

@@ -17,7 +17,8 @@ constexpr int kSignals[] = {SIGSEGV, SIGBUS};
 const Watchdog* watching = nullptr;
 struct sigaction before[std::size(kSignals)];
 
-// A view whose memory is gone, or a copy from memory that is not the library's any more. The story first; then it ends as it would have.
+// A signal means a view without memory, or a copy from memory that the library no longer owns. Prints the last calls,
+// and then ends the process as the signal would have done.
 void on_signal(int number) {
     for (size_t k = 0; k < std::size(kSignals); k++) sigaction(kSignals[k], &before[k], nullptr);
     std::printf("signal %d\n", number);
@@ -28,7 +29,8 @@ void on_signal(int number) {
 
 }  // namespace
 
-Watchdog::Watchdog(const Journal& journal, std::string where) : journal_(journal), where_(std::move(where)), thread_([this] { watch(); }) {
+Watchdog::Watchdog(const Journal& journal, std::string where)
+    : journal_(journal), where_(std::move(where)), thread_([this] { watch(); }) {
     watching = this;
     struct sigaction action = {};
     action.sa_handler = on_signal;
@@ -44,7 +46,8 @@ Watchdog::~Watchdog() {
 
 std::string Watchdog::story() const {
     std::string text = where_ + "\n";
-    for (uint32_t party = 0; party < 2; party++) text += "runtime " + std::to_string(party) + ":\n" + journal_.story(party, {}, 60);
+    for (uint32_t party = 0; party < 2; party++)
+        text += "runtime " + std::to_string(party) + ":\n" + journal_.story(party, {}, 60);
     return text;
 }
 
@@ -56,8 +59,8 @@ void Watchdog::watch() {
             const uint64_t now = steady_ns();
             if (!entry.call || now < entry.began_ns + kDeadlineNs) continue;
             const std::string block = entry.block == kNoBlock ? "" : " of block " + std::to_string(entry.block);
-            ADD_FAILURE() << entry.call << block << " on thread " << t << " has not returned after " << kDeadlineNs / 1'000'000'000 << " s, " << where_
-                          << "\n"
+            ADD_FAILURE() << entry.call << block << " on thread " << t << " has not returned after "
+                          << kDeadlineNs / 1'000'000'000 << " s, " << where_ << "\n"
                           << journal_.story(entry.party, {entry.block}, 40);
             std::fflush(stdout);
             _exit(1);

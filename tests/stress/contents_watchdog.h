@@ -1,5 +1,5 @@
-// Watchdog: fails the test and ends the process when a call has not returned within its time, since nothing can be taken back then; and
-// tells the story of a crash.
+// Watchdog: fails the test and ends the process if a call does not return within its time, because nothing can be
+// undone then. The watchdog also prints the last calls before a crash.
 #pragma once
 
 #include <atomic>
@@ -12,13 +12,13 @@ namespace stagehand::test {
 
 class Watchdog {
 public:
-    // `where` says what to try again: the environment and the seed.
+    // `where` says how to repeat the run: the environment and the seed.
     Watchdog(const Journal& journal, std::string where);
     ~Watchdog();
     Watchdog(const Watchdog&) = delete;
     Watchdog& operator=(const Watchdog&) = delete;
 
-    std::string story() const;   // of all blocks
+    std::string story() const;  // of all blocks
 
 private:
     void watch();

@@ -1,5 +1,5 @@
-// In virtual time: how the library divides a budget among models that are used in turn, against the best division that can be given
-// them by hand.
+// Compares the library's division of a budget among models that are used in turn with the best fixed division, in
+// virtual time.
 #include <algorithm>
 #include <functional>
 
@@ -14,8 +14,8 @@ constexpr double kLinkBytesPerNs = 10;
 struct Kind {
     size_t blocks;
     uint64_t block_pages;
-    double compute_per_copy;   // of a step, against copying all of it
-    int steps;                 // in each round
+    double compute_per_copy;  // compute time of a step over the time of copying the whole model
+    int steps;                // in each round
 
     uint64_t pages() const { return blocks * block_pages; }
 };
@@ -23,7 +23,7 @@ struct Kind {
 // Models that share a device and take turns.
 class Turns {
 public:
-    // `pages`: each one's ceiling; empty: none.
+    // `pages` holds the ceiling of each model. Empty means no ceilings.
     Turns(const std::vector<Kind>& kinds, uint64_t budget_pages, const std::vector<uint64_t>& pages) : kinds_(kinds) {
         DeviceSettings settings;
         settings.name = "sim";
@@ -40,7 +40,7 @@ public:
         for (sh_runtime* runtime : runtimes_) sh_runtime_destroy(runtime);
     }
 
-    // Every model makes its steps, one after the other; the time that took.
+    // Makes the steps of every model, one model after the other. Returns the time that this took.
     uint64_t round() {
         const uint64_t begin = now();
         for (size_t m = 0; m < kinds_.size(); m++)
@@ -55,7 +55,7 @@ public:
         uint64_t all = 0;
         for (sh_runtime* runtime : runtimes_) {
             sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
-            EXPECT_SUCCEEDS(sh_stats(runtime, &stats));
+            EXPECT_SUCCEEDS(sh_runtime_get_stats(runtime, &stats));
             all += stats.plans;
         }
         return all;
@@ -65,7 +65,7 @@ public:
         std::string text;
         for (sh_runtime* runtime : runtimes_) {
             sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
-            EXPECT_SUCCEEDS(sh_stats(runtime, &stats));
+            EXPECT_SUCCEEDS(sh_runtime_get_stats(runtime, &stats));
             text += " " + std::to_string(stats.share_bytes / kSimPage);
         }
         return text;
@@ -78,7 +78,7 @@ private:
         sh_runtime* runtime = nullptr;
         SUCCEEDS(sh_runtime_create(device_->get(), &options, &runtime));
         runtimes_.push_back(runtime);
-        sh_segment segment = SH_SEGMENT_INIT;   // never read
+        sh_segment segment = SH_SEGMENT_INIT;  // never read
         segment.kind = SH_SOURCE_POINTER;
         segment.pointer = reinterpret_cast<void*>(uintptr_t(4096));
         segment.bytes = kind.block_pages * kSimPage;
@@ -86,7 +86,8 @@ private:
         desc.bytes = segment.bytes;
         desc.segments = &segment;
         desc.segment_count = 1;
-        const auto compute = static_cast<uint64_t>(kind.compute_per_copy * static_cast<double>(desc.bytes) / kLinkBytesPerNs) + 1;
+        const auto compute =
+            static_cast<uint64_t>(kind.compute_per_copy * static_cast<double>(desc.bytes) / kLinkBytesPerNs) + 1;
         std::vector<sh_use> uses(kind.blocks, SH_USE_INIT);
         for (sh_use& use : uses) {
             SUCCEEDS(sh_register_blocks(runtime, &desc, 1, &use.block));
@@ -110,7 +111,7 @@ private:
     uint64_t now() {
         uint64_t ns = 0;
         EXPECT_SUCCEEDS(sh_stream_synchronize(device_->get(), stream_));
-        EXPECT_SUCCEEDS(sh_device_clock(device_->get(), &ns));
+        EXPECT_SUCCEEDS(sh_device_get_clock(device_->get(), &ns));
         return ns;
     }
 
@@ -130,8 +131,9 @@ uint64_t steady_round(Turns& turns) {
     return best;
 }
 
-// All divisions of the budget into so many parts, on a grid.
-void each_division(uint64_t pages, uint64_t step, size_t parts, std::vector<uint64_t>& so_far, const std::function<void()>& visit) {
+// Visits all divisions of the budget into `parts` parts on a grid.
+void each_division(uint64_t pages, uint64_t step, size_t parts, std::vector<uint64_t>& so_far,
+                   const std::function<void()>& visit) {
     if (so_far.size() + 1 == parts) {
         so_far.push_back(pages);
         visit();
@@ -161,14 +163,16 @@ TEST_P(Division, takes_little_more_time_than_the_best_one_by_hand) {
         });
         Turns free(kinds, budget, {});
         const uint64_t took = steady_round(free);
-        EXPECT_LE(static_cast<double>(took), 1.05 * static_cast<double>(best)) << percent << " %: shares" << free.shares();
+        EXPECT_LE(static_cast<double>(took), 1.05 * static_cast<double>(best))
+            << percent << " %: shares" << free.shares();
     }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Division,
-                         testing::Values(std::vector<Kind>{{20, 16, 0.2, 1}, {20, 16, 0.2, 1}},                       // alike
-                                         std::vector<Kind>{{20, 16, 4.0, 1}, {20, 16, 0.1, 1}},                       // one computes long
-                                         std::vector<Kind>{{20, 16, 0.1, 1}, {20, 16, 0.1, 8}},                       // one is used more often
+                         testing::Values(std::vector<Kind>{{20, 16, 0.2, 1}, {20, 16, 0.2, 1}},  // alike
+                                         std::vector<Kind>{{20, 16, 4.0, 1}, {20, 16, 0.1, 1}},  // one computes long
+                                         std::vector<Kind>{{20, 16, 0.1, 1},
+                                                           {20, 16, 0.1, 8}},  // one is used more often
                                          std::vector<Kind>{{30, 16, 0.5, 1}, {10, 8, 0.3, 3}, {12, 16, 2.0, 1}}));
 
 }  // namespace

@@ -17,10 +17,10 @@
 namespace stagehand::test {
 namespace {
 
-constexpr uint64_t kBudget = 40;   // in pages
-constexpr off_t kMappedFrom = 1 << 20;   // in the file
+constexpr uint64_t kBudget = 40;        // in pages
+constexpr off_t kMappedFrom = 1 << 20;  // in the file
 
-// What the library warns of while it closes, without memory of its own.
+// Set by a warning of the library at its close. Setting it needs no memory.
 std::atomic<bool> something_was_left{false};
 char left[256];
 
@@ -78,7 +78,7 @@ EveryCall::~EveryCall() {
     if (file_ >= 0) ::close(file_);
 }
 
-// Whether a failure is one that may be.
+// Returns whether this failure is allowed.
 bool EveryCall::told(const char* name, sh_status status) {
     if (status == SH_ERROR_RUNTIME_LOST) lost_ = true;
     const bool may_be = status == SH_ERROR_OUT_OF_HOST_MEMORY || lost_;
@@ -87,12 +87,12 @@ bool EveryCall::told(const char* name, sh_status status) {
     return may_be && !lost_;
 }
 
-// `done`: what the call says when the try before had done it all the same.
+// `done` is the status of a repeated call whose first try took effect although it failed.
 bool EveryCall::attempt(const char* name, const std::function<sh_status()>& call, sh_status done) {
     for (int k = 0; k < attempts_ && !lost_; k++) {
         const sh_status status = within(name, call);
         if (status == SH_OK || (k > 0 && status == done)) return true;
-        if (!told(name, status)) return false;   // what may not be is not asked for again
+        if (!told(name, status)) return false;  // a forbidden failure is not tried again
     }
     if (!lost_) ADD_FAILURE() << name << " does not recover: " << why();
     return false;
@@ -111,17 +111,12 @@ void EveryCall::call_what_needs_nothing() {
     CALL(sh_version);
     CALL(sh_status_string, SH_OK);
     CALL(sh_last_error, nullptr, 0);
-    const auto init = [&](const char* name, auto function, auto value) { within(name, [&] { function(&value); }); };
-#define INIT(type) init("sh_" #type "_init", sh_##type##_init, sh_##type{})
-    INIT(device_options), INIT(memory_info), INIT(device_caps), INIT(backend_info), INIT(runtime_options), INIT(segment), INIT(block_desc);
-    INIT(block_state), INIT(use), INIT(plan_options), INIT(plan_info), INIT(view), INIT(runtime_stats), INIT(guest_options);
-#undef INIT
     ATTEMPT(sh_set_log, SH_LOG_WARNING, hear, nullptr);
 }
 
 bool EveryCall::open() {
     const std::string trace = folder_ + "/trace", steps = folder_ + "/steps", monitor = folder_ + "/monitor";
-    size_t count = 0;
+    uint64_t count = 0;
     sh_backend_info backends[8];
     for (sh_backend_info& info : backends) sh_backend_info_init(&info);
     if (!ATTEMPT(sh_backend_list, backends, std::size(backends), &count)) return false;
@@ -131,20 +126,28 @@ bool EveryCall::open() {
     options.page_bytes = kPage;
     options.staging_bytes = 16 * kPage;
     options.staging_threads = 2;
-    options.backend_options = plain_devices() ? "capacity=64MiB;staging_piece=8KiB;poison=1;map_pages=0" : "capacity=64MiB;staging_piece=8KiB;poison=1";
-    if (!ATTEMPT(sh_device_open, "capture", &options, &device_) || !ATTEMPT(sh_device_open, "capture", nullptr, &again_)) return false;
+    options.backend_options = devices_without_pages() ? "capacity=64MiB;staging_piece=8KiB;poison=1;map_pages=0"
+                                                      : "capacity=64MiB;staging_piece=8KiB;poison=1";
+    if (!ATTEMPT(sh_device_open, "capture", &options, &device_) ||
+        !ATTEMPT(sh_device_open, "capture", nullptr, &again_))
+        return false;
     EXPECT_EQ(device_, again_);
     sh_device_caps caps = SH_DEVICE_CAPS_INIT;
     uint64_t now = 0;
-    if (!ATTEMPT(sh_device_capabilities, device_, &caps) || !ATTEMPT(sh_device_clock, device_, &now)) return false;
+    if (!ATTEMPT(sh_device_get_caps, device_, &caps) || !ATTEMPT(sh_device_get_clock, device_, &now)) return false;
     if (!ATTEMPT(sh_stream_create, device_, &stream_) || !ATTEMPT(sh_stream_create, device_, &other_)) return false;
     if (!make_sources(blocks_) || !make_sources(captured_) || !make_sources(guests_)) return false;
     sh_runtime_options named = SH_RUNTIME_OPTIONS_INIT;
     named.name = "a model whose name takes memory";
     named.max_held = 2;
-    if (!ATTEMPT(sh_runtime_create, device_, &named, &model_) || !ATTEMPT(sh_runtime_create, device_, nullptr, &pinned_)) return false;
-    if (!ATTEMPT(sh_runtime_create, device_, nullptr, &guest_) || !ATTEMPT(sh_telemetry_open, model_, steps.c_str())) return false;
-    if (!ATTEMPT(sh_set_pressure, model_, [](sh_runtime*, uint64_t, void*) {}, nullptr)) return false;
+    if (!ATTEMPT(sh_runtime_create, device_, &named, &model_) ||
+        !ATTEMPT(sh_runtime_create, device_, nullptr, &pinned_))
+        return false;
+    if (!ATTEMPT(sh_runtime_create, device_, nullptr, &guest_) || !ATTEMPT(sh_telemetry_open, model_, steps.c_str()))
+        return false;
+    if (!ATTEMPT(
+            sh_set_pressure, model_, [](sh_runtime*, uint64_t, void*) {}, nullptr))
+        return false;
     return register_blocks(model_, blocks_) && register_blocks(pinned_, captured_) && register_blocks(guest_, guests_);
 }
 
@@ -152,7 +155,13 @@ bool EveryCall::make_sources(Model& model) {
     for (Block& block : model) {
         void* memory = nullptr;
         if (block.pinned) {
-            if (!ATTEMPT(sh_host_alloc, device_, block.bytes, &memory, nullptr)) return false;
+            uint32_t pinned = 0;
+            for (int k = 0; k < attempts_ && !pinned; k++) {  // without memory to pin it, it is had all the same
+                if (memory && !ATTEMPT(sh_host_free, device_, memory)) return false;
+                memory = nullptr;
+                if (!ATTEMPT(sh_host_alloc, device_, block.bytes, &memory, &pinned)) return false;
+            }
+            EXPECT_TRUE(pinned) << "what is to be pinned is not";
         } else if (block.kind == SH_SOURCE_FILE || block.kind == SH_SOURCE_MAPPED) {
             const std::string path = folder_ + "/contents";
             if (file_ < 0) file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -208,13 +217,16 @@ bool EveryCall::steps() {
     dry.flags = SH_PLAN_DRY_RUN;
     dry.budget_bytes = 20 * kPage;
     sh_plan_info info = SH_PLAN_INFO_INIT;
-    if (!step(0)) return false;   // the order is learned
-    if (!schedule(model_, blocks_) || !ATTEMPT(sh_plan, model_, &dry, &info) || !ATTEMPT(sh_plan, model_, nullptr, nullptr)) return false;
+    if (!step(0)) return false;  // the order is learned
+    if (!schedule(model_, blocks_) || !ATTEMPT(sh_plan, model_, &dry, &info) ||
+        !ATTEMPT(sh_plan, model_, nullptr, nullptr))
+        return false;
     for (int k = 1; k < 4; k++)
         if (!step(k)) return false;
     sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
     sh_block_state state = SH_BLOCK_STATE_INIT;
-    return ATTEMPT(sh_stats, model_, &stats) && ATTEMPT(sh_block_info, model_, blocks_[0].id, &state) && ATTEMPT(sh_runtime_synchronize, model_);
+    return ATTEMPT(sh_runtime_get_stats, model_, &stats) &&
+           ATTEMPT(sh_block_get_state, model_, blocks_[0].id, &state) && ATTEMPT(sh_runtime_synchronize, model_);
 }
 
 bool EveryCall::step(int number) {
@@ -224,12 +236,14 @@ bool EveryCall::step(int number) {
     for (size_t i = 0; i < ordered_; i++) {
         Block& block = blocks_[i];
         const bool changes = block.flags & SH_BLOCK_MUTABLE;
-        if (!use(block, changes || number == 2 ? SH_STREAM_HOST : number == 3 && i % 2 ? other_ : stream_, changes)) return false;
+        if (!use(block, changes || number == 2 ? SH_STREAM_HOST : number == 3 && i % 2 ? other_ : stream_, changes))
+            return false;
     }
     for (size_t i = ordered_; i < blocks_.size(); i++)
         if (!use(blocks_[i], number % 2 ? stream_ : SH_STREAM_HOST, false)) return false;
     if (number == 3 && (!use_pair(stream_) || !ATTEMPT(sh_stream_forget, model_, other_))) return false;
-    return attempt("sh_step_end", [&] { return sh_step_end(model_); }, SH_ERROR_INVALID_STATE);
+    return attempt(
+        "sh_step_end", [&] { return sh_step_end(model_); }, SH_ERROR_INVALID_STATE);
 }
 
 bool EveryCall::use(Block& block, sh_stream stream, bool change) {
@@ -247,7 +261,7 @@ bool EveryCall::use(Block& block, sh_stream stream, bool change) {
     return release(model_, block, stream) && well;
 }
 
-// Two at once, which lie next to each other.
+// Uses two blocks at once that lie next to each other.
 bool EveryCall::use_pair(sh_stream stream) {
     const sh_block ids[] = {blocks_[6].id, blocks_[7].id};
     sh_view views[2] = {SH_VIEW_INIT, SH_VIEW_INIT};
@@ -263,7 +277,7 @@ bool EveryCall::use_pair(sh_stream stream) {
     return well;
 }
 
-// A release that says an error has released the view, or not.
+// A release that returns an error may or may not have released the view.
 bool EveryCall::release(sh_runtime* runtime, const Block& block, sh_stream stream) {
     for (int k = 0; k < attempts_; k++) {
         const sh_status status = CALL(sh_release, runtime, block.id, stream);
@@ -278,14 +292,16 @@ bool EveryCall::release(sh_runtime* runtime, const Block& block, sh_stream strea
 
 bool EveryCall::still_held(sh_runtime* runtime, const Block& block, bool* out_held) {
     sh_block_state state = SH_BLOCK_STATE_INIT;
-    if (!ATTEMPT(sh_block_info, runtime, block.id, &state)) return false;
+    if (!ATTEMPT(sh_block_get_state, runtime, block.id, &state)) return false;
     *out_held = state.held > 0;
     return true;
 }
 
-// On the stream when it comes to it, or here.
+// Compares when the stream reaches this work, or here.
 bool EveryCall::compare(const Block& block, const void* at, sh_stream stream) {
-    const auto look = [this, &block](const void* bytes) { wrong_ += std::memcmp(bytes, block.truth.data(), block.bytes) != 0; };
+    const auto look = [this, &block](const void* bytes) {
+        wrong_ += std::memcmp(bytes, block.truth.data(), block.bytes) != 0;
+    };
     if (stream == SH_STREAM_HOST) {
         look(at);
         return true;
@@ -303,8 +319,8 @@ void EveryCall::close() {
     let_go_of_graph();
     for (sh_runtime** runtime : {&guest_, &pinned_, &model_}) CALL(sh_runtime_destroy, *runtime);
     sh_memory_info memory = SH_MEMORY_INFO_INIT;
-    const bool lost = std::exchange(lost_, false);   // what follows has to work all the same
-    if (device_ && ATTEMPT(sh_device_memory, device_, &memory)) {
+    const bool lost = std::exchange(lost_, false);  // what follows has to work all the same
+    if (device_ && ATTEMPT(sh_device_get_memory, device_, &memory)) {
         EXPECT_EQ(memory.runtime_count, 0u);
         EXPECT_EQ(memory.used_bytes, 0u);
     }
@@ -314,11 +330,15 @@ void EveryCall::close() {
     CALL(sh_device_close, device_);
     CALL(sh_device_close, again_);
     // A trace that lacks an event for want of memory says so.
-    attempt("sh_trace_stop", [&] {
-        const sh_status status = sh_trace_stop();
-        return status == SH_ERROR_IO && progress_.failed ? SH_OK : status;
-    }, SH_ERROR_INVALID_STATE);
-    attempt("sh_monitor_stop", [] { return sh_monitor_stop(); }, SH_ERROR_INVALID_STATE);
+    attempt(
+        "sh_trace_stop",
+        [&] {
+            const sh_status status = sh_trace_stop();
+            return status == SH_ERROR_IO && progress_.failed ? SH_OK : status;
+        },
+        SH_ERROR_INVALID_STATE);
+    attempt(
+        "sh_monitor_stop", [] { return sh_monitor_stop(); }, SH_ERROR_INVALID_STATE);
     ATTEMPT(sh_set_log, 0, nullptr, nullptr);
     lost_ = lost;
 }
@@ -326,9 +346,12 @@ void EveryCall::close() {
 void EveryCall::free_sources(Model& model) {
     for (Block& block : model) {
         if (!block.memory) continue;
-        if (block.pinned) ATTEMPT(sh_host_free, device_, block.memory);
-        else if (block.kind == SH_SOURCE_MAPPED) munmap(block.memory, block.bytes);
-        else delete[] block.memory;
+        if (block.pinned)
+            ATTEMPT(sh_host_free, device_, block.memory);
+        else if (block.kind == SH_SOURCE_MAPPED)
+            munmap(block.memory, block.bytes);
+        else
+            delete[] block.memory;
         block.memory = nullptr;
     }
 }

@@ -1,4 +1,5 @@
-// EveryCall: an engine that makes every call of the interface. What fails is tried again; what may not happen is noted as the test's failure.
+// EveryCall: an engine that makes every call of the interface. It tries failed calls again, and notes forbidden results
+// as failures of the test.
 #pragma once
 
 #include <array>
@@ -19,16 +20,16 @@ namespace stagehand::test {
 
 class EveryCall {
 public:
-    // Files are made in `folder`. `attempts`: how often a call is tried before it has failed for good.
+    // Makes its files in `folder`. `attempts` is the number of tries after which a call has failed for good.
     EveryCall(AllocationProgress& progress, std::string folder, int attempts);
     ~EveryCall();
     EveryCall(const EveryCall&) = delete;
     EveryCall& operator=(const EveryCall&) = delete;
 
-    // Everything is closed when it returns.
+    // Everything is closed when this returns.
     void run();
 
-    bool lost() const { return lost_; }                          // a runtime was
+    bool lost() const { return lost_; }  // a runtime was
     const std::set<std::string>& called() const { return called_; }
 
 private:
@@ -98,7 +99,7 @@ private:
     sh_graph* graph_ = nullptr;
     sh_test_graph* native_ = nullptr;
     Model blocks_, captured_, guests_;
-    size_t ordered_ = 0;   // of blocks_: those behind are outside the order
+    size_t ordered_ = 0;  // the first blocks of blocks_; the others are outside the order
     int file_ = -1;
     std::vector<Check> checks_;
     size_t checks_made_ = 0;

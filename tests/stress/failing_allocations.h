@@ -1,8 +1,9 @@
-// Lets chosen allocations of the library fail: those of its own threads, and those that the test's thread makes inside a call. Allocations with
-// the same callers are one site.
+// Makes chosen allocations of the library fail: those of its own threads, and those of the test's thread inside a call.
+// Allocations with the same callers are one site.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 namespace stagehand::test {
@@ -10,38 +11,45 @@ namespace stagehand::test {
 constexpr int kCallers = 20;
 constexpr size_t kSites = 1 << 15;
 
+// Callers are identified by their positions in the files that they were loaded from, so a site is the same in every
+// process of a build.
 struct AllocationSite {
     uint64_t hash = 0;    // of its callers; 0: none
+    uint64_t caller = 0;  // the nearest of them
     uint64_t times = 0;   // it was met
+    uint64_t number = 0;  // the order in which sites were met, from 0 on
 };
 
-// Lies in memory that processes share: how far one of them came is known to the other when it has died.
+// Lies in memory that processes share, so the parent can read the progress of a child that died.
 struct AllocationProgress {
     std::atomic<uint64_t> failed{0};
-    std::atomic<const char*> call{""};     // of the interface, which the test's thread is in or was in last
+    std::atomic<const char*> call{""};  // of the interface, which the test's thread is in or was in last
     // The first that failed: in which call the test's thread was, on which thread, and its callers.
     const char* failed_in = "";
     char failed_on[16] = {};
     void* callers[kCallers] = {};
     int depth = 0;
-    AllocationSite sites[kSites];          // filled while allocations are counted
+    AllocationSite sites[kSites];  // filled while allocations are counted
+    uint64_t met = 0;              // sites so far
 };
 
-// What is to fail: from the `at`th allocation of a site on, `count` of them, wherever.
+// Says which allocations fail: `count` allocations anywhere, beginning with the `at`th allocation of a site.
 struct AllocationFailure {
-    uint64_t site = 0;   // a hash; 0: nothing fails, and sites are counted
+    uint64_t site = 0;    // a hash; 0: nothing fails, and sites are counted
+    uint64_t caller = 0;  // of the site
     uint64_t at = 1;
     uint64_t count = 1;
 };
 
-void fail_allocations(AllocationProgress* progress, const AllocationFailure& failure);
-// None fails, and none is counted.
+// Callers count up to `outermost`, which is a position in one of them.
+void fail_allocations(AllocationProgress* progress, const AllocationFailure& failure, const void* outermost);
+// No allocation fails or is counted after this.
 void let_allocations_be();
 
-// Says that the calling thread is the test's: what it allocates outside of calls is its own.
+// Marks the calling thread as the test's thread. Its allocations outside of calls are not the library's.
 void this_is_the_tests_thread();
 
-// On the test's thread: what is allocated meanwhile is the library's.
+// On the test's thread: allocations in this object's lifetime are the library's.
 class InTheLibrary {
 public:
     InTheLibrary();

@@ -1,4 +1,5 @@
-// Device memory that others take and give back, in or outside the process: growth stops before it, an automatic budget follows it.
+// Device memory that others take and give back, inside or outside the process. Growth leaves room for it, and an
+// automatic budget follows it.
 #include <chrono>
 #include <thread>
 
@@ -11,9 +12,11 @@ namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
 
-void others_take(uint64_t bytes) { ASSERT_EQ(plugin_function<decltype(sh_fault_take)>("stagehand-fault.so", "sh_fault_take")(bytes), SH_OK); }
+void others_take(uint64_t bytes) {
+    ASSERT_EQ(plugin_function<decltype(sh_fault_take)>("stagehand-fault.so", "sh_fault_take")(bytes), SH_OK);
+}
 
-// Free memory is looked at again after a while.
+// The library reads the free memory again only after some time.
 void wait_a_while() { std::this_thread::sleep_for(std::chrono::milliseconds(120)); }
 
 DeviceSettings settings(uint64_t budget_bytes) {
@@ -29,11 +32,11 @@ TEST(FreeMemory, growth_stops_before_what_others_have_taken_and_goes_on_when_the
     TestDevice device(settings(32 * kMiB));
     Model model(device, equal_blocks(12, 2 * kMiB));
     SUCCEEDS(model.schedule(forward(12)));
-    others_take(26 * kMiB);   // of 40: 14 are left, and a reserve of 2 stays free
+    others_take(26 * kMiB);  // of 40: 14 are left, and a reserve of 2 stays free
     for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(12)));
     EXPECT_LE(device.memory().used_bytes, 12 * kMiB);
     EXPECT_GE(device.memory().used_bytes, 11 * kMiB);
-    // What is held stays, whoever takes the rest.
+    // The library keeps the memory that it holds, whoever takes the rest.
     const uint64_t held = device.memory().used_bytes;
     others_take(40 * kMiB - held);
     for (int k = 0; k < 2; k++) {
@@ -51,13 +54,13 @@ TEST(FreeMemory, growth_stops_before_what_others_have_taken_and_goes_on_when_the
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
-// Little is left of the device, and far less of the budget: it is used all the same.
+// Little memory is left on the device, and far less than the budget. The library uses it all the same.
 TEST(FreeMemory, what_little_is_left_under_a_large_budget_is_used) {
     for (const uint64_t budget : {40 * kMiB * 65, uint64_t(1) << 40, UINT64_MAX}) {
         TestDevice device(settings(budget));
         Model model(device, equal_blocks(12, 2 * kMiB));
         SUCCEEDS(model.schedule(forward(12)));
-        others_take(30 * kMiB);   // of 40: 10 are left, and a reserve of 2 stays free
+        others_take(30 * kMiB);  // of 40: 10 are left, and a reserve of 2 stays free
         for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(12)));
         EXPECT_LE(device.memory().used_bytes, 8 * kMiB);
         EXPECT_GE(device.memory().used_bytes, 8 * kMiB * 98 / 100);
@@ -73,7 +76,7 @@ TEST(FreeMemory, an_automatic_budget_follows_it_both_ways) {
     for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(20)));
     EXPECT_LE(device.memory().used_bytes, 36 * kMiB) << "a tenth is left to others";
     EXPECT_GE(device.memory().used_bytes, 35 * kMiB);
-    // Whoever takes what is left free gets more: the headroom stays free.
+    // The headroom stays free for other users of the device, even if they take the free memory.
     for (const uint64_t taken : {4, 8, 12}) {
         others_take(taken * kMiB);
         for (int k = 0; k < 2; k++) {
@@ -92,13 +95,13 @@ TEST(FreeMemory, an_automatic_budget_follows_it_both_ways) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
-// Whatever others take: what is reserved stays.
+// Reserved memory stays, whatever others take.
 TEST(FreeMemory, what_is_reserved_is_not_given_up) {
     TestDevice device(settings(0));
     Model model(device, equal_blocks(10, 2 * kMiB)), other(device, equal_blocks(10, 2 * kMiB));
     for (Model* each : {&model, &other}) SUCCEEDS(each->schedule(forward(10)));
     SUCCEEDS(model.step(forward(10)));
-    SUCCEEDS(sh_reserve(model.runtime(), nullptr, 20 * kMiB, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(model.runtime(), 20 * kMiB, SH_PRIORITY_PRIMARY));
     SUCCEEDS(other.step(forward(10)));
     others_take(38 * kMiB);
     for (int k = 0; k < 3; k++) {

@@ -1,4 +1,5 @@
-// ResidencyLog: what an arbiter's journal said, copied inside the arbiter's lock and read by another thread in the same order.
+// ResidencyLog: the entries of an arbiter's journal, copied inside the arbiter's lock. Another thread reads them in the
+// same order.
 #pragma once
 
 #include <condition_variable>
@@ -16,12 +17,12 @@ namespace stagehand::test {
 
 using core::Arbiter;
 
-// One change of state, and the state after it as the arbiter has it.
+// One change of state, and the arbiter's state after it.
 struct Record {
     uint64_t number = 0;
     Arbiter::Change change = Arbiter::Change::join;
     const core::Tenant* tenant = nullptr;
-    std::string name;   // of the tenant, when it joins
+    std::string name;  // of the tenant, when it joins
     uint64_t now_ns = 0;
     uint64_t pages = 0;
     std::optional<core::Needs> needs;
@@ -35,7 +36,8 @@ struct Record {
 
 class ResidencyLog {
 public:
-    void append(const Arbiter::Entry& entry, std::span<const Arbiter::Standing> standings, const Arbiter::Figures& figures) {
+    void append(const Arbiter::Entry& entry, std::span<const Arbiter::Standing> standings,
+                const Arbiter::Figures& figures) {
         Record record;
         record.change = entry.change;
         record.tenant = entry.tenant;
@@ -56,7 +58,7 @@ public:
         if (waiting_.size() == 1) some_.notify_one();
     }
 
-    // What has come since the last call, waiting for the first; empty once the log has ended.
+    // Waits for a new entry and returns all entries since the last call. Returns nothing if the log has ended.
     std::deque<Record> take() {
         std::unique_lock lock(mutex_);
         some_.wait(lock, [&] { return !waiting_.empty() || ended_; });
@@ -79,7 +81,7 @@ public:
     }
 
 private:
-    static constexpr size_t kMost = 20000;   // who would write more waits for the reader
+    static constexpr size_t kMost = 20000;  // a writer waits for the reader beyond this
     std::mutex mutex_;
     std::condition_variable some_, room_;
     std::deque<Record> waiting_;

@@ -10,9 +10,10 @@ using Change = Arbiter::Change;
 using policy::Priority;
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-// Who is used more than this often as many times more, or less, than at the last division makes it worth a look.
+// A runtime whose rate of use has changed by more than this factor since the last division is a reason to consider a
+// new division.
 constexpr double kNotable = 1.5;
-constexpr double kWeightOfLatest = 0.25;   // in the time between steps
+constexpr double kWeightOfLatest = 0.25;  // in the time between steps
 
 }  // namespace
 
@@ -28,7 +29,7 @@ size_t ResidencyModel::index_of(const core::Tenant* tenant) const {
     return i;
 }
 
-// As regularly as so far; when it is late, after as long again as it has been away.
+// The runtime goes on as regularly as before. A runtime that is late returns after as long again as it has been away.
 double ResidencyModel::until_next_step(const Party& party, uint64_t now_ns) {
     if (!party.last_step_ns) return kNever;
     const double away = now_ns > *party.last_step_ns ? static_cast<double>(now_ns - *party.last_step_ns) : 0;
@@ -36,14 +37,15 @@ double ResidencyModel::until_next_step(const Party& party, uint64_t now_ns) {
     return away;
 }
 
-// Steps a second. Who is away for longer than usual is used less often than it was.
+// Returns the steps per second. A runtime that is away for longer than usual counts as used less often than before.
 std::optional<double> ResidencyModel::known_rate(const Party& party, uint64_t now_ns) {
     if (party.period_ns == 0) return std::nullopt;
     const double away = now_ns > *party.last_step_ns ? static_cast<double>(now_ns - *party.last_step_ns) : 0;
     return 1e9 / std::max(party.period_ns, away);
 }
 
-// After one step nobody knows: as often as the busiest, or once in the time that it has been away, where that is less. 0: not even that.
+// The rate is not known after one step. It is then the rate of the busiest runtime, or one step in the time that the
+// runtime has been away, whichever is less. 0 if the runtime has made no step.
 double ResidencyModel::rate(const Party& party, uint64_t now_ns) const {
     if (const std::optional<double> known = known_rate(party, now_ns)) return *known;
     double busiest = 0;
@@ -52,7 +54,8 @@ double ResidencyModel::rate(const Party& party, uint64_t now_ns) const {
     return std::min(busiest, 1e9 / static_cast<double>(now_ns - *party.last_step_ns));
 }
 
-// What it has whatever happens: what it needs to run or came in with as a guest, what is protected, what is reserved as PRIMARY.
+// The pages that the runtime has in any case: those that it needs to run or came in with as a guest, protected pages,
+// and pages of a PRIMARY reservation.
 uint64_t ResidencyModel::firm(const Party& party) {
     uint64_t pages = party.kept;
     if (party.times_guest > 0) pages = std::max(pages, party.terms.pages);
@@ -68,7 +71,7 @@ uint64_t ResidencyModel::workspaces() const {
     return pages;
 }
 
-// Of those who may give: the one that is used furthest in the future, the first among equals.
+// Of the runtimes that may give, returns the one that is used furthest in the future, and the first among equals.
 std::optional<size_t> ResidencyModel::first_to_give(const std::vector<bool>& may, uint64_t now_ns) const {
     std::optional<size_t> first;
     for (size_t i = 0; i < parties_.size(); i++) {
@@ -78,8 +81,8 @@ std::optional<size_t> ResidencyModel::first_to_give(const std::vector<bool>& may
     return first;
 }
 
-// SECONDARY reservations hold as long as there is room; where there is not, that of the runtime used furthest in the future gives way
-// first. Nothing: even then it is too much.
+// SECONDARY reservations hold as long as there is room. Otherwise the reservation of the runtime that is used furthest
+// in the future gives way first. Returns nothing if there is still too little room without them.
 std::optional<ResidencyModel::Certain> ResidencyModel::certain(uint64_t total, uint64_t now_ns) const {
     Certain result;
     uint64_t all = workspaces();
@@ -101,14 +104,17 @@ std::optional<ResidencyModel::Certain> ResidencyModel::certain(uint64_t total, u
     return result;
 }
 
-// The budget, or what others in and outside the process have left of it, less what was never given back.
+// The budget, or the part of it that others inside and outside the process have left, less memory that was never given
+// back.
 uint64_t ResidencyModel::within_reach() const {
     const uint64_t left = std::min(total_, present_);
     return left > lost_ ? left - lost_ : 0;
 }
 
-// What is certain is, in any case.
-uint64_t ResidencyModel::divisible(const Certain& certain) const { return std::max(total_ - certain.headroom, within_reach()); }
+// Certain pages are there in any case.
+uint64_t ResidencyModel::divisible(const Certain& certain) const {
+    return std::max(total_ - certain.headroom, within_reach());
+}
 
 // Guests take no part.
 std::vector<policy::Stake> ResidencyModel::stakes(const Certain& certain, uint64_t now_ns) const {
@@ -120,7 +126,7 @@ std::vector<policy::Stake> ResidencyModel::stakes(const Certain& certain, uint64
         if (party.times_guest > 0) continue;
         result[i].floor_pages = result[i].most_pages = certain.pages[i];
         if (party.runs) result[i].most_pages = std::max(certain.pages[i], party.needs.wanted_pages);
-        // New ones count as used as often as whoever is used most.
+        // A new runtime counts as used as often as the busiest runtime.
         result[i].steps_per_second = rate(party, now_ns) > 0 ? rate(party, now_ns) : most_often > 0 ? most_often : 1;
         result[i].curve = party.needs.curve;
     }
@@ -151,7 +157,8 @@ void ResidencyModel::divide_anew(const Certain& certain, uint64_t now_ns) {
     }
 }
 
-// The shares: the division, less what guests and their workspaces take out of it, what is used furthest in the future first.
+// Finds the shares: the division, less the pages that guests and their workspaces take from it. Pages that are used
+// furthest in the future are taken first.
 void ResidencyModel::hand_out(const Certain& certain, uint64_t now_ns) {
     uint64_t divided = 0, lent = workspaces();
     std::vector<policy::Holder> holders(parties_.size());
@@ -166,7 +173,8 @@ void ResidencyModel::hand_out(const Certain& certain, uint64_t now_ns) {
         }
         party.share = party.division;
         divided += party.division;
-        holders[i] = {Priority::none, until_next_step(party, now_ns), party.share - certain.pages[i], party.holding.parts};
+        holders[i] = {Priority::none, until_next_step(party, now_ns), party.share - certain.pages[i],
+                      party.holding.parts};
         may_give[i] = true;
     }
     const uint64_t free = divisible(certain) - divided;
@@ -176,7 +184,7 @@ void ResidencyModel::hand_out(const Certain& certain, uint64_t now_ns) {
         parties_[i].share -= given[i];
         wanted -= given[i];
     }
-    while (wanted > 0) {   // what is in no part goes last
+    while (wanted > 0) {  // pages in no part are taken last
         const std::optional<size_t> i = first_to_give(may_give, now_ns);
         if (!i) break;
         may_give[*i] = false;
@@ -187,7 +195,7 @@ void ResidencyModel::hand_out(const Certain& certain, uint64_t now_ns) {
     headroom_ = certain.headroom;
 }
 
-// What is protected is certain as far as it was not promised to others before.
+// Protected pages are certain as far as they were not promised to other runtimes before.
 void ResidencyModel::protect_what_can_be(uint64_t now_ns) {
     for (size_t i = 0; i < parties_.size(); i++) {
         if (parties_[i].kept >= parties_[i].holding.kept_pages) continue;
@@ -203,15 +211,15 @@ void ResidencyModel::protect_what_can_be(uint64_t now_ns) {
 void ResidencyModel::update(uint64_t now_ns, bool anew) {
     protect_what_can_be(now_ns);
     const std::optional<Certain> now = certain(total_, now_ns);
-    if (!now) return;   // told by break_of_a_promise()
+    if (!now) return;  // break_of_a_promise() reports this
     if (anew || !division_is_possible(*now)) divide_anew(*now, now_ns);
     hand_out(*now, now_ns);
 }
 
-// The budget as far as others outside have left it; what is certain is there in any case.
+// The part of the budget that other processes have left. Certain pages are there in any case.
 uint64_t ResidencyModel::there() const { return std::max(total_ - headroom_, within_reach()); }
 
-// What nobody else may hold, of what there is.
+// The pages that no other runtime may hold.
 uint64_t ResidencyModel::free_for(const Party& self) const {
     uint64_t taken = workspaces();
     for (const Party& party : parties_)
@@ -234,17 +242,20 @@ sh_status ResidencyModel::ask(Party& party, const Record& record) {
     return SH_ERROR_BUDGET;
 }
 
-// Its share, as far as it is free; what it holds it may hold on to up to its share.
+// A runtime gets its share as far as the share is free. It may keep the pages that it holds up to its share.
 sh_status ResidencyModel::grant(Party& party, const Record& record, std::string* wrong) {
     const uint64_t pages = std::min({party.share, party.needs.wanted_pages, std::max(free_for(party), party.granted)});
-    if (pages != record.pages) *wrong += "grants " + std::to_string(record.pages) + " pages, not " + std::to_string(pages) + "; ";
+    if (pages != record.pages)
+        *wrong += "grants " + std::to_string(record.pages) + " pages, not " + std::to_string(pages) + "; ";
     if (pages < party.needs.least_pages) {
         counts_.refused_grants++;
-        return party.share < party.needs.least_pages ? SH_ERROR_BUDGET : SH_ERROR_BUSY;   // busy: others have still to give back
+        return party.share < party.needs.least_pages ? SH_ERROR_BUDGET
+                                                     : SH_ERROR_BUSY;  // busy: others have still to give back
     }
     counts_.short_grants += pages < std::min(party.share, party.needs.wanted_pages);
-    // Not one page of what is reserved as PRIMARY, once held, is taken for others.
-    if (party.priority == Priority::primary && pages < std::min({party.granted, party.reserved, party.needs.wanted_pages}))
+    // No page of a PRIMARY reservation is taken for other runtimes once it is held.
+    if (party.priority == Priority::primary &&
+        pages < std::min({party.granted, party.reserved, party.needs.wanted_pages}))
         *wrong += "takes what is reserved for it; ";
     counts_.gave_up_under_reservation += party.priority != Priority::none && pages < party.granted;
     party.granted = std::max(party.granted, pages);
@@ -252,7 +263,8 @@ sh_status ResidencyModel::grant(Party& party, const Record& record, std::string*
     return SH_OK;
 }
 
-// A PRIMARY one must fit beside all that is firm; a SECONDARY one also beside other SECONDARY ones.
+// A PRIMARY reservation must fit beside all firm pages. A SECONDARY reservation must also fit beside other SECONDARY
+// reservations.
 sh_status ResidencyModel::reserve(Party& party, const Record& record) {
     Party as_reserved = party;
     as_reserved.reserved = record.pages;
@@ -273,15 +285,18 @@ sh_status ResidencyModel::reserve(Party& party, const Record& record) {
     return SH_OK;
 }
 
-// A guest gets what nobody has for certain, and what it has for certain itself, whether it runs or not.
+// A guest gets pages that no runtime has for certain, and the pages that it has for certain itself, whether it runs or
+// not.
 sh_status ResidencyModel::begin_guest(Party& party, const Record& record) {
     if (party.times_guest > 0) {
-        if (record.terms->asked_pages > party.terms.pages || record.terms->workspace_pages > party.terms.workspace_pages) return SH_ERROR_BUDGET;
+        if (record.terms->asked_pages > party.terms.pages ||
+            record.terms->workspace_pages > party.terms.workspace_pages)
+            return SH_ERROR_BUDGET;
         party.times_guest++;
         return SH_OK;
     }
     const core::GuestTerms& terms = *record.terms;
-    if (terms.pages == 0 && terms.workspace_pages == 0) return SH_ERROR_INVALID_STATE;   // nothing to be let in for
+    if (terms.pages == 0 && terms.workspace_pages == 0) return SH_ERROR_INVALID_STATE;  // nothing to be let in for
     const bool ran = std::exchange(party.runs, false);
     const Certain others = *certain(there(), record.now_ns);
     party.runs = ran;
@@ -344,8 +359,10 @@ void ResidencyModel::note_step(Party& party, uint64_t now_ns) {
 void ResidencyModel::settle(Party& party, const core::Holding& holding, std::string* wrong) {
     if (holding.pages > party.granted) *wrong += "holds more than it was granted; ";
     if (holding.kept_pages > holding.pages) *wrong += "protects more than it holds; ";
-    // What it held. A reservation that comes while it is giving up what it was told to give up finds it with less.
-    if (party.priority == Priority::primary && holding.pages < std::min({party.holding.pages, party.agreed, party.reserved, party.needs.wanted_pages}))
+    // The reservation covers at most the pages that the runtime held and was allowed to keep. A reservation that begins
+    // while the runtime gives pages up covers fewer pages.
+    if (party.priority == Priority::primary &&
+        holding.pages < std::min({party.holding.pages, party.agreed, party.reserved, party.needs.wanted_pages}))
         *wrong += "PRIMARY eviction: it has given up what is reserved for it; ";
     party.granted = party.agreed = holding.pages;
     party.holding = holding;
@@ -359,55 +376,63 @@ sh_status ResidencyModel::apply(const Record& record, std::string* wrong) {
         return record.status;
     }
     switch (record.change) {
-    case Change::join:
-        parties_.emplace_back();
-        parties_.back().tenant = record.tenant;
-        parties_.back().name = record.name;
-        break;
-    case Change::leave:
-        parties_.erase(parties_.begin() + static_cast<ptrdiff_t>(index_of(record.tenant)));
-        lost_ += record.pages;
-        update(record.now_ns, true);
-        break;
-    case Change::ask: return ask(*party, record);
-    case Change::grant: return grant(*party, record, wrong);
-    case Change::settle:
-        settle(*party, *record.holding, wrong);
-        update(record.now_ns, false);
-        break;
-    case Change::withdraw:
-        settle(*party, {}, wrong);
-        party->runs = false;
-        update(record.now_ns, party->times_guest == 0);
-        break;
-    case Change::keep: {
-        const bool ends = record.pages < party->kept && party->division <= party->kept;   // it was what decided the share
-        party->holding.kept_pages = record.pages;
-        party->kept = std::min(party->kept, record.pages);
-        update(record.now_ns, ends);
-        break;
-    }
-    case Change::step: note_step(*party, record.now_ns); break;
-    case Change::reserve: return reserve(*party, record);
-    case Change::release:
-        party->reserved = 0;
-        party->priority = Priority::none;
-        update(record.now_ns, true);
-        break;
-    case Change::guest: return begin_guest(*party, record);
-    case Change::guest_end:
-        if (--party->times_guest > 0) break;
-        party->terms = {};
-        party->runs = false;
-        party->division = 0;
-        update(record.now_ns, false);
-        break;
-    case Change::total: return set_total(record);
-    case Change::present:
-        counts_.present++;
-        if (std::min(record.pages, total_) == std::min(std::exchange(present_, record.pages), total_)) break;
-        update(record.now_ns, true);
-        break;
+        case Change::join:
+            parties_.emplace_back();
+            parties_.back().tenant = record.tenant;
+            parties_.back().name = record.name;
+            break;
+        case Change::leave:
+            parties_.erase(parties_.begin() + static_cast<ptrdiff_t>(index_of(record.tenant)));
+            lost_ += record.pages;
+            update(record.now_ns, true);
+            break;
+        case Change::ask:
+            return ask(*party, record);
+        case Change::grant:
+            return grant(*party, record, wrong);
+        case Change::settle:
+            settle(*party, *record.holding, wrong);
+            update(record.now_ns, false);
+            break;
+        case Change::withdraw:
+            settle(*party, {}, wrong);
+            party->runs = false;
+            update(record.now_ns, party->times_guest == 0);
+            break;
+        case Change::keep: {
+            const bool ends =
+                record.pages < party->kept && party->division <= party->kept;  // it was what decided the share
+            party->holding.kept_pages = record.pages;
+            party->kept = std::min(party->kept, record.pages);
+            update(record.now_ns, ends);
+            break;
+        }
+        case Change::step:
+            note_step(*party, record.now_ns);
+            break;
+        case Change::reserve:
+            return reserve(*party, record);
+        case Change::release:
+            party->reserved = 0;
+            party->priority = Priority::none;
+            update(record.now_ns, true);
+            break;
+        case Change::guest:
+            return begin_guest(*party, record);
+        case Change::guest_end:
+            if (--party->times_guest > 0) break;
+            party->terms = {};
+            party->runs = false;
+            party->division = 0;
+            update(record.now_ns, false);
+            break;
+        case Change::total:
+            return set_total(record);
+        case Change::present:
+            counts_.present++;
+            if (std::min(record.pages, total_) == std::min(std::exchange(present_, record.pages), total_)) break;
+            update(record.now_ns, true);
+            break;
     }
     return SH_OK;
 }
@@ -415,7 +440,9 @@ sh_status ResidencyModel::apply(const Record& record, std::string* wrong) {
 std::string ResidencyModel::follow(const Record& record) {
     std::string wrong;
     const sh_status status = apply(record, &wrong);
-    if (status != record.status) wrong += "the status is " + std::string(sh_status_string(record.status)) + ", not " + sh_status_string(status) + "; ";
+    if (status != record.status)
+        wrong += "the status is " + std::string(sh_status_string(record.status)) + ", not " + sh_status_string(status) +
+                 "; ";
     wrong += compare(record);
     wrong += break_of_a_promise(record);
     counts_.records++;

@@ -1,6 +1,7 @@
-// ResidencyModel: what the words of residency.h say about who may hold how much of a device, as plainly as can be. It follows a log of
-// changes one by one, finds everything anew after each, and tells where the log says something else. Only three questions are
-// put to the policy, which has tests of its own: how pages are divided by value, whether a new division is worth it, and who gives.
+// ResidencyModel: a plain model of what residency.h says about how much of a device each runtime may hold. The model
+// follows a log of changes one by one, computes everything anew after each change, and reports where the log differs.
+// It asks the policy only three questions: how pages are divided by value, whether a new division is worth it, and
+// which runtime gives. The policy has tests of its own.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +17,12 @@ class ResidencyModel {
 public:
     explicit ResidencyModel(uint64_t total_pages) : total_(total_pages), headroom_(total_pages) {}
 
-    // Follows the log. What it says otherwise than the words do; empty when they agree.
+    // Follows the log. Returns the differences from the model, or an empty text.
     std::string follow(const Record& record);
-    // The state, for the reader of a failure.
+    // Describes the state for the reader of a failure.
     std::string describe() const;
 
-    // What has happened so far: a test that meets none of these proves little.
+    // Counts of events so far. A test that meets none of these events proves little.
     struct Counts {
         uint64_t records = 0;
         uint64_t refused_asks = 0, short_grants = 0, refused_grants = 0;
@@ -36,24 +37,24 @@ private:
     struct Party {
         const core::Tenant* tenant = nullptr;
         std::string name;
-        bool runs = false;                 // has asked for memory, and has not left it
+        bool runs = false;  // has asked for memory, and has not left it
         core::Needs needs;
         core::Holding holding;
         uint64_t kept = 0;
         uint64_t reserved = 0;
         policy::Priority priority = policy::Priority::none;
-        uint64_t in_force = 0;             // of the reservation
+        uint64_t in_force = 0;  // of the reservation
         uint64_t times_guest = 0;
         core::GuestTerms terms;
-        uint64_t division = 0;             // its part when there are no guests
-        double rate_then = 0;              // of use, when that was found
+        uint64_t division = 0;  // its part when there are no guests
+        double rate_then = 0;   // of use, when that was found
         uint64_t share = 0;
         uint64_t granted = 0;
-        uint64_t agreed = 0;               // what it was told to hold; less than granted until it holds no more
+        uint64_t agreed = 0;  // the pages that it may hold; less than granted until it has given back
         std::optional<uint64_t> last_step_ns;
-        double period_ns = 0;              // between steps
+        double period_ns = 0;  // between steps
     };
-    // What each one has for certain, and what is left.
+    // The pages that each runtime has for certain, and the rest.
     struct Certain {
         std::vector<uint64_t> pages;
         uint64_t headroom = 0;
@@ -95,10 +96,11 @@ private:
 
     uint64_t total_;
     uint64_t present_ = UINT64_MAX;
-    uint64_t lost_ = 0;             // not given back by those who have left
+    uint64_t lost_ = 0;  // not given back by destroyed runtimes
     uint64_t headroom_;
-    uint64_t allowed_excess_ = 0;   // held beyond the budget, because it was lowered or lent while runtimes were in steps
-    std::vector<Party> parties_;    // in the order in which they came
+    uint64_t allowed_excess_ =
+        0;                        // held beyond the budget, because it was lowered or lent while runtimes were in steps
+    std::vector<Party> parties_;  // in the order in which they came
     Counts counts_;
 };
 

@@ -1,4 +1,4 @@
-// Where the plain model and the arbiter differ, which promises are broken, and both in words.
+// The differences between the plain model and the arbiter, and the broken promises, as text.
 #include <algorithm>
 #include <sstream>
 
@@ -44,7 +44,7 @@ std::string ResidencyModel::compare(const Record& record) const {
     return wrong.str();
 }
 
-// What must hold at any instant, read from the log alone.
+// Checks what must hold at any instant, from the log alone.
 std::string ResidencyModel::break_of_a_promise(const Record& record) const {
     std::ostringstream wrong;
     uint64_t granted = record.figures.workspaces, shares = record.figures.workspaces,
@@ -63,8 +63,7 @@ std::string ResidencyModel::break_of_a_promise(const Record& record) const {
         if (standing.share < standing.guest) wrong << party.name << "'s share is less than it came in with; ";
         if (party.priority == Priority::primary && standing.reserved != party.reserved)
             wrong << party.name << "'s PRIMARY reservation is not in force; ";
-        if (standing.reserved > party.reserved)
-            wrong << party.name << " has more in force than was reserved; ";
+        if (standing.reserved > party.reserved) wrong << party.name << " has more in force than was reserved; ";
     }
     if (record.figures.headroom > total_) wrong << "the headroom is more than the budget; ";
     if (certain > total_)
@@ -74,7 +73,8 @@ std::string ResidencyModel::break_of_a_promise(const Record& record) const {
               << ", not what there is; ";
     if (shares > total_) wrong << "the shares are more than the budget: " << shares << "; ";
     if (gave_way && headroom_) wrong << "a SECONDARY reservation has given way although there is headroom; ";
-    // A lowered budget, and a guest's workspace, wait for steps and views to end; what is held beyond the budget only shrinks meanwhile.
+    // A lowered budget, and a guest's workspace, wait for steps and views to end. Memory beyond the budget only shrinks
+    // meanwhile.
     if (granted > total_ + allowed_excess_)
         wrong << granted << " pages may be held, beyond the budget by " << granted - total_ << ", at most "
               << allowed_excess_ << " are left from before; ";
@@ -83,14 +83,12 @@ std::string ResidencyModel::break_of_a_promise(const Record& record) const {
 
 std::string ResidencyModel::describe() const {
     std::ostringstream text;
-    text << "  budget " << total_ << ", there " << static_cast<int64_t>(present_) << ", headroom "
-         << headroom_ << "\n";
+    text << "  budget " << total_ << ", there " << static_cast<int64_t>(present_) << ", headroom " << headroom_ << "\n";
     for (const Party& party : parties_) {
-        text << "  " << party.name << ": share " << party.share << ", granted " << party.granted
-             << ", division " << party.division << ", kept " << party.kept << " of "
-             << party.holding.kept_pages << ", reserved " << party.in_force << " of " << party.reserved
-             << " (priority " << static_cast<int>(party.priority) << "), guest " << party.times_guest << " x "
-             << party.terms.pages << " + " << party.terms.workspace_pages
+        text << "  " << party.name << ": share " << party.share << ", granted " << party.granted << ", division "
+             << party.division << ", kept " << party.kept << " of " << party.holding.kept_pages << ", reserved "
+             << party.in_force << " of " << party.reserved << " (priority " << static_cast<int>(party.priority)
+             << "), guest " << party.times_guest << " x " << party.terms.pages << " + " << party.terms.workspace_pages
              << (party.runs ? ", runs" : ", does not run") << ", needs " << party.needs.least_pages << " to "
              << party.needs.wanted_pages << ", period " << party.period_ns << "\n";
     }
@@ -98,23 +96,21 @@ std::string ResidencyModel::describe() const {
 }
 
 std::string text_of(const Record& record) {
-    static const char* const names[] = {"join",     "leave",     "ask",   "grant",   "settle",
-                                        "withdraw", "keep",      "step",  "reserve", "release",
-                                        "guest",    "guest_end", "total", "present"};
+    static const char* const names[] = {"join", "leave",   "ask",     "grant", "settle",    "withdraw", "keep",
+                                        "step", "reserve", "release", "guest", "guest_end", "total",    "present"};
     std::ostringstream text;
-    text << record.number << " " << names[static_cast<size_t>(record.change)] << " at " << record.now_ns
-         << ": " << sh_status_string(record.status) << ", pages " << static_cast<int64_t>(record.pages);
+    text << record.number << " " << names[static_cast<size_t>(record.change)] << " at " << record.now_ns << ": "
+         << sh_status_string(record.status) << ", pages " << static_cast<int64_t>(record.pages);
     if (record.needs) text << ", needs " << record.needs->least_pages << " to " << record.needs->wanted_pages;
-    if (record.holding)
-        text << ", holds " << record.holding->pages << ", protected " << record.holding->kept_pages;
+    if (record.holding) text << ", holds " << record.holding->pages << ", protected " << record.holding->kept_pages;
     if (record.terms)
         text << ", guest " << record.terms->least_pages << " to " << record.terms->pages << " and "
              << record.terms->workspace_pages << (record.terms->shrink ? ", shrinks" : "");
     if (record.change == Change::reserve) text << ", priority " << static_cast<int>(record.priority);
     text << "; headroom " << record.figures.headroom << ";";
     for (const Arbiter::Standing& standing : record.standings)
-        text << (standing.tenant == record.tenant ? " [" : " (") << standing.share << "/" << standing.granted
-             << " k" << standing.kept << " r" << standing.reserved << " g" << standing.guest
+        text << (standing.tenant == record.tenant ? " [" : " (") << standing.share << "/" << standing.granted << " k"
+             << standing.kept << " r" << standing.reserved << " g" << standing.guest
              << (standing.tenant == record.tenant ? "]" : ")");
     return text.str();
 }

@@ -1,4 +1,5 @@
-// The stage of the residency test: a device, eight places for runtimes, a follower of the arbiter's log, and a watcher of the budget.
+// The stage of the residency test: a device, eight places for runtimes, a follower of the arbiter's log, and a watcher
+// of the budget.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +24,7 @@ inline constexpr size_t kThreads = 16;
 inline constexpr size_t kOrdered = 9;
 inline constexpr size_t kUnordered = 3;
 inline constexpr size_t kBlocks = kOrdered + kUnordered;
-inline constexpr size_t kMutable = 4;  // changed by whoever runs the step
+inline constexpr size_t kMutable = 4;  // the thread that runs the step changes it
 inline constexpr size_t kNeverProtected = 0;
 inline constexpr uint64_t kLeastPages = 80, kMostPages = 180;
 inline constexpr size_t kScopes = 6;  // open at once, in all
@@ -40,8 +41,9 @@ inline bool has_contents(const Setting& setting) { return std::string(setting.de
 
 inline DeviceSettings settings_of(const Setting& setting) {
     DeviceSettings settings{.name = setting.device, .budget_bytes = 140 * kPage};
-    // Little more memory than the largest budget, so that what others leave of it counts too. Not where memory must be in one piece.
-    settings.options = has_contents(setting) ? (plain_devices() ? "capacity=64MiB" : "capacity=736KiB")
+    // Little more memory than the largest budget, so that what others leave of it counts too. Not where memory must be
+    // in one piece.
+    settings.options = has_contents(setting) ? (devices_without_pages() ? "capacity=64MiB" : "capacity=736KiB")
                                              : "capacity=736KiB;granularity=4KiB;bandwidth=4GB/s";
     if (has_contents(setting))
         settings.options += ";staging_piece=16KiB;poison=1";
@@ -69,7 +71,7 @@ inline std::vector<BlockSpec> specs(uint64_t seed, bool contents) {
 // A place for a runtime, which is destroyed and created again.
 struct Party {
     std::string name;
-    std::shared_mutex life;  // alone: only who destroys it, and that only tries
+    std::shared_mutex life;  // only the destroying thread takes it alone, and only by try_lock()
     std::mutex stepping;
     std::unique_ptr<Model> model;
     uint64_t generation = 0;
@@ -79,7 +81,7 @@ struct Party {
     std::atomic<uint64_t> plans{0};        // before the latest order
     std::atomic<uint64_t> in_part{0};      // changes after which less was protected than it asked for
     std::atomic<uint64_t> pressed{0};
-    uint64_t version = 0;  // of the mutable block; of whoever runs the step
+    uint64_t version = 0;  // of the mutable block; only the thread in the step uses it
 };
 
 inline void note_pressure(sh_runtime*, uint64_t bytes, void* data) {
@@ -87,7 +89,7 @@ inline void note_pressure(sh_runtime*, uint64_t bytes, void* data) {
     static_cast<Party*>(data)->pressed++;
 }
 
-// The parties, the device, and what all threads share.
+// The parties, the device, and everything that the threads share.
 class Stage {
 public:
     explicit Stage(const Setting& setting)
@@ -96,11 +98,10 @@ public:
           contents_(has_contents(setting)),
           model_(settings_of(setting).budget_bytes / kPage) {
         SUCCEEDS_(api::find_device(device_.get(), &core_).code());
-        core_->arbiter().set_journal(
-            [this](const Arbiter::Entry& entry, auto standings, const auto& figures) {
-                note_protection(entry, standings);
-                log_.append(entry, standings, figures);
-            });
+        core_->arbiter().set_journal([this](const Arbiter::Entry& entry, auto standings, const auto& figures) {
+            note_protection(entry, standings);
+            log_.append(entry, standings, figures);
+        });
         follower_ = std::thread([this] { follow(); });
         watcher_ = std::thread([this] { watch(); });
         for (size_t p = 0; p < kRuntimes; p++) {
@@ -114,7 +115,7 @@ public:
         core_.reset();
     }
 
-    // After it nothing is looked at any more.
+    // Nothing is checked after this.
     void finish() {
         if (!follower_.joinable()) return;
         done_ = true;
@@ -137,8 +138,7 @@ public:
         if (has_ceiling(party)) options.max_bytes = 20 * kPage;
         party.model = std::make_unique<Model>(
             device_,
-            specs(setting_.seed + party.generation + static_cast<uint64_t>(&party - parties.data()),
-                  contents_),
+            specs(setting_.seed + party.generation + static_cast<uint64_t>(&party - parties.data()), contents_),
             options);
         if (party.all_ordered) {
             EXPECT_SUCCEEDS(party.model->schedule(forward(kOrdered), 500));
@@ -151,7 +151,7 @@ public:
     bool failed() const { return failed_ || testing::Test::HasFailure(); }
     const ResidencyModel& model() const { return model_; }
 
-    // That the model has followed: all, or those of one runtime.
+    // Returns the last entries that the model has followed: all of them, or those of one runtime.
     std::string last_entries(const Party* of = nullptr) {
         std::string text;
         std::lock_guard lock(last_mutex_);
@@ -166,7 +166,7 @@ public:
     // Entries so far.
     uint64_t entries() { return log_.count(); }
 
-    // One at a time, so that the watcher can tell when a budget is in force.
+    // Only one change runs at a time, so that the watcher knows when a budget is in force.
     sh_status set_budget(uint64_t pages) {
         std::lock_guard lock(budget_mutex_);
         budget_changes_++;
@@ -225,14 +225,14 @@ private:
                 if (wrong.empty()) continue;
                 failed_ = true;
                 std::string text = "device " + std::string(setting_.device) + ", seed " +
-                                   std::to_string(setting_.seed) + ": " + wrong + "\nthe model before:\n" +
-                                   before + "the model after:\n" + model_.describe() + last_entries();
+                                   std::to_string(setting_.seed) + ": " + wrong + "\nthe model before:\n" + before +
+                                   "the model after:\n" + model_.describe() + last_entries();
                 ADD_FAILURE() << text;
             }
         }
     }
 
-    // Memory in use is never more than the budget; beyond a lowered one it only shrinks.
+    // Used memory is never more than the budget. Memory beyond a lowered budget only shrinks.
     void watch() {
         uint64_t epoch = UINT64_MAX, before = 0;
         while (!done_) {

@@ -1,12 +1,13 @@
-// Sixteen threads do whatever engines may do with eight runtimes on one device: protect, reserve, let guests in, trim, run steps, change
-// the budget, come and go. Each change that the arbiter makes is numbered under its lock; a plain model follows the log and says what
-// every status, share and figure must be. Meanwhile bytes are compared, and what is protected and the budget are watched from outside.
+// Sixteen threads make random calls with eight runtimes on one device: they protect, reserve, let guests in, trim, run
+// steps, change the budget, and create and destroy runtimes. The arbiter numbers each of its changes under its lock. A
+// plain model follows this log and computes every expected status, share and figure. Meanwhile, the test compares
+// bytes, and watches protected memory and the budget from outside.
 #include "residency_worker.h"
 
 namespace stagehand::test {
 namespace {
 
-// Under a sanitizer everything takes ten times as long.
+// Everything takes ten times as long under a sanitizer.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr uint64_t kSlowness = 10;
 #else
@@ -25,22 +26,35 @@ void operate(Stage& stage, uint64_t seed, uint64_t each) {
     for (std::thread& thread : threads) thread.join();
 }
 
-// Nobody is in a step or holds a view: nothing has to wait.
+// What each runtime holds and may hold, in pages.
+std::string standings(Stage& stage) {
+    std::string text;
+    for (const Party& party : stage.parties) {
+        const sh_runtime_stats stats = party.model->stats();
+        text += party.name + " holds " + std::to_string(stats.held_bytes / kPage) + " of a share of " +
+                std::to_string(stats.share_bytes / kPage) + ", protected " +
+                std::to_string(stats.protected_bytes / kPage) + ", reserved " +
+                std::to_string(stats.reserved_bytes / kPage) + ", guest " + std::to_string(stats.guest_bytes / kPage) +
+                ", lost " + std::to_string(stats.lost) + "\n";
+    }
+    return text;
+}
+
+// No runtime is in a step or holds a view, so no call has to wait.
 void check_at_rest(Stage& stage) {
     const sh_memory_info before = stage.device().memory();
     EXPECT_SUCCEEDS(stage.set_budget(before.budget_bytes / kPage));
-    EXPECT_LE(stage.device().memory().used_bytes, before.budget_bytes);
+    EXPECT_LE(stage.device().memory().used_bytes, before.budget_bytes) << standings(stage);
     for (const host::MemoryStatistics& host : host::all_memory_statistics())
         EXPECT_LE(host.peak_bytes, kMostPages * kPage);
     for (Party& party : stage.parties)
         EXPECT_EQ(party.model->wrong_uses(), 0u) << party.name << ": " << party.model->first_wrong();
 }
 
-// All is given back, and the whole budget is there again.
+// All memory was given back, and the whole budget is available again.
 void check_at_the_end(Stage& stage) {
     for (sh_scope* scope : stage.scopes) EXPECT_SUCCEEDS(sh_scope_end(scope));
-    for (Party& party : stage.parties)
-        EXPECT_SUCCEEDS(sh_release_reservation(party.model->runtime(), nullptr));
+    for (Party& party : stage.parties) EXPECT_SUCCEEDS(sh_release_reservation(party.model->runtime()));
     const sh_memory_info memory = stage.device().memory();
     EXPECT_EQ(memory.reserved_bytes, 0u);
     EXPECT_EQ(memory.guest_bytes, 0u);
@@ -58,29 +72,28 @@ void check_at_the_end(Stage& stage) {
     EXPECT_GE(stage.device().memory().headroom_bytes, stage.device().memory().budget_bytes / 16 * 15);
 }
 
-// A run that never came to these proves nothing about them.
+// A run that never met these events proves nothing about them.
 void check_counts(const ResidencyModel::Counts& counts) {
-    const std::pair<const char*, uint64_t> all[] = {
-        {"records", counts.records},
-        {"refused_asks", counts.refused_asks},
-        {"short_grants", counts.short_grants},
-        {"refused_grants", counts.refused_grants},
-        {"primary", counts.primary},
-        {"secondary", counts.secondary},
-        {"refused_reservations", counts.refused_reservations},
-        {"gave_way", counts.gave_way},
-        {"guests", counts.guests},
-        {"shrunk_guests", counts.shrunk_guests},
-        {"refused_guests", counts.refused_guests},
-        {"workspaces", counts.workspaces},
-        {"lowered", counts.lowered},
-        {"raised", counts.raised},
-        {"refused_totals", counts.refused_totals},
-        {"kept", counts.kept},
-        {"kept_in_part", counts.kept_in_part},
-        {"over_the_budget", counts.over_the_budget},
-        {"redivided_by_use", counts.redivided_by_use},
-        {"gave_up_under_reservation", counts.gave_up_under_reservation}};
+    const std::pair<const char*, uint64_t> all[] = {{"records", counts.records},
+                                                    {"refused_asks", counts.refused_asks},
+                                                    {"short_grants", counts.short_grants},
+                                                    {"refused_grants", counts.refused_grants},
+                                                    {"primary", counts.primary},
+                                                    {"secondary", counts.secondary},
+                                                    {"refused_reservations", counts.refused_reservations},
+                                                    {"gave_way", counts.gave_way},
+                                                    {"guests", counts.guests},
+                                                    {"shrunk_guests", counts.shrunk_guests},
+                                                    {"refused_guests", counts.refused_guests},
+                                                    {"workspaces", counts.workspaces},
+                                                    {"lowered", counts.lowered},
+                                                    {"raised", counts.raised},
+                                                    {"refused_totals", counts.refused_totals},
+                                                    {"kept", counts.kept},
+                                                    {"kept_in_part", counts.kept_in_part},
+                                                    {"over_the_budget", counts.over_the_budget},
+                                                    {"redivided_by_use", counts.redivided_by_use},
+                                                    {"gave_up_under_reservation", counts.gave_up_under_reservation}};
     for (const auto& [name, count] : all) {
         testing::Test::RecordProperty(name, std::to_string(count));
         if (scaled(100) / kSlowness >= 100) {
@@ -106,8 +119,7 @@ TEST_P(Residency, is_what_the_words_say) {
 }
 
 // A million operations in all, but under a sanitizer.
-INSTANTIATE_TEST_SUITE_P(Devices, Residency,
-                         testing::Values(Setting{"host", 1, 100'000}, Setting{"sim", 2, 900'000}),
+INSTANTIATE_TEST_SUITE_P(Devices, Residency, testing::Values(Setting{"host", 1, 100'000}, Setting{"sim", 2, 900'000}),
                          [](const auto& info) { return std::string(info.param.device); });
 
 }  // namespace

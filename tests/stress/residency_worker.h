@@ -1,4 +1,4 @@
-// What one thread of the residency test does: any of the calls, at random, and what may come of each.
+// One thread of the residency test: it makes random calls and knows the allowed results of each.
 #pragma once
 
 #include "residency_stage.h"
@@ -25,7 +25,8 @@ public:
         if (what < 3) return budget();
         if (what < 20) return end_scope();
         std::shared_lock life(party.life, std::defer_lock);
-        // Waits only while it is replaced. Who is in a step keeps another party alive, and does not wait on top of that.
+        // Waits only while it is replaced. Who is in a step keeps another party alive, and does not wait on top of
+        // that.
         if (step_ && &party != step_ && !life.try_lock()) return;
         if (!step_) life.lock();
         if (what < 26) return protect(party);
@@ -51,7 +52,7 @@ private:
         uint64_t resident, present;
         bool all_ordered;
         uint64_t orders, in_part;
-        uint64_t entry;   // of the log
+        uint64_t entry;  // of the log
     };
 
     size_t pick(size_t count) { return std::uniform_int_distribution<size_t>(0, count - 1)(random_); }
@@ -59,17 +60,6 @@ private:
     void allow(sh_status status, std::initializer_list<sh_status> also, const char* what) {
         if (status == SH_OK || std::find(also.begin(), also.end(), status) != also.end()) return;
         ADD_FAILURE() << text_ << ": " << what << ": " << sh_status_string(status) << ": " << why();
-    }
-
-    // A runtime of the device to call through, and the target, by its handle or as NULL.
-    std::pair<sh_runtime*, sh_runtime*> through(Party& party) {
-        sh_runtime* const target = party.model->runtime();
-        if (pick(3) == 0) return {target, nullptr};
-        if (pick(2)) return {target, target};
-        Party& other = stage_.parties[pick(kRuntimes)];
-        if (&other == &party || &other == step_) return {target, target};
-        through_ = std::shared_lock(other.life, std::try_to_lock);
-        return {through_ ? other.model->runtime() : target, target};
     }
 
     void use(Party& party) {
@@ -86,15 +76,17 @@ private:
         } else {
             sh_view view = SH_VIEW_INIT;
             status = sh_acquire(party.model->runtime(), party.model->id(i), SH_STREAM_HOST, flags, &view);
-            if (status == SH_OK) allow(sh_release(party.model->runtime(), party.model->id(i), SH_STREAM_HOST), {}, "release");
+            if (status == SH_OK)
+                allow(sh_release(party.model->runtime(), party.model->id(i), SH_STREAM_HOST), {}, "release");
         }
-        allow(status, {SH_NOT_READY, SH_ERROR_HELD, SH_ERROR_BUSY, SH_ERROR_BUDGET}, "use");
+        allow(status, {SH_NOT_READY, SH_ERROR_HELD, SH_ERROR_BUSY, SH_ERROR_INVALID_STATE, SH_ERROR_BUDGET}, "use");
     }
 
     void change(Party& party) {
         sh_view view = SH_VIEW_INIT;
-        const sh_status status = sh_acquire(party.model->runtime(), party.model->id(kMutable), SH_STREAM_HOST, 0, &view);
-        allow(status, {SH_ERROR_HELD, SH_ERROR_BUSY, SH_ERROR_BUDGET}, "acquire to change");
+        const sh_status status =
+            sh_acquire(party.model->runtime(), party.model->id(kMutable), SH_STREAM_HOST, 0, &view);
+        allow(status, {SH_ERROR_HELD, SH_ERROR_BUSY, SH_ERROR_INVALID_STATE, SH_ERROR_BUDGET}, "acquire to change");
         if (status != SH_OK) return;
         allow(party.model->compare(kMutable, view, SH_STREAM_HOST), {}, "compare");
         allow(party.model->overwrite(kMutable, view, ++party.version), {}, "overwrite");
@@ -144,29 +136,33 @@ private:
     void measure(Protection& protection) {
         protection.orders = protection.party->orders;
         protection.in_part = protection.party->in_part;
-        protection.all_ordered = protection.party->all_ordered && protection.party->model->stats().plans > protection.party->plans;
+        protection.all_ordered =
+            protection.party->all_ordered && protection.party->model->stats().plans > protection.party->plans;
         const sh_block_state state = protection.party->model->state(protection.block);
         protection.resident = state.resident_bytes;
         protection.present = state.present_bytes;
         protection.entry = stage_.entries();
     }
 
-    // What a protected block has on the device stays there.
+    // The protected bytes of a block stay on the device.
     void check(Protection& protection) {
         Protection now = protection;
         measure(now);
         now.orders = protection.party->orders;
         now.in_part = protection.party->in_part;
-        const bool less = now.resident < protection.resident || (now.block >= kOrdered && now.present < protection.present);
+        const bool less =
+            now.resident < protection.resident || (now.block >= kOrdered && now.present < protection.present);
         if (less && protection.all_ordered && now.orders == protection.orders && now.in_part == protection.in_part)
-            ADD_FAILURE() << text_ << ": protected block " << now.block << " of " << now.party->name << " had " << protection.resident << " bytes resident and "
-                          << protection.present << " present, and has " << now.resident << " and " << now.present << ", entries "
-                          << protection.entry << " to " << now.entry << "\n" << stage_.last_entries(protection.party);
+            ADD_FAILURE() << text_ << ": protected block " << now.block << " of " << now.party->name << " had "
+                          << protection.resident << " bytes resident and " << protection.present << " present, and has "
+                          << now.resident << " and " << now.present << ", entries " << protection.entry << " to "
+                          << now.entry << "\n"
+                          << stage_.last_entries(protection.party);
         measure(protection);
     }
 
     void unprotect(Party& party) {
-        if (pick(4) == 0) {   // what nobody protects
+        if (pick(4) == 0) {  // a block without protections
             const sh_block ids[] = {party.model->id(1), party.model->id(kNeverProtected)};
             EXPECT_EQ(sh_unprotect_blocks(party.model->runtime(), ids + 1, 1), SH_ERROR_INVALID_STATE);
             EXPECT_EQ(sh_unprotect_blocks(party.model->runtime(), ids, 2), SH_ERROR_INVALID_STATE);
@@ -179,12 +175,11 @@ private:
     void unprotect(size_t k) {
         Protection protection = protections_[k];
         protections_.erase(protections_.begin() + static_cast<ptrdiff_t>(k));
-        if (protection.generation != protection.party->generation) return;   // it went with its runtime
+        if (protection.generation != protection.party->generation) return;  // it went with its runtime
         check(protection);
         const sh_block id = protection.party->model->id(protection.block);
         allow(sh_unprotect_blocks(protection.party->model->runtime(), &id, 1), {}, "unprotect");
     }
-
 
     void open(sh_scope* scope) {
         std::lock_guard lock(stage_.scopes_mutex);
@@ -198,13 +193,12 @@ private:
     void keep_resident(Party& party) {
         if (!may_open()) return;
         sh_scope* scope = nullptr;
-        const auto [runtime, target] = through(party);
-        allow(sh_keep_resident(runtime, target, &scope), {}, "keep_resident");
-        if (through_) through_.unlock();
+        const auto target = party.model->runtime();
+        allow(sh_keep_resident(target, &scope), {}, "keep_resident");
         if (scope) open(scope);
     }
 
-    // On any thread, in any order, also after the runtime is gone.
+    // Scopes end on any thread, in any order, and also after the runtime is gone.
     void end_scope() {
         sh_scope* scope = nullptr;
         {
@@ -219,13 +213,13 @@ private:
     }
 
     void reserve(Party& party) {
-        const uint64_t sizes[] = {0, 0, pick(40) * kPage, pick(40 * kPage), pick(12) * kPage, (kMostPages + 1 + pick(100)) * kPage};
+        const uint64_t sizes[] = {
+            0, 0, pick(40) * kPage, pick(40 * kPage), pick(12) * kPage, (kMostPages + 1 + pick(100)) * kPage};
         const uint64_t bytes = sizes[pick(std::size(sizes))];
         const uint32_t priority = pick(2) ? SH_PRIORITY_PRIMARY : SH_PRIORITY_SECONDARY;
-        const auto [runtime, target] = through(party);
-        const sh_status status = sh_reserve(runtime, target, bytes, priority);
-        if (through_) through_.unlock();
-        if (bytes > kMostPages * kPage && !Stage::has_ceiling(party)) {   // cut to that otherwise
+        const auto target = party.model->runtime();
+        const sh_status status = sh_reserve(target, bytes, priority);
+        if (bytes > kMostPages * kPage && !Stage::has_ceiling(party)) {  // cut to that otherwise
             EXPECT_EQ(status, SH_ERROR_BUDGET) << text_;
         } else if (bytes) {
             allow(status, {SH_ERROR_BUDGET}, "reserve");
@@ -235,27 +229,19 @@ private:
     }
 
     void release_reservation(Party& party) {
-        const auto [runtime, target] = through(party);
-        allow(sh_release_reservation(runtime, target), {}, "release_reservation");
-        if (through_) through_.unlock();
+        const auto target = party.model->runtime();
+        allow(sh_release_reservation(target), {}, "release_reservation");
     }
 
     void guest(Party& party) {
         if (!may_open() || &party == step_) return;
-        Party& host = stage_.parties[pick(kRuntimes)];
         sh_guest_options options = SH_GUEST_OPTIONS_INIT;
         options.flags = pick(2) ? SH_GUEST_SHRINK : 0;
         options.bytes = pick(3) ? 1 + pick(30 * kPage) : 0;
         options.workspace_bytes = pick(2) ? pick(20 * kPage) : 0;
         sh_scope* scope = nullptr;
-        if (&host == &party) {
-            EXPECT_EQ(sh_guest_begin(host.model->runtime(), party.model->runtime(), &options, &scope), SH_ERROR_INVALID_ARGUMENT);
-            return;
-        }
-        std::shared_lock life(host.life, std::defer_lock);
-        if (&host != step_ && !life.try_lock()) return;
-        const sh_status status = sh_guest_begin(host.model->runtime(), party.model->runtime(), &options, &scope);
-        allow(status, {SH_ERROR_BUDGET, SH_ERROR_BUSY}, "guest_begin");
+        const sh_status status = sh_guest_begin(party.model->runtime(), &options, &scope);
+        allow(status, {SH_ERROR_BUDGET, SH_ERROR_BUSY, SH_ERROR_INVALID_STATE}, "guest_begin");
         if (status == SH_OK) open(scope);
     }
 
@@ -263,10 +249,12 @@ private:
         const uint64_t keep = pick(3) ? pick(40) * kPage : 0;
         uint64_t left = 0;
         const sh_status status = sh_trim(party.model->runtime(), keep, &left);
-        allow(status, {SH_ERROR_BUSY}, "trim");
+        allow(status, {SH_ERROR_INVALID_STATE}, "trim");
     }
 
-    void budget() { allow(stage_.set_budget(kLeastPages + pick(kMostPages - kLeastPages + 1)), {SH_ERROR_BUDGET}, "set_budget"); }
+    void budget() {
+        allow(stage_.set_budget(kLeastPages + pick(kMostPages - kLeastPages + 1)), {SH_ERROR_BUDGET}, "set_budget");
+    }
 
     void schedule(Party& party) {
         std::vector<size_t> order = pick(2) ? forward(kOrdered) : forward_backward(kOrdered);
@@ -283,7 +271,8 @@ private:
 
     void inspect(Party& party) {
         for (Protection& protection : protections_)
-            if (protection.party == &party && protection.generation == party.generation && pick(2)) return check(protection);
+            if (protection.party == &party && protection.generation == party.generation && pick(2))
+                return check(protection);
         if (pick(2)) {
             const sh_block_state state = party.model->state(pick(kBlocks));
             EXPECT_LE(state.present_bytes, state.bytes);
@@ -312,8 +301,7 @@ private:
     std::mt19937_64 random_;
     const std::string text_;
     std::vector<Protection> protections_;
-    std::shared_lock<std::shared_mutex> through_;
-    Party* step_ = nullptr;   // in which this thread is
+    Party* step_ = nullptr;  // in which this thread is
     std::unique_lock<std::mutex> stepping_;
     std::shared_lock<std::shared_mutex> step_life_;
     size_t uses_ = 0;

@@ -1,4 +1,5 @@
-// In virtual time a step of the core takes what the plan's recurrence says, whatever the shapes, the order and the budget.
+// In virtual time, a step of the core takes the time that the plan's recurrence says, whatever the shapes, the order
+// and the budget are.
 #include <chrono>
 
 #include "engine.h"
@@ -15,7 +16,8 @@ struct Shape {
 };
 
 Shape eight_b() {
-    std::vector<uint64_t> bytes(34, 416 * kSimPage);   // a sixteenth of an 8B model's: 1,002 MiB; 32 x 416 MiB; 1,002 MiB
+    std::vector<uint64_t> bytes(34,
+                                416 * kSimPage);  // a sixteenth of an 8B model's: 1,002 MiB; 32 x 416 MiB; 1,002 MiB
     bytes.front() = bytes.back() = 1002 * kSimPage;
     return {"eight_b", bytes};
 }
@@ -29,7 +31,9 @@ Shape unequal() {
 // A runtime on the simulation; sources are never read.
 class Simulated {
 public:
-    Simulated(const std::vector<uint64_t>& bytes, uint64_t budget, const std::vector<size_t>& order, double compute_per_copy) : order_(order) {
+    Simulated(const std::vector<uint64_t>& bytes, uint64_t budget, const std::vector<size_t>& order,
+              double compute_per_copy)
+        : order_(order) {
         DeviceSettings settings;
         settings.name = "sim";
         settings.options = "bandwidth=10GB/s;granularity=64KiB";
@@ -60,7 +64,9 @@ public:
         for (const size_t i : order) {
             uses.push_back(SH_USE_INIT);
             uses.back().block = ids_[i];
-            uses.back().compute_ns = static_cast<uint64_t>(compute_per_copy * copy_ns * static_cast<double>(bytes[i]) / static_cast<double>(used)) + 1;
+            uses.back().compute_ns = static_cast<uint64_t>(compute_per_copy * copy_ns * static_cast<double>(bytes[i]) /
+                                                           static_cast<double>(used)) +
+                                     1;
             compute_.push_back(static_cast<int64_t>(uses.back().compute_ns));
         }
         EXPECT_SUCCEEDS(sh_set_schedule(runtime_, uses.data(), uses.size()));
@@ -85,11 +91,11 @@ public:
         SUCCEEDS(sh_step_end(runtime_));
     }
 
-    // When the engine's stream has come to its end.
+    // Returns the time at which the engine's stream has finished.
     uint64_t now() {
         uint64_t ns = 0;
         EXPECT_SUCCEEDS(sh_stream_synchronize(device_->get(), stream_));
-        EXPECT_SUCCEEDS(sh_device_clock(device_->get(), &ns));
+        EXPECT_SUCCEEDS(sh_device_get_clock(device_->get(), &ns));
         return ns;
     }
 
@@ -123,9 +129,11 @@ TEST_P(VirtualTime, steps_take_what_the_plan_says) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, VirtualTime,
-                         testing::Combine(testing::Values(eight_b(), equal(), unequal()), testing::Bool(), testing::Values(25, 50, 75, 90)),
+                         testing::Combine(testing::Values(eight_b(), equal(), unequal()), testing::Bool(),
+                                          testing::Values(25, 50, 75, 90)),
                          [](const auto& info) {
-                             return std::string(std::get<0>(info.param).name) + (std::get<1>(info.param) ? "_backward_" : "_forward_") +
+                             return std::string(std::get<0>(info.param).name) +
+                                    (std::get<1>(info.param) ? "_backward_" : "_forward_") +
                                     std::to_string(std::get<2>(info.param));
                          });
 

@@ -1,4 +1,4 @@
-// Counts the allocations of all threads of the test program while it is switched on.
+// Counts the allocations of all threads of the test program while counting is switched on.
 #pragma once
 
 #include <atomic>

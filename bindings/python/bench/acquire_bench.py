@@ -1,7 +1,8 @@
-"""The hot path: acquire and release of a resident block, beside what Python itself takes.
+"""Measures the hot path, which is the acquire and release of a resident block, and an empty `with` to compare.
 
-    acquire_bench.py [COUNT]
+acquire_bench.py [COUNT]
 """
+
 import sys
 import time
 from contextlib import nullcontext
@@ -13,7 +14,9 @@ count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
 
 
 def nanoseconds(work):
-    """Of one of `count` calls; the least of nine, since what else runs on the machine only adds."""
+    """Returns the nanoseconds of one call of `count`. It takes the least of nine runs, because other work on the
+    machine can only add time.
+    """
     times = []
     for _ in range(9):
         begin = time.perf_counter_ns()
@@ -44,5 +47,9 @@ with sh.Device("host", budget_bytes=1 << 20, page_bytes=4096) as device, sh.Runt
             with nothing:
                 pass
 
-    for name, work in (("with runtime.acquire(block)", package), ("the two calls alone", calls), ("an empty with", python)):
+    for name, work in (
+        ("with runtime.acquire(block)", package),
+        ("the two calls alone", calls),
+        ("an empty with", python),
+    ):
         print(f"{name:30}{nanoseconds(work):8.0f} ns")

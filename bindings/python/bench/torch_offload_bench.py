@@ -1,11 +1,14 @@
-"""libstagehand.torch on a GPU: a model of transformers in a quarter of its bytes, and steps beside diffusers' group offload and accelerate.
+"""Checks libstagehand.torch on a GPU, and compares its steps with diffusers' group offload and with accelerate.
 
     torch_offload_bench.py [--device cuda:0] [--gb 8] [--only check|bench] [--json FILE]
 
-`check`: a Llama of random weights, built from its configuration, gives the logits that it gives when it is resident, bit by bit.
-`bench`: the same layers under each package, with the same peak memory of the device, in one run. Every output is compared, bit by bit.
-What a missing package leaves out is said. On the CPU (--device cpu --gb 0.01) it only shows that the program works.
+`check` streams a Llama of transformers in a quarter of its bytes. The weights are random, and the logits must equal
+those of the resident model bit by bit.
+`bench` runs the same layers under each package, with the same peak device memory, in one run. It compares every output
+bit by bit. It prints a line for each package that is not installed. A run on the CPU (--device cpu --gb 0.01) only
+shows that the program works.
 """
+
 import argparse
 import gc
 import importlib.util
@@ -24,12 +27,14 @@ import libstagehand.torch as st
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--device", default="cuda:0")
-parser.add_argument("--gb", type=float, default=8.0, help="bytes of the models, in 10^9 (8)")
+parser.add_argument("--gb", type=float, default=8.0, help="size of the models in 10^9 bytes (8)")
 parser.add_argument("--only", choices=["check", "bench"])
-parser.add_argument("--tokens", type=int, nargs="+", default=[256, 4096, 32768], help="tokens of a step, of each benchmark")
-parser.add_argument("--steps", type=int, default=8, help="timed steps of each (8)")
-parser.add_argument("--json", help="writes the results to a file, - for standard output")
-parser.add_argument("--profile", action="store_true", help="also tell what the host spends on a step that copies nothing")
+parser.add_argument(
+    "--tokens", type=int, nargs="+", default=[256, 4096, 32768], help="tokens of a step; one benchmark for each number"
+)
+parser.add_argument("--steps", type=int, default=8, help="timed steps of each package (8)")
+parser.add_argument("--json", help="write the results to this file; - is standard output")
+parser.add_argument("--profile", action="store_true", help="also measure the host's time of a step that copies nothing")
 options = parser.parse_args()
 device = torch.device(options.device)
 on_gpu = device.type == "cuda"
@@ -38,7 +43,12 @@ results = []
 
 def tell(**values):
     results.append(values)
-    print("  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items()), flush=True)
+    print(
+        "  ".join(
+            f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items()
+        ),
+        flush=True,
+    )
 
 
 def there(package):
@@ -55,7 +65,9 @@ def size_of(module):
 
 
 def filled(module, dtype):
-    """A module from the meta device, with random weights in host memory; the device makes the numbers, since it is faster."""
+    """Gives a module on the meta device random weights in host memory. The device makes the numbers, because it is
+    faster than the host.
+    """
     generator = torch.Generator(device).manual_seed(7)
     module.to(dtype).to_empty(device="cpu")
     for parameter in module.parameters():
@@ -66,7 +78,7 @@ def filled(module, dtype):
 
 
 def alike(make, module):
-    """Another module over the same host memory."""
+    """Returns another module over the same host memory."""
     with torch.device("meta"):
         made = make()
     made.load_state_dict(module.state_dict(), assign=True)
@@ -74,7 +86,7 @@ def alike(make, module):
 
 
 class Layer(nn.Module):
-    """Attention and a gated network, as in a language or video model."""
+    """A layer with attention and a gated network, as language and video models have it."""
 
     def __init__(self, width, heads):
         super().__init__()
@@ -86,7 +98,9 @@ class Layer(nn.Module):
 
     def forward(self, x):
         batch, tokens, width = x.shape
-        q, k, v = self.qkv(self.before(x)).view(batch, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(self.before(x)).view(batch, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        )
         x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, tokens, width))
         h = self.between(x)
         return x + self.down(F.silu(self.gate(h)) * self.up(h))
@@ -104,22 +118,31 @@ class Stack(nn.Module):
 
 
 def llama_check():
-    """A model of transformers, without a line changed, in a quarter of its bytes."""
+    """Streams an unchanged model of transformers in a quarter of its bytes, and compares its logits."""
     if not there("transformers"):
-        print("check: skipped, there is no transformers")
+        print("check: skipped, because transformers is not installed")
         return
     import transformers
 
     width = 4096 if options.gb >= 1 else 256
-    shape = dict(hidden_size=width, intermediate_size=width * 7 // 2, num_attention_heads=width // 64, num_key_value_heads=width // 256, vocab_size=8 * width)
+    shape = {
+        "hidden_size": width,
+        "intermediate_size": width * 7 // 2,
+        "num_attention_heads": width // 64,
+        "num_key_value_heads": width // 256,
+        "vocab_size": 8 * width,
+    }
     layer_bytes = 2 * (2 * width * width + width * width // 2 + 3 * width * width * 7 // 2)
     count = max(4, -(-int(options.gb * 1e9 - 32 * width * width) // layer_bytes))
     config = transformers.LlamaConfig(num_hidden_layers=count, **shape)
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(config)
     model = filled(model, torch.bfloat16)
-    model.model.rotary_emb = type(model.model.rotary_emb)(config)  # computed, not a weight
-    size, ids = size_of(model), torch.randint(0, 8 * width, (1, 512), generator=torch.Generator().manual_seed(1)).to(device)
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)  # a computed table, not a weight
+    size, ids = (
+        size_of(model),
+        torch.randint(0, 8 * width, (1, 512), generator=torch.Generator().manual_seed(1)).to(device),
+    )
     with torch.inference_mode():
         model.to(device)
         want = model(ids).logits.cpu()
@@ -130,8 +153,15 @@ def llama_check():
             equal = [torch.equal(model(ids).logits.cpu(), want) for _ in range(3)]
             stats, peak = streamed.stats(), where.memory().peak_bytes
     if not all(equal) or peak > size // 4:
-        sys.exit(f"check: the logits are equal: {equal}, in {peak} bytes of {size}")
-    tell(what="check", model="LlamaForCausalLM", weights_gb=size / 1e9, peak_gb=peak / 1e9, copied_gb=stats.bytes_to_device / 1e9, equal=True)
+        sys.exit(f"check failed: equal logits: {equal}; peak: {peak} bytes, of {size // 4} allowed")
+    tell(
+        what="check",
+        model="LlamaForCausalLM",
+        weights_gb=size / 1e9,
+        peak_gb=peak / 1e9,
+        copied_gb=stats.bytes_to_device / 1e9,
+        equal=True,
+    )
 
 
 @contextmanager
@@ -141,7 +171,9 @@ def opened(budget):
 
 
 def measure(name, run, x, want, weights_peak=lambda: 0):
-    """Time of a step, after two, the peak of what it holds on the device, and whether its output is that of the resident model."""
+    """Returns the median time of a step, the peak device memory, and whether each checked output equals the output of
+    the resident model.
+    """
     if on_gpu:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
@@ -160,7 +192,7 @@ def measure(name, run, x, want, weights_peak=lambda: 0):
         equal = equal and torch.equal(run(x).cpu(), want)
     peak = (torch.cuda.max_memory_allocated(device) if on_gpu else 0) + weights_peak()
     if not equal and name in ("resident", "libstagehand"):
-        sys.exit(f"{name}: its output differs from that of the resident model")
+        sys.exit(f"{name}: the output differs from the output of the resident model")
     return statistics.median(times), peak, equal
 
 
@@ -171,10 +203,13 @@ def give_back():
 
 
 def link_speed():
-    """Bytes a second of one copy from pinned memory."""
+    """Returns the rate of one copy from pinned memory to the device, in bytes per second."""
     if not on_gpu:
         return 1e10
-    host, there = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True), torch.empty(1 << 30, dtype=torch.uint8, device=device)
+    host, there = (
+        torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True),
+        torch.empty(1 << 30, dtype=torch.uint8, device=device),
+    )
     best = 1e9
     for _ in range(5):
         synchronize()
@@ -186,9 +221,9 @@ def link_speed():
 
 
 def graph_check(make, model, x, want, budget, case):
-    """A captured forward against an eager one."""
+    """Compares a captured forward with an eager one."""
     if not on_gpu:
-        print("graph: skipped, it needs a GPU")
+        print("graph: skipped, because it needs a GPU")
         return
     made = alike(make, model)
     with opened(budget) as where, st.stream(made, where) as streamed:
@@ -199,16 +234,32 @@ def graph_check(make, model, x, want, budget, case):
             with torch.inference_mode():
                 equal = torch.equal(graph(other).cpu(), made(other).cpu())
     give_back()
-    tell(what="graph", **case, budget_gb=budget / 1e9, eager_ms=eager * 1e3, graph_ms=replayed * 1e3, graph_by_eager=replayed / eager, equal=equal)
+    tell(
+        what="graph",
+        **case,
+        budget_gb=budget / 1e9,
+        eager_ms=eager * 1e3,
+        graph_ms=replayed * 1e3,
+        graph_by_eager=replayed / eager,
+        equal=equal,
+    )
 
 
 def with_group_offload(make, model, blocks):
     from diffusers.hooks import apply_group_offloading
 
     made = alike(make, model)
-    # By streams, ahead of the use; from memory that is pinned before.
-    apply_group_offloading(made, onload_device=device, offload_device=torch.device("cpu"), offload_type="block_level", num_blocks_per_group=blocks,
-                           use_stream=True, record_stream=True, non_blocking=True)  # fmt: skip
+    # With streams the copies run ahead of the use. The memory is pinned before.
+    apply_group_offloading(
+        made,
+        onload_device=device,
+        offload_device=torch.device("cpu"),
+        offload_type="block_level",
+        num_blocks_per_group=blocks,
+        use_stream=True,
+        record_stream=True,
+        non_blocking=True,
+    )
     return made
 
 
@@ -226,9 +277,19 @@ def stream_row(make, model, x, want, budget, bound, beside, case):
         step, peak, _ = measure("libstagehand", made, x, want, lambda: where.memory().peak_bytes)
         stats = streamed.stats()
     give_back()
-    tell(what="bench", **case, package="libstagehand", beside=beside, budget_gb=budget / 1e9, step_ms=step * 1e3,
-         bound_ms=bound * 1e3, step_by_bound=step / bound,
-         peak_gb=peak / 1e9, copied_gb_per_step=stats.bytes_to_device / max(1, stats.steps) / 1e9, equal=True)  # fmt: skip
+    tell(
+        what="bench",
+        **case,
+        package="libstagehand",
+        beside=beside,
+        budget_gb=budget / 1e9,
+        step_ms=step * 1e3,
+        bound_ms=bound * 1e3,
+        step_by_bound=step / bound,
+        peak_gb=peak / 1e9,
+        copied_gb_per_step=stats.bytes_to_device / max(1, stats.steps) / 1e9,
+        equal=True,
+    )
     return step, peak
 
 
@@ -244,11 +305,17 @@ def bench():
         model = make()
     model = filled(model, torch.bfloat16)
     size, link = size_of(model), link_speed()
-    tell(what="machine", device=torch.cuda.get_device_name(device) if on_gpu else "cpu", torch=torch.__version__, weights_gb=size / 1e9,
-         layers=count, link_gbs=link / 1e9)  # fmt: skip
+    tell(
+        what="machine",
+        device=torch.cuda.get_device_name(device) if on_gpu else "cpu",
+        torch=torch.__version__,
+        weights_gb=size / 1e9,
+        layers=count,
+        link_gbs=link / 1e9,
+    )
     for tokens in options.tokens:
         x = torch.randn(1, tokens, width, generator=torch.Generator().manual_seed(3)).to(torch.bfloat16).to(device)
-        case = dict(tokens=tokens)
+        case = {"tokens": tokens}
         resident = alike(make, model).to(device)
         with torch.inference_mode():
             want = resident(x).cpu()
@@ -263,45 +330,72 @@ def bench():
         def bound_of(budget, compute=compute):
             return max(compute, (size - budget) / link)
 
-        # At half of the model, and at what each other package takes.
+        # One budget is half of the model. The others are the peaks of the other packages.
         stream_row(make, model, x, want, size // 2, bound_of(size // 2), "half of the model", case)
         graph_check(make, model, x, want, size // 2, case)
         for blocks in sorted({1, max(1, count // 4)}):
             if not on_gpu or not there("diffusers"):
-                print("bench: diffusers is left out:", "it needs a GPU" if not on_gpu else "it is not there")
+                print("bench: diffusers is skipped:", "it needs a GPU" if not on_gpu else "it is not installed")
                 break
             made = with_group_offload(make, model, blocks)
             step, peak, equal = measure("diffusers", made, x, want)
-            tell(what="bench", **case, package="diffusers group offload", blocks_per_group=blocks, step_ms=step * 1e3, peak_gb=peak / 1e9, equal=equal)
+            tell(
+                what="bench",
+                **case,
+                package="diffusers group offload",
+                blocks_per_group=blocks,
+                step_ms=step * 1e3,
+                peak_gb=peak / 1e9,
+                equal=equal,
+            )
             del made
             give_back()
             versus(make, model, x, want, step, peak, activations, bound_of, "diffusers group offload", case)
         for held in sorted({0, count // 2 - 1}):
             if not on_gpu or not there("accelerate"):
-                print("bench: accelerate is left out:", "it needs a GPU" if not on_gpu else "it is not there")
+                print("bench: accelerate is skipped:", "it needs a GPU" if not on_gpu else "it is not installed")
                 break
             made = with_accelerate(make, model, held)
             step, peak, equal = measure("accelerate", made, x, want)
-            tell(what="bench", **case, package="accelerate", resident_layers=held, step_ms=step * 1e3, peak_gb=peak / 1e9, equal=equal)
+            tell(
+                what="bench",
+                **case,
+                package="accelerate",
+                resident_layers=held,
+                step_ms=step * 1e3,
+                peak_gb=peak / 1e9,
+                equal=equal,
+            )
             del made
             give_back()
             versus(make, model, x, want, step, peak, activations, bound_of, "accelerate", case)
 
 
 def versus(make, model, x, want, other_step, other_peak, activations, bound_of, name, case):
-    """With the same peak memory in all: what another package took, less what the layers themselves need."""
-    # Never less than the largest weight: then the peak, which is told, is above the other's.
-    budget = max(int(other_peak - activations), max(one.numel() * one.element_size() for one in model.parameters()) + (4 << 20))
+    """Measures libstagehand with the same peak device memory as another package. The budget for weights is the other
+    package's peak less the memory of the layers' own work.
+    """
+    # The budget must hold the largest weight. So the reported peak may be above the other package's peak.
+    budget = max(
+        int(other_peak - activations), max(one.numel() * one.element_size() for one in model.parameters()) + (4 << 20)
+    )
     try:
         step, peak = stream_row(make, model, x, want, budget, bound_of(budget), name, case)
     except sh.BudgetError as error:
-        print(f"bench: libstagehand cannot do with {budget} bytes: {error}")
+        print(f"bench: libstagehand cannot stream within {budget} bytes: {error}")
         return
-    tell(what="versus", **case, other=name, time_ratio=step / other_step, peak_ratio=peak / other_peak, no_slower=step <= other_step)
+    tell(
+        what="versus",
+        **case,
+        other=name,
+        time_ratio=step / other_step,
+        peak_ratio=peak / other_peak,
+        no_slower=step <= other_step,
+    )
 
 
 def profile(resident, make, model, x, size, case):
-    """What hooks cost where nothing is copied."""
+    """Measures the cost of the hooks when nothing is copied."""
     small = x[:, :16]
     with torch.inference_mode():
         want = resident(small).cpu()

@@ -1,8 +1,9 @@
 """Streams model weights between host and device under a memory budget: libstagehand for Python.
 
-Every method is one call of the C interface, whose headers (include/stagehand) say what it does, when it waits, and from which threads
-it may be called. Failures are exceptions, one class for each hundred of statuses, with the `status`.
+Every method makes one call of the C interface. The C headers (include/stagehand) say what the call does, when it waits,
+and which threads may make it. A failure is an exception with a `status`. Each hundred of statuses has one class.
 """
+
 from ._callbacks import FillFunction, LoadedRange, LoadFunction, set_log
 from ._device import Device, backends, monitor_start, monitor_stop, trace_start, trace_stop, version
 from ._errors import BackendError, BudgetError, Error, InternalError, LostError, OperationError, UsageError
@@ -14,6 +15,7 @@ from ._generated import (
     BlockState,
     DeviceCaps,
     DeviceFlag,
+    DeviceKind,
     LogLevel,
     MemoryInfo,
     PlanInfo,
@@ -44,6 +46,7 @@ __all__ = [
     "Device",
     "DeviceCaps",
     "DeviceFlag",
+    "DeviceKind",
     "DeviceMemory",
     "Error",
     "FileRange",

@@ -1,4 +1,5 @@
-"""What views, scopes and graphs need of the runtime that they belong to."""
+"""The part of a runtime that its views, scopes and graphs use."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -13,16 +14,17 @@ from ._native import ffi, lib
 
 
 class RuntimeBase:
-    """A runtime's handle, its device and its blocks' state, and what has to end before it."""
+    """The handle of a runtime, its device, the state of its blocks, and its graphs, which close before it."""
 
-    # Before streams, whose work ends by itself: a runtime waits for the streams that it has seen.
+    # Runtimes close before streams, because a runtime waits for the streams that it has seen.
     _turn = 1
 
     def __init__(self, device: Device, name: str | None) -> None:
         self.device = device
         self.name = name
         self._handle: Any = ffi.NULL
-        # The handle once more, as the helpers in C take it, with the number of captures that were cancelled: what they held is released.
+        # The struct that the C helpers take: the handle, and the number of cancelled captures. A cancelled capture has
+        # released the views that were held.
         self._core: Any = ffi.new("sh_py_runtime *")
         self._exceptions = Exceptions()
         self._graphs: WeakSet[Closable] = WeakSet()
@@ -35,7 +37,9 @@ class RuntimeBase:
         self._core.handle = handle
 
     def close(self) -> None:
-        """Waits for work in flight and destroys it with its blocks. What is dirty is not written back: write_back() comes before."""
+        """Waits for work in flight, then destroys the runtime and its blocks. Dirty blocks are not written back. Call
+        write_back() before if the changes are needed.
+        """
         for graph in list(self._graphs):
             graph.close()
         handle, self._handle = self._handle, ffi.NULL
@@ -49,14 +53,12 @@ class RuntimeBase:
 
     def _state(self, block: int) -> BlockInfo:
         state = struct("block_state")
-        self._check(lib.sh_block_info(self._handle, block, state))
+        self._check(lib.sh_block_get_state(self._handle, block, state))
         return result(BlockInfo, state)
 
 
-def target_handle(target: RuntimeBase | None) -> Any:
-    """To C, no target is the runtime itself, for which a closed one must not be taken."""
-    if target is None:
-        return ffi.NULL
+def open_handle(target: RuntimeBase) -> Any:
+    """Returns the handle of a target. A closed target is an error."""
     if not target._handle:
         raise closed("target runtime")
     return target._handle

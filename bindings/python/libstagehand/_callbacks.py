@@ -1,4 +1,5 @@
-"""Python functions that the library calls, and what becomes of their exceptions."""
+"""Python functions that the library calls, and the way of their exceptions to the caller."""
+
 from __future__ import annotations
 
 import atexit
@@ -17,14 +18,16 @@ from ._lifetime import thread
 from ._native import ffi, lib
 
 FillFunction = Callable[[memoryview, int], object]
-"""fill(buffer, offset): writes len(buffer) bytes of the source, from `offset` on. Called on threads of the library, several at once."""
+"""fill(buffer, offset) writes the len(buffer) bytes of the source that begin at `offset`. Several threads of the
+library may call the function at the same time.
+"""
 
-# Exceptions that no call has told of yet are kept up to so many; older ones are dropped.
+# The most exceptions that are kept for a later call to raise. Older ones are dropped.
 MOST_EXCEPTIONS = 64
 
 
 class _Raised:
-    """What a callback has raised, with the block that it worked for; 0: none."""
+    """An exception of a callback, and the id of the block that the callback worked for, or 0 if there is none."""
 
     def __init__(self, block: int, exception: BaseException) -> None:
         self.block = block
@@ -32,9 +35,10 @@ class _Raised:
 
 
 class Exceptions:
-    """What callbacks have raised and no call has told of yet.
+    """Exceptions of callbacks that no call has raised yet.
 
-    There is no lock: Python may collect garbage at any point of this, and what it finds may destroy a runtime, which waits for callbacks.
+    There is no lock, because Python may collect garbage at any point here. The garbage may include a runtime, and
+    destroying a runtime waits for callbacks.
     """
 
     def __init__(self) -> None:
@@ -45,11 +49,13 @@ class Exceptions:
         self._raised.append(_Raised(block, exception))
 
     def take(self, block: int = 0) -> BaseException | None:
-        """The first of this block, else the first of all. Others of the same block come from the same load and are forgotten; the last one
-        is told again to other threads that have waited for that load."""
+        """Returns the first exception of this block, or the first of all if the block has none. The other exceptions of
+        that block come from the same load and are dropped. Other threads may have waited for that load, so they get the
+        same exception again.
+        """
         while raised := list(self._raised.copy()):
             found = next((one for one in raised if one.block == block), raised[0])
-            if self._remove(found):  # else another thread tells of it
+            if self._remove(found):  # otherwise another thread raises it
                 for one in raised:
                     if one.block == found.block:
                         self._remove(one)
@@ -66,7 +72,7 @@ class Exceptions:
         return True
 
     def check(self, status: int, block: int = 0) -> int:
-        """Raises on a failure, from the exception of a callback where that is the reason."""
+        """Raises an error if `status` is a failure. The exception of a callback is the cause if the callback failed."""
         if status >= 0:
             return status
         error = error_of(status)
@@ -76,7 +82,9 @@ class Exceptions:
 
 
 def raise_from(error: Error, cause: BaseException | None) -> NoReturn:
-    """Raises the error, from what a callback raised. An interrupt that came while one ran on the main thread stays an interrupt."""
+    """Raises the error, with the exception of a callback as its cause. A KeyboardInterrupt is raised itself. It came
+    while the callback ran on the main thread.
+    """
     if isinstance(cause, KeyboardInterrupt):
         raise cause
     raise error from cause
@@ -84,7 +92,7 @@ def raise_from(error: Error, cause: BaseException | None) -> NoReturn:
 
 @dataclass(frozen=True)
 class LoadedRange:
-    """A contiguous range of a block's device memory that was just loaded; see sh_loaded_range."""
+    """A contiguous range of a block's device memory that has just been loaded. See sh_loaded_range."""
 
     block: int
     address: int
@@ -95,11 +103,15 @@ class LoadedRange:
 
 
 LoadFunction = Callable[[LoadedRange], object]
-"""on_load(range): queues work on the range's stream. Called under locks of the library: of it, it may call nothing but Stream.launch."""
+"""on_load(range) queues work on the range's stream. The library calls the function under its locks, so the function may
+call nothing of the library except Stream.launch.
+"""
 
 
 class Call:
-    """A Python function with the place for its exceptions. The library gets a handle of it, alive as long as the call is."""
+    """A Python function, and the place where its exceptions are kept. The library gets `handle`, which is valid as long
+    as this object lives.
+    """
 
     def __init__(self, function: Callable[..., object], exceptions: Exceptions) -> None:
         self.function = function
@@ -118,7 +130,7 @@ def sh_py_fill(buffer: Any, offset: int, size: int, user_data: Any) -> int:
         with memoryview(memory) as view:
             call.function(view, offset)
         if sys.getrefcount(memory) > users:
-            raise BufferError("a fill function has kept its buffer, whose memory is the library's again")
+            raise BufferError("a fill function kept its buffer; the library uses that memory again after the call")
     except BaseException as exception:
         call.exceptions.add(call.block, exception)
         return -1
@@ -133,7 +145,9 @@ def sh_py_load(loaded: Any, user_data: Any) -> int:
     thread.callbacks += 1
     try:
         address = int(ffi.cast("uintptr_t", loaded.address))
-        call.function(LoadedRange(loaded.block, address, loaded.offset, loaded.bytes, loaded.block_bytes, loaded.stream))
+        call.function(
+            LoadedRange(loaded.block, address, loaded.offset, loaded.bytes, loaded.block_bytes, loaded.stream)
+        )
     except BaseException as exception:
         call.exceptions.add(call.block, exception)
         return -1
@@ -143,7 +157,9 @@ def sh_py_load(loaded: Any, user_data: Any) -> int:
 
 
 class Launched(Call):
-    """A function queued on a stream. The library gets a number, so that nothing is lost when it calls once too often."""
+    """A function that is queued on a stream. The library gets a number, not a pointer. So a call that comes too late
+    finds no function, and reads no freed memory.
+    """
 
     def __init__(self, function: Callable[..., object], exceptions: Exceptions, stream: int) -> None:
         self.function = function
@@ -152,11 +168,12 @@ class Launched(Call):
         self.number = next(_numbers)
         self.handle = ffi.cast("void *", self.number)
         self.ran = False
-        # The captures under way when it was queued: their graphs may call it with each launch.
+        # The numbers of the captures that were under way when the function was queued. A launch of their graphs may
+        # call it.
         self.captures: set[int] = set()
 
     def queue(self) -> None:
-        """Keeps it until it was called, and until the graphs that it may be part of are gone."""
+        """Keeps this object until the function was called, and until the graphs that may call it are gone."""
         _launched[self.number] = self
         for captured in list(_captures):
             captured.calls.append(self)
@@ -168,7 +185,7 @@ class Launched(Call):
 
 
 class Captured:
-    """What was queued while a capture was under way. It lives as long as the capture, and as its graph."""
+    """The functions that were queued while a capture was under way. It lives as long as the capture and its graph."""
 
     def __init__(self, stream: int) -> None:
         self.number = next(_numbers)
@@ -182,7 +199,7 @@ class Captured:
     def __del__(self) -> None:
         for call in self.calls:
             call.captures.discard(self.number)
-            # What was queued elsewhere may still be called for the first time.
+            # A function that was queued on another stream may still wait for its first call.
             if not call.captures and (call.ran or call.stream == self.stream):
                 call.forget()
 
@@ -198,7 +215,10 @@ def sh_py_launch(user_data: Any) -> None:
     try:
         call = _launched.get(int(ffi.cast("uintptr_t", user_data)))
         if call is None:
-            raise RuntimeError("a driver's graph calls a function that was launched outside of Runtime.capture(), or whose Graph is gone")
+            raise RuntimeError(
+                "a graph of the driver calls a Python function that is gone: "
+                "launch the function inside Runtime.capture(), and keep the Graph as long as it is launched"
+            )
         try:
             call.function()
         except BaseException as exception:
@@ -207,7 +227,7 @@ def sh_py_launch(user_data: Any) -> None:
         if not call.captures:
             call.forget()
     except BaseException:
-        sys.excepthook(*sys.exc_info())  # no call tells of it
+        sys.excepthook(*sys.exc_info())  # no call can raise it
     finally:
         thread.callbacks -= 1
 
@@ -219,7 +239,7 @@ def sh_py_pressure(runtime: Any, size: int, user_data: Any) -> None:
     try:
         call.function(size)
     except BaseException:
-        sys.excepthook(*sys.exc_info())  # no call tells of it
+        sys.excepthook(*sys.exc_info())  # no call can raise it
     finally:
         thread.callbacks -= 1
 
@@ -241,7 +261,9 @@ def sh_py_log(level: int, message: Any, user_data: Any) -> None:
 
 
 def set_log(level: int, function: Callable[[LogLevel, str], object] | None) -> None:
-    """Has log lines up to `level` given to `function(level, message)`, on any thread; None: no log. It must not use the library."""
+    """Has the library call `function(level, message)` for each log line up to `level`. None ends the log. The library
+    calls the function on any thread, and the function must not use the library.
+    """
     with _log_lock:
         if function is None:
             check(lib.sh_set_log(0, ffi.NULL, ffi.NULL))
@@ -250,8 +272,9 @@ def set_log(level: int, function: Callable[[LogLevel, str], object] | None) -> N
         call = Call(function, Exceptions())
         _log.append(call)
         check(lib.sh_set_log(level, lib.sh_py_log, call.handle))
-        _log[:] = [call]  # the one before is not called any more
+        _log[:] = [call]  # the library does not call the earlier function any more
 
 
-# The library's threads cannot call Python once it goes. A forked child is refused, and that is well.
+# The library's threads cannot call Python after the interpreter has ended. The library refuses this call in a forked
+# child, which does no harm.
 atexit.register(lib.sh_set_log, 0, ffi.NULL, ffi.NULL)

@@ -1,4 +1,5 @@
-"""Devices, and the library's own questions: version, backends, trace, monitor."""
+"""Devices, and the functions for the whole process: version, backends, trace, monitor."""
+
 from __future__ import annotations
 
 import os
@@ -16,14 +17,14 @@ _CONVERT = {(DeviceCaps, "flags"): DeviceFlag, (BlockInfo, "flags"): BlockFlag, 
 
 
 def struct(name: str) -> Any:
-    """A struct of the C interface with its defaults."""
+    """Returns a new struct of the C interface with its defaults."""
     made = ffi.new(f"sh_{name} *")
-    getattr(lib, f"sh_{name}_init")(made)
+    made.struct_size = ffi.sizeof(made[0])
     return made
 
 
 def result(kind: type[T], source: Any) -> T:
-    """A struct that a call has filled in, as its Python class."""
+    """Converts a struct that a call has filled in to its Python class."""
     values: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]
         value = getattr(source, field.name)
@@ -35,7 +36,7 @@ def result(kind: type[T], source: Any) -> T:
 
 
 def text(value: str | os.PathLike[str] | None) -> Any:
-    """A C string, or NULL. It has to be kept until the call that it is for."""
+    """Returns a C string, or NULL for None. The caller keeps the string until the call that uses it has returned."""
     if value is None:
         return ffi.NULL
     encoded = os.fsencode(value)
@@ -45,9 +46,9 @@ def text(value: str | os.PathLike[str] | None) -> Any:
 
 
 class Device:
-    """A device with its budget. Opened by name: "host", "cuda:0", "hip:1", "sim", "auto".
+    """A device with its budget. It is opened by name: "host", "cuda:0", "hip:1", "sim", "auto".
 
-    Runtimes, streams and memory made on it keep it open; it closes with the last of them.
+    Its runtimes, streams and memory keep the device open. The device closes with the last of them.
     """
 
     def __init__(
@@ -80,6 +81,9 @@ class Device:
         caps = self.capabilities()
         self.name: str = caps.name
         self.flags: DeviceFlag = caps.flags
+        self.backend: str = caps.backend
+        self.kind: int = caps.kind  # a DeviceKind, or another DLDeviceType of DLPack
+        self.ordinal: int = caps.ordinal
 
     def __repr__(self) -> str:
         return f"<libstagehand.Device {getattr(self, 'name', '')}{'' if self._handle else ' (closed)'}>"
@@ -87,11 +91,13 @@ class Device:
     def __enter__(self) -> Device:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
-        """Gives back this reference. The device closes with its last user."""
+        """Gives up this reference to the device. The device closes with its last user."""
         self._handle = ffi.NULL
         destroy_postponed()
 
@@ -102,33 +108,33 @@ class Device:
 
     def memory(self) -> MemoryInfo:
         info = struct("memory_info")
-        check(lib.sh_device_memory(self._handle, info))
+        check(lib.sh_device_get_memory(self._handle, info))
         return result(MemoryInfo, info)
 
     def set_budget(self, budget_bytes: int) -> None:
-        """0: as much as is free, less the margin."""
+        """Sets the budget in bytes. 0 is the free device memory, less the margin."""
         check(lib.sh_device_set_budget(self._handle, budget_bytes))
 
     def capabilities(self) -> DeviceCaps:
         caps = struct("device_caps")
-        check(lib.sh_device_capabilities(self._handle, caps))
+        check(lib.sh_device_get_caps(self._handle, caps))
         return result(DeviceCaps, caps)
 
     def clock_ns(self) -> int:
         now = ffi.new("uint64_t *")
-        check(lib.sh_device_clock(self._handle, now))
+        check(lib.sh_device_get_clock(self._handle, now))
         return int(now[0])
 
 
 def version() -> str:
-    """Version of the library."""
+    """Returns the version of the library."""
     number = lib.sh_version()
     return f"{number // 1_000_000}.{number // 1_000 % 1_000}.{number % 1_000}"
 
 
 def backends() -> list[BackendInfo]:
-    """All backends, working or not."""
-    count = ffi.new("size_t *")
+    """Returns all backends, also those that do not work."""
+    count = ffi.new("uint64_t *")
     check(lib.sh_backend_list(ffi.NULL, 0, count))
     infos = ffi.new("sh_backend_info[]", count[0])
     for info in infos:
@@ -138,7 +144,7 @@ def backends() -> list[BackendInfo]:
 
 
 def trace_start(path: str | os.PathLike[str]) -> None:
-    """Records a trace of the process, for Perfetto."""
+    """Begins to record a trace of the process to a file for Perfetto."""
     check(lib.sh_trace_start(text(path)))
 
 
@@ -147,11 +153,9 @@ def trace_stop() -> None:
 
 
 def monitor_start(path: str | os.PathLike[str] | None = None) -> None:
-    """Answers `stagehand top` on a socket."""
+    """Begins to answer `stagehand top` on a socket."""
     check(lib.sh_monitor_start(text(path)))
 
 
 def monitor_stop() -> None:
     check(lib.sh_monitor_stop())
-
-

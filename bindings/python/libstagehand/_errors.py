@@ -1,4 +1,5 @@
-"""Exceptions: one class for each hundred of statuses."""
+"""Exceptions of the package: one class for each hundred of statuses."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -10,7 +11,9 @@ from ._native import ffi, lib
 
 
 class Error(Exception):
-    """A call of the library failed. `status` says how: a Status, or a plain int that this version does not know yet."""
+    """A call of the library failed. `status` says why: it is a Status, or an int if this version does not know the
+    status.
+    """
 
     def __init__(self, status: int, text: str) -> None:
         try:
@@ -27,34 +30,36 @@ class Error(Exception):
 
 
 class UsageError(Error):
-    """1xx: a mistake of the caller. Nothing has changed."""
+    """1xx: the caller made a mistake. Nothing has changed."""
 
 
 class BudgetError(Error):
-    """2xx: memory and budget. Nothing has changed."""
+    """2xx: memory or budget does not suffice. Nothing has changed."""
 
 
 class OperationError(Error):
-    """3xx: an operation failed; it may be tried again. An exception of a callback is its __cause__."""
+    """3xx: an operation failed, and may be tried again. If a callback raised, that exception is the __cause__."""
 
 
 class BackendError(Error):
-    """4xx: the backend or its driver."""
+    """4xx: the backend or its driver failed."""
 
 
 class LostError(Error):
-    """5xx: an object can only be closed."""
+    """5xx: the object is lost. It can only be closed."""
 
 
 class InternalError(Error):
-    """6xx: the library itself."""
+    """6xx: the library itself failed."""
 
 
 _CLASSES = {1: UsageError, 2: BudgetError, 3: OperationError, 4: BackendError, 5: LostError, 6: InternalError}
 
 
 def error_of(status: int) -> Error:
-    """The exception for what the last call of this thread returned. Inside a callback, where the library may not be asked, without text."""
+    """Returns the exception for the status that the last call of this thread returned. It has no text inside a
+    callback, because a callback must not ask the library.
+    """
     kind = _CLASSES.get(-status // 100, Error)
     if thread.callbacks:
         return kind(status, "")
@@ -65,14 +70,18 @@ def error_of(status: int) -> Error:
 
 
 def check(status: int) -> int:
-    """Raises on a failure; hands on Status.OK and the positive statuses."""
+    """Raises an error if `status` is a failure. Returns Status.OK and the positive statuses."""
     if status < 0:
         raise error_of(status)
     return status
 
 
-def made(kind: str, call: Callable[[Any], int], undo: Callable[[Any], object], check: Callable[[int], int] = check) -> Any:
-    """What a call has made, from its output parameter. An interrupt that comes while it waits is raised after it: then it is undone."""
+def made(
+    kind: str, call: Callable[[Any], int], undo: Callable[[Any], object], check: Callable[[int], int] = check
+) -> Any:
+    """Returns the object that a call has made, from its output parameter. An interrupt that comes during the call is
+    raised after it. Then the object is destroyed by `undo`.
+    """
     out = ffi.new(kind)
     try:
         check(call(out))

@@ -58,6 +58,15 @@ class DeviceFlag(IntFlag):
     IS_GPU = 8
 
 
+class DeviceKind(IntEnum):
+    """What kind of memory a device has: DLDeviceType in DLPack."""
+
+    NONE = 0
+    HOST = 1
+    CUDA = 2
+    ROCM = 10
+
+
 class BlockFlag(IntFlag):
     """How a block was registered."""
 
@@ -117,6 +126,9 @@ class DeviceCaps:
     """What a device is and can do."""
 
     flags: DeviceFlag
+    kind: int
+    ordinal: int
+    backend: str
     name: str
     description: str
     granularity_bytes: int
@@ -150,8 +162,8 @@ class BlockInfo:
     streamed_bytes: int
     present_bytes: int
     serial: int
-    name: str
     protections: int
+    name: str
 
 
 @dataclass(frozen=True)
@@ -186,6 +198,7 @@ class RuntimeStats:
     steps: int
     acquires: int
     hits: int
+    in_time: int
     misses: int
     loads: int
     load_pieces: int
@@ -209,4 +222,3 @@ class RuntimeStats:
     protected_bytes: int
     reserved_bytes: int
     guest_bytes: int
-    in_time: int

@@ -1,4 +1,5 @@
-"""Graphs: steps that an engine captures into a graph of its driver and launches again and again, with the streaming inside."""
+"""Graphs: an engine captures a step with its streaming into a graph of its driver, and launches it many times."""
+
 from __future__ import annotations
 
 from operator import index
@@ -16,10 +17,12 @@ from ._scopes import _While
 
 
 class Capture:
-    """The runtime's part of a capture that is under way on a stream: from the beginning of a `with` to its end, which makes the graph.
+    """The runtime's part of a capture that is under way on a stream. It begins and ends with a `with`, and its end
+    makes the graph.
 
-    Views must be released before it ends: else that raises, and the capture goes on until end() or cancel(). An exception cancels it, and
-    so does its end as garbage; views that were held in it are released by that.
+    Views must be released before the end. The end raises an error if a view is held, and the capture goes on until
+    end() or cancel(). An exception in the `with` cancels the capture, and so does the garbage collector. A cancelled
+    capture releases the views that were held in it.
     """
 
     def __init__(self, runtime: RuntimeBase, stream: int) -> None:
@@ -41,18 +44,20 @@ class Capture:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
-            if self._captured is not None:  # else it has ended, or was cancelled
+            if self._captured is not None:  # otherwise it has ended, or was cancelled
                 self.end()
         else:
             try:
                 self.cancel()
             except Exception:
-                pass  # the exception that led to it is told
+                pass  # the exception of the `with` is raised instead
 
     def end(self) -> Graph:
-        """Ends it now, if it has not ended, and returns its graph."""
+        """Ends the capture now if it has not ended, and returns its graph."""
         if self._captured is not None:
             captured = self._captured
             handle = made("sh_graph **", self._finish, lib.sh_graph_destroy, self._runtime._check)
@@ -60,17 +65,19 @@ class Capture:
         return self.graph
 
     def cancel(self) -> None:
-        """Ends it without a graph: the driver's graph must not be launched. It does nothing where it has ended."""
+        """Ends the capture without a graph. The driver's graph must not be launched then. Does nothing if the capture
+        has ended.
+        """
         if self._captured is not None:
             self._runtime._check(self._cancel())
 
     def _cancel(self) -> int:
-        self._runtime._core.cancelled += 1  # whatever is held
+        self._runtime._core.cancelled += 1  # the end of the capture releases all views that are held
         return self._finish(ffi.NULL)
 
     def _finish(self, out: Any) -> int:
         status = int(lib.sh_capture_end(self._runtime._handle, self._stream, out))
-        if status != Status.ERROR_INVALID_STATE:  # views are held: it goes on
+        if status != Status.ERROR_INVALID_STATE:  # this status means that views are held and the capture goes on
             captured, self._captured = self._captured, None
             if captured is not None:
                 captured.end()
@@ -85,22 +92,25 @@ class Capture:
 
     @property
     def graph(self) -> Graph:
-        """What it has made, once it has ended."""
+        """The graph that the capture has made. It is an error to ask before the capture has ended."""
         if self._graph is None:
-            raise UsageError(Status.ERROR_INVALID_STATE, "the capture has made no graph: it has not ended, or failed")
+            raise UsageError(
+                Status.ERROR_INVALID_STATE, "the capture has no graph: it has not ended, or it failed or was cancelled"
+            )
         return self._graph
 
 
 class Graph:
-    """What the library knows of a captured step. It holds the runtime's plan, until it is closed or garbage; the driver's graph must not be
-    launched after that, nor otherwise than in `with graph.launch(stream):`."""
+    """The library's part of a captured step. The runtime's plan does not change until the graph is closed or garbage.
+    The driver's graph must be launched only in `with graph.launch(stream):`, and not after the close.
+    """
 
     _turn = 0
 
     def __init__(self, runtime: RuntimeBase, handle: Any, captured: Captured) -> None:
         self._runtime = runtime
         self._handle: Any = owned(handle, lib.sh_graph_destroy, runtime._handle, captured)
-        runtime._graphs.add(self)  # a launch may be under way that the runtime has not been told of yet
+        runtime._graphs.add(self)  # the runtime closes its graphs first, because a launch may still be under way
         close_at_exit(self)
 
     def __repr__(self) -> str:
@@ -109,32 +119,36 @@ class Graph:
     def __enter__(self) -> Graph:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
-        """Waits until launches have finished, and lets the plan go."""
+        """Waits until the launches have finished. After that the runtime's plan may change."""
         handle, self._handle = self._handle, ffi.NULL
         if handle:
             ffi.release(handle)
         destroy_postponed()
 
     def launch(self, stream: Stream | int) -> Launch:
-        """`with graph.launch(stream):` around one launch of the driver's graph on that stream. Entering brings what must be resident, and
-        raises UsageError with Status.ERROR_STALE where the plan has changed: capture anew."""
+        """Use `with graph.launch(stream):` around one launch of the driver's graph on that stream. Its begin loads the
+        bytes that must be resident. It raises UsageError with Status.ERROR_STALE if the plan has changed. Then the step
+        has to be captured again.
+        """
         return Launch(self, index(stream))
 
 
 class Launch(_While):
-    """The time in which the driver's graph is launched, once."""
+    """The scope of one launch of the driver's graph."""
 
     def __init__(self, graph: Graph, stream: int) -> None:
         super().__init__(graph._runtime)
         self._graph = graph
         self._stream = stream
 
-    def _begin(self, begun: Any) -> int:
-        return int(lib.sh_py_graph_enter(self._graph._handle, self._stream, begun))
+    def _begin(self) -> int:
+        return int(lib.sh_py_graph_enter(self._graph._handle, self._stream, self._count))
 
     def _end(self) -> int:
-        return int(lib.sh_graph_leave(self._graph._handle, self._stream))
+        return int(lib.sh_py_graph_leave(self._graph._handle, self._stream, self._count))

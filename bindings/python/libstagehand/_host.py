@@ -1,4 +1,5 @@
-"""What an engine without streams and memory of its own uses: streams of the device, and pinned memory."""
+"""Streams of the device and pinned memory, for engines that have none of their own."""
+
 from __future__ import annotations
 
 import functools
@@ -15,7 +16,9 @@ from ._native import ffi, lib
 
 
 class Stream:
-    """An ordered queue of work on a device. Engines on a GPU pass their own streams, as integers, and do not need it."""
+    """An ordered queue of work on a device. An engine on a GPU does not need it, and passes its own streams as
+    integers.
+    """
 
     _turn = 2
 
@@ -27,14 +30,16 @@ class Stream:
         out = ffi.new("sh_stream *")
         check(lib.sh_stream_create(handle, out))
         self._stream = out[0]
-        # A handle of the device that destroys the stream when it goes.
+        # A handle of the device whose end destroys the stream.
         self._device = owned(handle, functools.partial(_destroy_stream, stream=self._stream), handle)
         close_at_exit(self)
 
     def __enter__(self) -> Stream:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __index__(self) -> int:
@@ -48,22 +53,30 @@ class Stream:
         return self._stream
 
     def close(self) -> None:
-        """Waits for its work and destroys it. Inside a step that used it, Runtime.forget() comes before."""
+        """Waits for the stream's work and destroys the stream. Call Runtime.forget() before if the stream was used in
+        the current step.
+        """
         device, self._device = self._device, ffi.NULL
         if device:
             ffi.release(device)
         destroy_postponed()
 
     def synchronize(self) -> None:
-        """Waits for the work queued. Raises from the first exception of a launched function that was not told yet."""
+        """Waits for the queued work. Raises an error if a launched function has raised. The first exception that was
+        not raised yet is its cause.
+        """
         status = lib.sh_stream_synchronize(self._device, self._stream)
         if (raised := self._exceptions.take()) is not None:
-            raise_from(OperationError(Status.ERROR_CALLBACK, "a function that was launched on the stream raised"), raised)
+            raise_from(
+                OperationError(Status.ERROR_CALLBACK, "a function that was launched on the stream raised an exception"),
+                raised,
+            )
         check(status)
 
     def launch(self, function: Callable[[], object] | None, busy_ns: int = 0) -> None:
-        """Queues a call of `function`, which must not use the library, and at least so much time. In a capture (Runtime.capture()) it is
-        called with each launch of the graph."""
+        """Queues a call of `function`, and work that takes at least `busy_ns` nanoseconds. The function must not use
+        the library. In a capture (Runtime.capture()) each launch of the graph calls the function.
+        """
         if function is None:
             check(lib.sh_stream_launch(self._device, self._stream, ffi.NULL, ffi.NULL, busy_ns))
             return
@@ -80,25 +93,31 @@ def _destroy_stream(device: Any, stream: int) -> None:
 
 
 class PinnedMemory:
-    """Zeroed host memory, pinned for a device: sources in it are copied without a detour.
+    """Zeroed host memory that is pinned for a device. Sources in it are copied to the device without a staging buffer.
 
-    It can be read and written through memoryview(memory.buffer) and numpy.asarray(memory), and is freed when it is closed and nothing
-    of these, and no block that was registered on it, is left.
+    memoryview(memory.buffer) and numpy.asarray(memory) read and write the memory. It is freed when it is closed and no
+    such object is left, and no block that was registered on it.
     """
 
     def __init__(self, device: Device, bytes: int) -> None:
         self._memory: Any = ffi.NULL
         handle = device._open_handle()
         pinned, free = ffi.new("uint32_t *"), functools.partial(_free, handle)
-        self._memory = owned(made("void **", lambda out: lib.sh_host_alloc(handle, bytes, out, pinned), free), free, handle)
+        self._memory = owned(
+            made("void **", lambda out: lib.sh_host_alloc(handle, bytes, out, pinned), free), free, handle
+        )
         self.bytes = bytes
         self.pinned = bool(pinned[0])
-        """False: the system refused to pin it. It is usable, and goes through the staging ring."""
+        """False if the system refused to pin the memory. It is usable then, and its copies go through the staging
+        buffers.
+        """
 
     def __enter__(self) -> PinnedMemory:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __len__(self) -> int:
@@ -110,7 +129,7 @@ class PinnedMemory:
 
     @property
     def buffer(self) -> Any:
-        """An object with the buffer interface, which keeps the memory."""
+        """An object with the buffer interface. It keeps the memory alive."""
         if not self._memory:
             raise closed("memory")
         return ffi.buffer(self._memory, self.bytes)

@@ -1,8 +1,11 @@
-"""When things of the library end: handles that destroy themselves, never inside a callback, and what is left when the interpreter exits.
+"""The end of the library's objects: handles destroy themselves, but never inside a callback, and objects that are open
+are closed when the interpreter exits.
 
-A handle is a C pointer with a destructor (cffi's gc), and the destructor holds on to what has to outlive it. So whatever order Python
-gives objects up in, even in cycles, a device closes after its runtimes and memory, and sources go after the runtime that reads them.
+A handle is a C pointer with a destructor (cffi's gc), and the destructor keeps the objects that must outlive it. So the
+order in which Python collects objects, even in cycles, does not matter: a device closes after its runtimes and memory,
+and sources are freed after the runtime that reads them.
 """
+
 from __future__ import annotations
 
 import atexit
@@ -16,7 +19,7 @@ from ._native import ffi
 
 
 class Closable(Protocol):
-    # When the interpreter exits, what has a lower one is closed before.
+    # Objects with a lower number are closed first when the interpreter exits.
     _turn: int
 
     def close(self) -> None: ...
@@ -26,17 +29,22 @@ class _Thread(threading.local):
     callbacks = 0
 
 
-# How many callbacks of the library this thread is inside of.
+# `thread.callbacks` is the number of the library's callbacks that this thread runs now.
 thread = _Thread()
 postponed: deque[Callable[[], object]] = deque()
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def owned(handle: Any, destroy: Callable[[Any], object], *outlived: object) -> Any:
-    """A handle that is destroyed when it is released, or garbage. `outlived` lives longer."""
+    """Returns a handle that is destroyed when it is released or garbage. It keeps `outlived` until then."""
 
-    def finish(raw: Any, _outlived: object = outlived, _thread: _Thread = thread, _later: deque[Callable[[], object]] = postponed) -> None:
-        # Python may collect garbage anywhere, also in a callback, from which the library must not be called.
+    def finish(
+        raw: Any,
+        _outlived: object = outlived,
+        _thread: _Thread = thread,
+        _later: deque[Callable[[], object]] = postponed,
+    ) -> None:
+        # Python may collect garbage anywhere, also inside a callback, where the library must not be called.
         if _thread.callbacks:
             _later.append(lambda: (destroy(raw), _outlived))
         else:
@@ -46,12 +54,12 @@ def owned(handle: Any, destroy: Callable[[Any], object], *outlived: object) -> A
 
 
 def postpone(action: Callable[[], object]) -> None:
-    """Has it done outside callbacks, soon."""
+    """Has `action` called soon, outside callbacks."""
     postponed.append(action)
 
 
 def destroy_postponed() -> None:
-    """Does what could not be done inside callbacks."""
+    """Runs the actions that had to wait for the end of a callback."""
     while postponed and not thread.callbacks:
         try:
             postponed.popleft()()
@@ -60,7 +68,9 @@ def destroy_postponed() -> None:
 
 
 def close_at_exit(thing: Closable) -> None:
-    """Has it closed before the interpreter goes: its callbacks are Python functions, which the library's threads cannot call any more then."""
+    """Has `thing` closed before the interpreter ends. Its callbacks are Python functions, and the library's threads
+    cannot call them after that.
+    """
     destroy_postponed()
     _open.add(thing)
 
@@ -70,7 +80,7 @@ def _close_all() -> None:
     for thing in sorted(_open, key=lambda thing: int(thing._turn)):
         try:
             thing.close()
-        except BaseException as exception:  # whoever does not want to wait for the first has to wait for the others too
+        except BaseException as exception:  # an interrupt ends the wait for one object, and the others still must close
             interrupt = interrupt or exception
     destroy_postponed()
     if interrupt is not None:

@@ -1,4 +1,5 @@
-"""Runtimes: one model on a device, its blocks, its steps, and what it keeps when several models share the device."""
+"""Runtimes: one model on a device, its blocks and steps, and its device memory when several models share the device."""
+
 from __future__ import annotations
 
 import itertools
@@ -10,7 +11,7 @@ from operator import index
 from types import TracebackType
 from typing import Any
 
-from ._base import RuntimeBase, target_handle
+from ._base import RuntimeBase, open_handle
 from ._callbacks import Call, LoadFunction
 from ._device import Device, result, struct, text
 from ._errors import made
@@ -29,7 +30,9 @@ _VIEW = ffi.typeof("sh_py_view *")
 
 
 class Block:
-    """A block of a runtime: what is used, and moves, together. It is registered until it is unregistered, or the runtime is closed."""
+    """A block of a runtime: bytes that are used and moved together. It lives until it is unregistered or the runtime is
+    closed.
+    """
 
     __slots__ = ("runtime", "id", "bytes", "name")
 
@@ -60,7 +63,9 @@ def _stream(stream: Stream | int | None) -> int:
 
 
 class Runtime(RuntimeBase):
-    """One model on a device. Streams are native handles as integers, or Stream; None: the calling thread computes by itself."""
+    """One model on a device. A stream is a native handle as an integer, or a Stream, or None if the calling thread
+    itself computes.
+    """
 
     def __init__(
         self,
@@ -72,9 +77,11 @@ class Runtime(RuntimeBase):
         unordered_bytes: int = 0,
         share_wait: float = 0.0,
     ) -> None:
-        """share_wait: seconds to wait, where a plan is made, for what others hold until their steps end, before SH_ERROR_BUSY."""
+        """`share_wait` is the most seconds that a call which plans waits for other runtimes to end their steps, when
+        they hold memory beyond their shares. After that the call fails with SH_ERROR_BUSY.
+        """
         super().__init__(device, name)
-        # Sources and callbacks, by block; of blocks that are being registered, below 0.
+        # Sources and callbacks by block id. A number below 0 stands for blocks that are being registered.
         self._kept: dict[int, list[object]] = {}
         self._pressure: list[Call] = []
         self._pressure_lock = threading.RLock()
@@ -92,7 +99,9 @@ class Runtime(RuntimeBase):
     def __enter__(self) -> Runtime:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -100,7 +109,7 @@ class Runtime(RuntimeBase):
         self._kept, self._pressure = {}, []
 
     def synchronize(self) -> None:
-        """Waits for every load and write-back, and raises what nobody was told of yet."""
+        """Waits for all loads and write-backs. Raises the error of asynchronous work that no other call has raised."""
         self._check(lib.sh_runtime_synchronize(self._handle))
 
     # Blocks.
@@ -117,17 +126,19 @@ class Runtime(RuntimeBase):
         pin: bool = False,
         on_load: LoadFunction | None = None,
     ) -> Block:
-        """Registers one block; see BlockDesc."""
+        """Registers one block. BlockDesc describes the arguments."""
         return self.register_blocks([BlockDesc(source, name, bytes, mutable, whole, unordered, pin, on_load)])[0]
 
     def register_blocks(self, blocks: Iterable[BlockDesc]) -> list[Block]:
-        """Registers blocks, all or none. Small ones that stand next to each other share pages: give them in the order of use."""
+        """Registers all of the blocks or none. Small blocks that are neighbours in the list share pages, so give blocks
+        in their order of use.
+        """
         blocks = list(blocks)
         with ExitStack() as until_registered:
             described = [Described(block, self._exceptions, until_registered) for block in blocks]
             descs = ffi.new("sh_block_desc[]", [one.desc[0] for one in described])
             ids = ffi.new("sh_block[]", len(blocks))
-            # Kept before they are used, and if an interrupt comes after the call.
+            # The sources are kept before the call, so that they live if an interrupt comes right after it.
             kept, until = self._kept, -next(_numbers)
             kept[until] = [described]
             status = lib.sh_register_blocks(self._handle, descs, len(blocks), ids)
@@ -144,7 +155,7 @@ class Runtime(RuntimeBase):
         return registered
 
     def unregister_blocks(self, blocks: Iterable[Block]) -> None:
-        """Unregisters blocks, all or none. Their sources are let go."""
+        """Unregisters all of the blocks or none. The package then gives up their sources."""
         ids = self._ids(blocks)
         self._check(lib.sh_unregister_blocks(self._handle, ids, len(ids)))
         for id in ids:
@@ -160,7 +171,9 @@ class Runtime(RuntimeBase):
     # Order and plan.
 
     def set_schedule(self, uses: Iterable[Block | tuple[Block, int]]) -> None:
-        """The order of use in a step, as a hint; with a block may stand the nanoseconds that the device computes with it."""
+        """Gives the order in which a step uses blocks. It is a hint. A pair of a block and a number also tells how many
+        nanoseconds the device computes with the block.
+        """
         pairs = [use if isinstance(use, tuple) else (use, 0) for use in uses]
         made = ffi.new("sh_use[]", len(pairs))
         for use, (block, compute_ns) in zip(made, pairs):
@@ -170,7 +183,7 @@ class Runtime(RuntimeBase):
     def plan(
         self, *, dry_run: bool = False, drop_graphs: bool = False, budget_bytes: int = 0, link_bytes_per_second: int = 0
     ) -> PlanInfo:
-        """Plans what stays and what streams, and puts it into force, unless it is a dry run."""
+        """Plans which blocks are resident and which are streamed. The plan takes effect unless `dry_run` is set."""
         options, info = struct("plan_options"), struct("plan_info")
         options.flags = (lib.SH_PLAN_DRY_RUN if dry_run else 0) | (lib.SH_PLAN_DROP_GRAPHS if drop_graphs else 0)
         options.budget_bytes, options.link_bytes_per_second = budget_bytes, link_bytes_per_second
@@ -180,15 +193,15 @@ class Runtime(RuntimeBase):
     # Steps and views.
 
     def step(self) -> Step:
-        """`with runtime.step():` around one pass over the model."""
+        """Use `with runtime.step():` around one pass over the model."""
         return Step(self)
 
     def managed_forward(self) -> Step:
-        """step() by its other name."""
+        """Another name of step()."""
         return Step(self)
 
     def acquire(self, block: Block, stream: Stream | int | None = None) -> View:
-        """Makes a block's bytes usable on a stream, until the view is released."""
+        """Makes a block's bytes usable on a stream until the returned view is released."""
         number = STREAM_HOST if stream is None else stream if type(stream) is int else index(stream)
         if postponed:
             destroy_postponed()
@@ -199,12 +212,12 @@ class Runtime(RuntimeBase):
             if status < 0:
                 self._exceptions.check(status, block.id)
         except BaseException:
-            view._drop()  # an interrupt that came while it waited
+            view._drop()  # an interrupt may have come while the call waited, and the block is held then
             raise
         return view
 
     def try_acquire(self, block: Block, stream: Stream | int | None = None) -> View | None:
-        """As acquire(), but None where it would wait for bytes. The load goes on: ask again."""
+        """Like acquire(), but returns None if it would wait for bytes. The load goes on: try again later."""
         views = self._many([block], stream, lib.SH_ACQUIRE_NO_WAIT)
         return views[0] if views else None
 
@@ -218,82 +231,98 @@ class Runtime(RuntimeBase):
         try:
             status = self._check(lib.sh_py_acquire_many(self._core, ids, len(ids), number, flags, held), ids[0])
         except BaseException:
-            views._drop()  # an interrupt that came while it waited
+            views._drop()  # an interrupt may have come while the call waited, and the blocks are held then
             raise
         return None if status == lib.SH_NOT_READY else views
 
     def acquire_many(self, blocks: Iterable[Block], stream: Stream | int | None = None) -> Views:
-        """Acquires a set, all or none; the loads of all are begun before any is waited for."""
+        """Acquires all of the blocks or none. It begins all loads before it waits for one of them."""
         return self._many(blocks, stream, 0) or Views()
 
     def try_acquire_many(self, blocks: Iterable[Block], stream: Stream | int | None = None) -> Views | None:
         return self._many(blocks, stream, lib.SH_ACQUIRE_NO_WAIT)
 
     def prefetch(self, blocks: Iterable[Block]) -> None:
-        """Begins to load blocks outside the order that will be used soon; a hint."""
+        """Begins to load blocks outside the order that will be used soon. It is a hint."""
         ids = self._ids(blocks)
         self._check(lib.sh_prefetch(self._handle, ids, len(ids)))
 
     def forget(self, stream: Stream | int) -> None:
-        """Before a stream is destroyed inside a step."""
+        """Forgets a stream. Call it before the stream is destroyed inside a step."""
         self._check(lib.sh_stream_forget(self._handle, index(stream)))
 
     # Graphs.
 
     def capture(self, stream: Stream | int) -> Capture:
-        """`with runtime.capture(stream) as capture:` inside a capture of the driver on that stream: what is acquired and released becomes part
-        of the driver's graph, and `capture.graph` is what this runtime has of it. plan() comes before."""
+        """Use `with runtime.capture(stream) as capture:` inside a capture of the driver on that stream. Acquires and
+        releases in it become part of the driver's graph. `capture.graph` is the runtime's part of that graph. Call
+        plan() before.
+        """
         return Capture(self, index(stream))
 
     # Changing contents.
 
     def invalidate(self, blocks: Iterable[Block]) -> None:
-        """The sources have other bytes: the next acquire loads them."""
+        """Tells the library that the sources have other bytes. The next acquire loads them."""
         ids = self._ids(blocks)
         self._check(lib.sh_invalidate_blocks(self._handle, ids, len(ids)))
 
     def update_sources(self, blocks: Iterable[Block]) -> SourceUpdate:
-        """`with runtime.update_sources(blocks):` sources may be changed; then the blocks are invalidated."""
+        """The sources of the blocks may be changed in `with runtime.update_sources(blocks):`. Its end invalidates the
+        blocks.
+        """
         return SourceUpdate(self, self._ids(blocks))
 
     def write_back(self, blocks: Iterable[Block] | None = None) -> None:
-        """Writes what is dirty back to the sources; None: of all blocks."""
-        ids = self._ids(blocks or [])
-        if blocks is None or len(ids):  # to C, no blocks are all
+        """Writes dirty blocks back to their sources. None means all blocks."""
+        if blocks is None:
+            self._check(lib.sh_write_back_all(self._handle))
+        else:
+            ids = self._ids(blocks)
             self._check(lib.sh_write_back(self._handle, ids, len(ids)))
 
     # Several models on a device.
 
     def protect(self, blocks: Iterable[Block]) -> Protection:
-        """`with runtime.protect(blocks):` what they have on the device stays there."""
+        """The bytes that the blocks have on the device stay there in `with runtime.protect(blocks):`."""
         return Protection(self, self._ids(blocks))
 
     def keep_resident(self, target: Runtime | None = None) -> KeepResident:
-        """`with runtime.keep_resident():` a runtime, this one by default, keeps the device memory that it has."""
-        return KeepResident(self, target)
+        """The target keeps the device memory that it has in `with runtime.keep_resident():`. None is this runtime."""
+        return KeepResident(target or self)
 
     def reserve_for_resident(
         self, target: Runtime | None = None, *, priority: ResidentPriority = ResidentPriority.PRIMARY, bytes: int = 0
     ) -> None:
-        """A runtime's share, this one's by default, is never less than this; 0: as much as its plan uses. Until release_reservation()."""
-        self._check(lib.sh_reserve(self._handle, target_handle(target), bytes, priority))
+        """Reserves device memory: the target's share is never less than `bytes` until release_reservation(). 0 is the
+        memory that its plan uses. The target is this runtime by default.
+        """
+        self._check(lib.sh_reserve(open_handle(target or self), bytes, priority))
 
     def release_reservation(self, target: Runtime | None = None) -> None:
-        """Nothing happens where there is none."""
-        self._check(lib.sh_release_reservation(self._handle, target_handle(target)))
+        """Ends the target's reservation. Does nothing if there is none. The target is this runtime by default."""
+        self._check(lib.sh_release_reservation(open_handle(target or self)))
 
-    def as_guest(self, guest: Runtime, *, bytes: int = 0, workspace_bytes: int = 0, shrink: bool = False) -> Guest:
-        """`with runtime.as_guest(other):` the other gets memory that nobody has reserved, or is refused with BudgetError."""
-        return Guest(self, guest, bytes, workspace_bytes, shrink)
+    def as_guest(
+        self, guest: Runtime, *, bytes: int = 0, workspace_bytes: int = 0, shrink: bool = False, wait: float = 0
+    ) -> Guest:
+        """The other runtime is a guest in `with runtime.as_guest(other):`. It gets memory that no runtime has reserved.
+        The begin raises BudgetError if that memory does not suffice. It waits for at most `wait` seconds until other
+        runtimes have given their memory up, and raises BudgetError (ERROR_BUSY) after that.
+        """
+        open_handle(self)
+        return Guest(guest, bytes, workspace_bytes, shrink, wait)
 
     def trim(self, keep_bytes: int = 0) -> int:
-        """Gives device memory back now. Returns the bytes that it holds after that."""
+        """Gives up device memory now, down to `keep_bytes`. Returns the bytes that the runtime holds after that."""
         held = ffi.new("uint64_t *")
         self._check(lib.sh_trim(self._handle, keep_bytes, held))
         return int(held[0])
 
     def set_pressure(self, function: Callable[[int], object] | None) -> None:
-        """function(bytes) is told when others want memory that this runtime cannot give up at once. It must not use the library."""
+        """Has the library call function(bytes) when other runtimes need memory that this runtime holds beyond its share
+        and cannot give up at once. The function must not use the library. None ends the calls.
+        """
         with self._pressure_lock:
             kept = self._pressure
             if function is None:
@@ -303,16 +332,16 @@ class Runtime(RuntimeBase):
             call = Call(function, self._exceptions)
             kept.append(call)
             self._check(lib.sh_set_pressure(self._handle, lib.sh_py_pressure, call.handle))
-            kept[:] = [call]  # the one before is not called any more
+            kept[:] = [call]  # the library does not call the earlier function any more
 
-    # What happened.
+    # Statistics.
 
     def stats(self) -> RuntimeStats:
         stats = struct("runtime_stats")
-        self._check(lib.sh_stats(self._handle, stats))
+        self._check(lib.sh_runtime_get_stats(self._handle, stats))
         return result(RuntimeStats, stats)
 
     def telemetry_open(self, path: str | os.PathLike[str] | None) -> None:
-        """Writes one line of JSON a step; None stops it."""
+        """Writes one line of JSON for each step to the file `path`. None ends that."""
         name = text(path)
         self._check(lib.sh_telemetry_open(self._handle, name))

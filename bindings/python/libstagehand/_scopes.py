@@ -1,28 +1,35 @@
-"""What is in force as long as a `with`: steps, source updates, protections, and the scopes of several models.
+"""Scopes of a `with`: steps, source updates, protections, and the scopes of several models.
 
-Each ends on every path. What went wrong in the `with` is not hidden by a failure to end it.
+A scope ends on every path. A failure to end it does not hide an exception that was raised in the `with`.
 """
+
 from __future__ import annotations
 
 from types import TracebackType
 from typing import Any
 
-from ._base import RuntimeBase, target_handle
+from ._base import RuntimeBase, open_handle
 from ._device import struct
-from ._errors import made
 from ._lifetime import destroy_postponed, owned, postpone, thread
 from ._native import ffi, lib
 
 
 class _While:
-    """Calls `_begin` and `_end`, which return statuses. What has begun ends with this object, if not before."""
+    """A scope that calls `_begin` and `_end`, which return statuses. A scope that is open ends with this object at the
+    latest.
+
+    The C calls that begin and end the scope also count how often it is open. So no interrupt can come between the call
+    and the count.
+    """
 
     def __init__(self, runtime: RuntimeBase) -> None:
         self._runtime = runtime
-        self._open = 0
+        self._count = ffi.new("int32_t *")
 
-    def _begin(self, begun: Any) -> int:
-        """Sets what `begun` points to as soon as it has begun."""
+    def _open(self) -> int:
+        return int(self._count[0])
+
+    def _begin(self) -> int:
         raise NotImplementedError
 
     def _end(self) -> int:
@@ -30,27 +37,25 @@ class _While:
 
     def __enter__(self) -> None:
         destroy_postponed()
-        begun = ffi.new("int32_t *")
+        before = self._open()
         try:
-            self._runtime._check(self._begin(begun))
-            self._open += 1
+            self._runtime._check(self._begin())
         except BaseException:
-            # An interrupt that came while it waited.
-            if begun[0]:
+            # An interrupt may have come while the call waited. The scope is open then.
+            if self._open() > before:
                 self._end()
             raise
 
-    def __exit__(self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None) -> None:
-        self._open = max(0, self._open - 1)
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
+    ) -> None:
         status = self._end()
         if status < 0 and kind is None:
             self._runtime._check(status)
 
-
     def __del__(self) -> None:
-        # An interrupt at the very beginning of __exit__.
-        while getattr(self, "_open", 0):
-            self._open -= 1
+        # The scope is still open if an interrupt came before its end.
+        for _ in range(self._open() if hasattr(self, "_count") else 0):
             if thread.callbacks:
                 postpone(self._end)
             else:
@@ -58,85 +63,84 @@ class _While:
 
 
 class Step(_While):
-    """A step under way."""
+    """The scope of a step."""
 
-    def _begin(self, begun: Any) -> int:
-        return int(lib.sh_py_step_begin(self._runtime._handle, begun))
+    def _begin(self) -> int:
+        return int(lib.sh_py_step_begin(self._runtime._handle, self._count))
 
     def _end(self) -> int:
-        return int(lib.sh_step_end(self._runtime._handle))
+        return int(lib.sh_py_step_end(self._runtime._handle, self._count))
 
 
 class SourceUpdate(_While):
-    """The time in which sources may be changed."""
+    """The scope in which sources may be changed."""
 
     def __init__(self, runtime: RuntimeBase, blocks: Any) -> None:
         super().__init__(runtime)
         self._blocks = blocks
 
-    def _begin(self, begun: Any) -> int:
-        return int(lib.sh_py_source_update_begin(self._runtime._handle, self._blocks, len(self._blocks), begun))
+    def _begin(self) -> int:
+        return int(lib.sh_py_source_update_begin(self._runtime._handle, self._blocks, len(self._blocks), self._count))
 
     def _end(self) -> int:
-        return int(lib.sh_source_update_end(self._runtime._handle, self._blocks, len(self._blocks)))
+        return int(lib.sh_py_source_update_end(self._runtime._handle, self._blocks, len(self._blocks), self._count))
 
 
 class Protection(_While):
-    """The time in which blocks are protected."""
+    """The scope in which blocks are protected."""
 
     def __init__(self, runtime: RuntimeBase, blocks: Any) -> None:
         super().__init__(runtime)
         self._blocks = blocks
 
-    def _begin(self, begun: Any) -> int:
-        return int(lib.sh_py_protect_blocks(self._runtime._handle, self._blocks, len(self._blocks), begun))
+    def _begin(self) -> int:
+        return int(lib.sh_py_protect_blocks(self._runtime._handle, self._blocks, len(self._blocks), self._count))
 
     def _end(self) -> int:
-        return int(lib.sh_unprotect_blocks(self._runtime._handle, self._blocks, len(self._blocks)))
+        return int(lib.sh_py_unprotect_blocks(self._runtime._handle, self._blocks, len(self._blocks), self._count))
 
 
 class _Scope(_While):
-    """A scope of the C interface."""
+    """A scope of the C interface with a handle. The library writes the handle to memory in `_scopes`, and the end of
+    the scope takes it from there.
+    """
 
     def __init__(self, runtime: RuntimeBase) -> None:
         super().__init__(runtime)
         self._scopes: list[Any] = []
 
+    def _open(self) -> int:
+        return sum(1 for scope in self._scopes if scope[0])
+
     def _begin_scope(self, out: Any) -> int:
         raise NotImplementedError
 
-    def _begin(self, begun: Any) -> int:
-        scope = made("sh_scope **", self._begin_scope, lib.sh_scope_end, self._runtime._check)
-        self._scopes.append(owned(scope, lib.sh_scope_end))
-        begun[0] = 1
-        return 0
+    def _begin(self) -> int:
+        self._scopes.append(owned(ffi.new("sh_scope **"), lib.sh_py_scope_end))
+        return self._begin_scope(self._scopes[-1])
 
     def _end(self) -> int:
-        scope = self._scopes.pop()
-        ffi.gc(scope, None)
-        return int(lib.sh_scope_end(scope))
+        while self._scopes and not self._scopes[-1][0]:
+            self._scopes.pop()
+        return int(lib.sh_py_scope_end(self._scopes[-1])) if self._scopes else 0
 
 
 class KeepResident(_Scope):
-    """The time in which a runtime keeps its device memory."""
-
-    def __init__(self, runtime: RuntimeBase, target: RuntimeBase | None) -> None:
-        super().__init__(runtime)
-        self._target = target
+    """The scope in which a runtime keeps its device memory."""
 
     def _begin_scope(self, out: Any) -> int:
-        return int(lib.sh_keep_resident(self._runtime._handle, target_handle(self._target), out))
+        return int(lib.sh_keep_resident(open_handle(self._runtime), out))
 
 
 class Guest(_Scope):
-    """The time in which a runtime is a guest."""
+    """The scope in which a runtime is a guest."""
 
-    def __init__(self, runtime: RuntimeBase, guest: RuntimeBase, bytes: int, workspace_bytes: int, shrink: bool) -> None:
-        super().__init__(runtime)
-        self._guest = guest
+    def __init__(self, guest: RuntimeBase, bytes: int, workspace_bytes: int, shrink: bool, wait: float) -> None:
+        super().__init__(guest)
         self._options = struct("guest_options")
         self._options.flags = lib.SH_GUEST_SHRINK if shrink else 0
         self._options.bytes, self._options.workspace_bytes = bytes, workspace_bytes
+        self._options.wait_ns = round(wait * 1e9)
 
     def _begin_scope(self, out: Any) -> int:
-        return int(lib.sh_guest_begin(self._runtime._handle, target_handle(self._guest), self._options, out))
+        return int(lib.sh_guest_begin(open_handle(self._runtime), self._options, out))

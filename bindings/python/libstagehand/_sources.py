@@ -1,4 +1,5 @@
-"""Where the bytes of a block come from, and their translation into the C interface's segments."""
+"""Sources of the bytes of a block, and their translation to segments of the C interface."""
+
 from __future__ import annotations
 
 import mmap
@@ -26,7 +27,9 @@ class HasFileno(Protocol):
 
 @dataclass(frozen=True)
 class FileRange:
-    """Bytes of a file: a path, an open file or a descriptor, which may be closed once the block is registered."""
+    """Bytes of a file, which is a path, an open file or a descriptor. The caller may close the file once the block is
+    registered.
+    """
 
     file: str | os.PathLike[str] | int | HasFileno
     offset: int
@@ -35,15 +38,17 @@ class FileRange:
 
 @dataclass(frozen=True)
 class Mapped:
-    """Bytes of a mapped file: a part of one, or numpy.memmap. (An mmap.mmap as it is needs no wrapping.)"""
+    """Bytes of a mapped file: a part of a mapping, or a numpy.memmap. A whole mmap.mmap needs no Mapped around it."""
 
     buffer: Buffer
 
 
 @dataclass(frozen=True)
 class Fill:
-    """Bytes that a function produces: fill(buffer, offset) writes len(buffer) bytes, from `offset` of them on. It is called on threads
-    of the library, several at once, and must not use the library nor keep the buffer."""
+    """Bytes that a function makes. fill(buffer, offset) writes the len(buffer) bytes that begin at `offset`. Several
+    threads of the library may call the function at the same time. It must not use the library, and must not keep the
+    buffer.
+    """
 
     function: FillFunction
     bytes: int
@@ -51,7 +56,7 @@ class Fill:
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes on this device or another one. `owner` is kept as long as the block."""
+    """Bytes in the memory of this device or of another one. The block keeps `owner` alive."""
 
     address: int
     bytes: int
@@ -60,24 +65,24 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class Segment:
-    """A source that does not follow the one before it in the block, but begins at `offset`."""
+    """A source that begins at `offset` in the block, instead of right after the source before it."""
 
     source: Source
     offset: int
 
 
 Source: TypeAlias = Union["Buffer", PinnedMemory, FileRange, Mapped, Fill, DeviceMemory]
-"""Bytes-like objects and NumPy arrays are read where they are, and kept as long as the block."""
+"""The library reads bytes-like objects and NumPy arrays in place. The block keeps them alive."""
 
 
 @dataclass(frozen=True)
 class BlockDesc:
-    """A block to register: its source, or several one after the other."""
+    """A block to register, with its source, or with several sources one after the other."""
 
     source: Source | Sequence[Source | Segment]
     name: str | None = None
     bytes: int | None = None
-    """Size on the device; None: up to the end of the last source."""
+    """The size on the device. None is the end of the last source."""
     mutable: bool = False
     whole: bool = False
     unordered: bool = False
@@ -93,7 +98,9 @@ class BlockDesc:
 
 
 class Described:
-    """A block's descriptor in C, with what must live as long as the block (`kept`) and what may be closed once it is registered."""
+    """A block's descriptor in C. The objects in `kept` must live as long as the block. The files that it has opened are
+    closed once the block is registered.
+    """
 
     def __init__(self, block: BlockDesc, exceptions: Exceptions, until_registered: ExitStack) -> None:
         self.kept: list[object] = []
@@ -105,7 +112,7 @@ class Described:
         self.segments = ffi.new("sh_segment[]", len(sources))
         end = 0
         for segment, source in zip(self.segments, sources):
-            lib.sh_segment_init(ffi.addressof(segment))
+            segment.struct_size = ffi.sizeof("sh_segment")
             segment.offset = end
             if isinstance(source, Segment):
                 segment.offset, source = source.offset, source.source

@@ -1,13 +1,14 @@
 """Writes the C source of the extension module libstagehand._native.
 
-    build_native.py CDEF HELPERS OUT.c
+build_native.py CDEF HELPERS OUT.c
 """
+
 import pathlib
 import sys
 
 import cffi
 
-# Functions of the package that the library calls: _callbacks.py defines them.
+# Functions that the library calls. _callbacks.py defines them.
 CALLBACKS = """
 extern "Python" int32_t sh_py_fill(void *, uint64_t, uint64_t, void *);
 extern "Python" int32_t sh_py_load(const sh_loaded_range *, void *);
@@ -27,15 +28,22 @@ typedef struct sh_py_view {
     uint64_t cancelled;
 } sh_py_view;
 int32_t sh_py_acquire(sh_py_runtime *runtime, uint64_t block, uint64_t stream, uint32_t flags, sh_py_view *out);
-int32_t sh_py_acquire_many(sh_py_runtime *runtime, const uint64_t *blocks, uint64_t count, uint64_t stream, uint32_t flags, sh_py_view **out);
+int32_t sh_py_acquire_many(sh_py_runtime *runtime, const uint64_t *blocks, uint64_t count, uint64_t stream,
+                           uint32_t flags, sh_py_view **out);
 int32_t sh_py_held(const sh_py_view *view);
 int32_t sh_py_release(sh_py_view *view);
-int32_t sh_py_step_begin(sh_runtime *runtime, int32_t *begun);
-int32_t sh_py_source_update_begin(sh_runtime *runtime, const uint64_t *blocks, uint64_t count, int32_t *begun);
-int32_t sh_py_protect_blocks(sh_runtime *runtime, const uint64_t *blocks, uint64_t count, int32_t *begun);
-int32_t sh_py_graph_enter(sh_graph *graph, uint64_t stream, int32_t *begun);
-int32_t sh_py_capture_begin(sh_runtime *runtime, uint64_t stream, int32_t *begun);
-void *sh_py_export_bytes(uintptr_t owner, uintptr_t address, int64_t bytes, int32_t device_type, int32_t device_id, int readonly, int versioned);
+int32_t sh_py_step_begin(sh_runtime *runtime, int32_t *open);
+int32_t sh_py_step_end(sh_runtime *runtime, int32_t *open);
+int32_t sh_py_source_update_end(sh_runtime *runtime, const uint64_t *blocks, uint64_t count, int32_t *open);
+int32_t sh_py_unprotect_blocks(sh_runtime *runtime, const uint64_t *blocks, uint64_t count, int32_t *open);
+int32_t sh_py_graph_leave(sh_graph *graph, uint64_t stream, int32_t *open);
+int32_t sh_py_scope_end(sh_scope **scope);
+int32_t sh_py_source_update_begin(sh_runtime *runtime, const uint64_t *blocks, uint64_t count, int32_t *open);
+int32_t sh_py_protect_blocks(sh_runtime *runtime, const uint64_t *blocks, uint64_t count, int32_t *open);
+int32_t sh_py_graph_enter(sh_graph *graph, uint64_t stream, int32_t *open);
+int32_t sh_py_capture_begin(sh_runtime *runtime, uint64_t stream, int32_t *open);
+void *sh_py_export_bytes(uintptr_t owner, uintptr_t address, int64_t bytes, int32_t device_type, int32_t device_id,
+                         int readonly, int versioned);
 void sh_py_capsule_delete(void *capsule);
 """
 

@@ -13,8 +13,10 @@ enum {
     SH_NOT_READY = 1,
     SH_ERROR_INVALID_ARGUMENT = -101,
     SH_ERROR_INVALID_HANDLE = -102,
-    SH_ERROR_INVALID_STRUCT = -103,
-    SH_ERROR_INVALID_STATE = -104,
+    SH_ERROR_INVALID_STRUCT =
+        -103,
+    SH_ERROR_INVALID_STATE =
+        -104,
     SH_ERROR_NOT_FOUND = -105,
     SH_ERROR_UNSUPPORTED = -106,
     SH_ERROR_FORKED = -107,
@@ -41,16 +43,11 @@ typedef uint64_t sh_block;
 typedef struct sh_device sh_device;
 typedef struct sh_runtime sh_runtime;
 uint32_t sh_version(void);
-const char *sh_status_string(sh_status status);
-size_t sh_last_error(char *buffer, size_t capacity);
-enum {
-    SH_LOG_ERROR = 1,
-    SH_LOG_WARNING = 2,
-    SH_LOG_INFO = 3,
-    SH_LOG_DEBUG = 4
-};
-typedef void (*sh_log_fn)(int32_t level, const char *message, void *user_data);
-sh_status sh_set_log(int32_t level, sh_log_fn log, void *user_data);
+const char* sh_status_string(sh_status status);
+uint64_t sh_last_error(char* buffer, uint64_t capacity);
+enum { SH_LOG_ERROR = 1, SH_LOG_WARNING = 2, SH_LOG_INFO = 3, SH_LOG_DEBUG = 4 };
+typedef void (*sh_log_fn)(int32_t level, const char* message, void* user_data);
+sh_status sh_set_log(int32_t level, sh_log_fn log, void* user_data);
 
 /* device.h */
 typedef struct sh_device_options {
@@ -61,12 +58,12 @@ typedef struct sh_device_options {
     uint64_t page_bytes;
     uint64_t link_bytes_per_second;
     uint64_t staging_bytes;
-    const char *backend_options;
-    const char *backend_path;
+    const char* backend_options;
+    const char* backend_path;
 } sh_device_options;
-void sh_device_options_init(sh_device_options *options);
-sh_status sh_device_open(const char *name, const sh_device_options *options, sh_device **out_device);
-void sh_device_close(sh_device *device);
+sh_status sh_device_open(const char* name, const sh_device_options* options,
+                                              sh_device** out_device);
+void sh_device_close(sh_device* device);
 typedef struct sh_memory_info {
     uint32_t struct_size;
     uint32_t runtime_count;
@@ -83,18 +80,21 @@ typedef struct sh_memory_info {
     uint64_t protected_bytes;
     uint64_t headroom_bytes;
 } sh_memory_info;
-void sh_memory_info_init(sh_memory_info *info);
-sh_status sh_device_memory(sh_device *device, sh_memory_info *out_info);
-sh_status sh_device_set_budget(sh_device *device, uint64_t budget_bytes);
+sh_status sh_device_get_memory(sh_device* device, sh_memory_info* out_info);
+sh_status sh_device_set_budget(sh_device* device, uint64_t budget_bytes);
 enum {
     SH_DEVICE_FIXED_ADDRESSES = 1,
     SH_DEVICE_HOST_ADDRESSABLE = 2,
     SH_DEVICE_VIRTUAL_TIME = 4,
     SH_DEVICE_IS_GPU = 8
 };
+enum { SH_DEVICE_KIND_NONE = 0, SH_DEVICE_KIND_HOST = 1, SH_DEVICE_KIND_CUDA = 2, SH_DEVICE_KIND_ROCM = 10 };
 typedef struct sh_device_caps {
     uint32_t struct_size;
     uint32_t flags;
+    uint32_t kind;
+    uint32_t ordinal;
+    char backend[32];
     char name[64];
     char description[128];
     uint64_t granularity_bytes;
@@ -103,9 +103,8 @@ typedef struct sh_device_caps {
     uint32_t staging_threads;
     uint32_t reserved;
 } sh_device_caps;
-void sh_device_caps_init(sh_device_caps *caps);
-sh_status sh_device_capabilities(sh_device *device, sh_device_caps *out_caps);
-sh_status sh_device_clock(sh_device *device, uint64_t *out_ns);
+sh_status sh_device_get_caps(sh_device* device, sh_device_caps* out_caps);
+sh_status sh_device_get_clock(sh_device* device, uint64_t* out_ns);
 typedef struct sh_backend_info {
     uint32_t struct_size;
     int32_t status;
@@ -115,19 +114,20 @@ typedef struct sh_backend_info {
     char path[512];
     char reason[512];
 } sh_backend_info;
-void sh_backend_info_init(sh_backend_info *info);
-sh_status sh_backend_list(sh_backend_info *infos, size_t capacity, size_t *out_count);
+sh_status sh_backend_list(sh_backend_info* infos, uint64_t capacity, uint64_t* out_count);
 
 /* host_memory.h */
-sh_status sh_host_alloc(sh_device *device, uint64_t bytes, void **out_memory, uint32_t *out_pinned);
-sh_status sh_host_free(sh_device *device, void *memory);
+sh_status sh_host_alloc(sh_device* device, uint64_t bytes, void** out_memory,
+                                             uint32_t* out_pinned);
+sh_status sh_host_free(sh_device* device, void* memory);
 
 /* stream.h */
-sh_status sh_stream_create(sh_device *device, sh_stream *out_stream);
-void sh_stream_destroy(sh_device *device, sh_stream stream);
-sh_status sh_stream_synchronize(sh_device *device, sh_stream stream);
-typedef void (*sh_stream_fn)(void *user_data);
-sh_status sh_stream_launch(sh_device *device, sh_stream stream, sh_stream_fn fn, void *user_data, int64_t busy_ns);
+sh_status sh_stream_create(sh_device* device, sh_stream* out_stream);
+void sh_stream_destroy(sh_device* device, sh_stream stream);
+sh_status sh_stream_synchronize(sh_device* device, sh_stream stream);
+typedef void (*sh_stream_fn)(void* user_data);
+sh_status sh_stream_launch(sh_device* device, sh_stream stream, sh_stream_fn fn, void* user_data,
+                                                int64_t busy_ns);
 
 /* runtime.h */
 typedef struct sh_runtime_options {
@@ -135,13 +135,13 @@ typedef struct sh_runtime_options {
     uint32_t max_held;
     uint64_t max_bytes;
     uint64_t unordered_bytes;
-    const char *name;
     uint64_t share_wait_ns;
+    const char* name;
 } sh_runtime_options;
-void sh_runtime_options_init(sh_runtime_options *options);
-sh_status sh_runtime_create(sh_device *device, const sh_runtime_options *options, sh_runtime **out_runtime);
-void sh_runtime_destroy(sh_runtime *runtime);
-sh_status sh_runtime_synchronize(sh_runtime *runtime);
+sh_status sh_runtime_create(sh_device* device, const sh_runtime_options* options,
+                                                 sh_runtime** out_runtime);
+void sh_runtime_destroy(sh_runtime* runtime);
+sh_status sh_runtime_synchronize(sh_runtime* runtime);
 enum {
     SH_SOURCE_POINTER = 1,
     SH_SOURCE_MAPPED = 2,
@@ -149,19 +149,18 @@ enum {
     SH_SOURCE_FILL = 4,
     SH_SOURCE_DEVICE = 5
 };
-typedef int32_t (*sh_fill_fn)(void *buffer, uint64_t offset, uint64_t bytes, void *user_data);
+typedef int32_t (*sh_fill_fn)(void* buffer, uint64_t offset, uint64_t bytes, void* user_data);
 typedef struct sh_segment {
     uint32_t struct_size;
     uint32_t kind;
     uint64_t offset;
     uint64_t bytes;
-    void *pointer;
+    const void* pointer;
     int64_t file;
     uint64_t file_offset;
     sh_fill_fn fill;
-    void *user_data;
+    void* user_data;
 } sh_segment;
-void sh_segment_init(sh_segment *segment);
 enum {
     SH_BLOCK_MUTABLE = 1,
     SH_BLOCK_WHOLE = 2,
@@ -172,26 +171,27 @@ typedef struct sh_loaded_range {
     uint32_t struct_size;
     uint32_t reserved;
     sh_block block;
-    void *address;
+    void* address;
     uint64_t offset;
     uint64_t bytes;
     uint64_t block_bytes;
     sh_stream stream;
 } sh_loaded_range;
-typedef int32_t (*sh_load_fn)(const sh_loaded_range *range, void *user_data);
+typedef int32_t (*sh_load_fn)(const sh_loaded_range* range, void* user_data);
 typedef struct sh_block_desc {
     uint32_t struct_size;
     uint32_t flags;
-    uint64_t bytes;
-    const sh_segment *segments;
+    uint64_t
+        bytes;
+    const sh_segment* segments;
     uint64_t segment_count;
     sh_load_fn on_load;
-    void *user_data;
-    const char *name;
+    void* user_data;
+    const char* name;
 } sh_block_desc;
-void sh_block_desc_init(sh_block_desc *desc);
-sh_status sh_register_blocks(sh_runtime *runtime, const sh_block_desc *descs, uint64_t count, sh_block *out_blocks);
-sh_status sh_unregister_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
+sh_status sh_register_blocks(sh_runtime* runtime, const sh_block_desc* descs, uint64_t count,
+                                                  sh_block* out_blocks);
+sh_status sh_unregister_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
 enum {
     SH_BLOCK_UNLOADED = 0,
     SH_BLOCK_STAGED = 1,
@@ -204,30 +204,30 @@ typedef struct sh_block_state {
     uint32_t flags;
     uint32_t state;
     uint32_t held;
-    void *address;
+    void* address;
     uint64_t bytes;
-    uint64_t resident_bytes;
+    uint64_t
+        resident_bytes;
     uint64_t streamed_bytes;
     uint64_t present_bytes;
     uint64_t serial;
-    char name[64];
     uint64_t protections;
+    char name[64];
 } sh_block_state;
-void sh_block_state_init(sh_block_state *state);
-sh_status sh_block_info(sh_runtime *runtime, sh_block block, sh_block_state *out_state);
-sh_status sh_invalidate_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
-sh_status sh_source_update_begin(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
-sh_status sh_source_update_end(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
-sh_status sh_mark_dirty(sh_runtime *runtime, sh_block block);
-sh_status sh_write_back(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
+sh_status sh_block_get_state(sh_runtime* runtime, sh_block block, sh_block_state* out_state);
+sh_status sh_invalidate_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
+sh_status sh_source_update_begin(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
+sh_status sh_source_update_end(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
+sh_status sh_mark_dirty(sh_runtime* runtime, sh_block block);
+sh_status sh_write_back(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
+sh_status sh_write_back_all(sh_runtime* runtime);
 typedef struct sh_use {
     uint32_t struct_size;
     uint32_t reserved;
     sh_block block;
     uint64_t compute_ns;
 } sh_use;
-void sh_use_init(sh_use *use);
-sh_status sh_set_schedule(sh_runtime *runtime, const sh_use *uses, uint64_t count);
+sh_status sh_set_schedule(sh_runtime* runtime, const sh_use* uses, uint64_t count);
 enum {
     SH_PLAN_DRY_RUN = 1,
     SH_PLAN_DROP_GRAPHS = 2
@@ -238,7 +238,6 @@ typedef struct sh_plan_options {
     uint64_t budget_bytes;
     uint64_t link_bytes_per_second;
 } sh_plan_options;
-void sh_plan_options_init(sh_plan_options *options);
 typedef struct sh_plan_info {
     uint32_t struct_size;
     uint32_t max_held;
@@ -260,8 +259,7 @@ typedef struct sh_plan_info {
     uint64_t streamed_blocks;
     uint64_t padding_bytes;
 } sh_plan_info;
-void sh_plan_info_init(sh_plan_info *info);
-sh_status sh_plan(sh_runtime *runtime, const sh_plan_options *options, sh_plan_info *out_info);
+sh_status sh_plan(sh_runtime* runtime, const sh_plan_options* options, sh_plan_info* out_info);
 
 /* streaming.h */
 enum {
@@ -274,36 +272,38 @@ typedef struct sh_view {
     uint32_t struct_size;
     uint32_t flags;
     sh_block block;
-    void *address;
+    void* address;
     uint64_t bytes;
     uint64_t serial;
 } sh_view;
-void sh_view_init(sh_view *view);
 enum {
     SH_ACQUIRE_NO_WAIT = 1
 };
-sh_status sh_step_begin(sh_runtime *runtime);
-sh_status sh_step_end(sh_runtime *runtime);
-sh_status sh_acquire(sh_runtime *runtime, sh_block block, sh_stream stream, uint32_t flags, sh_view *out_view);
-sh_status sh_acquire_many(sh_runtime *runtime, const sh_block *blocks, uint64_t count, sh_stream stream, uint32_t flags,
-                                 sh_view *out_views);
-sh_status sh_release(sh_runtime *runtime, sh_block block, sh_stream stream);
-sh_status sh_release_many(sh_runtime *runtime, const sh_block *blocks, uint64_t count, sh_stream stream);
-sh_status sh_prefetch(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
-sh_status sh_read_block(sh_runtime *runtime, sh_block block, sh_stream stream, uint64_t offset, void *buffer, uint64_t bytes);
-sh_status sh_stream_forget(sh_runtime *runtime, sh_stream stream);
+sh_status sh_step_begin(sh_runtime* runtime);
+sh_status sh_step_end(sh_runtime* runtime);
+sh_status sh_acquire(sh_runtime* runtime, sh_block block, sh_stream stream, uint32_t flags,
+                                          sh_view* out_view);
+sh_status sh_acquire_many(sh_runtime* runtime, const sh_block* blocks, uint64_t count,
+                                               sh_stream stream, uint32_t flags, sh_view* out_views);
+sh_status sh_release(sh_runtime* runtime, sh_block block, sh_stream stream);
+sh_status sh_release_many(sh_runtime* runtime, const sh_block* blocks, uint64_t count,
+                                               sh_stream stream);
+sh_status sh_prefetch(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
+sh_status sh_read_block(sh_runtime* runtime, sh_block block, sh_stream stream, uint64_t offset,
+                                             void* buffer, uint64_t bytes);
+sh_status sh_stream_forget(sh_runtime* runtime, sh_stream stream);
 
 /* residency.h */
-sh_status sh_protect_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
-sh_status sh_unprotect_blocks(sh_runtime *runtime, const sh_block *blocks, uint64_t count);
+sh_status sh_protect_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
+sh_status sh_unprotect_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
 typedef struct sh_scope sh_scope;
-sh_status sh_keep_resident(sh_runtime *runtime, sh_runtime *target, sh_scope **out_scope);
+sh_status sh_keep_resident(sh_runtime* runtime, sh_scope** out_scope);
 enum {
     SH_PRIORITY_PRIMARY = 0,
     SH_PRIORITY_SECONDARY = 1
 };
-sh_status sh_reserve(sh_runtime *runtime, sh_runtime *target, uint64_t bytes, uint32_t priority);
-sh_status sh_release_reservation(sh_runtime *runtime, sh_runtime *target);
+sh_status sh_reserve(sh_runtime* runtime, uint64_t bytes, uint32_t priority);
+sh_status sh_release_reservation(sh_runtime* runtime);
 enum {
     SH_GUEST_SHRINK = 1
 };
@@ -314,20 +314,19 @@ typedef struct sh_guest_options {
     uint64_t workspace_bytes;
     uint64_t wait_ns;
 } sh_guest_options;
-void sh_guest_options_init(sh_guest_options *options);
-sh_status sh_guest_begin(sh_runtime *runtime, sh_runtime *guest, const sh_guest_options *options, sh_scope **out_scope);
-sh_status sh_scope_end(sh_scope *scope);
-sh_status sh_trim(sh_runtime *runtime, uint64_t keep_bytes, uint64_t *out_bytes);
-typedef void (*sh_pressure_fn)(sh_runtime *runtime, uint64_t bytes, void *user_data);
-sh_status sh_set_pressure(sh_runtime *runtime, sh_pressure_fn pressure, void *user_data);
+sh_status sh_guest_begin(sh_runtime* guest, const sh_guest_options* options, sh_scope** out_scope);
+sh_status sh_scope_end(sh_scope* scope);
+sh_status sh_trim(sh_runtime* runtime, uint64_t keep_bytes, uint64_t* out_bytes);
+typedef void (*sh_pressure_fn)(sh_runtime* runtime, uint64_t bytes, void* user_data);
+sh_status sh_set_pressure(sh_runtime* runtime, sh_pressure_fn pressure, void* user_data);
 
 /* graph.h */
 typedef struct sh_graph sh_graph;
-sh_status sh_capture_begin(sh_runtime *runtime, sh_stream stream);
-sh_status sh_capture_end(sh_runtime *runtime, sh_stream stream, sh_graph **out_graph);
-sh_status sh_graph_enter(sh_graph *graph, sh_stream stream);
-sh_status sh_graph_leave(sh_graph *graph, sh_stream stream);
-void sh_graph_destroy(sh_graph *graph);
+sh_status sh_capture_begin(sh_runtime* runtime, sh_stream stream);
+sh_status sh_capture_end(sh_runtime* runtime, sh_stream stream, sh_graph** out_graph);
+sh_status sh_graph_enter(sh_graph* graph, sh_stream stream);
+sh_status sh_graph_leave(sh_graph* graph, sh_stream stream);
+void sh_graph_destroy(sh_graph* graph);
 
 /* telemetry.h */
 typedef struct sh_runtime_stats {
@@ -336,6 +335,7 @@ typedef struct sh_runtime_stats {
     uint64_t steps;
     uint64_t acquires;
     uint64_t hits;
+    uint64_t in_time;
     uint64_t misses;
     uint64_t loads;
     uint64_t load_pieces;
@@ -350,7 +350,8 @@ typedef struct sh_runtime_stats {
     uint64_t remaps;
     uint64_t evictions;
     uint64_t given_up_bytes;
-    uint64_t last_step_ns;
+    uint64_t
+        last_step_ns;
     uint64_t resident_bytes;
     uint64_t ring_bytes;
     uint64_t unordered_bytes;
@@ -359,12 +360,10 @@ typedef struct sh_runtime_stats {
     uint64_t protected_bytes;
     uint64_t reserved_bytes;
     uint64_t guest_bytes;
-    uint64_t in_time;
 } sh_runtime_stats;
-void sh_runtime_stats_init(sh_runtime_stats *stats);
-sh_status sh_stats(sh_runtime *runtime, sh_runtime_stats *out_stats);
-sh_status sh_trace_start(const char *path);
+sh_status sh_runtime_get_stats(sh_runtime* runtime, sh_runtime_stats* out_stats);
+sh_status sh_trace_start(const char* path);
 sh_status sh_trace_stop(void);
-sh_status sh_telemetry_open(sh_runtime *runtime, const char *path);
-sh_status sh_monitor_start(const char *path);
+sh_status sh_telemetry_open(sh_runtime* runtime, const char* path);
+sh_status sh_monitor_start(const char* path);
 sh_status sh_monitor_stop(void);

@@ -1,4 +1,4 @@
-/* What the Python package needs in C beside the library itself: the hot path's views, and DLPack's capsules. */
+/* C code of the Python package: the views of the hot path, the begin and end of scopes, and DLPack capsules. */
 #ifndef LIBSTAGEHAND_HELPERS_H
 #define LIBSTAGEHAND_HELPERS_H
 
@@ -6,29 +6,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A runtime; NULL when it is closed. Each capture that is cancelled releases what is held, and is counted before. */
+/* A runtime. `handle` is NULL after the runtime is closed. A cancelled capture releases all views that are held, so the
+ * package counts it in `cancelled` before it cancels the capture. */
 typedef struct sh_py_runtime {
-    sh_runtime *handle;
+    sh_runtime* handle;
     uint64_t cancelled;
 } sh_py_runtime;
 
-/* A view with what its release needs: fewer arguments to convert on the hot path. Without a runtime it holds nothing. */
+/* A view with the values that its release needs. So the hot path converts fewer arguments. The view holds nothing if
+ * `runtime` is NULL. */
 typedef struct sh_py_view {
     sh_view view;
-    sh_py_runtime *runtime;
+    sh_py_runtime* runtime;
     uint64_t stream;
-    uint64_t cancelled; /* of the runtime, before the acquire */
+    uint64_t cancelled; /* the runtime's count before the acquire */
 } sh_py_view;
 
-static void sh_py_hold(sh_py_view *out, const sh_view *view, sh_py_runtime *runtime, uint64_t stream, uint64_t cancelled) {
+static void sh_py_hold(sh_py_view* out, const sh_view* view, sh_py_runtime* runtime, uint64_t stream,
+                       uint64_t cancelled) {
     out->view = *view;
     out->stream = stream;
     out->cancelled = cancelled;
     __atomic_store_n(&out->runtime, runtime, __ATOMIC_RELEASE);
 }
 
-/* What it has acquired is known to the view when it returns, whatever Python makes of that: an interrupt is raised then. */
-static int32_t sh_py_acquire(sh_py_runtime *runtime, uint64_t block, uint64_t stream, uint32_t flags, sh_py_view *out) {
+/* The view is filled in before this function returns. Python may raise an interrupt as soon as the function returns,
+ * and the package can then release the view. */
+static int32_t sh_py_acquire(sh_py_runtime* runtime, uint64_t block, uint64_t stream, uint32_t flags, sh_py_view* out) {
     const uint64_t cancelled = __atomic_load_n(&runtime->cancelled, __ATOMIC_ACQUIRE);
     sh_view view = SH_VIEW_INIT;
     const int32_t status = sh_acquire(runtime->handle, block, stream, flags, &view);
@@ -36,10 +40,10 @@ static int32_t sh_py_acquire(sh_py_runtime *runtime, uint64_t block, uint64_t st
     return status;
 }
 
-static int32_t sh_py_acquire_many(sh_py_runtime *runtime, const uint64_t *blocks, uint64_t count, uint64_t stream, uint32_t flags,
-                                  sh_py_view **out) {
+static int32_t sh_py_acquire_many(sh_py_runtime* runtime, const uint64_t* blocks, uint64_t count, uint64_t stream,
+                                  uint32_t flags, sh_py_view** out) {
     const uint64_t cancelled = __atomic_load_n(&runtime->cancelled, __ATOMIC_ACQUIRE);
-    sh_view *views = (sh_view *)calloc(count, sizeof *views);
+    sh_view* views = (sh_view*)calloc(count, sizeof *views);
     if (views == NULL) return SH_ERROR_OUT_OF_HOST_MEMORY;
     for (uint64_t i = 0; i < count; ++i) views[i].struct_size = sizeof *views;
     const int32_t status = sh_acquire_many(runtime->handle, blocks, count, stream, flags, views);
@@ -48,72 +52,102 @@ static int32_t sh_py_acquire_many(sh_py_runtime *runtime, const uint64_t *blocks
     return status;
 }
 
-static int32_t sh_py_held(const sh_py_view *view) {
-    const sh_py_runtime *runtime = __atomic_load_n(&view->runtime, __ATOMIC_ACQUIRE);
+static int32_t sh_py_held(const sh_py_view* view) {
+    const sh_py_runtime* runtime = __atomic_load_n(&view->runtime, __ATOMIC_ACQUIRE);
     return runtime != NULL && view->cancelled == __atomic_load_n(&runtime->cancelled, __ATOMIC_ACQUIRE);
 }
 
-/* Once. What the end of a capture has released is not: the block may be another view's by now. */
-static int32_t sh_py_release(sh_py_view *view) {
-    sh_py_runtime *runtime = __atomic_exchange_n(&view->runtime, NULL, __ATOMIC_ACQ_REL);
+/* Releases a view once. A view that a cancelled capture has released is not released again, because another view may
+ * hold the block by now. */
+static int32_t sh_py_release(sh_py_view* view) {
+    sh_py_runtime* runtime = __atomic_exchange_n(&view->runtime, NULL, __ATOMIC_ACQ_REL);
     if (runtime == NULL || view->cancelled != __atomic_load_n(&runtime->cancelled, __ATOMIC_ACQUIRE)) return SH_OK;
     return sh_release(runtime->handle, view->view.block, view->stream);
 }
 
-/* What begins and has to end, with a note of it that an interrupt does not lose. */
-static int32_t sh_py_noted(int32_t status, int32_t *begun) {
-    *begun = status >= 0;
+/* The call that begins a scope adds one to `open`, and the call that ends the scope subtracts one. So the count is
+ * right when Python raises an interrupt after either call. */
+static int32_t sh_py_noted(int32_t status, int32_t* open) {
+    *open += status >= 0;
     return status;
 }
 
-static int32_t sh_py_step_begin(sh_runtime *runtime, int32_t *begun) { return sh_py_noted(sh_step_begin(runtime), begun); }
-
-static int32_t sh_py_source_update_begin(sh_runtime *runtime, const uint64_t *blocks, uint64_t count, int32_t *begun) {
-    return sh_py_noted(sh_source_update_begin(runtime, blocks, count), begun);
+static int32_t sh_py_ended(int32_t status, int32_t* open) {
+    *open -= *open > 0;
+    return status;
 }
 
-static int32_t sh_py_protect_blocks(sh_runtime *runtime, const uint64_t *blocks, uint64_t count, int32_t *begun) {
-    return sh_py_noted(sh_protect_blocks(runtime, blocks, count), begun);
+static int32_t sh_py_step_begin(sh_runtime* runtime, int32_t* open) {
+    return sh_py_noted(sh_step_begin(runtime), open);
 }
 
-static int32_t sh_py_graph_enter(sh_graph *graph, uint64_t stream, int32_t *begun) {
-    return sh_py_noted(sh_graph_enter(graph, stream), begun);
+static int32_t sh_py_source_update_begin(sh_runtime* runtime, const uint64_t* blocks, uint64_t count, int32_t* open) {
+    return sh_py_noted(sh_source_update_begin(runtime, blocks, count), open);
 }
 
-static int32_t sh_py_capture_begin(sh_runtime *runtime, uint64_t stream, int32_t *begun) {
-    return sh_py_noted(sh_capture_begin(runtime, stream), begun);
+static int32_t sh_py_protect_blocks(sh_runtime* runtime, const uint64_t* blocks, uint64_t count, int32_t* open) {
+    return sh_py_noted(sh_protect_blocks(runtime, blocks, count), open);
 }
 
-/* DLPack 1: the part of dlpack.h that a block of bytes needs. */
+static int32_t sh_py_graph_enter(sh_graph* graph, uint64_t stream, int32_t* open) {
+    return sh_py_noted(sh_graph_enter(graph, stream), open);
+}
+
+static int32_t sh_py_step_end(sh_runtime* runtime, int32_t* open) { return sh_py_ended(sh_step_end(runtime), open); }
+
+static int32_t sh_py_source_update_end(sh_runtime* runtime, const uint64_t* blocks, uint64_t count, int32_t* open) {
+    return sh_py_ended(sh_source_update_end(runtime, blocks, count), open);
+}
+
+static int32_t sh_py_unprotect_blocks(sh_runtime* runtime, const uint64_t* blocks, uint64_t count, int32_t* open) {
+    return sh_py_ended(sh_unprotect_blocks(runtime, blocks, count), open);
+}
+
+static int32_t sh_py_graph_leave(sh_graph* graph, uint64_t stream, int32_t* open) {
+    return sh_py_ended(sh_graph_leave(graph, stream), open);
+}
+
+/* Ends a scope, if there is one, and forgets its handle. */
+static int32_t sh_py_scope_end(sh_scope** scope) {
+    sh_scope* ended = *scope;
+    *scope = NULL;
+    return sh_scope_end(ended);
+}
+
+static int32_t sh_py_capture_begin(sh_runtime* runtime, uint64_t stream, int32_t* open) {
+    return sh_py_noted(sh_capture_begin(runtime, stream), open);
+}
+
+/* DLPack 1: the parts of dlpack.h that a tensor of bytes needs. */
 typedef struct sh_py_tensor {
-    void *data;
+    void* data;
     int32_t device_type;
     int32_t device_id;
     int32_t rank;
     uint8_t type_code;
     uint8_t type_bits;
     uint16_t type_lanes;
-    int64_t *shape;
-    int64_t *strides;
+    int64_t* shape;
+    int64_t* strides;
     uint64_t byte_offset;
 } sh_py_tensor;
 
 typedef struct sh_py_managed {
     sh_py_tensor tensor;
-    void *owner;
-    void (*deleter)(struct sh_py_managed *self);
+    void* owner;
+    void (*deleter)(struct sh_py_managed* self);
 } sh_py_managed;
 
 typedef struct sh_py_managed_versioned {
     uint32_t major;
     uint32_t minor;
-    void *owner;
-    void (*deleter)(struct sh_py_managed_versioned *self);
+    void* owner;
+    void (*deleter)(struct sh_py_managed_versioned* self);
     uint64_t flags;
     sh_py_tensor tensor;
 } sh_py_managed_versioned;
 
-/* Both kinds in one allocation, with the shape. */
+/* One allocation for both versions of the struct, and for the shape. */
 typedef struct sh_py_export {
     sh_py_managed managed;
     sh_py_managed_versioned versioned;
@@ -121,57 +155,59 @@ typedef struct sh_py_export {
     int64_t strides[1];
 } sh_py_export;
 
-/* A consumer may be done on any thread, also after the interpreter has ended. */
-static void sh_py_forget(void *owner) {
+/* A consumer may free its tensor on any thread, also after the interpreter has ended. */
+static void sh_py_forget(void* owner) {
     if (Py_IsInitialized()) {
         const PyGILState_STATE state = PyGILState_Ensure();
-        Py_DECREF((PyObject *)owner);
+        Py_DECREF((PyObject*)owner);
         PyGILState_Release(state);
     }
 }
 
-static void sh_py_managed_delete(sh_py_managed *self) {
+static void sh_py_managed_delete(sh_py_managed* self) {
     sh_py_forget(self->owner);
-    free((char *)self - offsetof(sh_py_export, managed));
+    free((char*)self - offsetof(sh_py_export, managed));
 }
 
-static void sh_py_managed_versioned_delete(sh_py_managed_versioned *self) {
+static void sh_py_managed_versioned_delete(sh_py_managed_versioned* self) {
     sh_py_forget(self->owner);
-    free((char *)self - offsetof(sh_py_export, versioned));
+    free((char*)self - offsetof(sh_py_export, versioned));
 }
 
-/* A consumer renames the capsule that it takes; one that nobody took frees what it holds. */
-static void sh_py_capsule_delete(void *capsule) {
-    if (PyCapsule_IsValid((PyObject *)capsule, "dltensor")) {
-        sh_py_managed *managed = (sh_py_managed *)PyCapsule_GetPointer((PyObject *)capsule, "dltensor");
+/* A consumer renames the capsule that it takes. A capsule with its first name was not taken, so its tensor is freed. */
+static void sh_py_capsule_delete(void* capsule) {
+    if (PyCapsule_IsValid((PyObject*)capsule, "dltensor")) {
+        sh_py_managed* managed = (sh_py_managed*)PyCapsule_GetPointer((PyObject*)capsule, "dltensor");
         managed->deleter(managed);
-    } else if (PyCapsule_IsValid((PyObject *)capsule, "dltensor_versioned")) {
-        sh_py_managed_versioned *managed =
-            (sh_py_managed_versioned *)PyCapsule_GetPointer((PyObject *)capsule, "dltensor_versioned");
+    } else if (PyCapsule_IsValid((PyObject*)capsule, "dltensor_versioned")) {
+        sh_py_managed_versioned* managed =
+            (sh_py_managed_versioned*)PyCapsule_GetPointer((PyObject*)capsule, "dltensor_versioned");
         managed->deleter(managed);
     }
 }
 
-/* Bytes at `address` as a DLPack tensor that keeps the Python object `owner`, given as id(), alive. NULL: no memory. */
-static void *sh_py_export_bytes(uintptr_t owner, uintptr_t address, int64_t bytes, int32_t device_type, int32_t device_id, int readonly,
-                                int versioned) {
-    sh_py_export *made = (sh_py_export *)calloc(1, sizeof *made);
+/* Describes the bytes at `address` as a DLPack tensor. The tensor keeps the Python object `owner` alive; the caller
+ * passes the object's id(). Returns NULL if there is no host memory. */
+static void* sh_py_export_bytes(uintptr_t owner, uintptr_t address, int64_t bytes, int32_t device_type,
+                                int32_t device_id, int readonly, int versioned) {
+    sh_py_export* made = (sh_py_export*)calloc(1, sizeof *made);
     if (made == NULL) return NULL;
     made->shape[0] = bytes;
     made->strides[0] = 1;
-    sh_py_tensor tensor = {(void *)address, device_type, device_id, 1, 1 /* unsigned */, 8, 1, made->shape, made->strides, 0};
+    sh_py_tensor tensor = {(void*)address, device_type,   device_id, 1, 1 /* unsigned */, 8, 1,
+                           made->shape,    made->strides, 0};
     made->managed.tensor = tensor;
-    made->managed.owner = (void *)owner;
+    made->managed.owner = (void*)owner;
     made->managed.deleter = sh_py_managed_delete;
     made->versioned.major = 1;
-    made->versioned.owner = (void *)owner;
+    made->versioned.owner = (void*)owner;
     made->versioned.deleter = sh_py_managed_versioned_delete;
     made->versioned.flags = readonly ? 1 : 0;
     made->versioned.tensor = tensor;
     const PyGILState_STATE state = PyGILState_Ensure();
-    Py_INCREF((PyObject *)owner);
+    Py_INCREF((PyObject*)owner);
     PyGILState_Release(state);
-    return versioned ? (void *)&made->versioned : (void *)&made->managed;
+    return versioned ? (void*)&made->versioned : (void*)&made->managed;
 }
 
 #endif

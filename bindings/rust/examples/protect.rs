@@ -1,8 +1,9 @@
-//! Protects blocks of a model that streams: they stay on the device, whole, when another model comes, and through new plans.
+//! Protects blocks of a model that streams. The protected blocks stay on the device as a whole when another model
+//! comes, and when new plans are made.
 //!
 //!     protect [DEVICE]
 //!
-//! The same program as examples/protect/protect.c, .cpp and .py.
+//! This is the same program as examples/protect/protect.c, .cpp and .py.
 
 use libstagehand::{Block, BlockDesc, Device, DeviceOptions, Runtime, RuntimeOptions, Source, Stream};
 use std::error::Error;
@@ -16,7 +17,7 @@ const PROTECTED: [usize; 2] = [0, 7];
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// A model whose layers hold one number each.
+/// A model. Every byte of a layer has the same value, and each layer has another value.
 struct Model {
     runtime: Runtime,
     blocks: Vec<Block>,
@@ -24,7 +25,7 @@ struct Model {
 }
 
 impl Model {
-    /// From `first` on.
+    /// Makes a model whose first layer has the value `first`. Each next layer has the next value.
     fn new(device: &Device, name: &str, layers: u8, first: u8) -> Result<Model> {
         let options = RuntimeOptions { name: Some(name.to_owned()), ..Default::default() };
         let runtime = Runtime::with_options(device, &options)?;
@@ -36,7 +37,7 @@ impl Model {
         Ok(Model { runtime, blocks, weights })
     }
 
-    /// One pass over it. In place of computing, it compares every byte.
+    /// Makes one pass over the model. Instead of computing, the pass compares every byte.
     fn step(&self) -> Result<()> {
         let step = self.runtime.step()?;
         for (&block, layer) in self.blocks.iter().zip(&self.weights) {
@@ -44,14 +45,14 @@ impl Model {
             let mut there = vec![0; view.len() as usize];
             view.read(0, &mut there)?;
             if there != **layer {
-                return Err(format!("{}: these are other bytes", self.runtime.block_info(block)?.name).into());
+                return Err(format!("{}: its bytes are wrong", self.runtime.block_info(block)?.name).into());
             }
             view.release()?;
         }
         Ok(step.end()?)
     }
 
-    /// Whether the protected layers are on the device as a whole, in memory of their own.
+    /// Returns whether all bytes of the protected layers are on the device, in memory of their own.
     fn stays(&self) -> Result<bool> {
         let mut all = true;
         for layer in PROTECTED {
@@ -61,7 +62,7 @@ impl Model {
         Ok(all)
     }
 
-    /// Grows when any of the protected layers is loaded.
+    /// Returns a number that grows when any of the protected layers is loaded.
     fn loads(&self) -> Result<u64> {
         let mut sum = 0;
         for layer in PROTECTED {
@@ -73,15 +74,14 @@ impl Model {
 
 fn expect(holds: bool, what: &str) -> Result<()> {
     if !holds {
-        return Err(format!("not so: {what}").into());
+        return Err(format!("this does not hold: {what}").into());
     }
     println!("{what}");
     Ok(())
 }
 
 fn run(device_name: &str) -> Result<()> {
-    let device =
-        Device::open_with(device_name, &DeviceOptions { budget_bytes: BUDGET, ..Default::default() })?;
+    let device = Device::open_with(device_name, &DeviceOptions { budget_bytes: BUDGET, ..Default::default() })?;
     let model = Model::new(&device, "model", LAYERS, 1)?;
     model.step()?;
     model.step()?;
@@ -90,18 +90,18 @@ fn run(device_name: &str) -> Result<()> {
         let _protection = model.runtime.protect(&PROTECTED.map(|layer| model.blocks[layer]))?;
         model.runtime.plan()?;
         model.step()?;
-        expect(model.stays()?, "protected, they stay on the device as a whole")?;
+        expect(model.stays()?, "the protected layers stay on the device as a whole")?;
         let before = model.loads()?;
         let other = Model::new(&device, "other", LAYERS, 101)?;
         for _ in 0..2 {
             other.step()?;
             model.step()?;
         }
-        expect(model.stays()?, "another model has come, and they stay")?;
+        expect(model.stays()?, "they stay when another model comes")?;
         device.set_budget(BUDGET / 4 * 3)?;
         other.step()?;
         model.step()?;
-        expect(model.stays()?, "there is less memory, and they stay")?;
+        expect(model.stays()?, "they stay when there is less memory")?;
         expect(model.loads()? == before, "none of them was loaded again")?;
         expect(device.memory()?.peak_bytes <= BUDGET, "the device never held more than its budget")?;
     }
@@ -109,7 +109,7 @@ fn run(device_name: &str) -> Result<()> {
     for &block in &model.blocks {
         protections += model.runtime.block_info(block)?.protections;
     }
-    expect(protections == 0, "then they are layers like the others")
+    expect(protections == 0, "without protection they are layers like the others")
 }
 
 fn main() -> ExitCode {

@@ -1,12 +1,13 @@
-//! Two models share a device: one reserves what it streams with and keeps what it has, the other is let in as a guest for a while.
+//! Two models share a device. The first model reserves the memory that it streams with, and keeps its memory resident.
+//! The second model is a guest for a while.
 //!
 //!     reserve_and_guest [DEVICE]
 //!
-//! The same program as examples/reserve_and_guest/reserve_and_guest.c, .cpp and .py.
+//! This is the same program as examples/reserve_and_guest/reserve_and_guest.c, .cpp and .py.
 
 use libstagehand::{
-    Block, BlockDesc, Device, DeviceOptions, GuestOptions, Priority, Runtime, RuntimeOptions, Scope, Source,
-    Status, Stream,
+    Block, BlockDesc, Device, DeviceOptions, GuestOptions, Priority, Runtime, RuntimeOptions, Scope, Source, Status,
+    Stream,
 };
 use std::error::Error;
 use std::process::ExitCode;
@@ -20,7 +21,7 @@ const BUDGET: u64 = 40 << 20;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// A model whose layers hold one number each.
+/// A model. Every byte of a layer has the same value, and each layer has another value.
 struct Model {
     runtime: Runtime,
     blocks: Vec<Block>,
@@ -28,7 +29,7 @@ struct Model {
 }
 
 impl Model {
-    /// From `first` on.
+    /// Makes a model whose first layer has the value `first`. Each next layer has the next value.
     fn new(device: &Device, name: &str, layers: u8, first: u8, max_bytes: u64) -> Result<Model> {
         let options = RuntimeOptions { name: Some(name.to_owned()), max_bytes, ..Default::default() };
         let runtime = Runtime::with_options(device, &options)?;
@@ -40,7 +41,7 @@ impl Model {
         Ok(Model { runtime, blocks, weights })
     }
 
-    /// One pass over it. In place of computing, it compares every byte.
+    /// Makes one pass over the model. Instead of computing, the pass compares every byte.
     fn step(&self) -> Result<()> {
         let step = self.runtime.step()?;
         for (&block, layer) in self.blocks.iter().zip(&self.weights) {
@@ -48,7 +49,7 @@ impl Model {
             let mut there = vec![0; view.len() as usize];
             view.read(0, &mut there)?;
             if there != **layer {
-                return Err(format!("{}: these are other bytes", self.runtime.block_info(block)?.name).into());
+                return Err(format!("{}: its bytes are wrong", self.runtime.block_info(block)?.name).into());
             }
             view.release()?;
         }
@@ -59,42 +60,41 @@ impl Model {
         Ok(self.runtime.stats()?.held_bytes)
     }
 
-    /// Lets another model in, with so much for its blocks; 0: all of them.
-    fn let_in<'a>(&'a self, guest: &'a Model, bytes: u64) -> libstagehand::Result<Scope<'a>> {
-        self.runtime.as_guest(&guest.runtime, &GuestOptions { bytes, ..Default::default() })
+    /// Lets this model in as a guest, with `bytes` bytes for its blocks. 0 means enough for all its blocks.
+    fn let_in(&self, bytes: u64) -> libstagehand::Result<Scope<'_>> {
+        self.runtime.as_guest(&GuestOptions { bytes, ..Default::default() })
     }
 
-    /// Whether there is no room for a guest that wants so many bytes.
-    fn refuses(&self, guest: &Model, bytes: u64) -> bool {
-        self.let_in(guest, bytes).is_err_and(|error| error.status() == Status::BUDGET)
+    /// Returns whether there is no room for this model as a guest with `bytes` bytes.
+    fn is_refused(&self, bytes: u64) -> bool {
+        self.let_in(bytes).is_err_and(|error| error.status() == Status::BUDGET)
     }
 }
 
 fn expect(holds: bool, what: &str) -> Result<()> {
     if !holds {
-        return Err(format!("not so: {what}").into());
+        return Err(format!("this does not hold: {what}").into());
     }
     println!("{what}");
     Ok(())
 }
 
 fn run(device_name: &str) -> Result<()> {
-    let device =
-        Device::open_with(device_name, &DeviceOptions { budget_bytes: BUDGET, ..Default::default() })?;
+    let device = Device::open_with(device_name, &DeviceOptions { budget_bytes: BUDGET, ..Default::default() })?;
     let model = Model::new(&device, "model", MODEL_LAYERS, 1, MODEL_MOST)?;
     let guest = Model::new(&device, "guest", GUEST_LAYERS, 101, 0)?;
     model.step()?;
     model.step()?;
     expect(model.runtime.stats()?.ring_bytes > 0, "the model streams")?;
 
-    // Reserve: nobody gets what it streams with.
+    // Reserve: no other model gets the memory that this model streams with.
     let reservation = model.runtime.reserve(0, Priority::Primary)?;
     let reserved = device.memory()?.reserved_bytes;
-    expect(reserved > 0 && reserved <= MODEL_MOST, "it has reserved what it streams with")?;
-    expect(model.refuses(&guest, BUDGET - reserved / 2), "a guest that wants some of that is refused")?;
+    expect(reserved > 0 && reserved <= MODEL_MOST, "it has reserved the memory that it streams with")?;
+    expect(guest.is_refused(BUDGET - reserved / 2), "a guest that needs a part of that memory is refused")?;
 
-    // Guest: the other model has all its layers on the device until the scope ends, and both work.
-    let scope = model.let_in(&guest, 0)?;
+    // Guest: all layers of the other model are on the device until the scope ends, and both models work.
+    let scope = guest.let_in(0)?;
     guest.step()?;
     model.step()?;
     guest.step()?;
@@ -104,19 +104,19 @@ fn run(device_name: &str) -> Result<()> {
     }
     expect(there, "a guest that fits has all its layers on the device")?;
     scope.end()?;
-    expect(guest.held_bytes()? == 0, "it has gone, and holds nothing")?;
+    expect(guest.held_bytes()? == 0, "the guest has left and holds nothing")?;
     drop(reservation);
     expect(device.memory()?.reserved_bytes == 0, "nothing is reserved")?;
 
-    // Keep resident: what a model has is not taken from it, whoever comes.
+    // Keep resident: no other model gets memory that this model holds.
     model.step()?;
     let held = model.held_bytes()?;
     let scope = model.runtime.keep_resident()?;
-    expect(model.refuses(&guest, BUDGET - held / 2), "kept resident, the model gives nothing to a guest")?;
-    expect(model.held_bytes()? == held, "it holds what it has held")?;
+    expect(guest.is_refused(BUDGET - held / 2), "a model that is kept resident gives nothing to a guest")?;
+    expect(model.held_bytes()? == held, "it holds as much as before")?;
     scope.end()?;
-    let scope = model.let_in(&guest, BUDGET - held / 2)?;
-    expect(model.held_bytes()? < held, "then it gives a part of it")?;
+    let scope = guest.let_in(BUDGET - held / 2)?;
+    expect(model.held_bytes()? < held, "afterwards it gives up a part of it")?;
     model.step()?;
     scope.end()?;
     model.step()?;

@@ -1,8 +1,8 @@
-//! Streams a safetensors file through a quarter of its bytes, and compares every byte.
+//! Streams a safetensors file through a quarter of its size, and compares every byte.
 //!
 //!     stream_file FILE [DEVICE]
 //!
-//! The same program as examples/stream_file/stream_file.c, .cpp and .py.
+//! This is the same program as examples/stream_file/stream_file.c, .cpp and .py.
 
 use libstagehand::{Block, BlockDesc, Device, DeviceOptions, Runtime, Source, Stream};
 use memmap2::Mmap;
@@ -17,10 +17,10 @@ const STEPS: u64 = 3;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Where it lies in the file, and its name.
+/// A tensor's range of bytes in the file, and its name.
 type Tensor = (Range<usize>, String);
 
-/// Where each tensor lies in the file, and its name, in the file's order.
+/// Returns the tensors in the order of the file. Tensors without bytes are left out.
 fn read_tensors(file: &[u8]) -> Result<Vec<Tensor>> {
     let (length, metadata) = SafeTensors::read_metadata(file)?;
     let mut tensors = Vec::new();
@@ -36,7 +36,8 @@ fn read_tensors(file: &[u8]) -> Result<Vec<Tensor>> {
     Ok(tensors)
 }
 
-/// A block is used as a whole, and the largest has to fit: larger tensors are used in pieces.
+/// Divides tensors into pieces of at most `most` bytes. Each piece becomes a block, and the largest block has to fit
+/// into the budget as a whole.
 fn split(tensors: &[Tensor], most: usize) -> Vec<Tensor> {
     let pieces = |(range, name): &Tensor| {
         let (end, name) = (range.end, name.clone());
@@ -45,7 +46,7 @@ fn split(tensors: &[Tensor], most: usize) -> Vec<Tensor> {
     tensors.iter().flat_map(pieces).collect()
 }
 
-/// Each piece is a block, whose bytes come out of the file.
+/// Registers each piece as a block whose bytes come from the file.
 fn register_model(model: &Runtime, file: &Arc<Mmap>, pieces: &[Tensor]) -> Result<Vec<Block>> {
     let mut descs = Vec::new();
     for (range, name) in pieces {
@@ -55,7 +56,7 @@ fn register_model(model: &Runtime, file: &Arc<Mmap>, pieces: &[Tensor]) -> Resul
     Ok(model.register_blocks(descs)?)
 }
 
-/// One pass over the model. In place of computing, it compares every byte with the file's.
+/// Makes one pass over the model. Instead of computing, the pass compares every byte with the file.
 fn step(model: &Runtime, blocks: &[Block], file: &[u8], pieces: &[Tensor]) -> Result<usize> {
     let mut total = 0;
     let step = model.step()?;
@@ -65,7 +66,7 @@ fn step(model: &Runtime, blocks: &[Block], file: &[u8], pieces: &[Tensor]) -> Re
         view.read(0, &mut there)?;
         view.release()?;
         if there != file[range.clone()] {
-            return Err(format!("{name}: it is not as in the file").into());
+            return Err(format!("{name}: its bytes differ from the file").into());
         }
         total += there.len();
     }
@@ -74,7 +75,7 @@ fn step(model: &Runtime, blocks: &[Block], file: &[u8], pieces: &[Tensor]) -> Re
 }
 
 fn run(path: &str, device_name: &str) -> Result<()> {
-    // SAFETY: whoever calls this program does not change the file meanwhile.
+    // SAFETY: the user of this program does not change the file meanwhile.
     let file = File::open(path).and_then(|file| unsafe { Mmap::map(&file) });
     let file = Arc::new(file.map_err(|error| format!("{path}: {error}"))?);
     let tensors = read_tensors(&file).map_err(|error| format!("{path}: {error}"))?;
@@ -91,10 +92,10 @@ fn run(path: &str, device_name: &str) -> Result<()> {
         blocks.len()
     );
     for i in 0..STEPS {
-        println!("step {i}: {} bytes are as in the file", step(&model, &blocks, &file, &pieces)?);
+        println!("step {i}: {} bytes equal the file", step(&model, &blocks, &file, &pieces)?);
     }
     let (peak, copied) = (device.memory()?.peak_bytes, model.stats()?.bytes_to_device);
-    println!("the device held {peak} bytes at most, and {copied} were copied to it");
+    println!("the device held at most {peak} bytes, and {copied} bytes were copied to it");
     if peak > budget_bytes {
         return Err("the device: it held more than the budget".into());
     }

@@ -1,6 +1,6 @@
-//! Finds the library, and with the feature `bindgen` generates the bindings from its headers.
+//! Finds the library. This script also generates the bindings from the library's headers with the feature `bindgen`.
 //!
-//! - `STAGEHAND_LIB_DIR`: the folder of `libstagehand.so`; pkg-config is then not asked.
+//! - `STAGEHAND_LIB_DIR`: the folder of `libstagehand.so`. The script asks pkg-config only if this variable is not set.
 //! - `STAGEHAND_INCLUDE_DIR`: the folder that holds `stagehand/stagehand.h`, for the feature `bindgen`.
 
 use std::env;
@@ -11,7 +11,7 @@ fn main() {
     for variable in ["STAGEHAND_LIB_DIR", "STAGEHAND_INCLUDE_DIR", "DOCS_RS"] {
         println!("cargo::rerun-if-env-changed={variable}");
     }
-    // Documentation is built where there is no library; nothing is linked then.
+    // Documentation sites have no library, so nothing is linked if DOCS_RS is set.
     let includes = if env::var_os("DOCS_RS").is_some() { Vec::new() } else { find_library() };
     let includes = match env::var_os("STAGEHAND_INCLUDE_DIR") {
         Some(folder) => vec![PathBuf::from(folder)],
@@ -24,12 +24,12 @@ fn main() {
     generate(&includes);
 }
 
-/// Tells cargo what to link, and returns the folders of headers that pkg-config knows.
+/// Tells cargo what to link, and returns the include folders that pkg-config knows.
 fn find_library() -> Vec<PathBuf> {
     if let Some(folder) = env::var_os("STAGEHAND_LIB_DIR") {
         let folder = PathBuf::from(folder);
         if !folder.join("libstagehand.so").exists() {
-            fail(&format!("STAGEHAND_LIB_DIR: there is no libstagehand.so in {}", folder.display()));
+            fail(&format!("STAGEHAND_LIB_DIR: the folder {} has no libstagehand.so", folder.display()));
         }
         println!("cargo::rustc-link-search=native={}", folder.display());
         println!("cargo::rustc-link-lib=dylib=stagehand");
@@ -51,14 +51,11 @@ fn fail(text: &str) -> ! {
 
 #[cfg(feature = "bindgen")]
 fn generate(includes: &[PathBuf]) {
-    let header = includes
-        .iter()
-        .map(|folder| folder.join("stagehand/stagehand.h"))
-        .find(|path| path.exists())
-        .unwrap_or_else(|| {
-            fail("stagehand/stagehand.h was not found: set STAGEHAND_INCLUDE_DIR to its parent folder")
-        });
-    let folder = header.parent().expect("it has a name");
+    let header =
+        includes.iter().map(|folder| folder.join("stagehand/stagehand.h")).find(|path| path.exists()).unwrap_or_else(
+            || fail("stagehand/stagehand.h was not found: set STAGEHAND_INCLUDE_DIR to its parent folder"),
+        );
+    let folder = header.parent().expect("the header's path has a parent folder");
     println!("cargo::rerun-if-changed={}", folder.display());
     let bindings = bindgen::Builder::default()
         .header(header.to_str().expect("the path of the headers is UTF-8"))
@@ -73,20 +70,18 @@ fn generate(includes: &[PathBuf]) {
         .merge_extern_blocks(true)
         .use_core()
         .rust_edition(bindgen::RustEdition::Edition2024)
-        .rust_target(
-            bindgen::RustTarget::stable(85, 0).unwrap_or_else(|_| fail("bindgen does not know Rust 1.85")),
-        )
+        .rust_target(bindgen::RustTarget::stable(85, 0).unwrap_or_else(|_| fail("bindgen does not know Rust 1.85")))
         .formatter(bindgen::Formatter::Prettyplease)
         .parse_callbacks(Box::new(Headers))
         .generate()
         .unwrap_or_else(|error| fail(&format!("bindgen: {error}")));
-    let path = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join("bindings.rs");
+    let path = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("bindings.rs");
     if let Err(error) = bindings.write_to_file(&path) {
         fail(&format!("{}: {error}", path.display()));
     }
 }
 
-/// What the headers do not tell by themselves: a type, and comments as rustdoc writes them.
+/// Adds what bindgen cannot derive from the headers: the type of a constant, and comments in rustdoc's syntax.
 #[cfg(feature = "bindgen")]
 #[derive(Debug)]
 struct Headers;

@@ -10,13 +10,14 @@
 namespace stagehand::core {
 namespace {
 
-// A tenant that is pressed asks the arbiter again: it must not press others in turn.
+// Set while this thread calls a tenant. A tenant that is pressed asks the arbiter again, and must not press others
+// then.
 thread_local bool pressing_here = false;
 
-// How often one that presses goes round all tenants, at most.
+// The maximal number of rounds over all tenants in one press().
 constexpr size_t kRoundsOfPressure = 4;
 
-// Weight of the latest step in the smoothed time between steps.
+// The weight of the latest step in the smoothed time between steps.
 constexpr double kLatest = 0.25;
 
 }  // namespace
@@ -25,7 +26,9 @@ Arbiter::Member& Arbiter::member(const Tenant& tenant) {
     return *std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.tenant == &tenant; });
 }
 
-const Arbiter::Member& Arbiter::member(const Tenant& tenant) const { return const_cast<Arbiter*>(this)->member(tenant); }
+const Arbiter::Member& Arbiter::member(const Tenant& tenant) const {
+    return const_cast<Arbiter*>(this)->member(tenant);
+}
 
 void Arbiter::join(Tenant& tenant) {
     std::lock_guard lock(mutex_);
@@ -44,16 +47,16 @@ void Arbiter::leave(Tenant& tenant, uint64_t lost_pages) noexcept {
     write({.change = Change::leave, .tenant = &tenant, .now_ns = now, .pages = lost_pages});
 }
 
-// The budget, less what others outside have taken of it and what tenants that have left could not give back.
+// The budget, less the part that users outside have taken, and less the pages that tenants have lost when they left.
 uint64_t Arbiter::within_reach() const {
     const uint64_t present = std::min(total_, present_);
     return present - std::min(present, lost_);
 }
 
-// What is beyond reach is not there to grow into. What is certain counts as there.
+// Pages beyond reach cannot be used for growth. Pages that are claimed for certain count as present.
 uint64_t Arbiter::there() const { return std::max(total_ - headroom_, within_reach()); }
 
-// Also its own workspace, which its engine takes.
+// Includes the tenant's own workspace, because its engine takes that memory.
 uint64_t Arbiter::taken_by_others(const Member& self) const {
     uint64_t taken = 0;
     for (const Member& m : members_) {
@@ -68,13 +71,21 @@ uint64_t Arbiter::available(const Member& self) const {
     return taken < there() ? there() - taken : 0;
 }
 
-// Each time that one gives up, shares are divided anew, which may put others beyond theirs: until all have been asked as they stand.
+// Shares are divided again each time a tenant gives memory up, which may leave others with more than their share, and
+// gives others the room to change to a smaller plan. So the loop goes on until all tenants above their shares have been
+// asked since memory was last given up.
 void Arbiter::press(const std::function<bool()>& enough, const Tenant* except) {
     if (pressing_here) return;
     std::lock_guard pressing(pressing_);
-    std::vector<Standing> asked;
-    while (Tenant* const tenant = next_to_press(asked, except)) {
+    std::vector<Standing> asked, told;
+    uint64_t left = 0;
+    {
+        std::lock_guard lock(mutex_);
+        left = kRoundsOfPressure * members_.size();
+    }
+    for (; Tenant* const tenant = left ? next_to_press(asked, except) : nullptr; left--) {
         if (enough && enough()) return;
+        const uint64_t before = standing(*tenant).granted;
         {
             struct Here {
                 Here() { pressing_here = true; }
@@ -83,14 +94,16 @@ void Arbiter::press(const std::function<bool()>& enough, const Tenant* except) {
             tenant->try_to_change();
         }
         const Standing after = standing(*tenant);
+        if (after.granted < before) asked.clear();
         asked.push_back(after);
-        if (after.granted > after.share) tenant->feel_pressure(after.granted - after.share);
+        if (after.granted <= after.share || std::find(told.begin(), told.end(), after) != told.end()) continue;
+        told.push_back(after);
+        tenant->feel_pressure(after.granted - after.share);
     }
 }
 
 Tenant* Arbiter::next_to_press(std::span<const Standing> asked, const Tenant* except) const {
     std::lock_guard lock(mutex_);
-    if (asked.size() >= kRoundsOfPressure * members_.size()) return nullptr;
     Tenant* next = nullptr;
     double longest = 0;
     const uint64_t now = clock_();
@@ -107,23 +120,27 @@ Tenant* Arbiter::next_to_press(std::span<const Standing> asked, const Tenant* ex
     return next;
 }
 
-// Where it needs none for itself, its workspace must be free all the same.
+// The workspace must be free even if the tenant needs no pages for itself.
 bool Arbiter::has_room(const Member& self) const { return taken_by_others(self) + self.share <= there(); }
 
 void Arbiter::make_room(const Tenant& tenant) {
-    press([&] {
-        std::lock_guard lock(mutex_);
-        return has_room(member(tenant));
-    }, &tenant);
+    press(
+        [&] {
+            std::lock_guard lock(mutex_);
+            return has_room(member(tenant));
+        },
+        &tenant);
 }
 
 Status Arbiter::check_room(const Tenant& tenant) const {
     std::lock_guard lock(mutex_);
     const Member& self = member(tenant);
     if (has_room(self)) return Status();
-    return Status(SH_ERROR_BUSY, "others still hold part of " + bytes(self.share) +
-                                     (self.guest.workspace_pages ? ", and " + bytes(self.guest.workspace_pages) + " of workspace" : "") +
-                                     ", until their steps and views end" + claimants(&self));
+    return Status(
+        SH_ERROR_BUSY,
+        "other runtimes still hold part of this runtime's share of " + bytes(self.share) +
+            (self.guest.workspace_pages ? ", and " + bytes(self.guest.workspace_pages) + " of workspace" : "") +
+            ", until their steps and views end" + claimants(&self));
 }
 
 std::string Arbiter::bytes(uint64_t pages) const {
@@ -151,9 +168,11 @@ std::string Arbiter::claimants(const Member* except) const {
 
 Status Arbiter::refuse(const Member& self, uint64_t least_pages) const {
     std::string as_guest;
-    if (self.guest_depth) as_guest = ", it was let in as a guest with " + bytes(self.guest.pages) + " (for the blocks that were registered before)";
-    return Status(SH_ERROR_BUDGET, "it needs " + bytes(least_pages) + " at least" + as_guest + ", of the device's " + bytes(total_) + " there are " +
-                                       bytes(available(self)) + claimants(&self));
+    if (self.guest_depth)
+        as_guest = ", but was let in as a guest with " + bytes(self.guest.pages) +
+                   " (for the blocks that were registered before)";
+    return Status(SH_ERROR_BUDGET, "it needs " + bytes(least_pages) + " at least" + as_guest + "; of the device's " +
+                                       bytes(total_) + " it can have " + bytes(available(self)) + claimants(&self));
 }
 
 Status Arbiter::request(Tenant& tenant, const Needs& needs, bool press_others, uint64_t* out_pages) {
@@ -177,25 +196,32 @@ Status Arbiter::request(Tenant& tenant, const Needs& needs, bool press_others, u
     const auto enough = [&] { return available(member(tenant)) >= std::min(member(tenant).share, needs.wanted_pages); };
     if (press_others && !pressing_here && !enough()) {
         const Unlocked others(lock);
-        press([&] {
-            std::lock_guard again(mutex_);
-            return enough();
-        }, &tenant);
+        press(
+            [&] {
+                std::lock_guard again(mutex_);
+                return enough();
+            },
+            &tenant);
     }
+    // The tenants that gave memory up could not divide again, because host memory was too short. Without a new
+    // division, this share would not last.
+    if (overdue_) divide_now_or_later(clock_(), true);
     Member& self = member(tenant);
-    // What it holds it may go on holding up to its share, whatever others hold beyond theirs: else two that have to shrink would
-    // wait for each other.
+    // The tenant may go on holding what it holds, up to its share, even if others hold more than theirs. Otherwise two
+    // tenants that both have to shrink would wait for each other.
     const uint64_t pages = std::min({self.share, std::max(available(self), self.granted), needs.wanted_pages});
     if (pages < needs.least_pages) {
-        // The needs stay known: others give back at their next edge.
-        const Status busy(SH_ERROR_BUSY, "its share of " + bytes(self.share) + " is there when others have given up what they hold beyond theirs, at the end "
-                                         "of their steps and views; now there are " + bytes(std::max(available(self), self.granted)) +
-                                             ", and it needs " + bytes(needs.least_pages) + claimants(&self));
+        // The needs stay known, so that others give back at their next edge.
+        const Status busy(SH_ERROR_BUSY, "its share of " + bytes(self.share) +
+                                             " becomes free when other runtimes end their steps "
+                                             "and views; now it can have " +
+                                             bytes(std::max(available(self), self.granted)) + ", but it needs " +
+                                             bytes(needs.least_pages) + claimants(&self));
         const Status status = self.share < needs.least_pages ? refuse(self, needs.least_pages) : busy;
         write({.change = Change::grant, .tenant = &tenant, .pages = pages, .status = status.code()});
         return status;
     }
-    self.granted = std::max(self.granted, pages);   // what it holds counts until it says that it holds less
+    self.granted = std::max(self.granted, pages);  // what the tenant holds counts until it reports that it holds less
     write({.change = Change::grant, .tenant = &tenant, .pages = pages});
     *out_pages = pages;
     return Status();
@@ -226,7 +252,7 @@ void Arbiter::withdraw(Tenant& tenant) noexcept {
 void Arbiter::keep(Tenant& tenant, uint64_t pages) noexcept {
     std::lock_guard lock(mutex_);
     Member& self = member(tenant);
-    // Where protection decided the share, its end is a reason to divide anew.
+    // If the protection decided the share, the end of the protection is a reason for a new division.
     const bool decided = self.divided <= self.kept && pages < self.kept;
     self.holding.kept_pages = pages;
     self.kept = std::min(self.kept, pages);
@@ -245,11 +271,11 @@ void Arbiter::note_step(Tenant& tenant) noexcept {
     }
     self.stepped = true;
     self.last_step_ns = now;
-    (void)no_throw([&] { return reconsider(now), Status(); }).ok();   // without memory the division stays as it is
+    (void)no_throw([&] { return reconsider(now), Status(); }).ok();  // without host memory the division stays as it is
     write({.change = Change::step, .tenant = &tenant, .now_ns = now});
 }
 
-// Of its share, what it has a use for.
+// The part of its share that it has a use for.
 uint64_t Arbiter::to_hold(const Member& m) { return m.runs ? std::min(m.share, m.needs.wanted_pages) : m.share; }
 
 bool Arbiter::wants_change(const Tenant& tenant) const {
@@ -257,9 +283,10 @@ bool Arbiter::wants_change(const Tenant& tenant) const {
     const Member& self = member(tenant);
     const uint64_t pages = to_hold(self);
     if (pages <= self.granted || !self.runs) return pages < self.granted;
-    // There is more to be had, or it can be asked for.
-    return available(self) > self.granted ||
-           std::any_of(members_.begin(), members_.end(), [&](const Member& m) { return &m != &self && m.granted > m.share; });
+    // There is more memory to be had, or others can be asked for it.
+    return available(self) > self.granted || std::any_of(members_.begin(), members_.end(), [&](const Member& m) {
+               return &m != &self && m.granted > m.share;
+           });
 }
 
 bool Arbiter::has_to_give(const Tenant& tenant) const {
@@ -281,13 +308,14 @@ Status Arbiter::set_total(uint64_t pages) {
     Status status;
     if (!divide_or_undo(now, true, undo)) {
         undo();
-        // Secondary reservations have given way already.
+        // Secondary reservations have been given up already.
         auto all = claims(now);
         for (policy::Claim& claim : all)
             if (claim.priority == policy::Priority::secondary) claim.reserved_pages = 0;
         const auto needed = policy::floors(before, all);
         const uint64_t least = needed ? before - needed->headroom_pages : before;
-        status = Status(SH_ERROR_BUDGET, "a budget of " + bytes(pages) + " is too small: the runtimes on the device need at least " + bytes(least) +
+        status = Status(SH_ERROR_BUDGET, "a budget of " + bytes(pages) +
+                                             " is too small: the runtimes on the device need at least " + bytes(least) +
                                              claimants(nullptr));
     }
     write({.change = Change::total, .now_ns = now, .pages = pages, .status = status.code()});
@@ -307,7 +335,7 @@ void Arbiter::set_present(uint64_t pages) noexcept {
 uint64_t Arbiter::pages_to_hold() const {
     std::lock_guard lock(mutex_);
     const Figures figures = current_figures();
-    return std::min(total_, there() + lost_) - figures.workspaces;   // what is lost exists
+    return std::min(total_, there() + lost_) - figures.workspaces;  // lost pages exist
 }
 
 uint32_t Arbiter::tenant_count() const {

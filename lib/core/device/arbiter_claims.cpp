@@ -1,4 +1,4 @@
-// What is certain beyond what runtimes need to run: reservations and guests.
+// Claims beyond what runtimes need to run: reservations and guests.
 #include <algorithm>
 #include <utility>
 
@@ -11,7 +11,8 @@ Status Arbiter::reserve(Tenant& tenant, uint64_t pages, policy::Priority priorit
     Member& self = member(tenant);
     const uint64_t now = clock_();
     Status status;
-    // A reservation is promised whole. Secondary ones give way to a primary one, not to each other.
+    // A reservation is promised completely. Secondary reservations are given up for a primary one, but not for each
+    // other.
     auto all = claims(now);
     const size_t index = static_cast<size_t>(&self - members_.data());
     all[index].reserved_pages = pages;
@@ -21,8 +22,9 @@ Status Arbiter::reserve(Tenant& tenant, uint64_t pages, policy::Priority priorit
         uint64_t others = 0;
         all[index].reserved_pages = 0;
         if (const auto rest = policy::floors(there(), all)) others = rest->headroom_pages + rest->pages[index];
-        status = Status(SH_ERROR_BUDGET, tenant.tenant_name() + ": " + bytes(pages) + " cannot be reserved: of the device's " + bytes(total_) +
-                                             ", " + bytes(others) + " are not claimed" + claimants(&self));
+        status = Status(SH_ERROR_BUDGET, tenant.tenant_name() + ": " + bytes(pages) +
+                                             " cannot be reserved: of the device's " + bytes(total_) + ", " +
+                                             bytes(others) + " are not claimed" + claimants(&self));
     } else {
         const uint64_t before = std::exchange(self.reserved, pages);
         const policy::Priority priority_before = std::exchange(self.priority, priority);
@@ -31,7 +33,12 @@ Status Arbiter::reserve(Tenant& tenant, uint64_t pages, policy::Priority priorit
             self.priority = priority_before;
         });
     }
-    write({.change = Change::reserve, .tenant = &tenant, .now_ns = now, .pages = pages, .priority = priority, .status = status.code()});
+    write({.change = Change::reserve,
+           .tenant = &tenant,
+           .now_ns = now,
+           .pages = pages,
+           .priority = priority,
+           .status = status.code()});
     return status;
 }
 
@@ -51,22 +58,29 @@ Status Arbiter::begin_guest(Tenant& tenant, const GuestTerms& terms) {
     const uint64_t now = clock_();
     Status status;
     if (self.guest_depth == 0 && terms.pages == 0 && terms.workspace_pages == 0) {
-        status = Status(SH_ERROR_INVALID_STATE, tenant.tenant_name() + " has no blocks to be let in for: register its blocks first, or say how many bytes");
+        status =
+            Status(SH_ERROR_INVALID_STATE,
+                   tenant.tenant_name() +
+                       " cannot become a guest without blocks: register its blocks first, or pass a number of bytes");
     } else if (self.guest_depth == 0) {
         auto all = claims(now);
         const size_t index = static_cast<size_t>(&self - members_.data());
-        all[index].runs = false;   // its claim as a guest takes the place of the one that it had
+        all[index].runs = false;  // its claim as a guest replaces its earlier claim
         const auto others = policy::floors(there(), all);
-        const uint64_t own = others ? others->pages[index] : 0;   // protected or reserved: it has these beside its workspace
+        // Protected or reserved pages, which it has beside its workspace.
+        const uint64_t own = others ? others->pages[index] : 0;
         const uint64_t room = others ? others->headroom_pages + own : 0;
         const uint64_t wanted = std::max(terms.pages, terms.least_pages);
         const uint64_t for_blocks = room - std::min(room, terms.workspace_pages);
         const uint64_t pages = terms.shrink ? std::min(wanted, for_blocks) : wanted;
-        if (pages < terms.least_pages || std::max(pages, own) > room || terms.workspace_pages > room - std::max(pages, own)) {
+        if (pages < terms.least_pages || std::max(pages, own) > room ||
+            terms.workspace_pages > room - std::max(pages, own)) {
             const uint64_t asked = terms.shrink ? terms.least_pages : wanted;
-            status = Status(SH_ERROR_BUDGET, tenant.tenant_name() + " is not let in as a guest: it needs " + bytes(asked) +
-                                                 (terms.workspace_pages ? ", and " + bytes(terms.workspace_pages) + " of workspace" : "") +
-                                                 ", and the headroom is " + bytes(room) + claimants(&self));
+            status =
+                Status(SH_ERROR_BUDGET,
+                       tenant.tenant_name() + " cannot become a guest: it needs " + bytes(asked) +
+                           (terms.workspace_pages ? ", and " + bytes(terms.workspace_pages) + " of workspace" : "") +
+                           ", but the headroom is " + bytes(room) + claimants(&self));
         } else {
             self.guest = terms;
             self.guest.pages = pages;
@@ -79,8 +93,9 @@ Status Arbiter::begin_guest(Tenant& tenant, const GuestTerms& terms) {
             });
         }
     } else if (terms.asked_pages > self.guest.pages || terms.workspace_pages > self.guest.workspace_pages) {
-        status = Status(SH_ERROR_BUDGET, tenant.tenant_name() + " is a guest already, with " + bytes(self.guest.pages) + " and " +
-                                             bytes(self.guest.workspace_pages) + " of workspace: it cannot have more until it has left");
+        status = Status(SH_ERROR_BUDGET, tenant.tenant_name() + " is already a guest with " + bytes(self.guest.pages) +
+                                             " and " + bytes(self.guest.workspace_pages) +
+                                             " of workspace: it can have more only after it has left");
     } else {
         self.guest_depth++;
     }

@@ -1,4 +1,4 @@
-// How the arbiter finds everybody's share.
+// The arbiter's division of the budget into shares.
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -11,22 +11,23 @@
 namespace stagehand::core {
 namespace {
 
-// The division is looked at again when somebody is used so many times more or less often than when it was made.
+// A new division is considered when a tenant is used this many times more or less often than at the last division.
 constexpr double kShift = 1.5;
 
 uint64_t sum_of(std::span<const uint64_t> pages) { return std::accumulate(pages.begin(), pages.end(), uint64_t{0}); }
 
 }  // namespace
 
-// When its next step is expected: as regularly as so far, or, when it is late, after as long again as it has been away.
+// The time until the tenant's next step. A tenant that is not late is expected at its usual interval. A tenant that is
+// late is expected after as long again as it has been away.
 double Arbiter::wait_for_step(const Member& m, uint64_t now_ns) const {
     if (!m.stepped) return std::numeric_limits<double>::infinity();
     const double away = static_cast<double>(now_ns - std::min(now_ns, m.last_step_ns));
     return away < m.period_ns ? m.period_ns - away : away;
 }
 
-// Who is away longer than usual is used less often than it was. Of who has made one step only, nobody knows how often it will: as often
-// as anybody at first, then less the longer it is away.
+// A tenant that is away longer than usual is used less often than before. The rate of a tenant with only one step is
+// unknown. It counts as high as the highest rate at first, and lower the longer the tenant is away.
 double Arbiter::steps_per_second(const Member& m, uint64_t now_ns) const {
     const auto known = [&](const Member& other) {
         return 1e9 / std::max(other.period_ns, static_cast<double>(now_ns - std::min(now_ns, other.last_step_ns)));
@@ -61,7 +62,7 @@ std::vector<policy::Claim> Arbiter::claims(uint64_t now_ns) const {
     return result;
 }
 
-// What can be divided: the budget as far as it is within reach, and in any case what is held for certain.
+// The pages that can be divided: the budget within reach, and at least the pages that are claimed for certain.
 uint64_t Arbiter::usable(std::span<const policy::Claim> claims, const policy::Floors& floors) const {
     uint64_t certain = sum_of(floors.pages);
     for (const policy::Claim& claim : claims) certain += claim.guest ? claim.workspace_pages : 0;
@@ -79,8 +80,10 @@ bool Arbiter::still_right(std::span<const policy::Claim> claims, const policy::F
     return all <= pages;
 }
 
-// What may throw comes first: then everybody's share changes, or nobody's. `divided` is of all, guests too; it is new with `anew`.
-void Arbiter::take_over(std::span<const policy::Claim> claims, const policy::Floors& floors, uint64_t pages, std::vector<uint64_t> divided, bool anew) {
+// All that may throw comes first, so that either all shares change or none. `divided` includes guests. `anew`:
+// `divided` is a new division.
+void Arbiter::take_over(std::span<const policy::Claim> claims, const policy::Floors& floors, uint64_t pages,
+                        std::vector<uint64_t> divided, bool anew) {
     std::vector<uint64_t> to_lend = divided;
     for (size_t i = 0; i < members_.size(); i++)
         if (claims[i].guest) to_lend[i] = 0;
@@ -100,13 +103,14 @@ void Arbiter::take_over(std::span<const policy::Claim> claims, const policy::Flo
 
 void Arbiter::tell_of_given_up(const Member& m, uint64_t in_force) const noexcept {
     (void)no_throw([&] {
-        log_line(SH_LOG_WARNING, "%s: of the %s reserved for it, %s are given up: nothing else is left", m.tenant->tenant_name().c_str(),
-                 bytes(m.reserved).c_str(), bytes(m.reserved - in_force).c_str());
+        log_line(SH_LOG_WARNING,
+                 "%s: of the %s that were reserved for it, %s are given up because no other memory is left",
+                 m.tenant->tenant_name().c_str(), bytes(m.reserved).c_str(), bytes(m.reserved - in_force).c_str());
         return Status();
     }).ok();
 }
 
-// Protection reaches as far as nothing else holds for certain.
+// Raises the protected pages as far as no other tenant has a certain claim to the memory.
 void Arbiter::raise_kept(std::span<policy::Claim> claims) const {
     for (size_t i = 0; i < members_.size(); i++) {
         const uint64_t wanted = members_[i].holding.kept_pages;
@@ -118,8 +122,8 @@ void Arbiter::raise_kept(std::span<policy::Claim> claims) const {
     }
 }
 
-// Finds everybody's share; false, and nothing changes, when what they hold for certain does not fit. Without `anew` the division stays
-// as it is, as long as it is possible.
+// Finds all shares. Returns false without any change if the certain claims do not fit. Without `anew` the present
+// division is kept as long as it is possible.
 bool Arbiter::divide(uint64_t now_ns, bool anew) {
     std::vector<policy::Claim> all = claims(now_ns);
     raise_kept(all);
@@ -128,7 +132,8 @@ bool Arbiter::divide(uint64_t now_ns, bool anew) {
     const uint64_t pages = usable(all, *floors);
     const bool again = anew || overdue_ || !still_right(all, *floors, pages);
     std::vector<uint64_t> divided;
-    if (again) divided = policy::divide(pages, all, *floors);
+    if (again)
+        divided = policy::divide(pages, all, *floors);
     else
         for (const Member& m : members_) divided.push_back(m.divided);
     take_over(all, *floors, pages, std::move(divided), again);

@@ -16,73 +16,82 @@
 namespace stagehand::core {
 namespace {
 
-// Free memory is looked at no more often than this while nothing has to grow, in nanoseconds.
+// While nothing has to grow, free memory is read no more often than this, in nanoseconds.
 constexpr uint64_t kLookEvery = 100'000'000;
-// A small device does not lose all of itself to the reserve that growth leaves.
+// The reserve that growth leaves free is at most this part of the device, so that a small device keeps most of its
+// memory.
 constexpr uint64_t kReservePart = 20;
 
-// Devices that are open, by the name that opens them.
+// The open devices, by name.
 struct OpenDevices {
     std::mutex mutex;
     std::map<std::string, std::weak_ptr<Device>> devices;
 };
 
-// Never destroyed: engines may close devices while the process exits.
+// Never destroyed, because engines may close devices while the process exits.
 OpenDevices& open_devices() {
     static OpenDevices* const instance = new OpenDevices;
     return *instance;
 }
 
-// "cuda:1" is backend "cuda", device 1; "cuda" is its first.
+// "cuda:1" is device 1 of backend "cuda". "cuda" is its first device.
 Status split_name(const std::string& name, std::string* backend, uint32_t* index) {
     const size_t colon = name.find(':');
     *backend = name.substr(0, colon);
     *index = 0;
     if (colon == std::string::npos && !backend->empty()) return Status();
     const std::string digits = colon == std::string::npos ? "" : name.substr(colon + 1);
-    const bool number = !digits.empty() && digits.size() <= 4 && std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const bool number = !digits.empty() && digits.size() <= 4 &&
+                        std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
     if (backend->empty() || !number)
         return Status(SH_ERROR_INVALID_ARGUMENT, "device name \"" + name + "\" is not of the form backend:number");
     *index = static_cast<uint32_t>(std::stoul(digits));
     return Status();
 }
 
-// The first GPU that works, else the host.
+// The first GPU backend that works, else the host.
 std::string choose_device() {
     for (const char* gpu : {"cuda", "hip"}) {
         const sh_backend* table = nullptr;
         std::string path;
         uint32_t count = 0;
-        if (plugins::find_backend(gpu, nullptr, &table, &path).ok() && table->probe(&count) == SH_OK && count > 0) return gpu;
+        if (plugins::find_backend(gpu, nullptr, &table, &path).ok() && table->probe(&count) == SH_OK && count > 0)
+            return gpu;
     }
     return "host";
 }
 
-// The granularity, grown with the budget so that there are about a thousand pages: mapping costs by the page, rounding by its size. Of the
-// budget, only what the device has can become pages.
+// The granularity, enlarged with the budget so that there are about a thousand pages. Mapping costs time for each page,
+// and rounding costs memory by the size of a page. The budget counts only as far as the device has the memory.
 uint64_t choose_page(const sh_backend_device_info& info, uint64_t wanted, uint64_t budget) {
     if (wanted) return (wanted + info.granularity_bytes - 1) / info.granularity_bytes * info.granularity_bytes;
     const uint64_t largest = std::min(info.largest_page_bytes, limits::kLargestPage);
     return std::clamp(std::bit_floor(std::max<uint64_t>(budget / 1024, 1)), info.granularity_bytes, largest);
 }
 
-// Left to others by the automatic budget. A small device does not lose all of itself to it.
-uint64_t margin(uint64_t wanted, uint64_t total) { return wanted ? wanted : std::min(policy::default_margin_bytes, total / 10); }
+// The memory that an automatic budget leaves to others: as the option says, else the default margin or a tenth of the
+// device, whichever is less.
+uint64_t margin(uint64_t wanted, uint64_t total) {
+    return wanted ? wanted : std::min(policy::default_margin_bytes, total / 10);
+}
 
-// Of an automatic budget it is the margin that leaves so little.
+// `margin_bytes` is named as the cause if the budget is automatic.
 Status too_small(uint64_t budget, uint64_t page, uint64_t margin_bytes) {
-    const std::string text = "a budget of " + exact_size_text(budget) + " is less than one page of " + exact_size_text(page);
-    return Status(SH_ERROR_BUDGET, margin_bytes ? text + ": it is what margin_bytes " + std::to_string(margin_bytes) + " leaves" : text);
+    const std::string text =
+        "a budget of " + exact_size_text(budget) + " is less than one page of " + exact_size_text(page);
+    return Status(SH_ERROR_BUDGET,
+                  margin_bytes ? text + ": margin_bytes " + std::to_string(margin_bytes) + " leaves no more" : text);
 }
 
 transfer::StagingOptions staging_options(const sh_device_options& options) {
     transfer::StagingOptions staging;
-    staging.ring_bytes = options.staging_bytes;
+    staging.bytes = options.staging_bytes;
     staging.threads = options.staging_threads;
     return staging;
 }
 
-Status open_backend(const std::string& name, uint32_t index, const sh_device_options& options, std::unique_ptr<BackendDevice>* out) {
+Status open_backend(const std::string& name, uint32_t index, const sh_device_options& options,
+                    std::unique_ptr<BackendDevice>* out) {
     const sh_backend* table = nullptr;
     std::string path;
     SH_TRY(plugins::find_backend(name.c_str(), options.backend_path, &table, &path));
@@ -90,15 +99,18 @@ Status open_backend(const std::string& name, uint32_t index, const sh_device_opt
     uint32_t count = 0;
     if (const sh_status code = table->probe(&count); code < 0) return failed(code);
     if (index >= count)
-        return Status(SH_ERROR_NOT_FOUND, "backend " + name + " has " + std::to_string(count) + " devices, not one of number " + std::to_string(index));
+        return Status(SH_ERROR_NOT_FOUND, "backend " + name + " has " + std::to_string(count) +
+                                              " devices, but no device number " + std::to_string(index));
     sh_backend_device* device = nullptr;
     sh_backend_device_info info = {};
     info.struct_size = sizeof info;
-    if (const sh_status code = table->device_open(index, options.backend_options, &device, &info); code < 0) return failed(code);
-    if (!device) return Status(SH_ERROR_BACKEND, "backend " + name + ": device_open() succeeded, and gave no device");
+    if (const sh_status code = table->device_open(index, options.backend_options, &device, &info); code < 0)
+        return failed(code);
+    if (!device)
+        return Status(SH_ERROR_BACKEND, "backend " + name + ": device_open() succeeded but returned no device");
     std::unique_ptr<BackendDevice> opened;
     try {
-        opened = std::make_unique<BackendDevice>(*table, device, info);   // closes it
+        opened = std::make_unique<BackendDevice>(*table, device, info);  // closes the device
     } catch (...) {
         table->device_close(device);
         throw;
@@ -110,17 +122,27 @@ Status open_backend(const std::string& name, uint32_t index, const sh_device_opt
 
 }  // namespace
 
-Device::Device(std::string name, std::unique_ptr<BackendDevice> backend, const sh_device_options& options, uint64_t page_bytes)
-    : name_(std::move(name)), margin_bytes_(options.margin_bytes), backend_(std::move(backend)), pool_(*backend_, page_bytes),
-      arbiter_([this] { return backend_->now_ns(); }, page_bytes), staging_(*backend_, staging_options(options)), budget_bytes_(options.budget_bytes) {
-    const uint64_t link = options.link_bytes_per_second ? options.link_bytes_per_second : backend_->info().link_bytes_per_second;
-    link_bytes_per_ns_ = static_cast<double>(link) / 1e9;
+Device::Device(std::string backend_name, uint32_t ordinal, std::unique_ptr<BackendDevice> backend,
+               const sh_device_options& options, uint64_t page_bytes)
+    : backend_name_(std::move(backend_name)),
+      ordinal_(ordinal),
+      name_(backend_name_ + ":" + std::to_string(ordinal)),
+      margin_bytes_(options.margin_bytes),
+      backend_(std::move(backend)),
+      lanes_(*backend_),
+      pool_(*backend_, page_bytes),
+      arbiter_([this] { return backend_->now_ns(); }, page_bytes),
+      staging_(*backend_, staging_options(options)),
+      budget_bytes_(options.budget_bytes) {
+    const uint64_t link =
+        options.link_bytes_per_second ? options.link_bytes_per_second : backend_->info().link_bytes_per_second;
+    lanes_.set_rate(transfer::Direction::to_device, static_cast<double>(link) / 1e9);
 }
 
 Status Device::automatic_budget(uint64_t* bytes) {
     uint64_t free = 0, total = 0;
     SH_TRY(backend_->memory_info(&free, &total));
-    // What the library holds already is part of what it may hold.
+    // The budget includes what the library holds already.
     *bytes = policy::automatic_budget(free, pool_.used_bytes(), margin(margin_bytes_, total));
     return Status();
 }
@@ -143,14 +165,16 @@ Status Device::open(const char* name, const sh_device_options& options, std::sha
     SH_TRY(open_backend(backend_name, index, options, &backend));
     uint64_t free = 0, total = 0;
     SH_TRY(backend->memory_info(&free, &total));
-    const uint64_t budget = options.budget_bytes ? options.budget_bytes : policy::automatic_budget(free, 0, margin(options.margin_bytes, total));
+    const uint64_t budget = options.budget_bytes
+                                ? options.budget_bytes
+                                : policy::automatic_budget(free, 0, margin(options.margin_bytes, total));
     const uint64_t page = choose_page(backend->info(), options.page_bytes, std::min(budget, total));
     if (budget < page) return too_small(budget, page, options.budget_bytes ? 0 : options.margin_bytes);
-    auto device = std::make_shared<Device>(key, std::move(backend), options, page);
+    auto device = std::make_shared<Device>(backend_name, index, std::move(backend), options, page);
     SH_TRY(device->arbiter_.set_total(budget / page));
-    device->take_note(free, total);   // also limits the pool
-    log_line(SH_LOG_INFO, "%s: a budget of %s in pages of %s; %s of %s are free", key.c_str(), size_text(budget).c_str(), size_text(page).c_str(),
-             size_text(free).c_str(), size_text(total).c_str());
+    device->take_note(free, total);  // also limits the pool
+    log_line(SH_LOG_INFO, "%s: a budget of %s in pages of %s; %s of %s are free", key.c_str(),
+             size_text(budget).c_str(), size_text(page).c_str(), size_text(free).c_str(), size_text(total).c_str());
     all.devices[key] = device;
     *out = std::move(device);
     return Status();
@@ -159,19 +183,20 @@ Status Device::open(const char* name, const sh_device_options& options, std::sha
 Status Device::check_reopened(const sh_device_options& options) const {
     std::lock_guard lock(mutex_);
     if (options.budget_bytes && options.budget_bytes != budget_bytes_)
-        return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with " +
-                                                     (budget_bytes_ ? "a budget of " + exact_size_text(budget_bytes_) : "an automatic budget") +
-                                                     ": budget_bytes of " + exact_size_text(options.budget_bytes) +
-                                                     " contradicts it; see sh_device_set_budget()");
+        return Status(SH_ERROR_INVALID_ARGUMENT,
+                      name_ + " is open with " +
+                          (budget_bytes_ ? "a budget of " + exact_size_text(budget_bytes_) : "an automatic budget") +
+                          ": budget_bytes of " + exact_size_text(options.budget_bytes) +
+                          " contradicts it; see sh_device_set_budget()");
     if (options.page_bytes && choose_page(backend_->info(), options.page_bytes, 0) != pool_.page_bytes())
-        return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with pages of " + exact_size_text(pool_.page_bytes()) + ": page_bytes of " +
+        return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with pages of " +
+                                                     exact_size_text(pool_.page_bytes()) + ": page_bytes of " +
                                                      exact_size_text(options.page_bytes) + " contradicts it");
     return Status();
 }
 
-uint64_t Device::known_link_bytes_per_second() {
-    std::lock_guard lock(mutex_);
-    return static_cast<uint64_t>(link_bytes_per_ns_ * 1e9);
+uint64_t Device::known_link_bytes_per_second() const {
+    return static_cast<uint64_t>(lanes_.rate(transfer::Direction::to_device) * 1e9);
 }
 
 Status Device::set_budget(uint64_t bytes) {
@@ -180,13 +205,13 @@ Status Device::set_budget(uint64_t bytes) {
     const uint64_t pages = budget / page_bytes();
     if (!pages) return too_small(budget, page_bytes(), bytes ? 0 : margin_bytes_);
     {
-        // As one: of two callers at once, one wins in all three places.
+        // Under one lock: of two concurrent callers, the same one wins in all three places.
         std::lock_guard lock(mutex_);
         SH_TRY(arbiter_.set_total(pages));
         limit_pool();
         budget_bytes_ = bytes;
     }
-    notice_free_memory(true);   // a ceiling that is higher promises no more than there is
+    notice_free_memory(true);  // a higher ceiling promises no more memory than there is
     arbiter_.press_all();
     return Status();
 }
@@ -200,19 +225,20 @@ void Device::notice_free_memory(bool now) {
     if (!now && at - before < kLookEvery) return;
     looked_ns_.store(at, std::memory_order_relaxed);
     uint64_t free = 0, total = 0;
-    if (!backend_->memory_info(&free, &total).ok()) return;   // what is there is found out when it is taken
+    if (!backend_->memory_info(&free, &total).ok()) return;  // a shortage then shows when memory is taken
     take_note(free, total);
 }
 
-// Small changes of what is free are not worth a plan.
+// Small changes of the free memory are not worth a new plan.
 void Device::take_note(uint64_t free, uint64_t total) {
     const uint64_t held = pool_.used_bytes();
     std::lock_guard lock(mutex_);
     const uint64_t budget = arbiter_.total_pages() * page_bytes();
     uint64_t present = 0, noticed = 0;
     if (budget_bytes_) {
-        present = policy::clamp_growth(budget, held, free, std::min(policy::growth_reserve_bytes, total / kReservePart));
-        noticed = std::max(held, policy::noticed(present, page_bytes()));   // what is held stays
+        present =
+            policy::clamp_growth(budget, held, free, std::min(policy::growth_reserve_bytes, total / kReservePart));
+        noticed = std::max(held, policy::noticed(present, page_bytes()));  // memory that is held stays held
     } else {
         present = policy::automatic_budget(free, held, margin(margin_bytes_, total));
         noticed = policy::noticed(present, page_bytes());
@@ -232,7 +258,7 @@ Status Device::memory(sh_memory_info* out) {
     out->free_bytes = free;
     out->total_bytes = total;
     out->page_bytes = page_bytes();
-    out->staging_bytes = staging_.ring_bytes();
+    out->staging_bytes = staging_.bytes();
     out->pinned_bytes = staging_.pinned_bytes();
     const Arbiter::Figures figures = arbiter_.figures();
     out->reserved_bytes = figures.reserved * page_bytes();
@@ -248,13 +274,17 @@ Status Device::memory(sh_memory_info* out) {
 void Device::capabilities(sh_device_caps* out) {
     const sh_backend_device_info& info = backend_->info();
     const auto flag = [&](uint32_t from, uint32_t to) { return backend_->has(from) ? to : 0u; };
-    out->flags = flag(SH_BACKEND_FIXED_ADDRESSES, SH_DEVICE_FIXED_ADDRESSES) | flag(SH_BACKEND_HOST_ADDRESSABLE, SH_DEVICE_HOST_ADDRESSABLE) |
+    out->flags = flag(SH_BACKEND_FIXED_ADDRESSES, SH_DEVICE_FIXED_ADDRESSES) |
+                 flag(SH_BACKEND_HOST_ADDRESSABLE, SH_DEVICE_HOST_ADDRESSABLE) |
                  flag(SH_BACKEND_VIRTUAL_TIME, SH_DEVICE_VIRTUAL_TIME) | flag(SH_BACKEND_IS_GPU, SH_DEVICE_IS_GPU);
     const auto copy = [](char* to, size_t capacity, const std::string& from) {
         const size_t bytes = std::min(capacity - 1, from.size());
         from.copy(to, bytes);
         to[bytes] = 0;
     };
+    out->kind = info.kind;
+    out->ordinal = ordinal_;
+    copy(out->backend, sizeof out->backend, backend_name_);
     copy(out->name, sizeof out->name, name_);
     copy(out->description, sizeof out->description, info.description);
     out->granularity_bytes = info.granularity_bytes;
@@ -279,10 +309,11 @@ Status Device::host_alloc(uint64_t bytes, void** out, uint32_t* out_pinned) {
 }
 
 Status Device::host_free(void* memory) {
-    transfer::PinnedMemory freed;   // outside the lock: unpinning is slow
+    transfer::PinnedMemory freed;  // freed outside the lock, because unpinning is slow
     std::lock_guard lock(mutex_);
     const auto found = host_memory_.find(memory);
-    if (found == host_memory_.end()) return Status(SH_ERROR_INVALID_ARGUMENT, "memory is not from sh_host_alloc() on this device");
+    if (found == host_memory_.end())
+        return Status(SH_ERROR_INVALID_ARGUMENT, "memory was not allocated by sh_host_alloc() on this device");
     freed = std::move(found->second);
     host_memory_.erase(found);
     return Status();

@@ -1,4 +1,4 @@
-// Device: an open device with its pages, its budget and its staging engine. Shared by the runtimes that live on it.
+// Device: an open device with its pages, its budget and its staging engine. The runtimes on it share it.
 #pragma once
 
 #include <atomic>
@@ -15,6 +15,7 @@
 #include "core/device/arbiter.h"
 #include "core/device/page_pool.h"
 #include "transfer/host/pinned_memory.h"
+#include "transfer/lane/lane.h"
 #include "transfer/staging/staging_engine.h"
 
 namespace stagehand::core {
@@ -22,26 +23,29 @@ namespace stagehand::core {
 // Thread-safe.
 class Device {
 public:
-    // Opens the device, or gives the one that is open in this process under that name.
+    // Opens the device. Returns the device that is open under that name in this process, if there is one.
     static Status open(const char* name, const sh_device_options& options, std::shared_ptr<Device>* out);
 
-    Device(std::string name, std::unique_ptr<BackendDevice> backend, const sh_device_options& options, uint64_t page_bytes);
+    Device(std::string backend_name, uint32_t ordinal, std::unique_ptr<BackendDevice> backend,
+           const sh_device_options& options, uint64_t page_bytes);
 
     const std::string& name() const { return name_; }
     BackendDevice& backend() { return *backend_; }
     PagePool& pool() { return pool_; }
     Arbiter& arbiter() { return arbiter_; }
+    transfer::Lanes& lanes() { return lanes_; }
     transfer::StagingEngine& staging() { return staging_; }
     uint64_t page_bytes() const { return pool_.page_bytes(); }
 
-    // Host-to-device speed, as told, known to the backend, or measured now.
+    // The speed from host to device: as set by the options, as known to the backend, or measured now.
     Status link(double* bytes_per_ns);
-    uint64_t known_link_bytes_per_second();   // 0: not measured yet
+    uint64_t known_link_bytes_per_second() const;  // 0: not measured yet
     Status set_budget(uint64_t bytes);
-    // What others in or outside the process have taken is not there to grow into; an automatic budget follows what is free. Asks the driver,
-    // unless it was asked a moment ago and `now` is false.
+    // Memory that other users of the device have taken cannot be used for growth. An automatic budget follows the free
+    // memory. Asks the driver, unless `now` is false and the driver was asked a moment ago.
     void notice_free_memory(bool now);
-    // What idle pages exist beyond what runtimes may hold goes back to the driver. Any thread, with any of its locks but the pool's.
+    // Gives idle pages back to the driver, if more pages exist than runtimes may hold. Any thread may call it and may
+    // hold any lock of its own, but not the pool's.
     void limit_pool();
     Status memory(sh_memory_info* out);
     void capabilities(sh_device_caps* out);
@@ -49,7 +53,7 @@ public:
     Status host_alloc(uint64_t bytes, void** out, uint32_t* out_pinned);
     Status host_free(void* memory);
 
-    // Opening it a second time with these options is a contradiction: says which.
+    // Returns an error that names the option if these options contradict the open device.
     Status check_reopened(const sh_device_options& options) const;
 
 private:
@@ -57,16 +61,18 @@ private:
     Status measure_link(double* bytes_per_ns);
     Status automatic_budget(uint64_t* bytes);
 
+    const std::string backend_name_;
+    const uint32_t ordinal_;  // among the backend's devices
     const std::string name_;
     const uint64_t margin_bytes_;
     std::unique_ptr<BackendDevice> backend_;
+    transfer::Lanes lanes_;
     PagePool pool_;
     Arbiter arbiter_;
     transfer::StagingEngine staging_;
     mutable std::mutex mutex_;
     std::atomic<uint64_t> looked_ns_{0};
     uint64_t budget_bytes_ = 0;
-    double link_bytes_per_ns_ = 0;
     std::unordered_map<void*, transfer::PinnedMemory> host_memory_;
 };
 

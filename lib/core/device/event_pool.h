@@ -1,4 +1,4 @@
-// EventPool: events of a device for reuse, so that a steady state creates none.
+// EventPool: keeps events of a device for reuse, so that a steady state creates none.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace stagehand::core {
 
-// Guarded by the runtime's mutex.
+// The runtime's mutex guards the pool.
 class EventPool {
 public:
     explicit EventPool(BackendDevice& device) : device_(device) {}
@@ -23,7 +23,7 @@ public:
             idle_.pop_back();
             return Status();
         }
-        idle_.reserve(made_ + 1);   // so that giving back cannot fail
+        idle_.reserve(made_ + 1);  // so that give() cannot fail
         SH_TRY(device_.event_create(false, out));
         made_++;
         return Status();

@@ -1,4 +1,5 @@
-// How fast bytes go from host to device: measured once, with a copy large enough to hide what a command costs.
+// The measurement of the link from host to device. It is done once, with a copy large enough to hide the cost of a
+// command.
 #include <algorithm>
 
 #include "base/once_more.h"
@@ -9,14 +10,14 @@ namespace {
 
 constexpr uint64_t kLargest = 64 << 20;
 constexpr int kRepeats = 3;
-constexpr double kAssumedBytesPerNs = 16;   // PCIe 4.0 with half its lanes: wrong by little anywhere
+constexpr double kAssumedBytesPerNs = 16;  // PCIe 4.0 with half its lanes: never far from the truth
 
-// What the measurement needs on the device and on the host, given back however it ends.
+// The resources that the measurement needs on the device and on the host. They are always given back.
 struct Probe {
     Device& device;
     std::vector<sh_backend_page> pages;
     uint64_t address = 0, reserved = 0;
-    bool mapped = false, plain = false;
+    bool mapped = false;
     sh_stream stream = SH_STREAM_HOST;
     sh_backend_event begin = 0, end = 0;
     transfer::PinnedMemory host;
@@ -24,38 +25,37 @@ struct Probe {
     ~Probe() {
         BackendDevice& backend = device.backend();
         const uint64_t page = device.page_bytes();
-        // Failures here are the backend's to report when it is closed; there is nothing to be done about them.
+        // Nothing can be done about failures here. The backend reports them when it is closed.
         if (stream != SH_STREAM_HOST) {
             if (!once_more([&] { return backend.stream_synchronize(stream); }).ok()) {
-                host.abandon();   // the copy may still be under way: what it reads and writes is left alone
+                host.abandon();  // the copy may still be under way, so its memory must not be freed
                 return;
             }
             (void)once_more([&] { return backend.stream_destroy(stream); }).ok();
         }
         if (begin) (void)once_more([&] { return backend.event_destroy(begin); }).ok();
         if (end) (void)once_more([&] { return backend.event_destroy(end); }).ok();
-        if (plain) {
+        if (!device.backend().maps_pages()) {
             if (mapped) (void)once_more([&] { return device.pool().release(address, reserved / page); }).ok();
             return;
         }
         if (mapped && !once_more([&] { return backend.pages_unmap(address, page, pages.size()); }).ok()) return;
         if (reserved) (void)once_more([&] { return backend.range_free(address, reserved); }).ok();
         device.pool().give(pages.data(), pages.size());
-        (void)device.pool().trim(0).ok();   // the plan that comes may want less
+        (void)device.pool().trim(0).ok();  // the plan that follows may want less
     }
 
     Status open_memory(uint64_t count) {
         BackendDevice& backend = device.backend();
         const uint64_t page = device.page_bytes();
-        plain = !backend.has(SH_BACKEND_FIXED_ADDRESSES);
-        if (plain) {
+        if (!device.backend().maps_pages()) {
             SH_TRY(device.pool().allocate(count, &address));
         } else {
             SH_TRY(device.pool().take(count, &pages));
             SH_TRY(backend.range_reserve(count * page, page, &address));
         }
         reserved = count * page;
-        if (!plain) SH_TRY(backend.pages_map(address, page, count, pages.data()));
+        if (backend.maps_pages()) SH_TRY(backend.pages_map(address, page, count, pages.data()));
         mapped = true;
         return Status();
     }
@@ -83,10 +83,10 @@ struct Probe {
 
 Status Device::measure_link(double* bytes_per_ns) {
     const uint64_t most = arbiter_.pages_to_hold(), room = most - std::min(most, pool_.used_bytes() / page_bytes());
-    Probe probe{*this, {}, 0, 0, false, false, SH_STREAM_HOST, 0, 0, {}};
+    Probe probe{*this, {}, 0, 0, false, SH_STREAM_HOST, 0, 0, {}};
     SH_TRY(probe.open(std::clamp<uint64_t>(kLargest / page_bytes(), 1, std::max<uint64_t>(room, 1))));
     int64_t best = 0;
-    for (int i = 0; i <= kRepeats; i++) {   // the first one warms up
+    for (int i = 0; i <= kRepeats; i++) {  // the first copy warms up
         int64_t ns = 0;
         SH_TRY(probe.copy(&ns));
         if (i && ns > 0 && (!best || ns < best)) best = ns;
@@ -96,16 +96,16 @@ Status Device::measure_link(double* bytes_per_ns) {
 }
 
 Status Device::link(double* bytes_per_ns) {
-    std::lock_guard lock(mutex_);
-    if (link_bytes_per_ns_ <= 0) {
-        Status status = measure_link(&link_bytes_per_ns_);
-        if (status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY) {
-            *bytes_per_ns = kAssumedBytesPerNs;   // nothing to measure with now
-            return Status();
-        }
-        SH_TRY(status);
+    std::lock_guard lock(mutex_);  // only one caller measures at a time
+    *bytes_per_ns = lanes_.rate(transfer::Direction::to_device);
+    if (*bytes_per_ns > 0) return Status();
+    Status status = measure_link(bytes_per_ns);
+    if (status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY) {
+        *bytes_per_ns = kAssumedBytesPerNs;  // there is no memory to measure with now
+        return Status();
     }
-    *bytes_per_ns = link_bytes_per_ns_;
+    SH_TRY(status);
+    lanes_.set_rate(transfer::Direction::to_device, *bytes_per_ns);
     return Status();
 }
 

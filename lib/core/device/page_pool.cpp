@@ -14,17 +14,18 @@ namespace stagehand::core {
 PagePool::PagePool(BackendDevice& device, uint64_t page_bytes) : device_(device), page_bytes_(page_bytes) {}
 
 PagePool::~PagePool() {
-    if (Status status = once_more([&] { return destroy_idle(idle_.size()); }); !status.ok()) log_line(SH_LOG_WARNING, "closing the device: %s", status.text());
+    if (Status status = once_more([&] { return destroy_idle(idle_.size()); }); !status.ok())
+        log_line(SH_LOG_WARNING, "closing the device did not free its memory: %s", status.text());
 }
 
 Status PagePool::take(uint64_t count, std::vector<sh_backend_page>* out) {
     std::lock_guard lock(mutex_);
-    shed();   // what could not be given back before
+    shed();  // tries again to give back pages beyond the limit
     if (!std::exchange(sorted_, true)) std::sort(idle_.begin(), idle_.end(), std::greater<>());
     const uint64_t recycled = std::min<uint64_t>(count, idle_.size());
     const uint64_t fresh = count - recycled;
     SH_TRY(check_room(fresh));
-    if (idle_.capacity() < existing_ + fresh) idle_.reserve(2 * (existing_ + fresh));   // so that giving back never allocates
+    if (idle_.capacity() < existing_ + fresh) idle_.reserve(2 * (existing_ + fresh));  // so that give() never allocates
     const size_t begin = out->size();
     out->resize(begin + count);
     if (fresh) {
@@ -45,8 +46,9 @@ Status PagePool::take(uint64_t count, std::vector<sh_backend_page>* out) {
 Status PagePool::check_room(uint64_t pages) const {
     if (existing_ + pages <= std::max(limit_, in_use_before_)) return Status();
     return Status(SH_ERROR_OUT_OF_DEVICE_MEMORY,
-                  "of the device's budget " + exact_size_text(limit_ * page_bytes_) + " may be held now, which has no room for " +
-                      exact_size_text(pages * page_bytes_) + " more: " + exact_size_text(existing_ * page_bytes_) + " are held");
+                  "the device's budget now allows " + exact_size_text(limit_ * page_bytes_) +
+                      ", which leaves no room for " + exact_size_text(pages * page_bytes_) +
+                      " more: " + exact_size_text(existing_ * page_bytes_) + " are held");
 }
 
 Status PagePool::allocate(uint64_t pages, uint64_t* out_address) {
@@ -77,7 +79,7 @@ void PagePool::shed() {
     const uint64_t may_exist = std::max(limit_, in_use_before_);
     if (existing_ <= may_exist) return;
     if (Status status = destroy_idle(std::min<uint64_t>(existing_ - may_exist, idle_.size())); !status.ok())
-        log_line(SH_LOG_WARNING, "device memory beyond the budget is not given back: %s", status.text());
+        log_line(SH_LOG_WARNING, "device memory beyond the budget was not given back: %s", status.text());
 }
 
 Status PagePool::trim(uint64_t keep) {

@@ -1,4 +1,4 @@
-// PagePool: the physical pages of a device. Counts what the library holds, which is never more than the budget.
+// PagePool: the physical pages of a device. It counts the pages that the library holds, which never exceed the budget.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace stagehand::core {
 
-// Thread-safe: the runtimes of a device share it.
+// Thread-safe, because the runtimes of a device share the pool.
 class PagePool {
 public:
     PagePool(BackendDevice& device, uint64_t page_bytes);
@@ -19,25 +19,26 @@ public:
 
     uint64_t page_bytes() const { return page_bytes_; }
 
-    // Appends `count` pages to `out`, recycled ones first, neighbours together; all or none.
+    // Appends `count` pages to `out`, or none. Recycled pages come first, and neighbours are together.
     Status take(uint64_t count, std::vector<sh_backend_page>* out);
-    // Takes pages back for recycling. They are not mapped any more.
+    // Takes pages back for recycling. The pages must not be mapped any more.
     void give(const sh_backend_page* pages, uint64_t count);
-    // On devices that do not map pages: memory in one piece with its address, under the same ceiling. Goes back to the driver at once.
+    // For devices that do not map pages: allocates contiguous memory with its address, under the same ceiling. The
+    // memory goes back to the driver at once when it is released.
     Status allocate(uint64_t pages, uint64_t* out_address);
     Status release(uint64_t address, uint64_t pages);
-    // Gives recycled pages back to the driver until no more than `keep` are held idle.
+    // Gives recycled pages back to the driver until at most `keep` pages are idle.
     Status trim(uint64_t keep);
 
-    // While pages are taken, or given back to take others: one at a time, and the ceiling does not come down meanwhile, nor below what
-    // was in use when it began.
+    // Lives while pages are taken, or given back in order to take others. Only one change is under way at a time. The
+    // ceiling does not come down meanwhile, nor below the pages that were in use when the change began.
     class Change {
     public:
         explicit Change(PagePool& pool);
         ~Change();
         Change(const Change&) = delete;
         Change& operator=(const Change&) = delete;
-        // Whether so many more may be in use.
+        // True if `pages` more pages may be in use.
         bool has_room(uint64_t pages) const;
 
     private:
@@ -46,10 +47,11 @@ public:
     };
 
     uint64_t idle_pages() const;
-    uint64_t used_bytes() const;   // of pages that exist, in use or idle
+    uint64_t used_bytes() const;  // of all pages that exist, in use or idle
     uint64_t peak_bytes() const;
-    // Pages that may exist, looked up when no change is under way, so that of two callers at once the later finds what the earlier did. With
-    // fewer than exist, what is given back goes to the driver until they fit.
+    // Sets the number of pages that may exist. `pages` is called when no change is under way, so that the later of two
+    // callers sees the effect of the earlier. If more pages exist, pages that are given back go to the driver until the
+    // number fits.
     void set_limit(const std::function<uint64_t()>& pages);
 
 private:
@@ -59,14 +61,16 @@ private:
 
     BackendDevice& device_;
     const uint64_t page_bytes_;
-    std::mutex changing_;   // taken before mutex_
+    std::mutex changing_;  // taken before mutex_
     mutable std::mutex mutex_;
-    std::vector<sh_backend_page> idle_;   // when sorted: descending, so that the lowest, which are neighbours, go first
+    // Descending when sorted, so that the lowest pages, which are neighbours, go first.
+    std::vector<sh_backend_page> idle_;
     bool sorted_ = true;
     uint64_t existing_ = 0;
     uint64_t peak_ = 0;
-    uint64_t limit_ = 0;                  // pages that may exist
-    uint64_t in_use_before_ = 0;          // when a change began that is under way: as many may exist until it ends
+    uint64_t limit_ = 0;  // pages that may exist
+    // Pages that were in use when the present change began. As many may exist until it ends.
+    uint64_t in_use_before_ = 0;
 };
 
 }  // namespace stagehand::core

@@ -9,7 +9,7 @@
 #include <stagehand/backend.h>
 #include <stagehand/runtime.h>
 
-#include "transfer/source/source.h"
+#include "transfer/source/segment.h"
 
 namespace stagehand::core {
 
@@ -17,34 +17,24 @@ constexpr uint32_t kNone = UINT32_MAX;
 
 struct Load;
 
-// A segment with what is needed to read it.
-struct Segment {
-    transfer::Source source;
-    uint64_t offset = 0;          // in the unit
-    uint64_t bytes = 0;
-    bool direct = false;          // pinned, or device memory: copied without staging
-    bool joined = false;          // direct, and its memory continues the segment's before it: one copy may span both
-    uint64_t pinned_piece = 0;    // not 0: the library pinned it, in pieces of this size, which no copy may span
-};
-
-// What a block needs seldom.
+// The parts of a block that are seldom needed.
 struct BlockDetail {
-    std::vector<Segment> segments;   // by offset
+    std::vector<transfer::Segment> segments;  // sorted by offset
     sh_load_fn on_load = nullptr;
     void* user_data = nullptr;
     std::string name;
-    uint64_t held_since_ns = 0;      // while a trace is recorded
-    uint64_t protections = 0;        // counted
+    uint64_t held_since_ns = 0;  // set while a trace is recorded
+    uint64_t protections = 0;    // how often the block is protected
 };
 
-// What the engine has changed of a block. Changes alone writes it.
+// The engine's changes of a block. Only Changes writes this state.
 class BlockState {
 public:
-    bool updating() const { return updating_; }                  // between sh_source_update_begin() and _end()
-    bool dirty_own() const { return dirty_own_; }                // bytes in resident pages are newer than its source
-    bool dirty_ring() const { return dirty_ring_; }              // bytes in ring pages are
+    bool updating() const { return updating_; }      // between sh_source_update_begin() and _end()
+    bool dirty_own() const { return dirty_own_; }    // bytes in resident pages are newer than the source
+    bool dirty_ring() const { return dirty_ring_; }  // bytes in ring pages are newer than the source
     bool dirty() const { return dirty_own_ || dirty_ring_; }
-    bool written_own() const { return written_own_; }            // what was dirty is on its way to the source
+    bool written_own() const { return written_own_; }  // dirty bytes are on their way to the source
     bool written_ring() const { return written_ring_; }
     bool written() const { return written_own_ || written_ring_; }
 
@@ -53,54 +43,57 @@ private:
     bool updating_ = false;
     bool dirty_own_ = false, dirty_ring_ = false;
     bool written_own_ = false, written_ring_ = false;
-    bool void_ = false;                                          // what is on its way is not dirty again should that fail
+    bool void_ = false;  // bytes that are on their way do not become dirty again if the write-back fails
 };
 
-// What every acquire touches: one cache line. Ids are compared whole, so a free record (id 0) matches nothing.
+// What every acquire touches: one cache line. Ids are compared whole, so a free record (id 0) matches no id.
 struct alignas(64) Block : BlockState {
     sh_block id = 0;
     uint64_t address = 0;
     uint64_t bytes = 0;
     uint32_t unit = kNone;
     uint32_t held = 0;
-    uint32_t flags = 0;              // SH_BLOCK_*
-    uint16_t generation = 0;         // how often the record was taken: part of the id
+    uint32_t flags = 0;       // SH_BLOCK_*
+    uint16_t generation = 0;  // how often the record was taken, a part of the id
     std::unique_ptr<BlockDetail> detail;
-    uint32_t next = kNone;           // in the unit, by address
+    uint32_t next = kNone;  // the next block of the unit, by address
     uint32_t previous = kNone;
 };
 static_assert(sizeof(Block) == 64);
 
 enum class Memory : uint8_t {
-    none,        // no memory behind its addresses
-    planned,     // a prefix of pages of its own, the rest in the ring
-    unordered,   // all pages of its own, lent by the cache of unordered units
+    none,       // no memory behind its addresses
+    planned,    // some first pages of its own, the rest in the ring
+    unordered,  // all pages of its own, lent by the cache of unordered units
 };
 
 // A use of a unit's memory on one stream.
 struct UnitUse {
     sh_stream stream = 0;
-    sh_backend_event event = 0;      // recorded at the last release on that stream
+    sh_backend_event event = 0;  // recorded at the last release on the stream
 };
 
-// What keeps a view of a unit from being given at once, to any stream. A unit that nothing hinders is ready.
+// A reason why a view of a unit cannot be given at once to every stream. A unit without hindrance is ready.
 enum Hindrance : uint8_t {
-    kMissing = 1,      // not all its bytes are there or on their way
-    kLoading = 2,      // a load of it is not known to have finished
-    kStale = 4,        // its contents are out of date: dropped when nobody holds it
-    kUpdating = 8,     // the source of a block of it is being changed
-    kBeingRead = 16,   // by a write-back, unless `written_back` has come: new views are ordered after it
-    kArriving = 32,    // a launch of a graph brings its ring pages, unless `arrives` has come
+    kMissing = 1,   // not all its bytes are present or on their way
+    kLoading = 2,   // a load of the unit is not known to have finished
+    kStale = 4,     // the contents are out of date, and are dropped when nobody holds the unit
+    kUpdating = 8,  // the source of one of its blocks is being changed
+    // A write-back reads the unit until `written_back` has come. New views are ordered after that event.
+    kBeingRead = 16,
+    // A launch of a graph loads the unit's ring pages until `arrives` has come.
+    kArriving = 32,
 };
 
-// The workers' part of a write-back; what is pinned is written by the device alone.
+// The state of the workers' part of a write-back. The device alone writes pinned sources.
 enum class Writing : uint8_t {
     none,
-    queued,   // they have not recorded `written_back` yet: the device's bytes are still to be read
-    read,     // they still write the source
+    queued,  // the workers have not recorded `written_back` yet, and have to read the device's bytes
+    read,    // the workers still write the source
 };
 
-// What lies in a unit's memory, and how that stands to its source. Contents and Changes alone write it, each its part.
+// What a unit's memory contains, and how that compares to the source. Only Contents and Changes write this state, each
+// its part.
 class UnitState {
 public:
     bool ready() const { return hindrances_ == 0; }
@@ -108,25 +101,27 @@ public:
     bool complete() const { return !hindered_by(kMissing); }
     bool stale() const { return hindered_by(kStale); }
     bool updating() const { return hindered_by(kUpdating); }
-    uint64_t serial() const { return serial_; }                  // grows with each load
-    uint32_t own_valid() const { return own_valid_; }            // pages from the start whose contents are there
-    uint32_t ring_present() const { return ring_present_; }      // streamed pages whose contents are this unit's
-    uint64_t used_streams() const { return used_streams_; }      // bits of the stream table: that used it since it was last fenced
-    const std::vector<UnitUse>& uses() const { return uses_; }   // of its ring pages
-    uint64_t last_use() const { return last_use_; }              // when its last view was released, counted in releases
+    uint64_t serial() const { return serial_; }              // grows with each load
+    uint32_t own_valid() const { return own_valid_; }        // the first so many pages of its own are loaded
+    uint32_t ring_present() const { return ring_present_; }  // ring pages that hold this unit's bytes
+    // Bits of the stream table: the streams that used the unit since it was last fenced.
+    uint64_t used_streams() const { return used_streams_; }
+    const std::vector<UnitUse>& uses() const { return uses_; }  // of its ring pages
+    uint64_t last_use() const { return last_use_; }             // when its last view was released, counted in releases
     sh_backend_event arrives() const { return arrives_; }
-    Load* load() const { return load_; }                         // under way, or not known to have finished
-    bool load_queued() const { return load_queued_; }            // workers have parts of it: they will call back
+    Load* load() const { return load_; }  // a load that is under way, or that is not known to have finished
+    bool load_queued() const { return load_queued_; }  // workers have parts of the load and will call back
 
-    bool dirty() const { return dirty_; }                        // a block of it is dirty in ring pages
+    bool dirty() const { return dirty_; }  // a block of the unit is dirty in ring pages
     Writing writing() const { return writing_; }
-    sh_backend_event written_back() const { return written_back_; }   // not 0: its pages may be overwritten after this
-    bool landing() const { return landing_; }                    // pinned sources may get their bytes until `written_back` has come
+    // If not 0: the unit's pages may be overwritten after this event.
+    sh_backend_event written_back() const { return written_back_; }
+    bool landing() const { return landing_; }  // pinned sources may be written until `written_back` has come
 
 private:
     friend class Contents;
     friend class Changes;
-    friend class Registry;   // counts the units that are not ready
+    friend class Registry;  // counts the units that are not ready
 
     uint64_t serial_ = 0;
     uint64_t used_streams_ = 0;
@@ -138,26 +133,28 @@ private:
     bool load_queued_ = false;
     bool landing_ = false;
     Writing writing_ = Writing::none;
-    uint32_t updates_ = 0;             // blocks whose sources are being changed
+    uint32_t updates_ = 0;  // blocks whose sources are being changed
     Load* load_ = nullptr;
     sh_backend_event written_back_ = 0, arrives_ = 0;
     std::vector<UnitUse> uses_;
 };
 
-// What every acquire touches beside the state: with its first half one cache line.
+// What every acquire touches besides the state. Together with the first half of the state it is one cache line.
 struct UnitHold {
-    uint32_t held = 0;               // views of its blocks
-    uint32_t ring_pages = 0;         // streamed pages [own.size(), own.size() + ring_pages) lie at (ring_offset + k) % R
-    Memory memory = Memory::none;    // what lies behind its addresses
-    bool whole = false;              // SH_BLOCK_WHOLE
-    bool unordered = false;          // SH_BLOCK_UNORDERED
-    bool straight = false;           // its loads are copies from one piece of memory and need no workers
+    uint32_t held = 0;  // views of the unit's blocks
+    // Streamed pages: [own.size(), own.size() + ring_pages) lie at (ring_offset + k) % R in the ring.
+    uint32_t ring_pages = 0;
+    Memory memory = Memory::none;  // the memory behind the unit's addresses
+    bool whole = false;            // SH_BLOCK_WHOLE
+    bool unordered = false;        // SH_BLOCK_UNORDERED
+    // The block's source is contiguous and takes the straight route, so a load needs no workers.
+    bool in_one_piece = false;
     bool live = false;
-    bool announced = false;          // an acquire was told SH_NOT_READY: the engine has come to it and asks again
-    bool bringing = false;           // a caller is seeing to its load, and may have given up the mutex
+    bool announced = false;  // an acquire returned SH_NOT_READY: the engine has come to the unit and will ask again
+    bool bringing = false;   // a caller sees to the unit's load, and may have given up the mutex
 };
 
-// What is loaded together and owns whole pages of addresses: one block, or several small neighbours.
+// What is loaded together and has whole pages of addresses: one block, or several small neighbours.
 struct alignas(64) Unit : UnitHold, UnitState {
     uint64_t address = 0;
     uint64_t bytes = 0;
@@ -165,9 +162,9 @@ struct alignas(64) Unit : UnitHold, UnitState {
     uint32_t first_block = kNone;
     uint32_t block_count = 0;
     uint32_t ring_offset = 0;
-    uint64_t protections = 0;        // of all its blocks
-    uint32_t range = kNone;          // the address range that it lies in
-    std::vector<sh_backend_page> own;   // resident prefix, or all pages of an unordered unit; mapped
+    uint64_t protections = 0;          // the sum over all its blocks
+    uint32_t range = kNone;            // the address range that the unit lies in
+    std::vector<sh_backend_page> own;  // resident first pages, or all pages of an unordered unit; mapped
 
     bool plain_release() const { return ready() && !dirty() && memory == Memory::planned && ring_pages == 0; }
 };

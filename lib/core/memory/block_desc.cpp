@@ -10,7 +10,7 @@ namespace stagehand::core {
 namespace {
 
 constexpr uint64_t kLargestBlock = uint64_t(1) << 46;
-constexpr uint64_t kLargestRange = uint64_t(1) << 62;   // of all blocks that are registered together
+constexpr uint64_t kLargestRange = uint64_t(1) << 62;  // of all blocks that are registered in one call
 
 Status bad(const sh_block_desc& desc, size_t index, const std::string& what) {
     return Status(SH_ERROR_INVALID_ARGUMENT, describe(desc, index) + ": " + what);
@@ -20,7 +20,8 @@ Status check_segment(const sh_block_desc& desc, size_t index, uint64_t number, c
     const std::string name = "segment " + std::to_string(number);
     if (segment.offset > desc.bytes || segment.bytes > desc.bytes - segment.offset)
         return bad(desc, index, name + " ends beyond the block's " + exact_size_text(desc.bytes));
-    const bool memory = segment.kind == SH_SOURCE_POINTER || segment.kind == SH_SOURCE_MAPPED || segment.kind == SH_SOURCE_DEVICE;
+    const bool memory =
+        segment.kind == SH_SOURCE_POINTER || segment.kind == SH_SOURCE_MAPPED || segment.kind == SH_SOURCE_DEVICE;
     if (memory && !segment.pointer && segment.bytes) return bad(desc, index, name + " has a NULL pointer");
     if (memory && reinterpret_cast<uint64_t>(segment.pointer) > UINT64_MAX - segment.bytes)
         return bad(desc, index, name + "'s pointer and bytes overflow");
@@ -42,29 +43,25 @@ std::string describe(const sh_block_desc& desc, size_t index) {
     return "block " + std::to_string(index) + (desc.name ? " \"" + std::string(desc.name) + "\"" : "");
 }
 
-const sh_segment& segment_at(const sh_block_desc& desc, uint64_t index) {
-    const auto* first = reinterpret_cast<const char*>(desc.segments);
-    return *reinterpret_cast<const sh_segment*>(first + index * desc.segments[0].struct_size);
-}
-
-Status check_blocks(std::span<const sh_block_desc* const> descs, uint64_t page_bytes) {
+Status check_blocks(std::span<const sh_block_desc> descs, uint64_t page_bytes) {
     constexpr uint32_t known = SH_BLOCK_MUTABLE | SH_BLOCK_WHOLE | SH_BLOCK_UNORDERED | SH_BLOCK_PIN;
     std::vector<std::pair<uint64_t, uint64_t>> extents;
-    const uint64_t largest = std::min(kLargestBlock, page_bytes * UINT32_MAX);   // a unit counts its pages in 32 bits
+    const uint64_t largest = std::min(kLargestBlock, page_bytes * UINT32_MAX);  // a unit counts its pages in 32 bits
     uint64_t total = 0;
     for (size_t i = 0; i < descs.size(); i++) {
-        const sh_block_desc& desc = *descs[i];
+        const sh_block_desc& desc = descs[i];
         if (desc.bytes == 0) return bad(desc, i, "bytes is 0");
         if (desc.bytes > largest)
-            return bad(desc, i, "bytes is " + exact_size_text(desc.bytes) + ", and with pages of " + exact_size_text(page_bytes) +
-                                    " a block has at most " + exact_size_text(largest));
+            return bad(desc, i,
+                       "bytes is " + exact_size_text(desc.bytes) + "; with pages of " + exact_size_text(page_bytes) +
+                           " a block may have at most " + exact_size_text(largest));
         total += (desc.bytes + page_bytes - 1) / page_bytes * page_bytes;
-        if (total > kLargestRange) return bad(desc, i, "bytes: with those before it, it is beyond what can be addressed");
+        if (total > kLargestRange) return bad(desc, i, "bytes: the blocks of this call exceed the address range");
         if (desc.flags & ~known) return bad(desc, i, "flags has unknown bits");
         if (desc.segment_count && !desc.segments) return bad(desc, i, "segments is NULL");
         extents.clear();
         for (uint64_t k = 0; k < desc.segment_count; k++) {
-            const sh_segment& segment = segment_at(desc, k);
+            const sh_segment& segment = desc.segments[k];
             SH_TRY(check_segment(desc, i, k, segment));
             if (segment.bytes) extents.emplace_back(segment.offset, segment.bytes);
         }

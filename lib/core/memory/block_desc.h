@@ -1,4 +1,4 @@
-// What an engine says of a block, and whether that can be.
+// The check of the block descriptors that an engine passes.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,10 @@
 
 namespace stagehand::core {
 
-// For messages: the place among those that are registered together, and the name.
+// Names the block in messages: its index among the blocks of the call, and its name.
 std::string describe(const sh_block_desc& desc, size_t index);
 
-// Segments are as large as their caller's header says.
-const sh_segment& segment_at(const sh_block_desc& desc, uint64_t index);
-
-// Finds what is wrong with any of them.
-Status check_blocks(std::span<const sh_block_desc* const> descs, uint64_t page_bytes);
+// Reports the first error in the descriptors.
+Status check_blocks(std::span<const sh_block_desc> descs, uint64_t page_bytes);
 
 }  // namespace stagehand::core

@@ -1,4 +1,4 @@
-// Where a block's bytes come from, opened so that they can be read as long as the block is registered.
+// Opens the sources of a block, so that they can be read as long as the block is registered.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace stagehand::core {
 
-// Makes the block's detail from its descriptor, the index-th of a call. `offset`: of the block in its unit. What is open after a failure
-// is for close_sources().
+// Makes the block's detail from its descriptor, which is number `index` of a call. `offset` is the block's offset in
+// its unit. After a failure, close_sources() closes what was opened.
 Status open_sources(BackendDevice& device, const sh_block_desc& desc, size_t index, uint64_t offset, Block& block);
 void close_sources(BackendDevice& device, BlockDetail& detail);
 

@@ -35,12 +35,14 @@ void Changes::end_update(Block& block) {
 
 bool Changes::is_dirty(const Unit& unit, Part part) const {
     const auto blocks = registry_.blocks_of(unit);
-    return std::any_of(blocks.begin(), blocks.end(), [&](const Block& b) { return b.dirty_ring_ || (part == Part::all && b.dirty_own_); });
+    return std::any_of(blocks.begin(), blocks.end(),
+                       [&](const Block& b) { return b.dirty_ring_ || (part == Part::all && b.dirty_own_); });
 }
 
 bool Changes::is_changed(const Unit& unit) const {
     const auto blocks = registry_.blocks_of(unit);
-    return unit.writing_ != Writing::none || std::any_of(blocks.begin(), blocks.end(), [](const Block& b) { return b.dirty() || b.written(); });
+    return unit.writing_ != Writing::none ||
+           std::any_of(blocks.begin(), blocks.end(), [](const Block& b) { return b.dirty() || b.written(); });
 }
 
 void Changes::find_dirt(Unit& unit) { unit.dirty_ = is_dirty(unit, Part::ring); }
@@ -48,7 +50,7 @@ void Changes::find_dirt(Unit& unit) { unit.dirty_ = is_dirty(unit, Part::ring); 
 bool Changes::begin(Unit& unit, Part part) {
     bool any = false;
     for (Block& block : registry_.blocks_of(unit)) {
-        if (block.held) continue;   // the engine may still be changing it
+        if (block.held) continue;  // the engine may still be changing it
         block.void_ = false;
         block.written_ring_ = std::exchange(block.dirty_ring_, false);
         block.written_own_ = part == Part::all && std::exchange(block.dirty_own_, false);

@@ -1,6 +1,7 @@
-// Changes: what differs between the device and the sources because the engine has changed it: what is dirty, what is on its way back, and
-// which sources are being changed. The one owner of that. A block is clean, dirty, being written (and may be dirty again meanwhile), and
-// clean once more, or dirty where that failed.
+// Changes: the only owner of the engine's changes, by which the device differs from the sources. It knows which blocks
+// are dirty, which are on their way back, and which sources are being changed. A block is clean, dirty, or being
+// written. It may become dirty again while it is written. After the write-back it is clean, or dirty if the write-back
+// failed.
 #pragma once
 
 #include "backend/backend_device.h"
@@ -10,40 +11,43 @@
 
 namespace stagehand::core {
 
-// All methods are called with the runtime's mutex held, and never give it up.
+// The caller holds the runtime's mutex in all methods. They never give it up.
 class Changes {
 public:
-    Changes(BackendDevice& device, Registry& registry, EventPool& events) : device_(device), registry_(registry), events_(events) {}
+    Changes(BackendDevice& device, Registry& registry, EventPool& events)
+        : device_(device), registry_(registry), events_(events) {}
     ~Changes();
 
-    // The engine changes, or will change, what it holds of the block.
+    // The engine changes the bytes of the block that it holds, or will change them.
     void mark(Block& block);
-    // What it has changed of the block is void: it is not dirty any more. What is being written now is on its way all the same.
+    // The engine's changes of the block are void, so it is not dirty any more. A write-back that is under way goes on.
     void forget(Block& block);
-    // The block's source is being changed, from here to there. Nothing happens where it is, or is not, already.
+    // begin_update() and end_update() enclose a change of the block's source. A repeated call does nothing.
     void begin_update(Block& block);
     void end_update(Block& block);
 
     enum class Part { ring, all };
     bool is_dirty(const Unit& unit, Part part = Part::all) const;
-    // Something of it is dirty, or on its way.
+    // Some bytes of the unit are dirty or on their way.
     bool is_changed(const Unit& unit) const;
 
-    // A write-back of what is dirty and not held begins: from here on it counts as being written. False: there is none.
+    // Begins a write-back of the dirty blocks that are not held. From here on they count as being written. Returns
+    // false if there are none.
     bool begin(Unit& unit, Part part);
-    // The event that stands for it.
+    // Takes the event that stands for the write-back.
     Status take_event(Unit& unit);
-    // The device was told to read the unit's bytes; until `written_back` it may write pinned sources. `by_workers`: workers go on from here.
+    // The device was told to read the unit's bytes. It may write pinned sources until `written_back` has come.
+    // `by_workers`: workers go on from here.
     void reads(Unit& unit, bool by_workers);
     // Workers have recorded `written_back`.
     void read(Unit& unit) { unit.writing_ = Writing::read; }
-    // It has come to its end. What failed is dirty again.
+    // The write-back has ended. Its bytes are dirty again if it failed.
     void end(Unit& unit, bool succeeded);
-    // Whoever uses the unit next need not wait for what reads it.
+    // The next user of the unit need not wait for the write-back that reads it.
     void followed(Unit& unit) { registry_.hinder(unit, kBeingRead, false); }
     // The unit is gone, and nothing waits for its write-back any more.
     void leave(Unit& unit) noexcept { events_.give(&unit.written_back_); }
-    // Whether the device has written all that it was told to write to the unit's sources.
+    // The device has written all that it was told to write to the unit's sources.
     bool has_landed(Unit& unit);
 
 private:

@@ -30,7 +30,8 @@ Obstacle Contents::in_the_way(const Unit& unit) const {
         const uint32_t contents = ring_.page_of(unit, k).contents;
         if (contents == last || contents == kNone || contents == self) continue;
         last = contents;
-        if (const Obstacle::Kind kind = protects(registry_.unit(contents)); kind != Obstacle::none) return {kind, contents};
+        if (const Obstacle::Kind kind = protects(registry_.unit(contents)); kind != Obstacle::none)
+            return {kind, contents};
     }
     return {};
 }
@@ -41,15 +42,17 @@ Obstacle Contents::in_the_ring() const {
         const uint32_t contents = ring_.page(page).contents;
         if (contents == last || contents == kNone) continue;
         last = contents;
-        if (const Obstacle::Kind kind = protects(registry_.unit(contents)); kind != Obstacle::none) return {kind, contents};
+        if (const Obstacle::Kind kind = protects(registry_.unit(contents)); kind != Obstacle::none)
+            return {kind, contents};
     }
     return {};
 }
 
-Status Contents::find_fences(const Unit& unit, uint32_t own_from, std::span<const policy::PageRun> runs, std::vector<sh_backend_event>* waits,
-                             Waits* own_waits, std::vector<Waits>* run_waits) {
-    // Pages of its own: only its own earlier uses can be in the way, when contents that were there are loaded anew. And a source
-    // that is being written must have its bytes before it is read.
+Status Contents::find_fences(const Unit& unit, uint32_t own_from, std::span<const policy::PageRun> runs,
+                             std::vector<sh_backend_event>* waits, transfer::Waits* own_waits,
+                             std::vector<transfer::Waits>* run_waits) {
+    // Only the unit's own earlier uses can be in the way of its own pages, when contents that were there are loaded
+    // again. A source that is being written must have all its bytes before it is read.
     if (own_from < unit.own.size()) SH_TRY(streams_.append_events(unit.used_streams_, waits));
     if (unit.written_back_) waits->push_back(unit.written_back_);
     *own_waits = {0, static_cast<uint32_t>(waits->size())};
@@ -61,15 +64,18 @@ Status Contents::find_fences(const Unit& unit, uint32_t own_from, std::span<cons
     for (const policy::PageRun& run : runs) {
         const uint32_t first = static_cast<uint32_t>(waits->size());
         const auto push = [&](sh_backend_event event) {
-            if (event && std::find(waits->begin() + first, waits->end(), event) == waits->end()) waits->push_back(event);
+            if (event && std::find(waits->begin() + first, waits->end(), event) == waits->end())
+                waits->push_back(event);
         };
         push(unit.written_back_);
         for (const sh_backend_event launch : ring_.launches()) push(launch);
-        each_fence(run, [&](uint32_t k) -> const Ring::Page& { return ring_.page_of(unit, k); }, [&](uint32_t fence) {
-            const Unit& of = registry_.unit(fence);
-            for (const UnitUse& use : of.uses_) push(use.event);
-            push(of.written_back_);
-        });
+        each_fence(
+            run, [&](uint32_t k) -> const Ring::Page& { return ring_.page_of(unit, k); },
+            [&](uint32_t fence) {
+                const Unit& of = registry_.unit(fence);
+                for (const UnitUse& use : of.uses_) push(use.event);
+                push(of.written_back_);
+            });
         run_waits->push_back({first, static_cast<uint32_t>(waits->size()) - first});
     }
     return Status();
@@ -97,7 +103,7 @@ void Contents::take(Unit& unit, Load& load, std::span<const policy::PageRun> run
     count_pages(unit);
 }
 
-// The unit's earlier uses stay noted: pages that were not loaded anew may still be read by them.
+// The unit's earlier uses stay recorded: they may still read pages that were not loaded again.
 void Contents::issued(Unit& unit, std::span<const policy::PageRun> runs) {
     const uint32_t self = registry_.index_of(unit);
     for (const policy::PageRun& run : runs)
@@ -125,7 +131,7 @@ void Contents::end_load(Unit& unit) {
 
 void Contents::count_pages(Unit& unit) {
     const bool all_there = unit.own_valid_ == unit.own.size() && unit.ring_present_ == unit.ring_pages;
-    // A free record has no pages at all, and is not complete for that.
+    // A free record has no pages, and does not count as complete.
     hinder(unit, kMissing, !(unit.live && all_there && unit.own.size() + unit.ring_pages == unit.pages));
 }
 
@@ -139,9 +145,9 @@ Status Contents::note_use(Unit& unit, sh_stream stream, bool at_once) {
     if (!unit.ring_pages) return Status();
     auto& uses = unit.uses_;
     auto use = std::find_if(uses.begin(), uses.end(), [&](const UnitUse& u) { return u.stream == stream; });
-    if (use == uses.end()) {   // in place of a forgotten one
+    if (use == uses.end()) {  // take the place of a forgotten stream
         use = std::find_if(uses.begin(), uses.end(), [](const UnitUse& u) { return u.stream == SH_STREAM_HOST; });
-        for (auto done = uses.begin(); use == uses.end() && done != uses.end(); ++done) {   // or of one that is over
+        for (auto done = uses.begin(); use == uses.end() && done != uses.end(); ++done) {  // or of a use that is over
             uint32_t over = 0;
             if (device_.event_query(done->event, &over).ok() && over) use = done;
         }
@@ -157,7 +163,7 @@ Status Contents::note_use(Unit& unit, sh_stream stream, bool at_once) {
 }
 
 void Contents::forget_stream(sh_stream stream) {
-    // The event stays with the unit: a staged load may still be about to wait for it.
+    // The event stays with the unit, because a staged load may still wait for it later.
     for (Unit& unit : registry_.units())
         for (UnitUse& use : unit.uses_)
             if (use.stream == stream) use.stream = SH_STREAM_HOST;
@@ -184,7 +190,8 @@ void Contents::ring_changed(Unit& unit) {
     count_pages(unit);
 }
 
-void Contents::take_over(std::span<const uint32_t> ring, std::span<const uint32_t> units, sh_backend_event done, uint64_t streams) {
+void Contents::take_over(std::span<const uint32_t> ring, std::span<const uint32_t> units, sh_backend_event done,
+                         uint64_t streams) {
     for (uint32_t page = 0; page < ring_.size(); page++) {
         Ring::Page& at = ring_.page(page);
         if (at.contents == kNone) continue;

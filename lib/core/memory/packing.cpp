@@ -1,6 +1,6 @@
-// Packing: small blocks share units, so that rounding to pages wastes little. Those in the order are packed with their neighbours, up to
-// several pages; those outside it with each other, into one page, which one of them alone would take as well: what is loaded along with
-// a block that was asked for is never more than a page.
+// Packing: small blocks share units, so that rounding to pages wastes little. Blocks in the order are packed with their
+// neighbours, into units of several pages. Blocks outside the order are packed with each other, into one page, which a
+// single one would take as well. So never more than a page is loaded along with a block.
 #include <algorithm>
 
 #include "core/memory/registry.h"
@@ -9,26 +9,27 @@ namespace stagehand::core {
 namespace {
 
 constexpr uint64_t kBlockAlignment = 256;
-constexpr uint64_t kSmallPages = 2;   // of the order, smaller blocks are packed
+constexpr uint64_t kSmallPages = 2;  // in the order, blocks of fewer pages are packed
 
 uint64_t round_up(uint64_t value, uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// Nobody counts on the unit's size yet: it has no memory, so it is in no plan and in no graph that could be launched; it was never loaded,
-// and nobody holds it, brings it, updates its sources or protects it.
+// Nobody relies on the unit's size yet. It has no memory, so it is in no plan and in no launchable graph. It was never
+// loaded, and nobody holds, loads, updates or protects it.
 bool untouched(const Unit& unit) {
-    return unit.live && unit.memory == Memory::none && unit.serial() == 0 && !unit.load() && unit.held == 0 && !unit.bringing && !unit.updating() &&
-           unit.protections == 0;
+    return unit.live && unit.memory == Memory::none && unit.serial() == 0 && !unit.load() && unit.held == 0 &&
+           !unit.bringing && !unit.updating() && unit.protections == 0;
 }
 
 }  // namespace
 
-// `room`: what a pack may have now, in bytes; it may have been more when the pack was begun.
+// `room`: the size in bytes that a pack may have now. It may have been larger when the pack was begun.
 bool Registry::takes_more(const Pack& pack, const sh_block_desc& desc, uint64_t room) const {
     if (pack.unit == kNone || !untouched(units_[pack.unit])) return false;
     return round_up(units_[pack.unit].bytes, kBlockAlignment) + desc.bytes <= std::min(room, pack.room);
 }
 
-// Takes a record for the block, and one for a unit where no pack takes it. Until lay_out() addresses count from the unit.
+// Takes a record for the block, and a record for a unit if no pack takes the block. Addresses are relative to the unit
+// until lay_out().
 void Registry::place(const sh_block_desc& desc, uint64_t pack_pages, bool may_reuse, Addition& added) {
     const bool unordered = desc.flags & SH_BLOCK_UNORDERED;
     const bool small = desc.bytes < (unordered ? 1 : kSmallPages) * page_bytes_;
@@ -38,11 +39,14 @@ void Registry::place(const sh_block_desc& desc, uint64_t pack_pages, bool may_re
     if (!small || !takes_more(pack, desc, room)) {
         index = take_unit(may_reuse);
         added.units.push_back(index);
-        units_[index].whole = plain_;
+        units_[index].whole = !maps_pages_;
         units_[index].unordered = unordered;
-        if (small) pack = {index, std::max(room, round_up(desc.bytes, page_bytes_))};
-        else if (!unordered) pack = Pack();   // what comes after a large block is no neighbour of what came before it
-    } else if (index == added.packs[unordered].unit && std::none_of(added.grown.begin(), added.grown.end(), [&](const auto& g) { return g.unit == index; })) {
+        if (small)
+            pack = {index, std::max(room, round_up(desc.bytes, page_bytes_))};
+        else if (!unordered)
+            pack = Pack();  // a block after a large one is no neighbour of a block before it
+    } else if (index == added.packs[unordered].unit &&
+               std::none_of(added.grown.begin(), added.grown.end(), [&](const auto& g) { return g.unit == index; })) {
         added.grown.push_back({index, units_[index].bytes, units_[index].whole});
     }
     const uint32_t block = take_block(may_reuse);
@@ -66,9 +70,10 @@ void Registry::append(uint32_t index, uint32_t unit_index, const sh_block_desc& 
     set_bytes(unit, block.address + desc.bytes);
 }
 
-// Where the new units lie in their range, and its size. Packs that later calls may continue get room for that: addresses cost nothing.
+// Sets the offsets of the new units in their range, and returns the size of the range. Packs that later calls may
+// continue get room for that, because addresses cost nothing.
 uint64_t Registry::lay_out(const Addition& added) {
-    if (plain_) return 0;
+    if (!maps_pages_) return 0;
     uint64_t end = 0;
     for (const uint32_t index : added.units) {
         Unit& unit = units_[index];
@@ -86,7 +91,7 @@ void Registry::set_bytes(Unit& unit, uint64_t bytes) {
     model_pages_ += unit.pages;
 }
 
-// Blocks have gone: the pages after the last that is left come free where nobody counts on them.
+// Blocks have gone. The pages after the last remaining block become free if nobody relies on them.
 void Registry::cut_end(uint32_t index) {
     Unit& unit = units_[index];
     if (!untouched(unit)) return;
@@ -94,7 +99,7 @@ void Registry::cut_end(uint32_t index) {
     set_bytes(unit, last.address + last.bytes - unit.address);
 }
 
-// What the unit's sources cover, once its blocks are there or have gone.
+// Finds the ranges that the unit's sources do not cover, after its blocks were added or removed.
 void Registry::survey(uint32_t index) {
     Unit& unit = units_[index];
     std::vector<policy::Gap>& gaps = beside_[index].gaps;
@@ -109,12 +114,12 @@ void Registry::survey(uint32_t index) {
     };
     bool joined = true;
     for (const Block& block : blocks_of(unit)) {
-        for (const Segment& segment : block.detail->segments) {
-            joined = joined && segment.direct && (end == 0 || segment.joined);
+        for (const transfer::Segment& segment : block.detail->segments) {
+            joined = joined && segment.straight() && (end == 0 || segment.joined);
             cover(segment.offset, segment.offset + segment.bytes);
         }
     }
-    unit.straight = !plain_ && unit.block_count == 1 && end > 0 && joined;
+    unit.in_one_piece = maps_pages_ && unit.block_count == 1 && end > 0 && joined;
     cover(unit.bytes, unit.bytes);
 }
 

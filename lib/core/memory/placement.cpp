@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/no_throw.h"
 #include "base/size_text.h"
 
 namespace stagehand::core {
@@ -9,7 +10,7 @@ namespace stagehand::core {
 Status Placement::shrink_own(Unit& unit, uint32_t to) {
     const uint32_t count = static_cast<uint32_t>(unit.own.size()) - to;
     if (!count) return Status();
-    if (registry_.plain()) return resize_own_plain(unit, to);
+    if (!registry_.maps_pages()) return reallocate_own(unit, to);
     const uint64_t page = registry_.page_bytes();
     SH_TRY(device_.pages_unmap(unit.address + to * page, page, count));
     pool_.give(unit.own.data() + to, count);
@@ -22,10 +23,11 @@ Status Placement::shrink_own(Unit& unit, uint32_t to) {
 Status Placement::grow_own(Unit& unit, uint32_t to) {
     const uint32_t from = static_cast<uint32_t>(unit.own.size());
     if (to <= from) return Status();
-    if (registry_.plain()) return resize_own_plain(unit, to);
+    if (!registry_.maps_pages()) return reallocate_own(unit, to);
     const uint64_t page = registry_.page_bytes();
     SH_TRY(pool_.take(to - from, &unit.own));
-    if (Status status = device_.pages_map(unit.address + from * page, page, to - from, unit.own.data() + from); !status.ok()) {
+    if (Status status = device_.pages_map(unit.address + from * page, page, to - from, unit.own.data() + from);
+        !status.ok()) {
         pool_.give(unit.own.data() + from, to - from);
         unit.own.resize(from);
         return status;
@@ -38,8 +40,10 @@ Status Placement::grow_own(Unit& unit, uint32_t to) {
 Status Placement::unmap_ring(Unit& unit) {
     if (!unit.ring_pages) return Status();
     const uint64_t page = registry_.page_bytes();
-    if (registry_.plain()) registry_.set_address(unit, 0);
-    else SH_TRY(device_.pages_unmap(unit.address + unit.own.size() * page, page, unit.ring_pages));
+    if (!registry_.maps_pages())
+        registry_.set_address(unit, 0);
+    else
+        SH_TRY(device_.pages_unmap(unit.address + unit.own.size() * page, page, unit.ring_pages));
     unit.ring_pages = 0;
     contents_.ring_changed(unit);
     return Status();
@@ -47,12 +51,13 @@ Status Placement::unmap_ring(Unit& unit) {
 
 Status Placement::map_ring(Unit& unit, const Place& place) {
     if (!place.ring_pages || unit.ring_pages) return Status();
-    if (registry_.plain()) {
+    if (!registry_.maps_pages()) {
         SH_TRY(place_in_ring(unit, place));
     } else {
         const uint64_t page = registry_.page_bytes();
         handles_.clear();
-        for (uint32_t k = 0; k < place.ring_pages; k++) handles_.push_back(ring_.handles()[ring_.wrap(uint64_t(place.ring_offset) + k)]);
+        for (uint32_t k = 0; k < place.ring_pages; k++)
+            handles_.push_back(ring_.handles()[ring_.wrap(uint64_t(place.ring_offset) + k)]);
         SH_TRY(device_.pages_map(unit.address + unit.own.size() * page, page, place.ring_pages, handles_.data()));
     }
     unit.ring_offset = place.ring_offset;
@@ -62,7 +67,7 @@ Status Placement::map_ring(Unit& unit, const Place& place) {
 }
 
 Status Placement::resize_ring(uint32_t pages) {
-    if (registry_.plain()) return resize_ring_plain(pages);
+    if (!registry_.maps_pages()) return reallocate_ring(pages);
     auto& handles = ring_.handles();
     if (pages < handles.size()) {
         pool_.give(handles.data() + pages, handles.size() - pages);
@@ -86,7 +91,8 @@ Status Placement::move(std::span<const Place> places, uint32_t ring_pages) {
         if (!same_ring || !(now == places[i])) SH_TRY(unmap_ring(unit));
         if (now.own > places[i].own) SH_TRY(shrink_own(unit, places[i].own));
     }
-    // The ring gives back before residents grow, and takes after they have shrunk: the sum never passes the larger plan.
+    // The ring gives pages back before resident parts grow, and takes pages after resident parts have shrunk. So the
+    // sum never exceeds the larger of the two plans.
     if (ring_pages < ring_.handles().size()) SH_TRY(resize_ring(ring_pages));
     for (size_t i = 0; i < units.size(); i++)
         if (units[i].memory != Memory::unordered) SH_TRY(grow_own(units[i], places[i].own));
@@ -112,12 +118,14 @@ Status Placement::apply(std::span<const Place> places, uint32_t ring_pages) {
         after += places[i].own;
     }
     if (after > before && !change.has_room(after - before))
-        return Status(SH_ERROR_BUDGET, "there is no room for " + exact_size_text((after - before) * registry_.page_bytes()) +
-                                           " more now: less device memory is free than it needs, or the budget was lowered meanwhile");
-    Status status = move(places, ring_pages);
+        return Status(SH_ERROR_BUDGET,
+                      "no room for " + exact_size_text((after - before) * registry_.page_bytes()) +
+                          " more: too little device memory is free, or the budget was lowered meanwhile");
+    Status status = no_throw([&] { return move(places, ring_pages); });
     if (status.ok()) return status;
     if (Status undone = clear(); !undone.ok())
-        return Status(SH_ERROR_RUNTIME_LOST, std::string("changing the plan: ") + status.text() + "; undoing it: " + undone.text());
+        return Status(SH_ERROR_RUNTIME_LOST, std::string("changing the plan failed: ") + status.text() +
+                                                 "; undoing the change failed too: " + undone.text());
     return status;
 }
 

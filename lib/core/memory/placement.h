@@ -1,5 +1,5 @@
-// Placement: which physical pages lie behind which addresses. Keeps exact account of every mapping, so that a failure half way can
-// be undone.
+// Placement: which physical pages lie behind which addresses. It records every mapping exactly, so that it can undo a
+// change that failed half way.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace stagehand::core {
 
-// Where a unit's pages are to lie: `own` pages of its own, the next `ring_pages` in the ring from `ring_offset` on.
+// The place of a unit's pages: `own` pages of its own, then `ring_pages` pages of the ring from `ring_offset` on.
 struct Place {
     uint32_t own = 0;
     uint32_t ring_pages = 0;
@@ -23,29 +23,32 @@ struct Place {
     bool operator==(const Place&) const = default;
 };
 
-// All methods need every use of the mappings that change to have ended, and the runtime's mutex.
+// The caller holds the runtime's mutex in all methods. Every use of the mappings that change must have ended.
 class Placement {
 public:
     Placement(BackendDevice& device, PagePool& pool, Registry& registry, Ring& ring, Contents& contents)
         : device_(device), pool_(pool), registry_(registry), ring_(ring), contents_(contents) {}
 
-    // Moves from the present mappings to these: places[i] is for unit i; units with Memory::unordered are left alone. Gives pages
-    // back before it takes any. Contents of pages that stay where they are stay valid; those in the ring do not.
-    // SH_ERROR_BUDGET, and nothing changes, where there is no room for it. After another failure nothing is mapped for any planned unit;
-    // SH_ERROR_RUNTIME_LOST if even that failed.
+    // Moves from the present mappings to these: places[i] is for unit i. Units with Memory::unordered are left alone.
+    // Pages are given back before any are taken. Contents of pages that stay in place stay valid, except in the ring.
+    // Returns SH_ERROR_BUDGET without any change if there is no room. After another failure no planned unit is mapped.
+    // Returns SH_ERROR_RUNTIME_LOST if even the unmapping failed.
     Status apply(std::span<const Place> places, uint32_t ring_pages);
 
-    // Unmaps every planned unit and gives its pages and the ring's back.
+    // Unmaps every planned unit, and gives back their pages and the pages of the ring.
     Status clear();
 
-    // Gives a unit of the unordered cache memory for all its pages, or takes it away.
+    // map_whole() gives a unit of the unordered cache memory for all its pages. unmap_whole() takes it away.
     Status map_whole(Unit& unit);
     Status unmap_whole(Unit& unit);
+
+    // From now on, the pages of a unit with all pages of its own count as planned, or as the cache's.
+    void hand_over(Unit& unit, Memory to) noexcept { unit.memory = to; }
 
     // Takes a planned unit's memory away.
     Status remove(Unit& unit);
 
-    uint64_t pages() const { return pages_; }   // held by this runtime
+    uint64_t pages() const { return pages_; }  // pages that this runtime holds
 
 private:
     Status shrink_own(Unit& unit, uint32_t to);
@@ -54,10 +57,11 @@ private:
     Status map_ring(Unit& unit, const Place& place);
     Status resize_ring(uint32_t pages);
     Status move(std::span<const Place> places, uint32_t ring_pages);
-    // plain_placement.cpp: the same on devices that do not map pages. A resident unit and the ring are an allocation each.
-    Status resize_own_plain(Unit& unit, uint32_t to);
+    // allocated_placement.cpp: the same on devices that do not map pages. There each resident unit is an allocation,
+    // and the ring is another one.
+    Status reallocate_own(Unit& unit, uint32_t to);
     Status place_in_ring(Unit& unit, const Place& place);
-    Status resize_ring_plain(uint32_t pages);
+    Status reallocate_ring(uint32_t pages);
 
     BackendDevice& device_;
     PagePool& pool_;
@@ -65,8 +69,8 @@ private:
     Ring& ring_;
     Contents& contents_;
     uint64_t pages_ = 0;
-    uint64_t ring_address_ = 0;   // on devices that do not map pages
-    std::vector<sh_backend_page> handles_;   // scratch
+    uint64_t ring_address_ = 0;             // only on devices that do not map pages
+    std::vector<sh_backend_page> handles_;  // scratch
 };
 
 }  // namespace stagehand::core

@@ -11,7 +11,7 @@
 namespace stagehand::core {
 
 Registry::Registry(BackendDevice& device, uint64_t page_bytes, uint16_t tag)
-    : device_(device), page_bytes_(page_bytes), tag_(tag), plain_(!device.has(SH_BACKEND_FIXED_ADDRESSES)) {}
+    : device_(device), page_bytes_(page_bytes), tag_(tag), maps_pages_(device.maps_pages()) {}
 
 Registry::~Registry() {
     for (Unit& unit : units())
@@ -40,7 +40,7 @@ void Registry::free_block(uint32_t index) {
     const uint16_t generation = blocks_[index].generation;
     blocks_[index] = Block();
     blocks_[index].generation = generation;
-    if (generation == UINT16_MAX) return;   // the next id would be one that was given out before
+    if (generation == UINT16_MAX) return;  // the next id would repeat one that was given out before
     (free_blocks_.count++ ? blocks_[free_blocks_.last].next : free_blocks_.first) = index;
     free_blocks_.last = index;
 }
@@ -79,13 +79,14 @@ void Registry::unlink(Block& block) {
     unit.block_count--;
 }
 
-// Addresses for all new units, in one piece.
+// Reserves one contiguous address range for all new units.
 Status Registry::take_range(const Addition& added, uint64_t bytes) {
     if (added.units.empty()) return Status();
     Range range{0, bytes, static_cast<uint32_t>(added.units.size())};
-    ranges_.reserve(ranges_.size() + 1);   // so that nothing fails once the addresses are had, or are given back
+    // Room for both lists, so that nothing fails after the addresses are reserved, or when they are freed.
+    ranges_.reserve(ranges_.size() + 1);
     free_ranges_.reserve(ranges_.size() + 1);
-    if (!plain_) SH_TRY(device_.range_reserve(bytes, page_bytes_, &range.address));
+    if (maps_pages_) SH_TRY(device_.range_reserve(bytes, page_bytes_, &range.address));
     uint32_t place = static_cast<uint32_t>(ranges_.size());
     if (free_ranges_.empty()) {
         ranges_.push_back(range);
@@ -102,31 +103,32 @@ Status Registry::take_range(const Addition& added, uint64_t bytes) {
 }
 
 void Registry::leave_range(uint32_t index) {
-    if (index == kNone) return;   // the addresses could not be had
+    if (index == kNone) return;  // the range could not be reserved
     Range& range = ranges_[index];
     if (--range.units) return;
     free_ranges_.push_back(index);
-    if (plain_) return;
+    if (!maps_pages_) return;
     if (Status status = once_more([&] { return device_.range_free(range.address, range.bytes); }); !status.ok())
-        log_line(SH_LOG_WARNING, "addresses are lost: %s", status.text());
+        log_line(SH_LOG_WARNING, "an address range could not be freed: %s", status.text());
 }
 
-Status Registry::add(std::span<const sh_block_desc* const> descs, uint64_t pack_pages, bool may_reuse, sh_block* out_ids) {
+Status Registry::add(std::span<const sh_block_desc> descs, uint64_t pack_pages, bool may_reuse, sh_block* out_ids) {
     SH_TRY(check_blocks(descs, page_bytes_));
     const uint64_t free = blocks_.capacity() - blocks_.size() + (may_reuse ? free_blocks_.count : 0);
     if (descs.size() > free)
-        return Status(SH_ERROR_INVALID_ARGUMENT, "count: a runtime has at most " + std::to_string(blocks_.capacity()) + " blocks");
+        return Status(SH_ERROR_INVALID_ARGUMENT,
+                      "count: a runtime can have at most " + std::to_string(blocks_.capacity()) + " blocks");
     Addition added;
     added.packs = packs_;
-    added.blocks.reserve(descs.size());   // so that what is made is known, whatever fails
+    added.blocks.reserve(descs.size());  // so that the new records are known after any failure
     added.units.reserve(descs.size());
     added.grown.reserve(packs_.size());
     const Status status = no_throw([&]() -> Status {
-        for (const sh_block_desc* desc : descs) place(*desc, pack_pages, may_reuse, added);
+        for (const sh_block_desc& desc : descs) place(desc, pack_pages, may_reuse, added);
         SH_TRY(take_range(added, lay_out(added)));
         for (size_t i = 0; i < descs.size(); i++) {
             Block& block = blocks_[added.blocks[i]];
-            SH_TRY(open_sources(device_, *descs[i], i, block.address, block));
+            SH_TRY(open_sources(device_, descs[i], i, block.address, block));
         }
         for (const uint32_t index : added.units) survey(index);
         for (const Addition::Grown& grown : added.grown) survey(grown.unit);
@@ -195,7 +197,7 @@ void Registry::set_address(Unit& unit, uint64_t address) {
     unit.address = address;
 }
 
-// Without memory for it, plans take what is not covered for covered.
+// Without host memory for the gaps, plans count uncovered bytes as covered.
 void Registry::survey_again(uint32_t index) noexcept {
     const Status status = no_throw([&] {
         survey(index);

@@ -1,5 +1,5 @@
-// Ring: the pages that streamed parts share. Knows whose contents lie in each page, and whose uses must be waited for before it is
-// written.
+// Ring: the pages that the streamed parts share. It knows whose contents lie in each page, and whose uses must have
+// ended before a page is written.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@
 
 namespace stagehand::core {
 
-// Visits each fence of a run of pages that `page_at(k)` gives, neighbours that share one once.
+// Calls `visit` for each fence in a run of pages that `page_at(k)` gives. Neighbours with the same fence are visited
+// once.
 template <class PageAt, class Visit>
 void each_fence(const policy::PageRun& run, PageAt&& page_at, Visit&& visit) {
     uint32_t last = kNone;
@@ -27,9 +28,10 @@ void each_fence(const policy::PageRun& run, PageAt&& page_at, Visit&& visit) {
 class Ring {
 public:
     struct Page {
-        uint32_t contents = kNone;   // unit whose bytes lie, or will lie, here
-        uint32_t fence = kNone;      // unit whose uses (and write-back) must have ended before the page is written: the last one
-                                     // whose load was issued here. A cancelled load leaves it as it was.
+        uint32_t contents = kNone;  // the unit whose bytes lie, or will lie, here
+        // The unit whose uses and write-back must have ended before the page is written: the last unit whose load was
+        // issued here. A cancelled load does not change the fence.
+        uint32_t fence = kNone;
     };
 
     uint32_t size() const { return static_cast<uint32_t>(pages_.size()); }
@@ -41,13 +43,14 @@ public:
     // Physical pages, in order.
     std::vector<sh_backend_page>& handles() { return handles_; }
 
-    // Forgets all contents; after everything that used the ring has finished.
+    // Forgets all contents. The caller ensures that all uses of the ring have ended.
     void reset(uint32_t pages) {
         pages_.assign(pages, Page{});
         launches_.clear();
     }
 
-    // Units that are gone, whose uses have ended: pages of theirs are nobody's, and there is nothing of them to wait for.
+    // The units are gone and their uses have ended. Their pages belong to nobody, and nothing of them must be waited
+    // for.
     template <class IsGone>
     void forget(IsGone is_gone) {
         for (Page& page : pages_) {
@@ -56,9 +59,9 @@ public:
         }
     }
 
-    // Events that stand for launches of graphs that may still be using any page of the ring.
+    // Events of graph launches that may still use any page of the ring.
     std::vector<sh_backend_event>& launches() { return launches_; }
-    void expect_launch() { launches_.reserve(launches_.size() + 1); }   // so that launched() cannot fail
+    void expect_launch() { launches_.reserve(launches_.size() + 1); }  // so that launched() cannot fail
     void launched(sh_backend_event done) {
         forget_launch(done);
         launches_.push_back(done);

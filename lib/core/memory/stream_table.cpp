@@ -20,22 +20,22 @@ Status StreamTable::find(sh_stream stream, uint32_t* out) {
         entries_.emplace_back();
     }
     if (place == kStreams) {
-        place = static_cast<uint32_t>(
-            std::min_element(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.used < b.used; }) -
-            entries_.begin());
+        place = static_cast<uint32_t>(std::min_element(entries_.begin(), entries_.end(),
+                                                       [](const Entry& a, const Entry& b) { return a.used < b.used; }) -
+                                      entries_.begin());
         SH_TRY(synchronize(uint64_t(1) << place));
     }
     Entry& entry = entries_[place];
     entry.stream = stream;
     entry.live = entry.unrecorded = entry.recorded = false;
     SH_TRY(check_no_capture(stream));
-    SH_TRY(record(entry));   // a stream that the driver does not know is found out before anything depends on it
+    SH_TRY(record(entry));  // finds a stream that the driver does not know, before anything depends on it
     entry.live = true;
     *out = last_ = place;
     return Status();
 }
 
-// A stream that the driver cannot answer for is found out by what is done with it next.
+// If the driver cannot answer for a stream, the next call with that stream will fail.
 bool StreamTable::captures(sh_stream stream) {
     uint32_t capturing = 0;
     return device_.has_graphs() && device_.stream_is_capturing(stream, &capturing).ok() && capturing;
@@ -43,8 +43,10 @@ bool StreamTable::captures(sh_stream stream) {
 
 Status StreamTable::check_no_capture(sh_stream stream) {
     if (!captures(stream)) return Status();
-    return Status(SH_ERROR_INVALID_STATE, "the stream takes part in a capture that the runtime does not know: begin a capture of this runtime first "
-                                          "(sh_capture_begin())");
+    return Status(
+        SH_ERROR_INVALID_STATE,
+        "the stream takes part in a capture that the runtime does not know: begin a capture of this runtime first "
+        "(sh_capture_begin())");
 }
 
 Status StreamTable::record(Entry& entry) {
@@ -55,24 +57,27 @@ Status StreamTable::record(Entry& entry) {
         entry.unrecorded = false;
         entry.recorded = true;
     } else {
-        // Told now, but not tried again later: the step may end with this, and the engine destroy the stream then. A stream that can be
-        // waited for is not destroyed, whatever was wrong: what it was used for has ended then. One that was destroyed without having
-        // been forgotten is told once, and there is nothing left to wait for.
+        // The error is reported now and not tried again later, because the step may end with this call and the engine
+        // may then destroy the stream. If the stream can be waited for, it was not destroyed, and its uses have ended
+        // after the wait. If the stream was destroyed without having been forgotten, the error is reported once, and
+        // there is nothing left to wait for.
         const Status waited = device_.stream_synchronize(entry.stream);
-        if (waited.ok()) entry.unrecorded = entry.recorded = false;
-        else if (waited.code() == SH_ERROR_INVALID_HANDLE) entry.live = false;
+        if (waited.ok())
+            entry.unrecorded = entry.recorded = false;
+        else if (waited.code() == SH_ERROR_INVALID_HANDLE)
+            entry.live = false;
     }
     return status;
 }
 
 Status StreamTable::record_if_marked(Entry& entry) {
     if (!entry.unrecorded) return Status();
-    SH_TRY(check_no_capture(entry.stream));   // recorded when the capture has ended
+    SH_TRY(check_no_capture(entry.stream));  // recorded when the capture has ended
     return record(entry);
 }
 
-// Records each stream of the set that is marked, and has `then` go on with it. What is wrong with one stream is not the others' affair:
-// the first failure is returned in the end.
+// Records each marked stream of the set and passes it to `then`. A failure of one stream does not affect the others.
+// The first failure is returned in the end.
 template <class Then>
 Status StreamTable::for_each(uint64_t set, Then&& then) {
     Status first;

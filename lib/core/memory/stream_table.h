@@ -1,4 +1,5 @@
-// StreamTable: the engine's streams that a runtime has seen, each with an event that stands for their last use of it.
+// StreamTable: the engine's streams that a runtime has seen, each with an event that stands for the stream's last use
+// of the runtime's memory.
 #pragma once
 
 #include <bit>
@@ -12,19 +13,22 @@
 
 namespace stagehand::core {
 
-// Streams are numbered, so that a unit remembers in one word which of them used it. Within a step a release only marks the
-// stream; an event is recorded when somebody must wait, or when the step ends, after which the engine may destroy the stream. A thread's own
-// default stream is recorded at once: later it may be another thread that has to wait, and that cannot record it.
+// Streams are numbered, so that one word of a unit records which streams used it. Within a step a release only marks
+// the stream. The event is recorded when somebody must wait, or when the step ends. The engine may destroy the stream
+// after that. A thread's own default stream is recorded at once, because another thread may have to wait later and
+// cannot record it.
 class StreamTable {
 public:
     static constexpr uint32_t kStreams = 64;
 
-    StreamTable(BackendDevice& device, EventPool& events) : device_(device), events_(events) { entries_.reserve(kStreams); }
+    StreamTable(BackendDevice& device, EventPool& events) : device_(device), events_(events) {
+        entries_.reserve(kStreams);
+    }
     ~StreamTable() {
         for (Entry& entry : entries_) events_.give(&entry.event);
     }
 
-    // The stream's number. A full table first waits for, and forgets, the stream that was used the longest ago.
+    // The stream's number. If the table is full, it first waits for the least recently used stream and forgets it.
     Status number(sh_stream stream, uint32_t* out) {
         if (last_ < entries_.size() && entries_[last_].stream == stream && entries_[last_].live) {
             *out = last_;
@@ -33,13 +37,14 @@ public:
         return find(stream, out);
     }
 
-    // Work that uses the runtime's memory was queued on the stream since its event was recorded.
+    // Marks that work that uses the runtime's memory was queued on the stream since its event was recorded.
     void mark(uint32_t number) {
         entries_[number].unrecorded = true;
         entries_[number].used = ++clock_;
     }
 
-    // number() and mark() where nothing can fail: false unless it is the stream that was asked for last, and none that is recorded at once.
+    // Does number() and mark() if nothing can fail. Returns false unless the stream is the last one asked for and is
+    // not recorded at once.
     bool mark_if_last(sh_stream stream, uint64_t* used) {
         if (stream > thread_stream::kNone) return false;
         if (last_ >= entries_.size() || entries_[last_].stream != stream || !entries_[last_].live) return false;
@@ -48,24 +53,26 @@ public:
         return true;
     }
 
-    // Records a stream that was marked and takes part in no capture.
+    // Records the event of a stream. The stream was marked and takes part in no capture.
     Status record(uint32_t number) { return record(entries_[number]); }
-    // These go on after a stream that fails, and return the first failure: the others have been recorded, or waited for, then.
-    // Records what is marked; at a step's end, and before anybody waits.
+    // The following methods go on after a stream that fails, and return the first failure. The other streams have then
+    // been recorded or waited for. record_all() records all marked streams. It is called at the end of a step and
+    // before anybody waits.
     Status record_all();
-    // Appends the events that stand for the last uses of the streams in `set`, for a copy stream to wait for; none of them on a failure.
+    // Appends the events of the last uses of the streams in `set`, so that a copy stream can wait for them. Appends
+    // none on a failure.
     Status append_events(uint64_t set, std::vector<sh_backend_event>* out);
-    // Whether the last uses of the streams in `set` have ended. What fails to tell has not.
+    // The last uses of the streams in `set` have ended. A stream that fails to answer counts as not ended.
     bool are_over(uint64_t set);
     // Waits on the host for the last uses of the streams in `set`.
     Status synchronize(uint64_t set);
-    // The same with the mutex given up meanwhile.
+    // The same, but gives the mutex up meanwhile.
     Status wait(uint64_t set, std::unique_lock<std::mutex>& lock);
     Status synchronize_all() { return synchronize(~uint64_t(0)); }
-    // SH_ERROR_INVALID_STATE while the stream takes part in a capture: an event that is recorded there belongs to the graph, and who waits
-    // for it later spoils the capture, or waits for nothing.
+    // SH_ERROR_INVALID_STATE while the stream takes part in a capture. An event that is recorded there belongs to the
+    // graph. A later wait for it would spoil the capture, or would wait for nothing.
     Status check_no_capture(sh_stream stream);
-    // Waits for the stream's work and drops it.
+    // Waits for the stream's work, and removes the stream.
     Status forget(sh_stream stream);
 
 private:

@@ -7,15 +7,21 @@
 
 namespace stagehand::core {
 
-Capture::Capture(BackendDevice& device, Registry& registry, const Ring& ring)
-    : device_(device), registry_(registry), ring_(ring), objects_(device), pages_(ring.size()), copies_(device, registry) {}
+Capture::Capture(BackendDevice& device, transfer::Lanes& lanes, Registry& registry, const Ring& ring)
+    : device_(device),
+      lanes_(lanes),
+      registry_(registry),
+      ring_(ring),
+      objects_(device),
+      pages_(ring.size()),
+      routes_(device, registry) {}
 
 Status Capture::begin(sh_stream stream) {
-    SH_TRY(objects_.open());
+    SH_TRY(objects_.open(lanes_));
     sh_backend_event fork = 0;
     SH_TRY(objects_.event(&fork));
     SH_TRY(device_.event_record(fork, stream));
-    SH_TRY(device_.stream_wait_event(objects_.copy_stream(), fork));
+    SH_TRY(device_.stream_wait_event(objects_.stream(), fork));
     stream_ = stream;
     return Status();
 }
@@ -32,47 +38,53 @@ Unit* Capture::holder(const Unit& unit) {
 
 void Capture::find_missing(const Unit& unit) {
     find_missing_streamed(
-        unit, unit.ring_pages, registry_.page_bytes(), [&](uint32_t k) -> const Ring::Page& { return page_of(unit, k); },
+        unit, unit.ring_pages, registry_.page_bytes(),
+        [&](uint32_t k) -> const Ring::Page& { return page_of(unit, k); },
         [&](uint32_t fence) { return uses_[fence].last; }, &load_);
 }
 
 void Capture::find_fences(const Unit& unit) {
     for (const policy::PageRun& run : load_.runs) {
         const uint32_t first = static_cast<uint32_t>(load_.waits.size());
-        each_fence(run, [&](uint32_t k) -> const Ring::Page& { return page_of(unit, k); }, [&](uint32_t fence) {
-            for (const UnitUse& end : uses_[fence].ends)
-                if (std::find(load_.waits.begin() + first, load_.waits.end(), end.event) == load_.waits.end()) load_.waits.push_back(end.event);
-        });
+        each_fence(
+            run, [&](uint32_t k) -> const Ring::Page& { return page_of(unit, k); },
+            [&](uint32_t fence) {
+                for (const UnitUse& end : uses_[fence].ends)
+                    if (std::find(load_.waits.begin() + first, load_.waits.end(), end.event) == load_.waits.end())
+                        load_.waits.push_back(end.event);
+            });
         load_.run_waits.push_back({first, static_cast<uint32_t>(load_.waits.size()) - first});
     }
 }
 
 Status Capture::load(Unit& unit, Use& use) {
     find_fences(unit);
-    copies_.clear();
+    routes_.begin(&load_);
     const uint64_t page = registry_.page_bytes(), own_bytes = unit.own.size() * page;
     for (size_t i = 0; i < load_.runs.size(); i++) {
         const uint64_t begin = own_bytes + load_.runs[i].first * page;
-        copies_.add(unit, begin, std::min(unit.bytes, begin + load_.runs[i].pages * page), load_.run_waits[i], &load_.staged.extents);
+        routes_.add(unit, begin, std::min(unit.bytes, begin + load_.runs[i].pages * page), load_.run_waits[i]);
     }
     if (!load_.staged.extents.empty())
-        return Status(SH_ERROR_UNSUPPORTED, registry_.name_of(unit) + " streams from memory that is not pinned, or from a file: a graph "
-                                                                      "cannot read that");
-    const sh_stream copies = objects_.copy_stream();
+        return Status(SH_ERROR_UNSUPPORTED, registry_.name_of(unit) +
+                                                " cannot be captured: a graph cannot read a source "
+                                                "that is not pinned");
+    const sh_stream copies = objects_.stream();
     sh_backend_event loaded = 0;
     SH_TRY(objects_.event(&loaded));
-    // What fails from here on leaves these pages nobody's: the graph loads them again where they are wanted.
+    // After a failure from here on, these pages belong to no unit, and the graph loads them again when they are needed.
     for (const policy::PageRun& run : load_.runs)
         for (uint32_t k = run.first; k < run.first + run.pages; k++) page_of(unit, k).contents = kNone;
-    SH_TRY(copies_.issue(copies, load_.waits, &load_.pieces, &load_.bytes));
+    SH_TRY(routes_.issue_straight(copies));
+    SH_TRY(LoadRoutes::issue_rest(device_, copies, &load_));
     SH_TRY(call_on_load(registry_, unit, load_.ranges, copies));
     SH_TRY(device_.event_record(loaded, copies));
     for (const policy::PageRun& run : load_.runs)
         for (uint32_t k = run.first; k < run.first + run.pages; k++) page_of(unit, k) = {load_.unit, load_.unit};
     use.loaded = loaded;
     loads_++;
-    pieces_ += load_.pieces;
-    bytes_ += load_.bytes;
+    copied_.commands += load_.copied.commands;
+    copied_.bytes += load_.copied.bytes;
     return Status();
 }
 
@@ -101,18 +113,22 @@ Status Capture::release(Unit& unit, sh_stream stream) {
 Status Capture::end() {
     sh_backend_event joined = 0;
     SH_TRY(objects_.event(&joined));
-    SH_TRY(device_.event_record(joined, objects_.copy_stream()));
+    SH_TRY(device_.event_record(joined, objects_.stream()));
     return device_.stream_wait_event(stream_, joined);
 }
 
 std::unique_ptr<Graph> Capture::finish() {
+    std::vector<uint32_t> units, ring;
+    for (const auto& [unit, use] : uses_) units.push_back(unit);
+    std::sort(units.begin(), units.end());
+    for (const Ring::Page& page : pages_) ring.push_back(page.contents);
+    // Moving the objects is the last thing that may fail. Until then the capture owns them.
     auto graph = std::make_unique<Graph>(std::move(objects_));
-    for (const auto& [unit, use] : uses_) graph->units.push_back(unit);
-    std::sort(graph->units.begin(), graph->units.end());
-    for (const Ring::Page& page : pages_) graph->ring.push_back(page.contents);
+    graph->units = std::move(units);
+    graph->ring = std::move(ring);
     graph->loads = loads_;
-    graph->pieces = pieces_;
-    graph->bytes = bytes_;
+    graph->pieces = copied_.commands;
+    graph->bytes = copied_.bytes;
     return graph;
 }
 

@@ -1,4 +1,4 @@
-// Graph: what is known of a step that the engine captured into a graph of its driver.
+// Graph: the record of a step that the engine captured into a graph of its driver.
 #pragma once
 
 #include <algorithm>
@@ -9,10 +9,11 @@
 
 #include "backend/backend_device.h"
 #include "core/memory/block.h"
+#include "transfer/lane/lane.h"
 
 namespace stagehand::core {
 
-// Streams and events that belong to a capture alone, and live as long as its graph.
+// A lane and events that only one capture uses. They live as long as its graph.
 class CaptureObjects {
 public:
     explicit CaptureObjects(BackendDevice& device) : device_(&device) {}
@@ -20,14 +21,14 @@ public:
     CaptureObjects(CaptureObjects&& other) noexcept;
     CaptureObjects& operator=(CaptureObjects&&) = delete;
 
-    Status open();   // makes the copy stream
-    sh_stream copy_stream() const { return copy_stream_; }
-    // An event that nobody else records.
+    Status open(transfer::Lanes& lanes) { return lanes.lend(transfer::Direction::to_device, &lane_); }
+    sh_stream stream() const { return lane_.stream(); }  // of the capture's copies
+    // Creates an event that nobody else records.
     Status event(sh_backend_event* out);
 
 private:
     BackendDevice* device_;
-    sh_stream copy_stream_ = SH_STREAM_HOST;
+    transfer::Lane lane_;
     std::vector<sh_backend_event> events_;
 };
 
@@ -35,13 +36,14 @@ struct Graph {
     explicit Graph(CaptureObjects made) : objects(std::move(made)) {}
 
     uint64_t id = 0;
-    bool stale = false;                // the plan has changed since
-    std::vector<uint32_t> units;       // that it uses, ascending
-    std::vector<uint32_t> ring;        // whose contents each page of the ring holds when it has run; kNone: nobody's
+    bool stale = false;           // the plan has changed since the capture
+    std::vector<uint32_t> units;  // the units that the graph uses, ascending
+    // For each page of the ring, the unit whose contents the page holds after the graph has run. kNone: no unit.
+    std::vector<uint32_t> ring;
     bool uses(uint32_t unit) const { return std::binary_search(units.begin(), units.end(), unit); }
 
-    uint64_t loads = 0, pieces = 0, bytes = 0;   // of one launch
-    sh_backend_event done = 0;         // not 0: recorded after the last launch
+    uint64_t loads = 0, pieces = 0, bytes = 0;  // of one launch
+    sh_backend_event done = 0;                  // not 0: recorded after the last launch
     CaptureObjects objects;
 };
 

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "core/memory/contents.h"
 #include "policy/pieces.h"
+#include "transfer/route/issue.h"
 #include "transfer/staging/staging_engine.h"
 
 namespace stagehand::core {
@@ -16,23 +17,24 @@ namespace stagehand::core {
 class Loader;
 
 struct Load {
-    using Waits = Contents::Waits;   // a range of `waits`
-    struct Range { // bytes of the unit, contiguous
+    struct Range {  // contiguous bytes of the unit
         uint64_t offset = 0, bytes = 0;
     };
 
     Loader* loader = nullptr;
     uint32_t unit = 0;
-    bool issued = false;            // `done` was recorded after its last copy
-    uint32_t own_from = 0;          // pages [own_from, own.size()) of the resident part
-    std::vector<policy::PageRun> runs;  // streamed pages, in the order of their copies
-    std::vector<Waits> run_waits;       // of each run
-    Waits own_waits;
-    std::vector<Range> ranges;      // what it loads, merged
+    bool issued = false;                     // `done` was recorded after the last copy
+    uint32_t own_from = 0;                   // loads pages [own_from, own.size()) of the resident part
+    std::vector<policy::PageRun> runs;       // streamed pages, in the order of their copies
+    std::vector<transfer::Waits> run_waits;  // for each run: its range of `waits`
+    transfer::Waits own_waits;
+    std::vector<Range> ranges;  // the bytes that are loaded, merged
     std::vector<sh_backend_event> waits;
+    std::vector<transfer::Command> rest;  // after the copies: the waits of pages to which nothing is copied
+    transfer::WaitSet waited;             // the entries of `waits` for which the copies have waited
     sh_backend_event done = 0;
     uint64_t begun_ns = 0;
-    uint64_t pieces = 0, bytes = 0;
+    transfer::Issued copied;
     transfer::StagedLoad staged;
     Status failure;
 
@@ -44,10 +46,11 @@ struct Load {
         own_waits = {};
         ranges.clear();
         waits.clear();
+        rest.clear();
         staged.extents.clear();
         staged.waits.clear();
         staged.issued_pieces = staged.issued_bytes = 0;
-        pieces = bytes = 0;
+        copied = {};
         failure = Status();
     }
 };

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 
-#include "base/log.h"
 #include "base/no_throw.h"
-#include "base/once_more.h"
 #include "base/unlocked.h"
 #include "core/movement/missing.h"
 #include "core/movement/on_load.h"
@@ -12,28 +10,30 @@
 
 namespace stagehand::core {
 
-Loader::Loader(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, Ring& ring, Contents& contents, Changes& changes,
-               EventPool& events, std::mutex& mutex, std::condition_variable& changed, sh_runtime_stats& stats, const std::string& runtime_name)
-    : device_(device), staging_(staging), registry_(registry), ring_(ring), contents_(contents), changes_(changes), events_(events), mutex_(mutex),
-      changed_(changed), stats_(stats), runtime_name_(runtime_name), copies_(device, registry) {}
+Loader::Loader(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, Ring& ring,
+               Contents& contents, Changes& changes, EventPool& events, std::mutex& mutex,
+               std::condition_variable& changed, sh_runtime_stats& stats, const std::string& runtime_name)
+    : device_(device),
+      staging_(staging),
+      registry_(registry),
+      ring_(ring),
+      contents_(contents),
+      changes_(changes),
+      events_(events),
+      mutex_(mutex),
+      changed_(changed),
+      stats_(stats),
+      runtime_name_(runtime_name),
+      routes_(device, registry) {}
 
 Loader::~Loader() {
-    for (auto& load : loads_) events_.give(&load->done);
-    if (copy_stream_ == SH_STREAM_HOST) return;
-    if (Status status = once_more([&] { return device_.stream_destroy(copy_stream_); }); !status.ok()) log_line(SH_LOG_WARNING, "%s", status.text());
+    for (const auto& load : loads_.all()) events_.give(&load->done);
 }
 
-Status Loader::open() { return device_.stream_create(&copy_stream_); }
+Status Loader::open(transfer::Lanes& lanes) { return lanes.lend(transfer::Direction::to_device, &lane_); }
 
 Load& Loader::take() {
-    if (idle_.empty()) {
-        idle_.reserve(loads_.size() + 1);   // so that giving back cannot fail
-        loads_.push_back(std::make_unique<Load>());
-        loads_.back()->loader = this;
-        idle_.push_back(loads_.back().get());
-    }
-    Load& load = *idle_.back();
-    idle_.pop_back();
+    Load& load = loads_.take([this](Load& made) { made.loader = this; });
     load.clear();
     return load;
 }
@@ -41,9 +41,12 @@ Load& Loader::take() {
 void Loader::give(Unit& unit) {
     Load& load = *unit.load();
     contents_.end_load(unit);
-    idle_.push_back(&load);
+    loads_.give(load);
     if (load.issued && telemetry::trace_on()) [[unlikely]]
-        telemetry::trace_load(runtime_name_.c_str(), registry_.name_of(unit).c_str(), load.begun_ns, device_.now_ns(), load.bytes, load.pieces);
+        telemetry::trace_named([&] {
+            telemetry::trace_load(runtime_name_.c_str(), registry_.name_of(unit).c_str(), load.begun_ns,
+                                  device_.now_ns(), load.copied.bytes, load.copied.commands);
+        });
 }
 
 void Loader::find_missing(Unit& unit, Load& load, uint32_t ring_pages) {
@@ -51,28 +54,31 @@ void Loader::find_missing(Unit& unit, Load& load, uint32_t ring_pages) {
     load.own_from = unit.whole ? 0 : unit.own_valid();
     if (load.own_from < own) add_range(unit, registry_.page_bytes(), load.own_from, own - load.own_from, &load);
     find_missing_streamed(
-        unit, ring_pages, registry_.page_bytes(), [&](uint32_t k) -> const Ring::Page& { return ring_.page_of(unit, k); },
+        unit, ring_pages, registry_.page_bytes(),
+        [&](uint32_t k) -> const Ring::Page& { return ring_.page_of(unit, k); },
         [&](uint32_t fence) { return registry_.unit(fence).last_use(); }, &load);
 }
 
 Status Loader::begin(Unit& unit, uint64_t deadline_ns) { return begin_part(unit, deadline_ns, unit.ring_pages); }
 
 Status Loader::begin_part(Unit& unit, uint64_t deadline_ns, uint32_t ring_pages) {
-    if (unit.load_queued()) return Status(SH_ERROR_INTERNAL, registry_.name_of(unit) + ": a load of it is with the workers");
+    if (unit.load_queued())
+        return Status(SH_ERROR_INTERNAL, registry_.name_of(unit) + " is already being loaded by workers");
     Load* taken = nullptr;
     Status status = no_throw([&] {
         taken = &take();
         taken->unit = registry_.index_of(unit);
         taken->begun_ns = device_.now_ns();
         find_missing(unit, *taken, ring_pages);
-        return contents_.find_fences(unit, taken->own_from, taken->runs, &taken->waits, &taken->own_waits, &taken->run_waits);
+        return contents_.find_fences(unit, taken->own_from, taken->runs, &taken->waits, &taken->own_waits,
+                                     &taken->run_waits);
     });
     if (!status.ok()) {
-        if (taken) idle_.push_back(taken);
+        if (taken) loads_.give(*taken);
         return status;
     }
     Load& load = *taken;
-    if (unit.load()) give(unit);   // an earlier one was issued to the same stream: its order needs no care
+    if (unit.load()) give(unit);  // the earlier load was issued to the same stream, so their order is right
     contents_.take(unit, load, load.runs);
     stats_.loads++;
     status = no_throw([&] { return issue(unit, load, deadline_ns); });
@@ -84,21 +90,22 @@ Status Loader::begin_part(Unit& unit, uint64_t deadline_ns, uint32_t ring_pages)
 }
 
 Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
-    copies_.clear();
+    routes_.begin(&load);
     const uint64_t page = registry_.page_bytes();
     const uint64_t own_bytes = unit.own.size() * page;
     if (load.own_from < unit.own.size())
-        copies_.add(unit, load.own_from * page, std::min(own_bytes, unit.bytes), load.own_waits, &load.staged.extents);
+        routes_.add(unit, load.own_from * page, std::min(own_bytes, unit.bytes), load.own_waits);
     for (size_t i = 0; i < load.runs.size(); i++) {
         const uint64_t begin = own_bytes + load.runs[i].first * page;
-        copies_.add(unit, begin, std::min(unit.bytes, begin + load.runs[i].pages * page), load.run_waits[i], &load.staged.extents);
+        routes_.add(unit, begin, std::min(unit.bytes, begin + load.runs[i].pages * page), load.run_waits[i]);
     }
-    // Gathered by the CPU, which no event holds back: not while the device may still write what is to be read.
-    if (!device_.has(SH_BACKEND_CONTENTLESS) && changes_.has_landed(unit)) copies_.gather_small(&load.staged.extents);
-    SH_TRY(copies_.issue(copy_stream_, load.waits, &load.pieces, &load.bytes));
+    // The CPU gathers small pieces, and no event delays the CPU. So this is not done while the device may still write
+    // their source.
+    if (!device_.has(SH_BACKEND_CONTENTLESS) && changes_.has_landed(unit)) routes_.leave_small();
+    SH_TRY(routes_.issue_straight(lane_.stream()));
     if (load.staged.extents.empty()) return complete(unit, load);
     load.staged.waits = load.waits;
-    load.staged.stream = copy_stream_;
+    load.staged.stream = lane_.stream();
     load.staged.deadline_ns = deadline_ns;
     load.staged.context = &load;
     load.staged.finished = staged_finished;
@@ -111,15 +118,16 @@ Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
     return status;
 }
 
-// All copies have been issued: the engine's callback, then the event that uses wait for.
+// All copies have been issued. Calls the engine's callback, then records the event that uses wait for.
 Status Loader::complete(Unit& unit, Load& load) {
-    load.pieces += load.staged.issued_pieces;
-    load.bytes += load.staged.issued_bytes;
-    stats_.load_pieces += load.pieces;
-    stats_.bytes_to_device += load.bytes;
-    SH_TRY(call_on_load(registry_, unit, load.ranges, copy_stream_));
+    load.copied.commands += load.staged.issued_pieces;
+    load.copied.bytes += load.staged.issued_bytes;
+    stats_.load_pieces += load.copied.commands;
+    stats_.bytes_to_device += load.copied.bytes;
+    SH_TRY(LoadRoutes::issue_rest(device_, lane_.stream(), &load));
+    SH_TRY(call_on_load(registry_, unit, load.ranges, lane_.stream()));
     if (!load.done) SH_TRY(events_.take(&load.done));
-    SH_TRY(device_.event_record(load.done, copy_stream_));
+    SH_TRY(device_.event_record(load.done, lane_.stream()));
     load.issued = true;
     contents_.issued(unit, load.runs);
     return Status();
@@ -128,8 +136,10 @@ Status Loader::complete(Unit& unit, Load& load) {
 void Loader::fail(Unit& unit, Load& load, Status status) {
     contents_.fail(unit, load.own_from, load.runs);
     broken_off_++;
-    if (status.code() == SH_ERROR_CANCELLED) stats_.cancelled_loads++;
-    else stats_.failed_loads++;
+    if (status.code() == SH_ERROR_CANCELLED)
+        stats_.cancelled_loads++;
+    else
+        stats_.failed_loads++;
     last_failure_ = load.failure = std::move(status);
 }
 
@@ -141,8 +151,8 @@ void Loader::staged_finished(void* context, transfer::StagedLoad&, const Status&
     Status status = no_throw([&] {
         if (result.ok()) return loader.complete(unit, load);
         if (result.code() == SH_ERROR_CANCELLED) return result;
-        const bool alone = unit.block_count == 1;   // else nobody knows here whose source it was
-        return result.within(loader.registry_.name_of(unit) + (alone ? "" : " or one that shares its pages"));
+        const bool alone = unit.block_count == 1;  // else the block whose source failed is not known here
+        return result.within(loader.registry_.name_of(unit) + (alone ? "" : " or a block that shares its pages"));
     });
     loader.contents_.queue(unit, false);
     loader.queued_--;
@@ -167,7 +177,7 @@ Status Loader::wait_done(Unit& unit, std::unique_lock<std::mutex>& lock) {
     if (!load || !load->issued) return Status();
     const uint64_t serial = unit.serial();
     const sh_backend_event done = load->done;
-    // Others go on meanwhile; at worst the event is used again, and this waits longer.
+    // Other calls go on meanwhile. At worst the event is recorded again, and this call waits longer.
     Status status = unlocked(lock, [&] { return device_.event_synchronize(done); });
     if (unit.load() != load || unit.serial() != serial || !load->issued) return status;
     if (!status.ok()) fail(unit, *unit.load(), status);
@@ -177,7 +187,8 @@ Status Loader::wait_done(Unit& unit, std::unique_lock<std::mutex>& lock) {
 
 bool Loader::is_quiet(Unit& unit) {
     Status failure;
-    return known_over_ == broken_off_ && !unit.load_queued() && (!unit.load() || !unit.load()->issued || settle(unit, &failure));
+    return known_over_ == broken_off_ && !unit.load_queued() &&
+           (!unit.load() || !unit.load()->issued || settle(unit, &failure));
 }
 
 Status Loader::wait_quiet(Unit& unit, std::unique_lock<std::mutex>& lock) {
@@ -206,9 +217,9 @@ bool Loader::settle(Unit& unit, Status* failure) {
 }
 
 void Loader::settle_all() {
-    for (const auto& load : loads_) {
+    for (const auto& load : loads_.all()) {
         Unit& unit = registry_.unit(load->unit);
-        Status failure;   // whoever acquires the unit finds its bytes missing and loads them anew
+        Status failure;  // the next acquire finds the bytes missing and loads them again
         if (unit.load() == load.get()) settle(unit, &failure);
     }
 }
@@ -232,6 +243,6 @@ void Loader::drain(std::unique_lock<std::mutex>& lock) {
     changed_.wait(lock, [&] { return queued_ == 0; });
 }
 
-Status Loader::synchronize() { return device_.stream_synchronize(copy_stream_); }
+Status Loader::synchronize() { return device_.stream_synchronize(lane_.stream()); }
 
 }  // namespace stagehand::core

@@ -1,64 +1,70 @@
-// Loader: begins loads of units, straight from pinned sources or through the staging engine, and follows them until they are done.
+// Loader: begins loads of units, on the straight route or through the staging engine, and follows them until they are
+// done.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <vector>
 
 #include <stagehand/telemetry.h>
 
 #include "backend/backend_device.h"
+#include "base/recycled.h"
 #include "base/status.h"
-#include "core/movement/direct_copies.h"
-#include "core/movement/load.h"
 #include "core/device/event_pool.h"
 #include "core/memory/changes.h"
 #include "core/memory/contents.h"
 #include "core/memory/registry.h"
 #include "core/memory/ring.h"
+#include "core/movement/load.h"
+#include "core/movement/load_routes.h"
+#include "transfer/lane/lane.h"
 #include "transfer/staging/staging_engine.h"
 
 namespace stagehand::core {
 
-// All methods are called with the runtime's mutex held.
+// The caller holds the runtime's mutex in all methods.
 class Loader {
 public:
-    Loader(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, Ring& ring, Contents& contents, Changes& changes,
-           EventPool& events, std::mutex& mutex, std::condition_variable& changed, sh_runtime_stats& stats, const std::string& runtime_name);
+    Loader(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, Ring& ring, Contents& contents,
+           Changes& changes, EventPool& events, std::mutex& mutex, std::condition_variable& changed,
+           sh_runtime_stats& stats, const std::string& runtime_name);
     ~Loader();
 
-    Status open();   // makes the copy stream
-    sh_stream copy_stream() const { return copy_stream_; }
+    Status open(transfer::Lanes& lanes);
+    sh_stream stream() const { return lane_.stream(); }  // of the loader's copies
 
-    // Begins to load all that is missing of the unit, of which Contents says that nothing is in the way, once the last uses of its pages
-    // have ended. Earlier deadlines go first. On failure nothing is under way and the missing bytes are undefined.
+    // Begins to load all missing bytes of the unit. Contents must have said that nothing is in the way. The copies wait
+    // until the last uses of the pages have ended. Earlier deadlines go first. After a failure nothing is under way,
+    // and the missing bytes are undefined.
     Status begin(Unit& unit, uint64_t deadline_ns);
 
-    // The same for what is missing of the unit's own pages, and of the first so many of its streamed ones. Only of units whose loads need
-    // no workers: what is missing then may be begun while this is under way.
+    // Does the same for the missing pages of the unit's own and for its first `ring_pages` streamed pages. Only for
+    // units whose loads need no workers. The remaining missing bytes may be loaded while this load is under way.
     Status begin_part(Unit& unit, uint64_t deadline_ns, uint32_t ring_pages);
 
-    // Waits until the last copy of the unit's load has been issued, with the mutex given up meanwhile; the load's failure, if any.
+    // Waits until the last copy of the unit's load has been issued. Returns the load's failure, if any. The mutex is
+    // given up meanwhile.
     Status wait_issued(Unit& unit, std::unique_lock<std::mutex>& lock, uint64_t deadline_ns);
-    // Waits on the host until the unit's issued load has finished, with the mutex given up meanwhile.
+    // Waits on the host until the unit's issued load has finished. The mutex is given up meanwhile.
     Status wait_done(Unit& unit, std::unique_lock<std::mutex>& lock);
-    // The same, and for what failed loads have left in flight: nothing that was issued reads the unit's sources, or writes its memory, any more.
+    // The same, and also waits for the copies that failed loads have left in flight. After that, nothing that was
+    // issued reads the unit's sources or writes its memory.
     Status wait_quiet(Unit& unit, std::unique_lock<std::mutex>& lock);
-    // Whether that is so already.
+    // True if wait_quiet() would not have to wait.
     bool is_quiet(Unit& unit);
-    // Drops an issued load if it has finished; true: none is left.
+    // Drops an issued load if it has finished. Returns true if no load is left.
     bool settle(Unit& unit, Status* failure);
 
-    // Notices which issued loads have finished, for the trace.
+    // Finds out which issued loads have finished, for the trace.
     void settle_all();
 
-    // Gives up a queued load so that its pages can be used otherwise; waits while a worker is at it.
+    // Cancels a queued load, so that its pages can be used for something else. Waits while a worker handles the load.
     void cancel(Unit& unit, std::unique_lock<std::mutex>& lock);
-    // Waits until no worker has a load of this runtime.
+    // Cancels or awaits the queued loads, until no worker has a load of this runtime.
     void drain(std::unique_lock<std::mutex>& lock);
-    // Waits on the host for all that was issued to the copy stream.
+    // Waits on the host for all copies that were issued to the lane.
     Status synchronize();
 
     uint32_t queued() const { return queued_; }
@@ -84,15 +90,15 @@ private:
     std::mutex& mutex_;
     std::condition_variable& changed_;
     sh_runtime_stats& stats_;
-    const std::string& runtime_name_;   // for the trace
-    sh_stream copy_stream_ = SH_STREAM_HOST;
+    const std::string& runtime_name_;  // for the trace
+    transfer::Lane lane_;
     uint32_t queued_ = 0;
-    uint64_t broken_off_ = 0;      // loads that ended half way: no event stands for the copies that they issued
-    uint64_t known_over_ = 0;      // of them, those whose copies have finished
+    // Loads that ended half way: no event stands for the copies that they issued.
+    uint64_t broken_off_ = 0;
+    uint64_t known_over_ = 0;  // the number of these loads whose copies have finished
     Status last_failure_;
-    std::vector<std::unique_ptr<Load>> loads_;
-    std::vector<Load*> idle_;
-    DirectCopies copies_;          // of the load that is being issued
+    Recycled<Load> loads_;
+    LoadRoutes routes_;  // of the load that is being issued
 };
 
 }  // namespace stagehand::core

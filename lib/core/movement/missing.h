@@ -1,4 +1,5 @@
-// What of a unit's streamed part a load has to bring: eagerly, into the ring as it is, or in a capture, into the ring as the graph leaves it.
+// Finds the missing bytes of a unit's streamed part, for a load into the present ring, or, in a capture, into the ring
+// as the graph leaves it.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 
 namespace stagehand::core {
 
-// Pages [first, first + count) of the unit.
+// Adds pages [first, first + count) of the unit.
 inline void add_range(const Unit& unit, uint64_t page_bytes, uint64_t first, uint64_t count, Load* load) {
     const uint64_t offset = first * page_bytes, end = std::min(unit.bytes, (first + count) * page_bytes);
     if (!load->ranges.empty() && load->ranges.back().offset + load->ranges.back().bytes == offset)
@@ -18,10 +19,12 @@ inline void add_range(const Unit& unit, uint64_t page_bytes, uint64_t first, uin
         load->ranges.push_back({offset, end - offset});
 }
 
-// Adds those of the first `most` streamed pages that `page_at(k)`, a Ring::Page, does not hold for the unit, in runs of one fence each;
-// `last_use(unit)` tells fences apart by their order. A whole unit is loaded whole where any page is missing.
+// Adds those of the first `most` streamed pages that do not hold the unit's bytes. `page_at(k)` gives a Ring::Page. The
+// pages are added in runs with one fence each, and `last_use(unit)` tells fences apart by their order. A unit that is
+// `whole` is loaded completely if any page is missing.
 template <class PageAt, class LastUse>
-void find_missing_streamed(const Unit& unit, uint32_t most, uint64_t page_bytes, PageAt&& page_at, LastUse&& last_use, Load* load) {
+void find_missing_streamed(const Unit& unit, uint32_t most, uint64_t page_bytes, PageAt&& page_at, LastUse&& last_use,
+                           Load* load) {
     const uint32_t own = static_cast<uint32_t>(unit.own.size());
     const uint32_t count = std::min(unit.ring_pages, most);
     bool whole = false;
@@ -32,8 +35,10 @@ void find_missing_streamed(const Unit& unit, uint32_t most, uint64_t page_bytes,
         const uint64_t fence = at.fence == kNone ? 0 : last_use(at.fence);
         auto& runs = load->runs;
         const bool joins = !runs.empty() && runs.back().first + runs.back().pages == k && runs.back().fence == fence;
-        if (joins) runs.back().pages++;
-        else runs.push_back({k, 1, fence});
+        if (joins)
+            runs.back().pages++;
+        else
+            runs.push_back({k, 1, fence});
         add_range(unit, page_bytes, own + k, 1, load);
     }
     policy::cut_load(load->runs);

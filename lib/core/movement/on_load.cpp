@@ -26,7 +26,8 @@ Status call_on_load(Registry& registry, Unit& unit, std::span<const Load::Range>
                 return Status(SH_ERROR_CALLBACK, registry.name_of(block) + ": on_load threw a C++ exception");
             }
             if (result != 0)
-                return Status(SH_ERROR_CALLBACK, registry.name_of(block) + ": on_load returned " + std::to_string(result));
+                return Status(SH_ERROR_CALLBACK,
+                              registry.name_of(block) + ": on_load returned " + std::to_string(result));
         }
     }
     return Status();

@@ -11,27 +11,24 @@
 
 namespace stagehand::core {
 
-WriteBack::WriteBack(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, Changes& changes, StreamTable& streams,
-                     std::mutex& mutex, std::condition_variable& changed, sh_runtime_stats& stats, const std::string& runtime_name)
-    : device_(device), staging_(staging), registry_(registry), changes_(changes), streams_(streams), mutex_(mutex), changed_(changed),
-      stats_(stats), runtime_name_(runtime_name) {}
+WriteBack::WriteBack(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, Changes& changes,
+                     StreamTable& streams, std::mutex& mutex, std::condition_variable& changed, sh_runtime_stats& stats,
+                     const std::string& runtime_name)
+    : device_(device),
+      staging_(staging),
+      registry_(registry),
+      changes_(changes),
+      streams_(streams),
+      mutex_(mutex),
+      changed_(changed),
+      stats_(stats),
+      runtime_name_(runtime_name) {}
 
-WriteBack::~WriteBack() {
-    if (stream_ == SH_STREAM_HOST) return;
-    if (Status status = once_more([&] { return device_.stream_destroy(stream_); }); !status.ok()) log_line(SH_LOG_WARNING, "%s", status.text());
-}
-
-Status WriteBack::open() { return device_.stream_create(&stream_); }
+Status WriteBack::open(transfer::Lanes& lanes) { return lanes.lend(transfer::Direction::to_host, &lane_); }
 
 WriteBack::Store& WriteBack::take() {
-    if (idle_.empty()) {
-        idle_.reserve(stores_.size() + 1);   // so that giving back cannot fail
-        stores_.push_back(std::make_unique<Store>());
-        stores_.back()->owner = this;
-        idle_.push_back(stores_.back().get());
-    }
-    Store& store = *idle_.back();
-    idle_.pop_back();
+    Store& store = stores_.take([this](Store& made) { made.owner = this; });
+    store.straight.clear();
     store.staged.extents.clear();
     store.staged.waits.clear();
     return store;
@@ -44,9 +41,9 @@ Status WriteBack::begin(Unit& unit, Part part) {
     store.unit = registry_.index_of(unit);
     Status status;
     if (changes_.begin(unit, part)) status = no_throw([&] { return issue(unit, store); });
-    if (unit.writing() == Writing::none) {   // no workers have it
+    if (unit.writing() == Writing::none) {  // no workers have the write-back
         changes_.end(unit, status.ok());
-        idle_.push_back(&store);
+        stores_.give(store);
     }
     return status;
 }
@@ -55,42 +52,56 @@ Status WriteBack::issue(Unit& unit, Store& store) {
     SH_TRY(streams_.append_events(unit.used_streams(), &store.staged.waits));
     for (const UnitUse& use : unit.uses()) store.staged.waits.push_back(use.event);
     if (unit.load() && unit.load()->issued) store.staged.waits.push_back(unit.load()->done);
-    for (const sh_backend_event event : store.staged.waits) SH_TRY(device_.stream_wait_event(stream_, event));
     const uint64_t bytes_before = stats_.bytes_to_host;
-    Status status = collect(unit, store);
-    // Also after a failure: what was queued before it still reads the unit and writes its source.
+    collect(unit, store);
+    transfer::Issued issued;
+    store.waited.clear(store.staged.waits.size());
+    Status status =
+        transfer::issue(device_, lane_.stream(), store.straight, store.staged.waits, &store.waited, &issued);
+    stats_.bytes_to_host += issued.bytes;
+    for (const auto& extent : store.staged.extents) stats_.bytes_to_host += status.ok() ? extent.bytes : 0;
+    // Also after a failure, because copies that were queued before it still read the unit and write its source.
     changes_.reads(unit, false);
-    if (Status recorded = device_.event_record(unit.written_back(), stream_); !recorded.ok()) {
+    if (Status recorded = device_.event_record(unit.written_back(), lane_.stream()); !recorded.ok()) {
         if (status.ok()) status = recorded;
-        (void)once_more([&] { return device_.stream_synchronize(stream_); }).ok();   // without an event nobody could wait for it later
+        // Without an event nobody could wait for the copies later.
+        (void)once_more([&] { return device_.stream_synchronize(lane_.stream()); }).ok();
     }
     SH_TRY(status);
     stats_.write_backs++;
     if (telemetry::trace_on())
-        telemetry::trace_write_back(runtime_name_.c_str(), registry_.name_of(unit).c_str(), device_.now_ns(), stats_.bytes_to_host - bytes_before);
+        telemetry::trace_named([&] {
+            telemetry::trace_write_back(runtime_name_.c_str(), registry_.name_of(unit).c_str(), device_.now_ns(),
+                                        stats_.bytes_to_host - bytes_before);
+        });
     return store.staged.extents.empty() ? Status() : submit(unit, store);
 }
 
-// Copies to pinned sources are issued here; the others become extents for the workers.
-Status WriteBack::collect(Unit& unit, Store& store) {
+// Adds commands for the parts that go straight to their source, and extents for the workers for the rest. All of them
+// come after the waits.
+void WriteBack::collect(Unit& unit, Store& store) {
+    using transfer::Command;
     const uint64_t own_end = unit.own.size() * registry_.page_bytes();
+    store.straight.push_back({.waits = {0, static_cast<uint32_t>(store.staged.waits.size())}});
     for (const Block& block : registry_.blocks_of(unit)) {
         const uint64_t from = block.written_own() ? 0 : own_end, to = block.written_ring() ? unit.bytes : own_end;
         if (!block.id || !block.written() || from >= to) continue;
-        for (const Segment& segment : block.detail->segments) {
-            const uint64_t begin = std::max(from, segment.offset), end = std::min(to, segment.offset + segment.bytes);
+        for (const transfer::Segment& segment : block.detail->segments) {
+            const uint64_t begin = std::max(from, segment.offset), end = std::min(to, segment.end());
             if (begin >= end) continue;
             char* const host = static_cast<char*>(segment.source.pointer) + (begin - segment.offset);
-            if (segment.direct) SH_TRY(device_.copy_to_host(stream_, host, unit.address + begin, end - begin));
-            else store.staged.extents.push_back({host, unit.address + begin, end - begin});
-            stats_.bytes_to_host += end - begin;
+            const uint64_t address = unit.address + begin, bytes = end - begin;
+            if (segment.straight())
+                store.straight.push_back(
+                    {Command::Kind::to_host, false, address, reinterpret_cast<uint64_t>(host), bytes, {}});
+            else
+                store.staged.extents.push_back({host, address, bytes});
         }
     }
-    return Status();
 }
 
 Status WriteBack::submit(Unit& unit, Store& store) {
-    store.staged.stream = stream_;
+    store.staged.stream = lane_.stream();
     store.staged.deadline_ns = device_.now_ns();
     store.staged.read = unit.written_back();
     store.staged.context = &store;
@@ -117,10 +128,11 @@ void WriteBack::store_finished(void* context, transfer::StagedStore&, const Stat
     Unit& unit = self.registry_.unit(store.unit);
     self.changes_.end(unit, status.ok());
     self.pending_--;
-    self.idle_.push_back(&store);
+    self.stores_.give(store);
     Status failure = status;
-    if (status.ok() && unit.dirty() && unit.held == 0) failure = no_throw([&] { return self.begin(unit, Part::ring); });   // dirty again meanwhile
-    if (!failure.ok()) self.failure_ = no_throw([&] { return failure.within("writing a block back"); });
+    if (status.ok() && unit.dirty() && unit.held == 0)
+        failure = no_throw([&] { return self.begin(unit, Part::ring); });  // dirty again meanwhile
+    if (!failure.ok()) self.failure_ = no_throw([&] { return failure.within("a write-back failed"); });
     self.changed_.notify_all();
 }
 
@@ -129,7 +141,9 @@ Status WriteBack::wait(Unit& unit, std::unique_lock<std::mutex>& lock) {
     return take_failure();
 }
 
-bool WriteBack::is_flushed(Unit& unit, const Block& block) { return !block.dirty() && !block.written() && changes_.has_landed(unit); }
+bool WriteBack::is_flushed(Unit& unit, const Block& block) {
+    return !block.dirty() && !block.written() && changes_.has_landed(unit);
+}
 
 Status WriteBack::flush(std::span<const uint32_t> blocks, std::unique_lock<std::mutex>& lock) {
     const auto each = [&](auto&& work) -> Status {
@@ -138,16 +152,23 @@ Status WriteBack::flush(std::span<const uint32_t> blocks, std::unique_lock<std::
         return Status();
     };
     SH_TRY(each([&](Block& block, Unit&) {
-        return block.dirty() && block.held ? Status(SH_ERROR_BUSY, registry_.name_of(block) + " is dirty and held") : Status();
+        return block.dirty() && block.held
+                   ? Status(SH_ERROR_INVALID_STATE,
+                            registry_.name_of(block) + " cannot be written back: it is dirty, and a view of it is held")
+                   : Status();
     }));
-    SH_TRY(each([&](Block& block, Unit& unit) { return block.dirty() ? begin(unit, Part::all) : Status(); }));   // all at once
+    // All write-backs are begun before the first wait.
+    SH_TRY(each([&](Block& block, Unit& unit) { return block.dirty() ? begin(unit, Part::all) : Status(); }));
     return each([&](Block& block, Unit& unit) -> Status {
         const sh_block id = block.id;
-        while (block.id == id && !is_flushed(unit, block)) {   // asked anew after each wait
+        while (block.id == id && !is_flushed(unit, block)) {  // checked again after each wait
             if (unit.writing() != Writing::none) {
                 SH_TRY(wait(unit, lock));
             } else if (block.dirty()) {
-                if (block.held) return Status(SH_ERROR_BUSY, registry_.name_of(block) + " is dirty and held");
+                if (block.held)
+                    return Status(
+                        SH_ERROR_INVALID_STATE,
+                        registry_.name_of(block) + " cannot be written back: it is dirty, and a view of it is held");
                 SH_TRY(begin(unit, Part::all));
             } else {
                 const sh_backend_event landed = unit.written_back();
@@ -164,8 +185,9 @@ Status WriteBack::flush(const Unit& unit, std::unique_lock<std::mutex>& lock) {
     return flush(blocks, lock);
 }
 
-Status WriteBack::order_after(Unit& unit, sh_stream stream, bool may_wait, std::unique_lock<std::mutex>& lock, bool* out_waited) {
-    while (unit.hindered_by(kBeingRead)) {   // asked anew after each wait
+Status WriteBack::order_after(Unit& unit, sh_stream stream, bool may_wait, std::unique_lock<std::mutex>& lock,
+                              bool* out_waited) {
+    while (unit.hindered_by(kBeingRead)) {  // checked again after each wait
         if (unit.writing() == Writing::queued) {
             if (!may_wait) return Status(SH_NOT_READY);
             *out_waited = true;
@@ -179,7 +201,7 @@ Status WriteBack::order_after(Unit& unit, sh_stream stream, bool may_wait, std::
         if (!done) {
             if (!may_wait) return Status(SH_NOT_READY);
             *out_waited = true;
-            SH_TRY(unlocked(lock, [&] { return device_.event_synchronize(read); }));   // others go on meanwhile
+            SH_TRY(unlocked(lock, [&] { return device_.event_synchronize(read); }));  // other calls go on meanwhile
             continue;
         }
         changes_.followed(unit);

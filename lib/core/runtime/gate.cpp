@@ -5,7 +5,8 @@
 namespace stagehand::core {
 
 Status Gate::usable() const {
-    if (lost()) return Status(SH_ERROR_RUNTIME_LOST, title() + " was lost by an earlier failure; it can only be destroyed");
+    if (lost())
+        return Status(SH_ERROR_RUNTIME_LOST, title() + " was lost after an earlier failure and can only be destroyed");
     if (closing()) return Status(SH_ERROR_CANCELLED, title() + " is being destroyed");
     return Status();
 }

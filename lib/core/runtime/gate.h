@@ -1,5 +1,5 @@
-// Gate: who is inside a runtime, what they are at, and whether it can be used. Every wait of a call goes through it or is announced to it,
-// by guards, so that an exception leaves nothing raised.
+// Gate: counts the calls inside a runtime and what they are doing, and knows whether the runtime can be used. Each wait
+// of a call goes through the gate or is announced to it. Guards do that, so that an exception leaves no count raised.
 #pragma once
 
 #include <condition_variable>
@@ -16,29 +16,30 @@ namespace stagehand::core {
 
 using Lock = std::unique_lock<std::mutex>;
 
-// All methods are called with the runtime's mutex held. It belongs to the handle's slot and outlives the runtime.
+// The caller holds the runtime's mutex in all methods. The mutex belongs to the handle's slot and outlives the runtime.
 class Gate {
 public:
     enum class Phase : uint8_t {
         open,
-        lost,      // device memory cannot be trusted any more: it can only be destroyed
+        lost,  // device memory cannot be trusted any more: the runtime can only be destroyed
         closing,
     };
 
-    Gate(std::mutex& mutex, std::string name, sh_runtime_stats& stats) : mutex_(mutex), name_(std::move(name)), stats_(stats) {}
+    Gate(std::mutex& mutex, std::string name, sh_runtime_stats& stats)
+        : mutex_(mutex), name_(std::move(name)), stats_(stats) {}
 
     std::mutex& mutex() { return mutex_; }
     std::condition_variable& changed() { return changed_; }
     const std::string& name() const { return name_; }
-    std::string title() const { return "runtime \"" + name_ + "\""; }   // in texts
+    std::string title() const { return "runtime \"" + name_ + "\""; }  // for messages
 
     bool closing() const { return phase_ == Phase::closing; }
     bool lost() const { return phase_ == Phase::lost; }
     bool is_open() const { return phase_ == Phase::open; }
     Status usable() const;
-    // A failure after which device memory cannot be trusted ends the runtime.
+    // Marks the runtime as lost if the failure means that device memory cannot be trusted any more. Returns the status.
     Status note(Status status);
-    // Makes callers that wait give up, and waits until they have.
+    // Makes waiting callers give up, and waits until they have left.
     void close(Lock& lock);
 
     // Gives the mutex up until `condition` holds.
@@ -48,23 +49,24 @@ public:
     }
     void notify() { changed_.notify_all(); }
 
-    // Views that are held, and whether a step is under way.
+    // The number of views that are held, and whether a step is under way.
     uint32_t views() const { return views_; }
     void view_taken() { views_++; }
     void view_ended() { views_--; }
     bool in_step() const { return in_step_; }
     void begin_step() { in_step_ = true; }
     void end_step() { in_step_ = false; }
-    // No call waits inside.
+    // No call is inside the runtime.
     bool is_empty() const { return inside_ == 0; }
-    // Nobody uses it, so that its plan may be changed for others' sake.
+    // Nobody uses the runtime. Its plan may then be changed for the sake of other runtimes.
     bool is_idle() const { return phase_ == Phase::open && !in_step_ && !views_ && !inside_; }
 
-    // The plan is being changed, and the mutex was given up meanwhile: who comes from outside, or has not begun to bring a unit, waits first.
+    // The plan is being changed, and the mutex was given up meanwhile. A call from outside waits until the change has
+    // ended. A call inside that has not begun to load a unit waits as well.
     bool changing() const { return changing_; }
-    uint32_t bringings() const { return bringings_; }   // units that are being brought
+    uint32_t bringings() const { return bringings_; }  // loads that callers are seeing to
 
-    // A call that may give up the mutex on its way, for as long as this lives: close() waits for it.
+    // Marks a call that may give up the mutex. close() waits for it while this object lives.
     class Inside {
     public:
         explicit Inside(Gate& gate) : gate_(gate) { gate_.inside_++; }
@@ -76,7 +78,8 @@ public:
         Gate& gate_;
     };
 
-    // The caller sees to a unit's load, for as long as this lives: others who want it wait, and so do changes of the plan.
+    // Marks the unit whose load the caller is seeing to. While this object lives, other callers who want the unit wait,
+    // and changes of the plan wait too.
     class Bringing {
     public:
         Bringing(Gate& gate, Unit& unit);
@@ -89,7 +92,7 @@ public:
         Unit& unit_;
     };
 
-    // The plan changes, for as long as this lives.
+    // Marks that the plan is being changed, while this object lives.
     class ClosedDoor {
     public:
         explicit ClosedDoor(Gate& gate) : gate_(gate) { gate_.changing_ = true; }

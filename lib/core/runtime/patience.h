@@ -1,4 +1,5 @@
-// Patience: waiting, for so long at most, for what nobody tells of: it is asked anew, less and less often.
+// Patience: a limited wait for a condition that no event reports. The caller checks it again after pauses that grow
+// longer.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,7 @@ public:
 
     bool is_over() const { return left().count() <= 0; }
 
-    // Until it is time to ask again, or `done`.
+    // Waits until the next check is due, or until `done` holds.
     template <class Done>
     void pause(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Done&& done) {
         changed.wait_for(lock, std::min(next_, left()), done);
@@ -24,7 +25,8 @@ public:
 
 private:
     using Clock = std::chrono::steady_clock;
-    static constexpr std::chrono::nanoseconds kFirstPause = std::chrono::microseconds(100), kLongestPause = std::chrono::milliseconds(5);
+    static constexpr std::chrono::nanoseconds kFirstPause = std::chrono::microseconds(100),
+                                              kLongestPause = std::chrono::milliseconds(5);
 
     std::chrono::nanoseconds left() const { return ns_ - (Clock::now() - began_); }
 

@@ -1,4 +1,3 @@
-// A runtime's life and its steps.
 #include "core/runtime/runtime.h"
 
 #include <algorithm>
@@ -7,7 +6,6 @@
 #include "base/no_throw.h"
 #include "base/size_text.h"
 #include "base/unlocked.h"
-#include "telemetry/trace.h"
 
 namespace stagehand::core {
 namespace {
@@ -21,172 +19,203 @@ std::string choose_name(const sh_runtime_options& options, uint16_t tag) {
 }  // namespace
 
 Runtime::Runtime(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex)
-    : device_(std::move(device)), thread_handle_(device_->backend().thread_handle()),
-      max_held_(std::max(1u, options.max_held)),
-      max_pages_(options.max_bytes ? options.max_bytes / device_->page_bytes() : UINT64_MAX),
-      unordered_pages_(options.unordered_bytes / device_->page_bytes() + (options.unordered_bytes % device_->page_bytes() != 0)),
-      share_wait_ns_(options.share_wait_ns), gate_(mutex, choose_name(options, tag_.value()), stats_),
-      events_(device_->backend()), streams_(device_->backend(), events_),
-      registry_(device_->backend(), device_->page_bytes(), tag_.value()),
-      contents_(device_->backend(), registry_, ring_, streams_, events_), changes_(device_->backend(), registry_, events_),
-      placement_(device_->backend(), device_->pool(), registry_, ring_, contents_),
-      loader_(device_->backend(), device_->staging(), registry_, ring_, contents_, changes_, events_, gate_.mutex(), gate_.changed(), stats_, gate_.name()),
-      write_back_(device_->backend(), device_->staging(), registry_, changes_, streams_, gate_.mutex(), gate_.changed(), stats_, gate_.name()),
-      unordered_(registry_, order_, contents_, changes_, placement_, loader_, write_back_, streams_, stats_),
-      prefetcher_(registry_, ring_, contents_, order_, loader_),
-      meter_(device_->backend()), planner_(registry_) {
-    view_flags_ = device_->backend().has(SH_BACKEND_FIXED_ADDRESSES) ? SH_VIEW_FIXED_ADDRESS : 0;
-    stats_.struct_size = sizeof stats_;
-    before_step_ = stats_;
-}
+    : thread_handle_(device->backend().thread_handle()),
+      parts_(*this, std::move(device), choose_name(options, tag_.value()), tag_.value(), mutex),
+      clearance_(parts_),
+      views_(parts_, clearance_),
+      protections_(parts_),
+      plan_(parts_, protections_, options),
+      count_(parts_, plan_),
+      captures_(parts_, clearance_, views_),
+      graphs_(parts_, clearance_, views_, captures_, count_),
+      access_(parts_, clearance_, views_, plan_, graphs_),
+      sources_(parts_, clearance_, captures_, graphs_),
+      blocks_(parts_, protections_, plan_, captures_, graphs_, sources_),
+      residency_(parts_, protections_, plan_, captures_, graphs_),
+      steps_(parts_, plan_, captures_, graphs_, access_, count_) {}
 
-Status Runtime::create(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex, std::shared_ptr<Runtime>* out) {
+Status Runtime::create(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex,
+                       std::shared_ptr<Runtime>* out) {
     std::shared_ptr<Runtime> runtime(new Runtime(std::move(device), options, mutex));
-    SH_TRY(runtime->loader_.open());
-    SH_TRY(runtime->write_back_.open());
-    runtime->device_->arbiter().join(*runtime);
+    SH_TRY(runtime->parts_.loader.open(runtime->device().lanes()));
+    SH_TRY(runtime->parts_.write_back.open(runtime->device().lanes()));
+    runtime->parts_.device->arbiter().join(*runtime);
     *out = std::move(runtime);
     return Status();
 }
 
 Runtime::~Runtime() {
-    device_->arbiter().leave(*this, placement_.pages());   // that close() could not give back
-    for (auto& graph : graphs_) events_.give(&graph->done);
-}
+    parts_.device->arbiter().leave(*this, parts_.placement.pages());
+}  // close() could not give these pages back
 
 Status Runtime::close(Lock& lock) {
-    for (const auto how : {telemetry::Residency::kept, telemetry::Residency::reserved, telemetry::Residency::guest})
-        end_span(how, placement_.pages() * device_->page_bytes());
-    eventful_ = true;
-    gate_.close(lock);
-    // Some failures pass; what is in flight must not be unmapped.
+    residency_.end_spans();
+    parts_.gate.close(lock);
+    // Some failures pass, and memory that is in use must not be unmapped. So it is tried several times.
     Status status;
     for (int attempt = 0; attempt < kCloseAttempts; attempt++) {
-        status = give_back(lock);
+        status = no_throw([&] { return plan_.give_back(lock); });
         if (status.ok()) return status;
-        log_line(SH_LOG_WARNING, "%s: closing: %s", gate_.name().c_str(), status.text());
+        log_line(SH_LOG_WARNING, "%s: an attempt to close the runtime failed: %s", name().c_str(), status.text());
     }
-    if (!placement_.pages()) return status;
-    return Status(status.code(), tenant_name() + " could not give back " + exact_size_text(placement_.pages() * device_->page_bytes()) +
-                                     ", which are lost to the device's budget: " + status.text());
+    if (!parts_.placement.pages()) return status;
+    return Status(status.code(), tenant_name() + " could not give back " +
+                                     exact_size_text(parts_.placement.pages() * parts_.page_bytes()) +
+                                     ", which the device's budget has lost: " + status.text());
 }
 
-Status Runtime::give_back(Lock& lock) {
-    SH_TRY(quiesce(lock));
-    for (Unit& unit : registry_.units())
-        if (unit.memory == Memory::unordered) SH_TRY(placement_.unmap_whole(unit));
-    SH_TRY(placement_.clear());
-    return device_->pool().trim(0);
-}
-
-// Acquires and releases must be noted: an order is followed or learned, something is to be loaded, or has to be waited for.
+// Acquires and releases must be noted, because an order is followed or learned, or because something must be loaded or
+// waited for.
 bool Runtime::is_eventful() const {
-    return !planned_ || gate_.changing() || !gate_.is_open() || leaving_ || capture_ || ring_.size() || unordered_.used() || registry_.hindered() ||
-           !order_.known() || order_.recording() || meter_.measuring();
+    const bool settled = plan_.exists() && !residency_.leaving() && !captures_.under_way() && parts_.order.known() &&
+                         !parts_.order.recording();
+    return !settled || !parts_.gate.is_open() || parts_.ring.size() || parts_.unordered.used() ||
+           parts_.registry.hindered() || parts_.meter.measuring();
 }
 
-Status Runtime::step_begin(Lock& lock) {
-    SH_TRY(usable());
-    SH_TRY(drop_graphs_if_wanted(lock));
-    SH_TRY(only_outside_capture());
-    if (gate_.in_step()) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": a step is under way already");
-    SH_TRY(write_back_.take_failure());
-    trimmed_to_ = UINT64_MAX;
-    device_->notice_free_memory(false);
-    device_->arbiter().note_step(*this);
-    if (replan_due() && gate_.views() == 0 && !plan_is_held()) {
-        SH_TRY(replan(lock, true));
-        SH_TRY(usable());
+Status Runtime::wait_for_change(Lock& lock) {
+    const Gate::Inside inside(parts_.gate);
+    parts_.gate.wait(lock, [&] { return !parts_.gate.changing(); });
+    return parts_.gate.usable();
+}
+
+void Runtime::try_to_change() {
+    Lock lock(parts_.gate.mutex());  // a thread that presses holds no runtime's mutex
+    const std::unique_ptr<Runtime, void (*)(Runtime*)> last(this, [](Runtime* runtime) { runtime->look_around(); });
+    residency_.take_share(lock);
+}
+
+Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lock) {
+    SH_TRY(parts_.gate.usable());
+    if (!parts_.order.known())
+        return Status(SH_ERROR_INVALID_STATE,
+                      tenant_name() + " cannot plan: no order is known; set a schedule or run a step first");
+    const bool drops_graphs = options.flags & SH_PLAN_DROP_GRAPHS, dry = options.flags & SH_PLAN_DRY_RUN;
+    if (dry || parts_.gate.in_step()) {
+        SH_TRY(plan_.try_out(options, out));
+        if (dry) return Status();
+        if (drops_graphs && plan_.is_due()) graphs_.want_drop();
+        plan_.want();  // the plan changes when the next step begins
+        return Status();
     }
-    gate_.begin_step();
-    step_began_ns_ = device_->backend().now_ns();
-    before_step_ = stats_;
-    order_.to_edge();
-    if (!ring_.size()) loader_.settle_all();   // what has come by now need not be looked at again
-    if (!order_.given() && is_eventful()) order_.record_begin();
-    if (may_prefetch()) prefetcher_.pump(step_began_ns_);
+    if (parts_.gate.views())
+        return Status(SH_ERROR_INVALID_STATE, tenant_name() + " cannot plan while views are held: release them first");
+    plan_.use_all();
+    if (plan_.is_due()) {
+        if (graphs_.hold_the_plan()) SH_TRY(drops_graphs ? graphs_.drop(lock) : graphs_.held());
+        SH_TRY(plan_.change(lock, true));
+    }
+    if (out) plan_.describe(out);
     return Status();
 }
 
-// The order of the step that has ended, if it is one.
-void Runtime::learn() {
-    auto learned = order_.learned();
-    // Units that must not be planned stay what they are.
-    std::erase_if(learned, [&](const Order::Entry& entry) { return registry_.unit(entry.unit).unordered || !registry_.unit(entry.unit).live; });
-    if (learned.empty()) return;
-    order_.set(std::move(learned), registry_.units().size(), false);
-    replan_wanted_ = true;
+Status Runtime::step_begin(Lock& lock) {
+    SH_TRY(steps_.begin(lock));
+    if (!parts_.order.given() && is_eventful()) parts_.order.record_begin();
+    return Status();
 }
 
 Status Runtime::step_end(Lock& lock) {
-    if (!gate_.in_step()) return Status(SH_ERROR_INVALID_STATE, tenant_name() + ": no step is under way");
-    gate_.end_step();
-    const uint64_t now = device_->backend().now_ns();
-    stats_.steps++;
-    stats_.last_step_ns = now - step_began_ns_;
-    Status status = streams_.record_all();
-    if (order_.recording()) {
-        order_.record_end();
-        (void)no_throw([&] {   // else it is learned from another step
-            learn();
-            return Status();
-        }).ok();
-    }
-    order_.to_edge();
-    if (may_prefetch() && (!replan_wanted_ || plan_is_held())) prefetcher_.pump(now);
-    telemetry::trace_step(gate_.name().c_str(), stats_.steps, step_began_ns_, now);
-    if (Status written = no_throw([&] { return log_step(before_step_); }); status.ok()) status = written;
-    if (status.ok()) status = write_back_.take_failure();
-    SH_TRY(note(status));
-    return leave_if_due(lock);
+    SH_TRY(steps_.end());
+    return residency_.leave_if_due(lock);
 }
 
 Status Runtime::synchronize(Lock& lock) {
-    SH_TRY(usable());
-    const Gate::Inside inside(gate_);
-    gate_.wait(lock, [&] { return loader_.queued() == 0 || gate_.closing(); });
-    write_back_.drain(lock);
+    SH_TRY(parts_.gate.usable());
+    const Gate::Inside inside(parts_.gate);
+    parts_.gate.wait(lock, [&] { return parts_.loader.queued() == 0 || parts_.gate.closing(); });
+    parts_.write_back.drain(lock);
     Status status = unlocked(lock, [&] {
-        const Status loads = loader_.synchronize(), back = write_back_.synchronize();
+        const Status loads = parts_.loader.synchronize(), back = parts_.write_back.synchronize();
         return loads.ok() ? back : loads;
     });
-    for (Unit& unit : registry_.units()) {
+    for (Unit& unit : parts_.registry.units()) {
         Status failure;
-        loader_.settle(unit, &failure);
+        parts_.loader.settle(unit, &failure);
         if (status.ok()) status = failure;
     }
-    if (status.ok()) status = write_back_.take_failure();
-    return note(status);
+    if (status.ok()) status = parts_.write_back.take_failure();
+    return parts_.gate.note(status);
 }
 
 Status Runtime::forget(sh_stream stream) {
     if (stream == SH_STREAM_HOST) return Status();
-    SH_TRY(streams_.forget(stream));
-    contents_.forget_stream(stream);
+    SH_TRY(parts_.streams.forget(stream));
+    parts_.contents.forget_stream(stream);
     return Status();
 }
 
-// The counters, and the sizes, which are found out when they are asked for.
-Status Runtime::log_step(const sh_runtime_stats& before) {
-    if (!step_log_.is_open()) return Status();
-    sh_runtime_stats after = stats_;
-    stats(&after);
-    return step_log_.write(gate_.name(), before, after);
+Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* out, Lock& lock) {
+    SH_TRY(parts_.gate.usable());
+    SH_TRY(parts_.take_failure());
+    return captures_.under_way() ? captures_.acquire(id, stream, out) : access_.acquire(id, stream, flags, out, lock);
 }
 
-void Runtime::stats(sh_runtime_stats* out) const {
-    const uint32_t size = out->struct_size;
-    *out = stats_;
-    out->struct_size = size;
-    out->resident_bytes = plan_.resident_pages * device_->page_bytes();
-    out->ring_bytes = uint64_t(plan_.ring_pages) * device_->page_bytes();
-    out->unordered_bytes = plan_.unordered_pages * device_->page_bytes();
-    out->held_bytes = placement_.pages() * device_->page_bytes();
-    const Arbiter::Standing standing = device_->arbiter().standing(*this);
-    out->share_bytes = standing.share * device_->page_bytes();
-    out->protected_bytes = standing.kept * device_->page_bytes();
-    out->reserved_bytes = standing.reserved * device_->page_bytes();
-    out->guest_bytes = standing.guest * device_->page_bytes();
+Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, uint32_t flags,
+                             std::span<sh_view* const> out, Lock& lock) {
+    SH_TRY(parts_.gate.usable());
+    SH_TRY(parts_.take_failure());
+    for (const sh_block id : ids)
+        if (!parts_.registry.find(id)) return parts_.unknown_block(id);
+    return captures_.under_way() ? captures_.acquire_many(ids, stream, out)
+                                 : access_.acquire_many(ids, stream, flags, out, lock);
+}
+
+Status Runtime::release(sh_block id, sh_stream stream, Lock& lock) {
+    Block* const block = parts_.registry.find(id);
+    if (!block) return parts_.unknown_block(id);
+    if (block->held == 0)
+        return Status(SH_ERROR_INVALID_STATE,
+                      parts_.registry.name_of(*block) + " cannot be released: no view of it is held");
+    if (parts_.gate.closing()) return parts_.gate.usable();
+    if (captures_.under_way()) return captures_.release(*block, stream);
+    SH_TRY(access_.release(*block, stream));
+    return residency_.leave_if_due(lock);
+}
+
+Status Runtime::prefetch(std::span<const sh_block> ids, Lock& lock) {
+    SH_TRY(parts_.gate.usable());
+    for (const sh_block id : ids)
+        if (!parts_.registry.find(id)) return parts_.unknown_block(id);
+    return captures_.under_way() ? Status() : access_.prefetch(ids, lock);  // in a capture, the hint is ignored
+}
+
+Status Runtime::read(sh_block id, sh_stream stream, uint64_t offset, void* buffer, uint64_t bytes, Lock& lock) {
+    SH_TRY(parts_.gate.usable());
+    SH_TRY(captures_.only_outside());
+    return access_.read(id, stream, offset, buffer, bytes, lock);
+}
+
+Status Runtime::set_pressure(sh_runtime* handle, sh_pressure_fn pressure, void* user_data, Lock& lock) {
+    const Gate::Inside inside(parts_.gate);
+    return unlocked(lock, [&] {
+        pressure_.set(handle, pressure, user_data);
+        return Status();
+    });
+}
+
+Status Runtime::capture_begin(sh_stream stream) {
+    SH_TRY(captures_.check(stream));
+    // Memory that others have yet to give up is no reason to plan first, because runtimes with graphs may keep it for a
+    // long time.
+    const bool has_to_change = plan_.is_wanted() || parts_.device->arbiter().has_to_give(*this);
+    if (!plan_.exists() || !parts_.order.known() || (has_to_change && !graphs_.hold_the_plan()))
+        return Status(SH_ERROR_INVALID_STATE,
+                      tenant_name() + " must make a plan before a stream captures: call sh_plan() first");
+    return captures_.begin(stream);
+}
+
+Status Runtime::capture_end(sh_stream stream, uint64_t* out_graph) {
+    if (out_graph) graphs_.expect_one();
+    std::unique_ptr<Graph> graph;
+    SH_TRY(captures_.end(stream, out_graph ? &graph : nullptr));
+    if (out_graph) *out_graph = graphs_.add(std::move(graph));
+    return Status();
+}
+
+Status Runtime::graph_destroy(uint64_t graph, Lock& lock) {
+    SH_TRY(graphs_.destroy(graph, lock));
+    return residency_.leave_if_due(lock);
 }
 
 }  // namespace stagehand::core

@@ -14,7 +14,7 @@ struct Tags {
 };
 
 Tags& tags() {
-    static auto* const all = new Tags;   // never freed: runtimes may go while the process ends
+    static auto* const all = new Tags;  // never freed: runtimes may be destroyed while the process ends
     return *all;
 }
 

@@ -1,12 +1,12 @@
-// RuntimeTag: what tells the block ids of one runtime from those of another.
+// RuntimeTag: the number that tells the block ids of one runtime from those of another.
 #pragma once
 
 #include <cstdint>
 
 namespace stagehand::core {
 
-// A number from 1 on that no other runtime of the process has while this lives; numbers that were given back come again as late as
-// possible. Throws std::bad_alloc when all are taken.
+// A number from 1 on that no other runtime of the process has while this object lives. A number that was given back is
+// used again as late as possible. The constructor throws std::bad_alloc if all numbers are taken.
 class RuntimeTag {
 public:
     RuntimeTag();

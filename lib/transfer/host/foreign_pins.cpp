@@ -1,4 +1,4 @@
-// The ranges of other people's memory that this process has pinned for its devices.
+// Pins memory that the library does not own. The file keeps a table of the ranges that are pinned for each device.
 #include <iterator>
 #include <map>
 #include <mutex>
@@ -19,7 +19,7 @@ struct Pin {
     Registration registration;
 };
 
-// By device and first byte; ranges of one device do not overlap.
+// The key is the device and the address of the first byte. Ranges of one device do not overlap.
 using Pins = std::map<std::pair<BackendDevice*, uint64_t>, Pin>;
 
 struct Table {
@@ -27,13 +27,13 @@ struct Table {
     Pins pins;
 };
 
-// Never destroyed: memory may be unpinned while the process exits.
+// The table is never destroyed, because memory may be unpinned while the process exits.
 Table& table() {
     static Table* const instance = new Table;
     return *instance;
 }
 
-// The pin that overlaps [begin, begin + bytes), or the end.
+// Returns the pin that overlaps [begin, begin + bytes), or the end of the table.
 Pins::iterator find_overlap(Pins& pins, BackendDevice& device, uint64_t begin, uint64_t bytes) {
     auto pin = pins.lower_bound({&device, begin});
     if (pin != pins.end() && pin->first.first == &device && pin->first.second < begin + bytes) return pin;
@@ -42,8 +42,8 @@ Pins::iterator find_overlap(Pins& pins, BackendDevice& device, uint64_t begin, u
     return pin->first.first == &device && begin - pin->first.second < pin->second.bytes ? pin : pins.end();
 }
 
-// Whether [offset, offset + bytes) of a pin lies in one of its pieces, and so is as good as a range of its
-// own; else its pieces must be those of the range.
+// Returns true if [offset, offset + bytes) of a pin can be copied like a range with a registration of its own. The
+// range lies in one piece of the pin then, or the piece boundaries of both are the same.
 bool has_pieces(const Pin& pin, uint64_t offset, uint64_t bytes, uint64_t* out_piece_bytes) {
     const uint64_t piece = pin.registration.piece_bytes;
     const bool in_one = offset / piece == (offset + bytes - 1) / piece;
@@ -54,13 +54,11 @@ bool has_pieces(const Pin& pin, uint64_t offset, uint64_t bytes, uint64_t* out_p
 Status pin_new(Table& table, BackendDevice& device, void* memory, uint64_t bytes, uint64_t* out_piece_bytes) {
     uint32_t pinned = 0;
     SH_TRY(device.host_is_pinned(memory, bytes, &pinned));
-    if (pinned) {  // by its owner, who keeps it so
+    if (pinned) {  // the owner pinned the memory and keeps it pinned
         *out_piece_bytes = 0;
         return Status();
     }
-    auto pin =
-        table.pins.emplace(std::make_pair(&device, reinterpret_cast<uint64_t>(memory)), Pin{bytes, 1, {}})
-            .first;
+    auto pin = table.pins.emplace(std::make_pair(&device, reinterpret_cast<uint64_t>(memory)), Pin{bytes, 1, {}}).first;
     Registration& registration = pin->second.registration;
     if (Status status = register_range(device, memory, bytes, &registration); !status.ok()) {
         unregister_range(device, memory, registration);
@@ -77,7 +75,7 @@ Status pin_foreign(BackendDevice& device, void* memory, uint64_t bytes, uint64_t
     const uint64_t begin = reinterpret_cast<uint64_t>(memory);
     if (!memory || bytes == 0 || begin > UINT64_MAX - bytes)
         return Status(SH_ERROR_INVALID_ARGUMENT,
-                      "no range of memory to pin: " + exact_size_text(bytes));
+                      "cannot pin a range of host memory that is empty or not valid: " + exact_size_text(bytes));
     try {
         std::lock_guard lock(table().mutex);
         const auto pin = find_overlap(table().pins, device, begin, bytes);
@@ -86,9 +84,8 @@ Status pin_foreign(BackendDevice& device, void* memory, uint64_t bytes, uint64_t
         uint64_t piece = 0;
         if (begin < first || bytes > pin->second.bytes || begin - first > pin->second.bytes - bytes ||
             !has_pieces(pin->second, begin - first, bytes, &piece)) {
-            return Status(SH_ERROR_BUSY,
-                          "memory to pin overlaps memory that is pinned otherwise: " + exact_size_text(bytes) +
-                              " against " + exact_size_text(pin->second.bytes));
+            return Status(SH_ERROR_BUSY, "cannot pin host memory that overlaps another pinned range: " +
+                                             exact_size_text(bytes) + " against " + exact_size_text(pin->second.bytes));
         }
         pin->second.users++;
         *out_piece_bytes = piece;

@@ -40,8 +40,7 @@ Status PinnedMemory::allocate(BackendDevice& device, uint64_t bytes, PinnedMemor
         memory.registered_bytes_ = registration.registered_bytes;
         memory.pinned_ = refused.ok();
         if (!refused.ok()) {
-            log_line(SH_LOG_WARNING,
-                     "only %s of %s of host memory are pinned; copies of the rest are slow: %s",
+            log_line(SH_LOG_WARNING, "only %s of %s of host memory could be pinned, so copies of the rest are slow: %s",
                      size_text(memory.registered_bytes_).c_str(), size_text(memory.mapped_bytes_).c_str(),
                      refused.text());
         }
@@ -54,7 +53,8 @@ Status PinnedMemory::allocate(BackendDevice& device, uint64_t bytes, PinnedMemor
 
 void PinnedMemory::reset() {
     if (!data_) return;
-    if (unregister_range(*device_, data_, {registered_piece_, registered_bytes_})) platform::unmap_anonymous(data_, mapped_bytes_);
+    if (unregister_range(*device_, data_, {registered_piece_, registered_bytes_}))
+        platform::unmap_anonymous(data_, mapped_bytes_);
     abandon();
 }
 

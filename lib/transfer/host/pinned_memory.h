@@ -1,4 +1,4 @@
-// PinnedMemory: host memory of exact size in huge pages, pinned for a device where the system allows it.
+// PinnedMemory: host memory of a given size in huge pages. It is pinned for a device if the system allows it.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,9 @@
 
 namespace stagehand::transfer {
 
-// Anonymous memory, touched by several threads, then registered with the device; if that is refused, in
-// smaller pieces; if that is refused too, left unpinned. Zeroed. Move-only.
+// Anonymous memory that is zeroed. Several threads touch its pages, then it is registered with the device. If the
+// driver refuses one registration, the memory is registered in smaller pieces. If the driver refuses the pieces too,
+// the memory stays unpinned. The class is move-only.
 class PinnedMemory {
 public:
     PinnedMemory() = default;
@@ -17,22 +18,24 @@ public:
     PinnedMemory(PinnedMemory&& other) noexcept;
     PinnedMemory& operator=(PinnedMemory&& other) noexcept;
 
-    // SH_ERROR_OUT_OF_HOST_MEMORY when the memory itself cannot be had (or would pass the cgroup's limit).
+    // Returns SH_ERROR_OUT_OF_HOST_MEMORY if the system has no memory, or if the memory would pass the limit of the
+    // cgroup.
     static Status allocate(BackendDevice& device, uint64_t bytes, PinnedMemory* out);
 
     void* data() const { return data_; }
     uint64_t bytes() const { return bytes_; }
-    bool pinned() const { return pinned_; }  // all of it
-    uint64_t pinned_bytes() const {
-        return registered_bytes_ < bytes_ ? registered_bytes_ : bytes_;
-    }  // from the start
+    // True if all bytes are pinned.
+    bool pinned() const { return pinned_; }
+    // Counted from the start.
+    uint64_t pinned_bytes() const { return registered_bytes_ < bytes_ ? registered_bytes_ : bytes_; }
 
-    // Size of the pieces in which it was registered, from the start; 0: none is. Drivers refuse a copy that
-    // spans two registrations, or one and memory that is not registered: cut copies at multiples of it.
+    // The size of the registered pieces, counted from the start, or 0 if no piece is registered. Drivers refuse a copy
+    // that spans two registrations, or registered and unregistered memory. So the caller cuts copies at multiples of
+    // this size.
     uint64_t piece_bytes() const { return registered_piece_; }
 
     void reset();
-    // Lets go of it without freeing it: for memory that a device may use for ever.
+    // Forgets the memory without freeing it. For memory that a device may use for ever.
     void abandon();
 
 private:
@@ -40,21 +43,22 @@ private:
     void* data_ = nullptr;
     uint64_t bytes_ = 0;
     uint64_t mapped_bytes_ = 0;      // rounded up to the page size that was used
-    uint64_t registered_piece_ = 0;  // size of the pieces in which it was registered; 0: none
-    uint64_t registered_bytes_ = 0;  // how much of it, from the start
+    uint64_t registered_piece_ = 0;  // size of the registered pieces, or 0 if no piece is registered
+    uint64_t registered_bytes_ = 0;  // counted from the start
     bool pinned_ = false;
 };
 
-// Pins memory that somebody else owns, in pieces where one call is refused. Used for SH_BLOCK_PIN.
+// Pins memory that the library does not own. Used for SH_BLOCK_PIN. The memory is registered in pieces if the driver
+// refuses one registration.
 //
-// Exactly these bytes are registered: drivers pin the pages below them, and count a page that two ranges
-// share themselves. Memory that is pinned already (by its owner, or as part of a range pinned here) is not
-// registered again; a range inside one that was pinned here keeps that one pinned. All or nothing:
-// SH_ERROR_BUSY when it overlaps a range pinned here in part, else the driver's refusal. `out_piece_bytes` is
-// `bytes`; or the size of the pieces: cut copies at multiples of it (see above); or 0 when its owner has
-// pinned it, and unpinning has nothing to do.
+// Exactly these bytes are registered: drivers pin the pages below the bytes, and count a page that two ranges share
+// themselves. Memory that is pinned already (by its owner, or as part of a range that was pinned here) is not
+// registered again. A range inside another range that was pinned here keeps the other range pinned. The call pins all
+// bytes or none. It returns SH_ERROR_BUSY if the range overlaps a range that was pinned here and cannot share its
+// pieces, else the error of the driver. `out_piece_bytes` is `bytes`, or the size of the pieces: the caller cuts copies
+// at multiples of it (see above). It is 0 if the owner has pinned the memory, and unpinning does nothing then.
 Status pin_foreign(BackendDevice& device, void* memory, uint64_t bytes, uint64_t* out_piece_bytes);
-// With the same arguments, once for each success.
+// The caller calls this with the same arguments, once for each success.
 void unpin_foreign(BackendDevice& device, void* memory, uint64_t bytes, uint64_t piece_bytes);
 
 }  // namespace stagehand::transfer

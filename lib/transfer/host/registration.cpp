@@ -7,9 +7,9 @@
 namespace stagehand::transfer {
 namespace {
 
-// Recent drivers refuse 512 GiB and more in one call.
+// Recent drivers refuse 512 GiB or more in one call.
 constexpr uint64_t kLargestPiece = uint64_t(256) << 30;
-// Below this a refusal is not about the size of the call.
+// The size of the call is not the reason for a refusal below this size.
 constexpr uint64_t kSmallestPiece = uint64_t(64) << 20;
 
 }  // namespace
@@ -26,8 +26,8 @@ Status register_range(BackendDevice& device, void* memory, uint64_t bytes, Regis
             status = device.host_register(begin + out->registered_bytes, next);
             if (status.ok()) out->registered_bytes += next;
         }
-        // Once a piece was taken the refusal is about how much there is in all, and smaller ones would gain
-        // little.
+        // If one piece was accepted, the driver refuses because of the total size. Smaller pieces would gain little
+        // then.
         if (status.ok() || out->registered_bytes > 0 || piece <= kSmallestPiece) break;
     }
     if (out->registered_bytes == 0) out->piece_bytes = 0;
@@ -39,9 +39,9 @@ bool unregister_range(BackendDevice& device, void* memory, const Registration& r
     for (uint64_t at = 0; at < registration.registered_bytes; at += registration.piece_bytes) {
         void* const piece = static_cast<char*>(memory) + at;
         Status status = device.host_unregister(piece);
-        if (!status.ok()) status = device.host_unregister(piece);   // it may have been a passing failure
+        if (!status.ok()) status = device.host_unregister(piece);  // the first failure may be temporary
         if (status.ok()) continue;
-        log_line(SH_LOG_WARNING, "host memory stays pinned: %s", status.text());
+        log_line(SH_LOG_WARNING, "host memory cannot be unpinned and stays pinned: %s", status.text());
         all = false;
     }
     return all;

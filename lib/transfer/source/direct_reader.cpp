@@ -16,11 +16,11 @@
 namespace stagehand::transfer {
 namespace {
 
-constexpr uint64_t kReadBytes = 512 << 10;  // of one read into place: several keep a disk's queue full
+constexpr uint64_t kReadBytes = 512 << 10;  // of one read into its target; several reads keep the queue of a disk full
 constexpr uint64_t kBufferBytes = 64 << 10;
 constexpr uint32_t kDepth = 32;
 
-// Ends of a range that are not aligned, and ranges whose place is not: through a buffer.
+// Unaligned ends of a range, and ranges with an unaligned target, are read through a buffer.
 void cut_through_buffer(const FileRange& range, uint64_t begin, uint64_t end, uint64_t alignment,
                         std::vector<DirectRead>* out) {
     while (begin < end) {
@@ -64,7 +64,7 @@ void cut_direct(const FileRange& range, std::vector<DirectRead>* out_reads) {
     cut_through_buffer(range, last, end, alignment, out_reads);
 }
 
-// The queue of reads under way. Wraps Uring so that the header needs no io_uring.
+// The queue of the reads that are under way. It wraps Uring, so that the header does not need io_uring.
 class DirectReader::Ring {
 public:
     explicit Ring(DirectReader& reader) : reader_(reader) {}
@@ -88,8 +88,9 @@ public:
             uring_.wait(&lane, &result);
             under_way--;
             idle_[idle++] = lane;
-            // Not thrown: the other reads are still under way.
-            if (status.ok()) status = no_throw([&] { return reader_.settle(reader_.reads_[lanes_[lane]], buffer(lane), result); });
+            // An exception must not leave the loop, because the other reads are still under way.
+            if (status.ok())
+                status = no_throw([&] { return reader_.settle(reader_.reads_[lanes_[lane]], buffer(lane), result); });
         }
         return status;
     }
@@ -98,8 +99,7 @@ private:
     char* buffer(uint32_t lane) const { return static_cast<char*>(reader_.buffers_) + lane * kBufferBytes; }
     void start(uint32_t lane) {
         const DirectRead& read = reader_.reads_[lanes_[lane]];
-        uring_.add_read(lane, read.range->direct_file, read.in_place ? read.to : buffer(lane), read.bytes,
-                        read.offset);
+        uring_.add_read(lane, read.range->direct_file, read.in_place ? read.to : buffer(lane), read.bytes, read.offset);
     }
 
     DirectReader& reader_;
@@ -125,7 +125,7 @@ Status DirectReader::read(std::span<const FileRange> ranges) {
         auto ring = std::make_unique<Ring>(*this);
         if (const int error = ring->open()) {
             uring_ = false;
-            log_line(SH_LOG_INFO, "io_uring is not available (%s): direct reads follow each other",
+            log_line(SH_LOG_INFO, "io_uring is not available (%s), so direct reads run one after the other",
                      std::strerror(error));
         } else {
             ring_ = std::move(ring);
@@ -147,11 +147,10 @@ Status DirectReader::read_one_by_one() {
     return Status();
 }
 
-// A direct read that came back short has met the end of the file, or something that only the page cache can
-// explain. What it did not bring is read there, where the end of the file and errors are certain.
+// A direct read is short at the end of the file, or for a reason that only the page cache can explain. The missing
+// bytes are read through the page cache, which reports the end of the file and errors reliably.
 Status DirectReader::settle(const DirectRead& read, const char* buffer, int64_t result) {
-    const uint64_t got =
-        result > static_cast<int64_t>(read.skip) ? static_cast<uint64_t>(result) - read.skip : 0;
+    const uint64_t got = result > static_cast<int64_t>(read.skip) ? static_cast<uint64_t>(result) - read.skip : 0;
     const uint64_t usable = std::min(got, read.wanted);
     if (!read.in_place && usable > 0) std::memcpy(read.to, buffer + read.skip, usable);
     if (usable == read.wanted) return Status();

@@ -1,5 +1,5 @@
-// DirectReader: reads ranges of files past the page cache, many at a time through io_uring, with the
-// alignment that asks for.
+// DirectReader: reads ranges of files past the page cache, with the alignment that such reads need. It reads many
+// ranges at once through io_uring.
 #pragma once
 
 #include <cstdint>
@@ -13,28 +13,28 @@ namespace stagehand::transfer {
 
 struct FileRange;
 
-// One direct read: an aligned range of a file, into its place or, where that is not aligned, into a buffer of
-// the reader's.
+// One direct read of an aligned range of a file. It reads into the target, or into a buffer of the reader if the target
+// is not aligned.
 struct DirectRead {
     const FileRange* range = nullptr;
     uint64_t offset = 0;    // in the file, aligned
     uint64_t bytes = 0;     // aligned
-    uint64_t skip = 0;      // what was wanted begins here ...
-    uint64_t wanted = 0;    // ... and has this many bytes
-    char* to = nullptr;     // where the wanted bytes go
-    bool in_place = false;  // read straight to `to`; skip is 0, and wanted is bytes
+    uint64_t skip = 0;      // the wanted bytes begin here ...
+    uint64_t wanted = 0;    // ... and this is their number
+    char* to = nullptr;     // target of the wanted bytes
+    bool in_place = false;  // reads directly to `to`; skip is 0 then, and wanted equals bytes
 };
 
-// For one thread.
+// Used by one thread.
 class DirectReader {
 public:
-    // `uring` false: as if the system had no io_uring.
+    // If `uring` is false, the reader behaves as on a system without io_uring.
     explicit DirectReader(bool uring);
     ~DirectReader();
     DirectReader(const DirectReader&) = delete;
     DirectReader& operator=(const DirectReader&) = delete;
 
-    // Every range has a direct_file. When it returns, no read is under way.
+    // Every range must have a direct_file. No read is under way when the call returns.
     Status read(std::span<const FileRange> ranges);
 
 private:
@@ -48,7 +48,6 @@ private:
     std::unique_ptr<Ring> ring_;
     std::vector<DirectRead> reads_;
     void* buffers_ = nullptr;
-    uint64_t buffers_bytes_ = 0;
 };
 
 // Cuts a range into direct reads.

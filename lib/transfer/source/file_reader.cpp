@@ -15,7 +15,7 @@ namespace {
 
 Status read_failed(const FileRange& range, uint64_t done, int error) {
     char name[512];
-    return Status(SH_ERROR_SOURCE, std::string(file_name(range.file, name, sizeof name)) + ": wanted " +
+    return Status(SH_ERROR_SOURCE, std::string(file_name(range.file, name, sizeof name)) + ": cannot read " +
                                        std::to_string(range.bytes) + " bytes at offset " +
                                        std::to_string(range.offset) + ", got " + std::to_string(done) + ": " +
                                        std::strerror(error));
@@ -44,8 +44,7 @@ Status read_buffered(const FileRange& range) {
 }
 
 void FileReader::add(const Source& source, uint64_t offset, char* to, uint64_t bytes) {
-    const uint64_t at =
-        source.file_offset + offset;  // open_source() has seen to it that this does not overflow
+    const uint64_t at = source.file_offset + offset;  // cannot overflow: open_source() has checked it
     if (!ranges_.empty()) {
         FileRange& last = ranges_.back();
         if (last.file == source.file && last.offset + last.bytes == at && last.to + last.bytes == to) {
@@ -65,10 +64,10 @@ Status FileReader::read() {
     return direct_->read(missing_);
 }
 
-// What the file system does not tell is read through the cache, where it may well be.
-// Asking the kernel what is cached costs some percent of copying it. So a file is asked only while its last
-// range was missing; else its range is read at once, without waiting, and a wrong guess makes the kernel read
-// it into the cache.
+// A range is read through the page cache if the file system cannot tell whether it is cached, because it may well be. A
+// query of what is cached costs a few percent of the time of copying the range. So the kernel is queried only while the
+// last range of the file was missing from the cache. Otherwise the range is read at once, without waiting. If that
+// guess is wrong, the kernel reads the range into the cache.
 Status FileReader::read_or_defer(const FileRange& range) {
     if (range.direct_file < 0) return read_buffered(range);
     const bool guess = range.opened && range.opened->cached.load(std::memory_order_relaxed);
@@ -84,8 +83,7 @@ Status FileReader::read_or_defer(const FileRange& range) {
         missing_.push_back(range);
         return Status();
     }
-    if (range.opened && cached == platform::Cached::kYes)
-        range.opened->cached.store(true, std::memory_order_relaxed);
+    if (range.opened && cached == platform::Cached::kYes) range.opened->cached.store(true, std::memory_order_relaxed);
     return read_buffered(range);
 }
 

@@ -1,5 +1,4 @@
-// FileReader: reads ranges of files, out of the page cache where they are there, and past it where they are
-// not.
+// FileReader: reads ranges of files through the page cache if they are cached, and past the page cache if they are not.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@
 
 namespace stagehand::transfer {
 
-// A range of a file and where it goes.
+// A range of a file and its target in memory.
 struct FileRange {
     OpenFile* opened = nullptr;  // may be null
     int file = -1;
@@ -23,19 +22,19 @@ struct FileRange {
     uint64_t bytes = 0;
 };
 
-// Reads all of it through the page cache. SH_ERROR_SOURCE: an I/O error, or the file has shrunk.
+// Reads the whole range through the page cache. Returns SH_ERROR_SOURCE if an I/O error occurs or the file has shrunk.
 Status read_buffered(const FileRange& range);
 
-// For one thread.
+// Used by one thread.
 class FileReader {
 public:
     explicit FileReader(const ReaderOptions& options) : options_(options) {}
 
-    // Collects a range; what continues the one before, in the file and in memory, becomes part of it.
+    // Collects a range. A range that continues the one before, in the file and in memory, becomes part of it.
     void add(const Source& source, uint64_t offset, char* to, uint64_t bytes);
-    // Reads all that was collected.
+    // Reads all ranges that were collected.
     Status read();
-    // Forgets what was collected.
+    // Forgets all ranges that were collected.
     void forget() { ranges_.clear(); }
 
 private:
@@ -43,7 +42,7 @@ private:
 
     const ReaderOptions options_;
     std::vector<FileRange> ranges_;
-    std::vector<FileRange> missing_;  // not in the page cache
+    std::vector<FileRange> missing_;  // ranges that are not in the page cache
     std::unique_ptr<DirectReader> direct_;
 };
 

@@ -21,8 +21,8 @@ constexpr int kPipeBytes = 256 << 10;
 Status unreadable(const char* from, uint64_t bytes, uint64_t done, int error) {
     char text[256];
     std::snprintf(text, sizeof text,
-                  "mapped memory cannot be read (did its file shrink?): wanted %" PRIu64
-                  " bytes at %p, got %" PRIu64 ": %s",
+                  "mapped memory cannot be read (did its file shrink?): wanted %" PRIu64 " bytes at %p, got %" PRIu64
+                  ": %s",
                   bytes, static_cast<const void*>(from), done, std::strerror(error));
     return Status(SH_ERROR_SOURCE, text);
 }
@@ -56,9 +56,10 @@ int64_t MappedReader::read_some(const char* from, char* to, uint64_t bytes) {
         if (got > 0) return got;
         if (got < 0 && errno == EINTR) continue;
         if (got == 0 || errno == EFAULT) return -EFAULT;
-        // EPERM, ENOSYS: a sandbox. ENOMEM could be either; the pipe needs no memory beyond its own.
+        // EPERM and ENOSYS come from a sandbox. ENOMEM may have several causes, and the pipe needs no memory except its
+        // own.
         log_line(SH_LOG_INFO,
-                 "process_vm_readv is refused (%s): mapped sources are read through a pipe, at less than "
+                 "the system refuses process_vm_readv (%s), so mapped sources are read through a pipe at less than "
                  "half the speed",
                  std::strerror(errno));
         vm_read_ = false;
@@ -86,7 +87,7 @@ int64_t MappedReader::read_through_pipe(const char* from, char* to, uint64_t byt
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) {
             const int error = got < 0 ? errno : EIO;
-            close_pipe();  // what is left in it belongs to nobody
+            close_pipe();  // the bytes that are left in the pipe must not reach the next read
             return -error;
         }
         taken += got;

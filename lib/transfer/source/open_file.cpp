@@ -26,7 +26,7 @@ struct Table {
     std::map<std::pair<dev_t, ino_t>, std::unique_ptr<OpenFile>> files;
 };
 
-// Never destroyed: sources may be closed while the process exits.
+// The table is never destroyed, because sources may be closed while the process exits.
 Table& table() {
     static Table* const instance = new Table;
     return *instance;
@@ -42,7 +42,7 @@ int reopen(int descriptor, int flags) {
     return open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | flags);
 }
 
-// The kernel's struct statx of 6.1 and later, whose last members Debian 12's headers do not have.
+// The struct statx of Linux 6.1 and later. The headers of Debian 12 lack its last members.
 struct StatxWithDirect {
     uint32_t mask;
     uint32_t before[37];
@@ -56,16 +56,14 @@ void find_alignment(OpenFile* file) {
     static_assert(offsetof(StatxWithDirect, memory_alignment) == 0x98);
     if (syscall(SYS_statx, file->direct_file, "", AT_EMPTY_PATH, kStatxDirectAlign, &info) != 0) return;
     if (!(info.mask & kStatxDirectAlign)) return;
-    const auto usable = [](uint32_t value) {
-        return value > 0 && value <= 4096 && (value & (value - 1)) == 0;
-    };
+    const auto usable = [](uint32_t value) { return value > 0 && value <= 4096 && (value & (value - 1)) == 0; };
     if (usable(info.memory_alignment) && usable(info.offset_alignment)) {
         file->memory_alignment = info.memory_alignment;
         file->offset_alignment = info.offset_alignment;
     }
 }
 
-// Some file systems accept O_DIRECT and refuse the reads: try one.
+// Some file systems accept O_DIRECT and refuse the reads. So this function tries a read.
 bool direct_reads_work(const OpenFile& file) {
     const uint64_t page = platform::page_size();
     void* const memory = std::aligned_alloc(page, page);
@@ -81,21 +79,21 @@ bool direct_reads_work(const OpenFile& file) {
 Status open_new(int descriptor, const struct stat& info, OpenFile* file) {
     const int flags = fcntl(descriptor, F_GETFL);
     if (flags < 0)
-        return bad_descriptor(descriptor,
-                              std::string("cannot be asked for its mode: ") + std::strerror(errno));
+        return bad_descriptor(descriptor, std::string("does not report its open mode: ") + std::strerror(errno));
     if ((flags & O_ACCMODE) == O_WRONLY) return bad_descriptor(descriptor, "is not open for reading");
     file->device = info.st_dev;
     file->inode = info.st_ino;
-    // A description of our own: the caller's flags and read-ahead advice stay the caller's.
+    // The library opens a file description of its own, because flags and read-ahead advice belong to the caller's.
     file->file = reopen(descriptor, 0);
     if (file->file < 0) {
         if (flags & O_DIRECT)
-            return bad_descriptor(descriptor, "is open with O_DIRECT and cannot be opened without");
+            return bad_descriptor(descriptor, "is open with O_DIRECT and cannot be opened again without it");
         file->file = fcntl(descriptor, F_DUPFD_CLOEXEC, 3);
         if (file->file < 0) {
             const int error = errno;
             if (error == EMFILE || error == ENFILE)
-                return Status(SH_ERROR_OUT_OF_HOST_MEMORY, "no file descriptor is left for a source");
+                return Status(SH_ERROR_OUT_OF_HOST_MEMORY,
+                              "the process has no file descriptor left for a source; raise its limit");
             return bad_descriptor(descriptor, std::string("cannot be duplicated: ") + std::strerror(error));
         }
     }
@@ -119,7 +117,7 @@ Status open_file(int descriptor, OpenFile** out_file) {
     struct stat info = {};
     if (fstat(descriptor, &info) != 0) return bad_descriptor(descriptor, "is not open");
     if (!S_ISREG(info.st_mode) && !S_ISBLK(info.st_mode))
-        return bad_descriptor(descriptor, "is not a file that can be read at an offset");
+        return bad_descriptor(descriptor, "is not a regular file or a block device, so it cannot be read at an offset");
     std::lock_guard lock(table().mutex);
     const std::pair key(info.st_dev, info.st_ino);
     auto entry = table().files.find(key);

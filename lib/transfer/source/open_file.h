@@ -1,4 +1,4 @@
-// OpenFile: a file that sources read, opened once for the page cache and once past it.
+// OpenFile: a file that sources read. It is opened once for reads through the page cache and once for direct reads.
 #pragma once
 
 #include <atomic>
@@ -19,19 +19,19 @@ struct OpenFile {
     dev_t device = 0;
     ino_t inode = 0;
     int file = -1;
-    int direct_file = -1;              // -1: the file system refuses direct reads
+    int direct_file = -1;              // -1 if the file system refuses direct reads
     uint32_t memory_alignment = 4096;  // of direct reads
     uint32_t offset_alignment = 4096;
     uint64_t users = 0;
-    std::atomic<bool> cached = false;  // the last range that was asked for was in the page cache
+    std::atomic<bool> cached = false;  // whether the page cache had the last range that was read
 };
 
-// Sources count by the million and descriptors by the thousand: files are told apart by device and inode and
-// shared.
+// Opens a file, or shares it if it is open already. A process can have millions of sources, but only thousands of file
+// descriptors. The device and the inode identify a file.
 Status open_file(int descriptor, OpenFile** out_file);
 void close_file(OpenFile* file);
 
-// For messages: the file's path, or "file descriptor <n>" when that cannot be found.
+// For messages: the path of the file, or "file descriptor <n>" if the path cannot be found.
 const char* file_name(int descriptor, char* buffer, size_t capacity);
 
 }  // namespace stagehand::transfer

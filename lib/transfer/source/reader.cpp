@@ -12,8 +12,8 @@ namespace stagehand::transfer {
 namespace {
 
 std::string range_text(const ReadRequest& request) {
-    return std::to_string(request.bytes) + " bytes at offset " + std::to_string(request.offset) +
-           " of a source of " + std::to_string(request.source->bytes) + " bytes";
+    return std::to_string(request.bytes) + " bytes at offset " + std::to_string(request.offset) + " of a source of " +
+           std::to_string(request.source->bytes) + " bytes";
 }
 
 Status call_fill(const ReadRequest& request) {
@@ -46,12 +46,11 @@ Status Reader::read_all(std::span<const ReadRequest> requests) {
     for (const ReadRequest& request : requests) {
         const Source& source = *request.source;
         if (request.bytes > source.bytes || request.offset > source.bytes - request.bytes)
-            return Status(SH_ERROR_SOURCE, "read past the end of a source: " + range_text(request));
+            return Status(SH_ERROR_SOURCE, "a read reaches past the end of its source: " + range_text(request));
         if (request.bytes == 0) continue;
         switch (source.kind) {
             case SH_SOURCE_POINTER:
-                std::memcpy(request.to, static_cast<const char*>(source.pointer) + request.offset,
-                            request.bytes);
+                std::memcpy(request.to, static_cast<const char*>(source.pointer) + request.offset, request.bytes);
                 break;
             case SH_SOURCE_MAPPED:
                 if (!mapped_) mapped_ = std::make_unique<MappedReader>(options_.vm_read);
@@ -66,7 +65,7 @@ Status Reader::read_all(std::span<const ReadRequest> requests) {
                 SH_TRY(call_fill(request));
                 break;
             default:
-                return Status(SH_ERROR_INTERNAL, "unknown kind of source: " + std::to_string(source.kind));
+                return Status(SH_ERROR_INTERNAL, "a source has an unknown kind: " + std::to_string(source.kind));
         }
     }
     return files_ ? files_->read() : Status();

@@ -1,5 +1,5 @@
-// Reader: brings ranges of sources into host memory, by calls that return an error where touching the bytes
-// would kill.
+// Reader: brings ranges of sources into host memory. Its calls return an error where a plain access to the bytes would
+// kill the process.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace stagehand::transfer {
 
-// Bytes [offset, offset + bytes) of a source, to be written at `to`.
+// The bytes [offset, offset + bytes) of a source, and their target `to`.
 struct ReadRequest {
     const Source* source = nullptr;
     uint64_t offset = 0;
@@ -20,19 +20,19 @@ struct ReadRequest {
     uint64_t bytes = 0;
 };
 
-// What a reader may use. All that the system has, unless a test takes something away.
+// The system features that a reader may use. By default a reader uses all that the system has. Tests switch some off.
 struct ReaderOptions {
     bool vm_read = true;    // process_vm_readv
     bool direct = true;     // reads past the page cache
-    bool uring = true;      // io_uring; without it direct reads follow each other
-    bool cachestat = true;  // ask the kernel what is cached; without it, sample
+    bool uring = true;      // io_uring; without it, direct reads run one after the other
+    bool cachestat = true;  // ask the kernel what is cached; without it, take samples
 };
 
 class MappedReader;
 class FileReader;
 
-// For one thread. What it needs is made when it is first needed and kept. Contents of `to` are undefined
-// after a failure.
+// Used by one thread. The reader makes each of its parts when it first needs the part, and keeps it. The contents of
+// `to` are undefined after a failure.
 class Reader {
 public:
     explicit Reader(const ReaderOptions& options = {});
@@ -40,9 +40,9 @@ public:
     Reader(const Reader&) = delete;
     Reader& operator=(const Reader&) = delete;
 
-    // Fills all requests. Neighbours of one file are read together; reads that have to wait for a disk run at
-    // the same time. SH_ERROR_SOURCE, SH_ERROR_CALLBACK or SH_ERROR_OUT_OF_HOST_MEMORY: the text names the
-    // range.
+    // Fills all requests. Neighbouring ranges of one file are read together, and reads that wait for a disk run at the
+    // same time. Fails with SH_ERROR_SOURCE, SH_ERROR_CALLBACK or SH_ERROR_OUT_OF_HOST_MEMORY. The text of the first
+    // two names the range.
     Status read(std::span<const ReadRequest> requests);
 
 private:

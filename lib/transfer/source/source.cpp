@@ -16,14 +16,14 @@ Status wrong(const char* field, const std::string& why) {
 Status open_memory(const sh_segment& segment, Source* source) {
     if (!segment.pointer && segment.bytes > 0) return wrong("pointer", "is NULL");
     if (reinterpret_cast<uint64_t>(segment.pointer) > UINT64_MAX - segment.bytes)
-        return wrong("bytes", "reach past the end of all addresses: " + std::to_string(segment.bytes));
-    source->pointer = segment.pointer;
+        return wrong("bytes", "reach past the end of the address space: " + std::to_string(segment.bytes));
+    source->pointer = writable(segment.pointer);
     return Status();
 }
 
 Status open_range(const sh_segment& segment, Source* source) {
     if (segment.file < 0 || segment.file > INT_MAX)
-        return wrong("file", "is not a descriptor: " + std::to_string(segment.file));
+        return wrong("file", "is not a file descriptor: " + std::to_string(segment.file));
     if (segment.bytes > static_cast<uint64_t>(INT64_MAX) ||
         segment.file_offset > static_cast<uint64_t>(INT64_MAX) - segment.bytes) {
         return wrong("file_offset", std::to_string(segment.file_offset) + " and bytes " +
@@ -50,7 +50,7 @@ Status open_by_kind(const sh_segment& segment, Source* source) {
             source->user_data = segment.user_data;
             return Status();
         default:
-            return wrong("kind", "is not a kind of source: " + std::to_string(segment.kind));
+            return wrong("kind", "is not an SH_SOURCE_* value: " + std::to_string(segment.kind));
     }
 }
 

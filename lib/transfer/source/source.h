@@ -1,4 +1,4 @@
-// Source: where bytes come from that must pass through the staging ring, and how they are read.
+// Source: the place that the bytes of a segment come from, and the handles for reading it.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +11,27 @@ namespace stagehand::transfer {
 
 struct OpenFile;
 
-// One segment's origin. `kind` is SH_SOURCE_*. The registry owns what it refers to (a duplicated descriptor,
-// ...) and keeps it alive while a load may read it.
+// The origin of one segment. `kind` is an SH_SOURCE_* value. The owner of the segment keeps alive what the source
+// refers to while a load may read it.
 struct Source {
     uint32_t kind = 0;
-    void* pointer = nullptr;    // POINTER, MAPPED, DEVICE
-    int file = -1;              // FILE: the library's own descriptor
-    int direct_file = -1;       // FILE: the same file opened past the page cache, or -1
-    uint64_t file_offset = 0;   // FILE
-    sh_fill_fn fill = nullptr;  // FILL
-    void* user_data = nullptr;  // FILL
-    uint64_t bytes = 0;         // length of the segment
-    OpenFile* opened =
-        nullptr;  // FILE: what all sources in the same file share; null: nothing is known of the file
+    void* pointer = nullptr;     // POINTER, MAPPED, DEVICE
+    int file = -1;               // FILE: the library's own file descriptor
+    int direct_file = -1;        // FILE: the same file opened for direct reads, or -1
+    uint64_t file_offset = 0;    // FILE
+    sh_fill_fn fill = nullptr;   // FILL
+    void* user_data = nullptr;   // FILL
+    uint64_t bytes = 0;          // length of the segment
+    OpenFile* opened = nullptr;  // FILE: shared by all sources in the same file; null: nothing is known of the file
 };
 
-// Opens what the source needs to be read. FILE: the sources of one file share two descriptors, however many
-// segments it has, one of them for direct reads where the file system allows them; the caller's descriptor is
-// not kept. On success the caller closes it by close_source(). SH_ERROR_INVALID_ARGUMENT names the field that
-// is wrong. Thread-safe.
+// Opens what the library needs to read the source. All sources of one FILE share two descriptors. One of them is for
+// direct reads, if the file system allows them. The caller's descriptor is not kept. After a success the caller closes
+// the source by close_source(). The text of SH_ERROR_INVALID_ARGUMENT names the wrong field. Thread-safe.
 Status open_source(const sh_segment& segment, Source* out_source);
 void close_source(Source* source);
+
+// The memory of a segment. The library writes to it only for mutable blocks, whose engine has said that it may.
+inline void* writable(const void* pointer) { return const_cast<void*>(pointer); }
 
 }  // namespace stagehand::transfer

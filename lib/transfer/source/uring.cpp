@@ -23,7 +23,7 @@ struct Uring::State {
 
 namespace {
 
-// A sandbox may allow to set a ring up and forbid to use it: see one operation through.
+// A sandbox may allow to set up a ring and forbid to use it. So this function runs one operation.
 int try_out(struct io_uring* ring) {
     io_uring_prep_nop(io_uring_get_sqe(ring));
     int result = 0;
@@ -51,15 +51,14 @@ int Uring::open(uint32_t depth) {
 }
 
 void Uring::add_read(uint32_t tag, int file, void* to, uint64_t bytes, uint64_t offset) {
-    struct io_uring_sqe* const entry =
-        io_uring_get_sqe(&state_->ring);  // there is one: at most `depth` are under way
+    struct io_uring_sqe* const entry = io_uring_get_sqe(&state_->ring);  // not null: at most `depth` are under way
     io_uring_prep_read(entry, file, to, static_cast<unsigned>(bytes), offset);
     io_uring_sqe_set_data64(entry, tag);
 }
 
 void Uring::wait(uint32_t* out_tag, int64_t* out_result) {
     struct io_uring_cqe* done = nullptr;
-    // Refusals are passing: no memory for a request, interrupted. What was not taken stays queued.
+    // Refusals are temporary (no memory for a request, an interruption). Reads that were not accepted stay queued.
     while (io_uring_submit_and_wait(&state_->ring, 1) < 0 || io_uring_peek_cqe(&state_->ring, &done) != 0)
         sched_yield();
     *out_tag = static_cast<uint32_t>(io_uring_cqe_get_data64(done));

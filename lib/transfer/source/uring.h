@@ -1,4 +1,4 @@
-// Uring: a queue of reads in io_uring, where the library is built with it and the system allows it.
+// Uring: a queue of reads in io_uring. It works if the library is built with liburing and the system allows io_uring.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace stagehand::transfer {
 
-// For one thread.
+// Used by one thread.
 class Uring {
 public:
     Uring();
@@ -14,11 +14,11 @@ public:
     Uring(const Uring&) = delete;
     Uring& operator=(const Uring&) = delete;
 
-    // 0, or an errno: ENOSYS when the library is built without it.
+    // Returns 0 or an errno. ENOSYS means that the library is built without liburing.
     int open(uint32_t depth);
-    // Queues a read; at most `depth` are under way. It starts at the next wait().
+    // Queues a read. The read starts at the next wait(). At most `depth` reads may be under way.
     void add_read(uint32_t tag, int file, void* to, uint64_t bytes, uint64_t offset);
-    // Waits for a read, gives its tag, and its bytes or -errno.
+    // Waits until a read is done. Returns its tag, and its bytes or -errno.
     void wait(uint32_t* out_tag, int64_t* out_result);
 
 private:

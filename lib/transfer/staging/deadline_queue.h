@@ -1,4 +1,5 @@
-// DeadlineQueue: what waits for a worker, earliest deadline first, first come first served among equals.
+// DeadlineQueue: the jobs that wait for a worker. The earliest deadline comes first, and among equal deadlines the
+// oldest job.
 #pragma once
 
 #include <cstddef>
@@ -8,16 +9,16 @@
 
 namespace stagehand::transfer {
 
-// What an item of a queue has; it belongs to one queue at a time.
+// The base of the items of a queue. An item belongs to at most one queue at a time.
 struct Deadline {
     static constexpr size_t kNotQueued = SIZE_MAX;
     uint64_t deadline_ns = 0;
     uint64_t sequence = 0;            // order of arrival
-    size_t queue_index = kNotQueued;  // the queue's own
+    size_t queue_index = kNotQueued;  // only the queue uses it
 };
 
-// A binary heap whose items know their place, so that any can be moved or removed. T derives from Deadline.
-// Allocates only to hold more items than it ever has.
+// A binary heap whose items know their index, so that any item can be moved or removed. T derives from Deadline. The
+// queue allocates memory only if it holds more items than ever before.
 template <typename T>
 class DeadlineQueue {
 public:
@@ -49,7 +50,7 @@ public:
         for (T* item : items_) visit(*item);
     }
 
-    // After the item's deadline has changed.
+    // Called after the deadline of the item has changed.
     void moved(T& item) {
         rise(item.queue_index);
         sink(item.queue_index);

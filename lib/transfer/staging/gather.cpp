@@ -8,18 +8,17 @@ constexpr uint64_t kPage = 4096;
 constexpr uint64_t kWorthALine = 4 << 10;
 constexpr uint64_t kWorthAPage = 64 << 10;
 
-// Bytes to leave free before a range whose first read has `bytes`: a direct read goes straight to its place
-// only if it is aligned as in the file.
+// Returns the number of bytes to leave free before a range whose first read has `bytes`. A direct read needs no extra
+// buffer only if its target has the same alignment as the bytes in the file.
 uint64_t padding(const Source& source, uint64_t source_offset, uint64_t bytes, uint64_t position) {
-    if (source.direct_file >= 0 && bytes >= kWorthAPage)
-        return (source.file_offset + source_offset - position) % kPage;
+    if (source.direct_file >= 0 && bytes >= kWorthAPage) return (source.file_offset + source_offset - position) % kPage;
     return bytes >= kWorthALine ? (kLine - position % kLine) % kLine : 0;
 }
 
 }  // namespace
 
 Status lay_out(const StagedLoad& load, const Piece& piece, char* slot, uint64_t slot_bytes,
-               std::vector<CopyCommand>* out_commands, std::vector<ReadRequest>* out_requests) {
+               std::vector<Command>* out_commands, std::vector<ReadRequest>* out_requests) {
     out_commands->clear();
     out_requests->clear();
     uint64_t position = 0;
@@ -28,28 +27,30 @@ Status lay_out(const StagedLoad& load, const Piece& piece, char* slot, uint64_t 
     for_each_part(
         std::span<const StagedExtent>(load.extents), piece,
         [&](const StagedExtent& extent, uint64_t offset, uint64_t bytes) {
-            consistent = consistent && extent.source && extent.first_wait <= load.waits.size() &&
-                         extent.wait_count <= load.waits.size() - extent.first_wait;
+            consistent = consistent && extent.source && extent.waits.first <= load.waits.size() &&
+                         extent.waits.count <= load.waits.size() - extent.waits.first;
             if (!consistent) return;
             const uint64_t source_offset = extent.source_offset + offset;
             const uint64_t address = extent.device_address + offset;
-            CopyCommand* const last = out_commands->empty() ? nullptr : &out_commands->back();
-            const bool neighbours = last && last->device_address + last->bytes == address;
+            Command* const last = out_commands->empty() ? nullptr : &out_commands->back();
+            const bool neighbours = last && last->end() == address;
             if (!neighbours) {
                 const uint64_t pad = padding(*extent.source, source_offset, bytes, position);
                 if (pad <= slot_bytes - position - left) position += pad;
             }
-            if (neighbours && last->first_wait == extent.first_wait && last->wait_count == extent.wait_count)
+            if (neighbours && last->waits.first == extent.waits.first && last->waits.count == extent.waits.count)
                 last->bytes += bytes;
             else
-                out_commands->push_back({address, position, bytes, extent.first_wait, extent.wait_count});
+                out_commands->push_back({Command::Kind::to_device, neighbours, address,
+                                         reinterpret_cast<uint64_t>(slot + position), bytes, extent.waits});
             out_requests->push_back({extent.source, source_offset, slot + position, bytes});
             position += bytes;
             left -= bytes;
         });
-    return consistent ? Status()
-                      : Status(SH_ERROR_INTERNAL,
-                               "a staged load has an extent without a source or with waits that it has not");
+    return consistent
+               ? Status()
+               : Status(SH_ERROR_INTERNAL,
+                        "a staged load has an extent without a source, or with waits outside the list of the load");
 }
 
 }  // namespace stagehand::transfer

@@ -1,4 +1,4 @@
-// Cutting loads into pieces that fit a slot, and laying out what a piece gathers: pure functions.
+// Cuts loads into pieces that fit a slot, and lays out the bytes of a piece in the slot. All functions are pure.
 #pragma once
 
 #include <cstddef>
@@ -7,50 +7,41 @@
 #include <vector>
 
 #include "base/status.h"
+#include "transfer/route/command.h"
 #include "transfer/source/reader.h"
 #include "transfer/staging/staging_engine.h"
 
 namespace stagehand::transfer {
 
-// A place in a list of extents.
+// A position in a list of extents.
 struct Cursor {
     size_t extent = 0;
-    uint64_t offset = 0;  // in it
+    uint64_t offset = 0;  // in the extent
 };
 
-// What one slot takes: neighbouring extents, the first and the last perhaps in part.
+// The content of one slot: neighbouring extents. The first and the last extent may be partial.
 struct Piece {
     Cursor begin;
     Cursor end;
     uint64_t bytes = 0;
 };
 
-// A contiguous range of the device, and where its bytes lie in the slot.
-struct CopyCommand {
-    uint64_t device_address = 0;
-    uint64_t slot_offset = 0;
-    uint64_t bytes = 0;
-    uint32_t first_wait = 0;
-    uint32_t wait_count = 0;
-};
-
-// The extents that one piece gathers at most: the queue is locked while they are added up.
+// The limit of extents in one piece. The engine holds its mutex while it adds extents up.
 constexpr size_t kMostExtents = 4096;
 
-// Steps over empty extents. At the end afterwards: the list is exhausted.
+// Steps over empty extents. The cursor is at the end of the list afterwards if the list is exhausted.
 template <typename Extent>
 void skip_empty(std::span<const Extent> extents, Cursor* cursor) {
     while (cursor->extent < extents.size() && cursor->offset >= extents[cursor->extent].bytes)
         *cursor = {cursor->extent + 1, 0};
 }
 
-// The piece that begins at `from`; an empty one at the end.
+// Returns the piece that begins at `from`. The piece is empty at the end of the list.
 template <typename Extent>
 Piece cut_piece(std::span<const Extent> extents, Cursor from, uint64_t piece_bytes) {
     Piece piece;
     piece.begin = piece.end = from;
-    const size_t stop =
-        extents.size() - from.extent > kMostExtents ? from.extent + kMostExtents : extents.size();
+    const size_t stop = extents.size() - from.extent > kMostExtents ? from.extent + kMostExtents : extents.size();
     while (piece.end.extent < stop && piece.bytes < piece_bytes) {
         const uint64_t rest = extents[piece.end.extent].bytes - piece.end.offset;
         const uint64_t room = piece_bytes - piece.bytes;
@@ -78,10 +69,10 @@ void for_each_part(std::span<const Extent> extents, const Piece& piece, Visit vi
     }
 }
 
-// Lays a piece out in a slot: one command for each contiguous range of the device behind the same waits,
-// packed densely but for the alignment of large reads. What lies between ranges on the device belongs to
-// others and is never written. SH_ERROR_INTERNAL: the load is inconsistent.
+// Lays a piece out in a slot. There is one command for each contiguous device range behind the same waits. The bytes
+// are packed densely, except for the alignment of large reads. The device bytes between the ranges belong to other
+// owners and are never written. Returns SH_ERROR_INTERNAL if the load is inconsistent.
 Status lay_out(const StagedLoad& load, const Piece& piece, char* slot, uint64_t slot_bytes,
-               std::vector<CopyCommand>* out_commands, std::vector<ReadRequest>* out_requests);
+               std::vector<Command>* out_commands, std::vector<ReadRequest>* out_requests);
 
 }  // namespace stagehand::transfer

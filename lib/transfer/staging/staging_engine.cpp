@@ -3,26 +3,27 @@
 #include <cstdlib>
 #include <new>
 
-#include <sys/prctl.h>
-#include <unistd.h>
-
 #include "base/log.h"
 #include "platform/host_memory.h"
-#include "platform/thread.h"
 #include "transfer/staging/staging_impl.h"
 
 namespace stagehand::transfer {
+namespace {
+
+constexpr size_t kExpected = 64;  // loads, or stores, at once; more of them allocate when they come
+
+}  // namespace
 
 StagingEngine::Impl::Impl(BackendDevice& device, const StagingOptions& options)
     : device_(device),
       size_(choose_staging_size(options, device.info(), platform::usable_cores(),
                                 secure_getenv("STAGEHAND_STAGING_THREADS"))),
-      threads_(size_.threads) {}
+      figures_{0, 0, size_.threads} {}
 
 StagingEngine::Impl::~Impl() {
     stop_workers();
-    ring_.free();
-    for (auto& store : all_stores_) {
+    slots_.free();
+    for (auto& store : stores_.records()) {
         if (!store->arrived) continue;
         if (Status status = device_.event_destroy(store->arrived); !status.ok())
             log_line(SH_LOG_WARNING, "%s", status.text());
@@ -35,70 +36,40 @@ Status StagingEngine::Impl::start() {
     if (started_.load(std::memory_order_relaxed)) return Status();
     Status status;
     try {
-        status = ring_.allocate(device_, size_);
-        if (status.ok()) status = start_workers();
+        status = slots_.allocate(device_, size_);
+        loads_.expect(kExpected);
+        stores_.expect(kExpected);
+        for (auto* list : {&straight_, &looked_}) list->reserve(kExpected);
+        arrived_.reserve(slots_.slots());
+        uint32_t able = size_.threads;
+        if (status.ok())
+            status = workers_.start(
+                size_.threads, [this] { return device_.thread_begin(); }, [this] { work(); }, &able);
+        figures_.threads.store(able, std::memory_order_relaxed);
     } catch (const std::bad_alloc&) {
         status = Status(SH_ERROR_OUT_OF_HOST_MEMORY);
     }
     if (!status.ok()) {
         stop_workers();
         stopping_ = false;
-        threads_.store(size_.threads, std::memory_order_relaxed);
-        ring_.free();
-        return status.within("staging ring");
+        figures_.threads.store(size_.threads, std::memory_order_relaxed);
+        slots_.free();
+        return status.within("staging buffers");
     }
-    ring_bytes_.store(ring_.bytes(), std::memory_order_relaxed);
-    pinned_bytes_.store(ring_.pinned_bytes(), std::memory_order_relaxed);
-    log_line(SH_LOG_INFO, "staging ring: %zu slots of %llu KiB, %u threads", ring_.slots(),
+    figures_.bytes.store(slots_.bytes(), std::memory_order_relaxed);
+    figures_.pinned_bytes.store(slots_.pinned_bytes(), std::memory_order_relaxed);
+    log_line(SH_LOG_INFO, "staging buffers: %zu slots of %llu KiB, %u threads", slots_.slots(),
              static_cast<unsigned long long>(size_.piece_bytes >> 10), threads());
     started_.store(true, std::memory_order_release);
     return Status();
 }
 
-// Returns when each worker has told whether it can work.
-Status StagingEngine::Impl::start_workers() {
-    process_ = getpid();
-    begin_failure_ = Status();
-    for (auto* list : {&ending_loads_, &idle_loads_}) list->reserve(64);
-    for (auto* list : {&ending_stores_, &idle_stores_, &straight_, &looked_}) list->reserve(64);
-    arrived_.reserve(ring_.slots());
-    workers_.reserve(size_.threads);
-    uint32_t made = 0, reported = 0;
-    Status status;
-    for (; made < size_.threads; made++) {
-        std::thread thread;
-        status = platform::start_thread(
-            "sh-staging", [this, &reported] { run_worker(&reported); }, &thread);
-        if (!status.ok()) break;
-        workers_.push_back(std::move(thread));
-    }
-    Lock lock(mutex_);
-    reports_.wait(lock, [&] { return (reported & 0xffff) == made; });
-    const uint32_t able = made - (reported >> 16);
-    threads_.store(able, std::memory_order_relaxed);
-    if (able == size_.threads) return Status();
-    if (status.ok()) status = begin_failure_;
-    if (able == 0) return status;
-    log_line(SH_LOG_WARNING, "%u of %u staging threads could be started: %s", able, size_.threads,
-             status.text());
-    return Status();
-}
-
-void StagingEngine::Impl::run_worker(uint32_t* reported) {
-    prctl(PR_SET_TIMERSLACK, 5000);  // nanoseconds: the pauses between looks are tens of microseconds
-    Status begun = device_.thread_begin();
-    {
-        Lock lock(mutex_);
-        *reported += begun.ok() ? 1 : 0x10001;
-        if (!begun.ok()) begin_failure_ = begun;
-        reports_.notify_one();
-        if (!begun.ok()) return;
-    }
+void StagingEngine::Impl::work() {
     Reader reader;
     std::vector<ReadRequest> requests;
     Lock lock(mutex_);
     for (;;) {
-        const Task task = next_task(lock);   // which needs no memory, as nothing here does that is not caught
+        const Task task = next_task(lock);  // needs no memory; nothing else here throws without being caught
         switch (task.kind) {
             case Task::kStop:
                 return;
@@ -125,19 +96,16 @@ void StagingEngine::Impl::stop_workers() {
     {
         Lock lock(mutex_);
         stopping_ = true;
-        work_.notify_all();
+        bell_.wake_all();
     }
-    for (std::thread& worker : workers_) worker.join();
-    workers_.clear();
+    workers_.join();
 }
 
-bool StagingEngine::Impl::in_child() const { return process_ != 0 && process_ != getpid(); }
-
-// Slots that the device did not answer for are asked for again by the next look.
+// Puts slots for which the device did not answer back in flight, so that the next look asks for them again.
 void StagingEngine::Impl::revive() {
-    if (!ring_.any_retired()) return;
-    ring_.revive();
-    if (!ring_.all_retired()) lost_ = Status();
+    if (!slots_.any_retired()) return;
+    slots_.revive();
+    if (!slots_.all_retired()) lost_ = Status();
 }
 
 Status StagingEngine::Impl::submit(StagedLoad& load) {
@@ -146,23 +114,17 @@ Status StagingEngine::Impl::submit(StagedLoad& load) {
         Lock lock(mutex_);
         revive();
         if (!lost_.ok()) return lost_;
-        if (idle_loads_.empty()) {
-            idle_loads_.reserve(all_loads_.size() + 1);
-            ending_loads_.reserve(all_loads_.size() + 1);
-            loads_.reserve(all_loads_.size() + 1);
-            auto made = std::make_unique<LoadProgress>();
-            made->ready.reserve(ring_.slots());
-            made->reading.reserve(ring_.slots());
-            all_loads_.push_back(std::move(made));
-            idle_loads_.push_back(all_loads_.back().get());
+        LoadProgress& progress = loads_.take([&](LoadProgress& made) {
+            made.ready.reserve(slots_.slots());
+            made.reading.reserve(slots_.slots());
+        });
+        if (Status begun = no_throw([&] { return progress.begin(load), Status(); }); !begun.ok()) {
+            loads_.give_back(progress);
+            return begun;
         }
-        LoadProgress& progress = *idle_loads_.back();
-        progress.begin(load);
-        progress.sequence = sequence_++;
-        loads_.push(progress);
-        idle_loads_.pop_back();
+        loads_.begin(progress);
         load.progress = &progress;
-        wake();
+        bell_.wake();
         return Status();
     } catch (const std::bad_alloc&) {
         return Status(SH_ERROR_OUT_OF_HOST_MEMORY);
@@ -175,20 +137,16 @@ Status StagingEngine::Impl::submit(StagedStore& store) {
         Lock lock(mutex_);
         revive();
         if (!lost_.ok()) return lost_;
-        if (idle_stores_.empty()) {
-            for (auto* list : {&idle_stores_, &ending_stores_, &straight_, &looked_})
-                list->reserve(all_stores_.size() + 1);
-            stores_.reserve(all_stores_.size() + 1);
-            all_stores_.push_back(std::make_unique<StoreProgress>());
-            idle_stores_.push_back(all_stores_.back().get());
+        StoreProgress& progress = stores_.take([&](StoreProgress&) {
+            for (auto* list : {&straight_, &looked_}) list->reserve(stores_.records().size() + 1);
+        });
+        if (Status begun = no_throw([&] { return progress.begin(store), Status(); }); !begun.ok()) {
+            stores_.give_back(progress);
+            return begun;
         }
-        StoreProgress& progress = *idle_stores_.back();
-        progress.begin(store);
-        progress.sequence = sequence_++;
-        stores_.push(progress);
-        idle_stores_.pop_back();
+        stores_.begin(progress);
         store.progress = &progress;
-        wake();
+        bell_.wake();
         return Status();
     } catch (const std::bad_alloc&) {
         return Status(SH_ERROR_OUT_OF_HOST_MEMORY);
@@ -198,15 +156,14 @@ Status StagingEngine::Impl::submit(StagedStore& store) {
 StagingEngine::StagingEngine(BackendDevice& device, const StagingOptions& options)
     : impl_(std::make_unique<Impl>(device, options)) {}
 StagingEngine::~StagingEngine() {
-    // After a fork there is no worker to wait for, and the device belongs to the parent: nothing here can be
-    // taken apart.
+    // A forked child has no worker to wait for, and the device belongs to the parent. So nothing here can be destroyed.
     if (impl_->in_child()) (void)impl_.release();
 }
 Status StagingEngine::submit(StagedLoad& load) { return impl_->submit(load); }
 Status StagingEngine::submit(StagedStore& store) { return impl_->submit(store); }
 bool StagingEngine::cancel(StagedLoad& load) { return impl_->cancel(load); }
 void StagingEngine::hurry(StagedLoad& load, uint64_t deadline_ns) { impl_->hurry(load, deadline_ns); }
-uint64_t StagingEngine::ring_bytes() const { return impl_->ring_bytes(); }
+uint64_t StagingEngine::bytes() const { return impl_->bytes(); }
 uint64_t StagingEngine::pinned_bytes() const { return impl_->pinned_bytes(); }
 uint64_t StagingEngine::piece_bytes() const { return impl_->size().piece_bytes; }
 uint32_t StagingEngine::threads() const { return impl_->threads(); }

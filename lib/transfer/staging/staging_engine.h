@@ -1,6 +1,6 @@
-// StagingEngine: moves what is not pinned between host and device through a ring of pinned buffers filled by
-// worker threads. One a device: all runtimes' staged loads and write-backs meet here, ordered by deadline,
-// one queue per direction.
+// StagingEngine: moves bytes between unpinned memory and the device, through pinned buffers that worker threads fill.
+// Each device has one. It serves the staged loads and write-backs of all runtimes, ordered by deadline, with one queue
+// for each direction.
 #pragma once
 
 #include <cstdint>
@@ -10,60 +10,49 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
-#include "transfer/source/source.h"
+#include "transfer/route/staged_extent.h"
 
 namespace stagehand::transfer {
 
-// A contiguous piece of a load: source bytes that belong at a device address. Events that the copy stream
-// must wait for before the first byte is written are a range of StagedLoad::waits; neighbours may share a
-// range.
-struct StagedExtent {
-    const Source* source = nullptr;
-    uint64_t source_offset = 0;
-    uint64_t device_address = 0;
-    uint64_t bytes = 0;
-    uint32_t first_wait = 0;
-    uint32_t wait_count = 0;
-};
-
-// A load in parts. Owned by the submitter and unchanged by it from submit() until `finished` was called or
-// cancel() returned true. The vectors keep their capacity from use to use, so that a steady state allocates
-// nothing.
+// A load in parts. The submitter owns it, and does not change it from submit() until `finished` was called or cancel()
+// returned true. The vectors keep their capacity, so that a steady state allocates nothing.
 struct StagedLoad {
     sh_stream stream = 0;               // copies are issued here, in any order, each after its waits
-    uint64_t deadline_ns = 0;           // of the device's clock: earlier ones first; 0 is most urgent
-    std::vector<StagedExtent> extents;  // by device address, not overlapping
+    uint64_t deadline_ns = 0;           // on the device's clock: earlier loads come first, and 0 is the most urgent
+    std::vector<StagedExtent> extents;  // sorted by device address, not overlapping
     std::vector<sh_backend_event> waits;
-    // Called exactly once, on a worker thread without locks of the engine: with success after the last copy
-    // was issued to `stream` (not: has finished), else with what failed or SH_ERROR_CANCELLED, when no more
-    // copies will be issued. Those that were issued before a failure may still run on `stream`: what next
-    // uses their device addresses comes after them there. Sources are not read any more.
+    // Called exactly once, on a worker thread without locks of the engine. Success means that the last copy was issued
+    // to `stream`, not that it has finished. Otherwise `status` is the failure or SH_ERROR_CANCELLED, and no more
+    // copies will be issued. Copies that were issued before a failure may still run on `stream`, so the next use of
+    // their device addresses must come after them on the stream. The engine does not read the sources any more.
     void (*finished)(void* context, StagedLoad& load, const Status& status) = nullptr;
     void* context = nullptr;
-    uint64_t issued_pieces = 0;  // filled by the engine before `finished`: copy commands and their bytes
+    uint64_t issued_pieces = 0;  // filled by the engine before `finished`: the number of copies and their bytes
     uint64_t issued_bytes = 0;
     // Bookkeeping of the engine while it has the load.
     struct Progress;
     Progress* progress = nullptr;
 };
 
-// A write-back: device bytes into host memory, straight where that is pinned. Owned and unchanged like a load.
+// A write-back: copies device bytes to host memory, straight if that memory is pinned. The rules of ownership are the
+// same as for a load.
 struct StagedStore {
     struct Extent {
         void* host = nullptr;
         uint64_t device_address = 0;
         uint64_t bytes = 0;
     };
-    sh_stream stream = 0;  // the device-to-host copy stream
+    sh_stream stream = 0;  // the copy stream from device to host
     uint64_t deadline_ns = 0;
     std::vector<Extent> extents;
-    std::vector<sh_backend_event> waits;  // before the first copy
-    // Recorded on `stream` after the last copy: pages may be reused after it. 0: none.
+    std::vector<sh_backend_event> waits;  // all come before the first copy
+    // Recorded on `stream` after the last copy: the pages may be reused after it. 0 if no event is wanted.
     sh_backend_event read = 0;
-    // On a worker thread, before `finished`: `read` has been recorded. Not after a failure. May be null.
+    // Called on a worker thread before `finished`, after `read` has been recorded. Not called after a failure. May be
+    // null.
     void (*device_read)(void* context, StagedStore& store) = nullptr;
-    // Exactly once, on a worker thread: the bytes are in host memory; or what failed, and then any part of
-    // the host memory may have been written. Nothing writes there any more.
+    // Called exactly once, on a worker thread. Success means that the bytes are in host memory. After a failure, any
+    // part of the host memory may have been written. In both cases nothing writes to the host memory any more.
     void (*finished)(void* context, StagedStore& store, const Status& status) = nullptr;
     void* context = nullptr;
     struct Progress;
@@ -71,8 +60,8 @@ struct StagedStore {
 };
 
 struct StagingOptions {
-    uint64_t ring_bytes = 0;   // 0: by the backend's piece size and the number of workers
-    uint32_t threads = 0;      // 0: by the number of cores
+    uint64_t bytes = 0;        // 0: chosen from the backend's piece size and the number of workers
+    uint32_t threads = 0;      // 0: chosen from the number of cores
     uint64_t piece_bytes = 0;  // 0: the backend's best piece
 };
 
@@ -80,28 +69,30 @@ class StagingEngine {
 public:
     // Starts nothing and allocates nothing until the first submit().
     StagingEngine(BackendDevice& device, const StagingOptions& options);
-    // Every load and store has finished or was cancelled; copies that still run are waited for. Not from a
-    // callback. What is queued against this rule ends with SH_ERROR_CANCELLED.
+    // Before this call, every load and store must have finished or been cancelled. The destructor waits for copies that
+    // still run. It must not be called from a callback. Loads and stores that are still queued against this rule end
+    // with SH_ERROR_CANCELLED.
     ~StagingEngine();
     StagingEngine(const StagingEngine&) = delete;
     StagingEngine& operator=(const StagingEngine&) = delete;
 
-    // Queues a load. An error (no host memory for the ring, no thread, a device that does not tell any more
-    // when copies are done) means that it was not queued and `finished` is not called. The first one blocks
-    // while the ring is pinned; later ones take a mutex that is held for list operations only. Thread-safe,
-    // as are the others.
+    // Queues a load. After an error, the load was not queued and `finished` is not called. Errors are: no host memory
+    // for the buffers, no thread, or a device that no longer reports when copies are done. The first call blocks while
+    // the buffers are pinned. Later calls take a mutex that is held for list operations only. All functions are
+    // thread-safe.
     Status submit(StagedLoad& load);
     Status submit(StagedStore& store);
 
-    // True: it was taken back before any work on it began, and `finished` will not be called. False: it will
-    // be (or was), and with SH_ERROR_CANCELLED if its remaining pieces could still be dropped.
+    // Returns true if the load was taken back before any work on it began: `finished` will not be called. Returns false
+    // if `finished` was called or will be called. The status is SH_ERROR_CANCELLED if the engine could still drop
+    // remaining pieces.
     bool cancel(StagedLoad& load);
 
-    // Brings a queued load forward: somebody waits for it.
+    // Brings a queued load forward, because a caller waits for it.
     void hurry(StagedLoad& load, uint64_t deadline_ns);
 
-    uint64_t ring_bytes() const;    // host memory held
-    uint64_t pinned_bytes() const;  // part of it that is pinned
+    uint64_t bytes() const;         // host memory that the engine holds
+    uint64_t pinned_bytes() const;  // the pinned part of it
     uint64_t piece_bytes() const;
     uint32_t threads() const;
 

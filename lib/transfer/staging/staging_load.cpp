@@ -1,4 +1,4 @@
-// Loads in the staging engine: pieces are read into slots, and issued to the load's stream.
+// The loads of the staging engine: workers read pieces into slots and issue them to the stream of the load.
 #include <algorithm>
 
 #include "transfer/staging/staging_impl.h"
@@ -12,14 +12,14 @@ bool StagingEngine::Impl::cancel(StagedLoad& load) {
     if (progress->pieces_taken == 0) {
         loads_.remove(*progress);
         load.progress = nullptr;
-        idle_loads_.push_back(progress);
+        loads_.give_back(*progress);
         return true;
     }
     progress->cancelled = true;
     if (loads_.contains(*progress)) loads_.remove(*progress);
     if (progress->active == 0) {
         end_soon(*progress);
-        wake();
+        bell_.wake();
     }
     return false;
 }
@@ -32,8 +32,7 @@ void StagingEngine::Impl::hurry(StagedLoad& load, uint64_t deadline_ns) {
     if (loads_.contains(*progress)) loads_.moved(*progress);
 }
 
-void StagingEngine::Impl::read_piece(Lock& lock, const Task& task, Reader& reader,
-                                     std::vector<ReadRequest>& requests) {
+void StagingEngine::Impl::read_piece(Lock& lock, const Task& task, Reader& reader, std::vector<ReadRequest>& requests) {
     LoadProgress& load = *task.load;
     Slot& slot = *task.slot;
     lock.unlock();
@@ -47,9 +46,8 @@ void StagingEngine::Impl::read_piece(Lock& lock, const Task& task, Reader& reade
     if (load.stopped()) {
         drop(slot);
     } else {
-        const auto place = std::find_if(load.ready.begin(), load.ready.end(), [&](const Slot* other) {
-            return other->piece_index > slot.piece_index;
-        });
+        const auto place = std::find_if(load.ready.begin(), load.ready.end(),
+                                        [&](const Slot* other) { return other->piece_index > slot.piece_index; });
         load.ready.insert(place, &slot);
         parked_++;
     }
@@ -57,21 +55,22 @@ void StagingEngine::Impl::read_piece(Lock& lock, const Task& task, Reader& reade
     end_if_done(lock, load);
 }
 
-// Whether all pieces before it have been issued or are about to be. The waits of a later piece would hold up
-// an earlier one.
+// Returns true if all earlier pieces have been issued or are ready. The waits of a later piece would delay an earlier
+// piece.
 bool StagingEngine::Impl::in_turn(const LoadProgress& load, const Slot& slot) const {
     return std::all_of(load.reading.begin(), load.reading.end(),
                        [&](uint64_t index) { return index > slot.piece_index; });
 }
 
-// Issues what is ready, in order: one worker at a time for each load. Slots that wait for a slow reader must
-// not take up the ring: beyond half of it pieces go out of turn.
+// Issues the pieces that are ready, in order. Only one worker at a time does this for a load. Slots that wait for a
+// slow reader must not take up all slots. So pieces are issued out of order while more than half of the slots are
+// parked.
 void StagingEngine::Impl::issue_ready(Lock& lock, LoadProgress& load) {
     if (load.issuing) return;
     load.issuing = true;
     while (!load.ready.empty()) {
         Slot& slot = *load.ready.front();
-        if (!load.stopped() && !in_turn(load, slot) && parked_ <= ring_.slots() / 2) break;
+        if (!load.stopped() && !in_turn(load, slot) && parked_ <= slots_.slots() / 2) break;
         load.ready.erase(load.ready.begin());
         parked_--;
         if (load.stopped()) {
@@ -79,7 +78,7 @@ void StagingEngine::Impl::issue_ready(Lock& lock, LoadProgress& load) {
             continue;
         }
         lock.unlock();
-        Issued issued;
+        SlotIssued issued;
         const Status status = issue_load(device_, *load.load, slot, &load.waited, &issued);
         lock.lock();
         fail(load, status);
@@ -91,7 +90,7 @@ void StagingEngine::Impl::issue_ready(Lock& lock, LoadProgress& load) {
     load.issuing = false;
 }
 
-// No more pieces of a load are taken after a failure. Success is ignored.
+// Records a failure: no more pieces of the load are taken. Success is ignored.
 void StagingEngine::Impl::fail(LoadProgress& load, const Status& status) {
     if (status.ok()) return;
     if (load.failure.ok()) load.failure = status;
@@ -101,22 +100,22 @@ void StagingEngine::Impl::fail(LoadProgress& load, const Status& status) {
 void StagingEngine::Impl::drop(Slot& slot) {
     slot.load->dropped = true;
     slot.load->active--;
-    ring_.give_back(slot);
+    slots_.give_back(slot);
     wake_if_starving();
 }
 
 void StagingEngine::Impl::settle(Slot& slot, SlotUse use) {
     switch (use) {
         case SlotUse::kFree:
-            ring_.give_back(slot);
+            slots_.give_back(slot);
             break;
         case SlotUse::kInFlight:
-            ring_.set_in_flight(slot);
+            slots_.set_in_flight(slot);
             break;
         case SlotUse::kUnknown:
-            ring_.retire(slot);
-            if (ring_.all_retired())
-                lost_ = Status(SH_ERROR_BACKEND, "the device does not tell any more when copies are done");
+            slots_.retire(slot);
+            if (slots_.all_retired())
+                lost_ = Status(SH_ERROR_BACKEND, "the device no longer reports when copies are done");
             break;
     }
     wake_if_starving();
@@ -129,7 +128,7 @@ void StagingEngine::Impl::end_if_done(Lock& lock, LoadProgress& load) {
 
 void StagingEngine::Impl::end_soon(LoadProgress& load) {
     load.ending = true;
-    ending_loads_.push_back(&load);
+    loads_.end_soon(load);
 }
 
 void StagingEngine::Impl::end(Lock& lock, LoadProgress& progress) {
@@ -140,11 +139,10 @@ void StagingEngine::Impl::end(Lock& lock, LoadProgress& progress) {
     load.issued_pieces = progress.issued_pieces;
     load.issued_bytes = progress.issued_bytes;
     load.progress = nullptr;
-    idle_loads_.push_back(&progress);
+    loads_.give_back(progress);
     lock.unlock();
     call_back([&] { load.finished(load.context, load, status); });
     lock.lock();
 }
-
 
 }  // namespace stagehand::transfer

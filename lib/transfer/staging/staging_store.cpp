@@ -1,15 +1,16 @@
-// Stores in the staging engine: device bytes are copied into slots, and from there to their place; or
-// straight there if it is pinned.
+// The stores of the staging engine: device bytes are copied into slots, and from there to host memory. Pinned host
+// memory needs no slot.
 #include <cstring>
 
 #include "transfer/staging/staging_impl.h"
 
 namespace stagehand::transfer {
 
-// One step of a store, which is in no queue meanwhile: its waits and what needs no slot, or one slot's piece.
+// Does one step of a store: its waits and straight copies, or the piece of one slot. The store is in no queue
+// meanwhile.
 void StagingEngine::Impl::issue_store_step(Lock& lock, const Task& task) {
     StoreProgress& store = *task.store;
-    Issued issued;
+    SlotIssued issued;
     if (store.failure.ok()) {
         lock.unlock();
         const Status status = issue_some(store, task.slot, &issued);
@@ -26,13 +27,13 @@ void StagingEngine::Impl::issue_store_step(Lock& lock, const Task& task) {
     }
     if (store.failure.ok() && store.needs_slot) {
         stores_.push(store);
-        wake();
+        bell_.wake();
     } else {
         finish_issue(lock, store);
     }
 }
 
-Status StagingEngine::Impl::issue_some(StoreProgress& store, Slot* slot, Issued* issued) {
+Status StagingEngine::Impl::issue_some(StoreProgress& store, Slot* slot, SlotIssued* issued) {
     if (!slot) return begin_store(store);
     const std::span<const StagedStore::Extent> extents(store.store->extents);
     size_t stop = store.next.extent;
@@ -44,7 +45,7 @@ Status StagingEngine::Impl::issue_some(StoreProgress& store, Slot* slot, Issued*
     return status;
 }
 
-// A store that fails in the queue needs no slot any more to come to its end.
+// Records a failure. A store that fails in the queue needs no slot to come to its end.
 void StagingEngine::Impl::fail(StoreProgress& store, const Status& status) {
     if (status.ok()) return;
     if (store.failure.ok()) store.failure = status;
@@ -71,7 +72,7 @@ void StagingEngine::Impl::find_staged(StoreProgress& store) const {
     }
 }
 
-// All copies were issued, or no more will be.
+// Called when all copies were issued, or when no more copies will be issued.
 void StagingEngine::Impl::finish_issue(Lock& lock, StoreProgress& store) {
     StagedStore& of = *store.store;
     const bool failed = !store.failure.ok();
@@ -79,7 +80,7 @@ void StagingEngine::Impl::finish_issue(Lock& lock, StoreProgress& store) {
     Status status;
     bool straight_in_flight = false;
     if (!failed) status = record_read(store, &straight_in_flight);
-    // The caller may free the host memory after a failure: nothing may write there any more.
+    // The caller may free the host memory after a failure, so no copy may still write to it.
     if ((failed || !status.ok()) && store.any_straight) (void)device_.stream_synchronize(of.stream).ok();
     if (!failed && status.ok() && of.device_read) call_back([&] { of.device_read(of.context, of); });
     lock.lock();
@@ -88,7 +89,7 @@ void StagingEngine::Impl::finish_issue(Lock& lock, StoreProgress& store) {
     if (straight_in_flight && status.ok()) {
         store.straight_in_flight = true;
         straight_.push_back(&store);
-        wake();
+        bell_.wake();
     }
     end_if_done(lock, store);
 }
@@ -103,16 +104,15 @@ Status StagingEngine::Impl::record_read(StoreProgress& store, bool* out_straight
     return Status();
 }
 
-// The slot's bytes have arrived.
+// Copies the bytes that have arrived in the slot to host memory.
 void StagingEngine::Impl::empty_slot(Lock& lock, Slot& slot) {
     StoreProgress& store = *slot.store;
     const bool wanted = store.failure.ok();
     lock.unlock();
     if (wanted)
-        for (const Scatter& part : slot.scatters)
-            std::memcpy(part.host, slot.memory + part.slot_offset, part.bytes);
+        for (const Scatter& part : slot.scatters) std::memcpy(part.host, slot.memory + part.slot_offset, part.bytes);
     lock.lock();
-    ring_.give_back(slot);
+    slots_.give_back(slot);
     wake_if_starving();
     store.slots--;
     store_slots_--;
@@ -131,7 +131,7 @@ void StagingEngine::Impl::end(Lock& lock, StoreProgress& progress) {
     StagedStore& store = *progress.store;
     const Status status = progress.failure;
     store.progress = nullptr;
-    idle_stores_.push_back(&progress);
+    stores_.give_back(progress);
     lock.unlock();
     call_back([&] { store.finished(store.context, store, status); });
     lock.lock();

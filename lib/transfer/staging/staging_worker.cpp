@@ -1,4 +1,4 @@
-// How a worker of the staging engine chooses what to do next.
+// Chooses the next work of a worker of the staging engine.
 #include <algorithm>
 #include <chrono>
 
@@ -7,23 +7,17 @@
 namespace stagehand::transfer {
 namespace {
 
-// Between two looks at the device while somebody waits for what is in flight. It grows while nothing changes:
-// what stands behind a long computation may take a while, and what is queued behind it on the device lasts
-// longer than the longest pause.
+// The pause between two looks at the device, in microseconds, while a job waits for a slot in flight. The pause grows
+// while nothing changes. A copy behind a long computation may take a while, and the work that is queued behind it on
+// the device lasts longer than the longest pause.
 constexpr uint32_t kShortestPause = 20;
 constexpr uint32_t kLongestPause = 250;
 
 }  // namespace
 
-// Wakes one worker; a worker that finds more to do than it takes wakes the next.
-void StagingEngine::Impl::wake() {
-    wakes_++;
-    if (idle_ > 0) work_.notify_one();
-}
-
-// After a slot has become free or is in flight.
+// Called after a slot has become free or is in flight.
 void StagingEngine::Impl::wake_if_starving() {
-    if (starving() || wants_look()) wake();
+    if (starving() || wants_look()) bell_.wake();
 }
 
 StagingEngine::Impl::Task StagingEngine::Impl::next_task(Lock& lock) {
@@ -34,24 +28,22 @@ StagingEngine::Impl::Task StagingEngine::Impl::next_task(Lock& lock) {
         else if (!lost_.ok())
             give_up_queues(lost_);
         if (choose(&task)) {
-            if (idle_ > 0 && more_to_do()) wake();
+            if (bell_.anyone_waits() && more_to_do()) bell_.wake();  // wake the next worker
             return task;
         }
         if (stopping_ && !wants_look()) {
-            work_.notify_all();
+            bell_.wake_all();
             return task;
         }
         if (looking_ || !wants_look()) {
-            idle_++;
-            work_.wait(lock);
-            idle_--;
+            bell_.wait(lock);
             continue;
         }
         looking_ = true;
-        const uint64_t wakes = wakes_;
+        const uint64_t wakes = bell_.wakes();
         if (look(lock))
             look_pause_us_ = 0;
-        else if (wakes == wakes_)
+        else if (wakes == bell_.wakes())
             pause(lock);
         looking_ = false;
     }
@@ -59,30 +51,25 @@ StagingEngine::Impl::Task StagingEngine::Impl::next_task(Lock& lock) {
 
 void StagingEngine::Impl::pause(Lock& lock) {
     look_pause_us_ = std::clamp(look_pause_us_ * 2, kShortestPause, kLongestPause);
-    idle_++;
-    work_.wait_for(lock, std::chrono::microseconds(look_pause_us_));
-    idle_--;
+    bell_.wait_for(lock, std::chrono::microseconds(look_pause_us_));
 }
 
-// Whether another worker would find something.
+// Returns true if another worker would find work.
 bool StagingEngine::Impl::more_to_do() const {
-    return !ending_loads_.empty() || !ending_stores_.empty() || !arrived_.empty() ||
-           (!loads_.empty() && ring_.has_free()) || (!stores_.empty() && store_may_have_slot()) ||
-           (!looking_ && wants_look());
+    return loads_.any_ending() || stores_.any_ending() || !arrived_.empty() || (!loads_.empty() && slots_.has_free()) ||
+           (!stores_.empty() && store_may_have_slot()) || (!looking_ && wants_look());
 }
 
 bool StagingEngine::Impl::choose(Task* task) {
-    if (!ending_loads_.empty()) {
-        *task = {Task::kEndLoad, ending_loads_.back(), nullptr, nullptr};
-        ending_loads_.pop_back();
+    if (loads_.any_ending()) {
+        *task = {Task::kEndLoad, loads_.take_ending(), nullptr, nullptr};
         return true;
     }
-    if (!ending_stores_.empty()) {
-        *task = {Task::kEndStore, nullptr, ending_stores_.back(), nullptr};
-        ending_stores_.pop_back();
+    if (stores_.any_ending()) {
+        *task = {Task::kEndStore, nullptr, stores_.take_ending(), nullptr};
         return true;
     }
-    if (!arrived_.empty()) {  // gives a slot back
+    if (!arrived_.empty()) {  // emptying the slot gives it back
         *task = {Task::kEmpty, nullptr, nullptr, arrived_.back()};
         arrived_.pop_back();
         return true;
@@ -93,9 +80,9 @@ bool StagingEngine::Impl::choose(Task* task) {
 }
 
 bool StagingEngine::Impl::choose_load(Task* task) {
-    if (loads_.empty() || !ring_.has_free()) return false;
+    if (loads_.empty() || !slots_.has_free()) return false;
     LoadProgress& load = *loads_.front();
-    Slot& slot = *ring_.take();
+    Slot& slot = *slots_.take();
     slot.load = &load;
     slot.piece = cut_piece(std::span<const StagedExtent>(load.load->extents), load.next, size_.piece_bytes);
     slot.piece_index = load.pieces_taken++;
@@ -107,10 +94,10 @@ bool StagingEngine::Impl::choose_load(Task* task) {
     return true;
 }
 
-// A quarter of the slots is never for stores, which may wait for long computations.
+// Stores may wait for long computations, so a quarter of the slots is never for stores.
 bool StagingEngine::Impl::store_may_have_slot() const {
     return !stores_.front()->needs_slot ||
-           (ring_.has_free() && store_slots_ < std::max<size_t>(1, ring_.slots() * 3 / 4));
+           (slots_.has_free() && store_slots_ < std::max<size_t>(1, slots_.slots() * 3 / 4));
 }
 
 bool StagingEngine::Impl::choose_store(Task* task) {
@@ -118,7 +105,7 @@ bool StagingEngine::Impl::choose_store(Task* task) {
     StoreProgress& store = *stores_.front();
     Slot* slot = nullptr;
     if (store.needs_slot) {
-        slot = ring_.take();
+        slot = slots_.take();
         slot->store = &store;
         store_slots_++;
     }
@@ -127,19 +114,19 @@ bool StagingEngine::Impl::choose_store(Task* task) {
     return true;
 }
 
-// Whether something is queued that could begin if the ring had a free slot.
+// Returns true if a queued job could begin if a slot were free.
 bool StagingEngine::Impl::starving() const { return !loads_.empty() || !stores_.empty(); }
 
 bool StagingEngine::Impl::wants_look() const {
-    return (ring_.any_in_flight() && (starving() || store_slots_ > 0)) || !straight_.empty();
+    return (slots_.any_in_flight() && (starving() || store_slots_ > 0)) || !straight_.empty();
 }
 
-// Asks the device what has finished, without the lock, and sorts it. True: something has.
+// Asks the device what has finished, without the lock, and sorts the results. Returns true if something has finished.
 bool StagingEngine::Impl::look(Lock& lock) {
-    const std::span<Slot* const> slots = ring_.watch();
+    const std::span<Slot* const> slots = slots_.watch();
     looked_.assign(straight_.begin(), straight_.end());
     lock.unlock();
-    SlotRing::look(device_, slots);
+    Slots::look(device_, slots);
     for (StoreProgress* store : looked_) {
         uint32_t done = 0;
         const Status status = device_.event_query(store->arrived, &done);
@@ -148,22 +135,22 @@ bool StagingEngine::Impl::look(Lock& lock) {
     }
     lock.lock();
     bool any = false;
-    ring_.collect([&](Slot& slot) {
+    slots_.collect([&](Slot& slot) {
         any = true;
         StoreProgress* const store = slot.store;
         if (!slot.failure.ok()) {
-            ring_.retire(slot);
-            if (ring_.all_retired()) lost_ = slot.failure;
+            slots_.retire(slot);
+            if (slots_.all_retired()) lost_ = slot.failure;
         }
         if (!store) {
-            if (slot.failure.ok()) ring_.give_back(slot);
+            if (slot.failure.ok()) slots_.give_back(slot);
         } else if (slot.failure.ok()) {
             arrived_.push_back(&slot);
         } else {
             store_slots_--;
             store->slots--;
             fail(*store, slot.failure);
-            if (store_done(*store)) ending_stores_.push_back(store);
+            if (store_done(*store)) stores_.end_soon(*store);
         }
     });
     std::erase_if(straight_, [&](StoreProgress* store) {
@@ -171,13 +158,13 @@ bool StagingEngine::Impl::look(Lock& lock) {
         any = true;
         store->straight_in_flight = false;
         fail(*store, store->look_failure);
-        if (store_done(*store)) ending_stores_.push_back(store);
+        if (store_done(*store)) stores_.end_soon(*store);
         return true;
     });
     return any;
 }
 
-// Nothing that is queued will begin: the engine stops, or has lost its slots.
+// Ends all queued jobs, because the engine stops or has lost its slots.
 void StagingEngine::Impl::give_up_queues(const Status& status) {
     while (!loads_.empty()) {
         LoadProgress& load = *loads_.front();

@@ -1,12 +1,13 @@
 """The bytes of views for others: memoryview, NumPy, DLPack, CUDA arrays."""
+
 import gc
 import sys
 
 import numpy as np
 import pytest
+from conftest import PAGE
 
 import libstagehand as sh
-from conftest import PAGE
 
 
 @pytest.fixture

@@ -1,12 +1,13 @@
 """Python functions that the library calls: their exceptions, what they may not do, and when they go."""
+
 import gc
 import threading
 import weakref
 
 import pytest
+from conftest import PAGE
 
 import libstagehand as sh
-from conftest import PAGE
 
 
 class Broken(Exception):
@@ -245,7 +246,11 @@ def test_a_view_that_is_given_up_inside_a_callback(device):
     """It is released before the next acquire needs its room, or the next step begins."""
     runtime = sh.Runtime(device, unordered_bytes=2 * PAGE)
     blocks = [runtime.register_block(bytes([i]) * PAGE, unordered=True) for i in range(3)]
-    for then in (lambda: runtime.acquire(blocks[2]).release(), lambda: runtime.acquire_many(blocks[2:]).release(), runtime.step):
+    for then in (
+        lambda: runtime.acquire(blocks[2]).release(),
+        lambda: runtime.acquire_many(blocks[2:]).release(),
+        runtime.step,
+    ):
         views = [runtime.acquire(blocks[0])]
 
         def fill(buffer, offset):

@@ -1,4 +1,5 @@
 """A small model on the host backend, and programs of their own for what ends a process."""
+
 import gc
 import pathlib
 import random
@@ -19,7 +20,9 @@ class Model:
         source = random.Random(7)
         self.contents = [source.randbytes(size + 111 * i) for i in range(count)]
         self.runtime = sh.Runtime(device, name="model")
-        self.blocks = self.runtime.register_blocks(sh.BlockDesc(data, name=f"layer {i}") for i, data in enumerate(self.contents))
+        self.blocks = self.runtime.register_blocks(
+            sh.BlockDesc(data, name=f"layer {i}") for i, data in enumerate(self.contents)
+        )
 
     def step(self):
         """Compares every byte."""
@@ -45,13 +48,17 @@ def model(device):
 
 @pytest.fixture
 def program(tmp_path):
-    """Runs a program; returns its output. It has to end by itself, without a word on standard error, unless told otherwise."""
+    """Runs a program; returns its output. It has to end by itself, without a word on standard error, unless told
+    otherwise.
+    """
 
     def run(text, expect=0, stderr=""):
         path = tmp_path / "program.py"
         path.write_text(text)
         done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=60, cwd=tmp_path)
-        assert (done.returncode, stderr in done.stderr if stderr else done.stderr == "") == (expect, True), done.stderr + done.stdout
+        assert (done.returncode, stderr in done.stderr if stderr else done.stderr == "") == (expect, True), (
+            done.stderr + done.stdout
+        )
         return done.stdout
 
     return run

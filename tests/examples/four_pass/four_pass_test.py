@@ -1,4 +1,4 @@
-"""The four-stage video pipeline: what it promises, its trace, its contents, and how it fails."""
+"""The four-stage video pipeline: its promises, its trace, its contents, and its failures."""
 
 import json
 import os
@@ -27,11 +27,19 @@ class FourPassTest(unittest.TestCase):
 
     def run_program(self, *arguments):
         environment = {key: value for key, value in os.environ.items() if not key.startswith("STAGEHAND_")}
-        return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=DEADLINE_S,
-                              stdin=subprocess.DEVNULL, env=environment, cwd=self.folder, check=False)
+        return subprocess.run(
+            [PROGRAM, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            cwd=self.folder,
+            check=False,
+        )
 
     def succeed(self, *arguments):
-        """What it printed, all of whose promises were kept."""
+        """Runs the pipeline, checks that all its promises hold, and returns its output."""
         result = self.run_program(*arguments)
         self.assertEqual(result.returncode, SUCCESS, result.stdout + result.stderr)
         self.assertEqual(result.stderr, "")
@@ -51,13 +59,13 @@ class FourPassTest(unittest.TestCase):
             self.assertIn(text, result.stderr)
 
     def times(self, out, stage):
-        """Milliseconds that a stage took, and that it computed."""
+        """Returns the milliseconds that a stage took, and those that it computed."""
         found = re.search(rf"^{stage}: ([\d.]+) ms, of which ([\d.]+) ms computing$", out, re.M)
         self.assertIsNotNone(found, out)
         return float(found[1]), float(found[2])
 
     def row(self, out, stage, model):
-        """A model's line in a stage's table: ten cells after its name."""
+        """Returns a model's line in a stage's table: ten cells after its name."""
         table = out.partition(stage + ":")[2].partition("\n\n")[0]
         line = next(line for line in table.splitlines() if line.strip().startswith(model + " "))
         cells = re.split(r"\s{2,}", line.strip().removeprefix(model).strip())
@@ -105,7 +113,9 @@ class FourPassTest(unittest.TestCase):
         events = json.loads((self.folder / "trace.json").read_text())["traceEvents"]
         names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
         self.assertEqual(sorted(names.values()), sorted(MODELS))
-        tracks = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
+        tracks = {
+            (event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"
+        }
         steps, loaded = {name: [] for name in MODELS}, dict.fromkeys(MODELS, 0)
         for event in events:
             if event["ph"] != "X":
@@ -113,16 +123,22 @@ class FourPassTest(unittest.TestCase):
             track = tracks[event["pid"], event["tid"]]
             if track == "steps":
                 steps[names[event["pid"]]].append((event["ts"], event["ts"] + event["dur"]))
-            if track == "loads":
+            if re.fullmatch(r"loads( \d+)?", track):  # loads that overlap are on further threads
                 loaded[names[event["pid"]]] += event["args"]["bytes"]
-        self.assertEqual({name: len(spans) for name, spans in steps.items()},
-                         {"transformer": 5, "text encoder": 2, "spatial upscaler": 1, "temporal upscaler": 1})
+        self.assertEqual(
+            {name: len(spans) for name, spans in steps.items()},
+            {"transformer": 5, "text encoder": 2, "spatial upscaler": 1, "temporal upscaler": 1},
+        )
         # One model after the other, in the order of the stages.
-        spans = [span for name in ("text encoder", "transformer", "spatial upscaler", "temporal upscaler") for span in steps[name]]
+        spans = [
+            span
+            for name in ("text encoder", "transformer", "spatial upscaler", "temporal upscaler")
+            for span in steps[name]
+        ]
         for (begin, end), (next_begin, _) in zip(spans, spans[1:]):
             self.assertLess(begin, end)
             self.assertLessEqual(end, next_begin + 0.001)
-        # Who stays is loaded once, who is a guest likewise; who streams, more than once.
+        # A resident model and a guest are loaded once. A streaming model is loaded more than once.
         self.assertEqual(loaded["text encoder"], TEXT_ENCODER_BYTES)
         for model, size in GUEST_BYTES.items():
             self.assertEqual(loaded[model], size)
@@ -148,14 +164,27 @@ class FourPassTest(unittest.TestCase):
         self.assertIn(f"kept   every byte that was used was compared: {compared / 1e6:.1f} MB, 0 layers wrong", out)
 
     def test_contents_where_everything_streams(self):
-        out = self.succeed("--device", "host", "--scale", "1/2048", "--verify", "--budget", "6GiB", "--prompts", 2, "--steps", 3)
+        out = self.succeed(
+            "--device", "host", "--scale", "1/2048", "--verify", "--budget", "6GiB", "--prompts", 2, "--steps", 3
+        )
         self.assertIn(" 0 layers wrong", out)
         self.assertNotIn("copied 0 bytes of the text encoder", out)
 
     def test_budget_too_small(self):
-        self.refuse(FAILURE, "--budget", "3GiB", says=["transformer", "upscalers leave", "SH_ERROR_BUDGET", "905969664"])
+        self.refuse(
+            FAILURE, "--budget", "3GiB", says=["transformer", "upscalers leave", "SH_ERROR_BUDGET", "905969664"]
+        )
         self.refuse(FAILURE, "--budget", "1500MB", says=["text encoder", "SH_ERROR_BUDGET", "1837105152"])
-        self.refuse(FAILURE, "--budget", "1500MB", "--device", "host", "--scale", "1/1024", says=["text encoder", "SH_ERROR_BUDGET"])
+        self.refuse(
+            FAILURE,
+            "--budget",
+            "1500MB",
+            "--device",
+            "host",
+            "--scale",
+            "1/1024",
+            says=["text encoder", "SH_ERROR_BUDGET"],
+        )
         self.refuse(FAILURE, "--budget", "1KB", says=["device sim", "SH_ERROR_BUDGET"])
 
     def test_what_cannot_be(self):

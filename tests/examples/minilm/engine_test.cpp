@@ -1,4 +1,4 @@
-// The example engine on a small model: the same bits under every budget, and errors that say what was wrong.
+// The example engine on a small model: the same bits under every budget, and errors that name the mistake.
 #include <cstring>
 #include <regex>
 #include <string>
@@ -32,7 +32,7 @@ weights_options options_of(std::uint64_t budget_bytes, bool learn_order = false)
 
 class Engine : public testing::Test {
 protected:
-    // Embeds all sentences, twice over, in steps of `batch`; the two must be alike.
+    // Embeds all sentences twice, in steps of `batch`. Both results must be equal.
     Vectors embed(const weights_options& options, std::size_t batch, weights_report* out_report = nullptr) {
         engine* opened = nullptr;
         if (!engine_open(folder_.path().c_str(), &options, &opened, &error_)) {
@@ -42,8 +42,7 @@ protected:
         Vectors first(sentences.size() * engine_dimensions(opened));
         Vectors second(first.size());
         for (Vectors* vectors : {&first, &second})
-            EXPECT_TRUE(
-                engine_embed(opened, sentences.data(), sentences.size(), batch, vectors->data(), &error_))
+            EXPECT_TRUE(engine_embed(opened, sentences.data(), sentences.size(), batch, vectors->data(), &error_))
                 << error_.text;
         EXPECT_EQ(std::memcmp(first.data(), second.data(), first.size() * sizeof(float)), 0);
         if (out_report != nullptr) {
@@ -53,7 +52,7 @@ protected:
         return first;
     }
 
-    // The reason for which the model cannot be opened.
+    // Returns the reason why the model cannot be opened.
     std::string refusal(const weights_options& options) {
         engine* opened = nullptr;
         EXPECT_FALSE(engine_open(folder_.path().c_str(), &options, &opened, &error_));
@@ -61,7 +60,7 @@ protected:
         return error_.text;
     }
 
-    // The largest number in a text: of a refused budget, the smallest that works.
+    // Returns the largest number in a text. In the text of a refused budget, this is the smallest budget that works.
     static std::uint64_t largest_number(const std::string& text) {
         std::uint64_t largest = 0;
         const std::regex digits("[0-9]+");
@@ -120,8 +119,7 @@ TEST_F(Engine, VectorsHaveLengthOneAndDiffer) {
     ASSERT_EQ(vectors.size(), sentences.size() * static_cast<std::size_t>(model_.hidden));
     for (std::size_t row = 0; row < sentences.size(); ++row) {
         double squares = 0;
-        for (int i = 0; i < model_.hidden; ++i)
-            squares += double{vectors[row * 64 + i]} * vectors[row * 64 + i];
+        for (int i = 0; i < model_.hidden; ++i) squares += double{vectors[row * 64 + i]} * vectors[row * 64 + i];
         EXPECT_NEAR(squares, 1, 1e-5);
     }
     EXPECT_NE(std::memcmp(vectors.data(), vectors.data() + 64, 64 * sizeof(float)), 0);
@@ -148,11 +146,9 @@ TEST_F(Engine, RefusesDevices) {
     model_.write(folder_);
     weights_options options = options_of(0);
     options.device = "nonsense:7";
-    EXPECT_NE(refusal(options).find("device nonsense:7: SH_ERROR_NOT_FOUND: "), std::string::npos)
-        << error_.text;
+    EXPECT_NE(refusal(options).find("device nonsense:7: SH_ERROR_NOT_FOUND: "), std::string::npos) << error_.text;
     options.device = "sim";
-    EXPECT_NE(refusal(options).find("device sim: the host cannot read its memory"), std::string::npos)
-        << error_.text;
+    EXPECT_NE(refusal(options).find("device sim: the host cannot read its memory"), std::string::npos) << error_.text;
 }
 
 TEST_F(Engine, TellsTheSmallestBudget) {
@@ -191,17 +187,14 @@ TEST_F(Engine, RefusesWhatItDoesNotCompute) {
         folder_.write(name, contents);
         return refusal(options_of(0));
     };
-    EXPECT_NE(refused("1_Pooling/config.json",
-                      R"({"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true})")
+    EXPECT_NE(refused("1_Pooling/config.json", R"({"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true})")
                   .find("pooling_mode_cls_token is true"),
               std::string::npos)
         << error_.text;
-    EXPECT_NE(refused("1_Pooling/config.json", "{}").find("pooling_mode_mean_tokens is not true"),
-              std::string::npos)
+    EXPECT_NE(refused("1_Pooling/config.json", "{}").find("pooling_mode_mean_tokens is not true"), std::string::npos)
         << error_.text;
-    EXPECT_NE(
-        refused("modules.json", R"([{"type": "x.Transformer"}, {"type": "x.Pooling"}])").find("2 modules"),
-        std::string::npos)
+    EXPECT_NE(refused("modules.json", R"([{"type": "x.Transformer"}, {"type": "x.Pooling"}])").find("2 modules"),
+              std::string::npos)
         << error_.text;
     EXPECT_NE(refused("config.json", R"({"num_hidden_layers": 0})").find("num_hidden_layers must be"),
               std::string::npos)

@@ -1,5 +1,5 @@
-// The example engine on the real model, against what the model's own package computes. make_reference.py
-// wrote the data.
+// Compares the example engine on the real model with the results of the model's own package. make_reference.py wrote
+// the data.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -45,10 +45,8 @@ protected:
 
     // Embeds all sentences in steps of eight.
     std::vector<float> embed(double budget_percent, bool learn_order = false) {
-        const weights_options options{.device = "host",
-                                      .budget_percent = budget_percent,
-                                      .budget_bytes = 0,
-                                      .learn_order = learn_order};
+        const weights_options options{
+            .device = "host", .budget_percent = budget_percent, .budget_bytes = 0, .learn_order = learn_order};
         engine* opened = nullptr;
         if (!engine_open(model_folder().c_str(), &options, &opened, &error_)) {
             ADD_FAILURE() << error_.text;
@@ -77,8 +75,7 @@ TEST_F(Reference, TokensAreThePackages) {
     for (const auto& wanted : cases) {
         const std::string text = wanted["text"];
         tokens encoded{};
-        ASSERT_TRUE(tokenizer_encode(opened, text.data(), text.size(), max_tokens, &encoded, &error_))
-            << error_.text;
+        ASSERT_TRUE(tokenizer_encode(opened, text.data(), text.size(), max_tokens, &encoded, &error_)) << error_.text;
         EXPECT_EQ(std::vector<std::int32_t>(encoded.ids, encoded.ids + encoded.count),
                   wanted["ids"].get<std::vector<std::int32_t>>())
             << wanted["text"];
@@ -97,8 +94,7 @@ TEST_F(Reference, VectorsUnderAQuarterAreThePackages) {
     const std::vector<float> vectors = embed(25);
     ASSERT_EQ(vectors.size(), wanted.size());
     for (std::size_t i = 0; i < wanted.size(); ++i)
-        ASSERT_NEAR(vectors[i], wanted[i], 1e-5)
-            << "sentence " << i / dimensions << ", number " << i % dimensions;
+        ASSERT_NEAR(vectors[i], wanted[i], 1e-5) << "sentence " << i / dimensions << ", number " << i % dimensions;
     EXPECT_EQ(report_.budget_bytes, report_.model_bytes / 4);
     EXPECT_LE(report_.peak_device_bytes, report_.budget_bytes);
     EXPECT_GT(report_.copied_bytes, report_.budget_bytes);
@@ -109,8 +105,7 @@ TEST_F(Reference, EveryBudgetGivesTheBitsOfTheResidentRun) {
     EXPECT_LE(report_.peak_device_bytes, report_.model_bytes);
     for (const double percent : {10.0, 15.0, 25.0, 40.0, 60.0, 100.0}) {
         for (const bool learn_order : {false, true}) {
-            SCOPED_TRACE(testing::Message()
-                         << percent << " %" << (learn_order ? ", order learned" : ", order told"));
+            SCOPED_TRACE(testing::Message() << percent << " %" << (learn_order ? ", order learned" : ", order told"));
             const std::vector<float> streamed = embed(percent, learn_order);
             ASSERT_EQ(streamed.size(), resident.size());
             EXPECT_EQ(std::memcmp(streamed.data(), resident.data(), resident.size() * sizeof(float)), 0);

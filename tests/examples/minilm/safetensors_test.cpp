@@ -52,8 +52,7 @@ TEST_F(Safetensors, NamesAMissingTensorAndAWrongShape) {
     EXPECT_FALSE(safetensors_find(&model_, "other", 3, 5, &found, &error_));
     EXPECT_NE(std::string(error_.text).find("no tensor other"), std::string::npos) << error_.text;
     EXPECT_FALSE(safetensors_find(&model_, "matrix", 5, 3, &found, &error_));
-    EXPECT_NE(std::string(error_.text).find("tensor matrix is F32 [3, 5], expected F32 [5, 3]"),
-              std::string::npos)
+    EXPECT_NE(std::string(error_.text).find("tensor matrix is F32 [3, 5], expected F32 [5, 3]"), std::string::npos)
         << error_.text;
     EXPECT_EQ(found, nullptr);
 }
@@ -78,7 +77,7 @@ TEST_F(Safetensors, RefusesBrokenFiles) {
     expect_refused("", "ends at byte 0");
     expect_refused("abc", "ends at byte 3");
     expect_refused(std::string(8, '\xff'), "the header's length");
-    expect_refused(std::string("\xe8\x03\0\0\0\0\0\0{}", 10), "the header's length, 1000 bytes");
+    expect_refused(std::string("\xe8\x03\0\0\0\0\0\0{}", 10), "the header's length of 1000 bytes");
     expect_refused(with_header("{", 0), "not valid JSON");
     expect_refused(with_header("[]", 0), "not a JSON object");
     expect_refused(with_header(R"({"a": 1})", 0), "tensor a: dtype");

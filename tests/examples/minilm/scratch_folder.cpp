@@ -1,4 +1,4 @@
-// A folder of a test's own.
+// A folder for one test.
 #include "scratch_folder.h"
 
 #include <cstdlib>
@@ -16,14 +16,11 @@ ScratchFolder::~ScratchFolder() {
     std::filesystem::remove_all(path_, ignored);
 }
 
-std::string ScratchFolder::path(std::string_view name) const {
-    return (name.empty() ? path_ : path_ / name).string();
-}
+std::string ScratchFolder::path(std::string_view name) const { return (name.empty() ? path_ : path_ / name).string(); }
 
 std::string ScratchFolder::write(std::string_view name, std::string_view contents) const {
     const std::filesystem::path file = path_ / name;
     std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file, std::ios::binary)
-        .write(contents.data(), static_cast<std::streamsize>(contents.size()));
+    std::ofstream(file, std::ios::binary).write(contents.data(), static_cast<std::streamsize>(contents.size()));
     return file.string();
 }

@@ -1,4 +1,4 @@
-// A folder of a test's own, removed with all that is in it.
+// A folder for one test. It is removed with everything in it.
 #pragma once
 
 #include <filesystem>

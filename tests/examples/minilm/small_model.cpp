@@ -1,4 +1,4 @@
-// A model of the example's kind, small, with weights by chance.
+// A small model of the example's kind, with random weights.
 #include "small_model.h"
 
 #include <cstring>
@@ -26,8 +26,8 @@ SmallModel::SmallModel() {
     shapes["embeddings.LayerNorm.bias"] = {rows};
     for (int layer = 0; layer < layers; ++layer) {
         const std::string prefix = "encoder.layer." + std::to_string(layer) + ".";
-        for (const char* name : {"attention.self.query", "attention.self.key", "attention.self.value",
-                                 "attention.output.dense"}) {
+        for (const char* name :
+             {"attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"}) {
             shapes[prefix + name + ".weight"] = {rows, rows};
             shapes[prefix + name + ".bias"] = {rows};
         }
@@ -56,10 +56,8 @@ void SmallModel::write(const ScratchFolder& folder) const {
                                                {"layer_norm_eps", 1e-12}}
                                     .dump());
     folder.write("sentence_bert_config.json", R"({"max_seq_length": 48})");
-    folder.write("1_Pooling/config.json",
-                 R"({"pooling_mode_cls_token": false, "pooling_mode_mean_tokens": true})");
-    folder.write("modules.json",
-                 R"([{"type": "x.Transformer"}, {"type": "x.Pooling"}, {"type": "x.Normalize"}])");
+    folder.write("1_Pooling/config.json", R"({"pooling_mode_cls_token": false, "pooling_mode_mean_tokens": true})");
+    folder.write("modules.json", R"([{"type": "x.Transformer"}, {"type": "x.Pooling"}, {"type": "x.Normalize"}])");
     folder.write("vocab.txt", make_vocabulary(vocabulary));
     folder.write("model.safetensors", make_safetensors(shapes));
 }

@@ -1,4 +1,4 @@
-// A model of the example's kind, small, with weights by chance.
+// A small model of the example's kind, with random weights.
 #pragma once
 
 #include <cstdint>
@@ -25,5 +25,5 @@ struct SmallModel {
     void write(const ScratchFolder& folder) const;
 };
 
-// Makes a safetensors file's bytes of F32 tensors by chance.
+// Returns the bytes of a safetensors file with random F32 tensors.
 std::string make_safetensors(const std::map<std::string, std::vector<std::uint64_t>>& shapes);

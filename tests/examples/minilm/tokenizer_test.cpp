@@ -37,7 +37,7 @@ protected:
             << error_.text;
     }
 
-    // Without [CLS] and [SEP], which are checked here.
+    // Checks [CLS] and [SEP] and returns the pieces without them.
     std::vector<std::int32_t> pieces(const std::string& text) {
         tokens encoded{};
         if (!tokenizer_encode(tokenizer_, text.data(), text.size(), max_tokens, &encoded, &error_)) {
@@ -71,8 +71,7 @@ TEST_F(Tokenizer, AWordWithoutPiecesIsOneUnknown) {
 }
 
 TEST_F(Tokenizer, AWordOfMoreThan100CharactersIsUnknown) {
-    EXPECT_EQ(pieces(std::string(100, 'a')),
-              Ids({a_id, more_a_id, more_a_id, more_a_id, more_a_id, more_a_id}));
+    EXPECT_EQ(pieces(std::string(100, 'a')), Ids({a_id, more_a_id, more_a_id, more_a_id, more_a_id, more_a_id}));
     EXPECT_EQ(pieces(std::string(101, 'a')), Ids({unknown_id}));
 }
 
@@ -105,7 +104,7 @@ TEST_F(Tokenizer, MarksStandForThemselves) {
 TEST_F(Tokenizer, CutsLongSentencesAndKeepsTheSeparator) {
     EXPECT_EQ(pieces("a a a a a a a a a"), Ids(max_tokens - 2, a_id));
     EXPECT_EQ(pieces("a a a a a unx un"), Ids({a_id, a_id, a_id, a_id, a_id, unknown_id}));
-    // Cut inside a word that turns out to have no pieces.
+    // The text is cut inside a word that turns out to have no pieces.
     EXPECT_EQ(pieces("a a a a a aaax"), Ids({a_id, a_id, a_id, a_id, a_id, unknown_id}));
     EXPECT_EQ(pieces(""), Ids({}));
 }
@@ -116,8 +115,7 @@ TEST(TokenizerFile, NamesWhatIsMissing) {
     error failure{};
     EXPECT_FALSE(tokenizer_open(folder.path("vocab.txt").c_str(), &opened, &failure));
     EXPECT_EQ(std::string(failure.text), folder.path("vocab.txt") + ": No such file or directory");
-    EXPECT_FALSE(tokenizer_open(folder.write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[MASK]\n").c_str(), &opened,
-                                &failure));
+    EXPECT_FALSE(tokenizer_open(folder.write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[MASK]\n").c_str(), &opened, &failure));
     EXPECT_EQ(std::string(failure.text), folder.path("vocab.txt") + ": no line [SEP]");
 }
 
@@ -125,8 +123,8 @@ TEST(TokenizerFile, LinesMayEndInCarriageReturns) {
     const ScratchFolder folder;
     tokenizer* opened = nullptr;
     error failure{};
-    ASSERT_TRUE(tokenizer_open(
-        folder.write("vocab.txt", "[PAD]\r\n[UNK]\r\n[CLS]\r\n[SEP]\r\n[MASK]").c_str(), &opened, &failure))
+    ASSERT_TRUE(tokenizer_open(folder.write("vocab.txt", "[PAD]\r\n[UNK]\r\n[CLS]\r\n[SEP]\r\n[MASK]").c_str(), &opened,
+                               &failure))
         << failure.text;
     EXPECT_EQ(tokenizer_size(opened), 5U);
     tokenizer_close(opened);

@@ -1,8 +1,10 @@
-"""The example in one language: what it prints for a file made here, and for a real model where ./dev has downloaded one or
-STAGEHAND_MINILM_DIR names it, and what it says of files that are none. Skipped where a GPU is asked for and there is none.
+"""The example in one language: what it prints for a file made here, and for a real model where ./dev has downloaded one
+or STAGEHAND_MINILM_DIR names it, and what it says of files that are none. Skipped where a GPU is asked for and there is
+none.
 
     stream_file_test.py [--device DEVICE] PROGRAM...
 """
+
 import json
 import os
 import pathlib
@@ -20,12 +22,19 @@ if arguments[0] == "--device":
 
 
 def run(*rest, expect=0):
-    environment = {name: value for name, value in os.environ.items() if name not in ("STAGEHAND_LOG", "STAGEHAND_TRACE")}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("STAGEHAND_LOG", "STAGEHAND_TRACE")
+    }
     done = subprocess.run([*arguments, *map(str, rest)], capture_output=True, text=True, env=environment)
     if done.returncode == 77:
         print(done.stdout, end="")
         sys.exit(77)
-    if rest and rest[-1] == device and device.startswith(("cuda", "hip")) and re.search("SH_ERROR_(BACKEND_UNAVAILABLE|NOT_FOUND)", done.stderr):
+    if (
+        rest
+        and rest[-1] == device
+        and device.startswith(("cuda", "hip"))
+        and re.search("SH_ERROR_(BACKEND_UNAVAILABLE|NOT_FOUND)", done.stderr)
+    ):
         print("skipped:", done.stderr.strip())
         sys.exit(77)
     assert done.returncode == expect, (done.returncode, done.stdout, done.stderr)
@@ -33,7 +42,9 @@ def run(*rest, expect=0):
 
 
 def make(path, sizes):
-    """A model whose tensors do not stand in the header as they do in the file; one is empty, one is larger than its share of the budget."""
+    """A model whose tensors do not stand in the header as they do in the file; one is empty, one is larger than its
+    share of the budget.
+    """
     source, header, data = random.Random(1), {"empty": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}, b""
     for i, size in enumerate(sizes):
         header[f"layer.{i}.weight"] = {"dtype": "U8", "shape": [size], "data_offsets": [len(data), len(data) + size]}
@@ -55,16 +66,20 @@ def streams(model, sizes):
     lines = run(model, device).stdout.splitlines()
     blocks = sum(-(-size // most) for size in sizes)
     wanted = [f"{len(sizes)} tensors of {total} bytes, in {blocks} blocks, through {total // 4} bytes"]
-    wanted += [f"step {i}: {total} bytes are as in the file" for i in range(3)]
+    wanted += [f"step {i}: {total} bytes equal the file" for i in range(3)]
     assert lines[:-1] == wanted and blocks > len(sizes), "\n".join(lines)
-    peak, copied = map(int, re.fullmatch(r"the device held (\d+) bytes at most, and (\d+) were copied to it", lines[-1]).groups())
+    peak, copied = map(
+        int, re.fullmatch(r"the device held at most (\d+) bytes, and (\d+) bytes were copied to it", lines[-1]).groups()
+    )
     assert 0 < peak <= total // 4 and copied >= total + 2 * (total - total // 4), lines[-1]
 
 
 def tensors_of(path):
     with path.open("rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
-    return [entry["data_offsets"][1] - entry["data_offsets"][0] for name, entry in header.items() if name != "__metadata__"]
+    return [
+        entry["data_offsets"][1] - entry["data_offsets"][0] for name, entry in header.items() if name != "__metadata__"
+    ]
 
 
 with tempfile.TemporaryDirectory(prefix="stagehand-stream-file-") as folder:
@@ -77,12 +92,30 @@ with tempfile.TemporaryDirectory(prefix="stagehand-stream-file-") as folder:
     streams(model, sizes)
     if device == "host":
         root = pathlib.Path(__file__).parents[3]
-        real = pathlib.Path(os.environ.get("STAGEHAND_MINILM_DIR") or root / ".cache/models/all-minilm-l6-v2", "model.safetensors")
+        real = pathlib.Path(
+            os.environ.get("STAGEHAND_MINILM_DIR") or root / ".cache/models/all-minilm-l6-v2", "model.safetensors"
+        )
         if real.exists():
             streams(real, tensors_of(real))
-    headers = [b"{]}", b"{}", b"[]", b"7", b'{"a": 1}', b'{"a": {}}', b'{"a": {"data_offsets": 7}}', b'{"a": {"data_offsets": [5]}}',
-               b'{"a": {"data_offsets": ["x", "y"]}}', b'{"a": {"data_offsets": [9, 5]}}', b'{"a": {"data_offsets": [-5, 5]}}']
-    for text in (b"", b"\xff" * 8, struct.pack("<Q", 50) + b"{}", *(struct.pack("<Q", len(header)) + header for header in headers)):
+    headers = [
+        b"{]}",
+        b"{}",
+        b"[]",
+        b"7",
+        b'{"a": 1}',
+        b'{"a": {}}',
+        b'{"a": {"data_offsets": 7}}',
+        b'{"a": {"data_offsets": [5]}}',
+        b'{"a": {"data_offsets": ["x", "y"]}}',
+        b'{"a": {"data_offsets": [9, 5]}}',
+        b'{"a": {"data_offsets": [-5, 5]}}',
+    ]
+    for text in (
+        b"",
+        b"\xff" * 8,
+        struct.pack("<Q", 50) + b"{}",
+        *(struct.pack("<Q", len(header)) + header for header in headers),
+    ):
         broken.write_bytes(text)
         assert re.match(rf"(stream_file: )?{re.escape(str(broken))}: ", run(broken, expect=1).stderr), text
     for rest in ((folder + "/absent",), (model, "nobody"), (), (1, 2, 3)):

@@ -1,4 +1,5 @@
-// A process that ends with a host device open: its threads must not hold it up. And one that forks.
+// Processes that end with an open host device, and a process that forks. The threads of the device must not delay the
+// end.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +16,8 @@ void wait_for_ever(void*) {
     while (true) pause();
 }
 
-// A device with a stream that is idle, one that runs, one that sleeps and one that waits for an event.
+// Opens a device with four streams: an idle stream, a running stream, a sleeping stream and a stream that waits for an
+// event.
 sh_backend_device* open_busy_device() {
     const sh_backend& backend = *host_backend();
     sh_backend_device* device = nullptr;
@@ -42,19 +44,20 @@ TEST(HostExitDeathTest, NorDoTheyAfterMainReturned) {
     EXPECT_EXIT(
         {
             open_busy_device();
-            std::atexit([] { std::_Exit(9); });  // reached only if nothing before it hangs
+            std::atexit([] { std::_Exit(9); });  // reached only if no earlier exit handler hangs
             std::exit(1);
         },
         testing::ExitedWithCode(9), "");
 }
 
-// In the child there are no threads of streams; it must still be able to end.
+// The child has no threads of streams, but it must still be able to end.
 TEST(HostExitDeathTest, AForkedChildCanExit) {
     testing::FLAGS_gtest_death_test_style = "threadsafe";
     EXPECT_EXIT(
         {
 #if defined(__SANITIZE_ADDRESS__)
-            // After all that the backend does at exit: the search for leaks waits for locks that threads of the parent may have held.
+            // After all that the backend does at exit: the search for leaks waits for locks that threads of the parent
+            // may have held.
             std::atexit([] { std::_Exit(5); });
 #endif
             open_busy_device();

@@ -1,4 +1,4 @@
-// Memory of the host backend: real, counted, and given back to the system.
+// Memory of the host backend: it is real memory, it is counted, and the system gets it back.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "../count_allocations.h"
 #include "host/host_backend.h"
 #include "host/settings.h"
 
@@ -31,8 +32,7 @@ protected:
     }
     std::vector<sh_backend_page> create(uint64_t count, uint64_t page_bytes = kPage) {
         std::vector<sh_backend_page> pages(count);
-        EXPECT_EQ(backend_.pages_create(device_, page_bytes, count, pages.data()), SH_OK)
-            << backend_.last_error();
+        EXPECT_EQ(backend_.pages_create(device_, page_bytes, count, pages.data()), SH_OK) << backend_.last_error();
         return pages;
     }
     uint64_t reserve(uint64_t bytes) {
@@ -46,7 +46,7 @@ protected:
     sh_backend_device* device_ = nullptr;
 };
 
-// The mappings of this process that touch [begin, end): their number and their rights.
+// Returns the mappings of this process that touch [begin, end): their number and their rights.
 std::vector<std::string> mappings(uint64_t begin, uint64_t end) {
     std::vector<std::string> rights;
     std::ifstream maps("/proc/self/maps");
@@ -57,6 +57,24 @@ std::vector<std::string> mappings(uint64_t begin, uint64_t end) {
         if (first < end && last > begin) rights.push_back(flags);
     }
     return rights;
+}
+
+// A caller may give memory back because there is no memory left.
+TEST_F(HostMemory, GivingBackNeedsNoMemory) {
+    const uint64_t address = reserve(30 * kPage);
+    const std::vector<sh_backend_page> pages = create(30);
+    for (uint64_t k = 0; k < 30; k += 10)
+        ASSERT_EQ(backend_.pages_map(device_, address + k * kPage, kPage, 10, &pages[k]), SH_OK);
+    test::allocations = 0;
+    test::count_allocations = true;
+    for (const uint64_t k : {10, 20, 0})
+        EXPECT_EQ(backend_.pages_unmap(device_, address + k * kPage, kPage, 10), SH_OK);
+    for (uint64_t k = 0; k < 30; k += 2) EXPECT_EQ(backend_.pages_destroy(device_, kPage, 1, &pages[k]), SH_OK);
+    for (uint64_t k = 1; k < 30; k += 2) EXPECT_EQ(backend_.pages_destroy(device_, kPage, 1, &pages[k]), SH_OK);
+    EXPECT_EQ(backend_.range_free(device_, address, 30 * kPage), SH_OK);
+    test::count_allocations = false;
+    EXPECT_EQ(test::allocations, 0u);
+    EXPECT_EQ(statistics().pages, 0u);
 }
 
 TEST_F(HostMemory, PagesAreMemoryOfTheSystemWhileTheyExist) {
@@ -94,12 +112,11 @@ TEST_F(HostMemory, AliasesAndRemappingTakeNoMoreMemory) {
 
 TEST_F(HostMemory, NeighboursAreOneMapping) {
     const auto pages = create(500);
-    for (size_t i = 1; i < pages.size(); ++i)
-        EXPECT_EQ(pages[i], pages[0] + i) << "one run, numbered in its order";
+    for (size_t i = 1; i < pages.size(); ++i) EXPECT_EQ(pages[i], pages[0] + i) << "one run, numbered in its order";
     const uint64_t range = reserve(1000 * kPage);
     ASSERT_EQ(backend_.pages_map(device_, range, kPage, 500, pages.data()), SH_OK);
     EXPECT_EQ(mappings(range, range + 500 * kPage), std::vector<std::string>{"rw-s"});
-    // A run that goes around its end is two.
+    // A run that wraps around the end counts as two runs.
     ASSERT_EQ(backend_.pages_map(device_, range + 500 * kPage, kPage, 300, pages.data() + 200), SH_OK);
     ASSERT_EQ(backend_.pages_map(device_, range + 800 * kPage, kPage, 200, pages.data()), SH_OK);
     EXPECT_EQ(mappings(range, range + 1000 * kPage).size(), 3u);
@@ -115,8 +132,7 @@ TEST_F(HostMemory, PagesAreMappedWithTheirMemory) {
     ASSERT_TRUE(table.read(reinterpret_cast<char*>(entries.data()),
                            static_cast<std::streamsize>(entries.size() * sizeof(uint64_t))));
     const auto is_present = [](uint64_t entry) { return entry >> 63 != 0; };
-    EXPECT_EQ(std::count_if(entries.begin(), entries.end(), is_present), 2000)
-        << "touching them still faults";
+    EXPECT_EQ(std::count_if(entries.begin(), entries.end(), is_present), 2000) << "touching them still faults";
 }
 
 TEST_F(HostMemory, ReservedAddressesCannotBeTouched) {
@@ -137,7 +153,7 @@ TEST_F(HostMemory, CapacityIsAWall) {
     const auto half = create(8192);
     std::vector<sh_backend_page> more(8193);
     EXPECT_EQ(backend_.pages_create(device_, kPage, 8193, more.data()), SH_ERROR_OUT_OF_DEVICE_MEMORY);
-    EXPECT_STREQ(backend_.last_error(), "33558528 bytes are wanted, 33554432 are free of 67108864");
+    EXPECT_STREQ(backend_.last_error(), "33558528 bytes are needed, but only 33554432 are free of 67108864");
     EXPECT_EQ(statistics().current_bytes, 8192 * kPage);
     EXPECT_EQ(statistics().peak_bytes, 8192 * kPage);
     EXPECT_EQ(backend_.pages_create(device_, kPage, 8192, more.data()), SH_OK);
@@ -148,7 +164,7 @@ TEST_F(HostMemory, CapacityIsAWall) {
     EXPECT_EQ(statistics().peak_bytes, 64u << 20);
 }
 
-// Free memory in single pages far apart still gives a run, so that it can be mapped by one call.
+// The allocator builds a run from single free pages that are far apart, so that one call can map it.
 TEST_F(HostMemory, FragmentedMemoryGivesWholeRuns) {
     const auto pages = create(16384);
     std::vector<sh_backend_page> every_other;
@@ -166,15 +182,14 @@ TEST_F(HostMemory, NewPagesArePoisonedIfAsked) {
         const auto pages = create(600);
         ASSERT_EQ(backend_.pages_map(device_, range, kPage, 600, pages.data()), SH_OK);
         auto* const bytes = reinterpret_cast<uint8_t*>(range);
-        EXPECT_EQ(std::vector<uint8_t>(bytes, bytes + 600 * kPage),
-                  std::vector<uint8_t>(600 * kPage, kPoison));
+        EXPECT_EQ(std::vector<uint8_t>(bytes, bytes + 600 * kPage), std::vector<uint8_t>(600 * kPage, kPoison));
         std::memset(bytes, 1, 600 * kPage);
         ASSERT_EQ(backend_.pages_unmap(device_, range, kPage, 600), SH_OK);
         ASSERT_EQ(backend_.pages_destroy(device_, kPage, 600, pages.data()), SH_OK);
     }
 }
 
-// A process has 65,530 mappings: more pages than that, each apart from its neighbours, do not fit.
+// A process can have 65,530 mappings. More pages than that do not fit if no two of them are neighbours.
 TEST_F(HostMemory, TooManyMappingsAreAnErrorThatIsTakenBack) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     GTEST_SKIP() << "the sanitizer itself ends the process when it cannot map memory";
@@ -186,7 +201,7 @@ TEST_F(HostMemory, TooManyMappingsAreAnErrorThatIsTakenBack) {
     open("capacity=2GiB");
     const uint64_t count = limit + 1000;
     auto pages = create(count);
-    for (uint64_t i = 0; i + 1 < count; i += 2) std::swap(pages[i], pages[i + 1]);  // no two are neighbours
+    for (uint64_t i = 0; i + 1 < count; i += 2) std::swap(pages[i], pages[i + 1]);  // no two pages are neighbours
     const uint64_t range = reserve(count * kPage);
     EXPECT_EQ(backend_.pages_map(device_, range, kPage, count, pages.data()), SH_ERROR_OUT_OF_HOST_MEMORY);
     EXPECT_NE(std::strstr(backend_.last_error(), "max_map_count"), nullptr) << backend_.last_error();

@@ -19,8 +19,7 @@ sh_status open_and_close(const char* options, sh_backend_device_info* info) {
 
 TEST(HostOptions, DescribeTheDevice) {
     sh_backend_device_info info = {};
-    ASSERT_EQ(open_and_close(
-                  "capacity=100MiB;granularity=64KiB;bandwidth=8GB/s;latency=7us;staging_piece=1MiB", &info),
+    ASSERT_EQ(open_and_close("capacity=100MiB;granularity=64KiB;bandwidth=8GB/s;latency=7us;staging_piece=1MiB", &info),
               SH_OK)
         << host_backend()->last_error();
     EXPECT_EQ(info.total_bytes, 100u << 20);

@@ -1,5 +1,5 @@
-// Time of the host backend: with a bandwidth, events count in model time, which is exact whatever the machine
-// does meanwhile.
+// Time of the host backend. Events use model time if a bandwidth is set. Model time is exact, whatever the machine does
+// meanwhile.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -51,15 +51,13 @@ protected:
     void busy(sh_stream stream, int64_t ns) {
         EXPECT_EQ(backend_.stream_launch(device_, stream, nullptr, nullptr, ns), SH_OK);
     }
-    // Streams that run at once use different parts.
+    // Streams that run at the same time use different parts.
     void up(sh_stream stream, uint64_t bytes, int part = 0) {
-        EXPECT_EQ(backend_.copy_to_device(device_, stream, memory_ + part * kPart,
-                                          host_.data() + part * kPart, bytes),
+        EXPECT_EQ(backend_.copy_to_device(device_, stream, memory_ + part * kPart, host_.data() + part * kPart, bytes),
                   SH_OK);
     }
     void down(sh_stream stream, uint64_t bytes, int part = 0) {
-        EXPECT_EQ(backend_.copy_to_host(device_, stream, host_.data() + part * kPart, memory_ + part * kPart,
-                                        bytes),
+        EXPECT_EQ(backend_.copy_to_host(device_, stream, host_.data() + part * kPart, memory_ + part * kPart, bytes),
                   SH_OK);
     }
     int64_t elapsed(sh_backend_event begin, sh_backend_event end) {
@@ -69,7 +67,7 @@ protected:
         EXPECT_EQ(backend_.event_elapsed(device_, begin, end, &ns), SH_OK) << backend_.last_error();
         return ns;
     }
-    // An event far enough ahead for all that is queued behind it to have been issued when it happens.
+    // Returns an event that happens late: all work behind it has been issued by then.
     sh_backend_event later() {
         const sh_stream pause = stream();
         const sh_backend_event go = event();

@@ -1,4 +1,4 @@
-// What streams of the host backend leave behind: no thread, and in a steady state no allocation.
+// Streams of the host backend leave no thread behind, and allocate nothing in a steady state.
 #include <dirent.h>
 #include <gtest/gtest.h>
 
@@ -17,14 +17,13 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 
-// Threads of this process that carry the name of a stream's.
+// Returns the number of this process's threads that have the name of a stream's thread.
 int stream_threads() {
     int count = 0;
     DIR* const tasks = opendir("/proc/self/task");
     while (const dirent* task = readdir(tasks)) {
         char name[32] = {};
-        std::FILE* const file =
-            std::fopen((std::string("/proc/self/task/") + task->d_name + "/comm").c_str(), "re");
+        std::FILE* const file = std::fopen((std::string("/proc/self/task/") + task->d_name + "/comm").c_str(), "re");
         if (!file) continue;
         if (std::fgets(name, sizeof name, file) && std::string(name) == "sh-host-stream\n") ++count;
         std::fclose(file);
@@ -104,7 +103,7 @@ TEST_F(HostStream, ASteadyStateAllocatesNothing) {
         }
         return worst;
     };
-    // First more than a step ever has in flight: all of it is queued before any of it runs.
+    // The first round has more work in flight than any step: all of it is queued before any of it runs.
     std::atomic<bool> go{false};
     const auto wait = [](void* go) {
         while (!*static_cast<std::atomic<bool>*>(go)) std::this_thread::yield();

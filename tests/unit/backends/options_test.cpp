@@ -16,7 +16,7 @@ Options parsed(const char* text) {
     return options;
 }
 
-// The value of `text`, or the failure's text.
+// Returns the value of `text`, or the text of the failure.
 uint64_t bytes_of(const char* text) {
     uint64_t value = 0;
     EXPECT_EQ(parsed((std::string("k=") + text).c_str()).take_bytes("k", &value), SH_OK) << last_error();
@@ -80,11 +80,10 @@ TEST(Options, DoNotDependOnTheLocale) {
 }
 
 TEST(Options, BadBytesAreNamed) {
-    for (const char* text : {"", "x", "-1", "KiB", "1KIB", "1 parsec", "18446744073709551616", "16777216TiB",
-                             "1e30", "nan", "inf", "0x10", "1.5.5", "+3"}) {
+    for (const char* text : {"", "x", "-1", "KiB", "1KIB", "1 parsec", "18446744073709551616", "16777216TiB", "1e30",
+                             "nan", "inf", "0x10", "1.5.5", "+3"}) {
         uint64_t value = 99;
-        EXPECT_EQ(parsed((std::string("size=") + text).c_str()).take_bytes("size", &value),
-                  SH_ERROR_INVALID_ARGUMENT)
+        EXPECT_EQ(parsed((std::string("size=") + text).c_str()).take_bytes("size", &value), SH_ERROR_INVALID_ARGUMENT)
             << text;
         EXPECT_NE(std::strstr(last_error(), "size"), nullptr) << last_error();
         EXPECT_NE(std::strstr(last_error(), text), nullptr) << last_error();
@@ -112,7 +111,7 @@ TEST(Options, UnknownKeysAreNamed) {
     uint64_t value = 0;
     EXPECT_EQ(options.take_bytes("capacity", &value), SH_OK);
     EXPECT_EQ(options.finish("capacity, page"), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_STREQ(last_error(), "option capasity is unknown; there are: capacity, page");
+    EXPECT_STREQ(last_error(), "option capasity is unknown; known options: capacity, page");
 }
 
 TEST(Options, WhatIsNotAPairIsNamed) {

@@ -125,7 +125,7 @@ TEST_F(PageTableTest, AMappingStaysWithinItsRange) {
     EXPECT_EQ(table_.map(kBase + 100, kPage, 1, pages_.data()), SH_ERROR_INVALID_ARGUMENT);
 }
 
-// Random calls, compared with a table of single addresses.
+// Makes random calls and compares the result with a table of single addresses.
 TEST_F(PageTableTest, AgreesWithASimpleTable) {
     std::map<uint64_t, sh_backend_page> reference;
     std::mt19937_64 random(3);
@@ -149,8 +149,7 @@ TEST_F(PageTableTest, AgreesWithASimpleTable) {
         ASSERT_EQ(table_.mapped_bytes(), reference.size() * kPage);
         const uint64_t probe = random() % 100;
         const auto expected = reference.find(probe);
-        ASSERT_EQ(table_.page_at(kBase + probe * kPage, kPage),
-                  expected == reference.end() ? 0 : expected->second);
+        ASSERT_EQ(table_.page_at(kBase + probe * kPage, kPage), expected == reference.end() ? 0 : expected->second);
     }
 }
 

@@ -23,7 +23,7 @@ TEST(RangeAllocator, GivesNeighboursOneAfterTheOther) {
     EXPECT_FALSE(allocator.take(1, &offset));
 }
 
-// What was prepared for is given back in any order, and neighbours are joined as ever.
+// Prepared ranges may be given back in any order. Neighbours are joined as usual.
 TEST(RangeAllocator, GivesBackWhatItHasPreparedFor) {
     RangeAllocator allocator(100);
     take(allocator, 100);

@@ -180,8 +180,7 @@ TEST_F(Sim, OptionsAreReadAndChecked) {
     EXPECT_EQ(info_.total_bytes, 1u << 30);
     EXPECT_EQ(info_.link_bytes_per_second, 1000000000u);
     EXPECT_EQ(info_.copy_latency_ns, 10u);
-    EXPECT_EQ(info_.flags,
-              uint32_t(SH_BACKEND_FIXED_ADDRESSES | SH_BACKEND_CONTENTLESS | SH_BACKEND_VIRTUAL_TIME));
+    EXPECT_EQ(info_.flags, uint32_t(SH_BACKEND_FIXED_ADDRESSES | SH_BACKEND_CONTENTLESS | SH_BACKEND_VIRTUAL_TIME));
     sh_backend_device* other = nullptr;
     sh_backend_device_info defaults = {};
     ASSERT_EQ(backend_.device_open(0, nullptr, &other, &defaults), SH_OK);
@@ -200,8 +199,7 @@ TEST_F(Sim, OptionsAreReadAndChecked) {
                                   {"poison=1", "poison"}};
     for (const auto& [options, word] : bad) {
         EXPECT_EQ(backend_.device_open(0, options, &other, &defaults), SH_ERROR_INVALID_ARGUMENT) << options;
-        EXPECT_NE(std::strstr(backend_.last_error(), word), nullptr)
-            << options << ": " << backend_.last_error();
+        EXPECT_NE(std::strstr(backend_.last_error(), word), nullptr) << options << ": " << backend_.last_error();
     }
 }
 

@@ -1,4 +1,4 @@
-// Sizes as messages tell them.
+// Sizes as they appear in messages.
 #include "base/size_text.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// What no caller can mean: counts that no array has, structs of a size that no version has, options out of range. Each is refused by name,
-// and nothing changes.
+// Arguments that no caller can mean: counts that no array has, structs of a size that no version has, and options out
+// of range. The library refuses each argument by its name, and nothing changes.
 #include <cstring>
 #include <functional>
 
@@ -11,10 +11,10 @@ namespace {
 struct Call {
     const char* name;
     std::function<sh_status()> make;
-    const char* count = "count";   // the name of the argument that counts
+    const char* count = "count";  // the name of the argument that counts
 };
 
-// One block, unused.
+// A runtime with one block that was never used.
 class Arguments : public testing::Test {
 protected:
     TestDevice device_;
@@ -35,7 +35,7 @@ protected:
         desc_.segment_count = 1;
         use_.block = block_;
     }
-    // After calls that were refused: no block came, no view is held, and the block works.
+    // Checks the state after refused calls: no block was registered, no view is held, and the block works.
     void expect_nothing_changed() {
         EXPECT_EQ(out_, 77u);
         EXPECT_EQ(view_.address, nullptr);
@@ -45,9 +45,10 @@ protected:
     }
 };
 
-// An array ends before the memory does.
+// No array is larger than the memory.
 TEST_F(Arguments, counts_that_no_array_has_are_refused_by_name) {
-    const uint64_t counts[] = {UINT64_MAX, UINT64_MAX / sizeof(sh_block) + 1, UINT64_MAX / 16, uint64_t(1) << 60, (uint64_t(1) << 32) + 1};
+    const uint64_t counts[] = {UINT64_MAX, UINT64_MAX / sizeof(sh_block) + 1, UINT64_MAX / 16, uint64_t(1) << 60,
+                               (uint64_t(1) << 32) + 1};
     for (const uint64_t count : counts) {
         size_t backends = 77;
         sh_block_desc of_many = desc_;
@@ -78,12 +79,13 @@ TEST_F(Arguments, counts_that_no_array_has_are_refused_by_name) {
     expect_nothing_changed();
 }
 
-// Structs of later versions are larger by whole words. Of other arrays the second element would begin between two.
+// Structs of later versions are larger by whole words. With other sizes, the second element of an array would begin
+// between two words.
 template <class Struct>
 struct Odd {
     alignas(16) char bytes[3 * sizeof(Struct)] = {};
 
-    // Two elements, each of which says that it is larger by `more`.
+    // Two elements. Each says that it is larger by `more` bytes.
     Odd(const Struct& known, uint32_t more) {
         Struct element = known;
         element.struct_size = static_cast<uint32_t>(sizeof element) + more;
@@ -106,7 +108,7 @@ TEST_F(Arguments, struct_sizes_that_no_version_can_have_are_refused) {
         sh_block_desc with_odd_segments = desc_;
         with_odd_segments.segments = segments.first();
         with_odd_segments.segment_count = 2;
-        size_t count = 77;
+        uint64_t count = 77;
         sh_device* again = nullptr;
         std::vector<Call> calls = {
             {"descs", [&] { return sh_register_blocks(runtime_, descs.first(), 2, &out_); }},
@@ -115,10 +117,10 @@ TEST_F(Arguments, struct_sizes_that_no_version_can_have_are_refused) {
             {"uses", [&] { return sh_set_schedule(runtime_, uses.first(), 2); }},
             {"out_views", [&] { return sh_acquire_many(runtime_, both, 2, SH_STREAM_HOST, 0, views.first()); }},
             {"out_view", [&] { return sh_acquire(runtime_, block_, SH_STREAM_HOST, 0, views.first()); }},
-            {"out_info", [&] { return sh_device_memory(device_.get(), memory.first()); }},
+            {"out_info", [&] { return sh_device_get_memory(device_.get(), memory.first()); }},
             {"options", [&] { return sh_device_open(device_under_test().c_str(), options.first(), &again); }},
         };
-        if (more % alignof(sh_backend_info))   // of half words
+        if (more % alignof(sh_backend_info))  // of half words
             calls.push_back({"infos", [&] { return sh_backend_list(backends.first(), 2, &count); }});
         for (const Call& call : calls) {
             EXPECT_EQ(call.make(), SH_ERROR_INVALID_STRUCT) << call.name << " of " << more << " more bytes: " << why();
@@ -170,7 +172,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Option{"page_bytes", [](sh_device_options& o) { o.page_bytes = uint64_t(2) << 30; }},
                     Option{"page_bytes", [](sh_device_options& o) { o.page_bytes = uint64_t(1) << 63; }},
                     Option{"link_bytes_per_second", [](sh_device_options& o) { o.link_bytes_per_second = 999'999; }},
-                    Option{"link_bytes_per_second", [](sh_device_options& o) { o.link_bytes_per_second = UINT64_MAX; }}));
+                    Option{"link_bytes_per_second",
+                           [](sh_device_options& o) { o.link_bytes_per_second = UINT64_MAX; }}));
 
 TEST(Options, the_largest_of_each_are_taken) {
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
@@ -182,13 +185,13 @@ TEST(Options, the_largest_of_each_are_taken) {
     sh_device* device = nullptr;
     SUCCEEDS(sh_device_open(device_under_test().c_str(), &options, &device));
     sh_device_caps caps = SH_DEVICE_CAPS_INIT;
-    SUCCEEDS(sh_device_capabilities(device, &caps));
+    SUCCEEDS(sh_device_get_caps(device, &caps));
     EXPECT_EQ(caps.staging_threads, 64u);
     EXPECT_EQ(caps.page_bytes, uint64_t(1) << 30);
     sh_device_close(device);
 }
 
-// A budget is not compared with the device's size, nor is what is there lost against it.
+// The library does not compare a budget with the device's size. A huge budget still leaves the whole device usable.
 TEST(Options, budgets_far_beyond_the_device_are_as_good_as_all_of_it) {
     for (const uint64_t budget : {UINT64_MAX, uint64_t(1) << 60}) {
         TestDevice device({.budget_bytes = budget});
@@ -201,7 +204,7 @@ TEST(Options, budgets_far_beyond_the_device_are_as_good_as_all_of_it) {
     }
 }
 
-// The budget that is not there is the margin's doing.
+// The margin is the reason why there is no budget, so the text names the margin.
 TEST(Options, a_margin_that_leaves_nothing_is_told_by_name) {
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     options.margin_bytes = UINT64_MAX;

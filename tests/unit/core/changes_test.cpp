@@ -1,4 +1,5 @@
-// What an engine changes on the device reaches its source, once and whole, whatever happens to neighbours, order and plan meanwhile.
+// The engine's changes on the device reach the source once and completely, whatever happens to neighbours, order and
+// plan meanwhile.
 #include <thread>
 
 #include "engine.h"
@@ -6,7 +7,7 @@
 namespace stagehand::test {
 namespace {
 
-// A link on which a write-back takes long enough to be met under way.
+// A link that makes a write-back slow, so that tests meet it under way.
 DeviceSettings slow_link(uint64_t pages) {
     DeviceSettings settings{.budget_bytes = pages * kPage};
     if (on_host_backend()) settings.options += ";bandwidth=4MB/s";
@@ -25,16 +26,16 @@ void change(Model& model, size_t i, uint64_t version) {
     SUCCEEDS(sh_release(model.runtime(), model.id(i), SH_STREAM_HOST));
 }
 
-class Changes : public testing::TestWithParam<Origin> {};   // sources that can be written
+class Changes : public testing::TestWithParam<Origin> {};  // sources that can be written
 
-// A load of many small pinned pieces is gathered by the CPU, which no event of the device holds back.
+// The CPU gathers a load of many small pinned pieces. No event of the device delays the CPU.
 TEST(ChangesIn, many_small_pieces_are_there_when_they_are_loaded_again) {
     constexpr size_t kPieces = 20;
     TestDevice device(slow_link(kPieces + 2));
     sh_runtime* runtime = nullptr;
     SUCCEEDS(sh_runtime_create(device.get(), nullptr, &runtime));
     std::unique_ptr<sh_runtime, decltype(&sh_runtime_destroy)> owner(runtime, sh_runtime_destroy);
-    void* memory = nullptr;   // every other page is the block's, then come those of the other block
+    void* memory = nullptr;  // every second page is the block's, and the other block follows
     SUCCEEDS(sh_host_alloc(device.get(), 3 * kPieces * kPage, &memory, nullptr));
     uint8_t* const bytes = static_cast<uint8_t*>(memory);
     std::fill_n(bytes, 3 * kPieces * kPage, uint8_t(1));
@@ -65,7 +66,8 @@ TEST(ChangesIn, many_small_pieces_are_there_when_they_are_loaded_again) {
         SUCCEEDS(sh_mark_dirty(runtime, ids[0]));
         for (size_t i = 0; i < kPieces; i++) {
             uint8_t* const piece = static_cast<uint8_t*>(view.address) + i * kPage;
-            EXPECT_EQ(device.bytes().read(piece, kPage), std::vector<uint8_t>(kPage, step)) << "step " << int(step) << ", piece " << i;
+            EXPECT_EQ(device.bytes().read(piece, kPage), std::vector<uint8_t>(kPage, step))
+                << "step " << int(step) << ", piece " << i;
             SUCCEEDS(device.bytes().write(SH_STREAM_HOST, piece, std::vector<uint8_t>(kPage, uint8_t(step + 1))));
         }
         SUCCEEDS(sh_release(runtime, ids[0], SH_STREAM_HOST));
@@ -77,7 +79,7 @@ TEST(ChangesIn, many_small_pieces_are_there_when_they_are_loaded_again) {
     SUCCEEDS(sh_host_free(device.get(), memory));
 }
 
-// Where a block's memory is asks the plan in force, not the order that comes next.
+// The search for a block's memory uses the plan in force, not the order that comes next.
 TEST(ChangesOf, the_order_keep_a_prefetch_from_what_is_held) {
     TestDevice device({.budget_bytes = 5 * kPage});
     Model model(device, equal_blocks(4, 4 * kPage));
@@ -96,7 +98,7 @@ TEST(ChangesOf, the_order_keep_a_prefetch_from_what_is_held) {
 }
 
 TEST_P(Changes, are_written_beside_a_neighbour_that_is_held) {
-    for (const uint64_t pages : {4, 40}) {   // in the ring, and in pages of their own
+    for (const uint64_t pages : {4, 40}) {  // in the ring, and in pages of their own
         TestDevice device({.budget_bytes = pages * kPage});
         sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
         options.max_held = 2;
@@ -115,7 +117,7 @@ TEST_P(Changes, are_written_beside_a_neighbour_that_is_held) {
         SUCCEEDS(sh_write_back(model.runtime(), &id, 1));
         EXPECT_EQ(model.source(1).read(), *model.truth(1));
         const sh_block held = model.id(0);
-        EXPECT_EQ(sh_write_back(model.runtime(), &held, 1), SH_ERROR_BUSY);
+        EXPECT_EQ(sh_write_back(model.runtime(), &held, 1), SH_ERROR_INVALID_STATE);
         SUCCEEDS(sh_release(model.runtime(), model.id(0), SH_STREAM_HOST));
     }
 }
@@ -127,10 +129,10 @@ TEST_P(Changes, survive_that_a_neighbours_contents_are_void) {
     for (uint64_t round = 1; round < 4; round++) {
         SUCCEEDS(sh_step_begin(model.runtime()));
         for (size_t i = 0; i + 1 < 24; i += 2) {
-            ASSERT_NO_FATAL_FAILURE(change(model, i + 1, round));   // its write-back begins
+            ASSERT_NO_FATAL_FAILURE(change(model, i + 1, round));  // this begins its write-back
             const sh_block neighbour = model.id(i);
             SUCCEEDS(sh_invalidate_blocks(model.runtime(), &neighbour, 1));
-            SUCCEEDS(model.use((i + 12) % 24));   // something else comes to lie there
+            SUCCEEDS(model.use((i + 12) % 24));  // other contents take its pages
             const sh_block id = model.id(i + 1);
             SUCCEEDS(sh_write_back(model.runtime(), &id, 1));
             EXPECT_EQ(model.source(i + 1).read(), *model.truth(i + 1)) << "block " << i + 1 << ", round " << round;
@@ -145,7 +147,7 @@ TEST_P(Changes, are_written_before_a_block_is_gone) {
     Model model(device, mutable_blocks(3, 4 * kPage, GetParam(), SH_BLOCK_WHOLE));
     SUCCEEDS(model.schedule(forward(3)));
     SUCCEEDS(sh_step_begin(model.runtime()));
-    ASSERT_NO_FATAL_FAILURE(change(model, 0, 1));   // its write-back begins
+    ASSERT_NO_FATAL_FAILURE(change(model, 0, 1));  // this begins its write-back
     SUCCEEDS(sh_step_end(model.runtime()));
     const sh_block id = model.id(0);
     SUCCEEDS(sh_unregister_blocks(model.runtime(), &id, 1));
@@ -157,7 +159,7 @@ TEST_P(Changes, are_written_before_a_block_is_gone) {
     EXPECT_EQ(model.source(0).read(), other);
 }
 
-// While an update of the source begins, it waits; what the engine changes meanwhile must not be lost to it.
+// The begin of a source update waits. The update must not lose the engine's changes of that time.
 TEST_P(Changes, are_not_lost_to_an_update_that_begins) {
     TestDevice device(slow_link(40));
     Model model(device, mutable_blocks(4, 4 * kPage, GetParam()));
@@ -165,19 +167,20 @@ TEST_P(Changes, are_not_lost_to_an_update_that_begins) {
     SUCCEEDS(model.step(forward(4)));
     for (size_t i = 0; i < 3; i++) ASSERT_NO_FATAL_FAILURE(change(model, i, 1));
     std::atomic<bool> begun{false};
-    std::thread engine([&] {   // changes the last of them while it may
+    std::thread engine([&] {  // changes the last of them while it may
         for (uint64_t version = 2; !begun; version++) {
             sh_view view = SH_VIEW_INIT;
             if (sh_acquire(model.runtime(), model.id(3), SH_STREAM_HOST, 0, &view) != SH_OK) continue;
             if (sh_mark_dirty(model.runtime(), model.id(3)) == SH_OK) {
-                EXPECT_SUCCEEDS(device.bytes().write(SH_STREAM_HOST, view.address, contents_of(3, version, view.bytes)));
+                EXPECT_SUCCEEDS(
+                    device.bytes().write(SH_STREAM_HOST, view.address, contents_of(3, version, view.bytes)));
                 model.set_truth(3, contents_of(3, version, view.bytes));
             }
             EXPECT_SUCCEEDS(sh_release(model.runtime(), model.id(3), SH_STREAM_HOST));
         }
     });
-    sh_status status = SH_ERROR_BUSY;   // as long as the engine holds what is dirty
-    while (status == SH_ERROR_BUSY) status = sh_source_update_begin(model.runtime(), model.ids().data(), 4);
+    sh_status status = SH_ERROR_INVALID_STATE;  // while the engine holds dirty blocks
+    while (status == SH_ERROR_INVALID_STATE) status = sh_source_update_begin(model.runtime(), model.ids().data(), 4);
     begun = true;
     engine.join();
     SUCCEEDS(status);
@@ -187,7 +190,8 @@ TEST_P(Changes, are_not_lost_to_an_update_that_begins) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
-INSTANTIATE_TEST_SUITE_P(Sources, Changes, testing::Values(Origin::pinned, Origin::pageable), [](const auto& info) { return name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(Sources, Changes, testing::Values(Origin::pinned, Origin::pageable),
+                         [](const auto& info) { return name_of(info.param); });
 
 }  // namespace
 }  // namespace stagehand::test

@@ -1,6 +1,7 @@
 // Contents that change: sources that get other bytes or fail, and blocks that the engine changes itself.
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <thread>
 
 #include "engine.h"
@@ -8,7 +9,7 @@
 namespace stagehand::test {
 namespace {
 
-// A block's serial as its next view tells it.
+// Returns the serial that the block's next view has.
 uint64_t serial_of(Model& model, size_t i) {
     sh_view view = SH_VIEW_INIT;
     EXPECT_SUCCEEDS(sh_acquire(model.runtime(), model.id(i), SH_STREAM_HOST, 0, &view));
@@ -18,7 +19,7 @@ uint64_t serial_of(Model& model, size_t i) {
 
 class Contents : public testing::TestWithParam<std::tuple<Origin, uint64_t>> {
 protected:
-    // Some pages are enough for everything, some for a part.
+    // Some of the page counts have room for all blocks, others only for a part.
     DeviceSettings settings() const { return {.budget_bytes = std::get<1>(GetParam()) * kPage}; }
     Origin origin() const { return std::get<0>(GetParam()); }
 };
@@ -54,7 +55,7 @@ TEST_P(Contents, a_source_changes_between_begin_and_end) {
         SUCCEEDS(sh_source_update_begin(model.runtime(), ids, 2));
         model.change(4, k);
         model.change(9, k);
-        EXPECT_EQ(model.use(4), SH_ERROR_BUSY);
+        EXPECT_EQ(model.use(4), SH_ERROR_INVALID_STATE);
         EXPECT_EQ(sh_source_update_begin(model.runtime(), ids, 1), SH_ERROR_INVALID_STATE);
         SUCCEEDS(sh_source_update_end(model.runtime(), ids, 2));
         EXPECT_EQ(sh_source_update_end(model.runtime(), ids, 1), SH_ERROR_INVALID_STATE);
@@ -76,7 +77,7 @@ TEST_P(Contents, a_view_keeps_what_it_sees) {
     SUCCEEDS(sh_invalidate_blocks(model.runtime(), &id, 1));
     SUCCEEDS(sh_runtime_synchronize(model.runtime()));
     EXPECT_EQ(device.bytes().read(view.address, before->size()), *before);
-    // It would have to be loaded over a view that is held.
+    // The load would overwrite a view that is held.
     EXPECT_EQ(model.use(2), SH_ERROR_HELD);
     SUCCEEDS(sh_release(model.runtime(), model.id(2), SH_STREAM_HOST));
     SUCCEEDS(model.use(2));
@@ -84,7 +85,7 @@ TEST_P(Contents, a_view_keeps_what_it_sees) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
-class DirtyContents : public Contents {};   // whose sources can be written
+class DirtyContents : public Contents {};  // whose sources can be written
 
 TEST_P(DirtyContents, dirty_blocks_are_written_back) {
     TestDevice device(settings());
@@ -108,12 +109,12 @@ TEST_P(DirtyContents, dirty_blocks_are_written_back) {
         }
         SUCCEEDS(sh_step_end(model.runtime()));
     }
-    SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
+    SUCCEEDS(sh_write_back_all(model.runtime()));
     for (size_t i = 0; i < 12; i++) EXPECT_EQ(model.source(i).read(), *model.truth(i)) << "block " << i;
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
     const sh_runtime_stats stats = model.stats();
     EXPECT_GT(stats.write_backs, 0u);
-    SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
+    SUCCEEDS(sh_write_back_all(model.runtime()));
     EXPECT_EQ(model.stats().write_backs, stats.write_backs) << "clean blocks were written";
 }
 
@@ -142,11 +143,16 @@ TEST_P(DirtyContents, a_plan_and_a_budget_lose_nothing_dirty) {
 
 INSTANTIATE_TEST_SUITE_P(Sources, Contents,
                          testing::Combine(testing::ValuesIn(kOrigins), testing::Values(uint64_t(11), uint64_t(60))),
-                         [](const auto& info) { return name_of(std::get<0>(info.param)) + std::to_string(std::get<1>(info.param)); });
+                         [](const auto& info) {
+                             return name_of(std::get<0>(info.param)) + std::to_string(std::get<1>(info.param));
+                         });
 
 INSTANTIATE_TEST_SUITE_P(Sources, DirtyContents,
-                         testing::Combine(testing::Values(Origin::pinned, Origin::pageable), testing::Values(uint64_t(11), uint64_t(60))),
-                         [](const auto& info) { return name_of(std::get<0>(info.param)) + std::to_string(std::get<1>(info.param)); });
+                         testing::Combine(testing::Values(Origin::pinned, Origin::pageable),
+                                          testing::Values(uint64_t(11), uint64_t(60))),
+                         [](const auto& info) {
+                             return name_of(std::get<0>(info.param)) + std::to_string(std::get<1>(info.param));
+                         });
 
 TEST(Dirty, what_a_neighbour_changed_survives_an_invalidation) {
     // Both are small, and share a page.
@@ -166,7 +172,7 @@ TEST(Dirty, what_a_neighbour_changed_survives_an_invalidation) {
     }
 }
 
-// The bytes of an older write-back, still under way, never come after those of a newer one.
+// An older write-back that is still under way never overwrites the bytes of a newer write-back.
 TEST(Dirty, again_while_it_is_written_back) {
     DeviceSettings slow{.budget_bytes = 6 * kPage};
     slow.options += ";latency=300us";
@@ -182,14 +188,14 @@ TEST(Dirty, again_while_it_is_written_back) {
             SUCCEEDS(model.overwrite(1, view, ++version));
             SUCCEEDS(sh_release(model.runtime(), model.id(1), SH_STREAM_HOST));
         }
-        SUCCEEDS(k % 2 ? model.use(2) : sh_write_back(model.runtime(), nullptr, 0));
+        SUCCEEDS(k % 2 ? model.use(2) : sh_write_back_all(model.runtime()));
     }
-    SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
+    SUCCEEDS(sh_write_back_all(model.runtime()));
     EXPECT_EQ(model.source(1).read(), *model.truth(1));
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
-// A write-back brings what streams have yet to do, too.
+// A write-back also includes changes that a stream has yet to make.
 TEST(Dirty, what_a_late_stream_changes_is_written_back) {
     for (const Origin origin : {Origin::pinned, Origin::pageable}) {
         TestDevice device;
@@ -201,7 +207,7 @@ TEST(Dirty, what_a_late_stream_changes_is_written_back) {
             SUCCEEDS(sh_stream_launch(device.get(), stream, nullptr, nullptr, 5'000'000));
             SUCCEEDS(model.overwrite(0, view, version, stream));
             SUCCEEDS(sh_release(model.runtime(), model.id(0), stream));
-            SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
+            SUCCEEDS(sh_write_back_all(model.runtime()));
             EXPECT_EQ(model.source(0).read(), *model.truth(0)) << name_of(origin) << ", version " << version;
         }
     }
@@ -219,15 +225,17 @@ TEST(Dirty, misplaced_calls_are_refused) {
     SUCCEEDS(sh_release(model.runtime(), model.id(1), SH_STREAM_HOST));
     SUCCEEDS(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view));
     SUCCEEDS(sh_mark_dirty(model.runtime(), model.id(0)));
-    EXPECT_EQ(sh_write_back(model.runtime(), nullptr, 0), SH_ERROR_BUSY);
+    EXPECT_EQ(sh_write_back_all(model.runtime()), SH_ERROR_INVALID_STATE);
     SUCCEEDS(sh_release(model.runtime(), model.id(0), SH_STREAM_HOST));
-    SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
+    SUCCEEDS(sh_write_back_all(model.runtime()));
 }
 
-// Holds a stream up until it is opened.
+// Holds a stream until the gate is opened.
 class Gate {
 public:
-    Gate(TestDevice& device, sh_stream stream) { EXPECT_SUCCEEDS(sh_stream_launch(device.get(), stream, wait, this, -1)); }
+    Gate(TestDevice& device, sh_stream stream) {
+        EXPECT_SUCCEEDS(sh_stream_launch(device.get(), stream, wait, this, -1));
+    }
     ~Gate() { open(); }
     void open() { open_ = true; }
 
@@ -238,7 +246,7 @@ private:
     std::atomic<bool> open_{false};
 };
 
-// Leaves a write-back of the block under way, which waits for the gate.
+// Leaves a write-back of the block under way. The write-back waits for the gate.
 void write_behind(Model& model, size_t i, sh_stream stream) {
     sh_view view = SH_VIEW_INIT;
     SUCCEEDS(sh_acquire(model.runtime(), model.id(i), stream, 0, &view));
@@ -257,7 +265,7 @@ TEST(Dirty, a_second_write_back_waits_for_the_first) {
     EXPECT_EQ(model.state(1).state, uint32_t(SH_BLOCK_DRAINING));
     const uint64_t before = model.stats().write_backs;
     sh_view view = SH_VIEW_INIT;
-    // What the engine does on another stream comes after what the write-back reads; the host would have to wait.
+    // The engine's work on another stream comes after the write-back's read. The host would have to wait.
     EXPECT_EQ(sh_acquire(model.runtime(), model.id(1), SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT, &view), SH_NOT_READY);
     const sh_stream later = device.stream();
     SUCCEEDS(sh_acquire(model.runtime(), model.id(1), later, 0, &view));
@@ -265,7 +273,7 @@ TEST(Dirty, a_second_write_back_waits_for_the_first) {
     SUCCEEDS(sh_release(model.runtime(), model.id(1), later));
     EXPECT_EQ(model.stats().write_backs, before) << "two write-backs of one block at once";
     gate.open();
-    SUCCEEDS(sh_write_back(model.runtime(), nullptr, 0));
+    SUCCEEDS(sh_write_back_all(model.runtime()));
     EXPECT_EQ(model.source(1).read(), *model.truth(1));
     SUCCEEDS(model.step(forward(3)));
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
@@ -292,7 +300,68 @@ TEST(Dirty, an_invalidation_waits_for_a_neighbour_that_is_dirty_again) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
-// A plan changes, and waits for a write-back; nobody may take a view of what it is about to move.
+// Both blocks are small and share a unit. The only worker has read the neighbour's bytes and does not get to write
+// them. No command reads or writes the bytes of the block that is unregistered.
+TEST(Dirty, a_view_is_not_given_of_a_block_that_goes_while_it_waits) {
+    DeviceSettings one_worker{.budget_bytes = 7 * kPage};
+    one_worker.staging_threads = 1;
+    TestDevice device(one_worker);
+    Model model(device, blocks_of({900, 900, 6 * kPage, 6 * kPage}, Origin::pageable, SH_BLOCK_MUTABLE));
+    SUCCEEDS(model.schedule(forward(4)));
+    struct Fill {
+        std::atomic<bool> begun{false}, may_end{false};
+        static int32_t run(void* buffer, uint64_t, uint64_t bytes, void* self) {
+            Fill& fill = *static_cast<Fill*>(self);
+            fill.begun = true;
+            for (int k = 0; k < 5000 && !fill.may_end; k++) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            std::memset(buffer, 1, bytes);
+            return 0;
+        }
+    } fill;
+    sh_segment segment = SH_SEGMENT_INIT;
+    segment.kind = SH_SOURCE_FILL;
+    segment.fill = Fill::run;
+    segment.user_data = &fill;
+    segment.bytes = 100;
+    sh_block_desc desc = SH_BLOCK_DESC_INIT;
+    desc.bytes = 100;
+    desc.flags = SH_BLOCK_UNORDERED;
+    desc.segments = &segment;
+    desc.segment_count = 1;
+    sh_block filled = 0;
+    SUCCEEDS(sh_register_blocks(model.runtime(), &desc, 1, &filled));
+    for (size_t i = 2; i < 6; i++) SUCCEEDS(model.use(i % 4));
+    const sh_stream stream = device.stream(), later = device.stream();
+    Gate gate(device, stream);
+    write_behind(model, 0, stream);
+    ASSERT_EQ(model.state(0).state, uint32_t(SH_BLOCK_DRAINING));
+    sh_view view = SH_VIEW_INIT;
+    sh_status status = SH_NOT_READY;
+    while (status == SH_NOT_READY)
+        status = sh_acquire(model.runtime(), model.id(0), later, SH_ACQUIRE_NO_WAIT,
+                            &view);  // repeated until the load is queued
+    SUCCEEDS(status);
+    SUCCEEDS(sh_release(model.runtime(), model.id(0), later));
+    EXPECT_EQ(sh_acquire(model.runtime(), filled, SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT, &view), SH_NOT_READY);
+    while (!fill.begun) std::this_thread::yield();
+    const sh_block going = model.id(1);
+    SUCCEEDS(sh_invalidate_blocks(model.runtime(), &going, 1));
+    gate.open();
+    device.synchronize();
+    std::thread user([&] {
+        sh_view of = SH_VIEW_INIT;
+        EXPECT_EQ(sh_acquire(model.runtime(), going, SH_STREAM_HOST, 0, &of), SH_ERROR_INVALID_HANDLE);
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_SUCCEEDS(sh_unregister_blocks(model.runtime(), &going, 1));
+    EXPECT_FALSE(fill.may_end);
+    fill.may_end = true;
+    user.join();
+    SUCCEEDS(model.step({0, 2, 3}));
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+// A plan changes and waits for a write-back. No thread may take a view of contents that the plan is about to move.
 TEST(Dirty, no_view_is_taken_while_a_plan_changes) {
     TestDevice device({.budget_bytes = 30 * kPage});
     Model model(device, equal_blocks(5, 6 * kPage, Origin::pageable, SH_BLOCK_MUTABLE));

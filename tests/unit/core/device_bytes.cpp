@@ -14,7 +14,8 @@
 namespace stagehand::test {
 namespace {
 
-// The calls of CUDA's driver that it takes, declared here: the tests are built where its headers are absent, too.
+// The calls of CUDA's driver that this file uses. They are declared here, because the tests are also built on machines
+// without CUDA's headers.
 struct Driver {
     int (*init)(unsigned flags);
     int (*device_get)(int* device, int ordinal);
@@ -47,8 +48,9 @@ struct Driver {
     }
 };
 
-// One GPU's memory, seen through a few buffers of pinned memory. Nothing is allocated later: that might wait for streams which wait for the
-// test. The context stays for the life of the process, so that devices open quickly.
+// Access to one GPU's memory through a few buffers of pinned memory. Nothing is allocated later, because an allocation
+// might wait for streams that wait for the test. The context lives as long as the process, so that devices open
+// quickly.
 class Gpu {
 public:
     Gpu(int ordinal, uint64_t largest_bytes) : largest_(largest_bytes) {
@@ -66,11 +68,12 @@ public:
         for (size_t i = 0; i < kBuffers; i++) free_.push_back(static_cast<uint8_t*>(memory) + i * largest_);
     }
 
-    // Waits until one is free. They come back when the streams get on.
+    // Waits until a buffer is free. Buffers come back when the streams make progress.
     uint8_t* take(uint64_t bytes) {
         if (bytes > largest_) throw std::runtime_error("more bytes than the tests have set memory aside for");
         std::unique_lock lock(mutex_);
-        if (!back_.wait_for(lock, std::chrono::seconds(60), [&] { return !free_.empty(); })) throw std::runtime_error("the streams do not get on");
+        if (!back_.wait_for(lock, std::chrono::seconds(60), [&] { return !free_.empty(); }))
+            throw std::runtime_error("the streams do not get on");
         uint8_t* const buffer = free_.back();
         free_.pop_back();
         return buffer;
@@ -85,12 +88,18 @@ public:
         return back_.wait_for(lock, std::chrono::seconds(60), [&] { return free_.size() == kBuffers; });
     }
 
-    void* native(sh_stream stream) const { return stream == SH_STREAM_HOST ? own_stream_ : reinterpret_cast<void*>(stream); }
+    void* native(sh_stream stream) const {
+        return stream == SH_STREAM_HOST ? own_stream_ : reinterpret_cast<void*>(stream);
+    }
     sh_status to_host(uint8_t* to, const void* from, uint64_t bytes, sh_stream stream) {
-        return told(in_context([&] { return driver_.to_host(to, reinterpret_cast<uintptr_t>(from), bytes, native(stream)); }), "cuMemcpyDtoHAsync");
+        return told(
+            in_context([&] { return driver_.to_host(to, reinterpret_cast<uintptr_t>(from), bytes, native(stream)); }),
+            "cuMemcpyDtoHAsync");
     }
     sh_status to_device(void* to, const uint8_t* from, uint64_t bytes, sh_stream stream) {
-        return told(in_context([&] { return driver_.to_device(reinterpret_cast<uintptr_t>(to), from, bytes, native(stream)); }), "cuMemcpyHtoDAsync");
+        return told(
+            in_context([&] { return driver_.to_device(reinterpret_cast<uintptr_t>(to), from, bytes, native(stream)); }),
+            "cuMemcpyHtoDAsync");
     }
     sh_status synchronize(sh_stream stream) {
         return told(in_context([&] { return driver_.synchronize(native(stream)); }), "cuStreamSynchronize");
@@ -107,7 +116,7 @@ private:
         ADD_FAILURE() << call << " gives " << result;
         return SH_ERROR_BACKEND;
     }
-    // As an engine may: the context is current for the call only.
+    // The context is current only for the duration of the call, as an engine may do it.
     template <class Call>
     int in_context(Call call) {
         if (const int result = driver_.push(context_)) return result;
@@ -120,7 +129,7 @@ private:
     const Driver driver_;
     const uint64_t largest_;
     void* context_ = nullptr;
-    void* own_stream_ = nullptr;   // for the calling thread; no other stream waits for it
+    void* own_stream_ = nullptr;  // for the calling thread; no other stream waits for it
     std::mutex mutex_;
     std::condition_variable back_;
     std::vector<uint8_t*> free_;
@@ -133,7 +142,7 @@ Gpu& gpu() {
     return *reached;
 }
 
-// A buffer that goes back when the last part of the queued work that uses it has run.
+// A buffer that is given back when the last queued work that uses it has run.
 using Buffer = std::shared_ptr<uint8_t>;
 Buffer take_buffer(uint64_t bytes) {
     return Buffer(gpu().take(bytes), [](uint8_t* buffer) { gpu().give_back(buffer); });
@@ -144,7 +153,7 @@ void run(void* data) {
     (*work)();
 }
 
-// When this fails the function is gone, and has not run.
+// The function is freed and has not run if this fails.
 sh_status launch(sh_device* device, sh_stream stream, std::function<void()> work, int64_t busy_ns = 0) {
     auto queued = std::make_unique<std::function<void()>>(std::move(work));
     const sh_status status = sh_stream_launch(device, stream, run, queued.get(), busy_ns);
@@ -152,7 +161,8 @@ sh_status launch(sh_device* device, sh_stream stream, std::function<void()> work
     return status;
 }
 
-// `work` over the buffer, after what was queued before. Where it cannot be queued, the buffer is not given back under a copy.
+// Queues `work` on the buffer after the earlier work. The buffer is kept until earlier copies have finished, even if
+// the work cannot be queued.
 sh_status queue(sh_device* device, sh_stream stream, const Buffer& buffer, const DeviceBytes::Change& work) {
     if (stream != SH_STREAM_HOST) {
         const sh_status status = launch(device, stream, [buffer, work] { work(buffer.get()); });
@@ -166,31 +176,33 @@ sh_status queue(sh_device* device, sh_stream stream, const Buffer& buffer, const
 
 bool host_addressable(sh_device* device) {
     sh_device_caps caps = SH_DEVICE_CAPS_INIT;
-    if (sh_device_capabilities(device, &caps) != SH_OK) throw std::runtime_error("a device without capabilities");
+    if (sh_device_get_caps(device, &caps) != SH_OK) throw std::runtime_error("a device without capabilities");
     return caps.flags & SH_DEVICE_HOST_ADDRESSABLE;
 }
 
 }  // namespace
 
 void reach_gpu_memory(int ordinal, uint64_t largest_bytes) {
-    if (!reached) reached = new Gpu(ordinal, largest_bytes);   // streams may use it until the process has ended
+    if (!reached) reached = new Gpu(ordinal, largest_bytes);  // streams may use it until the process has ended
 }
 
 DeviceBytes::DeviceBytes(sh_device* device) : device_(device), on_host_(host_addressable(device)) {}
 
-// Over the memory itself.
+// Runs the work on the memory itself.
 sh_status DeviceBytes::work(sh_stream stream, void* address, Change work, int64_t busy_ns) {
     if (stream != SH_STREAM_HOST)
-        return launch(device_, stream, [address, work = std::move(work)] { work(static_cast<uint8_t*>(address)); }, busy_ns);
+        return launch(
+            device_, stream, [address, work = std::move(work)] { work(static_cast<uint8_t*>(address)); }, busy_ns);
     work(static_cast<uint8_t*>(address));
     return SH_OK;
 }
 
 sh_status DeviceBytes::look(sh_stream stream, const void* address, uint64_t bytes, Look look, int64_t busy_ns) {
     if (on_host_) return work(stream, const_cast<void*>(address), std::move(look), busy_ns);
-    // First, so that a copy which should have waited for this use would be seen.
+    // The stream is busy first, so that the test sees a copy that should have waited for this use.
     if (busy_ns > 0 && stream != SH_STREAM_HOST)
-        if (const sh_status status = sh_stream_launch(device_, stream, nullptr, nullptr, busy_ns); status != SH_OK) return status;
+        if (const sh_status status = sh_stream_launch(device_, stream, nullptr, nullptr, busy_ns); status != SH_OK)
+            return status;
     const Buffer buffer = take_buffer(bytes);
     if (const sh_status status = gpu().to_host(buffer.get(), address, bytes, stream); status != SH_OK) return status;
     return queue(device_, stream, buffer, std::move(look));
@@ -207,10 +219,13 @@ sh_status DeviceBytes::change(sh_stream stream, void* address, uint64_t bytes, C
 }
 
 sh_status DeviceBytes::write(sh_stream stream, void* address, const std::vector<uint8_t>& bytes) {
-    if (on_host_) return work(stream, address, [bytes](uint8_t* at) { std::memcpy(at, bytes.data(), bytes.size()); }, 0);
+    if (on_host_)
+        return work(
+            stream, address, [bytes](uint8_t* at) { std::memcpy(at, bytes.data(), bytes.size()); }, 0);
     const Buffer buffer = take_buffer(bytes.size());
     std::memcpy(buffer.get(), bytes.data(), bytes.size());
-    if (const sh_status status = gpu().to_device(address, buffer.get(), bytes.size(), stream); status != SH_OK) return status;
+    if (const sh_status status = gpu().to_device(address, buffer.get(), bytes.size(), stream); status != SH_OK)
+        return status;
     (void)queue(device_, stream, buffer, [](uint8_t*) {});
     return SH_OK;
 }
@@ -222,7 +237,8 @@ void DeviceBytes::settle() {
 
 std::vector<uint8_t> DeviceBytes::read(const void* address, uint64_t bytes) {
     std::vector<uint8_t> result;
-    const sh_status status = look(SH_STREAM_HOST, address, bytes, [&](const uint8_t* at) { result.assign(at, at + bytes); });
+    const sh_status status =
+        look(SH_STREAM_HOST, address, bytes, [&](const uint8_t* at) { result.assign(at, at + bytes); });
     EXPECT_EQ(status, SH_OK);
     return result;
 }

@@ -1,5 +1,6 @@
-// DeviceBytes: how tests see and change the bytes of device memory, in a stream or on the calling thread. Where the host reaches the memory
-// that is a function over it; on a GPU they are copied by its driver, in the same stream, from or to memory that such a function works on.
+// DeviceBytes: tests see and change the bytes of device memory by this class, in a stream or on the calling thread. A
+// function works directly on the memory if the host reaches it. On a GPU, the driver copies the bytes in the same
+// stream to or from memory that the function works on.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +18,18 @@ public:
 
     explicit DeviceBytes(sh_device* device);
 
-    // Each call's work is done when the stream comes to it; on SH_STREAM_HOST before the call returns. A call that fails queues nothing that
-    // anybody would notice. A stream that `busy_ns` is given for is that busy beside.
+    // The stream does the work of each call when it reaches the work. On SH_STREAM_HOST, the work is done before the
+    // call returns. A call that fails has no effect on the device. `busy_ns` keeps the stream busy for that long in
+    // addition.
     sh_status look(sh_stream stream, const void* address, uint64_t bytes, Look look, int64_t busy_ns = 0);
     sh_status change(sh_stream stream, void* address, uint64_t bytes, Change change);
     sh_status write(sh_stream stream, void* address, const std::vector<uint8_t>& bytes);
 
-    // On the calling thread. Fails the test when it cannot.
+    // Runs on the calling thread. The test fails if the bytes cannot be read.
     std::vector<uint8_t> read(const void* address, uint64_t bytes);
 
-    // Waits for all of it, on streams too that are destroyed and not done: a GPU's finish what is queued on them.
+    // Waits for all work, also on streams that were destroyed before they finished. A GPU finishes the work that is
+    // queued on such streams.
     void settle();
 
 private:
@@ -36,7 +39,8 @@ private:
     const bool on_host_;
 };
 
-// Looks for the way to this GPU's memory; throws where there is none. Memory is set aside for so many bytes at a time.
+// Prepares access to this GPU's memory, and throws if there is no access. Sets memory aside for `largest_bytes` bytes
+// at a time.
 void reach_gpu_memory(int ordinal, uint64_t largest_bytes);
 
 }  // namespace stagehand::test

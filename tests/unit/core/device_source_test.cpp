@@ -24,7 +24,7 @@ Registered register_from(sh_runtime* runtime, void* pointer, uint64_t bytes, uin
     return out;
 }
 
-// One runtime's views are the other's sources.
+// The views of one runtime are the sources of the other.
 TEST(DeviceSource, streams_through_a_small_share) {
     TestDevice device({.budget_bytes = 60 * kPage});
     Model origin(device, equal_blocks(6, 6 * kPage, Origin::pinned));
@@ -36,7 +36,7 @@ TEST(DeviceSource, streams_through_a_small_share) {
     const std::unique_ptr<sh_runtime, decltype(&sh_runtime_destroy)> owner(runtime, sh_runtime_destroy);
     std::vector<sh_block> blocks;
     for (size_t i = 0; i < 6; i++) {
-        sh_view view = SH_VIEW_INIT;   // held until the end: resident, and its address stays
+        sh_view view = SH_VIEW_INIT;  // held until the end: resident, and its address stays
         SUCCEEDS(sh_acquire(origin.runtime(), origin.id(i), SH_STREAM_HOST, 0, &view));
         const Registered registered = register_from(runtime, view.address, view.bytes);
         SUCCEEDS(registered.status);
@@ -53,7 +53,7 @@ TEST(DeviceSource, streams_through_a_small_share) {
         SUCCEEDS(sh_step_end(runtime));
     }
     sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
-    SUCCEEDS(sh_stats(runtime, &stats));
+    SUCCEEDS(sh_runtime_get_stats(runtime, &stats));
     EXPECT_GT(stats.bytes_to_device, 3 * 6 * 6 * kPage / 2) << "nothing was streamed";
     EXPECT_EQ(device.memory().staging_bytes, 0u) << "no worker is needed";
     for (size_t i = 0; i < 6; i++) SUCCEEDS(sh_release(origin.runtime(), origin.id(i), SH_STREAM_HOST));

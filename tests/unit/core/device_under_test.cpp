@@ -13,16 +13,16 @@
 namespace stagehand::test {
 namespace {
 
-constexpr uint64_t kLargestBlock = 12;   // of all tests, in pages
-constexpr int kSkipped = 77;             // how a program says that it cannot run here
+constexpr uint64_t kLargestBlock = 12;  // of all tests, in pages
+constexpr int kSkipped = 77;            // how a program says that it cannot run here
 
-// Nothing is run where another device than the host's memory was asked for and is not there.
+// Runs no tests if the requested device is not there.
 class DeviceUnderTest : public testing::Environment {
 public:
     void SetUp() override {
         if (on_host_backend()) return;
         const std::string name = device_under_test();
-        const uint64_t smallest_page = smallest_page_of_device_under_test(plain_devices());
+        const uint64_t smallest_page = smallest_page_of_device_under_test(devices_without_pages());
         if (!smallest_page) {
             std::printf("%s: %s\n", name.c_str(), why().c_str());
             std::exit(kSkipped);
@@ -32,7 +32,8 @@ public:
         reach_gpu_memory(colon == std::string::npos ? 0 : std::atoi(name.c_str() + colon + 1), kLargestBlock * kPage);
     }
 };
-[[maybe_unused]] const testing::Environment* const device_environment = testing::AddGlobalTestEnvironment(new DeviceUnderTest);
+[[maybe_unused]] const testing::Environment* const device_environment =
+    testing::AddGlobalTestEnvironment(new DeviceUnderTest);
 
 }  // namespace
 
@@ -43,18 +44,18 @@ std::string device_under_test() {
 
 bool on_host_backend() { return device_under_test() == "host"; }
 
-bool plain_devices() {
-    const char* const variable = std::getenv("STAGEHAND_TEST_PLAIN");
+bool devices_without_pages() {
+    const char* const variable = std::getenv("STAGEHAND_TEST_NO_PAGES");
     return variable && std::string(variable) == "1";
 }
 
-uint64_t smallest_page_of_device_under_test(bool plain) {
+uint64_t smallest_page_of_device_under_test(bool no_pages) {
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
-    options.backend_options = plain ? "map_pages=0" : nullptr;
+    options.backend_options = no_pages ? "map_pages=0" : nullptr;
     sh_device* device = nullptr;
     if (sh_device_open(device_under_test().c_str(), &options, &device) != SH_OK) return 0;
     sh_device_caps caps = SH_DEVICE_CAPS_INIT;
-    EXPECT_SUCCEEDS(sh_device_capabilities(device, &caps));
+    EXPECT_SUCCEEDS(sh_device_get_caps(device, &caps));
     sh_device_close(device);
     return caps.granularity_bytes;
 }

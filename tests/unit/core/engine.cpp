@@ -17,9 +17,9 @@ std::string why() {
 }
 
 TestDevice::TestDevice(const DeviceSettings& settings) {
-    const bool plain = !settings.map_pages || (plain_devices() && settings.name != "sim");
+    const bool no_pages = !settings.map_pages || (devices_without_pages() && settings.name != "sim");
     std::string backend_options = settings.name == device_under_test() && !on_host_backend() ? "" : settings.options;
-    if (plain) backend_options += backend_options.empty() ? "map_pages=0" : ";map_pages=0";
+    if (no_pages) backend_options += backend_options.empty() ? "map_pages=0" : ";map_pages=0";
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     options.budget_bytes = settings.budget_bytes;
     options.page_bytes = settings.page_bytes;
@@ -27,7 +27,8 @@ TestDevice::TestDevice(const DeviceSettings& settings) {
     options.staging_bytes = settings.staging_bytes;
     options.staging_threads = settings.staging_threads;
     options.backend_options = backend_options.c_str();
-    if (sh_device_open(settings.name.c_str(), &options, &device_) != SH_OK) throw std::runtime_error("device: " + why());
+    if (sh_device_open(settings.name.c_str(), &options, &device_) != SH_OK)
+        throw std::runtime_error("device: " + why());
     bytes_ = std::make_unique<DeviceBytes>(device_);
 }
 
@@ -45,14 +46,15 @@ sh_stream TestDevice::stream() {
 
 sh_memory_info TestDevice::memory() const {
     sh_memory_info info = SH_MEMORY_INFO_INIT;
-    EXPECT_SUCCEEDS(sh_device_memory(device_, &info));
+    EXPECT_SUCCEEDS(sh_device_get_memory(device_, &info));
     return info;
 }
 
 void TestDevice::synchronize() {
     for (const sh_stream stream : streams_) {
         sh_status status = SH_OK;
-        for (int attempt = 0; attempt < 3 && (status = sh_stream_synchronize(device_, stream)) != SH_OK; attempt++) {}   // failures may be injected
+        for (int attempt = 0; attempt < 3 && (status = sh_stream_synchronize(device_, stream)) != SH_OK; attempt++) {
+        }  // failures may be injected
         EXPECT_EQ(status, SH_OK) << why();
     }
     bytes_->settle();
@@ -60,11 +62,16 @@ void TestDevice::synchronize() {
 
 std::string name_of(Origin origin) {
     switch (origin) {
-    case Origin::pinned: return "pinned";
-    case Origin::pageable: return "pageable";
-    case Origin::mapped: return "mapped";
-    case Origin::file: return "file";
-    case Origin::fill: return "fill";
+        case Origin::pinned:
+            return "pinned";
+        case Origin::pageable:
+            return "pageable";
+        case Origin::mapped:
+            return "mapped";
+        case Origin::file:
+            return "file";
+        case Origin::fill:
+            return "fill";
     }
     return "?";
 }
@@ -88,26 +95,30 @@ std::vector<uint8_t> contents_of(uint64_t seed, uint64_t version, uint64_t bytes
     return result;
 }
 
-Source::Source(sh_device* device, Origin origin, std::vector<uint8_t> bytes) : device_(device), origin_(origin), bytes_(bytes.size()) {
+Source::Source(sh_device* device, Origin origin, std::vector<uint8_t> bytes)
+    : device_(device), origin_(origin), bytes_(bytes.size()) {
     void* memory = nullptr;
     switch (origin) {
-    case Origin::pinned:
-        if (sh_host_alloc(device, bytes_, &memory, nullptr) != SH_OK) throw std::runtime_error("pinned memory: " + why());
-        break;
-    case Origin::pageable:
-    case Origin::fill: memory = new uint8_t[bytes_]; break;
-    case Origin::mapped:
-    case Origin::file: {
-        char path[] = "stagehand-test-XXXXXX";
-        descriptor_ = mkostemp(path, O_CLOEXEC);
-        if (descriptor_ < 0 || unlink(path) != 0 || ftruncate(descriptor_, static_cast<off_t>(bytes_)) != 0)
-            throw std::runtime_error("no temporary file in the working directory");
-        if (origin == Origin::mapped) {
-            memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
-            if (memory == MAP_FAILED) throw std::runtime_error("a file cannot be mapped");
+        case Origin::pinned:
+            if (sh_host_alloc(device, bytes_, &memory, nullptr) != SH_OK)
+                throw std::runtime_error("pinned memory: " + why());
+            break;
+        case Origin::pageable:
+        case Origin::fill:
+            memory = new uint8_t[bytes_];
+            break;
+        case Origin::mapped:
+        case Origin::file: {
+            char path[] = "stagehand-test-XXXXXX";
+            descriptor_ = mkostemp(path, O_CLOEXEC);
+            if (descriptor_ < 0 || unlink(path) != 0 || ftruncate(descriptor_, static_cast<off_t>(bytes_)) != 0)
+                throw std::runtime_error("no temporary file in the working directory");
+            if (origin == Origin::mapped) {
+                memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
+                if (memory == MAP_FAILED) throw std::runtime_error("a file cannot be mapped");
+            }
+            break;
         }
-        break;
-    }
     }
     memory_ = static_cast<uint8_t*>(memory);
     write(bytes);
@@ -115,11 +126,18 @@ Source::Source(sh_device* device, Origin origin, std::vector<uint8_t> bytes) : d
 
 Source::~Source() {
     switch (origin_) {
-    case Origin::pinned: sh_host_free(device_, memory_); break;
-    case Origin::pageable:
-    case Origin::fill: delete[] memory_; break;
-    case Origin::mapped: munmap(memory_, bytes_); [[fallthrough]];
-    case Origin::file: close(descriptor_);
+        case Origin::pinned:
+            sh_host_free(device_, memory_);
+            break;
+        case Origin::pageable:
+        case Origin::fill:
+            delete[] memory_;
+            break;
+        case Origin::mapped:
+            munmap(memory_, bytes_);
+            [[fallthrough]];
+        case Origin::file:
+            close(descriptor_);
     }
 }
 
@@ -135,11 +153,19 @@ sh_segment Source::segment(uint64_t offset) {
     segment.offset = offset;
     segment.bytes = bytes_;
     switch (origin_) {
-    case Origin::pinned:
-    case Origin::pageable: segment.kind = SH_SOURCE_POINTER; break;
-    case Origin::mapped: segment.kind = SH_SOURCE_MAPPED; break;
-    case Origin::file: segment.kind = SH_SOURCE_FILE; break;
-    case Origin::fill: segment.kind = SH_SOURCE_FILL; break;
+        case Origin::pinned:
+        case Origin::pageable:
+            segment.kind = SH_SOURCE_POINTER;
+            break;
+        case Origin::mapped:
+            segment.kind = SH_SOURCE_MAPPED;
+            break;
+        case Origin::file:
+            segment.kind = SH_SOURCE_FILE;
+            break;
+        case Origin::fill:
+            segment.kind = SH_SOURCE_FILL;
+            break;
     }
     if (origin_ == Origin::file) {
         segment.file = descriptor_;
@@ -153,14 +179,18 @@ sh_segment Source::segment(uint64_t offset) {
 }
 
 void Source::write(const std::vector<uint8_t>& bytes) {
-    if (memory_) std::memcpy(memory_, bytes.data(), bytes_);
-    else if (pwrite(descriptor_, bytes.data(), bytes_, 0) != static_cast<ssize_t>(bytes_)) throw std::runtime_error("a file cannot be written");
+    if (memory_)
+        std::memcpy(memory_, bytes.data(), bytes_);
+    else if (pwrite(descriptor_, bytes.data(), bytes_, 0) != static_cast<ssize_t>(bytes_))
+        throw std::runtime_error("a file cannot be written");
 }
 
 std::vector<uint8_t> Source::read() const {
     std::vector<uint8_t> bytes(bytes_);
-    if (memory_) std::memcpy(bytes.data(), memory_, bytes_);
-    else if (pread(descriptor_, bytes.data(), bytes_, 0) != static_cast<ssize_t>(bytes_)) throw std::runtime_error("a file cannot be read");
+    if (memory_)
+        std::memcpy(bytes.data(), memory_, bytes_);
+    else if (pread(descriptor_, bytes.data(), bytes_, 0) != static_cast<ssize_t>(bytes_))
+        throw std::runtime_error("a file cannot be read");
     return bytes;
 }
 
@@ -176,7 +206,7 @@ Model::Model(TestDevice& device, const std::vector<BlockSpec>& specs, sh_runtime
     }
 }
 
-// Together, so that small ones are packed.
+// Registers all blocks by one call, so that small blocks are packed.
 void Model::register_all(const std::vector<BlockSpec>& specs) {
     std::vector<sh_segment> segments(specs.size());
     std::vector<sh_block_desc> descs(specs.size());
@@ -201,7 +231,7 @@ void Model::register_all(const std::vector<BlockSpec>& specs) {
 
 Model::~Model() {
     destroy();
-    // What is still queued on the streams compares with bytes of this model.
+    // Work that is still queued on the streams compares with the bytes of this model.
     device_.synchronize();
 }
 
@@ -268,8 +298,9 @@ void Model::note(size_t block, const uint8_t* at, const std::vector<uint8_t>& tr
     std::lock_guard lock(mutex_);
     if (!first_wrong_.empty()) return;
     const size_t byte = static_cast<size_t>(std::mismatch(truth.begin(), truth.end(), at).first - truth.begin());
-    first_wrong_ = "block " + std::to_string(block) + " of " + std::to_string(truth.size()) + " bytes differs from byte " + std::to_string(byte) +
-                   " on, at use " + std::to_string(compared_.load());
+    first_wrong_ = "block " + std::to_string(block) + " of " + std::to_string(truth.size()) +
+                   " bytes differs from byte " + std::to_string(byte) + " on, at use " +
+                   std::to_string(compared_.load());
 }
 
 sh_status Model::compare(size_t i, const sh_view& view, sh_stream stream, int64_t busy_ns) {
@@ -315,13 +346,13 @@ std::string Model::first_wrong() {
 
 sh_runtime_stats Model::stats() const {
     sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
-    EXPECT_SUCCEEDS(sh_stats(runtime_, &stats));
+    EXPECT_SUCCEEDS(sh_runtime_get_stats(runtime_, &stats));
     return stats;
 }
 
 sh_block_state Model::state(size_t i) const {
     sh_block_state state = SH_BLOCK_STATE_INIT;
-    EXPECT_SUCCEEDS(sh_block_info(runtime_, ids_[i], &state));
+    EXPECT_SUCCEEDS(sh_block_get_state(runtime_, ids_[i], &state));
     return state;
 }
 
@@ -356,7 +387,8 @@ std::vector<BlockSpec> equal_blocks(size_t count, uint64_t bytes, Origin origin,
 }
 
 std::vector<BlockSpec> unequal_blocks(size_t count, Origin origin) {
-    const uint64_t sizes[] = {1, 5 * kPage + 17, 300, 3 * kPage, 8 * kPage - 1, 2 * kPage, 100, kPage - 1, 6 * kPage + 1, kPage + 1};
+    const uint64_t sizes[] = {1,   5 * kPage + 17, 300,           3 * kPage, 8 * kPage - 1, 2 * kPage,
+                              100, kPage - 1,      6 * kPage + 1, kPage + 1};
     std::vector<uint64_t> bytes;
     for (size_t i = 0; i < count; i++) bytes.push_back(sizes[i % std::size(sizes)]);
     return blocks_of(bytes, origin);

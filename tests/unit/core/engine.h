@@ -1,5 +1,6 @@
-// Engine: what the tests of the core stand on. A device with options, models whose blocks have recognisable contents and every kind
-// of source, and uses that compare each byte with what it should be: on the calling thread, or on a stream when the work runs there.
+// Engine: the base of the core's tests. A device with options, and models whose blocks have recognisable contents and
+// every kind of source. Each use compares every byte with its expected value, on the calling thread, or on a stream
+// when the work runs there.
 #pragma once
 
 #include <atomic>
@@ -18,18 +19,20 @@
 
 namespace stagehand::test {
 
-// The text of this thread's last failure.
+// Returns the text of this thread's last failure.
 std::string why();
+// For a call whose status does not matter to the test.
+inline void ignore(sh_status) {}
 
 #define SUCCEEDS(call) ASSERT_EQ((call), SH_OK) << ::stagehand::test::why()
 #define EXPECT_SUCCEEDS(call) EXPECT_EQ((call), SH_OK) << ::stagehand::test::why()
 
 struct DeviceSettings {
     std::string name = device_under_test();
-    std::string options = "capacity=256MiB;staging_piece=16KiB;poison=1";   // for the host backend; others have none
+    std::string options = "capacity=256MiB;staging_piece=16KiB;poison=1";  // for the host backend only
     uint64_t budget_bytes = 64 * kPage;
     uint64_t page_bytes = kPage;
-    uint64_t link_bytes_per_second = 4'000'000'000 * kPage / 4096;   // in proportion, so that plans are alike
+    uint64_t link_bytes_per_second = 4'000'000'000 * kPage / 4096;  // in proportion, so that plans are alike
     uint64_t staging_bytes = 64 * kPage;
     uint32_t staging_threads = 2;
     bool map_pages = true;
@@ -45,9 +48,9 @@ public:
 
     sh_device* get() const { return device_; }
     DeviceBytes& bytes() { return *bytes_; }
-    sh_stream stream();   // a new one, destroyed with the device
+    sh_stream stream();  // a new one, destroyed with the device
     sh_memory_info memory() const;
-    void synchronize();   // all streams that stream() gave, and all uses
+    void synchronize();  // all streams that stream() gave, and all uses
 
 private:
     sh_device* device_ = nullptr;
@@ -68,10 +71,10 @@ struct BlockSpec {
     std::string name = {};
 };
 
-// Bytes of a block's version `version`: no two blocks or versions are alike, nor two places of a block.
+// Returns the bytes of one version of a block. All blocks, versions and places in a block differ.
 std::vector<uint8_t> contents_of(uint64_t seed, uint64_t version, uint64_t bytes);
 
-// A source of bytes of any kind, and what it holds.
+// A source of any kind, and the bytes that it holds.
 class Source {
 public:
     Source(sh_device* device, Origin origin, std::vector<uint8_t> bytes);
@@ -79,12 +82,12 @@ public:
     Source(const Source&) = delete;
     Source& operator=(const Source&) = delete;
 
-    sh_segment segment(uint64_t offset = 0);   // of the whole source, at this offset of a block
+    sh_segment segment(uint64_t offset = 0);  // of the whole source, at this offset of a block
     void write(const std::vector<uint8_t>& bytes);
     std::vector<uint8_t> read() const;
-    uint8_t* memory() const { return memory_; }   // null for a file
-    bool shrink(uint64_t bytes);                  // of a file or mapped file
-    std::atomic<int32_t> fill_result{0};          // what a fill callback answers
+    uint8_t* memory() const { return memory_; }  // null for a file
+    bool shrink(uint64_t bytes);                 // of a file or mapped file
+    std::atomic<int32_t> fill_result{0};         // what a fill callback answers
 
 private:
     static int32_t fill(void* buffer, uint64_t offset, uint64_t bytes, void* user_data);
@@ -96,10 +99,11 @@ private:
     int descriptor_ = -1;
 };
 
-// A runtime with blocks, and what each of them should hold.
+// A runtime with blocks, and the expected contents of each block.
 class Model {
 public:
-    Model(TestDevice& device, const std::vector<BlockSpec>& specs, sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT);
+    Model(TestDevice& device, const std::vector<BlockSpec>& specs,
+          sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT);
     ~Model();
     Model(const Model&) = delete;
     Model& operator=(const Model&) = delete;
@@ -112,33 +116,36 @@ public:
     uint64_t bytes(size_t i) const { return specs_[i].bytes; }
     uint64_t total_bytes() const;
     std::shared_ptr<const std::vector<uint8_t>> truth(size_t i) const { return truth_[i]; }
-    void set_truth(size_t i, std::vector<uint8_t> bytes) { truth_[i] = std::make_shared<const std::vector<uint8_t>>(std::move(bytes)); }
+    void set_truth(size_t i, std::vector<uint8_t> bytes) {
+        truth_[i] = std::make_shared<const std::vector<uint8_t>>(std::move(bytes));
+    }
 
     // Registers one more block.
     sh_status add(const BlockSpec& spec);
-    sh_status remove(size_t i);   // unregisters; the place stays, empty
+    sh_status remove(size_t i);  // unregisters; the place stays, empty
     // Writes the contents of another version to the source.
     void change(size_t i, uint64_t version);
     sh_status schedule(const std::vector<size_t>& order, uint64_t compute_ns = 1000);
 
-    // One use: acquire, compare on the stream (or here), release. The first failure.
+    // Makes one use: acquires, compares on the stream or here, and releases. Returns the first failure.
     sh_status use(size_t i, sh_stream stream = SH_STREAM_HOST, uint32_t flags = 0, int64_t busy_ns = 0);
-    // Compares on the stream when it comes to it; the view is held until released afterwards.
+    // Compares when the stream reaches this work. The caller releases the view after this call.
     sh_status compare(size_t i, const sh_view& view, sh_stream stream, int64_t busy_ns = 0);
-    // The engine changes all bytes of a mutable block that it holds, in the stream or on the calling thread, and marks it dirty.
+    // The engine changes all bytes of a mutable block that it holds, in the stream or on the calling thread, and marks
+    // the block dirty.
     sh_status overwrite(size_t i, const sh_view& view, uint64_t version, sh_stream stream = SH_STREAM_HOST);
-    // A step that uses these blocks in turn.
+    // Makes a step that uses these blocks in this order.
     sh_status step(const std::vector<size_t>& order, sh_stream stream = SH_STREAM_HOST, int64_t busy_ns = 0);
 
     uint64_t compared() const { return compared_.load(); }
-    uint64_t wrong_uses() const { return wrong_.load(); }   // whose bytes were not as they should be
+    uint64_t wrong_uses() const { return wrong_.load(); }  // whose bytes were not as they should be
     std::string first_wrong();
 
     sh_runtime_stats stats() const;
     sh_block_state state(size_t i) const;
     sh_plan_info plan(uint64_t dry_run_budget = 0);
 
-    void destroy();   // the runtime, before the model goes
+    void destroy();  // the runtime, before the model goes
 
 private:
     void register_all(const std::vector<BlockSpec>& specs);
@@ -159,10 +166,11 @@ private:
 std::vector<size_t> forward(size_t count);
 std::vector<size_t> forward_backward(size_t count);
 
-// Blocks of these sizes in bytes, all alike otherwise.
-std::vector<BlockSpec> blocks_of(const std::vector<uint64_t>& bytes, Origin origin = Origin::pinned, uint32_t flags = 0);
+// Describes blocks of these sizes in bytes that are alike otherwise.
+std::vector<BlockSpec> blocks_of(const std::vector<uint64_t>& bytes, Origin origin = Origin::pinned,
+                                 uint32_t flags = 0);
 std::vector<BlockSpec> equal_blocks(size_t count, uint64_t bytes, Origin origin = Origin::pinned, uint32_t flags = 0);
-// From one byte to a few pages, the larger ones in between.
+// Describes blocks from one byte to a few pages. The larger blocks lie between smaller ones.
 std::vector<BlockSpec> unequal_blocks(size_t count, Origin origin);
 
 }  // namespace stagehand::test

@@ -1,5 +1,5 @@
-// Memory that a runtime has to give back: when its needs have grown beyond what it may have, when it is in use just then, and when what one
-// gives puts another beyond its share.
+// Memory that a runtime has to give back: its needs have grown beyond its share, it is in use at that moment, or memory
+// that one runtime gives back puts another runtime beyond its share.
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -26,7 +26,7 @@ TEST(GiveBack, all_of_it_where_a_runtime_needs_more_than_it_may_have) {
     SUCCEEDS(b.schedule(forward(10)));
     SUCCEEDS(step(a));
     EXPECT_EQ(held_pages(a), 50u);
-    SUCCEEDS(sh_reserve(a.runtime(), b.runtime(), 20 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(b.runtime(), 20 * kPage, SH_PRIORITY_PRIMARY));
     SUCCEEDS(a.add({.bytes = 30 * kPage}));
     SUCCEEDS(a.schedule(forward(51)));
     SUCCEEDS(sh_device_set_budget(device.get(), 40 * kPage));
@@ -34,17 +34,17 @@ TEST(GiveBack, all_of_it_where_a_runtime_needs_more_than_it_may_have) {
     SUCCEEDS(step(b));
     EXPECT_GE(held_pages(b), 20u) << "what is reserved for it can be had";
     EXPECT_EQ(step(a), SH_ERROR_BUDGET);
-    SUCCEEDS(sh_release_reservation(a.runtime(), b.runtime()));
+    SUCCEEDS(sh_release_reservation(b.runtime()));
     SUCCEEDS(sh_trim(b.runtime(), 0, nullptr));
     SUCCEEDS(step(a));
 }
 
-// The runtime is asked to change while a load holds it up, and a view comes before it can.
+// The runtime is asked to change while a load delays it. A view is acquired before the runtime can change.
 TEST(GiveBack, a_guest_that_came_to_be_used_gives_back_after_that) {
     TestDevice device({.budget_bytes = 40 * kPage});
     Model host(device, {});
     sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
-    options.unordered_bytes = 4 * kPage;   // the second of two blocks takes the memory of the first
+    options.unordered_bytes = 4 * kPage;  // the second of two blocks takes the memory of the first
     Model guest(device, equal_blocks(10, 2 * kPage), options);
     SUCCEEDS(guest.schedule(forward(10)));
     struct Gate {
@@ -74,11 +74,12 @@ TEST(GiveBack, a_guest_that_came_to_be_used_gives_back_after_that) {
     sh_scope* scope = nullptr;
     sh_guest_options terms = SH_GUEST_OPTIONS_INIT;
     terms.bytes = 24 * kPage;
-    SUCCEEDS(sh_guest_begin(host.runtime(), guest.runtime(), &terms, &scope));
+    SUCCEEDS(sh_guest_begin(guest.runtime(), &terms, &scope));
     SUCCEEDS(sh_plan(guest.runtime(), nullptr, nullptr));
     SUCCEEDS(sh_prefetch(guest.runtime(), &filled, 1));
     while (!gate.entered) std::this_thread::yield();
-    // The acquire waits for that load, the scope's end for the acquire. Were it otherwise in some run, nothing else could come of it.
+    // The acquire waits for that load, and the end of the scope waits for the acquire. In another order, nothing else
+    // can happen either.
     std::thread uses([&] {
         sh_view view = SH_VIEW_INIT;
         EXPECT_SUCCEEDS(sh_acquire(guest.runtime(), other, SH_STREAM_HOST, 0, &view));

@@ -1,4 +1,5 @@
-// Guests: let in or refused, never at the cost of what is reserved, and gone when their scope ends.
+// Guests: the library lets a guest in or refuses it, never at the cost of reserved memory. A guest leaves when its
+// scope ends.
 #include <algorithm>
 
 #include "base/size_text.h"
@@ -17,16 +18,18 @@ std::unique_ptr<Model> make(TestDevice& device, size_t blocks, const char* name,
     return model;
 }
 
-sh_guest_options terms(uint64_t bytes, uint64_t workspace = 0, uint32_t flags = 0) { return {sizeof(sh_guest_options), flags, bytes, workspace, 0}; }
+sh_guest_options terms(uint64_t bytes, uint64_t workspace = 0, uint32_t flags = 0) {
+    return {sizeof(sh_guest_options), flags, bytes, workspace, 0};
+}
 
 TEST(Guest, gets_what_nobody_has_reserved_and_leaves_it_behind) {
     TestDevice device({.budget_bytes = 64 * kPage});
     auto host = make(device, 20, "host"), guest = make(device, 6, "guest");
     for (int k = 0; k < 2; k++) SUCCEEDS(host->step(forward(20)));
-    SUCCEEDS(sh_reserve(host->runtime(), nullptr, 32 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(host->runtime(), 32 * kPage, SH_PRIORITY_PRIMARY));
     EXPECT_EQ(device.memory().headroom_bytes, 32 * kPage);
     sh_scope* scope = nullptr;
-    SUCCEEDS(sh_guest_begin(host->runtime(), guest->runtime(), nullptr, &scope));
+    SUCCEEDS(sh_guest_begin(guest->runtime(), nullptr, &scope));
     EXPECT_EQ(guest->stats().guest_bytes, 24 * kPage);
     EXPECT_EQ(device.memory().guest_bytes, 24 * kPage);
     EXPECT_EQ(device.memory().headroom_bytes, 8 * kPage);
@@ -52,28 +55,29 @@ TEST(Guest, is_refused_with_the_figures_and_nothing_changes) {
     TestDevice device({.budget_bytes = 64 * kPage});
     auto host = make(device, 20, "host"), guest = make(device, 10, "guest");
     for (int k = 0; k < 2; k++) SUCCEEDS(host->step(forward(20)));
-    SUCCEEDS(sh_reserve(host->runtime(), nullptr, 40 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(host->runtime(), 40 * kPage, SH_PRIORITY_PRIMARY));
     const sh_memory_info before = device.memory();
     const sh_runtime_stats held = host->stats();
     sh_scope* scope = nullptr;
-    EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), nullptr, &scope), SH_ERROR_BUDGET);
+    EXPECT_EQ(sh_guest_begin(guest->runtime(), nullptr, &scope), SH_ERROR_BUDGET);
     EXPECT_EQ(scope, nullptr);
-    for (const std::string& part : {std::string("\"guest\""), "needs " + exact_size_text(40 * kPage), "headroom is " + exact_size_text(24 * kPage),
-                                    "has reserved " + exact_size_text(40 * kPage)})
+    for (const std::string& part :
+         {std::string("\"guest\""), "needs " + exact_size_text(40 * kPage),
+          "headroom is " + exact_size_text(24 * kPage), "has reserved " + exact_size_text(40 * kPage)})
         EXPECT_NE(why().find(part), std::string::npos) << part << ": " << why();
     EXPECT_EQ(device.memory().headroom_bytes, before.headroom_bytes);
     EXPECT_EQ(device.memory().guest_bytes, 0u);
     EXPECT_EQ(host->stats().held_bytes, held.held_bytes);
     EXPECT_EQ(host->stats().given_up_bytes, held.given_up_bytes);
-    // Secondary reservations are not for guests either.
-    SUCCEEDS(sh_reserve(host->runtime(), nullptr, 40 * kPage, SH_PRIORITY_SECONDARY));
-    EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), nullptr, &scope), SH_ERROR_BUDGET);
+    // Guests do not get memory of secondary reservations either.
+    SUCCEEDS(sh_reserve(host->runtime(), 40 * kPage, SH_PRIORITY_SECONDARY));
+    EXPECT_EQ(sh_guest_begin(guest->runtime(), nullptr, &scope), SH_ERROR_BUDGET);
     EXPECT_EQ(host->stats().reserved_bytes, 40 * kPage);
-    // Nor is what its engine needs beside its blocks.
+    // The workspace of the guest's engine is not taken from a reservation either.
     sh_guest_options options = terms(20 * kPage, 5 * kPage);
-    EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), &options, &scope), SH_ERROR_BUDGET);
+    EXPECT_EQ(sh_guest_begin(guest->runtime(), &options, &scope), SH_ERROR_BUDGET);
     options = terms(3 * kPage);
-    EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), &options, &scope), SH_ERROR_BUDGET);
+    EXPECT_EQ(sh_guest_begin(guest->runtime(), &options, &scope), SH_ERROR_BUDGET);
     EXPECT_NE(why().find("the smallest that works is " + exact_size_text(4 * kPage)), std::string::npos) << why();
 }
 
@@ -81,10 +85,10 @@ TEST(Guest, may_shrink) {
     TestDevice device({.budget_bytes = 64 * kPage});
     auto host = make(device, 20, "host"), guest = make(device, 10, "guest");
     for (int k = 0; k < 2; k++) SUCCEEDS(host->step(forward(20)));
-    SUCCEEDS(sh_reserve(host->runtime(), nullptr, 40 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(host->runtime(), 40 * kPage, SH_PRIORITY_PRIMARY));
     sh_guest_options options = terms(0, 4 * kPage, SH_GUEST_SHRINK);
     sh_scope* scope = nullptr;
-    SUCCEEDS(sh_guest_begin(host->runtime(), guest->runtime(), &options, &scope));
+    SUCCEEDS(sh_guest_begin(guest->runtime(), &options, &scope));
     EXPECT_EQ(guest->stats().guest_bytes, 20 * kPage);
     EXPECT_EQ(device.memory().guest_bytes, 24 * kPage);
     EXPECT_EQ(device.memory().headroom_bytes, 0u);
@@ -97,8 +101,8 @@ TEST(Guest, may_shrink) {
     EXPECT_GE(host->stats().held_bytes, 40 * kPage);
     EXPECT_LE(guest->stats().held_bytes, 20 * kPage);
     SUCCEEDS(sh_scope_end(scope));
-    SUCCEEDS(sh_reserve(host->runtime(), nullptr, 62 * kPage, SH_PRIORITY_PRIMARY));
-    EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), &options, &scope), SH_ERROR_BUDGET) << "less than its smallest plan";
+    SUCCEEDS(sh_reserve(host->runtime(), 62 * kPage, SH_PRIORITY_PRIMARY));
+    EXPECT_EQ(sh_guest_begin(guest->runtime(), &options, &scope), SH_ERROR_BUDGET) << "less than its smallest plan";
     EXPECT_EQ(host->wrong_uses() + guest->wrong_uses(), 0u);
 }
 
@@ -106,18 +110,18 @@ TEST(Guest, is_counted_and_two_guests_share_the_headroom) {
     TestDevice device({.budget_bytes = 64 * kPage});
     auto host = make(device, 20, "host"), one = make(device, 6, "one"), two = make(device, 6, "two");
     SUCCEEDS(host->step(forward(20)));
-    SUCCEEDS(sh_reserve(host->runtime(), nullptr, 32 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(host->runtime(), 32 * kPage, SH_PRIORITY_PRIMARY));
     sh_scope *outer = nullptr, *inner = nullptr, *other = nullptr;
-    SUCCEEDS(sh_guest_begin(host->runtime(), one->runtime(), nullptr, &outer));
-    SUCCEEDS(sh_guest_begin(two->runtime(), one->runtime(), nullptr, &inner));
+    SUCCEEDS(sh_guest_begin(one->runtime(), nullptr, &outer));
+    SUCCEEDS(sh_guest_begin(one->runtime(), nullptr, &inner));
     EXPECT_EQ(device.memory().guest_bytes, 24 * kPage) << "once";
-    EXPECT_EQ(sh_guest_begin(host->runtime(), two->runtime(), nullptr, &other), SH_ERROR_BUDGET);
+    EXPECT_EQ(sh_guest_begin(two->runtime(), nullptr, &other), SH_ERROR_BUDGET);
     SUCCEEDS(one->step(forward(6)));
     SUCCEEDS(sh_scope_end(outer));
     EXPECT_EQ(one->stats().held_bytes, 24 * kPage) << "it is a guest still";
     SUCCEEDS(sh_scope_end(inner));
     EXPECT_EQ(one->stats().held_bytes, 0u);
-    SUCCEEDS(sh_guest_begin(host->runtime(), two->runtime(), nullptr, &other));
+    SUCCEEDS(sh_guest_begin(two->runtime(), nullptr, &other));
     SUCCEEDS(two->step(forward(6)));
     SUCCEEDS(sh_scope_end(other));
     EXPECT_EQ(device.memory().guest_bytes, 0u);
@@ -128,10 +132,10 @@ TEST(Guest, that_is_in_use_leaves_when_it_can) {
     auto host = make(device, 20, "host"), guest = make(device, 6, "guest");
     sh_scope* scope = nullptr;
     SUCCEEDS(sh_step_begin(guest->runtime()));
-    EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), nullptr, &scope), SH_ERROR_BUSY);
+    EXPECT_EQ(sh_guest_begin(guest->runtime(), nullptr, &scope), SH_ERROR_INVALID_STATE);
     SUCCEEDS(sh_step_end(guest->runtime()));
     for (const bool in_step : {true, false}) {
-        SUCCEEDS(sh_guest_begin(host->runtime(), guest->runtime(), nullptr, &scope));
+        SUCCEEDS(sh_guest_begin(guest->runtime(), nullptr, &scope));
         if (in_step) {
             SUCCEEDS(sh_step_begin(guest->runtime()));
         }
@@ -147,7 +151,7 @@ TEST(Guest, that_is_in_use_leaves_when_it_can) {
         EXPECT_EQ(guest->stats().held_bytes, 0u);
         EXPECT_EQ(device.memory().used_bytes, 0u);
     }
-    // Without a scope it is a runtime like any other.
+    // A guest is a runtime like any other after its scope.
     SUCCEEDS(guest->step(forward(6)));
     EXPECT_EQ(guest->stats().held_bytes, 24 * kPage);
     EXPECT_EQ(guest->wrong_uses(), 0u);
@@ -157,7 +161,7 @@ TEST(Guest, writes_back_what_is_dirty_when_it_leaves) {
     TestDevice device;
     auto host = make(device, 4, "host"), guest = make(device, 4, "guest", SH_BLOCK_MUTABLE);
     sh_scope* scope = nullptr;
-    SUCCEEDS(sh_guest_begin(host->runtime(), guest->runtime(), nullptr, &scope));
+    SUCCEEDS(sh_guest_begin(guest->runtime(), nullptr, &scope));
     SUCCEEDS(sh_step_begin(guest->runtime()));
     sh_view view = SH_VIEW_INIT;
     SUCCEEDS(sh_acquire(guest->runtime(), guest->id(1), SH_STREAM_HOST, 0, &view));
@@ -173,7 +177,7 @@ TEST(Guest, ends_with_its_runtime_whatever_the_order) {
     TestDevice device;
     auto host = make(device, 4, "host"), guest = make(device, 4, "guest");
     sh_scope* scope = nullptr;
-    SUCCEEDS(sh_guest_begin(host->runtime(), guest->runtime(), nullptr, &scope));
+    SUCCEEDS(sh_guest_begin(guest->runtime(), nullptr, &scope));
     SUCCEEDS(guest->step(forward(4)));
     host->destroy();
     EXPECT_EQ(device.memory().guest_bytes, 16 * kPage) << "the host is not needed any more";
@@ -186,19 +190,18 @@ TEST(Guest, mistakes_are_named) {
     TestDevice device;
     auto host = make(device, 4, "host"), guest = make(device, 4, "guest");
     sh_scope* scope = nullptr;
-    EXPECT_EQ(sh_guest_begin(host->runtime(), host->runtime(), nullptr, &scope), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(sh_guest_begin(host->runtime(), nullptr, nullptr, &scope), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), nullptr, nullptr), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(sh_guest_begin(nullptr, nullptr, &scope), SH_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(sh_guest_begin(guest->runtime(), nullptr, nullptr), SH_ERROR_INVALID_ARGUMENT);
     sh_guest_options options = SH_GUEST_OPTIONS_INIT;
     options.flags = 2;
-    EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), &options, &scope), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(sh_guest_begin(guest->runtime(), &options, &scope), SH_ERROR_INVALID_ARGUMENT);
     options = SH_GUEST_OPTIONS_INIT;
     options.struct_size = 3;
-    EXPECT_EQ(sh_guest_begin(host->runtime(), guest->runtime(), &options, &scope), SH_ERROR_INVALID_STRUCT);
+    EXPECT_EQ(sh_guest_begin(guest->runtime(), &options, &scope), SH_ERROR_INVALID_STRUCT);
     EXPECT_EQ(device.memory().guest_bytes, 0u);
 }
 
-// Its engine's own memory is free when it is let in, also when the library brings nothing for it.
+// The workspace of a guest is free when the guest is let in, even if the library loads nothing for the guest.
 TEST(Guest, without_blocks_has_its_workspace_given_up_at_once) {
     TestDevice device({.budget_bytes = 64 * kPage});
     auto host = make(device, 16, "host");
@@ -207,7 +210,7 @@ TEST(Guest, without_blocks_has_its_workspace_given_up_at_once) {
     EXPECT_EQ(device.memory().used_bytes, 64 * kPage);
     const sh_guest_options options = terms(0, 40 * kPage);
     sh_scope* scope = nullptr;
-    SUCCEEDS(sh_guest_begin(host->runtime(), guest.runtime(), &options, &scope));
+    SUCCEEDS(sh_guest_begin(guest.runtime(), &options, &scope));
     EXPECT_LE(device.memory().used_bytes, 24 * kPage) << "the host was between steps";
     SUCCEEDS(sh_scope_end(scope));
     SUCCEEDS(host->step(forward(16)));
@@ -220,12 +223,12 @@ TEST(Guest, needs_something_to_be_let_in_for) {
     auto host = make(device, 4, "host");
     Model guest(device, {});
     sh_scope* scope = nullptr;
-    EXPECT_EQ(sh_guest_begin(host->runtime(), guest.runtime(), nullptr, &scope), SH_ERROR_INVALID_STATE);
+    EXPECT_EQ(sh_guest_begin(guest.runtime(), nullptr, &scope), SH_ERROR_INVALID_STATE);
     EXPECT_NE(why().find("register its blocks first"), std::string::npos) << why();
     EXPECT_EQ(device.memory().guest_bytes, 0u);
-    // What is registered later has what was said before.
+    // Blocks that are registered later get no more memory than the terms say.
     sh_guest_options options = terms(0, 8 * kPage);
-    SUCCEEDS(sh_guest_begin(host->runtime(), guest.runtime(), &options, &scope));
+    SUCCEEDS(sh_guest_begin(guest.runtime(), &options, &scope));
     SUCCEEDS(guest.add({kBlock}));
     EXPECT_EQ(guest.use(0), SH_ERROR_BUDGET);
     EXPECT_NE(why().find("let in as a guest with 0 bytes"), std::string::npos) << why();
@@ -233,7 +236,7 @@ TEST(Guest, needs_something_to_be_let_in_for) {
     SUCCEEDS(sh_scope_end(scope));
     Model second(device, {});
     options = terms(8 * kPage);
-    SUCCEEDS(sh_guest_begin(host->runtime(), second.runtime(), &options, &scope));
+    SUCCEEDS(sh_guest_begin(second.runtime(), &options, &scope));
     SUCCEEDS(second.add({kBlock}));
     SUCCEEDS(second.use(0));
     EXPECT_EQ(second.wrong_uses(), 0u);
@@ -249,7 +252,7 @@ TEST(Guest, gets_no_more_than_its_ceiling) {
     SUCCEEDS(guest.schedule(forward(8)));
     const sh_guest_options options = terms(40 * kPage);
     sh_scope* scope = nullptr;
-    SUCCEEDS(sh_guest_begin(host->runtime(), guest.runtime(), &options, &scope));
+    SUCCEEDS(sh_guest_begin(guest.runtime(), &options, &scope));
     EXPECT_EQ(guest.stats().guest_bytes, 12 * kPage);
     EXPECT_EQ(guest.stats().share_bytes, 12 * kPage);
     EXPECT_EQ(device.memory().headroom_bytes, 52 * kPage);
@@ -259,7 +262,7 @@ TEST(Guest, gets_no_more_than_its_ceiling) {
     EXPECT_EQ(guest.wrong_uses(), 0u) << guest.first_wrong();
 }
 
-// Pages are taken from whoever uses them furthest in the future.
+// The library takes pages from the runtime that uses them furthest in the future.
 TEST(Guest, takes_from_the_runtime_that_is_used_last) {
     TestDevice device({.budget_bytes = 64 * kPage});
     auto idle = make(device, 8, "idle"), busy = make(device, 8, "busy"), guest = make(device, 5, "guest");
@@ -268,7 +271,7 @@ TEST(Guest, takes_from_the_runtime_that_is_used_last) {
     const uint64_t before = busy->stats().held_bytes;
     EXPECT_EQ(before + idle->stats().held_bytes, 64 * kPage);
     sh_scope* scope = nullptr;
-    SUCCEEDS(sh_guest_begin(busy->runtime(), guest->runtime(), nullptr, &scope));
+    SUCCEEDS(sh_guest_begin(guest->runtime(), nullptr, &scope));
     EXPECT_EQ(busy->stats().held_bytes, before);
     EXPECT_EQ(idle->stats().held_bytes, 12 * kPage);
     SUCCEEDS(guest->step(forward(5)));

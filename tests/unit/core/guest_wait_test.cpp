@@ -1,4 +1,5 @@
-// sh_guest_options.wait_ns: a guest is let in when its memory is there, because others have ended the steps in which they hold it.
+// sh_guest_options.wait_ns: a guest is let in when its memory is there, because other runtimes have ended the steps in
+// which they hold the memory.
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -18,7 +19,7 @@ sh_guest_options that_waits(nanoseconds patience, uint64_t workspace_bytes = 0) 
     return options;
 }
 
-// The host holds all of the budget, and is in a step.
+// The host holds the whole budget and is in a step.
 class GuestWait : public testing::Test {
 protected:
     void SetUp() override {
@@ -36,10 +37,10 @@ protected:
     std::unique_ptr<Model> host_ = make(device_, 20, "host"), guest_ = make(device_, 6, "guest");
 };
 
-// As the header says: it is let in at once, and its step may be too early.
+// The header says that a guest is let in at once, and that its step may be too early.
 TEST_F(GuestWait, is_off_by_default) {
     sh_scope* scope = nullptr;
-    SUCCEEDS(sh_guest_begin(host_->runtime(), guest_->runtime(), nullptr, &scope));
+    SUCCEEDS(sh_guest_begin(guest_->runtime(), nullptr, &scope));
     EXPECT_EQ(sh_step_begin(guest_->runtime()), SH_ERROR_BUSY);
     end_step_of_host();
     SUCCEEDS(guest_->step(forward(6)));
@@ -51,7 +52,7 @@ TEST_F(GuestWait, lets_it_in_when_its_memory_is_there) {
     std::atomic<bool> ended{false};
     std::thread waits([&] {
         sh_scope* scope = nullptr;
-        SUCCEEDS(sh_guest_begin(host_->runtime(), guest_->runtime(), &options, &scope));
+        SUCCEEDS(sh_guest_begin(guest_->runtime(), &options, &scope));
         EXPECT_TRUE(ended) << "there was no memory for it";
         EXPECT_LE(device_.memory().used_bytes, 56 * kPage) << "its workspace is free";
         for (int k = 0; k < 3; k++) SUCCEEDS(guest_->step(forward(6)));
@@ -72,22 +73,23 @@ TEST_F(GuestWait, gives_up_in_time_and_claims_nothing) {
     const sh_guest_options options = that_waits(milliseconds(30));
     const auto began = std::chrono::steady_clock::now();
     sh_scope* scope = nullptr;
-    EXPECT_EQ(sh_guest_begin(host_->runtime(), guest_->runtime(), &options, &scope), SH_ERROR_BUSY);
+    EXPECT_EQ(sh_guest_begin(guest_->runtime(), &options, &scope), SH_ERROR_BUSY);
     EXPECT_GE(std::chrono::steady_clock::now() - began, milliseconds(30));
-    for (const char* const part : {"\"guest\"", "\"host\" holds", "wait_ns"}) EXPECT_NE(why().find(part), std::string::npos) << part << ": " << why();
+    for (const char* const part : {"\"guest\"", "\"host\" holds", "wait_ns"})
+        EXPECT_NE(why().find(part), std::string::npos) << part << ": " << why();
     EXPECT_EQ(scope, nullptr);
     EXPECT_EQ(device_.memory().guest_bytes, 0u);
     EXPECT_EQ(guest_->stats().guest_bytes, 0u);
     end_step_of_host();
     SUCCEEDS(host_->step(forward(20)));
     EXPECT_EQ(host_->stats().held_bytes, 64 * kPage) << "nothing is claimed any more";
-    SUCCEEDS(sh_guest_begin(host_->runtime(), guest_->runtime(), &options, &scope));
+    SUCCEEDS(sh_guest_begin(guest_->runtime(), &options, &scope));
     SUCCEEDS(guest_->step(forward(6)));
     SUCCEEDS(sh_scope_end(scope));
     EXPECT_EQ(host_->wrong_uses() + guest_->wrong_uses(), 0u);
 }
 
-// It goes on with what it had before.
+// The runtime goes on with the memory that it had before.
 TEST_F(GuestWait, that_was_in_vain_leaves_a_runtime_what_it_is) {
     end_step_of_host();
     for (int k = 0; k < 3; k++) SUCCEEDS(guest_->step(forward(6)));
@@ -97,7 +99,7 @@ TEST_F(GuestWait, that_was_in_vain_leaves_a_runtime_what_it_is) {
     SUCCEEDS(sh_step_begin(host_->runtime()));
     const sh_guest_options options = that_waits(milliseconds(5), 60 * kPage - 24 * kPage);
     sh_scope* scope = nullptr;
-    EXPECT_EQ(sh_guest_begin(host_->runtime(), guest_->runtime(), &options, &scope), SH_ERROR_BUSY) << why();
+    EXPECT_EQ(sh_guest_begin(guest_->runtime(), &options, &scope), SH_ERROR_BUSY) << why();
     EXPECT_EQ(device_.memory().guest_bytes, 0u);
     SUCCEEDS(guest_->step(forward(6)));
     end_step_of_host();
@@ -112,11 +114,11 @@ TEST_F(GuestWait, that_was_in_vain_leaves_a_runtime_what_it_is) {
 TEST_F(GuestWait, of_one_that_is_a_guest_already_leaves_it_one) {
     const sh_guest_options options = that_waits(milliseconds(5));
     sh_scope *first = nullptr, *second = nullptr;
-    SUCCEEDS(sh_guest_begin(host_->runtime(), guest_->runtime(), nullptr, &first));
-    EXPECT_EQ(sh_guest_begin(host_->runtime(), guest_->runtime(), &options, &second), SH_ERROR_BUSY);
+    SUCCEEDS(sh_guest_begin(guest_->runtime(), nullptr, &first));
+    EXPECT_EQ(sh_guest_begin(guest_->runtime(), &options, &second), SH_ERROR_BUSY);
     EXPECT_EQ(guest_->stats().guest_bytes, 24 * kPage);
     end_step_of_host();
-    SUCCEEDS(sh_guest_begin(host_->runtime(), guest_->runtime(), &options, &second));
+    SUCCEEDS(sh_guest_begin(guest_->runtime(), &options, &second));
     SUCCEEDS(sh_scope_end(first));
     SUCCEEDS(guest_->step(forward(6)));
     EXPECT_EQ(guest_->stats().guest_bytes, 24 * kPage);
@@ -124,7 +126,7 @@ TEST_F(GuestWait, of_one_that_is_a_guest_already_leaves_it_one) {
     EXPECT_EQ(guest_->stats().held_bytes, 0u);
 }
 
-// Each holds what the other is promised.
+// Each runtime holds memory that the other runtime was promised.
 TEST(GuestWaits, two_that_wait_do_not_wait_for_each_other) {
     TestDevice device({.budget_bytes = 48 * kPage});
     auto host = make(device, 2, "host"), one = make(device, 12, "one"), two = make(device, 12, "two");
@@ -139,7 +141,7 @@ TEST(GuestWaits, two_that_wait_do_not_wait_for_each_other) {
             sh_guest_options options = that_waits(minutes(5));
             options.bytes = 20 * kPage;
             sh_scope* scope = nullptr;
-            SUCCEEDS(sh_guest_begin(host->runtime(), model->runtime(), &options, &scope));
+            SUCCEEDS(sh_guest_begin(model->runtime(), &options, &scope));
             SUCCEEDS(model->step(forward(12)));
             EXPECT_LE(model->stats().held_bytes, 20 * kPage);
             SUCCEEDS(sh_scope_end(scope));
@@ -155,7 +157,7 @@ TEST_F(GuestWait, ends_with_the_runtime) {
     std::thread waits([&] {
         sh_scope* scope = nullptr;
         begun.set_value();
-        EXPECT_EQ(sh_guest_begin(host_->runtime(), guest_->runtime(), &options, &scope), SH_ERROR_CANCELLED);
+        EXPECT_EQ(sh_guest_begin(guest_->runtime(), &options, &scope), SH_ERROR_CANCELLED);
     });
     begun.get_future().wait();
     std::this_thread::sleep_for(milliseconds(20));

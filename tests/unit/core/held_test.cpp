@@ -1,4 +1,5 @@
-// Views held at once: as many as were announced, an error that names the holder beyond that, never a wait for a release.
+// Views that are held at once: max_held views fit. One view more is an error that names the holder. An acquire never
+// waits for a release.
 #include "engine.h"
 
 namespace stagehand::test {
@@ -17,7 +18,8 @@ TEST_P(Held, a_window_of_views) {
     const uint32_t window = GetParam();
     for (const bool on_stream : {false, true}) {
         TestDevice device({.budget_bytes = window * 6 * kPage + 6 * kPage});
-        Model model(device, equal_blocks(11, 6 * kPage - 50, on_stream ? Origin::pinned : Origin::pageable), holding(window));
+        Model model(device, equal_blocks(11, 6 * kPage - 50, on_stream ? Origin::pinned : Origin::pageable),
+                    holding(window));
         SUCCEEDS(model.schedule(forward(11)));
         const sh_stream stream = on_stream ? device.stream() : SH_STREAM_HOST;
         for (int k = 0; k < 4; k++) {
@@ -29,7 +31,7 @@ TEST_P(Held, a_window_of_views) {
                     SUCCEEDS(model.compare(i, view, stream));
                 }
                 if (i + 1 < window) continue;
-                // What was held meanwhile is still there.
+                // Blocks that stayed held are still there.
                 const size_t last = i + 1 - window;
                 sh_view again = SH_VIEW_INIT;
                 SUCCEEDS(sh_acquire(model.runtime(), model.id(last), stream, 0, &again));
@@ -44,7 +46,7 @@ TEST_P(Held, a_window_of_views) {
     }
 }
 
-// With the smallest budget for the window. As many blocks as make the ring meet itself at the step's edge.
+// Uses the smallest budget for the window. The number of blocks makes the ring meet itself at the edge of a step.
 TEST_P(Held, smallest_budget_of_a_window) {
     const uint32_t window = GetParam();
     TestDevice device({.budget_bytes = window * 5 * kPage});
@@ -83,7 +85,7 @@ TEST(Holding, too_many_names_the_holder) {
     EXPECT_NE(why().find("layer.0"), std::string::npos) << why();
     EXPECT_NE(why().find("layer.1"), std::string::npos) << why();
     EXPECT_NE(why().find("max_held"), std::string::npos) << why();
-    // Nothing was lost by it.
+    // The failed acquire has changed nothing.
     EXPECT_EQ(model.state(0).held, 1u);
     EXPECT_EQ(model.state(1).held, 0u);
     SUCCEEDS(model.compare(0, view, SH_STREAM_HOST));
@@ -93,7 +95,7 @@ TEST(Holding, too_many_names_the_holder) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
-// No block is outside an order that nobody knows yet: what helps is to say how many are held at once.
+// No block is outside the order while the order is unknown. The text should therefore advise to set max_held.
 TEST(Holding, too_many_while_the_order_is_learned_names_max_held) {
     TestDevice device({.budget_bytes = 8 * kPage});
     std::vector<BlockSpec> specs = equal_blocks(6, 4 * kPage);
@@ -108,7 +110,7 @@ TEST(Holding, too_many_while_the_order_is_learned_names_max_held) {
     EXPECT_EQ(why().find("unordered_bytes"), std::string::npos) << why();
     for (size_t i = 0; i < 2; i++) SUCCEEDS(sh_release(model.runtime(), model.id(i), SH_STREAM_HOST));
     SUCCEEDS(sh_step_end(model.runtime()));
-    // With what was advised it is refused before it begins, and for the reason.
+    // A runtime that follows the advice is refused before it begins, and the text says why.
     Model three(device, equal_blocks(6, 4 * kPage), holding(3));
     EXPECT_EQ(three.use(0), SH_ERROR_BUDGET);
     EXPECT_NE(why().find("max_held, 3,"), std::string::npos) << why();
@@ -122,7 +124,7 @@ TEST(Holding, too_many_while_the_order_is_learned_names_max_held) {
     SUCCEEDS(sh_step_end(fits.runtime()));
 }
 
-// Where blocks have no order, it is their memory.
+// Blocks outside the order need more memory of their own instead.
 TEST(Holding, too_many_outside_the_order_names_their_memory) {
     for (const bool ordered_too : {false, true}) {
         TestDevice device({.budget_bytes = 12 * kPage});
@@ -137,7 +139,8 @@ TEST(Holding, too_many_outside_the_order_names_their_memory) {
         sh_view view = SH_VIEW_INIT;
         size_t held = 0;
         sh_status status = SH_OK;
-        while (held < 4 && (status = sh_acquire(model.runtime(), model.id(held), SH_STREAM_HOST, 0, &view)) == SH_OK) held++;
+        while (held < 4 && (status = sh_acquire(model.runtime(), model.id(held), SH_STREAM_HOST, 0, &view)) == SH_OK)
+            held++;
         EXPECT_EQ(status, SH_ERROR_HELD);
         EXPECT_NE(why().find("larger unordered_bytes"), std::string::npos) << why();
         EXPECT_EQ(why().find("max_held"), std::string::npos) << why();
@@ -157,7 +160,7 @@ TEST(Holding, a_view_held_over_the_steps_end_stays) {
         SUCCEEDS(sh_step_begin(model.runtime()));
         for (size_t i = 0; i < 8; i++) {
             const sh_status status = model.use(i);
-            EXPECT_TRUE(status == SH_OK || status == SH_ERROR_HELD) << why();   // it may lie in the way of some
+            EXPECT_TRUE(status == SH_OK || status == SH_ERROR_HELD) << why();  // the view may block some loads
         }
         SUCCEEDS(model.compare(3, view, SH_STREAM_HOST));
         SUCCEEDS(sh_step_end(model.runtime()));
@@ -171,7 +174,8 @@ TEST(Holding, acquire_many_is_all_or_none) {
     TestDevice device({.budget_bytes = 12 * kPage});
     Model model(device, equal_blocks(6, 4 * kPage, Origin::pageable), holding(3));
     SUCCEEDS(model.schedule(forward(6)));
-    const sh_block three[] = {model.id(0), model.id(1), model.id(2)}, four[] = {model.id(0), model.id(1), model.id(2), model.id(3)};
+    const sh_block three[] = {model.id(0), model.id(1), model.id(2)},
+                   four[] = {model.id(0), model.id(1), model.id(2), model.id(3)};
     sh_view views[4] = {SH_VIEW_INIT, SH_VIEW_INIT, SH_VIEW_INIT, SH_VIEW_INIT};
     SUCCEEDS(sh_step_begin(model.runtime()));
     SUCCEEDS(sh_acquire_many(model.runtime(), three, 3, SH_STREAM_HOST, 0, views));
@@ -219,7 +223,7 @@ TEST(Holding, no_wait_gives_not_ready_and_holds_nothing) {
             }
             SUCCEEDS(sh_step_end(model.runtime()));
         }
-        if (on_host_backend()) {   // others are as fast as they are
+        if (on_host_backend()) {  // other devices have a fixed speed
             EXPECT_GT(not_ready, 0);
         }
         EXPECT_EQ(model.stats().host_waits, 0u);
@@ -227,7 +231,7 @@ TEST(Holding, no_wait_gives_not_ready_and_holds_nothing) {
     }
 }
 
-// Pinned bytes need no wait on the host where a stream can wait.
+// Pinned sources need no wait on the host if a stream can wait.
 TEST(Holding, no_wait_on_a_stream_with_pinned_sources_is_always_ready) {
     DeviceSettings slow{.budget_bytes = 12 * kPage};
     slow.options += ";latency=2ms";

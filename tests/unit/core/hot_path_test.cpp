@@ -1,4 +1,4 @@
-// The hot path of pinned sources: nothing is allocated and nothing waits on the host once the first steps are over.
+// The hot path of pinned sources: nothing is allocated, and nothing waits on the host, after the first steps.
 #include <algorithm>
 
 #include "../count_allocations.h"
@@ -31,12 +31,13 @@ TEST_P(HotPath, allocates_nothing_and_waits_for_nothing) {
             SUCCEEDS(sh_release(model.runtime(), model.id(i), stream));
         }
         SUCCEEDS(sh_step_end(model.runtime()));
-        SUCCEEDS(sh_stream_synchronize(device.get(), stream));   // as many commands are queued in each step
+        SUCCEEDS(sh_stream_synchronize(device.get(), stream));  // so each step queues the same number of commands
     };
-    for (int k = 0; k < 30; k++) step();   // lists grow to their size
+    for (int k = 0; k < 30; k++) step();  // lists grow to their size
     device.synchronize();
     const uint64_t waits = model.stats().host_waits;
-    // The backend's own queues may still grow when its threads were held up: what allocates in each step does so in every window.
+    // Queues of the backend may still grow when its threads were delayed. An allocation of every step would appear in
+    // every window.
     uint64_t least = UINT64_MAX;
     for (int window = 0; window < 20 && least; window++) {
         allocations = 0;

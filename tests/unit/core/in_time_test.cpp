@@ -1,4 +1,5 @@
-// sh_runtime_stats.in_time: of the hits, those whose bytes were there. In virtual time, where a copy ends when somebody has waited for it.
+// sh_runtime_stats.in_time counts the hits whose bytes were there. The tests run in virtual time, in which a copy ends
+// when a caller has waited for it.
 #include "engine.h"
 
 namespace stagehand::test {
@@ -15,7 +16,7 @@ DeviceSettings virtual_time() {
 
 class InTime : public testing::Test {
 protected:
-    // What one call has added to the counters.
+    // The increase of the counters by one call.
     struct Counted {
         uint64_t acquires, hits, in_time;
         bool operator==(const Counted&) const = default;
@@ -31,8 +32,10 @@ protected:
         std::vector<sh_block> ids;
         for (const size_t i : blocks) ids.push_back(model_.id(i));
         std::vector<sh_view> views(ids.size(), SH_VIEW_INIT);
-        if (ids.size() == 1) SUCCEEDS(sh_acquire(model_.runtime(), ids[0], stream, 0, &views[0]));
-        else SUCCEEDS(sh_acquire_many(model_.runtime(), ids.data(), ids.size(), stream, 0, views.data()));
+        if (ids.size() == 1)
+            SUCCEEDS(sh_acquire(model_.runtime(), ids[0], stream, 0, &views[0]));
+        else
+            SUCCEEDS(sh_acquire_many(model_.runtime(), ids.data(), ids.size(), stream, 0, views.data()));
         for (const sh_view& view : views) EXPECT_EQ(view.flags & ~0xfu, 0u) << "only flags of the interface";
         SUCCEEDS(sh_release_many(model_.runtime(), ids.data(), ids.size(), stream));
     }
@@ -63,7 +66,7 @@ TEST_F(InTime, counts_what_is_there_and_not_what_is_on_its_way) {
     EXPECT_LE(model_.stats().in_time, model_.stats().hits);
 }
 
-// What comes while the call waits for another block has not come in time; what was there has.
+// Bytes that arrive while the call waits for another block are not in time. Bytes that were there before are.
 TEST_F(InTime, counts_each_block_of_a_set) {
     acquire({0, 1}, SH_STREAM_HOST);
     prefetch({2, 3});
@@ -73,12 +76,13 @@ TEST_F(InTime, counts_each_block_of_a_set) {
     EXPECT_EQ(again, (Counted{5, 5, 5}));
 }
 
-// Asked for before, and not there then.
+// The engine asked for the block before, and its bytes were not there then.
 TEST_F(InTime, does_not_count_what_was_not_ready_at_first) {
     acquire({0}, SH_STREAM_HOST);
     prefetch({1});
     sh_view view = SH_VIEW_INIT;
-    EXPECT_EQ(sh_acquire(model_.runtime(), model_.id(1), stream_, SH_ACQUIRE_NO_WAIT, &view), SH_OK) << "on a stream nobody waits on the host";
+    EXPECT_EQ(sh_acquire(model_.runtime(), model_.id(1), stream_, SH_ACQUIRE_NO_WAIT, &view), SH_OK)
+        << "on a stream nobody waits on the host";
     SUCCEEDS(sh_release(model_.runtime(), model_.id(1), stream_));
     prefetch({2});
     EXPECT_EQ(sh_acquire(model_.runtime(), model_.id(2), SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT, &view), SH_NOT_READY);
@@ -87,7 +91,7 @@ TEST_F(InTime, does_not_count_what_was_not_ready_at_first) {
     EXPECT_EQ(ready, (Counted{1, 0, 0}));
 }
 
-// All that stays is in time: on the short way and on the long one.
+// All resident blocks are in time, on the short path and on the long path.
 TEST(InTimeOfResidents, is_each_use) {
     TestDevice device;
     Model model(device, equal_blocks(6, 4 * kPage));

@@ -1,4 +1,4 @@
-// Budgets beyond what the device has: they bound nothing, and what is free is used all the same.
+// Budgets that are larger than the device. They bound nothing, and the library uses the free memory all the same.
 #include <algorithm>
 
 #include "engine.h"
@@ -19,11 +19,11 @@ DeviceSettings settings(uint64_t budget_bytes) {
 class LargeBudget : public testing::TestWithParam<uint64_t> {
 protected:
     void SetUp() override {
-        if (!on_host_backend()) GTEST_SKIP() << "the size of the device has to be chosen";
+        if (!on_host_backend()) GTEST_SKIP() << "the test needs a device whose size it can choose";
     }
 };
 
-// A twentieth of the device is left to others.
+// The library leaves a twentieth of the device to others.
 TEST_P(LargeBudget, is_used_as_far_as_memory_is_free) {
     TestDevice device(settings(GetParam()));
     Model model(device, equal_blocks(280, 4 * kPage));
@@ -36,8 +36,10 @@ TEST_P(LargeBudget, is_used_as_far_as_memory_is_free) {
 }
 
 TEST_P(LargeBudget, has_pages_for_the_device_that_is_there) {
-    const uint64_t page = TestDevice({.options = "capacity=256MiB", .budget_bytes = 256 << 20, .page_bytes = 0}).memory().page_bytes;
-    const TestDevice large({.options = "capacity=256MiB", .budget_bytes = std::max<uint64_t>(GetParam(), 257 << 20), .page_bytes = 0});
+    const uint64_t page =
+        TestDevice({.options = "capacity=256MiB", .budget_bytes = 256 << 20, .page_bytes = 0}).memory().page_bytes;
+    const TestDevice large(
+        {.options = "capacity=256MiB", .budget_bytes = std::max<uint64_t>(GetParam(), 257 << 20), .page_bytes = 0});
     EXPECT_EQ(large.memory().page_bytes, page);
 }
 
@@ -47,17 +49,17 @@ TEST_P(LargeBudget, promises_no_more_than_is_free) {
     EXPECT_GE(device.memory().headroom_bytes, kCapacity * 93 / 100);
     Model host(device, equal_blocks(4, 4 * kPage)), guest(device, equal_blocks(4, 4 * kPage));
     for (Model* model : {&host, &guest}) SUCCEEDS(model->schedule(forward(4)));
-    EXPECT_EQ(sh_reserve(host.runtime(), nullptr, 2 * kCapacity, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET);
-    EXPECT_EQ(sh_reserve(host.runtime(), nullptr, UINT64_MAX, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET);
-    SUCCEEDS(sh_reserve(host.runtime(), nullptr, kCapacity / 2, SH_PRIORITY_PRIMARY));
+    EXPECT_EQ(sh_reserve(host.runtime(), 2 * kCapacity, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET);
+    EXPECT_EQ(sh_reserve(host.runtime(), UINT64_MAX, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET);
+    SUCCEEDS(sh_reserve(host.runtime(), kCapacity / 2, SH_PRIORITY_PRIMARY));
     for (const uint64_t bytes : {2 * kCapacity, UINT64_MAX}) {
         sh_guest_options options = SH_GUEST_OPTIONS_INIT;
         options.workspace_bytes = bytes;
         sh_scope* scope = nullptr;
-        EXPECT_EQ(sh_guest_begin(host.runtime(), guest.runtime(), &options, &scope), SH_ERROR_BUDGET);
+        EXPECT_EQ(sh_guest_begin(guest.runtime(), &options, &scope), SH_ERROR_BUDGET);
         options = SH_GUEST_OPTIONS_INIT;
         options.bytes = bytes;
-        EXPECT_EQ(sh_guest_begin(host.runtime(), guest.runtime(), &options, &scope), SH_ERROR_BUDGET);
+        EXPECT_EQ(sh_guest_begin(guest.runtime(), &options, &scope), SH_ERROR_BUDGET);
     }
     for (Model* model : {&host, &guest}) SUCCEEDS(model->step(forward(4)));
 }

@@ -1,10 +1,11 @@
-// Handles that are wrong, objects that go while others use them, forks and exits in the middle of work, and what is told of it all.
+// Wrong handles, objects that are destroyed while other threads use them, forks and exits in the middle of work, and
+// the errors for all of this.
 #include <fstream>
 #include <thread>
 
-#include <nlohmann/json.hpp>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <nlohmann/json.hpp>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/lsan_interface.h>
@@ -21,12 +22,13 @@ TEST(Handles, wrong_ones_are_errors) {
     sh_view view = SH_VIEW_INIT;
     sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
     std::vector<sh_runtime*> wrong = {nullptr, reinterpret_cast<sh_runtime*>(8), reinterpret_cast<sh_runtime*>(&view),
-                                      reinterpret_cast<sh_runtime*>(device.get()), reinterpret_cast<sh_runtime*>(~uintptr_t(0))};
+                                      reinterpret_cast<sh_runtime*>(device.get()),
+                                      reinterpret_cast<sh_runtime*>(~uintptr_t(0))};
     sh_runtime* gone = nullptr;
     SUCCEEDS(sh_runtime_create(device.get(), nullptr, &gone));
     sh_runtime_destroy(gone);
     wrong.push_back(gone);
-    sh_runtime* after = nullptr;   // takes its place, but is another
+    sh_runtime* after = nullptr;  // a new object in the same place
     SUCCEEDS(sh_runtime_create(device.get(), nullptr, &after));
     const sh_block id = model.id(0);
     for (sh_runtime* const runtime : wrong) {
@@ -35,8 +37,8 @@ TEST(Handles, wrong_ones_are_errors) {
         EXPECT_EQ(sh_step_end(runtime), SH_ERROR_INVALID_HANDLE);
         EXPECT_EQ(sh_acquire(runtime, id, SH_STREAM_HOST, 0, &view), SH_ERROR_INVALID_HANDLE);
         EXPECT_EQ(sh_release(runtime, id, SH_STREAM_HOST), SH_ERROR_INVALID_HANDLE);
-        EXPECT_EQ(sh_stats(runtime, &stats), SH_ERROR_INVALID_HANDLE);
-        EXPECT_EQ(sh_write_back(runtime, nullptr, 0), SH_ERROR_INVALID_HANDLE);
+        EXPECT_EQ(sh_runtime_get_stats(runtime, &stats), SH_ERROR_INVALID_HANDLE);
+        EXPECT_EQ(sh_write_back_all(runtime), SH_ERROR_INVALID_HANDLE);
         EXPECT_EQ(sh_runtime_synchronize(runtime), SH_ERROR_INVALID_HANDLE);
         sh_runtime_destroy(runtime);
     }
@@ -47,8 +49,8 @@ TEST(Handles, wrong_ones_are_errors) {
         EXPECT_EQ(sh_invalidate_blocks(model.runtime(), &block, 1), SH_ERROR_INVALID_HANDLE);
     }
     sh_memory_info info = SH_MEMORY_INFO_INIT;
-    EXPECT_EQ(sh_device_memory(nullptr, &info), SH_ERROR_INVALID_HANDLE);
-    EXPECT_EQ(sh_device_memory(reinterpret_cast<sh_device*>(&info), &info), SH_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(sh_device_get_memory(nullptr, &info), SH_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(sh_device_get_memory(reinterpret_cast<sh_device*>(&info), &info), SH_ERROR_INVALID_HANDLE);
     SUCCEEDS(model.use(0));
     sh_runtime_destroy(after);
 }
@@ -65,14 +67,14 @@ TEST(Handles, wrong_structs_are_errors) {
         uint64_t later;
     } larger = {SH_RUNTIME_STATS_INIT, 0};
     larger.stats.struct_size = sizeof larger;
-    SUCCEEDS(sh_stats(model.runtime(), &larger.stats));
+    SUCCEEDS(sh_runtime_get_stats(model.runtime(), &larger.stats));
     EXPECT_EQ(larger.stats.struct_size, sizeof larger);
     larger.later = 1;
-    EXPECT_EQ(sh_stats(model.runtime(), &larger.stats), SH_ERROR_INVALID_STRUCT);
+    EXPECT_EQ(sh_runtime_get_stats(model.runtime(), &larger.stats), SH_ERROR_INVALID_STRUCT);
     EXPECT_EQ(model.state(0).held, 0u);
 }
 
-// Threads are in all kinds of calls when the runtime goes.
+// Other threads are in all kinds of calls when the runtime is destroyed.
 TEST(Handles, a_runtime_is_destroyed_while_others_use_it) {
     for (int round = 0; round < 10; round++) {
         DeviceSettings slow{.budget_bytes = 12 * kPage};
@@ -91,7 +93,7 @@ TEST(Handles, a_runtime_is_destroyed_while_others_use_it) {
                     if (status == SH_ERROR_INVALID_HANDLE || status == SH_ERROR_CANCELLED) return;
                     EXPECT_TRUE(status == SH_OK || status == SH_ERROR_HELD) << why();
                     uses++;
-                    if (status == SH_OK) sh_release(runtime, model.id(k % 8), SH_STREAM_HOST);
+                    if (status == SH_OK) ignore(sh_release(runtime, model.id(k % 8), SH_STREAM_HOST));
                 }
             });
         }
@@ -102,7 +104,7 @@ TEST(Handles, a_runtime_is_destroyed_while_others_use_it) {
     }
 }
 
-// Runs `work` in a child process, which leaves by its own end.
+// Runs `work` in a child process that exits by itself.
 int in_child(const std::function<void()>& work) {
     const pid_t child = fork();
     if (child == 0) {
@@ -122,10 +124,11 @@ TEST(Process, a_forked_child_is_told) {
                   sh_view view = SH_VIEW_INIT;
                   sh_memory_info info = SH_MEMORY_INFO_INIT;
                   sh_device* again = nullptr;
-                  const bool told = sh_step_begin(model.runtime()) == SH_ERROR_FORKED &&
-                                    sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view) == SH_ERROR_FORKED &&
-                                    sh_device_memory(device.get(), &info) == SH_ERROR_FORKED &&
-                                    sh_device_open("host", nullptr, &again) == SH_ERROR_FORKED;
+                  const bool told =
+                      sh_step_begin(model.runtime()) == SH_ERROR_FORKED &&
+                      sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view) == SH_ERROR_FORKED &&
+                      sh_device_get_memory(device.get(), &info) == SH_ERROR_FORKED &&
+                      sh_device_open("host", nullptr, &again) == SH_ERROR_FORKED;
                   sh_runtime_destroy(model.runtime());
                   sh_device_close(device.get());
                   _exit(told ? 0 : 1);
@@ -135,8 +138,7 @@ TEST(Process, a_forked_child_is_told) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
-// A process ends in the middle of everything, by exit() and by returning from main().
-// What a program leaves open when it exits is no leak, though a sanitizer cannot see all that still refers to it.
+// Objects that a program leaves open when it exits are no leak, although a sanitizer cannot see all references to them.
 void leave_open() {
 #if defined(__SANITIZE_ADDRESS__)
     __lsan_disable();
@@ -154,7 +156,7 @@ TEST(Process, exits_with_copies_in_flight) {
                 static auto* device = new TestDevice(slow);
                 static auto* model = new Model(*device, equal_blocks(8, 4 * kPage, origin));
                 (void)model->schedule(forward(8));
-                (void)sh_step_begin(model->runtime());
+                ignore(sh_step_begin(model->runtime()));
                 for (size_t i = 0; i < 3; i++) (void)model->use(i, device->stream(), 0, 1000000);
                 std::exit(0);
             },

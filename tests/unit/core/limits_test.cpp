@@ -25,12 +25,12 @@ sh_status register_of_size(sh_runtime* runtime, uint64_t bytes, uint64_t count, 
     return sh_register_blocks(runtime, descs.data(), count, ids->data());
 }
 
-// A unit counts its pages in 32 bits: one more would look like none, and its views would have no memory.
+// A unit counts its pages in 32 bits. One page more would wrap to zero, and the block's views would have no memory.
 TEST(Limits, block_of_more_pages_than_can_be_counted_is_refused) {
     TestDevice device;
     Model model(device, equal_blocks(1, kPage));
     std::vector<sh_block> ids;
-    const uint64_t largest = std::min(kPage * UINT32_MAX, uint64_t(1) << 46);   // large pages: what can be addressed
+    const uint64_t largest = std::min(kPage * UINT32_MAX, uint64_t(1) << 46);  // large pages: what can be addressed
     EXPECT_EQ(register_of_size(model.runtime(), largest + 1, 1, &ids), SH_ERROR_INVALID_ARGUMENT);
     EXPECT_NE(why().find(std::to_string(largest)), std::string::npos) << why();
     EXPECT_EQ(register_of_size(model.runtime(), kPage << 32, 1, &ids), SH_ERROR_INVALID_ARGUMENT);
@@ -41,11 +41,36 @@ TEST(Limits, blocks_whose_sum_cannot_be_addressed_are_refused) {
     TestDevice device;
     Model model(device, equal_blocks(1, kPage));
     std::vector<sh_block> ids;
-    EXPECT_EQ(register_of_size(model.runtime(), (uint64_t(1) << 44) - kPage, (1 << 20) + 1024, &ids), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(register_of_size(model.runtime(), (uint64_t(1) << 44) - kPage, (1 << 20) + 1024, &ids),
+              SH_ERROR_INVALID_ARGUMENT);
     SUCCEEDS(model.use(0));
 }
 
-// So many blocks of 256 bytes lie in one unit of large pages.
+TEST(Memory, figures_are_those_of_what_is_held) {
+    TestDevice device({.budget_bytes = 20 * kPage});
+    sh_memory_info memory = device.memory();
+    EXPECT_EQ(memory.page_bytes, kPage);
+    EXPECT_EQ(memory.budget_bytes, 20 * kPage);
+    EXPECT_EQ(memory.runtime_count, 0u);
+    EXPECT_EQ(memory.used_bytes + memory.staging_bytes + memory.pinned_bytes, 0u);
+    EXPECT_GT(memory.free_bytes, 0u);
+    EXPECT_GE(memory.total_bytes, memory.free_bytes);
+    Model model(device, equal_blocks(2, 3 * kPage, Origin::pageable));
+    for (size_t i = 0; i < 2; i++) SUCCEEDS(model.use(i));
+    memory = device.memory();
+    EXPECT_EQ(memory.runtime_count, 1u);
+    EXPECT_EQ(memory.used_bytes, 6 * kPage);
+    EXPECT_EQ(memory.peak_bytes, 6 * kPage);
+    EXPECT_GT(memory.staging_bytes, 0u);
+    const uint64_t pinned = memory.pinned_bytes;
+    void* host = nullptr;
+    SUCCEEDS(sh_host_alloc(device.get(), 8 * kPage, &host, nullptr));
+    EXPECT_GE(device.memory().pinned_bytes, pinned + 8 * kPage);
+    SUCCEEDS(sh_host_free(device.get(), host));
+    EXPECT_EQ(device.memory().pinned_bytes, pinned);
+}
+
+// Many blocks of 256 bytes lie in one unit of large pages.
 TEST(Limits, update_of_as_many_sources_as_a_unit_has_blocks_keeps_loads_out) {
     DeviceSettings settings;
     settings.page_bytes = 2 << 20;
@@ -56,13 +81,13 @@ TEST(Limits, update_of_as_many_sources_as_a_unit_has_blocks_keeps_loads_out) {
     SUCCEEDS(register_of_size(model.runtime(), 1, 65536, &ids));
     SUCCEEDS(sh_source_update_begin(model.runtime(), ids.data(), ids.size()));
     sh_view view = SH_VIEW_INIT;
-    EXPECT_EQ(sh_acquire(model.runtime(), ids[5], SH_STREAM_HOST, 0, &view), SH_ERROR_BUSY);
+    EXPECT_EQ(sh_acquire(model.runtime(), ids[5], SH_STREAM_HOST, 0, &view), SH_ERROR_INVALID_STATE);
     SUCCEEDS(sh_source_update_end(model.runtime(), ids.data(), ids.size()));
     SUCCEEDS(sh_acquire(model.runtime(), ids[5], SH_STREAM_HOST, 0, &view));
     SUCCEEDS(sh_release(model.runtime(), ids[5], SH_STREAM_HOST));
 }
 
-// Ids of one runtime are never another's, however many have come and gone.
+// No id of one runtime is ever an id of another, however many runtimes have come and gone.
 TEST(Limits, tags_of_runtimes_that_live_are_never_given_again) {
     const core::RuntimeTag first;
     for (uint32_t k = 0; k < 200'000; k++) {
@@ -75,7 +100,7 @@ TEST(Limits, tags_of_runtimes_that_live_are_never_given_again) {
     EXPECT_EQ(all.size(), size_t(UINT16_MAX) - 1);
 }
 
-// What is reserved beyond that would be lost to everybody.
+// No runtime could use memory that is reserved beyond the ceiling.
 TEST(Limits, a_reservation_is_cut_to_the_ceiling) {
     TestDevice device({.budget_bytes = 64 * kPage});
     sh_runtime_options small = SH_RUNTIME_OPTIONS_INIT;
@@ -84,7 +109,7 @@ TEST(Limits, a_reservation_is_cut_to_the_ceiling) {
     SUCCEEDS(model.schedule(forward(8)));
     SUCCEEDS(other.schedule(forward(14)));
     for (const uint64_t bytes : {uint64_t(40) * kPage, UINT64_MAX}) {
-        SUCCEEDS(sh_reserve(model.runtime(), nullptr, bytes, SH_PRIORITY_PRIMARY));
+        SUCCEEDS(sh_reserve(model.runtime(), bytes, SH_PRIORITY_PRIMARY));
         EXPECT_EQ(model.stats().reserved_bytes, 8 * kPage);
         EXPECT_EQ(device.memory().headroom_bytes, 56 * kPage);
     }

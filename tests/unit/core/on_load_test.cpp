@@ -1,4 +1,5 @@
-// on_load: which ranges it is told of, once for each load, and what it may do to them before anybody uses them.
+// on_load: the ranges that it gets, once for each load, and the changes that it may make to them before their first
+// use.
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -9,12 +10,12 @@
 namespace stagehand::test {
 namespace {
 
-// Adds one to each byte of what was loaded, in the copy stream.
+// Adds one to each loaded byte, in the copy stream.
 struct Patch {
     TestDevice& device;
     std::mutex mutex;
-    std::map<sh_block, uint8_t*> address;                // of the block, as told
-    std::map<sh_block, std::vector<uint32_t>> patched;   // per byte, since the last look
+    std::map<sh_block, uint8_t*> address;               // of the block, computed from the range
+    std::map<sh_block, std::vector<uint32_t>> patched;  // per byte, since the last look
     std::atomic<int32_t> result{0};
     std::atomic<uint64_t> calls{0}, outside{0}, cut{0};
 };
@@ -22,14 +23,19 @@ int32_t patch(const sh_loaded_range* range, void* data) {
     Patch& patch = *static_cast<Patch*>(data);
     patch.calls++;
     if (patch.result) return patch.result;
-    if (range->offset > range->block_bytes || range->bytes > range->block_bytes - range->offset || range->stream == SH_STREAM_HOST) patch.outside++;
-    const uint64_t unit = range->block_bytes < 2 * kPage ? 256 : kPage, end = range->offset + range->bytes;   // small blocks may share pages
-    if (range->offset % unit || (end % unit && end != range->block_bytes) || reinterpret_cast<uintptr_t>(range->address) % 256) patch.cut++;
+    if (range->offset > range->block_bytes || range->bytes > range->block_bytes - range->offset ||
+        range->stream == SH_STREAM_HOST)
+        patch.outside++;
+    const uint64_t unit = range->block_bytes < 2 * kPage ? 256 : kPage,
+                   end = range->offset + range->bytes;  // small blocks may share pages
+    if (range->offset % unit || (end % unit && end != range->block_bytes) ||
+        reinterpret_cast<uintptr_t>(range->address) % 256)
+        patch.cut++;
     {
         std::lock_guard lock(patch.mutex);
         uint8_t* const begin = static_cast<uint8_t*>(range->address) - range->offset;
         uint8_t*& address = patch.address[range->block];
-        if (address && address != begin && !plain_devices()) patch.outside++;
+        if (address && address != begin && !devices_without_pages()) patch.outside++;
         address = begin;
         auto& counts = patch.patched[range->block];
         counts.resize(range->block_bytes);
@@ -72,19 +78,21 @@ TEST_P(OnLoad, each_byte_is_patched_once_per_load) {
     EXPECT_GE(patched.patched.size(), 10u);
     for (size_t i = 0; i < 10; i++) {
         void* const now = model.state(i).address;
-        EXPECT_TRUE(now == patched.address[model.id(i)] || (!now && plain_devices())) << "block " << i;
+        EXPECT_TRUE(now == patched.address[model.id(i)] || (!now && devices_without_pages())) << "block " << i;
     }
     if (flags & SH_BLOCK_WHOLE) {
         for (const auto& [block, counts] : patched.patched)
-            EXPECT_EQ(*std::min_element(counts.begin(), counts.end()), *std::max_element(counts.begin(), counts.end())) << "a part of a whole block";
+            EXPECT_EQ(*std::min_element(counts.begin(), counts.end()), *std::max_element(counts.begin(), counts.end()))
+                << "a part of a whole block";
     }
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, OnLoad,
-                         testing::Combine(testing::Values(Origin::pinned, Origin::file, Origin::fill), testing::Values(uint64_t(12), uint64_t(60)),
+                         testing::Combine(testing::Values(Origin::pinned, Origin::file, Origin::fill),
+                                          testing::Values(uint64_t(12), uint64_t(60)),
                                           testing::Values(0u, uint32_t(SH_BLOCK_WHOLE), uint32_t(SH_BLOCK_UNORDERED))));
 
-// A block whose segment covers a part of it only: the rest is the callback's, and is asked for as well.
+// A block whose segment covers only a part of it. The callback writes the rest, and gets the rest as well.
 struct Expanded {
     DeviceBytes& bytes;
     std::atomic<uint64_t> calls{0}, in_parts{0};
@@ -93,7 +101,7 @@ int32_t expand(const sh_loaded_range* range, void* data) {
     Expanded& expanded = *static_cast<Expanded*>(data);
     expanded.calls++;
     if (range->offset || range->bytes != range->block_bytes) expanded.in_parts++;
-    // Two values of four bits in each byte of the block's second half; where it is written last, it has been read.
+    // Expands each byte of the block's second half to two values of four bits. A byte is read before it is overwritten.
     const auto widen = [bytes = range->bytes](uint8_t* at) {
         for (uint64_t k = 0; k < bytes / 2; k++) {
             const uint8_t both = at[bytes / 2 + k];
@@ -145,10 +153,12 @@ TEST(Loaded, dequantises_what_its_segment_brings_to_the_end_of_a_whole_block) {
         }
         SUCCEEDS(sh_runtime_synchronize(runtime));
         sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
-        SUCCEEDS(sh_stats(runtime, &stats));
+        SUCCEEDS(sh_runtime_get_stats(runtime, &stats));
         EXPECT_EQ(expanded.in_parts.load(), 0u);
-        EXPECT_EQ(expanded.calls.load(), stats.loads - stats.cancelled_loads) << "once for each load that was not given up";
-        EXPECT_EQ(stats.bytes_to_device, expanded.calls.load() * packed) << "only what is compressed goes over the link";
+        EXPECT_EQ(expanded.calls.load(), stats.loads - stats.cancelled_loads)
+            << "once for each load that was not given up";
+        EXPECT_EQ(stats.bytes_to_device, expanded.calls.load() * packed)
+            << "only what is compressed goes over the link";
         sh_runtime_destroy(runtime);
         device.synchronize();
     }
@@ -159,7 +169,7 @@ int32_t add_up(const sh_loaded_range* range, void* sum) {
     return 0;
 }
 
-// Also a block that has no source at all.
+// This also holds for a block without any source.
 TEST(Loaded, is_told_of_bytes_that_no_segment_covers) {
     TestDevice device({.budget_bytes = 24 * kPage});
     std::atomic<uint64_t> loaded{0};
@@ -189,6 +199,53 @@ TEST(Loaded, is_told_of_bytes_that_no_segment_covers) {
     sh_runtime_destroy(runtime);
 }
 
+int32_t fill_in(const sh_loaded_range* range, void* bytes) {
+    const auto all_ones = [count = range->bytes](uint8_t* at) { std::fill(at, at + count, uint8_t(1)); };
+    return static_cast<DeviceBytes*>(bytes)->change(range->stream, range->address, range->bytes, all_ones) == SH_OK
+               ? 0
+               : -1;
+}
+
+// The library copies nothing to the block in the middle. The callback's writes, and later copies to the same memory,
+// still come after the uses of the earlier contents.
+TEST(Loaded, what_no_segment_covers_is_written_after_earlier_uses_too) {
+    const uint64_t kBytes = 6 * kPage;
+    for (const bool calls_back : {true, false}) {
+        TestDevice device({.budget_bytes = 8 * kPage});
+        Model model(device, equal_blocks(2, kBytes, Origin::pinned));
+        sh_block_desc desc = SH_BLOCK_DESC_INIT;
+        desc.bytes = kBytes;
+        desc.on_load = calls_back ? fill_in : nullptr;
+        desc.user_data = &device.bytes();
+        sh_block between = 0;
+        SUCCEEDS(sh_register_blocks(model.runtime(), &desc, 1, &between));
+        std::vector<sh_use> order(3, SH_USE_INIT);
+        order[0].block = model.id(0);
+        order[1].block = between;
+        order[2].block = model.id(1);
+        SUCCEEDS(sh_set_schedule(model.runtime(), order.data(), order.size()));
+        const sh_stream early = device.stream();
+        for (int k = 0; k < 4; k++) {
+            for (const size_t block : {0, 1}) {
+                sh_view view = SH_VIEW_INIT;
+                SUCCEEDS(sh_acquire(model.runtime(), model.id(block), early, 0, &view));
+                ASSERT_GT(model.state(block).streamed_bytes, 0u);
+                SUCCEEDS(sh_stream_launch(device.get(), early, nullptr, nullptr, 5'000'000));
+                SUCCEEDS(model.compare(block, view, early));
+                SUCCEEDS(sh_release(model.runtime(), model.id(block), early));
+                if (block) continue;
+                SUCCEEDS(sh_acquire(model.runtime(), between, SH_STREAM_HOST, 0, &view));
+                if (calls_back) {
+                    EXPECT_EQ(device.bytes().read(view.address, kBytes), std::vector<uint8_t>(kBytes, 1));
+                }
+                SUCCEEDS(sh_release(model.runtime(), between, SH_STREAM_HOST));
+            }
+        }
+        device.synchronize();
+        EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    }
+}
+
 TEST(Failing, on_load_fails_and_recovers) {
     for (const Origin origin : {Origin::pinned, Origin::pageable}) {
         TestDevice device({.budget_bytes = 8 * kPage});
@@ -208,7 +265,8 @@ TEST(Failing, on_load_fails_and_recovers) {
         EXPECT_EQ(model.state(2).held, 0u);
         patched.result = 0;
         sh_status status = SH_OK;
-        for (int k = 0; k < 3; k++) status = model.step(forward(4));   // a prefetch that failed may be told once more
+        for (int k = 0; k < 3; k++)
+            status = model.step(forward(4));  // the error of a prefetch may be returned once more
         SUCCEEDS(status);
         EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
         EXPECT_GT(model.stats().failed_loads, 0u);

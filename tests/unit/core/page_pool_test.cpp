@@ -1,4 +1,4 @@
-// The ceiling of the page pool, which several threads may move at once.
+// The ceiling of the page pool. Several threads may change the ceiling at once.
 #include <chrono>
 #include <optional>
 #include <thread>
@@ -9,7 +9,8 @@
 namespace stagehand::test {
 namespace {
 
-// Somebody looks up what may be held, has to wait, and it changes: what was looked up before is not put into force after it.
+// A thread looks up the ceiling and has to wait, and the ceiling changes meanwhile. The older value must not replace
+// the newer one.
 TEST(PoolLimit, is_that_of_the_last_change) {
     sh_device_options options = SH_DEVICE_OPTIONS_INIT;
     options.budget_bytes = 64 * kPage;

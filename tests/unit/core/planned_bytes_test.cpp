@@ -1,4 +1,5 @@
-// What plans say of bytes: those that the link carries, those that need memory, and those of pages that no block covers.
+// The byte figures of plans: bytes that the link carries, bytes that need memory, and bytes of pages that no block
+// covers.
 #include <algorithm>
 #include <random>
 
@@ -9,7 +10,7 @@ namespace {
 
 int32_t nothing_to_do(const sh_loaded_range*, void*) { return 0; }
 
-// Blocks of six pages, of which the sources cover a page and a half: the rest is made on the device.
+// Blocks of six pages whose sources cover one and a half pages. The device makes the rest.
 class Covered {
 public:
     Covered(TestDevice& device, uint32_t flags, size_t blocks) {
@@ -63,7 +64,7 @@ public:
     uint64_t copied() {
         sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
         EXPECT_SUCCEEDS(sh_runtime_synchronize(runtime_));
-        EXPECT_SUCCEEDS(sh_stats(runtime_, &stats));
+        EXPECT_SUCCEEDS(sh_runtime_get_stats(runtime_, &stats));
         return stats.bytes_to_device;
     }
     const std::vector<sh_block>& ids() const { return ids_; }
@@ -82,7 +83,7 @@ TEST(PlannedBytes, are_those_that_a_step_copies) {
             TestDevice device({.budget_bytes = 30 * kPage});
             Covered model(device, flags, 8);
             if (protects) {
-                model.step();   // some of it is there
+                model.step();  // some of it is there
                 SUCCEEDS(sh_protect_blocks(model.runtime(), model.ids().data(), 2));
             }
             for (int k = 0; k < 3; k++) model.step();
@@ -92,9 +93,32 @@ TEST(PlannedBytes, are_those_that_a_step_copies) {
             EXPECT_LE(plan.bound_bytes_per_step, plan.bytes_per_step);
             const uint64_t before = model.copied();
             for (int k = 0; k < 5; k++) model.step();
-            EXPECT_EQ(model.copied() - before, 5 * plan.bytes_per_step) << "flags " << flags << (protects ? ", protected" : "");
+            EXPECT_EQ(model.copied() - before, 5 * plan.bytes_per_step)
+                << "flags " << flags << (protects ? ", protected" : "");
         }
     }
+}
+
+TEST(PlannedBytes, figures_are_those_of_the_plan) {
+    TestDevice device({.budget_bytes = 26 * kPage});
+    sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+    options.unordered_bytes = 6 * kPage;
+    std::vector<BlockSpec> specs = equal_blocks(10, 4 * kPage);
+    for (int k = 0; k < 4; k++) specs.push_back({2 * kPage, Origin::pinned, SH_BLOCK_UNORDERED});
+    Model model(device, specs, options);
+    SUCCEEDS(model.schedule(forward(10), 1000));
+    const sh_plan_info plan = model.plan();
+    EXPECT_EQ(plan.model_bytes, 48 * kPage);
+    EXPECT_EQ(plan.budget_bytes, 26 * kPage);
+    EXPECT_EQ(plan.unordered_bytes, 6 * kPage);
+    EXPECT_GT(plan.ring_bytes, 0u);
+    EXPECT_LE(plan.resident_bytes + plan.ring_bytes, 20 * kPage);
+    EXPECT_GE(plan.bound_bytes_per_step, 20 * kPage) << "that find no place";
+    EXPECT_LE(plan.bound_bytes_per_step, plan.bytes_per_step);
+    EXPECT_EQ(plan.compute_ns, 10'000u);
+    EXPECT_EQ(plan.scheduled_blocks, 10u);
+    EXPECT_EQ(plan.resident_blocks + plan.streamed_blocks, 10u);
+    EXPECT_EQ(plan.padding_bytes, 0u);
 }
 
 TEST(Padding, is_told) {
@@ -111,7 +135,7 @@ TEST(Padding, is_told) {
         EXPECT_EQ(plan.resident_bytes, plan.model_bytes + plan.padding_bytes);
         SUCCEEDS(model.step(forward(100)));
         EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
-        // Where a block went beside others its place stays empty.
+        // The place of an unregistered block beside others stays empty.
         SUCCEEDS(model.remove(50));
         EXPECT_EQ(model.plan(80 * kPage).padding_bytes, padding[together] + kPage / 8);
     }
@@ -120,7 +144,7 @@ TEST(Padding, is_told) {
     EXPECT_LE(resident[0], 15 * kPage);
 }
 
-// Twice as many fit where two share a page, and those that are used fit then.
+// Two blocks share a page, so twice as many blocks fit. Then all blocks that are used fit.
 TEST(Packing, experts_of_half_a_page_share_pages) {
     TestDevice device({.budget_bytes = 30 * kPage});
     sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
@@ -131,7 +155,7 @@ TEST(Packing, experts_of_half_a_page_share_pages) {
     const sh_stream stream = device.stream();
     const auto step = [&] {
         std::vector<size_t> order = forward(4);
-        for (size_t i = 4; i < 16; i++) order.push_back(i);   // of the forty, these twelve
+        for (size_t i = 4; i < 16; i++) order.push_back(i);  // of the forty, these twelve
         SUCCEEDS(model.step(order, stream));
     };
     for (int k = 0; k < 3; k++) step();
@@ -145,7 +169,7 @@ TEST(Packing, experts_of_half_a_page_share_pages) {
     EXPECT_LE(device.memory().peak_bytes, 30 * kPage);
 }
 
-// Whoever joins a pack, or leaves it, at whatever time: all bytes are right.
+// All bytes are right, whichever block joins or leaves a pack at any time.
 TEST(Packing, small_blocks_come_and_go) {
     for (const uint64_t budget : {9, 60}) {
         TestDevice device({.budget_bytes = budget * kPage});
@@ -185,6 +209,19 @@ TEST(Packing, small_blocks_come_and_go) {
         device.synchronize();
         EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
     }
+}
+
+// The library measures a step if the schedule has no times.
+TEST(ComputeTimes, are_those_of_the_streams) {
+    TestDevice device({.budget_bytes = 9 * kPage});
+    Model model(device, equal_blocks(4, 4 * kPage));
+    SUCCEEDS(model.schedule(forward(4), 0));
+    EXPECT_EQ(model.plan().compute_ns, 0u);
+    const sh_stream stream = device.stream();
+    for (int k = 0; k < 2; k++) SUCCEEDS(model.step(forward(4), stream, 5'000'000));
+    EXPECT_GE(model.plan().compute_ns, 10'000'000u);
+    device.synchronize();
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
 }  // namespace

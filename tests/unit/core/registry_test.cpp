@@ -1,4 +1,4 @@
-// Registry: records that come and go, their ids, and which blocks share a unit and its pages.
+// Registry: records that come and go, their ids, and the rules for which blocks share a unit and its pages.
 #include <malloc.h>
 
 #include <functional>
@@ -22,7 +22,7 @@ using core::Unit;
 constexpr uint64_t kRegistryPage = 4096;
 constexpr uint64_t kPackPages = 8;
 
-// Address ranges that are reserved, and their bytes, of all devices of this test.
+// The number and the bytes of reserved address ranges on all devices of this test.
 uint64_t ranges, range_bytes;
 const sh_backend* host_table;
 
@@ -50,7 +50,9 @@ protected:
         sh_backend_device* device = nullptr;
         sh_backend_device_info info = {};
         info.struct_size = sizeof info;
-        ASSERT_EQ(host_table->device_open(0, plain() ? "capacity=1MiB;map_pages=0" : "capacity=1MiB", &device, &info), SH_OK);
+        ASSERT_EQ(
+            host_table->device_open(0, no_pages() ? "capacity=1MiB;map_pages=0" : "capacity=1MiB", &device, &info),
+            SH_OK);
         device_ = std::make_unique<BackendDevice>(table_, device, info);
         registry_ = std::make_unique<Registry>(*device_, kRegistryPage, 7);
     }
@@ -59,8 +61,8 @@ protected:
         EXPECT_EQ(ranges, 0u);
         EXPECT_EQ(range_bytes, 0u);
     }
-    bool plain() const { return GetParam(); }
-    // The unit was loaded once.
+    bool no_pages() const { return GetParam(); }
+    // Marks the unit as loaded once.
     void load(Unit& unit) {
         core::EventPool events(*device_);
         core::StreamTable streams(*device_, events);
@@ -75,27 +77,25 @@ protected:
         uint64_t bytes = 0;
         uint32_t flags = 0;
     };
-    // Registered together.
+    // Registers the blocks by one call.
     std::vector<sh_block> add(const std::vector<Spec>& specs, bool may_reuse = true, sh_status expected = SH_OK) {
         std::vector<sh_segment> segments;
         std::vector<sh_block_desc> descs(specs.size(), SH_BLOCK_DESC_INIT);
-        std::vector<const sh_block_desc*> pointers;
         for (const Spec& spec : specs) {
             segments.push_back(SH_SEGMENT_INIT);
             segments.back().kind = expected == SH_OK ? SH_SOURCE_POINTER : SH_SOURCE_FILE;
             segments.back().pointer = bytes_.data();
             segments.back().bytes = spec.bytes;
-            segments.back().file = 1 << 20;   // no such descriptor
+            segments.back().file = 1 << 20;  // no such descriptor
         }
         for (size_t i = 0; i < specs.size(); i++) {
             descs[i].bytes = specs[i].bytes;
             descs[i].flags = specs[i].flags;
             descs[i].segments = &segments[i];
             descs[i].segment_count = 1;
-            pointers.push_back(&descs[i]);
         }
         std::vector<sh_block> ids(specs.size());
-        const Status status = registry_->add(pointers, kPackPages, may_reuse, ids.data());
+        const Status status = registry_->add(descs, kPackPages, may_reuse, ids.data());
         EXPECT_EQ(status.code(), expected) << status.text();
         if (!status.ok()) ids.clear();
         check();
@@ -117,7 +117,8 @@ protected:
         return count;
     }
 
-    // What is always true: units do not overlap, blocks lie inside their units one after the other, and the sums are right.
+    // Checks the invariants: units do not overlap, blocks lie one after the other inside their units, and the sums are
+    // right.
     void check() {
         std::set<std::pair<uint64_t, uint64_t>> taken;
         uint64_t pages = 0, bytes = 0, count = 0;
@@ -127,7 +128,7 @@ protected:
                 continue;
             }
             pages += unit.pages;
-            if (!plain()) taken.insert({unit.address, unit.address + unit.pages * kRegistryPage});
+            if (!no_pages()) taken.insert({unit.address, unit.address + unit.pages * kRegistryPage});
             uint64_t end = unit.address;
             uint32_t blocks = 0;
             for (const core::Block& block : registry_->blocks_of(unit)) {
@@ -160,21 +161,25 @@ protected:
     std::unique_ptr<Registry> registry_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, RegistryTest, testing::Bool(), [](const auto& info) { return info.param ? "plain" : "mapped"; });
+INSTANTIATE_TEST_SUITE_P(Devices, RegistryTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "allocated" : "mapped"; });
 
 TEST_P(RegistryTest, records_of_unregistered_blocks_are_used_again) {
     const std::vector<sh_block> kept = add({{5 * kRegistryPage}});
     std::set<sh_block> seen(kept.begin(), kept.end());
     for (int k = 0; k < 1000; k++) {
-        const std::vector<sh_block> ids =
-            add({{3 * kRegistryPage}, {100}, {200, SH_BLOCK_UNORDERED}, {kRegistryPage}, {2 * kRegistryPage, SH_BLOCK_UNORDERED}});
+        const std::vector<sh_block> ids = add({{3 * kRegistryPage},
+                                               {100},
+                                               {200, SH_BLOCK_UNORDERED},
+                                               {kRegistryPage},
+                                               {2 * kRegistryPage, SH_BLOCK_UNORDERED}});
         for (const sh_block id : ids) EXPECT_TRUE(seen.insert(id).second) << "an id was given out twice";
         remove(ids);
         for (const sh_block id : ids) EXPECT_EQ(registry_->find(id), nullptr);
     }
     EXPECT_LE(registry_->blocks().size(), 6u);
     EXPECT_LE(registry_->units().size(), 5u);
-    EXPECT_EQ(ranges, plain() ? 0u : 1u);
+    EXPECT_EQ(ranges, no_pages() ? 0u : 1u);
     EXPECT_NE(registry_->find(kept[0]), nullptr);
 }
 
@@ -216,10 +221,11 @@ TEST_P(RegistryTest, what_failed_leaves_nothing) {
     const Unit& unordered = unit_of(kept[1]);
     const uint64_t before = range_bytes;
     for (int k = 0; k < 20; k++)
-        add({{300, SH_BLOCK_WHOLE}, {200, SH_BLOCK_UNORDERED}, {9 * kRegistryPage}, {7 * kRegistryPage}, {100}}, true, SH_ERROR_INVALID_ARGUMENT);
+        add({{300, SH_BLOCK_WHOLE}, {200, SH_BLOCK_UNORDERED}, {9 * kRegistryPage}, {7 * kRegistryPage}, {100}}, true,
+            SH_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(live_units(), 2u);
     EXPECT_EQ(ordered.bytes, 100u);
-    EXPECT_EQ(ordered.whole, plain());
+    EXPECT_EQ(ordered.whole, no_pages());
     EXPECT_EQ(unordered.bytes, kRegistryPage / 4);
     EXPECT_EQ(range_bytes, before);
     EXPECT_LE(registry_->blocks().size(), 7u);
@@ -243,7 +249,8 @@ TEST_P(RegistryTest, small_blocks_are_packed_alike_together_and_one_by_one) {
 TEST_P(RegistryTest, a_large_block_divides_what_is_packed) {
     for (const bool together : {true, false}) {
         registry_ = std::make_unique<Registry>(*device_, kRegistryPage, 8);
-        const std::vector<Spec> specs = {{100}, {100}, {2 * kRegistryPage}, {100}, {5 * kRegistryPage, SH_BLOCK_UNORDERED}, {100}};
+        const std::vector<Spec> specs = {
+            {100}, {100}, {2 * kRegistryPage}, {100}, {5 * kRegistryPage, SH_BLOCK_UNORDERED}, {100}};
         const std::vector<sh_block> ids = together ? add(specs) : add_one_by_one(specs);
         EXPECT_EQ(&unit_of(ids[0]), &unit_of(ids[1]));
         EXPECT_NE(&unit_of(ids[0]), &unit_of(ids[3])) << "not neighbours in the order";
@@ -264,7 +271,8 @@ TEST_P(RegistryTest, blocks_outside_the_order_share_one_page_at_most) {
             EXPECT_TRUE(unit_of(id).unordered);
         }
         // Beside those of the order, not with them.
-        const std::vector<sh_block> mixed = add({{100}, {100, SH_BLOCK_UNORDERED}, {100}, {kRegistryPage, SH_BLOCK_UNORDERED}, {100, SH_BLOCK_UNORDERED}});
+        const std::vector<sh_block> mixed = add(
+            {{100}, {100, SH_BLOCK_UNORDERED}, {100}, {kRegistryPage, SH_BLOCK_UNORDERED}, {100, SH_BLOCK_UNORDERED}});
         EXPECT_EQ(&unit_of(mixed[0]), &unit_of(mixed[2]));
         EXPECT_EQ(&unit_of(mixed[1]), &unit_of(mixed[4]));
         EXPECT_NE(&unit_of(mixed[0]), &unit_of(mixed[1]));
@@ -272,12 +280,15 @@ TEST_P(RegistryTest, blocks_outside_the_order_share_one_page_at_most) {
     }
 }
 
-// Once anybody counts on a unit's size it takes no more.
+// A unit takes no more blocks once its size is in use.
 TEST_P(RegistryTest, a_unit_that_is_in_use_takes_no_more) {
     const std::function<void(Unit&)> uses[] = {
-        [](Unit& unit) { unit.memory = Memory::planned; }, [&](Unit& unit) { load(unit); },
-        [](Unit& unit) { unit.held = 1; },                 [](Unit& unit) { unit.bringing = true; },
-        [](Unit& unit) { unit.protections = 1; },          [&](Unit& unit) { registry_->hinder(unit, core::kUpdating, true); },
+        [](Unit& unit) { unit.memory = Memory::planned; },
+        [&](Unit& unit) { load(unit); },
+        [](Unit& unit) { unit.held = 1; },
+        [](Unit& unit) { unit.bringing = true; },
+        [](Unit& unit) { unit.protections = 1; },
+        [&](Unit& unit) { registry_->hinder(unit, core::kUpdating, true); },
     };
     for (const auto& use : uses) {
         for (const uint32_t flags : {0u, uint32_t(SH_BLOCK_UNORDERED)}) {
@@ -289,7 +300,7 @@ TEST_P(RegistryTest, a_unit_that_is_in_use_takes_no_more) {
             const sh_block third = add({{100, flags}}).at(0);
             EXPECT_NE(registry_->find(first)->unit, registry_->find(third)->unit);
             EXPECT_EQ(unit.bytes, bytes);
-            remove({second});   // nor does it shrink
+            remove({second});  // nor does it shrink
             EXPECT_EQ(unit.bytes, bytes);
             unit.memory = Memory::none;
             remove({first, third});
@@ -312,15 +323,14 @@ TEST_P(RegistryTest, gaps_are_what_no_segment_covers) {
         segment.pointer = bytes_.data();
         segment.bytes = 1000;
     }
-    segments[0].offset = 3000;   // the later one first
+    segments[0].offset = 3000;  // the later one first
     segments[1].offset = 500;
     sh_block_desc desc = SH_BLOCK_DESC_INIT;
     desc.bytes = 3 * kRegistryPage;
     desc.segments = segments;
     desc.segment_count = 2;
-    const sh_block_desc* const one = &desc;
     sh_block id = 0;
-    ASSERT_TRUE(registry_->add(std::span(&one, 1), kPackPages, true, &id).ok());
+    ASSERT_TRUE(registry_->add(std::span(&desc, 1), kPackPages, true, &id).ok());
     const uint32_t unit = registry_->find(id)->unit;
     const auto gaps = registry_->gaps_of(unit);
     ASSERT_EQ(gaps.size(), 3u);
@@ -344,7 +354,8 @@ TEST_P(RegistryTest, gaps_are_what_no_segment_covers) {
     EXPECT_EQ(registry_->unit(pack).bytes, 812u);
 }
 
-// The same through the interface: as many records, events and bytes after many blocks came and went as after a few.
+// The same test through the interface: the numbers of records, events and bytes are the same after many blocks came and
+// went as after a few.
 TEST(Registrations, leave_nothing) {
     TestDevice device({.budget_bytes = 40 * kPage});
     std::vector<BlockSpec> specs = equal_blocks(4, 3 * kPage);
@@ -378,7 +389,8 @@ TEST(Registrations, leave_nothing) {
         SUCCEEDS(sh_step_end(model.runtime()));
         SUCCEEDS(sh_unregister_blocks(model.runtime(), ids, 3));
         sh_view view = SH_VIEW_INIT;
-        for (const sh_block id : ids) EXPECT_EQ(sh_acquire(model.runtime(), id, stream, 0, &view), SH_ERROR_INVALID_HANDLE);
+        for (const sh_block id : ids)
+            EXPECT_EQ(sh_acquire(model.runtime(), id, stream, 0, &view), SH_ERROR_INVALID_HANDLE);
     };
     for (int k = 0; k < 100; k++) cycle(k);
     device.synchronize();
@@ -386,13 +398,14 @@ TEST(Registrations, leave_nothing) {
     for (int k = 0; k < 200; k++) cycle(k);
     device.synchronize();
     EXPECT_LE(places, 7u);
-    EXPECT_LT(mallinfo2().uordblks, before + (32 << 10));   // 55 bytes for each block of those
+    EXPECT_LT(mallinfo2().uordblks, before + (32 << 10));  // 55 bytes for each block of those
     for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(4), stream));
     device.synchronize();
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
-// What was learned of a block says nothing of the one that takes its record: not its place in the order, nor its contents in the ring.
+// A new block that takes the record of an old block inherits neither its place in the order nor its contents in the
+// ring.
 TEST(Registrations, a_new_block_in_an_old_ones_place_is_itself) {
     TestDevice device({.budget_bytes = 14 * kPage});
     Model model(device, equal_blocks(8, 4 * kPage));
@@ -403,9 +416,10 @@ TEST(Registrations, a_new_block_in_an_old_ones_place_is_itself) {
         const size_t at = k * 5 % 8;
         SUCCEEDS(sh_step_begin(model.runtime()));
         for (size_t n = 0; n < 8; n++) {
-            if (n == 4) {   // in the middle of a step
+            if (n == 4) {  // in the middle of a step
                 SUCCEEDS(model.remove(order[at]));
-                SUCCEEDS(model.add({k % 2 ? 4 * kPage : 3 * kPage + 17, kOrigins[k % 5], k % 3 == 0 ? uint32_t(SH_BLOCK_UNORDERED) : 0}));
+                SUCCEEDS(model.add({k % 2 ? 4 * kPage : 3 * kPage + 17, kOrigins[k % 5],
+                                    k % 3 == 0 ? uint32_t(SH_BLOCK_UNORDERED) : 0}));
                 order[at] = model.size() - 1;
                 EXPECT_LT(model.id(order[at]) & 0xffffffff, 10u);
             }

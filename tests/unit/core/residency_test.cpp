@@ -1,4 +1,4 @@
-// What stays on the device when several runtimes share it: protection, scopes, reservations.
+// Device memory that stays when several runtimes share a device: protection, scopes and reservations.
 #include <algorithm>
 #include <thread>
 
@@ -8,7 +8,8 @@
 namespace stagehand::test {
 namespace {
 
-// --- protection ---------------------------------------------------------------------------------------------------------
+// --- protection
+// ---------------------------------------------------------------------------------------------------------
 
 TEST(Protect, what_is_resident_stays_when_another_runtime_comes) {
     for (const bool protect : {false, true}) {
@@ -22,7 +23,7 @@ TEST(Protect, what_is_resident_stays_when_another_runtime_comes) {
             EXPECT_EQ(device.memory().protected_bytes, a->stats().protected_bytes);
             EXPECT_GE(a->stats().protected_bytes, 6 * kBlock);
         }
-        // Used far more often than the other, it would get nearly all.
+        // This model would get nearly all of the memory, because it is used far more often than the other.
         for (int k = 0; k < 20; k++) SUCCEEDS(b->step(forward(10)));
         uint64_t kept = 0;
         for (size_t i = 0; i < 6; i++) kept += a->state(i).present_bytes;
@@ -77,7 +78,7 @@ TEST(Protect, blocks_are_put_on_the_device_whole_by_the_next_plan) {
         EXPECT_EQ(a->state(i).resident_bytes, kBlock);
         EXPECT_EQ(a->state(i).present_bytes, kBlock);
     }
-    // Where not all fit, what is there stays.
+    // The blocks that are on the device stay there if not all fit.
     std::vector<uint64_t> before(12);
     for (size_t i = 0; i < 12; i++) before[i] = a->state(i).resident_bytes;
     SUCCEEDS(sh_protect_blocks(a->runtime(), a->ids().data(), 12));
@@ -109,7 +110,7 @@ TEST(Protect, a_block_outside_the_order_is_not_dropped_for_others) {
     SUCCEEDS(sh_unprotect_blocks(model.runtime(), &first, 1));
     SUCCEEDS(model.use(3));
     EXPECT_EQ(model.state(0).present_bytes, 0u);
-    SUCCEEDS(model.remove(1));   // protected as it is
+    SUCCEEDS(model.remove(1));  // protected as it is
     SUCCEEDS(model.use(4));
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
@@ -132,14 +133,15 @@ TEST(Protect, counts_for_a_block_outside_the_order_that_comes_later) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
-// --- scopes -------------------------------------------------------------------------------------------------------------
+// --- scopes
+// -------------------------------------------------------------------------------------------------------------
 
 TEST(KeepResident, the_sequence_a_b_a_c_a_copies_a_once) {
     TestDevice device({.budget_bytes = 64 * kPage});
     auto a = make(device, 8, "a"), b = make(device, 12, "b"), c = make(device, 12, "c");
     EXPECT_EQ(copied(*a), 8 * kBlock);
     sh_scope* scope = nullptr;
-    SUCCEEDS(sh_keep_resident(b->runtime(), a->runtime(), &scope));
+    SUCCEEDS(sh_keep_resident(a->runtime(), &scope));
     // One pass brings each byte once, and then what the next pass begins with into the ring.
     const uint64_t of_b = copied(*b);
     EXPECT_GE(of_b, 12 * kBlock);
@@ -162,8 +164,8 @@ TEST(KeepResident, scopes_nest_and_end_in_any_order) {
     auto a = make(device, 8, "a"), b = make(device, 8, "b");
     copied(*a);
     sh_scope *outer = nullptr, *inner = nullptr;
-    SUCCEEDS(sh_keep_resident(a->runtime(), nullptr, &outer));
-    SUCCEEDS(sh_keep_resident(b->runtime(), a->runtime(), &inner));
+    SUCCEEDS(sh_keep_resident(a->runtime(), &outer));
+    SUCCEEDS(sh_keep_resident(a->runtime(), &inner));
     SUCCEEDS(sh_scope_end(outer));
     EXPECT_EQ(sh_scope_end(outer), SH_ERROR_INVALID_HANDLE);
     for (int k = 0; k < 10; k++) copied(*b);
@@ -173,8 +175,8 @@ TEST(KeepResident, scopes_nest_and_end_in_any_order) {
     for (int k = 0; k < 10; k++) copied(*b);
     EXPECT_LT(present(*a), 8 * kBlock);
     SUCCEEDS(sh_scope_end(nullptr));
-    EXPECT_EQ(sh_keep_resident(a->runtime(), nullptr, nullptr), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(sh_keep_resident(nullptr, a->runtime(), &outer), SH_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(sh_keep_resident(a->runtime(), nullptr), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(sh_keep_resident(nullptr, &outer), SH_ERROR_INVALID_HANDLE);
     EXPECT_EQ(a->wrong_uses() + b->wrong_uses(), 0u);
 }
 
@@ -184,7 +186,7 @@ TEST(KeepResident, a_target_without_blocks_is_a_warning) {
     sh_runtime* empty = nullptr;
     SUCCEEDS(sh_runtime_create(device.get(), nullptr, &empty));
     sh_scope* scope = nullptr;
-    SUCCEEDS(sh_keep_resident(empty, nullptr, &scope));
+    SUCCEEDS(sh_keep_resident(empty, &scope));
     EXPECT_TRUE(warnings.any_with("has no blocks"));
     EXPECT_EQ(device.memory().protected_bytes, 0u);
     SUCCEEDS(sh_scope_end(scope));
@@ -195,7 +197,7 @@ TEST(KeepResident, outlives_its_target) {
     TestDevice device;
     auto a = make(device, 4, "a"), b = make(device, 4, "b");
     sh_scope* scope = nullptr;
-    SUCCEEDS(sh_keep_resident(b->runtime(), a->runtime(), &scope));
+    SUCCEEDS(sh_keep_resident(a->runtime(), &scope));
     copied(*a);
     a->destroy();
     EXPECT_EQ(device.memory().protected_bytes, 0u);
@@ -203,28 +205,16 @@ TEST(KeepResident, outlives_its_target) {
     EXPECT_EQ(sh_scope_end(scope), SH_ERROR_INVALID_HANDLE);
 }
 
-TEST(KeepResident, only_runtimes_of_one_device) {
-    TestDevice device, other({.name = "sim", .options = "capacity=256MiB", .budget_bytes = 64 << 20, .page_bytes = 0});
-    auto a = make(device, 4, "a");
-    auto b = make(other, 4, "b");
-    sh_scope* scope = nullptr;
-    EXPECT_EQ(sh_keep_resident(a->runtime(), b->runtime(), &scope), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_NE(why().find("another device"), std::string::npos) << why();
-    EXPECT_EQ(sh_reserve(a->runtime(), b->runtime(), kPage, SH_PRIORITY_PRIMARY), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(sh_release_reservation(a->runtime(), b->runtime()), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(sh_guest_begin(a->runtime(), b->runtime(), nullptr, &scope), SH_ERROR_INVALID_ARGUMENT);
-}
-
-// A streaming model: what is resident stays, what streams goes on doing so.
+// Resident parts of a streaming model stay resident, and streamed parts go on streaming.
 TEST(KeepResident, a_model_that_streams_goes_on_streaming) {
     TestDevice device({.budget_bytes = 40 * kPage});
     auto a = make(device, 16, "a"), b = make(device, 6, "b");
     copied(*a, 3);
     sh_scope* scope = nullptr;
-    SUCCEEDS(sh_keep_resident(a->runtime(), nullptr, &scope));
+    SUCCEEDS(sh_keep_resident(a->runtime(), &scope));
     const uint64_t held = a->stats().held_bytes;
     EXPECT_EQ(a->stats().protected_bytes, a->stats().share_bytes);
-    // It holds all that there is: nobody else can begin.
+    // The other model holds the whole budget, so no other model can begin.
     EXPECT_EQ(sh_step_begin(b->runtime()), SH_ERROR_BUDGET);
     copied(*a, 3);
     EXPECT_EQ(a->stats().held_bytes, held);
@@ -235,7 +225,7 @@ TEST(KeepResident, a_model_that_streams_goes_on_streaming) {
     EXPECT_EQ(a->wrong_uses() + b->wrong_uses(), 0u);
 }
 
-// The runtime's own plans keep what is there, too.
+// New plans of the runtime itself also keep resident parts.
 TEST(KeepResident, new_plans_keep_what_is_resident) {
     for (const bool scoped : {true, false}) {
         TestDevice device({.budget_bytes = 40 * kPage});
@@ -247,7 +237,7 @@ TEST(KeepResident, new_plans_keep_what_is_resident) {
         ASSERT_GT(resident, 4 * kBlock);
         sh_scope* scope = nullptr;
         if (scoped) {
-            SUCCEEDS(sh_keep_resident(a->runtime(), nullptr, &scope));
+            SUCCEEDS(sh_keep_resident(a->runtime(), &scope));
         } else {
             SUCCEEDS(sh_protect_blocks(a->runtime(), a->ids().data(), 16));
         }
@@ -264,13 +254,14 @@ TEST(KeepResident, new_plans_keep_what_is_resident) {
     }
 }
 
-// --- reservations -------------------------------------------------------------------------------------------------------
+// --- reservations
+// -------------------------------------------------------------------------------------------------------
 
 TEST(Reserve, primary_memory_is_never_taken) {
     TestDevice device({.budget_bytes = 60 * kPage});
     auto a = make(device, 7, "a"), b = make(device, 20, "b");
     copied(*a, 2);
-    SUCCEEDS(sh_reserve(b->runtime(), a->runtime(), 30 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(a->runtime(), 30 * kPage, SH_PRIORITY_PRIMARY));
     EXPECT_EQ(device.memory().reserved_bytes, 30 * kPage);
     EXPECT_EQ(a->stats().reserved_bytes, 30 * kPage);
     for (int k = 0; k < 30; k++) SUCCEEDS(b->step(forward(20)));
@@ -281,8 +272,8 @@ TEST(Reserve, primary_memory_is_never_taken) {
     EXPECT_EQ(a->stats().given_up_bytes, 0u);
     EXPECT_GE(a->stats().share_bytes, 28 * kPage) << "all of it";
     EXPECT_EQ(copied(*a), 0u);
-    SUCCEEDS(sh_release_reservation(a->runtime(), nullptr));
-    SUCCEEDS(sh_release_reservation(a->runtime(), nullptr));
+    SUCCEEDS(sh_release_reservation(a->runtime()));
+    SUCCEEDS(sh_release_reservation(a->runtime()));
     EXPECT_EQ(device.memory().reserved_bytes, 0u);
     for (int k = 0; k < 20; k++) copied(*b);
     EXPECT_GT(a->stats().given_up_bytes, 0u);
@@ -294,7 +285,7 @@ TEST(Reserve, takes_what_others_have_between_their_steps) {
     auto a = make(device, 20, "a"), b = make(device, 20, "b");
     copied(*a, 2);
     EXPECT_EQ(a->stats().held_bytes, 60 * kPage);
-    SUCCEEDS(sh_reserve(b->runtime(), nullptr, 40 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(b->runtime(), 40 * kPage, SH_PRIORITY_PRIMARY));
     EXPECT_LE(a->stats().held_bytes, 20 * kPage) << "it was between steps";
     copied(*b);
     EXPECT_GE(b->stats().held_bytes, 40 * kPage);
@@ -304,12 +295,13 @@ TEST(Reserve, takes_what_others_have_between_their_steps) {
 TEST(Reserve, nothing_to_plan_by_is_an_error_and_0_is_the_plans_footprint) {
     TestDevice device({.budget_bytes = 40 * kPage});
     Model unknown(device, equal_blocks(4, kBlock));
-    EXPECT_EQ(sh_reserve(unknown.runtime(), nullptr, 0, SH_PRIORITY_PRIMARY), SH_ERROR_INVALID_STATE);
+    EXPECT_EQ(sh_reserve(unknown.runtime(), 0, SH_PRIORITY_PRIMARY), SH_ERROR_INVALID_STATE);
     auto a = make(device, 20, "a");
-    SUCCEEDS(sh_reserve(a->runtime(), nullptr, 0, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(a->runtime(), 0, SH_PRIORITY_PRIMARY));
     const sh_plan_info plan = a->plan();
     EXPECT_EQ(a->stats().reserved_bytes, plan.resident_bytes + plan.ring_bytes);
-    EXPECT_EQ(a->stats().reserved_bytes, 40 * kPage) << "a model that is larger than the device reserves what it streams with";
+    EXPECT_EQ(a->stats().reserved_bytes, 40 * kPage)
+        << "a model that is larger than the device reserves what it streams with";
 }
 
 TEST(Reserve, leaves_the_headroom_once_and_never_below_zero) {
@@ -317,18 +309,19 @@ TEST(Reserve, leaves_the_headroom_once_and_never_below_zero) {
     auto a = make(device, 4, "a"), b = make(device, 4, "b");
     EXPECT_EQ(device.memory().headroom_bytes, 40 * kPage);
     for (int k = 0; k < 3; k++) {
-        SUCCEEDS(sh_reserve(b->runtime(), a->runtime(), 10 * kPage - 1, SH_PRIORITY_PRIMARY));
+        SUCCEEDS(sh_reserve(a->runtime(), 10 * kPage - 1, SH_PRIORITY_PRIMARY));
         EXPECT_EQ(device.memory().headroom_bytes, 30 * kPage);
     }
-    SUCCEEDS(sh_reserve(a->runtime(), nullptr, 12 * kPage, SH_PRIORITY_SECONDARY));
+    SUCCEEDS(sh_reserve(a->runtime(), 12 * kPage, SH_PRIORITY_SECONDARY));
     EXPECT_EQ(device.memory().headroom_bytes, 28 * kPage) << "replaced, not added";
-    EXPECT_EQ(sh_reserve(b->runtime(), nullptr, 29 * kPage, SH_PRIORITY_SECONDARY), SH_ERROR_BUDGET) << "secondary ones do not push each other out";
+    EXPECT_EQ(sh_reserve(b->runtime(), 29 * kPage, SH_PRIORITY_SECONDARY), SH_ERROR_BUDGET)
+        << "secondary ones do not push each other out";
     EXPECT_NE(why().find(exact_size_text(28 * kPage) + " are not claimed"), std::string::npos) << why();
-    EXPECT_EQ(sh_reserve(b->runtime(), nullptr, 41 * kPage, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET) << "more than the device";
-    EXPECT_EQ(sh_reserve(b->runtime(), nullptr, UINT64_MAX, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET);
-    EXPECT_EQ(sh_reserve(b->runtime(), nullptr, kPage, 2), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(sh_reserve(b->runtime(), 41 * kPage, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET) << "more than the device";
+    EXPECT_EQ(sh_reserve(b->runtime(), UINT64_MAX, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET);
+    EXPECT_EQ(sh_reserve(b->runtime(), kPage, 2), SH_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(device.memory().reserved_bytes, 12 * kPage);
-    SUCCEEDS(sh_reserve(b->runtime(), nullptr, 28 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(b->runtime(), 28 * kPage, SH_PRIORITY_PRIMARY));
     EXPECT_EQ(device.memory().headroom_bytes, 0u);
     b->destroy();
     EXPECT_EQ(device.memory().headroom_bytes, 28 * kPage) << "it ends with its runtime";
@@ -338,24 +331,26 @@ TEST(Reserve, secondary_gives_way_when_nothing_else_is_left_the_furthest_first_a
     TestDevice device({.budget_bytes = 60 * kPage});
     auto soon = make(device, 6, "soon"), late = make(device, 6, "late"), third = make(device, 12, "third");
     copied(*late);
-    std::this_thread::sleep_for(std::chrono::milliseconds(on_host_backend() ? 5 : 200));   // longer than a step of the other
-    copied(*soon, 3);   // makes its steps in quick succession
-    SUCCEEDS(sh_reserve(soon->runtime(), nullptr, 24 * kPage, SH_PRIORITY_SECONDARY));
-    SUCCEEDS(sh_reserve(late->runtime(), nullptr, 24 * kPage, SH_PRIORITY_SECONDARY));
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(on_host_backend() ? 5 : 200));  // longer than a step of the other
+    copied(*soon, 3);                                             // makes its steps in quick succession
+    SUCCEEDS(sh_reserve(soon->runtime(), 24 * kPage, SH_PRIORITY_SECONDARY));
+    SUCCEEDS(sh_reserve(late->runtime(), 24 * kPage, SH_PRIORITY_SECONDARY));
     for (int k = 0; k < 3; k++) copied(*third);
     EXPECT_GE(soon->stats().held_bytes, 24 * kPage) << "there is enough else: " << third->stats().held_bytes;
     EXPECT_GE(late->stats().held_bytes, 24 * kPage);
     copied(*soon, 3);
     Warnings warnings;
-    SUCCEEDS(sh_reserve(third->runtime(), nullptr, 24 * kPage, SH_PRIORITY_PRIMARY));
-    EXPECT_TRUE(warnings.any_with("\"late\": of the " + exact_size_text(24 * kPage) + " reserved for it, " + exact_size_text(12 * kPage) + " are given up"));
+    SUCCEEDS(sh_reserve(third->runtime(), 24 * kPage, SH_PRIORITY_PRIMARY));
+    EXPECT_TRUE(warnings.any_with("\"late\": of the " + exact_size_text(24 * kPage) + " that were reserved for it, " +
+                                  exact_size_text(12 * kPage) + " are given up"));
     EXPECT_FALSE(warnings.any_with("\"soon\""));
     EXPECT_EQ(soon->stats().reserved_bytes, 24 * kPage);
     EXPECT_EQ(late->stats().reserved_bytes, 12 * kPage);
     EXPECT_LE(late->stats().held_bytes, 12 * kPage);
     copied(*third);
     EXPECT_GE(third->stats().held_bytes, 24 * kPage);
-    SUCCEEDS(sh_release_reservation(third->runtime(), nullptr));
+    SUCCEEDS(sh_release_reservation(third->runtime()));
     EXPECT_EQ(late->stats().reserved_bytes, 24 * kPage) << "in force again";
     copied(*late);
     EXPECT_GE(late->stats().held_bytes, 24 * kPage);

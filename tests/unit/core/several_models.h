@@ -1,4 +1,4 @@
-// What tests of several models on one device share.
+// Code that tests of several models on one device share.
 #pragma once
 
 #include <algorithm>
@@ -9,14 +9,15 @@ namespace stagehand::test {
 
 inline const uint64_t kBlock = 4 * kPage;
 
-// Warnings that the library wrote meanwhile.
+// Collects the warnings that the library writes while the object lives.
 class Warnings {
 public:
-    Warnings() { sh_set_log(SH_LOG_WARNING, &Warnings::note, this); }
-    ~Warnings() { sh_set_log(0, nullptr, nullptr); }
+    Warnings() { ignore(sh_set_log(SH_LOG_WARNING, &Warnings::note, this)); }
+    ~Warnings() { ignore(sh_set_log(0, nullptr, nullptr)); }
     bool any_with(const std::string& part) {
         std::lock_guard lock(mutex_);
-        return std::any_of(lines_.begin(), lines_.end(), [&](const std::string& line) { return line.find(part) != std::string::npos; });
+        return std::any_of(lines_.begin(), lines_.end(),
+                           [&](const std::string& line) { return line.find(part) != std::string::npos; });
     }
 
 private:

@@ -1,4 +1,5 @@
-// sh_runtime_options.share_wait_ns: a model waits until others have ended the steps in which they hold what is its share.
+// sh_runtime_options.share_wait_ns: a model waits until other models have ended the steps in which they hold a part of
+// its share.
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -17,7 +18,7 @@ sh_runtime_options that_waits(std::chrono::nanoseconds patience) {
     return options;
 }
 
-// While the first is in a step the second has nothing; it waits for as long as it was told.
+// The second model gets no memory while the first model is in a step. It waits for the time that its options say.
 class ShareWait : public testing::Test {
 protected:
     void begin(std::chrono::nanoseconds patience) {
@@ -60,13 +61,14 @@ TEST_F(ShareWait, gives_up_in_time) {
     SUCCEEDS(second_->step(forward(10)));
 }
 
-// A server's threads, each with a model of its own, of which the first has taken all.
+// Threads of a server, each with its own model. The first model has taken the whole budget.
 TEST(ShareWaits, nobody_is_turned_away) {
     constexpr size_t kModels = 5;
     TestDevice device({.budget_bytes = 24 * kPage});
     std::deque<Model> models;
     for (size_t i = 0; i < kModels; i++) {
-        models.emplace_back(device, equal_blocks(6, 4 * kPage, i % 2 ? Origin::pinned : Origin::pageable), that_waits(std::chrono::minutes(5)));
+        models.emplace_back(device, equal_blocks(6, 4 * kPage, i % 2 ? Origin::pinned : Origin::pageable),
+                            that_waits(std::chrono::minutes(5)));
         SUCCEEDS(models.back().schedule(forward(6)));
     }
     SUCCEEDS(sh_step_begin(models[0].runtime()));

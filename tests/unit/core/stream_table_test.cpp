@@ -1,5 +1,5 @@
-// StreamTable over a device whose streams fail one by one: what is wrong with one stream is told once, and keeps nobody from waiting for the
-// others.
+// StreamTable on a device whose streams fail one by one. The table reports each bad stream once, and still waits for
+// the other streams.
 #include "core/memory/stream_table.h"
 
 #include <map>
@@ -10,13 +10,13 @@
 namespace stagehand::core {
 namespace {
 
-// Streams and events by their numbers. What is recorded on a stream is done when the test says so.
+// Streams and events by their numbers. The test decides when the work on a stream has finished.
 struct Driver {
     sh_backend_event events = 0;
-    std::map<sh_backend_event, sh_stream> recorded;   // the stream that an event stands for
+    std::map<sh_backend_event, sh_stream> recorded;  // the stream that an event stands for
     std::set<sh_stream> destroyed, refusing;
     bool refuses_events = false;
-    std::vector<sh_stream> waited;   // by the host, in turn
+    std::vector<sh_stream> waited;  // by the host, in turn
 
     sh_status of(sh_stream stream) const {
         if (destroyed.count(stream)) return SH_ERROR_INVALID_HANDLE;
@@ -58,13 +58,13 @@ sh_backend make_table() {
 
 class StreamTableTest : public testing::Test {
 protected:
-    static constexpr sh_stream kFirst = 11, kSecond = 12, kThird = 13;   // in the order of their numbers
+    static constexpr sh_stream kFirst = 11, kSecond = 12, kThird = 13;  // in the order of their numbers
 
     void SetUp() override {
         for (const sh_stream stream : {kFirst, kSecond, kThird}) ASSERT_TRUE(use(stream).ok());
         driver_.recorded.clear();
     }
-    // Work that uses the runtime's memory is queued.
+    // Queues work that uses the runtime's memory.
     Status use(sh_stream stream) {
         uint32_t number = 0;
         SH_TRY(streams_.number(stream, &number));
@@ -96,7 +96,7 @@ TEST_F(StreamTableTest, bad_streams_do_not_keep_the_others_from_being_recorded) 
     EXPECT_TRUE(is_recorded(kSecond));
 }
 
-// The step has ended: the engine may destroy its streams.
+// The engine may destroy its streams after the step has ended.
 TEST_F(StreamTableTest, streams_that_were_recorded_may_go) {
     driver_.destroyed.insert(kFirst);
     EXPECT_EQ(streams_.record_all().code(), SH_ERROR_INVALID_HANDLE);
@@ -106,7 +106,7 @@ TEST_F(StreamTableTest, streams_that_were_recorded_may_go) {
     EXPECT_EQ(waited(), (std::set<sh_stream>{kSecond, kThird}));
 }
 
-// Then its work has ended, and the engine may destroy it like the others.
+// The stream's work has ended after the wait, so the engine may destroy the stream like the others.
 TEST_F(StreamTableTest, a_stream_whose_event_cannot_be_recorded_is_waited_for) {
     driver_.refuses_events = true;
     EXPECT_EQ(streams_.record_all().code(), SH_ERROR_BACKEND);
@@ -124,13 +124,13 @@ TEST_F(StreamTableTest, a_bad_stream_does_not_keep_the_others_from_being_waited_
     EXPECT_TRUE(streams_.synchronize_all().ok());
 }
 
-// Who fails to wait for all of them waits for none, and comes again.
+// A caller that cannot wait for all streams waits for none, and tries again later.
 TEST_F(StreamTableTest, events_of_a_set_with_a_bad_stream_are_recorded_but_not_handed_out) {
     driver_.destroyed.insert(kFirst);
     std::vector<sh_backend_event> waits = {99};
     EXPECT_EQ(streams_.append_events(~uint64_t(0), &waits).code(), SH_ERROR_INVALID_HANDLE);
     EXPECT_EQ(waits, std::vector<sh_backend_event>{99});
-    driver_.destroyed.insert({kSecond, kThird});   // recorded before: their events stand
+    driver_.destroyed.insert({kSecond, kThird});  // recorded before: their events stand
     EXPECT_TRUE(streams_.append_events(~uint64_t(0), &waits).ok());
     EXPECT_EQ(waits.size(), 3u);
 }

@@ -1,4 +1,4 @@
-// A model larger than its budget comes through the ring byte for byte: every kind of source, of block and of order.
+// A model larger than its budget comes through the ring byte for byte, with every kind of source, block and order.
 #include <algorithm>
 #include <random>
 
@@ -12,7 +12,9 @@ struct Way {
     bool on_stream;
 };
 
-std::string way_name(const testing::TestParamInfo<Way>& info) { return name_of(info.param.origin) + (info.param.on_stream ? "_stream" : "_host"); }
+std::string way_name(const testing::TestParamInfo<Way>& info) {
+    return name_of(info.param.origin) + (info.param.on_stream ? "_stream" : "_host");
+}
 
 class Streaming : public testing::TestWithParam<Way> {
 protected:
@@ -125,9 +127,11 @@ TEST_P(Streaming, all_resident_is_loaded_once) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, Streaming,
-                         testing::Values(Way{Origin::pinned, false}, Way{Origin::pinned, true}, Way{Origin::pageable, false},
-                                         Way{Origin::pageable, true}, Way{Origin::mapped, false}, Way{Origin::mapped, true},
-                                         Way{Origin::file, false}, Way{Origin::file, true}, Way{Origin::fill, false}, Way{Origin::fill, true}),
+                         testing::Values(Way{Origin::pinned, false}, Way{Origin::pinned, true},
+                                         Way{Origin::pageable, false}, Way{Origin::pageable, true},
+                                         Way{Origin::mapped, false}, Way{Origin::mapped, true},
+                                         Way{Origin::file, false}, Way{Origin::file, true}, Way{Origin::fill, false},
+                                         Way{Origin::fill, true}),
                          way_name);
 
 TEST(Steps, mixed_sources_in_one_model) {
@@ -146,7 +150,8 @@ TEST(Steps, several_segments_and_gaps) {
     TestDevice device({.budget_bytes = 8 * kPage});
     sh_runtime* runtime = nullptr;
     SUCCEEDS(sh_runtime_create(device.get(), nullptr, &runtime));
-    Source first(device.get(), Origin::pinned, contents_of(1, 0, 3000)), second(device.get(), Origin::file, contents_of(2, 0, 9001)),
+    Source first(device.get(), Origin::pinned, contents_of(1, 0, 3000)),
+        second(device.get(), Origin::file, contents_of(2, 0, 9001)),
         third(device.get(), Origin::pageable, contents_of(3, 0, 5));
     // Given out of order, with gaps that nothing covers.
     const sh_segment segments[] = {second.segment(4100), third.segment(20000), first.segment(7)};
@@ -175,7 +180,7 @@ TEST(Steps, several_segments_and_gaps) {
 }
 
 TEST(Steps, addresses_stay_and_are_aligned) {
-    if (plain_devices()) GTEST_SKIP() << "they change with the plan";
+    if (devices_without_pages()) GTEST_SKIP() << "addresses change with the plan on this device";
     TestDevice device({.budget_bytes = 20 * kPage});
     Model model(device, unequal_blocks(20, Origin::pinned));
     SUCCEEDS(model.schedule(forward(20)));
@@ -318,12 +323,14 @@ TEST(Steps, read_block_reads_what_the_stream_has_seen) {
         std::vector<uint8_t> bytes(view.bytes);
         SUCCEEDS(sh_read_block(model.runtime(), model.id(i), stream, 0, bytes.data(), bytes.size()));
         EXPECT_EQ(bytes, *model.truth(i));
-        EXPECT_EQ(sh_read_block(model.runtime(), model.id(i), stream, 1, bytes.data(), bytes.size()), SH_ERROR_INVALID_ARGUMENT);
+        EXPECT_EQ(sh_read_block(model.runtime(), model.id(i), stream, 1, bytes.data(), bytes.size()),
+                  SH_ERROR_INVALID_ARGUMENT);
         SUCCEEDS(sh_release(model.runtime(), model.id(i), stream));
     }
 }
 
-// An engine that polls comes to each block once: the order is learned as if it had waited, and what had to be loaded is a miss.
+// An engine that polls uses each block once. The library learns the order as if the engine had waited, and counts each
+// load that was needed as a miss.
 TEST(Polling, counts_each_use_once) {
     DeviceSettings slow{.budget_bytes = 12 * kPage};
     slow.options += ";latency=500us";
@@ -346,7 +353,7 @@ TEST(Polling, counts_each_use_once) {
     EXPECT_LE(model.stats().plans, 3u) << "the order was learned anew although it never changed";
 }
 
-// A read on the host sees what the view shows, also when the view is another stream's and its load is under way.
+// A read on the host sees the bytes of the view, even if the view is on another stream and its load is under way.
 TEST(Reading, waits_for_the_load_whatever_stream_the_view_is_on) {
     DeviceSettings slow{.budget_bytes = 12 * kPage};
     slow.options += ";latency=5ms";
@@ -364,12 +371,13 @@ TEST(Reading, waits_for_the_load_whatever_stream_the_view_is_on) {
     }
 }
 
-// An engine that computes on the calling thread holds each view while it does. What its next block needs is then loaded into the
-// pages that are free, though the rest of them are held.
+// An engine that computes on the calling thread holds a view meanwhile. The library then loads the next block into the
+// free pages, although other pages of the block are held.
 TEST(HeldWhileComputing, the_next_load_begins_in_the_pages_that_are_free) {
     TestDevice device({.budget_bytes = 12 * kPage, .link_bytes_per_second = 1'000'000'000 / 4096 * kPage});
     Model model(device, equal_blocks(6, 8 * kPage));
-    SUCCEEDS(model.schedule(forward(6), 32'768));   // as long as a copy: a ring of less than two blocks overlaps them in part
+    SUCCEEDS(
+        model.schedule(forward(6), 32'768));  // as long as a copy: a ring of less than two blocks overlaps them in part
     SUCCEEDS(model.step(forward(6)));
     int begun_in_part = 0;
     for (int k = 0; k < 3; k++) {
@@ -384,7 +392,7 @@ TEST(HeldWhileComputing, the_next_load_begins_in_the_pages_that_are_free) {
         }
         SUCCEEDS(sh_step_end(model.runtime()));
     }
-    if (!plain_devices()) {
+    if (!devices_without_pages()) {
         EXPECT_GT(begun_in_part, 10);
     }
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();

@@ -1,4 +1,4 @@
-// Memory given back on request, and runtimes that are told that others want theirs.
+// Memory that a runtime gives back on request, and runtimes that learn that other runtimes need memory.
 #include <algorithm>
 #include <thread>
 
@@ -18,7 +18,8 @@ TEST(Trim, gives_back_at_once_and_the_next_step_takes_it_again) {
     EXPECT_GE(bytes, 16 * kPage);
     EXPECT_EQ(a->stats().held_bytes, bytes);
     EXPECT_EQ(device.memory().used_bytes, bytes) << "the driver has the rest";
-    EXPECT_EQ(device.memory().headroom_bytes, device.memory().budget_bytes - 4 * kPage) << "what it needs to run is not for guests";
+    EXPECT_EQ(device.memory().headroom_bytes, device.memory().budget_bytes - 4 * kPage)
+        << "what it needs to run is not for guests";
     copied(*a);
     EXPECT_EQ(copied(*a), 0u) << "it has all again";
     SUCCEEDS(sh_trim(a->runtime(), 0, &bytes));
@@ -34,11 +35,11 @@ TEST(Trim, keeps_what_is_protected_or_reserved) {
     TestDevice device({.budget_bytes = 60 * kPage});
     auto a = make(device, 12, "a");
     copied(*a, 2);
-    SUCCEEDS(sh_reserve(a->runtime(), nullptr, 24 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(a->runtime(), 24 * kPage, SH_PRIORITY_PRIMARY));
     uint64_t bytes = 0;
     SUCCEEDS(sh_trim(a->runtime(), 0, &bytes));
     EXPECT_EQ(bytes, 24 * kPage);
-    SUCCEEDS(sh_release_reservation(a->runtime(), nullptr));
+    SUCCEEDS(sh_release_reservation(a->runtime()));
     copied(*a);
     const sh_block first = a->id(0);
     SUCCEEDS(sh_protect_blocks(a->runtime(), &first, 1));
@@ -54,12 +55,12 @@ TEST(Trim, is_refused_while_the_runtime_is_in_use) {
     auto a = make(device, 4, "a");
     SUCCEEDS(sh_step_begin(a->runtime()));
     uint64_t bytes = 77;
-    EXPECT_EQ(sh_trim(a->runtime(), 0, &bytes), SH_ERROR_BUSY);
+    EXPECT_EQ(sh_trim(a->runtime(), 0, &bytes), SH_ERROR_INVALID_STATE);
     EXPECT_EQ(bytes, 77u);
     SUCCEEDS(sh_step_end(a->runtime()));
     sh_view view = SH_VIEW_INIT;
     SUCCEEDS(sh_acquire(a->runtime(), a->id(0), SH_STREAM_HOST, 0, &view));
-    EXPECT_EQ(sh_trim(a->runtime(), 0, nullptr), SH_ERROR_BUSY);
+    EXPECT_EQ(sh_trim(a->runtime(), 0, nullptr), SH_ERROR_INVALID_STATE);
     SUCCEEDS(sh_release(a->runtime(), a->id(0), SH_STREAM_HOST));
     SUCCEEDS(sh_trim(a->runtime(), 0, nullptr));
 }
@@ -97,10 +98,10 @@ TEST(Pressure, is_told_to_a_runtime_that_cannot_give_up_at_once) {
     Felt felt;
     SUCCEEDS(sh_set_pressure(a->runtime(), &Felt::feel, &felt));
     copied(*a, 2);
-    SUCCEEDS(sh_reserve(b->runtime(), nullptr, 10 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(b->runtime(), 10 * kPage, SH_PRIORITY_PRIMARY));
     EXPECT_EQ(felt.times, 0) << "between steps it gives up what is wanted";
     SUCCEEDS(sh_step_begin(a->runtime()));
-    SUCCEEDS(sh_reserve(b->runtime(), nullptr, 30 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(b->runtime(), 30 * kPage, SH_PRIORITY_PRIMARY));
     EXPECT_EQ(felt.times, 1);
     EXPECT_EQ(felt.bytes, 20 * kPage);
     EXPECT_EQ(felt.runtime, a->runtime());
@@ -109,7 +110,7 @@ TEST(Pressure, is_told_to_a_runtime_that_cannot_give_up_at_once) {
     EXPECT_GE(b->stats().share_bytes, 30 * kPage);
     SUCCEEDS(sh_set_pressure(a->runtime(), nullptr, nullptr));
     SUCCEEDS(sh_step_begin(a->runtime()));
-    SUCCEEDS(sh_reserve(b->runtime(), nullptr, 40 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(b->runtime(), 40 * kPage, SH_PRIORITY_PRIMARY));
     EXPECT_EQ(felt.times, 1);
     SUCCEEDS(sh_step_end(a->runtime()));
 }

@@ -81,52 +81,44 @@ std::vector<BadInput> metadata() {
     };
     return {
         {"UnknownType", with(13, "x"), "metadata 'k'", "unknown value type 13"},
-        {"StringLengthLies", with(Gguf::string, little(two_to_60, 8)), "metadata 'k'",
-         "takes 1152921504606846976"},
-        {"StringLengthAllOnes", with(Gguf::string, little(max64, 8)), "metadata 'k'",
-         "takes 18446744073709551615"},
+        {"StringLengthLies", with(Gguf::string, little(two_to_60, 8)), "metadata 'k'", "takes 1152921504606846976"},
+        {"StringLengthAllOnes", with(Gguf::string, little(max64, 8)), "metadata 'k'", "takes 18446744073709551615"},
         {"StringOneTooLong", with(Gguf::string, little(4, 8) + "abc"), "metadata 'k'", "only 3 more"},
         {"NumberCut", with(Gguf::u64, "1234"), "metadata 'k'", "only 4 more"},
         {"FloatCut", with(Gguf::f64, "1234"), "metadata 'k'", "only 4 more"},
         {"ArrayCountLies", with(Gguf::array, little(Gguf::u8, 4) + little(two_to_60, 8)), "metadata 'k'",
          "says 1152921504606846976"},
-        {"ArrayBytesWouldOverflow",
-         with(Gguf::array, little(Gguf::f64, 4) + little(std::uint64_t{1} << 61, 8)), "metadata 'k'",
-         "says 2305843009213693952"},
-        {"ArrayOfStringsLies",
-         with(Gguf::array, little(Gguf::string, 4) + little(3, 8) + Gguf::text_value("a")), "metadata 'k'",
-         "says 3"},
+        {"ArrayBytesWouldOverflow", with(Gguf::array, little(Gguf::f64, 4) + little(std::uint64_t{1} << 61, 8)),
+         "metadata 'k'", "says 2305843009213693952"},
+        {"ArrayOfStringsLies", with(Gguf::array, little(Gguf::string, 4) + little(3, 8) + Gguf::text_value("a")),
+         "metadata 'k'", "says 3"},
         {"ArrayOfStringsCut",
-         with(Gguf::array,
-              little(Gguf::string, 4) + little(2, 8) + Gguf::text_value("abcdefgh") + little(9, 8)),
+         with(Gguf::array, little(Gguf::string, 4) + little(2, 8) + Gguf::text_value("abcdefgh") + little(9, 8)),
          "metadata 'k'", "takes 9 bytes"},
         {"ArrayOfUnknownType", with(Gguf::array, little(77, 4) + little(0, 8)), "metadata 'k'",
          "unknown value type 77"},
         {"ArraysNestTooDeep", with(Gguf::array, nested), "metadata 'k'", "deeper than 16"},
-        {"ArrayOfArraysLies", with(Gguf::array, little(Gguf::array, 4) + little(two_to_60, 8)),
-         "metadata 'k'", "says 1152921504606846976"},
+        {"ArrayOfArraysLies", with(Gguf::array, little(Gguf::array, 4) + little(two_to_60, 8)), "metadata 'k'",
+         "says 1152921504606846976"},
         {"KeyTooLong", long_key.file(), "metadata[0]: key", "has 65536 bytes"},
         {"KeyNotUtf8", bad_key.file(), "metadata[0]: key", "is not UTF-8"},
         {"KeyEmpty", empty_key.file(), "metadata[0]: key", "is empty"},
-        {"KeyLengthLies",
-         Gguf().header().substr(0, 16) + little(1, 8) + little(two_to_60, 8) + std::string(9, 'x'),
+        {"KeyLengthLies", Gguf().header().substr(0, 16) + little(1, 8) + little(two_to_60, 8) + std::string(9, 'x'),
          "metadata[0]: key", "takes 1152921504606846976"},
         {"KeyTwice", twice.file(), "metadata 'a'", "occurs twice, as number 0 and as number 2"},
-        {"AlignmentZero", alignment(0), "metadata 'general.alignment'", "is 0, which is no power of two"},
-        {"AlignmentNoPowerOfTwo", alignment(48), "metadata 'general.alignment'",
-         "is 48, which is no power of two"},
+        {"AlignmentZero", alignment(0), "metadata 'general.alignment'", "is 0, which is not a power of two"},
+        {"AlignmentNoPowerOfTwo", alignment(48), "metadata 'general.alignment'", "is 48, which is not a power of two"},
         {"AlignmentOfOtherType", Gguf().integer("general.alignment", Gguf::u64, 32, 8).file(),
-         "metadata 'general.alignment'", "is no 32-bit unsigned integer"},
+         "metadata 'general.alignment'", "is not a 32-bit unsigned integer"},
         {"AlignmentIsText", Gguf().text("general.alignment", "32").file(), "metadata 'general.alignment'",
-         "is no integer"},
+         "is not an integer"},
         {"AlignmentIsFloat", Gguf().integer("general.alignment", Gguf::f32, 32, 4).file(),
-         "metadata 'general.alignment'", "is no integer"},
+         "metadata 'general.alignment'", "is not an integer"},
     };
 }
 
 std::vector<BadInput> tensors() {
-    const auto one = [](std::initializer_list<std::uint64_t> dimensions, std::uint32_t type,
-                        std::uint64_t offset,
+    const auto one = [](std::initializer_list<std::uint64_t> dimensions, std::uint32_t type, std::uint64_t offset,
                         std::size_t data) { return Gguf().tensor("x", dimensions, type, offset).file(data); };
     Gguf ranks;
     ranks.tensor("x", {1, 1, 1, 1, 1}, f32, 0);
@@ -146,25 +138,22 @@ std::vector<BadInput> tensors() {
         {"NoData", header, "tensor 'x': offset", "but the file holds 0 bytes of data"},
         {"OffsetOutside", one({8}, f32, 64, 32), "tensor 'x': offset", "is 64 for 32 bytes"},
         {"OffsetFarOutside", one({8}, f32, max64 - 31, 32), "tensor 'x': offset", "is 18446744073709551584"},
-        {"OffsetUnaligned", one({8}, f32, 16, 64), "tensor 'x': offset", "no multiple of the alignment, 32"},
+        {"OffsetUnaligned", one({8}, f32, 16, 64), "tensor 'x': offset", "not a multiple of the alignment, 32"},
         {"FiveDimensions", ranks.file(4), "tensor 'x': dimensions", "are 5; at most 4"},
         {"ManyDimensions", many_ranks.file(), "tensor 'x': dimensions", "are 4294967295"},
         {"DimensionOver63Bits", one({max64}, f32, 0, 4), "tensor 'x': dimensions", "does not fit in 63 bits"},
         {"ElementsOverflow", one({std::uint64_t{1} << 62, 4}, f32, 0, 4), "tensor 'x': dimensions",
          "number of elements does not fit"},
-        {"BytesOverflow", one({std::uint64_t{1} << 62}, f32, 0, 4), "tensor 'x': dimensions",
-         "size does not fit"},
-        {"RowNoMultipleOfBlock", one({48, 2}, q4_0, 0, 54), "tensor 'x': dimensions",
-         "no multiple of the type's"},
-        {"UnknownType", one({8}, 4096, 0, 32), "tensor 'x': type", "is 4096, which is no known type"},
-        {"RemovedType", one({32}, 31, 0, 32), "tensor 'x': type",
-         "is 31 (Q4_0_4_4), which the format no longer has"},
+        {"BytesOverflow", one({std::uint64_t{1} << 62}, f32, 0, 4), "tensor 'x': dimensions", "size does not fit"},
+        {"RowNoMultipleOfBlock", one({48, 2}, q4_0, 0, 54), "tensor 'x': dimensions", "not a multiple of the type's"},
+        {"UnknownType", one({8}, 4096, 0, 32), "tensor 'x': type", "is 4096, which is not a known type"},
+        {"RemovedType", one({32}, 31, 0, 32), "tensor 'x': type", "is 31 (Q4_0_4_4), which the format no longer has"},
         {"NamedTwice", twice.file(64), "tensor 'x'", "is named twice"},
         {"Overlap", overlap.file(64), "tensor 'b': data_offsets", "overlap those of 'a'"},
         {"NameTooLong", long_name.file(32), "tensor[0]: name", "has 65536 bytes"},
         {"NameNotUtf8", bad_name.file(32), "tensor[0]: name", "is not UTF-8"},
-        {"NameLengthLies", Gguf().raw_tensor(little(max64, 8) + std::string(40, 'x')).file(),
-         "tensor[0]: name", "takes 18446744073709551615"},
+        {"NameLengthLies", Gguf().raw_tensor(little(max64, 8) + std::string(40, 'x')).file(), "tensor[0]: name",
+         "takes 18446744073709551615"},
     };
 }
 
@@ -177,8 +166,7 @@ INSTANTIATE_TEST_SUITE_P(Tensor, BadGguf, testing::ValuesIn(tensors()), case_nam
 TEST(Gguf, CutAnywhereItIsAnError) {
     Gguf gguf;
     gguf.text("general.name", "n").integer("k", Gguf::u16, 7, 2);
-    gguf.raw("a", Gguf::array,
-             little(Gguf::string, 4) + little(2, 8) + Gguf::text_value("x") + Gguf::text_value("y"));
+    gguf.raw("a", Gguf::array, little(Gguf::string, 4) + little(2, 8) + Gguf::text_value("x") + Gguf::text_value("y"));
     gguf.tensor("t", {2, 3}, f32, 0).tensor("u", {4}, f32, 32);
     const std::string bytes = gguf.file(48);
     for (std::size_t length = 0; length < bytes.size(); ++length) {

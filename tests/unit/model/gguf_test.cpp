@@ -1,4 +1,4 @@
-// What a well-formed GGUF header means.
+// The meaning of a well-formed GGUF header.
 #include "model/gguf.h"
 
 #include <gtest/gtest.h>
@@ -50,8 +50,7 @@ TEST(Gguf, ReadsVersionTwo) {
 }
 
 TEST(Gguf, SkipsValuesOfEveryType) {
-    const std::string strings =
-        little(Gguf::string, 4) + little(2, 8) + Gguf::text_value("a") + Gguf::text_value("");
+    const std::string strings = little(Gguf::string, 4) + little(2, 8) + Gguf::text_value("a") + Gguf::text_value("");
     const std::string numbers = little(Gguf::f32, 4) + little(3, 8) + std::string(12, 'x');
     const std::string nested = little(Gguf::array, 4) + little(2, 8) + numbers + strings;
     Gguf gguf;
@@ -83,9 +82,7 @@ TEST(Gguf, SkipsLargeArraysAcrossTheReadBuffer) {
 
 TEST(Gguf, ObeysTheAlignmentThatTheFileSets) {
     Gguf gguf;
-    gguf.integer("general.alignment", Gguf::u32, 4096, 4)
-        .tensor("a", {3}, f32, 0)
-        .tensor("b", {1}, f32, 4096);
+    gguf.integer("general.alignment", Gguf::u32, 4096, 4).tensor("a", {3}, f32, 0).tensor("b", {1}, f32, 4096);
     const std::string bytes = gguf.file(4100, 4096);
     const Model model = read_gguf_bytes(bytes);
     EXPECT_EQ(model.files[0].data_offset % 4096, 0U);

@@ -1,4 +1,4 @@
-// Blocks from tensors: what is together, how it is split, where each byte lands.
+// Blocks that are made from tensors: which tensors belong together, how they are split, and where each byte lands.
 #include "model/grouping.h"
 
 #include <gtest/gtest.h>
@@ -69,7 +69,7 @@ std::vector<std::uint64_t> sizes_of(const std::vector<Block>& blocks) {
     return sizes;
 }
 
-// What group_blocks promises of any blocks.
+// Checks what group_blocks promises about all blocks.
 void expect_promises(const Model& model, const std::vector<Block>& blocks, std::uint64_t max_bytes) {
     struct Run {
         std::uint32_t file;
@@ -109,9 +109,8 @@ void expect_promises(const Model& model, const std::vector<Block>& blocks, std::
         EXPECT_EQ(block.bytes, end) << block.name;
     }
     // Every byte of every tensor, once: the runs, sorted, cover exactly the tensors.
-    std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) {
-        return a.file != b.file ? a.file < b.file : a.begin < b.begin;
-    });
+    std::sort(runs.begin(), runs.end(),
+              [](const Run& a, const Run& b) { return a.file != b.file ? a.file < b.file : a.begin < b.begin; });
     std::uint64_t covered = 0;
     for (std::size_t i = 0; i < runs.size(); ++i) {
         covered += runs[i].end - runs[i].begin;
@@ -156,8 +155,7 @@ TEST(Grouping, TensorsAreAlignedAndThenNoLongerOneSegment) {
 }
 
 TEST(Grouping, ALayerMayLieInSeveralFiles) {
-    const Model model =
-        model_of({{"h.0.a", 512, 0}, {"h.0.z", 512, 1}, {"h.0.b", 512, 0}, {"h.1.a", 512, 1}});
+    const Model model = model_of({{"h.0.a", 512, 0}, {"h.0.z", 512, 1}, {"h.0.b", 512, 0}, {"h.1.a", 512, 1}});
     const std::vector<Block> blocks = group_blocks(model);
     EXPECT_EQ(names_of(blocks), (Strings{"h.0", "h.1"}));
     ASSERT_EQ(blocks[0].segments.size(), 2U);
@@ -226,6 +224,28 @@ TEST(Grouping, JoinsNeighboursWhenThereAreTooMany) {
     EXPECT_EQ(group_blocks(model, options).size(), 1000U);
 }
 
+TEST(Grouping, MarksUnorderedBlocksAndJoinsNone) {
+    std::vector<Part> parts;
+    for (int i = 0; i < 100; ++i) {
+        const std::string layer = "layers." + std::to_string(i);
+        parts.push_back({layer + ".attn.w", 256});
+        parts.push_back({layer + ".experts.0.w", 256});
+        parts.push_back({layer + ".experts.1.w", 8192});
+    }
+    const Model model = model_of(parts);
+    GroupingOptions options;
+    options.max_groups = 10;
+    options.max_block_bytes = 4096;
+    options.unordered = {"*.experts.*"};
+    std::size_t unordered = 0;
+    for (const Block& block : group_blocks(model, options)) {
+        EXPECT_EQ(block.unordered, block.name.find("experts") != std::string::npos) << block.name;
+        EXPECT_EQ(block.name.find(" to "), std::string::npos) << block.name;
+        unordered += block.unordered ? 1 : 0;
+    }
+    EXPECT_EQ(unordered, 300U);  // each large expert is split in two
+}
+
 TEST(Grouping, RefusesMoreBlocksThanMakeSense) {
     const Model model = model_of({{"x", std::uint64_t{1} << 60}});
     const ModelError error = error_of([&] { group_blocks(model, at_most(1 << 20)); });
@@ -240,11 +260,8 @@ TEST(Grouping, RandomModelsKeepThePromises) {
         std::vector<Part> parts;
         const std::uint32_t count = 1 + pick(60);
         for (std::uint32_t i = 0; i < count; ++i) {
-            const std::string layer =
-                pick(3) == 0 ? "rest" + std::to_string(pick(4)) : "h." + std::to_string(pick(6));
-            const std::uint64_t bytes = pick(5) == 0   ? pick(200'000)
-                                        : pick(2) == 0 ? 256 * pick(40)
-                                                       : pick(3000);
+            const std::string layer = pick(3) == 0 ? "rest" + std::to_string(pick(4)) : "h." + std::to_string(pick(6));
+            const std::uint64_t bytes = pick(5) == 0 ? pick(200'000) : pick(2) == 0 ? 256 * pick(40) : pick(3000);
             parts.push_back({layer + ".t" + std::to_string(i), bytes, pick(3)});
         }
         const Model model = model_of(parts);

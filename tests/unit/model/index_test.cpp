@@ -17,9 +17,9 @@ ShardIndex read_index(std::string_view text, const ReadOptions& options = {}) {
 }
 
 TEST(ShardIndex, ListsShardsInOrderAndTheirTensors) {
-    const ShardIndex index = read_index(
-        R"({"metadata":{"total_size":12,"x":[[{}]]},"weight_map":{"c":"m-00002-of-00002.safetensors",)"
-        R"("a":"m-00001-of-00002.safetensors","b":"m-00002-of-00002.safetensors"}})");
+    const ShardIndex index =
+        read_index(R"({"metadata":{"total_size":12,"x":[[{}]]},"weight_map":{"c":"m-00002-of-00002.safetensors",)"
+                   R"("a":"m-00001-of-00002.safetensors","b":"m-00002-of-00002.safetensors"}})");
     ASSERT_EQ(index.shards.size(), 2U);
     EXPECT_EQ(index.shards[0], "m-00001-of-00002.safetensors");
     ASSERT_EQ(index.entries.size(), 3U);
@@ -30,8 +30,7 @@ TEST(ShardIndex, ListsShardsInOrderAndTheirTensors) {
 }
 
 TEST(ShardIndex, ShardsMayBeInSubfolders) {
-    EXPECT_EQ(read_index(R"({"weight_map":{"a":"sub/..x/m.safetensors"}})").shards[0],
-              "sub/..x/m.safetensors");
+    EXPECT_EQ(read_index(R"({"weight_map":{"a":"sub/..x/m.safetensors"}})").shards[0], "sub/..x/m.safetensors");
 }
 
 TEST(ShardIndex, ObeysTheLimit) {
@@ -69,12 +68,10 @@ std::vector<BadInput> bad_indexes() {
         {"DeepInEntry", R"({"weight_map":{"t":)" + deep, "weight_map: 't'", "but is an array"},
         {"NoWeightMap", R"({"metadata":{}})", "weight_map", "is missing"},
         {"WeightMapEmpty", R"({"weight_map":{}})", "weight_map", "is empty"},
-        {"WeightMapTwice", R"({"weight_map":{"a":"m"},"weight_map":{"b":"m"}})", "weight_map",
-         "occurs twice"},
+        {"WeightMapTwice", R"({"weight_map":{"a":"m"},"weight_map":{"b":"m"}})", "weight_map", "occurs twice"},
         {"WeightMapIsString", R"({"weight_map":"m"})", "weight_map", "but is a string"},
         {"WeightMapIsArray", R"({"weight_map":["m"]})", "weight_map", "but is an array"},
-        {"FileIsNumber", R"({"weight_map":{"t":1}})", "weight_map: 't'",
-         "must be a file's name, but is a number"},
+        {"FileIsNumber", R"({"weight_map":{"t":1}})", "weight_map: 't'", "must be a file's name, but is a number"},
         {"FileIsObject", R"({"weight_map":{"t":{}}})", "weight_map: 't'", "but is an object"},
         {"TensorTwice", R"({"weight_map":{"t":"a","u":"a","t":"b"}})", "weight_map: 't'",
          "occurs twice, for 'a' and for 'b'"},
@@ -84,10 +81,10 @@ std::vector<BadInput> bad_indexes() {
         {"FileAbove", map_to("../m.safetensors"), "weight_map: 't'", "leads out of the index's folder"},
         {"FileAboveFurtherDown", map_to("a/../../m.safetensors"), "weight_map: 't'", "leads out"},
         {"FileAboveAtTheEnd", map_to("a/.."), "weight_map: 't'", "leads out"},
-        {"FileIsDot", map_to("."), "weight_map: 't'", "is no plain path"},
-        {"FileStartsWithDot", map_to("./m.safetensors"), "weight_map: 't'", "is no plain path"},
-        {"FileWithEmptyComponent", map_to("a//m.safetensors"), "weight_map: 't'", "is no plain path"},
-        {"FileIsFolder", map_to("a/"), "weight_map: 't'", "is no plain path"},
+        {"FileIsDot", map_to("."), "weight_map: 't'", "is not a plain path"},
+        {"FileStartsWithDot", map_to("./m.safetensors"), "weight_map: 't'", "is not a plain path"},
+        {"FileWithEmptyComponent", map_to("a//m.safetensors"), "weight_map: 't'", "is not a plain path"},
+        {"FileIsFolder", map_to("a/"), "weight_map: 't'", "is not a plain path"},
         {"FileWithNul", map_to("m\\u0000.safetensors"), "weight_map: 't'", "holds a NUL byte"},
         {"NotUtf8", map_to("m\xff"), "index", "UTF-8"},
         {"NameTooLong", R"({"weight_map":{")" + std::string(65'536, 'n') + R"(":"m"}})",

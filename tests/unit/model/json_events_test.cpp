@@ -1,4 +1,4 @@
-// JSON as events: their order, what is no JSON, and what is too long to hold.
+// JSON as events: their order, texts that are not JSON, and texts that are too long to hold.
 #include "model/json_events.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace stagehand::cli::model::test {
 
 namespace {
 
-// Writes events down, and how deep they nest.
+// Records the events and how deep they nest.
 class Recorder final : public JsonEvents {
 public:
     void start_object() override { open("{"); }
@@ -49,7 +49,7 @@ private:
     }
 };
 
-// `head`, then one byte without end; takes no memory.
+// Delivers `head` and then one byte without end. Takes no memory.
 class EndlessSource final : public ByteSource {
 public:
     EndlessSource(std::string head, char filler, std::uint64_t size)
@@ -79,11 +79,10 @@ std::string events_of(const std::string& text) {
 }
 
 TEST(JsonEvents, ArriveInOrder) {
-    EXPECT_EQ(
-        events_of(R"({"a":[1,-2,0.5,null,true,"x\n"],"b":{}})"),
-        "{a:[1,<a negative number>,<a number that is no integer of 64 bits>,<null>,<a boolean>,'x\n',]b:{}}");
+    EXPECT_EQ(events_of(R"({"a":[1,-2,0.5,null,true,"x\n"],"b":{}})"),
+              "{a:[1,<a negative number>,<a number that is not a 64-bit integer>,<null>,<a boolean>,'x\n',]b:{}}");
     EXPECT_EQ(events_of("18446744073709551615"), "18446744073709551615,");
-    EXPECT_EQ(events_of("18446744073709551616"), "<a number that is no integer of 64 bits>,");
+    EXPECT_EQ(events_of("18446744073709551616"), "<a number that is not a 64-bit integer>,");
     EXPECT_EQ(events_of(R"({"a":1,"a":2})"), "{a:1,a:2,}");
 }
 

@@ -42,9 +42,8 @@ std::string safetensors(std::string_view header, std::size_t data_bytes) {
 
 std::string entry(std::string_view name, std::string_view dtype, std::string_view shape, std::uint64_t begin,
                   std::uint64_t end) {
-    return "\"" + std::string(name) + R"(":{"dtype":")" + std::string(dtype) + R"(","shape":)" +
-           std::string(shape) + R"(,"data_offsets":[)" + std::to_string(begin) + "," + std::to_string(end) +
-           "]}";
+    return "\"" + std::string(name) + R"(":{"dtype":")" + std::string(dtype) + R"(","shape":)" + std::string(shape) +
+           R"(,"data_offsets":[)" + std::to_string(begin) + "," + std::to_string(end) + "]}";
 }
 
 std::string Gguf::text_value(std::string_view value) { return little(value.size(), 8) + std::string(value); }

@@ -1,5 +1,5 @@
-// Makes model files for tests: safetensors from a header's text, GGUF field by field, a folder that goes
-// away.
+// Makes model files for tests: safetensors from the text of a header, GGUF field by field, and a folder that is removed
+// at the end.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace stagehand::cli::model::test {
 
-// `value` in `bytes` bytes, little-endian.
+// Returns `value` as `bytes` bytes, little-endian.
 std::string little(std::uint64_t value, std::size_t bytes);
 
 // Length, header, and `data_bytes` bytes of data that count up from 0.
@@ -27,21 +27,7 @@ std::string entry(std::string_view name, std::string_view dtype, std::string_vie
 // A GGUF file, field by field in the order of the calls.
 class Gguf {
 public:
-    enum Type : std::uint32_t {
-        u8,
-        i8,
-        u16,
-        i16,
-        u32,
-        i32,
-        f32,
-        boolean,
-        string,
-        array,
-        u64,
-        i64,
-        f64
-    };
+    enum Type : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
 
     std::uint32_t version = 3;
     std::string magic = "GGUF";
@@ -70,7 +56,7 @@ private:
     std::string tensors_;
 };
 
-// A folder under the system's temporary one, removed with all in it.
+// A folder in the system's temporary folder. It is removed with everything in it.
 class TemporaryFolder {
 public:
     TemporaryFolder();
@@ -100,10 +86,10 @@ struct BadInput {
 };
 void PrintTo(const BadInput& input, std::ostream* out);
 
-// The ModelError that `action` throws; fails the test and is empty when it throws none.
+// Returns the ModelError that `action` throws. The test fails and the result is empty if it throws none.
 ModelError error_of(const std::function<void()>& action);
 
-// The tensor of that name; fails the test when there is none.
+// Returns the tensor of that name. The test fails if there is none.
 Tensor tensor_named(const Model& model, std::string_view name);
 
 }  // namespace stagehand::cli::model::test

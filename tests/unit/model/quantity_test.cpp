@@ -30,7 +30,8 @@ TEST(Quantity, ReadsBytes) {
         {"512MiB", 512 * mib},
         {"2GB", 2'000'000'000},
         {"1.5GiB", 1536 * mib},
-        {"1.5 gib", 1536 * mib},
+        {"1.5 giB", 1536 * mib},
+        {"2gB", 2'000'000'000},
         {"  64 kB ", 64'000},
         {"7B", 7},
         {".5KiB", 512},
@@ -72,10 +73,21 @@ TEST(Quantity, SaysWhatIsWrong) {
         {".", "does not begin with a number"},
         {"%", "does not begin with a number"},
         {"12 parsecs", "has the unknown unit 'parsecs'"},
-        {"1.5", "is no whole number of bytes"},
-        {"0.5B", "is no whole number of bytes"},
-        {"512M", "leaves open whether MB (powers of 1000) or MiB (powers of 1024) is meant"},
-        {"1g", "leaves open whether GB"},
+        {"1.5", "is not a whole number of bytes"},
+        {"0.5B", "is not a whole number of bytes"},
+        {"512M", "does not name its unit: write MB (powers of 1000) or MiB (powers of 1024)"},
+        {"1g", "does not name its unit: write GB"},
+        {"1k", "write kB (powers of 1000) or KiB (powers of 1024)"},
+        {"2Gb",
+         "'2Gb' does not say whether bits or bytes are meant: write GB for bytes, because a size is not given "
+         "in bits (Gbit)"},
+        {"2gb", "write GB for bytes"},
+        {"512mib", "write MiB for bytes"},
+        {"512 Kib", "write KiB for bytes"},
+        {"8kb", "write kB for bytes"},
+        {"7b", "write B for bytes"},
+        {"2Gbit", "is in bits, but a size is in bytes"},
+        {"25GB/s", "is a speed, but a size is required"},
         {"1e9", "has the unknown unit 'e9'"},
         {"1,000", "has the unknown unit ',000'"},
         {"0x10", "has the unknown unit 'x10'"},
@@ -87,8 +99,7 @@ TEST(Quantity, SaysWhatIsWrong) {
         {"1MiB\x1b", "unknown unit 'MiB\\x1b'"},
     };
     for (const auto& [text, message] : cases) {
-        EXPECT_NE(parse_error(text).find(message), std::string::npos)
-            << text << " gave " << parse_error(text);
+        EXPECT_NE(parse_error(text).find(message), std::string::npos) << text << " gave " << parse_error(text);
     }
     EXPECT_THROW(parse_bytes("25%"), QuantityError);
 }
@@ -102,14 +113,24 @@ TEST(Quantity, ReadsRates) {
     EXPECT_EQ(parse_rate("8 Mibit /s"), mib);
     EXPECT_EQ(parse_rate("64bit/s"), 8U);
     EXPECT_EQ(parse_rate("7B/s"), 7U);
-    for (const char* const text : {"10Gb/s", "10gb/s", "10 Gib/s", "5b/s", "1Mb"}) {
+    EXPECT_EQ(parse_rate("10 gbit/s"), 1'250'000'000U);
+    const std::pair<const char*, const char*> refused[] = {
+        {"25Gb/s", "write GB/s for bytes per second, or Gbit/s for bits per second"},
+        {"10gb/s", "write GB/s for bytes per second, or Gbit/s for bits per second"},
+        {"10 Gib/s", "write GiB/s for bytes per second, or Gibit/s for bits per second"},
+        {"5b/s", "write B/s for bytes per second, or bit/s for bits per second"},
+        {"1Mb", "write MB/s for bytes per second, or Mbit/s for bits per second"},
+        {"3kb/s", "write kB/s for bytes per second, or kbit/s for bits per second"},
+        {"25G/s", "does not name its unit: write GB/s (powers of 1000) or GiB/s (powers of 1024)"},
+        {"10Gbps", "has the unknown unit 'Gbps'; a speed is in B/s"},
+    };
+    for (const auto& [text, message] : refused) {
         try {
             parse_rate(text);
-            ADD_FAILURE() << text << " may be bits";
+            ADD_FAILURE() << text << " is read";
         } catch (const QuantityError& error) {
-            EXPECT_NE(std::string(error.what()).find(std::string("'") + text + "' leaves open whether bits or bytes are meant"),
-                      std::string::npos)
-                << error.what();
+            EXPECT_EQ(std::string(error.what()).find(std::string("'") + text + "' "), 0U) << error.what();
+            EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
         }
     }
     EXPECT_THROW(parse_rate("10Gbps"), QuantityError);

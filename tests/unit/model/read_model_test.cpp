@@ -1,4 +1,4 @@
-// MODEL as a user gives it: files, shard indexes, parts of splits, folders.
+// The argument MODEL as a user gives it: files, shard indexes, parts of splits, and folders.
 #include "model/read_model.h"
 
 #include <gtest/gtest.h>
@@ -30,8 +30,8 @@ std::string shard(std::initializer_list<std::string> tensors) {
 const std::string one = "model-00001-of-00002.safetensors";
 const std::string two = "model-00002-of-00002.safetensors";
 const std::string index_name = "model.safetensors.index.json";
-const std::string good_index = R"({"metadata":{"total_size":24},"weight_map":{"a":")" + one + R"(","b":")" +
-                               one + R"(","c":")" + two + R"("}})";
+const std::string good_index =
+    R"({"metadata":{"total_size":24},"weight_map":{"a":")" + one + R"(","b":")" + one + R"(","c":")" + two + R"("}})";
 
 class ReadModel : public testing::Test {
 protected:
@@ -41,7 +41,7 @@ protected:
         folder.write(index_name, index);
     }
 
-    // That reading `name` in the folder fails, with these in the error.
+    // Expects that reading `name` in the folder fails with these texts in the error.
     void expect_error(const std::string& name, const std::string& file, const std::string& field,
                       const std::string& message) {
         const ModelError error = error_of([&] { read_model(folder.path(name)); });
@@ -155,11 +155,9 @@ TEST_F(ReadModel, IndexAndShardsMustAgree) {
 
     const std::string more = good_index.substr(0, good_index.size() - 2) + R"(,"e":")" + two + R"("}})";
     write_sharded(more);
-    expect_error(index_name, index_name, "weight_map: 'e'",
-                 "is not in '" + two + "', nor in any other shard");
+    expect_error(index_name, index_name, "weight_map: 'e'", "is not in '" + two + "', nor in any other shard");
 
-    const std::string swapped =
-        R"({"weight_map":{"a":")" + one + R"(","b":")" + two + R"(","c":")" + two + R"("}})";
+    const std::string swapped = R"({"weight_map":{"a":")" + one + R"(","b":")" + two + R"(","c":")" + two + R"("}})";
     write_sharded(swapped);
     expect_error(index_name, index_name, "weight_map: 'b'", "is not in '" + two + "', but in '" + one + "'");
 }
@@ -168,8 +166,7 @@ TEST_F(ReadModel, AShardUnderTwoNames) {
     folder.write(one, shard({"a", "b"}));
     fs::create_symlink(folder.path(one), folder.path(two));
     folder.write(index_name, good_index);
-    expect_error(index_name, index_name, "weight_map",
-                 "names one file twice, as '" + one + "' and as '" + two + "'");
+    expect_error(index_name, index_name, "weight_map", "names one file twice, as '" + one + "' and as '" + two + "'");
     fs::remove(folder.path(two));
     fs::create_hard_link(folder.path(one), folder.path(two));
     expect_error(index_name, index_name, "weight_map", "names one file twice");
@@ -178,10 +175,8 @@ TEST_F(ReadModel, AShardUnderTwoNames) {
 TEST_F(ReadModel, ShardsStayInTheFolder) {
     folder.write("secret.safetensors", shard({"a"}));
     folder.write("sub/" + index_name, R"({"weight_map":{"a":"../secret.safetensors"}})");
-    expect_error("sub/" + index_name, "sub/" + index_name, "weight_map: 'a'",
-                 "leads out of the index's folder");
-    folder.write("sub/" + index_name,
-                 R"({"weight_map":{"a":")" + folder.path("secret.safetensors") + R"("}})");
+    expect_error("sub/" + index_name, "sub/" + index_name, "weight_map: 'a'", "leads out of the index's folder");
+    folder.write("sub/" + index_name, R"({"weight_map":{"a":")" + folder.path("secret.safetensors") + R"("}})");
     expect_error("sub/" + index_name, "sub/" + index_name, "weight_map: 'a'", "is an absolute path");
 }
 
@@ -217,8 +212,7 @@ TEST_F(ReadModel, ABadSplitGguf) {
     folder.write("m.gguf", gguf_part("x", 0, 2));
     expect_error("m.gguf", "m.gguf", "metadata 'split.count'", "does not end in -00001-of-00002.gguf");
     folder.write("n-00001-of-00003.gguf", gguf_part("x", 0, 2));
-    expect_error("n-00001-of-00003.gguf", "n-00001-of-00003.gguf", "metadata 'split.count'",
-                 "does not end in");
+    expect_error("n-00001-of-00003.gguf", "n-00001-of-00003.gguf", "metadata 'split.count'", "does not end in");
 }
 
 TEST_F(ReadModel, SplitsAreSeveralModelsWhenTheirNamesDiffer) {

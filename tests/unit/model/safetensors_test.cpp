@@ -1,4 +1,4 @@
-// What a well-formed safetensors header means.
+// The meaning of a well-formed safetensors header.
 #include "model/safetensors.h"
 
 #include <gtest/gtest.h>
@@ -13,9 +13,8 @@ namespace stagehand::cli::model::test {
 namespace {
 
 TEST(Safetensors, ReadsNamesTypesShapesAndPlaces) {
-    const std::string header = "{" + entry("a", "F32", "[2,3]", 0, 24) + "," +
-                               entry("b.c", "BF16", "[]", 24, 26) + "," + entry("d", "I64", "[1]", 26, 34) +
-                               "}";
+    const std::string header = "{" + entry("a", "F32", "[2,3]", 0, 24) + "," + entry("b.c", "BF16", "[]", 24, 26) +
+                               "," + entry("d", "I64", "[1]", 26, 34) + "}";
     const Model model = read_safetensors_bytes(safetensors(header, 34));
     ASSERT_EQ(model.tensors.size(), 3U);
     EXPECT_EQ(model.format, Format::safetensors);
@@ -39,17 +38,16 @@ TEST(Safetensors, ReadsNamesTypesShapesAndPlaces) {
 }
 
 TEST(Safetensors, OrderInTheHeaderNeedNotBeThatOfTheData) {
-    const std::string header =
-        "{" + entry("late", "U8", "[4]", 4, 8) + "," + entry("early", "U8", "[4]", 0, 4) + "}";
+    const std::string header = "{" + entry("late", "U8", "[4]", 4, 8) + "," + entry("early", "U8", "[4]", 0, 4) + "}";
     const Model model = read_safetensors_bytes(safetensors(header, 8));
     EXPECT_EQ(model.tensors[0].name, "late");
     EXPECT_GT(model.tensors[0].offset, model.tensors[1].offset);
 }
 
 TEST(Safetensors, TakesEmptyTensorsPaddingAndMetadata) {
-    const std::string header =
-        R"({"__metadata__":{"format":"pt","note":"x"},)" + entry("none", "F32", "[0,5]", 0, 0) + "," +
-        entry("some", "F4", "[2,3]", 0, 3) + "," + entry("last", "F16", "[0]", 3, 3) + "}     ";
+    const std::string header = R"({"__metadata__":{"format":"pt","note":"x"},)" + entry("none", "F32", "[0,5]", 0, 0) +
+                               "," + entry("some", "F4", "[2,3]", 0, 3) + "," + entry("last", "F16", "[0]", 3, 3) +
+                               "}     ";
     const Model model = read_safetensors_bytes(safetensors(header, 3));
     EXPECT_EQ(model.tensors.size(), 3U);
     EXPECT_EQ(model.total_bytes, 3U);
@@ -79,8 +77,8 @@ TEST(Safetensors, SkipsMembersItDoesNotKnow) {
 }
 
 TEST(Safetensors, NamesMayBeAnyUtf8) {
-    const std::string header = "{" + entry("gewichte.\xc3\xbc.\\u4f60\\n", "U8", "[1]", 0, 1) + "," +
-                               entry("", "U8", "[1]", 1, 2) + "}";
+    const std::string header =
+        "{" + entry("gewichte.\xc3\xbc.\\u4f60\\n", "U8", "[1]", 0, 1) + "," + entry("", "U8", "[1]", 1, 2) + "}";
     const Model model = read_safetensors_bytes(safetensors(header, 2));
     EXPECT_EQ(model.tensors[0].name, "gewichte.\xc3\xbc.\xe4\xbd\xa0\n");
     EXPECT_EQ(model.tensors[1].name, "");
@@ -90,8 +88,7 @@ TEST(Safetensors, ReadsAHundredThousandTensorsAndKeepsThemWhenMoved) {
     constexpr std::size_t count = 100'000;
     std::string header = "{";
     for (std::size_t i = 0; i < count; ++i) {
-        header +=
-            (i == 0 ? "" : ",") + entry("model.layers." + std::to_string(i), "U8", "[2]", 2 * i, 2 * i + 2);
+        header += (i == 0 ? "" : ",") + entry("model.layers." + std::to_string(i), "U8", "[2]", 2 * i, 2 * i + 2);
     }
     const std::string bytes = safetensors(header + "}", 2 * count);
     Model first = read_safetensors_bytes(bytes);

@@ -1,4 +1,4 @@
-// Files that are none, and files that change while they are read: an error each, and nothing hangs.
+// Paths that are not regular files, and files that change while they are read. Each gives an error, and nothing hangs.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -73,9 +73,8 @@ TEST(SpecialFiles, LinksThatLeadNowhereOrInCircles) {
     fs::create_symlink("circle.safetensors", folder.path("circle.safetensors"));
     EXPECT_NE(error_of([&] { read_model(folder.path("gone.safetensors")); }).message().find("No such file"),
               std::string::npos);
-    EXPECT_NE(
-        error_of([&] { read_model(folder.path("circle.safetensors")); }).message().find("symbolic links"),
-        std::string::npos);
+    EXPECT_NE(error_of([&] { read_model(folder.path("circle.safetensors")); }).message().find("symbolic links"),
+              std::string::npos);
 }
 
 TEST(SpecialFiles, ANameWithNul) {
@@ -138,8 +137,7 @@ TEST(SpecialFiles, ASparseFileOfZeros) {
     const std::string path = folder.write("m.safetensors", "");
     ASSERT_EQ(::truncate(path.c_str(), 1 << 30), 0);
     EXPECT_EQ(error_of([&] { read_model(path); }).message(), "is zero");
-    const std::string gguf =
-        folder.write("m.gguf", "GGUF" + little(3, 4) + little(1 << 20, 8) + little(1 << 20, 8));
+    const std::string gguf = folder.write("m.gguf", "GGUF" + little(3, 4) + little(1 << 20, 8) + little(1 << 20, 8));
     ASSERT_EQ(::truncate(gguf.c_str(), 1 << 30), 0);
     EXPECT_EQ(error_of([&] { read_model(gguf); }).field(), "metadata[0]: key");
 }

@@ -1,4 +1,4 @@
-// UTF-8 and text that is safe to show.
+// UTF-8, and text that is safe to print.
 #include "model/text.h"
 
 #include <gtest/gtest.h>
@@ -12,18 +12,17 @@ namespace stagehand::cli::model::test {
 namespace {
 
 TEST(Text, KnowsWellFormedUtf8) {
-    for (const std::string good :
-         {"", "a", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80", "\xf0\x90\x80\x80",
-          "\xf4\x8f\xbf\xbf", "a\xc3\xbc\xe4\xbd\xa0"}) {
+    for (const std::string good : {"", "a", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80",
+                                   "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf", "a\xc3\xbc\xe4\xbd\xa0"}) {
         EXPECT_TRUE(is_utf8(good)) << printable(good);
     }
 }
 
 TEST(Text, KnowsWhatIsNoUtf8) {
     // Continuations alone, overlong forms, surrogates, beyond U+10FFFF, cut short.
-    for (const std::string bad : {"\x80", "\xbf", "\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80",
-                                  "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "\xc3",
-                                  "\xe4\xbd", "\xf0\x90\x80", "\xc3(", "a\xe4(b"}) {
+    for (const std::string bad :
+         {"\x80", "\xbf", "\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf",
+          "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "\xc3", "\xe4\xbd", "\xf0\x90\x80", "\xc3(", "a\xe4(b"}) {
         EXPECT_FALSE(is_utf8(bad)) << printable(bad);
     }
 }

@@ -13,7 +13,7 @@ namespace {
 
 using Strings = std::vector<std::string>;
 
-// Expects that sorting by key, from any order, gives `names`.
+// Expects that a sort by key gives `names` from any order.
 void expect_order(const Strings& names) {
     Strings sorted = names;
     std::sort(sorted.begin(), sorted.end(), std::greater<>());
@@ -44,24 +44,23 @@ TEST(UseOrder, GgufNames) {
 
 TEST(UseOrder, EncodersAndDecoders) {
     expect_order({"embeddings", "encoder.layer.0", "encoder.layer.5", "pooler"});
-    expect_order({"shared", "encoder.embed_tokens", "encoder.block.0", "encoder.final_layer_norm",
-                  "decoder.block.0", "decoder.final_layer_norm", "lm_head"});
+    expect_order({"shared", "encoder.embed_tokens", "encoder.block.0", "encoder.final_layer_norm", "decoder.block.0",
+                  "decoder.final_layer_norm", "lm_head"});
     expect_order({"bert.embeddings", "bert.encoder.layer.0", "bert.pooler", "cls"});
 }
 
 TEST(UseOrder, VisionBeforeText) {
     expect_order({"vision_tower.vision_model.embeddings", "vision_tower.vision_model.pre_layrnorm",
                   "vision_tower.vision_model.encoder.layers.0", "vision_tower.vision_model.post_layernorm",
-                  "multi_modal_projector", "language_model.model.embed_tokens",
-                  "language_model.model.layers.0", "language_model.lm_head"});
+                  "multi_modal_projector", "language_model.model.embed_tokens", "language_model.model.layers.0",
+                  "language_model.lm_head"});
 }
 
 TEST(UseOrder, Diffusion) {
     expect_order({"conv_in", "time_embedding", "down_blocks.0", "down_blocks.1", "mid_block", "up_blocks.0",
                   "conv_norm_out", "conv_out"});
     expect_order({"img_in", "double_blocks.0", "single_blocks.0", "final_layer"});
-    expect_order(
-        {"x_embedder", "transformer_blocks.0", "single_transformer_blocks.0", "norm_out", "proj_out"});
+    expect_order({"x_embedder", "transformer_blocks.0", "single_transformer_blocks.0", "norm_out", "proj_out"});
     expect_order({"model.input_blocks.0", "model.middle_block.0", "model.output_blocks.0"});
 }
 

@@ -58,10 +58,9 @@ TEST(AnonymousMemory, TouchingWhatIsNotThereIsAnError) {
 TEST(AnonymousMemory, MoreThanThereIsIsRefusedInWords) {
     void* memory = nullptr;
     uint64_t mapped = 0;
-    const Status status =
-        map_anonymous(read_host_memory().available_bytes + (uint64_t(4) << 30), &memory, &mapped);
+    const Status status = map_anonymous(read_host_memory().available_bytes + (uint64_t(4) << 30), &memory, &mapped);
     EXPECT_EQ(status.code(), SH_ERROR_OUT_OF_HOST_MEMORY);
-    EXPECT_NE(std::string(status.text()).find("wanted"), std::string::npos) << status.text();
+    EXPECT_NE(std::string(status.text()).find("needed"), std::string::npos) << status.text();
     EXPECT_EQ(map_anonymous(UINT64_MAX, &memory, &mapped).code(), SH_ERROR_OUT_OF_HOST_MEMORY);
     EXPECT_EQ(map_anonymous(0, &memory, &mapped).code(), SH_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(memory, nullptr);

@@ -11,7 +11,7 @@
 namespace stagehand::platform {
 namespace {
 
-// A tree of files in the working directory that stands for /.
+// A tree of files in the working directory that stands for the root folder.
 class FakeRoot : public testing::Test {
 protected:
     void SetUp() override {
@@ -52,8 +52,7 @@ TEST_F(FakeRoot, WithoutGroupsNothingIsLimited) {
 
 TEST_F(FakeRoot, UnifiedLimitLessUseButNotPageCache) {
     mount_unified("/app");
-    write_unified("/app", "1000000", "700000",
-                  "anon 400000\ninactive_file 200000\nactive_file 100000\nslab 5\n");
+    write_unified("/app", "1000000", "700000", "anon 400000\ninactive_file 200000\nactive_file 100000\nslab 5\n");
     const CgroupMemory memory = read_cgroup_memory(root_);
     EXPECT_TRUE(memory.limited);
     EXPECT_EQ(memory.limit_bytes, 1000000u);
@@ -111,8 +110,7 @@ TEST_F(FakeRoot, OldHierarchiesHaveOtherNames) {
     write(memory + "/jobs/memory.usage_in_bytes", "3000000\n");
     write(memory + "/jobs/7/memory.limit_in_bytes", "6000000\n");
     write(memory + "/jobs/7/memory.usage_in_bytes", "2500000\n");
-    write(memory + "/jobs/7/memory.stat",
-          "inactive_file 1\ntotal_inactive_file 400000\ntotal_active_file 100000\n");
+    write(memory + "/jobs/7/memory.stat", "inactive_file 1\ntotal_inactive_file 400000\ntotal_active_file 100000\n");
     const CgroupMemory result = read_cgroup_memory(root_);
     EXPECT_EQ(result.limit_bytes, 6000000u);
     EXPECT_EQ(result.available_bytes, 4000000u);

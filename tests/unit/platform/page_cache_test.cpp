@@ -26,7 +26,14 @@ protected:
         ASSERT_EQ(fsync(file_), 0);
     }
     void TearDown() override { close(file_); }
-    void forget() { ASSERT_EQ(posix_fadvise(file_, 0, 0, POSIX_FADV_DONTNEED), 0); }
+    // The kernel drops no page that it is still busy with, so that one call may not be enough.
+    void forget() {
+        for (int k = 0; k < 1000 && (k == 0 || cached(0, kBytes) || cached(kBytes / 2, 1 << 20)); k++) {
+            if (k) usleep(1000);
+            ASSERT_EQ(fsync(file_), 0);
+            ASSERT_EQ(posix_fadvise(file_, 0, 0, POSIX_FADV_DONTNEED), 0);
+        }
+    }
     bool cached(uint64_t offset, uint64_t bytes) {
         return in_page_cache(file_, offset, bytes, GetParam()) == Cached::kYes;
     }
@@ -58,9 +65,7 @@ TEST_P(PageCache, NothingIsBeyondTheEnd) {
     EXPECT_FALSE(cached(0, 0));
 }
 
-TEST_P(PageCache, ADescriptorThatIsNoFileIsNotThere) {
-    EXPECT_EQ(in_page_cache(-1, 0, 10, GetParam()), Cached::kNo);
-}
+TEST_P(PageCache, ADescriptorThatIsNoFileIsNotThere) { EXPECT_EQ(in_page_cache(-1, 0, 10, GetParam()), Cached::kNo); }
 
 TEST(PageCacheProbe, AFileSystemThatDoesNotTell) {
     const int file = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);

@@ -1,4 +1,4 @@
-// The bounds: their formulas where they are known, that no plan beats them, and the smallest budget.
+// The bounds: known formulas, the fact that no plan beats them, and the smallest budget.
 #include <gtest/gtest.h>
 
 #include "policy/bounds.h"
@@ -44,6 +44,7 @@ TEST(Bounds, EqualUnitsInACycleMissAsOftenAsWithTheOptimalPolicy) {
 }
 
 TEST(Bounds, ForwardThenBackwardCopiesTwiceWhatDoesNotFit) {
+    // Compute and copies take equally long. No plan reaches max(compute, copies), and the difference is known.
     Case c = eight_billion();
     c.forward_backward();
     c.set_budget(0.5);
@@ -51,7 +52,7 @@ TEST(Bounds, ForwardThenBackwardCopiesTwiceWhatDoesNotFit) {
     EXPECT_DOUBLE_EQ(c.copy_ns(), simple_step_ns(c.problem()));
 }
 
-// Half of each unit is copied, and the rest made on the device.
+// Half of each unit is copied, and the device makes the rest.
 TEST(Bounds, WhatIsNotCopiedNeedsMemoryAlone) {
     for (const bool whole : {false, true}) {
         Case c = eight_billion();
@@ -66,7 +67,7 @@ TEST(Bounds, WhatIsNotCopiedNeedsMemoryAlone) {
             c.units[u].gaps = std::span(&gaps[u], 1);
             c.units[u].whole = whole;
         }
-        // Whole units are kept with their gaps; else all that is copied fits, and the gaps stay away.
+        // Whole units are kept with their gaps. Otherwise all copied bytes fit, and the gaps need no memory.
         EXPECT_NEAR(whole ? without / 2 : 0, static_cast<double>(least_bytes(c.problem())), 0.01 * all);
         EXPECT_NEAR(whole ? without / 2 / c.link : 0, simple_step_ns(c.problem()), 0.01 * all / c.link);
         EXPECT_GE(least_step_ns(c.problem()), simple_step_ns(c.problem()));
@@ -132,12 +133,10 @@ TEST(Bounds, TheCycleBoundIsTheLeastOverWhatTurnsOver) {
         c.page_bytes = 1;
         c.link = 1;
         const bool equal = k % 2;
-        for (uint32_t u = 2 + random() % 7; u > 0; u--)
-            c.units.push_back({equal ? 3000 : 500 + random() % 6000});
+        for (uint32_t u = 2 + random() % 7; u > 0; u--) c.units.push_back({equal ? 3000 : 500 + random() % 6000});
         c.forward();
         const double scale = std::pow(10.0, (random() % 200 - 100.0) / 100);
-        for (Use& use : c.trace)
-            use.compute_ns = static_cast<uint64_t>(scale * static_cast<double>(random() % 6000));
+        for (Use& use : c.trace) use.compute_ns = static_cast<uint64_t>(scale * static_cast<double>(random() % 6000));
         uint64_t largest = 0;
         for (const Unit& unit : c.units) largest = std::max(largest, unit.bytes);
         c.budget_pages = largest + random() % (c.bytes() - largest);
@@ -153,7 +152,7 @@ TEST(Bounds, TheCycleBoundIsTheLeastOverWhatTurnsOver) {
     EXPECT_GT(sharper, 50);
 }
 
-// Plans with random parts, rings and layouts: whatever runs within the budget must stay above the bounds.
+// Plans with random parts, rings and layouts: a plan that runs within the budget must not be faster than the bounds.
 TEST(Bounds, NoPlanBeatsThem) {
     std::mt19937 random(6);
     int ran = 0, close = 0;
@@ -238,7 +237,8 @@ TEST(SmallestBudget, AnOddCycleNeedsMoreThanItsWindow) {
     }
 }
 
-// The budget below it is refused by every placement of everything in a ring; tried out on tiny problems.
+// Returns whether any placement of all units in a ring works. The budget below the smallest one must refuse every
+// placement; this is tried on tiny problems.
 bool any_placement(const Case& c, uint32_t ring) {
     Problem problem = c.problem();
     Shape shape(problem);

@@ -1,4 +1,4 @@
-// The search against every choice of parts and ring, page by page, on small random problems.
+// Compares the search with every choice of parts and ring, page by page, on small random problems.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -70,9 +70,8 @@ void compare(uint32_t seed, int count, uint32_t most_units, uint32_t most_pages,
         auto answer = make_plan(problem);
         ASSERT_TRUE(std::holds_alternative<Plan>(answer));
         EXPECT_LE(std::get<Plan>(answer).step_ns, 1.01 * best)
-            << "instance " << compared << " of seed " << seed << ": " << c.units.size() << " units, "
-            << c.trace.size() << " uses, " << c.max_held << " held, budget " << c.budget_pages << " of "
-            << pages << " pages";
+            << "instance " << compared << " of seed " << seed << ": " << c.units.size() << " units, " << c.trace.size()
+            << " uses, " << c.max_held << " held, budget " << c.budget_pages << " of " << pages << " pages";
         compared++;
     }
 }
@@ -81,7 +80,7 @@ TEST(BruteForce, TinyProblemsAreSolved) { compare(31, 600, 4, 4); }
 
 TEST(BruteForce, TinyProblemsWithGapsAreSolved) { compare(35, 200, 4, 4, true); }
 
-// Local moves alone, from the plan that streams everything through the smallest ring.
+// Uses only local moves, from the plan that streams everything through the smallest ring.
 TEST(BruteForce, LocalMovesFindTheWayFromFarAway) {
     std::mt19937 random(34);
     int compared = 0, improved = 0;

@@ -1,4 +1,4 @@
-// Budget arithmetic: the words of its contract, and the division against one page after the other.
+// Budget arithmetic: the contract of the functions, and the division compared with a division page by page.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,7 +30,7 @@ TEST(Budget, GrowthStopsAtWhatIsFreeLessTheReserve) {
     EXPECT_EQ(UINT64_MAX, clamp_growth(UINT64_MAX, 2 * GiB, UINT64_MAX, 0));
 }
 
-// Whatever the size: less than a 64th is lost, or less than a page.
+// Less than a 64th of any size is lost, or less than a page.
 TEST(Budget, WhatIsNoticedIsNearlyAllThatIsThere) {
     constexpr uint64_t page = 4096;
     EXPECT_EQ(0u, noticed(0, page));
@@ -90,8 +90,8 @@ TEST(Divide, KeepsItsPromisesOnRandomRequests) {
         for (Request& request : requests) {
             request.min_pages = random() % (huge ? uint64_t{1} << 50 : 20);
             request.want_pages = random() % (huge ? uint64_t{1} << 55 : 60);
-            request.weight = random() % 5 ? static_cast<double>(random() % 1000) / 7
-                                          : std::pow(10, double(random() % 40) - 20);
+            request.weight =
+                random() % 5 ? static_cast<double>(random() % 1000) / 7 : std::pow(10, double(random() % 40) - 20);
             minima += request.min_pages;
             wanted += std::max(request.min_pages, request.want_pages);
         }
@@ -107,15 +107,14 @@ TEST(Divide, KeepsItsPromisesOnRandomRequests) {
             sum += (*given)[k];
         }
         ASSERT_EQ(std::min(total, wanted), sum) << "all is handed out; round " << round;
-        // In proportion: who could still take more is never behind anyone by more than a page, by weight.
+        // In proportion: a claim that could take more is never more than a page behind another claim, by weight.
         if (huge) continue;
         for (size_t a = 0; a < requests.size(); a++)
             for (size_t b = 0; b < requests.size(); b++) {
                 if ((*given)[a] >= requests[a].want_pages || !(requests[a].weight > 0)) continue;
                 double more_a = static_cast<double>((*given)[a] - requests[a].min_pages) + 1;
                 double more_b = static_cast<double>((*given)[b] - requests[b].min_pages) - 1;
-                ASSERT_GE(more_a * requests[b].weight * (1 + 1e-9), more_b * requests[a].weight)
-                    << "round " << round;
+                ASSERT_GE(more_a * requests[b].weight * (1 + 1e-9), more_b * requests[a].weight) << "round " << round;
             }
     }
 }

@@ -1,4 +1,4 @@
-// Plans for devices that do not map memory by pages: every unit is whole, and its part of the ring lies in one piece.
+// Plans for devices that do not map memory by pages. Every unit is whole, and its part of the ring lies in one piece.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,12 +13,12 @@
 namespace stagehand::policy::test {
 namespace {
 
-// Every choice of resident units, ring and offsets. Only for a few units of a few pages each.
+// Tries every choice of resident units, ring and offsets. This is possible only for a few units of a few pages each.
 class EveryPlace {
 public:
     explicit EveryPlace(const Case& c) : problem_(c.problem()), shape_(problem_) { plan_.units.resize(c.units.size()); }
 
-    // The shortest step within the budget; infinite: nothing runs.
+    // Returns the shortest step within the budget, or infinity if no choice runs.
     double shortest(uint64_t budget) {
         budget_ = budget;
         shortest_ = std::numeric_limits<double>::infinity();
@@ -176,7 +176,8 @@ TEST(Contiguous, PlansAreWholeInOnePieceAndRunAsTheySay) {
     EXPECT_GT(refused, 0);
 }
 
-// The planner knows four layouts, and here every set of places is tried: it may miss the best, seldom and not by much.
+// The planner knows four layouts, and this test tries every set of places. The planner may seldom miss the best plan,
+// and not by much.
 TEST(Contiguous, TinyProblemsAreSolvedAlmost) {
     std::mt19937 random(43);
     int compared = 0, missed = 0;
@@ -204,7 +205,8 @@ TEST(Contiguous, TinyProblemsAreSolvedAlmost) {
     EXPECT_LE(missed, compared / 5);
 }
 
-// What whole units cost: nothing where the step computes for longer than it copies, about a slot's bytes where it copies.
+// The cost of whole units: nothing if the step computes for longer than it copies, and otherwise about the bytes of a
+// slot.
 TEST(Contiguous, ModelsLargerThanTheBudget) {
     for (double fraction : {0.25, 0.5}) {
         for (double ratio : {0.25, 1.0, 4.0}) {
@@ -219,7 +221,8 @@ TEST(Contiguous, ModelsLargerThanTheBudget) {
                 auto answer = make_plan(c->problem());
                 ASSERT_TRUE(std::holds_alternative<Plan>(answer));
                 const double most = ratio > 2 ? 1.005 : 1.12;
-                EXPECT_LE(std::get<Plan>(answer).step_ns, most * least_step_ns(c->problem())) << fraction << ", " << ratio;
+                EXPECT_LE(std::get<Plan>(answer).step_ns, most * least_step_ns(c->problem()))
+                    << fraction << ", " << ratio;
             }
         }
     }

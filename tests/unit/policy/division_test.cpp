@@ -1,4 +1,4 @@
-// The division by value against divisions found by brute force, and when it is worth changing.
+// Compares the division by value with divisions found by brute force, and tests when a new division is worth a change.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,10 +45,8 @@ TEST(Division, RatesOfUseCount) {
 
 TEST(Division, EqualValuesShareInProportionToTheirRoom) {
     const Curve shorter = {{0, 1000}, {100, 0}}, longer = {{0, 3000}, {300, 0}};
-    EXPECT_EQ((Pages{20, 60}),
-              divide_by_value(80, std::vector<Stake>{{0, 100, 1, shorter}, {0, 300, 1, longer}}));
-    EXPECT_EQ((Pages{20, 60}),
-              divide_by_value(80, std::vector<Stake>{{0, 100, 1, shorter}, {0, 300, 1.005, longer}}))
+    EXPECT_EQ((Pages{20, 60}), divide_by_value(80, std::vector<Stake>{{0, 100, 1, shorter}, {0, 300, 1, longer}}));
+    EXPECT_EQ((Pages{20, 60}), divide_by_value(80, std::vector<Stake>{{0, 100, 1, shorter}, {0, 300, 1.005, longer}}))
         << "almost equal";
 }
 
@@ -56,8 +54,7 @@ TEST(Division, WhoGainsNothingTakesPartInWhatIsLeft) {
     const Curve falling = {{10, 1000}, {20, 500}}, level = {{0, 700}, {100, 700}};
     const double rates[] = {0, -1, std::numeric_limits<double>::infinity(), std::nan("")};
     for (const double rate : rates) {
-        const Stake stakes[] = {
-            {10, 50, 1, falling}, {0, 60, rate, falling}, {5, 95, 1, level}, {0, 30, 1, {}}};
+        const Stake stakes[] = {{10, 50, 1, falling}, {0, 60, rate, falling}, {5, 95, 1, level}, {0, 30, 1, {}}};
         EXPECT_EQ((Pages{20, 0, 5, 0}), divide_by_value(25, stakes));
         // 30, 60, 90 and 30 are wanted besides.
         EXPECT_EQ((Pages{22, 4, 11, 2}), divide_by_value(39, stakes));
@@ -97,7 +94,7 @@ TEST(Division, TimeIsLinearBetweenPointsAndConstantOutside) {
     EXPECT_DOUBLE_EQ(200, time_per_second(stakes, Pages{90}));
 }
 
-// The least time per second over all divisions, stake by stake.
+// Returns the least time per second over all divisions, stake by stake.
 double best_time(uint64_t pages, std::span<const Stake> stakes) {
     constexpr double infinity = std::numeric_limits<double>::infinity();
     std::vector<double> best(pages + 1, 0);  // with at most so many pages
@@ -105,18 +102,13 @@ double best_time(uint64_t pages, std::span<const Stake> stakes) {
         std::vector<double> with(pages + 1, infinity);
         for (uint64_t all = 0; all <= pages; all++)
             for (uint64_t own = stakes[k].floor_pages; own <= std::min(all, stakes[k].most_pages); own++)
-                with[all] =
-                    std::min(with[all], best[all - own] + time_per_second(stakes.subspan(k, 1), Pages{own}));
+                with[all] = std::min(with[all], best[all - own] + time_per_second(stakes.subspan(k, 1), Pages{own}));
         best = std::move(with);
     }
     return best[pages];
 }
 
-enum class Kind {
-    convex,
-    stairs,
-    any
-};
+enum class Kind { convex, stairs, any };
 
 // Falls; on a convex one, by less a page from point to point.
 Curve random_curve(std::mt19937& random, uint64_t least, uint64_t most, Kind shape) {
@@ -176,7 +168,7 @@ void compare_with_all_divisions(Kind shape, double tolerance, uint32_t seed) {
 
 TEST(Division, IsTheBestOfAllOnConvexCurves) { compare_with_all_divisions(Kind::convex, 1, 81); }
 
-// A hull is not enough here: between its corners lies nothing but the curve.
+// A convex hull is not enough here, because the curve lies above it between its corners.
 TEST(Division, IsTheBestOfAllOnCurvesThatAreNotConvex) {
     compare_with_all_divisions(Kind::any, 1.002, 82);
     compare_with_all_divisions(Kind::stairs, 1.002, 83);
@@ -195,7 +187,7 @@ struct Model {
     }
     Stake stake(double rate) const { return {least, all, rate, curve}; }
 
-    // By the plan that would be made.
+    // Returns the step time of the plan that would be made.
     double step_ns(uint64_t pages) {
         auto [at, is_new] = steps.try_emplace(pages);
         if (is_new) {
@@ -259,16 +251,14 @@ Case random_model(std::mt19937& random, uint32_t seed) {
 }
 
 // The least time per second over all divisions into shares of whole chunks.
-double best_fixed_division(uint64_t pages, uint64_t chunk, std::span<Model*> models,
-                           std::span<const double> rates) {
+double best_fixed_division(uint64_t pages, uint64_t chunk, std::span<Model*> models, std::span<const double> rates) {
     if (models.size() == 1) return rates[0] * models[0]->step_ns(std::min(pages, models[0]->all));
     double best = std::numeric_limits<double>::infinity();
     uint64_t others = 0;
     for (const Model* model : models.subspan(1)) others += (model->least + chunk - 1) / chunk * chunk;
     for (uint64_t own = (models[0]->least + chunk - 1) / chunk * chunk; own + others <= pages; own += chunk) {
-        best =
-            std::min(best, rates[0] * models[0]->step_ns(std::min(own, models[0]->all)) +
-                               best_fixed_division(pages - own, chunk, models.subspan(1), rates.subspan(1)));
+        best = std::min(best, rates[0] * models[0]->step_ns(std::min(own, models[0]->all)) +
+                                  best_fixed_division(pages - own, chunk, models.subspan(1), rates.subspan(1)));
         if (own >= models[0]->all) break;
     }
     return best;
@@ -303,8 +293,7 @@ TEST(Division, IsWithinFivePercentOfTheBestFixedDivisionOfModels) {
         double time = 0, even = 0;
         for (size_t k = 0; k < count; k++) {
             time += rates[k] * models[k]->step_ns(shares[k]);
-            even +=
-                rates[k] * models[k]->step_ns(std::clamp(pages / count, models[k]->least, models[k]->all));
+            even += rates[k] * models[k]->step_ns(std::clamp(pages / count, models[k]->least, models[k]->all));
         }
         const double best = best_fixed_division(pages, chunk, models, rates);
         EXPECT_LE(time, 1.05 * best) << "instance " << instance << " of " << count << " models";
@@ -316,7 +305,7 @@ TEST(Division, IsWithinFivePercentOfTheBestFixedDivisionOfModels) {
     EXPECT_GE(differing, 25) << "else any division would do";
 }
 
-// Rates around means, and how often the shares in force change with them.
+// Rates that vary around means, and the number of changes of the shares in force.
 class Fluctuation {
 public:
     Fluctuation(uint64_t pages, std::vector<Stake> stakes, uint32_t seed)
@@ -326,7 +315,7 @@ public:
         shares_ = *divide_by_value(pages_, stakes_);
     }
 
-    // One look at rates that are up to 30 % off. True if the shares change.
+    // Considers rates that are up to 30 % off. Returns true if the shares change.
     bool look() {
         fluctuate();
         Pages then = *divide_by_value(pages_, stakes_);
@@ -341,11 +330,10 @@ public:
     }
     void shift(size_t stake, double factor) { means_[stake] *= factor; }
 
-    // What of the time per second at the mean rates the best division would save.
+    // Returns the part of the time per second at the mean rates that the best division would save.
     double possible_saving() {
         for (size_t k = 0; k < stakes_.size(); k++) stakes_[k].steps_per_second = means_[k];
-        return 1 - time_per_second(stakes_, *divide_by_value(pages_, stakes_)) /
-                       time_per_second(stakes_, shares_);
+        return 1 - time_per_second(stakes_, *divide_by_value(pages_, stakes_)) / time_per_second(stakes_, shares_);
     }
     const Pages& shares() const { return shares_; }
 
@@ -362,8 +350,8 @@ private:
     std::mt19937 random_;
 };
 
-// The hardest case: what one loses is what the other one gains, so that with rates as they seem all of the
-// memory belongs to whoever seems to be used more.
+// The hardest case: one model loses what the other gains. By the measured rates, all memory belongs to the model that
+// seems to be used more.
 TEST(Hysteresis, EqualModelsThatWaitForTheLinkKeepTheirShares) {
     Case c = eight_billion();
     c.set_budget(0.5);
@@ -375,8 +363,7 @@ TEST(Hysteresis, EqualModelsThatWaitForTheLinkKeepTheirShares) {
             EXPECT_LE(rates.changes(500), 1) << count << " models, seed " << seed;
             // The one with least is used three times as often.
             const Pages before = rates.shares();
-            const size_t least =
-                static_cast<size_t>(std::min_element(before.begin(), before.end()) - before.begin());
+            const size_t least = static_cast<size_t>(std::min_element(before.begin(), before.end()) - before.begin());
             rates.shift(least, 3);
             EXPECT_GE(rates.changes(20), 1) << count << " models, seed " << seed;
             EXPECT_GT(rates.shares()[least], before[least]);
@@ -395,8 +382,7 @@ TEST(Hysteresis, SharesOfAllKindsOfModelsSettleAndFollowRealShifts) {
         for (uint32_t k = 0; k < 2 + round % 3; k++) {
             const Model& model = pool[random() % pool.size()];
             // Each takes about as much time.
-            stakes.push_back(
-                model.stake(std::pow(10, (random() % 100) / 100.0) * 1e8 / model.curve.back().step_ns));
+            stakes.push_back(model.stake(std::pow(10, (random() % 100) / 100.0) * 1e8 / model.curve.back().step_ns));
             all += model.all;
             floors += model.least;
         }

@@ -1,15 +1,16 @@
-// Victims of blocks whose order nobody knows: against a landlord who really collects the rent.
+// Victims among blocks without a known order, compared with a landlord that really collects the rent.
 #include <gtest/gtest.h>
 
 #include <map>
 #include <random>
 
+#include "../count_allocations.h"
 #include "policy/landlord.h"
 
 namespace stagehand::policy::test {
 namespace {
 
-// Collects rent from every resident before each eviction, instead of raising what the others start from.
+// Collects rent from every resident block before each eviction, instead of raising the starting credit of new blocks.
 class NaiveLandlord {
 public:
     struct Block {
@@ -27,14 +28,13 @@ public:
     std::optional<Landlord::Id> victim() const {
         std::optional<Landlord::Id> best;
         for (const auto& [id, block] : blocks_)
-            if (block.held == 0 &&
-                (!best || std::pair(block.credit, block.last_use) <
-                              std::pair(blocks_.at(*best).credit, blocks_.at(*best).last_use)))
+            if (block.held == 0 && (!best || std::pair(block.credit, block.last_use) <
+                                                 std::pair(blocks_.at(*best).credit, blocks_.at(*best).last_use)))
                 best = id;
         return best;
     }
     void evict(Landlord::Id id) {
-        // A block that was held while others were evicted may be in debt; it pays no more than it has.
+        // A block that was held during evictions may be in debt. It pays no more than it has.
         double rent = std::max(0.0, blocks_[id].credit);
         blocks_.erase(id);
         for (auto& [other, block] : blocks_) block.credit -= rent;
@@ -161,6 +161,26 @@ TEST(Landlord, NeverNamesAHeldBlock) {
     landlord.evict(1);
     landlord.insert(1, 10, 1);
     EXPECT_EQ(1u, landlord.victim()) << "an eviction ends what was held";
+}
+
+// A release that needs memory could fail, and its block would stay held for ever.
+TEST(Landlord, HoldsAreTakenAndEndedWithoutMemory) {
+    Landlord landlord;
+    for (Landlord::Id id = 1; id < 10; id++) landlord.insert(id, 10, static_cast<double>(id));
+    landlord.evict(3);
+    landlord.expect(10);
+    stagehand::test::allocations = 0;
+    stagehand::test::count_allocations = true;
+    for (Landlord::Id id = 1; id < 10; id++) landlord.hold(id);
+    for (Landlord::Id id = 1; id < 10; id++) landlord.touch(id);
+    for (Landlord::Id id = 1; id < 10; id++) landlord.release(id);
+    landlord.insert(3, 10, 1);   // it was there before
+    landlord.insert(10, 10, 1);  // and this one was expected
+    stagehand::test::count_allocations = false;
+    EXPECT_EQ(stagehand::test::allocations, 0u);
+    EXPECT_EQ(10u, landlord.resident());
+    for (int left = 10; left > 0; left--) landlord.evict(landlord.victim().value());
+    EXPECT_EQ(0u, landlord.resident());
 }
 
 TEST(Landlord, ABlockThatStaysUnusedGoesInTheEnd) {

@@ -1,4 +1,4 @@
-// Layouts and families: what they promise about places and sums.
+// Layouts and families: their promises about places and sums.
 #include <gtest/gtest.h>
 
 #include "policy/families.h"
@@ -36,8 +36,7 @@ TEST(Layout, KeepsUnitsHeldTogetherApartOrSaysThatItCannot) {
         Shape shape(problem);
         std::vector<UnitPlan> units(c.units.size());
         uint32_t ring = 1 + random() % 24;
-        for (uint32_t u : shape.order)
-            units[u].streamed_pages = std::min(ring, static_cast<uint32_t>(random() % 7));
+        for (uint32_t u : shape.order) units[u].streamed_pages = std::min(ring, static_cast<uint32_t>(random() % 7));
         Layout layout = static_cast<Layout>(random() % 4);
         StepProgramme programme;
         bool possible = lay_out(shape, layout, ring, units);
@@ -52,6 +51,26 @@ TEST(Layout, KeepsUnitsHeldTogetherApartOrSaysThatItCannot) {
     }
     for (int count : placed) EXPECT_GT(count, 300);
     EXPECT_GT(refused, 300);
+}
+
+TEST(Layout, OfTheTightestRingIsOneThatFits) {
+    std::mt19937 random(13);
+    int other = 0;
+    for (int k = 0; k < 4000; k++) {
+        Case c = small_random(random, 8, 6);
+        c.max_held = 2 + random() % 3;
+        if (random() % 4 == 0) c.in_one_piece();
+        Problem problem = c.problem();
+        Shape shape(problem);
+        const TightRing tight = tightest_ring(shape);
+        std::vector<UnitPlan> units(c.units.size());
+        for (uint32_t u : shape.order) units[u].streamed_pages = shape.pages[u];
+        StepProgramme programme;
+        ASSERT_TRUE(lay_out(shape, tight.layout, tight.pages, units)) << "instance " << k;
+        ASSERT_TRUE(ProgrammeTracer(shape).trace(units, tight.pages, programme)) << "instance " << k;
+        other += tight.layout != Layout::packed;
+    }
+    EXPECT_GT(other, 100);
 }
 
 TEST(Layout, SpreadMeetsItselfAtTheSeam) {
@@ -94,8 +113,7 @@ TEST(Families, AddUpToWhatIsAskedWithinTheRing) {
         PartsMaker maker(shape);
         Family family = all_families[random() % std::size(all_families)];
         uint64_t streamed = 1 + random() % shape.total_pages;
-        uint32_t ring =
-            1 + random() % (2 * *std::max_element(shape.pages.begin(), shape.pages.end()) * shape.held);
+        uint32_t ring = 1 + random() % (2 * *std::max_element(shape.pages.begin(), shape.pages.end()) * shape.held);
         auto parts = maker.make(family, streamed, ring);
         if (!parts) {
             refused++;
@@ -135,12 +153,10 @@ TEST(Families, TheSmallestRingIsTheSmallest) {
         uint32_t ring = maker.smallest_ring(budget);
         compared++;
         if (!shape.has_whole) {
-            ASSERT_TRUE(maker.make(Family::level, shape.total_pages - budget + ring, ring))
-                << "instance " << k;
+            ASSERT_TRUE(maker.make(Family::level, shape.total_pages - budget + ring, ring)) << "instance " << k;
         }
         for (uint32_t below = 1; below < ring; below++)
-            ASSERT_FALSE(maker.make(Family::level, shape.total_pages - budget + below, below))
-                << "instance " << k;
+            ASSERT_FALSE(maker.make(Family::level, shape.total_pages - budget + below, below)) << "instance " << k;
     }
     EXPECT_GT(compared, 200);
 }

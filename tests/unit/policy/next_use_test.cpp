@@ -1,4 +1,4 @@
-// The next use from a recorded trace: against walking along it.
+// The next use from a recorded trace, compared with a walk along the trace.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -41,7 +41,8 @@ TEST(NextUse, FurthestComesLast) {
     EXPECT_EQ(1u, next.furthest(std::vector<uint32_t>{2, 5, 4, 3}, 0)) << "never used at all";
 }
 
-// Evicting what is used furthest in the future copies 2 (N - k) units a step of forward then backward.
+// An eviction of the unit that is used furthest in the future copies 2 (N - k) units per step of forward then
+// backward.
 TEST(NextUse, IsOptimalForwardThenBackward) {
     const uint32_t count = 12, slots = 5;
     std::vector<Use> trace;

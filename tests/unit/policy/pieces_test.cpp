@@ -1,4 +1,4 @@
-// How a load is cut, and who owns the ring's pages: against models that look at each page.
+// The division of a load into pieces, and the owners of the ring's pages, compared with models that look at each page.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -1,4 +1,5 @@
-// What make_plan promises on real shapes: how close to the bounds, at which budgets, how repeatably.
+// The promises of make_plan on real shapes: how close plans are to the bounds, which budgets work, and how repeatable
+// plans are.
 #include <gtest/gtest.h>
 
 #include "policy/bounds.h"
@@ -13,7 +14,7 @@ std::string describe(const Case& c, double fraction, double ratio) {
            std::to_string(fraction) + ", compute/copy " + std::to_string(ratio);
 }
 
-// A plan that runs, within the budget, and is what it says it is.
+// Makes a plan and checks that it runs within the budget and that its figures are right.
 Plan checked_plan(const Case& c) {
     Problem problem = c.problem();
     auto answer = make_plan(problem);
@@ -131,8 +132,7 @@ TEST(Plan, RunsAtEveryBudgetDownToTheSmallest) {
             const uint64_t smallest = smallest_budget(c.problem()).smallest_budget_pages;
             c.set_budget(0);
             c.set_compute(1, Compute::by_size);
-            double serial =
-                c.compute_ns() + c.copy_ns() + static_cast<double>(4 * c.trace.size() * c.latency_ns);
+            double serial = c.compute_ns() + c.copy_ns() + static_cast<double>(4 * c.trace.size() * c.latency_ns);
             for (uint64_t budget = smallest; budget <= 252 * held; budget += 27) {
                 SCOPED_TRACE(budget);
                 c.budget_pages = budget;
@@ -188,8 +188,8 @@ TEST(Plan, GivesUnusedUnitsNoPages) {
     c.trace = {{1, 100}, {2, 100}, {1, 100}};
     c.budget_pages = 60;
     Plan plan = checked_plan(c);
-    EXPECT_EQ(104u, plan.units[1].resident_pages + plan.units[1].streamed_pages +
-                        plan.units[2].resident_pages + plan.units[2].streamed_pages);
+    EXPECT_EQ(104u, plan.units[1].resident_pages + plan.units[1].streamed_pages + plan.units[2].resident_pages +
+                        plan.units[2].streamed_pages);
     EXPECT_EQ(0u, plan.units[0].resident_pages + plan.units[0].streamed_pages);
     c.trace.clear();
     c.budget_pages = 0;

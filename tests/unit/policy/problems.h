@@ -1,8 +1,8 @@
-// Problems for the planner's tests. A Case owns what a Problem only points to.
+// Problems for the planner's tests. A Case owns the data that a Problem only points to.
 #pragma once
 
-#include <cmath>
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -14,11 +14,7 @@ namespace stagehand::policy::test {
 
 inline constexpr uint64_t MiB = uint64_t{1} << 20;
 
-enum class Compute {
-    equal,
-    by_size,
-    random
-};
+enum class Compute { equal, by_size, random };
 
 struct Case {
     std::vector<Unit> units;
@@ -31,8 +27,8 @@ struct Case {
     bool contiguous = false;
     std::shared_ptr<std::vector<std::vector<Gap>>> gaps;  // that the units point to
 
-    // Most units get bytes that are not copied: at the end, as of blocks that are unpacked on the device, here and there,
-    // or all of them.
+    // Gives most units bytes that are not copied: at the end, as in blocks that the device unpacks, here and there, or
+    // everywhere.
     void add_gaps(std::mt19937& random) {
         gaps = std::make_shared<std::vector<std::vector<Gap>>>(units.size());
         for (size_t u = 0; u < units.size(); u++) {
@@ -63,9 +59,7 @@ struct Case {
         }
     }
 
-    Problem problem() const {
-        return {units, trace, page_bytes, budget_pages, max_held, link, latency_ns, contiguous};
-    }
+    Problem problem() const { return {units, trace, page_bytes, budget_pages, max_held, link, latency_ns, contiguous}; }
 
     uint64_t bytes() const {
         uint64_t sum = 0;
@@ -77,7 +71,7 @@ struct Case {
         for (const Unit& unit : units) sum += (unit.bytes + page_bytes - 1) / page_bytes;
         return sum;
     }
-    // The time that copying what is over the budget takes, for each pass over the units.
+    // Returns the time of copying the bytes beyond the budget, in each pass over the units.
     double copy_ns() const {
         double passes = static_cast<double>(trace.size()) / static_cast<double>(units.size());
         return passes * static_cast<double>(bytes() - budget_pages * page_bytes) / link;
@@ -96,16 +90,15 @@ struct Case {
         forward();
         for (uint32_t u = static_cast<uint32_t>(units.size()); u-- > 0;) trace.push_back({u, 0});
     }
-    // As on a device that does not map pages: all units are whole, and their parts lie in one piece.
+    // Makes all units whole and their parts contiguous, as on a device that does not map pages.
     void in_one_piece() {
         contiguous = true;
         for (Unit& unit : units) unit.whole = true;
     }
     void set_budget(double fraction) {
-        budget_pages =
-            static_cast<uint64_t>(fraction * static_cast<double>(bytes()) / static_cast<double>(page_bytes));
+        budget_pages = static_cast<uint64_t>(fraction * static_cast<double>(bytes()) / static_cast<double>(page_bytes));
     }
-    // Compute of `ratio` times copy_ns in all.
+    // Sets the compute times to `ratio` times copy_ns in total.
     void set_compute(double ratio, Compute how, uint32_t seed = 1) {
         std::mt19937 random(seed);
         std::vector<double> weight;
@@ -168,8 +161,7 @@ inline Case small_random(std::mt19937& random, uint32_t most_units, uint32_t mos
     }
     const bool equal_times = random() % 2;
     const double scale = std::pow(10.0, (random() % 200 - 100.0) / 100);
-    for (Use& use : c.trace)
-        use.compute_ns = static_cast<uint64_t>(1 + scale * (equal_times ? 2000 : random() % 4000));
+    for (Use& use : c.trace) use.compute_ns = static_cast<uint64_t>(1 + scale * (equal_times ? 2000 : random() % 4000));
     if (random() % 2) c.max_held = 1 + random() % 3;
     if (random() % 4 == 0) c.latency_ns = random() % 200;
     return c;

@@ -1,5 +1,4 @@
-// The recurrence against a simulation written differently, and its answers where they can be worked out by
-// hand.
+// Compares the recurrence with a simulation that is written differently, and with results that are known by hand.
 #include <gtest/gtest.h>
 
 #include "policy/bounds.h"
@@ -10,14 +9,14 @@
 namespace stagehand::policy::test {
 namespace {
 
-// Any parts, ring and offsets, most of them foolish.
+// Makes random parts, ring and offsets. Most of these plans are bad.
 Plan random_plan(const Case& c, std::mt19937& random) {
     Plan plan;
     plan.ring_pages = 1 + random() % 8;
     for (const Unit& unit : c.units) {
         uint32_t pages = static_cast<uint32_t>((unit.bytes + c.page_bytes - 1) / c.page_bytes);
-        bool used = std::any_of(c.trace.begin(), c.trace.end(),
-                                [&](const Use& use) { return &c.units[use.unit] == &unit; });
+        bool used =
+            std::any_of(c.trace.begin(), c.trace.end(), [&](const Use& use) { return &c.units[use.unit] == &unit; });
         if (!used) pages = 0;
         uint32_t streamed = std::min<uint32_t>(random() % (pages + 1), plan.ring_pages);
         if (unit.whole) streamed = random() % 2 && pages <= plan.ring_pages ? pages : 0;

@@ -1,4 +1,4 @@
-// What a plan does, played through page by page and event by event: slow, obvious, and written without the
+// Simulates a plan page by page and event by event. The simulation is slow and obvious, and does not use the
 // recurrence.
 #pragma once
 
@@ -21,7 +21,8 @@ class ReferenceSimulator {
 public:
     ReferenceSimulator(const Problem& problem, const Plan& plan) : problem_(problem), plan_(plan) {}
 
-    // All uses of the first `steps` steps; nothing if a copy would wait for a use held at the same time.
+    // Returns all uses of the first `steps` steps. Returns nothing if a copy would wait for a use that is held at the
+    // same time.
     std::optional<std::vector<ReferenceUse>> run(uint32_t steps) {
         if (!list_copies(steps)) return std::nullopt;
         uses_.assign(steps * problem_.trace.size(), {});
@@ -69,8 +70,7 @@ private:
                     pieces.push_back({{k}, after});
             }
             merge(pieces);
-            std::stable_sort(pieces.begin(), pieces.end(),
-                             [](auto& a, auto& b) { return a.after < b.after; });
+            std::stable_sort(pieces.begin(), pieces.end(), [](auto& a, auto& b) { return a.after < b.after; });
             for (const Piece& piece : pieces) {
                 uint64_t bytes = 0;
                 for (uint32_t k : piece.pages) {
@@ -116,7 +116,7 @@ private:
         }
     }
 
-    // Two engines and a clock: whatever can start starts; then time goes on to the next end.
+    // Runs two engines and a clock: everything that can start starts, and then the time moves to the next end.
     void play() {
         const uint64_t length = problem_.trace.size();
         size_t next_copy = 0, next_compute = 0, copies_done = 0, computes_done = 0;
@@ -137,8 +137,7 @@ private:
                 if (copy.bytes)
                     copy_end += static_cast<double>(problem_.copy_latency_ns) +
                                 static_cast<double>(copy.bytes) / problem_.link_bytes_per_ns;
-                if (next_copy == 0 || copies_[next_copy - 1].use != copy.use)
-                    uses_[copy.use].load_start = now;
+                if (next_copy == 0 || copies_[next_copy - 1].use != copy.use) uses_[copy.use].load_start = now;
                 uses_[copy.use].load_end = copy_end;
                 next_copy++;
             }

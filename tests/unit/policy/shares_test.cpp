@@ -1,4 +1,4 @@
-// What each model holds for certain, and what guests take.
+// The pages that each model holds for certain, and the pages that guests take.
 #include "policy/shares.h"
 
 #include <limits>
@@ -40,9 +40,10 @@ uint64_t sum(const std::vector<uint64_t>& pages) { return std::accumulate(pages.
 TEST(Floors, are_the_most_that_any_reason_asks_for) {
     Claim kept = runs(5, 50);
     kept.kept_pages = 20;
-    Claim idle;   // has not asked: what it would need does not count
+    Claim idle;  // has not asked: what it would need does not count
     idle.least_pages = 30;
-    const std::vector<Claim> claims = {runs(5, 50), kept, with_reservation(runs(5, 50), 12, Priority::primary), idle, guest(8, 3)};
+    const std::vector<Claim> claims = {runs(5, 50), kept, with_reservation(runs(5, 50), 12, Priority::primary), idle,
+                                       guest(8, 3)};
     const auto found = floors(60, claims);
     ASSERT_TRUE(found);
     EXPECT_EQ(found->pages, (std::vector<uint64_t>{5, 20, 12, 0, 8}));
@@ -73,7 +74,8 @@ TEST(Lend, takes_free_pages_first_then_those_used_last) {
     const std::vector<uint64_t> divided = {40, 40, 0};
     EXPECT_EQ(lend(105, divided, claims, all), (std::vector<uint64_t>{40, 40, 20})) << "25 are free";
     EXPECT_EQ(lend(100, divided, claims, all), (std::vector<uint64_t>{40, 35, 20}));
-    EXPECT_EQ(lend(60, divided, claims, all), (std::vector<uint64_t>{33, 2, 20})) << "the next one gives when the first is at its floor";
+    EXPECT_EQ(lend(60, divided, claims, all), (std::vector<uint64_t>{33, 2, 20}))
+        << "the next one gives when the first is at its floor";
 }
 
 TEST(Lend, what_is_in_no_part_goes_last) {
@@ -100,14 +102,17 @@ TEST(Shares, add_up_and_never_fall_below_what_is_certain) {
             claim.wanted_pages = claim.least_pages + below(60);
             claim.kept_pages = below(3) ? 0 : below(12);
             claim.reserved_pages = below(3) ? 0 : below(25);
-            claim.priority = claim.reserved_pages == 0 ? Priority::none : below(2) ? Priority::primary : Priority::secondary;
+            claim.priority = claim.reserved_pages == 0 ? Priority::none
+                             : below(2)                ? Priority::primary
+                                                       : Priority::secondary;
             claim.guest_pages = claim.guest ? claim.least_pages + below(20) : 0;
             claim.workspace_pages = claim.guest ? below(8) : 0;
             claim.steps_per_second = static_cast<double>(below(100));
             claim.next_step_ns = below(6) ? static_cast<double>(below(1000)) : kNever;
             uint64_t due = 0;
             for (uint64_t p = below(5); p > 0; p--) parts[i].push_back({due += below(100), 1 + below(10)});
-            curves[i] = {{claim.least_pages, 100.0 + static_cast<double>(below(100))}, {claim.wanted_pages + 1, static_cast<double>(below(100))}};
+            curves[i] = {{claim.least_pages, 100.0 + static_cast<double>(below(100))},
+                         {claim.wanted_pages + 1, static_cast<double>(below(100))}};
             claim.parts = parts[i];
             claim.curve = curves[i];
         }

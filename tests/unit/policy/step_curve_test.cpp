@@ -1,4 +1,4 @@
-// Curves against the plans that are made in the end, and what they promise about themselves.
+// Compares step curves with the plans that are made in the end, and tests their promises.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -98,7 +98,7 @@ TEST(StepCurve, MalformedAndEmptyProblems) {
     EXPECT_EQ(500, compute[0].step_ns);
 }
 
-// One that is copied whole runs no faster with some more memory: the curve is a stair.
+// A unit that is copied as a whole runs no faster with a little more memory, so the curve has stairs.
 TEST(StepCurve, ShowsTheStairsOfUnitsThatAreWhole) {
     Case c;
     for (int u = 0; u < 3; u++) c.units.push_back({80 * MiB, true});
@@ -145,7 +145,7 @@ TEST(StepCurve, IsCloseToThePlansThatAreMade) {
     EXPECT_LT(off / compared, 0.02);
 }
 
-// There only few plans are evaluated, or none: what is left must still be close to what is possible.
+// The curve evaluates few plans or none for many units. Its values must still be close to the possible times.
 TEST(StepCurve, IsCloseToTheBoundWhereThereAreManyUnits) {
     for (uint32_t count : {600u, 1'000u, 20'000u})
         for (double ratio : {0.25, 1.0, 4.0})
@@ -180,8 +180,7 @@ TEST(StepCurve, KnowsThatSomeUnitsAreUsedMoreOften) {
     for (uint32_t u = 0; u < 10; u++) often += c.units[u].bytes / c.page_bytes + 1;
     // The first pages save nine times as much as the last.
     const uint64_t first = curve.front().pages;
-    const double early =
-        (curve_ns(curve, first) - curve_ns(curve, first + often / 2)) / static_cast<double>(often / 2);
+    const double early = (curve_ns(curve, first) - curve_ns(curve, first + often / 2)) / static_cast<double>(often / 2);
     const double late = (curve_ns(curve, c.pages() * 6 / 10) - curve_ns(curve, c.pages() * 9 / 10)) /
                         (0.3 * static_cast<double>(c.pages()));
     EXPECT_GT(early, 5 * late);

@@ -1,4 +1,4 @@
-// Who gives memory up, against a sort of all parts; and how many comparisons that takes.
+// The models that give memory up, compared with a sort of all parts, and the number of comparisons for it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ Pages choose(uint64_t pages, const std::vector<OwnHolder>& own, uint64_t* compar
     return choose_victims(pages, holders, comparisons);
 }
 
-// Every part, sorted; then from the first on.
+// Sorts all parts and takes them from the first on.
 Pages choose_naively(uint64_t pages, const std::vector<OwnHolder>& holders) {
     struct Entry {
         Priority priority;
@@ -43,8 +43,8 @@ Pages choose_naively(uint64_t pages, const std::vector<OwnHolder>& holders) {
         for (const Part& part : holders[h].parts) {
             const double step = holders[h].next_step_ns;
             const bool is_never = std::isnan(step) || part.due_ns == UINT64_MAX;
-            entries.push_back({holders[h].priority,
-                               is_never ? never : step + static_cast<double>(part.due_ns), h, part.pages});
+            entries.push_back(
+                {holders[h].priority, is_never ? never : step + static_cast<double>(part.due_ns), h, part.pages});
         }
     std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
         return std::tuple(a.priority, -a.due_ns, a.holder) < std::tuple(b.priority, -b.due_ns, b.holder);
@@ -166,8 +166,7 @@ std::vector<OwnHolder> eight_holders(uint64_t parts, uint64_t seed) {
     for (OwnHolder& holder : holders) {
         holder.priority = random() % 4 ? Priority::none : Priority::secondary;
         holder.next_step_ns = static_cast<double>(random() % 1'000'000);
-        for (uint64_t k = 0; k < parts / 8; k++)
-            holder.parts.push_back({random() % 100'000'000, 1 + random() % 8});
+        for (uint64_t k = 0; k < parts / 8; k++) holder.parts.push_back({random() % 100'000'000, 1 + random() % 8});
         std::sort(holder.parts.begin(), holder.parts.end(),
                   [](const Part& a, const Part& b) { return a.due_ns < b.due_ns; });
     }
@@ -183,8 +182,7 @@ TEST(Victims, ComparisonsDoNotGrowWithTheParts) {
             choose(pages, few, &with_few);
             choose(pages, many, &with_many);
             EXPECT_GT(with_few, 0u) << pages << " pages";
-            EXPECT_LE(static_cast<double>(with_many), 2.2 * static_cast<double>(with_few))
-                << pages << " pages";
+            EXPECT_LE(static_cast<double>(with_many), 2.2 * static_cast<double>(with_few)) << pages << " pages";
             EXPECT_LE(with_many, 16 + 7 * pages) << "as the header says";
         }
     }

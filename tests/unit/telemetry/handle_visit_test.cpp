@@ -13,7 +13,9 @@ namespace {
 using namespace std::chrono_literals;
 using Table = HandleTable<int, 0x5>;
 
-std::chrono::steady_clock::time_point in(std::chrono::milliseconds time) { return std::chrono::steady_clock::now() + time; }
+std::chrono::steady_clock::time_point in(std::chrono::milliseconds time) {
+    return std::chrono::steady_clock::now() + time;
+}
 
 TEST(HandleVisit, ShowsWhatIsThereWithItsHandle) {
     Table table;
@@ -35,9 +37,7 @@ TEST(HandleVisit, LocksWhatItShows) {
     void* const handle = table.insert(std::make_shared<int>(1));
     table.for_each(in(1000ms), [&](void* shown, int&) {
         ASSERT_EQ(shown, handle);
-        std::thread other([&] {
-            EXPECT_EQ(table.for_each(in(20ms), [](void*, int&) { FAIL(); }), 1u);
-        });
+        std::thread other([&] { EXPECT_EQ(table.for_each(in(20ms), [](void*, int&) { FAIL(); }), 1u); });
         other.join();
     });
     Table::Slot* const slot = table.lock(handle);

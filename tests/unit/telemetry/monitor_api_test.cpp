@@ -1,4 +1,4 @@
-// The monitor through the interface: its life, who may ask, and that what it tells is what the other calls tell.
+// The monitor through the interface: its lifetime, who may ask, and that its figures are those of the other calls.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -91,7 +91,7 @@ TEST_F(MonitorApi, TellsWhatTheOtherCallsTell) {
     named.name = "the \"model\"";
     Model model(device, equal_blocks(8, 8 * kPage), named), other(device, equal_blocks(3, kPage));
     for (int i = 0; i < 3; i++) SUCCEEDS(model.step(forward(8)));
-    SUCCEEDS(sh_reserve(model.runtime(), nullptr, 20 * kPage, SH_PRIORITY_PRIMARY));
+    SUCCEEDS(sh_reserve(model.runtime(), 20 * kPage, SH_PRIORITY_PRIMARY));
     SUCCEEDS(model.step(forward(8)));
 
     const auto document = asked();
@@ -164,7 +164,8 @@ TEST_F(MonitorApi, FindsAClosedDeviceThroughItsRuntime) {
     EXPECT_EQ(asked()["devices"].size(), 0u);
 }
 
-// What a child of this process, as another user, gets: 0 an answer, 1 a connection that is ended, 2 none.
+// Returns what a child of this process gets as another user: 0 for an answer, 1 for a connection that is closed, 2 for
+// no connection.
 int asked_by_another_user(const std::string& path) {
     const pid_t child = fork();
     if (child == 0) {
@@ -184,14 +185,14 @@ TEST_F(MonitorApi, OtherUsersGetNoAnswer) {
     start();
     chmod(folder_.path().c_str(), 0755);
     EXPECT_EQ(asked_by_another_user(path()), 2);
-    // Even if somebody opens the file to them.
+    // This holds even if the file's rights let other users in.
     chmod(path().c_str(), 0666);
     EXPECT_EQ(asked_by_another_user(path()), 1);
     EXPECT_EQ(asked()["pid"], getpid());
 }
 
 TEST_F(MonitorApi, AForkedChildLetsItGo) {
-    TestDevice device;   // from the first handle on a fork is noticed
+    TestDevice device;  // from the first handle on a fork is noticed
     start();
     ASSERT_EQ(link(path().c_str(), folder_.at("alias").c_str()), 0);
     int to_child[2], from_child[2];
@@ -202,7 +203,7 @@ TEST_F(MonitorApi, AForkedChildLetsItGo) {
         close(to_child[1]);
         char byte = sh_monitor_stop() == SH_ERROR_FORKED && sh_monitor_start(nullptr) == SH_ERROR_FORKED ? 'y' : 'n';
         if (write(from_child[1], &byte, 1) != 1) _exit(3);
-        const ssize_t ended = read(to_child[0], &byte, 1);   // until the parent says so, or ends
+        const ssize_t ended = read(to_child[0], &byte, 1);  // until the parent says so, or ends
         std::exit(ended == 1 ? 4 : 5);
     }
     char byte = 0;
@@ -217,12 +218,12 @@ TEST_F(MonitorApi, AForkedChildLetsItGo) {
     int status = 0;
     waitpid(child, &status, 0);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 4) << status;
-    // Nor does its end take the file with it.
+    // The child's end does not remove the file either.
     EXPECT_EQ(asked()["pid"], getpid());
     for (const int end : {to_child[0], to_child[1], from_child[0], from_child[1]}) close(end);
 }
 
-// Two models stream, runtimes come and go, many ask: nobody is kept from anything, and every answer makes sense.
+// Two models stream, runtimes come and go, and many clients ask. No thread is blocked, and every answer is consistent.
 TEST_F(MonitorApi, AskedWhileModelsStream) {
     start();
     TestDevice device;
@@ -253,7 +254,8 @@ TEST_F(MonitorApi, AskedWhileModelsStream) {
                 uint64_t now = 0;
                 for (const auto& runtime : told["runtimes"]) {
                     now += runtime["steps"].get<uint64_t>();
-                    failures += runtime["hits"].get<uint64_t>() + runtime["misses"].get<uint64_t>() != runtime["acquires"].get<uint64_t>();
+                    failures += runtime["hits"].get<uint64_t>() + runtime["misses"].get<uint64_t>() !=
+                                runtime["acquires"].get<uint64_t>();
                 }
                 failures += told["used_bytes"].get<uint64_t>() > told["budget_bytes"].get<uint64_t>();
                 if (document["busy"] == 0) {
@@ -272,7 +274,7 @@ TEST_F(MonitorApi, AskedWhileModelsStream) {
     EXPECT_EQ(first.wrong_uses() + second.wrong_uses(), 0u) << first.first_wrong() << second.first_wrong();
 }
 
-// Started and stopped under those who ask.
+// The monitor is started and stopped while clients ask.
 TEST_F(MonitorApi, StopsWhileItIsAsked) {
     TestDevice device;
     Model model(device, equal_blocks(4, kPage));

@@ -50,7 +50,8 @@ bool Connection::send(const std::string& text) {
 std::string Connection::receive() {
     std::string text;
     char bytes[4096];
-    for (ssize_t got = 0; (got = recv(descriptor_, bytes, sizeof bytes, 0)) > 0;) text.append(bytes, static_cast<size_t>(got));
+    for (ssize_t got = 0; (got = recv(descriptor_, bytes, sizeof bytes, 0)) > 0;)
+        text.append(bytes, static_cast<size_t>(got));
     return text;
 }
 

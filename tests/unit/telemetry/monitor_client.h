@@ -1,4 +1,4 @@
-// What the monitor's tests need: a folder of their own, and somebody who connects and asks.
+// Helpers of the monitor's tests: a folder of their own, and a client that connects and asks.
 #pragma once
 
 #include <sys/types.h>
@@ -9,7 +9,7 @@
 
 namespace stagehand::test {
 
-// A folder that goes with all that is in it.
+// A folder that is removed with everything in it.
 class Folder {
 public:
     Folder();
@@ -25,9 +25,9 @@ private:
 };
 
 bool exists(const std::string& path);
-mode_t mode_of(const std::string& path);   // permissions only
+mode_t mode_of(const std::string& path);  // permissions only
 
-// A connection to a Unix socket. What takes longer than ten seconds is a failure.
+// A connection to a Unix socket. An operation that takes longer than ten seconds fails.
 class Connection {
 public:
     explicit Connection(const std::string& path);
@@ -36,11 +36,11 @@ public:
     Connection& operator=(const Connection&) = delete;
 
     bool connected() const { return error_ == 0; }
-    int error() const { return error_; }   // errno of connect()
+    int error() const { return error_; }  // errno of connect()
     bool send(const std::string& text);
-    // All that comes until the other end closes.
+    // Returns everything that arrives until the other end closes.
     std::string receive();
-    // Until a newline or the end.
+    // Reads until a newline or the end.
     std::string receive_line();
     void close();
 
@@ -49,7 +49,7 @@ private:
     int error_ = 0;
 };
 
-// Asks for a snapshot; null when there is no answer, or it is not one line of JSON.
+// Asks for a snapshot. Returns null if there is no answer, or if the answer is not one line of JSON.
 nlohmann::json ask(const std::string& path);
 
 }  // namespace stagehand::test

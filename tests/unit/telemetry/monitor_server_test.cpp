@@ -80,8 +80,9 @@ TEST(MonitorServer, RequestsComeInPieces) {
 TEST(MonitorServer, WhatIsNoRequestIsSaidToBeNone) {
     Server server;
     using std::string;
-    for (const string& request : {string("hello\n"), string("\n"), string("SNAPSHOT\n"), string("snapshot \n"), string("snapshot\nmore"),
-                                  string("\0\xff\n", 3), string(64, 'x'), string(100'000, 'x')}) {
+    for (const string& request :
+         {string("hello\n"), string("\n"), string("SNAPSHOT\n"), string("snapshot \n"), string("snapshot\nmore"),
+          string("\0\xff\n", 3), string(64, 'x'), string(100'000, 'x')}) {
         const string answer = server.ask(request);
         EXPECT_NE(answer.find("\"error\""), string::npos) << request.substr(0, 80) << ": " << answer;
     }
@@ -90,7 +91,7 @@ TEST(MonitorServer, WhatIsNoRequestIsSaidToBeNone) {
 }
 
 TEST(MonitorServer, ClientsThatLeaveDoNoHarm) {
-    // Large enough not to fit into the socket: sending goes on after the client has gone.
+    // The answer is too large for the socket's buffer, so sending goes on after the client has closed.
     Server server(std::string(4 << 20, 'x') + "\n");
     for (int i = 0; i < 30; i++) {
         Connection nothing(server.path());
@@ -109,12 +110,14 @@ TEST(MonitorServer, FiftyClientsAtOnce) {
     for (Connection& client : clients) ASSERT_TRUE(client.send("snapshot\n"));
     std::vector<std::thread> readers;
     std::atomic<int> served{0};
-    for (Connection& client : clients) readers.emplace_back([&] { served += client.receive().size() == size_t(1 << 20) + 1; });
+    for (Connection& client : clients)
+        readers.emplace_back([&] { served += client.receive().size() == size_t(1 << 20) + 1; });
     for (std::thread& reader : readers) reader.join();
     EXPECT_EQ(served, 50);
 }
 
-// Those who say nothing, or do not read, do not keep others out for longer than their patience; nor do they at the end.
+// Clients that say nothing or do not read delay other clients only for the server's patience. The same holds when the
+// server stops.
 TEST(MonitorServer, SlowClientsAreLetGo) {
     MonitorServer::Limits limits;
     limits.clients = 2;
@@ -137,7 +140,7 @@ TEST(MonitorServer, StopsWhateverItsClientsDo) {
     Connection deaf(server.path());
     Connection waiting(server.path());
     deaf.send("snapshot\n");
-    while (server.asked() == 0) std::this_thread::sleep_for(1ms);   // both have been taken
+    while (server.asked() == 0) std::this_thread::sleep_for(1ms);  // both have been taken
     server.stop();
     EXPECT_EQ(silent.receive(), "");
 }
@@ -159,7 +162,8 @@ TEST(MonitorServer, HasANameAndTakesNoSignals) {
         std::getline(std::ifstream("/proc/thread-self/comm"), name);
         sigset_t blocked;
         pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
-        for (const int signal : {SIGINT, SIGTERM, SIGPIPE, SIGUSR1, SIGCHLD}) name += sigismember(&blocked, signal) == 1 ? " blocked" : " open";
+        for (const int signal : {SIGINT, SIGTERM, SIGPIPE, SIGUSR1, SIGCHLD})
+            name += sigismember(&blocked, signal) == 1 ? " blocked" : " open";
         return name + "\n";
     };
     std::unique_ptr<MonitorServer> server;
@@ -169,7 +173,7 @@ TEST(MonitorServer, HasANameAndTakesNoSignals) {
     EXPECT_EQ(connection.receive(), "sh-monitor blocked blocked blocked blocked blocked\n");
 }
 
-// A process without descriptors to spare cannot take clients; it must not stay deaf afterwards.
+// A process without free descriptors cannot accept clients. It must accept clients again afterwards.
 TEST(MonitorServer, GoesOnWhenThereAreDescriptorsAgain) {
     Server server;
     ASSERT_EQ(server.ask(), "answer\n");

@@ -15,7 +15,7 @@ nlohmann::json parsed(const std::string& text) {
     return nlohmann::json::parse(text);
 }
 
-// Each of a struct's 64-bit fields from `first` on becomes its number: a member that is missing or doubled shows.
+// Sets each 64-bit field of a struct from `first` on to its number, so that a missing or doubled member shows.
 template <class Struct>
 Struct numbered(Struct empty, size_t first) {
     for (size_t at = first, value = 1000; at < sizeof empty; at += 8, value++) {
@@ -28,7 +28,8 @@ Struct numbered(Struct empty, size_t first) {
 size_t figures_in(const nlohmann::json& json, uint64_t highest) {
     std::vector<bool> seen(highest + 1 - 1000);
     for (const auto& [name, value] : json.items())
-        if (value.is_number_unsigned() && value.get<uint64_t>() >= 1000 && value.get<uint64_t>() <= highest) seen[value.get<uint64_t>() - 1000] = true;
+        if (value.is_number_unsigned() && value.get<uint64_t>() >= 1000 && value.get<uint64_t>() <= highest)
+            seen[value.get<uint64_t>() - 1000] = true;
     return static_cast<size_t>(std::count(seen.begin(), seen.end(), true));
 }
 
@@ -88,11 +89,13 @@ TEST(MonitorSnapshot, SaysWhyADeviceCouldNotBeRead) {
     EXPECT_FALSE(json.contains("budget_bytes"));
 }
 
-// Names are the engine's: quotes, line ends, control characters, what is not UTF-8. The document stays one line that can be read.
+// The engine chooses names freely: quotes, line ends, control characters, invalid UTF-8. The document still is one line
+// of valid JSON.
 TEST(MonitorSnapshot, AnyNameIsOneLineOfJson) {
     Snapshot all;
     DeviceReading& device = all.devices.emplace_back();
-    for (const char* name : {"a \"b\" \\c", "line\nend\r\ttab", "\x1b[31mred", "caf\xc3\xa9 \xe2\x98\x95", "bad \xff\xc3 utf-8", ""}) {
+    for (const char* name :
+         {"a \"b\" \\c", "line\nend\r\ttab", "\x1b[31mred", "caf\xc3\xa9 \xe2\x98\x95", "bad \xff\xc3 utf-8", ""}) {
         device.runtimes.emplace_back().name = name;
     }
     const auto json = parsed(snapshot_text(all))["devices"][0]["runtimes"];

@@ -22,10 +22,10 @@ using test::exists;
 using test::Folder;
 using test::mode_of;
 
-#define OPENS(path, socket)                                              \
-    do {                                                                 \
-        const Status opened = MonitorSocket::open(path, &(socket));      \
-        ASSERT_TRUE(opened.ok()) << opened.text();                       \
+#define OPENS(path, socket)                                         \
+    do {                                                            \
+        const Status opened = MonitorSocket::open(path, &(socket)); \
+        ASSERT_TRUE(opened.ok()) << opened.text();                  \
     } while (0)
 
 void expect_refused(const Status& status, sh_status code, const std::string& says) {
@@ -33,7 +33,7 @@ void expect_refused(const Status& status, sh_status code, const std::string& say
     EXPECT_NE(std::string(status.text()).find(says), std::string::npos) << status.text();
 }
 
-// A variable of the environment, put back at the end.
+// Sets a variable of the environment, and restores it at the end.
 class Variable {
 public:
     Variable(const char* name, const std::string& value) : name_(name) {
@@ -52,7 +52,7 @@ private:
     std::string before_;
 };
 
-// A socket whose listener has ended.
+// Leaves a socket whose listener has ended.
 void leave_stale_socket(const std::string& path) {
     const int descriptor = socket(AF_UNIX, SOCK_STREAM, 0);
     sockaddr_un address = {};
@@ -95,7 +95,8 @@ TEST(MonitorSocket, LeavesOtherFilesAlone) {
     symlink("file", folder.at("link").c_str());
     symlink("nowhere", folder.at("dangling").c_str());
     std::unique_ptr<MonitorSocket> socket;
-    for (const char* name : {"file", "link", "dangling"}) expect_refused(MonitorSocket::open(folder.at(name), &socket), SH_ERROR_IO, "not a socket");
+    for (const char* name : {"file", "link", "dangling"})
+        expect_refused(MonitorSocket::open(folder.at(name), &socket), SH_ERROR_IO, "not a socket");
     std::string kept;
     std::ifstream(folder.at("file")) >> kept;
     EXPECT_EQ(kept, "precious");
@@ -118,7 +119,7 @@ TEST(MonitorSocket, DoesNotReplaceWhatAnswers) {
     Folder folder;
     std::unique_ptr<MonitorSocket> first, second;
     OPENS(folder.at("s"), first);
-    expect_refused(MonitorSocket::open(folder.at("s"), &second), SH_ERROR_IO, "answers there already");
+    expect_refused(MonitorSocket::open(folder.at("s"), &second), SH_ERROR_IO, "another process already listens there");
     EXPECT_TRUE(Connection(folder.at("s")).connected());
 }
 
@@ -161,7 +162,7 @@ TEST(MonitorSocket, AbandonedInAChildTheFileStays) {
     OPENS(folder.at("s"), socket);
     const pid_t child = fork();
     if (child == 0) {
-        socket.reset();   // the child's own look at who made it holds it back, too
+        socket.reset();  // the child's check of the owner also keeps it from removing the socket
         _exit(0);
     }
     waitpid(child, nullptr, 0);
@@ -195,7 +196,7 @@ TEST(MonitorFolder, IsRefusedWhereOthersCouldMeddle) {
     expect_refused(private_folder(folder.at("link")), SH_ERROR_IO, "is a link");
     std::ofstream(folder.at("file")) << "";
     expect_refused(private_folder(folder.at("file")), SH_ERROR_IO, "not a folder");
-    expect_refused(private_folder(folder.at("no/such")), SH_ERROR_IO, "could not be made");
+    expect_refused(private_folder(folder.at("no/such")), SH_ERROR_IO, "could not be created");
 }
 
 TEST(MonitorFolder, AnothersIsRefused) {

@@ -50,10 +50,9 @@ TEST(DeadlineQueue, AgreesWithASortedListUnderRandomOperations) {
         }
         ASSERT_EQ(queue.size(), expected.size());
         if (expected.empty()) continue;
-        Item* const first =
-            *std::min_element(expected.begin(), expected.end(), [](const Item* a, const Item* b) {
-                return std::pair(a->deadline_ns, a->sequence) < std::pair(b->deadline_ns, b->sequence);
-            });
+        Item* const first = *std::min_element(expected.begin(), expected.end(), [](const Item* a, const Item* b) {
+            return std::pair(a->deadline_ns, a->sequence) < std::pair(b->deadline_ns, b->sequence);
+        });
         ASSERT_EQ(queue.front(), first) << "step " << step;
     }
 }

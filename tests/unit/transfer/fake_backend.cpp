@@ -90,33 +90,25 @@ struct FakeTable {
     }
 
     static sh_status probe(uint32_t* count) { return *count = 1, SH_OK; }
-    static sh_status device_open(uint32_t, const char*, Device**, sh_backend_device_info*) {
-        return unsupported();
-    }
+    static sh_status device_open(uint32_t, const char*, Device**, sh_backend_device_info*) { return unsupported(); }
     static void device_close(Device*) {}
     static const char* error() { return last_error.c_str(); }
     static sh_status memory_info(Device*, uint64_t*, uint64_t*) { return unsupported(); }
     static sh_status pages_create(Device*, uint64_t, uint64_t, sh_backend_page*) { return unsupported(); }
-    static sh_status pages_destroy(Device*, uint64_t, uint64_t, const sh_backend_page*) {
-        return unsupported();
-    }
+    static sh_status pages_destroy(Device*, uint64_t, uint64_t, const sh_backend_page*) { return unsupported(); }
     static sh_status range_reserve(Device*, uint64_t, uint64_t, uint64_t*) { return unsupported(); }
     static sh_status range_free(Device*, uint64_t, uint64_t) { return unsupported(); }
-    static sh_status pages_map(Device*, uint64_t, uint64_t, uint64_t, const sh_backend_page*) {
-        return unsupported();
-    }
+    static sh_status pages_map(Device*, uint64_t, uint64_t, uint64_t, const sh_backend_page*) { return unsupported(); }
     static sh_status pages_unmap(Device*, uint64_t, uint64_t, uint64_t) { return unsupported(); }
 
     static sh_status host_register(Device* device, void* memory, uint64_t bytes) {
         FakeBackend& fake = FakeBackend::of(device);
         if (sh_status status = refuse(fake, "host_register")) return status;
-        if (fake.may_register && !fake.may_register(bytes))
-            return last_error = "refused to pin", SH_ERROR_BACKEND;
+        if (fake.may_register && !fake.may_register(bytes)) return last_error = "refused to pin", SH_ERROR_BACKEND;
         const uint64_t begin = address_of(memory);
         std::lock_guard lock(fake.mutex_);
         for (const auto& [at, size] : fake.registered_)
-            if (at < begin + bytes && begin < at + size)
-                return last_error = "already registered", SH_ERROR_BACKEND;
+            if (at < begin + bytes && begin < at + size) return last_error = "already registered", SH_ERROR_BACKEND;
         fake.registered_[begin] = bytes;
         return SH_OK;
     }
@@ -127,14 +119,13 @@ struct FakeTable {
         if (fake.registered_.erase(address_of(memory))) return SH_OK;
         return last_error = "was not registered", SH_ERROR_BACKEND;
     }
-    static sh_status host_is_pinned(Device* device, const void* memory, uint64_t bytes,
-                                    uint32_t* out_pinned) {
+    static sh_status host_is_pinned(Device* device, const void* memory, uint64_t bytes, uint32_t* out_pinned) {
         FakeBackend& fake = FakeBackend::of(device);
         if (sh_status status = refuse(fake, "host_is_pinned")) return status;
         std::lock_guard lock(fake.mutex_);
         auto range = fake.registered_.upper_bound(address_of(memory));
-        *out_pinned = range != fake.registered_.begin() &&
-                      (--range, address_of(memory) + bytes <= range->first + range->second);
+        *out_pinned =
+            range != fake.registered_.begin() && (--range, address_of(memory) + bytes <= range->first + range->second);
         return SH_OK;
     }
 
@@ -175,8 +166,7 @@ struct FakeTable {
         });
         return SH_OK;
     }
-    static sh_status stream_launch(Device* device, sh_stream stream, void (*fn)(void*), void* user_data,
-                                   int64_t) {
+    static sh_status stream_launch(Device* device, sh_stream stream, void (*fn)(void*), void* user_data, int64_t) {
         FakeBackend& fake = FakeBackend::of(device);
         if (sh_status status = refuse(fake, "stream_launch")) return status;
         find_stream(fake, stream)->push([fn, user_data] { fn(user_data); });
@@ -231,16 +221,19 @@ struct FakeTable {
         fake.changed_.wait(lock, [&] { return waited->done >= target; });
         return SH_OK;
     }
-    static sh_status event_elapsed(Device*, sh_backend_event, sh_backend_event, int64_t*) {
-        return unsupported();
+    static sh_status stream_is_capturing(Device* device, sh_stream stream, uint32_t* capturing) {
+        FakeBackend& fake = FakeBackend::of(device);
+        if (sh_status status = refuse(fake, "stream_is_capturing")) return status;
+        *capturing = stream == fake.capturing;
+        return SH_OK;
     }
+    static sh_status event_elapsed(Device*, sh_backend_event, sh_backend_event, int64_t*) { return unsupported(); }
 
     static sh_status copy(Device* device, const char* name, sh_stream stream, void* to, const void* from,
                           uint64_t bytes) {
         FakeBackend& fake = FakeBackend::of(device);
         if (sh_status status = refuse(fake, name)) return status;
-        if (fake.refused_destination.load() == to)
-            return last_error = "refused destination", SH_ERROR_BACKEND;
+        if (fake.refused_destination.load() == to) return last_error = "refused destination", SH_ERROR_BACKEND;
         find_stream(fake, stream)->push([&fake, to, from, bytes] {
             std::memcpy(to, from, bytes);
             std::lock_guard lock(fake.mutex_);
@@ -249,16 +242,13 @@ struct FakeTable {
         });
         return SH_OK;
     }
-    static sh_status copy_to_device(Device* device, sh_stream stream, uint64_t to, const void* from,
-                                    uint64_t bytes) {
+    static sh_status copy_to_device(Device* device, sh_stream stream, uint64_t to, const void* from, uint64_t bytes) {
         return copy(device, "copy_to_device", stream, reinterpret_cast<void*>(to), from, bytes);
     }
     static sh_status copy_to_host(Device* device, sh_stream stream, void* to, uint64_t from, uint64_t bytes) {
         return copy(device, "copy_to_host", stream, to, reinterpret_cast<const void*>(from), bytes);
     }
-    static sh_status copy_on_device(Device*, sh_stream, uint64_t, uint64_t, uint64_t) {
-        return unsupported();
-    }
+    static sh_status copy_on_device(Device*, sh_stream, uint64_t, uint64_t, uint64_t) { return unsupported(); }
     static sh_status fill(Device*, sh_stream, uint64_t, uint8_t, uint64_t) { return unsupported(); }
     static sh_status thread_begin(Device* device) { return refuse(FakeBackend::of(device), "thread_begin"); }
 
@@ -294,6 +284,7 @@ struct FakeTable {
             t.event_query = event_query;
             t.event_synchronize = event_synchronize;
             t.event_elapsed = event_elapsed;
+            t.stream_is_capturing = stream_is_capturing;
             t.copy_to_device = copy_to_device;
             t.copy_to_host = copy_to_host;
             t.copy_on_device = copy_on_device;
@@ -312,8 +303,7 @@ std::unique_ptr<BackendDevice> FakeBackend::open() {
     sh_backend_device_info info = {};
     info.struct_size = sizeof info;
     info.staging_piece_bytes = piece_bytes;
-    return std::make_unique<BackendDevice>(FakeTable::table(), reinterpret_cast<sh_backend_device*>(this),
-                                           info);
+    return std::make_unique<BackendDevice>(FakeTable::table(), reinterpret_cast<sh_backend_device*>(this), info);
 }
 
 void FakeBackend::fail_call(int64_t n, bool for_ever, const std::string& prefix) {

@@ -1,5 +1,5 @@
-// FakeBackend: a device whose memory is the process's, with streams that are threads; it can fail any call,
-// delay any work, refuse to pin, and counts what it is asked to do.
+// FakeBackend: a device whose memory is the process's memory and whose streams are threads. It can make any call fail,
+// delay any work and refuse to pin, and it counts its calls.
 #pragma once
 
 #include <atomic>
@@ -29,21 +29,23 @@ public:
     static FakeBackend& of(sh_backend_device* device) { return *reinterpret_cast<FakeBackend*>(device); }
 
     uint64_t piece_bytes = 64 << 10;
-    // Asked before each registration; false refuses it.
+    // Called before each registration. The registration is refused if the function returns false.
     std::function<bool(uint64_t bytes)> may_register;
+    // The stream that takes part in a capture, or 0.
+    std::atomic<sh_stream> capturing = 0;
     // Copies to the host fail for this destination.
     std::atomic<const void*> refused_destination = nullptr;
 
-    // The n-th call from now on fails (0: none), once or for ever; of all calls, or only of those whose name
-    // begins so.
+    // Makes the n-th call from now on fail, once or for ever. 0: no call fails. Counts all calls, or only calls whose
+    // names begin with `prefix`.
     void fail_call(int64_t n, bool for_ever = false, const std::string& prefix = "");
     int64_t calls() const { return calls_.load(); }
     int64_t calls(const std::string& name) const;
     bool has_failed() const { return failed_.load(); }
 
-    // Work of streams sleeps a random time up to this before it begins.
+    // Work on streams sleeps a random time up to this before it begins.
     std::atomic<uint32_t> delay_us = 0;
-    // A closed gate holds back the work of all streams.
+    // A closed gate delays the work of all streams.
     void close_gate();
     void open_gate();
 

@@ -4,7 +4,11 @@
 #include <string>
 #include <vector>
 
+#include <sys/resource.h>
+
 #include <gtest/gtest.h>
+
+#include <stagehand/base.h>
 
 #include "reader_fixture.h"
 #include "transfer/source/direct_reader.h"
@@ -44,14 +48,14 @@ protected:
     void SetUp() override {
         if (GetParam().uring && Uring().open(4) != 0) GTEST_SKIP() << "io_uring is not available here";
     }
-    // Makes the next read of the file find it where this way wants it.
+    // Makes the next read of the file find the bytes where this way of reading needs them.
     void place(TemporaryFile& file, const Source& source) {
         if (!GetParam().cold) return;
         ASSERT_TRUE(file.forget());
         if (source.opened) source.opened->cached = false;
     }
-    Reader reader_{ReaderOptions{
-        .direct = GetParam().direct, .uring = GetParam().uring, .cachestat = GetParam().cachestat}};
+    Reader reader_{
+        ReaderOptions{.direct = GetParam().direct, .uring = GetParam().uring, .cachestat = GetParam().cachestat}};
 };
 
 TEST_P(FileSource, ReadsTheSameBytesWhateverTheAlignment) {
@@ -71,8 +75,9 @@ TEST_P(FileSource, ReadsAlignedRangesStraightToTheirPlace) {
     const size_t pages_wanted = past_the_cache ? 0 : (1 << 20) / 4096;
     size_t pages = SIZE_MAX;
     char* const memory = static_cast<char*>(std::aligned_alloc(4096, 5 << 20));
-    // The reader asks by reads that do not wait. On a busy machine the kernel may have read ahead by the time that it looks again: then what was
-    // missing counts as cached, and is read through the cache. That is right, and does not come again and again.
+    // The reader checks the page cache by reads that do not wait. On a busy machine, the kernel may have read ahead
+    // before the next check. Bytes that were missing then count as cached, and the reader reads them through the cache.
+    // This is correct, and it does not happen in every attempt.
     for (int attempt = 0; attempt < 50 && pages != pages_wanted; attempt++) {
         place(file, source);
         std::memset(memory, 0, 5 << 20);
@@ -102,8 +107,7 @@ TEST_P(FileSource, AFileThatShrankIsAnErrorThatNamesIt) {
     TemporaryFile file(1 << 20);
     Source source = file_source(file, 1000, (1 << 20) - 1000);
     std::vector<char> buffer(1 << 20);
-    const ReadRequest all = {&source, 0, buffer.data(), source.bytes},
-                      start = {&source, 0, buffer.data(), 2000};
+    const ReadRequest all = {&source, 0, buffer.data(), source.bytes}, start = {&source, 0, buffer.data(), 2000};
     for (const uint64_t left : {uint64_t(700001), uint64_t(4096), uint64_t(3000), uint64_t(0)}) {
         ASSERT_TRUE(file.resize(left));
         place(file, source);
@@ -175,7 +179,7 @@ TEST(FileReader, JoinsNeighboursOfOneFile) {
     Reader reader;
     ASSERT_TRUE(reader.read(requests).ok());
     EXPECT_EQ(buffer, file.bytes());
-    // Neighbours in the file that are none in memory.
+    // These ranges are neighbours in the file but not in memory.
     for (uint64_t i = 0; i < 1000; i++) requests[i].to = buffer.data() + (999 - i) * 100;
     ASSERT_TRUE(reader.read(requests).ok());
     for (uint64_t i = 0; i < 1000; i++)
@@ -197,7 +201,7 @@ TEST(FileReader, ForgetsWhatItHadCollectedWhenAnotherSourceFails) {
         const ReadRequest requests[] = {{&good, 0, freed.data(), 1000}, {&bad, 0, other, 10}};
         EXPECT_EQ(reader.read(requests).code(), SH_ERROR_CALLBACK);
     }
-    std::vector<char> buffer(1000);  // the freed buffer is not written any more
+    std::vector<char> buffer(1000);  // no late read writes to the freed buffer
     const ReadRequest request = {&good, 0, buffer.data(), 1000};
     EXPECT_TRUE(reader.read({&request, 1}).ok());
     EXPECT_EQ(buffer, file.bytes());
@@ -232,6 +236,36 @@ TEST(CutDirect, CoversEveryByteOnceWithAlignedReads) {
         }
         ASSERT_EQ(at, range.offset + bytes);
     }
+}
+
+// A reader tries io_uring only once if the system does not have it.
+TEST(DirectReader, LooksForIoUringOnce) {
+    TemporaryFile file(20000);
+    Source source = file_source(file, 0, 20000);
+    if (source.direct_file < 0) {
+        close_source(&source);
+        GTEST_SKIP() << "no direct reads on this file system";
+    }
+    struct rlimit before = {};
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    const struct rlimit none = {0, before.rlim_max};
+    int lines = 0;
+    const auto count = [](int32_t, const char* line, void* counted) {
+        *static_cast<int*>(counted) += std::strstr(line, "io_uring") != nullptr;
+    };
+    ASSERT_EQ(sh_set_log(SH_LOG_INFO, count, &lines), SH_OK);
+    std::vector<char> buffer(20000);
+    {
+        DirectReader reader(true);
+        const FileRange range = {source.opened, source.file, source.direct_file, 0, buffer.data(), 20000};
+        EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);  // a ring takes a descriptor
+        for (int k = 0; k < 3; k++) EXPECT_TRUE(reader.read({&range, 1}).ok());
+        EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    }
+    ASSERT_EQ(sh_set_log(0, nullptr, nullptr), SH_OK);
+    EXPECT_EQ(lines, 1);
+    EXPECT_EQ(buffer, file.bytes());
+    close_source(&source);
 }
 
 TEST(Uring, SaysWhenItIsNotThere) {

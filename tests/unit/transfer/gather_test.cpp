@@ -72,9 +72,13 @@ TEST(CutPiece, CoversEveryByteOnceForRandomExtents) {
 }
 
 struct LaidOut {
-    std::vector<CopyCommand> commands;
+    std::vector<Command> commands;
     std::vector<ReadRequest> requests;
 };
+
+uint64_t place_of(const std::vector<char>& slot, uint64_t offset) {
+    return reinterpret_cast<uint64_t>(slot.data()) + offset;
+}
 
 LaidOut lay_out_all(const StagedLoad& load, char* slot, uint64_t slot_bytes) {
     LaidOut out;
@@ -86,13 +90,12 @@ LaidOut lay_out_all(const StagedLoad& load, char* slot, uint64_t slot_bytes) {
 TEST(LayOut, MakesOneCommandOfNeighboursAndOneMoreForEachGap) {
     Source source;
     StagedLoad load;
-    load.extents = {
-        {&source, 0, 1000, 10, 0, 0}, {&source, 50, 1010, 20, 0, 0}, {&source, 70, 1031, 5, 0, 0}};
+    load.extents = {{&source, 0, 1000, 10, 0, 0}, {&source, 50, 1010, 20, 0, 0}, {&source, 70, 1031, 5, 0, 0}};
     std::vector<char> slot(4096);
     const LaidOut out = lay_out_all(load, slot.data(), slot.size());
-    ASSERT_EQ(out.commands.size(), 2u);  // the byte at 1030 is somebody else's
+    ASSERT_EQ(out.commands.size(), 2u);  // no extent covers the byte at 1030
     EXPECT_EQ(out.commands[0].bytes, 30u);
-    EXPECT_EQ(out.commands[1].device_address, 1031u);
+    EXPECT_EQ(out.commands[1].device, 1031u);
     EXPECT_EQ(out.requests.size(), 3u);
 }
 
@@ -105,7 +108,8 @@ TEST(LayOut, PartsCommandsWhereTheWaitsChange) {
     const LaidOut out = lay_out_all(load, slot.data(), slot.size());
     ASSERT_EQ(out.commands.size(), 2u);
     EXPECT_EQ(out.commands[1].bytes, 20u);
-    EXPECT_EQ(out.commands[1].slot_offset, 10u);  // and can still be joined once both waits were made
+    EXPECT_EQ(out.commands[1].other, place_of(slot, 10));
+    EXPECT_TRUE(out.commands[1].joins);  // once both waits were made
 }
 
 TEST(LayOut, PutsLargeReadsWhereADirectReadIsAligned) {
@@ -116,13 +120,13 @@ TEST(LayOut, PutsLargeReadsWhereADirectReadIsAligned) {
     load.extents = {{&small, 0, 0, 100, 0, 0}, {&large, 1, 5000, 100000, 0, 0}};
     std::vector<char> slot(128 << 10);
     Piece piece = cut_piece(std::span<const StagedExtent>(load.extents), {}, 110000);
-    std::vector<CopyCommand> commands;
+    std::vector<Command> commands;
     std::vector<ReadRequest> requests;
     ASSERT_TRUE(lay_out(load, piece, slot.data(), slot.size(), &commands, &requests).ok());
-    EXPECT_EQ(commands.at(1).slot_offset % 4096, 778u);
-    // Without room to spare it stays dense.
+    EXPECT_EQ((commands.at(1).other - place_of(slot, 0)) % 4096, 778u);
+    // The layout stays dense if there is no spare room.
     ASSERT_TRUE(lay_out(load, piece, slot.data(), piece.bytes, &commands, &requests).ok());
-    EXPECT_EQ(commands.at(1).slot_offset, 100u);
+    EXPECT_EQ(commands.at(1).other, place_of(slot, 100));
 }
 
 TEST(LayOut, NeverLeavesTheSlotNorOverlapsForRandomLoads) {
@@ -141,16 +145,16 @@ TEST(LayOut, NeverLeavesTheSlotNorOverlapsForRandomLoads) {
         const uint64_t piece_bytes = 1 + random() % 300000, slot_bytes = piece_bytes + random() % 9000;
         std::vector<char> slot(slot_bytes);
         const Piece piece = cut_piece(std::span<const StagedExtent>(load.extents), {}, piece_bytes);
-        std::vector<CopyCommand> commands;
+        std::vector<Command> commands;
         std::vector<ReadRequest> requests;
         ASSERT_TRUE(lay_out(load, piece, slot.data(), slot_bytes, &commands, &requests).ok());
-        uint64_t position = 0, bytes = 0;
-        for (const CopyCommand& command : commands) {
-            ASSERT_GE(command.slot_offset, position);
-            position = command.slot_offset + command.bytes;
+        uint64_t position = place_of(slot, 0), bytes = 0;
+        for (const Command& command : commands) {
+            ASSERT_GE(command.other, position);
+            position = command.other + command.bytes;
             bytes += command.bytes;
         }
-        ASSERT_LE(position, slot_bytes);
+        ASSERT_LE(position, place_of(slot, slot_bytes));
         ASSERT_EQ(bytes, piece.bytes);
         bytes = 0;
         for (const ReadRequest& request : requests) bytes += request.bytes;
@@ -160,16 +164,14 @@ TEST(LayOut, NeverLeavesTheSlotNorOverlapsForRandomLoads) {
 
 TEST(LayOut, RefusesALoadThatContradictsItself) {
     Source source;
-    std::vector<CopyCommand> commands;
+    std::vector<Command> commands;
     std::vector<ReadRequest> requests;
     char slot[64];
     StagedLoad load;
     load.extents = {{nullptr, 0, 0, 10, 0, 0}};
-    EXPECT_EQ(lay_out(load, {{0, 0}, {1, 0}, 10}, slot, sizeof slot, &commands, &requests).code(),
-              SH_ERROR_INTERNAL);
+    EXPECT_EQ(lay_out(load, {{0, 0}, {1, 0}, 10}, slot, sizeof slot, &commands, &requests).code(), SH_ERROR_INTERNAL);
     load.extents = {{&source, 0, 0, 10, 0xffffffff, 2}};
-    EXPECT_EQ(lay_out(load, {{0, 0}, {1, 0}, 10}, slot, sizeof slot, &commands, &requests).code(),
-              SH_ERROR_INTERNAL);
+    EXPECT_EQ(lay_out(load, {{0, 0}, {1, 0}, 10}, slot, sizeof slot, &commands, &requests).code(), SH_ERROR_INTERNAL);
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include <sys/mman.h>
+
 #include <gtest/gtest.h>
 
 #include "fake_backend.h"
@@ -18,7 +20,7 @@ using test::FakeBackend;
 
 constexpr uint64_t kMiB = 1 << 20;
 
-// Bytes of memory that this process has for itself.
+// Returns the bytes of memory that belong to this process alone.
 uint64_t resident_bytes() {
     std::ifstream file("/proc/self/smaps_rollup");
     std::string name;
@@ -80,6 +82,27 @@ TEST(PinnedMemory, KeepsThePrefixThatCouldBePinned) {
     EXPECT_EQ(fake.registrations(), 0u);
 }
 
+// A device may still write to memory that the driver has not unpinned. No other allocation may get its addresses.
+TEST(PinnedMemory, StaysWhereItCannotBeUnpinned) {
+    FakeBackend fake;
+    auto device = fake.open();
+    const auto is_mapped = [](void* at) { return msync(at, 4096, MS_ASYNC) == 0; };
+    for (const bool for_ever : {false, true}) {
+        PinnedMemory memory;
+        ASSERT_TRUE(PinnedMemory::allocate(*device, kMiB, &memory).ok());
+        void* const data = memory.data();
+        fake.fail_call(1, for_ever, "host_unregister");
+        memory.reset();
+        EXPECT_EQ(memory.data(), nullptr);
+        EXPECT_EQ(is_mapped(data), for_ever);
+        EXPECT_EQ(fake.registrations(), for_ever ? 1u : 0u);
+        fake.fail_call(0);
+        if (!for_ever) continue;
+        EXPECT_TRUE(device->host_unregister(data).ok());
+        munmap(data, kMiB);
+    }
+}
+
 TEST(PinnedMemory, IsGivenUnpinnedWhereTheSystemRefuses) {
     FakeBackend fake;
     auto device = fake.open();
@@ -97,8 +120,8 @@ TEST(PinnedMemory, RefusesMoreThanThereIs) {
     FakeBackend fake;
     auto device = fake.open();
     PinnedMemory memory;
-    for (const uint64_t bytes : {platform::read_host_memory().available_bytes + (uint64_t(8) << 30),
-                                 UINT64_MAX, UINT64_MAX - 4096}) {
+    for (const uint64_t bytes :
+         {platform::read_host_memory().available_bytes + (uint64_t(8) << 30), UINT64_MAX, UINT64_MAX - 4096}) {
         const Status status = PinnedMemory::allocate(*device, bytes, &memory);
         EXPECT_EQ(status.code(), SH_ERROR_OUT_OF_HOST_MEMORY) << status.text();
         EXPECT_EQ(memory.data(), nullptr);
@@ -112,7 +135,7 @@ TEST(RegisterRange, NeverAsksForHalfATebibyteAtOnce) {
     uint64_t largest = 0;
     fake.may_register = [&](uint64_t bytes) { return largest = std::max(largest, bytes), true; };
     Registration registration;
-    void* const nowhere = reinterpret_cast<void*>(uint64_t(1) << 45);  // the fake never touches it
+    void* const nowhere = reinterpret_cast<void*>(uint64_t(1) << 45);  // the fake backend never touches it
     ASSERT_TRUE(register_range(*device, nowhere, uint64_t(1) << 41, &registration).ok());
     EXPECT_EQ(largest, uint64_t(256) << 30);
     EXPECT_EQ(fake.pinned_bytes(), uint64_t(1) << 41);
@@ -211,7 +234,7 @@ TEST_F(ForeignPin, GivesPiecesForRangesThatSpanThem) {
     ASSERT_TRUE(pin_foreign(*device_, nowhere + 64 * kMiB, 70 * kMiB, &inside).ok());
     EXPECT_EQ(inside, 64 * kMiB);
     unpin_foreign(*device_, nowhere + 64 * kMiB, 70 * kMiB, inside);
-    // Its pieces would have to be cut elsewhere than at multiples from its start.
+    // Its pieces would have to be cut at places that are not multiples from its start.
     EXPECT_EQ(pin_foreign(*device_, nowhere + 10, 70 * kMiB, &inside).code(), SH_ERROR_BUSY);
     unpin_foreign(*device_, nowhere, 256 * kMiB, piece_);
     EXPECT_EQ(fake_.registrations(), 0u);

@@ -1,4 +1,4 @@
-// What the tests of readers share.
+// Code that the tests of readers share.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ inline bool has(const Status& status, const char* text) {
     return std::string(status.text()).find(text) != std::string::npos;
 }
 
-// Reads random ranges of a source in random batches and compares them with what it holds.
+// Reads random ranges of a source in random batches, and compares them with the contents of the source.
 inline void expect_same(Reader& reader, const Source& source, const std::vector<char>& bytes, uint64_t first,
                         uint32_t seed) {
     std::mt19937_64 random(seed);
@@ -43,7 +43,7 @@ inline void expect_same(Reader& reader, const Source& source, const std::vector<
     }
 }
 
-// Cuts a file and lets it grow again, all the time, to sizes below 1 MiB.
+// Shrinks a file to sizes below 1 MiB and lets it grow again, all the time.
 class Shrinker {
 public:
     explicit Shrinker(TemporaryFile& file) {

@@ -146,9 +146,8 @@ TEST_P(MappedSource, NamesMemoryThatIsNotThere) {
     EXPECT_EQ(reader_.read({&all, 1}).code(), SH_ERROR_SOURCE);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, MappedSource, testing::Bool(), [](const auto& info) {
-    return info.param ? std::string("VmRead") : std::string("Pipe");
-});
+INSTANTIATE_TEST_SUITE_P(Ways, MappedSource, testing::Bool(),
+                         [](const auto& info) { return info.param ? std::string("VmRead") : std::string("Pipe"); });
 
 }  // namespace
 }  // namespace stagehand::transfer

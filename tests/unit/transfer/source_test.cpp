@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
@@ -127,6 +128,50 @@ TEST(OpenSource, TakesADescriptorThatIsOpenPastThePageCache) {
     EXPECT_TRUE(reader.read({&request, 1}).ok());
     EXPECT_TRUE(std::equal(read.begin(), read.end(), file.bytes().begin() + 3));
     close_source(&source);
+}
+
+// A file may be readable by a descriptor that was passed on, but not by its name.
+class WithoutPermission {
+public:
+    explicit WithoutPermission(const TemporaryFile& file) : user_(geteuid()) {
+        taken_ = chmod(file.path().c_str(), 0) == 0 && (user_ != 0 || seteuid(kNobody) == 0);
+        taken_ = taken_ && open(file.path().c_str(), O_RDONLY | O_CLOEXEC) < 0;
+    }
+    ~WithoutPermission() { EXPECT_EQ(seteuid(user_), 0); }
+    bool taken() const { return taken_; }
+
+private:
+    static constexpr uid_t kNobody = 65534;
+    const uid_t user_;
+    bool taken_ = false;
+};
+
+TEST(OpenSource, TakesADescriptorOfAFileThatCannotBeOpenedAgain) {
+    for (const bool past_the_page_cache : {false, true}) {
+        TemporaryFile file(1000);
+        const int descriptor = open(file.path().c_str(), O_RDONLY | (past_the_page_cache ? O_DIRECT : 0));
+        if (descriptor < 0) continue;  // no direct reads on this file system
+        sh_segment segment = segment_of(SH_SOURCE_FILE);
+        segment.file = descriptor;
+        segment.bytes = 1000;
+        Source source;
+        {
+            const WithoutPermission permission(file);
+            if (!permission.taken()) GTEST_SKIP() << "this user may open every file";
+            if (past_the_page_cache)
+                expect_refused(segment, "file");  // such a file cannot be read at an offset
+            else
+                EXPECT_TRUE(open_source(segment, &source).ok());
+        }
+        close(descriptor);
+        if (past_the_page_cache) continue;
+        std::vector<char> read(1000);
+        Reader reader;
+        const ReadRequest request = {&source, 0, read.data(), 1000};
+        EXPECT_TRUE(reader.read({&request, 1}).ok());
+        EXPECT_EQ(read, file.bytes());
+        close_source(&source);
+    }
 }
 
 TEST(OpenSource, AllowsEmptySegments) {

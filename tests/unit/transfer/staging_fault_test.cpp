@@ -1,5 +1,5 @@
-// Every call of the device fails once, and for ever, at every place: nothing hangs, leaks, or is silently
-// wrong.
+// Every call of the device fails once, and for ever, at every place. Nothing hangs, nothing leaks, and no byte is wrong
+// without an error.
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cstdlib>
@@ -17,7 +17,7 @@ constexpr uint64_t kPiece = 64 << 10;  // of the fake
 
 class StagingFault : public test::StagingTest {
 protected:
-    // Two loads behind a wait and a store, through a ring of 3 slots; true if the fault was met.
+    // Runs two loads behind a wait, and a store, through a ring of 3 slots. Returns true if the run met the fault.
     bool run(int64_t fail_at, bool for_ever) {
         SCOPED_TRACE("call " + std::to_string(fail_at) + (for_ever ? " and all after it" : ""));
         make_memory(64 * kPiece);
@@ -41,7 +41,7 @@ protected:
         for (int i = 0; i < 2; i++) {
             aim(loads[i], memory_source(bytes_), static_cast<uint64_t>(i) * 20 * kPiece);
             loads[i].load.waits = {wait};
-            loads[i].load.extents[0].wait_count = 1;
+            loads[i].load.extents[0].waits.count = 1;
             submitted[i] = engine_->submit(loads[i].load).ok();
         }
         submitted[2] = engine_->submit(store.store).ok();
@@ -49,6 +49,7 @@ protected:
                                  submitted[1] && loads[1].outcome.wait().ok()};
         const bool store_ok = submitted[2] && store.outcome.wait().ok();
         const bool met = fake_.has_failed();
+        // The engine uses the slots again when the device answers.
         fake_.fail_call(0);
         synchronize();
         for (int i = 0; i < 2; i++) {
@@ -60,7 +61,7 @@ protected:
             EXPECT_TRUE(std::memcmp(host.data(), stored_.data(), host.size()) == 0);
             EXPECT_TRUE(std::memcmp(pinned_.data(), stored_.data() + host.size(), pinned_.size()) == 0);
         }
-        if (!for_ever) {  // it goes on as if nothing had been
+        if (!for_ever) {  // the engine goes on as if no call had failed
             make_memory(64 * kPiece);
             TestLoad again;
             aim(again, memory_source(bytes_), 0);
@@ -71,7 +72,7 @@ protected:
         }
         engine_.reset();
         EXPECT_TRUE(device_->host_unregister(pinned_.data()).ok());
-        if (!for_ever) {  // what a device refuses to take back cannot be given back
+        if (!for_ever) {  // memory that a device refuses to take back cannot be freed
             EXPECT_EQ(fake_.events(), events);
             EXPECT_EQ(fake_.registrations(), 0u);
         }
@@ -84,7 +85,7 @@ protected:
 };
 
 TEST_F(StagingFault, EveryCallFailsOnce) {
-    // How many calls there are depends on how often the device is asked what has finished.
+    // The number of calls depends on how often the engine asks the device what has finished.
     int missed = 0;
     for (int64_t n = 1; missed < 10; n++) missed = run(n, false) ? 0 : missed + 1;
 }
@@ -95,9 +96,8 @@ TEST_F(StagingFault, TheDeviceFailsForEver) {
 }
 
 TEST_F(StagingFault, EachKindOfCallFails) {
-    for (const char* name :
-         {"event_query", "event_record", "event_synchronize", "copy_to_device", "copy_to_host",
-          "stream_wait_event", "host_is_pinned", "host_register", "thread_begin", "event_create"}) {
+    for (const char* name : {"event_query", "event_record", "event_synchronize", "copy_to_device", "copy_to_host",
+                             "stream_wait_event", "host_is_pinned", "host_register", "thread_begin", "event_create"}) {
         for (int64_t n = 1; n <= 8; n++) {
             SCOPED_TRACE(std::string(name) + " " + std::to_string(n));
             make_memory(30 * kPiece);
@@ -124,11 +124,11 @@ TEST_F(StagingFault, WhenTheDeviceDoesNotAnswerAllEndsWithThatErrorUntilItDoes) 
     fake_.fail_call(1, true, "event_query");
     TestLoad load;
     aim(load, memory_source(bytes_), 0);
-    // Queries alone are made up for by waiting.
+    // The engine waits instead if only queries fail.
     ASSERT_TRUE(engine_->submit(load.load).ok());
     EXPECT_TRUE(load.outcome.wait().ok());
     fake_.fail_call(0);
-    // When waiting fails too, slots are lost while they are in flight, one after the other.
+    // The engine loses slots in flight, one after the other, if waits fail too.
     std::vector<char> host(20 * kPiece, kUntouched);
     TestStore store;
     store.store.stream = down_;
@@ -157,7 +157,7 @@ TEST_F(StagingFault, WhenTheDeviceDoesNotAnswerAllEndsWithThatErrorUntilItDoes) 
     EXPECT_TRUE(holds(0, bytes_));
 }
 
-// A copy was issued and its event could not be recorded: nothing else may use the slot until the copy is done.
+// A copy was issued, but its event could not be recorded. The slot must not be used again until the copy has finished.
 TEST_F(StagingFault, ASlotWithoutAnEventIsNotUsedUntilItsStreamIsDone) {
     make_engine(2, 3 * (kPiece + 4096));
     make_memory(64 * kPiece);
@@ -182,7 +182,7 @@ TEST_F(StagingFault, ASlotWithoutAnEventIsNotUsedUntilItsStreamIsDone) {
     ASSERT_TRUE(engine_->submit(load.load).ok());
     EXPECT_TRUE(load.outcome.wait().ok());  // issued, and held up
     hold_down.open();
-    fake_.wait_for_copies(2);  // the late one from the device into the slot
+    fake_.wait_for_copies(2);  // the second copy is the late one from the device into the slot
     hold_up.open();
     EXPECT_EQ(store.outcome.wait().code(), SH_ERROR_BACKEND);
     EXPECT_EQ(fake_.calls("stream_synchronize"), synchronized + 1);

@@ -1,5 +1,5 @@
-// What the tests of the staging engine share: a fake device with streams and memory, and loads and stores
-// that can be waited for.
+// Code that the tests of the staging engine share: a fake device with streams and memory, and loads and stores that a
+// test can wait for.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@
 
 namespace stagehand::transfer::test {
 
-// Something that others wait for until it is opened.
+// Threads wait for a latch until it is opened.
 class Latch {
 public:
     void open() {
@@ -34,7 +34,7 @@ public:
         changed_.notify_all();
         changed_.wait(lock, [&] { return open_; });
     }
-    // Until `count` threads have come.
+    // Returns when `count` threads wait for the latch.
     void wait_for_waiters(int count) {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [&] { return waiting_ >= count; });
@@ -130,10 +130,10 @@ protected:
         ASSERT_TRUE(device_->stream_create(&up_).ok());
         ASSERT_TRUE(device_->stream_create(&down_).ok());
     }
-    void make_engine(uint32_t threads, uint64_t ring_bytes = 0) {
+    void make_engine(uint32_t threads, uint64_t bytes = 0) {
         StagingOptions options;
         options.threads = threads;
-        options.ring_bytes = ring_bytes;
+        options.bytes = bytes;
         engine_ = std::make_unique<StagingEngine>(*device_, options);
     }
     void make_memory(uint64_t bytes) { memory_.assign(bytes, kUntouched); }
@@ -154,7 +154,7 @@ protected:
         source.bytes = bytes;
         return source;
     }
-    // A load of a whole source to one place.
+    // Makes a load of a whole source to one place.
     void aim(TestLoad& load, const Source& source, uint64_t offset) {
         load.load.stream = up_;
         load.load.extents = {{&source, 0, address(offset), source.bytes, 0, 0}};
@@ -164,7 +164,7 @@ protected:
         EXPECT_TRUE(device_->event_create(false, &event).ok());
         return event;
     }
-    // An event that is done when the latch is open.
+    // Returns an event that is done when the latch is open.
     sh_backend_event event_after(sh_stream stream, Latch& latch) {
         const sh_backend_event event = make_event();
         EXPECT_TRUE(device_

@@ -16,11 +16,12 @@ using test::TestLoad;
 
 constexpr uint64_t kPiece = 64 << 10;  // of the fake
 
-// By their ids: their number says little. The kernel's own workers for io_uring, from reads of other tests, are listed until they have been idle
-// for seconds, and a thread that was joined for a moment longer.
+// Returns thread ids, because the number of threads says little. The kernel's io_uring workers from reads of other
+// tests are listed until they have been idle for seconds. A joined thread is listed for a moment longer.
 std::set<std::string> threads_of_this_process() {
     std::set<std::string> ids;
-    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) ids.insert(entry.path().filename());
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
+        ids.insert(entry.path().filename());
     return ids;
 }
 
@@ -37,7 +38,7 @@ TEST_F(StagingLoad, StartsNothingUntilTheFirstLoad) {
     const auto before = threads_of_this_process();
     make_engine(3);
     make_memory(1000);
-    EXPECT_EQ(engine_->ring_bytes(), 0u);
+    EXPECT_EQ(engine_->bytes(), 0u);
     EXPECT_EQ(engine_->threads(), 3u);
     EXPECT_EQ(engine_->piece_bytes(), kPiece);
     EXPECT_EQ(fake_.registrations(), 0u);
@@ -49,15 +50,15 @@ TEST_F(StagingLoad, StartsNothingUntilTheFirstLoad) {
     ASSERT_TRUE(engine_->submit(load.load).ok());
     EXPECT_TRUE(load.outcome.wait().ok());
     EXPECT_EQ(threads_that_are_not_in(before).size(), 3u);
-    EXPECT_GE(engine_->ring_bytes(), 2 * kPiece);
-    EXPECT_EQ(engine_->pinned_bytes(), engine_->ring_bytes());
+    EXPECT_GE(engine_->bytes(), 2 * kPiece);
+    EXPECT_EQ(engine_->pinned_bytes(), engine_->bytes());
     synchronize();
     EXPECT_TRUE(holds(0, bytes));
 
     engine_.reset();
     EXPECT_EQ(fake_.registrations(), 0u);
     EXPECT_EQ(fake_.events(), 0u);
-    while (!threads_that_are_not_in(before).empty()) std::this_thread::yield();   // as long as the test may take
+    while (!threads_that_are_not_in(before).empty()) std::this_thread::yield();  // as long as the test may take
 }
 
 TEST_F(StagingLoad, RunsThroughAnUnpinnedRing) {
@@ -116,7 +117,8 @@ TEST_F(StagingLoad, ManySmallNeighboursBecomeFewCopies) {
     EXPECT_TRUE(holds(0, bytes));
 }
 
-// Random extents with gaps, from every kind of source: every byte in its place, and none anywhere else.
+// Random extents with gaps from every kind of source: every byte arrives in its place, and no byte arrives anywhere
+// else.
 TEST_F(StagingLoad, RandomExtentsFromAllKindsOfSources) {
     const auto pattern = random_bytes(400000, 3);
     test::TemporaryFile file(400000, 3);  // the same bytes
@@ -234,8 +236,7 @@ TEST_F(StagingLoad, RangesAreJoinedWhereTheirWaitsWereMade) {
     load.load.waits = {make_event(), make_event()};
     const Source& source = memory_source(bytes);
     for (uint32_t i = 0; i < 40; i++)
-        load.load.extents.push_back(
-            {&source, i * 100, address(i * 100), 100, i == 0 ? 0 : i % 2, i == 0 ? 2u : 1u});
+        load.load.extents.push_back({&source, i * 100, address(i * 100), 100, i == 0 ? 0 : i % 2, i == 0 ? 2u : 1u});
     ASSERT_TRUE(engine_->submit(load.load).ok());
     EXPECT_TRUE(load.outcome.wait().ok());
     EXPECT_EQ(load.load.issued_pieces, 1u);
@@ -338,7 +339,7 @@ TEST_F(StagingLoad, AFailingSourceEndsItsLoadOnly) {
     EXPECT_EQ(status.code(), SH_ERROR_CALLBACK);
     EXPECT_NE(std::string(status.text()).find("returned 9"), std::string::npos) << status.text();
     EXPECT_TRUE(good.outcome.wait().ok());
-    EXPECT_LE(counter.calls, 5 + 2 + 1);  // no more pieces were begun
+    EXPECT_LE(counter.calls, 5 + 2 + 1);  // no other piece has begun
     EXPECT_LE(bad.load.issued_pieces, 5u);
     synchronize();
     EXPECT_TRUE(holds(0, bytes));
@@ -357,7 +358,7 @@ TEST_F(StagingLoad, AnInconsistentLoadFails) {
     EXPECT_EQ(load.outcome.wait().code(), SH_ERROR_SOURCE);
     load.outcome.reset();
     load.load.extents[0].bytes = 100;
-    load.load.extents[0].wait_count = 1;
+    load.load.extents[0].waits.count = 1;
     ASSERT_TRUE(engine_->submit(load.load).ok());
     EXPECT_EQ(load.outcome.wait().code(), SH_ERROR_INTERNAL);
 }

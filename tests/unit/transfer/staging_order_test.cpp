@@ -1,4 +1,5 @@
-// Which load comes first, and what becomes of those that are not wanted any more.
+// The order of loads, and the fate of loads that are not wanted any more.
+#include "../count_allocations.h"
 #include "staging_fixture.h"
 
 namespace stagehand::transfer {
@@ -10,7 +11,7 @@ using test::TestLoad;
 
 class StagingOrder : public test::StagingTest {
 protected:
-    // One worker, held up by a load that it reads.
+    // The only worker is busy with a load whose read is held.
     void SetUp() override {
         test::StagingTest::SetUp();
         make_engine(1);
@@ -51,11 +52,11 @@ TEST_F(StagingOrder, EarlierDeadlinesComeFirst) {
 TEST_F(StagingOrder, ALoadThatIsHurriedOvertakes) {
     TestLoad &a = queue(10), &b = queue(20), &c = queue(30);
     engine_->hurry(c.load, 5);
-    engine_->hurry(a.load, 1000);  // never back
+    engine_->hurry(a.load, 1000);  // a deadline never moves back
     latch_.open();
     for (TestLoad& load : loads_) EXPECT_TRUE(load.outcome.wait().ok());
     EXPECT_EQ(order_, (std::vector<TestLoad*>{&c, &a, &b}));
-    engine_->hurry(a.load, 0);  // finished: nothing happens
+    engine_->hurry(a.load, 0);  // the load has finished, so nothing happens
 }
 
 TEST_F(StagingOrder, AQueuedLoadIsTakenBack) {
@@ -69,9 +70,22 @@ TEST_F(StagingOrder, AQueuedLoadIsTakenBack) {
     EXPECT_EQ(memory_[4096], kUntouched);
     EXPECT_TRUE(holds(8192, bytes_));
     EXPECT_FALSE(engine_->cancel(b.load));
-    // And may be submitted again.
+    // A cancelled load may be submitted again.
     ASSERT_TRUE(engine_->submit(a.load).ok());
     EXPECT_TRUE(a.outcome.wait().ok());
+}
+
+TEST_F(StagingOrder, LoadsThatAreTakenBackLeaveNothing) {
+    TestLoad& load = queue(10);
+    EXPECT_TRUE(engine_->cancel(load.load));
+    stagehand::test::allocations = 0;
+    stagehand::test::count_allocations = true;
+    for (int i = 0; i < 100; i++) {
+        EXPECT_TRUE(engine_->submit(load.load).ok());
+        EXPECT_TRUE(engine_->cancel(load.load));
+    }
+    stagehand::test::count_allocations = false;
+    EXPECT_EQ(stagehand::test::allocations, 0u);
 }
 
 TEST_F(StagingOrder, ALoadThatIsReadIsDropped) {

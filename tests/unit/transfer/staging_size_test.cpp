@@ -38,17 +38,17 @@ TEST(StagingSize, IgnoresAVariableThatIsNoNumber) {
 
 TEST(StagingSize, RingBytesAreACeiling) {
     StagingOptions options;
-    options.ring_bytes = 10 << 20;
+    options.bytes = 10 << 20;
     const StagingSize size = choose_staging_size(options, device_with(1 << 20), 4, nullptr);
-    EXPECT_LE(size.slots * size.slot_bytes, options.ring_bytes);
+    EXPECT_LE(size.slots * size.slot_bytes, options.bytes);
     EXPECT_GE(size.slots, 8u);
-    options.ring_bytes = 100 << 10;  // less than two pieces: smaller pieces
+    options.bytes = 100 << 10;  // less than two pieces: smaller pieces
     const StagingSize small = choose_staging_size(options, device_with(1 << 20), 4, nullptr);
     EXPECT_GE(small.slots, 2u);
-    EXPECT_LE(small.slots * small.slot_bytes, options.ring_bytes);
+    EXPECT_LE(small.slots * small.slot_bytes, options.bytes);
     EXPECT_LE(small.threads, small.slots);
     EXPECT_EQ(small.piece_bytes % 4096, 0u);
-    options.ring_bytes = 1;  // never nothing
+    options.bytes = 1;  // never nothing
     EXPECT_EQ(choose_staging_size(options, device_with(1 << 20), 4, nullptr).piece_bytes, 4096u);
 }
 

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "staging_fixture.h"
 
@@ -91,7 +93,7 @@ TEST_F(StagingStore, CopiesStraightIntoPinnedMemory) {
     aim_store(store, 7 * kPiece, host.data() + 7 * kPiece, 13 * kPiece);
     ASSERT_TRUE(engine_->submit(store.store).ok());
     while (store.reads == 0) std::this_thread::yield();
-    EXPECT_EQ(store.outcome.times(), 0);  // queued is not arrived
+    EXPECT_EQ(store.outcome.times(), 0);  // the store is queued but has not arrived
     fake_.open_gate();
     EXPECT_TRUE(store.outcome.wait().ok());
     EXPECT_EQ(fake_.calls("copy_to_host"), 2);
@@ -114,8 +116,7 @@ TEST_F(StagingStore, MixesStraightAndStagedExtents) {
     EXPECT_TRUE(store.outcome.wait().ok());
     for (uint64_t i = 0; i < 20; i++) {
         EXPECT_EQ(std::memcmp(pinned.data() + i * kPiece, memory_.data() + 2 * i * kPiece, kPiece), 0) << i;
-        EXPECT_EQ(std::memcmp(plain.data() + i * kPiece, memory_.data() + (2 * i + 1) * kPiece, kPiece), 0)
-            << i;
+        EXPECT_EQ(std::memcmp(plain.data() + i * kPiece, memory_.data() + (2 * i + 1) * kPiece, kPiece), 0) << i;
     }
     ASSERT_TRUE(device_->host_unregister(pinned.data()).ok());
 }
@@ -152,6 +153,31 @@ TEST_F(StagingStore, BlockedStoresLeaveSlotsForLoads) {
     latch.open();
     EXPECT_TRUE(store.outcome.wait().ok());
     EXPECT_EQ(std::memcmp(host.data(), memory_.data() + 50 * kPiece, host.size()), 0);
+}
+
+TEST_F(StagingStore, NothingToCopyNeedsNoSlot) {
+    make_engine(1, 6 * (kPiece + 4096));
+    make_memory(30 * kPiece);
+    Latch latch;
+    TestStore blocked, empty;
+    std::vector<char> host(30 * kPiece);
+    aim_store(blocked, 0, host.data(), host.size());
+    blocked.store.deadline_ns = 10;
+    sh_stream compute = 0;
+    ASSERT_TRUE(device_->stream_create(&compute).ok());
+    blocked.store.waits = {event_after(compute, latch)};
+    ASSERT_TRUE(engine_->submit(blocked.store).ok());
+    while (fake_.calls("copy_to_host") < 4) std::this_thread::yield();  // all that stores may have
+    for (int i = 0; i < 3; i++) aim_store(empty, 0, host.data(), 0);
+    empty.store.deadline_ns = 5;
+    ASSERT_TRUE(engine_->submit(empty.store).ok());
+    for (int k = 0; k < 2000 && empty.outcome.times() == 0; k++)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(empty.outcome.times(), 1);
+    EXPECT_EQ(blocked.outcome.times(), 0);
+    latch.open();
+    EXPECT_TRUE(empty.outcome.wait().ok());
+    EXPECT_TRUE(blocked.outcome.wait().ok());
 }
 
 TEST_F(StagingStore, AFailedCopyEndsItWithoutTouchingTheRest) {

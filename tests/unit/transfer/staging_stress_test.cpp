@@ -1,5 +1,5 @@
-// Thousands of random operations from several threads, with random delays on the device: every byte is right,
-// and every load ends once.
+// Thousands of random operations from several threads, with random delays on the device. Every byte is right, and every
+// load ends exactly once.
 #include <array>
 #include <thread>
 
@@ -15,7 +15,7 @@ using test::TestStore;
 
 class StagingStress : public test::StagingTest {};
 
-// One thread's part: its own region of the device, its own streams, one operation after the other.
+// One thread's part: a region of the device and streams of its own, and one operation after the other.
 struct Actor {
     StagingEngine& engine;
     BackendDevice& device;
@@ -80,8 +80,7 @@ struct Actor {
         store.store.read = read;
         const uint64_t split = random() % region.size();
         const uint64_t base = reinterpret_cast<uint64_t>(region.data());
-        store.store.extents = {{host.data(), base, split},
-                               {host.data() + split, base + split, region.size() - split}};
+        store.store.extents = {{host.data(), base, split}, {host.data() + split, base + split, region.size() - split}};
         ASSERT_TRUE(engine.submit(store.store).ok());
         ASSERT_TRUE(store.outcome.wait().ok());
         ASSERT_EQ(store.reads, 1);
@@ -146,14 +145,11 @@ TEST_F(StagingStress, ManyThreadsManyStreams) {
     close_source(&kinds[2]);
 }
 
-// After the first loads nothing is allocated any more. The device is one that does nothing, and so allocates
-// nothing either.
+// Nothing is allocated after the first loads. The device does nothing, so it allocates nothing either.
 TEST_F(StagingStress, ASteadyStateAllocatesNothing) {
     static sh_backend table;
     table = device_->table();
-    table.stream_wait_event = [](sh_backend_device*, sh_stream, sh_backend_event) {
-        return sh_status(SH_OK);
-    };
+    table.stream_wait_event = [](sh_backend_device*, sh_stream, sh_backend_event) { return sh_status(SH_OK); };
     table.event_record = [](sh_backend_device*, sh_backend_event, sh_stream) { return sh_status(SH_OK); };
     table.event_query = [](sh_backend_device*, sh_backend_event, uint32_t* done) {
         return *done = 1, sh_status(SH_OK);
@@ -161,9 +157,7 @@ TEST_F(StagingStress, ASteadyStateAllocatesNothing) {
     table.copy_to_device = [](sh_backend_device*, sh_stream, uint64_t, const void*, uint64_t) {
         return sh_status(SH_OK);
     };
-    table.copy_to_host = [](sh_backend_device*, sh_stream, void*, uint64_t, uint64_t) {
-        return sh_status(SH_OK);
-    };
+    table.copy_to_host = [](sh_backend_device*, sh_stream, void*, uint64_t, uint64_t) { return sh_status(SH_OK); };
     table.host_is_pinned = [](sh_backend_device*, const void*, uint64_t, uint32_t* pinned) {
         return *pinned = 0, sh_status(SH_OK);
     };
@@ -173,16 +167,15 @@ TEST_F(StagingStress, ASteadyStateAllocatesNothing) {
     make_memory(bytes.size());
     std::vector<char> host(2 << 20);
     {
-        StagingEngine engine(quiet, {.ring_bytes = 8 << 16, .threads = 2});
+        StagingEngine engine(quiet, {.bytes = 8 << 16, .threads = 2});
         std::array<TestLoad, 8> loads;
         std::array<TestStore, 2> stores;
         for (TestLoad& load : loads) {
             aim(load, memory_source(bytes), 0);
             load.load.waits = {1, 2, 3};
-            load.load.extents[0].wait_count = 3;
+            load.load.extents[0].waits.count = 3;
         }
-        for (size_t i = 0; i < 2; i++)
-            stores[i].store.extents = {{host.data() + (i << 20), address(0), 1 << 20}};
+        for (size_t i = 0; i < 2; i++) stores[i].store.extents = {{host.data() + (i << 20), address(0), 1 << 20}};
         const auto round = [&] {
             for (TestLoad& load : loads) EXPECT_TRUE(engine.submit(load.load).ok());
             for (TestStore& store : stores) EXPECT_TRUE(engine.submit(store.store).ok());

@@ -1,5 +1,5 @@
-// TemporaryFile: a file of random bytes in the working directory, which is on a real file system, gone with
-// the object.
+// TemporaryFile: a file of random bytes in the working directory, which is on a real file system. The file is removed
+// with the object.
 #pragma once
 
 #include <algorithm>
@@ -32,8 +32,7 @@ public:
         descriptor_ = mkostemp(path_.data(), O_CLOEXEC);
         if (descriptor_ < 0) throw std::runtime_error("no temporary file in the working directory");
         for (uint64_t done = 0; done < count;) {
-            const ssize_t written =
-                pwrite(descriptor_, bytes_.data() + done, count - done, static_cast<off_t>(done));
+            const ssize_t written = pwrite(descriptor_, bytes_.data() + done, count - done, static_cast<off_t>(done));
             if (written <= 0) throw std::runtime_error("a temporary file cannot be written");
             done += static_cast<uint64_t>(written);
         }
@@ -50,18 +49,18 @@ public:
     const std::string& path() const { return path_; }
     const std::vector<char>& bytes() const { return bytes_; }
     bool resize(uint64_t count) { return ftruncate(descriptor_, static_cast<off_t>(count)) == 0; }
-    // Out of the page cache; true if the kernel agreed to try.
-    bool forget() {
-        return fsync(descriptor_) == 0 && posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED) == 0;
-    }
-    // How many pages of the range are in the page cache. Only looks: a probe that reads may make the kernel bring what it looks for.
+    // Drops the file from the page cache. Returns true if the kernel accepted the request.
+    bool forget() { return fsync(descriptor_) == 0 && posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED) == 0; }
+    // Returns how many pages of the range are in the page cache. This does not read the file, because a read may make
+    // the kernel load the pages.
     size_t cached_pages(uint64_t offset, uint64_t bytes) const {
         void* const at = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, descriptor_, static_cast<off_t>(offset));
         if (at == MAP_FAILED) throw std::runtime_error("a file cannot be mapped");
         std::vector<unsigned char> pages((bytes + 4095) / 4096);
         mincore(at, bytes, pages.data());
         munmap(at, bytes);
-        return static_cast<size_t>(std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return page & 1; }));
+        return static_cast<size_t>(
+            std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return page & 1; }));
     }
 
 private:

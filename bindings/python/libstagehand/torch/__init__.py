@@ -3,15 +3,16 @@
     with libstagehand.torch.stream(model, device="cuda:0", budget=8 << 30):
         model(inputs)
 
-Parameters get addresses on the device once; what is behind them is there while the module runs, or its backward. docs/torch.md says
-what that asks of a model, and what is refused.
+Each parameter gets a fixed address on the device. Its bytes are there while its module runs, and while the backward of
+the module runs. docs/torch.md says what a model must do for that, and what the package refuses.
 """
+
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
 from ._streamed import Streamed
 
 stream = Streamed
-"""`with stream(model, device, budget=...):`"""
+"""Use `with stream(model, device, budget=...):` to stream a model."""
 
 __all__ = ["Streamed", "stream"]

@@ -1,4 +1,7 @@
-"""Whose call of a model is under way. Calls of two threads must not overlap: what one of them lets go the other one computes with."""
+"""The threads whose calls of a model are under way. Calls of two threads must not overlap, because one thread would
+release blocks that the other thread computes with.
+"""
+
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
@@ -13,23 +16,29 @@ import torch
 from torch import nn
 
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id
-# A thread of autograd lets go of a backward that failed some moments after its caller got the error.
+# Milliseconds to wait for the end of a backward that failed: autograd's thread may end it after its caller got the
+# error.
 _MOMENTS = 50
 
 
 class Calls:
-    """The calls of one model, and its backwards. On a GPU these run on threads of autograd, beside the one that waits for them."""
+    """The calls of one model, and its backwards. On a GPU a backward runs on threads of autograd, while the thread that
+    began the backward waits.
+    """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self._name = type(model).__name__
         self._parts = {id(part) for part in model.modules()}
-        self._own_threads = device.type != "cpu"  # autograd has such for the device
+        self._own_threads = device.type != "cpu"  # whether autograd has threads of its own for the device
         self._lock = threading.Lock()
-        self._thread: int | None = None  # whose call of modules is under way
-        self._backwards: dict[int, tuple[int, weakref.ref[Callable[[], None]]]] = {}  # that run, by graph task: the thread, and what is called at the end
+        self._thread: int | None = None  # the thread whose call of modules is under way
+        # The backwards that run, by graph task: the thread, and the function that autograd calls at the end.
+        self._backwards: dict[int, tuple[int, weakref.ref[Callable[[], None]]]] = {}
 
     def enter(self) -> bool:
-        """A module is called. Whether another thread's call has left something behind, as one does that an interrupt ends."""
+        """Notes that a module is called. Returns whether an earlier call of another thread was cut short, for example
+        by an interrupt, so that its state is still there.
+        """
         if self._backwards:
             self._refuse_backward()
         me = get_ident()
@@ -43,38 +52,42 @@ class Calls:
         return before is not None and _graph_task() == -1
 
     def leave(self) -> None:
-        """No module runs any more."""
+        """Notes that no module runs any more."""
         if self._thread == get_ident():
             self._thread = None
 
     def mine(self) -> bool:
-        """Whether the call under way is one of this thread."""
+        """Whether this thread makes the call that is under way."""
         return self._thread == get_ident() or self._is_autograd()
 
     def check(self) -> None:
-        """Refuses what must not come between, as the end of a step."""
+        """Raises an error if another thread uses the model, for an operation that must not come between, like the end
+        of a step.
+        """
         self._refuse_backward()
         if not self.mine() and self._is_calling(self._thread):
             raise self._refusal("its call")
 
     def is_calling(self) -> bool:
-        """Whether a module of it runs on this thread."""
+        """Whether a module of the model runs on this thread."""
         return self._is_calling(get_ident())
 
     # Backwards.
 
     def in_backward(self, task: int) -> bool:
-        """Whether it is known already that this one runs."""
+        """Whether begin_backward() was called for this backward."""
         return task in self._backwards
 
     def begin_backward(self, task: int, ends: Callable[[], None]) -> None:
-        """One begins; autograd calls `ends` at its end, and keeps nobody else's reference to it: that it is gone tells of one that failed."""
+        """Notes that a backward begins. Autograd calls `ends` at its end, and has the only reference to that function.
+        So the function is gone if the backward has failed.
+        """
         if not self._own_threads:
             self.check()
         self._backwards[task] = get_ident(), weakref.ref(ends)
 
     def end_backward(self, task: int) -> bool:
-        """Whether there is no other one."""
+        """Notes the end of a backward. Returns whether no other one runs."""
         self._backwards.pop(task, None)
         return not self._backwards
 
@@ -82,11 +95,13 @@ class Calls:
         self._backwards.clear()
 
     def elsewhere(self) -> bool:
-        """Whether a backward runs that this thread is not in: it would wait for its own."""
+        """Whether a backward runs that this thread is not part of. A thread must not wait for its own backward."""
         if not self._backwards or self._is_autograd():
             return False
         me, inside = get_ident(), _graph_task() != -1
-        return any(ends() is not None and not (inside and thread == me) for thread, ends in list(self._backwards.values()))
+        return any(
+            ends() is not None and not (inside and thread == me) for thread, ends in list(self._backwards.values())
+        )
 
     def _refuse_backward(self) -> None:
         for _ in range(_MOMENTS):
@@ -101,14 +116,17 @@ class Calls:
     def _is_calling(self, thread: int | None) -> bool:
         frame = sys._current_frames().get(thread) if thread is not None else None
         while frame is not None:
-            # By part of its name: torch.compile gives the rest of a function that it has divided another one.
-            if "_call_impl" in frame.f_code.co_name and any(id(value) in self._parts for value in list(frame.f_locals.values())):
+            # A part of the name is compared, because torch.compile gives the rest of a divided function another name.
+            if "_call_impl" in frame.f_code.co_name and any(
+                id(value) in self._parts for value in list(frame.f_locals.values())
+            ):
                 return True
             frame = frame.f_back
         return False
 
     def _refusal(self, what: str) -> RuntimeError:
         return RuntimeError(
-            f"{self._name} is streamed, and another thread uses it now: {what} is under way. What one of them lets go the other one would compute with: "
-            "have one thread call it at a time (a lock around the call, and its backward)"
+            f"{self._name} is streamed, and another thread uses it now: {what} is under way. "
+            "One thread would release weights that the other thread computes with. "
+            "Let one thread at a time use the model, with a lock around each call and its backward"
         )

@@ -1,4 +1,5 @@
-"""The device of a streamed model, as the library and as PyTorch know it."""
+"""The device of a streamed model: the library's device and PyTorch's name of it."""
+
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
@@ -6,11 +7,13 @@ import torch
 
 from .._device import Device
 from .._errors import UsageError
-from .._generated import DeviceFlag, Status
+from .._generated import DeviceFlag, DeviceKind, Status
 
 
 def open_device(name: str, budget: int | None) -> Device:
-    """With pages as small as they would be if the budget were all of the device's; unless it is open already, with pages of its own."""
+    """Opens a device, with pages as small as they would be if `budget` were the budget of the device. A device that is
+    open already keeps its pages.
+    """
     if budget is not None:
         try:
             return Device(name, page_bytes=1 << max(0, (budget >> 10).bit_length() - 1))
@@ -20,8 +23,8 @@ def open_device(name: str, budget: int | None) -> Device:
     return Device(name)
 
 
-def device_of(device: Device | str | torch.device, budget: int | None) -> tuple[Device, torch.device, str, bool]:
-    """The library's device, PyTorch's, the backend, and whether it was opened here."""
+def device_of(device: Device | str | torch.device, budget: int | None) -> tuple[Device, torch.device, bool]:
+    """Returns the library's device, PyTorch's device, and whether this function has opened the device."""
     opened = not isinstance(device, Device)
     if not isinstance(device, Device):
         name = str(device)
@@ -34,9 +37,12 @@ def device_of(device: Device | str | torch.device, budget: int | None) -> tuple[
         if name.startswith(("cuda", "hip")):
             torch.cuda.init()
         device = open_device(name, budget)
-    backend, _, number = device.name.partition(":")
-    if backend not in ("host", "cuda", "hip"):
-        raise ValueError(f"PyTorch cannot compute on {device.name}")
+    if device.kind not in (DeviceKind.HOST, DeviceKind.CUDA, DeviceKind.ROCM):
+        raise ValueError(f"PyTorch cannot compute on {device.name}: use a CUDA or HIP device, or the host")
     if not device.flags & DeviceFlag.FIXED_ADDRESSES:
-        raise ValueError(f"{device.name} cannot map memory by pages: addresses would change while tensors and autograd keep them")
-    return device, torch.device("cpu") if backend == "host" else torch.device("cuda", int(number or 0)), backend, opened
+        raise ValueError(
+            f"{device.name} has no fixed addresses, because it cannot map memory by pages: "
+            "tensors and autograd keep addresses, so PyTorch modules cannot be streamed to it"
+        )
+    on_host = device.kind == DeviceKind.HOST
+    return device, torch.device("cpu") if on_host else torch.device("cuda", device.ordinal), opened

@@ -1,4 +1,5 @@
-"""Which modules make a block: the repeated layers of a model, found by themselves or told by pattern."""
+"""Divides a model into modules that make a block each: its repeated layers, or the modules that the user names."""
+
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
@@ -11,33 +12,36 @@ import torch
 from torch import nn
 
 Chosen: TypeAlias = Union[str, "nn.Module", Iterable[Union[str, "nn.Module"]]]
-"""Modules that make a block each: themselves, their names, or patterns of names (`*` stands for dots as well)."""
+"""The modules that make a block each. They are given as modules, names, or patterns of names (`*` also matches dots).
+"""
 
-# These hand their children's weights to one function, instead of calling the children.
+# These modules do not call their children, but give the children's weights to one function.
 _INDIVISIBLE = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 _LISTS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
 @dataclass(eq=False)
 class Unit:
-    """A module whose forward holds its weights: with those of its submodules, or, where these are units themselves, its `own` only."""
+    """A module that holds weights while its forward runs. With `own` it holds only its own weights, because its
+    submodules are units themselves. Otherwise it holds the weights of its submodules too.
+    """
 
     name: str
     module: nn.Module
     own: bool
 
     def modules(self) -> Iterator[nn.Module]:
-        """The modules whose weights it holds."""
+        """The modules whose weights the unit holds."""
         return own_modules(self.module) if self.own else self.module.modules()
 
 
 def is_called(module: nn.Module) -> bool:
-    """Whether it has a forward. What has none (lists of modules or parameters) is used by the module that it is part of."""
+    """Whether a module has a forward. A module without one (a list of modules or parameters) is used by its parent."""
     return getattr(type(module), "forward", None) is not nn.Module.forward or "forward" in module.__dict__
 
 
 def own_modules(module: nn.Module) -> Iterator[nn.Module]:
-    """The module, and what it uses without calling it."""
+    """The module, and the children that it uses without calling them."""
     yield module
     for child in module.children():
         if not is_called(child):
@@ -45,13 +49,19 @@ def own_modules(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def largest_block(budget: int, total: int) -> int:
-    """Bytes of a block from which on a layer is divided. The device has room for the block in use besides what stays, so small blocks leave
-    more to stay; but each costs the host some microseconds a step, which below 64 MiB is more than the copies that it saves."""
+    """Returns the most bytes of a block. A larger layer is divided.
+
+    The device needs room for the block in use beside the resident blocks. So smaller blocks leave more room for
+    resident blocks. But each block costs the host some microseconds in each step. Below 64 MiB this cost is more than
+    the time of the copies that a smaller block saves.
+    """
     return budget // 4 if total <= budget else max(budget // 16, min(budget // 4, 64 << 20))
 
 
 class Division:
-    """Divides a model. `bytes_of` tells a module's bytes, submodules included; what has none is passed over."""
+    """Divides a model into units. `bytes_of` returns the bytes of a module with its submodules. Modules without bytes
+    are passed over.
+    """
 
     def __init__(self, bytes_of: Callable[[nn.Module], int], largest: int) -> None:
         self._bytes_of = bytes_of
@@ -59,12 +69,14 @@ class Division:
         self._units: list[Unit] = []
 
     def automatic(self, root: nn.Module) -> list[Unit]:
-        """Layers, as the children of lists are, and between them what is left. What is larger than `largest` is divided further."""
+        """Makes units of the layers, which are the children of lists, and of the modules between them. Units that are
+        larger than `largest` are divided further.
+        """
         self._divide(root, "", False)
         return self._units
 
     def chosen(self, root: nn.Module, blocks: Chosen) -> list[Unit]:
-        """What was chosen, the outermost of nested ones, and between them what is left."""
+        """Makes units of the chosen modules, and of the modules between them. Of nested ones the outermost counts."""
         wanted = [blocks] if isinstance(blocks, (str, nn.Module)) else list(blocks)
         patterns = [one for one in wanted if isinstance(one, str)]
         modules = {id(one) for one in wanted if isinstance(one, nn.Module)}
@@ -76,7 +88,9 @@ class Division:
                 found.add(id(module))
                 used.update(matching)
         if unused := [pattern for pattern in patterns if pattern not in used] or modules - found:
-            raise ValueError(f"blocks: no module of {type(root).__name__} is {unused}; names are those of named_modules()")
+            raise ValueError(
+                f"blocks={unused} matches no module of {type(root).__name__}: use names of named_modules()"
+            )
         self._take_chosen(root, "", found)
         return self._units
 
@@ -95,13 +109,18 @@ class Division:
         if not children or isinstance(module, _INDIVISIBLE):
             self._whole(module, name)
             return
-        has_layers = any(isinstance(part, _LISTS) and sum(map(bool, map(self._bytes_of, part.children()))) > 1 for part in module.modules())
+        has_layers = any(
+            isinstance(part, _LISTS) and sum(map(bool, map(self._bytes_of, part.children()))) > 1
+            for part in module.modules()
+        )
         if is_called(module) and self._bytes_of(module) <= self._largest and (is_layer or not has_layers):
             self._whole(module, name)
             return
         self._own(module, name)
         for child_name, child in children:
-            self._divide(child, f"{name}.{child_name}" if name else child_name, isinstance(module, _LISTS) and len(children) > 1)
+            self._divide(
+                child, f"{name}.{child_name}" if name else child_name, isinstance(module, _LISTS) and len(children) > 1
+            )
 
     def _whole(self, module: nn.Module, name: str) -> None:
         if not self._bytes_of(module):
@@ -109,7 +128,7 @@ class Division:
         if is_called(module):
             self._units.append(Unit(name, module, False))
             return
-        # What nobody calls is used by its parent, whose own it is; but not its children that are called.
+        # A module that is not called belongs to its parent. Its children that are called are units of their own.
         for child_name, child in module.named_children():
             self._whole(child, f"{name}.{child_name}" if name else child_name)
 
@@ -119,7 +138,10 @@ class Division:
 
 
 def check_modules(root: nn.Module) -> None:
-    """Refuses what does not run hooks."""
+    """Refuses modules that do not run hooks."""
     for name, module in root.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
-            raise TypeError(f"{name or 'the model'} is a TorchScript module, which runs no hooks: stream the module that it was made from")
+            raise TypeError(
+                f"{name or 'the model'} is a TorchScript module, which runs no hooks: "
+                "stream the Python module that it was made from"
+            )

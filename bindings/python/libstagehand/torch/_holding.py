@@ -1,4 +1,5 @@
-"""Who holds which block: modules while they run, nodes of a backward, and the step around both."""
+"""Holds blocks for the modules that run and for the nodes of a backward, within a step."""
+
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ _node: Callable[[], Any] = torch._C._current_autograd_node
 
 
 class _Reading:
-    """The node that a backward runs, and the blocks that it asked for: they stay until it has queued its work."""
+    """The node that a backward runs now, and the blocks that the node has asked for. The blocks are held until the node
+    has queued its work.
+    """
 
     __slots__ = ("node", "blocks")
 
@@ -33,46 +36,47 @@ class _Reading:
 
 
 class Holding:
-    """The blocks of one model."""
+    """Holds and releases the blocks of one model, and begins and ends its steps."""
 
     def __init__(self, runtime: Runtime, device: torch.device, places: list[Place], calls: Calls) -> None:
         self.calls = calls
-        self.begin_beside: Callable[[Callable[[], None]], None] = lambda begin: begin()  # where other models are on the device
+        # Begins a step beside the steps of other models on the device.
+        self.begin_beside: Callable[[Callable[[], None]], None] = lambda begin: begin()
         self.step_thread: int | None = None
         self._runtime = runtime
         self._places = places
         self._cuda = device.index if device.type == "cuda" else None
         self._step: Step | None = None
-        self._first: Unit | None = None  # what began a step that nobody asked for
-        self._explicit = False
+        self._first: Unit | None = None  # the unit whose call began a step; None if the model's call or step() began it
+        self._explicit = False  # whether step() began the step
         self._readings: dict[tuple[int, int], _Reading] = {}  # by graph task and thread
         self._backward: dict[HeldBlock, None] = {}
         self._suspended: list[tuple[HeldBlock, int | None]] = []
-        self._forward = 0  # views that modules hold
-        self.running = 0  # calls of the whole model under way
-        self.saved = False  # weights were kept for a backward in this step
+        self._forward = 0  # the number of views that modules hold
+        self.running = 0  # the number of calls of the whole model under way
+        self.saved = False  # whether autograd has kept weights for a backward in this step
         self.ended = False
         self.training = False
         self._capturing = False
-        # Reads of weights are looked at, one by one, unless modules compute.
+        # guard() has every read of a weight checked. unguard() ends that while modules compute.
         self.unguard: Callable[[], None] = lambda: None
         self.guard: Callable[[], None] = lambda: None
-        self.settle: Callable[[], None] = lambda: None  # before a step
-        self.modules = 0  # that run
-        self.trained_forward: Callable[[], None] = lambda: None  # before a module runs with gradients
+        self.settle: Callable[[], None] = lambda: None  # called before a step
+        self.modules = 0  # the number of modules that run
+        self.trained_forward: Callable[[], None] = lambda: None  # called before a module runs with gradients
         self.backward_ends: Callable[[], None] = lambda: None
 
     # Streams.
 
     def stream(self) -> int | None:
-        """The stream that work of this thread goes to. Asked for each time: it changes."""
+        """The current stream of this thread. It is asked for each time, because it changes."""
         return None if self._cuda is None else int(torch._C._cuda_getCurrentRawStream(self._cuda))
 
     def acquire(self, block: HeldBlock, stream: int | None) -> View:
         try:
             return self._runtime.acquire(block.block, stream)
         except BudgetError as error:
-            # What a backward holds only so that it need not ask again is no reason to fail.
+            # A backward holds blocks of earlier nodes only to save another acquire. They can be released instead.
             if error.status != Status.ERROR_HELD or not (self._forget_done() or self._release_read()):
                 raise
         return self._runtime.acquire(block.block, stream)
@@ -82,19 +86,19 @@ class Holding:
     def enter(self, unit: Unit, blocks: list[HeldBlock]) -> None:
         """Holds blocks while a module runs."""
         if self.ended:
-            raise UsageError(Status.ERROR_INVALID_HANDLE, "the model is not streamed any more")
+            raise UsageError(Status.ERROR_INVALID_HANDLE, "streaming of the model has ended")
         if self._readings:
             self._forget_done()
         if self.training and torch.is_grad_enabled() and _graph_task() == -1:
             for block in blocks:
                 block.uses += 1
         if self._capturing:
-            pass  # there are no steps
+            pass  # a capture has no steps
         elif self._step is None:
             self._begin()
             self._first = unit
         elif unit is self._first and not unit_is_held(blocks):
-            # Nobody calls the whole model: a step ends where it began.
+            # Only parts of the model are called, so a step ends when the part that began it is called again.
             self.end_step()
             self._begin()
             self._first = unit
@@ -108,7 +112,10 @@ class Holding:
         except BaseException as error:
             self.leave(blocks[:done])
             if isinstance(error, BudgetError):
-                error.add_note("For stream(): a larger budget=, smaller blocks by blocks=, or outside= for what should stay on the device beside it.")
+                error.add_note(
+                    "For stream(), use a larger budget=, or smaller blocks by blocks=, "
+                    "or keep weights on the device, outside the budget, by outside=."
+                )
             raise
 
     def _acquire_for_module(self, block: HeldBlock, stream: int | None) -> View:
@@ -117,7 +124,8 @@ class Holding:
         except BudgetError as error:
             if error.status != Status.ERROR_HELD or not self._backward:
                 raise
-        # A checkpoint runs modules again while a node takes what it needs together: it has not begun. It gets its blocks back before.
+        # A checkpoint runs modules again while a node still collects its saved tensors. The node has not begun its
+        # work, so its blocks can be released now. _resume() acquires them again before the node begins.
         for held in list(self._backward):
             self._suspended += [(held, on) for on in held.backward]
             self._release_block(held)
@@ -131,10 +139,12 @@ class Holding:
                 self._backward[block] = None
 
     def _forget_done(self) -> bool:
-        """Where memory is needed: by a forward inside a backward, of a checkpoint, or an optimizer's step. What nodes before have read goes."""
+        """Releases the blocks that earlier nodes of a backward have read. It is called when a forward inside a backward
+        (of a checkpoint) or an optimizer's step needs memory. Returns whether there were any.
+        """
         task = _graph_task()
         if task == -1:
-            self._readings.clear()  # of a backward that failed
+            self._readings.clear()  # left by a backward that failed
             self.calls.forget_backwards()
         else:
             reading = self._readings.get((task, threading.get_ident()))
@@ -155,7 +165,9 @@ class Holding:
     # Backward.
 
     def in_backward(self) -> int:
-        """The backward that this thread is in, whose end is waited for from now on; -1: none."""
+        """Returns the backward that this thread is in, or -1 if there is none. The first call for a backward registers
+        a function for its end.
+        """
         task = _graph_task()
         if task != -1 and not self.calls.in_backward(task):
 
@@ -167,10 +179,12 @@ class Holding:
         return task
 
     def read(self, block: HeldBlock) -> bool:
-        """Holds a block for the node that a backward runs now. False: none runs."""
+        """Holds a block for the node that a backward runs now. Returns False if no backward runs."""
         if self.ended:
             raise UsageError(
-                Status.ERROR_INVALID_HANDLE, f"a backward asks for the weights of {block.name}, which are not streamed any more: run it before streaming ends"
+                Status.ERROR_INVALID_HANDLE,
+                f"a backward needs the weights of {block.name}, but streaming has ended: "
+                "run the backward before streaming ends",
             )
         task = self.in_backward()
         if task == -1:
@@ -182,7 +196,7 @@ class Holding:
             reading = self._readings[key] = _Reading(node)
         elif node is None or reading.node is not node:
             reading.node = node
-            if node is not None:  # else nobody can tell when its work is queued: at the end it is
+            if node is not None:  # without a node the end of its work is not known before the end of the backward
                 reading.blocks = []
         stream = self.stream()
         if stream not in block.backward:
@@ -196,7 +210,7 @@ class Holding:
         return True
 
     def _release_read(self, task: int | None = None) -> bool:
-        """Releases what nodes read that are done. Whether there was any."""
+        """Releases the blocks of nodes that have ended. Returns whether there were any."""
         if task is not None:
             for key in [key for key in self._readings if key[0] == task]:
                 del self._readings[key]
@@ -233,7 +247,8 @@ class Holding:
                 raise
 
     def _begin_step(self) -> None:
-        # Before it begins: an interrupt may come between, and what is not begun can be ended.
+        # The step is noted before it begins, because an interrupt may come in between. The end of a step that has not
+        # begun does no harm.
         self._step = self._runtime.step()
         try:
             self._step.__enter__()
@@ -243,15 +258,23 @@ class Holding:
         self.step_thread = threading.get_ident()
 
     def end_idle_step(self) -> bool:
-        """Ends a step that was begun for a call, and waits for its backward."""
-        if self._step is None or self._explicit or self.running or self.modules or self._forward or self._backward or self.calls.elsewhere():
+        """Ends a step whose forward is over and whose backward has not begun. Returns whether there was such a step."""
+        if (
+            self._step is None
+            or self._explicit
+            or self.running
+            or self.modules
+            or self._forward
+            or self._backward
+            or self.calls.elsewhere()
+        ):
             return False
         self.end_step()
         return True
 
     @contextmanager
     def reading(self, block: HeldBlock) -> Iterator[View]:
-        """Holds a block for functions of its weights, which see that they are there."""
+        """Holds a block so that functions can read its weights."""
         view = self.acquire(block, self.stream())
         block.forward.append(view)
         try:
@@ -263,7 +286,7 @@ class Holding:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """While weights are read that are held, or nothing but what is known of them."""
+        """Reads of weights are not checked meanwhile: the block is held, or only properties of a weight are read."""
         self.unguard()
         try:
             yield
@@ -275,11 +298,11 @@ class Holding:
             self.guard()
 
     def begin_step(self, explicit: bool = False) -> None:
-        """Begins a step. One that nobody asked for by name ends before."""
+        """Begins a step. A step that a call began ends before."""
         if self.ended:
-            raise UsageError(Status.ERROR_INVALID_HANDLE, "the model is not streamed any more")
+            raise UsageError(Status.ERROR_INVALID_HANDLE, "streaming of the model has ended")
         if self._explicit:
-            raise UsageError(Status.ERROR_INVALID_STATE, "a step is under way")
+            raise UsageError(Status.ERROR_INVALID_STATE, "a step() of the model is under way: it must end before")
         self.end_step()
         self.release_all()
         self._begin()
@@ -289,12 +312,12 @@ class Holding:
 
     @property
     def explicit(self) -> bool:
-        """Whether steps are not begun by calls of the model."""
+        """Whether calls of the model begin no steps, because step() or a capture is under way."""
         return self._explicit or self._capturing
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        """While a graph is captured, whose launches are steps."""
+        """The scope of a graph's capture. It has no steps, because each launch of the graph is one."""
         self.end_step()
         self.release_all()
         self._capturing = True
@@ -314,7 +337,7 @@ class Holding:
                 self._step = self.step_thread = None
 
     def release_all(self) -> None:
-        """Releases what an exception that no hook sees has left."""
+        """Releases the blocks that are left from an exception that no hook saw."""
         self._readings.clear()
         self.calls.forget_backwards()
         self._suspended.clear()
@@ -332,12 +355,15 @@ def unit_is_held(blocks: list[HeldBlock]) -> bool:
 
 
 def refuse_changes(places: Iterable[Place]) -> None:
-    """What was written to weights in place is lost when they are loaded again, which is before the next step."""
+    """Refuses weights that were changed in place. The changes are lost when the weights are loaded again, which is
+    before the next step.
+    """
     changed = [place for place in places if place.changed()]
     for place in changed:
         place.overwritten = True
     if changed:
         raise RuntimeError(
-            f"{changed[0].name} is streamed, and was changed in place: that reaches its device memory only, which is loaded again. "
-            "Change it by load_state_dict(), before streaming, or leave it outside by outside="
+            f"{changed[0].name} is streamed, and was changed in place. The change is only in device memory, "
+            "and is lost when the weight is loaded again. "
+            "Change the weight by load_state_dict(), or before streaming, or keep it on the device by outside="
         )

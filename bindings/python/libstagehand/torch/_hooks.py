@@ -1,7 +1,8 @@
-"""The hooks of modules: a block is held while a module runs that uses it, and a call of the whole model is a step.
+"""The hooks of modules. A block is held while a module that uses it runs, and a call of the whole model is a step.
 
-They are objects, not functions, so that copies of a module can be made without them.
+The hooks are objects, not functions, so that a copy of a module can be made without them.
 """
+
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
@@ -22,20 +23,21 @@ _graph_task = torch._C._current_graph_task_id
 
 
 class Hook:
-    """What is ours of a module's hooks."""
+    """The base of all hooks that this package registers."""
 
     __slots__ = ()
 
 
 class Running:
-    """The modules that run, the innermost last, and what each of them has to undo."""
+    """The modules that run, the innermost last, and what each of them has to undo at its end."""
 
     def __init__(self, holding: Holding, saved: SavedTensors, reads: ReadCheck) -> None:
         self.holding = holding
         self.saved = saved
         self.reads = reads
-        self.frames: list[tuple[UnitHooks, bool, bool]] = []  # with: blocks acquired, hooks of autograd put in force
-        self.with_grad: Callable[[], None] | None = None  # called once, before gradients are wanted for the first time
+        # For each module: its hooks, whether they acquired its blocks, and whether they pushed hooks of autograd.
+        self.frames: list[tuple[UnitHooks, bool, bool]] = []
+        self.with_grad: Callable[[], None] | None = None  # called once, before the first forward with gradients
 
     def grad_enabled(self) -> bool:
         if not torch.is_grad_enabled():
@@ -46,7 +48,7 @@ class Running:
         return True
 
     def abandon(self) -> None:
-        """Undoes what an exception that no hook sees has left."""
+        """Cleans up after an exception that no hook saw."""
         self.frames.clear()
         self.saved.pop_left()
         self.reads.leave()
@@ -56,8 +58,11 @@ class Running:
 
 
 class UnitHooks:
-    """A module that holds blocks while it runs. An `inner` one is part of a larger one, whose blocks are held already, as a rule: not
-    where it is called by itself, or where a checkpoint inside the larger one runs it again."""
+    """The hooks of a module that holds blocks while it runs.
+
+    An `inner` module is part of a larger one. As a rule the larger one holds the blocks already. It does not if the
+    inner module is called by itself, or if a checkpoint inside the larger one runs the inner module again.
+    """
 
     def __init__(self, running: Running, unit: Unit, blocks: list[HeldBlock], inner: bool) -> None:
         self.running = running
@@ -112,7 +117,7 @@ class _Leave(Hook):
         hooks = self.hooks
         frames = hooks.running.frames
         holding = hooks.running.holding
-        # It is called also where another hook failed before ours had entered.
+        # PyTorch calls this hook also if another hook has failed before _Enter ran.
         if not frames or frames[-1][0] is not hooks or not holding.calls.mine():
             return
         _, acquired, pushed = frames.pop()
@@ -130,12 +135,13 @@ class _Leave(Hook):
             if not holding.modules and not holding.running:
                 holding.calls.leave()
             if torch.is_autocast_cache_enabled():
-                torch.clear_autocast_cache()  # else casts of all weights would stay on the device
+                torch.clear_autocast_cache()  # otherwise casts of all weights would stay on the device
 
 
 class StepHooks:
-    """The whole model: each call of it is a step, unless a step is under way. One that autograd kept weights in lasts to the end of the
-    backward."""
+    """The hooks of the whole model. Each call of it is a step, unless a step is under way. The step lasts to the end of
+    the backward if autograd has kept weights.
+    """
 
     def __init__(self, running: Running) -> None:
         self.running = running
@@ -193,13 +199,17 @@ class _LeaveStep(Hook):
 
 
 def forget_compiled() -> None:
-    """What was compiled without the hooks, or with them, does not see all of a change: PyTorch does not guard hooks."""
+    """Has torch.compile forget what it has compiled. PyTorch does not guard hooks, so compiled code does not notice
+    that hooks come or go.
+    """
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
 
 
 def run_uncompiled() -> None:
-    """Has torch.compile pass over the hooks. Not when this module is imported: it imports the compiler."""
+    """Has torch.compile pass over the hooks. This is not done at the import of this module, because it imports the
+    compiler.
+    """
     forget_compiled()
     kinds: list[Any] = Hook.__subclasses__()
     for kind in kinds:
@@ -208,7 +218,9 @@ def run_uncompiled() -> None:
 
 
 def _is_running(module: nn.Module) -> bool:
-    """Whether a call of the module, other than the one whose hooks run now, is under way: not, where an interrupt ended it."""
+    """Whether another call of the module is under way than the call whose hooks run now. A call that an interrupt has
+    ended is not under way.
+    """
     calls = 0
     frame = sys._getframe()
     while (before := frame.f_back) is not None:
@@ -218,24 +230,34 @@ def _is_running(module: nn.Module) -> bool:
 
 
 def refuse_tracing() -> None:
-    """What TorchScript traces has the weights' addresses, and no hooks."""
+    """Refuses a trace by TorchScript, whose result would have the addresses of the weights, but no hooks."""
     if torch._C._get_tracing_state() is not None:
-        raise RuntimeError("a module that is streamed cannot be traced: trace it before it is streamed, or end streaming first")
+        raise RuntimeError(
+            "a streamed module cannot be traced: trace the module before it is streamed, or end streaming first"
+        )
 
 
 def refuse_untold_training(blocks: list[HeldBlock]) -> None:
-    """Gradients of streamed weights would be there, and an optimizer would then write to memory that is not the weights' any more."""
+    """Refuses gradients for streamed weights that are not trained by stream(). An optimizer would later write to device
+    memory that has other contents by then.
+    """
     for block in blocks:
         if not block.mutable:
             for entry in block.entries:
                 if entry.tensor.requires_grad:
                     raise RuntimeError(
-                        f"{entry.name} is streamed and requires a gradient. Without training: run the model in torch.no_grad() or "
-                        "inference_mode(). To train other parameters: requires_grad_(False) on this one. To train this one: "
-                        "stream(..., optimizer=lambda parameters: torch.optim.SGD(parameters, lr=...)), or outside= to have it stay on the device"
+                        f"{entry.name} is streamed and requires a gradient. "
+                        "To run the model without training, use torch.no_grad() or torch.inference_mode(). "
+                        "To train other parameters only, call requires_grad_(False) on this one. "
+                        "To train this one, use "
+                        "stream(..., optimizer=lambda parameters: torch.optim.SGD(parameters, lr=...)), "
+                        "or keep it on the device by outside="
                     )
 
 
 def refuse_replica(module: nn.Module) -> None:
     if "_former_parameters" in module.__dict__:
-        raise RuntimeError("DataParallel copies the model to several devices: a streamed model is on one. Use DistributedDataParallel, or one of device_ids=")
+        raise RuntimeError(
+            "DataParallel copies the model to several devices, but a streamed model is on one device. "
+            "Use DistributedDataParallel, or one device in device_ids="
+        )

@@ -1,4 +1,5 @@
-"""Where the weights are in host memory while they are streamed: where they were, in pinned memory, or in mapped files."""
+"""The sources of streamed weights: the host memory where they were, pinned memory, or mapped files."""
+
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
@@ -17,8 +18,10 @@ from ._subclasses import is_special
 from ._weights import Found, HeldBlock, Weight
 
 
-def adopt(found: list[Found], files: TensorFiles | None, strict: bool, model: str) -> Iterator[tuple[Found, torch.Tensor]]:
-    """What is on the meta device, with what comes from the files in its place."""
+def adopt(
+    found: list[Found], files: TensorFiles | None, strict: bool, model: str
+) -> Iterator[tuple[Found, torch.Tensor]]:
+    """Yields the tensors on the meta device, each with the tensor from the files that takes its place."""
     entries = files.entries if files else {}
     unused = set(entries)
     missing = []
@@ -27,11 +30,17 @@ def adopt(found: list[Found], files: TensorFiles | None, strict: bool, model: st
         unused.difference_update(known)
         if one.tensor.device.type != "meta":
             if known:
-                raise ValueError(f"{known[0]} is in {entries[known[0]].path}, but is not on the meta device: it has contents of its own")
+                raise ValueError(
+                    f"{known[0]} is in {entries[known[0]].path}, but is not on the meta device: "
+                    "it has contents of its own, and is not read from files"
+                )
             continue
         if is_special(one.tensor):
             kind = type(one.tensor).__qualname__
-            raise TypeError(f"{one.names[0]} is a {kind} on the meta device, which cannot be made from files: load the model before")
+            raise TypeError(
+                f"{one.names[0]} is a {kind} on the meta device, which cannot be made from files: "
+                "load the model before it is streamed"
+            )
         if not known or files is None:
             missing.append(one.names[0])
             continue
@@ -40,14 +49,22 @@ def adopt(found: list[Found], files: TensorFiles | None, strict: bool, model: st
             made = nn.Parameter(made, requires_grad=one.tensor.requires_grad)
         yield one, made
     if missing:
-        what = "no file has them; buffers that are computed, not stored, have to be made on another device before" if files else "give files="
-        raise ValueError(f"on the meta device, without contents: {', '.join(missing[:8])}{' ...' if len(missing) > 8 else ''}: {what}")
+        remedy = (
+            "No file has them. Make computed buffers, which files do not store, on another device before"
+            if files
+            else "Name their files by files="
+        )
+        names = f"{', '.join(missing[:8])}{' ...' if len(missing) > 8 else ''}"
+        raise ValueError(f"tensors on the meta device have no contents: {names}. {remedy}")
     if unused and strict:
-        raise ValueError(f"no part of {model}: {', '.join(sorted(unused)[:8])}: strict=False passes over them")
+        raise ValueError(
+            f"the files have tensors that {model} does not have: {', '.join(sorted(unused)[:8])}. "
+            "Pass strict=False to ignore them"
+        )
 
 
 def make_sources(device: Device, blocks: list[HeldBlock], files: TensorFiles | None, pin: bool) -> list[BlockDesc]:
-    """Gives each weight its source, and tells the blocks of them."""
+    """Gives each weight its source, and returns the descriptors of the blocks."""
     descs = []
     if pin:
         _copy_small(device, [weight for block in blocks for weight in block.weights])
@@ -63,16 +80,20 @@ def make_sources(device: Device, blocks: list[HeldBlock], files: TensorFiles | N
             weight.mapped = file is not None and not block.mutable
             if weight.copied is not None:
                 file, weight.copied = None, None if weight.mapped else weight.copied
-            elif file is not None and block.mutable:  # what is trained is not written to files
+            elif file is not None and block.mutable:  # trained weights are not written to files
                 weight.host, file = weight.host.clone(), None
             segments.append(Segment(Mapped(file) if file is not None else buffer_of(weight.host), weight.offset))
-        descs.append(BlockDesc(segments, block.name, block.bytes, mutable=block.mutable, unordered=block.unordered, pin=pin))
+        descs.append(
+            BlockDesc(segments, block.name, block.bytes, mutable=block.mutable, unordered=block.unordered, pin=pin)
+        )
     return descs
 
 
 def _copy_small(device: Device, weights: list[Weight]) -> None:
-    """Small weights of the host, all into one piece of pinned memory."""
-    small = [weight for weight in weights if weight.bytes < _weights.SMALL_SOURCE and weight.storage.device.type == "cpu"]
+    """Copies the small weights in host memory to one piece of pinned memory."""
+    small = [
+        weight for weight in weights if weight.bytes < _weights.SMALL_SOURCE and weight.storage.device.type == "cpu"
+    ]
     if not small:
         return
     offsets = [0]
@@ -86,7 +107,9 @@ def _copy_small(device: Device, weights: list[Weight]) -> None:
 
 
 def _copy_to_host(device: Device, block: HeldBlock) -> None:
-    """From a device, block by block, so that memory of the device comes free as that of the host is filled."""
+    """Copies the weights of a block from a device to pinned host memory. One block at a time is copied, so that device
+    memory becomes free while host memory is filled.
+    """
     memory = PinnedMemory(device, block.bytes)
     for weight in block.weights:
         if weight.storage.device.type == "cpu":
@@ -101,5 +124,7 @@ def _copy_to_host(device: Device, block: HeldBlock) -> None:
 
 
 def _part(memory: PinnedMemory, offset: int, bytes: int) -> torch.Tensor:
-    """With a storage of its own: who stores a tensor stores all of its storage."""
+    """Returns a range of the memory as a tensor with a storage of its own, because to save a tensor saves all of its
+    storage.
+    """
     return torch.frombuffer(memory.buffer, dtype=torch.uint8, offset=offset, count=bytes)

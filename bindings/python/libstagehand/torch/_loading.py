@@ -1,4 +1,5 @@
 """load_state_dict() into the sources of streamed weights."""
+
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from ._weights import Entry, HeldBlock, Place
 
 
 class Updates:
-    """Blocks whose sources are being written: a block may be part of several modules, which are loaded one inside the other."""
+    """The blocks whose sources are being written. They are counted, because a block may belong to several modules, and
+    these are loaded one inside the other.
+    """
 
     def __init__(self, runtime: Runtime, calls: Calls) -> None:
         self._runtime = runtime
@@ -38,7 +41,7 @@ class Updates:
             scope.close()
 
     def settle(self, entries: Iterable[Entry]) -> None:
-        """Before a step: ends what an exception has left, and and has the device's memory be as the sources are."""
+        """Prepares a step: ends updates that an exception has left open, and has changed sources loaded again."""
         if self._open:
             loaded(entries, self)
             self.end_all()
@@ -52,11 +55,14 @@ class Updates:
         self._load_anew(overwritten)
         for place in changed:
             if place.weight.mapped:
-                raise RuntimeError(f"{place.name} is streamed from a mapped file, and what was read of it was changed in place: that reaches no step")
+                raise RuntimeError(
+                    f"{place.name} is streamed from a mapped file, and a tensor that was read from it was changed in place: "
+                    "steps do not see that change"
+                )
             if place.weight.block.trained != place.trained:
                 raise RuntimeError(
-                    f"{place.name} was changed in place, by a tensor that was read of it before steps of its optimizer, which have written over it: "
-                    "read it again before it is changed"
+                    f"{place.name} was changed in place, by a tensor that was read before steps of its optimizer. "
+                    "The steps have overwritten that change: read the weight again before you change it"
                 )
         self._load_anew(changed)
 
@@ -67,14 +73,14 @@ class Updates:
                 pass
 
     def end_all(self) -> None:
-        """Ends what an exception has left."""
+        """Ends the updates that an exception has left open."""
         for block in list(self._open):
             _, scope = self._open.pop(block)
             scope.close()
 
 
 class LoadInto(Hook):
-    """While a module's own part of a state dict is loaded, its parameters are those of the host: before it."""
+    """The hook before a module loads its own part of a state dict. It gives the module parameters over the sources."""
 
     __slots__ = ("entries", "updates")
 
@@ -88,9 +94,15 @@ class LoadInto(Hook):
             if prefix + key not in state:
                 continue
             if metadata.get("assign_to_params_buffers"):
-                raise RuntimeError(f"{entry.name} is streamed: load_state_dict() can copy into it, but not put another tensor in its place (assign=True)")
+                raise RuntimeError(
+                    f"{entry.name} is streamed: load_state_dict() can copy into it, "
+                    "but cannot replace it by another tensor (assign=True)"
+                )
             if any(place.weight.mapped for place in entry.places):
-                raise RuntimeError(f"{entry.name} is streamed from a mapped file, which is not written to: end streaming, and begin with another file")
+                raise RuntimeError(
+                    f"{entry.name} is streamed from a mapped file, and files are not written to: "
+                    "end streaming, and stream the model from another file"
+                )
         for entry in entries.values():
             for place in entry.places:
                 if not place.loading:
@@ -102,7 +114,7 @@ class LoadInto(Hook):
 
 
 class LoadedInto(Hook):
-    """The same, after it."""
+    """The hook after a module has loaded its part. It gives the module its streamed parameters again."""
 
     __slots__ = ("entries", "updates")
 

@@ -1,4 +1,5 @@
-"""Tensors over device memory, and bytes of tensors for the library."""
+"""Tensors over device memory, and the bytes of tensors as sources for the library."""
+
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
@@ -15,37 +16,45 @@ _new_capsule = _view._new_capsule
 
 
 class Anchor:
-    """What a tensor over device memory keeps: something to count."""
+    """The object that every tensor over device memory keeps alive, because DLPack needs one."""
 
 
-def memory_tensor(address: int, bytes: int, device: torch.device, backend: str) -> torch.Tensor:
-    """A tensor of bytes at a device address, behind which there need not be memory yet. By DLPack, which does not ask the driver about it."""
-    kind = _view._DLPACK_TYPES[backend]
+def memory_tensor(address: int, bytes: int, device: torch.device, kind: int) -> torch.Tensor:
+    """Makes a tensor of bytes at a device address. There need not be memory at the address yet: the tensor is made by
+    DLPack, which does not ask the driver about the address.
+    """
     made = lib.sh_py_export_bytes(id(anchor), address, bytes, kind, device.index or 0, False, False)
     if not made:
         raise MemoryError
-    return torch.utils.dlpack.from_dlpack(_new_capsule(int(ffi.cast("uintptr_t", made)), b"dltensor", _view._capsule_delete))
+    return torch.utils.dlpack.from_dlpack(
+        _new_capsule(int(ffi.cast("uintptr_t", made)), b"dltensor", _view._capsule_delete)
+    )
 
 
 anchor = Anchor()
 
 
 def strided(memory: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:
-    """A tensor over the memory of a tensor of bytes, from byte `offset` of it on, with another's type, sizes and strides."""
+    """Makes a tensor over the memory of a tensor of bytes. It begins at byte `offset`, and has the type, sizes and
+    strides of `like`.
+    """
     first = memory.storage_offset() + offset
     if first % like.element_size():
-        raise ValueError(f"it begins at byte {first} of its memory, which is no multiple of its elements' {like.element_size()}")
+        raise ValueError(
+            f"a tensor cannot begin at byte {first} of its memory: "
+            f"that is not a multiple of the {like.element_size()} bytes of an element"
+        )
     made = torch.empty(0, dtype=like.dtype, device=memory.device)
     return made.set_(memory.untyped_storage(), first // like.element_size(), like.size(), like.stride())
 
 
 def byte_tensor(storage: torch.UntypedStorage, offset: int, bytes: int) -> torch.Tensor:
-    """A range of a storage as a tensor of bytes."""
+    """Returns a range of a storage as a tensor of bytes."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, offset, (bytes,), (1,))
 
 
 def buffer_of(memory: torch.Tensor) -> Any:
-    """A tensor of bytes of the host as an object with the buffer interface, which keeps it."""
+    """Returns an object with the buffer interface over a host tensor of bytes. The object keeps the tensor alive."""
     made = (ctypes.c_ubyte * memory.numel()).from_address(memory.data_ptr())
     made.kept = memory  # type: ignore[attr-defined,unused-ignore]
     return made

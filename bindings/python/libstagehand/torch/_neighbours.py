@@ -1,11 +1,12 @@
-"""Several models on a device, in one program: whose steps a step of another one waits for, and whose it ends."""
+"""Several models on a device in one program: a step of one model waits for steps of the others, or ends idle ones."""
+
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from threading import get_ident
-from typing import Protocol
+from typing import ClassVar, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 from .._device import Device
@@ -14,16 +15,18 @@ from .._generated import Status
 
 
 class Neighbour(Protocol):
-    step_thread: int | None  # that began its step; None: there is none
+    step_thread: int | None  # the thread that began the model's step; None if there is no step
 
     def end_idle_step(self) -> bool:
-        """Ends its step where nothing of it is in use, so that another one can be begun at any time. Whether there was any."""
+        """Ends the model's step if nothing uses it. Returns whether there was such a step. The model can begin another
+        step at any time.
+        """
 
 
 class Neighbours:
     """The models of a device."""
 
-    _of_device: WeakKeyDictionary[Device, WeakSet[Neighbour]] = WeakKeyDictionary()
+    _of_device: ClassVar[WeakKeyDictionary[Device, WeakSet[Neighbour]]] = WeakKeyDictionary()
 
     def __init__(self, device: Device, me: Neighbour, wait: float) -> None:
         self._me = me
@@ -32,18 +35,24 @@ class Neighbours:
         self._all.add(me)
 
     def begin(self, begin: Callable[[], None]) -> None:
-        """Begins a step, when others have given up what is this model's share: at the end of their steps."""
+        """Begins a step. Waits until other models have given up the memory of this model's share, which they do at the
+        end of their steps.
+        """
         until = time.monotonic() + self._wait
         while True:
             try:
                 return begin()
             except BudgetError as error:
-                if error.status != Status.ERROR_BUSY or (not self._end_idle() and (not self._others_run() or time.monotonic() >= until)):
+                if error.status != Status.ERROR_BUSY or (
+                    not self._end_idle() and (not self._others_run() or time.monotonic() >= until)
+                ):
                     raise
             time.sleep(0.001)
 
     def _end_idle(self) -> bool:
-        """Those of this thread, which would wait for itself. A step that only a backward is left of can be ended: that begins one of its own."""
+        """Ends idle steps of this thread, because the thread cannot wait for itself. A step of which only the backward
+        is left can be ended: the backward then begins a step of its own.
+        """
         mine = [one for one in self._all if one is not self._me and one.step_thread == get_ident()]
         return any([one.end_idle_step() for one in mine])
 

@@ -1,4 +1,7 @@
-"""Finds reads of weights whose block is not held: by a module that is not part of the block, or outside of every module."""
+"""Finds reads of weights whose block is not held. A module that does not hold the block may read them, or code outside
+all modules.
+"""
+
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
@@ -12,16 +15,15 @@ from torch.utils._pytree import tree_iter
 from ._subclasses import found_in, is_wrapper
 from ._weights import Weight
 
-
 _ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
 
 class ReadCheck:
-    """Looks at every operation while it is on: in the first step, or, for debugging, in all."""
+    """Checks every operation in the first step, or in all steps for debugging."""
 
     def __init__(self, weights: dict[int, Weight], steps: int | None) -> None:
         self._weights = weights
-        self._left = steps  # that have to pass; None: no end
+        self._left = steps  # the number of steps to check that have to pass; None for all steps
         self._mode: Reads | None = None
 
     def enter(self) -> None:
@@ -31,7 +33,9 @@ class ReadCheck:
         self._mode.__enter__()
 
     def leave(self, passed: bool = False) -> None:
-        """`passed`: the step came to its end. One that failed is made again, and searched again."""
+        """Ends the check of a step. `passed` says whether the step reached its end. A failed step does not count,
+        because it is made and checked again.
+        """
         mode, self._mode = self._mode, None
         if mode is not None:
             mode.end()
@@ -45,11 +49,13 @@ class Reads(TorchDispatchMode):
     def __init__(self, weights: dict[int, Weight], views: bool = False) -> None:
         super().__init__()
         self._weights = weights
-        self._views = views  # whether they must not be made either
+        self._views = views  # whether views of such weights are refused too
         self._thread = get_ident()
 
     def end(self) -> None:
-        """From another thread, after that of a call that an interrupt ended, it cannot be left: it looks at nothing then."""
+        """Ends the checks. The mode cannot be left on another thread than the one that entered it. That happens after
+        an interrupt has ended a call. So the mode stays then, without weights to check.
+        """
         if self._thread == get_ident():
             self.__exit__(None, None, None)
         self._weights = {}
@@ -59,7 +65,7 @@ class Reads(TorchDispatchMode):
         if self._views or func not in _ALIASES:
             is_view = not self._views and getattr(func, "is_view", False)
             for value in tree_iter((args, kwargs)):
-                # What a wrapper does for a view of itself may read it.
+                # A wrapper may read its parts to make a view of itself.
                 if isinstance(value, torch.Tensor) and (not is_view or is_wrapper(value)):
                     self._check(func, value)
         return func(*args, **kwargs)
@@ -72,13 +78,15 @@ class Reads(TorchDispatchMode):
 
 def _unheld(func: Any, weight: Weight, outside_modules: bool) -> RuntimeError:
     name = weight.places[0].name
-    told = f"{func} reads {name}, whose block, {weight.block.name}, is not held"
+    problem = f"{func} reads {name}, but its block {weight.block.name} is not held"
     if outside_modules:
         return RuntimeError(
-            f"{told}: no module of it runs. Its contents are in the source: read them by state_dict(), detach(), cpu() and the like, change them by "
-            f"load_state_dict() or detach(), or leave it on the device (outside={name!r})"
+            f"{problem}, because no module that uses the block runs. The contents are in the source. "
+            "Read them by state_dict(), detach(), cpu() and the like, change them by load_state_dict() or detach(), "
+            f"or keep the weight on the device by outside={name!r}"
         )
     return RuntimeError(
-        f"{told}: the module that reads it is not the one whose call holds it. Divide the model so that a block is called where its weights are "
-        f"read (blocks=), or leave this one on the device (outside={name!r})"
+        f"{problem}. Another module than the reading one holds the block during its call. "
+        "Divide the model by blocks= so that the module that reads a weight also holds its block, "
+        f"or keep the weight on the device by outside={name!r}"
     )

@@ -1,8 +1,10 @@
-"""What autograd keeps for the backward: a weight as its name and address, so that its block is acquired again when a node asks for it.
+"""The hooks for tensors that autograd saves for the backward. A saved weight does not keep its block: the block is
+acquired again when a node asks for the weight.
 
-A block's address is fixed, so the tensor that autograd kept is right whenever the block is held. Everything else goes where it would
-have gone: to the hooks that were in force before, of checkpointing or of the user, or stays as it is.
+A block's address is fixed, so the saved tensor is right whenever the block is held. Every other tensor goes to the
+hooks that were in force before, of checkpointing or of the user, or stays as it is.
 """
+
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ _detach = torch.Tensor.detach
 
 
 class _SavedWeight:
-    """A weight, or a view of one."""
+    """A saved weight, or a saved view of one."""
 
     __slots__ = ("weights", "tensor", "version")
 
@@ -34,7 +36,9 @@ class _SavedWeight:
 
 
 class _Kept:
-    """Another tensor. With hooks PyTorch does not see that it was changed in place: here it is seen. Detached, or it would keep itself alive."""
+    """Another saved tensor. PyTorch does not notice a change in place when hooks are in force, so the version is
+    compared here. The tensor is detached, because it would keep itself alive otherwise.
+    """
 
     __slots__ = ("tensor", "version")
 
@@ -48,10 +52,12 @@ class SavedTensors:
 
     def __init__(self, holding: Holding, weights: dict[int, Weight]) -> None:
         self._holding = holding
-        self._weights = weights  # by the address of their storage
+        self._weights = weights  # by the address of the storage
         self._plain = self._hooks(None)
 
-    def _hooks(self, before: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None) -> tuple[Pack, Callable[[Any], Any]]:
+    def _hooks(
+        self, before: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None
+    ) -> tuple[Pack, Callable[[Any], Any]]:
         pack = Pack(self._holding, self._weights, before[0] if before else None)
         inner = before[1] if before else None
 
@@ -75,18 +81,19 @@ class SavedTensors:
         if all([self._holding.read(block) for block in blocks]):
             if torch.is_grad_enabled():
                 raise RuntimeError(
-                    f"a backward that is to be differentiated again (create_graph=True) would keep {saved.weights[0].places[0].name} without its block, "
-                    f"{blocks[0].name}: streamed weights do not support it. Leave it outside by outside="
+                    "streamed weights do not support a backward that is differentiated again (create_graph=True): "
+                    f"it would keep {saved.weights[0].places[0].name} without its block {blocks[0].name}. "
+                    "Keep the weight on the device by outside="
                 )
             return tensor
-        # Somebody looks at a node outside a backward: nobody will tell when that ends.
+        # A saved tensor is read outside a backward, and the end of that use is not known. So the caller gets a copy.
         with ExitStack() as views:
             for block in blocks:
                 views.callback(self._holding.acquire(block, self._holding.stream()).release)
             return tensor.clone()
 
     def push(self) -> bool:
-        """Puts the hooks in force, unless they are. Whether pop() has to come."""
+        """Puts the hooks in force if they are not. Returns whether pop() has to be called."""
         before = _top(False)
         if before is None:
             _push(*self._plain)
@@ -99,13 +106,13 @@ class SavedTensors:
     pop = staticmethod(_pop)
 
     def pop_left(self) -> None:
-        """Ends what an exception that no hook sees has left in force."""
+        """Removes the hooks that are left in force from an exception that no hook saw."""
         while (top := _top(False)) is not None and type(top[0]) is Pack and top[0].holding is self._holding:
             _pop()
 
 
 class Pack:
-    """Called for each tensor that autograd keeps."""
+    """The function that autograd calls for each tensor that it saves."""
 
     __slots__ = ("holding", "weights", "inner")
 

@@ -1,4 +1,5 @@
-"""Reads of weights outside their block: copies, state dicts and pickles are served from the source, where the weights always are."""
+"""Serves reads of weights whose block is not held: copies, state dicts and pickles get the bytes of the source."""
+
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
@@ -14,22 +15,40 @@ from ._reads import Reads
 from ._subclasses import ENTRY
 from ._weights import Entry, Weight, _data, entry_of
 
-# What a module calls while its block is held works on the device as ever.
+# The methods that read the source, unless the block is held. They work on the device as usual while it is held.
 _METHODS = (
-    "cpu", "cuda", "to", "type", "float", "double", "half", "bfloat16", "int", "long", "bool", "numpy", "tolist", "item", "clone", "detach", "__array__",
-    "as_subclass", "__repr__", "__format__",
-)  # fmt: skip
+    "cpu",
+    "cuda",
+    "to",
+    "type",
+    "float",
+    "double",
+    "half",
+    "bfloat16",
+    "int",
+    "long",
+    "bool",
+    "numpy",
+    "tolist",
+    "item",
+    "clone",
+    "detach",
+    "__array__",
+    "as_subclass",
+    "__repr__",
+    "__format__",
+)
 _NUMPY = ("numpy", "__array__")
-# What gives a tensor's memory away, where nobody sees what reads it.
+# Functions that return a tensor's memory. The reads of that memory cannot be seen.
 _MEMORY = ("untyped_storage", "storage", "_typed_storage", "__dlpack__", "__dlpack_device__")
 _ALWAYS = ("__reduce_ex__",)
 
 
 class Source:
-    """The source of the model's weights as tensors."""
+    """Gives the source of a model's weights as tensors."""
 
     def current(self, entry: Entry) -> torch.Tensor:
-        """A parameter or buffer of the host, over the source, with what was trained written back."""
+        """Returns a parameter or buffer over the source in host memory. Trained weights are written back before."""
         raise NotImplementedError
 
 
@@ -42,7 +61,7 @@ def _method(source: Source, kind: type, name: str) -> Any:
             return of_class(self, *args, **named)
         made = of_class(source.current(entry), *args, **named)
         if name in _NUMPY:
-            made.flags.writeable = False  # nobody would see that it is written to
+            made.flags.writeable = False  # because a write to the array could not be seen
         return made
 
     return call
@@ -50,21 +69,28 @@ def _method(source: Source, kind: type, name: str) -> Any:
 
 def _is_over(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     with torch._C.DisableTorchFunctionSubclass():
-        return tensor.data_ptr() == other.data_ptr() and (tensor.dtype, tensor.shape, tensor.stride()) == (other.dtype, other.shape, other.stride())
+        return tensor.data_ptr() == other.data_ptr() and (tensor.dtype, tensor.shape, tensor.stride()) == (
+            other.dtype,
+            other.shape,
+            other.stride(),
+        )
 
 
 class ServedTensors:
-    """The classes that a model's parameters and buffers have while they are streamed. While no module runs they look at every function.
+    """The classes that a model's parameters and buffers have while they are streamed. These classes check every
+    function of a tensor while no module runs.
 
-    What others make of the class of a weight, as of `type(weight)`, is no weight: it has the class that weights had before, or is as if it had.
-    Those of special tensors have their own class while modules run, since functions may be told by the class.
+    An object that other code makes from such a class, for example by `type(weight)(...)`, is not a streamed weight. It
+    has the class that the weight had before, or behaves like it. Special tensors have their own class while modules
+    run, because functions may depend on the class.
     """
 
     def __init__(self, source: Source, weights: dict[int, Weight]) -> None:
         self._source = source
         self._mode = Reads(weights, views=True)
         self._classes: dict[type, type] = {}
-        self._special: list[tuple[torch.Tensor, type, type]] = []  # with the classes that it has while modules run, and while none does
+        # Each special tensor, with the class that it has while modules run, and the class that it has otherwise.
+        self._special: list[tuple[torch.Tensor, type, type]] = []
         self._special_classes: dict[type, type] = {}
         self._guarded = True
 
@@ -96,7 +122,7 @@ class ServedTensors:
                 if entry is None:
                     data: torch.Tensor = _data.__get__(tensor)
                     return data
-                # Not what `data` is: that it is changed in place has to be seen.
+                # detach() and not `data`, because a change in place must be seen.
                 return torch.Tensor.detach(tensor if entry.held() else source.current(entry))
 
         def put(tensor: torch.Tensor, value: torch.Tensor) -> None:
@@ -105,8 +131,12 @@ class ServedTensors:
                 _data.__set__(tensor, value)
                 return
             place = entry.places[0]
-            if not (_is_over(value, place.host()) or _is_over(value, place.on_device())):  # `tensor.data += 1` puts what it got
-                raise RuntimeError(f"{entry.name} is streamed: its data cannot be replaced. Change it in place, by load_state_dict(), or before streaming")
+            # `tensor.data += 1` assigns the tensor that it got before.
+            if not (_is_over(value, place.host()) or _is_over(value, place.on_device())):
+                raise RuntimeError(
+                    f"{entry.name} is streamed, so its data cannot be replaced: "
+                    "change the data in place, or by load_state_dict(), or before streaming"
+                )
 
         def deepcopy(tensor: torch.Tensor, memo: Any) -> torch.Tensor:
             entry: Entry | None = tensor.__dict__.get(ENTRY)
@@ -114,15 +144,18 @@ class ServedTensors:
                 return kind.__deepcopy__(tensor, memo)  # type: ignore[attr-defined, no-any-return]
             kept = source.current(entry)
             if entry.special:
-                memo.setdefault(id(memo), []).append(kept)  # or its id would soon be another's
+                memo.setdefault(id(memo), []).append(kept)  # kept alive, because another object could get its id
                 return copy.deepcopy(kept, memo)
-            # Not by the host's tensor, a new one each time: the memo would know it by an id that is soon another's.
+            # `kept` is a new object each time. It is not copied by deepcopy, because the memo would note an id that
+            # another object gets soon.
             with torch.no_grad():
                 made = kept.detach().clone(memory_format=torch.preserve_format)
             return nn.Parameter(made, requires_grad=kept.requires_grad) if isinstance(kept, nn.Parameter) else made
 
         methods: dict[str, Any] = {name: _method(source, kind, name) for name in (*_METHODS, *_ALWAYS)}
-        methods.update({"__new__": new, "__deepcopy__": deepcopy, "data": property(get, put), "__module__": kind.__module__})
+        methods.update(
+            {"__new__": new, "__deepcopy__": deepcopy, "data": property(get, put), "__module__": kind.__module__}
+        )
         made = type(kind)(kind.__name__, (kind,), methods)
         self._look(made)
         return made
@@ -164,17 +197,22 @@ def is_served(tensor: torch.Tensor) -> bool:
 
 
 def refuse_ties(entries: list[Entry]) -> None:
-    """A module that was given another one's weight would hold its own block, and read that of the other one."""
+    """Refuses weights that were tied while they are streamed. The module would hold its own block, but read the block
+    of the other weight.
+    """
     for entry in entries:
         for module, key in entry.keys:
             tensor = entry_of(module, key)
             if tensor is not entry.has and tensor is not None and is_served(tensor):
                 other = tensor.__dict__[ENTRY].name
-                raise RuntimeError(f"{entry.name} was tied to {other} while both are streamed: end streaming, tie them, and begin again")
+                raise RuntimeError(
+                    f"{entry.name} was tied to {other} while both are streamed: "
+                    "end streaming, tie the weights, and begin streaming again"
+                )
 
 
 class ServedState(Hook):
-    """A state dict has the sources' tensors."""
+    """The hook that puts tensors over the sources into a state dict."""
 
     def __init__(self, source: Source, entries: dict[str, Entry]) -> None:
         self.source = source
@@ -184,20 +222,20 @@ class ServedState(Hook):
         for key, entry in self.entries.items():
             if prefix + key in state and entry.is_of(module, key):
                 kept = self.source.current(entry)
-                # keep_vars=True wants parameters.
+                # The state dict has the parameter itself if keep_vars=True.
                 state[prefix + key] = kept if state[prefix + key] is entry.tensor else kept.detach()
             if entry.special:
                 self._serve_parts(state, prefix + key + ".")
 
     def _serve_parts(self, state: dict[str, Any], prefix: str) -> None:
-        """What modules write beside a weight of theirs: the tensors in its attributes."""
+        """Serves the tensors in the attributes of a weight, which some modules write beside the weight."""
         for key, value in state.items():
             if key.startswith(prefix) and isinstance(value, torch.Tensor) and is_served(value):
                 state[key] = self.source.current(value.__dict__[ENTRY])
 
 
 class WithoutHooks:
-    """How a module that is streamed is copied and pickled: as if it were not."""
+    """The __reduce_ex__ of a streamed module: its copies and pickles are those of a module that is not streamed."""
 
     __slots__ = ("module",)
 
@@ -209,18 +247,20 @@ class WithoutHooks:
         kind: Any = type(module)
         made = list(kind.__reduce_ex__(module, protocol))
         if len(made) > 2 and isinstance(made[2], dict):
-            made[2] = {key: _cleaned(value) for key, value in made[2].items() if not isinstance(value, (WithoutHooks, Refusal))}
+            made[2] = {
+                key: _cleaned(value) for key, value in made[2].items() if not isinstance(value, (WithoutHooks, Refusal))
+            }
         return tuple(made)
 
 
 class Refusal:
-    """What a module does instead of something that it cannot do while it is streamed."""
+    """The base of functions that refuse an operation of a streamed module."""
 
     __slots__ = ()
 
 
 def _is_ours(hook: Any) -> bool:
-    return isinstance(getattr(hook, "hook", hook), Hook)  # PyTorch wraps some
+    return isinstance(getattr(hook, "hook", hook), Hook)  # PyTorch wraps some hooks
 
 
 def _cleaned(value: Any) -> Any:
@@ -230,7 +270,9 @@ def _cleaned(value: Any) -> Any:
 
 
 class RefuseConversion(Refusal):
-    """module.to(), half(), cuda() and the like: not of streamed weights. What changes nothing of them is let through, for the others."""
+    """Refuses module.to(), half(), cuda() and the like if they would change streamed weights. Otherwise the conversion
+    is made for the other tensors.
+    """
 
     __slots__ = ("module", "streamed")
 
@@ -250,8 +292,9 @@ class RefuseConversion(Refusal):
                 after = convert(probe)
                 if (after.dtype, after.device) != (probe.dtype, probe.device):
                     raise RuntimeError(
-                        f"{entry.name} is streamed as {str(probe.dtype)[6:]} on {probe.device} and cannot be made {str(after.dtype)[6:]} on "
-                        f"{after.device}: convert the model before it is streamed, or end streaming first"
+                        f"{entry.name} is streamed as {str(probe.dtype)[6:]} on {probe.device} and cannot be made "
+                        f"{str(after.dtype)[6:]} on {after.device}: "
+                        "convert the model before it is streamed, or end streaming first"
                     )
                 seen.add((probe.dtype, probe.device))
         dicts: list[dict[str, Any]] = [module._parameters, module._buffers]
@@ -267,5 +310,3 @@ class RefuseConversion(Refusal):
                     if id(tensor) in self.streamed:
                         one[key] = tensor
         return module
-
-

@@ -1,7 +1,9 @@
-"""Weights that functions keep for their backward by themselves (`ctx.weight = weight`), which the hooks for saved tensors do not see.
+"""Weights that functions keep by themselves for their backward (`ctx.weight = weight`). The hooks for saved tensors do
+not see them.
 
-Libraries of quantised weights do it. In the backward of such a function the block is held as if it had asked for it.
+Libraries of quantised weights do so. The block is held during the backward of such a function.
 """
+
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
@@ -19,12 +21,14 @@ _sequence_nr = torch._C._autograd._get_sequence_nr
 
 
 class StashHooks:
-    """A module with weights that are more than their bytes. Attached to the module itself, so that what comes out is a tensor, as a rule."""
+    """The hooks of a module that itself has weights which are more than their bytes. The output of such a module is a
+    tensor, as a rule.
+    """
 
     def __init__(self, holding: Holding, blocks: list[HeldBlock]) -> None:
         self.holding = holding
         self.blocks = blocks
-        self.begun: list[int] = []  # numbers that nodes got before each call under way
+        self.begun: list[int] = []  # for each call under way, the number of the next node at its begin
 
     def attach(self, module: nn.Module) -> list[Any]:
         return [
@@ -37,8 +41,9 @@ class StashHooks:
             self.holding.read(block)
         if torch.is_grad_enabled():
             raise RuntimeError(
-                f"a backward that is to be differentiated again (create_graph=True) would keep weights of {self.blocks[0].name} without their block: "
-                "streamed weights do not support it. Leave them outside by outside="
+                "streamed weights do not support a backward that is differentiated again (create_graph=True): "
+                f"it would keep weights of {self.blocks[0].name} without their block. "
+                "Keep the weights on the device by outside="
             )
         self.holding.unguard()
 
@@ -76,7 +81,7 @@ class LeaveStash(Hook):
             if node is None or node in seen or node._sequence_nr() < since:
                 continue
             seen.add(node)
-            if hasattr(node, "_forward_cls"):  # written in Python
+            if hasattr(node, "_forward_cls"):  # the function is written in Python
                 hooks.holding.saved = True
                 node.register_prehook(hooks.hold)
                 node.register_hook(hooks.let_go)

@@ -1,18 +1,19 @@
-"""A model that is streamed."""
+"""Streams a model: the object that stream() returns, from its begin to its end."""
+
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
-from typing import Any, TypeAlias, Union
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
 from .._device import Device
 from .._errors import UsageError
-from .._generated import ResidentPriority, RuntimeStats, Status
+from .._generated import RuntimeStats, Status
 from .._runtime import Runtime
 from . import _subclasses
 from ._calls import Calls
@@ -25,42 +26,63 @@ from ._hooks import Running, StepHooks, UnitHooks, forget_compiled, run_uncompil
 from ._host_sources import adopt, make_sources
 from ._loading import LoadedInto, LoadInto, Updates, loaded
 from ._memory import memory_tensor
-from ._reads import ReadCheck
 from ._neighbours import Neighbours
+from ._outside import put_outside
+from ._reads import ReadCheck
+from ._residency import Residency
 from ._saved import SavedTensors
 from ._serving import RefuseConversion, ServedState, ServedTensors, Source, WithoutHooks, is_served, refuse_ties
 from ._stashed import StashHooks
 from ._training import MakeOptimizer, MakeStep, Training
-from ._weights import Entry, Found, HeldBlock, Place, Weight, choose, find_tensors, make_blocks, make_weights, put_into, weights_by_tensor
+from ._weights import (
+    Entry,
+    Found,
+    HeldBlock,
+    Place,
+    Weight,
+    choose,
+    find_tensors,
+    make_blocks,
+    make_weights,
+    put_into,
+    weights_by_tensor,
+)
 
-Outside: TypeAlias = Union[str, Iterable[str]]
+Outside: TypeAlias = str | Iterable[str]
 
 
 @contextmanager
 def _plainly() -> Iterator[None]:
-    """Without what changes functions of tensors: modes, and classes of their own."""
+    """Switches off modes and tensor classes that change the functions of tensors."""
     with torch.inference_mode(False), torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         yield
 
 
-class Streamed(Source):
+class Streamed(Residency, Source):
     """A module whose weights are streamed from host memory, or from files, until close() or the end of the `with`.
 
-    :param device: "cuda:0", "cpu" or "host" (for tests), or a Device, whose budget this model then shares with others.
-    :param budget: Most bytes of device memory for the weights; None: as much as the device's budget leaves it.
-    :param blocks: Names of modules, or patterns of such (`"model.layers.*"`), that make a block each; None: the layers of the model.
-    :param outside: Names of parameters and buffers, or patterns, that are not streamed but stay on the device, out of the budget. Small
-        buffers do anyway, and, where other parameters are frozen, those that require a gradient.
-    :param files: safetensors files, or folders of such, with the tensors of what is on the meta device. They are mapped, not loaded.
+    :param device: "cuda:0", "cpu" or "host" (for tests), or a Device. Models with the same Device share its budget.
+    :param budget: The most bytes of device memory for the weights. None is what the device's budget leaves.
+    :param blocks: The modules that make a block each: modules, names, or patterns of names (`"model.layers.*"`).
+        None is the layers of the model.
+    :param outside: Names of parameters and buffers, or patterns of names. These stay on the device, outside the budget,
+        and are not streamed. Small buffers stay there anyway, and so do parameters that require a gradient if other
+        parameters are frozen.
+    :param files: safetensors files, or folders with such files, for the tensors on the meta device. The files are
+        mapped, not loaded.
     :param strict: Whether tensors in files that the module does not have are an error.
-    :param pin: Pin the host's memory, so that copies from it need no detour.
-    :param max_held: Most blocks that are used at the same time; None: by how the modules are nested.
-    :param debug: True: every step is searched for reads of weights that are not there, which is slow; None: the first; False: none.
-    :param name: In messages and traces.
-    :param share_wait: Most seconds that a step waits for steps of the device's other models, in other threads, to end, where these have its memory.
-    :param optimizer: Has streamed parameters that require a gradient be trained: makes the optimizer of one block from its parameters. Its
-        step is made in the backward, as soon as the block's gradients are there, which are then given up.
-    :param optimizer_step: How an optimizer's step is made: `scaler.step` of a GradScaler, where losses are scaled; None: by its step().
+    :param pin: Whether to pin the host memory, so that copies from it need no staging buffer.
+    :param max_held: The most blocks that are held at the same time. None is derived from how the modules are nested.
+    :param debug: True checks every step for reads of weights whose block is not held, which is slow. None checks until
+        one step has passed. False checks no step.
+    :param name: The name of the model in messages and traces.
+    :param share_wait: The most seconds that a step waits for steps of other models on the device, in other threads, if
+        these steps hold its memory.
+    :param optimizer: A function that makes the optimizer of one block from its parameters. It has streamed parameters
+        that require a gradient trained. An optimizer makes its step in the backward, as soon as the gradients of its
+        block are there, and the gradients are then given up.
+    :param optimizer_step: A function that has an optimizer make its step, like `scaler.step` of a GradScaler if losses
+        are scaled. None calls the optimizer's step().
     """
 
     def __init__(
@@ -90,17 +112,25 @@ class Streamed(Source):
         try:
             with _plainly():
                 check_modules(module)
-                self.device, self._torch_device, self._backend, opened = device_of(device, budget)
+                self.device, self._torch_device, opened = device_of(device, budget)
                 if opened:
                     self._undo.callback(self.device.close)
                 left = self._find(None if files is None else TensorFiles(files), strict, outside, optimizer is not None)
                 self._divide(blocks, budget, optimizer is not None)
-                self.runtime = Runtime(self.device, name=name or type(module).__name__, max_held=max_held or self._most_held(), max_bytes=budget or 0)
+                self.runtime = Runtime(
+                    self.device,
+                    name=name or type(module).__name__,
+                    max_held=max_held or self._most_held(),
+                    max_bytes=budget or 0,
+                )
                 self._undo.callback(self.runtime.close)
-                for block, made in zip(self._blocks, self.runtime.register_blocks(make_sources(self.device, self._blocks, self._files, pin))):
+                for block, made in zip(
+                    self._blocks,
+                    self.runtime.register_blocks(make_sources(self.device, self._blocks, self._files, pin)),
+                ):
                     block.block = made
                 self._put_in_place()
-                self._put_outside(left)
+                put_outside(left, self._torch_device, self._undo, self._replace)
                 self._attach(debug, optimizer, optimizer_step)
                 self._holding.begin_beside = Neighbours(self.device, self._holding, share_wait).begin
                 for one in self._trained_from_files:
@@ -115,28 +145,32 @@ class Streamed(Source):
     # Beginning.
 
     def _find(self, files: TensorFiles | None, strict: bool, outside: Outside, trained: bool) -> list[Found]:
-        """What is streamed; what is returned is not."""
+        """Finds the tensors to stream. Returns the other tensors."""
         self._files = files
         found = find_tensors(self.module)
         for one in found:
             if is_served(one.tensor):
-                raise UsageError(Status.ERROR_INVALID_STATE, f"{one.names[0]} is streamed already")
+                raise UsageError(
+                    Status.ERROR_INVALID_STATE, f"{one.names[0]} is streamed already: end that streaming first"
+                )
         for one, made in adopt(found, files, strict, type(self.module).__name__):
             if trained and made.requires_grad:
-                made.data = made.data.clone()  # nothing is written to files
+                made.data = made.data.clone()  # because files are not written to
                 self._trained_from_files.append(one)
             one.mapped = True
             self._replace(one, made)
         streamed, left = choose(found, [outside] if isinstance(outside, str) else outside, trained)
         if not streamed:
-            raise ValueError(f"{type(self.module).__name__} has nothing to stream")
+            raise ValueError(f"{type(self.module).__name__} has no parameter or buffer to stream")
         self._weights, self._entries = make_weights(streamed)
         self._places = [place for weight in self._weights for place in weight.places]
         return left
 
     def _divide(self, blocks: Chosen | None, budget: int | None, trained: bool) -> None:
         total = sum(weight.bytes for weight in self._weights)
-        self._units = self._make_units(blocks, largest_block(budget or self.device.memory().budget_bytes or total, total))
+        self._units = self._make_units(
+            blocks, largest_block(budget or self.device.memory().budget_bytes or total, total)
+        )
         self._blocks = list(dict.fromkeys(block for blocks in self._units.values() for block in blocks))
         for block in self._blocks:
             block.mutable = trained and any(place.tensor.requires_grad for place in block.places())
@@ -175,17 +209,19 @@ class Streamed(Source):
         return make_blocks(units, self._weights, self._entries, describe)
 
     def _most_held(self) -> int:
-        """Most ordered blocks that are held at the same time."""
+        """Returns the most ordered blocks that are held at the same time."""
         return max(1, *(sum(not block.unordered for block in blocks) for blocks in self._units.values()))
 
     def _put_in_place(self) -> None:
         for block in self._blocks:
             address = self.runtime.block_info(block.block).address
             for weight in block.weights:
-                weight.memory = memory_tensor(address + weight.offset, weight.bytes, self._torch_device, self._backend)
+                weight.memory = memory_tensor(
+                    address + weight.offset, weight.bytes, self._torch_device, self.device.kind
+                )
                 for place in weight.places:
                     if place.tensor.grad is not None:
-                        raise ValueError(f"{place.name} has a gradient: zero_grad() before it is streamed")
+                        raise ValueError(f"{place.name} has a gradient: call zero_grad() before the model is streamed")
                     place.put(place.on_device())
                     self._undo.callback(self._restore, place)
         self._by_storage = {weight.memory.untyped_storage().data_ptr(): weight for weight in self._weights}
@@ -197,8 +233,10 @@ class Streamed(Source):
                 self._rewrap(entry)
             self._serve(entry.tensor, entry)
         for place in self._places:
-            if not is_served(place.tensor):  # a part of one
-                self._serve(place.tensor, Entry(place.name, place.tensor, place.tensor, [], [place], type(place.tensor), True))
+            if not is_served(place.tensor):  # the place is a part of a wrapper or of a special tensor
+                self._serve(
+                    place.tensor, Entry(place.name, place.tensor, place.tensor, [], [place], type(place.tensor), True)
+                )
 
     def _serve(self, tensor: torch.Tensor, entry: Entry) -> None:
         kind = type(tensor)
@@ -206,12 +244,13 @@ class Streamed(Source):
         self._undo.callback(self._served.unserve, tensor, kind)
 
     def _rewrap(self, entry: Entry) -> None:
-        """Wrappers keep the device that they were made for."""
+        """Gives modules a new wrapper over device memory, because a wrapper keeps the device that it was made for."""
         entry.tensor = entry.over(lambda place: place.tensor, self._torch_device)
         if entry.tensor.device != self._torch_device:
             raise TypeError(
-                f"{entry.name} is a {entry.kind.__qualname__}, which says that it is on {entry.tensor.device} when it is made of tensors on "
-                f"{self._torch_device}. It can stay outside: outside={entry.name!r}"
+                f"{entry.name} is a {entry.kind.__qualname__}, which reports the device {entry.tensor.device} "
+                f"when it is made of tensors on {self._torch_device}. "
+                f"Keep it on the device, outside the budget, by outside={entry.name!r}"
             )
         self._serve(entry.original, entry)
         entry.put(entry.tensor)
@@ -219,52 +258,27 @@ class Streamed(Source):
 
     def _restore(self, place: Place) -> None:
         weight, moved = place.weight, place.weight.moved
-        if weight.copied is not None:  # what has become of it goes back
+        if weight.copied is not None:  # the current values go back to the original memory
             copied, weight.copied = weight.copied, None
             copied.copy_(weight.host)
         place.put(place.original if moved is None else place.original.to(moved))
-
-    def _put_outside(self, left: list[Found]) -> None:
-        """What is not streamed is moved, and moved back with what has become of it."""
-
-        def back(tensor: torch.Tensor, original: torch.Tensor) -> None:
-            original.copy_(tensor.data)
-            grad, tensor.grad = tensor.grad, None
-            tensor.data = original
-            if grad is not None:
-                tensor.grad = grad.to(original.device)
-
-        def keep(one: Found, version: int) -> None:
-            if one.tensor._version != version or not one.is_parameter:  # it was trained, or may have been written to, which no version tells of
-                one.tensor.data = one.tensor.data.clone()
-                one.stays = True
-
-        for one in left:
-            if one.mapped:
-                self._undo.callback(keep, one, one.tensor._version)
-            parts = [tensor for _, tensor in one.parts or _subclasses.parts(one.tensor, one.names[0])]
-            if all(tensor.device == self._torch_device for tensor in parts):
-                continue
-            if one.tensor.grad is not None:
-                raise ValueError(f"{one.names[0]} has a gradient: zero_grad() before it is streamed")
-            for tensor in parts:
-                original = tensor.data
-                tensor.data = original.to(self._torch_device)
-                self._undo.callback(back, tensor, original)
-            if _subclasses.is_wrapper(one.tensor):
-                self._replace(one, _subclasses.like(one.tensor, lambda tensor: tensor, type(one.tensor)))
 
     def _attach(self, debug: bool | None, optimizer: MakeOptimizer | None, make_step: MakeStep | None) -> None:
         self._holding = Holding(self.runtime, self._torch_device, self._places, Calls(self.module, self._torch_device))
         self._holding.unguard, self._holding.guard = self._served.unguard, self._served.guard
         self._running = Running(
-            self._holding, SavedTensors(self._holding, self._by_storage), ReadCheck(self._by_storage, None if debug else 1 if debug is None else 0)
+            self._holding,
+            SavedTensors(self._holding, self._by_storage),
+            ReadCheck(self._by_storage, None if debug else 1 if debug is None else 0),
         )
         self._running.with_grad = self._attach_inner
         if optimizer is not None:
             self._training = Training(self._holding, self._blocks, optimizer, make_step)
             self._holding.training = True
-            self._holding.trained_forward, self._holding.backward_ends = self._training.forward_begins, self._training.backward_ends
+            self._holding.trained_forward, self._holding.backward_ends = (
+                self._training.forward_begins,
+                self._training.backward_ends,
+            )
             for handle in self._training.handles:
                 self._undo.callback(handle.remove)
         self._updates = Updates(self.runtime, self._holding.calls)
@@ -299,12 +313,14 @@ class Streamed(Source):
         self._updates.settle(self._entries)
 
     def _set(self, module: nn.Module, name: str, value: object) -> None:
-        """An attribute of a module, as long as it is streamed."""
+        """Sets an attribute of a module until streaming ends."""
         module.__dict__[name] = value
         self._undo.callback(module.__dict__.pop, name, None)
 
     def _attach_inner(self) -> None:
-        """With gradients a checkpoint may run a part of a block again, by itself."""
+        """Attaches hooks to the modules inside a block, because with gradients a checkpoint may run such a module again
+        by itself.
+        """
         of_tensor = weights_by_tensor(self._entries)
         for unit in self._units:
             if unit.own:
@@ -312,8 +328,14 @@ class Streamed(Source):
             for module in unit.module.modules():
                 if module is unit.module or not is_called(module):
                     continue
-                tensors = [tensor for part in own_modules(module) for tensor in [*part._parameters.values(), *part._buffers.values()]]
-                blocks = list(dict.fromkeys(weight.block for tensor in tensors for weight in of_tensor.get(id(tensor), ())))
+                tensors = [
+                    tensor
+                    for part in own_modules(module)
+                    for tensor in [*part._parameters.values(), *part._buffers.values()]
+                ]
+                blocks = list(
+                    dict.fromkeys(weight.block for tensor in tensors for weight in of_tensor.get(id(tensor), ()))
+                )
                 if blocks:
                     for handle in UnitHooks(self._running, unit, blocks, True).attach(module):
                         self._undo.callback(handle.remove)
@@ -323,15 +345,19 @@ class Streamed(Source):
     def __enter__(self) -> Streamed:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
-        """Ends streaming: the module is what it was, with what was trained of it in memory. Tensors that autograd has kept of it cannot be used any more."""
+        """Ends streaming. The module is then what it was before, except that trained weights are in memory. Weights
+        that autograd has saved cannot be used any more.
+        """
         if not self._closed:
             self._refuse_within()
             self._closed = True
-            # Before: what ends inside this scope of modes would be in force again after it.
+            # This comes before the scope below: a mode that ends inside the scope would be in force again after it.
             self._running.abandon()
             with _plainly():
                 self._undo.close()
@@ -340,10 +366,13 @@ class Streamed(Source):
     def _refuse_within(self) -> None:
         self._holding.calls.check()
         if self._holding.calls.is_calling():
-            raise UsageError(Status.ERROR_INVALID_STATE, f"{type(self.module).__name__} runs: streaming cannot end within its call")
+            raise UsageError(
+                Status.ERROR_INVALID_STATE,
+                f"streaming cannot end within a call of the model {type(self.module).__name__}",
+            )
 
     def _let_go(self) -> None:
-        """Of memory, which else would last as long as this object."""
+        """Gives up memory that would otherwise live as long as this object."""
         for weight in self._weights:
             del weight.host, weight.memory, weight.storage
             for place in weight.places:
@@ -363,18 +392,21 @@ class Streamed(Source):
     # Use.
 
     def __reduce_ex__(self, protocol: object) -> Any:
-        raise TypeError("what stream() returned cannot be copied or pickled; its module can")
+        raise TypeError("the object that stream() returned cannot be copied or pickled: copy or pickle its module")
 
     def __repr__(self) -> str:
         size = sum(block.bytes for block in self._blocks)
         where = f"{self.device.name}{' (closed)' if self._closed else ''}"
-        return f"<libstagehand.torch.Streamed {type(self.module).__name__}: {size} bytes in {len(self._blocks)} blocks on {where}>"
+        kind = type(self.module).__name__
+        return f"<libstagehand.torch.Streamed {kind}: {size} bytes in {len(self._blocks)} blocks on {where}>"
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """One pass over the model, with its backward, where a call of the module is not one by itself."""
+        """Use `with streamed.step():` around one pass over the model and its backward, if a step is not one call of the
+        module.
+        """
         if self._closed:
-            raise UsageError(Status.ERROR_INVALID_HANDLE, "the model is not streamed any more")
+            raise UsageError(Status.ERROR_INVALID_HANDLE, "streaming of the model has ended")
         self._holding.calls.check()
         self._running.grad_enabled()
         self._running.abandon()
@@ -390,19 +422,25 @@ class Streamed(Source):
             self._holding.end_step()
 
     def managed_forward(self) -> AbstractContextManager[None]:
-        """step() by its other name."""
+        """Another name of step()."""
         return self.step()
 
     def graph(self, *args: Any, warm_up: int = 3, **kwargs: Any) -> ForwardGraph:
-        """A forward without gradients, with these arguments, as a CUDA graph: to be called with others of the same shapes."""
+        """Captures a forward without gradients, with these arguments, as a CUDA graph. The graph can be called with
+        other tensors of the same shapes. `warm_up` is the number of forwards before the capture.
+        """
         return ForwardGraph(self.module, self.runtime, self._holding, self._torch_device, warm_up, args, kwargs)
 
     def accumulate(self) -> AbstractContextManager[None]:
-        """`with streamed.accumulate():` backwards add to the gradients, and optimizers do nothing, until one outside of it."""
+        """Backwards in `with streamed.accumulate():` add up gradients and make no optimizer's steps. A backward outside
+        of it makes the steps.
+        """
         return self._trained().accumulate()
 
     def optimize(self, step: MakeStep | None = None) -> None:
-        """Makes the optimizers' steps of the gradients that backwards in accumulate() have left, when something had to be done with all of them before."""
+        """Makes the optimizers' steps with the gradients of backwards in accumulate(). Use it if something needs all
+        gradients before the steps, like clipping.
+        """
         training = self._trained()
         if self._holding.explicit:
             training.step_all(step)
@@ -412,19 +450,21 @@ class Streamed(Source):
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """One for each block with weights that are trained, by its name."""
+        """The optimizers by the name of their block. Each block with trained weights has one."""
         return self._trained().optimizers()
 
     def _trained(self) -> Training:
         if self._training is None:
-            raise UsageError(Status.ERROR_INVALID_STATE, "no streamed weight is trained: stream(..., optimizer=)")
+            raise UsageError(
+                Status.ERROR_INVALID_STATE, "no streamed weight is trained: pass optimizer= to stream() to train"
+            )
         return self._training
 
     def stats(self) -> RuntimeStats:
         return self.runtime.stats()
 
     def blocks(self) -> dict[str, list[str]]:
-        """The blocks by name, with the names of what is in them."""
+        """Returns the blocks by name, with the names of the tensors in them."""
         return {block.name: [place.name for place in block.places()] for block in self._blocks}
 
     def current(self, entry: Entry) -> torch.Tensor:
@@ -432,28 +472,3 @@ class Streamed(Source):
             if block.mutable:
                 self.runtime.write_back([block.block])
         return entry.host()
-
-    # Several models on a device.
-
-    def keep_resident(self, target: Streamed | Runtime | None = None) -> AbstractContextManager[None]:
-        """`with streamed.keep_resident():` a model, this one by default, keeps the device memory that it has."""
-        return self.runtime.keep_resident(_runtime(target))
-
-    def reserve_for_resident(
-        self, target: Streamed | Runtime | None = None, *, priority: ResidentPriority = ResidentPriority.PRIMARY, bytes: int = 0
-    ) -> None:
-        """A model's share, this one's by default, is never less than this; 0: as much as its plan uses. Until release_reservation()."""
-        self.runtime.reserve_for_resident(_runtime(target), priority=priority, bytes=bytes)
-
-    def release_reservation(self, target: Streamed | Runtime | None = None) -> None:
-        self.runtime.release_reservation(_runtime(target))
-
-    def as_guest(self, guest: Streamed | Runtime, *, bytes: int = 0, workspace_bytes: int = 0, shrink: bool = False) -> AbstractContextManager[None]:
-        """`with streamed.as_guest(other):` the other gets memory that nobody has reserved, or is refused with BudgetError."""
-        return self.runtime.as_guest(guest.runtime if isinstance(guest, Streamed) else guest, bytes=bytes, workspace_bytes=workspace_bytes, shrink=shrink)
-
-
-def _runtime(target: Streamed | Runtime | None) -> Runtime | None:
-    return target.runtime if isinstance(target, Streamed) else target
-
-

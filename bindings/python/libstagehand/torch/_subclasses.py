@@ -1,8 +1,10 @@
-"""Tensors that are more than their bytes, as quantised ones are: which plain tensors they are made of, and how they are made of others.
+"""Tensors that are more than their bytes, like quantised ones: the plain tensors that they are made of, and how to make
+them from other plain tensors.
 
-A wrapper (`__tensor_flatten__`) has no bytes of its own; it is made anew over other plain tensors. Others have bytes, and further tensors
-in their attributes, which stay the same objects over other memory.
+A wrapper (`__tensor_flatten__`) has no bytes of its own, so a new wrapper is made over other plain tensors. Another
+special tensor has bytes, and further tensors in its attributes. It stays the same object over other memory.
 """
+
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
@@ -16,25 +18,27 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 Make = Callable[[torch.Tensor], torch.Tensor]
 
-# The attribute that tensors have while they are streamed.
+# The attribute of a streamed tensor that has its Entry.
 ENTRY = "_stagehand_entry"
 
 is_wrapper: Callable[[object], bool] = is_traceable_wrapper_subclass
 
 
 def is_special(tensor: torch.Tensor) -> bool:
-    """Whether it may keep more than its bytes: its class is none of PyTorch's own."""
+    """Whether a tensor may have more than its bytes, because its class is not one of PyTorch."""
     return type(tensor) not in (torch.Tensor, nn.Parameter)
 
 
 def _flattened(wrapper: Any) -> tuple[list[str], Any]:
-    """The attributes that have its parts, and what else it is made of."""
+    """Returns the names of the attributes with the parts of a wrapper, and the context to make it again."""
     keys, context = wrapper.__tensor_flatten__()
     return keys, context
 
 
 def parts(tensor: torch.Tensor, name: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """The plain tensors that it is made of, with their names: itself, unless it is a wrapper, first."""
+    """Yields the plain tensors that a tensor is made of, with their names. The first is the tensor itself, unless it is
+    a wrapper.
+    """
     if is_wrapper(tensor):
         for key in _flattened(tensor)[0]:
             yield from parts(getattr(tensor, key), f"{name}.{key}")
@@ -45,7 +49,9 @@ def parts(tensor: torch.Tensor, name: str) -> Iterator[tuple[str, torch.Tensor]]
 
 
 def beside(module: nn.Module, name: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors in objects that a module has as attributes: some keep there what belongs to their quantised weights."""
+    """Yields the tensors in objects that a module has as attributes. Some modules keep parts of their quantised weights
+    there.
+    """
     for key, value in vars(module).items():
         if not key.startswith("_") and _is_data(value):
             yield from _inside(vars(value), f"{name}.{key}" if name else key, {id(value)})
@@ -56,7 +62,7 @@ def _attributes(tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def _is_data(value: object) -> bool:
-    """Whether it is an object that has attributes, and is not a part of the model, a class, or a function."""
+    """Whether a value is an object with attributes that is not a module, a tensor, a class, or a function."""
     return hasattr(value, "__dict__") and not isinstance(value, (type, nn.Module, torch.Tensor)) and not callable(value)
 
 
@@ -77,11 +83,14 @@ def _inside(value: object, name: str, seen: set[int]) -> Iterator[tuple[str, tor
 
 
 def like(tensor: torch.Tensor, of: Make, kind: type | None = None) -> torch.Tensor:
-    """A tensor of the same class and attributes, over what `of` gives for each plain tensor. `kind`: the class, where it has another one now."""
+    """Makes a tensor of the same class and attributes over other plain tensors. `of` returns the new tensor for each
+    plain one. `kind` is the class to make, if the tensor has another class now.
+    """
     if is_wrapper(tensor):
         keys, context = _flattened(tensor)
         inner = {key: like(getattr(tensor, key), of) for key in keys}
-        made: torch.Tensor = (kind or type(tensor)).__tensor_unflatten__(inner, context, tensor.size(), tensor.stride())  # type: ignore[attr-defined]
+        wrapper: Any = kind or type(tensor)
+        made: torch.Tensor = wrapper.__tensor_unflatten__(inner, context, tensor.size(), tensor.stride())
         for key, value in _attributes(tensor).items():
             made.__dict__.setdefault(key, value)
         return made.requires_grad_(tensor.requires_grad)
@@ -93,7 +102,7 @@ def like(tensor: torch.Tensor, of: Make, kind: type | None = None) -> torch.Tens
 
 
 def _with_others(value: Any, of: Make, known: dict[int, Any]) -> Any:
-    """A copy with other tensors, of what has any; else the same."""
+    """Returns a copy of the value with other tensors if it contains tensors. Otherwise returns the value itself."""
     if id(value) in known:
         return known[id(value)]
     known[id(value)] = value
@@ -113,10 +122,10 @@ def _with_others(value: Any, of: Make, known: dict[int, Any]) -> Any:
 
 
 def found_in(tensor: torch.Tensor, known: dict[int, Any]) -> tuple[Any, ...]:
-    """What is known by the address of the storage of a tensor, or of those that it is made of."""
+    """Looks up a tensor, or the tensors that it is made of, by the address of the storage."""
     try:
         one = known.get(tensor.untyped_storage().data_ptr())
-    except (NotImplementedError, RuntimeError):  # it has none
+    except (NotImplementedError, RuntimeError):  # the tensor has no storage
         if not is_wrapper(tensor):
             return ()
         inside = (one for key in _flattened(tensor)[0] for one in found_in(getattr(tensor, key), known))

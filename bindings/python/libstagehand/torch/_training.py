@@ -1,4 +1,7 @@
-"""Weights that are trained while they are streamed: one optimizer for each block, whose step is made in the backward, while the block is there."""
+"""Trains streamed weights. Each block has an optimizer of its own, which makes its step in the backward, while the
+block is on the device.
+"""
+
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from ._holding import Holding
 from ._weights import HeldBlock
 
 MakeOptimizer: TypeAlias = "Callable[[list[nn.Parameter]], torch.optim.Optimizer]"
-"""Makes the optimizer of one block."""
+"""A function that makes the optimizer of one block from its parameters."""
 MakeStep: TypeAlias = "Callable[[torch.optim.Optimizer], object]"
-"""Has an optimizer make its step: its own step(), or that of a GradScaler."""
+"""A function that has an optimizer make its step: the optimizer's own step(), or the step() of a GradScaler."""
 
 
 class _Trained:
-    """A block with its optimizer, and how many of its gradients a backward has made."""
+    """A trained block with its optimizer. `arrived` is the number of its gradients that a backward has made."""
 
     def __init__(self, block: HeldBlock, parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
         self.block = block
@@ -32,40 +35,56 @@ class _Trained:
     def refuse_by_hand(self) -> None:
         if not self.stepping:
             raise RuntimeError(
-                f"the steps of {self.block.name!r} are made in the backward, or by optimize() of what stream() returned, while its weights are on the device. "
-                "Where losses are scaled: stream(..., optimizer_step=scaler.step)"
+                f"the optimizer of {self.block.name!r} cannot be stepped by hand: its steps are made in the backward, "
+                "or by optimize() of the object that stream() returned, while the weights are on the device. "
+                "If losses are scaled, use stream(..., optimizer_step=scaler.step)"
             )
 
 
 def _made(make: MakeOptimizer, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     optimizer = make(list(parameters))
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"optimizer= has to make a torch.optim.Optimizer of a list of parameters, and made {optimizer!r}")
-    asked = [one.name for one in inspect.signature(optimizer.step).parameters.values() if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
+        raise TypeError(
+            f"optimizer= must return a torch.optim.Optimizer for a list of parameters, but returned {optimizer!r}"
+        )
+    asked = [
+        one.name
+        for one in inspect.signature(optimizer.step).parameters.values()
+        if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD
+    ]
     if asked:
-        raise TypeError(f"{type(optimizer).__name__}.step() wants {asked[0]}: steps are made in the backward, with the gradients that are there, only")
+        raise TypeError(
+            f"{type(optimizer).__name__}.step() needs the argument {asked[0]!r}: "
+            "such optimizers cannot train streamed weights, because steps are made in the backward without arguments"
+        )
     return optimizer
 
 
 class Training:
     """The optimizers of one model."""
 
-    def __init__(self, holding: Holding, blocks: list[HeldBlock], make: MakeOptimizer, make_step: MakeStep | None) -> None:
+    def __init__(
+        self, holding: Holding, blocks: list[HeldBlock], make: MakeOptimizer, make_step: MakeStep | None
+    ) -> None:
         self._holding = holding
         self._make_step: MakeStep = make_step or (lambda optimizer: optimizer.step())
         self._accumulating = False
-        self._distributed = False  # the last forward was one of DistributedDataParallel
+        self._distributed = False  # whether the last forward ran within DistributedDataParallel
         self._trained: list[_Trained] = []
         self.handles: list[Any] = []
         for block in blocks:
             parameters: list[Any] = [place.tensor for place in block.places() if place.tensor.requires_grad]
             if parameters:
-                with self._holding.reading(block):  # some make their state like their parameters
+                with self._holding.reading(block):  # some optimizers read the parameters to make their state
                     self._trained.append(_Trained(block, parameters, _made(make, parameters)))
-        for trained in self._trained:  # once all are made: a hook would outlast the failure of another one
-            self.handles.append(trained.optimizer.register_step_pre_hook(lambda *_, trained=trained: trained.refuse_by_hand()))
+        for trained in self._trained:  # after all optimizers are made, so that a failure leaves no hook behind
+            self.handles.append(
+                trained.optimizer.register_step_pre_hook(lambda *_, trained=trained: trained.refuse_by_hand())
+            )
             for parameter in trained.parameters:
-                self.handles.append(parameter.register_post_accumulate_grad_hook(lambda _, trained=trained: self._arrived(trained)))
+                self.handles.append(
+                    parameter.register_post_accumulate_grad_hook(lambda _, trained=trained: self._arrived(trained))
+                )
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {trained.block.name: trained.optimizer for trained in self._trained}
@@ -83,18 +102,22 @@ class Training:
         self._refuse_distributed()
 
     def _refuse_distributed(self) -> None:
-        """Steps in the backward come before the gradients of other processes are added up, which is at its end."""
+        """Refuses steps in the backward of DistributedDataParallel, which adds up the gradients of all processes at the
+        end of a backward. The steps would come before.
+        """
         if self._distributed and not self._accumulating:
             raise RuntimeError(
-                "DistributedDataParallel adds up gradients at the end of a backward, when the steps of streamed weights are made: have its forward and "
-                "backward `with streamed.accumulate():` of what stream() returned, and then call its optimize()"
+                "DistributedDataParallel adds up gradients at the end of a backward, "
+                "after the steps of streamed weights. "
+                "Run its forward and backward in `with streamed.accumulate():`, and then call streamed.optimize(); "
+                "`streamed` is the object that stream() returned"
             )
 
     def _arrived(self, trained: _Trained) -> None:
         self._holding.in_backward()
         self._refuse_distributed()
         trained.arrived += 1
-        # Of a block that was used several times, other parts of the backward may need the old weights still.
+        # Other parts of the backward may still need the old weights of a block that was used several times.
         if trained.arrived == len(trained.parameters) and trained.block.uses <= 1 and not self._accumulating:
             self._step(trained)
 
@@ -121,7 +144,7 @@ class Training:
         torch.clear_autocast_cache()
 
     def backward_ends(self) -> None:
-        """Makes the steps of blocks that were used several times, or not with all of their parameters."""
+        """Makes the steps of blocks that were used several times, or that did not get all of their gradients."""
         for trained in self._trained:
             trained.arrived = 0
             trained.block.uses = 0

@@ -1,4 +1,5 @@
-"""Weights: what of a model is streamed, in which bytes, and in which block."""
+"""Weights: the tensors of a model that are streamed, their bytes, and their blocks."""
+
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
@@ -16,52 +17,53 @@ from . import _subclasses
 from ._division import Unit
 from ._memory import strided
 
-# Of all tensors, whatever their class says.
+# The plain `data` of tensors, whatever property their class has.
 _data: Any = torch._C.TensorBase.data
-# Weights begin at multiples of it, as blocks do.
+# Weights in a block begin at multiples of this number of bytes, as blocks do.
 ALIGNMENT = 256
-# Buffers below this are left outside: counters and statistics, which a model may write, and tables of a few positions.
+# Smaller buffers stay outside: counters and statistics, which a model may write, and small tables.
 SMALL_BUFFER = 64 << 10
-# Below this sources that are to be pinned are copied to pinned memory. Where they lie they share pages with others, which drivers refuse to pin
-# twice, and each would be pinned for itself.
+# Smaller sources are copied to pinned memory if they are to be pinned. In place they share pages with other sources,
+# and drivers refuse to pin a page twice. Also each of them would need a call to pin it.
 SMALL_SOURCE = 256 << 10
 
 
 @dataclass(eq=False)
 class Place:
-    """A tensor in a weight: a parameter or buffer, or a part of one."""
+    """A tensor in a weight: a parameter or buffer, or a part of such a tensor."""
 
     name: str
     tensor: torch.Tensor
-    original: torch.Tensor  # what its `data` was
+    original: torch.Tensor  # the `data` of the tensor before streaming
     weight: Weight
     offset: int  # in the weight, in bytes
     version: int = 0
-    counted: bool = False  # whether it has versions
-    inference: bool = False  # it was made in inference mode, and is used in it
+    counted: bool = False  # whether the tensor has versions
+    inference: bool = False  # whether the tensor was made in inference mode
     loading: bool = False
-    overwritten: bool = False  # its device memory was changed, and has to be loaded again
-    given: torch.Tensor | None = None  # over the source: what is handed out are aliases of it, so that its version tells of changes
+    overwritten: bool = False  # whether its device memory was changed and has to be loaded again
+    # A tensor over the source. Callers get aliases of it, so its version tells that the source was changed.
+    given: torch.Tensor | None = None
     given_version: int = 0
-    trained: int = 0  # optimizers' steps of the block when it was handed out
+    trained: int = 0  # the optimizer's steps of the block when a caller got an alias
 
     def put(self, data: torch.Tensor) -> None:
-        """Has the tensor be over other memory."""
+        """Puts the tensor over other memory."""
         with torch._C.DisableTorchFunctionSubclass():
             _data.__set__(self.tensor, data)
 
     def on_device(self) -> torch.Tensor:
-        """Over its device memory."""
+        """Returns data over the device memory."""
         with torch.inference_mode(self.inference):
             return strided(self.weight.memory, self.offset, self.original)
 
     def put_on_host(self) -> None:
-        """Has the tensor be over the source."""
+        """Puts the tensor over the source."""
         with torch.inference_mode(self.inference):
             self.put(strided(self.weight.host, self.offset, self.original))
 
     def host(self) -> torch.Tensor:
-        """Over the source."""
+        """Returns data over the source."""
         if self.given is None:
             with torch.inference_mode(False), torch.no_grad():
                 self.given = strided(self.weight.host, self.offset, self.original)
@@ -82,22 +84,22 @@ class Place:
     def note_version(self) -> None:
         try:
             self.version, self.counted = self.tensor._version, True
-        except RuntimeError:  # it was made in inference mode
+        except RuntimeError:  # tensors of inference mode have no version
             self.counted = False
 
 
 @dataclass(eq=False)
 class Entry:
-    """A parameter or buffer as modules have it."""
+    """A parameter or buffer of modules."""
 
     name: str
-    tensor: torch.Tensor  # what they have while it is streamed
-    original: torch.Tensor  # what they had before: another one, where it is a wrapper
-    keys: list[tuple[nn.Module, str]]  # where modules have it
+    tensor: torch.Tensor  # the tensor of the modules while it is streamed
+    original: torch.Tensor  # the tensor of the modules before; it is another one for a wrapper
+    keys: list[tuple[nn.Module, str]]  # the modules, and the names by which they have the tensor
     places: list[Place]
-    kind: type  # its class
-    special: bool  # more than its bytes, or a part of such
-    has: torch.Tensor = None  # type: ignore[assignment]  # what modules have now, unless they were given something else
+    kind: type  # the class of the original
+    special: bool  # whether it is more than its bytes, or a part of such a tensor
+    has: torch.Tensor = None  # type: ignore[assignment]  # the tensor that was last put into the modules
 
     def __post_init__(self) -> None:
         self.has = self.original
@@ -109,16 +111,18 @@ class Entry:
         return all(place.weight.block.held() for place in self.places)
 
     def put(self, tensor: torch.Tensor) -> None:
-        """Has modules have another one."""
+        """Gives the modules another tensor."""
         before, self.has = self.has, tensor
         put_into(self.keys, before, tensor)
 
     def is_of(self, module: nn.Module, key: str) -> bool:
-        """Whether the module has it there still: it may have been given another parameter since."""
+        """Whether the module still has the tensor. It may have been given another parameter since."""
         return entry_of(module, key) is self.has
 
     def over(self, make: Callable[[Place], torch.Tensor], device: torch.device) -> torch.Tensor:
-        """The same over other memory: `make` tells that of each place. What has no bytes goes to the device."""
+        """Makes the same tensor over other memory. `make` returns the data of each place. Tensors without bytes go to
+        `device`.
+        """
         of = {id(place.tensor): place for place in self.places}
 
         def part(tensor: torch.Tensor) -> torch.Tensor:
@@ -129,35 +133,39 @@ class Entry:
         return _subclasses.like(self.original, part, self.kind)
 
     def host(self) -> torch.Tensor:
-        """Over the source."""
+        """Returns a tensor over the source."""
         if self.special and self.keys:
             with torch._C.DisableTorchFunctionSubclass():
                 return self.over(Place.host, torch.device("cpu"))
         host = self.places[0].host()
-        return nn.Parameter(host, requires_grad=self.tensor.requires_grad) if isinstance(self.tensor, nn.Parameter) else host
+        return (
+            nn.Parameter(host, requires_grad=self.tensor.requires_grad)
+            if isinstance(self.tensor, nn.Parameter)
+            else host
+        )
 
 
 @dataclass(eq=False)
 class Weight:
-    """A range of bytes that moves as one: a parameter, or several that overlap."""
+    """A range of bytes that moves as one: a parameter, or several parameters that overlap."""
 
     bytes: int
-    storage: torch.UntypedStorage  # of the original
+    storage: torch.UntypedStorage  # the storage before streaming
     storage_offset: int
     places: list[Place] = field(default_factory=list)
     users: list[Unit] = field(default_factory=list)
     host: torch.Tensor = None  # type: ignore[assignment]  # the source, as bytes
-    mapped: bool = False  # the source is a file
-    copied: torch.Tensor | None = None  # the original's bytes, where the source is a copy of them
-    moved: torch.device | None = None  # where it was before it was copied to the host
-    memory: torch.Tensor = None  # type: ignore[assignment]  # the device's
+    mapped: bool = False  # whether the source is a file
+    copied: torch.Tensor | None = None  # the original bytes, if the source is a copy of them
+    moved: torch.device | None = None  # the device that it was on, if it was copied to the host
+    memory: torch.Tensor = None  # type: ignore[assignment]  # the device memory, as bytes
     block: HeldBlock = None  # type: ignore[assignment]
     offset: int = 0  # in the block
 
 
 @dataclass(eq=False)
 class HeldBlock:
-    """A block with its weights, and how it is held."""
+    """A block with its weights, and the views that hold it."""
 
     name: str
     weights: list[Weight] = field(default_factory=list)
@@ -165,11 +173,11 @@ class HeldBlock:
     block: Block = None  # type: ignore[assignment]
     forward: list[View] = field(default_factory=list)
     backward: dict[int | None, View] = field(default_factory=dict)  # by stream
-    mutable: bool = False  # it is trained
-    entries: list[Entry] = field(default_factory=list)  # that have something in it
-    uses: int = 0  # by modules, with gradients, since the last backward
-    trained: int = 0  # steps that its optimizer has made
-    # Held while other blocks come and go, which the memory that ordered blocks share is not made for.
+    mutable: bool = False  # whether it is trained
+    entries: list[Entry] = field(default_factory=list)  # the entries that have bytes in the block
+    uses: int = 0  # how often modules have used it with gradients since the last backward
+    trained: int = 0  # how many steps its optimizer has made
+    # An unordered block is held while other blocks come and go. The ring of ordered blocks is not made for that.
     unordered: bool = False
 
     def held(self) -> bool:
@@ -187,20 +195,26 @@ class HeldBlock:
 
 
 def refuse(name: str, tensor: torch.Tensor) -> None:
-    """What has no plain bytes cannot be moved by bytes."""
+    """Refuses a tensor that cannot be moved by its bytes."""
     why = ""
     if isinstance(tensor, (nn.UninitializedParameter, nn.UninitializedBuffer)):
-        why = "has no shape yet: call the model once before"
+        why = "has no shape yet: call the model once before it is streamed"
     elif tensor.layout != torch.strided or tensor.is_nested:
         why = f"has the layout {tensor.layout}"
     elif tensor.is_quantized:
-        why = f"is quantised ({tensor.dtype}): its scales are not in its bytes. Tensors of torchao, or plain integer tensors, stream"
+        why = (
+            f"is quantised ({tensor.dtype}): its scales are not in its bytes. "
+            "Tensors of torchao, and plain integer tensors, can be streamed"
+        )
     elif tensor.is_conj() or tensor.is_neg():
-        why = "is conjugated or negated lazily: resolve_conj(), resolve_neg()"
+        why = "is conjugated or negated lazily: call resolve_conj() or resolve_neg() before"
     elif tensor.numel() and not tensor.is_meta and not _has_memory(tensor):
-        why = f"is a {_full_name(type(tensor))}, which has no memory of its own, and no __tensor_flatten__ that tells what it is made of"
+        why = (
+            f"is a {_full_name(type(tensor))}, which has no memory of its own, "
+            "and no __tensor_flatten__ that names its parts"
+        )
     if why:
-        raise TypeError(f"{name} {why}. It can stay on the device, out of the budget: outside={name!r}")
+        raise TypeError(f"{name} {why}. To keep it on the device, outside the budget, pass outside={name!r}")
 
 
 def _full_name(kind: type) -> str:
@@ -220,7 +234,7 @@ def entry_of(module: nn.Module, key: str) -> torch.Tensor | None:
 
 
 def put_into(keys: list[tuple[nn.Module, str]], before: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Where modules have `before`."""
+    """Gives modules `tensor` where they have `before`."""
     for module, key in keys:
         if entry_of(module, key) is before:
             entries: dict[str, Any] = module._parameters if key in module._parameters else module._buffers
@@ -232,7 +246,7 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def span_of(tensor: torch.Tensor) -> tuple[int, int]:
-    """The bytes of its storage that it covers."""
+    """Returns the first byte of its storage that a tensor covers, and the end."""
     last = sum((int(size) - 1) * int(stride) for size, stride in zip(tensor.size(), tensor.stride()))
     first = int(tensor.storage_offset())
     return first * tensor.element_size(), (first + last + 1) * tensor.element_size()
@@ -240,21 +254,21 @@ def span_of(tensor: torch.Tensor) -> tuple[int, int]:
 
 @dataclass(eq=False)
 class Found:
-    """A tensor of a model, with the names and modules that it is found by."""
+    """A tensor of a model, with its names and the modules that have it."""
 
     tensor: torch.Tensor
     names: list[str] = field(default_factory=list)
     keys: list[tuple[nn.Module, str]] = field(default_factory=list)
     parts: list[tuple[str, torch.Tensor]] = field(default_factory=list)  # the plain tensors that it is made of
-    mapped: bool = False  # it was on the meta device, and is in a file
-    stays: bool = False  # in the module, in its place, when streaming ends
+    mapped: bool = False  # whether it was on the meta device and comes from a file
+    stays: bool = False  # whether the module keeps it when streaming ends
 
     @property
     def is_parameter(self) -> bool:
         return isinstance(self.tensor, nn.Parameter)
 
     def find_parts(self) -> None:
-        """Refuses what cannot be moved."""
+        """Finds the plain tensors that the tensor is made of, and refuses tensors that cannot be moved."""
         name = self.names[0]
         wrapper = _subclasses.is_wrapper(self.tensor)
         parts = list(_subclasses.parts(self.tensor, name))
@@ -272,14 +286,17 @@ class Found:
             for part, tensor in self.parts:
                 if again[part] is not tensor:
                     kind = _full_name(type(self.tensor))
-                    raise TypeError(f"{name} is a {kind}, which makes {part} anew each time. It can stay on the device, out of the budget: outside={name!r}")
+                    raise TypeError(
+                        f"{name} is a {kind}, which makes {part} anew each time. "
+                        f"Keep it on the device, outside the budget, by outside={name!r}"
+                    )
 
     def bytes(self) -> int:
         return sum(tensor.numel() * tensor.element_size() for _, tensor in self.parts)
 
 
 def find_tensors(root: nn.Module) -> list[Found]:
-    """Every parameter and buffer, once each."""
+    """Returns all parameters and buffers of a model, each one once."""
     found: dict[int, Found] = {}
     for module_name, module in root.named_modules():
         for key, tensor in [*module._parameters.items(), *module._buffers.items()]:
@@ -291,10 +308,16 @@ def find_tensors(root: nn.Module) -> list[Found]:
 
 
 def choose(found: list[Found], outside: Iterable[str], trained: bool) -> tuple[list[Found], list[Found]]:
-    """What is streamed, and what stays outside: what was told, small buffers, and what is trained beside frozen weights."""
+    """Returns the tensors to stream, and the tensors that stay outside. These match `outside`, or are small buffers, or
+    require a gradient beside frozen weights.
+    """
     patterns = list(outside)
-    if unused := [pattern for pattern in patterns if not any(matches(name, [pattern]) for one in found for name in one.names)]:
-        raise ValueError(f"outside: no parameter or buffer is {unused}; names are those of named_parameters() and named_buffers()")
+    if unused := [
+        pattern for pattern in patterns if not any(matches(name, [pattern]) for one in found for name in one.names)
+    ]:
+        raise ValueError(
+            f"outside={unused} matches no parameter or buffer: use names of named_parameters() and named_buffers()"
+        )
     floating = [one for one in found if one.is_parameter and one.tensor.is_floating_point()]
     partly_frozen = any(not one.tensor.requires_grad for one in floating)
     streamed: list[Found] = []
@@ -310,18 +333,19 @@ def choose(found: list[Found], outside: Iterable[str], trained: bool) -> tuple[l
             left.append(one)
         elif tensor.requires_grad and trained and _subclasses.is_wrapper(tensor):
             raise TypeError(
-                f"{one.names[0]} is a {_full_name(type(tensor))} that requires a gradient: it cannot be trained while it is streamed. "
-                f"requires_grad_(False), or have it stay on the device, out of the budget: outside={one.names[0]!r}"
+                f"{one.names[0]} is a {_full_name(type(tensor))} that requires a gradient, "
+                "and cannot be trained while it is streamed. Call requires_grad_(False) on it, "
+                f"or keep it on the device, outside the budget, by outside={one.names[0]!r}"
             )
         else:
             streamed.append(one)
     if trained and not any(one.tensor.requires_grad for one in streamed):
-        raise ValueError("optimizer= is for streamed weights that require a gradient: there is none")
+        raise ValueError("optimizer= was given, but no streamed weight requires a gradient")
     return streamed, left
 
 
 def make_weights(streamed: list[Found]) -> tuple[list[Weight], list[Entry]]:
-    """One weight for tensors that overlap in memory, in the order in which they are found."""
+    """Makes the weights in the order of the tensors. Tensors that overlap in memory are one weight."""
     parts: dict[int, tuple[str, torch.Tensor]] = {}
     for one in streamed:
         for name, tensor in one.parts:
@@ -354,17 +378,31 @@ def make_weights(streamed: list[Found]) -> tuple[list[Weight], list[Entry]]:
     entries = []
     for one in streamed:
         inside = [places[id(tensor)] for _, tensor in one.parts if id(tensor) in places]
-        entries.append(Entry(one.names[0], one.tensor, one.tensor, one.keys, inside, type(one.tensor), _subclasses.is_special(one.tensor)))
+        entries.append(
+            Entry(
+                one.names[0],
+                one.tensor,
+                one.tensor,
+                one.keys,
+                inside,
+                type(one.tensor),
+                _subclasses.is_special(one.tensor),
+            )
+        )
     return [weight for _, weight in sorted(made, key=lambda pair: pair[0])], entries
 
 
 def weights_by_tensor(entries: list[Entry]) -> dict[int, list[Weight]]:
-    """The weights that a parameter or buffer of a module is made of, by the id of what the module has."""
+    """Returns the weights of each parameter or buffer, by the id of the module's tensor."""
     return {id(entry.tensor): list(dict.fromkeys(place.weight for place in entry.places)) for entry in entries}
 
 
-def make_blocks(units: list[Unit], weights: list[Weight], entries: list[Entry], describe: Callable[[Unit], str]) -> dict[Unit, list[HeldBlock]]:
-    """A block for each unit, and one for each set of units that share weights, acquired by all of them."""
+def make_blocks(
+    units: list[Unit], weights: list[Weight], entries: list[Entry], describe: Callable[[Unit], str]
+) -> dict[Unit, list[HeldBlock]]:
+    """Makes a block for each unit, and one for each set of units that share weights. All units of a set acquire the
+    shared block.
+    """
     of_tensor = weights_by_tensor(entries)
     for unit in units:
         for module in unit.modules():
@@ -376,7 +414,10 @@ def make_blocks(units: list[Unit], weights: list[Weight], entries: list[Entry], 
     used: dict[Unit, list[HeldBlock]] = {}
     for weight in weights:
         if not weight.users:
-            raise ValueError(f"{weight.places[0].name} belongs to no module that is called: outside={weight.places[0].name!r}")
+            raise ValueError(
+                f"{weight.places[0].name} belongs to no module with a forward, so no call would hold it. "
+                f"Keep it on the device by outside={weight.places[0].name!r}"
+            )
         key = tuple(id(unit) for unit in weight.users)
         if key not in blocks:
             name = " and ".join(describe(unit) for unit in weight.users)

@@ -7,69 +7,74 @@ pub const SH_VERSION_MINOR: u32 = 1;
 pub const SH_VERSION_PATCH: u32 = 0;
 pub const SH_ABI_VERSION: u32 = 0;
 pub const SH_STREAM_HOST: u64 = 18446744073709551615;
-/**Result of a call. 0 is success, positive values are success with information, negative values are errors.
-Values never change; new ones may be added, so treat unknown negative values as errors of their hundred.*/
+/**The result of a call. 0 is success, a positive value is success with information, a negative value is an error.
+Values never change. New values may be added: treat an unknown negative value as an error of its hundred.*/
 pub type sh_status = i32;
+///Success.
 pub const SH_OK: _bindgen_ty_1 = 0;
-///The bytes are not on the device yet, and the caller asked not to wait. Nothing is held.
+///The bytes are not on the device yet, and the caller asked not to wait. No view is held.
 pub const SH_NOT_READY: _bindgen_ty_1 = 1;
-///A value is out of range or contradicts another; the text names it.
+///A value is out of range or contradicts another. The text names the value.
 pub const SH_ERROR_INVALID_ARGUMENT: _bindgen_ty_1 = -101;
-///NULL, destroyed, or belongs to another object.
+///The handle is NULL, was destroyed, or belongs to another object.
 pub const SH_ERROR_INVALID_HANDLE: _bindgen_ty_1 = -102;
-///struct_size is impossible, or bytes unknown to this library are not zero.
 pub const SH_ERROR_INVALID_STRUCT: _bindgen_ty_1 = -103;
-///The call is not allowed now (a release without an acquire, ...).
 pub const SH_ERROR_INVALID_STATE: _bindgen_ty_1 = -104;
-///No backend or device of that name.
+///There is no backend or no device of that name.
 pub const SH_ERROR_NOT_FOUND: _bindgen_ty_1 = -105;
-///This backend cannot do it.
+///The backend cannot do it.
 pub const SH_ERROR_UNSUPPORTED: _bindgen_ty_1 = -106;
 ///The process was forked after the library was used.
 pub const SH_ERROR_FORKED: _bindgen_ty_1 = -107;
-///A graph was captured under a plan that has changed since: capture it anew.
+///The graph was captured under an older plan. Capture it again.
 pub const SH_ERROR_STALE: _bindgen_ty_1 = -108;
-///The budget is too small; the text names the smallest that works.
+///The budget is too small. The text names the smallest budget that works.
 pub const SH_ERROR_BUDGET: _bindgen_ty_1 = -201;
-///The driver has no memory left.
+///The driver has no device memory left.
 pub const SH_ERROR_OUT_OF_DEVICE_MEMORY: _bindgen_ty_1 = -202;
 ///The process has no memory left.
 pub const SH_ERROR_OUT_OF_HOST_MEMORY: _bindgen_ty_1 = -203;
-///The pages needed are held by views; the text names the holder.
+///Views hold the device memory that the call needs. The text names the block.
 pub const SH_ERROR_HELD: _bindgen_ty_1 = -204;
-///Something that is in use stands in the way.
+///A state stands in the way that ends without the caller. Try again later.
 pub const SH_ERROR_BUSY: _bindgen_ty_1 = -205;
-///A source could not be read (file too short, I/O error, ...).
+///A source could not be read: the file is too short, an I/O error, and so on.
 pub const SH_ERROR_SOURCE: _bindgen_ty_1 = -301;
 ///A callback of the caller returned an error.
 pub const SH_ERROR_CALLBACK: _bindgen_ty_1 = -302;
-///A file of the library's own (trace, telemetry) could not be written.
+///A file or a socket of the library (trace, telemetry, monitor) failed.
 pub const SH_ERROR_IO: _bindgen_ty_1 = -303;
-///The object was destroyed while the call waited.
+///Another thread destroyed the object while the call waited.
 pub const SH_ERROR_CANCELLED: _bindgen_ty_1 = -304;
 ///A call into the driver failed.
 pub const SH_ERROR_BACKEND: _bindgen_ty_1 = -401;
-///The backend is there but cannot run here (no driver, no device).
+///The backend cannot run here: there is no driver, or no device.
 pub const SH_ERROR_BACKEND_UNAVAILABLE: _bindgen_ty_1 = -402;
-///The plugin could not be loaded; the text lists what was tried.
+///The plugin could not be loaded. The text lists the files that were tried.
 pub const SH_ERROR_BACKEND_LOAD: _bindgen_ty_1 = -403;
 ///A failure left the runtime's device memory in an unknown state.
 pub const SH_ERROR_RUNTIME_LOST: _bindgen_ty_1 = -501;
 ///The driver reports that the device is gone.
 pub const SH_ERROR_DEVICE_LOST: _bindgen_ty_1 = -502;
-///A fault of the library: please report it with the text.
+///A defect of the library. Please report it with its text.
 pub const SH_ERROR_INTERNAL: _bindgen_ty_1 = -601;
 ///Another copy of the library manages devices in this process.
 pub const SH_ERROR_DUPLICATE_LIBRARY: _bindgen_ty_1 = -602;
 pub type _bindgen_ty_1 = ::core::ffi::c_int;
-/**A stream of the device: the native handle (CUstream, hipStream_t, a handle from sh_stream_create()) as an integer,
-or SH_STREAM_HOST. 0 is what the driver means by it (CUDA: the legacy default stream); "host" and "sim" have no such stream. The
-handle for each thread's own default stream (CUDA, HIP: 2) is the calling thread's, each thread's being a stream of its own; a release
-there records an event at once. Engines that were compiled for such streams pass 2: their 0 would be taken for the legacy stream.
-A stream must stay alive until the step in which it was used has ended, or sh_stream_forget(): a runtime that finds it gone
-cannot tell what its work still reads; it returns the driver's error once, and does not use the device memory in question again.*/
+/**A stream of the device: the driver's handle (CUstream, hipStream_t, or a handle from sh_stream_create()) as an
+integer.
+
+- 0 has the driver's meaning: on CUDA the legacy default stream. The backends "host" and "sim" have no stream 0.
+- 2 on CUDA and HIP is the calling thread's own default stream. Engines that were compiled for per-thread default
+streams pass 2, because their 0 would be taken for the legacy stream.
+- SH_STREAM_HOST is the calling thread itself.
+
+A stream must stay alive until the step that used it has ended, or until sh_stream_forget(). A runtime that finds a
+stream destroyed cannot know whether its work still reads device memory. The runtime then returns the driver's error
+once, and does not use that memory again.*/
 pub type sh_stream = u64;
-///A block of one runtime. 0 is never a block. Ids are not reused while the runtime lives, nor shared between runtimes.
+/**A block of one runtime. 0 is never a block. A runtime never uses an id twice. Two runtimes that exist at the same
+time never share an id. A process has at most 65,535 runtimes at a time, a runtime at most 2^24 blocks.*/
 pub type sh_block = u64;
 #[repr(C)]
 #[derive(Debug)]
@@ -86,8 +91,9 @@ pub const SH_LOG_WARNING: _bindgen_ty_2 = 2;
 pub const SH_LOG_INFO: _bindgen_ty_2 = 3;
 pub const SH_LOG_DEBUG: _bindgen_ty_2 = 4;
 pub type _bindgen_ty_2 = ::core::ffi::c_uint;
-/**Receives a log line without a newline. It may be called on any thread, several at once, while locks of the library
-are held: it must not call the library, and must not block for long. `message` is valid during the call.*/
+/**Receives one line of the log, without a newline. `message` is valid during the call. The library may call it on any
+thread, on several threads at once, and while it holds locks. The function must not call the library and must not
+wait for long.*/
 pub type sh_log_fn = ::core::option::Option<
     unsafe extern "C" fn(
         level: i32,
@@ -95,29 +101,30 @@ pub type sh_log_fn = ::core::option::Option<
         user_data: *mut ::core::ffi::c_void,
     ),
 >;
-///How a device is opened.
+///How sh_device_open() opens a device.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_device_options {
     pub struct_size: u32,
-    ///Worker threads that read sources which are not pinned, at most 64; 0: by the number of cores, 2 to 12.
+    ///Worker threads that read unpinned sources, at most 64. 0: 2 to 12 threads, by the number of cores.
     pub staging_threads: u32,
-    /**Ceiling on device memory, page rounding included, in bytes; cut to whole pages. 0: what is free less the margin. It may be more than
-the device has, up to UINT64_MAX: plans then use what is free, but for a twentieth of the device (at most 512 MiB).*/
+    /**The most device memory that the library holds, in bytes, cut to whole pages. 0: the free memory less
+margin_bytes. The budget may be larger than the device, up to UINT64_MAX. Plans then use the free memory less a
+reserve, which is a twentieth of the device and at most 512 MiB.*/
     pub budget_bytes: u64,
-    ///Left free by the automatic budget; 0: 1 GiB, at most a tenth of the device.
+    ///Memory that the automatic budget leaves free, in bytes. 0: 1 GiB, but at most a tenth of the device.
     pub margin_bytes: u64,
-    /**Unit of device memory, a power of two up to 1 GiB; 0: by the budget. Rounded up to the backend's
+    /**The unit of device memory: a power of two up to 1 GiB. 0: by the budget. Rounded up to the backend's
 granularity.*/
     pub page_bytes: u64,
-    ///Host-to-device speed that plans count with, 10^6 to 10^15; 0: measured when first needed.
+    ///Speed of the link to the device that plans count with: 10^6 to 10^15. 0: measured when a plan needs it.
     pub link_bytes_per_second: u64,
-    /**Host memory, pinned if possible, that such sources pass through, at most 128 GiB; 0: by the backend
-and the threads.*/
+    /**Host memory that bytes of unpinned sources pass through, pinned if possible, at most 128 GiB. 0: by the backend
+and by the number of worker threads.*/
     pub staging_bytes: u64,
-    ///Options of the backend, "key=value;key=value"; NULL: none. See docs/environment.md.
+    ///Options of the backend, "key=value;key=value". NULL: none. docs/environment.md lists them.
     pub backend_options: *const ::core::ffi::c_char,
-    ///Load the backend from this absolute path instead of searching; NULL: search.
+    ///Absolute path of the plugin to load the backend from. NULL: the library searches for the plugin.
     pub backend_path: *const ::core::ffi::c_char,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -154,37 +161,39 @@ const _: () = {
         "Offset of field: sh_device_options::backend_path",
     ][::core::mem::offset_of!(sh_device_options, backend_path) - 56usize];
 };
-///Memory of a device, in bytes, at one moment.
+///Memory of a device at one moment, in bytes.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_memory_info {
     pub struct_size: u32,
-    ///Runtimes that live on the device in this process.
+    ///Runtimes on the device in this process.
     pub runtime_count: u32,
-    ///The ceiling in force, which may be more than there is.
+    ///The budget in force. It may be more than the device has.
     pub budget_bytes: u64,
-    ///Held by the library now. Above budget_bytes only while a lowered budget waits for a step or a view to end.
+    /**Device memory that the library holds now. The value may be more than budget_bytes after the budget was lowered,
+until steps end and views are released.*/
     pub used_bytes: u64,
-    ///Highest used_bytes since the device was opened.
+    ///The highest used_bytes since the device was opened.
     pub peak_bytes: u64,
-    ///What the driver says is free, for anybody.
+    ///Free memory of the device, as the driver reports it.
     pub free_bytes: u64,
-    ///Size of the device.
+    ///Size of the device's memory.
     pub total_bytes: u64,
     ///The unit of device memory.
     pub page_bytes: u64,
-    ///Host memory held for staging.
+    ///Host memory that the library holds for staging.
     pub staging_bytes: u64,
-    ///Part of the host memory held by the library that is pinned.
+    ///The pinned part of all host memory that the library holds.
     pub pinned_bytes: u64,
-    ///Claimed by reservations in force, see residency.h.
+    ///Sum of the reservations in force: see residency.h.
     pub reserved_bytes: u64,
-    ///Claimed by guests, their workspace included.
+    ///Memory that guests were granted, with their workspaces.
     pub guest_bytes: u64,
-    ///Kept from others: protected parts, and what their runtimes need to run.
+    ///Kept memory: protected parts, and memory that their runtimes need to run.
     pub protected_bytes: u64,
-    /**What one more guest could get: of the budget, as far as memory was free when it was looked at last, less what is certain for
-others. Memory that a destroyed runtime could not give back is no part of it.*/
+    /**The most that one more guest can get now: the budget less the memory that other runtimes keep for certain. A
+smaller amount replaces the budget if the device had less free memory when the library last asked. Memory that a
+destroyed runtime could not give back is not included.*/
     pub headroom_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -234,38 +243,53 @@ const _: () = {
         "Offset of field: sh_memory_info::headroom_bytes",
     ][::core::mem::offset_of!(sh_memory_info, headroom_bytes) - 96usize];
 };
-/**Blocks keep their address for life (the device maps memory by pages). Else it changes with
-the plan, never while a view is held.*/
+/**A block keeps its address for life, because the device maps memory by pages. Without this flag the address
+changes with the plan, but never while a view of the block is held.*/
 pub const SH_DEVICE_FIXED_ADDRESSES: _bindgen_ty_3 = 1;
-///The calling thread may read and write views through their address.
+///The calling thread may read and write device memory through its address.
 pub const SH_DEVICE_HOST_ADDRESSABLE: _bindgen_ty_3 = 2;
 ///A simulation: it has a clock and sizes, but no contents.
 pub const SH_DEVICE_VIRTUAL_TIME: _bindgen_ty_3 = 4;
+///The device is a GPU.
 pub const SH_DEVICE_IS_GPU: _bindgen_ty_3 = 8;
 pub type _bindgen_ty_3 = ::core::ffi::c_uint;
-///What a device is and can do.
+pub const SH_DEVICE_KIND_NONE: _bindgen_ty_4 = 0;
+pub const SH_DEVICE_KIND_HOST: _bindgen_ty_4 = 1;
+pub const SH_DEVICE_KIND_CUDA: _bindgen_ty_4 = 2;
+pub const SH_DEVICE_KIND_ROCM: _bindgen_ty_4 = 10;
+/**Kinds of device memory. The numbers are those of DLDeviceType in DLPack. A plugin may have any other number of
+DLPack's.*/
+pub type _bindgen_ty_4 = ::core::ffi::c_uint;
+///Properties and abilities of a device.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_device_caps {
     pub struct_size: u32,
-    ///SH_DEVICE_*
+    ///SH_DEVICE_FIXED_ADDRESSES and the other flags.
     pub flags: u32,
-    ///The name that opens it, e.g. "cuda:0".
+    ///SH_DEVICE_KIND_*. SH_DEVICE_KIND_NONE: other libraries cannot use its memory.
+    pub kind: u32,
+    ///Number of the device among its backend's devices: 1 for "cuda:1".
+    pub ordinal: u32,
+    ///Name of its backend: "cuda".
+    pub backend: [::core::ffi::c_char; 32usize],
+    ///The name that opens the device: "cuda:1".
     pub name: [::core::ffi::c_char; 64usize],
-    ///The driver's name for it.
+    ///The driver's name for the device.
     pub description: [::core::ffi::c_char; 128usize],
-    ///Smallest page.
+    ///Size of the smallest page.
     pub granularity_bytes: u64,
-    ///Page in use.
+    ///Size of the pages in use.
     pub page_bytes: u64,
-    ///Size in which sources that are not pinned are moved.
+    ///Size of the pieces in which bytes of unpinned sources move.
     pub staging_piece_bytes: u64,
+    ///Worker threads in use.
     pub staging_threads: u32,
     pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_device_caps"][::core::mem::size_of::<sh_device_caps>() - 232usize];
+    ["Size of sh_device_caps"][::core::mem::size_of::<sh_device_caps>() - 272usize];
     ["Alignment of sh_device_caps"][::core::mem::align_of::<sh_device_caps>() - 8usize];
     [
         "Offset of field: sh_device_caps::struct_size",
@@ -274,43 +298,52 @@ const _: () = {
         "Offset of field: sh_device_caps::flags",
     ][::core::mem::offset_of!(sh_device_caps, flags) - 4usize];
     [
+        "Offset of field: sh_device_caps::kind",
+    ][::core::mem::offset_of!(sh_device_caps, kind) - 8usize];
+    [
+        "Offset of field: sh_device_caps::ordinal",
+    ][::core::mem::offset_of!(sh_device_caps, ordinal) - 12usize];
+    [
+        "Offset of field: sh_device_caps::backend",
+    ][::core::mem::offset_of!(sh_device_caps, backend) - 16usize];
+    [
         "Offset of field: sh_device_caps::name",
-    ][::core::mem::offset_of!(sh_device_caps, name) - 8usize];
+    ][::core::mem::offset_of!(sh_device_caps, name) - 48usize];
     [
         "Offset of field: sh_device_caps::description",
-    ][::core::mem::offset_of!(sh_device_caps, description) - 72usize];
+    ][::core::mem::offset_of!(sh_device_caps, description) - 112usize];
     [
         "Offset of field: sh_device_caps::granularity_bytes",
-    ][::core::mem::offset_of!(sh_device_caps, granularity_bytes) - 200usize];
+    ][::core::mem::offset_of!(sh_device_caps, granularity_bytes) - 240usize];
     [
         "Offset of field: sh_device_caps::page_bytes",
-    ][::core::mem::offset_of!(sh_device_caps, page_bytes) - 208usize];
+    ][::core::mem::offset_of!(sh_device_caps, page_bytes) - 248usize];
     [
         "Offset of field: sh_device_caps::staging_piece_bytes",
-    ][::core::mem::offset_of!(sh_device_caps, staging_piece_bytes) - 216usize];
+    ][::core::mem::offset_of!(sh_device_caps, staging_piece_bytes) - 256usize];
     [
         "Offset of field: sh_device_caps::staging_threads",
-    ][::core::mem::offset_of!(sh_device_caps, staging_threads) - 224usize];
+    ][::core::mem::offset_of!(sh_device_caps, staging_threads) - 264usize];
     [
         "Offset of field: sh_device_caps::reserved",
-    ][::core::mem::offset_of!(sh_device_caps, reserved) - 228usize];
+    ][::core::mem::offset_of!(sh_device_caps, reserved) - 268usize];
 };
-///A backend that was found, or was looked for in vain.
+///A backend that the library knows or has found.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_backend_info {
     pub struct_size: u32,
-    ///SH_OK: it works; else why not (SH_ERROR_BACKEND_UNAVAILABLE, SH_ERROR_BACKEND_LOAD, ...).
+    ///SH_OK if the backend works, or else the error that keeps it from working.
     pub status: i32,
-    ///Devices that it has; 0 unless status is SH_OK.
+    ///Number of its devices. 0 if it does not work.
     pub device_count: u32,
-    ///1: part of the library; 0: a plugin.
+    ///1: part of the library. 0: a plugin.
     pub built_in: u32,
-    ///"host", "cuda", ...
+    ///"host", "cuda", and so on.
     pub name: [::core::ffi::c_char; 32usize],
-    ///File of the plugin; empty when built in or not found.
+    ///File of the plugin, cut to fit. Empty if the backend is built in, or no file was found.
     pub path: [::core::ffi::c_char; 512usize],
-    ///Why it does not work, in words; empty when it does.
+    ///Why the backend does not work. Empty if it works.
     pub reason: [::core::ffi::c_char; 512usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -341,45 +374,47 @@ const _: () = {
         "Offset of field: sh_backend_info::reason",
     ][::core::mem::offset_of!(sh_backend_info, reason) - 560usize];
 };
-///What the library knows of a captured step. Destroy it when the driver's graph is not launched any more.
+///What the library knows of a captured step. Destroy it when the driver's graph will not be launched any more.
 #[repr(C)]
 #[derive(Debug)]
 pub struct sh_graph {
     _unused: [u8; 0],
 }
-///Something that is in force until sh_scope_end().
+///A scope: a protection or a guest's stay that lasts until sh_scope_end().
 #[repr(C)]
 #[derive(Debug)]
 pub struct sh_scope {
     _unused: [u8; 0],
 }
-///Never given up while it is reserved.
-pub const SH_PRIORITY_PRIMARY: _bindgen_ty_4 = 0;
-/**Given up when nothing else is left, with a warning, that of the runtime used furthest in the future
-first (the one not used for longest, where it has made no steps); in force again when there is room.*/
-pub const SH_PRIORITY_SECONDARY: _bindgen_ty_4 = 1;
-///What is given up when a primary reservation, a runtime that begins, or a lowered budget cannot have its memory otherwise; never for a guest.
-pub type _bindgen_ty_4 = ::core::ffi::c_uint;
-///If there is less than `bytes`, let it in with what there is, as long as its smallest plan fits.
-pub const SH_GUEST_SHRINK: _bindgen_ty_5 = 1;
+///Never.
+pub const SH_PRIORITY_PRIMARY: _bindgen_ty_5 = 0;
+/**The library suspends the reservation if a primary reservation, a new runtime or a lowered budget cannot get
+memory in another way, but never for a guest. It logs a warning. It first suspends the reservation of the
+runtime whose next use is furthest in the future. A runtime without steps is ranked by the time since its last
+use. The reservation is in force again when there is room.*/
+pub const SH_PRIORITY_SECONDARY: _bindgen_ty_5 = 1;
+///Whether the library may suspend a reservation.
 pub type _bindgen_ty_5 = ::core::ffi::c_uint;
-///How a guest is let in.
+///Grant less than `bytes` if the headroom is smaller and the guest's smallest plan fits into the headroom.
+pub const SH_GUEST_SHRINK: _bindgen_ty_6 = 1;
+pub type _bindgen_ty_6 = ::core::ffi::c_uint;
+///What sh_guest_begin() grants to a guest.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_guest_options {
     pub struct_size: u32,
     ///SH_GUEST_*
     pub flags: u32,
-    /**Device memory for its blocks, rounded up to whole pages; 0: all of its blocks at once. Cut to its
-sh_runtime_options.max_bytes.*/
+    /**Device memory for the guest's blocks, in bytes, rounded up to whole pages and cut to
+sh_runtime_options.max_bytes. 0: all blocks at once.*/
     pub bytes: u64,
-    /**Device memory that the engine itself allocates while the guest is there: runtimes give up so much, and
-the library does not use it. It is free when sh_guest_begin() has waited for it (`wait_ns`), or else
-when sh_step_begin() of the guest has returned SH_OK after that: others may be in steps of theirs
-until then.*/
+    /**Device memory that the engine itself allocates during the guest's stay, in bytes. Runtimes give it up, and the
+library does not use it. It is free after sh_guest_begin() has waited (`wait_ns`), or after the guest's first
+sh_step_begin() that returns SH_OK. Before that other runtimes may still be in steps.*/
     pub workspace_bytes: u64,
-    /**How long, in nanoseconds, sh_guest_begin() waits until all that it promises is there, because others have ended their steps and released
-their views; 0: not at all. A step that the waiting thread itself should end does not end meanwhile. Since 0.1*/
+    /**How long, in nanoseconds, sh_guest_begin() waits until other runtimes have ended their steps and released their
+views, so that all the memory is there. 0: it does not wait. UINT64_MAX: without limit. The calling thread must
+not itself be in such a step.*/
     pub wait_ns: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -404,9 +439,10 @@ const _: () = {
         "Offset of field: sh_guest_options::wait_ns",
     ][::core::mem::offset_of!(sh_guest_options, wait_ns) - 24usize];
 };
-/**Told when others want device memory that a runtime has beyond its share and cannot give up at once, because it is in a step or holds
-views. `bytes` is how much. Called on the thread that asks for it, which is using another runtime of the device, or changes
-its budget. It must not call the library, nor block: it may set a flag, so that the engine ends its step or releases views.*/
+/**The library calls this function when other runtimes need `bytes` bytes that `runtime` holds beyond its share. The
+runtime cannot give these bytes up at once, because it is in a step or holds views. The calling thread uses another
+runtime of the device, or changes the device's budget. The function must neither call the library nor wait. It may
+set a flag, so that the engine ends its step or releases views.*/
 pub type sh_pressure_fn = ::core::option::Option<
     unsafe extern "C" fn(
         runtime: *mut sh_runtime,
@@ -414,26 +450,30 @@ pub type sh_pressure_fn = ::core::option::Option<
         user_data: *mut ::core::ffi::c_void,
     ),
 >;
-///How a runtime is created.
+///How sh_runtime_create() creates a runtime.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_runtime_options {
     pub struct_size: u32,
-    /**Views of scheduled blocks held at once (a view held twice counts once); 0: 1. More may be held where the plan has room; where
-it has none, acquiring one more is SH_ERROR_HELD. Until the order is known, of all blocks: so many of the largest fit.*/
+    /**Number of blocks of the order whose views are held at once. A block that is held twice counts once. 0: 1. More
+may be held if the plan has room. The acquire of one more block returns SH_ERROR_HELD if the plan has no room.
+Before the order is known, the plan has room for this number of the largest blocks.*/
     pub max_held: u32,
-    ///Ceiling on this runtime's share of the device's budget, in bytes, cut to whole pages; 0: none.
+    ///The most that the runtime gets of the device's budget, in bytes, cut to whole pages. 0: no limit.
     pub max_bytes: u64,
-    /**At least so much device memory for blocks outside the order, in bytes, rounded up to whole pages: a floor, no ceiling. It is part of
-what the runtime needs, like the largest such block and max_held blocks of the order: where its share has no room for that, planning is
-SH_ERROR_BUDGET. More is for them only where blocks of the order have no use for it, and never more than they are together. 0: by the
-largest one, by what was held at once, and up to an eighth of the share.*/
+    /**The least device memory for blocks outside the order, in bytes, rounded up to whole pages. The runtime needs
+this memory, and at least the memory of its largest such block, beside max_held blocks of the order. Planning
+returns SH_ERROR_BUDGET if the runtime's share has no room for this memory. Blocks outside the order get more
+memory only if the order has no use for the memory, and never more than they need together. 0: the library
+decides by the largest block and by the memory that was held at once, up to an eighth of the share.*/
     pub unordered_bytes: u64,
-    ///Names the runtime in messages and traces; NULL: "runtime \<n>".
-    pub name: *const ::core::ffi::c_char,
-    /**How long, in nanoseconds, a call that plans waits for what others hold beyond their shares until their steps end, before it returns
-SH_ERROR_BUSY; 0: not at all. For models that several threads use: a step that the waiting thread itself should end does not end.*/
+    /**How long, in nanoseconds, a call that plans waits for other runtimes to end the steps in which they hold memory
+beyond their shares. The call then returns SH_ERROR_BUSY. 0: the call does not wait. UINT64_MAX: without limit.
+This is for models in several threads. The calling thread must not itself be in such a step, because the step
+cannot end while the thread waits.*/
     pub share_wait_ns: u64,
+    ///Names the runtime in messages and traces. NULL: "runtime \<number>".
+    pub name: *const ::core::ffi::c_char,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -456,30 +496,34 @@ const _: () = {
         "Offset of field: sh_runtime_options::unordered_bytes",
     ][::core::mem::offset_of!(sh_runtime_options, unordered_bytes) - 16usize];
     [
-        "Offset of field: sh_runtime_options::name",
-    ][::core::mem::offset_of!(sh_runtime_options, name) - 24usize];
-    [
         "Offset of field: sh_runtime_options::share_wait_ns",
-    ][::core::mem::offset_of!(sh_runtime_options, share_wait_ns) - 32usize];
+    ][::core::mem::offset_of!(sh_runtime_options, share_wait_ns) - 24usize];
+    [
+        "Offset of field: sh_runtime_options::name",
+    ][::core::mem::offset_of!(sh_runtime_options, name) - 32usize];
 };
-///Memory of this process. Pinned memory (sh_host_alloc(), or pinned by the driver) is copied without a detour.
-pub const SH_SOURCE_POINTER: _bindgen_ty_6 = 1;
-///A mapped file. It is read by calls that return an error, so a file that shrinks is SH_ERROR_SOURCE, not a signal.
-pub const SH_SOURCE_MAPPED: _bindgen_ty_6 = 2;
-/**A range of an open file: from the page cache where it is there, past it (direct) where not. That it is long enough is found out
-when it is read (SH_ERROR_SOURCE); that it is no file to read from, when the block is registered (SH_ERROR_INVALID_ARGUMENT).*/
-pub const SH_SOURCE_FILE: _bindgen_ty_6 = 3;
-///A callback that writes into a staging buffer.
-pub const SH_SOURCE_FILL: _bindgen_ty_6 = 4;
-/**Memory of this device or of another one that its driver can copy from (a neighbour's: over their link, if they have one). Copied
-without a detour, and by a graph as well. Memory that cannot be reached is SH_ERROR_INVALID_ARGUMENT. Since 0.1*/
-pub const SH_SOURCE_DEVICE: _bindgen_ty_6 = 5;
-///Where a segment's bytes come from.
-pub type _bindgen_ty_6 = ::core::ffi::c_uint;
-/**Produces `bytes` bytes of the segment, from `offset` (in the segment, not in the block) on, in `buffer`, which is valid during
-the call. A segment is asked for in pieces, in any order, and again for each load. It is called on worker threads, several at
-once for different ranges, and must not call the library. Returns 0 on success; any other value fails the load
-(SH_ERROR_CALLBACK).*/
+/**Memory of this process. The device copies pinned memory (sh_host_alloc(), or pinned by the driver) without a
+detour.*/
+pub const SH_SOURCE_POINTER: _bindgen_ty_7 = 1;
+/**A mapped file. The library reads it by system calls that return an error. A file that has become shorter
+therefore gives SH_ERROR_SOURCE and not a signal.*/
+pub const SH_SOURCE_MAPPED: _bindgen_ty_7 = 2;
+/**A range of an open file. Bytes in the page cache come from there. Other bytes are read past it, by direct I/O.
+The registration fails with SH_ERROR_INVALID_ARGUMENT if the descriptor cannot be read. A load fails with
+SH_ERROR_SOURCE if the file is too short.*/
+pub const SH_SOURCE_FILE: _bindgen_ty_7 = 3;
+///A callback that writes the bytes into a staging buffer.
+pub const SH_SOURCE_FILL: _bindgen_ty_7 = 4;
+/**Memory of this device, or of another device that the driver can copy from, for example over NVLink. Copied
+without a detour, by graphs too. SH_ERROR_INVALID_ARGUMENT if the device cannot reach the memory.*/
+pub const SH_SOURCE_DEVICE: _bindgen_ty_7 = 5;
+///Where the bytes of a segment come from.
+pub type _bindgen_ty_7 = ::core::ffi::c_uint;
+/**Writes `bytes` bytes of a segment into `buffer`, beginning at `offset` in the segment. `buffer` is valid during the
+call. The library asks for a segment in pieces, in any order, and again for each load. It calls the function on its
+worker threads, on several at once for different ranges. The function must not call the library.
+
+Returns 0 on success. Any other value fails the load with SH_ERROR_CALLBACK.*/
 pub type sh_fill_fn = ::core::option::Option<
     unsafe extern "C" fn(
         buffer: *mut ::core::ffi::c_void,
@@ -488,26 +532,27 @@ pub type sh_fill_fn = ::core::option::Option<
         user_data: *mut ::core::ffi::c_void,
     ) -> i32,
 >;
-///A range of a block and where its bytes come from.
+///A range of a block, and the source of its bytes.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_segment {
     pub struct_size: u32,
     ///SH_SOURCE_*
     pub kind: u32,
-    ///Where it begins in the block, in bytes.
+    ///Where the range begins in the block, in bytes.
     pub offset: u64,
-    ///Its length; 0 is allowed.
+    ///Length of the range. May be 0.
     pub bytes: u64,
-    ///POINTER, MAPPED, DEVICE: the bytes. Written only for mutable blocks. Must stay valid until the block is unregistered.
-    pub pointer: *mut ::core::ffi::c_void,
-    ///FILE: an open descriptor; the library keeps a duplicate, the caller may close it.
+    /**POINTER, MAPPED, DEVICE: the bytes. They must stay valid until the block is unregistered. The library writes to
+them only if the block is SH_BLOCK_MUTABLE. The memory must then be writable.*/
+    pub pointer: *const ::core::ffi::c_void,
+    ///FILE: an open descriptor. The library duplicates it, so the caller may close it.
     pub file: i64,
     ///FILE: where the bytes begin in the file.
     pub file_offset: u64,
-    ///FILL.
+    ///FILL: the callback.
     pub fill: sh_fill_fn,
-    ///For `fill`.
+    ///FILL: passed to `fill`.
     pub user_data: *mut ::core::ffi::c_void,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -542,20 +587,24 @@ const _: () = {
         "Offset of field: sh_segment::user_data",
     ][::core::mem::offset_of!(sh_segment, user_data) - 56usize];
 };
-///The engine changes it on the device: sh_mark_dirty() has it written back. All segments must be SH_SOURCE_POINTER.
-pub const SH_BLOCK_MUTABLE: _bindgen_ty_7 = 1;
-///Never partly resident: on_load sees the whole block at once.
-pub const SH_BLOCK_WHOLE: _bindgen_ty_7 = 2;
-///Not part of the order of use (an expert, a row shard): loaded when acquired, kept while there is room.
-pub const SH_BLOCK_UNORDERED: _bindgen_ty_7 = 4;
-///Pin its SH_SOURCE_POINTER memory while it is registered. If the system refuses, it is read unpinned, with a warning.
-pub const SH_BLOCK_PIN: _bindgen_ty_7 = 8;
-pub type _bindgen_ty_7 = ::core::ffi::c_uint;
-/**A contiguous range of a block's device memory that was just loaded: what one load has brought without a gap. It begins at the block's first
-byte or at the begin of a page, and ends at the block's last byte or at the end of a page (sh_memory_info.page_bytes). So `offset`, and where
-it ends if that is not the block's end, are multiples of the page for a block of two pages or more, and for one that is
-SH_BLOCK_UNORDERED; for a block that may share pages, of 256. A group of quantised values that is no divisor of that may be cut by it:
-SH_BLOCK_WHOLE has the whole block in one range. Bytes that no segment covers are part of it: undefined, and the callback's to write.*/
+/**The engine changes the block on the device, and sh_mark_dirty() has the library write it back. All segments must
+be SH_SOURCE_POINTER.*/
+pub const SH_BLOCK_MUTABLE: _bindgen_ty_8 = 1;
+///The block is never partly resident, so that on_load gets the whole block at once.
+pub const SH_BLOCK_WHOLE: _bindgen_ty_8 = 2;
+/**The block is not part of the order of use, like an expert or a shard of an embedding. It is loaded when it is
+acquired, and stays on the device while there is room.*/
+pub const SH_BLOCK_UNORDERED: _bindgen_ty_8 = 4;
+/**The library pins the block's SH_SOURCE_POINTER memory while the block is registered. The library logs a warning
+and reads the memory unpinned if the system refuses.*/
+pub const SH_BLOCK_PIN: _bindgen_ty_8 = 8;
+pub type _bindgen_ty_8 = ::core::ffi::c_uint;
+/**A contiguous range of a block's device memory that one load brought. The range begins at the block's first byte or at
+the beginning of a page. It ends at the block's last byte or at the end of a page (sh_memory_info.page_bytes). A
+boundary inside the block is therefore a multiple of the page if the block has two pages or more, or is
+SH_BLOCK_UNORDERED. In a smaller block, which may share pages, it is a multiple of 256. Such a boundary may cut a
+group of quantized values whose size does not divide the page: SH_BLOCK_WHOLE brings the whole block in one range.
+Bytes without a segment are part of the range. Their contents are undefined, and the callback may write them.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_loaded_range {
@@ -566,10 +615,11 @@ pub struct sh_loaded_range {
     pub address: *mut ::core::ffi::c_void,
     ///Where the range begins in the block.
     pub offset: u64,
+    ///Length of the range.
     pub bytes: u64,
     ///Size of the whole block.
     pub block_bytes: u64,
-    ///The copy stream, never SH_STREAM_HOST: work queued on it runs after the load and before any use.
+    ///The copy stream, never SH_STREAM_HOST. Work on it runs after the load and before any use.
     pub stream: sh_stream,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -603,36 +653,41 @@ const _: () = {
         "Offset of field: sh_loaded_range::stream",
     ][::core::mem::offset_of!(sh_loaded_range, stream) - 48usize];
 };
-/**Called after each load of a range has been queued, once per load and contiguous range, so that an engine can dequantise or
-apply a patch exactly once per load. This is the place to dequantise: give the block the size of the expanded weights and SH_BLOCK_WHOLE, let
-its segment cover the end of it, and expand that from the begin on, in the copy stream. It then takes its expanded size on the device and its
-compressed size on the link.
-`*range` is valid during the call only: copy what queued work needs. The bytes need not be there yet: queue the work on `range->stream`.
-Called on the thread that issues the load: one of the engine's, or a worker. Locks of the library are held: of its functions it may call
-sh_stream_launch() only. Returns 0; any other value fails the load (SH_ERROR_CALLBACK).*/
+/**The library calls this function after it has queued a load, once for each load and each contiguous range. An engine
+can so dequantize or patch the bytes exactly once after each load. To dequantize, register the block with its
+expanded size and with SH_BLOCK_WHOLE, let the segment cover the end of the block, and expand the bytes from the
+beginning on, on the copy stream. The block then takes its expanded size on the device and its packed size on the
+link.
+
+`*range` is valid during the call only, so copy what queued work needs. The bytes may not be there yet: queue the
+work on `range->stream`. The library calls the function on the thread that issues the load, which is the caller's or
+a worker, and holds locks meanwhile. Of the library the function may call sh_stream_launch() only.
+
+Returns 0 on success. Any other value fails the load with SH_ERROR_CALLBACK.*/
 pub type sh_load_fn = ::core::option::Option<
     unsafe extern "C" fn(
         range: *const sh_loaded_range,
         user_data: *mut ::core::ffi::c_void,
     ) -> i32,
 >;
-///A block: what is used, and moves, together.
+///A block: bytes that are used together and move together.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_block_desc {
     pub struct_size: u32,
     ///SH_BLOCK_*
     pub flags: u32,
-    ///Size on the device, at least the end of the last segment. What no segment covers is undefined.
+    ///Size on the device: at least the end of the last segment. Bytes without a segment are undefined.
     pub bytes: u64,
-    ///Copied. They must not overlap.
+    ///Copied. Segments must not overlap.
     pub segments: *const sh_segment,
+    ///Number of segments.
     pub segment_count: u64,
-    ///May be NULL.
+    ///Called after each load. NULL: none.
     pub on_load: sh_load_fn,
-    ///For `on_load`.
+    ///Passed to `on_load`.
     pub user_data: *mut ::core::ffi::c_void,
-    ///For messages and traces; may be NULL.
+    ///Names the block in messages and traces. May be NULL.
     pub name: *const ::core::ffi::c_char,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -664,44 +719,45 @@ const _: () = {
         "Offset of field: sh_block_desc::name",
     ][::core::mem::offset_of!(sh_block_desc, name) - 48usize];
 };
-///Not all its bytes are on the device, and no load is under way.
-pub const SH_BLOCK_UNLOADED: _bindgen_ty_8 = 0;
-///A load waits for, or is read by, a worker.
-pub const SH_BLOCK_STAGED: _bindgen_ty_8 = 1;
+///Some of its bytes are not on the device, and no load is under way.
+pub const SH_BLOCK_UNLOADED: _bindgen_ty_9 = 0;
+///A worker reads the bytes of a load, or will read them.
+pub const SH_BLOCK_STAGED: _bindgen_ty_9 = 1;
 ///A load was issued to the device.
-pub const SH_BLOCK_LOADING: _bindgen_ty_8 = 2;
+pub const SH_BLOCK_LOADING: _bindgen_ty_9 = 2;
 ///All its bytes are on the device.
-pub const SH_BLOCK_READY: _bindgen_ty_8 = 3;
-///It is being written back.
-pub const SH_BLOCK_DRAINING: _bindgen_ty_8 = 4;
-pub type _bindgen_ty_8 = ::core::ffi::c_uint;
-///What is known of a block at one moment.
+pub const SH_BLOCK_READY: _bindgen_ty_9 = 3;
+///The block is being written back.
+pub const SH_BLOCK_DRAINING: _bindgen_ty_9 = 4;
+pub type _bindgen_ty_9 = ::core::ffi::c_uint;
+///State of a block at one moment.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_block_state {
     pub struct_size: u32,
-    ///As registered.
+    ///SH_BLOCK_*, as registered.
     pub flags: u32,
-    ///SH_BLOCK_UNLOADED ... SH_BLOCK_DRAINING
+    ///SH_BLOCK_UNLOADED to SH_BLOCK_DRAINING.
     pub state: u32,
-    ///Views held now.
+    ///Number of views held now.
     pub held: u32,
-    /**Its device address; memory is behind it only while a view is held. NULL: it has none yet, where
-addresses change (SH_DEVICE_FIXED_ADDRESSES).*/
+    /**Its device address. There is memory behind it only while a view is held. NULL: the block has no address yet, on
+devices without SH_DEVICE_FIXED_ADDRESSES.*/
     pub address: *mut ::core::ffi::c_void,
+    ///Size of the block.
     pub bytes: u64,
-    ///Part that the plan in force keeps on the device; 0 for blocks outside the order.
+    ///The part that the plan in force keeps on the device. 0 for blocks outside the order.
     pub resident_bytes: u64,
-    ///Part that shares memory, and is loaded again when others used it; 0 likewise.
+    ///The part that shares memory and is loaded again in each step. 0 for blocks outside the order.
     pub streamed_bytes: u64,
-    ///Part whose contents are on the device now.
+    ///The part whose contents are on the device now.
     pub present_bytes: u64,
-    ///Grows each time any of its contents are loaded.
+    ///Grows with each load of any of the contents.
     pub serial: u64,
+    ///How often sh_protect_blocks() protects the block now.
+    pub protections: u64,
     ///Cut to fit.
     pub name: [::core::ffi::c_char; 64usize],
-    ///Times that it is protected by sh_protect_blocks() now.
-    pub protections: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -738,20 +794,21 @@ const _: () = {
         "Offset of field: sh_block_state::serial",
     ][::core::mem::offset_of!(sh_block_state, serial) - 56usize];
     [
-        "Offset of field: sh_block_state::name",
-    ][::core::mem::offset_of!(sh_block_state, name) - 64usize];
-    [
         "Offset of field: sh_block_state::protections",
-    ][::core::mem::offset_of!(sh_block_state, protections) - 128usize];
+    ][::core::mem::offset_of!(sh_block_state, protections) - 64usize];
+    [
+        "Offset of field: sh_block_state::name",
+    ][::core::mem::offset_of!(sh_block_state, name) - 72usize];
 };
 ///One use of a block in a step.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_use {
     pub struct_size: u32,
+    ///Must be 0.
     pub reserved: u32,
     pub block: sh_block,
-    ///Time that the device computes with it; 0: measured.
+    ///Time that the device computes with it, in nanoseconds. 0: measured.
     pub compute_ns: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -769,23 +826,23 @@ const _: () = {
         "Offset of field: sh_use::compute_ns",
     ][::core::mem::offset_of!(sh_use, compute_ns) - 16usize];
 };
-///Compute the plan only: nothing on the device changes.
-pub const SH_PLAN_DRY_RUN: _bindgen_ty_9 = 1;
-/**If the plan has to change, graphs that hold it become stale instead of standing in the way; see graph.h.
-Asked for in a step: when the next one begins.*/
-pub const SH_PLAN_DROP_GRAPHS: _bindgen_ty_9 = 2;
-pub type _bindgen_ty_9 = ::core::ffi::c_uint;
-///What to plan for.
+///The call only computes the plan. Nothing on the device changes.
+pub const SH_PLAN_DRY_RUN: _bindgen_ty_10 = 1;
+/**Graphs that hold the old plan become stale if the plan has to change, and do not prevent the change: see
+graph.h. The flag takes effect when the next step begins if a step is under way.*/
+pub const SH_PLAN_DROP_GRAPHS: _bindgen_ty_10 = 2;
+pub type _bindgen_ty_10 = ::core::ffi::c_uint;
+///What sh_plan() plans for.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_plan_options {
     pub struct_size: u32,
     ///SH_PLAN_*
     pub flags: u32,
-    /**With DRY_RUN: plan for this much; 0: all of the device's budget, other runtimes not counted (this
-one's part is sh_runtime_stats.share_bytes). Else not looked at.*/
+    /**With SH_PLAN_DRY_RUN: the memory to plan for, in bytes. 0: the device's whole budget, without other runtimes.
+The runtime's own share is sh_runtime_stats.share_bytes. This field has no effect without SH_PLAN_DRY_RUN.*/
     pub budget_bytes: u64,
-    ///With DRY_RUN: plan for this link, 10^6 to 10^15; 0: the device's. Else not looked at.
+    ///With SH_PLAN_DRY_RUN: speed of the link to plan for, 10^6 to 10^15. 0: the device's. No effect without it.
     pub link_bytes_per_second: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -807,45 +864,48 @@ const _: () = {
         "Offset of field: sh_plan_options::link_bytes_per_second",
     ][::core::mem::offset_of!(sh_plan_options, link_bytes_per_second) - 16usize];
 };
-///A plan in figures. W is the bytes of all blocks in the order, M what is left for them, T the time of a steady step.
+/**A plan in figures. W stands for the bytes of all blocks in the order, M for the memory that is left for them, T for
+the time of a steady step. docs/concepts.md derives the formulas.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_plan_info {
     pub struct_size: u32,
     pub max_held: u32,
-    ///All registered blocks.
+    ///Bytes of all registered blocks.
     pub model_bytes: u64,
-    ///The share that the plan was made for: never more than all blocks together need.
+    ///The share that the plan was made for: at most what all blocks need together.
     pub budget_bytes: u64,
-    ///Device memory of resident parts, in whole pages.
+    ///Device memory of the resident parts, in whole pages.
     pub resident_bytes: u64,
-    ///Device memory that streamed parts share.
+    ///Device memory that the streamed parts share.
     pub ring_bytes: u64,
     ///Device memory for blocks outside the order.
     pub unordered_bytes: u64,
-    ///With less than this no plan exists.
+    ///The smallest share with a plan.
     pub smallest_budget_bytes: u64,
-    ///The block that asks for the most of it.
+    ///The block that needs the most of the smallest share.
     pub smallest_budget_block: sh_block,
-    ///What a steady step copies to the device: of a block only what its segments cover.
+    ///Bytes that a steady step copies to the device: only bytes with a segment.
     pub bytes_per_step: u64,
-    ///What every policy must copy in a cyclic order: W - M + delta*, see docs/concepts.md.
+    ///Bytes that every plan must copy in a cyclic order: W - M + delta*.
     pub bound_bytes_per_step: u64,
-    ///T by the recurrence over the plan.
+    ///T, by the recurrence over the plan.
     pub step_ns: u64,
     ///max(compute, (W - M) / link).
     pub bound_ns: u64,
-    ///Of a step: given or measured. 0: neither yet; step_ns and bound_ns then assume as much as the copies.
+    /**Compute time of a step, given or measured. 0: not known yet. step_ns and bound_ns then assume that computing
+takes as long as the copies.*/
     pub compute_ns: u64,
+    ///Speed of the link that the plan counts with.
     pub link_bytes_per_second: u64,
-    ///Different blocks in the order.
+    ///Number of different blocks in the order.
     pub scheduled_blocks: u64,
-    ///Of these, wholly resident.
+    ///Blocks in the order that are wholly resident.
     pub resident_blocks: u64,
-    ///Of these, streamed in part or whole.
+    ///Blocks in the order that are streamed, in part or whole.
     pub streamed_blocks: u64,
-    /**Of the pages of all registered blocks, what no block covers: blocks begin in pages of their own unless
-they are packed, see docs/concepts.md. Resident and streamed parts have their share of it.*/
+    /**Bytes in the pages of all registered blocks that no block covers. Blocks begin at pages unless they are packed:
+see docs/concepts.md. The resident and the streamed parts include their share of these bytes.*/
     pub padding_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -910,20 +970,20 @@ const _: () = {
         "Offset of field: sh_plan_info::padding_bytes",
     ][::core::mem::offset_of!(sh_plan_info, padding_bytes) - 136usize];
 };
-///Runs in a stream. It must not call the library, and must not throw.
+///A function that runs on a stream. The function must not call the library and must not throw.
 pub type sh_stream_fn = ::core::option::Option<
     unsafe extern "C" fn(user_data: *mut ::core::ffi::c_void),
 >;
-///No load had to be begun for it: its bytes were there, or on their way.
-pub const SH_VIEW_HIT: _bindgen_ty_10 = 1;
-///The address never changes while the block is registered.
-pub const SH_VIEW_FIXED_ADDRESS: _bindgen_ty_10 = 2;
-///Its pages were mapped for this acquire (blocks outside the order).
-pub const SH_VIEW_REMAPPED: _bindgen_ty_10 = 4;
-///The calling thread waited for its bytes.
-pub const SH_VIEW_WAITED: _bindgen_ty_10 = 8;
-pub type _bindgen_ty_10 = ::core::ffi::c_uint;
-///A block's device address, valid from acquire to release.
+///The acquire began no load: the bytes were there, or on their way.
+pub const SH_VIEW_HIT: _bindgen_ty_11 = 1;
+///The address stays the same while the block is registered.
+pub const SH_VIEW_FIXED_ADDRESS: _bindgen_ty_11 = 2;
+///The acquire mapped pages for a block outside the order.
+pub const SH_VIEW_REMAPPED: _bindgen_ty_11 = 4;
+///The calling thread waited for the bytes.
+pub const SH_VIEW_WAITED: _bindgen_ty_11 = 8;
+pub type _bindgen_ty_11 = ::core::ffi::c_uint;
+///A block's device memory. The view is valid from sh_acquire() until the matching sh_release().
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_view {
@@ -933,8 +993,9 @@ pub struct sh_view {
     pub block: sh_block,
     ///Device address of the block's first byte.
     pub address: *mut ::core::ffi::c_void,
+    ///Size of the block.
     pub bytes: u64,
-    ///Grows each time any of the contents are loaded: unchanged serial, unchanged device contents.
+    ///Grows with each load of any of the contents. The same serial means the same contents.
     pub serial: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -960,68 +1021,75 @@ const _: () = {
         "Offset of field: sh_view::serial",
     ][::core::mem::offset_of!(sh_view, serial) - 32usize];
 };
-/**Return SH_NOT_READY instead of waiting on the host for bytes. The load goes on: ask again. Waits for memory are not spared: the
-first plan, what is dirty where the bytes go, and blocks outside the order that make room while streams still use them.*/
-pub const SH_ACQUIRE_NO_WAIT: _bindgen_ty_11 = 1;
-pub type _bindgen_ty_11 = ::core::ffi::c_uint;
-///Counters since the runtime was created. They only grow, but for those from last_step_ns to guest_bytes. Times are of the device's clock, in nanoseconds.
+/**Return SH_NOT_READY instead of waiting on the host for bytes. The load goes on, so ask again later. The call may
+still wait for memory: for the first plan, for dirty contents that are in the way, and for streams that use the
+memory which a block outside the order takes.*/
+pub const SH_ACQUIRE_NO_WAIT: _bindgen_ty_12 = 1;
+pub type _bindgen_ty_12 = ::core::ffi::c_uint;
+/**Counters since the runtime was created. Counters only grow. The fields from last_step_ns to guest_bytes are values of
+this moment. Times are of the device's clock, in nanoseconds.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_runtime_stats {
     pub struct_size: u32,
-    ///1: the runtime can only be destroyed; calls that need it to work return SH_ERROR_RUNTIME_LOST.
+    ///1: the runtime is lost, and most calls return SH_ERROR_RUNTIME_LOST.
     pub lost: u32,
-    ///Steps ended, and graphs left outside a step.
+    ///Steps that have ended, and graphs that were left outside a step.
     pub steps: u64,
+    ///Views acquired.
     pub acquires: u64,
-    ///Acquires whose bytes were there or on their way; `in_time` says how many were there.
+    ///Acquires whose bytes were there or on their way.
     pub hits: u64,
-    ///Acquires that had to begin a load.
+    /**Hits whose bytes were all there, so that neither the caller nor the stream waited. An engine that queues work
+far ahead of the device asks early: bytes that come after the acquire but before the stream needs them are not
+counted.*/
+    pub in_time: u64,
+    ///Acquires that began a load.
     pub misses: u64,
-    ///Loads begun.
+    ///Loads that were begun.
     pub loads: u64,
-    ///Copy commands that they were made of.
+    ///Copy commands of these loads.
     pub load_pieces: u64,
-    ///Bytes of those commands.
+    ///Bytes of these commands.
     pub bytes_to_device: u64,
     ///Bytes written back.
     pub bytes_to_host: u64,
+    ///Write-backs that were begun.
     pub write_backs: u64,
-    ///Loads given up because the order was another.
+    ///Loads that were given up because the engine used another order.
     pub cancelled_loads: u64,
+    ///Loads that failed.
     pub failed_loads: u64,
-    ///Times that a caller waited in acquire for bytes. Waits for memory or for a plan are not counted.
+    ///Acquires in which the caller waited for bytes. Waits for memory or for a plan are not counted.
     pub host_waits: u64,
-    ///Time spent so.
+    ///Time of these waits.
     pub stall_ns: u64,
-    ///Plans put into force.
+    ///Plans that were put into force.
     pub plans: u64,
-    ///Times that pages were mapped for a block outside the order.
+    ///How often pages were mapped for a block outside the order.
     pub remaps: u64,
-    ///Contents of blocks outside the order dropped for others.
+    ///How often contents of a block outside the order were dropped for another block.
     pub evictions: u64,
-    ///Device memory given up because the share became smaller; contents in it were dropped.
+    ///Device memory that was given up because the share became smaller.
     pub given_up_bytes: u64,
-    ///From the last step's begin to its end; of a launch, from sh_graph_enter() to sh_graph_leave() on the host.
+    ///Length of the last step. For a graph: host time from sh_graph_enter() to sh_graph_leave().
     pub last_step_ns: u64,
-    ///Of the plan in force, see sh_plan_info.
+    ///Of the plan in force: see sh_plan_info.
     pub resident_bytes: u64,
+    ///Of the plan in force.
     pub ring_bytes: u64,
+    ///Of the plan in force.
     pub unordered_bytes: u64,
-    ///Device memory held now.
+    ///Device memory that the runtime holds.
     pub held_bytes: u64,
-    ///Its share of the device's budget now.
+    ///The runtime's share of the device's budget.
     pub share_bytes: u64,
-    ///Kept from others by protection, see residency.h.
+    ///Memory that protection keeps from other runtimes: see residency.h.
     pub protected_bytes: u64,
-    ///Of its reservation, what is in force.
+    ///The part of the runtime's reservation that is in force.
     pub reserved_bytes: u64,
-    ///As a guest it was let in with so much, its workspace aside; 0: it is none.
+    ///Memory granted to the runtime as a guest, without its workspace. 0: the runtime is no guest.
     pub guest_bytes: u64,
-    /**Of the hits, those whose bytes were all on the device when they were acquired, so that neither the caller nor the stream had to wait for
-them; the others were still on their way. Only grows. Where an engine queues work far ahead of the device it asks early: bytes that come
-before the stream does are not counted, so this is the least that was in time. Since 0.1*/
-    pub in_time: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -1045,523 +1113,677 @@ const _: () = {
         "Offset of field: sh_runtime_stats::hits",
     ][::core::mem::offset_of!(sh_runtime_stats, hits) - 24usize];
     [
+        "Offset of field: sh_runtime_stats::in_time",
+    ][::core::mem::offset_of!(sh_runtime_stats, in_time) - 32usize];
+    [
         "Offset of field: sh_runtime_stats::misses",
-    ][::core::mem::offset_of!(sh_runtime_stats, misses) - 32usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, misses) - 40usize];
     [
         "Offset of field: sh_runtime_stats::loads",
-    ][::core::mem::offset_of!(sh_runtime_stats, loads) - 40usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, loads) - 48usize];
     [
         "Offset of field: sh_runtime_stats::load_pieces",
-    ][::core::mem::offset_of!(sh_runtime_stats, load_pieces) - 48usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, load_pieces) - 56usize];
     [
         "Offset of field: sh_runtime_stats::bytes_to_device",
-    ][::core::mem::offset_of!(sh_runtime_stats, bytes_to_device) - 56usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, bytes_to_device) - 64usize];
     [
         "Offset of field: sh_runtime_stats::bytes_to_host",
-    ][::core::mem::offset_of!(sh_runtime_stats, bytes_to_host) - 64usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, bytes_to_host) - 72usize];
     [
         "Offset of field: sh_runtime_stats::write_backs",
-    ][::core::mem::offset_of!(sh_runtime_stats, write_backs) - 72usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, write_backs) - 80usize];
     [
         "Offset of field: sh_runtime_stats::cancelled_loads",
-    ][::core::mem::offset_of!(sh_runtime_stats, cancelled_loads) - 80usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, cancelled_loads) - 88usize];
     [
         "Offset of field: sh_runtime_stats::failed_loads",
-    ][::core::mem::offset_of!(sh_runtime_stats, failed_loads) - 88usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, failed_loads) - 96usize];
     [
         "Offset of field: sh_runtime_stats::host_waits",
-    ][::core::mem::offset_of!(sh_runtime_stats, host_waits) - 96usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, host_waits) - 104usize];
     [
         "Offset of field: sh_runtime_stats::stall_ns",
-    ][::core::mem::offset_of!(sh_runtime_stats, stall_ns) - 104usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, stall_ns) - 112usize];
     [
         "Offset of field: sh_runtime_stats::plans",
-    ][::core::mem::offset_of!(sh_runtime_stats, plans) - 112usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, plans) - 120usize];
     [
         "Offset of field: sh_runtime_stats::remaps",
-    ][::core::mem::offset_of!(sh_runtime_stats, remaps) - 120usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, remaps) - 128usize];
     [
         "Offset of field: sh_runtime_stats::evictions",
-    ][::core::mem::offset_of!(sh_runtime_stats, evictions) - 128usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, evictions) - 136usize];
     [
         "Offset of field: sh_runtime_stats::given_up_bytes",
-    ][::core::mem::offset_of!(sh_runtime_stats, given_up_bytes) - 136usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, given_up_bytes) - 144usize];
     [
         "Offset of field: sh_runtime_stats::last_step_ns",
-    ][::core::mem::offset_of!(sh_runtime_stats, last_step_ns) - 144usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, last_step_ns) - 152usize];
     [
         "Offset of field: sh_runtime_stats::resident_bytes",
-    ][::core::mem::offset_of!(sh_runtime_stats, resident_bytes) - 152usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, resident_bytes) - 160usize];
     [
         "Offset of field: sh_runtime_stats::ring_bytes",
-    ][::core::mem::offset_of!(sh_runtime_stats, ring_bytes) - 160usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, ring_bytes) - 168usize];
     [
         "Offset of field: sh_runtime_stats::unordered_bytes",
-    ][::core::mem::offset_of!(sh_runtime_stats, unordered_bytes) - 168usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, unordered_bytes) - 176usize];
     [
         "Offset of field: sh_runtime_stats::held_bytes",
-    ][::core::mem::offset_of!(sh_runtime_stats, held_bytes) - 176usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, held_bytes) - 184usize];
     [
         "Offset of field: sh_runtime_stats::share_bytes",
-    ][::core::mem::offset_of!(sh_runtime_stats, share_bytes) - 184usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, share_bytes) - 192usize];
     [
         "Offset of field: sh_runtime_stats::protected_bytes",
-    ][::core::mem::offset_of!(sh_runtime_stats, protected_bytes) - 192usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, protected_bytes) - 200usize];
     [
         "Offset of field: sh_runtime_stats::reserved_bytes",
-    ][::core::mem::offset_of!(sh_runtime_stats, reserved_bytes) - 200usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, reserved_bytes) - 208usize];
     [
         "Offset of field: sh_runtime_stats::guest_bytes",
-    ][::core::mem::offset_of!(sh_runtime_stats, guest_bytes) - 208usize];
-    [
-        "Offset of field: sh_runtime_stats::in_time",
-    ][::core::mem::offset_of!(sh_runtime_stats, in_time) - 216usize];
+    ][::core::mem::offset_of!(sh_runtime_stats, guest_bytes) - 216usize];
 };
 unsafe extern "C" {
-    ///Version of the library at run time as major * 1,000,000 + minor * 1,000 + patch. Never fails.
+    ///Returns the library's version at run time as major * 1,000,000 + minor * 1,000 + patch. @blocks Never.
     pub fn sh_version() -> u32;
-    ///A short English name of a status, e.g. "SH_ERROR_BUDGET". Static; never NULL.
+    /**Returns a short name of a status, for example "SH_ERROR_BUDGET". The text is static and never NULL.
+@blocks Never.*/
     pub fn sh_status_string(status: sh_status) -> *const ::core::ffi::c_char;
-    /**Copies the text of the calling thread's last error, NUL-terminated and cut to `capacity`, into `buffer`.
-Returns the full length in bytes without the NUL, 0 if there was no error on this thread. `buffer` may be NULL when
-`capacity` is 0. Calls that return SH_OK or SH_NOT_READY leave the text as it is; those that return nothing, such as
-sh_runtime_destroy(), may leave one.*/
-    pub fn sh_last_error(buffer: *mut ::core::ffi::c_char, capacity: usize) -> usize;
-    /**Sets the process's log receiver and the highest level that it gets; NULL switches logging off, the default.
-(With the variable STAGEHAND_LOG=error|warning|info|debug, lines go to standard error until this is called.)
-When it returns, the previous receiver is no longer called: it waits for a call that is under way.
+    /**Copies the text of the calling thread's last error into `buffer`, cut to `capacity` bytes with the NUL. `buffer` may
+be NULL if `capacity` is 0. A call that returns SH_OK or SH_NOT_READY leaves the text as it is. A call that returns
+nothing, for example sh_runtime_destroy(), may leave a text.
 
-- `level`: SH_LOG_ERROR to SH_LOG_DEBUG; 0 switches logging off too.
+Returns The length of the whole text in bytes without the NUL. 0 if this thread had no error.
+@blocks Never.*/
+    pub fn sh_last_error(buffer: *mut ::core::ffi::c_char, capacity: u64) -> u64;
+    /**Sets the receiver of the process's log and the highest level that it gets. The log is off by default, and with `log`
+NULL. The variable STAGEHAND_LOG=error|warning|info|debug sends lines to standard error until the first call of this
+function. The previous receiver is not called any more after the return.
 
-Returns SH_OK, SH_ERROR_INVALID_ARGUMENT (level).*/
+- `level`: SH_LOG_ERROR to SH_LOG_DEBUG. 0 switches the log off.
+@retval SH_OK                     The receiver is set.
+@retval SH_ERROR_INVALID_ARGUMENT `level` is not a level.
+@blocks Until a call of the previous receiver has ended.*/
     pub fn sh_set_log(
         level: i32,
         log: sh_log_fn,
         user_data: *mut ::core::ffi::c_void,
     ) -> sh_status;
-    ///Fills `options` with SH_DEVICE_OPTIONS_INIT. `options` must not be NULL. The other sh_..._init() do the same for their structs.
-    pub fn sh_device_options_init(options: *mut sh_device_options);
-    /**Opens a device by name: "host", "cuda:0", "hip:1", "sim"; without a number the first; "auto" is the first GPU that
-works, else the host.
+    /**Opens a device by its name: "host", "cuda:0", "hip:1", "sim". A name without a number is the backend's first device.
+"auto" is the first GPU that works, or the host if no GPU works.
 
-Opening a device that is open in this process gives the same device, counted: one budget for all. The options are then
-compared: another budget (unless 0) or page size (unless 0) is SH_ERROR_INVALID_ARGUMENT. All other options are those of the
-first opening, and are not compared; that each is in its range is checked every time.
+The call returns the same handle again, and counts it, if the device is open in this process already. All openings
+share one budget. The budget and the page size must then be 0, or equal to those in force. The other options of a
+later opening are checked for their ranges and have no effect.
 
 
 - `options`: NULL: defaults.
 
-- `out_device`: On success the caller owns one reference and gives it back by sh_device_close().
-
-Returns SH_OK; SH_ERROR_NOT_FOUND (no such backend or device); SH_ERROR_BACKEND_UNAVAILABLE (with the reason);
-SH_ERROR_BACKEND_LOAD; SH_ERROR_BUDGET (less than one page); SH_ERROR_INVALID_ARGUMENT (a name that is not "backend" or
-"backend:number", an option, named, that is out of range or contradicts); SH_ERROR_INVALID_STRUCT; SH_ERROR_BACKEND (also
-of a backend that says of its device what cannot be: the text names the field); SH_ERROR_DUPLICATE_LIBRARY.
-Blocks (it may load a driver). Since 0.1*/
+- `out_device`: The caller owns one reference on success, and returns it with sh_device_close().
+@retval SH_OK                        The device is open.
+@retval SH_ERROR_NOT_FOUND           There is no such backend, or no such device.
+@retval SH_ERROR_BACKEND_UNAVAILABLE The backend cannot run here. The text has the reason.
+@retval SH_ERROR_BACKEND_LOAD        The plugin could not be loaded.
+@retval SH_ERROR_BUDGET              The budget is less than one page.
+@retval SH_ERROR_INVALID_ARGUMENT    `name` is not "backend" or "backend:number", or an option is out of range or
+contradicts the open device. The text names the option.
+@retval SH_ERROR_BACKEND             The driver failed, or the backend describes its device in an impossible way. The
+text names the field.
+@retval SH_ERROR_DUPLICATE_LIBRARY   Another copy of the library manages devices in this process.
+@blocks While it loads the driver and makes the first context.
+Since 0.1*/
     pub fn sh_device_open(
         name: *const ::core::ffi::c_char,
         options: *const sh_device_options,
         out_device: *mut *mut sh_device,
     ) -> sh_status;
-    /**Gives back one reference. With the last one the device closes, once its runtimes are destroyed: destroy them first, or
-they stay usable and the device closes with the last of them. The handle is stale from the last reference on, even then;
-opening the device again gives a new one. Memory of sh_host_alloc() and streams of sh_stream_create() that are left go with the
-device. NULL and stale handles are ignored. Blocks. Since 0.1*/
+    /**Returns one reference. The handle is stale after the last reference is returned. The device then closes when its last
+runtime is destroyed. Runtimes that still exist stay usable until then. Opening the device again gives a new handle.
+The library frees memory of sh_host_alloc() and streams of sh_stream_create() with the device. NULL and stale handles
+are ignored.
+@blocks Until the device's work has ended.
+Since 0.1*/
     pub fn sh_device_close(device: *mut sh_device);
-    pub fn sh_memory_info_init(info: *mut sh_memory_info);
-    ///Reads the memory figures. Asks the driver. Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_BACKEND. Since 0.1
-    pub fn sh_device_memory(
+    /**Reads the memory figures.
+@retval SH_OK            The figures are written.
+@retval SH_ERROR_BACKEND The driver failed.
+@blocks Never. It asks the driver for the free memory.
+Since 0.1*/
+    pub fn sh_device_get_memory(
         device: *mut sh_device,
         out_info: *mut sh_memory_info,
     ) -> sh_status;
-    /**Changes the budget; 0 is the automatic one. Runtimes shrink or grow when their next step begins; runtimes that are not in
-a step, hold no view and wait for nothing shrink before this returns. While a view is held a runtime does neither. Addresses stay
-on devices with SH_DEVICE_FIXED_ADDRESSES.
+    /**Changes the budget. A runtime shrinks or grows when its next step begins. A runtime that is not in a step, holds no
+view and waits for nothing shrinks before the call returns. A runtime that holds a view does neither. Addresses of
+blocks stay the same on devices with SH_DEVICE_FIXED_ADDRESSES.
 
-Returns SH_OK; SH_ERROR_INVALID_HANDLE; SH_ERROR_BUDGET when it is less than a page, or the runtimes' smallest plans need more: the
-text names the sum and nothing changes; SH_ERROR_BACKEND. Blocks. Since 0.1*/
+- `budget_bytes`: In bytes. 0: the automatic budget.
+@retval SH_OK            The budget is in force.
+@retval SH_ERROR_BUDGET  The budget is less than a page, or less than the runtimes' smallest plans need together. The
+text names the sum. Nothing has changed.
+@retval SH_ERROR_BACKEND The driver failed.
+@blocks While runtimes write dirty contents back and give memory up.
+Since 0.1*/
     pub fn sh_device_set_budget(device: *mut sh_device, budget_bytes: u64) -> sh_status;
-    pub fn sh_device_caps_init(caps: *mut sh_device_caps);
-    ///Reads the capabilities. Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT. Since 0.1
-    pub fn sh_device_capabilities(
+    /**Reads what the device is and can do.
+@retval SH_OK The struct is written.
+@blocks Never.
+Since 0.1*/
+    pub fn sh_device_get_caps(
         device: *mut sh_device,
         out_caps: *mut sh_device_caps,
     ) -> sh_status;
-    ///The device's clock in nanoseconds: monotonic; the virtual clock of a simulation. Returns SH_OK, SH_ERROR_INVALID_HANDLE. Since 0.1
-    pub fn sh_device_clock(device: *mut sh_device, out_ns: *mut u64) -> sh_status;
-    pub fn sh_backend_info_init(info: *mut sh_backend_info);
-    /**Lists the backends, working or not: those built in, "cuda" and "hip", and every plugin that is found. Writes the first
-`capacity` of them (each element's struct_size must be set) and the number that there are, which may be more, to `out_count`.
-`infos` may be NULL when `capacity` is 0.
+    /**Reads the device's clock, in nanoseconds. The clock is monotonic. A simulation has a virtual clock.
+@retval SH_OK The time is written.
+@blocks Never.
+Since 0.1*/
+    pub fn sh_device_get_clock(device: *mut sh_device, out_ns: *mut u64) -> sh_status;
+    /**Lists all backends: those built in, "cuda" and "hip", and every plugin that is found. Backends that do not work are
+listed too.
 
-Returns SH_OK, SH_ERROR_INVALID_ARGUMENT, SH_ERROR_INVALID_STRUCT. Blocks (it loads plugins). Since 0.1*/
+- `infos`: The first `capacity` backends are written here. Each element's struct_size must be set. May be NULL
+if `capacity` is 0.
+
+- `out_count`: The number of backends, which may be more than `capacity`.
+@retval SH_OK The list is written.
+@blocks While it loads plugins.
+Since 0.1*/
     pub fn sh_backend_list(
         infos: *mut sh_backend_info,
-        capacity: usize,
-        out_count: *mut usize,
+        capacity: u64,
+        out_count: *mut u64,
     ) -> sh_status;
-    /**Begins to record the runtime's part of a capture that is under way on `stream`. Until sh_capture_end(), every acquire and release
-on the runtime belongs to the capture: it must name a stream that takes part in it, and no steps, reads, write-backs or marks
-of dirty blocks are possible (SH_ERROR_BUSY). Captures of other runtimes and of the engine alone are not disturbed.
-Without it a runtime is of no use on a stream that captures, and says SH_ERROR_INVALID_STATE: sh_acquire(), or, of a block whose bytes are
-there, sh_release() (the view stays held) or sh_step_end().
-In a capture an acquire needs a block that the plan knows, and sources that are pinned (sh_host_alloc(), SH_BLOCK_PIN where it
-worked, or pinned by the engine) or device memory for all that streams: else SH_ERROR_UNSUPPORTED, with the block's name; the capture goes on.
+    /**Begins to record the runtime's part of a capture that is under way on `stream`. Until sh_capture_end() every acquire
+and release of the runtime belongs to the capture and must name a stream of the capture. sh_step_begin(),
+sh_read_block(), sh_write_back(), sh_mark_dirty(), sh_guest_begin() and sh_trim() return SH_ERROR_INVALID_STATE.
+Captures of other runtimes, and of the engine alone, are not affected.
 
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (SH_STREAM_HOST), SH_ERROR_INVALID_STATE (`stream` does not capture;
-a step or a capture is under way; there is no plan or it has to change: call sh_plan() before. That others hold part of its
-share is no reason), SH_ERROR_BUSY (views are
-held), SH_ERROR_UNSUPPORTED (the backend has no graphs), SH_ERROR_BACKEND. Does not block. Since 0.1*/
+The runtime cannot be used on a capturing stream before this call. sh_acquire() returns SH_ERROR_INVALID_STATE there.
+sh_release() or sh_step_end() returns the error instead if the block's bytes are on the device.
+
+An acquire in a capture needs a block that the plan knows. The sources of streamed parts must be pinned
+(sh_host_alloc(), a successful SH_BLOCK_PIN, or pinned by the engine) or device memory. The acquire is
+SH_ERROR_UNSUPPORTED otherwise, the text names the block, and the capture goes on.
+@retval SH_OK                     The capture is recorded.
+@retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
+@retval SH_ERROR_INVALID_STATE    `stream` does not capture; a step or a capture of the runtime is under way; a view
+is held; or there is no plan, or it has to change: call sh_plan() before. It is no
+reason that other runtimes hold part of the share.
+@retval SH_ERROR_UNSUPPORTED      The backend has no graphs.
+@retval SH_ERROR_BACKEND          The driver failed.
+@retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
+@blocks Never.
+Since 0.1*/
     pub fn sh_capture_begin(runtime: *mut sh_runtime, stream: sh_stream) -> sh_status;
-    /**Ends the recording, before the engine ends the capture; the library's copies are joined back to `stream`. `out_graph` NULL: the
-capture failed or is not wanted, and nothing is kept, nor any view held; also where the engine has ended the driver's capture
-already. The driver's graph must not be launched then.
-A graph holds the runtime's plan: until it is destroyed the plan does not change, sh_plan() that would change it returns
-SH_ERROR_BUSY (or, by SH_PLAN_DROP_GRAPHS, makes the graphs stale), and blocks that it uses cannot be unregistered.
+    /**Ends the recording before the engine ends the driver's capture. The library joins its copies to `stream`. The graph
+holds the runtime's plan until it is destroyed: the plan does not change, a sh_plan() that would change it is
+SH_ERROR_INVALID_STATE (or makes the graph stale, with SH_PLAN_DROP_GRAPHS), and blocks that the graph uses cannot be
+unregistered.
 
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (no capture of this runtime began on this stream; views are held and
-`out_graph` is not NULL: the capture goes on), SH_ERROR_BACKEND (the capture has ended, nothing is kept). Does not block. Since 0.1*/
+- `out_graph`: NULL: the capture is discarded, no view stays held, and the driver's graph must not be launched.
+This is allowed after the driver's capture has ended, too.
+@retval SH_OK                  The graph exists, or the capture is discarded.
+@retval SH_ERROR_INVALID_STATE No capture of this runtime began on this stream; or views are held and `out_graph` is
+not NULL. The capture goes on.
+@retval SH_ERROR_BACKEND       The driver failed. The capture has ended and there is no graph.
+@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
+@blocks Never.
+Since 0.1*/
     pub fn sh_capture_end(
         runtime: *mut sh_runtime,
         stream: sh_stream,
         out_graph: *mut *mut sh_graph,
     ) -> sh_status;
-    /**Prepares a launch on `stream`: work queued there from now on comes after everything on the device that the graph's copies may not
-overtake, and after the loads of what must be resident. Waits on the host only for those whose sources are not pinned, and for
-write-backs into such sources. Until sh_graph_leave(), other acquires of streamed blocks of the runtime return SH_ERROR_BUSY.
-Outside a step a launch counts as one: how often a runtime is used decides its share (see residency.h).
-
-Returns SH_OK; SH_ERROR_STALE (the plan has changed since: capture anew), SH_ERROR_HELD (a view holds what would be overwritten),
-SH_ERROR_BUSY (a source that it reads is being updated), SH_ERROR_INVALID_HANDLE (the graph or its runtime is gone),
-SH_ERROR_INVALID_ARGUMENT (SH_STREAM_HOST), SH_ERROR_INVALID_STATE (a graph has been entered, a capture is under way, or the
-stream captures), or
-what loading may return. After an error nothing may be launched, and sh_graph_leave() is not called. Since 0.1*/
+    /**Prepares a launch on `stream`. Work that is queued there from now on comes after the uses of all memory that the
+graph's copies overwrite, and after the loads of the parts that must be resident. Other acquires of the runtime's
+streamed blocks return SH_ERROR_INVALID_STATE until sh_graph_leave(). A launch outside a step counts as a step of the
+runtime, and the frequency of steps decides the runtime's share: see residency.h. Launch nothing and do not call
+sh_graph_leave() after an error.
+@retval SH_OK                     The graph may be launched.
+@retval SH_ERROR_STALE            The plan has changed. Capture the graph again.
+@retval SH_ERROR_HELD             A view holds memory that the graph would overwrite.
+@retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
+@retval SH_ERROR_INVALID_STATE    A source that the graph reads is being updated; a graph of the runtime has been
+entered; a capture is under way; or the stream captures.
+@retval SH_ERROR_BUSY             Another thread changed a block that the graph uses while this call waited.
+@retval SH_ERROR_SOURCE           A load failed.
+@retval SH_ERROR_CALLBACK         A load failed.
+@retval SH_ERROR_BACKEND          A load failed, or the driver did.
+@retval SH_ERROR_CANCELLED        Another thread destroyed the runtime.
+@retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
+@blocks Only for loads from sources that are not pinned, and for write-backs into such sources.
+Since 0.1*/
     pub fn sh_graph_enter(graph: *mut sh_graph, stream: sh_stream) -> sh_status;
-    /**After the launch on `stream`, or instead of it: other work of the runtime comes after it. Does not block.
-
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not entered on this stream); or, when it has been left all the same, SH_ERROR_BACKEND,
-SH_ERROR_IO (sh_telemetry_open()). Since 0.1*/
+    /**Ends sh_graph_enter(). Call this function after the launch on `stream`, or without a launch. Later work of the
+runtime comes after the launch.
+@retval SH_OK                  The graph is left.
+@retval SH_ERROR_INVALID_STATE The graph was not entered on this stream.
+@retval SH_ERROR_IO            The file of sh_telemetry_open() could not be written. The graph is left.
+@retval SH_ERROR_BACKEND       The driver failed. The graph is left.
+@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
+@blocks Never.
+Since 0.1*/
     pub fn sh_graph_leave(graph: *mut sh_graph, stream: sh_stream) -> sh_status;
-    /**Waits until launches have finished and frees the graph; the driver's graph must not be launched after. NULL, and what is not a graph,
-are ignored. Graphs of a runtime that was destroyed are still to be destroyed. Blocks. Since 0.1*/
+    /**Waits until launches have ended and frees the graph. The driver's graph must not be launched afterwards. Graphs of a
+destroyed runtime must be destroyed too. NULL and values that are not graphs are ignored.
+@blocks Until launches have ended.
+Since 0.1*/
     pub fn sh_graph_destroy(graph: *mut sh_graph);
-    /**Allocates `bytes` of zeroed host memory, page-aligned, of exactly that size (no rounding to powers of two), in huge pages
-where the system has them, and pins it for `device`. If the system refuses to pin it, the memory is given all the same,
-unpinned, a warning is logged and `out_pinned` is 0: sources in it then go through the staging ring.
+    /**Allocates `bytes` bytes of zeroed host memory and pins them for `device`. The memory begins at a page, has exactly
+this size (it is not rounded to a power of two), and uses huge pages if the system has them. The call succeeds with
+unpinned memory, sets `out_pinned` to 0 and logs a warning if the system refuses to pin the memory. Bytes of sources
+in unpinned memory pass through the staging buffers.
 
 
-- `out_memory`: On success the caller owns it and frees it by sh_host_free() before the device closes; what is left is freed
-with the device, and must not be touched afterwards.
+- `out_memory`: The caller owns the memory on success and frees it with sh_host_free() before the device closes.
+The closing device frees memory that the caller has not freed.
 
-- `out_pinned`: 1: pinned, 0: not. May be NULL.
-
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (0 bytes), SH_ERROR_OUT_OF_HOST_MEMORY. Blocks. Since 0.1*/
+- `out_pinned`: 1: pinned. 0: not pinned. May be NULL.
+@retval SH_OK                     The memory is allocated.
+@retval SH_ERROR_INVALID_ARGUMENT `bytes` is 0.
+@blocks While the system provides and pins the pages.
+Since 0.1*/
     pub fn sh_host_alloc(
         device: *mut sh_device,
         bytes: u64,
         out_memory: *mut *mut ::core::ffi::c_void,
         out_pinned: *mut u32,
     ) -> sh_status;
-    /**Frees memory of sh_host_alloc(). NULL is allowed. Blocks registered on it must be unregistered before, which is not
-checked: a copy in flight would read freed memory.
-
-Returns SH_OK; SH_ERROR_INVALID_HANDLE; SH_ERROR_INVALID_ARGUMENT when `memory` is not from sh_host_alloc(). Blocks. Since 0.1*/
+    /**Frees memory of sh_host_alloc(). NULL is allowed. Unregister all blocks with sources in this memory before. The
+library does not check this, and a copy in flight would read freed memory.
+@retval SH_OK                     The memory is freed.
+@retval SH_ERROR_INVALID_ARGUMENT `memory` is not from sh_host_alloc() of this device.
+@blocks While the system unpins the pages.
+Since 0.1*/
     pub fn sh_host_free(
         device: *mut sh_device,
         memory: *mut ::core::ffi::c_void,
     ) -> sh_status;
-    /**Protects blocks, all or none, once more each: what they have in resident parts, or in memory for blocks outside the order, is not
-given up, neither to other runtimes nor to other blocks of this one, until sh_unprotect_blocks() was called as often. Plans that are
-made meanwhile put protected blocks on the device first, whole as long as the runtime's share has room: nothing is taken from others for
-it, so sh_reserve() first. Of blocks outside the order leave room for the largest other one, else its acquire is SH_ERROR_HELD.
-Unregistering a block, an engine's own sh_invalidate_blocks(), and a new order that needs the room itself, are not held back. A block may
-occur more than once.
-
-Returns SH_OK, SH_ERROR_INVALID_HANDLE. Since 0.1*/
+    /**Protects blocks: all of them, or none after an error. Each block counts its protections, and sh_unprotect_blocks()
+takes one back. The contents of protected blocks in resident parts, and in memory for blocks outside the order, stay
+on the device. Neither other runtimes nor other blocks of this runtime take their memory. New plans put protected
+blocks on the device first, and put them there whole if the runtime's share has room. Protection takes no memory from
+other runtimes, so call sh_reserve() before. Leave enough memory for the largest unprotected block outside the order.
+An acquire of such a block returns SH_ERROR_HELD if its memory is not left. Protection does not prevent
+sh_unregister_blocks(), sh_invalidate_blocks(), or a new order that needs the memory. A block may occur more than
+once.
+@retval SH_OK The blocks are protected.
+@blocks Never.
+Since 0.1*/
     pub fn sh_protect_blocks(
         runtime: *mut sh_runtime,
         blocks: *const sh_block,
         count: u64,
     ) -> sh_status;
-    /**Ends sh_protect_blocks(), once each, all or none. Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (one is not protected
-as often as that; the text names it). Since 0.1*/
+    /**Takes back one protection of sh_protect_blocks() from each block: from all blocks, or from none after an error.
+@retval SH_OK                  The protections have ended.
+@retval SH_ERROR_INVALID_STATE A block has fewer protections than the call takes back. The text names the block.
+@blocks Never.
+Since 0.1*/
     pub fn sh_unprotect_blocks(
         runtime: *mut sh_runtime,
         blocks: *const sh_block,
         count: u64,
     ) -> sh_status;
-    /**Begins a scope in which a runtime keeps the device memory that it has: it is not taken for other runtimes, whatever they need, and
-its plans keep what is resident, as long as its own order leaves room for that. Scopes nest and are counted. A target without blocks is a
-warning in the log.
+    /**Begins a scope in which a runtime keeps its device memory. Other runtimes cannot take the memory. New plans keep the
+resident parts as long as the runtime's own order leaves room for them. Scopes nest and are counted. The library logs
+a warning if the runtime has no blocks.
 
-- `runtime`: Names the device, no more: any runtime of it; the one itself if `target` is NULL.
-
-- `target`: Whose memory is kept; a runtime of the same device. NULL: `runtime`.
-
-- `out_scope`: On success ended by the caller, by sh_scope_end(), on any thread.
-
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (not on the same device). Since 0.1*/
+- `out_scope`: The caller ends the scope on success with sh_scope_end(), on any thread.
+@retval SH_OK The scope has begun.
+@blocks Never.
+Since 0.1*/
     pub fn sh_keep_resident(
         runtime: *mut sh_runtime,
-        target: *mut sh_runtime,
         out_scope: *mut *mut sh_scope,
     ) -> sh_status;
-    /**Reserves device memory for a runtime: its share is never less than this, and neither others nor guests get any of it, also when it has
-no use for it. It has one reservation at most; another call replaces its size and priority. What it does not hold yet it gets as others
-give it up: at once if they are between steps, else at their steps' edges.
+    /**Reserves device memory for a runtime. The runtime's share is never smaller than the reservation. Neither other
+runtimes nor guests get any of the reserved memory, even if the runtime has no use for it. A runtime has at most one
+reservation. A further call replaces its size and priority. The runtime gets missing memory from runtimes between
+steps at once, and from others at the end of their steps. The reservation ends with sh_release_reservation() or with
+the runtime.
 
-- `runtime`: Names the device, no more: any runtime of it; the one itself if `target` is NULL.
-
-- `target`: Whose share it is; a runtime of the same device. NULL: `runtime`. The reservation ends with it.
-
-- `bytes`: Rounded up to whole pages, and cut to the target's sh_runtime_options.max_bytes, as it never
-takes more. 0: as much as the target's plan uses (residents, ring, memory for blocks outside the
-order), which is made now if there is none: all that is worth having, so leave room for guests by
-sh_runtime_options.max_bytes, or say how many.
+- `bytes`: Rounded up to whole pages and cut to sh_runtime_options.max_bytes. 0: as much as the runtime's plan
+uses (resident parts, ring, and memory for blocks outside the order). The call then plans if there is
+no plan. That is all memory that is worth having, so leave room for guests with
+sh_runtime_options.max_bytes, or name a number.
 
 - `priority`: SH_PRIORITY_*
+@retval SH_OK                         The memory is reserved.
+@retval SH_ERROR_INVALID_ARGUMENT     `priority` is not a priority.
+@retval SH_ERROR_BUDGET               The reservation does not fit beside reserved and protected memory, memory of
+guests, and the memory that other runtimes need to run. The text names the
+figures. The earlier reservation stays.
+@retval SH_ERROR_INVALID_STATE        `bytes` is 0, and no order is known or sh_plan() returns this error.
+@retval SH_ERROR_BUSY                 `bytes` is 0, and sh_plan() returns this error.
+@retval SH_ERROR_OUT_OF_DEVICE_MEMORY `bytes` is 0, and sh_plan() returns this error.
+@retval SH_ERROR_BACKEND              The driver failed.
+@retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.
+@retval SH_ERROR_RUNTIME_LOST         The runtime is lost.
+@blocks While it plans and while other runtimes give memory up.
+@threads Not from a callback of the library.
+Since 0.1*/
+    pub fn sh_reserve(runtime: *mut sh_runtime, bytes: u64, priority: u32) -> sh_status;
+    /**Ends the runtime's reservation. Nothing happens if the runtime has no reservation.
+@retval SH_OK The runtime has no reservation.
+@blocks Never.
+Since 0.1*/
+    pub fn sh_release_reservation(runtime: *mut sh_runtime) -> sh_status;
+    /**Begins a scope in which a runtime is a guest: it is granted memory out of the headroom
+(sh_memory_info.headroom_bytes), or the call fails. The headroom is the budget less reservations, protected memory,
+other guests, and the memory that other runtimes need to run if they hold memory. sh_trim() to 0 bytes of an idle
+runtime enlarges the headroom. A next step of that runtime may then fail during the guest's stay.
 
-Returns SH_OK; SH_ERROR_INVALID_HANDLE; SH_ERROR_INVALID_ARGUMENT (not on the same device, priority); SH_ERROR_BUDGET (it does
-not fit beside what is reserved, protected, lent to guests, and what other runtimes need to run: the text names the figures; the
-earlier reservation stays); SH_ERROR_INVALID_STATE (`bytes` 0, and no order is known to plan by); with `bytes` 0 also the
-errors of sh_plan(). Blocks. Not from a thread that is inside a callback of the library. Since 0.1*/
-    pub fn sh_reserve(
-        runtime: *mut sh_runtime,
-        target: *mut sh_runtime,
-        bytes: u64,
-        priority: u32,
-    ) -> sh_status;
-    /**Ends the target's reservation; nothing happens when it has none. NULL: of `runtime`. Returns SH_OK, SH_ERROR_INVALID_HANDLE,
-SH_ERROR_INVALID_ARGUMENT (not on the same device). Since 0.1*/
-    pub fn sh_release_reservation(
-        runtime: *mut sh_runtime,
-        target: *mut sh_runtime,
-    ) -> sh_status;
-    pub fn sh_guest_options_init(options: *mut sh_guest_options);
-    /**Begins a scope in which a runtime is a guest: it gets memory out of the headroom, which is the budget less reservations, protected
-memory, other guests and what other runtimes that hold memory need to run (sh_memory_info.headroom_bytes; sh_trim() those to 0 that
-are done, whose next step may then be refused while the guest is there), or it is refused. Other runtimes give up what they have beyond
-that, what they use furthest in the future first: now if they are between steps, else at their steps' edges. That it is let in says that
-the memory is its own, not that it is there already: sh_step_begin() of the guest may be SH_ERROR_BUSY until those steps have ended.
-Two things wait for that instead: sh_guest_options.wait_ns here, and sh_runtime_options.share_wait_ns of the guest in each call that plans.
-Both are off by default, as a thread that is in a step of another runtime would wait for itself.
-When the scope ends the guest's blocks are off the device, but for what is protected or reserved for it, and the others may have their
-memory again. What is dirty is written back before. Being a guest twice at once is counted; the first scope's
-terms hold, and asking for more than those is SH_ERROR_BUDGET.
+Other runtimes give up the memory that they hold beyond these amounts. The memory that they use furthest in the
+future goes first. Runtimes between steps give memory up at once, and other runtimes at the end of their steps. The
+guest's sh_step_begin() may return SH_ERROR_BUSY until all memory is given up. To wait instead, set
+sh_guest_options.wait_ns for this call, or sh_runtime_options.share_wait_ns of the guest for its calls that plan.
+Both are 0 by default, because a thread inside a step of another runtime would wait for itself.
 
-- `runtime`: Any other runtime of the same device: the host.
+The guest's blocks leave the device when the scope ends, except for protected and reserved memory of the guest. Dirty
+contents are written back before. The other runtimes may then take their memory again. Guest scopes of one runtime
+are counted. The options of the first scope stay in force, and a request for more returns SH_ERROR_BUDGET. The call
+claims no memory and does not make the runtime a guest if it fails.
 
 - `guest`: A runtime that is in no step and holds no view.
 
 - `options`: NULL: defaults.
 
-- `out_scope`: On success ended by the caller, by sh_scope_end().
-
-Returns SH_OK; SH_ERROR_INVALID_HANDLE; SH_ERROR_INVALID_STRUCT; SH_ERROR_INVALID_ARGUMENT (not on the same device, the same
-runtime, flags); SH_ERROR_BUSY (the guest is in a step, or a view of it is held; or `wait_ns` has passed: it
-is no guest then, and who has given memory up meanwhile takes it again); SH_ERROR_CANCELLED (it was destroyed while this waited);
-SH_ERROR_INVALID_STATE (it has no blocks, and `options`
-names no bytes: register its blocks first); SH_ERROR_BUDGET (it does not fit: the text says what
-it needs, what there is, and who has reserved). On an error it is no guest by this call, and no more was
-claimed than before. Blocks: it asks other runtimes to give memory up, and waits for `wait_ns` at most. Since 0.1*/
+- `out_scope`: The caller ends the scope on success with sh_scope_end().
+@retval SH_OK                  The runtime is a guest.
+@retval SH_ERROR_INVALID_STATE The guest is in a step or holds a view; or it has no blocks and `options` names no
+bytes.
+@retval SH_ERROR_BUSY          wait_ns has passed and the memory is not there. Other runtimes take back the memory
+that they gave up.
+@retval SH_ERROR_BUDGET        The guest does not fit. The text names the memory that the guest needs, the memory
+that is left, and the runtimes that have reserved memory.
+@retval SH_ERROR_BACKEND       The driver failed.
+@retval SH_ERROR_CANCELLED     Another thread destroyed the guest while this call waited.
+@retval SH_ERROR_RUNTIME_LOST  The guest is lost.
+@blocks While other runtimes give memory up, and for wait_ns at most.
+Since 0.1*/
     pub fn sh_guest_begin(
-        runtime: *mut sh_runtime,
         guest: *mut sh_runtime,
         options: *const sh_guest_options,
         out_scope: *mut *mut sh_scope,
     ) -> sh_status;
-    /**Ends a scope, in whatever order scopes were begun; the handle is stale from then on, also after an error. A guest's memory is free
-when this returns, unless the guest is in a step, a view of it is held, or a graph holds its plan: then when that ends. NULL is ignored. If the
-runtime was destroyed meanwhile there is nothing to end, and that is no error.
-
-Returns SH_OK; SH_ERROR_INVALID_HANDLE; SH_ERROR_BACKEND (what is dirty could not be written back: the guest keeps its memory until it
-can, or is destroyed). Blocks when a guest leaves; so does the sh_release(), sh_step_end() or sh_graph_destroy() with which a guest
-whose scope has ended leaves, and returns the same error. Since 0.1*/
+    /**Ends a scope. Scopes may end in any order. The handle is stale after the call, also after an error. A guest's memory
+is free when the call returns, unless the guest is in a step, holds a view, or has a graph that holds its plan. Such
+a guest leaves with the sh_step_end(), sh_release() or sh_graph_destroy() that ends this state. That call frees the
+memory and blocks like sh_scope_end(). It also returns the errors of sh_scope_end(), but for sh_graph_destroy(),
+which returns nothing. NULL is ignored. The scope of a destroyed runtime ends without an error.
+@retval SH_OK            The scope has ended.
+@retval SH_ERROR_BACKEND Dirty contents could not be written back. The guest keeps its memory until they can be, or
+until it is destroyed.
+@blocks While a guest's dirty contents are written back.
+Since 0.1*/
     pub fn sh_scope_end(scope: *mut sh_scope) -> sh_status;
-    /**Gives device memory back now, down to `keep_bytes` or a little less, what is used last in a step first: before another
-stage needs the room. The runtime takes its share again when its next step begins. Less than its smallest plan: it gives all back,
-and takes its share also when a block is acquired. What is protected or reserved stays. What is dirty is written back before.
+    /**Gives device memory back now, down to `keep_bytes` or a little less, for example before another stage needs it.
+Memory that a step uses last goes first. The runtime takes its share again when its next step begins. The runtime
+gives everything back if `keep_bytes` is less than the smallest plan needs. It then also takes its share again when a
+block is acquired. Protected and reserved memory stays. Dirty contents are written back before.
 
-- `out_bytes`: What it holds now; may be NULL.
-
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BUSY (a step is under way, a view is held, or a graph holds the plan),
-SH_ERROR_BACKEND, SH_ERROR_CANCELLED, SH_ERROR_RUNTIME_LOST. Blocks. Since 0.1*/
+- `out_bytes`: Device memory that the runtime holds now. May be NULL.
+@retval SH_OK                  The memory is given back.
+@retval SH_ERROR_INVALID_STATE A step is under way, a view is held, or a graph holds the plan.
+@retval SH_ERROR_BACKEND       The driver failed.
+@retval SH_ERROR_CANCELLED     Another thread destroyed the runtime.
+@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
+@blocks Until the write-backs and the work on the memory have ended.
+Since 0.1*/
     pub fn sh_trim(
         runtime: *mut sh_runtime,
         keep_bytes: u64,
         out_bytes: *mut u64,
     ) -> sh_status;
-    /**Sets the runtime's pressure callback; NULL: none, the default. When it returns, the previous one is not called any more: it waits for
-a call that is under way. Returns SH_OK, SH_ERROR_INVALID_HANDLE. Since 0.1*/
+    /**Sets the runtime's pressure callback. NULL: none, which is the default. The previous callback is not called any more
+after the return.
+@retval SH_OK The callback is set.
+@blocks Until a call of the previous callback has ended.
+Since 0.1*/
     pub fn sh_set_pressure(
         runtime: *mut sh_runtime,
         pressure: sh_pressure_fn,
         user_data: *mut ::core::ffi::c_void,
     ) -> sh_status;
-    pub fn sh_runtime_options_init(options: *mut sh_runtime_options);
-    /**Creates a runtime without blocks on a device, which it keeps open.
+    /**Creates a runtime without blocks on a device. The runtime keeps the device open.
 
 - `options`: NULL: defaults.
 
-- `out_runtime`: On success owned by the caller, who destroys it by sh_runtime_destroy().
-
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_OUT_OF_HOST_MEMORY, SH_ERROR_BACKEND. Since 0.1*/
+- `out_runtime`: The caller owns the runtime on success and destroys it with sh_runtime_destroy().
+@retval SH_OK            The runtime exists.
+@retval SH_ERROR_BACKEND The driver failed.
+@blocks Never.
+Since 0.1*/
     pub fn sh_runtime_create(
         device: *mut sh_device,
         options: *const sh_runtime_options,
         out_runtime: *mut *mut sh_runtime,
     ) -> sh_status;
-    /**Waits for the runtime's work in flight, gives back its device memory and addresses, and destroys it with its blocks. Views
-become invalid; calls that wait in it on other threads return SH_ERROR_CANCELLED. Dirty blocks are not written back, or only in
-part: call sh_write_back() before. The engine's own work that reads views must be queued on streams that the runtime has seen, or
-finished. A graph that was entered must have been left. NULL and destroyed runtimes are ignored. Where the driver cannot tell that work has ended, or
-refuses memory back, that memory is lost: it counts as used, is no part of the headroom nor of anybody's share any more, and
-sh_last_error() says so. Blocks. Must not be called from a callback of the runtime. Since 0.1*/
+    /**Waits for the runtime's copies, frees its device memory and addresses, and destroys the runtime with its blocks.
+Views become invalid. Calls that wait in the runtime on other threads return SH_ERROR_CANCELLED. NULL and destroyed
+runtimes are ignored.
+
+Before this call, the caller
+- calls sh_write_back_all(), because the library does not write dirty blocks back here, or only some of them;
+- leaves the graphs that it entered;
+- ensures that work of its own that reads views has ended, or is queued on streams that the runtime has seen.
+
+Memory is lost if the driver cannot tell that work has ended, or refuses to take the memory back. Lost memory counts
+as used, is not part of the headroom and belongs to no runtime. sh_last_error() then has a text.
+@blocks Until the runtime's work on the device has ended.
+@threads Not from a callback of the runtime.
+Since 0.1*/
     pub fn sh_runtime_destroy(runtime: *mut sh_runtime);
-    /**Waits until every load and write-back that was begun has finished, and returns the error of asynchronous work that no
-other call has returned yet (each is returned once). Loads of parts that have to wait for a view's release are not waited for,
-nor are launches of graphs: their streams can be synchronized.
-
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_CANCELLED, SH_ERROR_RUNTIME_LOST; or the error of asynchronous work:
-SH_ERROR_SOURCE, SH_ERROR_CALLBACK, SH_ERROR_BACKEND. Blocks. Since 0.1*/
+    /**Waits until every load and write-back that was begun has ended. The call returns the error of a load that failed
+meanwhile, or of a write-back that no other call has returned yet. The library returns each such error once. The next
+acquire of a block tries its load again. The call does not wait for loads that need a view to be released first, nor
+for launches of graphs, whose streams the caller can synchronize.
+@retval SH_OK                 All have ended.
+@retval SH_ERROR_SOURCE       A load failed.
+@retval SH_ERROR_CALLBACK     A load failed.
+@retval SH_ERROR_BACKEND      The driver failed.
+@retval SH_ERROR_CANCELLED    Another thread destroyed the runtime.
+@retval SH_ERROR_RUNTIME_LOST The runtime is lost.
+@blocks Until the copies have ended.
+Since 0.1*/
     pub fn sh_runtime_synchronize(runtime: *mut sh_runtime) -> sh_status;
-    pub fn sh_segment_init(segment: *mut sh_segment);
-    pub fn sh_block_desc_init(desc: *mut sh_block_desc);
-    /**Registers blocks, all or none. Each gets a device address, aligned to 256 bytes: for life, or with each plan where the device
-cannot map memory by pages (SH_DEVICE_FIXED_ADDRESSES). Small blocks (less than two pages) share pages with those that were
-registered right before them, by this call or by earlier ones, as long as nothing of those has been used or has memory; they are
-loaded together, so register them in the order of use. Unordered blocks of less than a page share one with each other; larger
-ones have pages of their own. While the source of a block is updated, those that share pages with it are not brought either.
-Registered while a step runs, they are part of the plan from the next step on. Records of unregistered blocks are used again, ids are not.
+    /**Registers blocks, all or none. Each block gets a device address that is a multiple of 256. The address never changes
+on devices with SH_DEVICE_FIXED_ADDRESSES. It changes with the plan on other devices.
 
-- `out_blocks`: Ids of the blocks, `count` of them, in the order of `descs`.
+Blocks of less than two pages share pages with the blocks that were registered right before them, also by earlier
+calls, as long as no block among them was used or has memory. Blocks that share pages are loaded together, so
+register them in their order of use. Unordered blocks of less than a page share pages with each other only. During
+sh_source_update_begin() of a block, the blocks that share its pages cannot be loaded either. Blocks that are
+registered in a step become part of the plan with the next step.
 
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_INVALID_ARGUMENT (names the block and the field),
-SH_ERROR_OUT_OF_HOST_MEMORY, SH_ERROR_BACKEND, SH_ERROR_RUNTIME_LOST. Blocks only to pin. Since 0.1*/
+- `out_blocks`: `count` ids, in the order of `descs`.
+@retval SH_OK                     The blocks are registered.
+@retval SH_ERROR_INVALID_ARGUMENT A description is wrong. The text names the block and the field.
+@retval SH_ERROR_BACKEND          The driver failed.
+@retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
+@blocks While it pins memory for SH_BLOCK_PIN, or else never.
+Since 0.1*/
     pub fn sh_register_blocks(
         runtime: *mut sh_runtime,
         descs: *const sh_block_desc,
         count: u64,
         out_blocks: *mut sh_block,
     ) -> sh_status;
-    /**Unregisters blocks, all or none: writes back what is dirty, waits for their loads, and for work on the streams of the runtime,
-and gives back their memory. Sources are neither read nor written any more when it returns.
-
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BUSY (a view of a block is held), SH_ERROR_BACKEND, SH_ERROR_RUNTIME_LOST. Blocks. Since 0.1*/
+    /**Unregisters blocks, all or none. The library writes dirty contents back, waits for the blocks' loads and for the work
+on the runtime's streams, and frees their memory. After the return it neither reads nor writes their sources.
+@retval SH_OK                  The blocks are unregistered.
+@retval SH_ERROR_INVALID_STATE A view of a block is held, or a graph uses a block.
+@retval SH_ERROR_BACKEND       The driver failed.
+@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
+@blocks Until the loads, the write-backs and the work have ended.
+Since 0.1*/
     pub fn sh_unregister_blocks(
         runtime: *mut sh_runtime,
         blocks: *const sh_block,
         count: u64,
     ) -> sh_status;
-    pub fn sh_block_state_init(state: *mut sh_block_state);
-    ///Reads the state of a block, also in a lost runtime. Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT. Since 0.1
-    pub fn sh_block_info(
+    /**Reads the state of a block. The runtime may be lost.
+@retval SH_OK The state is written.
+@blocks Never.
+Since 0.1*/
+    pub fn sh_block_get_state(
         runtime: *mut sh_runtime,
         block: sh_block,
         out_state: *mut sh_block_state,
     ) -> sh_status;
-    /**Marks the device contents of blocks as out of date: the next acquire loads them again. Views that are held keep what they
-see; until they are released, an acquire of the same block, or of one that shares its pages, is SH_ERROR_HELD. What was marked
-dirty and is not written back yet is lost. The sources must already hold the new bytes, or be changed between
-sh_source_update_begin() and _end() instead.
-
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BACKEND, SH_ERROR_RUNTIME_LOST. Since 0.1*/
+    /**Marks the device contents of blocks as out of date. The next acquire loads them again. Views that are held keep their
+contents. An acquire of the same block, or of a block that shares its pages, returns SH_ERROR_HELD until these views
+are released. Dirty contents that are not written back yet are lost. The sources must already have the new bytes. To
+change bytes that the library may be reading, use sh_source_update_begin().
+@retval SH_OK                 The blocks will be loaded again.
+@retval SH_ERROR_BACKEND      The driver failed.
+@retval SH_ERROR_RUNTIME_LOST The runtime is lost.
+@blocks Never.
+Since 0.1*/
     pub fn sh_invalidate_blocks(
         runtime: *mut sh_runtime,
         blocks: *const sh_block,
         count: u64,
     ) -> sh_status;
-    /**Waits until no load reads the sources of these blocks and keeps new loads from starting; the caller may then change the
-bytes. An acquire of such a block, or of one that shares its pages, fails with SH_ERROR_BUSY until sh_source_update_end(). Not
-nested. Views may stay held. Dirty contents are written back before; until the end they cannot be marked dirty.
-
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (begun already), SH_ERROR_BUSY (a view is held of what is dirty; a graph that
-uses one of the blocks has been entered and not left),
-SH_ERROR_BACKEND, SH_ERROR_RUNTIME_LOST. Blocks. Since 0.1*/
+    /**Waits until no load reads the sources of these blocks, and prevents new loads. The caller may then change the bytes.
+An acquire of such a block, or of a block that shares its pages, returns SH_ERROR_INVALID_STATE until
+sh_source_update_end(). Views may stay held. The library writes dirty contents back before, and the blocks cannot be
+marked dirty until the end. Updates of one block do not nest.
+@retval SH_OK                  The bytes may be changed.
+@retval SH_ERROR_INVALID_STATE An update of a block has begun already, a view of dirty contents is held, or a graph
+that uses a block has been entered.
+@retval SH_ERROR_BACKEND       The driver failed.
+@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
+@blocks Until the loads and the write-backs have ended.
+Since 0.1*/
     pub fn sh_source_update_begin(
         runtime: *mut sh_runtime,
         blocks: *const sh_block,
         count: u64,
     ) -> sh_status;
     /**Ends sh_source_update_begin() and invalidates the blocks.
-
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not begun); or SH_ERROR_BACKEND, where what is dirty of a block that shares
-their pages could not be written: it stays dirty, and the update has ended all the same. Since 0.1*/
+@retval SH_OK                  The update has ended.
+@retval SH_ERROR_INVALID_STATE No update of a block was begun.
+@retval SH_ERROR_BACKEND       The library could not write back dirty contents of a block that shares pages with
+these blocks. The contents stay dirty. The update has ended.
+@blocks While the library writes back dirty contents of blocks that share pages with these blocks.
+Since 0.1*/
     pub fn sh_source_update_end(
         runtime: *mut sh_runtime,
         blocks: *const sh_block,
         count: u64,
     ) -> sh_status;
-    /**Says that the engine has changed (or will, before it releases the view that it holds) the contents of a mutable block on the
-device. They are written to the block's source before its memory is used for anything else, after the work of all streams that
-used it; that may begin when the last view is released. The source may be written until sh_write_back() or
-sh_unregister_blocks() returns. Each acquire after which contents are changed needs a mark of its own.
-
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not mutable, no view is held, or its source is being
-updated), SH_ERROR_RUNTIME_LOST. Since 0.1*/
+    /**Tells that the engine has changed the contents of a mutable block on the device, or will change them before it
+releases the view that it holds. The library writes the contents to the block's source before it uses the memory for
+another purpose, and after the work of all streams that used the block. The write-back may begin when the last view
+is released. The library may write to the source until sh_write_back() or sh_unregister_blocks() returns. Each
+acquire after which the engine changes contents needs its own mark.
+@retval SH_OK                  The block is marked.
+@retval SH_ERROR_INVALID_STATE The block is not mutable, no view of it is held, or its source is being updated.
+@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
+@blocks Never.
+Since 0.1*/
     pub fn sh_mark_dirty(runtime: *mut sh_runtime, block: sh_block) -> sh_status;
-    /**Writes dirty contents of these blocks back to their sources and waits for it; `count` 0: of all. Blocks that are not dirty are
-passed over.
-
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BUSY (a view of a dirty block is held; others may have been written), SH_ERROR_BACKEND,
-SH_ERROR_RUNTIME_LOST. Blocks. Since 0.1*/
+    /**Writes dirty contents of these blocks to their sources, and waits until they are written. Blocks that are not dirty
+are skipped.
+@retval SH_OK                  The sources have the contents.
+@retval SH_ERROR_INVALID_STATE A view of a dirty block is held, or a capture is under way. Other blocks may have been
+written.
+@retval SH_ERROR_BACKEND       The driver failed.
+@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
+@blocks Until the contents are written.
+Since 0.1*/
     pub fn sh_write_back(
         runtime: *mut sh_runtime,
         blocks: *const sh_block,
         count: u64,
     ) -> sh_status;
-    pub fn sh_use_init(use_: *mut sh_use);
-    /**Tells the order in which a step uses the blocks; a block may occur several times (forward, then backward). It is a hint for
-planning and prefetch: any order of acquires is correct. Without it, or after `count` 0, the order is learned from the
-first step, and again when it changes. Blocks that do not occur are treated as SH_BLOCK_UNORDERED.
-The plan for it is in force from the next sh_step_begin() (with no view held) or sh_plan() on. `uses` is copied.
+    /**Calls sh_write_back() for all blocks of the runtime.
+@retval SH_OK All sources have the contents. The errors are those of sh_write_back().
+@blocks Until the contents are written.
+Since 0.1*/
+    pub fn sh_write_back_all(runtime: *mut sh_runtime) -> sh_status;
+    /**Sets the order in which a step uses the blocks. A block may occur several times, for example forward and backward.
+The order is a hint for planning and prefetch: acquires are correct in any order. The library learns the order from
+the first step, and again when the order changes, without this call or with `count` 0. Blocks that do not occur are
+treated as SH_BLOCK_UNORDERED. The plan for the order comes into force with the next sh_step_begin() without held
+views, or with sh_plan().
 
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT, SH_ERROR_INVALID_ARGUMENT (an unordered block occurs),
-SH_ERROR_RUNTIME_LOST. Since 0.1*/
+- `uses`: Copied.
+@retval SH_OK                     The order is set.
+@retval SH_ERROR_INVALID_ARGUMENT A block that is SH_BLOCK_UNORDERED occurs.
+@retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
+@blocks Never.
+Since 0.1*/
     pub fn sh_set_schedule(
         runtime: *mut sh_runtime,
         uses: *const sh_use,
         count: u64,
     ) -> sh_status;
-    pub fn sh_plan_options_init(options: *mut sh_plan_options);
-    pub fn sh_plan_info_init(info: *mut sh_plan_info);
-    /**Plans what stays and what streams, and puts the plan into force: now if the runtime is not in a step, else when the next one
-begins. A runtime plans by itself when it must; this is for asking, and for planning before the first step.
-When the plan is in force, sh_block_info() tells each block's part.
+    /**Plans which parts stay on the device and which parts stream, and puts the plan into force: now if the runtime is not
+in a step, or else when the next step begins. A runtime also plans by itself when it must. This call asks for the
+figures, and plans before the first step. sh_block_get_state() then tells the part of each block.
 
 - `options`: NULL: defaults.
 
 - `out_info`: May be NULL.
-
-Returns SH_OK; SH_ERROR_BUDGET (the text names the smallest budget and the block that asks for it); SH_ERROR_INVALID_STATE
-(no order is known yet); SH_ERROR_BUSY (views are held, outside a step and without SH_PLAN_DRY_RUN;
-graphs hold the plan, see graph.h; or others still hold its share, see sh_step_begin()); SH_ERROR_INVALID_STRUCT;
-SH_ERROR_INVALID_ARGUMENT (flags); SH_ERROR_OUT_OF_DEVICE_MEMORY; SH_ERROR_BACKEND; SH_ERROR_RUNTIME_LOST. Blocks. Since 0.1*/
+@retval SH_OK                         The plan is made.
+@retval SH_ERROR_BUDGET               No plan fits. The text names the smallest budget and the block that needs the
+most of it.
+@retval SH_ERROR_INVALID_STATE        No order is known yet. Or, without SH_PLAN_DRY_RUN: views are held outside a
+step, or graphs hold the plan.
+@retval SH_ERROR_BUSY                 Other runtimes still hold part of this runtime's share: see sh_step_begin().
+@retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
+@retval SH_ERROR_BACKEND              The driver failed.
+@retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.
+@retval SH_ERROR_RUNTIME_LOST         The runtime is lost.
+@blocks While it measures, plans, maps memory, and waits for sh_runtime_options.share_wait_ns.
+Since 0.1*/
     pub fn sh_plan(
         runtime: *mut sh_runtime,
         options: *const sh_plan_options,
         out_info: *mut sh_plan_info,
     ) -> sh_status;
-    /**Makes a stream: an ordered queue of work (on the host backend, a thread). The caller owns it and destroys it by
-sh_stream_destroy(), before it closes the device.
+    /**Creates a stream: a queue whose work runs in order. On the host backend a stream is a thread.
 
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_OUT_OF_HOST_MEMORY, SH_ERROR_BACKEND. Since 0.1*/
+- `out_stream`: The caller owns the stream on success and destroys it with sh_stream_destroy() before the device
+closes.
+@retval SH_OK            The stream exists.
+@retval SH_ERROR_BACKEND The driver failed.
+@blocks Never.
+Since 0.1*/
     pub fn sh_stream_create(
         device: *mut sh_device,
         out_stream: *mut sh_stream,
     ) -> sh_status;
-    /**Waits for the stream's work and destroys it. Inside a step that used it, sh_stream_forget() comes before. SH_STREAM_HOST, and
-what is not a stream of the device, are ignored. Blocks. Since 0.1*/
+    /**Waits for the stream's work and destroys the stream. Call sh_stream_forget() before if the current step used the
+stream. SH_STREAM_HOST and values that are not streams of the device are ignored.
+@blocks Until the stream's work has ended.
+Since 0.1*/
     pub fn sh_stream_destroy(device: *mut sh_device, stream: sh_stream);
-    /**Waits until all work that was queued has finished.
-
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (SH_STREAM_HOST), SH_ERROR_BACKEND. Blocks. Since 0.1*/
+    /**Waits until all work on the stream has ended.
+@retval SH_OK                     The work has ended.
+@retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
+@retval SH_ERROR_BACKEND          The driver failed, or the work did.
+@blocks Until the stream's work has ended.
+Since 0.1*/
     pub fn sh_stream_synchronize(device: *mut sh_device, stream: sh_stream) -> sh_status;
-    /**Queues `fn` on the stream. `busy_ns` is the least time for which the stream counts as busy with it: the host backend
-sleeps what `fn` leaves of it, the simulation advances its clock. A negative value is no time at all.
-`fn` may be NULL when only the time matters; the simulation calls it at once.
+    /**Queues a call of `fn` on the stream.
 
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (SH_STREAM_HOST), SH_ERROR_UNSUPPORTED, SH_ERROR_BACKEND. Since 0.1*/
+- `fn`: May be NULL if only the time matters. The backend `sim` calls the function at once.
+
+- `busy_ns`: The least time, in nanoseconds, for which the call keeps the stream busy. The backend `host` sleeps
+for the rest of this time after `fn` has returned. The backend `sim` advances its clock. A negative
+value counts as 0.
+@retval SH_OK                     The call is queued.
+@retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
+@retval SH_ERROR_UNSUPPORTED      The backend cannot run functions on a stream.
+@retval SH_ERROR_BACKEND          The driver failed.
+@blocks Never.
+Since 0.1*/
     pub fn sh_stream_launch(
         device: *mut sh_device,
         stream: sh_stream,
@@ -1569,42 +1791,66 @@ Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (SH_STREAM_HOS
         user_data: *mut ::core::ffi::c_void,
         busy_ns: i64,
     ) -> sh_status;
-    pub fn sh_view_init(view: *mut sh_view);
-    /**Begins a step. Plans if there is none or it has to change (the first step, another budget, other blocks); if views are held,
-the old plan stays until a step begins with none. On an error no step is under way.
-
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (a step is under way), SH_ERROR_BUDGET, SH_ERROR_BUSY (others still hold
-its share, because they are in a step or hold views: try again after it; or because a graph holds their plan: until it is destroyed, or
-sh_plan() was called for them with SH_PLAN_DROP_GRAPHS), SH_ERROR_OUT_OF_DEVICE_MEMORY, SH_ERROR_BACKEND, SH_ERROR_CANCELLED,
-SH_ERROR_RUNTIME_LOST; or the error of asynchronous work. Blocks when it plans. Since 0.1*/
+    /**Begins a step. The runtime plans if it has no plan, or if the plan has to change (other blocks, another budget,
+another order). The old plan stays until a step begins without held views. No step is under way after an error.
+@retval SH_OK                         The step is under way.
+@retval SH_ERROR_INVALID_STATE        A step or a capture of the runtime is under way.
+@retval SH_ERROR_BUDGET               No plan fits into the runtime's share.
+@retval SH_ERROR_BUSY                 Other runtimes still hold part of the share. They give it up when their steps
+end and their views are released. A runtime whose plan is held by a graph gives
+it up when the graph is destroyed, or after sh_plan() with SH_PLAN_DROP_GRAPHS.
+@retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
+@retval SH_ERROR_BACKEND              The driver failed now, or in earlier asynchronous work.
+@retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.
+@retval SH_ERROR_RUNTIME_LOST         The runtime is lost.
+@blocks While it plans, and for sh_runtime_options.share_wait_ns. It never blocks if the plan stays.
+Since 0.1*/
     pub fn sh_step_begin(runtime: *mut sh_runtime) -> sh_status;
-    /**Ends a step: the order that was seen is compared with the plan's. Views may stay held. Loads for the next step go on.
-
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (no step is under way); or SH_ERROR_IO (sh_telemetry_open()), the
-driver's error for a stream that was used (SH_ERROR_INVALID_HANDLE among them, for a stream that is gone), or the error of
-asynchronous work, in which case the step has ended all the same. Since 0.1*/
+    /**Ends a step. The runtime compares the order that it has seen with the plan's. Views may stay held. Loads for the next
+step go on.
+@retval SH_OK                   The step has ended.
+@retval SH_ERROR_INVALID_STATE  No step is under way; or a stream of the step captures, and the step has ended.
+@retval SH_ERROR_INVALID_HANDLE A stream of the step does not exist any more. The step has ended.
+@retval SH_ERROR_IO             The file of sh_telemetry_open() could not be written. The step has ended.
+@retval SH_ERROR_BACKEND        The driver failed. The step has ended.
+@retval SH_ERROR_RUNTIME_LOST   The runtime is lost.
+@blocks Never, except when a guest leaves with it: see sh_scope_end(). It writes a line to the file of
+sh_telemetry_open().
+Since 0.1*/
     pub fn sh_step_end(runtime: *mut sh_runtime) -> sh_status;
-    /**Makes a block's bytes usable on `stream`: work queued there after this call sees them. With pinned sources the calling thread
-does not wait for bytes; with others it waits until the last piece of the load has been issued (counted as a stall). With
-SH_STREAM_HOST it returns when the bytes are there. Whatever the sources, it waits while memory has to be made ready: when it
-plans (outside a step, or without a plan), when dirty contents are in the way, and when a block outside the order takes the memory
-of another that streams still use. The order of acquires is free; it may be called outside a step. A block may be held
-several times, on several streams: each acquire needs one release.
-Another thread may release views while this waits; it never waits for a view to be released.
+    /**Makes a block's bytes usable on `stream`: work that is queued there after this call sees them. The order of acquires
+is free, also outside a step. A block may be held several times and on several streams. Each acquire needs one
+release. Other threads may release views while this call waits. The call never waits for a view to be released.
 
 
-- `stream`: The stream that will use the view, and is given to sh_release(). Not every backend checks it, nor at once.
+- `stream`: The stream that will use the view. sh_release() gets the same stream. Some backends check the stream
+late, or not at all.
 
 - `flags`: 0 or SH_ACQUIRE_NO_WAIT.
 
-- `out_view`: On success valid until the matching sh_release().
-
-Returns SH_OK; SH_NOT_READY; SH_ERROR_INVALID_HANDLE; SH_ERROR_INVALID_STRUCT; SH_ERROR_INVALID_ARGUMENT (flags);
-SH_ERROR_HELD (its pages are held by a view, and the text names the block: see sh_runtime_options.max_held and
-sh_invalidate_blocks()); SH_ERROR_SOURCE, SH_ERROR_CALLBACK, SH_ERROR_BACKEND (the load failed; it is tried anew by the
-next acquire); SH_ERROR_BUSY (its source is being updated; a graph has been entered and the block streams; or as sh_step_begin(), where it
-plans); SH_ERROR_UNSUPPORTED (in a capture: its source is not pinned); SH_ERROR_INVALID_STATE (the stream captures, and
-the runtime does not); SH_ERROR_BUDGET; SH_ERROR_OUT_OF_DEVICE_MEMORY; SH_ERROR_CANCELLED; SH_ERROR_RUNTIME_LOST. Blocks as said. Since 0.1*/
+- `out_view`: Valid on success until the matching sh_release(). SH_NOT_READY gives no view.
+@retval SH_OK                         The view is held.
+@retval SH_NOT_READY                  The bytes are not there yet. Only with SH_ACQUIRE_NO_WAIT.
+@retval SH_ERROR_HELD                 A view holds the pages that the block needs. The text names its block. See
+sh_runtime_options.max_held and sh_invalidate_blocks().
+@retval SH_ERROR_SOURCE               The load failed, or an earlier prefetch did. The next acquire tries it again.
+@retval SH_ERROR_CALLBACK             The load failed. The next acquire tries it again.
+@retval SH_ERROR_BACKEND              The load failed. The next acquire tries it again.
+@retval SH_ERROR_INVALID_STATE        The block's source is being updated; a graph has been entered and the block
+streams; or the stream captures and the runtime does not.
+@retval SH_ERROR_BUSY                 The call plans, and other runtimes still hold part of the share: see
+sh_step_begin().
+@retval SH_ERROR_UNSUPPORTED          In a capture: the block's source is not pinned, or the plan does not know the
+block.
+@retval SH_ERROR_BUDGET               No plan fits.
+@retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
+@retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.
+@retval SH_ERROR_RUNTIME_LOST         The runtime is lost.
+@blocks Not for bytes of pinned sources. For bytes of other sources it blocks until the last piece of the load was
+issued, which sh_runtime_stats.stall_ns counts. With SH_STREAM_HOST it blocks until the bytes are there. For
+memory it blocks while it plans (outside a step, or without a plan), while it writes back dirty contents that
+are in the way, and while streams use the memory that a block outside the order takes.
+Since 0.1*/
     pub fn sh_acquire(
         runtime: *mut sh_runtime,
         block: sh_block,
@@ -1612,12 +1858,15 @@ the runtime does not); SH_ERROR_BUDGET; SH_ERROR_OUT_OF_DEVICE_MEMORY; SH_ERROR_
         flags: u32,
         out_view: *mut sh_view,
     ) -> sh_status;
-    /**Acquires a set at once, all or none: either every view is held, or no one is. The loads of all are begun before any is
-waited for. A block may occur more than once.
+    /**Acquires a set of blocks, all or none. The call begins all loads before it waits for any of them. A block may occur
+more than once. The call holds no view after SH_NOT_READY or an error, loads that were begun go on, and the contents
+of `out_views` are undefined.
 
-- `out_views`: `count` views, each with its struct_size set; in the order of `blocks`.
-
-Returns As sh_acquire(). SH_NOT_READY and errors leave nothing held; loads that were begun go on. Blocks likewise. Since 0.1*/
+- `out_views`: `count` views in the order of `blocks`. Each needs its struct_size.
+@retval SH_OK        All views are held.
+@retval SH_NOT_READY As for sh_acquire(). The errors are those of sh_acquire(), too.
+@blocks As sh_acquire().
+Since 0.1*/
     pub fn sh_acquire_many(
         runtime: *mut sh_runtime,
         blocks: *const sh_block,
@@ -1626,42 +1875,59 @@ Returns As sh_acquire(). SH_NOT_READY and errors leave nothing held; loads that 
         flags: u32,
         out_views: *mut sh_view,
     ) -> sh_status;
-    /**Ends one acquire. Work that was queued on `stream` before this call may still use the view; with SH_STREAM_HOST the caller has
-finished with it. Begins the loads that this makes room for. Any thread may call it. `stream` must be a stream of the device, the
-one on which the view was used: a runtime that cannot tell when the work on it ends is lost.
+    /**Ends one acquire. Work that was queued on `stream` before this call may still use the view. The caller must have
+finished its use if `stream` is SH_STREAM_HOST. The call begins the loads that now have room.
 
-Returns SH_OK, SH_ERROR_INVALID_HANDLE (also for a stream that the device does not know: the view stays held),
-SH_ERROR_INVALID_STATE (not held; or the stream captures, and the runtime does not: the view stays held),
-SH_ERROR_BACKEND (the view is released all the same); or the error of asynchronous work, likewise; SH_ERROR_RUNTIME_LOST. Waits only
-for a stream that cannot be noted
-otherwise: after an error of the driver, or when a runtime uses more than 64 streams. Since 0.1*/
+- `stream`: The stream that used the view. The library waits only for work on this stream before it uses the memory
+again. A runtime that cannot tell when the stream's work ends is lost.
+@retval SH_OK                   The view is released.
+@retval SH_ERROR_INVALID_STATE  The block is not held; or the stream captures and the runtime does not. The view
+stays held.
+@retval SH_ERROR_INVALID_HANDLE Also if the device does not know the stream. The view stays held.
+@retval SH_ERROR_BACKEND        The driver failed. The view is released.
+@retval SH_ERROR_RUNTIME_LOST   The runtime is lost.
+@blocks Never, except for a stream that the runtime cannot note (after an error of the driver, or beyond 64 streams),
+and when a guest leaves with it: see sh_scope_end().
+Since 0.1*/
     pub fn sh_release(
         runtime: *mut sh_runtime,
         block: sh_block,
         stream: sh_stream,
     ) -> sh_status;
-    ///sh_release() for a set; goes on after an error and returns the first. Returns as sh_release(). Since 0.1
+    /**Calls sh_release() for each block of a set. The call goes on after an error and returns the first one.
+@retval SH_OK All views are released. The errors are those of sh_release().
+@blocks As sh_release().
+Since 0.1*/
     pub fn sh_release_many(
         runtime: *mut sh_runtime,
         blocks: *const sh_block,
         count: u64,
         stream: sh_stream,
     ) -> sh_status;
-    /**Begins to load blocks that will be used soon, where their memory can be had without taking it from views or from what the
-order needs first; a hint, which may do nothing, and does nothing before there is a plan. For blocks outside the order. A load that
-fails is told by the acquire of its block.
-
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_RUNTIME_LOST. May wait for memory as sh_acquire() does. Since 0.1*/
+    /**Begins to load blocks outside the order that will be used soon. The call takes no memory from views or from blocks
+that the order needs first. It is a hint that may do nothing, and does nothing before there is a plan. The acquire of
+a block returns the error of its load.
+@retval SH_OK                 The hint is taken.
+@retval SH_ERROR_RUNTIME_LOST The runtime is lost.
+@blocks For memory, as sh_acquire().
+Since 0.1*/
     pub fn sh_prefetch(
         runtime: *mut sh_runtime,
         blocks: *const sh_block,
         count: u64,
     ) -> sh_status;
-    /**Copies `bytes` bytes of a block that is held (on any stream), from `offset` on, to host memory, after the work queued so far on
-`stream`; for verification and debugging. On an error `buffer` is undefined.
+    /**Copies bytes of a held block to host memory, after the work that was queued on `stream` so far. This is for
+verification and for debugging. The contents of `buffer` are undefined after an error.
 
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STATE (not held; or the stream captures), SH_ERROR_INVALID_ARGUMENT (range),
-SH_ERROR_BUSY (in a capture), SH_ERROR_BACKEND. Blocks. Since 0.1*/
+- `offset`: Where the bytes begin in the block.
+
+- `bytes`: Number of bytes, and size of `buffer`.
+@retval SH_OK                     The bytes are copied.
+@retval SH_ERROR_INVALID_STATE    The block is not held, a capture is under way, or the stream captures.
+@retval SH_ERROR_INVALID_ARGUMENT The range is not inside the block.
+@retval SH_ERROR_BACKEND          The driver failed.
+@blocks Until the bytes are copied.
+Since 0.1*/
     pub fn sh_read_block(
         runtime: *mut sh_runtime,
         block: sh_block,
@@ -1670,50 +1936,77 @@ SH_ERROR_BUSY (in a capture), SH_ERROR_BACKEND. Blocks. Since 0.1*/
         buffer: *mut ::core::ffi::c_void,
         bytes: u64,
     ) -> sh_status;
-    /**Forgets a stream before it is destroyed inside a step: waits for the work queued on it before its last release. Streams that the
-runtime has not seen are ignored.
-
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_BACKEND. Blocks. Since 0.1*/
+    /**Makes the runtime forget a stream that is destroyed before the step ends. The call waits for the work that was queued
+on the stream before its last release. Streams that the runtime has not seen are ignored.
+@retval SH_OK            The stream may be destroyed.
+@retval SH_ERROR_BACKEND The driver failed.
+@blocks Until the work has ended.
+Since 0.1*/
     pub fn sh_stream_forget(runtime: *mut sh_runtime, stream: sh_stream) -> sh_status;
-    pub fn sh_runtime_stats_init(stats: *mut sh_runtime_stats);
-    ///Reads the counters. Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_STRUCT. Since 0.1
-    pub fn sh_stats(
+    /**Reads the counters. The runtime may be lost.
+@retval SH_OK The counters are written.
+@blocks Never.
+Since 0.1*/
+    pub fn sh_runtime_get_stats(
         runtime: *mut sh_runtime,
         out_stats: *mut sh_runtime_stats,
     ) -> sh_status;
-    /**Starts to record a trace of the whole process into `path` (created or truncated), in the JSON format that Perfetto and
-chrome://tracing open: acquires, waits, loads, write-backs, plans, steps, held memory, reservations and scopes of every runtime. The
-variable STAGEHAND_TRACE=path does it from
-the first device on until the process exits. A forked child records nothing and leaves the file alone.
+    /**Begins to record a trace of the whole process into a file, in the JSON format that Perfetto and chrome://tracing
+open: acquires, waits, loads, write-backs, plans, steps, held memory, reservations and scopes of every runtime. The
+variable STAGEHAND_TRACE=path does the same from the first device on until the process exits. A forked child records
+nothing and does not touch the file.
 
-Returns SH_OK, SH_ERROR_INVALID_ARGUMENT (NULL), SH_ERROR_INVALID_STATE (a trace is being recorded), SH_ERROR_IO. Since 0.1*/
+- `path`: Created or truncated.
+@retval SH_OK                  The trace is being recorded.
+@retval SH_ERROR_INVALID_STATE A trace is being recorded already.
+@retval SH_ERROR_IO            The file cannot be written.
+@blocks While it opens the file.
+Since 0.1*/
     pub fn sh_trace_start(path: *const ::core::ffi::c_char) -> sh_status;
-    ///Ends the trace and completes its file. Returns SH_OK, SH_ERROR_INVALID_STATE (none is recorded), SH_ERROR_IO. Blocks. Since 0.1
+    /**Ends the trace and completes its file.
+@retval SH_OK                  The file is complete.
+@retval SH_ERROR_INVALID_STATE No trace is being recorded.
+@retval SH_ERROR_IO            The file could not be written.
+@blocks While it writes the file.
+Since 0.1*/
     pub fn sh_trace_stop() -> sh_status;
-    /**Writes one JSON object a step of this runtime to `path` (created or truncated), at the end of each step, and when a graph
-is left outside a step; NULL stops it.
-docs/telemetry.md lists the fields. A line that cannot be written is an SH_ERROR_IO of sh_step_end(). A file that was
-being written is closed, unless the new one cannot be opened.
+    /**Writes one JSON object for each step of this runtime to a file, when the step ends and when a graph is left outside a
+step. docs/telemetry.md lists the fields. sh_step_end() and sh_graph_leave() return SH_ERROR_IO if a line cannot be
+written. The runtime's previous file is closed, unless the new file cannot be opened.
 
-Returns SH_OK, SH_ERROR_INVALID_HANDLE, SH_ERROR_IO. Since 0.1*/
+- `path`: Created or truncated. NULL: stop writing.
+@retval SH_OK       The lines are written from the next step on.
+@retval SH_ERROR_IO The file cannot be opened; or the previous file could not be completed, and the new one is open.
+@blocks While it opens the file.
+Since 0.1*/
     pub fn sh_telemetry_open(
         runtime: *mut sh_runtime,
         path: *const ::core::ffi::c_char,
     ) -> sh_status;
-    /**Begins to answer questions about this process's devices and runtimes on a Unix socket, which `stagehand top` asks: one thread of the
-library waits for them, and nothing is done until one comes. Then each runtime's lock is taken for as long as it takes to read
-its counters. docs/telemetry.md tells what is asked and answered. Only the user who runs the process (and root) can connect. A
-socket that an ended process left at `path` is replaced; anything else there is an error. The file is removed by
-sh_monitor_stop(), and when the process exits. A forked child does not answer and leaves the file alone. The
-variable STAGEHAND_MONITOR=path does it from the first device on; "1" means the default path.
+    /**Begins to answer questions about this process's devices and runtimes on a Unix socket. The command `stagehand top`
+asks them. One thread of the library waits for questions. For an answer the thread takes each runtime's lock while it
+reads the counters. docs/telemetry.md describes questions and answers. Only the user who runs the process, and root,
+can connect. A forked child does not answer and does not touch the socket. The variable STAGEHAND_MONITOR=path makes
+the process answer from the first device on, and STAGEHAND_MONITOR=1 does the same at the default path.
 
-- `path`: At most 107 bytes; its folder must be there. NULL: "stagehand/\<process id>.sock" in $XDG_RUNTIME_DIR, or, where that is
-not a folder that only the user can write to, "stagehand-\<user id>/\<process id>.sock" in /tmp. The folder is made if
-need be, and must be a real one that belongs to the user and is open to nobody else.
+A socket that an ended process left at `path` is replaced. Any other file at `path` is an error. sh_monitor_stop()
+removes the socket, and so does the end of the process.
 
-Returns SH_OK, SH_ERROR_INVALID_ARGUMENT (path empty or too long), SH_ERROR_INVALID_STATE (it answers already), SH_ERROR_IO (the text
-says what is wrong with the path). May wait a second for a folder that others have locked. Since 0.1*/
+- `path`: At most 107 bytes. Its folder must exist. NULL: "stagehand/\<process id>.sock" in $XDG_RUNTIME_DIR, or
+"stagehand-\<user id>/\<process id>.sock" in /tmp if that is not a folder that only the user can write to.
+The library creates the folder of the default path. An existing one must be a real folder, belong to the
+user, and be closed to others.
+@retval SH_OK                     The socket answers.
+@retval SH_ERROR_INVALID_ARGUMENT `path` is empty or too long.
+@retval SH_ERROR_INVALID_STATE    The process answers already.
+@retval SH_ERROR_IO               The socket could not be made. The text names the fault of the path.
+@blocks For a second at most, while another process locks the folder.
+Since 0.1*/
     pub fn sh_monitor_start(path: *const ::core::ffi::c_char) -> sh_status;
-    ///Ends it and removes the socket; who is being answered is let go. Returns SH_OK, SH_ERROR_INVALID_STATE (it does not answer). Blocks. Since 0.1
+    /**Stops answering, closes open connections and removes the socket.
+@retval SH_OK                  The socket is removed.
+@retval SH_ERROR_INVALID_STATE The process does not answer.
+@blocks Until the library's thread has ended.
+Since 0.1*/
     pub fn sh_monitor_stop() -> sh_status;
 }

@@ -1,24 +1,23 @@
-//! What the safe interface costs: acquire and release of resident blocks through it, beside the same calls of the C interface, in turns
-//! within one run. `cargo bench`. Each figure is the first decile of many short rounds: what others do on the machine meanwhile makes
-//! rounds longer, and never shorter.
+//! Measures the cost of the safe interface: acquire and release of resident blocks through the safe interface, and
+//! through the C interface, in turns within one run. Run it by `cargo bench`. Each figure is the first decile of many
+//! short rounds, because other work on the machine only makes rounds longer.
 
 use libstagehand::*;
 use std::hint::black_box;
 use std::time::Instant;
 
 const BLOCKS: usize = 64;
-/// Acquires of a step, always in the same order.
+/// Number of acquires in a step. Their order is always the same.
 const PAIRS: usize = 1024;
 const ROUNDS: usize = 4000;
 
 fn main() -> Result<()> {
-    // `cargo test --benches` only wants to know that it runs.
+    // `cargo test --benches` needs only one round, to see that the benchmark runs.
     let rounds = if std::env::args().any(|argument| argument == "--bench") { ROUNDS } else { 1 };
     let device = Device::open_with("host", &DeviceOptions { budget_bytes: 64 << 20, ..Default::default() })?;
     let runtime = Runtime::new(&device)?;
-    let blocks = runtime.register_blocks(
-        (0..BLOCKS).map(|i| BlockDesc::from_source(Source::owned(vec![i as u8; 64 << 10]))),
-    )?;
+    let blocks =
+        runtime.register_blocks((0..BLOCKS).map(|i| BlockDesc::from_source(Source::owned(vec![i as u8; 64 << 10]))))?;
     let made = device.stream()?;
     for (name, stream) in [("host", Stream::host()), ("a stream", &made)] {
         measure(name, &runtime, &blocks, stream, rounds)?;
@@ -27,13 +26,13 @@ fn main() -> Result<()> {
 }
 
 fn measure(name: &str, runtime: &Runtime, blocks: &[Block], stream: &Stream, rounds: usize) -> Result<()> {
-    // The order is learned, and everything is resident, before anything is timed.
+    // These rounds teach the library the order and make every block resident before the measurement.
     for _ in 0..3 {
         time(runtime, || through_rust(runtime, blocks, stream))?;
     }
     let (mut c, mut rust) = (Vec::new(), Vec::new());
     for round in 0..rounds {
-        // Whoever comes first in a round finds the other's caches: they take turns.
+        // The first of the two calls in a round finds the caches that the other has left, so they take turns.
         let (c_ns, rust_ns) = if round % 2 == 0 {
             let c_ns = time(runtime, || through_c(runtime, blocks, stream))?;
             (c_ns, time(runtime, || through_rust(runtime, blocks, stream))?)
@@ -49,7 +48,7 @@ fn measure(name: &str, runtime: &Runtime, blocks: &[Block], stream: &Stream, rou
     Ok(())
 }
 
-/// Nanoseconds for one pair, in a step of its own.
+/// Returns the nanoseconds for one pair. The pairs run in a step of their own.
 fn time(runtime: &Runtime, pairs: impl FnOnce() -> Result<()>) -> Result<f64> {
     let step = runtime.step()?;
     let begin = Instant::now();
@@ -68,7 +67,7 @@ fn through_rust(runtime: &Runtime, blocks: &[Block], stream: &Stream) -> Result<
     Ok(())
 }
 
-/// As an engine in C would write it.
+/// Makes the same calls as an engine in C.
 fn through_c(runtime: &Runtime, blocks: &[Block], stream: &Stream) -> Result<()> {
     let (runtime, stream) = (runtime.as_raw(), stream.as_raw());
     for i in 0..PAIRS {

@@ -1,4 +1,4 @@
-//! Blocks: what is used, and moves, together.
+//! Blocks: the units that an engine uses and the library moves as a whole.
 
 use std::ffi::{CString, c_void};
 use std::fs::File;
@@ -15,34 +15,35 @@ use crate::graph::Capturing;
 use crate::source::{Exclusive, Keep, Keeper, Source};
 use crate::{Device, Runtime, stream};
 
-/// A block of one runtime: a number that is not reused while the runtime lives. With another runtime, or after it was
-/// unregistered, it is [`Status::INVALID_HANDLE`].
+/// A block of one runtime. The number is not reused while the runtime lives.
+///
+/// Calls return [`Status::INVALID_HANDLE`] if the block belongs to another runtime or was unregistered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct Block(pub(crate) sys::sh_block);
 
 impl Block {
-    /// A block of the C interface.
+    /// Wraps a block id of the C interface.
     pub fn from_raw(block: sys::sh_block) -> Block {
         Block(block)
     }
 
-    /// The number in the C interface.
+    /// Returns the block id of the C interface.
     #[inline]
     pub fn as_raw(self) -> sys::sh_block {
         self.0
     }
 }
 
-/// The numbers of many blocks, as C wants them.
+/// Returns the blocks as an array of ids for the C interface.
 pub(crate) fn raw_blocks(blocks: &[Block]) -> *const sys::sh_block {
-    // Block is transparent.
+    // Block is `repr(transparent)` over the id.
     blocks.as_ptr().cast()
 }
 
 type OnLoad = dyn Fn(&LoadedRange<'_>) -> io::Result<()> + Send + Sync;
 
-/// A block to be registered: its size on the device, its sources and what it is.
+/// Describes a block that is to be registered: its size on the device, its sources and its properties.
 pub struct BlockDesc {
     bytes: u64,
     flags: u32,
@@ -52,45 +53,51 @@ pub struct BlockDesc {
 }
 
 impl BlockDesc {
-    /// A block of so many bytes. What no source covers is undefined.
+    /// Describes a block of `bytes` bytes on the device. Bytes that no source covers are undefined.
     pub fn new(bytes: u64) -> BlockDesc {
         BlockDesc { bytes, flags: 0, name: None, sources: Vec::new(), on_load: None }
     }
 
-    /// A block that one source fills.
+    /// Describes a block that one source fills.
     pub fn from_source(source: Source) -> BlockDesc {
         BlockDesc::new(source.bytes()).source(0, source)
     }
 
-    /// Adds a source, which begins at `offset` in the block. Sources must not overlap.
+    /// Adds a source that begins at `offset` in the block, in bytes. Sources must not overlap.
     pub fn source(mut self, offset: u64, source: Source) -> BlockDesc {
         self.sources.push((offset, source));
         self
     }
 
-    /// A name for messages and traces.
+    /// Sets a name for messages and traces.
     pub fn name(mut self, name: impl Into<String>) -> BlockDesc {
         self.name = Some(name.into());
         self
     }
 
-    /// The engine changes it on the device: [`View::mark_dirty`](crate::View::mark_dirty) has it written back. All its sources must be
-    /// memory given away ([`Source::owned`], [`Source::pinned`]) or the caller's ([`Source::raw`]).
+    /// Declares that the engine changes the block on the device. The library writes the changes back to the sources
+    /// after [`View::mark_dirty`](crate::View::mark_dirty).
+    ///
+    /// Every source must be memory that was given away ([`Source::owned`], [`Source::pinned`]) or memory of the caller
+    /// ([`Source::raw`]). Registering the block returns [`Status::INVALID_ARGUMENT`] if another source is among them.
     pub fn mutable(self) -> BlockDesc {
         self.flag(sys::SH_BLOCK_MUTABLE)
     }
 
-    /// Never partly resident: [`on_load`](BlockDesc::on_load) sees the whole block at once.
+    /// Keeps the block from being divided into a resident and a streamed part. [`on_load`](BlockDesc::on_load) gets the
+    /// whole block in one range.
     pub fn whole(self) -> BlockDesc {
         self.flag(sys::SH_BLOCK_WHOLE)
     }
 
-    /// Not part of the order of use (an expert, a row shard): loaded when acquired, kept while there is room.
+    /// Takes the block out of the order of use, for example because it is an expert or a row shard. The library loads
+    /// the block when it is acquired, and keeps the block while there is room.
     pub fn unordered(self) -> BlockDesc {
         self.flag(sys::SH_BLOCK_UNORDERED)
     }
 
-    /// Pin its memory while it is registered; if the system refuses, it is read unpinned, with a warning.
+    /// Pins the block's memory while the block is registered. The library logs a warning and reads the memory unpinned
+    /// if the system refuses to pin it.
     pub fn pin(self) -> BlockDesc {
         self.flag(sys::SH_BLOCK_PIN)
     }
@@ -100,10 +107,14 @@ impl BlockDesc {
         self
     }
 
-    /// Calls a closure after each load of a range has been queued, once a load and contiguous range, so that an engine can dequantise or
-    /// apply a patch exactly once a load. It runs on the thread that issues the load: one of the engine's, or the library's. Of
-    /// the library it may call [`LoadedRange::launch`] and [`LoadedRange::launch_on_bytes`] only. An error or a panic fails the load, as
-    /// [`Status::CALLBACK`].
+    /// Sets a closure that runs after a load of a range was queued, so that an engine can dequantise or patch the bytes
+    /// exactly once per load. The closure runs once per load and contiguous range.
+    ///
+    /// The closure runs on the thread that issues the load. This is a thread of the engine or of the library. Of the
+    /// library, the closure may call only [`LoadedRange::launch`] and [`LoadedRange::launch_on_bytes`].
+    ///
+    /// An error or a panic of the closure fails the load. The acquire then returns [`Status::CALLBACK`] with the text
+    /// of the error or of the panic.
     pub fn on_load<F>(mut self, on_load: F) -> BlockDesc
     where
         F: Fn(&LoadedRange<'_>) -> io::Result<()> + Send + Sync + 'static,
@@ -113,15 +124,15 @@ impl BlockDesc {
     }
 }
 
-/// What a registered block keeps alive.
+/// The objects that a registered block keeps alive.
 #[derive(Default)]
 pub(crate) struct Kept {
     pub(crate) _shared: Vec<Box<dyn Keep>>,
-    /// By the index of the source.
+    /// Pairs of the source's index and its memory.
     pub(crate) exclusive: Vec<(usize, Arc<Exclusive>)>,
 }
 
-/// Descriptors as C wants them, with what they point to.
+/// Descriptors for the C interface, together with everything that they point to.
 pub(crate) struct Prepared {
     pub(crate) descs: Vec<sys::sh_block_desc>,
     pub(crate) kept: Vec<Kept>,
@@ -158,10 +169,11 @@ impl Prepared {
         let mut kept = Kept::default();
         let mut segments = Vec::with_capacity(block.sources.len());
         for (number, (offset, source)) in block.sources.into_iter().enumerate() {
-            // What is shared must not be written to.
+            // The library writes to the sources of a mutable block. It must not write to shared memory.
             if block.flags & sys::SH_BLOCK_MUTABLE != 0 && !source.may_be_written() {
-                let text =
-                    format!("block {called}: source {number} of a mutable block is not memory given away");
+                let text = format!(
+                    "block {called}: the block is mutable, but source {number} is not memory that was given away"
+                );
                 return Err(Error::new(Status::INVALID_ARGUMENT, text));
             }
             segments.push(sys::sh_segment { offset, ..source.segment });
@@ -192,7 +204,7 @@ impl Prepared {
     }
 }
 
-/// What `on_load` needs beside the closure.
+/// The closure of `on_load`, and the objects that a `LoadedRange` needs.
 struct Hook {
     device: Device,
     host_addressable: bool,
@@ -201,107 +213,114 @@ struct Hook {
 }
 
 unsafe extern "C" fn run_on_load(range: *const sys::sh_loaded_range, user_data: *mut c_void) -> i32 {
-    // SAFETY: the Arc's contents, which the runtime keeps until nothing calls this any more.
+    // SAFETY: this points into the Arc, which the runtime keeps until the library calls this function no more.
     let hook = unsafe { &*user_data.cast::<Hook>() };
-    // SAFETY: runtime.h: valid during the call.
+    // SAFETY: the range is valid during the call (runtime.h).
     let raw = unsafe { *range };
     answered(|| (hook.closure)(&LoadedRange { raw, hook, _call: PhantomData }))
 }
 
-/// A contiguous range of a block's device memory that was just loaded; the bytes need not be there yet.
+/// A contiguous range of a block's device memory whose load was just queued. The bytes need not be there yet.
 pub struct LoadedRange<'call> {
     raw: sys::sh_loaded_range,
     hook: &'call Hook,
-    // Of this thread and this call: what is under way is this load.
+    // The raw pointer makes the type !Send: the range belongs to this call, on this thread.
     _call: PhantomData<*const ()>,
 }
 
 impl LoadedRange<'_> {
-    /// The block.
+    /// Returns the block that the range belongs to.
     pub fn block(&self) -> Block {
         Block(self.raw.block)
     }
 
-    /// Device address of the range, not of the block.
+    /// Returns the device address of the range's first byte. This is not the address of the block.
     pub fn address(&self) -> *mut c_void {
         self.raw.address
     }
 
-    /// Where the range begins in the block.
+    /// Returns the offset in the block at which the range begins, in bytes.
     pub fn offset(&self) -> u64 {
         self.raw.offset
     }
 
-    /// Its length.
+    /// Returns the length of the range in bytes.
     pub fn bytes(&self) -> u64 {
         self.raw.bytes
     }
 
-    /// Size of the whole block.
+    /// Returns the size of the whole block in bytes.
     pub fn block_bytes(&self) -> u64 {
         self.raw.block_bytes
     }
 
-    /// The copy stream: work queued on it runs after the load and before any use.
+    /// Returns the copy stream. Work that is queued on this stream runs after the load and before any use of the bytes.
     pub fn stream(&self) -> sys::sh_stream {
         self.raw.stream
     }
 
-    /// Queues a closure on the copy stream, see [`Stream::launch`](crate::Stream::launch). A panic in it is told on standard error only.
-    /// While the runtime captures it is refused.
+    /// Queues a closure on the copy stream; see [`Stream::launch`](crate::Stream::launch). A panic of the closure
+    /// leaves only its message on standard error.
+    ///
+    /// # Errors
+    /// - [`Status::INVALID_STATE`] if the runtime captures.
+    /// - The status of [`sh_stream_launch`](sys::sh_stream_launch) if the stream refuses the closure.
     pub fn launch(&self, busy: Duration, closure: impl FnOnce() + Send + 'static) -> Result<()> {
         self.hook.capturing.refuse("launch")?;
-        // SAFETY: the copy stream is alive during the call, and is of the device.
+        // SAFETY: the copy stream belongs to the device and is alive during the call.
         let status = unsafe { stream::launch(self.hook.device.as_raw(), self.raw.stream, busy, closure) };
-        // The text of the error cannot be asked for here: sh_load_fn allows no other call.
+        // The error's text is not available here, because sh_load_fn allows no other call.
         if status < 0 {
-            return Err(Error::new(Status(status), "launch: the copy stream did not take the closure"));
+            return Err(Error::new(Status(status), "launch: the copy stream refused the closure"));
         }
         Ok(())
     }
 
-    /// Queues a closure that changes the bytes of the range in place, on a device whose memory the host can write to.
-    pub fn launch_on_bytes(
-        &self,
-        busy: Duration,
-        closure: impl FnOnce(&mut [u8]) + Send + 'static,
-    ) -> Result<()> {
+    /// Queues a closure that changes the bytes of the range in place.
+    ///
+    /// # Errors
+    /// - [`Status::UNSUPPORTED`] if the host cannot write to the device's memory.
+    /// - The errors of [`launch`](LoadedRange::launch).
+    pub fn launch_on_bytes(&self, busy: Duration, closure: impl FnOnce(&mut [u8]) + Send + 'static) -> Result<()> {
         if !self.hook.host_addressable {
             let text = "launch_on_bytes: the host cannot write to this device's memory";
             return Err(Error::new(Status::UNSUPPORTED, text));
         }
         let (address, bytes) = (self.raw.address as usize, self.raw.bytes as usize);
         self.launch(busy, move || {
-            // SAFETY: the host can address it, and the range is this load's alone: after its copy, before any use (runtime.h).
+            // SAFETY: the host can address the memory. The range belongs to this load alone: the closure runs after the
+            // load's copy and before any use (runtime.h).
             closure(unsafe { std::slice::from_raw_parts_mut(address as *mut u8, bytes) });
         })
     }
 }
 
-/// What is known of a block at one moment.
+/// The state of a block at one moment.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct BlockState {
-    /// `SH_BLOCK_*` of [`sys`], as registered.
+    /// The flags that the block was registered with: `SH_BLOCK_*` of [`sys`].
     pub flags: u32,
-    /// `SH_BLOCK_UNLOADED` … `SH_BLOCK_DRAINING` of [`sys`].
+    /// One of `SH_BLOCK_UNLOADED` … `SH_BLOCK_DRAINING` of [`sys`].
     pub state: u32,
-    /// Views held now.
+    /// Number of views that are held now.
     pub held: u32,
-    /// Its device address; memory is behind it only while a view is held.
+    /// The block's device address. Memory is behind the address only while a view is held. NULL if the block has no
+    /// address yet, on a device without fixed addresses.
     pub address: *mut c_void,
-    /// Size on the device.
+    /// Size on the device in bytes.
     pub bytes: u64,
-    /// Part that the plan in force keeps on the device.
+    /// Size of the part that the plan in force keeps on the device. 0 for blocks outside the order.
     pub resident_bytes: u64,
-    /// Part that shares memory, and is loaded again when others used it.
+    /// Size of the part that shares memory with other blocks. The library loads this part again if another block has
+    /// used the memory. 0 for blocks outside the order.
     pub streamed_bytes: u64,
-    /// Part whose contents are on the device now.
+    /// Size of the part whose contents are on the device now.
     pub present_bytes: u64,
-    /// Grows each time any of its contents are loaded.
+    /// Grows each time any of the block's contents are loaded.
     pub serial: u64,
-    /// Cut to fit.
+    /// The block's name, cut to fit.
     pub name: String,
-    /// Times that it is protected now.
+    /// Number of times that the block is protected now.
     pub protections: u64,
 }

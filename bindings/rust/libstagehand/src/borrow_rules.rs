@@ -1,6 +1,7 @@
-//! What the compiler refuses. Each example that must not compile stands after one that must, and differs from it by the mistake alone.
+//! Examples that the compiler must refuse. Each of them comes after an example that must compile, and differs from it
+//! only by the mistake.
 //!
-//! A view is used while its runtime lives.
+//! A runtime is not dropped while a view of it lives.
 //! ```
 //! # use libstagehand::*;
 //! # fn main() -> Result<()> {
@@ -41,7 +42,7 @@
 //! }
 //! ```
 //!
-//! The bytes of a view are not kept beyond it.
+//! The bytes of a view do not outlive the view.
 //! ```
 //! # use libstagehand::*;
 //! fn first(view: View<'_>) -> Option<u8> {
@@ -55,7 +56,7 @@
 //! }
 //! ```
 //!
-//! A graph is launched while its runtime lives.
+//! A runtime is not dropped while a graph of it lives.
 //! ```
 //! # use libstagehand::*;
 //! fn once(mut capture: Capture<'_>, stream: &Stream) -> Result<()> {
@@ -72,7 +73,7 @@
 //! }
 //! ```
 //!
-//! A launch ends before its graph is gone.
+//! A graph is not dropped while a launch of it lives.
 //! ```
 //! # use libstagehand::*;
 //! fn once(graph: Graph<'_>, stream: &Stream) -> Result<()> {
@@ -92,7 +93,7 @@
 //! }
 //! ```
 //!
-//! A stream lives as long as its views.
+//! A stream is not dropped while a view on it lives.
 //! ```
 //! # use libstagehand::*;
 //! fn use_it(runtime: &Runtime, block: Block, stream: Stream) -> Result<()> {
@@ -112,7 +113,7 @@
 //! }
 //! ```
 //!
-//! A source is not borrowed from the caller's stack.
+//! A source does not borrow from the caller's stack.
 //! ```
 //! # use libstagehand::*;
 //! # use std::sync::Arc;
@@ -128,7 +129,7 @@
 //! }
 //! ```
 //!
-//! Nor is what a callback uses, and it must be fit for several threads.
+//! A callback does not borrow from the caller's stack either, and several threads can call it.
 //! ```
 //! # use libstagehand::*;
 //! # use std::sync::atomic::{AtomicU64, Ordering};
@@ -165,8 +166,8 @@
 //! Steps, scopes, protections and updates do not outlive their runtime.
 //! ```
 //! # use libstagehand::*;
-//! fn host_first(host: Runtime, guest: Runtime) -> Result<()> {
-//!     let visit = host.as_guest(&guest, &GuestOptions::default())?;
+//! fn visit(guest: Runtime) -> Result<()> {
+//!     let visit = guest.as_guest(&GuestOptions::default())?;
 //!     visit.end()?;
 //!     drop(guest);
 //!     Ok(())
@@ -174,8 +175,8 @@
 //! ```
 //! ```compile_fail,E0505
 //! # use libstagehand::*;
-//! fn host_first(host: Runtime, guest: Runtime) -> Result<()> {
-//!     let visit = host.as_guest(&guest, &GuestOptions::default())?;
+//! fn visit(guest: Runtime) -> Result<()> {
+//!     let visit = guest.as_guest(&GuestOptions::default())?;
 //!     drop(guest);
 //!     visit.end()?;
 //!     Ok(())
@@ -196,7 +197,7 @@
 //! }
 //! ```
 //!
-//! A source's bytes are not kept beyond the update in which they may be changed.
+//! The bytes of a source do not outlive the update that gave access to them.
 //! ```
 //! # use libstagehand::*;
 //! fn change(runtime: &Runtime, block: Block) -> Result<()> {
@@ -217,7 +218,7 @@
 //! }
 //! ```
 //!
-//! A range that was just loaded belongs to its call.
+//! A loaded range is not used on another thread, because it belongs to its call.
 //! ```compile_fail,E0277
 //! # use libstagehand::*;
 //! fn elsewhere(block: BlockDesc) -> BlockDesc {
@@ -230,7 +231,7 @@
 //! }
 //! ```
 //!
-//! What may be used on which thread.
+//! These types may be used on any thread (`Send` and `Sync`) or sent to any thread (`Send`).
 //! ```
 //! # use libstagehand::*;
 //! fn on_any_thread<T: Send + Sync>() {}

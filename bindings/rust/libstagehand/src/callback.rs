@@ -1,4 +1,4 @@
-//! What stands between the library and closures: a panic never unwinds into C.
+//! The layer between the library and the closures of the user. No panic unwinds into C.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) fn guarded<T>(closure: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(closure)).map_err(|payload| {
         let text = panic_text(&*payload);
-        // Dropping what was thrown may panic once more: then it is left where it is.
+        // The drop of the panic's payload may panic too. The second payload is leaked, so that no third panic follows.
         if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
             std::mem::forget(second);
         }
@@ -19,12 +19,12 @@ pub(crate) fn guarded<T>(closure: impl FnOnce() -> T) -> Result<T, String> {
 }
 
 fn panic_text(payload: &(dyn Any + Send)) -> String {
-    let text =
-        payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("a value that is no text").to_owned()
+    let text = payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a value that is not a text").to_owned()
 }
 
-/// Why closures have failed, by the number that the library was given for it and has in the text of its error. Older ones are forgotten.
+/// The texts of failed closures. The library gets a number for each failure and puts the number into its error text.
+/// Only the newest failures are kept.
 struct Failures {
     last: i32,
     texts: VecDeque<(i32, String)>,
@@ -44,7 +44,7 @@ fn failed(text: String) -> i32 {
     number
 }
 
-/// What the closure said whose number is in the text of an error.
+/// Returns the text of the closure's failure whose number is in an error text.
 pub(crate) fn said(error: &str) -> Option<String> {
     let (_, rest) = error.rsplit_once("returned ")?;
     let end = rest.find(|c: char| c != '-' && !c.is_ascii_digit()).unwrap_or(rest.len());
@@ -53,7 +53,7 @@ pub(crate) fn said(error: &str) -> Option<String> {
     failures.texts.iter().find(|(of, _)| *of == number).map(|(_, text)| text.clone())
 }
 
-/// Runs a closure that may fail, and says to the library what came of it: 0, or a number for what it said.
+/// Runs a closure that may fail. Returns 0 on success, or the number under which the failure's text is kept.
 pub(crate) fn answered(closure: impl FnOnce() -> io::Result<()>) -> i32 {
     match guarded(|| closure().err().map(|error| error.to_string())) {
         Ok(None) => 0,

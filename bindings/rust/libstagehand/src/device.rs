@@ -1,4 +1,4 @@
-//! Devices: one physical device, and the memory budget that everything on it shares.
+//! Devices: one physical device, and the memory budget that all its runtimes share.
 
 use std::ffi::CString;
 use std::fmt;
@@ -10,33 +10,39 @@ use libstagehand_sys as sys;
 use crate::error::{Result, Status, c_path, c_string, check, field_text, init};
 use crate::{PinnedMemory, Stream};
 
-/// Memory of a device, in bytes, at one moment: the fields of the C struct.
+/// The memory figures of a device at one moment, in bytes. The fields are those of the C struct.
 pub type MemoryInfo = sys::sh_memory_info;
 
-/// How a device is opened. Zero and `None` mean the default. More fields may come: fill up with `..Default::default()`.
+/// Says how a device is opened. Zero and `None` mean the default. More fields may come, so end the struct with
+/// `..Default::default()`.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceOptions {
-    /// Worker threads that read sources which are not pinned, at most 64.
+    /// Number of worker threads that read sources which are not pinned, at most 64. 0: 2 to 12, by the number of cores.
     pub staging_threads: u32,
-    /// Ceiling on device memory in bytes, page rounding included; 0: what is free less the margin.
+    /// Ceiling on device memory in bytes, page rounding included. 0: the free memory less the margin.
     pub budget_bytes: u64,
-    /// Left free by the automatic budget.
+    /// Memory in bytes that the automatic budget leaves free. 0: 1 GiB, but at most a tenth of the device.
     pub margin_bytes: u64,
-    /// Unit of device memory, a power of two.
+    /// Unit of device memory in bytes, a power of two. 0: the library chooses by the budget.
     pub page_bytes: u64,
-    /// Host-to-device speed that plans count with; 0: measured when first needed.
+    /// Speed of copies from the host to the device that plans assume. 0: the library measures the speed when a plan
+    /// first needs it.
     pub link_bytes_per_second: u64,
-    /// Host memory that sources which are not pinned pass through.
+    /// Host memory in bytes that sources which are not pinned pass through. 0: the library chooses by the backend and
+    /// the number of threads.
     pub staging_bytes: u64,
-    /// Options of the backend, `key=value;key=value`.
+    /// Options of the backend, in the form `key=value;key=value`.
     pub backend_options: Option<String>,
-    /// Load the backend from this absolute path instead of searching.
+    /// Absolute path that the backend is loaded from. `None`: the library searches for the backend.
     pub backend_path: Option<PathBuf>,
 }
 
-/// One reference to a device, given back when the last clone and the last [`Runtime`](crate::Runtime), [`Stream`] and
-/// [`PinnedMemory`] made from it are dropped: none of them outlives the device. Opening a device that is open gives the same device,
-/// counted, with one budget for all.
+/// A reference to a device.
+///
+/// The library gets the reference back when the last clone of this value and the last [`Runtime`](crate::Runtime),
+/// [`Stream`] and [`PinnedMemory`] made from it are dropped. None of these objects outlives the device. Opening a
+/// device that is open already gives the same device and counts one more reference. There is one budget for all
+/// references.
 #[derive(Clone)]
 pub struct Device {
     handle: Arc<Handle>,
@@ -44,33 +50,46 @@ pub struct Device {
 
 struct Handle(*mut sys::sh_device);
 
-// SAFETY: base.h: functions may be called from any thread unless their comment says otherwise, and none of device.h does.
+// SAFETY: functions may be called from any thread unless their comment says otherwise (base.h). No function of device.h
+// says otherwise.
 unsafe impl Send for Handle {}
-// SAFETY: the same; several threads may be in calls on one device at once.
+// SAFETY: as for Send. Several threads may call functions on one device at once.
 unsafe impl Sync for Handle {}
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: this is the one reference that sh_device_open() gave. Runtimes, streams and memory of the device hold an Arc of it.
+        // SAFETY: this is the one reference that sh_device_open() gave. Runtimes, streams and pinned memory of the
+        // device hold an Arc of this handle.
         unsafe { sys::sh_device_close(self.0) }
     }
 }
 
 impl Device {
-    /// Opens a device by name: "host", "cuda:0", "hip:1", "sim"; without a number the first; "auto" is the first GPU that works, else
-    /// the host. Blocks (it may load a driver).
+    /// Opens a device by name: "host", "cuda:0", "hip:1" or "sim". A name without a number means the first device.
+    /// "auto" means the first GPU that works, or else the host. Blocks, because the call may load a driver.
+    ///
+    /// # Errors
+    /// As [`open_with`](Device::open_with).
     pub fn open(name: &str) -> Result<Device> {
         Device::open_with(name, &DeviceOptions::default())
     }
 
-    /// Opens a device with options. If it is open already, another budget or page size (unless 0) is an error, and the other options are
-    /// those of the first opening.
+    /// Opens a device with options. Blocks, because the call may load a driver.
+    ///
+    /// # Errors
+    /// - [`Status::NOT_FOUND`] if there is no such backend or device.
+    /// - [`Status::BACKEND_UNAVAILABLE`] if the backend cannot run here; the text says why.
+    /// - [`Status::BACKEND_LOAD`] if the plugin cannot be loaded.
+    /// - [`Status::BUDGET`] if the budget is smaller than one page.
+    /// - [`Status::INVALID_ARGUMENT`] if an option is out of range, or if the device is open already with another
+    ///   budget or page size (unless the new value is 0). The other options of the first opening stay in force without
+    ///   an error.
+    /// - [`Status::DUPLICATE_LIBRARY`] if another copy of the library manages devices in this process.
     pub fn open_with(name: &str, options: &DeviceOptions) -> Result<Device> {
         let name = c_string("device", name)?;
         let backend_options =
             options.backend_options.as_deref().map(|text| c_string("backend_options", text)).transpose()?;
-        let backend_path =
-            options.backend_path.as_deref().map(|path| c_path("backend_path", path)).transpose()?;
+        let backend_path = options.backend_path.as_deref().map(|path| c_path("backend_path", path)).transpose()?;
         let pointer = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
         let mut raw = init!(sh_device_options);
         raw.staging_threads = options.staging_threads;
@@ -82,45 +101,52 @@ impl Device {
         raw.backend_options = pointer(&backend_options);
         raw.backend_path = pointer(&backend_path);
         let mut device = std::ptr::null_mut();
-        // SAFETY: the texts outlive the call, which copies them.
+        // SAFETY: the texts outlive the call, and the call copies them.
         check(unsafe { sys::sh_device_open(name.as_ptr(), &raw, &mut device) })?;
         Ok(Device { handle: Arc::new(Handle(device)) })
     }
 
-    /// Takes over a reference.
+    /// Takes over a reference of the C interface.
     ///
     /// # Safety
-    /// `device` is a reference of `sh_device_open()` that nobody else gives back.
+    /// `device` must be a reference from `sh_device_open()` that no other owner gives back.
     pub unsafe fn from_raw(device: *mut sys::sh_device) -> Device {
         Device { handle: Arc::new(Handle(device)) }
     }
 
-    /// The C handle, valid while this device or anything made from it lives.
+    /// Returns the C handle. The handle is valid while this device or an object made from it lives.
     pub fn as_raw(&self) -> *mut sys::sh_device {
         self.handle.0
     }
 
-    /// Reads the memory figures; asks the driver.
+    /// Reads the memory figures. The library asks the driver for some of them.
     pub fn memory(&self) -> Result<MemoryInfo> {
         let mut info = init!(sh_memory_info);
-        // SAFETY: the struct says its size.
-        check(unsafe { sys::sh_device_memory(self.as_raw(), &mut info) })?;
+        // SAFETY: struct_size is set.
+        check(unsafe { sys::sh_device_get_memory(self.as_raw(), &mut info) })?;
         Ok(info)
     }
 
-    /// Changes the budget; 0 is the automatic one. Runtimes shrink or grow when their next step begins. Blocks.
+    /// Changes the budget. 0 means the automatic budget. Runtimes shrink or grow when their next step begins. Blocks.
+    ///
+    /// # Errors
+    /// - [`Status::BUDGET`] if the budget is smaller than a page, or smaller than the sum of the runtimes' smallest
+    ///   plans. Nothing changes then, and the text names the sum.
     pub fn set_budget(&self, budget_bytes: u64) -> Result<()> {
-        // SAFETY: plain values.
+        // SAFETY: the handle is alive, and the other arguments are plain values.
         check(unsafe { sys::sh_device_set_budget(self.as_raw(), budget_bytes) }).map(drop)
     }
 
-    /// What the device is and can do.
+    /// Returns the properties and abilities of the device.
     pub fn capabilities(&self) -> Result<Capabilities> {
         let mut caps = init!(sh_device_caps);
-        // SAFETY: the struct says its size.
-        check(unsafe { sys::sh_device_capabilities(self.as_raw(), &mut caps) })?;
+        // SAFETY: struct_size is set.
+        check(unsafe { sys::sh_device_get_caps(self.as_raw(), &mut caps) })?;
         Ok(Capabilities {
             flags: caps.flags,
+            kind: caps.kind,
+            ordinal: caps.ordinal,
+            backend: field_text(&caps.backend),
             name: field_text(&caps.name),
             description: field_text(&caps.description),
             granularity_bytes: caps.granularity_bytes,
@@ -130,20 +156,24 @@ impl Device {
         })
     }
 
-    /// The device's clock in nanoseconds: monotonic; the virtual clock of a simulation.
+    /// Returns the time of the device's clock in nanoseconds. The clock is monotonic. A simulation has a virtual clock.
     pub fn clock_ns(&self) -> Result<u64> {
         let mut now = 0;
-        // SAFETY: plain values.
-        check(unsafe { sys::sh_device_clock(self.as_raw(), &mut now) })?;
+        // SAFETY: the handle is alive, and the other arguments are plain values.
+        check(unsafe { sys::sh_device_get_clock(self.as_raw(), &mut now) })?;
         Ok(now)
     }
 
-    /// Makes a stream. Engines on a GPU have their own and take them in by [`Stream::from_raw`].
+    /// Makes a stream. Engines on a GPU have streams of their own and wrap them with [`Stream::from_raw`].
     pub fn stream(&self) -> Result<Stream> {
         Stream::new(self)
     }
 
-    /// Allocates zeroed host memory and pins it for this device, see [`PinnedMemory`]. Blocks.
+    /// Allocates `bytes` bytes of zeroed host memory and pins the memory for this device; see [`PinnedMemory`]. Blocks.
+    ///
+    /// # Errors
+    /// - [`Status::INVALID_ARGUMENT`] if `bytes` is 0.
+    /// - [`Status::OUT_OF_HOST_MEMORY`] if the memory cannot be allocated.
     pub fn pinned_memory(&self, bytes: usize) -> Result<PinnedMemory> {
         PinnedMemory::new(self, bytes)
     }
@@ -155,75 +185,81 @@ impl fmt::Debug for Device {
     }
 }
 
-/// What a device is and can do.
+/// The properties and abilities of a device.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Capabilities {
     /// `SH_DEVICE_*` of [`sys`].
     pub flags: u32,
-    /// The name that opens it, e.g. "cuda:0".
+    /// `SH_DEVICE_KIND_*` of [`sys`], or another `DLDeviceType` of DLPack. 0 if other libraries cannot use its memory.
+    pub kind: u32,
+    /// Number of the device among its backend's devices: 1 for "cuda:1".
+    pub ordinal: u32,
+    /// Name of its backend, e.g. "cuda".
+    pub backend: String,
+    /// The name that opens the device, e.g. "cuda:0".
     pub name: String,
-    /// The driver's name for it.
+    /// The driver's name for the device.
     pub description: String,
-    /// Smallest page.
+    /// Size of the smallest page that the device supports, in bytes.
     pub granularity_bytes: u64,
-    /// Page in use.
+    /// Size of the pages in use, in bytes.
     pub page_bytes: u64,
-    /// Size in which sources that are not pinned are moved.
+    /// Size in bytes of the pieces in which the library moves sources that are not pinned.
     pub staging_piece_bytes: u64,
-    /// Threads that read such sources.
+    /// Number of threads that read such sources.
     pub staging_threads: u32,
 }
 
 impl Capabilities {
-    /// Blocks keep their address for life.
+    /// Returns whether a block keeps its address while it is registered.
     pub fn fixed_addresses(&self) -> bool {
         self.flags & sys::SH_DEVICE_FIXED_ADDRESSES != 0
     }
 
-    /// The host may read and write views through their address.
+    /// Returns whether the host may read and write views through their addresses.
     pub fn host_addressable(&self) -> bool {
         self.flags & sys::SH_DEVICE_HOST_ADDRESSABLE != 0
     }
 
-    /// A simulation: it has a clock and sizes, but no contents.
+    /// Returns whether the device is a simulation. A simulation has a clock and sizes, but no contents.
     pub fn virtual_time(&self) -> bool {
         self.flags & sys::SH_DEVICE_VIRTUAL_TIME != 0
     }
 
-    /// It is a GPU.
+    /// Returns whether the device is a GPU.
     pub fn gpu(&self) -> bool {
         self.flags & sys::SH_DEVICE_IS_GPU != 0
     }
 }
 
-/// A backend that was found, or was looked for in vain.
+/// A backend that the library found, or searched for without success.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct BackendInfo {
-    /// `Status::OK`: it works; else why not.
+    /// [`Status::OK`] if the backend works; otherwise the reason.
     pub status: Status,
-    /// Devices that it has.
+    /// Number of devices that the backend has.
     pub device_count: u32,
-    /// Part of the library, not a plugin.
+    /// Whether the backend is part of the library and not a plugin.
     pub built_in: bool,
     /// "host", "cuda", …
     pub name: String,
-    /// File of the plugin; empty when built in or not found.
+    /// File of the plugin. Empty if the backend is built in or was not found.
     pub path: String,
-    /// Why it does not work, in words; empty when it does.
+    /// Text that says why the backend does not work. Empty if the backend works.
     pub reason: String,
 }
 
-/// All backends, working or not. Blocks (it loads plugins).
+/// Lists all backends, including those that do not work. Blocks, because the call loads plugins.
 pub fn backends() -> Result<Vec<BackendInfo>> {
     let mut count = 0;
-    // SAFETY: nothing is written but the number.
+    // SAFETY: with a capacity of 0, the call writes only the number.
     check(unsafe { sys::sh_backend_list(std::ptr::null_mut(), 0, &mut count) })?;
-    let mut infos = vec![init!(sh_backend_info); count];
-    // SAFETY: as many structs are there as is told, each with its size.
-    check(unsafe { sys::sh_backend_list(infos.as_mut_ptr(), infos.len(), &mut count) })?;
-    infos.truncate(count);
+    let mut infos = vec![init!(sh_backend_info); count as usize];
+    // SAFETY: the pointer and the capacity describe `infos`, and struct_size is set in each element.
+    check(unsafe { sys::sh_backend_list(infos.as_mut_ptr(), infos.len() as u64, &mut count) })?;
+    infos.truncate(count as usize);
     let list = infos.iter().map(|info| BackendInfo {
         status: Status(info.status),
         device_count: info.device_count,

@@ -1,4 +1,4 @@
-//! Errors: a status of the C interface with the text that the library gave.
+//! Errors: a status of the C interface with the text that the library gave for it.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -9,15 +9,16 @@ use libstagehand_sys as sys;
 
 use crate::callback;
 
-/// A status of the C interface. A newtype and not an enum: a newer library may return values that are not known here.
+/// A status of the C interface. This is a newtype and not an enum, because a newer library may return values that this
+/// crate does not know.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Status(pub i32);
 
-/// What a status says about who was at fault and what is damaged: the hundreds of its value.
+/// The group of an error: the hundreds of its status. The group says whose fault the error is and what is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Group {
-    /// −1xx: a mistake of the caller. Nothing has changed.
+    /// −1xx: a mistake of the caller. Nothing has changed, unless the documentation of the call says otherwise.
     Caller,
     /// −2xx: memory and budget. Nothing has changed.
     Memory,
@@ -27,7 +28,7 @@ pub enum Group {
     Backend,
     /// −5xx: an object can no longer be used, only dropped.
     Lost,
-    /// −6xx, and what is in no group: the library itself.
+    /// −6xx and values of no other group: a fault of the library itself.
     Library,
 }
 
@@ -72,13 +73,13 @@ statuses! {
 }
 
 impl Status {
-    /// The short English name, e.g. `SH_ERROR_BUDGET`.
+    /// Returns the short English name, e.g. `SH_ERROR_BUDGET`.
     pub fn name(self) -> &'static str {
         // SAFETY: the text is static and never NULL.
         unsafe { CStr::from_ptr(sys::sh_status_string(self.0)) }.to_str().unwrap_or("SH_?")
     }
 
-    /// The group of an error.
+    /// Returns the group of an error. The group means nothing if the status is a success.
     pub fn group(self) -> Group {
         match self.0 / 100 {
             -1 => Group::Caller,
@@ -103,7 +104,8 @@ impl fmt::Display for Status {
     }
 }
 
-/// A call failed: its status, and the library's text, which says what was asked for, what was wrong and what would work.
+/// The error of a call that failed: its status and the library's text. The text says what the caller asked for, what
+/// was wrong, and what would work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{status}: {text}")]
 pub struct Error {
@@ -112,34 +114,34 @@ pub struct Error {
 }
 
 impl Error {
-    /// Why the call failed.
+    /// Returns why the call failed.
     pub fn status(&self) -> Status {
         self.status
     }
 
-    /// Who was at fault, and what is damaged.
+    /// Returns whose fault the error is and what is damaged.
     pub fn group(&self) -> Group {
         self.status.group()
     }
 
-    /// The text without the status.
+    /// Returns the text without the status.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// A refusal by this crate, in the library's words for it.
+    /// Makes an error of this crate with a status of the C interface.
     pub(crate) fn new(status: Status, text: impl Into<String>) -> Error {
         Error { status, text: text.into() }
     }
 
-    /// The error of the call that has just failed on this thread.
+    /// Reads the error of the call that has just failed on this thread.
     #[cold]
     pub(crate) fn last(status: sys::sh_status) -> Error {
-        // SAFETY: no buffer is needed to ask for the length.
-        let length = unsafe { sys::sh_last_error(std::ptr::null_mut(), 0) };
+        // SAFETY: a NULL buffer is allowed if the capacity is 0.
+        let length = unsafe { sys::sh_last_error(std::ptr::null_mut(), 0) } as usize;
         let mut text = vec![0u8; length + 1];
-        // SAFETY: the buffer has the capacity that is told.
-        unsafe { sys::sh_last_error(text.as_mut_ptr().cast(), text.len()) };
+        // SAFETY: the pointer and the capacity describe `text`.
+        unsafe { sys::sh_last_error(text.as_mut_ptr().cast(), text.len() as u64) };
         text.truncate(length);
         let mut text = String::from_utf8_lossy(&text).into_owned();
         if Status(status) == Status::CALLBACK {
@@ -151,34 +153,34 @@ impl Error {
     }
 }
 
-/// What fallible calls return.
+/// The result of a call that may fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Hands on success, with or without information, and turns the rest into an error.
+/// Returns a success as it is, and turns a failure into an error.
 #[inline]
 pub(crate) fn check(status: sys::sh_status) -> Result<Status> {
     if status < 0 { Err(Error::last(status)) } else { Ok(Status(status)) }
 }
 
-/// A text for the C interface.
+/// Converts a text for the C interface.
 pub(crate) fn c_string(what: &str, text: &str) -> Result<std::ffi::CString> {
     std::ffi::CString::new(text)
         .map_err(|_| Error::new(Status::INVALID_ARGUMENT, format!("{what}: {text:?} holds a NUL character")))
 }
 
-/// A path for the C interface, which takes any bytes.
+/// Converts a path for the C interface. A path may hold any bytes but NUL.
 pub(crate) fn c_path(what: &str, path: &Path) -> Result<std::ffi::CString> {
     std::ffi::CString::new(path.as_os_str().as_bytes())
         .map_err(|_| Error::new(Status::INVALID_ARGUMENT, format!("{what}: {path:?} holds a NUL character")))
 }
 
-/// A text in a fixed field of a struct of the C interface.
+/// Reads a text from a fixed-size field of a C struct.
 pub(crate) fn field_text(field: &[std::ffi::c_char]) -> String {
     let bytes: Vec<u8> = field.iter().take_while(|&&c| c != 0).map(|&c| c as u8).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A struct of the C interface as its initialiser leaves it.
+/// Makes a C struct with the values that its initialiser sets: zeros, and struct_size.
 macro_rules! init {
     ($name:ident) => {{
         let mut value = std::mem::MaybeUninit::<libstagehand_sys::$name>::zeroed();

@@ -20,9 +20,7 @@ pub use device::{BackendInfo, Capabilities, Device, DeviceOptions, MemoryInfo, b
 pub use error::{Error, Group, Result, Status};
 pub use graph::{Capture, Graph, Launch};
 pub use memory::PinnedMemory;
-pub use process::{
-    LogLevel, clear_log, monitor_start, monitor_stop, set_log, trace_start, trace_stop, version,
-};
+pub use process::{LogLevel, clear_log, monitor_start, monitor_stop, set_log, trace_start, trace_stop, version};
 pub use residency::{GuestOptions, Priority, Protection, Reservation, Scope};
 pub use runtime::{PlanInfo, PlanOptions, Runtime, RuntimeOptions, RuntimeStats, Use};
 pub use source::Source;
@@ -31,9 +29,9 @@ pub use streaming::Step;
 pub use update::SourceUpdate;
 pub use view::{View, Views};
 
-/// The C interface, for what has no safe form (foreign handles).
+/// The C interface, for calls that have no safe method and for foreign handles.
 pub use libstagehand_sys as sys;
 
-// What the compiler refuses: examples that are tests, and not part of the documentation.
+// Examples that the compiler must refuse. They are tests and not part of the documentation.
 #[cfg(doctest)]
 mod borrow_rules;

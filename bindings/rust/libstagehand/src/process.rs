@@ -1,4 +1,4 @@
-//! What belongs to the whole process: version, log, trace, monitor.
+//! Calls for the whole process: version, log, trace and monitor.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::path::Path;
@@ -10,32 +10,37 @@ use crate::callback::guarded;
 use crate::error::{Result, c_path, check};
 use crate::source::Keep;
 
-/// Version of the library at run time as major × 1,000,000 + minor × 1,000 + patch.
+/// Returns the version of the library at run time as major × 1,000,000 + minor × 1,000 + patch.
 pub fn version() -> u32 {
-    // SAFETY: it never fails.
+    // SAFETY: the call has no preconditions.
     unsafe { sys::sh_version() }
 }
 
-/// How serious a log line is; lower is more.
+/// How serious a log line is. Lower values are more serious.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogLevel(pub i32);
 
 impl LogLevel {
-    /// Something failed.
+    /// An operation failed.
     pub const ERROR: LogLevel = LogLevel(sys::SH_LOG_ERROR as i32);
     /// Something is not as it should be.
     pub const WARNING: LogLevel = LogLevel(sys::SH_LOG_WARNING as i32);
-    /// What happens now and then.
+    /// Events that happen now and then.
     pub const INFO: LogLevel = LogLevel(sys::SH_LOG_INFO as i32);
-    /// Everything.
+    /// All events.
     pub const DEBUG: LogLevel = LogLevel(sys::SH_LOG_DEBUG as i32);
 }
 
 static RECEIVER: Mutex<Option<Box<dyn Keep>>> = Mutex::new(None);
 
-/// Sets the process's log receiver and the highest level that it gets. It may be called on any thread, several at once, while locks of
-/// the library are held: it must not call the library, nor block for long. A panic in it is told on standard error only. When this
-/// returns, the previous receiver is no longer called.
+/// Sets the process's log receiver, and the highest level that the receiver gets. The previous receiver is not called
+/// any more when this returns.
+///
+/// The library may call the closure on any thread, several times at once, and while it holds locks. The closure must
+/// not call the library and must not block for long. A panic of the closure leaves only its message on standard error.
+///
+/// # Errors
+/// [`Status::INVALID_ARGUMENT`](crate::Status::INVALID_ARGUMENT) if `level` is out of range.
 pub fn set_log<F>(level: LogLevel, log: F) -> Result<()>
 where
     F: Fn(LogLevel, &str) + Send + Sync + 'static,
@@ -45,19 +50,14 @@ where
     change_log(level, Some(run_log::<F>), user_data, Some(Box::new(log)))
 }
 
-/// Switches logging off.
+/// Switches logging off. The receiver is not called any more when this returns.
 pub fn clear_log() -> Result<()> {
     change_log(LogLevel(0), None, std::ptr::null_mut(), None)
 }
 
-fn change_log(
-    level: LogLevel,
-    run: sys::sh_log_fn,
-    data: *mut c_void,
-    keep: Option<Box<dyn Keep>>,
-) -> Result<()> {
+fn change_log(level: LogLevel, run: sys::sh_log_fn, data: *mut c_void, keep: Option<Box<dyn Keep>>) -> Result<()> {
     let mut receiver = RECEIVER.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: the closure is kept until another one has taken its place.
+    // SAFETY: `keep` holds the closure until another receiver is set.
     check(unsafe { sys::sh_set_log(level.0, run, data) })?;
     let before = std::mem::replace(&mut *receiver, keep);
     drop(receiver);
@@ -69,15 +69,19 @@ unsafe extern "C" fn run_log<F>(level: i32, message: *const c_char, user_data: *
 where
     F: Fn(LogLevel, &str) + Send + Sync + 'static,
 {
-    // SAFETY: the Arc's contents, kept until nothing calls this any more.
+    // SAFETY: this points into the Arc, which lives until the library calls this function no more.
     let log = unsafe { &*user_data.cast::<F>() };
-    // SAFETY: base.h: a text that is valid during the call.
+    // SAFETY: the text is valid during the call (base.h).
     let message = unsafe { CStr::from_ptr(message) }.to_string_lossy();
-    // There is nobody to tell of a panic.
+    // The library takes no error from a log receiver.
     let _ = guarded(|| log(LogLevel(level), &message));
 }
 
-/// Starts to record a trace of the whole process, which Perfetto and chrome://tracing open.
+/// Starts to record a trace of the whole process into the file `path`. Perfetto and chrome://tracing open such files.
+///
+/// # Errors
+/// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if a trace is being recorded already.
+/// - [`Status::IO`](crate::Status::IO) if the file cannot be written.
 pub fn trace_start(path: impl AsRef<Path>) -> Result<()> {
     let path = c_path("path", path.as_ref())?;
     // SAFETY: the path outlives the call.
@@ -85,21 +89,32 @@ pub fn trace_start(path: impl AsRef<Path>) -> Result<()> {
 }
 
 /// Ends the trace and completes its file. Blocks.
+///
+/// # Errors
+/// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if no trace is being recorded.
+/// - [`Status::IO`](crate::Status::IO) if the file cannot be written.
 pub fn trace_stop() -> Result<()> {
-    // SAFETY: nothing is passed.
+    // SAFETY: the call takes no arguments.
     check(unsafe { sys::sh_trace_stop() }).map(drop)
 }
 
-/// Begins to answer `stagehand top` on a Unix socket; `None`: at the default path.
+/// Begins to answer `stagehand top` on a Unix socket at `path`. `None` means the default path.
+///
+/// # Errors
+/// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if the process answers already.
+/// - [`Status::INVALID_ARGUMENT`](crate::Status::INVALID_ARGUMENT) if the path is empty or too long.
+/// - [`Status::IO`](crate::Status::IO) if the socket cannot be made at the path.
 pub fn monitor_start(path: Option<&Path>) -> Result<()> {
     let path = path.map(|path| c_path("path", path)).transpose()?;
     // SAFETY: the path outlives the call.
-    check(unsafe { sys::sh_monitor_start(path.as_ref().map_or(std::ptr::null(), |path| path.as_ptr())) })
-        .map(drop)
+    check(unsafe { sys::sh_monitor_start(path.as_ref().map_or(std::ptr::null(), |path| path.as_ptr())) }).map(drop)
 }
 
-/// Ends that and removes the socket. Blocks.
+/// Stops answering `stagehand top` and removes the socket. Blocks.
+///
+/// # Errors
+/// [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if the process does not answer.
 pub fn monitor_stop() -> Result<()> {
-    // SAFETY: nothing is passed.
+    // SAFETY: the call takes no arguments.
     check(unsafe { sys::sh_monitor_stop() }).map(drop)
 }

@@ -1,4 +1,4 @@
-//! Runtimes: one model on a device. Its blocks, and the order in which they are used.
+//! Runtimes: one model on a device, with its blocks and the order in which an engine uses them.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -17,38 +17,43 @@ use crate::graph::Capturing;
 use crate::source::Keep;
 use crate::{Block, BlockDesc, BlockState, Device, SourceUpdate, Stream};
 
-/// A plan in figures: the fields of the C struct.
+/// The figures of a plan. The fields are those of the C struct.
 pub type PlanInfo = sys::sh_plan_info;
 
-/// Counters of a runtime: the fields of the C struct.
+/// Counters of a runtime. The fields are those of the C struct.
 pub type RuntimeStats = sys::sh_runtime_stats;
 
-/// How a runtime is created. Zero and `None` mean the default. More fields may come: fill up with `..Default::default()`.
+/// Says how a runtime is created. Zero and `None` mean the default. More fields may come, so end the struct with
+/// `..Default::default()`.
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeOptions {
-    /// Views of scheduled blocks held at once; 0: 1. Acquiring one more, where the plan has no room, is [`Status::HELD`](crate::Status::HELD).
+    /// Number of views of blocks in the order that the engine holds at once. 0: 1. Acquiring one more view returns
+    /// [`Status::HELD`](crate::Status::HELD) if the plan has no room for it.
     pub max_held: u32,
-    /// Ceiling on this runtime's share of the device's budget, in bytes.
+    /// Ceiling on this runtime's share of the device's budget, in bytes. 0: none.
     pub max_bytes: u64,
-    /// Device memory for blocks outside the order, at least the largest one; 0: by what was held at once.
+    /// Least device memory for blocks outside the order, in bytes. 0: the library chooses by the largest such block and
+    /// by the blocks that were held at once.
     pub unordered_bytes: u64,
-    /// How long a call that plans waits for what others hold beyond their shares until their steps end, before it returns
-    /// [`Status::BUSY`](crate::Status::BUSY). For models that several threads use.
+    /// How long a call that plans waits for memory that other runtimes hold beyond their shares. They give this memory
+    /// up when their steps end. The call returns [`Status::BUSY`](crate::Status::BUSY) if the memory is not free after
+    /// this time. Zero: the call does not wait. This is meant for models that several threads use.
     pub share_wait: Duration,
-    /// Names the runtime in messages and traces.
+    /// Name of the runtime in messages and traces.
     pub name: Option<String>,
 }
 
-/// What to plan for.
+/// Says what to plan for.
 #[derive(Clone, Debug, Default)]
 pub struct PlanOptions {
-    /// Compute the plan only: nothing on the device changes.
+    /// Compute the plan only. Nothing on the device changes.
     pub dry_run: bool,
-    /// Graphs that hold the plan become stale instead of standing in the way.
+    /// Make graphs that hold the plan stale if the plan has to change. Such graphs keep the plan from changing if
+    /// this is false.
     pub drop_graphs: bool,
-    /// In a dry run: plan for this budget; 0: the device's.
+    /// Budget of a dry run, in bytes. 0: the device's budget.
     pub budget_bytes: u64,
-    /// In a dry run: plan for this link; 0: the device's.
+    /// Speed of the link in a dry run. 0: the speed of the device's link.
     pub link_bytes_per_second: u64,
 }
 
@@ -57,7 +62,7 @@ pub struct PlanOptions {
 pub struct Use {
     /// The block.
     pub block: Block,
-    /// Time that the device computes with it; 0: measured.
+    /// Time in nanoseconds that the device computes with the block. 0: the library measures the time.
     pub compute_ns: u64,
 }
 
@@ -67,43 +72,48 @@ impl From<Block> for Use {
     }
 }
 
-/// One model on a device. Views, steps, scopes and updates borrow it, so it is dropped after them; dropping it waits for its work in
-/// flight, gives back its device memory, and then drops the sources of its blocks. Dirty contents that were not written back are lost.
+/// One model on a device.
 ///
-/// It must not be dropped inside a callback of its own.
+/// Views, steps, scopes and updates borrow the runtime, so the runtime is dropped after them. Dropping the runtime
+/// waits for its work in flight, gives its device memory back, and then drops the sources of its blocks. Dirty contents
+/// that were not written back are lost.
+///
+/// A callback of the runtime must not drop the runtime.
 pub struct Runtime {
     raw: *mut sys::sh_runtime,
-    /// The host can read and write what is behind device addresses.
+    /// Whether the host can read and write the memory behind device addresses.
     pub(crate) host_addressable: bool,
-    /// The stream of the last acquire that is kept below: most acquires have the same one, and need not look.
+    /// The stream of the last acquire, if `streams` keeps it. Most acquires use the same stream and need not search
+    /// `streams`.
     pub(crate) last_stream: AtomicU64,
     pub(crate) streams: Mutex<Vec<Stream>>,
     pub(crate) capturing: Arc<Capturing>,
     blocks: Mutex<HashMap<Block, Kept>>,
     pressure: Mutex<Option<Box<dyn Keep>>>,
-    /// The number of the last reservation: whoever has it ends it.
+    /// The number of the newest reservation. Only the guard with this number releases the reservation.
     pub(crate) reservation: Mutex<u64>,
     device: Device,
 }
 
-// SAFETY: base.h: functions may be called from any thread unless their comment says otherwise, and none of runtime.h, streaming.h and
-// residency.h does but for callbacks.
+// SAFETY: functions may be called from any thread unless their comment says otherwise (base.h). The functions of
+// runtime.h, streaming.h and residency.h say otherwise only of callbacks.
 unsafe impl Send for Runtime {}
-// SAFETY: the same: several threads may be in calls on one runtime at once. Destroying it needs the runtime by value.
+// SAFETY: as for Send. Several threads may call functions on one runtime at once. Destroying the runtime needs it by
+// value.
 unsafe impl Sync for Runtime {}
 
-/// A lock whose holders keep it right even if they panic.
+/// Locks a mutex and ignores poison: the data stay valid even if a holder of the lock panics.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Runtime {
-    /// A runtime without blocks.
+    /// Creates a runtime without blocks.
     pub fn new(device: &Device) -> Result<Runtime> {
         Runtime::with_options(device, &RuntimeOptions::default())
     }
 
-    /// A runtime without blocks, with options.
+    /// Creates a runtime without blocks, with options.
     pub fn with_options(device: &Device, options: &RuntimeOptions) -> Result<Runtime> {
         let name = options.name.as_deref().map(|name| c_string("name of a runtime", name)).transpose()?;
         let mut raw_options = init!(sh_runtime_options);
@@ -114,7 +124,7 @@ impl Runtime {
         raw_options.name = name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
         let capabilities = device.capabilities()?;
         let mut raw = std::ptr::null_mut();
-        // SAFETY: the name outlives the call, which copies it.
+        // SAFETY: the name outlives the call, and the call copies it.
         check(unsafe { sys::sh_runtime_create(device.as_raw(), &raw_options, &mut raw) })?;
         let host_addressable = capabilities.host_addressable() && !capabilities.virtual_time();
         Ok(Runtime {
@@ -130,19 +140,21 @@ impl Runtime {
         })
     }
 
-    /// The C handle, valid while this runtime lives.
+    /// Returns the C handle. The handle is valid while this runtime lives.
     #[inline]
     pub fn as_raw(&self) -> *mut sys::sh_runtime {
         self.raw
     }
 
-    /// Its device.
+    /// Returns the runtime's device.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Waits until every load and write-back that was begun has finished, and returns the error of asynchronous work that no other call
-    /// has returned yet. Blocks.
+    /// Waits until every load and write-back that has begun has finished. Blocks.
+    ///
+    /// # Errors
+    /// The error of asynchronous work that no other call has returned yet.
     pub fn synchronize(&self) -> Result<()> {
         // SAFETY: the runtime is alive.
         check(unsafe { sys::sh_runtime_synchronize(self.raw) }).map(drop)
@@ -150,11 +162,17 @@ impl Runtime {
 
     // --- blocks ---
 
-    /// Registers blocks, all or none. Small ones that stand next to each other share pages: give them in the order of use.
+    /// Registers blocks, all or none. Small blocks that are registered next to each other share pages, so pass them in
+    /// the order of use.
+    ///
+    /// # Errors
+    /// [`Status::INVALID_ARGUMENT`](crate::Status::INVALID_ARGUMENT) if a description is wrong. The text names the
+    /// block and the field.
     pub fn register_blocks(&self, blocks: impl IntoIterator<Item = BlockDesc>) -> Result<Vec<Block>> {
         let prepared = Prepared::new(self, blocks.into_iter().collect())?;
         let mut ids = vec![Block(0); prepared.descs.len()];
-        // SAFETY: what the descriptors point to outlives the call, which copies them; sources live as long as they are registered.
+        // SAFETY: the descriptors and the objects that they point to outlive the call, and the call copies them. The
+        // sources live as long as their blocks are registered.
         check(unsafe {
             sys::sh_register_blocks(
                 self.raw,
@@ -167,28 +185,33 @@ impl Runtime {
         Ok(ids)
     }
 
-    /// Registers one block.
+    /// Registers one block; see [`register_blocks`](Runtime::register_blocks).
     pub fn register_block(&self, block: BlockDesc) -> Result<Block> {
         self.register_blocks([block]).map(|blocks| blocks[0])
     }
 
-    /// Unregisters blocks, all or none, and drops their sources: writes back what is dirty, and waits for their loads. Blocks.
+    /// Unregisters blocks, all or none, and drops their sources. The call writes dirty contents back and waits for the
+    /// blocks' loads. Blocks.
+    ///
+    /// # Errors
+    /// [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if a view of a block is held, or if a graph uses a
+    /// block.
     pub fn unregister_blocks(&self, blocks: &[Block]) -> Result<()> {
-        // SAFETY: as many numbers as are told.
+        // SAFETY: the pointer and the count describe `blocks`.
         check(unsafe { sys::sh_unregister_blocks(self.raw, raw_blocks(blocks), blocks.len() as u64) })?;
         let mut kept = lock(&self.blocks);
         let dropped: Vec<Option<Kept>> = blocks.iter().map(|block| kept.remove(block)).collect();
         drop(kept);
-        // Here, and not under the lock: sources may do anything when they are dropped.
+        // The lock is not held here, because the drop of a source may run any code of the user.
         drop(dropped);
         Ok(())
     }
 
-    /// The state of a block, also in a lost runtime.
+    /// Reads the state of a block. This also works in a lost runtime.
     pub fn block_info(&self, block: Block) -> Result<BlockState> {
         let mut state = init!(sh_block_state);
-        // SAFETY: the struct says its size.
-        check(unsafe { sys::sh_block_info(self.raw, block.0, &mut state) })?;
+        // SAFETY: struct_size is set.
+        check(unsafe { sys::sh_block_get_state(self.raw, block.0, &mut state) })?;
         Ok(BlockState {
             flags: state.flags,
             state: state.state,
@@ -204,42 +227,55 @@ impl Runtime {
         })
     }
 
-    /// Marks the device contents of blocks as out of date: the next acquire loads them again.
+    /// Marks the device contents of blocks as out of date. The next acquire loads the contents again. Changes of the
+    /// engine that were marked dirty and are not written back yet are lost.
     pub fn invalidate(&self, blocks: &[Block]) -> Result<()> {
-        // SAFETY: as many numbers as are told.
-        check(unsafe { sys::sh_invalidate_blocks(self.raw, raw_blocks(blocks), blocks.len() as u64) })
-            .map(drop)
+        // SAFETY: the pointer and the count describe `blocks`.
+        check(unsafe { sys::sh_invalidate_blocks(self.raw, raw_blocks(blocks), blocks.len() as u64) }).map(drop)
     }
 
-    /// Begins the time in which sources may be changed, through [`SourceUpdate::bytes_mut`] or by whoever keeps what
-    /// [`Source::raw`](crate::Source::raw) names: waits until no load reads them and keeps new loads from starting. Blocks.
+    /// Begins the time in which the blocks' sources may be changed. The call waits until no load reads the sources, and
+    /// no load starts until the update ends. Blocks.
+    ///
+    /// [`SourceUpdate::bytes_mut`] gives access to the bytes of sources that were given away. The owner of memory of
+    /// [`Source::raw`](crate::Source::raw) changes the memory directly.
+    ///
+    /// # Errors
+    /// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if a source is being updated already.
+    /// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if a view of a dirty block is held, or if a graph that
+    ///   uses a block has been entered.
     pub fn update_sources(&self, blocks: &[Block]) -> Result<SourceUpdate<'_>> {
         SourceUpdate::begin(self, blocks)
     }
 
-    /// The memory given away with a block.
+    /// Returns the memory that was given away with a block, with the indices of its sources.
     pub(crate) fn exclusive_of(&self, block: Block) -> Vec<(usize, Arc<crate::source::Exclusive>)> {
         lock(&self.blocks).get(&block).map(|kept| kept.exclusive.clone()).unwrap_or_default()
     }
 
-    /// Writes dirty contents of these blocks back to their sources and waits for it. An empty set writes nothing back. Blocks.
+    /// Writes dirty contents of these blocks back to their sources, and waits until they are written. An empty set
+    /// writes nothing back. Blocks.
+    ///
+    /// # Errors
+    /// [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if a view of a dirty block is held.
     pub fn write_back(&self, blocks: &[Block]) -> Result<()> {
-        if blocks.is_empty() {
-            return Ok(()); // in the C interface it means all
-        }
-        // SAFETY: as many numbers as are told.
+        // SAFETY: the pointer and the count describe `blocks`.
         check(unsafe { sys::sh_write_back(self.raw, raw_blocks(blocks), blocks.len() as u64) }).map(drop)
     }
 
-    /// Writes all dirty contents back. Blocks.
+    /// Writes all dirty contents back; see [`write_back`](Runtime::write_back). Blocks.
     pub fn write_back_all(&self) -> Result<()> {
-        // SAFETY: no numbers, and none are told.
-        check(unsafe { sys::sh_write_back(self.raw, std::ptr::null(), 0) }).map(drop)
+        // SAFETY: the runtime is alive.
+        check(unsafe { sys::sh_write_back_all(self.raw) }).map(drop)
     }
 
     // --- order and plan ---
 
-    /// Tells the order in which a step uses the blocks: a hint, any order of acquires is correct. An empty order is learned.
+    /// Sets the order in which a step uses the blocks. The order is a hint: any order of acquires is correct. The
+    /// library learns the order if `uses` is empty.
+    ///
+    /// # Errors
+    /// [`Status::INVALID_ARGUMENT`](crate::Status::INVALID_ARGUMENT) if an unordered block occurs.
     pub fn set_schedule(&self, uses: &[Use]) -> Result<()> {
         let uses: Vec<sys::sh_use> = uses
             .iter()
@@ -250,16 +286,24 @@ impl Runtime {
                 raw
             })
             .collect();
-        // SAFETY: as many structs as are told, each with its size; copied.
+        // SAFETY: the pointer and the count describe `uses`, and struct_size is set in each element. The call copies
+        // them.
         check(unsafe { sys::sh_set_schedule(self.raw, uses.as_ptr(), uses.len() as u64) }).map(drop)
     }
 
-    /// Plans what stays and what streams, and puts the plan into force: now, or when the next step begins. Blocks.
+    /// Decides which blocks stay and which blocks stream, and puts this plan into force. The plan is in force at once,
+    /// or from the next step on if a step is under way. Blocks.
+    ///
+    /// # Errors
+    /// - [`Status::BUDGET`](crate::Status::BUDGET) if the share is too small. The text names the smallest budget.
+    /// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if no order is known yet, if views are held outside a
+    ///   step, or if graphs hold the plan.
+    /// - [`Status::BUSY`](crate::Status::BUSY) if other runtimes still hold a part of the share.
     pub fn plan(&self) -> Result<PlanInfo> {
         self.plan_with(&PlanOptions::default())
     }
 
-    /// Plans with options. Blocks.
+    /// Plans with options; see [`plan`](Runtime::plan). Blocks.
     pub fn plan_with(&self, options: &PlanOptions) -> Result<PlanInfo> {
         let mut raw = init!(sh_plan_options);
         raw.flags = if options.dry_run { sys::SH_PLAN_DRY_RUN } else { 0 }
@@ -267,16 +311,20 @@ impl Runtime {
         raw.budget_bytes = options.budget_bytes;
         raw.link_bytes_per_second = options.link_bytes_per_second;
         let mut info = init!(sh_plan_info);
-        // SAFETY: the structs say their sizes.
+        // SAFETY: struct_size is set in both structs.
         check(unsafe { sys::sh_plan(self.raw, &raw, &mut info) })?;
         Ok(info)
     }
 
     // --- pressure and counters ---
 
-    /// Calls a closure when others want device memory that this runtime has beyond its share and cannot give up at once. It gets the
-    /// number of bytes. It runs on the thread that asks for the memory, and must neither call the library nor block: it may set a flag, so
-    /// that the engine ends its step or releases views. A panic in it is told on standard error only.
+    /// Sets a closure that is called when another runtime needs memory that this runtime holds beyond its share. This
+    /// runtime cannot give the memory up at once, because a step is under way or a view is held. The closure gets the
+    /// number of bytes.
+    ///
+    /// The closure runs on the thread that needs the memory. It must neither call the library nor block. It may set a
+    /// flag, so that the engine ends its step or releases views. A panic of the closure leaves only its message on
+    /// standard error.
     pub fn set_pressure<F>(&self, pressure: F) -> Result<()>
     where
         F: Fn(u64) + Send + Sync + 'static,
@@ -286,19 +334,16 @@ impl Runtime {
         self.change_pressure(Some(run_pressure::<F>), user_data, Some(Box::new(pressure)))
     }
 
-    /// Ends [`set_pressure`](Runtime::set_pressure): when it returns, the closure is not called any more.
+    /// Removes the closure of [`set_pressure`](Runtime::set_pressure). The closure is not called any more when this
+    /// returns.
     pub fn clear_pressure(&self) -> Result<()> {
         self.change_pressure(None, std::ptr::null_mut(), None)
     }
 
-    fn change_pressure(
-        &self,
-        run: sys::sh_pressure_fn,
-        data: *mut c_void,
-        keep: Option<Box<dyn Keep>>,
-    ) -> Result<()> {
+    fn change_pressure(&self, run: sys::sh_pressure_fn, data: *mut c_void, keep: Option<Box<dyn Keep>>) -> Result<()> {
         let mut kept = lock(&self.pressure);
-        // SAFETY: the closure is kept until this is called again and has returned, or the runtime is destroyed.
+        // SAFETY: `kept` holds the closure until the next call of this function has returned, or until the runtime is
+        // destroyed.
         check(unsafe { sys::sh_set_pressure(self.raw, run, data) })?;
         let before = std::mem::replace(&mut *kept, keep);
         drop(kept);
@@ -306,24 +351,28 @@ impl Runtime {
         Ok(())
     }
 
-    /// Reads the counters, also of a lost runtime.
+    /// Reads the counters. This also works for a lost runtime.
     pub fn stats(&self) -> Result<RuntimeStats> {
         let mut stats = init!(sh_runtime_stats);
-        // SAFETY: the struct says its size.
-        check(unsafe { sys::sh_stats(self.raw, &mut stats) })?;
+        // SAFETY: struct_size is set.
+        check(unsafe { sys::sh_runtime_get_stats(self.raw, &mut stats) })?;
         Ok(stats)
     }
 
-    /// Writes one JSON object a step to a file.
+    /// Writes one JSON object to the file `path` at the end of each step, and when a graph's launch ends outside a
+    /// step.
+    ///
+    /// # Errors
+    /// [`Status::IO`](crate::Status::IO) if the file cannot be opened.
     pub fn telemetry_open(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = c_path("path", path.as_ref())?;
-        // SAFETY: the path is copied.
+        // SAFETY: the path is valid during the call, and the call copies it.
         check(unsafe { sys::sh_telemetry_open(self.raw, path.as_ptr()) }).map(drop)
     }
 
-    /// Ends that.
+    /// Stops writing the file of [`telemetry_open`](Runtime::telemetry_open).
     pub fn telemetry_close(&self) -> Result<()> {
-        // SAFETY: NULL stops it.
+        // SAFETY: NULL is allowed and stops the telemetry.
         check(unsafe { sys::sh_telemetry_open(self.raw, std::ptr::null()) }).map(drop)
     }
 }
@@ -332,16 +381,16 @@ unsafe extern "C" fn run_pressure<F>(_runtime: *mut sys::sh_runtime, bytes: u64,
 where
     F: Fn(u64) + Send + Sync + 'static,
 {
-    // SAFETY: the Arc's contents, which the runtime keeps until nothing calls this any more.
+    // SAFETY: this points into the Arc, which the runtime keeps until the library calls this function no more.
     let pressure = unsafe { &*user_data.cast::<F>() };
-    // There is nobody to tell of a panic.
+    // The library takes no error from a pressure callback.
     let _ = guarded(|| pressure(bytes));
 }
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        // SAFETY: nothing borrows the runtime any more. When it returns, no callback runs and no source is read; these and the streams
-        // are dropped after it.
+        // SAFETY: nothing borrows the runtime any more. No callback runs and no source is read when the call returns.
+        // The fields that hold callbacks, sources and streams are dropped after it.
         unsafe { sys::sh_runtime_destroy(self.raw) }
     }
 }

@@ -1,4 +1,5 @@
-//! Sources: where the bytes of a block come from, and what keeps them there for as long as the library may read them.
+//! Sources: where the bytes of a block come from, and the objects that keep these bytes valid while the library may
+//! read them.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -13,54 +14,57 @@ use crate::PinnedMemory;
 use crate::callback::answered;
 use crate::error::{Error, Result, Status, init};
 
-/// Anything that is kept alive while the library may use it, and dropped on whichever thread ends that.
+/// Any value that is kept alive while the library may use it. It is dropped on the thread that ends this use.
 pub(crate) trait Keep: Send + Sync {}
 impl<T: Send + Sync> Keep for T {}
 
-/// Memory that belongs to one source alone: the library may write to it, and between
-/// [`update_sources`](crate::Runtime::update_sources) and its end the caller may.
+/// Memory that belongs to one source alone. The library may write to it. The caller may write to it between
+/// [`update_sources`](crate::Runtime::update_sources) and the end of that update.
 pub(crate) struct Exclusive {
     pointer: *mut u8,
     bytes: usize,
-    // Pointers into a Vec or a PinnedMemory stay right when these move; nothing reaches the bytes through them.
+    // Moving a Vec or a PinnedMemory does not invalidate pointers to its bytes. Nothing accesses the bytes through this
+    // field.
     _memory: Box<dyn Keep>,
 }
 
-// SAFETY: it owns the memory behind the pointer.
+// SAFETY: the value owns the memory behind the pointer.
 unsafe impl Send for Exclusive {}
-// SAFETY: the pointer is followed only while its holder has the bytes for itself, see SourceUpdate.
+// SAFETY: the pointer is dereferenced only by a holder that has the bytes for itself; see SourceUpdate.
 unsafe impl Sync for Exclusive {}
 
 impl Exclusive {
-    /// The bytes.
+    /// Returns the address and the length of the bytes.
     pub(crate) fn as_raw(&self) -> (*mut u8, usize) {
         (self.pointer, self.bytes)
     }
 }
 
 pub(crate) enum Keeper {
-    /// The caller has promised to keep it.
+    /// The caller has promised to keep the bytes.
     Caller,
-    /// Needed until the block is registered, and no longer.
+    /// The file is needed only until the block is registered.
     Registration(Arc<File>),
     Shared(Box<dyn Keep>),
     Exclusive(Arc<Exclusive>),
 }
 
-/// A range of bytes that a block, or a part of one, is loaded from. A source keeps what it reads alive: once registered, until its
-/// blocks are unregistered or the runtime is dropped, so that safe code cannot free or change bytes that the library still reads.
+/// A range of bytes that a block, or a part of a block, is loaded from.
+///
+/// A registered source keeps its bytes alive until its blocks are unregistered or the runtime is dropped. So safe code
+/// cannot free or change bytes that the library still reads.
 pub struct Source {
     pub(crate) segment: sys::sh_segment,
     pub(crate) keeper: Keeper,
 }
 
-// SAFETY: the pointers in the segment are to memory that the keeper owns and that may be read on any thread, or of which the caller has
-// promised that.
+// SAFETY: the keeper owns the memory behind the segment's pointers, and the memory may be read on any thread. For
+// Keeper::Caller, the caller has promised this.
 unsafe impl Send for Source {}
 
 impl Source {
-    /// Shared memory that nobody changes: an `Arc` of a `Vec<u8>`, a `[u8]`, a [`PinnedMemory`]. Memory that is pinned is copied
-    /// without a detour.
+    /// Makes a source of shared memory that nobody changes: an `Arc` of a `Vec<u8>`, of a `[u8]` or of a
+    /// [`PinnedMemory`]. The device copies pinned memory directly, without the staging buffers.
     pub fn shared<T>(memory: Arc<T>) -> Source
     where
         T: AsRef<[u8]> + Send + Sync + ?Sized + 'static,
@@ -68,8 +72,8 @@ impl Source {
         Source::kept(sys::SH_SOURCE_POINTER, memory)
     }
 
-    /// A mapped file, e.g. an `Arc` of a `memmap2::Mmap`. It is read by calls that return an error, so a file that shrinks is
-    /// [`Status::SOURCE`] and not a signal.
+    /// Makes a source of a mapped file, e.g. of an `Arc` of a `memmap2::Mmap`. The library reads the file by calls that
+    /// return an error. A file that has shrunk therefore gives [`Status::SOURCE`] and not a signal.
     pub fn mapped<T>(map: Arc<T>) -> Source
     where
         T: AsRef<[u8]> + Send + Sync + ?Sized + 'static,
@@ -81,7 +85,7 @@ impl Source {
     where
         T: AsRef<[u8]> + Send + Sync + ?Sized + 'static,
     {
-        // The slice lives as long as the Arc, which does not move what it holds and lets nobody borrow it mutably.
+        // The slice lives as long as the Arc. The Arc does not move its value and gives no mutable borrow of it.
         let slice: &[u8] = (*memory).as_ref();
         let mut segment = init!(sh_segment);
         segment.kind = kind;
@@ -94,15 +98,16 @@ impl Source {
         Source { segment, keeper }
     }
 
-    /// Memory given away: the only kind for [mutable](crate::BlockDesc::mutable) blocks, and for contents that
-    /// [`SourceUpdate::bytes_mut`](crate::SourceUpdate::bytes_mut) changes.
+    /// Makes a source of memory that is given away. Only memory that is given away can be a source of
+    /// [mutable](crate::BlockDesc::mutable) blocks, or be changed by
+    /// [`SourceUpdate::bytes_mut`](crate::SourceUpdate::bytes_mut).
     pub fn owned(memory: Vec<u8>) -> Source {
         let mut memory = memory;
         let (pointer, bytes) = (memory.as_mut_ptr(), memory.len());
         Source::exclusive(pointer, bytes, Box::new(memory))
     }
 
-    /// Pinned memory given away; otherwise as [`Source::owned`].
+    /// Makes a source of pinned memory that is given away. Otherwise as [`Source::owned`].
     pub fn pinned(memory: PinnedMemory) -> Source {
         let mut memory = memory;
         let (pointer, bytes) = (memory.as_mut_ptr(), memory.len());
@@ -117,7 +122,8 @@ impl Source {
         Source::new(segment, Keeper::Exclusive(Arc::new(Exclusive { pointer, bytes, _memory: memory })))
     }
 
-    /// `bytes` bytes of a file from `offset` on, read when they are loaded. The library keeps a descriptor of its own.
+    /// Makes a source of `bytes` bytes of a file, beginning at `offset`. The library reads the bytes when it loads
+    /// them. The library keeps its own duplicate of the file descriptor.
     pub fn file(file: Arc<File>, offset: u64, bytes: u64) -> Source {
         let mut segment = init!(sh_segment);
         segment.kind = sys::SH_SOURCE_FILE;
@@ -127,9 +133,14 @@ impl Source {
         Source::new(segment, Keeper::Registration(file))
     }
 
-    /// `bytes` bytes that a closure writes: it gets a buffer, and the offset in this source where the buffer begins. It is called on
-    /// threads of the library, several at once for different ranges, in any order and again for each load, and must not call the
-    /// library. An error or a panic fails the load, and the acquire that waits for it, as [`Status::CALLBACK`] with its text.
+    /// Makes a source of `bytes` bytes that a closure writes. The closure gets a buffer, and the offset in this source
+    /// at which the buffer begins.
+    ///
+    /// The library calls the closure on its own threads, several times at once for different ranges, in any order, and
+    /// again for each load. The closure must not call the library.
+    ///
+    /// An error or a panic of the closure fails the load. The acquire that waits for the load then returns
+    /// [`Status::CALLBACK`] with the text of the error or of the panic.
     pub fn fill<F>(bytes: u64, fill: F) -> Source
     where
         F: Fn(&mut [u8], u64) -> io::Result<()> + Send + Sync + 'static,
@@ -143,18 +154,19 @@ impl Source {
         Source::new(segment, Keeper::Shared(Box::new(fill)))
     }
 
-    /// A part of a shared or mapped source.
+    /// Returns a part of a shared or mapped source. The range is in bytes.
+    ///
+    /// # Errors
+    /// [`Status::INVALID_ARGUMENT`] if the source is neither shared nor mapped, or if the range is not within the
+    /// source.
     pub fn range(mut self, range: Range<usize>) -> Result<Source> {
         let whole = 0..self.segment.bytes as usize;
         let simple = matches!(self.segment.kind, sys::SH_SOURCE_POINTER | sys::SH_SOURCE_MAPPED);
         if !simple || matches!(self.keeper, Keeper::Exclusive(_)) {
-            return Err(Error::new(
-                Status::INVALID_ARGUMENT,
-                "range: only shared and mapped sources have parts",
-            ));
+            return Err(Error::new(Status::INVALID_ARGUMENT, "range: only shared and mapped sources have parts"));
         }
         if range.start > range.end || range.end > whole.end {
-            let text = format!("range: {range:?} is not in a source of {} bytes", whole.end);
+            let text = format!("range: {range:?} is not within the source, which has {} bytes", whole.end);
             return Err(Error::new(Status::INVALID_ARGUMENT, text));
         }
         self.segment.pointer = self.segment.pointer.cast::<u8>().wrapping_add(range.start).cast();
@@ -162,23 +174,23 @@ impl Source {
         Ok(self)
     }
 
-    /// Memory that the caller keeps.
+    /// Makes a source of memory that the caller keeps.
     ///
     /// # Safety
-    /// The bytes stay readable and unchanged until the blocks of this source are unregistered or their runtime is dropped (but between
-    /// [`update_sources`](crate::Runtime::update_sources) and its end, when they may be changed). In a mutable block the library
-    /// also writes to them, and nobody else may use them meanwhile.
+    /// The bytes must stay readable and unchanged until the blocks of this source are unregistered or their runtime is
+    /// dropped. They may be changed between [`update_sources`](crate::Runtime::update_sources) and the end of that
+    /// update. In a mutable block, the library also writes to the bytes, and no other code may use them meanwhile.
     pub unsafe fn raw(memory: *mut u8, bytes: u64) -> Source {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of this function.
         unsafe { Source::from_raw(sys::SH_SOURCE_POINTER, memory.cast(), bytes) }
     }
 
-    /// Memory of this device, or of another one that its driver can copy from.
+    /// Makes a source of memory of this device, or of another device that this device's driver can copy from.
     ///
     /// # Safety
-    /// As for [`Source::raw`], on the device.
+    /// As for [`Source::raw`], with device memory.
     pub unsafe fn device(address: *mut c_void, bytes: u64) -> Source {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of this function.
         unsafe { Source::from_raw(sys::SH_SOURCE_DEVICE, address, bytes) }
     }
 
@@ -192,12 +204,12 @@ impl Source {
         Source::new(segment, Keeper::Caller)
     }
 
-    /// Its length in bytes.
+    /// Returns the length of the source in bytes.
     pub fn bytes(&self) -> u64 {
         self.segment.bytes
     }
 
-    /// Whether the library may write to it.
+    /// Returns whether the library may write to the source.
     pub(crate) fn may_be_written(&self) -> bool {
         matches!(self.keeper, Keeper::Caller | Keeper::Exclusive(_))
     }
@@ -210,10 +222,11 @@ where
     if bytes == 0 {
         return 0;
     }
-    // SAFETY: the Arc's contents, which the runtime keeps until nothing calls this any more.
+    // SAFETY: this points into the Arc, which the runtime keeps until the library calls this function no more.
     let fill = unsafe { &*user_data.cast::<F>() };
-    // SAFETY: runtime.h: a buffer of so many bytes, valid during the call, for this call alone. It is the library's staging memory,
-    // which the system has zeroed once and which held other weights since.
+    // SAFETY: the buffer has `bytes` bytes, is valid during the call and belongs to this call alone (runtime.h). The
+    // buffer is staging memory of the library. The system zeroed it once, so it is initialised, although it may hold
+    // other weights now.
     let buffer = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), bytes as usize) };
     answered(|| fill(buffer, offset))
 }

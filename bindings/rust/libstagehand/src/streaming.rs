@@ -1,4 +1,4 @@
-//! Streaming: the calls of an engine's step, which is one pass over the model, or forward and backward.
+//! Streaming: the calls of an engine's step. A step is one pass over the model, or a forward and a backward pass.
 
 use std::sync::atomic::Ordering;
 
@@ -10,8 +10,14 @@ use crate::runtime::lock;
 use crate::{Block, Runtime, Stream, View, Views};
 
 impl Runtime {
-    /// Begins a step, which ends when it is dropped or by [`Step::end`]. Steps of a runtime do not overlap: a second one is
-    /// [`Status::INVALID_STATE`]. Blocks when it plans.
+    /// Begins a step. The step ends by [`Step::end`], or when the guard is dropped. Steps of a runtime do not overlap.
+    /// Blocks if the call plans.
+    ///
+    /// # Errors
+    /// - [`Status::INVALID_STATE`] if a step is under way.
+    /// - [`Status::BUDGET`] if the share is too small.
+    /// - [`Status::BUSY`] if other runtimes still hold a part of the share.
+    /// - The error of asynchronous work.
     #[inline]
     pub fn step(&self) -> Result<Step<'_>> {
         // SAFETY: the runtime is alive.
@@ -19,50 +25,60 @@ impl Runtime {
         Ok(Step { runtime: self })
     }
 
-    /// Makes a block's bytes usable on `stream`: work queued there after this call sees them; with [`Stream::host`] they are there. It is
-    /// released when the view is dropped, or by [`View::release`]. A block may be held several times. `sh_acquire()` says when it waits.
+    /// Makes a block's bytes usable on `stream`. Work that is queued on `stream` after this call sees the bytes. On
+    /// [`Stream::host`], the call returns when the bytes are on the device. [`sh_acquire`](sys::sh_acquire) says when
+    /// the call waits, and lists all errors.
+    ///
+    /// The block is released by [`View::release`], or when the view is dropped. A block may be held several times.
+    ///
+    /// # Errors
+    /// - [`Status::HELD`] if another view holds the pages that the block needs. The text names the block of that view.
+    /// - [`Status::SOURCE`], [`Status::CALLBACK`] or [`Status::BACKEND`] if the load failed. The next acquire tries the
+    ///   load again.
+    /// - [`Status::INVALID_STATE`] if the block's source is being updated, or if a graph has been entered and the block
+    ///   streams.
+    /// - [`Status::INVALID_HANDLE`] if the block is not a block of this runtime.
+    /// - The errors of [`step`](Runtime::step) if the call plans.
     #[inline]
     pub fn acquire<'a>(&'a self, block: Block, stream: &'a Stream) -> Result<View<'a>> {
         let cancelled = self.capturing.cancelled();
         let mut view = init!(sh_view);
-        // SAFETY: the struct says its size; the stream is alive.
+        // SAFETY: struct_size is set, and the stream is alive.
         let status = unsafe { sys::sh_acquire(self.as_raw(), block.0, stream.as_raw(), 0, &mut view) };
         self.keep(stream);
         check(status)?;
         Ok(View::new(self, stream, view, cancelled))
     }
 
-    /// [`acquire`](Runtime::acquire) without waiting on the host for bytes: `None` when they are not there yet. The load goes on.
+    /// Works as [`acquire`](Runtime::acquire), but does not wait on the host for bytes. Returns `None` if the bytes are
+    /// not on the device yet. The load goes on.
     pub fn try_acquire<'a>(&'a self, block: Block, stream: &'a Stream) -> Result<Option<View<'a>>> {
         let cancelled = self.capturing.cancelled();
         let mut view = init!(sh_view);
         let flags = sys::SH_ACQUIRE_NO_WAIT;
-        // SAFETY: the struct says its size; the stream is alive.
+        // SAFETY: struct_size is set, and the stream is alive.
         let status = unsafe { sys::sh_acquire(self.as_raw(), block.0, stream.as_raw(), flags, &mut view) };
         self.keep(stream);
         let ready = check(status)? != Status::NOT_READY;
         Ok(ready.then(|| View::new(self, stream, view, cancelled)))
     }
 
-    /// Acquires a set at once, all or none. The loads of all are begun before any is waited for.
+    /// Acquires a set of blocks at once, all or none. The loads of all blocks begin before the call waits for any of
+    /// them. The errors are those of [`acquire`](Runtime::acquire).
     pub fn acquire_many<'a>(&'a self, blocks: &[Block], stream: &'a Stream) -> Result<Views<'a>> {
-        self.acquire_set(blocks, stream, 0).map(|views| views.expect("it waits"))
+        self.acquire_set(blocks, stream, 0).map(|views| views.expect("sh_acquire_many() waits unless told not to"))
     }
 
-    /// [`acquire_many`](Runtime::acquire_many) without waiting on the host for bytes.
+    /// Works as [`acquire_many`](Runtime::acquire_many), but does not wait on the host for bytes. Returns `None` if not
+    /// all bytes are on the device yet.
     pub fn try_acquire_many<'a>(&'a self, blocks: &[Block], stream: &'a Stream) -> Result<Option<Views<'a>>> {
         self.acquire_set(blocks, stream, sys::SH_ACQUIRE_NO_WAIT)
     }
 
-    fn acquire_set<'a>(
-        &'a self,
-        blocks: &[Block],
-        stream: &'a Stream,
-        flags: u32,
-    ) -> Result<Option<Views<'a>>> {
+    fn acquire_set<'a>(&'a self, blocks: &[Block], stream: &'a Stream, flags: u32) -> Result<Option<Views<'a>>> {
         let cancelled = self.capturing.cancelled();
         let mut views = vec![init!(sh_view); blocks.len()];
-        // SAFETY: as many numbers and structs as are told; the stream is alive.
+        // SAFETY: the count is that of `blocks` and of `views`, and the stream is alive.
         let status = unsafe {
             sys::sh_acquire_many(
                 self.as_raw(),
@@ -78,8 +94,11 @@ impl Runtime {
         Ok(ready.then(|| Views::new(self, stream, views, cancelled)))
     }
 
-    /// Keeps a stream that the runtime has just seen, in an acquire or a release. After the call, and not before: then either `forget` on another thread has
-    /// emptied `last_stream` before the library saw the stream anew, which is noticed here, or it forgets what was seen.
+    /// Keeps a stream that the runtime has just seen in an acquire or a release.
+    ///
+    /// This is called after the library's call and not before, because of `forget` on another thread. Either `forget`
+    /// emptied `last_stream` before the library saw the stream again, and this function notices that. Or `forget` ran
+    /// after that, and the library forgets the stream.
     #[inline]
     pub(crate) fn keep(&self, stream: &Stream) {
         if stream.is_owned() && self.last_stream.load(Ordering::Relaxed) != stream.as_raw() {
@@ -96,7 +115,8 @@ impl Runtime {
         self.last_stream.store(stream.as_raw(), Ordering::Relaxed);
     }
 
-    /// Lets a stream go: waits for the work queued on it before its last release, and keeps it no longer. Blocks.
+    /// Makes the runtime forget a stream: the call waits for the work that was queued on the stream before its last
+    /// release. The runtime keeps the stream no longer. Blocks.
     pub fn forget(&self, stream: &Stream) -> Result<()> {
         let mut streams = lock(&self.streams);
         self.last_stream.store(sys::SH_STREAM_HOST, Ordering::Relaxed);
@@ -111,13 +131,14 @@ impl Runtime {
         result
     }
 
-    /// Begins to load blocks that will be used soon; a hint.
+    /// Begins to load blocks that will be used soon. This is a hint for blocks outside the order. It may do nothing,
+    /// and it does nothing before there is a plan.
     pub fn prefetch(&self, blocks: &[Block]) -> Result<()> {
-        // SAFETY: as many numbers as are told.
+        // SAFETY: the pointer and the count describe `blocks`.
         check(unsafe { sys::sh_prefetch(self.as_raw(), raw_blocks(blocks), blocks.len() as u64) }).map(drop)
     }
 
-    /// The bytes behind a view that is held, where the host can read them and the acquire has waited for them.
+    /// Returns the bytes behind a view that is held, if the host can read them and the acquire has waited for them.
     #[inline]
     pub(crate) fn bytes_of<'a>(&self, stream: &Stream, view: &'a sys::sh_view) -> Option<&'a [u8]> {
         if !self.host_addressable || stream.as_raw() != sys::SH_STREAM_HOST {
@@ -126,12 +147,13 @@ impl Runtime {
         if view.bytes == 0 {
             return Some(&[]);
         }
-        // SAFETY: the device has contents that the host can address, they are there, and stay until the release, which needs the view.
+        // SAFETY: the device has contents that the host can address. The bytes are there and do not change until the
+        // release, and the release needs the view.
         Some(unsafe { std::slice::from_raw_parts(view.address.cast(), view.bytes as usize) })
     }
 }
 
-/// A step under way: ended when it is dropped, on every path. Views may stay held beyond it.
+/// A step that is under way. The step ends when this guard is dropped. Views may stay held after that.
 #[must_use = "a step ends when this is dropped"]
 #[derive(Debug)]
 pub struct Step<'runtime> {
@@ -139,7 +161,7 @@ pub struct Step<'runtime> {
 }
 
 impl Step<'_> {
-    /// Ends it now, and says what an end by dropping cannot. It has ended even if this is an error.
+    /// Ends the step now. The step has ended even if this returns an error. Unlike a drop, this call returns the error.
     pub fn end(self) -> Result<()> {
         let runtime = self.runtime;
         std::mem::forget(self);

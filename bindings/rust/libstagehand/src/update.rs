@@ -1,4 +1,4 @@
-//! The time in which sources may be changed.
+//! Updates: the time in which sources may be changed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,23 +10,22 @@ use crate::error::{Result, check};
 use crate::source::Exclusive;
 use crate::{Block, Runtime};
 
-/// Blocks whose sources nothing reads and nothing writes to until this is dropped, which has them loaded anew. Acquiring them
-/// meanwhile is [`Status::BUSY`](crate::Status::BUSY).
+/// An update of blocks whose sources the library neither reads nor writes until this guard is dropped. The library
+/// loads the blocks anew after that. Acquiring such a block meanwhile returns
+/// [`Status::INVALID_STATE`](crate::Status::INVALID_STATE).
 #[must_use = "the update ends when this is dropped"]
 pub struct SourceUpdate<'runtime> {
     runtime: &'runtime Runtime,
     blocks: Vec<Block>,
-    // Alive even if somebody unregisters the blocks meanwhile.
+    // Keeps the memory alive even if the blocks are unregistered meanwhile.
     memory: Vec<(Block, usize, Arc<Exclusive>)>,
 }
 
 impl<'runtime> SourceUpdate<'runtime> {
     pub(crate) fn begin(runtime: &'runtime Runtime, blocks: &[Block]) -> Result<SourceUpdate<'runtime>> {
         let blocks = blocks.to_vec();
-        // SAFETY: as many numbers as are told.
-        check(unsafe {
-            sys::sh_source_update_begin(runtime.as_raw(), raw_blocks(&blocks), blocks.len() as u64)
-        })?;
+        // SAFETY: the pointer and the count describe `blocks`.
+        check(unsafe { sys::sh_source_update_begin(runtime.as_raw(), raw_blocks(&blocks), blocks.len() as u64) })?;
         let mut update = SourceUpdate { runtime, blocks, memory: Vec::new() };
         for &block in &update.blocks {
             let exclusive = runtime.exclusive_of(block);
@@ -35,17 +34,19 @@ impl<'runtime> SourceUpdate<'runtime> {
         Ok(update)
     }
 
-    /// The bytes of a block's source, by its index in the block's description, if it is memory given away
-    /// ([`Source::owned`](crate::Source::owned), [`Source::pinned`](crate::Source::pinned)).
+    /// Returns the bytes of a block's source. `source` is the index of the source in the block's description. Returns
+    /// `None` if the source is not memory that was given away ([`Source::owned`](crate::Source::owned),
+    /// [`Source::pinned`](crate::Source::pinned)).
     pub fn bytes_mut(&mut self, block: Block, source: usize) -> Option<&mut [u8]> {
         let found = self.memory.iter().find(|(of, index, _)| *of == block && *index == source);
         let (pointer, bytes) = found?.2.as_raw();
-        // SAFETY: the memory belongs to this one source. Until the update ends the library neither reads nor writes it, and a second
-        // update of the block is refused; so whoever has this update has the bytes.
+        // SAFETY: the memory belongs to this source alone. The library neither reads nor writes the memory until the
+        // update ends. The library refuses a second update of the block, so the holder of this update has the bytes for
+        // itself.
         Some(unsafe { std::slice::from_raw_parts_mut(pointer, bytes) })
     }
 
-    /// Ends it now, and says what an end by dropping cannot.
+    /// Ends the update now. Unlike a drop, this call returns the error.
     pub fn end(mut self) -> Result<()> {
         self.finish()
     }
@@ -55,11 +56,9 @@ impl<'runtime> SourceUpdate<'runtime> {
         if blocks.is_empty() {
             return Ok(());
         }
-        // SAFETY: as many numbers as are told.
-        check(unsafe {
-            sys::sh_source_update_end(self.runtime.as_raw(), raw_blocks(&blocks), blocks.len() as u64)
-        })
-        .map(drop)
+        // SAFETY: the pointer and the count describe `blocks`.
+        check(unsafe { sys::sh_source_update_end(self.runtime.as_raw(), raw_blocks(&blocks), blocks.len() as u64) })
+            .map(drop)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Views: blocks that are held.
+//! Views: the device addresses of blocks that are held.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -10,97 +10,99 @@ use libstagehand_sys as sys;
 use crate::error::{Result, check};
 use crate::{Block, Runtime, Stream};
 
-/// A block that is held: its device address is valid for work queued on the view's stream before it is released, which dropping
-/// does. It borrows the runtime and the stream, so neither is gone before it.
+/// A block that is held. The block's device address is valid for work that is queued on the view's stream before the
+/// release. Dropping the view releases the block.
+///
+/// The view borrows the runtime and the stream, so neither is dropped before the view.
 #[must_use = "the block is released when this is dropped"]
 pub struct View<'a> {
     runtime: &'a Runtime,
     stream: &'a Stream,
     view: sys::sh_view,
-    /// How many captures of the runtime had been cancelled before the acquire.
+    /// Number of the runtime's captures that had been cancelled before the acquire.
     cancelled: u64,
 }
 
-// SAFETY: streaming.h: any thread may release, read or mark a block; the address is only a number here.
+// SAFETY: any thread may release, read or mark a block (streaming.h). The address is only a number here.
 unsafe impl Send for View<'_> {}
-// SAFETY: the same; what is read through bytes() does not change while the view is held.
+// SAFETY: as for Send. The bytes that bytes() returns do not change while the view is held.
 unsafe impl Sync for View<'_> {}
 
 impl<'a> View<'a> {
     /// Takes over one acquire.
     #[inline]
-    pub(crate) fn new(
-        runtime: &'a Runtime,
-        stream: &'a Stream,
-        view: sys::sh_view,
-        cancelled: u64,
-    ) -> View<'a> {
+    pub(crate) fn new(runtime: &'a Runtime, stream: &'a Stream, view: sys::sh_view, cancelled: u64) -> View<'a> {
         View { runtime, stream, view, cancelled }
     }
 
-    /// Device address of the block's first byte.
+    /// Returns the device address of the block's first byte.
     #[inline]
     pub fn address(&self) -> *mut c_void {
         self.view.address
     }
 
-    /// Size of the block.
+    /// Returns the size of the block in bytes.
     #[inline]
     pub fn len(&self) -> u64 {
         self.view.bytes
     }
 
-    /// Whether the block has no bytes.
+    /// Returns whether the block has no bytes.
     pub fn is_empty(&self) -> bool {
         self.view.bytes == 0
     }
 
-    /// The block.
+    /// Returns the block.
     pub fn block(&self) -> Block {
         Block(self.view.block)
     }
 
-    /// Grows each time any of the contents are loaded: unchanged serial, unchanged device contents.
+    /// Returns the serial. The serial grows each time any of the block's contents are loaded. The device contents are
+    /// unchanged if the serial is unchanged.
     pub fn serial(&self) -> u64 {
         self.view.serial
     }
 
-    /// `SH_VIEW_*` of [`sys`].
+    /// Returns `SH_VIEW_*` of [`sys`].
     pub fn flags(&self) -> u32 {
         self.view.flags
     }
 
-    /// The bytes themselves, where the host can read the device's memory and the view is on [`Stream::host`], so that they are there.
-    /// They do not change while it is held, but by whoever writes through an address, which is unsafe.
+    /// Returns the bytes themselves. Returns `None` if the host cannot read the device's memory, or if the view is not
+    /// on [`Stream::host`], because the bytes need not be there yet.
+    ///
+    /// The bytes do not change while the view is held, unless unsafe code writes through an address.
     #[inline]
     pub fn bytes(&self) -> Option<&[u8]> {
         self.runtime.bytes_of(self.stream, &self.view)
     }
 
-    /// Copies bytes of the block, from `offset` on, to host memory, after the work queued on the view's stream. Blocks.
+    /// Copies bytes of the block into `buffer`, from `offset` on, after the work that is queued on the view's stream.
+    /// Blocks.
+    ///
+    /// # Errors
+    /// [`Status::INVALID_ARGUMENT`](crate::Status::INVALID_ARGUMENT) if the range is not within the block.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let (to, bytes) = (buffer.as_mut_ptr().cast(), buffer.len() as u64);
-        // SAFETY: the buffer has so many bytes.
+        // SAFETY: the pointer and the length describe `buffer`.
         check(unsafe {
-            sys::sh_read_block(
-                self.runtime.as_raw(),
-                self.view.block,
-                self.stream.as_raw(),
-                offset,
-                to,
-                bytes,
-            )
+            sys::sh_read_block(self.runtime.as_raw(), self.view.block, self.stream.as_raw(), offset, to, bytes)
         })
         .map(drop)
     }
 
-    /// Says that the engine has changed, or will before this is released, the contents on the device of a mutable block.
+    /// Says that the engine has changed the device contents of a mutable block, or will change them before the release.
+    ///
+    /// # Errors
+    /// [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if the block is not mutable, or if its source is being
+    /// updated.
     pub fn mark_dirty(&self) -> Result<()> {
-        // SAFETY: plain values.
+        // SAFETY: the runtime is alive.
         check(unsafe { sys::sh_mark_dirty(self.runtime.as_raw(), self.view.block) }).map(drop)
     }
 
-    /// Releases now, and says what a release by dropping cannot. It is released even if this is an error.
+    /// Releases the block now. The block is released even if this returns an error. Unlike a drop, this call returns
+    /// the error.
     #[inline]
     pub fn release(self) -> Result<()> {
         check(ManuallyDrop::new(self).end()).map(drop)
@@ -109,9 +111,9 @@ impl<'a> View<'a> {
     #[inline]
     fn end(&mut self) -> sys::sh_status {
         if self.cancelled != self.runtime.capturing.cancelled() {
-            return sys::SH_OK; // its capture has released it; the block may be held by others now
+            return sys::SH_OK; // the capture has released this view, and other views may hold the block now
         }
-        // SAFETY: one release for one acquire, on its stream.
+        // SAFETY: this is the only release of the acquire, on the same stream.
         let status = unsafe { sys::sh_release(self.runtime.as_raw(), self.view.block, self.stream.as_raw()) };
         self.runtime.keep(self.stream);
         status
@@ -131,13 +133,16 @@ impl fmt::Debug for View<'_> {
     }
 }
 
-/// A set of blocks that were acquired together, and are released together. Indexing gives the C struct.
+/// Views of a set of blocks that were acquired together and are released together. Indexing gives the C struct.
+///
+/// # Panics
+/// Indexing panics if the index is out of range.
 #[must_use = "the blocks are released when this is dropped"]
 pub struct Views<'a> {
     runtime: &'a Runtime,
     stream: &'a Stream,
     views: Vec<sys::sh_view>,
-    /// As for View.
+    /// Number of the runtime's captures that had been cancelled before the acquire.
     cancelled: u64,
 }
 
@@ -147,49 +152,44 @@ unsafe impl Send for Views<'_> {}
 unsafe impl Sync for Views<'_> {}
 
 impl<'a> Views<'a> {
-    pub(crate) fn new(
-        runtime: &'a Runtime,
-        stream: &'a Stream,
-        views: Vec<sys::sh_view>,
-        cancelled: u64,
-    ) -> Views<'a> {
+    pub(crate) fn new(runtime: &'a Runtime, stream: &'a Stream, views: Vec<sys::sh_view>, cancelled: u64) -> Views<'a> {
         Views { runtime, stream, views, cancelled }
     }
 
-    /// How many.
+    /// Returns the number of views.
     pub fn len(&self) -> usize {
         self.views.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no views.
     pub fn is_empty(&self) -> bool {
         self.views.is_empty()
     }
 
-    /// The C structs, in the order of the acquire.
+    /// Returns the C structs in the order of the acquire.
     pub fn iter(&self) -> std::slice::Iter<'_, sys::sh_view> {
         self.views.iter()
     }
 
-    /// The bytes of one, as [`View::bytes`].
+    /// Returns the bytes of one view, as [`View::bytes`]. Returns `None` if `index` is out of range.
     pub fn bytes(&self, index: usize) -> Option<&[u8]> {
         self.runtime.bytes_of(self.stream, self.views.get(index)?)
     }
 
-    /// Releases now: all, even if this is an error, which is then the first.
+    /// Releases all blocks now, even if this returns an error. The error is that of the first release that failed.
     pub fn release(mut self) -> Result<()> {
         self.release_all()
     }
 
-    /// One call a view, so that releasing needs no memory.
+    /// Makes one call for each view, because this needs no memory.
     fn release_all(&mut self) -> Result<()> {
         let mut first = Ok(());
         let views = std::mem::take(&mut self.views);
         if self.cancelled != self.runtime.capturing.cancelled() {
-            return first; // as for View
+            return first; // the capture has released these views
         }
         for view in &views {
-            // SAFETY: one release for one acquire, on its stream.
+            // SAFETY: this is the only release of the acquire, on the same stream.
             let status = unsafe { sys::sh_release(self.runtime.as_raw(), view.block, self.stream.as_raw()) };
             let result = check(status).map(drop);
             if first.is_ok() {

@@ -1,4 +1,5 @@
-//! Captured steps, over the backend of tests/graphs, which has a driver's graphs and needs no GPU. Without its path in CAPTURE_BACKEND nothing is tested.
+//! Tests captured steps with the backend of tests/graphs. This backend has graphs and needs no GPU. The tests are
+//! skipped if CAPTURE_BACKEND does not name the backend's file.
 
 mod common;
 
@@ -12,13 +13,15 @@ use std::time::Duration;
 const BLOCKS: u64 = 8;
 const BYTES: u64 = 36 * KIB;
 
-/// The driver's calls, as the engine has them. Each is of `sh_status (*)(void *or stream, void *or stream)`, with what it does not need left out.
+/// The driver's calls that an engine makes. Each function has the type `sh_status (*)(pointer or stream, pointer or
+/// stream)`, but some functions do not have the second parameter.
 struct Driver(*mut c_void);
 
 impl Driver {
     fn call(&self, name: &str, one: u64, other: u64) -> i32 {
         let name = CString::new(name).unwrap();
-        // SAFETY: the plugin has these functions; their arguments are 64 bits wide, and more registers than are read do no harm.
+        // SAFETY: the plugin has these functions. Their arguments are 64 bits wide, and an argument too many does no
+        // harm.
         unsafe {
             let found = libc::dlsym(self.0, name.as_ptr());
             assert!(!found.is_null(), "{name:?}");
@@ -45,7 +48,7 @@ impl Driver {
     }
 }
 
-/// What a launch looks at: where the bytes should be, and which.
+/// The data of a launched comparison: the address of the bytes, the expected bytes, and the counter of matches.
 struct Look {
     address: usize,
     wanted: Vec<u8>,
@@ -53,9 +56,9 @@ struct Look {
 }
 
 unsafe extern "C" fn look(data: *mut c_void) {
-    // SAFETY: a Look that is leaked.
+    // SAFETY: `data` points to a Look that is leaked.
     let look = unsafe { &*data.cast::<Look>() };
-    // SAFETY: host memory, held by the capture.
+    // SAFETY: the address is host memory, and the capture holds it.
     let there = unsafe { std::slice::from_raw_parts(look.address as *const u8, look.wanted.len()) };
     if there == look.wanted {
         look.right.fetch_add(1, Ordering::SeqCst);
@@ -81,7 +84,7 @@ impl Model {
         Model { runtime, blocks, right: Arc::default() }
     }
 
-    /// The engine's step: the stream compares every byte.
+    /// Makes the engine's step. The stream compares every byte.
     fn forward(&self, stream: &Stream) {
         for (i, &block) in self.blocks.iter().enumerate() {
             let view = self.runtime.acquire(block, stream).unwrap();
@@ -89,9 +92,8 @@ impl Model {
             let look_at = Look { address, wanted: contents(i as u64, BYTES), right: self.right.clone() };
             let data = Box::leak(Box::new(look_at)) as *mut Look;
             let device = self.runtime.device().as_raw();
-            // SAFETY: the stream is the device's, and what is captured stays for ever.
-            let status =
-                unsafe { sys::sh_stream_launch(device, stream.as_raw(), Some(look), data.cast(), 0) };
+            // SAFETY: the stream belongs to the device, and the captured data are never freed.
+            let status = unsafe { sys::sh_stream_launch(device, stream.as_raw(), Some(look), data.cast(), 0) };
             assert_eq!(status, sys::SH_OK);
         }
     }
@@ -101,10 +103,10 @@ impl Model {
     }
 }
 
-/// Runs a test with the driver and a device whose budget is half the model; one at a time.
+/// Runs a test with the driver and with a device whose budget is half the model. Only one test runs at a time.
 fn with_graphs(test: impl FnOnce(&Driver, &Device)) {
     let Some(path) = std::env::var("CAPTURE_BACKEND").ok().filter(|path| !path.is_empty()) else {
-        eprintln!("skipped: CAPTURE_BACKEND does not name the plugin with graphs");
+        eprintln!("skipped: CAPTURE_BACKEND does not name the plugin that has graphs");
         return;
     };
     let _turn = turn();
@@ -116,7 +118,7 @@ fn with_graphs(test: impl FnOnce(&Driver, &Device)) {
     };
     let device = Device::open_with("capture", &options).unwrap();
     let name = CString::new(path).unwrap();
-    // SAFETY: the plugin that the library has loaded.
+    // SAFETY: this is the plugin that the library has loaded already.
     let library = unsafe { libc::dlopen(name.as_ptr().cast::<c_char>(), libc::RTLD_NOW) };
     assert!(!library.is_null());
     test(&Driver(library), &device);
@@ -150,13 +152,13 @@ fn each_launch_streams_a_model_larger_than_the_budget() {
         assert!(device.memory().unwrap().peak_bytes <= 128 * KIB);
 
         device.set_budget(100 * KIB).unwrap();
-        assert_eq!(status(model.runtime.plan()), Status::BUSY);
-        assert_eq!(status(model.runtime.unregister_blocks(&model.blocks)), Status::BUSY);
+        assert_eq!(status(model.runtime.plan()), Status::INVALID_STATE);
+        assert_eq!(status(model.runtime.unregister_blocks(&model.blocks)), Status::INVALID_STATE);
         model.runtime.plan_with(&PlanOptions { drop_graphs: true, ..Default::default() }).unwrap();
         assert_eq!(status(graph.launch(&stream)), Status::STALE);
         drop(graph);
         driver.destroy(native);
-        // A launch on another thread, under the new plan.
+        // This launch ends on another thread and happens under the new plan.
         driver.begin(&stream);
         let mut capture = model.runtime.capture(&stream).unwrap();
         model.forward(&stream);
@@ -182,32 +184,32 @@ fn captures_end_on_every_path() {
         let runtime = &model.runtime;
         assert_eq!(status(runtime.capture(Stream::host())), Status::INVALID_ARGUMENT);
         driver.begin(&stream);
-        assert_eq!(status(runtime.capture(&stream)), Status::INVALID_STATE); // no plan
+        assert_eq!(status(runtime.capture(&stream)), Status::INVALID_STATE); // there is no plan
         driver.destroy(driver.end(&stream));
         runtime.plan().unwrap();
         assert_eq!(status(runtime.capture(&stream)), Status::INVALID_STATE); // the stream does not capture
-        stream.launch(Duration::ZERO, || ()).unwrap(); // what was refused leaves nothing behind
+        stream.launch(Duration::ZERO, || ()).unwrap(); // the refused capture leaves nothing behind
 
         driver.begin(&stream);
         let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _capture = runtime.capture(&stream).unwrap();
             let _view = runtime.acquire(model.blocks[0], &stream).unwrap();
             assert_eq!(status(runtime.capture(&stream)), Status::INVALID_STATE);
-            assert_eq!(status(runtime.step()), Status::BUSY);
+            assert_eq!(status(runtime.step()), Status::INVALID_STATE);
             panic!("meant to panic, in a capture");
         }));
         assert!(failed.is_err());
         driver.destroy(driver.end(&stream));
-        runtime.plan().unwrap(); // nothing holds the plan
+        runtime.plan().unwrap(); // no graph holds the plan
 
         driver.begin(&stream);
         let mut capture = runtime.capture(&stream).unwrap();
         let view = runtime.acquire(model.blocks[0], &stream).unwrap();
-        assert_eq!(status(capture.end()), Status::INVALID_STATE); // it is held, and the capture goes on
+        assert_eq!(status(capture.end()), Status::INVALID_STATE); // a view is held, so the capture goes on
         drop(view);
         let graph = capture.end().unwrap();
         driver.destroy(driver.end(&stream));
-        drop(graph.launch(&stream).unwrap()); // nothing was launched
+        drop(graph.launch(&stream).unwrap()); // a launch guard may end without a launch
         assert!(format!("{graph:?} {capture:?}").contains("Graph"));
     });
 }
@@ -226,7 +228,7 @@ fn a_cancelled_capture_releases_its_views_once() {
         let set = runtime.acquire_many(&[block, block], &stream).unwrap();
         drop(capture);
         driver.destroy(driver.end(&stream));
-        // What is held now is not theirs.
+        // The guards of the cancelled capture must not release this view.
         let view = runtime.acquire(block, Stream::host()).unwrap();
         drop(left);
         released.release().unwrap();
@@ -261,12 +263,13 @@ fn what_is_leaked_of_graphs_is_an_error_and_no_crash() {
         driver.begin(&captured);
         std::mem::forget(model.runtime.capture(&captured).unwrap());
         let mut native = 0u64;
-        driver.call("sh_test_capture_end", captured.as_raw(), &raw mut native as u64); // what the library has begun is not joined
+        // This call may fail, because the library's part of the capture is not joined.
+        driver.call("sh_test_capture_end", captured.as_raw(), &raw mut native as u64);
         let raw = captured.as_raw();
         drop(captured);
-        // The runtime keeps the stream of a capture that nobody ends.
-        assert_eq!(status(model.runtime.step()), Status::BUSY);
-        // SAFETY: only asked whether it is there.
+        // The runtime keeps the stream of a capture that never ends.
+        assert_eq!(status(model.runtime.step()), Status::INVALID_STATE);
+        // SAFETY: the call only checks whether the stream exists.
         assert_eq!(unsafe { sys::sh_stream_synchronize(device.as_raw(), raw) }, sys::SH_OK);
     });
 }
@@ -281,7 +284,7 @@ fn closures_that_a_graph_would_call_twice_are_refused() {
         let seen = refused.clone();
         let desc = BlockDesc::from_source(Source::pinned(memory)).whole().on_load(move |range| {
             match range.launch(Duration::ZERO, || ()) {
-                Err(error) if error.status() == Status::BUSY => seen.fetch_add(1, Ordering::SeqCst),
+                Err(error) if error.status() == Status::INVALID_STATE => seen.fetch_add(1, Ordering::SeqCst),
                 Err(error) => return Err(std::io::Error::other(error)),
                 Ok(()) => 0,
             };
@@ -300,7 +303,7 @@ fn closures_that_a_graph_would_call_twice_are_refused() {
         let (stream, plain) = (device.stream().unwrap(), device.stream().unwrap());
         driver.begin(&stream);
         let mut capture = runtime.capture(&stream).unwrap();
-        assert_eq!(status(stream.clone().launch(Duration::ZERO, || ())), Status::BUSY);
+        assert_eq!(status(stream.clone().launch(Duration::ZERO, || ())), Status::INVALID_STATE);
         plain.launch(Duration::ZERO, || ()).unwrap();
         for &block in &blocks {
             drop(runtime.acquire(block, &stream).unwrap());

@@ -1,4 +1,5 @@
-//! What types cannot prevent gives an error and loses nothing: wrong order, foreign blocks, panics in callbacks, other threads.
+//! Mistakes that the types cannot prevent give an error and lose nothing: wrong order, foreign blocks, panics in
+//! callbacks, and use on other threads.
 
 mod common;
 
@@ -26,13 +27,13 @@ fn wrong_order_is_an_error_and_nothing_is_lost() {
     step.end().unwrap();
 
     let view = runtime.acquire(blocks[0], Stream::host()).unwrap();
-    assert_eq!(status(runtime.unregister_blocks(&blocks)), Status::BUSY);
+    assert_eq!(status(runtime.unregister_blocks(&blocks)), Status::INVALID_STATE);
     assert_eq!(status(view.mark_dirty()), Status::INVALID_STATE);
     drop(view);
     assert_eq!(status(runtime.acquire(Block::from_raw(0), Stream::host())), Status::INVALID_HANDLE);
     compare(&runtime, &blocks, &wanted);
 
-    // A step or a view that is leaked stays: an error for who comes next, and no crash when the runtime goes.
+    // A leaked step or view stays. The next caller gets an error, and dropping the runtime does not crash.
     std::mem::forget(runtime.step().unwrap());
     std::mem::forget(runtime.acquire(blocks[1], Stream::host()).unwrap());
     assert_eq!(status(runtime.step()), Status::INVALID_STATE);
@@ -114,10 +115,7 @@ fn an_on_load_that_panics_is_an_error_of_the_acquire() {
     });
     let block = runtime.register_block(desc).unwrap();
     let failed = runtime.acquire(block, Stream::host()).unwrap_err();
-    assert!(
-        failed.status() == Status::CALLBACK && failed.text().ends_with("meant to panic, in on_load"),
-        "{failed}"
-    );
+    assert!(failed.status() == Status::CALLBACK && failed.text().ends_with("meant to panic, in on_load"), "{failed}");
     let failed = runtime.acquire_many(&[block, block], Stream::host()).unwrap_err();
     assert!(failed.text().ends_with("meant to panic, in on_load"), "{failed}");
     panics.store(false, Ordering::SeqCst);
@@ -137,10 +135,7 @@ fn a_closure_that_panics_on_a_stream_is_told_once() {
     let stream = device.stream().unwrap();
     stream.launch(Duration::ZERO, || panic!("meant to panic, on a stream")).unwrap();
     let told = stream.synchronize().unwrap_err();
-    assert!(
-        told.status() == Status::CALLBACK && told.text().contains("meant to panic, on a stream"),
-        "{told}"
-    );
+    assert!(told.status() == Status::CALLBACK && told.text().contains("meant to panic, on a stream"), "{told}");
     stream.launch(Duration::ZERO, || std::panic::panic_any(PanicsAgain)).unwrap();
     assert_eq!(status(stream.synchronize()), Status::CALLBACK);
     stream.launch(Duration::ZERO, || {}).unwrap();
@@ -163,7 +158,7 @@ fn a_log_that_panics_disturbs_nobody() {
     let runtime = Runtime::new(&device).unwrap();
     let (blocks, wanted) = small(&runtime, 3);
     compare(&runtime, &blocks, &wanted);
-    // A scope around a runtime without blocks is warned of.
+    // The library logs a warning about a scope of a runtime without blocks.
     drop(Runtime::new(&device).unwrap().keep_resident().unwrap());
     clear_log().unwrap();
     assert!(lines.load(Ordering::SeqCst) > 0);
@@ -207,8 +202,7 @@ fn steps_do_not_overlap_on_any_thread() {
 #[test]
 fn views_may_be_used_and_released_on_other_threads() {
     let device = host(256 * KIB);
-    let runtime =
-        Runtime::with_options(&device, &RuntimeOptions { max_held: 8, ..Default::default() }).unwrap();
+    let runtime = Runtime::with_options(&device, &RuntimeOptions { max_held: 8, ..Default::default() }).unwrap();
     let (blocks, wanted) = small(&runtime, 4);
     compare(&runtime, &blocks, &wanted);
     std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! What a process can do only once: fork, and exit with copies in flight. Each case runs in a process of its own, started from here.
+//! Tests what a process can do only once: fork, and exit with copies in flight. Each case runs in a process of its own,
+//! and this program starts these processes.
 
 mod common;
 
@@ -8,7 +9,7 @@ use std::process::{Command, exit};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The exit status of a case that went to its end.
+/// The exit status of a case that has reached its end.
 const DONE: i32 = 42;
 
 type Case = (&'static str, fn());
@@ -44,7 +45,7 @@ fn main() {
     exit(if failed == 0 { 0 } else { 1 });
 }
 
-/// A device whose copies take long, and a model on it.
+/// Makes a device with slow copies, and a model on the device.
 fn slow() -> (HostDevice, Runtime, Vec<Block>) {
     let device = host_with(&DeviceOptions {
         budget_bytes: 512 * KIB,
@@ -62,7 +63,7 @@ fn slow() -> (HostDevice, Runtime, Vec<Block>) {
     (device, runtime, blocks)
 }
 
-/// Has copies in flight: the stream waits for them, the thread does not.
+/// Starts copies that stay in flight. The stream waits for them, and the thread does not.
 fn begin(device: &Device, runtime: &Runtime, blocks: &[Block]) -> Stream {
     let stream = device.stream().unwrap();
     std::mem::forget(runtime.step().unwrap());
@@ -80,7 +81,7 @@ fn exit_in_flight() {
 fn return_in_flight() {
     let (device, runtime, blocks) = slow();
     let _stream = begin(&device, &runtime, &blocks);
-    // Everything is dropped here, in the order of the language, while copies are under way.
+    // All values are dropped here, in Rust's drop order, while copies are under way.
 }
 
 fn exit_with_leaks() {
@@ -114,7 +115,7 @@ fn exit_with_a_log() {
     exit(DONE);
 }
 
-/// Everything is dropped by the panic, while copies are under way, and the thread's panic is all that is told.
+/// The panic drops everything while copies are under way. The thread's panic is the only failure.
 fn panic_in_flight() {
     let failed = std::thread::spawn(|| {
         let (device, runtime, blocks) = slow();
@@ -136,7 +137,7 @@ fn fork() {
     let (stream, memory) = (device.stream().unwrap(), device.pinned_memory(100).unwrap());
     compare(&runtime, &[block], &wanted);
 
-    // SAFETY: the child only calls the library, which refuses, and leaves.
+    // SAFETY: the child only calls the library, which refuses each call, and then exits.
     match unsafe { libc::fork() } {
         0 => {
             let failures = [
@@ -149,12 +150,12 @@ fn fork() {
             ];
             drop((stream, memory, runtime));
             let good = failures.iter().all(|&status| status == Status::FORKED);
-            // SAFETY: it ends this process.
+            // SAFETY: the call ends this process.
             unsafe { libc::_exit(if good { DONE } else { 1 }) }
         }
         child => {
             let mut code = 0;
-            // SAFETY: the child is this process's.
+            // SAFETY: the child belongs to this process.
             assert_eq!(unsafe { libc::waitpid(child, &mut code, 0) }, child);
             assert!(libc::WIFEXITED(code) && libc::WEXITSTATUS(code) == DONE, "the child ended with {code}");
         }

@@ -1,4 +1,4 @@
-//! Streaming from every kind of source through a small budget, every byte compared.
+//! Tests streaming from every kind of source through a small budget, and compares every byte.
 
 mod common;
 
@@ -11,13 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// A file that has no name any more.
+/// Makes a file with these contents that has no name any more.
 fn file_of(bytes: &[u8]) -> Arc<File> {
-    let path = std::env::temp_dir().join(format!(
-        "stagehand-rust-{}-{:?}",
-        std::process::id(),
-        std::thread::current().id()
-    ));
+    let path =
+        std::env::temp_dir().join(format!("stagehand-rust-{}-{:?}", std::process::id(), std::thread::current().id()));
     File::create(&path).unwrap().write_all(bytes).unwrap();
     let file = File::open(&path).unwrap();
     std::fs::remove_file(path).unwrap();
@@ -63,7 +60,7 @@ fn every_kind_of_source_arrives() {
     let shared = Arc::new(wanted[0].clone());
     let slice: Arc<[u8]> = wanted[1].clone().into();
     let file = file_of(&wanted[2]);
-    // SAFETY: nobody else knows the file.
+    // SAFETY: no other code knows the file.
     let map = Arc::new(unsafe { memmap2::Mmap::map(&*file_of(&wanted[3])) }.unwrap());
     let mut pinned = device.pinned_memory(wanted[4].len()).unwrap();
     assert!(pinned.iter().all(|&byte| byte == 0) && pinned.is_pinned());
@@ -115,7 +112,7 @@ fn streams_wait_for_bytes_and_live_as_long_as_the_runtime() {
     let (sender, receiver) = mpsc::channel();
     for round in 0..3 {
         let step = runtime.step().unwrap();
-        // Dropped while the step goes on: the runtime keeps it.
+        // The stream is dropped while the step goes on. The runtime keeps the stream alive.
         let stream = device.stream().unwrap();
         for &block in &blocks {
             let view = runtime.acquire(block, &stream).unwrap();
@@ -123,7 +120,8 @@ fn streams_wait_for_bytes_and_live_as_long_as_the_runtime() {
             let (address, bytes, sender) = (view.address() as usize, view.len() as usize, sender.clone());
             stream
                 .launch(Duration::ZERO, move || {
-                    // SAFETY: between acquire and release, in the view's stream; the host backend's memory is the host's.
+                    // SAFETY: this runs on the view's stream between acquire and release, and the host can address the
+                    // host backend's memory.
                     let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, bytes) };
                     sender.send(bytes.to_vec()).unwrap();
                 })
@@ -144,8 +142,7 @@ fn streams_wait_for_bytes_and_live_as_long_as_the_runtime() {
 #[test]
 fn sets_are_acquired_together() {
     let device = host(256 * KIB);
-    let runtime =
-        Runtime::with_options(&device, &RuntimeOptions { max_held: 4, ..Default::default() }).unwrap();
+    let runtime = Runtime::with_options(&device, &RuntimeOptions { max_held: 4, ..Default::default() }).unwrap();
     let wanted: Vec<Vec<u8>> = (0..4).map(|i| contents(i, 20_000)).collect();
     let blocks = runtime
         .register_blocks(wanted.iter().map(|bytes| BlockDesc::from_source(Source::owned(bytes.clone()))))
@@ -159,7 +156,7 @@ fn sets_are_acquired_together() {
     assert_eq!(runtime.block_info(blocks[2]).unwrap().held, 1);
     views.release().unwrap();
     assert_eq!(runtime.block_info(blocks[2]).unwrap().held, 0);
-    // What is asked for without waiting comes in the end.
+    // A block that is asked for without waiting arrives in the end.
     let view = loop {
         if let Some(view) = runtime.try_acquire(blocks[1], Stream::host()).unwrap() {
             break view;
@@ -191,8 +188,7 @@ fn loads_are_patched_once_each() {
             })
         }))
         .unwrap();
-    let patched: Vec<Vec<u8>> =
-        wanted.iter().map(|bytes| bytes.iter().map(|byte| byte ^ 0xff).collect()).collect();
+    let patched: Vec<Vec<u8>> = wanted.iter().map(|bytes| bytes.iter().map(|byte| byte ^ 0xff).collect()).collect();
     for _ in 0..4 {
         compare(&runtime, &blocks, &patched);
     }
@@ -227,9 +223,9 @@ fn sources_change_in_updates_and_are_dropped_with_their_blocks() {
     compare(&runtime, &blocks, &[contents(0, 9_000), part.clone()]);
 
     let mut update = runtime.update_sources(&blocks).unwrap();
-    assert_eq!(status(runtime.acquire(blocks[0], Stream::host())), Status::BUSY);
+    assert_eq!(status(runtime.acquire(blocks[0], Stream::host())), Status::INVALID_STATE);
     assert_eq!(status(runtime.update_sources(&blocks[..1])), Status::INVALID_STATE);
-    assert!(update.bytes_mut(blocks[1], 0).is_none(), "shared memory is nobody's to change");
+    assert!(update.bytes_mut(blocks[1], 0).is_none(), "shared memory must not be changed");
     assert!(update.bytes_mut(blocks[0], 1).is_none());
     update.bytes_mut(blocks[0], 0).unwrap().copy_from_slice(&contents(2, 9_000));
     update.end().unwrap();
@@ -248,7 +244,7 @@ fn an_update_outlives_its_block() {
     let block = runtime.register_block(BlockDesc::from_source(Source::owned(vec![1; 5_000]))).unwrap();
     let mut update = runtime.update_sources(&[block]).unwrap();
     let bytes = update.bytes_mut(block, 0).unwrap();
-    // Whether the library lets it go or not, the bytes stay those of the update.
+    // The update keeps the bytes whether the library unregisters the block or not.
     let _ = runtime.unregister_blocks(&[block]);
     bytes.fill(3);
     assert!(bytes.iter().all(|&byte| byte == 3));
@@ -266,7 +262,7 @@ fn trained_weights_are_written_back() {
         for &block in &blocks {
             let view = runtime.acquire(block, Stream::host()).unwrap();
             assert!(view.bytes().unwrap().iter().all(|&byte| byte == 10 + round));
-            // SAFETY: the host's memory, held, and nobody else uses it.
+            // SAFETY: this is host memory, the view is held, and no other code uses the memory.
             unsafe { std::ptr::write_bytes(view.address().cast::<u8>(), 11 + round, view.len() as usize) };
             view.mark_dirty().unwrap();
         }

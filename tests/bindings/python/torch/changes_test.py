@@ -1,4 +1,7 @@
-"""Changes of weights while they are streamed: those that are made in the source come to the device; those that cannot be are errors."""
+"""Changes of weights while they are streamed: those that are made in the source come to the device; those that cannot
+be are errors.
+"""
+
 import copy
 
 import pytest
@@ -53,7 +56,9 @@ def test_other_data_is_refused_and_nothing_is_lost(device, net, tokens):
     with torch.no_grad(), st.stream(net, device):
         want = net(tokens)["logits"]
         for value in (torch.zeros(1), torch.zeros(128, 64), net.layers[3].up.weight.data):
-            with pytest.raises(RuntimeError, match=r"layers\.4\.up\.weight is streamed: its data cannot be replaced"):
+            with pytest.raises(
+                RuntimeError, match=r"layers\.4\.up\.weight is streamed, so its data cannot be replaced"
+            ):
                 net.layers[4].up.weight.data = value
         assert torch.equal(net(tokens)["logits"], want)
 
@@ -86,7 +91,10 @@ def test_what_is_read_of_a_mapped_file_is_not_changed(device, net, tokens, tmp_p
     with torch.no_grad(), st.stream(meta, device, files=tmp_path):
         meta(tokens)
         meta.layers[4].up.weight.data.mul_(2)
-        with pytest.raises(RuntimeError, match=r"layers\.4\.up\.weight is streamed from a mapped file, and what was read of it was changed"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"layers\.4\.up\.weight is streamed from a mapped file, and a tensor that was read from it was changed",
+        ):
             meta(tokens)
 
 
@@ -114,7 +122,10 @@ def test_weights_that_are_trained(device, tokens):
         old = net.layers[2].up.weight.detach()
         train(net, tokens)
         old.mul_(2)
-        with pytest.raises(RuntimeError, match=r"layers\.2\.up\.weight was changed in place, by a tensor that was read of it before steps"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"layers\.2\.up\.weight was changed in place, by a tensor that was read before steps",
+        ):
             net(tokens)
 
 
@@ -122,10 +133,13 @@ def test_forwards_without_gradients_do_not_keep_steps_back(device, tokens):
     net = Net()
     with st.stream(net, device, budget=size_of(net) // 2, blocks="layers.*", optimizer=sgd) as streamed:
         most = [0]
+
+        def note_gradients(_):
+            most.append(sum(one.grad is not None for one in net.parameters()))
+
         for block in streamed._training._trained:
             for parameter in block.parameters:
-                hook = lambda _: most.append(sum(one.grad is not None for one in net.parameters()))  # noqa: E731
-                parameter.register_post_accumulate_grad_hook(hook)
+                parameter.register_post_accumulate_grad_hook(note_gradients)
         for _ in range(2):
             with torch.no_grad():
                 net(tokens)
@@ -177,11 +191,11 @@ def test_a_model_that_was_made_in_inference_mode(device, tokens, load):
 
 
 def test_what_asks_for_nothing_is_refused(device, net, tmp_path):
-    with pytest.raises(ValueError, match=r"outside: no parameter or buffer is \['lm_hed\*'\]"):
+    with pytest.raises(ValueError, match=r"outside=\['lm_hed\*'\] matches no parameter or buffer"):
         st.stream(net, device, outside=["lm_hed*", "embed.*"])
-    with pytest.raises(ValueError, match="optimizer= is for streamed weights that require a gradient"):
+    with pytest.raises(ValueError, match="optimizer= was given, but no streamed weight requires a gradient"):
         st.stream(net, device, optimizer=sgd)
-    with pytest.raises(ValueError, match="files: there is none"):
+    with pytest.raises(ValueError, match="files= is empty"):
         st.stream(net, device, files=[])
 
 

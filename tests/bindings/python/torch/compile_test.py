@@ -1,4 +1,5 @@
 """torch.compile of a streamed model, of its layers, before and after streaming begins: trap 19."""
+
 import os
 import shutil
 
@@ -53,7 +54,10 @@ def test_trap_19_bit_equal(device, tokens, whole, grad, before):
     assert all(torch.equal(one, other) for one, other in zip(step(model), want))
 
 
-@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="there is no C++ compiler, which PyTorch's own compiler asks for")
+@pytest.mark.skipif(
+    shutil.which(os.environ.get("CXX", "g++")) is None,
+    reason="there is no C++ compiler, which PyTorch's own compiler asks for",
+)
 def test_the_default_compiler(device, tokens, tmp_path, monkeypatch):
     """Its programs have the addresses of weights by the tensors, not in them."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))

@@ -1,4 +1,5 @@
 """A device whose memory is poisoned where it is new, so that what is read too early or too late gives other numbers."""
+
 import gc
 import pathlib
 import sys
@@ -10,7 +11,7 @@ import libstagehand as sh
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-from models import PAGE, Net, size_of  # noqa: E402
+from models import PAGE, Net, size_of
 
 torch.set_num_threads(1)  # the same order of additions in every run
 

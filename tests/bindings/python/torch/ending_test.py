@@ -1,4 +1,5 @@
 """The end of streaming: what the module is then, and what it leaves of PyTorch's state."""
+
 import os
 
 import pytest

@@ -1,7 +1,9 @@
-"""On a GPU, where there is one: every number as without streaming, eagerly, with adapters, trained, quantised, compiled, and by a graph.
+"""On a GPU, where there is one: every number as without streaming, eagerly, with adapters, trained, quantised,
+compiled, and by a graph.
 
 What needs no GPU runs on the host as well, smaller, so that these checks are known to find what they are for.
 """
+
 import contextlib
 import copy
 import importlib.util
@@ -79,7 +81,9 @@ class Adapter(nn.Module):
     def __init__(self, base):
         super().__init__()
         self.base = base
-        self.a, self.b = (nn.Parameter(torch.randn(shape) * 0.01) for shape in ((8, base.in_features), (base.out_features, 8)))
+        self.a, self.b = (
+            nn.Parameter(torch.randn(shape) * 0.01) for shape in ((8, base.in_features), (base.out_features, 8))
+        )
 
     def forward(self, x):
         return self.base(x) + x @ self.a.T @ self.b.T
@@ -119,10 +123,15 @@ def test_trained_weights_are_equal(kind, x):
         resident(x).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-    with opened(kind, bytes_of(model) // 3) as device, st.stream(model, device, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1)):
+    with (
+        opened(kind, bytes_of(model) // 3) as device,
+        st.stream(model, device, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1)),
+    ):
         for _ in range(3):
             model(x).square().mean().backward()
-    assert equal([one.detach().cpu() for one in model.parameters()], [one.detach().cpu() for one in resident.parameters()])
+    assert equal(
+        [one.detach().cpu() for one in model.parameters()], [one.detach().cpu() for one in resident.parameters()]
+    )
 
 
 def moved(model, where):
@@ -130,7 +139,10 @@ def moved(model, where):
     model = copy.deepcopy(model).to(where)
     for module in model.modules():
         if isinstance(module, PackedLinear):
-            module.state.scale, module.state.more = module.state.scale.to(where), [one.to(where) for one in module.state.more]
+            module.state.scale, module.state.more = (
+                module.state.scale.to(where),
+                [one.to(where) for one in module.state.more],
+            )
             module.weight.state = module.state
     return model
 
@@ -151,13 +163,18 @@ def test_quantised_weights_are_equal(kind, weights, on_device):
     resident, model = moved(made, kind), moved(made, kind) if on_device else made
     hidden = torch.randn(3, 5, width_of(kind)).to(kind).requires_grad_()
     want = [one.clone() for one in gradients(resident, hidden)]
-    with opened(kind, bytes_of(model)) as device, st.stream(model, device, budget=bytes_of(model) // 2, blocks="net.layers.*"):
+    with (
+        opened(kind, bytes_of(model)) as device,
+        st.stream(model, device, budget=bytes_of(model) // 2, blocks="net.layers.*"),
+    ):
         assert model.net.layers[2].up.weight.device.type == kind
         for _ in range(3):
             hidden.grad = None
             assert equal(gradients(model, hidden), want)
     hidden.grad = None
-    assert equal(gradients(model.to(kind) if on_device else moved(model, kind), hidden), want), "the module is what it was"
+    assert equal(gradients(model.to(kind) if on_device else moved(model, kind), hidden), want), (
+        "the module is what it was"
+    )
 
 
 def test_torchao_is_equal(kind, x):
@@ -172,7 +189,9 @@ def test_torchao_is_equal(kind, x):
 
 
 @needs_gpu
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="there is no Triton, which PyTorch's compiler asks for")
+@pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="there is no Triton, which PyTorch's compiler asks for"
+)
 def test_compiled_layers_are_equal(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     x = torch.randn(8, width_of("cuda"), device="cuda")

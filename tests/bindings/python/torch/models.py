@@ -1,4 +1,5 @@
 """Small models for the tests."""
+
 import torch
 from torch import nn
 
@@ -66,8 +67,20 @@ def gradients(net, *args, call=None):
     net.zero_grad(set_to_none=True)
     loss = loss_of((call or net)(*args))
     loss.backward()
-    return [loss.detach(), *(one.grad for one in net.parameters() if one.requires_grad), *(arg.grad for arg in args if arg is not None and arg.requires_grad)]
+    return [
+        loss.detach(),
+        *(one.grad for one in net.parameters() if one.requires_grad),
+        *(arg.grad for arg in args if arg is not None and arg.requires_grad),
+    ]
 
 
 def equal(got, want):
     return len(got) == len(want) and all(torch.equal(one, other) for one, other in zip(got, want))
+
+
+def nothing_is_held(streamed):
+    """Whether no block of a streamed model is held, by a view or by the package."""
+    return not streamed._running.frames and all(
+        not streamed.runtime.block_info(block.block).held and not block.forward and not block.backward
+        for block in streamed._blocks
+    )

@@ -1,4 +1,5 @@
 """Several models on a device that has not the memory for all of them."""
+
 import copy
 import threading
 

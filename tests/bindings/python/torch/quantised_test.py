@@ -1,4 +1,7 @@
-"""Weights that are more than their bytes: wrappers of several tensors, and tensors with others in their attributes, as of libraries that quantise."""
+"""Weights that are more than their bytes: wrappers of several tensors, and tensors with others in their attributes, as
+of libraries that quantise.
+"""
+
 import copy
 import io
 import pickle
@@ -16,13 +19,17 @@ WIDTH = 64
 
 
 class Scaled(torch.Tensor):
-    """Integers with a scale for each row, and an offset that may be a wrapper itself. Knows its functions by its class, as libraries do."""
+    """Integers with a scale for each row, and an offset that may be a wrapper itself. Knows its functions by its class,
+    as libraries do.
+    """
 
     TABLE = {}
 
     @staticmethod
     def __new__(cls, data, scale, offset, note=""):
-        return torch.Tensor._make_wrapper_subclass(cls, data.shape, strides=data.stride(), dtype=scale.dtype, device=data.device)
+        return torch.Tensor._make_wrapper_subclass(
+            cls, data.shape, strides=data.stride(), dtype=scale.dtype, device=data.device
+        )
 
     def __init__(self, data, scale, offset, note=""):
         self.ints, self.scale, self.offset, self.note = data, scale, offset, note
@@ -31,7 +38,9 @@ class Scaled(torch.Tensor):
     def of(cls, weight, nested):
         scale = weight.detach().abs().amax(1, keepdim=True) / 127
         offset = torch.randn(weight.shape) / 100
-        return cls((weight.detach() / scale).round().to(torch.int8), scale, cls.of(offset, False) if nested else offset, "kept")
+        return cls(
+            (weight.detach() / scale).round().to(torch.int8), scale, cls.of(offset, False) if nested else offset, "kept"
+        )
 
     def __tensor_flatten__(self):
         return ["ints", "scale", "offset"], {"note": self.note}
@@ -181,7 +190,9 @@ def raw(tensor):
     """All bytes of a weight."""
     if isinstance(tensor, Scaled):
         return [one for part in (tensor.ints, tensor.scale, tensor.offset) for one in raw(part)]
-    beside = [tensor.state.scale, tensor.state.more[0]] if isinstance(tensor, Packed) and tensor.state is not None else []
+    beside = (
+        [tensor.state.scale, tensor.state.more[0]] if isinstance(tensor, Packed) and tensor.state is not None else []
+    )
     return [tensor.as_subclass(torch.Tensor), *beside]
 
 
@@ -195,8 +206,10 @@ def model(request):
 
 
 def test_bit_equal_in_a_quarter(device, model, tokens):
-    before = {name: (weight, type(weight), [one.clone() for one in raw(weight)], [one.data_ptr() for one in raw(weight)])
-              for name, weight in model.named_parameters()}  # fmt: skip
+    before = {
+        name: (weight, type(weight), [one.clone() for one in raw(weight)], [one.data_ptr() for one in raw(weight)])
+        for name, weight in model.named_parameters()
+    }
     with torch.no_grad():
         want = model(tokens)["logits"]
         with st.stream(model, device, budget=bytes_of(model) // 4, blocks=["layers.*.up", "layers.*.down"]) as streamed:
@@ -272,7 +285,9 @@ def test_reads_outside_their_block(device, model, tokens):
         for got in (kept.cpu(), kept.clone(), kept.detach()):
             assert torch.equal(raw(got)[0], contents[0])
         for of in {id(one): one for one in (kept, weight)}.values():
-            with pytest.raises(RuntimeError, match=r"reads layers\.4\.up\.weight.*, whose block, layers\.4, is not held"):
+            with pytest.raises(
+                RuntimeError, match=r"reads layers\.4\.up\.weight.*, but its block layers\.4 is not held"
+            ):
                 of.add(1)
             with pytest.raises(RuntimeError, match=r"reads layers\.4\.up\.weight"):
                 of.scale + 1 if isinstance(of, Scaled) else of.state.scale + 1
@@ -293,7 +308,7 @@ class Borrows(nn.Module):
 def test_the_first_step_is_searched(device, tokens):
     borrows = Borrows(quantised("nested"))
     with torch.no_grad(), st.stream(borrows, device, blocks="net.layers.*"):
-        with pytest.raises(RuntimeError, match=r"reads net\.layers\.3\.up\.weight\.ints, whose block, net\.layers\.3"):
+        with pytest.raises(RuntimeError, match=r"reads net\.layers\.3\.up\.weight\.ints, but its block net\.layers\.3"):
             borrows(tokens)
 
 
@@ -325,7 +340,10 @@ def test_outside(device, tokens):
 
 def test_what_is_trained_has_to_be_plain(device):
     model = quantised("wrapper").requires_grad_(True)
-    with pytest.raises(TypeError, match=r"layers\.0\.up\.weight is a .*Scaled that requires a gradient.*requires_grad_.False.*outside='layers\.0\.up\.weight'"):
+    with pytest.raises(
+        TypeError,
+        match=r"layers\.0\.up\.weight is a .*Scaled that requires a gradient.*requires_grad_.False.*outside='layers\.0\.up\.weight'",
+    ):
         st.stream(model, device, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
     with st.stream(model, device):
         with pytest.raises(RuntimeError, match=r"requires a gradient"):
@@ -334,7 +352,9 @@ def test_what_is_trained_has_to_be_plain(device):
 
 def test_on_the_meta_device(device, tmp_path):
     model = quantised("wrapper")
-    model.layers[2].up.weight = nn.Parameter(Scaled(*(torch.empty(2, 2, device="meta") for _ in range(3))), requires_grad=False)
+    model.layers[2].up.weight = nn.Parameter(
+        Scaled(*(torch.empty(2, 2, device="meta") for _ in range(3))), requires_grad=False
+    )
     with pytest.raises(TypeError, match=r"layers\.2\.up\.weight is a Scaled on the meta device"):
         st.stream(model, device)
 
@@ -363,8 +383,13 @@ class Anew(Scaled):
         self._scale = value
 
 
-@pytest.mark.parametrize("make, why", [(Opaque, "is a .*Opaque, which has no memory of its own, and no __tensor_flatten__"),
-                                       (lambda data: Anew(data, data, data), r"is a .*Anew, which makes special\.scale anew each time")])  # fmt: skip
+@pytest.mark.parametrize(
+    "make, why",
+    [
+        (Opaque, "is a .*Opaque, which has no memory of its own, and no __tensor_flatten__"),
+        (lambda data: Anew(data, data, data), r"is a .*Anew, which makes special\.scale anew each time"),
+    ],
+)
 def test_what_cannot_be_taken_apart_is_refused(device, net, make, why):
     net.register_buffer("special", make(torch.randn(8, 8)))
     with pytest.raises(TypeError, match=rf"special {why}.*outside='special'"):

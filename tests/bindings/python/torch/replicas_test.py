@@ -1,4 +1,5 @@
 """Models whose gradients others add up: those of several processes, or of several devices."""
+
 import copy
 
 import pytest
@@ -27,7 +28,9 @@ def test_distributed_training_of_streamed_weights(device, tokens, group):
     plain = copy.deepcopy(net)
     optimizer = sgd(plain.parameters())
     parallel = nn.parallel.DistributedDataParallel(net)
-    refused = pytest.raises(RuntimeError, match="DistributedDataParallel adds up gradients at the end of a backward, when")
+    refused = pytest.raises(
+        RuntimeError, match="DistributedDataParallel adds up gradients at the end of a backward, after the steps"
+    )
     with st.stream(net, device, budget=size_of(net) // 4, optimizer=sgd) as streamed:
         for _ in range(3):
             with refused:

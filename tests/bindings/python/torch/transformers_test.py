@@ -1,4 +1,5 @@
 """Models of the package transformers, built from their configuration, without a line changed."""
+
 import pytest
 import torch
 from models import size_of
@@ -11,24 +12,44 @@ transformers = pytest.importorskip("transformers")
 
 def llama(**options):
     config = transformers.LlamaConfig(
-        vocab_size=256, hidden_size=64, intermediate_size=160, num_hidden_layers=12, num_attention_heads=4, num_key_value_heads=2, **options
+        vocab_size=256,
+        hidden_size=64,
+        intermediate_size=160,
+        num_hidden_layers=12,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        **options,
     )
     return transformers.LlamaForCausalLM(config).eval()
 
 
 def mixtral():
     config = transformers.MixtralConfig(
-        vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2, num_local_experts=4
+        vocab_size=128,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=4,
     )
     return transformers.MixtralForCausalLM(config).eval()
 
 
 def gpt2():
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=256, n_positions=64, n_embd=64, n_layer=12, n_head=4)).eval()
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=256, n_positions=64, n_embd=64, n_layer=12, n_head=4)
+    ).eval()
 
 
 def bert():
-    shape = dict(vocab_size=256, hidden_size=64, num_hidden_layers=12, num_attention_heads=4, intermediate_size=160)
+    shape = {
+        "vocab_size": 256,
+        "hidden_size": 64,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 4,
+        "intermediate_size": 160,
+    }
     return transformers.BertModel(transformers.BertConfig(**shape)).eval()
 
 
@@ -82,7 +103,9 @@ def test_saved_while_streamed_and_streamed_from_its_files(device, ids, tmp_path)
 @pytest.mark.parametrize("checkpointing", [None, False, True])
 def test_lora_by_peft(device, ids, checkpointing):
     peft = pytest.importorskip("peft")
-    model = peft.get_peft_model(llama(), peft.LoraConfig(target_modules=["q_proj", "down_proj"], r=4, init_lora_weights=False)).train()
+    model = peft.get_peft_model(
+        llama(), peft.LoraConfig(target_modules=["q_proj", "down_proj"], r=4, init_lora_weights=False)
+    ).train()
     if checkpointing is not None:
         model.gradient_checkpointing_enable({"use_reentrant": checkpointing})
         model.enable_input_require_grads()

@@ -1,4 +1,5 @@
-//! What the tests share: the host device, which a process has once, and contents that tell where they come from.
+//! Code that the tests share: the host device, of which a process has only one, and contents that show where they come
+//! from.
 #![allow(dead_code)]
 
 use libstagehand::*;
@@ -9,7 +10,7 @@ pub const KIB: u64 = 1024;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// The host device for one test; the next one may have another budget.
+/// The host device for one test. The next test may open it with another budget.
 pub struct HostDevice {
     device: Device,
     _turn: MutexGuard<'static, ()>,
@@ -31,12 +32,12 @@ pub fn host_with(options: &DeviceOptions) -> HostDevice {
     HostDevice { device: Device::open_with("host", options).unwrap(), _turn: turn }
 }
 
-/// One test at a time, until this is dropped.
+/// Lets only one test run until the guard is dropped.
 pub fn turn() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes that are different for each `seed` and everywhere in the block.
+/// Returns bytes that differ for each `seed` and for each place in the block.
 pub fn contents(seed: u64, bytes: u64) -> Vec<u8> {
     (0..bytes).map(|i| byte_at(seed, i)).collect()
 }
@@ -45,16 +46,16 @@ pub fn byte_at(seed: u64, offset: u64) -> u8 {
     ((offset ^ (seed << 7)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-/// The status that a call failed with.
+/// Returns the status of a failed call.
 #[track_caller]
 pub fn status<T>(result: Result<T>) -> Status {
     match result {
-        Ok(_) => panic!("it did not fail"),
+        Ok(_) => panic!("the call should have failed"),
         Err(error) => error.status(),
     }
 }
 
-/// One step over the blocks in their order; every byte is compared.
+/// Makes one step over the blocks in their order and compares every byte.
 #[track_caller]
 pub fn compare(runtime: &Runtime, blocks: &[Block], wanted: &[Vec<u8>]) {
     let step = runtime.step().unwrap();

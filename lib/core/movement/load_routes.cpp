@@ -1,0 +1,41 @@
+#include "core/movement/load_routes.h"
+
+#include <algorithm>
+
+namespace stagehand::core {
+
+void LoadRoutes::begin(Load* load) {
+    load_ = load;
+    load->waited.clear(load->waits.size());
+    straight_.clear();
+}
+
+void LoadRoutes::add(Unit& unit, uint64_t offset, uint64_t end, transfer::Waits waits) {
+    bool any = false;
+    for (Block& block : registry_.blocks_of(unit)) {
+        if (!block.id) continue;
+        const auto& segments = block.detail->segments;
+        auto segment = std::partition_point(segments.begin(), segments.end(),
+                                            [&](const transfer::Segment& s) { return s.end() <= offset; });
+        for (; segment != segments.end() && segment->offset < end; ++segment) {
+            const uint64_t from = std::max(offset, segment->offset), to = std::min(end, segment->end());
+            const uint64_t inside = from - segment->offset;
+            any = true;
+            if (segment->straight())
+                straight_.add(*segment, inside, unit.address + from, to - from, waits);
+            else
+                load_->staged.extents.push_back({&segment->source, inside, unit.address + from, to - from, waits});
+        }
+    }
+    if (!any) load_->rest.push_back({.waits = waits});
+}
+
+Status LoadRoutes::issue_straight(sh_stream stream) {
+    return transfer::issue(device_, stream, straight_.commands(), load_->waits, &load_->waited, &load_->copied);
+}
+
+Status LoadRoutes::issue_rest(BackendDevice& device, sh_stream stream, Load* load) {
+    return transfer::issue(device, stream, load->rest, load->waits, &load->waited, &load->copied);
+}
+
+}  // namespace stagehand::core

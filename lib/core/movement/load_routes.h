@@ -1,0 +1,37 @@
+// LoadRoutes: sends each part of a load on the route of its source.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/backend_device.h"
+#include "base/status.h"
+#include "core/memory/registry.h"
+#include "core/movement/load.h"
+#include "transfer/route/straight_route.h"
+
+namespace stagehand::core {
+
+class LoadRoutes {
+public:
+    LoadRoutes(BackendDevice& device, Registry& registry) : device_(device), registry_(registry) {}
+
+    // Sets the load for the following calls. Its events to wait for must be known.
+    void begin(Load* load);
+    // Adds bytes [offset, end) of the unit. They may be written after `waits`.
+    void add(Unit& unit, uint64_t offset, uint64_t end, transfer::Waits waits);
+    // Leaves small straight copies to the workers if there are many.
+    void leave_small() { straight_.leave_small(&load_->staged.extents); }
+    // Queues the copies of the straight route.
+    Status issue_straight(sh_stream stream);
+    // Makes the stream wait for the uses of the pages to which nothing is copied. Called when all copies are queued.
+    // The on_load callback may write these pages, and a later writer of them waits only for this load's unit.
+    static Status issue_rest(BackendDevice& device, sh_stream stream, Load* load);
+
+private:
+    BackendDevice& device_;
+    Registry& registry_;
+    Load* load_ = nullptr;
+    transfer::StraightRoute straight_;
+};
+
+}  // namespace stagehand::core

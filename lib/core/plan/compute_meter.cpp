@@ -1,0 +1,78 @@
+#include "core/plan/compute_meter.h"
+
+#include "base/no_throw.h"
+#include "base/once_more.h"
+
+namespace stagehand::core {
+namespace {
+
+constexpr size_t kMostSpans = 1 << 14;  // longer steps are planned without measured times
+
+}  // namespace
+
+ComputeMeter::~ComputeMeter() {
+    for (const Span& span : spans_) {
+        if (span.begin) (void)once_more([&] { return device_.event_destroy(span.begin); }).ok();
+        if (span.end) (void)once_more([&] { return device_.event_destroy(span.end); }).ok();
+    }
+}
+
+void ComputeMeter::begin(uint32_t unit, sh_stream stream) {
+    if (!measuring_ || count_ >= kMostSpans) return;
+    if (count_ == spans_.size() && !no_throw([&] { return spans_.emplace_back(), Status(); }).ok()) return;
+    Span& span = spans_[count_];
+    span.unit = unit;
+    span.by_events = stream != SH_STREAM_HOST;
+    span.open = true;
+    if (!span.by_events) {
+        span.begin_ns = device_.now_ns();
+    } else {
+        if (!span.begin && !device_.event_create(true, &span.begin).ok()) return;
+        if (!span.end && !device_.event_create(true, &span.end).ok()) return;
+        if (!device_.event_record(span.begin, stream).ok()) return;
+    }
+    count_++;
+}
+
+void ComputeMeter::end(uint32_t unit, sh_stream stream) {
+    if (!measuring_) return;
+    for (size_t i = count_; i-- > 0;) {
+        Span& span = spans_[i];
+        if (!span.open || span.unit != unit) {
+            if (count_ - i > 64) return;  // so many spans are open that the times mean nothing
+            continue;
+        }
+        if (!span.by_events)
+            span.end_ns = device_.now_ns();
+        else if (!device_.event_record(span.end, stream).ok())
+            return;
+        span.open = false;
+        return;
+    }
+}
+
+bool ComputeMeter::read(std::vector<Order::Entry>* entries) {
+    bool any = false;
+    size_t next = 0;
+    for (Order::Entry& entry : *entries) {
+        while (next < count_ && spans_[next].unit != entry.unit) next++;
+        if (next == count_) break;
+        uint64_t sum = 0;
+        for (; next < count_ && spans_[next].unit == entry.unit; next++) {
+            const Span& span = spans_[next];
+            if (span.open) continue;
+            int64_t ns = static_cast<int64_t>(span.end_ns - span.begin_ns);
+            if (span.by_events &&
+                !(device_.event_synchronize(span.end).ok() && device_.event_elapsed(span.begin, span.end, &ns).ok()))
+                continue;
+            if (ns > 0) sum += static_cast<uint64_t>(ns);
+        }
+        if (entry.compute_ns == 0 && sum) {
+            entry.compute_ns = sum;
+            any = true;
+        }
+    }
+    return any;
+}
+
+}  // namespace stagehand::core

@@ -1,0 +1,94 @@
+#include "core/plan/order.h"
+
+#include <algorithm>
+
+#include "base/no_throw.h"
+
+namespace stagehand::core {
+
+void Order::set(std::vector<Entry> entries, size_t units, bool given) {
+    std::vector<uint32_t> first(units + 1), positions(entries.size());
+    for (const Entry& entry : entries) first[entry.unit + 1]++;
+    for (size_t i = 0; i < units; i++) first[i + 1] += first[i];
+    std::vector<uint32_t> next(first.begin(), first.end() - 1);
+    for (size_t i = 0; i < entries.size(); i++) positions[next[entries[i].unit]++] = static_cast<uint32_t>(i);
+    // Nothing fails from here on.
+    entries_ = std::move(entries);
+    first_ = std::move(first);
+    positions_ = std::move(positions);
+    given_ = given;
+    cursor_ = arrived_ = 0;
+    deviated_ = false;
+    uint64_t sum = 0;
+    for (const Entry& entry : entries_) sum += entry.compute_ns;
+    mean_compute_ns_ = entries_.empty() ? 0 : sum / entries_.size();
+}
+
+void Order::to_edge() {
+    deviated_ = false;
+    arrived_ = 0;
+    if (known()) cursor_ = (cursor_ + size() - 1) / size() * size();
+}
+
+bool Order::arrive(uint32_t unit) {
+    if (!known()) return false;
+    if (at(cursor_).unit != unit) {
+        if (arrived_ == 0 && cursor_ > 0 && at(cursor_ - 1).unit == unit) return true;  // used once more than expected
+        deviated_ = true;
+        const uint64_t position = next_use(unit, cursor_);
+        if (position == UINT64_MAX) return false;
+        cursor_ = position;
+        arrived_ = 0;
+    }
+    if (++arrived_ < at(cursor_).uses) return true;
+    cursor_++;
+    arrived_ = 0;
+    return true;
+}
+
+uint64_t Order::next_use(uint32_t unit, uint64_t from) const {
+    if (!contains(unit)) return UINT64_MAX;
+    const auto begin = positions_.begin() + first_[unit], end = positions_.begin() + first_[unit + 1];
+    const uint64_t lap = from / size() * size();
+    const auto next = std::lower_bound(begin, end, static_cast<uint32_t>(from - lap));
+    return next != end ? lap + *next : lap + size() + *begin;
+}
+
+void Order::record_begin() {
+    recording_ = true;
+    recorded_.clear();
+}
+
+void Order::record(uint32_t unit) {
+    if (!recording_) return;
+    if (!recorded_.empty() && recorded_.back().unit == unit)
+        recorded_.back().uses++;
+    else if (recorded_.size() < kLongest && !no_throw([&] {
+                                                 recorded_.push_back({unit, 0, 1});
+                                                 return Status();
+                                             }).ok())
+        recording_ = false;  // an incomplete record is no order
+}
+
+void Order::record_end() { recording_ = false; }
+
+void Order::clear() noexcept {
+    entries_.clear();
+    first_.clear();
+    cursor_ = arrived_ = mean_compute_ns_ = 0;
+    given_ = deviated_ = false;
+}
+
+std::vector<Order::Entry> Order::learned() {
+    const auto same = [](const std::vector<Entry>& a, const std::vector<Entry>& b) {
+        return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                          [](const Entry& x, const Entry& y) { return x.unit == y.unit && x.uses == y.uses; });
+    };
+    std::vector<Entry> result;
+    const bool is_order = !recorded_.empty() && recorded_.size() < kLongest && !same(recorded_, entries_);
+    if (is_order && (!known() || same(recorded_, previous_))) result = recorded_;
+    previous_ = recorded_;
+    return result;
+}
+
+}  // namespace stagehand::core

@@ -1,0 +1,274 @@
+#include "core/plan/planner.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/size_text.h"
+#include "policy/bounds.h"
+#include "policy/step_curve.h"
+
+namespace stagehand::core {
+namespace {
+
+// If the engine sets no size, units outside the order get at most this part of the share beyond what they must have.
+constexpr uint64_t kUnorderedPart = 8;
+// Until compute times are known, computing is assumed to take as long as copying. The ring then has room for both to
+// overlap.
+constexpr double kAssumedComputePerCopy = 1.0;
+
+}  // namespace
+
+void Planner::state_unordered(const Order& order, const Limits& limits) {
+    unordered_total_ = unordered_least_ = unordered_kept_ = 0;
+    unordered_largest_ = kNone;
+    const auto units = registry_.units();
+    for (uint32_t i = 0; i < units.size(); i++) {
+        if (!units[i].live || order.contains(i)) continue;
+        unordered_total_ += units[i].pages;
+        if (units[i].protections) unordered_kept_ += units[i].own.size();
+        if (units[i].pages > unordered_least_) {
+            unordered_least_ = units[i].pages;
+            unordered_largest_ = i;
+        }
+    }
+    // While the order is being learned, all that the engine holds at once must fit.
+    if (!order.known()) unordered_least_ = std::min(unordered_total_, unordered_least_ * limits.max_held);
+    unordered_least_ = std::min(unordered_total_, std::max(unordered_least_, limits.unordered_pages));
+    unordered_good_ = std::min(unordered_total_, std::max(unordered_least_, limits.unordered_held_pages));
+}
+
+// States the part of each unit that is left beside the floors.
+void Planner::state_units() {
+    const auto units = registry_.units();
+    units_.resize(units.size());
+    size_t moved = 0;  // gaps of units with floors; reserved first, because the units point at them
+    for (uint32_t i = 0; i < floors_.size(); i++)
+        if (floors_[i]) moved += registry_.gaps_of(i).size();
+    gaps_.clear();
+    gaps_.reserve(moved);
+    for (uint32_t i = 0; i < units.size(); i++) {
+        const uint64_t resident = i < floors_.size() ? floors_[i] * registry_.page_bytes() : 0;
+        units_[i] = {};
+        if (!units[i].live || units[i].bytes <= resident) continue;
+        units_[i] = {units[i].bytes - resident, units[i].whole, registry_.gaps_of(i)};
+        if (!resident) continue;
+        const size_t first = gaps_.size();
+        uint64_t before = 0;
+        for (const policy::Gap& gap : registry_.gaps_of(i)) {
+            const uint64_t end = gap.offset + gap.bytes, begin = std::max(gap.offset, resident);
+            if (end <= begin) continue;
+            gaps_.push_back({begin - resident, end - begin, before});
+            before += end - begin;
+        }
+        units_[i].gaps = {gaps_.data() + first, gaps_.size() - first};
+    }
+}
+
+void Planner::state_problem(const Order& order, const Limits& limits) {
+    state_units();
+    trace_.clear();
+    for (const Order::Entry& entry : order.entries()) trace_.push_back({entry.unit, entry.compute_ns});
+    const bool unknown =
+        std::all_of(trace_.begin(), trace_.end(), [](const policy::Use& use) { return use.compute_ns == 0; });
+    if (unknown)
+        for (policy::Use& use : trace_)
+            use.compute_ns =
+                static_cast<uint64_t>(kAssumedComputePerCopy * static_cast<double>(registry_.link_bytes(use.unit)) /
+                                      limits.link_bytes_per_ns);
+    problem_ = {};
+    problem_.units = units_;
+    problem_.trace = trace_;
+    problem_.page_bytes = registry_.page_bytes();
+    problem_.max_held = limits.max_held;
+    problem_.link_bytes_per_ns = limits.link_bytes_per_ns;
+    problem_.copy_latency_ns = limits.copy_latency_ns;
+    problem_.contiguous = !registry_.maps_pages();
+}
+
+Needs Planner::needs(const Order& order, const Limits& limits, uint32_t* out_unit) {
+    state_unordered(order, limits);
+    floors_.clear();
+    Needs needs;
+    needs.least_pages = unordered_least_;
+    needs.wanted_pages = unordered_total_;
+    *out_unit = unordered_largest_;
+    if (!order.known()) return needs;
+    state_problem(order, limits);
+    const policy::Infeasible least = policy::smallest_budget(problem_);
+    needs.least_pages += least.smallest_budget_pages;
+    if (least.smallest_budget_pages >= unordered_least_) *out_unit = least.unit;  // the larger part of the sum
+    const auto units = registry_.units();
+    for (uint32_t i = 0; i < units.size(); i++)
+        if (order.contains(i)) needs.wanted_pages += units[i].pages;
+    return needs;
+}
+
+std::vector<policy::CurvePoint> Planner::curve(const Order& order, const Limits& limits, const Needs& needs) {
+    if (!order.known()) return {};
+    floors_.clear();
+    state_problem(order, limits);
+    // Units outside the order get only what they must have, because nobody knows what more memory is worth to them.
+    auto points =
+        policy::step_curve(problem_, needs.least_pages - unordered_least_, needs.wanted_pages - unordered_total_);
+    for (policy::CurvePoint& point : points) point.pages += unordered_least_;
+    return points;
+}
+
+uint64_t Planner::sum_of_floors() const { return std::accumulate(floors_.begin(), floors_.end(), uint64_t{0}); }
+
+// States the problem beside the floors. Returns the pages that this problem and the floors need.
+uint64_t Planner::state_beside_floors(const Order& order, const Limits& limits) {
+    state_problem(order, limits);
+    return sum_of_floors() + policy::smallest_budget(problem_).smallest_budget_pages;
+}
+
+// Sets the floors to the pages that protected units have.
+void Planner::floor_what_is_there(const Order& order, const Limits& limits) {
+    const auto units = registry_.units();
+    floors_.assign(units.size(), 0);
+    for (uint32_t i = 0; i < units.size(); i++)
+        if (order.contains(i) && (limits.keep_all || units[i].protections))
+            floors_[i] = static_cast<uint32_t>(units[i].own.size());
+}
+
+uint64_t Planner::pages_with_kept(const Order& order, const Limits& limits) {
+    state_unordered(order, limits);
+    const uint64_t unordered = std::min(
+        unordered_total_, std::max({limits.keep_all ? limits.unordered_now : 0, unordered_kept_, unordered_least_}));
+    if (!order.known()) return unordered;
+    floor_what_is_there(order, limits);
+    const uint64_t ordered = state_beside_floors(order, limits);
+    floors_.clear();
+    return ordered + unordered;
+}
+
+// Sets the pages that stay resident in any plan. They are the present pages of protected units, and further pages of
+// units that are protected one by one, as long as there is room. `pages` are for the order, which cannot run with fewer
+// than `least` of them beside the floors. Afterwards the problem is the one beside the floors.
+void Planner::set_floors(const Order& order, const Limits& limits, uint64_t pages, uint64_t least) {
+    const auto units = registry_.units();
+    uint64_t room = 0;
+    const auto raise = [&](uint32_t i, uint32_t to) {
+        const uint64_t more = to - std::min(to, floors_[i]);
+        const uint64_t given =
+            units[i].whole || !registry_.maps_pages() ? (more <= room ? more : 0) : std::min(more, room);
+        floors_[i] += static_cast<uint32_t>(given);
+        room -= given;
+    };
+    floor_what_is_there(order, limits);
+    uint64_t needed = state_beside_floors(order, limits);
+    if (needed > pages) {
+        // With more resident pages, fewer may have to be held at once. The present placement is known to run.
+        for (uint32_t i = 0; i < units.size(); i++)
+            if (order.contains(i)) floors_[i] = static_cast<uint32_t>(units[i].own.size());
+        needed = state_beside_floors(order, limits);
+        if (needed > pages) floor_what_is_there(order, limits);
+    }
+    if (needed > pages) {
+        // Units that are used first come first. If not all fit, the end of the step is streamed.
+        const std::vector<uint32_t> there = std::exchange(floors_, std::vector<uint32_t>(units.size()));
+        room = pages > least ? pages - least : 0;
+        for (const Order::Entry& entry : order.entries()) raise(entry.unit, there[entry.unit]);
+        needed = state_beside_floors(order, limits);
+    }
+    const std::vector<uint32_t> there = floors_;
+    room = pages - std::min(pages, needed);
+    for (const Order::Entry& entry : order.entries())
+        if (units[entry.unit].protections) raise(entry.unit, units[entry.unit].pages);
+    // Fewer streamed units do not always mean that fewer pages must be held at once.
+    if (state_beside_floors(order, limits) <= pages) return;
+    floors_ = there;
+    if (state_beside_floors(order, limits) <= pages) return;
+    floors_.assign(units.size(), 0);
+    state_problem(order, limits);
+}
+
+// The pages for units outside the order: what they must have, more if memory is plentiful, and all that the order
+// leaves over.
+uint64_t Planner::share_of_unordered(const Order& order, const Limits& limits, const Needs& needed,
+                                     uint64_t share_pages, bool keeps) {
+    const uint64_t ordered_wanted = needed.wanted_pages - unordered_total_;
+    const uint64_t ordered_least = needed.least_pages - unordered_least_;
+    const auto units = registry_.units();
+    uint64_t ordered_kept = ordered_least;
+    for (uint32_t i = 0; i < units.size(); i++)
+        if (order.contains(i) && (limits.keep_all || units[i].protections)) ordered_kept += units[i].own.size();
+    const uint64_t most = share_pages > ordered_least ? share_pages - ordered_least : 0;
+    const uint64_t spare = share_pages > ordered_kept ? share_pages - ordered_kept : 0;
+    uint64_t pages =
+        std::min(most, std::max(unordered_good_, std::min(unordered_total_, share_pages / kUnorderedPart)));
+    if (limits.unordered_pages) pages = std::min(most, unordered_least_);
+    if (share_pages > ordered_wanted) pages = std::max(pages, std::min(unordered_total_, share_pages - ordered_wanted));
+    // Protected pages come before additional pages, on either side.
+    const uint64_t unordered_kept = std::min(
+        unordered_total_,
+        std::max(limits.keep_all ? limits.unordered_now : 0, unordered_kept_ ? unordered_kept_ + unordered_least_ : 0));
+    pages = std::max(pages, std::min(most, unordered_kept));
+    pages = std::min(pages, std::max({spare, unordered_kept, unordered_least_}));
+    if (keeps) {
+        // Present pages come before room for more, on either side.
+        floor_what_is_there(order, limits);
+        const uint64_t ordered_there = state_beside_floors(order, limits);
+        const uint64_t left = share_pages > ordered_there ? share_pages - ordered_there : 0;
+        const uint64_t there =
+            std::max({limits.keep_all ? limits.unordered_now : 0, unordered_kept_, unordered_least_});
+        pages = std::min(most, std::max(std::min(there, unordered_total_), std::min(pages, left)));
+        floors_.clear();
+        state_problem(order, limits);
+    }
+    return pages;
+}
+
+Status Planner::make(const Order& order, const Limits& limits, uint64_t share_pages, Result* out) {
+    Result result;
+    const Needs needed = needs(order, limits, &result.least_unit);
+    result.least_pages = needed.least_pages;
+    result.share_pages = share_pages;
+    result.link_bytes_per_second = static_cast<uint64_t>(limits.link_bytes_per_ns * 1e9);
+    result.places.resize(registry_.units().size());
+    if (!order.known()) {
+        result.unordered_pages = std::min(share_pages, unordered_total_);
+        *out = std::move(result);
+        return Status();
+    }
+    const auto units = registry_.units();
+    const bool keeps = limits.keep_all ||
+                       std::any_of(units.begin(), units.end(), [](const Unit& unit) { return unit.protections > 0; });
+    result.unordered_pages = share_of_unordered(order, limits, needed, share_pages, keeps);
+    // The bounds are those of the whole problem, because protection is a choice of the engine.
+    problem_.budget_pages = share_pages - result.unordered_pages;
+    result.bound_bytes_per_step = policy::least_bytes(problem_);
+    result.bound_ns = policy::simple_step_ns(problem_);
+    uint64_t floors = 0;
+    if (keeps) {
+        set_floors(order, limits, problem_.budget_pages, needed.least_pages - unordered_least_);
+        floors = sum_of_floors();
+        problem_.budget_pages = share_pages - result.unordered_pages - floors;
+    }
+    auto made = policy::make_plan(problem_);
+    if (const auto* infeasible = std::get_if<policy::Infeasible>(&made)) {
+        result.least_unit = infeasible->unit;
+        return Status(SH_ERROR_BUDGET,
+                      "no plan fits into " + exact_size_text(problem_.budget_pages * problem_.page_bytes) + ": " +
+                          exact_size_text(infeasible->smallest_budget_pages * problem_.page_bytes) + " are needed");
+    }
+    const policy::Plan& plan = std::get<policy::Plan>(made);
+    result.resident_pages = plan.resident_pages + floors;
+    result.ring_pages = plan.ring_pages;
+    result.bytes_per_step = plan.bytes_per_step;
+    result.step_ns = plan.step_ns;
+    for (const Order::Entry& entry : order.entries()) result.compute_ns += entry.compute_ns;
+    for (uint32_t i = 0; i < units.size(); i++) {
+        if (!order.contains(i)) continue;
+        const policy::UnitPlan& unit = plan.units[i];
+        const uint32_t floor = floors_.empty() ? 0 : floors_[i];
+        result.places[i] = {floor + unit.resident_pages, unit.streamed_pages, unit.ring_offset};
+        for (const Block& block : registry_.blocks_of(units[i]))
+            if (block.id) (unit.streamed_pages ? result.streamed_blocks : result.resident_blocks)++;
+    }
+    *out = std::move(result);
+    return Status();
+}
+
+}  // namespace stagehand::core

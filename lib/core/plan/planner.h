@@ -1,0 +1,84 @@
+// Planner: states a runtime's blocks, order and share as a problem of the policy, and turns the answer into places.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <stagehand/runtime.h>
+
+#include "base/status.h"
+#include "core/device/arbiter.h"
+#include "core/memory/placement.h"
+#include "core/memory/registry.h"
+#include "core/plan/order.h"
+#include "policy/plan.h"
+
+namespace stagehand::core {
+
+class Planner {
+public:
+    struct Limits {
+        uint32_t max_held = 1;
+        uint64_t unordered_pages = 0;       // as the engine asked for; 0: automatic
+        uint64_t unordered_held_pages = 0;  // the most pages that were held at once so far
+        double link_bytes_per_ns = 1;
+        uint64_t copy_latency_ns = 0;
+        uint64_t unordered_now = 0;  // pages that blocks outside the order have now
+        bool keep_all = false;       // resident pages stay resident, whatever else the plan has to do
+    };
+
+    struct Result {
+        std::vector<Place> places;  // for each unit
+        uint64_t share_pages = 0;   // the share that the plan was made for
+        uint64_t resident_pages = 0;
+        uint32_t ring_pages = 0;
+        uint64_t unordered_pages = 0;
+        uint64_t least_pages = 0;     // the smallest share with which a plan exists
+        uint32_t least_unit = kNone;  // the unit that determines least_pages
+        uint64_t bytes_per_step = 0;
+        uint64_t bound_bytes_per_step = 0;
+        double step_ns = 0;
+        double bound_ns = 0;
+        uint64_t compute_ns = 0;
+        uint64_t link_bytes_per_second = 0;
+        uint64_t resident_blocks = 0, streamed_blocks = 0;
+    };
+
+    explicit Planner(Registry& registry) : registry_(registry) {}
+
+    // What the runtime needs of the device, without the curve, and the unit that determines the smallest share.
+    Needs needs(const Order& order, const Limits& limits, uint32_t* out_unit);
+    // How much shorter the step gets with more memory, for the result of needs(). Empty if the order is not known.
+    std::vector<policy::CurvePoint> curve(const Order& order, const Limits& limits, const Needs& needs);
+    // Makes the plan for a share that is no smaller than the least. All units are unordered if the order is not known.
+    Status make(const Order& order, const Limits& limits, uint64_t share_pages, Result* out);
+
+    // The pages that a plan needs that keeps what is protected.
+    uint64_t pages_with_kept(const Order& order, const Limits& limits);
+
+private:
+    uint64_t share_of_unordered(const Order& order, const Limits& limits, const Needs& needed, uint64_t share_pages,
+                                bool keeps);
+    void state_problem(const Order& order, const Limits& limits);
+    void state_units();
+    void state_unordered(const Order& order, const Limits& limits);
+    uint64_t sum_of_floors() const;
+    uint64_t state_beside_floors(const Order& order, const Limits& limits);
+    void floor_what_is_there(const Order& order, const Limits& limits);
+    void set_floors(const Order& order, const Limits& limits, uint64_t pages, uint64_t least);
+
+    Registry& registry_;
+    std::vector<policy::Unit> units_;  // the policy's units, kept from plan to plan
+    std::vector<policy::Gap> gaps_;    // of units_, if pages stay resident beside the plan
+    std::vector<policy::Use> trace_;
+    policy::Problem problem_;
+    uint64_t unordered_total_ = 0;  // pages of all unordered units
+    uint64_t unordered_least_ = 0;  // pages without which one of the unordered units cannot be held
+    uint64_t unordered_good_ = 0;   // pages that unordered units get when there is enough memory
+    uint64_t unordered_kept_ = 0;   // present pages of protected unordered units
+    uint32_t unordered_largest_ = kNone;
+    std::vector<uint32_t> floors_;  // for each unit, pages that are resident in any plan
+};
+
+}  // namespace stagehand::core

@@ -1,0 +1,153 @@
+#include "core/plan/unordered_cache.h"
+
+#include <algorithm>
+
+#include "base/no_throw.h"
+#include "base/size_text.h"
+
+namespace stagehand::core {
+
+void UnorderedCache::hold(Unit& unit) {
+    worth_.hold(registry_.index_of(unit));
+    held_ += unit.pages;
+    held_peak_ = std::max(held_peak_, held_);
+}
+
+void UnorderedCache::unhold(Unit& unit) {
+    worth_.release(registry_.index_of(unit));
+    held_ -= unit.pages;
+}
+
+void UnorderedCache::touch(Unit& unit) {
+    if (used_ < capacity_) return;  // no memory is wanted yet: the ranking can be made later
+    worth_.touch(registry_.index_of(unit));
+}
+
+// Names the views and protections that keep the memory.
+std::string UnorderedCache::holders() {
+    std::string first;
+    uint64_t views = 0, kept = 0;
+    for (const Block& block : registry_.blocks()) {
+        if (!block.held || registry_.unit(block.unit).memory != Memory::unordered) continue;
+        if (!views++) first = registry_.name_of(block);
+    }
+    for (const Unit& unit : registry_.units())
+        if (unit.memory == Memory::unordered && unit.protections) kept += unit.own.size();
+    const std::string held = views == 0   ? ""
+                             : views == 1 ? "a view of " + first + " holds"
+                                          : "views of " + first + " and others hold";
+    const std::string protects = kept ? exact_size_text(kept * registry_.page_bytes()) + " are protected" : "";
+    if (held.empty() && protects.empty()) return "loads that are under way use the memory";
+    return held + (held.empty() ? "" : " the memory") + (held.empty() || protects.empty() ? "" : ", and ") + protects;
+}
+
+// Until the order is known, all blocks are outside it, so the number of blocks that are held at once decides. After
+// that, the memory for blocks outside the order decides.
+Status UnorderedCache::no_room(uint64_t pages) {
+    const auto units = registry_.units();
+    const bool learning = !order_.known() && std::any_of(units.begin(), units.end(),
+                                                         [](const Unit& unit) { return unit.live && !unit.unordered; });
+    const auto size = [&](uint64_t count) { return exact_size_text(count * registry_.page_bytes()); };
+    return Status(SH_ERROR_HELD, size(pages) + " are needed, but are not free in the " + size(capacity_) +
+                                     (learning ? " that blocks have while the order is being learned; "
+                                               : " for blocks outside the order; ") +
+                                     holders() + ": hold or protect fewer blocks, or " +
+                                     (learning ? "create the runtime with a larger max_held, or set a schedule"
+                                               : "create the runtime with larger unordered_bytes"));
+}
+
+// The unit's own copies and uses must have ended before it is unmapped. Everything is checked again after the mutex was
+// given up.
+Status UnorderedCache::drop(Unit& unit, std::unique_lock<std::mutex>& lock) {
+    while (unit.memory == Memory::unordered && !unit.held && !unit.bringing) {
+        if (unit.load_queued()) {
+            loader_.cancel(unit, lock);
+        } else if (!loader_.is_quiet(unit)) {
+            SH_TRY(loader_.wait_quiet(unit, lock));
+        } else if (changes_.is_changed(unit) || !changes_.has_landed(unit)) {
+            SH_TRY(write_back_.flush(unit, lock));
+        } else if (!streams_.are_over(unit.used_streams())) {
+            SH_TRY(streams_.wait(unit.used_streams(), lock));
+        } else {
+            contents_.forget_uses(unit);
+            SH_TRY(placement_.unmap_whole(unit));
+            worth_.evict(registry_.index_of(unit));
+            used_ -= unit.pages;
+        }
+    }
+    return Status();
+}
+
+Status UnorderedCache::make_room(uint64_t pages, std::unique_lock<std::mutex>& lock) {
+    while (used_ + pages > capacity_) {
+        if (!worth_.victim()) return no_room(pages);
+        SH_TRY(drop_one(lock));
+    }
+    return Status();
+}
+
+Status UnorderedCache::drop_one(std::unique_lock<std::mutex>& lock) {
+    Unit& unit = registry_.unit(static_cast<uint32_t>(*worth_.victim()));
+    SH_TRY(drop(unit, lock));
+    if (unit.memory == Memory::none) stats_.evictions++;
+    return Status();
+}
+
+Status UnorderedCache::place(Unit& unit, std::unique_lock<std::mutex>& lock) {
+    if (unit.pages > capacity_)
+        return Status(SH_ERROR_BUDGET, registry_.name_of(unit) + " needs " +
+                                           exact_size_text(unit.pages * registry_.page_bytes()) + ", but only " +
+                                           exact_size_text(capacity_ * registry_.page_bytes()) +
+                                           " are there for blocks outside the order");
+    SH_TRY(make_room(unit.pages, lock));
+    // expect() may find no host memory, so it comes before anything is mapped or counted.
+    worth_.expect(registry_.index_of(unit));
+    used_ += unit.pages;
+    Status status = no_throw([&] {
+        Status mapped = placement_.map_whole(unit);
+        // There may be less memory than was granted, because the budget was lowered or others have still to give memory
+        // back.
+        while (mapped.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY && worth_.victim()) {
+            SH_TRY(drop_one(lock));
+            mapped = placement_.map_whole(unit);
+        }
+        return mapped;
+    });
+    if (!status.ok()) used_ -= unit.pages;
+    if (status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY) return Status(SH_ERROR_BUDGET, status.text());
+    SH_TRY(status);
+    insert(unit);
+    stats_.remaps++;
+    return Status();
+}
+
+void UnorderedCache::insert(Unit& unit) {
+    const uint32_t index = registry_.index_of(unit);
+    worth_.insert(index, unit.bytes, static_cast<double>(registry_.link_bytes(index)));
+    if (unit.protections) pin(unit);  // until its protection ends
+}
+
+void UnorderedCache::hand_over(Unit& unit) {
+    worth_.forget(registry_.index_of(unit));
+    used_ -= unit.pages;
+    placement_.hand_over(unit, Memory::planned);
+}
+
+void UnorderedCache::take_back(Unit& unit) {
+    insert(unit);
+    used_ += unit.pages;
+    placement_.hand_over(unit, Memory::unordered);
+}
+
+Status UnorderedCache::resize(uint64_t pages, std::unique_lock<std::mutex>& lock) {
+    capacity_ = pages;
+    // Protected units are dropped last, if their memory was promised to others before.
+    for (Unit& unit : registry_.units()) {
+        while (used_ > capacity_ && worth_.victim()) SH_TRY(drop_one(lock));
+        if (used_ <= capacity_) break;
+        if (unit.memory == Memory::unordered && unit.protections && !unit.held) SH_TRY(drop(unit, lock));
+    }
+    return make_room(0, lock);
+}
+
+}  // namespace stagehand::core

@@ -1,0 +1,45 @@
+// Blocks: registers blocks, unregisters blocks, and describes the state of a block.
+#pragma once
+
+#include <span>
+
+#include <stagehand/runtime.h>
+
+#include "base/status.h"
+#include "core/runtime/captures.h"
+#include "core/runtime/graphs.h"
+#include "core/runtime/parts.h"
+#include "core/runtime/plan_in_force.h"
+#include "core/runtime/protections.h"
+#include "core/runtime/sources.h"
+
+namespace stagehand::core {
+
+// The caller holds the runtime's mutex in all methods.
+class Blocks {
+public:
+    Blocks(Parts& parts, Protections& protections, PlanInForce& plan, const Captures& captures, const Graphs& graphs,
+           Sources& sources)
+        : parts_(parts),
+          protections_(protections),
+          plan_(plan),
+          captures_(captures),
+          graphs_(graphs),
+          sources_(sources) {}
+
+    Status add(std::span<const sh_block_desc> descs, sh_block* out_ids);
+    Status remove(std::span<const sh_block> ids, Lock& lock);
+    Status describe(sh_block id, sh_block_state* out) const;
+
+private:
+    void forget_units(std::span<const uint32_t> gone, Lock& lock);
+
+    Parts& parts_;
+    Protections& protections_;
+    PlanInForce& plan_;
+    const Captures& captures_;
+    const Graphs& graphs_;
+    Sources& sources_;
+};
+
+}  // namespace stagehand::core

@@ -1,0 +1,68 @@
+// Parts: the objects that a runtime consists of. The classes of the runtime share them. docs/architecture.md says which
+// class calls which.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <stagehand/telemetry.h>
+
+#include "base/status.h"
+#include "core/device/arbiter.h"
+#include "core/device/device.h"
+#include "core/device/event_pool.h"
+#include "core/memory/changes.h"
+#include "core/memory/contents.h"
+#include "core/memory/placement.h"
+#include "core/memory/registry.h"
+#include "core/memory/ring.h"
+#include "core/memory/stream_table.h"
+#include "core/movement/loader.h"
+#include "core/movement/write_back.h"
+#include "core/plan/compute_meter.h"
+#include "core/plan/order.h"
+#include "core/plan/prefetcher.h"
+#include "core/plan/unordered_cache.h"
+#include "core/runtime/gate.h"
+
+namespace stagehand::core {
+
+struct Parts {
+    Parts(Tenant& tenant, std::shared_ptr<Device> device, std::string name, uint16_t tag, std::mutex& mutex);
+
+    BackendDevice& backend() const { return device->backend(); }
+    uint64_t page_bytes() const { return device->page_bytes(); }
+    // Returns the failure of a write-back that nobody waited for, once. The runtime is lost if device memory cannot be
+    // trusted any more.
+    Status take_failure() { return gate.note(write_back.take_failure()); }
+    Status unknown_block(sh_block id) const;
+    // An error if the stream captures. The capture is not one of this runtime, so nothing of this runtime may take part
+    // in it.
+    Status check_no_capture(sh_stream stream);
+    // Appends the units of these blocks in ascending order, without duplicates.
+    Status find_units(std::span<const sh_block> ids, std::vector<uint32_t>* out);
+
+    Tenant& tenant;  // the runtime, as the device's arbiter knows it
+    const std::shared_ptr<Device> device;
+    sh_runtime_stats stats = {};
+    Gate gate;
+    EventPool events;
+    StreamTable streams;
+    Registry registry;
+    Ring ring;
+    Contents contents;
+    Changes changes;
+    Order order;
+    Placement placement;
+    Loader loader;
+    WriteBack write_back;
+    UnorderedCache unordered;
+    Prefetcher prefetcher;
+    ComputeMeter meter;
+};
+
+}  // namespace stagehand::core

@@ -1,0 +1,380 @@
+#include "core/runtime/plan_in_force.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/no_throw.h"
+#include "base/size_text.h"
+#include "base/unlocked.h"
+#include "core/runtime/patience.h"
+#include "telemetry/trace.h"
+
+namespace stagehand::core {
+namespace {
+
+constexpr int kPlanAttempts = 3;
+
+}  // namespace
+
+PlanInForce::PlanInForce(Parts& parts, const Protections& protections, const sh_runtime_options& options)
+    : parts_(parts),
+      protections_(protections),
+      max_held_(std::max(1u, options.max_held)),
+      max_pages_(options.max_bytes ? options.max_bytes / parts.device->page_bytes() : UINT64_MAX),
+      unordered_pages_(options.unordered_bytes / parts.device->page_bytes() +
+                       (options.unordered_bytes % parts.device->page_bytes() != 0)),
+      share_wait_ns_(options.share_wait_ns),
+      planner_(parts.registry) {}
+
+Needs PlanInForce::needs() {
+    uint32_t asks = kNone;
+    return planner_.needs(parts_.order, limits(), &asks);
+}
+
+void PlanInForce::forget(uint32_t unit) {
+    if (plan_.least_unit == unit) plan_.least_unit = kNone;
+}
+
+bool PlanInForce::is_due() const {
+    return wanted_ || !exists_ || parts_.meter.measured() || parts_.device->arbiter().wants_change(parts_.tenant);
+}
+
+Status PlanInForce::change(Lock& lock, bool press) {
+    return behind_closed_door(lock, [&] {
+        Status status = change_plan(lock, press);
+        // SH_ERROR_OUT_OF_DEVICE_MEMORY: the budget was lowered meanwhile, so the pages that were granted are not free
+        // any more.
+        for (int again = 0; again < kPlanAttempts && status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY; again++)
+            status = change_plan(lock, press);
+        return status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY && exists_ ? Status(SH_ERROR_BUDGET, status.text())
+                                                                         : status;
+    });
+}
+
+Status PlanInForce::behind_closed_door(Lock& lock, const std::function<Status()>& work) {
+    const Gate::Inside inside(parts_.gate);
+    if (parts_.gate.changing()) {
+        parts_.gate.wait(lock, [&] { return !parts_.gate.changing(); });
+        return parts_.gate.usable();
+    }
+    const Gate::ClosedDoor door(parts_.gate);
+    parts_.gate.wait(lock, [&] { return parts_.gate.bringings() == 0; });
+    SH_TRY(parts_.gate.usable());
+    return parts_.gate.views() == 0 ? work() : Status();
+}
+
+Status PlanInForce::vacate(Lock& lock) {
+    return behind_closed_door(lock, [&] {
+        const uint64_t held_before = parts_.placement.pages();
+        wanted_ = true;  // so that a failure on the way leaves it set
+        SH_TRY(parts_.gate.note(flush_dirty(lock)));
+        SH_TRY(parts_.gate.note(quiesce(lock)));
+        SH_TRY(parts_.gate.note(parts_.unordered.resize(0, lock)));
+        SH_TRY(parts_.gate.note(parts_.placement.clear()));
+        parts_.stats.given_up_bytes += held_before * parts_.page_bytes();
+        plan_ = {};
+        exists_ = false;
+        parts_.device->arbiter().withdraw(parts_.tenant);
+        telemetry::trace_memory(parts_.gate.name().c_str(), parts_.backend().now_ns(), 0);
+        return parts_.device->pool().trim(0);
+    });
+}
+
+Status PlanInForce::give_back(Lock& lock) {
+    SH_TRY(quiesce(lock));
+    for (Unit& unit : parts_.registry.units())
+        if (unit.memory == Memory::unordered) SH_TRY(parts_.placement.unmap_whole(unit));
+    SH_TRY(parts_.placement.clear());
+    return parts_.device->pool().trim(0);
+}
+
+Planner::Limits PlanInForce::limits() const {
+    Planner::Limits limits;
+    limits.max_held = max_held_;
+    limits.unordered_pages = unordered_pages_;
+    limits.unordered_held_pages = parts_.unordered.held_peak();
+    limits.unordered_now = parts_.unordered.capacity();
+    limits.keep_all = protections_.all();
+    limits.copy_latency_ns = parts_.backend().info().copy_latency_ns;
+    return limits;
+}
+
+// What the arbiter has to know of the plan. If host memory is too short to compute it, the number of protected pages
+// stays as it was, and the arbiter does not learn what this runtime could give up.
+Holding PlanInForce::holding() noexcept {
+    Holding holding;
+    holding.pages = std::max(pages(), parts_.placement.pages());
+    holding.kept_pages = parts_.device->arbiter().standing(parts_.tenant).kept;
+    const Status status = no_throw([&] {
+        holding.kept_pages = kept_pages();
+        holding.parts = parts_to_give_up();
+        return Status();
+    });
+    if (!status.ok()) holding.parts.clear();
+    return holding;
+}
+
+std::vector<policy::Part> PlanInForce::parts_to_give_up() const {
+    std::vector<policy::Part> parts;
+    if (protections_.all() || !parts_.order.known()) return parts;
+    std::vector<bool> seen(parts_.registry.units().size());
+    const double a_use_ns = plan_.step_ns / static_cast<double>(parts_.order.size());
+    for (uint64_t j = 0; j < parts_.order.size(); j++) {
+        const uint32_t index = parts_.order.entries()[j].unit;
+        const Unit& unit = parts_.registry.unit(index);
+        if (seen[index] || unit.protections || unit.memory != Memory::planned || unit.own.empty()) continue;
+        seen[index] = true;
+        parts.push_back({static_cast<uint64_t>(a_use_ns * static_cast<double>(j)), unit.own.size()});
+    }
+    if (plan_.unordered_pages) parts.push_back({static_cast<uint64_t>(plan_.step_ns), plan_.unordered_pages});
+    return parts;
+}
+
+// The protected pages among those that the runtime holds now: all pages in a scope, else the pages of protected blocks
+// and those that the runtime needs to run beside them.
+uint64_t PlanInForce::kept_pages() {
+    if (!protections_.any()) return 0;
+    const uint64_t all = std::max(parts_.placement.pages(), pages());
+    if (protections_.all()) return all;
+    const uint64_t own = protections_.own_pages();
+    return own ? std::min(all, std::max(own + plan_.least_pages, planner_.pages_with_kept(parts_.order, limits()))) : 0;
+}
+
+void PlanInForce::tell_kept() { parts_.device->arbiter().keep(parts_.tenant, kept_pages()); }
+
+void PlanInForce::tell_less_kept() noexcept {
+    (void)no_throw([&] { return tell_kept(), Status(); }).ok();
+}
+
+// Waits on the host until all work that was begun has ended, so that mappings may change.
+Status PlanInForce::quiesce(Lock& lock) {
+    parts_.loader.drain(lock);
+    Status status = parts_.streams.synchronize_all();
+    const bool used = !status.ok();  // a stream that could not be waited for may still use them
+    if (Status copied = parts_.loader.synchronize(); status.ok()) status = copied;
+    parts_.write_back.drain(lock);
+    if (Status copied = parts_.write_back.synchronize(); status.ok()) status = copied;
+    for (Unit& unit : parts_.registry.units()) {
+        Status failure;  // contents that failed are dropped, and loaded again when they are needed
+        parts_.loader.settle(unit, &failure);
+        if (!used) parts_.contents.forget_uses(unit);
+    }
+    return status;
+}
+
+Status PlanInForce::flush_dirty(Lock& lock) {
+    std::vector<uint32_t> blocks;
+    for (const Block& block : parts_.registry.blocks())
+        if (block.id && (block.flags & SH_BLOCK_MUTABLE)) blocks.push_back(parts_.registry.index_of(block));
+    return parts_.write_back.flush(blocks, lock);
+}
+
+Status PlanInForce::put_into_force(const Planner::Result& result, Lock& lock) {
+    // A unit that is planned from now on keeps the pages that it has. The cache gives up other pages before anything
+    // grows.
+    std::vector<uint32_t> handed_over;
+    for (uint32_t i = 0; i < parts_.registry.units().size(); i++)
+        if (parts_.registry.unit(i).memory == Memory::unordered && parts_.order.contains(i)) handed_over.push_back(i);
+    for (const uint32_t index : handed_over) parts_.unordered.hand_over(parts_.registry.unit(index));
+    const uint64_t capacity_before = parts_.unordered.capacity();
+    const bool grows = result.unordered_pages > capacity_before;
+    if (!grows) SH_TRY(parts_.unordered.resize(result.unordered_pages, lock));
+    if (Status status = parts_.placement.apply(result.places, result.ring_pages); !status.ok()) {
+        if (status.code() != SH_ERROR_BUDGET) return status;
+        // Refused without any change. So the units and the cache get back what they had.
+        for (const uint32_t index : handed_over) parts_.unordered.take_back(parts_.registry.unit(index));
+        (void)parts_.unordered.resize(capacity_before, lock).ok();  // not smaller than now, so the cache evicts nothing
+        return status;
+    }
+    return grows ? parts_.unordered.resize(result.unordered_pages, lock) : Status();
+}
+
+// No event tells when a step of another runtime has ended. So this call asks again, at growing intervals.
+Status PlanInForce::ask_for_share(const Needs& needs, bool press, uint64_t* out_pages, Lock& lock) {
+    Patience patience(press ? share_wait_ns_ : 0);
+    for (;;) {
+        // Without the mutex: other runtimes may be asked to give memory back, and each of them needs its own mutex for
+        // that.
+        const Status status = unlocked(lock, [&] {
+            parts_.device->notice_free_memory(true);
+            return parts_.device->arbiter().request(parts_.tenant, needs, press, out_pages);
+        });
+        SH_TRY(parts_.gate.usable());
+        if (status.code() != SH_ERROR_BUSY || patience.is_over()) return status;
+        patience.pause(parts_.gate.changed(), lock, [&] { return parts_.gate.closing(); });
+    }
+}
+
+// Names what determines the smallest budget. If blocks outside the order do, the largest of them must fit, or all bytes
+// that the engine asked for.
+std::string PlanInForce::asked_for_by(uint32_t unit) const {
+    if (unit == kNone) return "";
+    const Unit& largest = parts_.registry.unit(unit);
+    const std::string block = parts_.registry.name_of(largest) + " of " + exact_size_text(largest.bytes);
+    if (parts_.order.contains(unit)) return ", asked for by " + block;
+    const uint32_t at_once = parts_.order.known() ? 1 : max_held_;
+    if (unordered_pages_ > at_once * uint64_t(largest.pages))
+        return ", asked for by its unordered_bytes, " + exact_size_text(unordered_pages_ * parts_.page_bytes()) +
+               " in whole pages";
+    return ", asked for by " + block +
+           (at_once > 1
+                ? ", of which max_held, " + std::to_string(at_once) + ", must fit at once until the order is known"
+                : "");
+}
+
+Status PlanInForce::too_small(const Needs& needs, uint32_t asks, const Status& refusal) const {
+    const uint64_t page = parts_.page_bytes();
+    const std::string smallest =
+        " is too small: the smallest that works is " + exact_size_text(needs.least_pages * page) + asked_for_by(asks);
+    if (needs.least_pages > max_pages_)
+        return Status(SH_ERROR_BUDGET, parts_.gate.title() + ": its max_bytes, " + exact_size_text(max_pages_ * page) +
+                                           " in whole pages," + smallest);
+    const char* const of = needs.least_pages > parts_.device->arbiter().total_pages() ? "" : " that is left to it";
+    return Status(SH_ERROR_BUDGET, parts_.gate.title() + ": the budget" + of + smallest + " (" + refusal.text() + ")");
+}
+
+// Writes the compute times that were measured in the last step into the order.
+void PlanInForce::read_times() {
+    auto entries = parts_.order.entries();
+    const bool any = parts_.meter.read(&entries);
+    parts_.meter.stop();
+    if (any) parts_.order.set(std::move(entries), parts_.registry.units().size(), parts_.order.given());
+}
+
+void PlanInForce::measure_times_if_missing() {
+    const auto& entries = parts_.order.entries();
+    const bool missing =
+        std::all_of(entries.begin(), entries.end(), [](const Order::Entry& entry) { return entry.compute_ns == 0; });
+    if (!parts_.order.known() || !missing || was_measured_) return;
+    parts_.meter.start();
+    was_measured_ = true;
+}
+
+Status PlanInForce::change_plan(Lock& lock, bool press) {
+    const uint64_t began = parts_.backend().now_ns();
+    Planner::Limits with = limits();
+    // Also before the order is known: later there may be no free page to measure with.
+    SH_TRY(parts_.device->link(&with.link_bytes_per_ns));
+    const bool measured = parts_.meter.measured() && parts_.order.known();
+    if (measured) read_times();
+    uint32_t asks = kNone;
+    Needs needs = planner_.needs(parts_.order, with, &asks);
+    needs.curve = planner_.curve(parts_.order, with, needs);
+    needs.wanted_pages = std::max(needs.least_pages, std::min({needs.wanted_pages, max_pages_, trimmed_to_}));
+    uint64_t share = 0;
+    Status status =
+        needs.least_pages > max_pages_ ? Status(SH_ERROR_BUDGET) : ask_for_share(needs, press, &share, lock);
+    if (status.code() == SH_ERROR_BUSY) return Status(SH_ERROR_BUSY, parts_.gate.title() + ": " + status.text());
+    if (status.code() == SH_ERROR_BUDGET) return too_small(needs, asks, status);
+    SH_TRY(status);
+    // Other runtimes did not give up what they hold.
+    if (exists_ && !wanted_ && !measured && share == plan_.share_pages) return Status();
+    Planner::Result result;
+    const uint64_t held_before = parts_.placement.pages();
+    // The arbiter has granted more by now than the runtime holds. So the arbiter must learn the result, even after an
+    // exception.
+    status = no_throw([&] { return planner_.make(parts_.order, with, share, &result); });
+    const bool made = status.ok();
+    if (made)
+        status = no_throw([&] {
+            SH_TRY(flush_dirty(lock));
+            SH_TRY(quiesce(lock));
+            return put_into_force(result, lock);
+        });
+    if (exists_ && (!made || status.code() == SH_ERROR_BUDGET)) {  // the old plan stays in force
+        Holding held = holding();
+        held.pages = std::max(held.pages, std::min(share, plan_.share_pages));
+        wanted_ = wanted_ || measured;  // the times are in the order, but not yet in a plan
+        parts_.device->arbiter().settle(parts_.tenant, std::move(held));
+        return status.code() == SH_ERROR_BUDGET ? Status(SH_ERROR_OUT_OF_DEVICE_MEMORY, status.text()) : status;
+    }
+    exists_ = status.ok();
+    if (!status.ok()) {
+        plan_.resident_pages = plan_.ring_pages = plan_.unordered_pages = 0;
+        parts_.device->arbiter().settle(parts_.tenant, holding());
+        return parts_.gate.note(status);
+    }
+    if (share < plan_.share_pages && parts_.placement.pages() < held_before)
+        parts_.stats.given_up_bytes += (held_before - parts_.placement.pages()) * parts_.page_bytes();
+    plan_ = std::move(result);
+    Holding held = holding();
+    held.pages = share;
+    parts_.device->arbiter().settle(parts_.tenant, std::move(held));
+    wanted_ = trimmed_to_ != UINT64_MAX;  // if trimmed, the next step takes its share again
+    parts_.stats.plans++;
+    parts_.prefetcher.renew();
+    measure_times_if_missing();
+    telemetry::trace_plan(parts_.gate.name().c_str(), began, parts_.backend().now_ns());
+    telemetry::trace_memory(parts_.gate.name().c_str(), parts_.backend().now_ns(),
+                            parts_.placement.pages() * parts_.page_bytes());
+    const auto size = [&](uint64_t pages) { return size_text(pages * parts_.page_bytes()); };
+    log_line(SH_LOG_INFO, "%s: plan: %s resident, a ring of %s, %s for blocks outside the order",
+             parts_.gate.name().c_str(), size(plan_.resident_pages).c_str(), size(plan_.ring_pages).c_str(),
+             size(plan_.unordered_pages).c_str());
+    return Status();
+}
+
+void PlanInForce::describe(const Planner::Result& result, sh_plan_info* out) const {
+    const uint32_t size = out->struct_size;
+    const uint64_t page = parts_.page_bytes();
+    *out = {};
+    out->struct_size = size;
+    out->max_held = max_held_;
+    out->model_bytes = parts_.registry.model_bytes();
+    out->budget_bytes = result.share_pages * page;
+    out->resident_bytes = result.resident_pages * page;
+    out->ring_bytes = result.ring_pages * page;
+    out->unordered_bytes = result.unordered_pages * page;
+    out->smallest_budget_bytes = result.least_pages * page;
+    if (result.least_unit != kNone && parts_.registry.unit(result.least_unit).live)
+        out->smallest_budget_block = parts_.registry.block(parts_.registry.unit(result.least_unit).first_block).id;
+    out->bytes_per_step = result.bytes_per_step;
+    out->bound_bytes_per_step = result.bound_bytes_per_step;
+    out->step_ns = static_cast<uint64_t>(result.step_ns);
+    out->bound_ns = static_cast<uint64_t>(result.bound_ns);
+    out->compute_ns = result.compute_ns;
+    out->link_bytes_per_second = result.link_bytes_per_second;
+    out->scheduled_blocks = result.resident_blocks + result.streamed_blocks;
+    out->resident_blocks = result.resident_blocks;
+    out->streamed_blocks = result.streamed_blocks;
+    out->padding_bytes = parts_.registry.model_pages() * page - parts_.registry.model_bytes();
+}
+
+void PlanInForce::stats(sh_runtime_stats* out) const {
+    const uint32_t size = out->struct_size;
+    *out = parts_.stats;
+    out->struct_size = size;
+    out->resident_bytes = plan_.resident_pages * parts_.page_bytes();
+    out->ring_bytes = uint64_t(plan_.ring_pages) * parts_.page_bytes();
+    out->unordered_bytes = plan_.unordered_pages * parts_.page_bytes();
+    out->held_bytes = parts_.placement.pages() * parts_.page_bytes();
+    const Arbiter::Standing standing = parts_.device->arbiter().standing(parts_.tenant);
+    out->share_bytes = standing.share * parts_.page_bytes();
+    out->protected_bytes = standing.kept * parts_.page_bytes();
+    out->reserved_bytes = standing.reserved * parts_.page_bytes();
+    out->guest_bytes = standing.guest * parts_.page_bytes();
+}
+
+Status PlanInForce::try_out(const sh_plan_options& options, sh_plan_info* out) {
+    Planner::Limits with = limits();
+    SH_TRY(parts_.device->link(&with.link_bytes_per_ns));
+    if ((options.flags & SH_PLAN_DRY_RUN) && options.link_bytes_per_second)
+        with.link_bytes_per_ns = static_cast<double>(options.link_bytes_per_second) / 1e9;
+    uint32_t asks = kNone;
+    const Needs needs = planner_.needs(parts_.order, with, &asks);
+    const uint64_t whole =
+        options.budget_bytes ? options.budget_bytes / parts_.page_bytes() : parts_.device->arbiter().total_pages();
+    const uint64_t share = std::min({whole, needs.wanted_pages, max_pages_});
+    const uint64_t asked = share == whole && options.budget_bytes ? options.budget_bytes : share * parts_.page_bytes();
+    if (share < needs.least_pages)
+        return Status(SH_ERROR_BUDGET, parts_.gate.title() + ": a budget of " + exact_size_text(asked) +
+                                           " is too small: the smallest that works is " +
+                                           exact_size_text(needs.least_pages * parts_.page_bytes()) +
+                                           asked_for_by(asks));
+    Planner::Result result;
+    SH_TRY(planner_.make(parts_.order, with, share, &result));
+    if (out) describe(result, out);
+    return Status();
+}
+
+}  // namespace stagehand::core

@@ -1,0 +1,94 @@
+// PlanInForce: the plan that is in force in a runtime, and the changes of that plan.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <stagehand/runtime.h>
+#include <stagehand/telemetry.h>
+
+#include "base/status.h"
+#include "core/plan/planner.h"
+#include "core/runtime/parts.h"
+#include "core/runtime/protections.h"
+
+namespace stagehand::core {
+
+// The caller holds the runtime's mutex in all methods.
+class PlanInForce {
+public:
+    PlanInForce(Parts& parts, const Protections& protections, const sh_runtime_options& options);
+
+    bool exists() const { return exists_; }
+    bool is_wanted() const { return wanted_; }  // a new plan: blocks, order or protections changed, or the engine asked
+    void want() { wanted_ = true; }
+    bool is_due() const;  // a new plan, at the next edge of a step
+
+    // Makes a plan for this runtime's share and puts it into force, unless views are held by then. If `press`, idle
+    // runtimes that hold more than their share give it back first. The mutex is given up on the way, so the door is
+    // closed meanwhile: calls from outside wait in wait_for_change(), and calls inside wait before they begin to load a
+    // unit. The caller must not be loading a unit.
+    Status change(Lock& lock, bool press);
+    // Gives all memory back behind a closed door. The runtime has no plan afterwards.
+    Status vacate(Lock& lock);
+    // Gives all memory back when the runtime is closed.
+    Status give_back(Lock& lock);
+
+    // trim_to() limits what the runtime holds until it is used again. use_all() lets it hold all of its share again.
+    void trim_to(uint64_t pages) { trimmed_to_ = pages; }
+    void use_all() { trimmed_to_ = UINT64_MAX; }
+    // Forgets a unit that is gone.
+    void forget(uint32_t unit);
+
+    uint64_t pages() const { return plan_.resident_pages + plan_.ring_pages + plan_.unordered_pages; }
+    uint64_t least_pages() const { return plan_.least_pages; }
+    uint64_t max_pages() const { return max_pages_; }  // the ceiling on the share
+    // What the runtime needs of the device.
+    Needs needs();
+    // Tells the arbiter how many of the pages that the runtime holds now are protected.
+    void tell_kept();
+    // The same when fewer pages are protected than before. If host memory is too short to compute the number, the
+    // arbiter keeps the old number until a plan is settled.
+    void tell_less_kept() noexcept;
+
+    void describe(sh_plan_info* out) const { describe(plan_, out); }
+    // Describes the plan that these options would lead to. The order must be known.
+    Status try_out(const sh_plan_options& options, sh_plan_info* out);
+    // Fills in the counters, and the sizes, which are computed at each call.
+    void stats(sh_runtime_stats* out) const;
+
+private:
+    void describe(const Planner::Result& result, sh_plan_info* out) const;
+    Status behind_closed_door(Lock& lock, const std::function<Status()>& work);
+    Status change_plan(Lock& lock, bool press);
+    std::string asked_for_by(uint32_t unit) const;
+    Status too_small(const Needs& needs, uint32_t asks, const Status& refusal) const;
+    Status ask_for_share(const Needs& needs, bool press, uint64_t* out_pages, Lock& lock);
+    Status quiesce(Lock& lock);
+    Status flush_dirty(Lock& lock);
+    Status put_into_force(const Planner::Result& result, Lock& lock);
+    Planner::Limits limits() const;
+    Holding holding() noexcept;
+    std::vector<policy::Part> parts_to_give_up() const;
+    uint64_t kept_pages();
+    void read_times();
+    void measure_times_if_missing();
+
+    Parts& parts_;
+    const Protections& protections_;
+    const uint32_t max_held_;
+    const uint64_t max_pages_;
+    const uint64_t unordered_pages_;  // as the engine asked for; 0: automatic
+    const uint64_t share_wait_ns_;
+    Planner planner_;
+    Planner::Result plan_;
+    bool exists_ = false;  // plan_ is in force
+    bool wanted_ = true;
+    bool was_measured_ = false;  // compute times have been measured once, or are being measured
+    uint64_t trimmed_to_ = UINT64_MAX;
+};
+
+}  // namespace stagehand::core

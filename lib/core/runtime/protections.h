@@ -1,0 +1,37 @@
+// Protections: counts the blocks and scopes that are protected, which stay on the device whatever others ask for.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/status.h"
+#include "core/runtime/parts.h"
+
+namespace stagehand::core {
+
+// The caller holds the runtime's mutex in all methods.
+class Protections {
+public:
+    explicit Protections(Parts& parts) : parts_(parts) {}
+
+    // `out_may_grow`: a plan could give some of the blocks more memory than they have.
+    Status protect(std::span<const sh_block> ids, bool* out_may_grow);
+    Status unprotect(std::span<const sh_block> ids);
+    void end(Unit& unit, uint64_t times);
+
+    // In a scope, all that the runtime holds is protected. begin_scope() is true for the first scope, end_scope() for
+    // the last.
+    bool begin_scope() { return scopes_++ == 0; }
+    bool end_scope() { return --scopes_ == 0; }
+
+    bool all() const { return scopes_ > 0; }
+    bool any() const { return scopes_ > 0 || units_ > 0; }
+    uint64_t own_pages() const;  // resident pages of protected units
+
+private:
+    Parts& parts_;
+    uint32_t scopes_ = 0;
+    uint64_t units_ = 0;  // units that are protected one by one
+};
+
+}  // namespace stagehand::core

@@ -1,0 +1,24 @@
+// ResidencySpans: the times since when a runtime is kept, reserved for, or a guest. They are for the trace.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "core/runtime/parts.h"
+#include "telemetry/trace.h"
+
+namespace stagehand::core {
+
+class ResidencySpans {
+public:
+    explicit ResidencySpans(Parts& parts) : parts_(parts) {}
+
+    void begin(telemetry::Residency how);
+    void end(telemetry::Residency how, uint64_t bytes);
+
+private:
+    Parts& parts_;
+    std::array<uint64_t, 3> since_ns_ = {};  // by telemetry::Residency; 0: no span is open
+};
+
+}  // namespace stagehand::core

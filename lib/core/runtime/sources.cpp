@@ -1,0 +1,193 @@
+#include "core/runtime/sources.h"
+
+#include <vector>
+
+#include "base/no_throw.h"
+
+namespace stagehand::core {
+
+// Nothing that was begun reads or writes the block's source, or uses the memory of its unit.
+bool Sources::is_left_alone(const Block& block) {
+    Unit& unit = parts_.registry.unit(block.unit);
+    if (parts_.gate.changing() || unit.bringing || !parts_.loader.is_quiet(unit)) return false;
+    return parts_.write_back.is_flushed(unit, block) && parts_.streams.are_over(unit.used_streams());
+}
+
+// Other calls may begin new work while the mutex is given up. So everything is checked again until nothing had to be
+// waited for.
+Status Sources::leave_alone(std::span<const sh_block> ids, Lock& lock) {
+    std::vector<uint32_t> indices;
+    for (const sh_block id : ids) indices.push_back(parts_.registry.index_of(*parts_.registry.find(id)));
+    SH_TRY(parts_.streams.wait(~uint64_t(0), lock));
+    for (bool alone = false; !alone;) {
+        SH_TRY(parts_.gate.usable());
+        // A plan that is being made relies on the present units.
+        parts_.gate.wait(lock, [&] { return !parts_.gate.changing(); });
+        alone = true;
+        for (const sh_block id : ids) {
+            const Block* const block = parts_.registry.find(id);
+            if (!block) return parts_.unknown_block(id);
+            if (block->held)
+                return Status(SH_ERROR_INVALID_STATE,
+                              parts_.registry.name_of(*block) + " cannot be unregistered: a view of it is held");
+            Unit& unit = parts_.registry.unit(block->unit);
+            if (is_left_alone(*block)) continue;
+            alone = false;
+            if (unit.bringing)
+                parts_.gate.wait(lock, [&] { return !unit.bringing; });
+            else if (unit.load_queued() && unit.held)
+                parts_.gate.wait(lock, [&] { return !unit.load_queued(); });  // for a block that shares the unit
+            else if (unit.load_queued())
+                parts_.loader.cancel(unit, lock);
+            else if (!parts_.loader.is_quiet(unit))
+                SH_TRY(parts_.loader.wait_quiet(unit, lock));
+            else if (!parts_.write_back.is_flushed(unit, *block))
+                SH_TRY(parts_.write_back.flush(indices, lock));
+            else
+                SH_TRY(parts_.streams.wait(unit.used_streams(), lock));
+            break;
+        }
+    }
+    return Status();
+}
+
+Status Sources::invalidate(std::span<const sh_block> ids) {
+    SH_TRY(parts_.gate.usable());
+    std::vector<uint32_t> units;
+    SH_TRY(parts_.find_units(ids, &units));
+    return spoil(ids, units);
+}
+
+Status Sources::spoil(std::span<const sh_block> ids, std::span<const uint32_t> units) {
+    for (const uint32_t index : units) parts_.contents.spoil(parts_.registry.unit(index));
+    // Changes that the engine made in these blocks are void. Neighbours that share the unit keep theirs.
+    for (const sh_block id : ids) parts_.changes.forget(*parts_.registry.find(id));
+    Status status;
+    for (const uint32_t index : units) {
+        Unit& unit = parts_.registry.unit(index);
+        if (clearance_.drop_if_stale(unit) || unit.held || unit.bringing || unit.load_queued()) continue;
+        if (Status begun = no_throw([&] { return parts_.write_back.begin(unit, WriteBack::Part::all); }); status.ok())
+            status = begun;
+        clearance_.drop_if_stale(unit);
+    }
+    parts_.prefetcher.renew();
+    return parts_.gate.note(status);
+}
+
+Status Sources::update_begin(std::span<const sh_block> ids, Lock& lock) {
+    std::vector<uint32_t> units;
+    const auto check = [&] {
+        SH_TRY(parts_.gate.usable());
+        units.clear();
+        SH_TRY(parts_.find_units(ids, &units));
+        for (const sh_block id : ids)
+            if (const Block* block = parts_.registry.find(id); block->updating())
+                return Status(SH_ERROR_INVALID_STATE,
+                              parts_.registry.name_of(*block) + ": an update of its source has begun already");
+        // A launch may be under way already. Only leaving the graph tells when it ends.
+        for (const uint32_t index : units)
+            if (graphs_.entered_uses(index))
+                return Status(SH_ERROR_INVALID_STATE,
+                              parts_.registry.name_of(parts_.registry.unit(index)) +
+                                  " cannot be updated: a graph that uses it was entered and not left");
+        return Status();
+    };
+    SH_TRY(check());
+    const Gate::Inside inside(parts_.gate);
+    // From here on no view of the blocks is given and none of them is marked dirty, so that this wait ends.
+    for (const sh_block id : ids) parts_.changes.begin_update(*parts_.registry.find(id));
+    Status status = no_throw([&] { return wait_for_sources(ids, units, lock); });
+    if (!status.ok()) end_update(ids);  // the update has not begun
+    return parts_.gate.note(status);
+}
+
+// Writes the engine's changes on the device to the source first, because a later write-back would overwrite the
+// caller's bytes. Then waits until nothing reads the source any more.
+Status Sources::wait_for_sources(std::span<const sh_block> ids, std::span<const uint32_t> units, Lock& lock) {
+    std::vector<uint32_t> indices;
+    for (const sh_block id : ids) indices.push_back(parts_.registry.index_of(*parts_.registry.find(id)));
+    SH_TRY(parts_.write_back.flush(indices, lock));
+    SH_TRY(graphs_.wait_for_launches(lock));
+    for (const uint32_t index : units) {
+        Unit& unit = parts_.registry.unit(index);
+        while (unit.live && !parts_.loader.is_quiet(unit)) {  // checked again after each wait
+            if (unit.load_queued())
+                parts_.loader.cancel(unit, lock);
+            else
+                SH_TRY(parts_.loader.wait_quiet(unit, lock));
+        }
+    }
+    for (const uint32_t index : units)  // again, because the mutex was given up
+        if (graphs_.entered_uses(index))
+            return Status(SH_ERROR_INVALID_STATE,
+                          parts_.registry.name_of(parts_.registry.unit(index)) +
+                              " cannot be updated: a graph that uses it was entered and not left");
+    return parts_.gate.usable();
+}
+
+Status Sources::update_end(std::span<const sh_block> ids) {
+    SH_TRY(parts_.gate.usable());
+    for (const sh_block id : ids) {
+        const Block* block = parts_.registry.find(id);
+        if (!block) return parts_.unknown_block(id);
+        if (!block->updating())
+            return Status(SH_ERROR_INVALID_STATE,
+                          parts_.registry.name_of(*block) + ": no update of its source has begun");
+    }
+    // Looked up before the update ends: contents that are not spoiled by then would count as new.
+    std::vector<uint32_t> units;
+    SH_TRY(parts_.find_units(ids, &units));
+    end_update(ids);
+    return spoil(ids, units);
+}
+
+void Sources::end_update(std::span<const sh_block> ids) {
+    for (const sh_block id : ids)
+        if (Block* const block = parts_.registry.find(id)) parts_.changes.end_update(*block);
+}
+
+Status Sources::mark_dirty(sh_block id) {
+    SH_TRY(parts_.gate.usable());
+    SH_TRY(captures_.only_outside());
+    Block* const block = parts_.registry.find(id);
+    if (!block) return parts_.unknown_block(id);
+    if (!(block->flags & SH_BLOCK_MUTABLE))
+        return Status(SH_ERROR_INVALID_STATE,
+                      parts_.registry.name_of(*block) + " cannot be marked dirty: it is not SH_BLOCK_MUTABLE");
+    if (!block->held)
+        return Status(SH_ERROR_INVALID_STATE,
+                      parts_.registry.name_of(*block) + " cannot be marked dirty: no view of it is held");
+    if (block->updating())
+        return Status(SH_ERROR_INVALID_STATE,
+                      parts_.registry.name_of(*block) + " cannot be marked dirty while its source is being updated");
+    parts_.changes.mark(*block);
+    return Status();
+}
+
+Status Sources::write_back(std::span<const sh_block> ids, Lock& lock) {
+    SH_TRY(parts_.gate.usable());
+    SH_TRY(captures_.only_outside());
+    std::vector<uint32_t> indices;
+    for (const sh_block id : ids) {
+        const Block* const block = parts_.registry.find(id);
+        if (!block) return parts_.unknown_block(id);
+        indices.push_back(parts_.registry.index_of(*block));
+    }
+    return write_back(std::span<const uint32_t>(indices), lock);
+}
+
+Status Sources::write_back_all(Lock& lock) {
+    SH_TRY(parts_.gate.usable());
+    SH_TRY(captures_.only_outside());
+    std::vector<uint32_t> indices;
+    for (const Block& block : parts_.registry.blocks())
+        if (block.id && (block.flags & SH_BLOCK_MUTABLE)) indices.push_back(parts_.registry.index_of(block));
+    return write_back(std::span<const uint32_t>(indices), lock);
+}
+
+Status Sources::write_back(std::span<const uint32_t> indices, Lock& lock) {
+    const Gate::Inside inside(parts_.gate);
+    return parts_.gate.note(parts_.write_back.flush(indices, lock));
+}
+
+}  // namespace stagehand::core

@@ -1,0 +1,43 @@
+// Sources: changes of contents. The engine changes a source, or it changes a mutable block on the device.
+#pragma once
+
+#include <span>
+
+#include "base/status.h"
+#include "core/runtime/captures.h"
+#include "core/runtime/clearance.h"
+#include "core/runtime/graphs.h"
+#include "core/runtime/parts.h"
+
+namespace stagehand::core {
+
+// The caller holds the runtime's mutex in all methods.
+class Sources {
+public:
+    Sources(Parts& parts, Clearance& clearance, const Captures& captures, Graphs& graphs)
+        : parts_(parts), clearance_(clearance), captures_(captures), graphs_(graphs) {}
+
+    Status invalidate(std::span<const sh_block> ids);
+    Status update_begin(std::span<const sh_block> ids, Lock& lock);
+    Status update_end(std::span<const sh_block> ids);
+    Status mark_dirty(sh_block id);
+    Status write_back(std::span<const sh_block> ids, Lock& lock);
+    Status write_back_all(Lock& lock);
+    // Waits until the sources of these blocks hold all that was changed on the device, and nothing reads or writes the
+    // sources.
+    Status leave_alone(std::span<const sh_block> ids, Lock& lock);
+
+private:
+    Status write_back(std::span<const uint32_t> indices, Lock& lock);
+    bool is_left_alone(const Block& block);
+    Status spoil(std::span<const sh_block> ids, std::span<const uint32_t> units);
+    Status wait_for_sources(std::span<const sh_block> ids, std::span<const uint32_t> units, Lock& lock);
+    void end_update(std::span<const sh_block> ids);  // without spoiling what is on the device
+
+    Parts& parts_;
+    Clearance& clearance_;
+    const Captures& captures_;
+    Graphs& graphs_;
+};
+
+}  // namespace stagehand::core

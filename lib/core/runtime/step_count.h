@@ -1,0 +1,41 @@
+// StepCount: counts steps, and launches that count as a step, in the statistics, the trace and the log.
+#pragma once
+
+#include <cstdint>
+
+#include <stagehand/telemetry.h>
+
+#include "base/status.h"
+#include "core/runtime/parts.h"
+#include "core/runtime/plan_in_force.h"
+#include "telemetry/step_log.h"
+
+namespace stagehand::core {
+
+// The caller holds the runtime's mutex in all methods.
+class StepCount {
+public:
+    // A step that has begun.
+    struct Span {
+        uint64_t began_ns = 0, ended_ns = 0;
+        sh_runtime_stats before = {};
+    };
+
+    StepCount(Parts& parts, const PlanInForce& plan) : parts_(parts), plan_(plan) {}
+
+    Status open_log(const char* path) { return log_.open(path); }
+    // Tells the arbiter that a step begins. The arbiter divides memory by how often each runtime steps.
+    void announce();
+    Span begin() const;
+    // Counts the step when it has ended on the host.
+    void end(Span* span);
+    // Writes the step to the trace and the log, after all that it leads to has been counted.
+    Status tell(const Span& span);
+
+private:
+    Parts& parts_;
+    const PlanInForce& plan_;
+    telemetry::StepLog log_;
+};
+
+}  // namespace stagehand::core

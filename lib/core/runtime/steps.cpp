@@ -1,0 +1,95 @@
+#include "core/runtime/steps.h"
+
+#include <algorithm>
+
+#include "base/no_throw.h"
+
+namespace stagehand::core {
+
+Status Steps::set_schedule(std::span<const sh_use> uses) {
+    SH_TRY(parts_.gate.usable());
+    std::vector<Order::Entry> entries;
+    for (size_t i = 0; i < uses.size(); i++) {
+        if (uses[i].reserved)
+            return Status(SH_ERROR_INVALID_ARGUMENT, "use " + std::to_string(i) + ": reserved is not 0");
+        const Block* block = parts_.registry.find(uses[i].block);
+        if (!block) return parts_.unknown_block(uses[i].block);
+        if (parts_.registry.unit(block->unit).unordered)
+            return Status(SH_ERROR_INVALID_ARGUMENT, "use " + std::to_string(i) + ": " +
+                                                         parts_.registry.name_of(*block) +
+                                                         " is SH_BLOCK_UNORDERED and cannot be scheduled");
+        // Consecutive uses of blocks of one unit are one use of the unit.
+        if (entries.empty() || entries.back().unit != block->unit) entries.push_back({block->unit, 0, 0});
+        entries.back().compute_ns += uses[i].compute_ns;
+        entries.back().uses++;
+    }
+    const bool same =
+        entries.size() == parts_.order.size() && parts_.order.given() &&
+        std::equal(entries.begin(), entries.end(), parts_.order.entries().begin(), [](const auto& a, const auto& b) {
+            return a.unit == b.unit && a.uses == b.uses && a.compute_ns == b.compute_ns;
+        });
+    if (same) return Status();
+    const bool given = !entries.empty();
+    parts_.order.set(std::move(entries), parts_.registry.units().size(), given);
+    parts_.prefetcher.renew();
+    plan_.want();
+    return Status();
+}
+
+Status Steps::begin(Lock& lock) {
+    SH_TRY(parts_.gate.usable());
+    SH_TRY(graphs_.drop_if_wanted(lock));
+    SH_TRY(captures_.only_outside());
+    if (parts_.gate.in_step())
+        return Status(SH_ERROR_INVALID_STATE,
+                      parts_.gate.title() + " cannot begin a step: a step is under way already");
+    SH_TRY(parts_.take_failure());
+    plan_.use_all();
+    count_.announce();
+    if (plan_.is_due() && parts_.gate.views() == 0 && !graphs_.hold_the_plan()) {
+        SH_TRY(plan_.change(lock, true));
+        SH_TRY(parts_.gate.usable());
+        SH_TRY(captures_.only_outside());  // again, because the mutex was given up
+    }
+    parts_.gate.begin_step();
+    span_ = count_.begin();
+    parts_.order.to_edge();
+    if (!parts_.ring.size()) parts_.loader.settle_all();  // so that later steps need not look at finished loads again
+    access_.look_ahead(span_.began_ns);
+    return Status();
+}
+
+// Takes over the order of the step that has ended, if there was one.
+void Steps::learn() {
+    auto learned = parts_.order.learned();
+    // Unordered units and units that are gone do not take part in the plan.
+    std::erase_if(learned, [&](const Order::Entry& entry) {
+        return parts_.registry.unit(entry.unit).unordered || !parts_.registry.unit(entry.unit).live;
+    });
+    if (learned.empty()) return;
+    parts_.order.set(std::move(learned), parts_.registry.units().size(), false);
+    plan_.want();
+}
+
+Status Steps::end() {
+    if (!parts_.gate.in_step())
+        return Status(SH_ERROR_INVALID_STATE, parts_.gate.title() + " cannot end a step: none is under way");
+    parts_.gate.end_step();
+    count_.end(&span_);
+    Status status = no_throw([&] { return parts_.streams.record_all(); });
+    if (parts_.order.recording()) {
+        parts_.order.record_end();
+        (void)no_throw([&] {  // after a failure, another step teaches the order
+            learn();
+            return Status();
+        })
+            .ok();
+    }
+    parts_.order.to_edge();
+    if (!plan_.is_wanted() || graphs_.hold_the_plan()) access_.look_ahead(span_.ended_ns);
+    if (Status told = count_.tell(span_); status.ok()) status = told;
+    if (status.ok()) status = parts_.write_back.take_failure();
+    return parts_.gate.note(status);
+}
+
+}  // namespace stagehand::core

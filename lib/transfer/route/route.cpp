@@ -1,0 +1,64 @@
+#include "transfer/route/route.h"
+
+#include "transfer/host/pinned_memory.h"
+
+namespace stagehand::transfer {
+namespace {
+
+Status check_reachable(BackendDevice& device, const Source& source) {
+    uint32_t reachable = 0;
+    if (!device.reaches_memory())
+        return Status(SH_ERROR_UNSUPPORTED, "kind: this backend cannot copy from device memory");
+    SH_TRY(device.memory_is_reachable(reinterpret_cast<uint64_t>(source.pointer), source.bytes, &reachable));
+    return reachable ? Status()
+                     : Status(SH_ERROR_INVALID_ARGUMENT, "pointer is not device memory that this device can copy from");
+}
+
+bool continues(const Segment& before, const Segment& segment) {
+    const bool pinned_whole = !before.pinned_piece && !segment.pinned_piece;
+    const bool on_host = before.source.kind != SH_SOURCE_DEVICE && segment.source.kind != SH_SOURCE_DEVICE;
+    if (!before.straight() || !segment.straight() || !pinned_whole || !on_host) return false;
+    return static_cast<char*>(before.source.pointer) + before.bytes == segment.source.pointer &&
+           before.end() == segment.offset;
+}
+
+}  // namespace
+
+Status open_segment(BackendDevice& device, const sh_segment& from, bool pin, Segment* out, Status* out_pin_failure) {
+    // A backend without contents treats every source as pinned memory.
+    if (device.has(SH_BACKEND_CONTENTLESS)) {
+        out->route = Route::straight;
+        out->source.pointer = writable(from.pointer);
+        return Status();
+    }
+    SH_TRY(open_source(from, &out->source));
+    if (from.kind == SH_SOURCE_DEVICE) {
+        SH_TRY(check_reachable(device, out->source));
+        out->route = Route::straight;
+    }
+    if (from.kind != SH_SOURCE_POINTER) return Status();
+    if (pin) *out_pin_failure = pin_foreign(device, out->source.pointer, from.bytes, &out->pinned_piece);
+    uint32_t pinned = 0;
+    SH_TRY(device.host_is_pinned(from.pointer, from.bytes, &pinned));
+    out->route = pinned ? Route::straight : Route::staged;
+    return Status();
+}
+
+void close_segment(BackendDevice& device, Segment* segment) {
+    if (segment->pinned_piece) unpin_foreign(device, segment->source.pointer, segment->bytes, segment->pinned_piece);
+    close_source(&segment->source);
+}
+
+Status join_segments(BackendDevice& device, std::span<Segment> segments) {
+    for (size_t i = 1; i < segments.size(); i++) {
+        const Segment& before = segments[i - 1];
+        Segment& segment = segments[i];
+        if (!continues(before, segment)) continue;
+        uint32_t pinned = device.has(SH_BACKEND_CONTENTLESS);
+        if (!pinned) SH_TRY(device.host_is_pinned(before.source.pointer, before.bytes + segment.bytes, &pinned));
+        segment.joined = pinned;
+    }
+    return Status();
+}
+
+}  // namespace stagehand::transfer

@@ -1,0 +1,29 @@
+// Segment: a range of a unit, with its source and its route.
+#pragma once
+
+#include <cstdint>
+
+#include "transfer/source/source.h"
+
+namespace stagehand::transfer {
+
+// The way of the bytes from a source to the device, and back.
+enum class Route : uint8_t {
+    straight,  // one copy of the device, from pinned memory or from device memory
+    staged,    // through the pinned buffers of the staging engine, by its workers
+};
+
+struct Segment {
+    Source source;
+    uint64_t offset = 0;  // in the unit
+    uint64_t bytes = 0;
+    Route route = Route::staged;
+    bool joined = false;  // straight, and its memory continues the memory of the segment before: one copy may span both
+    // Size of the pieces in which the library pinned the memory, or 0 if it did not. No copy may span two pieces.
+    uint64_t pinned_piece = 0;
+
+    bool straight() const { return route == Route::straight; }
+    uint64_t end() const { return offset + bytes; }
+};
+
+}  // namespace stagehand::transfer

@@ -1,0 +1,64 @@
+#include "transfer/staging/slot_issue.h"
+
+namespace stagehand::transfer {
+namespace {
+
+// Called after copies that use the slot were issued, even if a later copy was refused.
+Status record(BackendDevice& device, Slot& slot, sh_stream stream, SlotUse* out_use) {
+    slot.stream = stream;
+    Status status = device.event_record(slot.event, stream);
+    slot.recorded = status.ok();
+    *out_use = SlotUse::kInFlight;
+    if (!status.ok()) *out_use = device.stream_synchronize(stream).ok() ? SlotUse::kFree : SlotUse::kUnknown;
+    return status;
+}
+
+Status issue_commands(BackendDevice& device, sh_stream stream, std::span<const sh_backend_event> events, Slot& slot,
+                      WaitSet* waited, SlotIssued* out) {
+    const Status status = issue(device, stream, slot.commands, events, waited, out);
+    if (out->commands == 0) return status;
+    const Status recorded = record(device, slot, stream, &out->use);
+    return status.ok() ? recorded : status;
+}
+
+}  // namespace
+
+Status issue_load(BackendDevice& device, const StagedLoad& load, Slot& slot, WaitSet* waited, SlotIssued* out) {
+    return issue_commands(device, load.stream, load.waits, slot, waited, out);
+}
+
+Status issue_store(BackendDevice& device, const StagedStore& store, Slot& slot, SlotIssued* out) {
+    slot.commands.clear();
+    slot.scatters.clear();
+    uint64_t position = 0;
+    for_each_part(std::span<const StagedStore::Extent>(store.extents), slot.piece,
+                  [&](const StagedStore::Extent& extent, uint64_t offset, uint64_t bytes) {
+                      const uint64_t address = extent.device_address + offset;
+                      const bool joins = !slot.commands.empty() && slot.commands.back().end() == address;
+                      slot.commands.push_back({Command::Kind::to_host,
+                                               joins,
+                                               address,
+                                               reinterpret_cast<uint64_t>(slot.memory + position),
+                                               bytes,
+                                               {}});
+                      slot.scatters.push_back({static_cast<char*>(extent.host) + offset, position, bytes});
+                      position += bytes;
+                  });
+    WaitSet none;  // the waits of the store were issued before its first slot
+    return issue_commands(device, store.stream, {}, slot, &none, out);
+}
+
+void issue_straight(BackendDevice& device, const StagedStore& store, std::vector<uint8_t>* straight, bool* out_any) {
+    for (size_t i = 0; i < store.extents.size(); i++) {
+        const StagedStore::Extent& extent = store.extents[i];
+        uint32_t pinned = 0;
+        if (extent.bytes == 0 || !device.host_is_pinned(extent.host, extent.bytes, &pinned).ok() || !pinned) continue;
+        // The device may refuse memory that is pinned in several registrations. The extent is staged then, like memory
+        // that is not pinned.
+        if (!device.copy_to_host(store.stream, extent.host, extent.device_address, extent.bytes).ok()) continue;
+        (*straight)[i] = 1;
+        *out_any = true;
+    }
+}
+
+}  // namespace stagehand::transfer

@@ -1,0 +1,36 @@
+// Issues the commands of a slot, and records the event that tells when the slot's memory is free again.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend_device.h"
+#include "base/status.h"
+#include "transfer/route/issue.h"
+#include "transfer/staging/progress.h"
+#include "transfer/staging/slots.h"
+
+namespace stagehand::transfer {
+
+// The state of a slot after its copies were issued.
+enum class SlotUse {
+    kFree,      // no copy uses it
+    kInFlight,  // the event of the slot tells when the copies are done
+    kUnknown    // copies may use it, and no event tells when they are done
+};
+
+struct SlotIssued : Issued {
+    SlotUse use = SlotUse::kFree;
+};
+
+// Issues the slot's commands, then records its event. Only one thread at a time may issue a load.
+Status issue_load(BackendDevice& device, const StagedLoad& load, Slot& slot, WaitSet* waited, SlotIssued* out);
+
+// Copies the slot's piece of the store into the slot, then records the slot's event.
+Status issue_store(BackendDevice& device, const StagedStore& store, Slot& slot, SlotIssued* out);
+
+// Copies extents with pinned host memory straight to that memory, and marks them. If the device refuses a copy, the
+// extent goes through the slots.
+void issue_straight(BackendDevice& device, const StagedStore& store, std::vector<uint8_t>* straight, bool* out_any);
+
+}  // namespace stagehand::transfer

@@ -1,0 +1,19 @@
+/*
+ * libstagehand: decides which bytes of a model are on the device, and moves them there in time. This header includes
+ * all others but backend.h, which is for authors of backends.
+ */
+#ifndef STAGEHAND_STAGEHAND_H
+#define STAGEHAND_STAGEHAND_H
+
+#include "base.h"
+#include "device.h"
+#include "graph.h"
+#include "host_memory.h"
+#include "residency.h"
+#include "runtime.h"
+#include "stream.h"
+#include "streaming.h"
+#include "telemetry.h"
+#include "version.h"
+
+#endif

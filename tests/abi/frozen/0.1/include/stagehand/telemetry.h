@@ -1,0 +1,142 @@
+/*
+ * Telemetry: counters of a runtime, a trace for Perfetto, one line of JSON for each step, and a monitor that answers
+ * other processes.
+ */
+#ifndef STAGEHAND_TELEMETRY_H
+#define STAGEHAND_TELEMETRY_H
+
+#include "base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * Counters since the runtime was created. Counters only grow. The fields from last_step_ns to guest_bytes are values of
+ * this moment. Times are of the device's clock, in nanoseconds.
+ */
+typedef struct sh_runtime_stats {
+    uint32_t struct_size;
+    uint32_t lost;     /**< 1: the runtime is lost, and most calls return SH_ERROR_RUNTIME_LOST. */
+    uint64_t steps;    /**< Steps that have ended, and graphs that were left outside a step. */
+    uint64_t acquires; /**< Views acquired. */
+    uint64_t hits;     /**< Acquires whose bytes were there or on their way. */
+    /** Hits whose bytes were all there, so that neither the caller nor the stream waited. An engine that queues work
+        far ahead of the device asks early: bytes that come after the acquire but before the stream needs them are not
+        counted. */
+    uint64_t in_time;
+    uint64_t misses;          /**< Acquires that began a load. */
+    uint64_t loads;           /**< Loads that were begun. */
+    uint64_t load_pieces;     /**< Copy commands of these loads. */
+    uint64_t bytes_to_device; /**< Bytes of these commands. */
+    uint64_t bytes_to_host;   /**< Bytes written back. */
+    uint64_t write_backs;     /**< Write-backs that were begun. */
+    uint64_t cancelled_loads; /**< Loads that were given up because the engine used another order. */
+    uint64_t failed_loads;    /**< Loads that failed. */
+    /** Acquires in which the caller waited for bytes. Waits for memory or for a plan are not counted. */
+    uint64_t host_waits;
+    uint64_t stall_ns;       /**< Time of these waits. */
+    uint64_t plans;          /**< Plans that were put into force. */
+    uint64_t remaps;         /**< How often pages were mapped for a block outside the order. */
+    uint64_t evictions;      /**< How often contents of a block outside the order were dropped for another block. */
+    uint64_t given_up_bytes; /**< Device memory that was given up because the share became smaller. */
+    uint64_t
+        last_step_ns; /**< Length of the last step. For a graph: host time from sh_graph_enter() to sh_graph_leave(). */
+    uint64_t resident_bytes;  /**< Of the plan in force: see sh_plan_info. */
+    uint64_t ring_bytes;      /**< Of the plan in force. */
+    uint64_t unordered_bytes; /**< Of the plan in force. */
+    uint64_t held_bytes;      /**< Device memory that the runtime holds. */
+    uint64_t share_bytes;     /**< The runtime's share of the device's budget. */
+    uint64_t protected_bytes; /**< Memory that protection keeps from other runtimes: see residency.h. */
+    uint64_t reserved_bytes;  /**< The part of the runtime's reservation that is in force. */
+    /** Memory granted to the runtime as a guest, without its workspace. 0: the runtime is no guest. */
+    uint64_t guest_bytes;
+} sh_runtime_stats;
+
+#define SH_RUNTIME_STATS_INIT \
+    { sizeof(sh_runtime_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+static inline void sh_runtime_stats_init(sh_runtime_stats* stats) {
+    const sh_runtime_stats initial = SH_RUNTIME_STATS_INIT;
+    *stats = initial;
+}
+
+/**
+ * Reads the counters. The runtime may be lost.
+ * @retval SH_OK The counters are written.
+ * @blocks Never.
+ * \since 0.1
+ */
+SH_API SH_MUST_CHECK sh_status sh_runtime_get_stats(sh_runtime* runtime, sh_runtime_stats* out_stats);
+
+/**
+ * Begins to record a trace of the whole process into a file, in the JSON format that Perfetto and chrome://tracing
+ * open: acquires, waits, loads, write-backs, plans, steps, held memory, reservations and scopes of every runtime. The
+ * variable STAGEHAND_TRACE=path does the same from the first device on until the process exits. A forked child records
+ * nothing and does not touch the file.
+ * @param path Created or truncated.
+ * @retval SH_OK                  The trace is being recorded.
+ * @retval SH_ERROR_INVALID_STATE A trace is being recorded already.
+ * @retval SH_ERROR_IO            The file cannot be written.
+ * @blocks While it opens the file.
+ * \since 0.1
+ */
+SH_API SH_MUST_CHECK sh_status sh_trace_start(const char* path);
+
+/**
+ * Ends the trace and completes its file.
+ * @retval SH_OK                  The file is complete.
+ * @retval SH_ERROR_INVALID_STATE No trace is being recorded.
+ * @retval SH_ERROR_IO            The file could not be written.
+ * @blocks While it writes the file.
+ * \since 0.1
+ */
+SH_API sh_status sh_trace_stop(void);
+
+/**
+ * Writes one JSON object for each step of this runtime to a file, when the step ends and when a graph is left outside a
+ * step. docs/telemetry.md lists the fields. sh_step_end() and sh_graph_leave() return SH_ERROR_IO if a line cannot be
+ * written. The runtime's previous file is closed, unless the new file cannot be opened.
+ * @param path Created or truncated. NULL: stop writing.
+ * @retval SH_OK       The lines are written from the next step on.
+ * @retval SH_ERROR_IO The file cannot be opened; or the previous file could not be completed, and the new one is open.
+ * @blocks While it opens the file.
+ * \since 0.1
+ */
+SH_API SH_MUST_CHECK sh_status sh_telemetry_open(sh_runtime* runtime, const char* path);
+
+/**
+ * Begins to answer questions about this process's devices and runtimes on a Unix socket. The command `stagehand top`
+ * asks them. One thread of the library waits for questions. For an answer the thread takes each runtime's lock while it
+ * reads the counters. docs/telemetry.md describes questions and answers. Only the user who runs the process, and root,
+ * can connect. A forked child does not answer and does not touch the socket. The variable STAGEHAND_MONITOR=path makes
+ * the process answer from the first device on, and STAGEHAND_MONITOR=1 does the same at the default path.
+ *
+ * A socket that an ended process left at `path` is replaced. Any other file at `path` is an error. sh_monitor_stop()
+ * removes the socket, and so does the end of the process.
+ * @param path At most 107 bytes. Its folder must exist. NULL: "stagehand/<process id>.sock" in $XDG_RUNTIME_DIR, or
+ *             "stagehand-<user id>/<process id>.sock" in /tmp if that is not a folder that only the user can write to.
+ *             The library creates the folder of the default path. An existing one must be a real folder, belong to the
+ *             user, and be closed to others.
+ * @retval SH_OK                     The socket answers.
+ * @retval SH_ERROR_INVALID_ARGUMENT `path` is empty or too long.
+ * @retval SH_ERROR_INVALID_STATE    The process answers already.
+ * @retval SH_ERROR_IO               The socket could not be made. The text names the fault of the path.
+ * @blocks For a second at most, while another process locks the folder.
+ * \since 0.1
+ */
+SH_API SH_MUST_CHECK sh_status sh_monitor_start(const char* path);
+
+/**
+ * Stops answering, closes open connections and removes the socket.
+ * @retval SH_OK                  The socket is removed.
+ * @retval SH_ERROR_INVALID_STATE The process does not answer.
+ * @blocks Until the library's thread has ended.
+ * \since 0.1
+ */
+SH_API sh_status sh_monitor_stop(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

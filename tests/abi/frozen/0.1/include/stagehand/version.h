@@ -1,0 +1,13 @@
+/* Version of the library and of its binary interface. The build parses this file, so keep one number on each line. */
+#ifndef STAGEHAND_VERSION_H
+#define STAGEHAND_VERSION_H
+
+/** Version of these headers. The library tells its own by sh_version(). */
+#define SH_VERSION_MAJOR 0
+#define SH_VERSION_MINOR 1
+#define SH_VERSION_PATCH 0
+
+/** Number in the soname, `libstagehand.so.<n>`. It changes only when an existing program would break. */
+#define SH_ABI_VERSION 0
+
+#endif
