@@ -58,8 +58,8 @@ Status UnorderedCache::no_room(uint64_t pages) {
 
 // The unit's own copies and uses must have ended before it is unmapped. Everything is checked again after the mutex was
 // given up.
-Status UnorderedCache::drop(Unit& unit, std::unique_lock<std::mutex>& lock) {
-    while (unit.memory == Memory::unordered && !unit.held && !unit.bringing) {
+Status UnorderedCache::drop_while(Unit& unit, const std::function<bool()>& may, std::unique_lock<std::mutex>& lock) {
+    while (unit.memory == Memory::unordered && !unit.held && !unit.bringing && may()) {
         if (unit.load_queued()) {
             loader_.cancel(unit, lock);
         } else if (!loader_.is_quiet(unit)) {
@@ -78,6 +78,10 @@ Status UnorderedCache::drop(Unit& unit, std::unique_lock<std::mutex>& lock) {
     return Status();
 }
 
+Status UnorderedCache::drop(Unit& unit, std::unique_lock<std::mutex>& lock) {
+    return drop_while(unit, [] { return true; }, lock);
+}
+
 Status UnorderedCache::make_room(uint64_t pages, std::unique_lock<std::mutex>& lock) {
     while (used_ + pages > capacity_) {
         if (!worth_.victim()) return no_room(pages);
@@ -88,7 +92,8 @@ Status UnorderedCache::make_room(uint64_t pages, std::unique_lock<std::mutex>& l
 
 Status UnorderedCache::drop_one(std::unique_lock<std::mutex>& lock) {
     Unit& unit = registry_.unit(static_cast<uint32_t>(*worth_.victim()));
-    SH_TRY(drop(unit, lock));
+    // A victim that is protected while its last use ends is a victim no more.
+    SH_TRY(drop_while(unit, [&] { return unit.protections == 0; }, lock));
     if (unit.memory == Memory::none) stats_.evictions++;
     return Status();
 }

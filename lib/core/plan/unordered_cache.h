@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -73,7 +74,9 @@ public:
     Status resize(uint64_t pages, std::unique_lock<std::mutex>& lock);
 
 private:
-    // Drops the unit that is least worth keeping. There must be one.
+    // Drops a unit, unless a caller holds or loads the unit meanwhile, or `may` returns false.
+    Status drop_while(Unit& unit, const std::function<bool()>& may, std::unique_lock<std::mutex>& lock);
+    // Drops the unit that is least worth keeping, unless the unit is protected meanwhile. There must be one.
     Status drop_one(std::unique_lock<std::mutex>& lock);
     Status make_room(uint64_t pages, std::unique_lock<std::mutex>& lock);
     void insert(Unit& unit);

@@ -9,7 +9,6 @@ namespace stagehand::test {
 namespace {
 
 // --- protection
-// ---------------------------------------------------------------------------------------------------------
 
 TEST(Protect, what_is_resident_stays_when_another_runtime_comes) {
     for (const bool protect : {false, true}) {
@@ -115,6 +114,26 @@ TEST(Protect, a_block_outside_the_order_is_not_dropped_for_others) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
+// Another thread waits for the last use of the block, in order to drop it, when the block is protected.
+TEST(Protect, a_block_outside_the_order_that_is_about_to_be_dropped) {
+    TestDevice device({.budget_bytes = 8 * kPage});
+    sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+    options.unordered_bytes = 8 * kPage;
+    Model model(device, equal_blocks(3, kBlock, Origin::pinned, SH_BLOCK_UNORDERED), options);
+    const sh_stream stream = device.stream();
+    SUCCEEDS(model.use(0, stream, 0, 100'000'000));
+    SUCCEEDS(model.use(1, stream));
+    std::thread other([&] { EXPECT_SUCCEEDS(model.use(2, SH_STREAM_HOST)); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const sh_block first = model.id(0);
+    SUCCEEDS(sh_protect_blocks(model.runtime(), &first, 1));
+    EXPECT_EQ(model.state(0).present_bytes, kBlock) << "the other thread was too early";
+    other.join();
+    EXPECT_EQ(model.state(0).present_bytes, kBlock);
+    EXPECT_EQ(model.state(1).present_bytes, 0u);
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
 TEST(Protect, counts_for_a_block_outside_the_order_that_comes_later) {
     TestDevice device({.budget_bytes = 12 * kPage});
     Model model(device, equal_blocks(4, kBlock, Origin::pinned, SH_BLOCK_UNORDERED));
@@ -134,7 +153,6 @@ TEST(Protect, counts_for_a_block_outside_the_order_that_comes_later) {
 }
 
 // --- scopes
-// -------------------------------------------------------------------------------------------------------------
 
 TEST(KeepResident, the_sequence_a_b_a_c_a_copies_a_once) {
     TestDevice device({.budget_bytes = 64 * kPage});
@@ -255,7 +273,6 @@ TEST(KeepResident, new_plans_keep_what_is_resident) {
 }
 
 // --- reservations
-// -------------------------------------------------------------------------------------------------------
 
 TEST(Reserve, primary_memory_is_never_taken) {
     TestDevice device({.budget_bytes = 60 * kPage});
