@@ -17,7 +17,7 @@ constexpr std::uint64_t enough_ns = 1'000'000'000;
 constexpr std::size_t most_rounds = 3;
 
 // One round, in nanoseconds.
-struct Round {
+struct PinningRound {
     double touch = 0;
     double pin = 0;
     double library = 0;
@@ -43,8 +43,8 @@ std::uint64_t pin_ns(sh_device* device, const PlainMemory& memory) {
     return ns;
 }
 
-Round measure_round(const Bench& bench, const CudaDriver* driver) {
-    Round round;
+PinningRound measure_round(const Bench& bench, const CudaDriver* driver) {
+    PinningRound round;
     {
         const PlainMemory memory(bench.extent.pin);
         round.touch =
@@ -64,9 +64,9 @@ Round measure_round(const Bench& bench, const CudaDriver* driver) {
     return round;
 }
 
-double median_of(const std::vector<Round>& rounds, double (*figure)(const Round&)) {
+double median_of(const std::vector<PinningRound>& rounds, double (*figure)(const PinningRound&)) {
     std::vector<double> figures;
-    for (const Round& round : rounds) {
+    for (const PinningRound& round : rounds) {
         figures.push_back(figure(round));
     }
     return median(std::move(figures));
@@ -79,11 +79,11 @@ void measure_pinning(Bench& bench, GroupReport& report) {
     bench.progress.begin(report.name, most_rounds, 1);
     std::string reason;
     const std::unique_ptr<CudaDriver> driver = CudaDriver::open(device_capabilities(bench.device).name, &reason);
-    std::vector<Round> rounds;
+    std::vector<PinningRound> rounds;
     double spent = 0;
     while (!stopped() && (rounds.empty() || (rounds.size() < most_rounds && spent < enough_ns))) {
         rounds.push_back(measure_round(bench, driver.get()));
-        const Round& last = rounds.back();
+        const PinningRound& last = rounds.back();
         spent += last.touch + last.pin + last.library + last.driver;
         bench.progress.step(rounds.size() - 1, "pinned");
     }
@@ -91,9 +91,9 @@ void measure_pinning(Bench& bench, GroupReport& report) {
         return;
     }
     const auto rate = [&](double ns) { return static_cast<double>(bench.extent.pin) * 1e9 / std::max(ns, 1.0); };
-    const double touch = median_of(rounds, [](const Round& round) { return round.touch; });
-    const double plain = median_of(rounds, [](const Round& round) { return round.touch + round.pin; });
-    const double library = median_of(rounds, [](const Round& round) { return round.library; });
+    const double touch = median_of(rounds, [](const PinningRound& round) { return round.touch; });
+    const double plain = median_of(rounds, [](const PinningRound& round) { return round.touch + round.pin; });
+    const double library = median_of(rounds, [](const PinningRound& round) { return round.library; });
     const double gib = static_cast<double>(bench.extent.pin) / static_cast<double>(1U << 30);
     const bool pinned = rounds.back().pinned;
     const auto add = [&](const char* name, double ns, double limit_ns, const char* limit_name) {
@@ -106,7 +106,7 @@ void measure_pinning(Bench& bench, GroupReport& report) {
     add("touched by one thread, then SH_BLOCK_PIN", plain, touch, "touching alone");
     add("sh_host_alloc", library, plain, "touched, then pinned");
     if (driver) {
-        add("cuMemHostAlloc", median_of(rounds, [](const Round& round) { return round.driver; }), library,
+        add("cuMemHostAlloc", median_of(rounds, [](const PinningRound& round) { return round.driver; }), library,
             "sh_host_alloc");
     }
     if (!pinned) {

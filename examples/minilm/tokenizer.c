@@ -10,7 +10,7 @@
 
 #include "words.h"
 
-enum { LONGEST_WORD = 100, LONGEST_UTF8_BYTES = 4, CONTINUATION_BYTES = 2 };
+enum { LONGEST_WORD = 100, CONTINUATION_BYTES = 2 };
 
 /** The pieces that are recognised in the original text, before it is split and changed to lower case. */
 enum mark { MARK_UNKNOWN, MARK_CLASSIFY, MARK_SEPARATE, MARK_PAD, MARK_MASK, MARK_COUNT };

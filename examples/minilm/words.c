@@ -6,7 +6,7 @@
 
 #include <utf8proc.h>
 
-enum { REPLACEMENT_CHARACTER = 0xfffd, LONGEST_UTF8_BYTES = 4 };
+enum { REPLACEMENT_CHARACTER = 0xfffd };
 
 static bool is_space(int32_t c) {
     switch (utf8proc_category(c)) {

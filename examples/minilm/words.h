@@ -11,6 +11,9 @@
 
 #include "error.h"
 
+/** The most bytes of a code point. */
+enum { LONGEST_UTF8_BYTES = 4 };
+
 /**
  * The code points of all words, one word after the other. Word i is code_points[ends[i - 1]] up to
  * code_points[ends[i]].

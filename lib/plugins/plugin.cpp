@@ -9,12 +9,11 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "plugins/load_error.h"
 #include "plugins/table_check.h"
 
 namespace stagehand::plugins {
 namespace {
-
-Status refused(std::string reason) { return Status(SH_ERROR_BACKEND_LOAD, std::move(reason)); }
 
 Status check_owner_and_mode(const std::string& path, const char* what, bool want_directory) {
     struct stat status = {};

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "backend/limits.h"
+#include "plugins/load_error.h"
 
 namespace stagehand::plugins {
 namespace {
@@ -56,8 +57,6 @@ static_assert(offsetof(sh_backend, probe) + sizeof kRequired / sizeof kRequired[
 
 // The size of the struct in the first version of the interface.
 constexpr size_t kLeastDeviceSize = offsetof(sh_backend_device_info, reserved) + sizeof(uint32_t);
-
-Status refused(std::string reason) { return Status(SH_ERROR_BACKEND_LOAD, std::move(reason)); }
 
 }  // namespace
 

@@ -13,6 +13,8 @@
 
 namespace stagehand::test {
 
+const uint64_t kBlock = 4 * kPage;
+
 // The capture backend's calls.
 #define DRIVER(name) plugin_function<decltype(name)>("stagehand-capture.so", #name)
 

@@ -13,8 +13,6 @@
 namespace stagehand::test {
 namespace {
 
-const uint64_t kBlock = 4 * kPage;
-
 std::unique_ptr<Model> make(TestDevice& device, size_t blocks, const char* name, uint64_t max_bytes = 0) {
     sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
     options.name = name;

@@ -8,8 +8,6 @@
 namespace stagehand::test {
 namespace {
 
-const uint64_t kBlock = 4 * kPage;
-
 struct Call {
     const char* name;
     std::function<sh_status(void*)> make;  // with a handle

@@ -297,15 +297,16 @@ private:
 class Random : public testing::TestWithParam<std::tuple<int, const char*>> {};
 
 TEST_P(Random, operations) {
-    const auto [seed, options] = GetParam();
+    const auto& [first_seed, options] = GetParam();
+    const auto seed = static_cast<uint64_t>(first_seed);
     if (*options && !on_host_backend()) GTEST_SKIP() << "only the host backend can be slow";
     constexpr uint32_t kThreads = 3;
     DeviceSettings settings{.budget_bytes = kMostPages * kPage};
     settings.options += options;
     {
         TestDevice device(settings);
-        Party first(device, static_cast<uint64_t>(seed), kThreads),
-            second(device, static_cast<uint64_t>(seed) + 1, kThreads);
+        Party first(device, seed, kThreads),
+            second(device, seed + 1, kThreads);
         SUCCEEDS(first.model.schedule(forward(kBlocks)));
         std::atomic<bool> done{false};
         std::thread watcher([&] {
@@ -319,7 +320,7 @@ TEST_P(Random, operations) {
         std::vector<std::thread> threads;
         for (uint32_t t = 0; t < kThreads; t++) {
             threads.emplace_back([&, t] {
-                Worker worker(device, {&first, &second}, static_cast<uint64_t>(seed) * 100 + t);
+                Worker worker(device, {&first, &second}, seed * 100 + t);
                 for (uint64_t k = 0; k < scaled(200) && !HasFailure(); k++) worker.operate();
             });
         }

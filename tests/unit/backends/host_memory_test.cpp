@@ -14,11 +14,10 @@
 #include "../count_allocations.h"
 #include "host/host_backend.h"
 #include "host/settings.h"
+#include "page.h"
 
 namespace stagehand::host {
 namespace {
-
-constexpr uint64_t kPage = 4096;
 
 class HostMemory : public testing::Test {
 protected:

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "host/host_backend.h"
+#include "page.h"
 
 namespace stagehand::host {
 namespace {
 
-constexpr uint64_t kPage = 4096;
 constexpr int64_t kMs = 1000000;
 
 class HostPacing : public testing::Test {

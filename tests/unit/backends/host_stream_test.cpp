@@ -11,11 +11,10 @@
 
 #include "../count_allocations.h"
 #include "host/host_backend.h"
+#include "page.h"
 
 namespace stagehand::host {
 namespace {
-
-constexpr uint64_t kPage = 4096;
 
 // Returns the number of this process's threads that have the name of a stream's thread.
 int stream_threads() {

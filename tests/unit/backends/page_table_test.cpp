@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "support/last_error.h"
+#include "page.h"
 
 namespace stagehand::support {
 namespace {
 
-constexpr uint64_t kPage = 4096;
 constexpr uint64_t kBase = 1 << 20;
 
 class PageTableTest : public testing::Test {

@@ -5,11 +5,10 @@
 #include <cstring>
 
 #include "support/last_error.h"
+#include "page.h"
 
 namespace stagehand::support {
 namespace {
-
-constexpr uint64_t kPage = 4096;
 
 void* at(uint64_t address) { return reinterpret_cast<void*>(address); }
 

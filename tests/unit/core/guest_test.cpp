@@ -4,19 +4,10 @@
 
 #include "base/size_text.h"
 #include "engine.h"
+#include "several_models.h"
 
 namespace stagehand::test {
 namespace {
-
-const uint64_t kBlock = 4 * kPage;
-
-std::unique_ptr<Model> make(TestDevice& device, size_t blocks, const char* name, uint32_t flags = 0) {
-    sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
-    options.name = name;
-    auto model = std::make_unique<Model>(device, equal_blocks(blocks, kBlock, Origin::pinned, flags), options);
-    EXPECT_SUCCEEDS(model->schedule(forward(blocks)));
-    return model;
-}
 
 sh_guest_options terms(uint64_t bytes, uint64_t workspace = 0, uint32_t flags = 0) {
     return {sizeof(sh_guest_options), flags, bytes, workspace, 0};

@@ -10,9 +10,7 @@ namespace stagehand::cli::model::test {
 
 namespace {
 
-constexpr std::uint32_t f32 = 0;
 constexpr std::uint32_t q4_0 = 2;
-constexpr std::uint64_t max64 = 0xffffffffffffffff;
 constexpr std::uint64_t two_to_60 = std::uint64_t{1} << 60;
 
 class BadGguf : public testing::TestWithParam<BadInput> {};

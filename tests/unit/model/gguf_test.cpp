@@ -12,7 +12,6 @@ namespace stagehand::cli::model::test {
 
 namespace {
 
-constexpr std::uint32_t f32 = 0;
 constexpr std::uint32_t q4_k = 12;
 
 TEST(Gguf, ReadsNamesTypesShapesAndPlaces) {

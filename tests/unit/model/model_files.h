@@ -14,6 +14,9 @@
 
 namespace stagehand::cli::model::test {
 
+constexpr std::uint64_t max64 = 0xffffffffffffffff;
+constexpr std::uint32_t f32 = 0;  // the type of a GGUF tensor
+
 // Returns `value` as `bytes` bytes, little-endian.
 std::string little(std::uint64_t value, std::size_t bytes);
 

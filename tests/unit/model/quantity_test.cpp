@@ -12,7 +12,7 @@ namespace stagehand::cli::model::test {
 namespace {
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
-constexpr std::uint64_t max64 = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t largest = std::numeric_limits<std::uint64_t>::max();
 
 std::string parse_error(const std::string& text) {
     try {
@@ -41,7 +41,7 @@ TEST(Quantity, ReadsBytes) {
         {"1.0005kB", 1000},
         {"3TiB", 3 * mib * mib},
         {"15EiB", 15 * (std::uint64_t{1} << 60)},
-        {"18446744073709551615", max64},
+        {"18446744073709551615", largest},
     };
     for (const auto& [text, bytes] : cases) {
         const Quantity quantity = parse_quantity(text);
@@ -56,11 +56,11 @@ TEST(Quantity, ReadsShares) {
     EXPECT_EQ(parse_quantity("25%").resolve(1000), 250U);
     EXPECT_EQ(parse_quantity("25 %").resolve(7), 1U);
     EXPECT_EQ(parse_quantity("33.3%").resolve(1'000'000'000'000), 333'000'000'000U);
-    EXPECT_EQ(parse_quantity("100%").resolve(max64), max64);
-    EXPECT_EQ(parse_quantity("0%").resolve(max64), 0U);
+    EXPECT_EQ(parse_quantity("100%").resolve(largest), largest);
+    EXPECT_EQ(parse_quantity("0%").resolve(largest), 0U);
     EXPECT_EQ(parse_quantity("150%").resolve(10), 15U);
     EXPECT_EQ(parse_quantity("0.000000001%").resolve(100'000'000'000), 1U);
-    EXPECT_THROW(parse_quantity("101%").resolve(max64), QuantityError);
+    EXPECT_THROW(parse_quantity("101%").resolve(largest), QuantityError);
 }
 
 TEST(Quantity, SaysWhatIsWrong) {
@@ -149,7 +149,7 @@ TEST(Quantity, WritesBytes) {
     EXPECT_EQ(format_bytes(416 * mib), "416 MiB");
     EXPECT_EQ(format_bytes(1002 * mib), "1002 MiB");
     EXPECT_EQ(format_bytes(1024 * mib - 1), "1.00 GiB");
-    EXPECT_EQ(format_bytes(max64), "16.0 EiB");
+    EXPECT_EQ(format_bytes(largest), "16.0 EiB");
 }
 
 TEST(Quantity, WritesRatesAndTimes) {

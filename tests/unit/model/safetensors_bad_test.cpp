@@ -36,7 +36,6 @@ std::string repeated(std::string_view text, std::size_t times) {
 
 const std::string good_header = "{" + entry("t", "U8", "[4]", 0, 4) + "}";
 const std::string big = "18446744073709551615";
-constexpr std::uint64_t max64 = 0xffffffffffffffff;
 
 std::vector<BadInput> lengths() {
     return {

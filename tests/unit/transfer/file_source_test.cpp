@@ -36,8 +36,6 @@ Source file_source(const TemporaryFile& file, uint64_t offset, uint64_t bytes) {
     return source;
 }
 
-int32_t fill_fails(void*, uint64_t, uint64_t, void*) { return 42; }
-
 struct FileWay {
     const char* name;
     bool direct, uring, cachestat, cold;
@@ -192,7 +190,7 @@ TEST(FileReader, ForgetsWhatItHadCollectedWhenAnotherSourceFails) {
     Source good = file_source(file, 0, 1000);
     Source bad;
     bad.kind = SH_SOURCE_FILL;
-    bad.fill = fill_fails;
+    bad.fill = test::fill_fails;
     bad.bytes = 10;
     Reader reader;
     char other[10];

@@ -15,6 +15,8 @@
 
 namespace stagehand::transfer::test {
 
+inline int32_t fill_fails(void*, uint64_t, uint64_t, void*) { return 42; }
+
 inline bool has(const Status& status, const char* text) {
     return std::string(status.text()).find(text) != std::string::npos;
 }

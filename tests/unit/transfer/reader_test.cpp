@@ -52,7 +52,6 @@ int32_t fill_ramp(void* buffer, uint64_t offset, uint64_t bytes, void*) {
     for (uint64_t i = 0; i < bytes; i++) static_cast<char*>(buffer)[i] = static_cast<char>(offset + i);
     return 0;
 }
-int32_t fill_fails(void*, uint64_t, uint64_t, void*) { return 42; }
 int32_t fill_throws(void*, uint64_t, uint64_t, void*) { throw std::runtime_error("out of paint"); }
 int32_t fill_throws_a_number(void*, uint64_t, uint64_t, void*) { throw 7; }
 
@@ -75,7 +74,7 @@ TEST(Reader, ReportsFillsThatFailOrThrow) {
     char buffer[10];
     const ReadRequest request = {&source, 250, buffer, 10};
     Reader reader;
-    source.fill = fill_fails;
+    source.fill = test::fill_fails;
     Status status = reader.read({&request, 1});
     EXPECT_EQ(status.code(), SH_ERROR_CALLBACK);
     EXPECT_TRUE(has(status, "42") && has(status, "offset 250")) << status.text();

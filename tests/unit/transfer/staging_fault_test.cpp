@@ -13,7 +13,6 @@ using test::random_bytes;
 using test::TestLoad;
 using test::TestStore;
 
-constexpr uint64_t kPiece = 64 << 10;  // of the fake
 
 class StagingFault : public test::StagingTest {
 protected:

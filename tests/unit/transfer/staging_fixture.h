@@ -18,7 +18,11 @@
 #include "temporary_file.h"
 #include "transfer/staging/staging_engine.h"
 
-namespace stagehand::transfer::test {
+namespace stagehand::transfer {
+
+constexpr uint64_t kPiece = 64 << 10;  // of the fake device
+
+namespace test {
 
 // Threads wait for a latch until it is opened.
 class Latch {
@@ -190,4 +194,5 @@ protected:
     std::unique_ptr<StagingEngine> engine_;
 };
 
-}  // namespace stagehand::transfer::test
+}  // namespace test
+}  // namespace stagehand::transfer

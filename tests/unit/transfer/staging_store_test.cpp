@@ -12,7 +12,6 @@ using test::random_bytes;
 using test::TestLoad;
 using test::TestStore;
 
-constexpr uint64_t kPiece = 64 << 10;  // of the fake
 
 class StagingStore : public test::StagingTest {
 protected:

@@ -89,9 +89,7 @@ class Holding:
             raise UsageError(Status.ERROR_INVALID_HANDLE, "streaming of the model has ended")
         if self._readings:
             self._forget_done()
-        if self.training and torch.is_grad_enabled() and _graph_task() == -1:
-            for block in blocks:
-                block.uses += 1
+        self._count_uses(blocks)
         if self._capturing:
             pass  # a capture has no steps
         elif self._step is None:
@@ -102,6 +100,9 @@ class Holding:
             self.end_step()
             self._begin()
             self._first = unit
+        self._take(blocks)
+
+    def _take(self, blocks: list[HeldBlock]) -> None:
         stream = self.stream()
         done = 0
         try:
@@ -109,6 +110,7 @@ class Holding:
                 block.forward.append(self._acquire_for_module(block, stream))
                 self._forward += 1
                 done += 1
+                block.settle()
         except BaseException as error:
             self.leave(blocks[:done])
             if isinstance(error, BudgetError):
@@ -117,6 +119,11 @@ class Holding:
                     "or keep weights on the device, outside the budget, by outside=."
                 )
             raise
+
+    def _count_uses(self, blocks: list[HeldBlock]) -> None:
+        if self.training and torch.is_grad_enabled() and _graph_task() == -1:
+            for block in blocks:
+                block.uses += 1
 
     def _acquire_for_module(self, block: HeldBlock, stream: int | None) -> View:
         try:
@@ -135,8 +142,7 @@ class Holding:
         suspended, self._suspended = self._suspended, []
         for block, stream in suspended:
             if stream not in block.backward:
-                block.backward[stream] = self.acquire(block, stream)
-                self._backward[block] = None
+                self._take_in_backward(block, stream)
 
     def _forget_done(self) -> bool:
         """Releases the blocks that earlier nodes of a backward have read. It is called when a forward inside a backward
@@ -158,7 +164,9 @@ class Holding:
         for block in blocks:
             if block.forward:
                 self._forward -= 1
-                block.forward.pop().release()
+                view = block.forward.pop()
+                block.settle()
+                view.release()
         if self._suspended and not self._forward:
             self._resume()
 
@@ -203,11 +211,15 @@ class Holding:
             if self._step is None:
                 self._begin()
             self._release_read()
-            block.backward[stream] = self.acquire(block, stream)
-            self._backward[block] = None
+            self._take_in_backward(block, stream)
         if block not in reading.blocks:
             reading.blocks.append(block)
         return True
+
+    def _take_in_backward(self, block: HeldBlock, stream: int | None) -> None:
+        block.backward[stream] = self.acquire(block, stream)
+        self._backward[block] = None
+        block.settle()
 
     def _release_read(self, task: int | None = None) -> bool:
         """Releases the blocks of nodes that have ended. Returns whether there were any."""
@@ -223,6 +235,7 @@ class Holding:
     def _release_block(self, block: HeldBlock) -> None:
         del self._backward[block]
         views, block.backward = block.backward, {}
+        block.settle()
         for view in views.values():
             view.release()
 
@@ -278,11 +291,27 @@ class Holding:
         view = self.acquire(block, self.stream())
         block.forward.append(view)
         try:
+            block.settle()
             with self.computing():
                 yield view
         finally:
             block.forward.remove(view)
+            block.settle()
             view.release()
+
+    @contextmanager
+    def borrowing(self, blocks: list[HeldBlock]) -> Iterator[None]:
+        """Holds blocks for one operation of a module that does not hold them."""
+        self._count_uses(blocks)
+        self._take(blocks)
+        try:
+            yield
+        finally:
+            self.leave(blocks)
+
+    def computes(self) -> bool:
+        """Whether this thread runs a module of the model."""
+        return bool(self.running or self.modules) and self.calls.mine()
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -345,9 +374,11 @@ class Holding:
         if not self.running and self._forward:
             self._forward = 0
             for place in self._places:
-                for view in place.weight.block.forward:
+                block = place.weight.block
+                views, block.forward = block.forward, []
+                block.settle()
+                for view in views:
                     view.release()
-                place.weight.block.forward.clear()
 
 
 def unit_is_held(blocks: list[HeldBlock]) -> bool:

@@ -15,6 +15,7 @@ from torch import nn
 
 from ._division import Unit
 from ._holding import Holding, refuse_changes
+from ._kinds import StepKinds
 from ._reads import ReadCheck
 from ._saved import SavedTensors
 from ._weights import HeldBlock
@@ -31,10 +32,11 @@ class Hook:
 class Running:
     """The modules that run, the innermost last, and what each of them has to undo at its end."""
 
-    def __init__(self, holding: Holding, saved: SavedTensors, reads: ReadCheck) -> None:
+    def __init__(self, holding: Holding, saved: SavedTensors, reads: ReadCheck, kinds: StepKinds) -> None:
         self.holding = holding
         self.saved = saved
         self.reads = reads
+        self.kinds = kinds
         # For each module: its hooks, whether they acquired its blocks, and whether they pushed hooks of autograd.
         self.frames: list[tuple[UnitHooks, bool, bool]] = []
         self.with_grad: Callable[[], None] | None = None  # called once, before the first forward with gradients
@@ -149,7 +151,7 @@ class StepHooks:
     def attach(self, module: nn.Module) -> list[Any]:
         return [
             module.register_forward_hook(_LeaveStep(self.running), always_call=True),
-            module.register_forward_pre_hook(_EnterStep(self.running), prepend=True),
+            module.register_forward_pre_hook(_EnterStep(self.running), prepend=True, with_kwargs=True),
         ]
 
 
@@ -159,7 +161,7 @@ class _EnterStep(Hook):
     def __init__(self, running: Running) -> None:
         self.running = running
 
-    def __call__(self, module: nn.Module, args: Any) -> None:
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         running = self.running
         holding = running.holding
         refuse_replica(module)
@@ -172,7 +174,7 @@ class _EnterStep(Hook):
         if not holding.running and not holding.explicit and _graph_task() == -1:
             running.abandon()
             holding.begin_step()
-            running.reads.enter()
+            running.reads.enter(running.kinds.kind(args, kwargs) if running.reads.wants() else None)
         holding.running += 1
         holding.unguard()
 

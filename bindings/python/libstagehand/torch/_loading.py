@@ -133,7 +133,7 @@ def loaded(entries: Iterable[Entry], updates: Updates) -> None:
         for place in entry.places:
             if place.loading:
                 place.loading = False
-                place.put(place.on_device())
+                place.put_on_device()
                 place.note_version()
                 place.note_source()
                 updates.end(place.weight.block)

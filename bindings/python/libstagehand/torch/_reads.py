@@ -1,10 +1,9 @@
-"""Finds reads of weights whose block is not held. A module that does not hold the block may read them, or code outside
-all modules.
-"""
+"""Finds reads of weights through views that were made while the block was held, and are used when it is not."""
 
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
+from collections.abc import Hashable
 from threading import get_ident
 from typing import Any
 
@@ -12,23 +11,33 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from ._subclasses import found_in, is_wrapper
+from ._subclasses import ENTRY, is_wrapper, plain_parts
 from ._weights import Weight
 
 _ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
 
 class ReadCheck:
-    """Checks every operation in the first step, or in all steps for debugging."""
+    """Checks every operation in the first step of each kind that passes, or in all steps for debugging.
 
-    def __init__(self, weights: dict[int, Weight], steps: int | None) -> None:
+    :param always: True checks all steps, None the first step of each kind, and False no step.
+    """
+
+    def __init__(self, weights: dict[int, Weight], always: bool | None) -> None:
         self._weights = weights
-        self._left = steps  # the number of steps to check that have to pass; None for all steps
+        self._always = always
+        self._passed: set[Hashable] = set()
+        self._kind: Hashable = None
         self._mode: Reads | None = None
 
-    def enter(self) -> None:
-        if self._left == 0 or self._mode is not None:
+    def wants(self) -> bool:
+        """Whether enter() asks for the kind of the step."""
+        return self._always is None
+
+    def enter(self, kind: Hashable = None) -> None:
+        if self._mode is not None or self._always is False or (self._always is None and kind in self._passed):
             return
+        self._kind = kind
         self._mode = Reads(self._weights)
         self._mode.__enter__()
 
@@ -39,17 +48,16 @@ class ReadCheck:
         mode, self._mode = self._mode, None
         if mode is not None:
             mode.end()
-            if passed and self._left is not None:
-                self._left -= 1
+            if passed:
+                self._passed.add(self._kind)
 
 
 class Reads(TorchDispatchMode):
     """Refuses operations that read weights whose block is not held."""
 
-    def __init__(self, weights: dict[int, Weight], views: bool = False) -> None:
+    def __init__(self, weights: dict[int, Weight]) -> None:
         super().__init__()
         self._weights = weights
-        self._views = views  # whether views of such weights are refused too
         self._thread = get_ident()
 
     def end(self) -> None:
@@ -62,8 +70,8 @@ class Reads(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._views or func not in _ALIASES:
-            is_view = not self._views and getattr(func, "is_view", False)
+        if func not in _ALIASES:
+            is_view = getattr(func, "is_view", False)
             for value in tree_iter((args, kwargs)):
                 # A wrapper may read its parts to make a view of itself.
                 if isinstance(value, torch.Tensor) and (not is_view or is_wrapper(value)):
@@ -71,22 +79,13 @@ class Reads(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _check(self, func: Any, tensor: torch.Tensor) -> None:
-        for weight in found_in(tensor, self._weights):
-            if not weight.block.held():
-                raise _unheld(func, weight, self._views)
-
-
-def _unheld(func: Any, weight: Weight, outside_modules: bool) -> RuntimeError:
-    name = weight.places[0].name
-    problem = f"{func} reads {name}, but its block {weight.block.name} is not held"
-    if outside_modules:
-        return RuntimeError(
-            f"{problem}, because no module that uses the block runs. The contents are in the source. "
-            "Read them by state_dict(), detach(), cpu() and the like, change them by load_state_dict() or detach(), "
-            f"or keep the weight on the device by outside={name!r}"
-        )
-    return RuntimeError(
-        f"{problem}. Another module than the reading one holds the block during its call. "
-        "Divide the model by blocks= so that the module that reads a weight also holds its block, "
-        f"or keep the weight on the device by outside={name!r}"
-    )
+        for part in plain_parts(tensor):
+            # Operations on the weights themselves are seen in every step, by their key.
+            weight = None if ENTRY in part.__dict__ else self._weights.get(part.untyped_storage().data_ptr())
+            if weight is not None and not weight.block.held():
+                name = weight.places[0].name
+                raise RuntimeError(
+                    f"{func} reads {name} by a view of it, but its block {weight.block.name} is not held any more. "
+                    "The view was made during the call of a module that has ended. Use the weight itself, or a clone() "
+                    f"of the view, or keep the weight on the device by outside={name!r}"
+                )

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._hooks import Hook
-from ._reads import Reads
-from ._subclasses import ENTRY
-from ._weights import Entry, Weight, _data, entry_of
+from ._key import Operation
+from ._subclasses import ENTRY, is_wrapper
+from ._weights import Entry, _data, entry_of
 
 # The methods that read the source, unless the block is held. They work on the device as usual while it is held.
 _METHODS = (
@@ -21,6 +22,8 @@ _METHODS = (
     "cuda",
     "to",
     "type",
+    "new",
+    "new_tensor",
     "float",
     "double",
     "half",
@@ -37,11 +40,20 @@ _METHODS = (
     "as_subclass",
     "__repr__",
     "__format__",
+    # These return the tensor's memory.
+    "untyped_storage",
+    "storage",
+    "_typed_storage",
+    "__dlpack__",
+    "__dlpack_device__",
 )
 _NUMPY = ("numpy", "__array__")
-# Functions that return a tensor's memory. The reads of that memory cannot be seen.
-_MEMORY = ("untyped_storage", "storage", "_typed_storage", "__dlpack__", "__dlpack_device__")
+# The methods that read memory past the dispatcher. They get a copy while modules run.
+_PAST_DISPATCHER = (*_NUMPY, "tolist", "__dlpack__", "__dlpack_device__", "untyped_storage", "storage", "_typed_storage")
+# The methods that ask for the key of a tensor, and read no memory.
+_KEYED = ("new", "new_tensor", "type")
 _ALWAYS = ("__reduce_ex__",)
+_clone = torch.Tensor.clone
 
 
 class Source:
@@ -49,6 +61,10 @@ class Source:
 
     def current(self, entry: Entry) -> torch.Tensor:
         """Returns a parameter or buffer over the source in host memory. Trained weights are written back before."""
+        raise NotImplementedError
+
+    def computes(self) -> bool:
+        """Whether this thread runs a module of the model. Then functions get tensors on the device."""
         raise NotImplementedError
 
 
@@ -59,6 +75,10 @@ def _method(source: Source, kind: type, name: str) -> Any:
         entry: Entry | None = self.__dict__.get(ENTRY)
         if entry is None or (name not in _ALWAYS and entry.held()):
             return of_class(self, *args, **named)
+        if name in _KEYED and not entry.special:
+            return of_class(entry.places[0].open, *args, **named)
+        if name not in _ALWAYS and source.computes():
+            return of_class(_clone(self) if name in _PAST_DISPATCHER else self, *args, **named)
         made = of_class(source.current(entry), *args, **named)
         if name in _NUMPY:
             made.flags.writeable = False  # because a write to the array could not be seen
@@ -76,19 +96,30 @@ def _is_over(tensor: torch.Tensor, other: torch.Tensor) -> bool:
         )
 
 
+class _WrapperReads(TorchDispatchMode):
+    """Sees the operations on wrappers that are not held, because the dispatcher ignores the key of their parts."""
+
+    def __init__(self, unheld: Operation) -> None:
+        super().__init__()
+        self._unheld = unheld
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._unheld(func, args, kwargs or {})
+
+
 class ServedTensors:
-    """The classes that a model's parameters and buffers have while they are streamed. These classes check every
-    function of a tensor while no module runs.
+    """The classes that a model's parameters and buffers have while they are streamed.
 
     An object that other code makes from such a class, for example by `type(weight)(...)`, is not a streamed weight. It
     has the class that the weight had before, or behaves like it. Special tensors have their own class while modules
     run, because functions may depend on the class.
     """
 
-    def __init__(self, source: Source, weights: dict[int, Weight]) -> None:
+    def __init__(self, source: Source) -> None:
         self._source = source
-        self._mode = Reads(weights, views=True)
         self._classes: dict[type, type] = {}
+        # Makes the operations on wrappers that are not held.
+        self.unheld: Operation = None  # type: ignore[assignment]
         # Each special tensor, with the class that it has while modules run, and the class that it has otherwise.
         self._special: list[tuple[torch.Tensor, type, type]] = []
         self._special_classes: dict[type, type] = {}
@@ -99,7 +130,10 @@ class ServedTensors:
         classes = self._special_classes if entry.special else self._classes
         if kind not in classes:
             classes[kind] = self._make(kind)
-        if entry.special:
+        if is_wrapper(tensor):
+            for block in entry.blocks():
+                block.wrappers.append((entry, kind, classes[kind]))
+        elif entry.special:
             self._special.append((tensor, kind, classes[kind]))
         tensor.__dict__[ENTRY] = entry
         tensor.__class__ = classes[kind]
@@ -123,7 +157,8 @@ class ServedTensors:
                     data: torch.Tensor = _data.__get__(tensor)
                     return data
                 # detach() and not `data`, because a change in place must be seen.
-                return torch.Tensor.detach(tensor if entry.held() else source.current(entry))
+                is_here = entry.held() or source.computes()
+                return torch.Tensor.detach(tensor if is_here else source.current(entry))
 
         def put(tensor: torch.Tensor, value: torch.Tensor) -> None:
             entry: Entry | None = tensor.__dict__.get(ENTRY)
@@ -132,7 +167,7 @@ class ServedTensors:
                 return
             place = entry.places[0]
             # `tensor.data += 1` assigns the tensor that it got before.
-            if not (_is_over(value, place.host()) or _is_over(value, place.on_device())):
+            if not (_is_over(value, place.host()) or _is_over(value, place.open)):
                 raise RuntimeError(
                     f"{entry.name} is streamed, so its data cannot be replaced: "
                     "change the data in place, or by load_state_dict(), or before streaming"
@@ -156,38 +191,25 @@ class ServedTensors:
         methods.update(
             {"__new__": new, "__deepcopy__": deepcopy, "data": property(get, put), "__module__": kind.__module__}
         )
-        made = type(kind)(kind.__name__, (kind,), methods)
-        self._look(made)
-        return made
+        # Functions of plain tensors need not look: PyTorch tells of operations on tensors with the key.
+        methods["__torch_function__"] = torch._C._disabled_torch_function_impl  # type: ignore[attr-defined]
+        if hasattr(kind, "__tensor_flatten__"):
+            methods["__torch_function__"] = classmethod(self._look)
+        return type(kind)(kind.__name__, (kind,), methods)
 
-    def _look(self, kind: Any) -> None:
-        mode, source = self._mode, self._source
-
-        def served(value: Any) -> Any:
-            entry: Entry | None = value.__dict__.get(ENTRY) if isinstance(value, torch.Tensor) else None
-            return value if entry is None or entry.held() else source.current(entry)
-
-        def check(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if getattr(func, "__name__", "") in _MEMORY:
-                args = tuple(map(served, args))
-            with torch._C.DisableTorchFunctionSubclass(), mode:
-                return func(*args, **kwargs or {})
-
-        kind.__torch_function__ = classmethod(check)
+    def _look(self, kind: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass(), _WrapperReads(self.unheld):
+            return func(*args, **kwargs or {})
 
     def unguard(self) -> None:
         if self._guarded:
             self._guarded = False
-            for kind in self._classes.values():
-                kind.__torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[attr-defined]
             for tensor, own, _ in self._special:
                 tensor.__class__ = own
 
     def guard(self) -> None:
         if not self._guarded:
             self._guarded = True
-            for kind in self._classes.values():
-                self._look(kind)
             for tensor, _, served in self._special:
                 tensor.__class__ = served
 

@@ -24,6 +24,8 @@ from ._graph import ForwardGraph
 from ._holding import Holding
 from ._hooks import Running, StepHooks, UnitHooks, forget_compiled, run_uncompiled
 from ._host_sources import adopt, make_sources
+from ._key import owners
+from ._kinds import StepKinds
 from ._loading import LoadedInto, LoadInto, Updates, loaded
 from ._memory import memory_tensor
 from ._neighbours import Neighbours
@@ -34,6 +36,7 @@ from ._saved import SavedTensors
 from ._serving import RefuseConversion, ServedState, ServedTensors, Source, WithoutHooks, is_served, refuse_ties
 from ._stashed import StashHooks
 from ._training import MakeOptimizer, MakeStep, Training
+from ._unheld import UnheldOperations
 from ._weights import (
     Entry,
     Found,
@@ -73,8 +76,9 @@ class Streamed(Residency, Source):
     :param strict: Whether tensors in files that the module does not have are an error.
     :param pin: Whether to pin the host memory, so that copies from it need no staging buffer.
     :param max_held: The most blocks that are held at the same time. None is derived from how the modules are nested.
-    :param debug: True checks every step for reads of weights whose block is not held, which is slow. None checks until
-        one step has passed. False checks no step.
+    :param debug: True checks every step for views of weights that are used after their module has returned, which is
+        slow. None checks the first step of each kind (sizes of 1, types, gradients, training, adapters). False checks
+        no step.
     :param name: The name of the model in messages and traces.
     :param share_wait: The most seconds that a step waits for steps of other models on the device, in other threads, if
         these steps hold its memory.
@@ -222,10 +226,11 @@ class Streamed(Residency, Source):
                 for place in weight.places:
                     if place.tensor.grad is not None:
                         raise ValueError(f"{place.name} has a gradient: call zero_grad() before the model is streamed")
-                    place.put(place.on_device())
+                    place.find_memory()
+                    place.put_on_device()
                     self._undo.callback(self._restore, place)
         self._by_storage = {weight.memory.untyped_storage().data_ptr(): weight for weight in self._weights}
-        self._served = ServedTensors(self, self._by_storage)
+        self._served = ServedTensors(self)
         for entry in self._entries:
             for block in entry.blocks():
                 block.entries.append(entry)
@@ -266,10 +271,18 @@ class Streamed(Residency, Source):
     def _attach(self, debug: bool | None, optimizer: MakeOptimizer | None, make_step: MakeStep | None) -> None:
         self._holding = Holding(self.runtime, self._torch_device, self._places, Calls(self.module, self._torch_device))
         self._holding.unguard, self._holding.guard = self._served.unguard, self._served.guard
+        saved = SavedTensors(self._holding, self._by_storage)
+        self._updates = Updates(self.runtime, self._holding.calls)
+        unheld = UnheldOperations(self._holding, saved, self._updates, self._by_storage)
+        self._served.unheld = unheld
+        for storage in self._by_storage:
+            owners[storage] = unheld
+            self._undo.callback(owners.pop, storage, None)
         self._running = Running(
             self._holding,
-            SavedTensors(self._holding, self._by_storage),
-            ReadCheck(self._by_storage, None if debug else 1 if debug is None else 0),
+            saved,
+            ReadCheck(self._by_storage, debug),
+            StepKinds(self.module),
         )
         self._running.with_grad = self._attach_inner
         if optimizer is not None:
@@ -281,7 +294,6 @@ class Streamed(Residency, Source):
             )
             for handle in self._training.handles:
                 self._undo.callback(handle.remove)
-        self._updates = Updates(self.runtime, self._holding.calls)
         self._holding.settle = self._settle
         self._undo.callback(self._end_work)
         run_uncompiled()
@@ -307,6 +319,8 @@ class Streamed(Residency, Source):
         for handle in handles:
             self._undo.callback(handle.remove)  # type: ignore[attr-defined]
         self._undo.callback(forget_compiled)
+        for block in self._blocks:
+            block.settle()
 
     def _settle(self) -> None:
         refuse_ties(self._entries)
@@ -376,7 +390,7 @@ class Streamed(Residency, Source):
         for weight in self._weights:
             del weight.host, weight.memory, weight.storage
             for place in weight.places:
-                del place.original, place.given
+                del place.original, place.given, place.open, place.closed
 
     def _end_work(self) -> None:
         try:
@@ -466,6 +480,9 @@ class Streamed(Residency, Source):
     def blocks(self) -> dict[str, list[str]]:
         """Returns the blocks by name, with the names of the tensors in them."""
         return {block.name: [place.name for place in block.places()] for block in self._blocks}
+
+    def computes(self) -> bool:
+        return self._holding.computes()
 
     def current(self, entry: Entry) -> torch.Tensor:
         for block in entry.blocks():

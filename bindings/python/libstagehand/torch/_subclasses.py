@@ -21,6 +21,7 @@ Make = Callable[[torch.Tensor], torch.Tensor]
 # The attribute of a streamed tensor that has its Entry.
 ENTRY = "_stagehand_entry"
 
+_storage = torch.Tensor.untyped_storage  # whatever the class of the tensor makes of it
 is_wrapper: Callable[[object], bool] = is_traceable_wrapper_subclass
 
 
@@ -121,10 +122,19 @@ def _with_others(value: Any, of: Make, known: dict[int, Any]) -> Any:
     return made
 
 
+def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yields the tensors with memory that a tensor is made of: itself, or the parts of a wrapper."""
+    if is_wrapper(tensor):
+        for key in _flattened(tensor)[0]:
+            yield from plain_parts(getattr(tensor, key))
+    elif tensor.layout == torch.strided and not tensor.is_meta:
+        yield tensor
+
+
 def found_in(tensor: torch.Tensor, known: dict[int, Any]) -> tuple[Any, ...]:
     """Looks up a tensor, or the tensors that it is made of, by the address of the storage."""
     try:
-        one = known.get(tensor.untyped_storage().data_ptr())
+        one = known.get(_storage(tensor).data_ptr())
     except (NotImplementedError, RuntimeError):  # the tensor has no storage
         if not is_wrapper(tensor):
             return ()

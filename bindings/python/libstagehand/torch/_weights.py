@@ -15,6 +15,7 @@ from .._runtime import Block
 from .._view import View
 from . import _subclasses
 from ._division import Unit
+from ._key import closed
 from ._memory import strided
 
 # The plain `data` of tensors, whatever property their class has.
@@ -46,16 +47,23 @@ class Place:
     given: torch.Tensor | None = None
     given_version: int = 0
     trained: int = 0  # the optimizer's steps of the block when a caller got an alias
+    # The data over the device memory while the block is held, and the data with the key of unheld weights.
+    open: torch.Tensor = None  # type: ignore[assignment]
+    closed: torch.Tensor = None  # type: ignore[assignment]
 
     def put(self, data: torch.Tensor) -> None:
         """Puts the tensor over other memory."""
         with torch._C.DisableTorchFunctionSubclass():
             _data.__set__(self.tensor, data)
 
-    def on_device(self) -> torch.Tensor:
-        """Returns data over the device memory."""
+    def find_memory(self) -> None:
+        """Makes the data over the device memory."""
         with torch.inference_mode(self.inference):
-            return strided(self.weight.memory, self.offset, self.original)
+            self.open = strided(self.weight.memory, self.offset, self.original)
+            self.closed = closed(self.open)
+
+    def put_on_device(self) -> None:
+        self.put(self.open if self.weight.block.open else self.closed)
 
     def put_on_host(self) -> None:
         """Puts the tensor over the source."""
@@ -179,9 +187,27 @@ class HeldBlock:
     trained: int = 0  # how many steps its optimizer has made
     # An unordered block is held while other blocks come and go. The ring of ordered blocks is not made for that.
     unordered: bool = False
+    open: bool = True  # whether operations may read the weights without asking
+    # The classes of each wrapper: the class while it is held, and the class while it is not held.
+    wrappers: list[tuple[Entry, type, type]] = field(default_factory=list)
 
     def held(self) -> bool:
         return bool(self.forward or self.backward)
+
+    def settle(self) -> None:
+        """Opens the weights to operations if the block is held, and closes the weights otherwise."""
+        held = bool(self.forward or self.backward)
+        if held is not self.open:
+            self.open = held
+            # Modes of the user, and the check of reads, need not see this.
+            unseen = torch._C._DisableTorchDispatch()  # type: ignore[attr-defined]
+            with torch._C.DisableTorchFunctionSubclass():
+                for weight in self.weights:
+                    for place in weight.places:
+                        _data.__set__(place.tensor, place.open if held else place.closed)
+            del unseen
+            for entry, own, served in self.wrappers:
+                entry.tensor.__class__ = own if entry.held() else served
 
     def places(self) -> Iterator[Place]:
         for weight in self.weights:

@@ -1,0 +1,122 @@
+"""The key of weights whose block is not held.
+
+PyTorch's dispatcher chooses the code of an operation by the keys of its tensors. A weight has one key more while its
+block is not held. Views of it that are made meanwhile have the key too, and no other tensor has it. So PyTorch calls this module for each operation on such a weight,
+also for operations in C++, and operations on all other tensors cost nothing.
+"""
+
+# mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_iter
+
+_NAME = "TESTING_ONLY_GenericWrapper"  # PyTorch's own code never uses it
+_Key: Any = torch._C._dispatch_key_parse(_NAME)
+_KEYS = torch._C.DispatchKeySet(_Key)
+_KEYS_OF_WRAPPERS = _KEYS | torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
+_data: Any = torch._C.TensorBase.data
+_is_transformed: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+_storage = torch.Tensor.untyped_storage
+
+Operation = Callable[..., Any]
+
+
+class _Wrapper(torch.Tensor):
+    """PyTorch gives keys to new wrappers only. A plain tensor gets the keys of a wrapper as its `data`."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError
+
+
+def closed(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor over the same memory that has the key."""
+    _register()
+    make: Any = torch.Tensor._make_wrapper_subclass
+    wrapper = make(
+        _Wrapper,
+        tensor.size(),
+        strides=tensor.stride(),
+        storage_offset=tensor.storage_offset(),
+        dtype=tensor.dtype,
+        device=tensor.device,
+        _extra_dispatch_keys=_KEYS,
+    )
+    with torch.no_grad(), torch._C._ExcludeDispatchKeyGuard(_KEYS_OF_WRAPPERS):
+        without_python = torch._C._DisableTorchDispatch()  # type: ignore[attr-defined]
+        wrapper.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
+        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        _data.__set__(made, wrapper)
+        del without_python
+    return made
+
+
+owners: dict[int, Operation] = {}
+"""The functions that make operations on weights with the key, by the address of the weight's storage."""
+
+
+def has_key(tensor: torch.Tensor) -> bool:
+    return bool(torch._C._dispatch_keys(tensor).has(_Key))
+
+
+def without_key(operation: Any, args: Any, kwargs: Any) -> Any:
+    """Makes an operation as if no tensor had the key. Views in the result have the key again."""
+    with torch._C._ExcludeDispatchKeyGuard(_KEYS):
+        return operation(*args, **kwargs)
+
+
+def _called(operation: Any, *args: Any, **kwargs: Any) -> Any:
+    """PyTorch calls this function for each operation on a tensor with the key: a weight, or a view of a weight that
+    was made while the weight had the key.
+    """
+    found = [value for value in tree_iter((args, kwargs)) if isinstance(value, torch.Tensor) and has_key(value)]
+    plain = [value for value in found if not _is_transformed(value)]
+    for value in plain:
+        owner = owners.get(_storage(value).data_ptr())
+        if owner is not None:
+            return owner(operation, args, kwargs)
+    if not plain:  # vmap() and the like make the operation once more, on the tensors themselves
+        return without_key(operation, args, kwargs)
+    raise RuntimeError(f"{operation} reads a weight of a model that is not streamed any more: read the weight anew")
+
+
+class _Operation:
+    """Code for one operation, by its name like `aten::add.Tensor`."""
+
+    __slots__ = ("name", "operation")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.operation: Any = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.operation is None:
+            space, _, name = self.name.partition("::")
+            packet, _, overload = name.partition(".")
+            self.operation = getattr(getattr(getattr(torch.ops, space), packet), overload or "default")
+        return _called(self.operation, *args, **kwargs)
+
+
+@cache
+def _register() -> list[object]:
+    """Registers the code for all operations. The registration ends with the objects that are returned.
+
+    A fallback for all operations would suffice, but PyTorch does not find it while a mode of Python is in force
+    (`TorchDispatchMode`). It is for the operations that other libraries add later.
+    """
+    libraries: dict[str, Any] = {}
+    for name in torch._C._dispatch_get_all_op_names():
+        space, _, operation = name.partition("::")
+        if space not in libraries:
+            libraries[space] = torch.library.Library(space, "IMPL")
+        # A weight gets and loses the key by these two.
+        own = operation in ("set_data", "_has_compatible_shallow_copy_type")
+        libraries[space].impl(operation, torch.library.fallthrough_kernel if own else _Operation(name), _NAME)
+    libraries["_"] = torch.library.Library("_", "IMPL")
+    libraries["_"].fallback(_called, _NAME)
+    return list(libraries.values())

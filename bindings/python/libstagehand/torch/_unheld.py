@@ -1,0 +1,170 @@
+"""Operations on weights whose block is not held: a module reads a weight that another module holds.
+
+The block is held for the operation. So the runtime learns the operation's place in the order of a step, and has the
+block there in time from the second step on.
+"""
+
+# mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_iter, tree_map
+
+from .._errors import BudgetError
+from .._generated import Status
+from ._holding import Holding
+from ._hooks import refuse_untold_training
+from ._key import closed, has_key, without_key
+from ._loading import Updates
+from ._memory import strided
+from ._saved import SavedTensors
+from ._subclasses import found_in, is_wrapper
+from ._weights import HeldBlock, Weight, _data
+
+_clone = torch.Tensor.clone
+_transforms: Callable[[], object] = torch._C._functorch.peek_interpreter_stack  # vmap() and the like, if under way
+_storage = torch.Tensor.untyped_storage
+# Functions that read memory past the dispatcher (numpy(), tolist(), printing) begin with these.
+_RESOLVE = (torch.ops.aten.resolve_conj.default, torch.ops.aten.resolve_neg.default)
+
+
+class UnheldOperations:
+    """Makes the operations on unheld weights of one model."""
+
+    def __init__(self, holding: Holding, saved: SavedTensors, updates: Updates, weights: dict[int, Weight]) -> None:
+        self._holding = holding
+        self._saved = saved
+        self._updates = updates
+        self._weights = weights
+
+    def __call__(self, operation: Any, args: Any, kwargs: Any) -> Any:
+        weights = [weight for value in tree_iter((args, kwargs)) for weight in self._in(value)]
+        blocks = list(dict.fromkeys(weight.block for weight in weights if not weight.block.held()))
+        if not blocks or all([self._holding.read(block) for block in blocks]):  # a node of a backward holds them
+            return self._make(operation, args, kwargs)
+        if not self._holding.computes():
+            raise _outside_modules(operation, weights[0])
+        if _copies_never(operation) and not any(map(_has_parts, args)) and _transforms() is None:
+            return without_key(operation, args, kwargs)
+        written = [value for value in _written(operation, args, kwargs) if self._in(value)]
+        if written:
+            return self._write(operation, args, kwargs, written)
+        return self._read(operation, args, kwargs, blocks)
+
+    def _in(self, value: Any) -> tuple[Weight, ...]:
+        """Returns the weights that an argument is, or is a view of."""
+        if not isinstance(value, torch.Tensor) or not (is_wrapper(value) or has_key(value)):
+            return ()
+        return found_in(value, self._weights)
+
+    def _read(self, operation: Any, args: Any, kwargs: Any, blocks: list[HeldBlock]) -> Any:
+        pushed = False
+        if torch.is_grad_enabled():
+            self._holding.trained_forward()
+            refuse_untold_training(blocks)
+            pushed = self._saved.push()
+        try:
+            with self._holding.borrowing(blocks):
+                return tree_map(self._close, self._make(operation, args, kwargs))
+        except BudgetError as error:
+            # The budget has no room for all blocks at once. Trained weights need them, for the sake of autograd.
+            if error.status != Status.ERROR_HELD or any(block.mutable for block in blocks):
+                raise
+        finally:
+            if pushed:
+                self._saved.pop()
+        return operation(*tree_map(self._from_source, args), **tree_map(self._from_source, kwargs))
+
+    def _make(self, operation: Any, args: Any, kwargs: Any) -> Any:
+        made = without_key(operation, args, kwargs)
+        return _clone(made) if operation in _RESOLVE else made
+
+    def _close(self, made: Any) -> Any:
+        """Gives a view in a result the key, because the block is not held any longer. A wrapper has no key of its own."""
+        if not isinstance(made, torch.Tensor) or has_key(made) or not found_in(made, self._weights):
+            return made
+        if is_wrapper(made) or _transforms() is not None:
+            return _clone(made)
+        with torch.no_grad():
+            _data.__set__(made, closed(_data.__get__(made)))
+        return made
+
+    def _host(self, value: torch.Tensor) -> torch.Tensor:
+        """Returns the same view of the source."""
+        (weight,) = self._in(value)
+        offset = value.storage_offset() * value.element_size() - weight.memory.storage_offset()
+        return strided(weight.host, offset, value)
+
+    def _from_source(self, value: Any) -> Any:
+        if not self._in(value) or is_wrapper(value):
+            return value
+        return self._host(value).to(value.device, copy=True)
+
+    def _write(self, operation: Any, args: Any, kwargs: Any, written: list[torch.Tensor]) -> Any:
+        """Makes an operation in place on the sources. The block is loaded again before it is used again."""
+        weights = list(dict.fromkeys(weight for value in written for weight in self._in(value)))
+        for weight in weights:
+            _refuse_write(operation, weight)
+
+        def on_host(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            return self._host(value) if self._in(value) else value.cpu()
+
+        blocks = list(dict.fromkeys(weight.block for weight in weights))
+        for block in blocks:
+            self._updates.begin(block)
+        try:
+            with torch.no_grad():
+                operation(*tree_map(on_host, args), **tree_map(on_host, kwargs))
+        finally:
+            for block in blocks:
+                self._updates.end(block)
+        return written[0]
+
+
+def _has_parts(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and is_wrapper(value)
+
+
+def _copies_never(operation: Any) -> bool:
+    """Whether an operation only makes a view. An operation that is made of others (reshape) may also copy."""
+    return bool(getattr(operation, "is_view", False)) and not operation.has_kernel_for_dispatch_key(
+        torch._C.DispatchKey.CompositeImplicitAutograd
+    )
+
+
+def _written(operation: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+    """Yields the tensors that an operation changes in place."""
+    schema = operation._schema
+    if schema.is_mutable:
+        arguments = dict(zip((argument.name for argument in schema.arguments), args)) | kwargs
+        for argument in schema.arguments:
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                yield from (one for one in tree_iter(arguments.get(argument.name)) if isinstance(one, torch.Tensor))
+
+
+def _refuse_write(operation: Any, weight: Weight) -> None:
+    why = ""
+    if weight.mapped:
+        why = "the weight is streamed from a mapped file, and files are not written to"
+    elif weight.block.mutable:
+        why = "the weight is trained"
+    if why:
+        name = weight.places[0].name
+        raise RuntimeError(
+            f"{operation} changes {name} in place while its block is not held, and cannot change the source: {why}. "
+            f"Change the weight before it is streamed, or keep it on the device by outside={name!r}"
+        )
+
+
+def _outside_modules(operation: Any, weight: Weight) -> RuntimeError:
+    name = weight.places[0].name
+    return RuntimeError(
+        f"{operation} reads {name}, but its block {weight.block.name} is not held, because no module of the model "
+        "runs. The contents are in the source. Read them by state_dict(), detach(), cpu() and the like, change them "
+        f"by load_state_dict() or detach(), or keep the weight on the device by outside={name!r}"
+    )
