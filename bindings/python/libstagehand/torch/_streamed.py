@@ -27,6 +27,7 @@ from ._host_sources import adopt, make_sources
 from ._loading import LoadedInto, LoadInto, Updates, loaded
 from ._memory import memory_tensor
 from ._neighbours import Neighbours
+from ._offloaded import refuse_offloaded
 from ._outside import put_outside
 from ._reads import ReadCheck
 from ._residency import Residency
@@ -115,6 +116,7 @@ class Streamed(Residency, Source):
                 self.device, self._torch_device, opened = device_of(device, budget)
                 if opened:
                     self._undo.callback(self.device.close)
+                refuse_offloaded(module, self._torch_device)
                 left = self._find(None if files is None else TensorFiles(files), strict, outside, optimizer is not None)
                 self._divide(blocks, budget, optimizer is not None)
                 self.runtime = Runtime(
