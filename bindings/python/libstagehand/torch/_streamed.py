@@ -19,6 +19,7 @@ from . import _subclasses
 from ._calls import Calls
 from ._devices import device_of
 from ._division import Chosen, Division, Unit, check_modules, is_called, largest_block, own_modules
+from ._entries import attach_entries
 from ._files import Files, TensorFiles
 from ._graph import ForwardGraph
 from ._holding import Holding
@@ -135,6 +136,7 @@ class Streamed(Residency, Source):
                 put_outside(left, self._torch_device, self._undo, self._replace)
                 self._attach(debug, optimizer, optimizer_step)
                 self._holding.begin_beside = Neighbours(self.device, self._holding, share_wait).begin
+                attach_entries(module, self.step, self._is_under_way, self._undo)
                 for one in self._trained_from_files:
                     one.stays = True
         except BaseException:
@@ -357,7 +359,7 @@ class Streamed(Residency, Source):
         that autograd has saved cannot be used any more.
         """
         if not self._closed:
-            self._refuse_within()
+            self.refuse_within()
             self._closed = True
             # This comes before the scope below: a mode that ends inside the scope would be in force again after it.
             self._running.abandon()
@@ -365,7 +367,8 @@ class Streamed(Residency, Source):
                 self._undo.close()
             self._let_go()
 
-    def _refuse_within(self) -> None:
+    def refuse_within(self) -> None:
+        """Raises an error if streaming cannot end now, because a call of the model is under way."""
         self._holding.calls.check()
         if self._holding.calls.is_calling():
             raise UsageError(
@@ -422,6 +425,10 @@ class Streamed(Residency, Source):
             self._running.reads.leave(passed)
             self._holding.release_all()
             self._holding.end_step()
+
+    def _is_under_way(self) -> bool:
+        """Whether modules that run now, or step(), have begun a step that goes on."""
+        return self._closed or self._holding.explicit or bool(self._holding.running or self._holding.modules)
 
     def managed_forward(self) -> AbstractContextManager[None]:
         """Another name of step()."""
