@@ -11,7 +11,8 @@ the module runs. docs/torch.md says what a model must do for that, and what the 
 from __future__ import annotations
 
 from ._pipelines import StreamedPipeline
+from ._pretrained import from_pretrained
 from ._stream import stream
 from ._streamed import Streamed
 
-__all__ = ["Streamed", "StreamedPipeline", "stream"]
+__all__ = ["Streamed", "StreamedPipeline", "from_pretrained", "stream"]

@@ -35,7 +35,7 @@ def is_pipeline(model: object) -> bool:
 
 class StreamedPipeline:
     """A pipeline whose models are streamed to one device, until close() or the end of the `with`. The models share the
-    budget: each of them gets the memory while it runs.
+    budget: each of them gets the memory while it runs. No parameter of the streamed models requires a gradient meanwhile.
 
     :param pipe: A pipeline of diffusers, or another object whose `components` maps names to modules and other objects.
     :param device: "cuda:0", "cpu" or "host" (for tests), or a Device. A Device has a budget of its own.
@@ -43,6 +43,8 @@ class StreamedPipeline:
         of the device.
     :param parts: The names of the components that are streamed. None streams all modules. The modules that are not
         streamed are moved to the device, outside the budget, and are moved back at the end.
+    :param mapped: Whether tensors in host memory that is mapped from files are streamed from there, as for a single
+        model.
     :param pin: Whether to pin the host memory, as for a single model.
     :param debug: Whether to check steps for reads of weights whose block is not held, as for a single model.
     :param share_wait: The most seconds that a step waits for steps of other threads, as for a single model.
@@ -55,6 +57,7 @@ class StreamedPipeline:
         *,
         budget: int | None = None,
         parts: Iterable[str] | None = None,
+        mapped: bool = False,
         pin: bool = True,
         debug: bool | None = None,
         share_wait: float = 10.0,
@@ -75,7 +78,17 @@ class StreamedPipeline:
                     self._move(name, module, torch_device)
             share = self.device.memory().budget_bytes // max(1, len(models))
             for id_, name in models.items():
-                made = _Part(modules[name], self.device, share, pin=pin, debug=debug, name=name, share_wait=share_wait)
+                self._freeze(modules[name])
+                made = _Part(
+                    modules[name],
+                    self.device,
+                    share,
+                    mapped=mapped,
+                    pin=pin,
+                    debug=debug,
+                    name=name,
+                    share_wait=share_wait,
+                )
                 self._undo.callback(made.close)
                 self.parts.update({other: made for other in chosen if id(modules[other]) == id_})
         except BaseException:
@@ -102,6 +115,16 @@ class StreamedPipeline:
             made.set_budget(budget)
             self._undo.callback(made.set_budget, before.budget_bytes)
         return made, torch_device
+
+    def _freeze(self, module: nn.Module) -> None:
+        """Has no parameter require a gradient until the end. Pipelines compute without gradients. But if only some
+        parameters were frozen, as in the safety checker of diffusers, the others would be taken for trained ones, and
+        would not be streamed.
+        """
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        for parameter in trained:
+            parameter.requires_grad_(False)
+            self._undo.callback(parameter.requires_grad_, True)
 
     def _move(self, name: str, module: nn.Module, device: torch.device) -> None:
         """Moves a module that is not streamed to the device."""

@@ -30,6 +30,7 @@ class _Stream(Protocol[_Arguments]):
         *,
         budget: int | None = None,
         parts: Iterable[str] | None = None,
+        mapped: bool = False,
         pin: bool = True,
         debug: bool | None = None,
         share_wait: float = 10.0,

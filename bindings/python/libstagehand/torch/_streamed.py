@@ -26,6 +26,7 @@ from ._holding import Holding
 from ._hooks import Running, StepHooks, UnitHooks, forget_compiled, run_uncompiled
 from ._host_sources import adopt, make_sources
 from ._loading import LoadedInto, LoadInto, Updates, loaded
+from ._mappings import Mappings
 from ._memory import memory_tensor
 from ._neighbours import Neighbours
 from ._offloaded import refuse_offloaded
@@ -72,6 +73,8 @@ class Streamed(Residency, Source):
         parameters are frozen.
     :param files: safetensors files, or folders with such files, for the tensors on the meta device. The files are
         mapped, not loaded.
+    :param mapped: Whether tensors in host memory that is mapped from files are streamed from there, without being read
+        to memory before. Loaders that map files (safetensors, and so transformers and diffusers) leave weights there.
     :param strict: Whether tensors in files that the module does not have are an error.
     :param pin: Whether to pin the host memory, so that copies from it need no staging buffer.
     :param max_held: The most blocks that are held at the same time. None is derived from how the modules are nested.
@@ -96,6 +99,7 @@ class Streamed(Residency, Source):
         blocks: Chosen | None = None,
         outside: Outside = (),
         files: Files | None = None,
+        mapped: bool = False,
         strict: bool = True,
         pin: bool = True,
         max_held: int | None = None,
@@ -127,9 +131,10 @@ class Streamed(Residency, Source):
                     max_bytes=budget or 0,
                 )
                 self._undo.callback(self.runtime.close)
+                sources = Mappings(self._files) if mapped else self._files
                 for block, made in zip(
                     self._blocks,
-                    self.runtime.register_blocks(make_sources(self.device, self._blocks, self._files, pin)),
+                    self.runtime.register_blocks(make_sources(self.device, self._blocks, sources, pin)),
                 ):
                     block.block = made
                 self._put_in_place()

@@ -342,3 +342,14 @@ def test_a_pipeline_that_diffusers_offloads_is_refused():
     pipe.remove_all_hooks()
     with st.stream(pipe, "host"):
         assert torch.equal(image(pipe), want)
+
+
+def test_a_part_that_is_frozen_in_part_is_streamed_all_the_same(device, tokens):
+    net = Net()
+    net.embed.requires_grad_(False)
+    with torch.no_grad():
+        want = net(tokens)["logits"]
+        with st.stream(Two(first=net), device) as streamed:
+            assert torch.equal(net(tokens)["logits"], want)
+            assert {"head.weight", "layers.7.up.weight"} <= set(sum(streamed.parts["first"].blocks().values(), []))
+    assert {name for name, one in net.named_parameters() if not one.requires_grad} == {"embed.weight"}
