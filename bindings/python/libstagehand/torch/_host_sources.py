@@ -67,9 +67,8 @@ def adopt(
 
 def make_sources(
     device: Device, blocks: list[HeldBlock], files: TensorFiles | Mappings | None, pin: bool
-) -> list[BlockDesc]:
-    """Gives each weight its source, and returns the descriptors of the blocks."""
-    descs = []
+) -> Iterator[BlockDesc]:
+    """Gives each weight its source, and yields the descriptors of the blocks."""
     if pin:
         _copy_small(device, [weight for block in blocks for weight in block.weights])
     for block in blocks:
@@ -90,10 +89,7 @@ def make_sources(
                     weight.copied = weight.host
                 weight.host, file = weight.host.clone(), None
             segments.append(Segment(Mapped(file) if file is not None else buffer_of(weight.host), weight.offset))
-        descs.append(
-            BlockDesc(segments, block.name, block.bytes, mutable=block.mutable, unordered=block.unordered, pin=pin)
-        )
-    return descs
+        yield BlockDesc(segments, block.name, block.bytes, mutable=block.mutable, unordered=block.unordered, pin=pin)
 
 
 def _copy_small(device: Device, weights: list[Weight]) -> None:

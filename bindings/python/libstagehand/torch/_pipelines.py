@@ -18,6 +18,7 @@ from ._devices import device_of
 from ._division import Chosen
 from ._offloaded import refuse_offloaded
 from ._outside import put_outside
+from ._progress import Parts, Progress
 from ._streamed import Streamed, _plainly
 from ._weights import Found, find_tensors, put_into
 
@@ -35,7 +36,8 @@ def is_pipeline(model: object) -> bool:
 
 class StreamedPipeline:
     """A pipeline whose models are streamed to one device, until close() or the end of the `with`. The models share the
-    budget: each of them gets the memory while it runs. No parameter of the streamed models requires a gradient meanwhile.
+    budget: each of them gets the memory while it runs. No parameter of the streamed models requires a gradient
+    meanwhile.
 
     :param pipe: A pipeline of diffusers, or another object whose `components` maps names to modules and other objects.
     :param device: "cuda:0", "cpu" or "host" (for tests), or a Device. A Device has a budget of its own.
@@ -48,6 +50,8 @@ class StreamedPipeline:
     :param pin: Whether to pin the host memory, as for a single model.
     :param debug: Whether to check steps for reads of weights whose block is not held, as for a single model.
     :param share_wait: The most seconds that a step waits for steps of other threads, as for a single model.
+    :param progress: A function that is called as progress(done, total), or True, as for a single model. It counts the
+        bytes of all streamed models.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class StreamedPipeline:
         pin: bool = True,
         debug: bool | None = None,
         share_wait: float = 10.0,
+        progress: Progress = None,
     ) -> None:
         self.pipe = pipe
         self.parts: dict[str, Streamed] = {}
@@ -77,6 +82,7 @@ class StreamedPipeline:
                 if id(module) not in models:
                     self._move(name, module, torch_device)
             share = self.device.memory().budget_bytes // max(1, len(models))
+            told = Parts(sum(_size(modules[name]) for name in models.values()), progress)
             for id_, name in models.items():
                 self._freeze(modules[name])
                 made = _Part(
@@ -88,6 +94,7 @@ class StreamedPipeline:
                     debug=debug,
                     name=name,
                     share_wait=share_wait,
+                    progress=told.of(_size(modules[name])),
                 )
                 self._undo.callback(made.close)
                 self.parts.update({other: made for other in chosen if id(modules[other]) == id_})
@@ -185,6 +192,10 @@ def _modules(pipe: Pipeline) -> dict[str, nn.Module]:
     """The modules of a pipeline that have something to move, by name."""
     modules = {name: one for name, one in pipe.components.items() if isinstance(one, nn.Module)}
     return {name: module for name, module in modules.items() if find_tensors(module)}
+
+
+def _size(module: nn.Module) -> int:
+    return sum(one.tensor.numel() * one.tensor.element_size() for one in find_tensors(module))
 
 
 def _choose(modules: dict[str, nn.Module], parts: Iterable[str] | None) -> list[str]:

@@ -32,8 +32,8 @@ def from_pretrained(
     read. Returns what stream() returns. Its `module` is the model, and its `pipe` the pipeline.
 
     The library that the class belongs to makes the model: it renames tensors, ties weights, makes the buffers that
-    files do not hold, and converts types. A tensor that it has to compute from others, such as the experts of a layer in one
-    tensor, is in host memory. The log of `libstagehand.torch` says which tensors these are, and how large.
+    files do not hold, and converts types. A tensor that it has to compute from others, such as the experts of a layer
+    in one tensor, is in host memory. The log of `libstagehand.torch` says which tensors these are, and how large.
 
     The parameters are frozen (`requires_grad_(False)`) if `optimizer=` is not given.
 
@@ -74,8 +74,8 @@ def _tell(model: Any) -> None:
         names = f"{', '.join(list(made)[:8])}{' ...' if len(made) > 8 else ''}"
         _log.log(
             logging.WARNING if bytes > _MUCH else logging.INFO,
-            "%s: %d of %d bytes are streamed from host memory, because the files do not have them in the type and layout "
-            "that the model needs: %s",
+            "%s: %d of %d bytes are streamed from host memory, because the files do not have them in the type and "
+            "layout that the model needs: %s",
             type(model).__name__,
             bytes,
             total,

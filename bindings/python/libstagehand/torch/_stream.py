@@ -11,6 +11,7 @@ import torch
 
 from .._device import Device
 from ._pipelines import Pipeline, StreamedPipeline, is_pipeline
+from ._progress import Progress
 from ._streamed import Streamed
 
 _Arguments = ParamSpec("_Arguments")
@@ -34,6 +35,7 @@ class _Stream(Protocol[_Arguments]):
         pin: bool = True,
         debug: bool | None = None,
         share_wait: float = 10.0,
+        progress: Progress = None,
     ) -> StreamedPipeline: ...
 
 

@@ -31,6 +31,7 @@ from ._memory import memory_tensor
 from ._neighbours import Neighbours
 from ._offloaded import refuse_offloaded
 from ._outside import put_outside
+from ._progress import Progress, register
 from ._reads import ReadCheck
 from ._residency import Residency
 from ._saved import SavedTensors
@@ -88,6 +89,9 @@ class Streamed(Residency, Source):
         block are there, and the gradients are then given up.
     :param optimizer_step: A function that has an optimizer make its step, like `scaler.step` of a GradScaler if losses
         are scaled. None calls the optimizer's step().
+    :param progress: A function that is called as progress(done, total) with numbers of bytes while the weights are
+        copied to host memory or pinned. True shows a bar if tqdm is installed, and otherwise writes lines to the log of
+        `libstagehand.torch`. None shows nothing.
     """
 
     def __init__(
@@ -108,6 +112,7 @@ class Streamed(Residency, Source):
         share_wait: float = 10.0,
         optimizer: MakeOptimizer | None = None,
         optimizer_step: MakeStep | None = None,
+        progress: Progress = None,
     ) -> None:
         self.module = module
         self._closed = False
@@ -132,10 +137,9 @@ class Streamed(Residency, Source):
                 )
                 self._undo.callback(self.runtime.close)
                 sources = Mappings(self._files) if mapped else self._files
-                for block, made in zip(
-                    self._blocks,
-                    self.runtime.register_blocks(make_sources(self.device, self._blocks, sources, pin)),
-                ):
+                descs = make_sources(self.device, self._blocks, sources, pin)
+                total = sum(block.bytes for block in self._blocks)
+                for block, made in zip(self._blocks, register(self.runtime, descs, total, progress)):
                     block.block = made
                 self._put_in_place()
                 put_outside(left, self._torch_device, self._undo, self._replace)

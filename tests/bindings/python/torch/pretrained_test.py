@@ -129,7 +129,7 @@ def flux_transformer():
 
 
 def load(cls, folder, **options):
-    """The loaded model. Its tensors are copied to aligned memory, because the sums of the CPU's kernels depend on that."""
+    """The loaded model. Its tensors are copied to aligned memory, because the CPU's kernels round by that."""
     model = cls.from_pretrained(folder, **options)
     for tensor in {id(one): one for one in model.parameters()}.values():
         tensor.data = tensor.data.clone()
