@@ -7,7 +7,7 @@ import types
 
 import pytest
 import torch
-from models import PAGE, Net, size_of
+from models import PAGE, Net, Pipeline, size_of
 from torch import nn
 
 import libstagehand as sh
@@ -261,22 +261,15 @@ def test_tiles_and_slices_of_a_vae():
         assert torch.equal(image(pipe), want)
 
 
-class Two:
-    """What diffusers calls a pipeline, in short."""
-
-    def __init__(self, **components):
-        self.components = components
-
-
 def test_any_object_with_components(device, tokens):
     one, two = Net().requires_grad_(False), Net(layers=3).requires_grad_(False)
     want = one(tokens)["logits"], two(tokens)["logits"]
-    pipe = Two(first=one, same=one, second=two, name="text", none=None, empty=nn.Identity())
+    pipe = Pipeline(first=one, same=one, second=two, name="text", none=None, empty=nn.Identity())
     with st.stream(pipe, device) as streamed:
         assert list(streamed.parts) == ["first", "same", "second"]
         assert streamed.parts["first"] is streamed.parts["same"]
         assert torch.equal(one(tokens)["logits"], want[0]) and torch.equal(two(tokens)["logits"], want[1])
-        assert "Two" in repr(streamed)
+        assert "Pipeline" in repr(streamed)
         with pytest.raises(TypeError, match="copied or pickled"):
             copy.copy(streamed)
 
@@ -299,28 +292,28 @@ def test_many_models_in_half_of_their_memory():
     models = {f"model{i}": Plain().requires_grad_(False) for i in range(8)}
     x = torch.randn(2, 64)
     want = [model(x) for model in models.values()]
-    with host(4 * size_of(models["model0"])) as device, st.stream(Two(**models), device):
+    with host(4 * size_of(models["model0"])) as device, st.stream(Pipeline(**models), device):
         for _ in range(3):
             assert all(torch.equal(model(x), one) for model, one in zip(models.values(), want))
 
 
 def test_what_is_refused(device):
     net = Net().requires_grad_(False)
-    pipe = Two(first=net, second=Net().to("meta"))
+    pipe = Pipeline(first=net, second=Net().to("meta"))
     with pytest.raises(ValueError, match=r"parts=\['third'\] are no modules of the pipeline, which has first, second"):
         st.stream(pipe, device, parts=["third"])
     with pytest.raises(ValueError, match="second.embed.weight is on the meta device"):
         st.stream(pipe, device, parts=["first"])
     with pytest.raises(ValueError, match="no part to stream"):
-        st.stream(Two(nothing=None), device)
+        st.stream(Pipeline(nothing=None), device)
     with pytest.raises(ValueError, match=r"share the budget of the Device: call device\.set_budget\(\)"):
-        st.stream(Two(first=net), device, budget=1 << 20)
+        st.stream(Pipeline(first=net), device, budget=1 << 20)
     with (
         st.stream(Net().requires_grad_(False), device),
         pytest.raises(sh.UsageError, match="other models are streamed"),
     ):
-        st.stream(Two(first=net), "host", budget=1 << 20)
-    st.stream(Two(first=net), device).close()
+        st.stream(Pipeline(first=net), "host", budget=1 << 20)
+    st.stream(Pipeline(first=net), device).close()
 
 
 def test_a_failure_of_one_part_leaves_all_as_they_were(device, tokens):
@@ -328,7 +321,7 @@ def test_a_failure_of_one_part_leaves_all_as_they_were(device, tokens):
     bad.head.weight.grad = torch.ones_like(bad.head.weight)
     want = net(tokens)["logits"]
     with pytest.raises(ValueError, match="has a gradient"):
-        st.stream(Two(first=net, second=bad), device)
+        st.stream(Pipeline(first=net, second=bad), device)
     assert torch.equal(net(tokens)["logits"], want)
     assert device.memory().runtime_count == 0
 
@@ -349,7 +342,7 @@ def test_a_part_that_is_frozen_in_part_is_streamed_all_the_same(device, tokens):
     net.embed.requires_grad_(False)
     with torch.no_grad():
         want = net(tokens)["logits"]
-        with st.stream(Two(first=net), device) as streamed:
+        with st.stream(Pipeline(first=net), device) as streamed:
             assert torch.equal(net(tokens)["logits"], want)
             assert {"head.weight", "layers.7.up.weight"} <= set(sum(streamed.parts["first"].blocks().values(), []))
     assert {name for name, one in net.named_parameters() if not one.requires_grad} == {"embed.weight"}

@@ -5,8 +5,7 @@ import sys
 import types
 
 import pytest
-from models import Net, size_of
-from pipelines_test import Two
+from models import Net, Pipeline, size_of
 
 import libstagehand.torch as st
 
@@ -28,7 +27,7 @@ def test_a_function_hears_of_all_bytes(device, net, tokens, small_groups):
 
 def test_the_models_of_a_pipeline_are_one_progress(device, small_groups):
     told = []
-    pipe = Two(first=Net().requires_grad_(False), second=Net(layers=4).requires_grad_(False), text="text")
+    pipe = Pipeline(first=Net().requires_grad_(False), second=Net(layers=4).requires_grad_(False), text="text")
     with st.stream(pipe, device, progress=lambda *heard: told.append(heard)):
         all_bytes = sum(size_of(one) for one in (pipe.components["first"], pipe.components["second"]))
         assert told[0] == (0, all_bytes) and told[-1] == (all_bytes, all_bytes)
@@ -86,5 +85,5 @@ def test_a_bar_that_is_closed(monkeypatch, device, net):
             shown.append(self.n)
 
     monkeypatch.setitem(sys.modules, "tqdm.auto", types.SimpleNamespace(tqdm=Bar))
-    st.stream(Two(first=net, second=Net().requires_grad_(False)), device, progress=True).close()
+    st.stream(Pipeline(first=net, second=Net().requires_grad_(False)), device, progress=True).close()
     assert shown == [2 * size_of(net), 2 * size_of(net)]
