@@ -145,7 +145,7 @@ class Streamed(Residency, Source):
                 put_outside(left, self._torch_device, self._undo, self._replace)
                 self._attach(debug, optimizer, optimizer_step)
                 self._holding.begin_beside = Neighbours(self.device, self._holding, share_wait).begin
-                attach_entries(module, self.step, self._is_under_way, self._undo)
+                attach_entries(module, self._is_under_way, self._holding.end_idle_step, self._undo)
                 for one in self._trained_from_files:
                     one.stays = True
         except BaseException:

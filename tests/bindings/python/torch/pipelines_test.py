@@ -274,6 +274,24 @@ def test_any_object_with_components(device, tokens):
             copy.copy(streamed)
 
 
+def test_calls_of_the_whole_model_within_a_method_are_steps_of_their_own(device, tokens):
+    class Encoder(Net):
+        def encode(self, batches):
+            return [self(batch)["hidden"] for batch in batches]
+
+    net = Encoder().requires_grad_(False)
+    with torch.no_grad():
+        want = net.encode([tokens, tokens, tokens])
+        with st.stream(net, device, budget=size_of(net) // 4) as streamed:
+            assert all(torch.equal(*pair) for pair in zip(net.encode([tokens, tokens, tokens]), want))
+            assert streamed.stats().steps == 3
+            with pytest.raises(TypeError):
+                net.encode(tokens, tokens)
+            with pytest.raises((IndexError, RuntimeError)):
+                net.encode([tokens, tokens + 1000])
+            assert torch.equal(net.encode([tokens])[0], want[0])
+
+
 class Plain(nn.Module):
     """A model without lists of layers, so that its division depends on the memory alone."""
 
