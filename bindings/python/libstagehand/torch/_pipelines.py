@@ -3,8 +3,8 @@
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -84,18 +84,19 @@ class StreamedPipeline:
             share = self.device.memory().budget_bytes // max(1, len(models))
             told = Parts(sum(_size(modules[name]) for name in models.values()), progress)
             for id_, name in models.items():
-                self._freeze(modules[name])
-                made = _Part(
-                    modules[name],
-                    self.device,
-                    share,
-                    mapped=mapped,
-                    pin=pin,
-                    debug=debug,
-                    name=name,
-                    share_wait=share_wait,
-                    progress=told.of(_size(modules[name])),
-                )
+                with _named(name):
+                    self._freeze(modules[name])
+                    made = _Part(
+                        modules[name],
+                        self.device,
+                        share,
+                        mapped=mapped,
+                        pin=pin,
+                        debug=debug,
+                        name=name,
+                        share_wait=share_wait,
+                        progress=told.of(_size(modules[name])),
+                    )
                 self._undo.callback(made.close)
                 self.parts.update({other: made for other in chosen if id(modules[other]) == id_})
         except BaseException:
@@ -194,13 +195,24 @@ def _modules(pipe: Pipeline) -> dict[str, nn.Module]:
     return {name: module for name, module in modules.items() if find_tensors(module)}
 
 
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Adds to an error which model of the pipeline it is about."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"The model is {name!r} of the pipeline.")
+        raise
+
+
 def _size(module: nn.Module) -> int:
     return sum(one.tensor.numel() * one.tensor.element_size() for one in find_tensors(module))
 
 
 def _choose(modules: dict[str, nn.Module], parts: Iterable[str] | None) -> list[str]:
     if parts is None:
-        chosen = list(modules)
+        # A module that has only small buffers, such as a table of times, has nothing to stream.
+        chosen = [name for name, module in modules.items() if any(one.numel() for one in module.parameters())]
     else:
         chosen = [parts] if isinstance(parts, str) else list(parts)
     if unknown := [name for name in chosen if name not in modules]:

@@ -27,6 +27,7 @@ class _Stream(Protocol[_Arguments]):
     def __call__(
         self,
         pipe: Pipeline,
+        /,
         device: Device | str | torch.device = "cuda",
         *,
         budget: int | None = None,
@@ -47,10 +48,10 @@ def _typed(like: Callable[_Arguments, Streamed], function: Callable[..., Any]) -
     return function
 
 
-def _stream(model: Any, *args: Any, **options: Any) -> Streamed | StreamedPipeline:
-    if is_pipeline(model):
-        return StreamedPipeline(model, *args, **options)
-    return Streamed(model, *args, **options)
+def _stream(module: Any, *args: Any, **options: Any) -> Streamed | StreamedPipeline:
+    if is_pipeline(module):
+        return StreamedPipeline(module, *args, **options)
+    return Streamed(module, *args, **options)
 
 
 _stream.__name__ = _stream.__qualname__ = "stream"

@@ -315,6 +315,14 @@ def test_many_models_in_half_of_their_memory():
             assert all(torch.equal(model(x), one) for model, one in zip(models.values(), want))
 
 
+def test_a_module_without_parameters_is_moved(device, net):
+    table = nn.Module()
+    table.register_buffer("times", torch.arange(8))
+    with st.stream(Pipeline(net=net, table=table), device) as streamed:
+        assert list(streamed.parts) == ["net"]
+    assert torch.equal(table.times, torch.arange(8))
+
+
 def test_what_is_refused(device):
     net = Net().requires_grad_(False)
     pipe = Pipeline(first=net, second=Net().to("meta"))
@@ -338,8 +346,9 @@ def test_a_failure_of_one_part_leaves_all_as_they_were(device, tokens):
     net, bad = Net().requires_grad_(False), Net().requires_grad_(False)
     bad.head.weight.grad = torch.ones_like(bad.head.weight)
     want = net(tokens)["logits"]
-    with pytest.raises(ValueError, match="has a gradient"):
+    with pytest.raises(ValueError, match="has a gradient") as raised:
         st.stream(Pipeline(first=net, second=bad), device)
+    assert raised.value.__notes__ == ["The model is 'second' of the pipeline."]
     assert torch.equal(net(tokens)["logits"], want)
     assert device.memory().runtime_count == 0
 
