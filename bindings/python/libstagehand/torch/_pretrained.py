@@ -7,7 +7,7 @@ import inspect
 import logging
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import nn
@@ -25,9 +25,24 @@ _STREAM = {*inspect.signature(Streamed).parameters, *inspect.signature(StreamedP
 _OURS = _STREAM - {"module", "pipe", "device", "files", "mapped", "strict"}
 
 
+@overload
+def from_pretrained(
+    folder: str | os.PathLike[str],
+    cls: type[nn.Module],
+    device: Device | str | torch.device = "cuda",
+    **options: Any,
+) -> Streamed: ...
+
+
+@overload
 def from_pretrained(
     folder: str | os.PathLike[str], cls: Any, device: Device | str | torch.device = "cuda", **options: Any
-) -> Streamed | StreamedPipeline:
+) -> Any: ...
+
+
+def from_pretrained(
+    folder: str | os.PathLike[str], cls: Any, device: Device | str | torch.device = "cuda", **options: Any
+) -> Any:
     """Loads a model by `cls.from_pretrained(folder)`, and streams it from its safetensors files, which are mapped, not
     read. Returns what stream() returns. Its `module` is the model, and its `pipe` the pipeline.
 
@@ -53,8 +68,7 @@ def from_pretrained(
     _tell(model)
     if isinstance(model, nn.Module) and ours.get("optimizer") is None:
         model.requires_grad_(False)
-    streamed: Streamed | StreamedPipeline = stream(model, device, mapped=True, **ours)
-    return streamed
+    return stream(model, device, mapped=True, **ours)
 
 
 def _tell(model: Any) -> None:
