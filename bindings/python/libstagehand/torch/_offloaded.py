@@ -1,4 +1,4 @@
-"""Refuses models that another library moves to the device and away again while they run."""
+"""Refuses models whose weights another library moves, or converts, while they run."""
 
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
@@ -9,16 +9,18 @@ from typing import Any
 import torch
 from torch import nn
 
-# The hooks of diffusers that belong to group offloading. Its other hooks (caches, guidance) move no weights.
+# The hooks of diffusers that belong to group offloading, and those that convert weights. Its other hooks (caches,
+# guidance) leave weights alone.
 _GROUPS = ("group_offloading", "layer_execution_tracker", "lazy_prefetch_group_offloading")
+_CASTS = ("layerwise_casting",)
 _REMOVE_ACCELERATE = "accelerate.hooks.remove_hook_from_module(model, recurse=True)"
 
 
 def refuse_offloaded(model: nn.Module, device: torch.device, name: str = "", remedy: str = "") -> None:
-    """Refuses a model whose weights accelerate or diffusers moves. `remedy` is the call that undoes accelerate's
-    offloading, if it is another one than for a single model.
+    """Refuses a model whose weights accelerate or diffusers moves or converts. `remedy` is the call that undoes
+    accelerate's offloading, if it is another one than for a single model.
 
-    Hooks that only move inputs to the same device, change types or cache results are none of this package's business.
+    Hooks that only move inputs to the same device or cache results are none of this package's business.
     """
     what = name or type(model).__name__
     for module_name, module in model.named_modules():
@@ -35,7 +37,14 @@ def refuse_offloaded(model: nn.Module, device: torch.device, name: str = "", rem
                     f"{where} is offloaded or placed by accelerate ({type(hook).__name__}), "
                     f"which moves the weights that would be streamed: call {remedy or _REMOVE_ACCELERATE} before"
                 )
-    if names := _group_hooks(model):
+    if _diffusers_hooks(model, _CASTS) or any(
+        _is_a(hook, "LayerwiseCastingHook") for module in model.modules() for hook in _accelerate_hooks(module)
+    ):
+        raise ValueError(
+            f"{what} has layerwise casting, which converts weights to another type and back in each forward. It cannot "
+            "be undone: load the model again without it, in the type that it computes in or with quantised weights"
+        )
+    if names := _diffusers_hooks(model, _GROUPS):
         raise ValueError(
             f"{what} has the group offloading of diffusers, which moves the weights that would be streamed: call "
             "diffusers.hooks.HookRegistry.check_if_exists_or_initialize(model).remove_hook(name, recurse=True) "
@@ -78,8 +87,9 @@ def _moves(hook: Any, device: torch.device) -> bool:
     return there.type != device.type or there.index not in (None, device.index)
 
 
-def _group_hooks(model: nn.Module) -> list[str]:
+def _diffusers_hooks(model: nn.Module, names: tuple[str, ...]) -> list[str]:
+    """Returns which of these hooks of diffusers the model has."""
     registries = [
         module.__dict__["_diffusers_hook"] for module in model.modules() if "_diffusers_hook" in module.__dict__
     ]
-    return [name for name in _GROUPS if any(registry.get_hook(name) is not None for registry in registries)]
+    return [name for name in names if any(registry.get_hook(name) is not None for registry in registries)]

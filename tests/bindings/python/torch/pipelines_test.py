@@ -251,6 +251,20 @@ def test_methods_of_a_single_model_are_steps_too(device):
     assert vae.decode is given
 
 
+def test_a_pipeline_that_calls_a_part_of_a_model(tokens):
+    one, two = Net().requires_grad_(False), Net().requires_grad_(False)
+
+    def call():
+        hidden = one(tokens)["hidden"]
+        hidden = one.layers[3](hidden)  # a step that nothing ends but the next one
+        return one.head(two(tokens, hidden)["hidden"])
+
+    want = call()
+    with host(size_of(one) // 2) as device, st.stream(Pipeline(one=one, two=two), device, share_wait=0.0):
+        for _ in range(3):
+            assert torch.equal(call(), want)
+
+
 def test_tiles_and_slices_of_a_vae():
     pipe = stable_diffusion()
     pipe.vae.enable_tiling()

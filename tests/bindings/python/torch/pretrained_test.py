@@ -247,6 +247,19 @@ def test_files_are_not_read_when_streaming_begins(device, tmp_path):
         assert torch.equal(loaded(**inputs).logits, want)
 
 
+def test_a_file_that_shrinks_is_an_error(device, tmp_path):
+    model, inputs = llama()
+    model.eval().save_pretrained(tmp_path)
+    streamed = st.from_pretrained(tmp_path, type(model), device, budget=size_of(model) // 4)
+    streamed.module(**inputs)
+    with open(tmp_path / "model.safetensors", "r+b") as file:
+        file.truncate(4096)
+    with pytest.raises(sh.OperationError, match="did its file shrink"):
+        for _ in range(3):
+            streamed.module(**inputs)
+    streamed.close()
+
+
 def test_training_from_files(device, tmp_path):
     model, inputs = llama()
     model.save_pretrained(tmp_path)
