@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, Protocol, overload
 
 import torch
+from torch import nn
 
 from .._device import Device
 from ._pipelines import Pipeline, StreamedPipeline, is_pipeline
@@ -51,6 +52,16 @@ def _typed(like: Callable[_Arguments, Streamed], function: Callable[..., Any]) -
 def _stream(module: Any, *args: Any, **options: Any) -> Streamed | StreamedPipeline:
     if is_pipeline(module):
         return StreamedPipeline(module, *args, **options)
+    if not isinstance(module, nn.Module):
+        inside = (
+            " Stream its model: stream(pipe.model, ...)"
+            if isinstance(getattr(module, "model", None), nn.Module)
+            else ""
+        )
+        raise TypeError(
+            f"stream() takes a torch.nn.Module, or a pipeline whose `components` maps names to modules, "
+            f"and not a {type(module).__qualname__}.{inside}"
+        )
     return Streamed(module, *args, **options)
 
 

@@ -353,6 +353,12 @@ def test_what_is_refused(device):
         pytest.raises(sh.UsageError, match="other models are streamed"),
     ):
         st.stream(Pipeline(first=net), "host", budget=1 << 20)
+    with pytest.raises(TypeError, match=r"takes a torch\.nn\.Module, or a pipeline .* and not a str\.$"):
+        st.stream("folder", device)
+    with pytest.raises(TypeError, match=r"not a SimpleNamespace\. Stream its model: stream\(pipe\.model, \.\.\.\)"):
+        st.stream(types.SimpleNamespace(model=net), device)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'parts'"):
+        st.stream(net, device, parts=["first"])
     st.stream(Pipeline(first=net), device).close()
 
 
