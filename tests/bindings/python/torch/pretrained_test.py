@@ -260,6 +260,28 @@ def test_a_file_that_shrinks_is_an_error(device, tmp_path):
     streamed.close()
 
 
+def test_adapters_over_a_model_from_files(device, tmp_path):
+    peft = pytest.importorskip("peft")
+    model, inputs = llama()
+    model.save_pretrained(tmp_path)
+    config = peft.LoraConfig(target_modules=["q_proj", "down_proj"], r=4, init_lora_weights=False)
+
+    def adapted(base):
+        torch.manual_seed(3)
+        return peft.get_peft_model(base, config).train()
+
+    def gradients(model):
+        model(**inputs, labels=inputs["input_ids"]).loss.backward()
+        return {name: one.grad for name, one in model.named_parameters() if one.requires_grad}
+
+    want = gradients(adapted(load(type(model), tmp_path)))
+    mine = adapted(type(model).from_pretrained(tmp_path))
+    with st.stream(mine, device, budget=size_of(model) // 3, mapped=True) as streamed:
+        assert streamed._weights and all(weight.mapped for weight in streamed._weights)
+        got = gradients(mine)
+        assert want.keys() == got.keys() and all(torch.equal(one, want[name]) for name, one in got.items())
+
+
 def test_training_from_files(device, tmp_path):
     model, inputs = llama()
     model.save_pretrained(tmp_path)
