@@ -30,7 +30,7 @@ from ._mappings import Mappings
 from ._memory import memory_tensor
 from ._neighbours import Neighbours
 from ._offloaded import refuse_offloaded
-from ._outside import put_outside
+from ._outside import put_outside, tell_outside
 from ._progress import Progress, register
 from ._reads import ReadCheck
 from ._residency import Residency
@@ -142,6 +142,7 @@ class Streamed(Residency, Source):
                 for block, made in zip(self._blocks, register(self.runtime, descs, total, progress)):
                     block.block = made
                 self._put_in_place()
+                tell_outside(type(module).__name__, left, total)
                 put_outside(left, self._torch_device, self._undo, self._replace)
                 self._attach(debug, optimizer, optimizer_step)
                 self._holding.begin_beside = Neighbours(self.device, self._holding, share_wait).begin

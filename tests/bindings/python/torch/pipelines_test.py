@@ -384,7 +384,21 @@ def test_a_pipeline_that_diffusers_offloads_is_refused():
         assert torch.equal(image(pipe), want)
 
 
-def test_a_part_that_is_frozen_in_part_is_streamed_all_the_same(device, tokens):
+def test_a_model_that_is_frozen_in_part_is_told(device, caplog):
+    net = Net()
+    net.head.requires_grad_(False)
+    st.stream(net, device).close()
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and record.name == "libstagehand.torch"
+    assert "require a gradient, and stay on the device" in record.getMessage()
+    caplog.clear()
+    net.requires_grad_(False)
+    net.head.requires_grad_(True)  # what adapters look like
+    st.stream(net, device).close()
+    assert not caplog.records
+
+
+def test_a_part_that_is_frozen_in_part_is_streamed_all_the_same(device, tokens, caplog):
     net = Net()
     net.embed.requires_grad_(False)
     with torch.no_grad():
@@ -392,4 +406,5 @@ def test_a_part_that_is_frozen_in_part_is_streamed_all_the_same(device, tokens):
         with st.stream(Pipeline(first=net), device) as streamed:
             assert torch.equal(net(tokens)["logits"], want)
             assert {"head.weight", "layers.7.up.weight"} <= set(sum(streamed.parts["first"].blocks().values(), []))
+    assert not caplog.records
     assert {name for name, one in net.named_parameters() if not one.requires_grad} == {"embed.weight"}
