@@ -10,9 +10,9 @@ the module runs. docs/torch.md says what a model must do for that, and what the 
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
+from ._pipelines import StreamedPipeline
+from ._pretrained import from_pretrained
+from ._stream import stream
 from ._streamed import Streamed
 
-stream = Streamed
-"""Use `with stream(model, device, budget=...):` to stream a model."""
-
-__all__ = ["Streamed", "stream"]
+__all__ = ["Streamed", "StreamedPipeline", "from_pretrained", "stream"]

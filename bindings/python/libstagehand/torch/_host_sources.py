@@ -13,6 +13,7 @@ from .._host import PinnedMemory
 from .._sources import BlockDesc, Mapped, Segment
 from . import _weights
 from ._files import TensorFiles
+from ._mappings import Mappings
 from ._memory import buffer_of, byte_tensor, strided
 from ._subclasses import is_special
 from ._weights import Found, HeldBlock, Weight
@@ -50,7 +51,8 @@ def adopt(
         yield one, made
     if missing:
         remedy = (
-            "No file has them. Make computed buffers, which files do not store, on another device before"
+            "No file has them. Make computed buffers, which files do not store, on another device before. "
+            "from_pretrained() of this package does so for models of transformers and diffusers, and renames tensors"
             if files
             else "Name their files by files="
         )
@@ -63,9 +65,10 @@ def adopt(
         )
 
 
-def make_sources(device: Device, blocks: list[HeldBlock], files: TensorFiles | None, pin: bool) -> list[BlockDesc]:
-    """Gives each weight its source, and returns the descriptors of the blocks."""
-    descs = []
+def make_sources(
+    device: Device, blocks: list[HeldBlock], files: TensorFiles | Mappings | None, pin: bool
+) -> Iterator[BlockDesc]:
+    """Gives each weight its source, and yields the descriptors of the blocks."""
     if pin:
         _copy_small(device, [weight for block in blocks for weight in block.weights])
     for block in blocks:
@@ -81,12 +84,12 @@ def make_sources(device: Device, blocks: list[HeldBlock], files: TensorFiles | N
             if weight.copied is not None:
                 file, weight.copied = None, None if weight.mapped else weight.copied
             elif file is not None and block.mutable:  # trained weights are not written to files
+                # The module gets them at the end. A write to a private mapping does not reach the file.
+                if any(place.tensor.requires_grad for place in weight.places):
+                    weight.copied = weight.host
                 weight.host, file = weight.host.clone(), None
             segments.append(Segment(Mapped(file) if file is not None else buffer_of(weight.host), weight.offset))
-        descs.append(
-            BlockDesc(segments, block.name, block.bytes, mutable=block.mutable, unordered=block.unordered, pin=pin)
-        )
-    return descs
+        yield BlockDesc(segments, block.name, block.bytes, mutable=block.mutable, unordered=block.unordered, pin=pin)
 
 
 def _copy_small(device: Device, weights: list[Weight]) -> None:

@@ -3,6 +3,7 @@
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -10,6 +11,25 @@ import torch
 
 from . import _subclasses
 from ._weights import Found
+
+_log = logging.getLogger("libstagehand.torch")
+
+
+def tell_outside(model: str, left: list[Found], streamed: int) -> None:
+    """Writes a warning to the log if more bytes stay outside than are streamed, because they require a gradient.
+
+    Some classes freeze a table of positions and nothing else. The rest of such a model looks like adapters.
+    """
+    trained = [one for one in left if one.parts and one.tensor.requires_grad]
+    bytes = sum(one.bytes() for one in trained)
+    if bytes > streamed:
+        _log.warning(
+            "%s: %d bytes require a gradient, and stay on the device, outside the budget. %d bytes are streamed. "
+            "Call model.requires_grad_(False) before if the model is not trained, or pass optimizer= to train it",
+            model,
+            bytes,
+            streamed,
+        )
 
 
 def put_outside(

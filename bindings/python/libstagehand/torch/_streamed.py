@@ -19,6 +19,7 @@ from . import _subclasses
 from ._calls import Calls
 from ._devices import device_of
 from ._division import Chosen, Division, Unit, check_modules, is_called, largest_block, own_modules
+from ._entries import attach_entries
 from ._files import Files, TensorFiles
 from ._graph import ForwardGraph
 from ._holding import Holding
@@ -27,9 +28,12 @@ from ._host_sources import adopt, make_sources
 from ._key import owners
 from ._kinds import StepKinds
 from ._loading import LoadedInto, LoadInto, Updates, loaded
+from ._mappings import Mappings
 from ._memory import memory_tensor
 from ._neighbours import Neighbours
-from ._outside import put_outside
+from ._offloaded import refuse_offloaded
+from ._outside import put_outside, tell_outside
+from ._progress import Progress, register
 from ._reads import ReadCheck
 from ._residency import Residency
 from ._saved import SavedTensors
@@ -73,6 +77,8 @@ class Streamed(Residency, Source):
         parameters are frozen.
     :param files: safetensors files, or folders with such files, for the tensors on the meta device. The files are
         mapped, not loaded.
+    :param mapped: Whether tensors in host memory that is mapped from files are streamed from there, without being read
+        to memory before. Loaders that map files (safetensors, and so transformers and diffusers) leave weights there.
     :param strict: Whether tensors in files that the module does not have are an error.
     :param pin: Whether to pin the host memory, so that copies from it need no staging buffer.
     :param max_held: The most blocks that are held at the same time. None is derived from how the modules are nested.
@@ -87,6 +93,9 @@ class Streamed(Residency, Source):
         block are there, and the gradients are then given up.
     :param optimizer_step: A function that has an optimizer make its step, like `scaler.step` of a GradScaler if losses
         are scaled. None calls the optimizer's step().
+    :param progress: A function that is called as progress(done, total) with numbers of bytes while the weights are
+        copied to host memory or pinned. True shows a bar if tqdm is installed, and otherwise writes lines to the log of
+        `libstagehand.torch`. None shows nothing.
     """
 
     def __init__(
@@ -98,6 +107,7 @@ class Streamed(Residency, Source):
         blocks: Chosen | None = None,
         outside: Outside = (),
         files: Files | None = None,
+        mapped: bool = False,
         strict: bool = True,
         pin: bool = True,
         max_held: int | None = None,
@@ -106,6 +116,7 @@ class Streamed(Residency, Source):
         share_wait: float = 10.0,
         optimizer: MakeOptimizer | None = None,
         optimizer_step: MakeStep | None = None,
+        progress: Progress = None,
     ) -> None:
         self.module = module
         self._closed = False
@@ -119,6 +130,7 @@ class Streamed(Residency, Source):
                 self.device, self._torch_device, opened = device_of(device, budget)
                 if opened:
                     self._undo.callback(self.device.close)
+                refuse_offloaded(module, self._torch_device)
                 left = self._find(None if files is None else TensorFiles(files), strict, outside, optimizer is not None)
                 self._divide(blocks, budget, optimizer is not None)
                 self.runtime = Runtime(
@@ -128,15 +140,17 @@ class Streamed(Residency, Source):
                     max_bytes=budget or 0,
                 )
                 self._undo.callback(self.runtime.close)
-                for block, made in zip(
-                    self._blocks,
-                    self.runtime.register_blocks(make_sources(self.device, self._blocks, self._files, pin)),
-                ):
+                sources = Mappings(self._files) if mapped else self._files
+                descs = make_sources(self.device, self._blocks, sources, pin)
+                total = sum(block.bytes for block in self._blocks)
+                for block, made in zip(self._blocks, register(self.runtime, descs, total, progress)):
                     block.block = made
                 self._put_in_place()
+                tell_outside(type(module).__name__, left, total)
                 put_outside(left, self._torch_device, self._undo, self._replace)
                 self._attach(debug, optimizer, optimizer_step)
                 self._holding.begin_beside = Neighbours(self.device, self._holding, share_wait).begin
+                attach_entries(module, self._is_under_way, self._holding.end_idle_step, self._undo)
                 for one in self._trained_from_files:
                     one.stays = True
         except BaseException:
@@ -369,7 +383,7 @@ class Streamed(Residency, Source):
         that autograd has saved cannot be used any more.
         """
         if not self._closed:
-            self._refuse_within()
+            self.refuse_within()
             self._closed = True
             # This comes before the scope below: a mode that ends inside the scope would be in force again after it.
             self._running.abandon()
@@ -377,7 +391,8 @@ class Streamed(Residency, Source):
                 self._undo.close()
             self._let_go()
 
-    def _refuse_within(self) -> None:
+    def refuse_within(self) -> None:
+        """Raises an error if streaming cannot end now, because a call of the model is under way."""
         self._holding.calls.check()
         if self._holding.calls.is_calling():
             raise UsageError(
@@ -434,6 +449,10 @@ class Streamed(Residency, Source):
             self._running.reads.leave(passed)
             self._holding.release_all()
             self._holding.end_step()
+
+    def _is_under_way(self) -> bool:
+        """Whether modules that run now, or step(), have begun a step that goes on."""
+        return self._closed or self._holding.explicit or bool(self._holding.running or self._holding.modules)
 
     def managed_forward(self) -> AbstractContextManager[None]:
         """Another name of step()."""

@@ -2,10 +2,14 @@
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
+import types
 
 import pytest
+import torch
+from models import Net, Pipeline
 
 ROOT = pathlib.Path(__file__).parents[4]
 
@@ -19,6 +23,18 @@ def run(*words):
 def test_adapters_are_trained():
     out = run(ROOT / "examples/torch_lora/torch_lora.py")
     assert "the trained weights are equal, bit by bit" in out
+
+
+class Painter(Pipeline):
+    def __call__(self, text):
+        return types.SimpleNamespace(images=[self.components["net"](torch.tensor([len(text)]))["logits"]])
+
+
+def test_the_example_of_the_readme(tokens):
+    (example,) = re.findall(r"^```py\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.S | re.M)
+    names = {"model": Net().requires_grad_(False), "tokens": tokens, "pipe": Painter(net=Net().requires_grad_(False))}
+    exec(example.replace('"cuda:0"', '"host"'), names)
+    assert names["logits"]["logits"].shape == (3, 7, 50) and names["image"].shape == (1, 50)
 
 
 def test_the_benchmark_works_on_the_cpu(tmp_path):
