@@ -3,11 +3,17 @@
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import torch
 
 from .._device import Device
 from .._errors import UsageError
 from .._generated import DeviceFlag, DeviceKind, Status
+from ._device_names import library_name
+
+AnyDevice: TypeAlias = "Device | str | int | torch.device"
+"""A device of the library, a name of a device, the number of a GPU, or a device of PyTorch."""
 
 
 def open_device(name: str, budget: int | None) -> Device:
@@ -23,17 +29,11 @@ def open_device(name: str, budget: int | None) -> Device:
     return Device(name)
 
 
-def device_of(device: Device | str | torch.device, budget: int | None) -> tuple[Device, torch.device, bool]:
+def device_of(device: AnyDevice, budget: int | None) -> tuple[Device, torch.device, bool]:
     """Returns the library's device, PyTorch's device, and whether this function has opened the device."""
     opened = not isinstance(device, Device)
     if not isinstance(device, Device):
-        name = str(device)
-        if name == "cpu":
-            name = "host"
-        if name == "cuda":
-            name = f"cuda:{torch.cuda.current_device()}"
-        if torch.version.hip and name.startswith("cuda:"):
-            name = f"hip:{name[5:]}"
+        name = library_name(device)
         if name.startswith(("cuda", "hip")):
             torch.cuda.init()
         device = open_device(name, budget)

@@ -109,13 +109,8 @@ class Holding:
                 block.forward.append(self._acquire_for_module(block, stream))
                 self._forward += 1
                 done += 1
-        except BaseException as error:
+        except BaseException:
             self.leave(blocks[:done])
-            if isinstance(error, BudgetError):
-                error.add_note(
-                    "For stream(), use a larger budget=, or smaller blocks by blocks=, "
-                    "or keep weights on the device, outside the budget, by outside=."
-                )
             raise
 
     def _acquire_for_module(self, block: HeldBlock, stream: int | None) -> View:

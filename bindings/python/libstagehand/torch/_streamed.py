@@ -16,8 +16,10 @@ from .._errors import UsageError
 from .._generated import RuntimeStats, Status
 from .._runtime import Runtime
 from . import _subclasses
+from ._budget import Budget, bytes_of
+from ._budget_errors import BudgetErrors
 from ._calls import Calls
-from ._devices import device_of
+from ._devices import AnyDevice, device_of
 from ._division import Chosen, Division, Unit, check_modules, is_called, largest_block, own_modules
 from ._files import Files, TensorFiles
 from ._graph import ForwardGraph
@@ -61,8 +63,10 @@ def _plainly() -> Iterator[None]:
 class Streamed(Residency, Source):
     """A module whose weights are streamed from host memory, or from files, until close() or the end of the `with`.
 
-    :param device: "cuda:0", "cpu" or "host" (for tests), or a Device. Models with the same Device share its budget.
-    :param budget: The most bytes of device memory for the weights. None is what the device's budget leaves.
+    :param device: "cuda" (the current GPU), "cuda:0" or 0 (the first GPU), "cpu" or "host" (for tests), a torch.device,
+        or a Device. Models with the same Device share its budget.
+    :param budget: The most bytes of device memory for the weights: a number of bytes, a size ("8GiB", "500MB"), or a
+        part of the bytes that are streamed ("25%"). None is what the device's budget leaves.
     :param blocks: The modules that make a block each: modules, names, or patterns of names (`"model.layers.*"`).
         None is the layers of the model.
     :param outside: Names of parameters and buffers, or patterns of names. These stay on the device, outside the budget,
@@ -88,9 +92,9 @@ class Streamed(Residency, Source):
     def __init__(
         self,
         module: nn.Module,
-        device: Device | str | torch.device = "cuda",
+        device: AnyDevice = "cuda",
         *,
-        budget: int | None = None,
+        budget: Budget | None = None,
         blocks: Chosen | None = None,
         outside: Outside = (),
         files: Files | None = None,
@@ -112,17 +116,19 @@ class Streamed(Residency, Source):
         try:
             with _plainly():
                 check_modules(module)
-                self.device, self._torch_device, opened = device_of(device, budget)
+                left = self._find(None if files is None else TensorFiles(files), strict, outside, optimizer is not None)
+                most = bytes_of(budget, sum(weight.bytes for weight in self._weights))
+                self.device, self._torch_device, opened = device_of(device, most)
                 if opened:
                     self._undo.callback(self.device.close)
-                left = self._find(None if files is None else TensorFiles(files), strict, outside, optimizer is not None)
-                self._divide(blocks, budget, optimizer is not None)
+                self._divide(blocks, most, optimizer is not None)
                 self.runtime = Runtime(
                     self.device,
                     name=name or type(module).__name__,
                     max_held=max_held or self._most_held(),
-                    max_bytes=budget or 0,
+                    max_bytes=most or 0,
                 )
+                self.runtime._exceptions = BudgetErrors(type(module).__name__, self.device, budget, most, self._blocks)
                 self._undo.callback(self.runtime.close)
                 for block, made in zip(
                     self._blocks,
