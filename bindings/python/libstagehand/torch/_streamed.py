@@ -14,6 +14,7 @@ from torch import nn
 from .._device import Device
 from .._errors import UsageError
 from .._generated import RuntimeStats, Status
+from .._holders import note
 from .._runtime import Runtime
 from . import _subclasses
 from ._budget import Budget, bytes_of
@@ -21,6 +22,7 @@ from ._budget_errors import BudgetErrors
 from ._calls import Calls
 from ._devices import AnyDevice, device_of
 from ._division import Chosen, Division, Unit, check_modules, is_called, largest_block, own_modules
+from ._failed import forget_locals
 from ._files import Files, TensorFiles
 from ._graph import ForwardGraph
 from ._holding import Holding
@@ -30,6 +32,7 @@ from ._loading import LoadedInto, LoadInto, Updates, loaded
 from ._memory import memory_tensor
 from ._neighbours import Neighbours
 from ._outside import put_outside
+from ._pinned_copies import PinnedCopies
 from ._reads import ReadCheck
 from ._residency import Residency
 from ._saved import SavedTensors
@@ -112,6 +115,7 @@ class Streamed(Residency, Source):
         self._weights: list[Weight] = []
         self._training: Training | None = None
         self._trained_from_files: list[Found] = []
+        self._copies = PinnedCopies(type(module).__name__)
         self._undo = ExitStack()
         try:
             with _plainly():
@@ -122,30 +126,22 @@ class Streamed(Residency, Source):
                 if opened:
                     self._undo.callback(self.device.close)
                 self._divide(blocks, most, optimizer is not None)
-                self.runtime = Runtime(
-                    self.device,
-                    name=name or type(module).__name__,
-                    max_held=max_held or self._most_held(),
-                    max_bytes=most or 0,
-                )
-                self.runtime._exceptions = BudgetErrors(type(module).__name__, self.device, budget, most, self._blocks)
-                self._undo.callback(self.runtime.close)
-                for block, made in zip(
-                    self._blocks,
-                    self.runtime.register_blocks(make_sources(self.device, self._blocks, self._files, pin)),
-                ):
-                    block.block = made
+                self._make_runtime(name, max_held, budget, most)
+                if opened:
+                    note(self.device, self.device.name, lambda: None)  # this object stands for its device
+                self._register(pin)
                 self._put_in_place()
                 put_outside(left, self._torch_device, self._undo, self._replace)
                 self._attach(debug, optimizer, optimizer_step)
                 self._holding.begin_beside = Neighbours(self.device, self._holding, share_wait).begin
                 for one in self._trained_from_files:
                     one.stays = True
-        except BaseException:
+        except BaseException as error:
             self._closed = True
             with _plainly():
                 self._undo.close()
             self._let_go()
+            forget_locals(error)
             raise
 
     # Beginning.
@@ -180,6 +176,23 @@ class Streamed(Residency, Source):
         self._blocks = list(dict.fromkeys(block for blocks in self._units.values() for block in blocks))
         for block in self._blocks:
             block.mutable = trained and any(place.tensor.requires_grad for place in block.places())
+
+    def _make_runtime(self, name: str | None, max_held: int | None, given: Budget | None, budget: int | None) -> None:
+        kind = type(self.module).__name__
+        self.runtime = Runtime(
+            self.device, name=name or kind, max_held=max_held or self._most_held(), max_bytes=budget or 0
+        )
+        self._undo.callback(self.runtime.close)
+        self.runtime._exceptions = BudgetErrors(kind, self.device, given, budget, self._blocks)
+        note(self.runtime._handle, self.device.name, lambda: f"the Streamed object of {kind}, which is not closed")
+
+    def _register(self, pin: bool) -> None:
+        for place in self._places:
+            self._undo.callback(self._restore, place)
+        # The sources are in the frame of this function only, so that a failure does not keep them.
+        sources = make_sources(self.device, self._copies, self._blocks, self._files, pin)
+        for block, made in zip(self._blocks, self.runtime.register_blocks(sources)):
+            block.block = made
 
     def _replace(self, one: Found, made: torch.Tensor) -> None:
         before, one.tensor = one.tensor, made
@@ -229,7 +242,6 @@ class Streamed(Residency, Source):
                     if place.tensor.grad is not None:
                         raise ValueError(f"{place.name} has a gradient: call zero_grad() before the model is streamed")
                     place.put(place.on_device())
-                    self._undo.callback(self._restore, place)
         self._by_storage = {weight.memory.untyped_storage().data_ptr(): weight for weight in self._weights}
         self._served = ServedTensors(self, self._by_storage)
         for entry in self._entries:
@@ -291,28 +303,29 @@ class Streamed(Residency, Source):
         self._holding.settle = self._settle
         self._undo.callback(self._end_work)
         run_uncompiled()
-        handles: list[object] = []
         streamed = {id(entry.tensor): entry for entry in self._entries}
         for module in self.module.modules():
             keys = {**module._parameters, **module._buffers}
             entries = {key: streamed[id(tensor)] for key, tensor in keys.items() if id(tensor) in streamed}
             if entries:
-                handles += [
+                self._remove_at_end(
                     module.register_state_dict_post_hook(ServedState(self, entries)),
                     module._register_load_state_dict_pre_hook(LoadInto(entries, self._updates), with_module=True),
                     module.register_load_state_dict_post_hook(LoadedInto(entries, self._updates)),
-                ]
+                )
             self._set(module, "_apply", RefuseConversion(module, streamed))
             self._set(module, "__reduce_ex__", WithoutHooks(module))
             kept = list(dict.fromkeys(block for entry in entries.values() if entry.special for block in entry.blocks()))
             if kept:
-                handles += StashHooks(self._holding, kept).attach(module)
+                self._remove_at_end(*StashHooks(self._holding, kept).attach(module))
         for unit, blocks in self._units.items():
-            handles += UnitHooks(self._running, unit, blocks, False).attach(unit.module)
-        handles += StepHooks(self._running).attach(self.module)
-        for handle in handles:
-            self._undo.callback(handle.remove)  # type: ignore[attr-defined]
+            self._remove_at_end(*UnitHooks(self._running, unit, blocks, False).attach(unit.module))
+        self._remove_at_end(*StepHooks(self._running).attach(self.module))
         self._undo.callback(forget_compiled)
+
+    def _remove_at_end(self, *handles: Any) -> None:
+        for handle in handles:
+            self._undo.callback(handle.remove)
 
     def _settle(self) -> None:
         refuse_ties(self._entries)
@@ -379,6 +392,7 @@ class Streamed(Residency, Source):
 
     def _let_go(self) -> None:
         """Gives up memory that would otherwise live as long as this object."""
+        self._copies.ended = True
         for weight in self._weights:
             del weight.host, weight.memory, weight.storage
             for place in weight.places:
