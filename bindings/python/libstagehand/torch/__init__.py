@@ -3,6 +3,8 @@
     with libstagehand.torch.stream(model, device="cuda:0", budget=8 << 30):
         model(inputs)
 
+`unstream(model)` ends streaming too.
+
 Each parameter gets a fixed address on the device. Its bytes are there while its module runs, and while the backward of
 the module runs. docs/torch.md says what a model must do for that, and what the package refuses.
 """
@@ -10,9 +12,10 @@ the module runs. docs/torch.md says what a model must do for that, and what the 
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
+from ._registry import unstream
 from ._streamed import Streamed
 
 stream = Streamed
 """Use `with stream(model, device, budget=...):` to stream a model."""
 
-__all__ = ["Streamed", "stream"]
+__all__ = ["Streamed", "stream", "unstream"]

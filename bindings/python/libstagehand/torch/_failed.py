@@ -1,7 +1,7 @@
 """Frees what a failed begin of streaming has left in the frames of its error.
 
-Programs and shells keep errors, and an error keeps the local variables of the functions that it came through. Among them
-are sources in pinned memory, which would keep the device open.
+Programs and shells keep errors, and an error keeps the local variables of the functions that it came through. Among
+them are sources in pinned memory, which would keep the device open.
 """
 
 from __future__ import annotations

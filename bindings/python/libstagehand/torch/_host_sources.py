@@ -15,6 +15,7 @@ from . import _weights
 from ._files import TensorFiles
 from ._memory import buffer_of, byte_tensor, strided
 from ._pinned_copies import PinnedCopies
+from ._similar_names import beside_similar
 from ._subclasses import is_special
 from ._weights import Found, HeldBlock, Weight
 
@@ -55,7 +56,7 @@ def adopt(
             if files
             else "Name their files by files="
         )
-        names = f"{', '.join(missing[:8])}{' ...' if len(missing) > 8 else ''}"
+        names = beside_similar(missing, unused)
         raise ValueError(f"tensors on the meta device have no contents: {names}. {remedy}")
     if unused and strict:
         raise ValueError(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from .._device import Device
-from .._errors import UsageError
+from .._errors import Error, UsageError
 from .._generated import RuntimeStats, Status
 from .._holders import note
 from .._runtime import Runtime
@@ -20,6 +20,7 @@ from . import _subclasses
 from ._budget import Budget, bytes_of
 from ._budget_errors import BudgetErrors
 from ._calls import Calls
+from ._copying import own_copy
 from ._devices import AnyDevice, device_of
 from ._division import Chosen, Division, Unit, check_modules, is_called, largest_block, own_modules
 from ._failed import forget_locals
@@ -34,11 +35,14 @@ from ._neighbours import Neighbours
 from ._outside import put_outside
 from ._pinned_copies import PinnedCopies
 from ._reads import ReadCheck
+from ._recurrent import instead_of_methods
+from ._registry import begun, ended
 from ._residency import Residency
 from ._saved import SavedTensors
 from ._serving import RefuseConversion, ServedState, ServedTensors, Source, WithoutHooks, is_served, refuse_ties
 from ._stashed import StashHooks
-from ._training import MakeOptimizer, MakeStep, Training
+from ._training import MakeOptimizer, MakeStep, Training, check_maker
+from ._training_calls import TrainingCalls
 from ._weights import (
     Entry,
     Found,
@@ -63,7 +67,7 @@ def _plainly() -> Iterator[None]:
         yield
 
 
-class Streamed(Residency, Source):
+class Streamed(Residency, TrainingCalls, Source):
     """A module whose weights are streamed from host memory, or from files, until close() or the end of the `with`.
 
     :param device: "cuda" (the current GPU), "cuda:0" or 0 (the first GPU), "cpu" or "host" (for tests), a torch.device,
@@ -114,12 +118,15 @@ class Streamed(Residency, Source):
         self._closed = False
         self._weights: list[Weight] = []
         self._training: Training | None = None
+        self._last_stats: RuntimeStats | None = None
         self._trained_from_files: list[Found] = []
         self._copies = PinnedCopies(type(module).__name__)
         self._undo = ExitStack()
         try:
             with _plainly():
                 check_modules(module)
+                if optimizer is not None:
+                    check_maker(optimizer)
                 left = self._find(None if files is None else TensorFiles(files), strict, outside, optimizer is not None)
                 most = bytes_of(budget, sum(weight.bytes for weight in self._weights))
                 self.device, self._torch_device, opened = device_of(device, most)
@@ -136,6 +143,7 @@ class Streamed(Residency, Source):
                 self._holding.begin_beside = Neighbours(self.device, self._holding, share_wait).begin
                 for one in self._trained_from_files:
                     one.stays = True
+            begun(module, self)
         except BaseException as error:
             self._closed = True
             with _plainly():
@@ -153,7 +161,8 @@ class Streamed(Residency, Source):
         for one in found:
             if is_served(one.tensor):
                 raise UsageError(
-                    Status.ERROR_INVALID_STATE, f"{one.names[0]} is streamed already: end that streaming first"
+                    Status.ERROR_INVALID_STATE,
+                    f"{one.names[0]} is streamed already: end that streaming first, by unstream(model)",
                 )
         for one, made in adopt(found, files, strict, type(self.module).__name__):
             if trained and made.requires_grad:
@@ -183,6 +192,7 @@ class Streamed(Residency, Source):
             self.device, name=name or kind, max_held=max_held or self._most_held(), max_bytes=budget or 0
         )
         self._undo.callback(self.runtime.close)
+        self._undo.callback(self._keep_stats)
         self.runtime._exceptions = BudgetErrors(kind, self.device, given, budget, self._blocks)
         note(self.runtime._handle, self.device.name, lambda: f"the Streamed object of {kind}, which is not closed")
 
@@ -315,6 +325,8 @@ class Streamed(Residency, Source):
                 )
             self._set(module, "_apply", RefuseConversion(module, streamed))
             self._set(module, "__reduce_ex__", WithoutHooks(module))
+            for key, method in {**own_copy(module), **instead_of_methods(module)}.items():
+                self._set(module, key, method)
             kept = list(dict.fromkeys(block for entry in entries.values() if entry.special for block in entry.blocks()))
             if kept:
                 self._remove_at_end(*StashHooks(self._holding, kept).attach(module))
@@ -376,6 +388,7 @@ class Streamed(Residency, Source):
         if not self._closed:
             self._refuse_within()
             self._closed = True
+            ended(self.module)
             # This comes before the scope below: a mode that ends inside the scope would be in force again after it.
             self._running.abandon()
             with _plainly():
@@ -451,37 +464,13 @@ class Streamed(Residency, Source):
         """
         return ForwardGraph(self.module, self.runtime, self._holding, self._torch_device, warm_up, args, kwargs)
 
-    def accumulate(self) -> AbstractContextManager[None]:
-        """Backwards in `with streamed.accumulate():` add up gradients and make no optimizer's steps. A backward outside
-        of it makes the steps.
-        """
-        return self._trained().accumulate()
-
-    def optimize(self, step: MakeStep | None = None) -> None:
-        """Makes the optimizers' steps with the gradients of backwards in accumulate(). Use it if something needs all
-        gradients before the steps, like clipping.
-        """
-        training = self._trained()
-        if self._holding.explicit:
-            training.step_all(step)
-        else:
-            with self.step():
-                training.step_all(step)
-
-    @property
-    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """The optimizers by the name of their block. Each block with trained weights has one."""
-        return self._trained().optimizers()
-
-    def _trained(self) -> Training:
-        if self._training is None:
-            raise UsageError(
-                Status.ERROR_INVALID_STATE, "no streamed weight is trained: pass optimizer= to stream() to train"
-            )
-        return self._training
-
     def stats(self) -> RuntimeStats:
-        return self.runtime.stats()
+        """Returns counters of the copies. After the end of streaming they are those of the end."""
+        return self.runtime.stats() if self._last_stats is None else self._last_stats
+
+    def _keep_stats(self) -> None:
+        with suppress(Error):
+            self._last_stats = self.runtime.stats()
 
     def blocks(self) -> dict[str, list[str]]:
         """Returns the blocks by name, with the names of the tensors in them."""
