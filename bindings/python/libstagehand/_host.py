@@ -108,7 +108,7 @@ class PinnedMemory:
         self._memory = owned(
             made("void **", lambda out: lib.sh_host_alloc(handle, bytes, out, pinned), free), free, handle
         )
-        note(self._memory, device.name, lambda: f"pinned memory of {bytes} bytes")
+        note(self._memory, device.name, lambda: f"pinned memory of {bytes} bytes", uses_budget=False)
         self.bytes = bytes
         self.pinned = bool(pinned[0])
         """False if the system refused to pin the memory. It is usable then, and its copies go through the staging

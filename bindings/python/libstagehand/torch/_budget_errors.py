@@ -18,10 +18,6 @@ from ._weights import HeldBlock
 _SMALLEST = re.compile(r"the smallest that works is (?:[^()]*\()?(\d+) bytes\)?(?:, asked for by block \"(.*?)\" of )?")
 # These texts are about a block that does not fit beside others. Other texts of the same statuses are not.
 _NO_ROOM = ("are needed, but are not free", "needs memory that", "are there for blocks outside the order")
-_REMEDIES = (
-    "Give a larger budget=, make smaller blocks by blocks=, "
-    "or keep weights on the device, outside the budget, by outside="
-)
 
 
 class BudgetErrors(Exceptions):
@@ -45,15 +41,14 @@ class BudgetErrors(Exceptions):
             text = self._text(error, block)
             if text is None:
                 raise
-            told = BudgetError(error.status, f"{text}. {_REMEDIES}")
+            told = BudgetError(error.status, text)
         raise told
 
     def _text(self, error: BudgetError, block: int) -> str | None:
-        if error.status == Status.ERROR_OUT_OF_DEVICE_MEMORY:
-            return error.text
         if error.status == Status.ERROR_BUDGET and (found := _SMALLEST.search(error.text)):
+            least = int(found[1])
             of = f", which the block {found[2]!r} asks for" if found[2] else ""
-            return f"{self._too_small()}: the model needs at least {size_text(int(found[1]))}{of}"
+            return self._too_small(least, f"the model needs at least {size_text(least)}{of}")
         if error.status in (Status.ERROR_BUDGET, Status.ERROR_HELD) and any(text in error.text for text in _NO_ROOM):
             return self._no_room(block)
         return None
@@ -64,21 +59,35 @@ class BudgetErrors(Exceptions):
         if wanted is None:
             return None
         in_use = [one for one in self._blocks if one.held() and one is not wanted]
-        needs = self._on_device(wanted) + sum(map(self._on_device, in_use))
-        beside = ", ".join(repr(one.name) for one in in_use)
-        return (
-            f"{self._too_small()}: the block {wanted.name!r} has to be on the device"
-            f"{f' together with {beside}' if beside else ''}, so the model needs at least {size_text(needs)}"
+        least = self._on_device(wanted) + sum(map(self._on_device, in_use))
+        names = ", ".join(repr(one.name) for one in in_use)
+        beside = f" together with {names}" if names else ""
+        return self._too_small(
+            least,
+            f"the block {wanted.name!r} has to be on the device{beside}, "
+            f"so the model needs at least {size_text(least)}",
         )
 
     def _on_device(self, block: HeldBlock) -> int:
         return -(-block.bytes // self._page) * self._page
 
-    def _too_small(self) -> str:
-        if self._budget is not None:
-            return f"{self._model} does not fit into {budget_text(self._given, self._budget)}"
+    def _too_small(self, least: int, needs: str) -> str:
+        """Says which budget is too small: that of the model, or that of the device, which other models may share."""
+        if self._budget is not None and self._budget < least:
+            budget, larger = budget_text(self._given, self._budget), "a larger budget="
+        else:
+            budget, larger = self._of_device(least), "a libstagehand.Device with a larger budget_bytes="
+        return (
+            f"{self._model} does not fit into {budget}: {needs}. Give {larger}, make smaller blocks by blocks=, "
+            "or keep weights on the device, outside the budget, by outside="
+        )
+
+    def _of_device(self, least: int) -> str:
+        given = "" if self._given is None else f", though budget={self._given!r} was given"
+        text = f"the budget of {self._device.name}"
         try:
-            of_device = f", which is {size_text(self._device.memory().budget_bytes)}"
+            bytes = self._device.memory().budget_bytes
         except UsageError:  # the caller has closed the Device, and the model keeps the device open
-            of_device = ""
-        return f"{self._model} does not fit into the budget of {self._device.name}{of_device}"
+            return text + given
+        rest = "" if bytes < least else "what other models leave of "
+        return f"{rest}{text}, which is {size_text(bytes)}{given}"

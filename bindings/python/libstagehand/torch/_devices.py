@@ -10,6 +10,7 @@ import torch
 from .._device import Device
 from .._errors import UsageError
 from .._generated import DeviceFlag, DeviceKind, Status
+from .._holders import only_memory_holds
 from ._device_names import library_name
 
 AnyDevice: TypeAlias = "Device | str | int | torch.device"
@@ -22,11 +23,18 @@ def open_device(name: str, budget: int | None) -> Device:
     """
     if budget is not None:
         try:
-            return Device(name, page_bytes=1 << max(0, (budget >> 10).bit_length() - 1))
+            return _anew(Device(name, page_bytes=1 << max(0, (budget >> 10).bit_length() - 1)))
         except UsageError as error:
             if error.status != Status.ERROR_INVALID_ARGUMENT:
                 raise
-    return Device(name)
+    return _anew(Device(name))
+
+
+def _anew(device: Device) -> Device:
+    """Forgets the budget of an earlier use of the device if only tensors over pinned memory are left of that use."""
+    if only_memory_holds(device.name, besides=device) and not device.memory().runtime_count:
+        device.set_budget(0)
+    return device
 
 
 def device_of(device: AnyDevice, budget: int | None) -> tuple[Device, torch.device, bool]:

@@ -80,14 +80,20 @@ def _made(make: MakeOptimizer, block: HeldBlock, parameters: list[nn.Parameter])
 
 
 def _check_parameters(optimizer: torch.optim.Optimizer, block: HeldBlock, parameters: list[nn.Parameter]) -> None:
-    """Refuses an optimizer that would step none of the block's parameters, or parameters of other blocks."""
+    """Refuses an optimizer that would not step all of the block's parameters, or would step others."""
     given = {id(parameter) for parameter in parameters}
     stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    left_out = [place.name for place in block.places() if id(place.tensor) in given - stepped]
     problem = ""
     if not stepped:
         problem = "has no parameters, so it would train nothing"
     elif stepped - given:
         problem = "has parameters that are not of the block"
+    elif left_out:
+        problem = (
+            f"does not have {', '.join(left_out[:8])}, which would not be trained "
+            "(call requires_grad_(False) on parameters that are not to be trained)"
+        )
     if problem:
         raise ValueError(
             f"the optimizer of the block {block.name!r} {problem}: "

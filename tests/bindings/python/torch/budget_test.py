@@ -134,6 +134,24 @@ def test_the_budget_of_a_device_is_named(net, tokens):
     assert not re.search(WORDS, text)
 
 
+def test_a_device_with_a_smaller_budget_is_named(net, tokens):
+    with sh.Device("host", page_bytes=PAGE, budget_bytes=2 * PAGE) as device:
+        with st.stream(net, device, budget="1GiB", blocks="layers.*"), pytest.raises(sh.BudgetError) as error:
+            net(tokens)
+    assert "the budget of host:0, which is 8 KiB (8192 bytes), though budget='1GiB' was given" in str(error.value)
+    assert "Give a libstagehand.Device with a larger budget_bytes=" in str(error.value)
+
+
+def test_what_other_models_leave_is_named(net, tokens):
+    other = Net().requires_grad_(False)
+    with sh.Device("host", page_bytes=PAGE, budget_bytes=64 * PAGE) as device:
+        with st.stream(other, device) as first, st.stream(net, device, budget="1GiB"):
+            first.reserve_for_resident(bytes=62 * PAGE)
+            with pytest.raises(sh.BudgetError, match="into what other models leave of the budget of host:0") as error:
+                net(tokens)
+    assert not re.search(WORDS, str(error.value))
+
+
 @pytest.mark.parametrize(
     ("device", "name"),
     [

@@ -50,6 +50,23 @@ def test_an_optimizer_of_nothing_or_of_other_parameters_is_refused(device):
             st.stream(net, device, blocks="layers.*", optimizer=make)
 
 
+def test_an_optimizer_that_leaves_parameters_out_is_refused(device):
+    net = Net()
+    with pytest.raises(
+        ValueError, match=r"block 'layers\.0' does not have .*layers\.0\.up\.bias.*requires_grad_\(False\)"
+    ):
+        st.stream(
+            net,
+            device,
+            blocks="layers.*",
+            optimizer=lambda parameters: torch.optim.SGD([one for one in parameters if one.dim() > 1], lr=0.1),
+        )
+    for name, one in net.named_parameters():
+        one.requires_grad_(one.dim() > 1)
+    with st.stream(net, device, blocks="layers.*", optimizer=torch.optim.SGD):
+        pass
+
+
 def train(net, device, budget, batches, make, schedule=None, saved=None):
     """Trains, with a state that another call has returned, and returns such a state."""
     with st.stream(net, device, budget=budget, optimizer=make) as streamed:

@@ -131,3 +131,21 @@ def test_a_second_stream_with_another_budget_begins(tokens):
         with st.stream(net, "host", budget=budget):
             net(tokens)
     assert open_again()
+
+
+def test_the_budget_of_an_ended_use_is_forgotten(net, tokens):
+    want = net(tokens)["logits"]
+    with sh.Device("host", page_bytes=PAGE, budget_bytes=2 * PAGE) as device, st.stream(net, device):
+        kept = net.state_dict()
+    with st.stream(net, "host", budget="100%") as streamed:
+        assert streamed.device.memory().budget_bytes > size_of(net)
+        assert torch.equal(net(tokens)["logits"], want)
+    assert all(torch.equal(one, kept[name]) for name, one in net.state_dict().items())
+
+
+def test_the_budget_of_an_open_device_stays(net):
+    with sh.Device("host", page_bytes=PAGE, budget_bytes=2 * PAGE):
+        memory = sh.PinnedMemory(sh.Device("host"), 100)
+        with st.stream(net, "host", budget="100%") as streamed:
+            assert streamed.device.memory().budget_bytes == 2 * PAGE
+        memory.close()
