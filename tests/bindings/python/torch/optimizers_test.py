@@ -67,6 +67,36 @@ def test_an_optimizer_that_leaves_parameters_out_is_refused(device):
         pass
 
 
+class Both(torch.optim.Optimizer):
+    """Two optimizers, each for one kind of parameters."""
+
+    def __init__(self, parameters):
+        kinds = [one for one in parameters if one.dim() > 1], [one for one in parameters if one.dim() == 1]
+        makes = [lambda matrices: torch.optim.SGD(matrices, lr=0.1, momentum=0.9), adamw]
+        self.parts = [make(kind) for make, kind in zip(makes, kinds) if kind]
+        super().__init__(parameters, {})
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
+
+    def step(self, closure=None):
+        for part in self.parts:
+            part.step()
+
+
+def test_two_optimizers_in_one(device, batches):
+    net, other = Net(), Net()
+    other.load_state_dict(net.state_dict())
+    whole = Both(list(other.parameters()))
+    for tokens in batches:
+        loss_of(other(tokens)).backward()
+        whole.step()
+        whole.zero_grad()
+    with st.stream(net, device, budget="25%", optimizer=Both) as streamed:
+        for tokens in batches:
+            loss_of(net(tokens)).backward()
+        assert all(one.grad is None for one in net.parameters()) and len(streamed.optimizers) > 4
+    assert all(torch.equal(one, other.state_dict()[name]) for name, one in net.state_dict().items())
+
+
 def train(net, device, budget, batches, make, schedule=None, saved=None):
     """Trains, with a state that another call has returned, and returns such a state."""
     with st.stream(net, device, budget=budget, optimizer=make) as streamed:
