@@ -120,7 +120,8 @@ class Streamed(Residency, TrainingCalls, Source):
         self._training: Training | None = None
         self._last_stats: RuntimeStats | None = None
         self._trained_from_files: list[Found] = []
-        self._copies = PinnedCopies(type(module).__name__)
+        self._name = name or type(module).__name__
+        self._copies = PinnedCopies(self._name)
         self._undo = ExitStack()
         try:
             with _plainly():
@@ -133,7 +134,7 @@ class Streamed(Residency, TrainingCalls, Source):
                 if opened:
                     self._undo.callback(self.device.close)
                 self._divide(blocks, most, optimizer is not None)
-                self._make_runtime(name, max_held, budget, most)
+                self._make_runtime(max_held, budget, most)
                 if opened:
                     note(self.device, self.device.name, lambda: None)  # this object stands for its device
                 self._register(pin)
@@ -186,15 +187,13 @@ class Streamed(Residency, TrainingCalls, Source):
         for block in self._blocks:
             block.mutable = trained and any(place.tensor.requires_grad for place in block.places())
 
-    def _make_runtime(self, name: str | None, max_held: int | None, given: Budget | None, budget: int | None) -> None:
-        kind = type(self.module).__name__
-        self.runtime = Runtime(
-            self.device, name=name or kind, max_held=max_held or self._most_held(), max_bytes=budget or 0
-        )
+    def _make_runtime(self, max_held: int | None, given: Budget | None, budget: int | None) -> None:
+        name = self._name
+        self.runtime = Runtime(self.device, name=name, max_held=max_held or self._most_held(), max_bytes=budget or 0)
         self._undo.callback(self.runtime.close)
         self._undo.callback(self._keep_stats)
-        self.runtime._exceptions = BudgetErrors(kind, self.device, given, budget, self._blocks)
-        note(self.runtime._handle, self.device.name, lambda: f"the Streamed object of {kind}, which is not closed")
+        self.runtime._exceptions = BudgetErrors(name, self.device, given, budget, self._blocks)
+        note(self.runtime._handle, self.device.name, lambda: f"the Streamed object of {name}, which is not closed")
 
     def _register(self, pin: bool) -> None:
         for place in self._places:
