@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -41,7 +43,19 @@ def _text(device: object) -> str:
 
 
 def _current(device: object) -> int:
-    try:
+    with _needing_gpu(device):
         return int(torch.cuda.current_device())
+
+
+def begin_gpu(device: object) -> None:
+    """Has PyTorch begin to use GPUs, before the library opens one."""
+    with _needing_gpu(device):
+        torch.cuda.init()
+
+
+@contextmanager
+def _needing_gpu(device: object) -> Iterator[None]:
+    try:
+        yield
     except (RuntimeError, AssertionError) as error:  # PyTorch asserts that it was built for a GPU
         raise RuntimeError(f"device={device!r} needs a GPU, and PyTorch has none ({error}): {_HOW}") from error

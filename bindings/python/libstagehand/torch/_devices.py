@@ -11,7 +11,7 @@ from .._device import Device
 from .._errors import UsageError
 from .._generated import DeviceFlag, DeviceKind, Status
 from .._holders import only_memory_holds
-from ._device_names import library_name
+from ._device_names import begin_gpu, library_name
 
 AnyDevice: TypeAlias = "Device | str | int | torch.device"
 """A device of the library, a name of a device, the number of a GPU, or a device of PyTorch."""
@@ -43,7 +43,7 @@ def device_of(device: AnyDevice, budget: int | None) -> tuple[Device, torch.devi
     if not isinstance(device, Device):
         name = library_name(device)
         if name.startswith(("cuda", "hip")):
-            torch.cuda.init()
+            begin_gpu(device)
         device = open_device(name, budget)
     if device.kind not in (DeviceKind.HOST, DeviceKind.CUDA, DeviceKind.ROCM):
         raise ValueError(f"PyTorch cannot compute on {device.name}: use a CUDA or HIP device, or the host")

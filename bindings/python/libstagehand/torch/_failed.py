@@ -6,10 +6,11 @@ them are sources in pinned memory, which would keep the device open.
 
 from __future__ import annotations
 
+import os
 import pathlib
 from types import TracebackType
 
-_PACKAGE = str(pathlib.Path(__file__).parent.parent)
+_PACKAGE = str(pathlib.Path(__file__).parent.parent) + os.sep
 
 
 def forget_locals(error: BaseException | None) -> None:

@@ -89,9 +89,9 @@ class Streamed(Residency, TrainingCalls, Source):
     :param name: The name of the model in messages and traces.
     :param share_wait: The most seconds that a step waits for steps of other models on the device, in other threads, if
         these steps hold its memory.
-    :param optimizer: A function that makes the optimizer of one block from its parameters. It has streamed parameters
-        that require a gradient trained. An optimizer makes its step in the backward, as soon as the gradients of its
-        block are there, and the gradients are then given up.
+    :param optimizer: A function that makes the optimizer of one block from all parameters that it gets. It has streamed
+        parameters that require a gradient trained. An optimizer makes its step in the backward, as soon as the
+        gradients of its block are there, and the gradients are then given up.
     :param optimizer_step: A function that has an optimizer make its step, like `scaler.step` of a GradScaler if losses
         are scaled. None calls the optimizer's step().
     """

@@ -194,13 +194,15 @@ def test_devices_that_are_none(net, device):
         st.stream(net, device)
 
 
-def test_no_gpu_is_told(monkeypatch, net):
+@pytest.mark.parametrize("device", ["gpu", "cuda:0", 0])
+def test_no_gpu_is_told(monkeypatch, net, device):
     def refuse():
         raise AssertionError("Torch not compiled with CUDA enabled")
 
     monkeypatch.setattr(torch.cuda, "current_device", refuse)
-    with pytest.raises(RuntimeError, match=r"device='gpu' needs a GPU.*not compiled.*\"host\""):
-        st.stream(net, "gpu")
+    monkeypatch.setattr(torch.cuda, "init", refuse)
+    with pytest.raises(RuntimeError, match=rf"device={device!r} needs a GPU.*not compiled.*\"host\""):
+        st.stream(net, device)
 
 
 def test_models_of_the_cpu_by_other_names(net, tokens):
