@@ -33,9 +33,11 @@ def note(holder: Any, device: str, told: Told, uses_budget: bool = True) -> None
     """
     key = id(holder)
 
-    def gone(reference: weakref.ref[Any]) -> None:
-        if key in _noted and _noted[key].holder is reference:  # another object may have got the id
-            del _noted[key]
+    # The names are bound here, because the module's own may be gone when the interpreter ends.
+    def gone(reference: weakref.ref[Any], noted: dict[int, _Note] = _noted, key: int = key) -> None:
+        found = noted.get(key)
+        if found is not None and found.holder is reference:  # another object may have got the id
+            del noted[key]
 
     _noted[key] = _Note(weakref.ref(holder, gone), device, told, uses_budget)
 
