@@ -4,6 +4,8 @@ Every method makes one call of the C interface. The C headers (include/stagehand
 and which threads may make it. A failure is an exception with a `status`. Each hundred of statuses has one class.
 """
 
+# This import comes first: the other imports load the extension module, which needs the library.
+from . import _library  # noqa: F401, I001
 from ._callbacks import FillFunction, LoadedRange, LoadFunction, set_log
 from ._device import Device, backends, monitor_start, monitor_stop, trace_start, trace_stop, version
 from ._errors import BackendError, BudgetError, Error, InternalError, LostError, OperationError, UsageError

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import weakref
 from dataclasses import fields
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ._errors import check, closed, made
+from ._errors import UsageError, check, closed, made
 from ._generated import BackendInfo, BlockFlag, BlockInfo, BlockState, DeviceCaps, DeviceFlag, MemoryInfo
+from ._holders import holders_of, note
 from ._lifetime import destroy_postponed, owned
 from ._native import ffi, lib
 
@@ -76,7 +78,10 @@ class Device:
         texts = text(backend_options), text(backend_path)
         options.backend_options, options.backend_path = texts
         called = text(name)
-        handle = made("sh_device **", lambda out: lib.sh_device_open(called, options, out), lib.sh_device_close)
+        try:
+            handle = made("sh_device **", lambda out: lib.sh_device_open(called, options, out), lib.sh_device_close)
+        except UsageError as error:
+            raise _with_holders(error) from None
         self._handle = owned(handle, lib.sh_device_close)
         caps = self.capabilities()
         self.name: str = caps.name
@@ -84,6 +89,8 @@ class Device:
         self.backend: str = caps.backend
         self.kind: int = caps.kind  # a DeviceKind, or another DLDeviceType of DLPack
         self.ordinal: int = caps.ordinal
+        self_reference = weakref.ref(self)
+        note(self, self.name, lambda: _told(self_reference()))
 
     def __repr__(self) -> str:
         return f"<libstagehand.Device {getattr(self, 'name', '')}{'' if self._handle else ' (closed)'}>"
@@ -124,6 +131,19 @@ class Device:
         now = ffi.new("uint64_t *")
         check(lib.sh_device_get_clock(self._handle, now))
         return int(now[0])
+
+
+def _told(device: Device | None) -> str | None:
+    return "a Device that is not closed" if device is not None and device._handle else None
+
+
+def _with_holders(error: UsageError) -> UsageError:
+    """Returns an error that also names what keeps the device open, if the error is that the device is open."""
+    name, is_open, _ = error.text.partition(" is open with ")
+    holders = holders_of(name) if is_open else []
+    if not holders:
+        return error
+    return UsageError(error.status, f"{error.text}. These keep {name} open: {'; '.join(holders)}")
 
 
 def version() -> str:

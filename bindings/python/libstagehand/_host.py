@@ -11,6 +11,7 @@ from ._callbacks import Exceptions, Launched, raise_from
 from ._device import Device
 from ._errors import OperationError, check, closed, made
 from ._generated import STREAM_HOST, Status
+from ._holders import note
 from ._lifetime import close_at_exit, destroy_postponed, owned
 from ._native import ffi, lib
 
@@ -32,6 +33,7 @@ class Stream:
         self._stream = out[0]
         # A handle of the device whose end destroys the stream.
         self._device = owned(handle, functools.partial(_destroy_stream, stream=self._stream), handle)
+        note(self._device, device.name, lambda: "a Stream that is not closed")
         close_at_exit(self)
 
     def __enter__(self) -> Stream:
@@ -106,6 +108,7 @@ class PinnedMemory:
         self._memory = owned(
             made("void **", lambda out: lib.sh_host_alloc(handle, bytes, out, pinned), free), free, handle
         )
+        note(self._memory, device.name, lambda: f"pinned memory of {bytes} bytes", uses_budget=False)
         self.bytes = bytes
         self.pinned = bool(pinned[0])
         """False if the system refused to pin the memory. It is usable then, and its copies go through the staging

@@ -17,6 +17,7 @@ from ._device import Device, result, struct, text
 from ._errors import made
 from ._generated import STREAM_HOST, BlockInfo, PlanInfo, ResidentPriority, RuntimeStats
 from ._graphs import Capture
+from ._holders import note
 from ._host import Stream
 from ._lifetime import close_at_exit, destroy_postponed, postponed
 from ._native import ffi, lib
@@ -94,6 +95,7 @@ class Runtime(RuntimeBase):
         handle = device._open_handle()
         raw = made("sh_runtime **", lambda out: lib.sh_runtime_create(handle, options, out), lib.sh_runtime_destroy)
         self._own(raw, handle, self._kept, self._pressure)
+        note(self._handle, device.name, lambda: f"the runtime {name or ''}, which is not closed")
         close_at_exit(self)
 
     def __enter__(self) -> Runtime:

@@ -3,6 +3,8 @@
     with libstagehand.torch.stream(model, device="cuda:0", budget=8 << 30):
         model(inputs)
 
+`unstream(model)` ends streaming too.
+
 Each parameter gets a fixed address on the device. Its bytes are there while its module runs, and while the backward of
 the module runs. docs/torch.md says what a model must do for that, and what the package refuses.
 """
@@ -12,7 +14,8 @@ from __future__ import annotations
 
 from ._pipelines import StreamedPipeline
 from ._pretrained import from_pretrained
+from ._registry import unstream
 from ._stream import stream
 from ._streamed import Streamed
 
-__all__ = ["Streamed", "StreamedPipeline", "from_pretrained", "stream"]
+__all__ = ["Streamed", "StreamedPipeline", "from_pretrained", "stream", "unstream"]

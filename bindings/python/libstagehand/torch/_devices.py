@@ -3,11 +3,18 @@
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import torch
 
 from .._device import Device
 from .._errors import UsageError
 from .._generated import DeviceFlag, DeviceKind, Status
+from .._holders import only_memory_holds
+from ._device_names import begin_gpu, library_name
+
+AnyDevice: TypeAlias = "Device | str | int | torch.device"
+"""A device of the library, a name of a device, the number of a GPU, or a device of PyTorch."""
 
 
 def open_device(name: str, budget: int | None) -> Device:
@@ -16,26 +23,27 @@ def open_device(name: str, budget: int | None) -> Device:
     """
     if budget is not None:
         try:
-            return Device(name, page_bytes=1 << max(0, (budget >> 10).bit_length() - 1))
+            return _anew(Device(name, page_bytes=1 << max(0, (budget >> 10).bit_length() - 1)))
         except UsageError as error:
             if error.status != Status.ERROR_INVALID_ARGUMENT:
                 raise
-    return Device(name)
+    return _anew(Device(name))
 
 
-def device_of(device: Device | str | torch.device, budget: int | None) -> tuple[Device, torch.device, bool]:
+def _anew(device: Device) -> Device:
+    """Forgets the budget of an earlier use of the device if only tensors over pinned memory are left of that use."""
+    if only_memory_holds(device.name, besides=device) and not device.memory().runtime_count:
+        device.set_budget(0)
+    return device
+
+
+def device_of(device: AnyDevice, budget: int | None) -> tuple[Device, torch.device, bool]:
     """Returns the library's device, PyTorch's device, and whether this function has opened the device."""
     opened = not isinstance(device, Device)
     if not isinstance(device, Device):
-        name = str(device)
-        if name == "cpu":
-            name = "host"
-        if name == "cuda":
-            name = f"cuda:{torch.cuda.current_device()}"
-        if torch.version.hip and name.startswith("cuda:"):
-            name = f"hip:{name[5:]}"
+        name = library_name(device)
         if name.startswith(("cuda", "hip")):
-            torch.cuda.init()
+            begin_gpu(device)
         device = open_device(name, budget)
     if device.kind not in (DeviceKind.HOST, DeviceKind.CUDA, DeviceKind.ROCM):
         raise ValueError(f"PyTorch cannot compute on {device.name}: use a CUDA or HIP device, or the host")

@@ -111,13 +111,8 @@ class Holding:
                 self._forward += 1
                 done += 1
                 block.settle()
-        except BaseException as error:
+        except BaseException:
             self.leave(blocks[:done])
-            if isinstance(error, BudgetError):
-                error.add_note(
-                    "For stream(), use a larger budget=, or smaller blocks by blocks=, "
-                    "or keep weights on the device, outside the budget, by outside=."
-                )
             raise
 
     def _count_uses(self, blocks: list[HeldBlock]) -> None:

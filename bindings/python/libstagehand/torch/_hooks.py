@@ -232,10 +232,12 @@ def _is_running(module: nn.Module) -> bool:
 
 
 def refuse_tracing() -> None:
-    """Refuses a trace by TorchScript, whose result would have the addresses of the weights, but no hooks."""
-    if torch._C._get_tracing_state() is not None:
+    """Refuses a trace by TorchScript or by torch.export. Its result would have the weights, but no hooks that hold the
+    blocks.
+    """
+    if torch._C._get_tracing_state() is not None or torch.compiler.is_exporting():
         raise RuntimeError(
-            "a streamed module cannot be traced: trace the module before it is streamed, or end streaming first"
+            "a streamed module cannot be traced or exported: do that before it is streamed, or end streaming first"
         )
 
 

@@ -15,6 +15,8 @@ from . import _weights
 from ._files import TensorFiles
 from ._mappings import Mappings
 from ._memory import buffer_of, byte_tensor, strided
+from ._pinned_copies import PinnedCopies
+from ._similar_names import beside_similar
 from ._subclasses import is_special
 from ._weights import Found, HeldBlock, Weight
 
@@ -56,7 +58,7 @@ def adopt(
             if files
             else "Name their files by files="
         )
-        names = f"{', '.join(missing[:8])}{' ...' if len(missing) > 8 else ''}"
+        names = beside_similar(missing, unused)
         raise ValueError(f"tensors on the meta device have no contents: {names}. {remedy}")
     if unused and strict:
         raise ValueError(
@@ -66,14 +68,14 @@ def adopt(
 
 
 def make_sources(
-    device: Device, blocks: list[HeldBlock], files: TensorFiles | Mappings | None, pin: bool
+    device: Device, copies: PinnedCopies, blocks: list[HeldBlock], files: TensorFiles | Mappings | None, pin: bool
 ) -> Iterator[BlockDesc]:
     """Gives each weight its source, and yields the descriptors of the blocks."""
     if pin:
-        _copy_small(device, [weight for block in blocks for weight in block.weights])
+        _copy_small(device, copies, [weight for block in blocks for weight in block.weights])
     for block in blocks:
         if any(weight.storage.device.type != "cpu" for weight in block.weights):
-            _copy_to_host(device, block)
+            _copy_to_host(device, copies, block)
         segments = []
         for weight in block.weights:
             if weight.host is None:
@@ -92,7 +94,7 @@ def make_sources(
         yield BlockDesc(segments, block.name, block.bytes, mutable=block.mutable, unordered=block.unordered, pin=pin)
 
 
-def _copy_small(device: Device, weights: list[Weight]) -> None:
+def _copy_small(device: Device, copies: PinnedCopies, weights: list[Weight]) -> None:
     """Copies the small weights in host memory to one piece of pinned memory."""
     small = [
         weight for weight in weights if weight.bytes < _weights.SMALL_SOURCE and weight.storage.device.type == "cpu"
@@ -102,18 +104,19 @@ def _copy_small(device: Device, weights: list[Weight]) -> None:
     offsets = [0]
     for weight in small:
         offsets.append(-(-(offsets[-1] + weight.bytes) // _weights.ALIGNMENT) * _weights.ALIGNMENT)
-    memory = PinnedMemory(device, offsets[-1])
+    memory = copies.allocate(device, offsets[-1])
     for weight, offset in zip(small, offsets):
-        weight.copied = byte_tensor(weight.storage, weight.storage_offset, weight.bytes)
+        original = byte_tensor(weight.storage, weight.storage_offset, weight.bytes)
         weight.host = _part(memory, offset, weight.bytes)
-        weight.host.copy_(weight.copied)
+        weight.host.copy_(original)
+        weight.copied = original  # from now on the copy is put back at the end
 
 
-def _copy_to_host(device: Device, block: HeldBlock) -> None:
+def _copy_to_host(device: Device, copies: PinnedCopies, block: HeldBlock) -> None:
     """Copies the weights of a block from a device to pinned host memory. One block at a time is copied, so that device
     memory becomes free while host memory is filled.
     """
-    memory = PinnedMemory(device, block.bytes)
+    memory = copies.allocate(device, block.bytes)
     for weight in block.weights:
         if weight.storage.device.type == "cpu":
             continue

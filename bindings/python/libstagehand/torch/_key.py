@@ -1,8 +1,9 @@
 """The key of weights whose block is not held.
 
 PyTorch's dispatcher chooses the code of an operation by the keys of its tensors. A weight has one key more while its
-block is not held. Views of it that are made meanwhile have the key too, and no other tensor has it. So PyTorch calls this module for each operation on such a weight,
-also for operations in C++, and operations on all other tensors cost nothing.
+block is not held. Views of the weight that are made meanwhile have the key too, and no other tensor has it. So PyTorch
+calls this module for each operation on such a weight, also for operations in C++, and operations on all other tensors
+cost nothing.
 """
 
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
@@ -30,7 +31,7 @@ class _Wrapper(torch.Tensor):
     """PyTorch gives keys to new wrappers only. A plain tensor gets the keys of a wrapper as its `data`."""
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, *call: Any) -> Any:  # type: ignore[override]
         raise NotImplementedError
 
 

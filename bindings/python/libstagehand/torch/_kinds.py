@@ -32,7 +32,7 @@ class StepKinds:
         )
 
 
-def _describe(value: Any) -> Hashable:
+def _describe(value: Any) -> Any:
     """Describes an argument. Sizes above 1 are not told apart, because the sizes of a decoder's inputs change with each
     token, and the way through the code does not.
     """

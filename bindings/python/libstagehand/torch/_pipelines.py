@@ -14,7 +14,8 @@ from torch import nn
 from .._device import Device
 from .._errors import UsageError
 from .._generated import RuntimeStats, Status
-from ._devices import device_of
+from ._budget import Budget, bytes_of
+from ._devices import AnyDevice, device_of
 from ._division import Chosen
 from ._offloaded import refuse_offloaded
 from ._outside import put_outside
@@ -57,9 +58,9 @@ class StreamedPipeline:
     def __init__(
         self,
         pipe: Pipeline,
-        device: Device | str | torch.device = "cuda",
+        device: AnyDevice = "cuda",
         *,
-        budget: int | None = None,
+        budget: Budget | None = None,
         parts: Iterable[str] | None = None,
         mapped: bool = False,
         pin: bool = True,
@@ -74,7 +75,9 @@ class StreamedPipeline:
         try:
             modules = _modules(pipe)
             chosen = _choose(modules, parts)
-            self.device, torch_device = self._open(device, budget)
+            self.device, torch_device = self._open(
+                device, bytes_of(budget, sum(_size(modules[name]) for name in set(chosen)))
+            )
             for name, module in modules.items():
                 refuse_offloaded(module, torch_device, name, _remedy(pipe))
             models = {id(modules[name]): name for name in chosen}
@@ -104,7 +107,7 @@ class StreamedPipeline:
             self._undo.close()
             raise
 
-    def _open(self, device: Device | str | torch.device, budget: int | None) -> tuple[Device, torch.device]:
+    def _open(self, device: AnyDevice, budget: int | None) -> tuple[Device, torch.device]:
         if isinstance(device, Device) and budget is not None:
             raise ValueError(
                 "the models of a pipeline share the budget of the Device: call device.set_budget() instead"

@@ -66,7 +66,7 @@ class SavedTensors:
                 return self._unpack_weight(packed)
             if type(packed) is _Kept:
                 if packed.tensor._version != packed.version:
-                    raise _modified(f"a {list(packed.tensor.shape)} tensor", packed.tensor._version, packed.version)
+                    raise _modified(_described(packed.tensor), packed.tensor._version, packed.version)
                 return packed.tensor
             assert inner is not None
             return inner(packed)
@@ -127,6 +127,13 @@ class Pack:
             self.holding.saved = True
             return _SavedWeight(weights, tensor)
         return _Kept(tensor) if self.inner is None else self.inner(tensor)
+
+
+def _described(tensor: torch.Tensor) -> str:
+    try:
+        return f"a {list(tensor.shape)} tensor"
+    except RuntimeError:  # nested tensors have no shape
+        return "a nested tensor"
 
 
 def _modified(what: str, version: int, expected: int) -> RuntimeError:

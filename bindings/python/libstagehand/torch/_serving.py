@@ -49,7 +49,15 @@ _METHODS = (
 )
 _NUMPY = ("numpy", "__array__")
 # The methods that read memory past the dispatcher. They get a copy while modules run.
-_PAST_DISPATCHER = (*_NUMPY, "tolist", "__dlpack__", "__dlpack_device__", "untyped_storage", "storage", "_typed_storage")
+_PAST_DISPATCHER = (
+    *_NUMPY,
+    "tolist",
+    "__dlpack__",
+    "__dlpack_device__",
+    "untyped_storage",
+    "storage",
+    "_typed_storage",
+)
 # The methods that ask for the key of a tensor, and read no memory.
 _KEYED = ("new", "new_tensor", "type")
 _ALWAYS = ("__reduce_ex__",)

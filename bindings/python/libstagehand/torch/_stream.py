@@ -7,10 +7,10 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, Protocol, overload
 
-import torch
 from torch import nn
 
-from .._device import Device
+from ._budget import Budget
+from ._devices import AnyDevice
 from ._pipelines import Pipeline, StreamedPipeline, is_pipeline
 from ._progress import Progress
 from ._streamed import Streamed
@@ -29,9 +29,9 @@ class _Stream(Protocol[_Arguments]):
         self,
         pipe: Pipeline,
         /,
-        device: Device | str | torch.device = "cuda",
+        device: AnyDevice = "cuda",
         *,
-        budget: int | None = None,
+        budget: Budget | None = None,
         parts: Iterable[str] | None = None,
         mapped: bool = False,
         pin: bool = True,

@@ -4,22 +4,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
-from .._device import Device
-from .._errors import UsageError
+from .._errors import Error, UsageError
 from .._generated import RuntimeStats, Status
+from .._holders import note
 from .._runtime import Runtime
 from . import _subclasses
+from ._budget import Budget, bytes_of
+from ._budget_errors import BudgetErrors
 from ._calls import Calls
-from ._devices import device_of
-from ._division import Chosen, Division, Unit, check_modules, is_called, largest_block, own_modules
+from ._copying import own_copy
+from ._devices import AnyDevice, device_of
+from ._division import Chosen, check_modules, is_called, largest_block, own_modules
 from ._entries import attach_entries
+from ._failed import forget_locals
 from ._files import Files, TensorFiles
 from ._graph import ForwardGraph
 from ._holding import Holding
@@ -33,23 +37,26 @@ from ._memory import memory_tensor
 from ._neighbours import Neighbours
 from ._offloaded import refuse_offloaded
 from ._outside import put_outside, tell_outside
+from ._pinned_copies import PinnedCopies
 from ._progress import Progress, register
 from ._reads import ReadCheck
+from ._recurrent import instead_of_methods
+from ._registry import begun, ended
 from ._residency import Residency
 from ._saved import SavedTensors
 from ._serving import RefuseConversion, ServedState, ServedTensors, Source, WithoutHooks, is_served, refuse_ties
 from ._stashed import StashHooks
-from ._training import MakeOptimizer, MakeStep, Training
+from ._training import MakeOptimizer, MakeStep, Training, check_maker
+from ._training_calls import TrainingCalls
 from ._unheld import UnheldOperations
+from ._units import make_units
 from ._weights import (
     Entry,
     Found,
-    HeldBlock,
     Place,
     Weight,
     choose,
     find_tensors,
-    make_blocks,
     make_weights,
     put_into,
     weights_by_tensor,
@@ -65,11 +72,13 @@ def _plainly() -> Iterator[None]:
         yield
 
 
-class Streamed(Residency, Source):
+class Streamed(Residency, TrainingCalls, Source):
     """A module whose weights are streamed from host memory, or from files, until close() or the end of the `with`.
 
-    :param device: "cuda:0", "cpu" or "host" (for tests), or a Device. Models with the same Device share its budget.
-    :param budget: The most bytes of device memory for the weights. None is what the device's budget leaves.
+    :param device: "cuda" (the current GPU), "cuda:0" or 0 (the first GPU), "cpu" or "host" (for tests), a torch.device,
+        or a Device. Models with the same Device share its budget.
+    :param budget: The most bytes of device memory for the weights: a number of bytes, a size ("8GiB", "500MB"), or a
+        part of the bytes that are streamed ("25%"). None is what the device's budget leaves.
     :param blocks: The modules that make a block each: modules, names, or patterns of names (`"model.layers.*"`).
         None is the layers of the model.
     :param outside: Names of parameters and buffers, or patterns of names. These stay on the device, outside the budget,
@@ -88,9 +97,9 @@ class Streamed(Residency, Source):
     :param name: The name of the model in messages and traces.
     :param share_wait: The most seconds that a step waits for steps of other models on the device, in other threads, if
         these steps hold its memory.
-    :param optimizer: A function that makes the optimizer of one block from its parameters. It has streamed parameters
-        that require a gradient trained. An optimizer makes its step in the backward, as soon as the gradients of its
-        block are there, and the gradients are then given up.
+    :param optimizer: A function that makes the optimizer of one block from all parameters that it gets. It has streamed
+        parameters that require a gradient trained. An optimizer makes its step in the backward, as soon as the
+        gradients of its block are there, and the gradients are then given up.
     :param optimizer_step: A function that has an optimizer make its step, like `scaler.step` of a GradScaler if losses
         are scaled. None calls the optimizer's step().
     :param progress: A function that is called as progress(done, total) with numbers of bytes while the weights are
@@ -101,9 +110,9 @@ class Streamed(Residency, Source):
     def __init__(
         self,
         module: nn.Module,
-        device: Device | str | torch.device = "cuda",
+        device: AnyDevice = "cuda",
         *,
-        budget: int | None = None,
+        budget: Budget | None = None,
         blocks: Chosen | None = None,
         outside: Outside = (),
         files: Files | None = None,
@@ -122,42 +131,42 @@ class Streamed(Residency, Source):
         self._closed = False
         self._weights: list[Weight] = []
         self._training: Training | None = None
+        self._last_stats: RuntimeStats | None = None
         self._trained_from_files: list[Found] = []
+        self._name = name or type(module).__name__
+        self._copies = PinnedCopies(self._name)
         self._undo = ExitStack()
         try:
             with _plainly():
                 check_modules(module)
-                self.device, self._torch_device, opened = device_of(device, budget)
+                if optimizer is not None:
+                    check_maker(optimizer)
+                left = self._find(None if files is None else TensorFiles(files), strict, outside, optimizer is not None)
+                most = bytes_of(budget, sum(weight.bytes for weight in self._weights))
+                self.device, self._torch_device, opened = device_of(device, most)
                 if opened:
                     self._undo.callback(self.device.close)
                 refuse_offloaded(module, self._torch_device)
-                left = self._find(None if files is None else TensorFiles(files), strict, outside, optimizer is not None)
-                self._divide(blocks, budget, optimizer is not None)
-                self.runtime = Runtime(
-                    self.device,
-                    name=name or type(module).__name__,
-                    max_held=max_held or self._most_held(),
-                    max_bytes=budget or 0,
-                )
-                self._undo.callback(self.runtime.close)
-                sources = Mappings(self._files) if mapped else self._files
-                descs = make_sources(self.device, self._blocks, sources, pin)
-                total = sum(block.bytes for block in self._blocks)
-                for block, made in zip(self._blocks, register(self.runtime, descs, total, progress)):
-                    block.block = made
+                self._divide(blocks, most, optimizer is not None)
+                self._make_runtime(max_held, budget, most)
+                if opened:
+                    note(self.device, self.device.name, lambda: None)  # this object stands for its device
+                self._register(pin, mapped, progress)
                 self._put_in_place()
-                tell_outside(type(module).__name__, left, total)
+                tell_outside(type(module).__name__, left, self._bytes())
                 put_outside(left, self._torch_device, self._undo, self._replace)
                 self._attach(debug, optimizer, optimizer_step)
                 self._holding.begin_beside = Neighbours(self.device, self._holding, share_wait).begin
                 attach_entries(module, self._is_under_way, self._holding.end_idle_step, self._undo)
                 for one in self._trained_from_files:
                     one.stays = True
-        except BaseException:
+            begun(module, self)
+        except BaseException as error:
             self._closed = True
             with _plainly():
                 self._undo.close()
             self._let_go()
+            forget_locals(error)
             raise
 
     # Beginning.
@@ -169,7 +178,8 @@ class Streamed(Residency, Source):
         for one in found:
             if is_served(one.tensor):
                 raise UsageError(
-                    Status.ERROR_INVALID_STATE, f"{one.names[0]} is streamed already: end that streaming first"
+                    Status.ERROR_INVALID_STATE,
+                    f"{one.names[0]} is streamed already: end that streaming first, by unstream(model)",
                 )
         for one, made in adopt(found, files, strict, type(self.module).__name__):
             if trained and made.requires_grad:
@@ -186,12 +196,31 @@ class Streamed(Residency, Source):
 
     def _divide(self, blocks: Chosen | None, budget: int | None, trained: bool) -> None:
         total = sum(weight.bytes for weight in self._weights)
-        self._units = self._make_units(
-            blocks, largest_block(budget or self.device.memory().budget_bytes or total, total)
-        )
+        largest = largest_block(budget or self.device.memory().budget_bytes or total, total)
+        self._units = make_units(self.module, self._weights, self._entries, blocks, largest)
         self._blocks = list(dict.fromkeys(block for blocks in self._units.values() for block in blocks))
         for block in self._blocks:
             block.mutable = trained and any(place.tensor.requires_grad for place in block.places())
+
+    def _make_runtime(self, max_held: int | None, given: Budget | None, budget: int | None) -> None:
+        name = self._name
+        self.runtime = Runtime(self.device, name=name, max_held=max_held or self._most_held(), max_bytes=budget or 0)
+        self._undo.callback(self.runtime.close)
+        self._undo.callback(self._keep_stats)
+        self.runtime._exceptions = BudgetErrors(name, self.device, given, budget, self._blocks)
+        note(self.runtime._handle, self.device.name, lambda: f"the Streamed object of {name}, which is not closed")
+
+    def _register(self, pin: bool, mapped: bool, progress: Progress) -> None:
+        for place in self._places:
+            self._undo.callback(self._restore, place)
+        # The sources are in the frame of this function only, so that a failure does not keep them.
+        files = Mappings(self._files) if mapped else self._files
+        sources = make_sources(self.device, self._copies, self._blocks, files, pin)
+        for block, made in zip(self._blocks, register(self.runtime, sources, self._bytes(), progress)):
+            block.block = made
+
+    def _bytes(self) -> int:
+        return sum(block.bytes for block in self._blocks)
 
     def _replace(self, one: Found, made: torch.Tensor) -> None:
         before, one.tensor = one.tensor, made
@@ -202,29 +231,6 @@ class Streamed(Residency, Source):
                 put_into(one.keys, made, before)
 
         self._undo.callback(back)
-
-    def _make_units(self, blocks: Chosen | None, largest: int) -> dict[Unit, list[HeldBlock]]:
-        of_tensor = weights_by_tensor(self._entries)
-        known: dict[int, int] = {}
-
-        def bytes_of(module: nn.Module) -> int:
-            if id(module) not in known:
-                inside = {
-                    weight
-                    for part in module.modules()
-                    for tensor in [*part._parameters.values(), *part._buffers.values()]
-                    for weight in of_tensor.get(id(tensor), ())
-                }
-                known[id(module)] = sum(weight.bytes for weight in inside)
-            return known[id(module)]
-
-        division = Division(bytes_of, largest)
-        units = division.automatic(self.module) if blocks is None else division.chosen(self.module, blocks)
-
-        def describe(unit: Unit) -> str:
-            return unit.name or type(self.module).__name__
-
-        return make_blocks(units, self._weights, self._entries, describe)
 
     def _most_held(self) -> int:
         """Returns the most ordered blocks that are held at the same time."""
@@ -242,7 +248,6 @@ class Streamed(Residency, Source):
                         raise ValueError(f"{place.name} has a gradient: call zero_grad() before the model is streamed")
                     place.find_memory()
                     place.put_on_device()
-                    self._undo.callback(self._restore, place)
         self._by_storage = {weight.memory.untyped_storage().data_ptr(): weight for weight in self._weights}
         self._served = ServedTensors(self)
         for entry in self._entries:
@@ -311,30 +316,33 @@ class Streamed(Residency, Source):
         self._holding.settle = self._settle
         self._undo.callback(self._end_work)
         run_uncompiled()
-        handles: list[object] = []
         streamed = {id(entry.tensor): entry for entry in self._entries}
         for module in self.module.modules():
             keys = {**module._parameters, **module._buffers}
             entries = {key: streamed[id(tensor)] for key, tensor in keys.items() if id(tensor) in streamed}
             if entries:
-                handles += [
+                self._remove_at_end(
                     module.register_state_dict_post_hook(ServedState(self, entries)),
                     module._register_load_state_dict_pre_hook(LoadInto(entries, self._updates), with_module=True),
                     module.register_load_state_dict_post_hook(LoadedInto(entries, self._updates)),
-                ]
+                )
             self._set(module, "_apply", RefuseConversion(module, streamed))
             self._set(module, "__reduce_ex__", WithoutHooks(module))
+            for key, method in {**own_copy(module), **instead_of_methods(module)}.items():
+                self._set(module, key, method)
             kept = list(dict.fromkeys(block for entry in entries.values() if entry.special for block in entry.blocks()))
             if kept:
-                handles += StashHooks(self._holding, kept).attach(module)
+                self._remove_at_end(*StashHooks(self._holding, kept).attach(module))
         for unit, blocks in self._units.items():
-            handles += UnitHooks(self._running, unit, blocks, False).attach(unit.module)
-        handles += StepHooks(self._running).attach(self.module)
-        for handle in handles:
-            self._undo.callback(handle.remove)  # type: ignore[attr-defined]
+            self._remove_at_end(*UnitHooks(self._running, unit, blocks, False).attach(unit.module))
+        self._remove_at_end(*StepHooks(self._running).attach(self.module))
         self._undo.callback(forget_compiled)
         for block in self._blocks:
             block.settle()
+
+    def _remove_at_end(self, *handles: Any) -> None:
+        for handle in handles:
+            self._undo.callback(handle.remove)
 
     def _settle(self) -> None:
         refuse_ties(self._entries)
@@ -385,6 +393,7 @@ class Streamed(Residency, Source):
         if not self._closed:
             self.refuse_within()
             self._closed = True
+            ended(self.module)
             # This comes before the scope below: a mode that ends inside the scope would be in force again after it.
             self._running.abandon()
             with _plainly():
@@ -402,6 +411,7 @@ class Streamed(Residency, Source):
 
     def _let_go(self) -> None:
         """Gives up memory that would otherwise live as long as this object."""
+        self._copies.ended = True
         for weight in self._weights:
             del weight.host, weight.memory, weight.storage
             for place in weight.places:
@@ -424,7 +434,7 @@ class Streamed(Residency, Source):
         raise TypeError("the object that stream() returned cannot be copied or pickled: copy or pickle its module")
 
     def __repr__(self) -> str:
-        size = sum(block.bytes for block in self._blocks)
+        size = self._bytes()
         where = f"{self.device.name}{' (closed)' if self._closed else ''}"
         kind = type(self.module).__name__
         return f"<libstagehand.torch.Streamed {kind}: {size} bytes in {len(self._blocks)} blocks on {where}>"
@@ -464,37 +474,13 @@ class Streamed(Residency, Source):
         """
         return ForwardGraph(self.module, self.runtime, self._holding, self._torch_device, warm_up, args, kwargs)
 
-    def accumulate(self) -> AbstractContextManager[None]:
-        """Backwards in `with streamed.accumulate():` add up gradients and make no optimizer's steps. A backward outside
-        of it makes the steps.
-        """
-        return self._trained().accumulate()
-
-    def optimize(self, step: MakeStep | None = None) -> None:
-        """Makes the optimizers' steps with the gradients of backwards in accumulate(). Use it if something needs all
-        gradients before the steps, like clipping.
-        """
-        training = self._trained()
-        if self._holding.explicit:
-            training.step_all(step)
-        else:
-            with self.step():
-                training.step_all(step)
-
-    @property
-    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """The optimizers by the name of their block. Each block with trained weights has one."""
-        return self._trained().optimizers()
-
-    def _trained(self) -> Training:
-        if self._training is None:
-            raise UsageError(
-                Status.ERROR_INVALID_STATE, "no streamed weight is trained: pass optimizer= to stream() to train"
-            )
-        return self._training
-
     def stats(self) -> RuntimeStats:
-        return self.runtime.stats()
+        """Returns counters of the copies. After the end of streaming they are those of the end."""
+        return self.runtime.stats() if self._last_stats is None else self._last_stats
+
+    def _keep_stats(self) -> None:
+        with suppress(Error):
+            self._last_stats = self.runtime.stats()
 
     def blocks(self) -> dict[str, list[str]]:
         """Returns the blocks by name, with the names of the tensors in them."""

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ._holding import Holding
+from ._optimizer_state import Names, divided, merged
 from ._weights import HeldBlock
 
 MakeOptimizer: TypeAlias = "Callable[[list[nn.Parameter]], torch.optim.Optimizer]"
@@ -32,6 +33,9 @@ class _Trained:
         self.arrived = 0
         self.stepping = False
 
+    def name_of(self, parameter: torch.Tensor) -> str:
+        return next(place.name for place in self.block.places() if place.tensor is parameter)
+
     def refuse_by_hand(self) -> None:
         if not self.stepping:
             raise RuntimeError(
@@ -41,7 +45,21 @@ class _Trained:
             )
 
 
-def _made(make: MakeOptimizer, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+def check_maker(make: object) -> None:
+    """Refuses anything but a function that makes optimizers."""
+    how = "optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-5)"
+    if isinstance(make, torch.optim.Optimizer):
+        raise TypeError(
+            f"optimizer= is an object ({type(make).__name__}), but each block needs an optimizer of its own: "
+            f"give a function that makes an optimizer from parameters, like {how}"
+        )
+    if not callable(make):
+        raise TypeError(
+            f"optimizer={make!r} is no function: give one that makes an optimizer from parameters, like {how}"
+        )
+
+
+def _made(make: MakeOptimizer, block: HeldBlock, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     optimizer = make(list(parameters))
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(
@@ -57,7 +75,30 @@ def _made(make: MakeOptimizer, parameters: list[nn.Parameter]) -> torch.optim.Op
             f"{type(optimizer).__name__}.step() needs the argument {asked[0]!r}: "
             "such optimizers cannot train streamed weights, because steps are made in the backward without arguments"
         )
+    _check_parameters(optimizer, block, parameters)
     return optimizer
+
+
+def _check_parameters(optimizer: torch.optim.Optimizer, block: HeldBlock, parameters: list[nn.Parameter]) -> None:
+    """Refuses an optimizer that would not step all of the block's parameters, or would step others."""
+    given = {id(parameter) for parameter in parameters}
+    stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    left_out = [place.name for place in block.places() if id(place.tensor) in given - stepped]
+    problem = ""
+    if not stepped:
+        problem = "has no parameters, so it would train nothing"
+    elif stepped - given:
+        problem = "has parameters that are not of the block"
+    elif left_out:
+        problem = (
+            f"does not have {', '.join(left_out[:8])}, which would not be trained "
+            "(call requires_grad_(False) on parameters that are not to be trained)"
+        )
+    if problem:
+        raise ValueError(
+            f"the optimizer of the block {block.name!r} {problem}: "
+            "the function optimizer= has to make an optimizer of the parameters that it gets"
+        )
 
 
 class Training:
@@ -76,7 +117,7 @@ class Training:
             parameters: list[Any] = [place.tensor for place in block.places() if place.tensor.requires_grad]
             if parameters:
                 with self._holding.reading(block):  # some optimizers read the parameters to make their state
-                    self._trained.append(_Trained(block, parameters, _made(make, parameters)))
+                    self._trained.append(_Trained(block, parameters, _made(make, block, parameters)))
         for trained in self._trained:  # after all optimizers are made, so that a failure leaves no hook behind
             self.handles.append(
                 trained.optimizer.register_step_pre_hook(lambda *_, trained=trained: trained.refuse_by_hand())
@@ -88,6 +129,18 @@ class Training:
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {trained.block.name: trained.optimizer for trained in self._trained}
+
+    def state(self) -> dict[str, Any]:
+        """Returns the state of all optimizers by the names of the parameters."""
+        return merged(self._by_name())
+
+    def load_state(self, saved: dict[str, Any]) -> None:
+        for trained, own in zip(self._trained, divided(self._by_name(), saved)):
+            with self._holding.reading(trained.block):  # some optimizers read the parameters to load their state
+                trained.optimizer.load_state_dict(own)
+
+    def _by_name(self) -> list[tuple[torch.optim.Optimizer, Names]]:
+        return [(trained.optimizer, trained.name_of) for trained in self._trained]
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:

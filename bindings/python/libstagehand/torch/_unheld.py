@@ -83,7 +83,7 @@ class UnheldOperations:
         return _clone(made) if operation in _RESOLVE else made
 
     def _close(self, made: Any) -> Any:
-        """Gives a view in a result the key, because the block is not held any longer. A wrapper has no key of its own."""
+        """Gives a view in a result the key, because the block is not held any longer. A wrapper has no key."""
         if not isinstance(made, torch.Tensor) or has_key(made) or not found_in(made, self._weights):
             return made
         if is_wrapper(made) or _transforms() is not None:
@@ -96,7 +96,7 @@ class UnheldOperations:
         """Returns the same view of the source."""
         (weight,) = self._in(value)
         offset = value.storage_offset() * value.element_size() - weight.memory.storage_offset()
-        return strided(weight.host, offset, value)
+        return strided(weight.host, int(offset), value)
 
     def _from_source(self, value: Any) -> Any:
         if not self._in(value) or is_wrapper(value):

@@ -408,3 +408,27 @@ def test_random_delays_never_change_a_gradient(net, tokens, quarter):
             for _ in range(20):
                 assert equal(gradients(net, tokens), want)
     gc.collect()
+
+
+class Nested(nn.Module):
+    """Changes a nested tensor that autograd has saved."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+
+    def forward(self, x):
+        nested = torch.nested.as_nested_tensor([self.linear(x), self.linear(x[:1])])
+        squares = nested * nested
+        nested.mul_(2)
+        return torch.nested.to_padded_tensor(squares, 0.0)
+
+
+def test_a_nested_tensor_that_was_changed_is_named(device):
+    model = Nested().requires_grad_(False)
+    x = torch.randn(3, 64, requires_grad=True)
+    with (
+        st.stream(model, device),
+        pytest.raises(RuntimeError, match="inplace operation: a nested tensor is at version"),
+    ):
+        model(x).sum().backward()

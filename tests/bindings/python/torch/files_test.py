@@ -91,6 +91,26 @@ def test_what_is_missing_or_different_is_named(device, stored, tmp_path):
     assert all(parameter.is_meta for parameter in meta.parameters())
 
 
+def test_similar_names_are_shown(device, stored, tmp_path):
+    net, meta, _ = stored
+    state = {f"model.{name}": value for name, value in net.state_dict().items()}
+    write(tmp_path / "prefix", state)
+    with pytest.raises(
+        ValueError,
+        match=r"no contents: embed\.weight \(the files have model\.embed\.weight\), layers\.0\.norm\.weight .*, \.\.\.\. No",
+    ):
+        st.stream(meta, device, files=tmp_path / "prefix")
+    state = dict(net.state_dict())
+    state["layers.3.down_proj.weight"] = state.pop("layers.3.down.weight")
+    state["zzz"] = state.pop("head.bias")
+    write(tmp_path / "other", state)
+    with pytest.raises(
+        ValueError,
+        match=r"no contents: layers\.3\.down\.weight \(the files have layers\.3\.down_proj\.weight\), head\.bias\. No",
+    ):
+        st.stream(meta, device, files=tmp_path / "other")
+
+
 @pytest.mark.parametrize(
     "text",
     [

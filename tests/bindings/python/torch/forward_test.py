@@ -38,9 +38,9 @@ def test_memory_of_the_device_stays_below_its_budget(net, tokens, quarter):
         assert 0 < device.memory().peak_bytes <= quarter
 
 
-def test_too_small_a_budget_is_an_error_that_tells_the_smallest(device, net, tokens):
+def test_too_small_a_budget_is_an_error_that_tells_what_is_needed(device, net, tokens):
     with st.stream(net, device, budget=PAGE, blocks="layers.*"):
-        with pytest.raises(sh.BudgetError, match="smallest"):
+        with pytest.raises(sh.BudgetError, match="needs at least"):
             net(tokens)
 
 
