@@ -1,4 +1,4 @@
-"""Refuses models whose weights another library moves, or converts, while they run."""
+"""Refuses models whose weights another library moves while they run."""
 
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
@@ -9,15 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-# The hooks of diffusers that belong to group offloading, and those that convert weights. Its other hooks (caches,
-# guidance) leave weights alone.
+# The hooks of diffusers that belong to group offloading. Its other hooks (caches, guidance) move no weights.
 _GROUPS = ("group_offloading", "layer_execution_tracker", "lazy_prefetch_group_offloading")
-_CASTS = ("layerwise_casting",)
 _REMOVE_ACCELERATE = "accelerate.hooks.remove_hook_from_module(model, recurse=True)"
 
 
 def refuse_offloaded(model: nn.Module, device: torch.device, name: str = "", remedy: str = "") -> None:
-    """Refuses a model whose weights accelerate or diffusers moves or converts. `remedy` is the call that undoes
+    """Refuses a model whose weights accelerate or diffusers moves. `remedy` is the call that undoes
     accelerate's offloading, if it is another one than for a single model.
 
     Hooks that only move inputs to the same device or cache results are none of this package's business.
@@ -37,13 +35,6 @@ def refuse_offloaded(model: nn.Module, device: torch.device, name: str = "", rem
                     f"{where} is offloaded or placed by accelerate ({type(hook).__name__}), "
                     f"which moves the weights that would be streamed: call {remedy or _REMOVE_ACCELERATE} before"
                 )
-    if _diffusers_hooks(model, _CASTS) or any(
-        _is_a(hook, "LayerwiseCastingHook") for module in model.modules() for hook in _accelerate_hooks(module)
-    ):
-        raise ValueError(
-            f"{what} has layerwise casting, which converts weights to another type and back in each forward. It cannot "
-            "be undone: load the model again without it, in the type that it computes in or with quantised weights"
-        )
     if names := _diffusers_hooks(model, _GROUPS):
         raise ValueError(
             f"{what} has the group offloading of diffusers, which moves the weights that would be streamed: call "

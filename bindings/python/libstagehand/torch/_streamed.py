@@ -19,6 +19,7 @@ from . import _subclasses
 from ._budget import Budget, bytes_of
 from ._budget_errors import BudgetErrors
 from ._calls import Calls
+from ._conversions import Conversions, Convert
 from ._copying import own_copy
 from ._devices import AnyDevice, device_of
 from ._division import Chosen, check_modules, is_called, largest_block, own_modules
@@ -44,7 +45,7 @@ from ._recurrent import instead_of_methods
 from ._registry import begun, ended
 from ._residency import Residency
 from ._saved import SavedTensors
-from ._serving import RefuseConversion, ServedState, ServedTensors, Source, WithoutHooks, is_served, refuse_ties
+from ._serving import ServedState, ServedTensors, Source, WithoutHooks, is_served, refuse_ties
 from ._stashed import StashHooks
 from ._training import MakeOptimizer, MakeStep, Training, check_maker
 from ._training_calls import TrainingCalls
@@ -317,6 +318,7 @@ class Streamed(Residency, TrainingCalls, Source):
         self._undo.callback(self._end_work)
         run_uncompiled()
         streamed = {id(entry.tensor): entry for entry in self._entries}
+        conversions = Conversions(streamed, self.computes, self._undo)
         for module in self.module.modules():
             keys = {**module._parameters, **module._buffers}
             entries = {key: streamed[id(tensor)] for key, tensor in keys.items() if id(tensor) in streamed}
@@ -326,7 +328,7 @@ class Streamed(Residency, TrainingCalls, Source):
                     module._register_load_state_dict_pre_hook(LoadInto(entries, self._updates), with_module=True),
                     module.register_load_state_dict_post_hook(LoadedInto(entries, self._updates)),
                 )
-            self._set(module, "_apply", RefuseConversion(module, streamed))
+            self._set(module, "_apply", Convert(module, conversions))
             self._set(module, "__reduce_ex__", WithoutHooks(module))
             for key, method in {**own_copy(module), **instead_of_methods(module)}.items():
                 self._set(module, key, method)

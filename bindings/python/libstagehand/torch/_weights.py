@@ -108,6 +108,7 @@ class Entry:
     kind: type  # the class of the original
     special: bool  # whether it is more than its bytes, or a part of such a tensor
     has: torch.Tensor = None  # type: ignore[assignment]  # the tensor that was last put into the modules
+    converted: bool = False  # whether that tensor is a converted copy
 
     def __post_init__(self) -> None:
         self.has = self.original
@@ -125,7 +126,7 @@ class Entry:
 
     def is_of(self, module: nn.Module, key: str) -> bool:
         """Whether the module still has the tensor. It may have been given another parameter since."""
-        return entry_of(module, key) is self.has
+        return not self.converted and entry_of(module, key) is self.has
 
     def over(self, make: Callable[[Place], torch.Tensor], device: torch.device) -> torch.Tensor:
         """Makes the same tensor over other memory. `make` returns the data of each place. Tensors without bytes go to

@@ -72,7 +72,7 @@ def test_trap_41_methods_of_parameters(wanted, streamed, net):
 
 
 def test_what_cannot_be_served_is_refused(streamed, net):
-    weight = net.layers[6].up.weight
+    weight, other = net.layers[6].up.weight, torch.zeros(1)
     for read in (
         lambda: weight + 1,
         lambda: weight.sum(),
@@ -80,6 +80,13 @@ def test_what_cannot_be_served_is_refused(streamed, net):
         lambda: weight.add_(1),
         weight.t,
         lambda: weight[0],
+        lambda: torch.tensor(weight),
+        lambda: torch.asarray(weight, copy=True),
+        lambda: torch.zeros(1).new_tensor(weight),
+        lambda: torch.zeros(1).set_(weight),
+        lambda: torch.zeros(128, 64).copy_(weight),
+        lambda: torch.vmap(lambda row: row * 2)(weight),
+        lambda: setattr(other, "data", weight) or other + 1,
     ):
         with pytest.raises(RuntimeError, match=r"reads layers\.6\.up\.weight, but its block layers\.6\.up is not held"):
             read()

@@ -99,17 +99,6 @@ def test_the_group_offloading_of_diffusers(device, by):
         assert torch.equal(model(x), want)
 
 
-@pytest.mark.parametrize("by", ["diffusers", "accelerate"])
-def test_layerwise_casting(device, by):
-    model, half = Wide().requires_grad_(False), torch.bfloat16
-    if by == "diffusers":
-        pytest.importorskip("diffusers.hooks").apply_layerwise_casting(model, half, torch.float32)
-    else:
-        accelerate.big_modeling.attach_layerwise_casting_hooks(model, half, torch.float32)
-    with pytest.raises(ValueError, match="Wide has layerwise casting.*load the model again without it"):
-        st.stream(model, device)
-
-
 def test_other_hooks_of_diffusers_are_innocent(device):
     of = pytest.importorskip("diffusers.hooks")
     model, x = Wide().requires_grad_(False), torch.randn(2, 64)

@@ -279,9 +279,5 @@ def test_a_weight_that_is_read_when_a_checkpoint_runs_again(device, reentrant):
     with st.stream(model, device, budget=size_of(model) // 2, blocks=["?"]):
         for _ in range(3):
             x.grad = None
-            try:
-                model(x).sum().backward()
-            except RuntimeError as error:
-                assert "up.weight, but its block" in str(error)
-            else:
-                assert torch.equal(x.grad, want)  # it was there for another node
+            model(x).sum().backward()
+            assert torch.equal(x.grad, want)
