@@ -76,7 +76,7 @@ class Conversions:
 
 
 class Convert(Refusal):
-    """The _apply() of a streamed module. While a module of the model runs, its weights are converted for the time being.
+    """The _apply() of a streamed module. While a module of the model runs, its weights are converted for a time.
     Otherwise a conversion that would change streamed weights is refused. Other tensors are converted as usual.
     """
 
