@@ -33,6 +33,7 @@ from ._residency import Residency
 from ._saved import SavedTensors
 from ._serving import RefuseConversion, ServedState, ServedTensors, Source, WithoutHooks, is_served, refuse_ties
 from ._stashed import StashHooks
+from ._together import most_held, unordered_bytes
 from ._training import MakeOptimizer, MakeStep, Training
 from ._weights import (
     Entry,
@@ -120,8 +121,9 @@ class Streamed(Residency, Source):
                 self.runtime = Runtime(
                     self.device,
                     name=name or type(module).__name__,
-                    max_held=max_held or self._most_held(),
+                    max_held=max_held or most_held(self._units),
                     max_bytes=budget or 0,
+                    unordered_bytes=unordered_bytes(module, self._units, self.device.memory().page_bytes),
                 )
                 self._undo.callback(self.runtime.close)
                 for block, made in zip(
@@ -207,10 +209,6 @@ class Streamed(Residency, Source):
             return unit.name or type(self.module).__name__
 
         return make_blocks(units, self._weights, self._entries, describe)
-
-    def _most_held(self) -> int:
-        """Returns the most ordered blocks that are held at the same time."""
-        return max(1, *(sum(not block.unordered for block in blocks) for blocks in self._units.values()))
 
     def _put_in_place(self) -> None:
         for block in self._blocks:
