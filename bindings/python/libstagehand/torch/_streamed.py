@@ -33,7 +33,7 @@ from ._residency import Residency
 from ._saved import SavedTensors
 from ._serving import RefuseConversion, ServedState, ServedTensors, Source, WithoutHooks, is_served, refuse_ties
 from ._stashed import StashHooks
-from ._together import most_held, unordered_bytes
+from ._together import Units, least_bytes, most_held, unordered_bytes
 from ._training import MakeOptimizer, MakeStep, Training
 from ._weights import (
     Entry,
@@ -113,10 +113,11 @@ class Streamed(Residency, Source):
         try:
             with _plainly():
                 check_modules(module)
-                self.device, self._torch_device, opened = device_of(device, budget)
+                left = self._find(None if files is None else TensorFiles(files), strict, outside, optimizer is not None)
+                self._max_held = max_held
+                self.device, self._torch_device, opened = device_of(device, self._budget_of_pages(blocks, budget))
                 if opened:
                     self._undo.callback(self.device.close)
-                left = self._find(None if files is None else TensorFiles(files), strict, outside, optimizer is not None)
                 self._divide(blocks, budget, optimizer is not None)
                 self.runtime = Runtime(
                     self.device,
@@ -169,13 +170,46 @@ class Streamed(Residency, Source):
         return left
 
     def _divide(self, blocks: Chosen | None, budget: int | None, trained: bool) -> None:
+        memory = self.device.memory()
         total = sum(weight.bytes for weight in self._weights)
-        self._units = self._make_units(
-            blocks, largest_block(budget or self.device.memory().budget_bytes or total, total)
-        )
+        self._units = self._fitting_division(blocks, budget or memory.budget_bytes or total, memory.page_bytes)
         self._blocks = list(dict.fromkeys(block for blocks in self._units.values() for block in blocks))
         for block in self._blocks:
             block.mutable = trained and any(place.tensor.requires_grad for place in block.places())
+
+    def _budget_of_pages(self, blocks: Chosen | None, budget: int | None) -> int | None:
+        """Returns the budget that decides the size of the pages. It is the same for all budgets that are too small, so
+        that the smallest budget that works is the same too.
+        """
+        return None if budget is None else max(budget, 2 * self._smallest_division(blocks, 1)[1])
+
+    def _fitting_division(self, blocks: Chosen | None, budget: int, page: int) -> Units:
+        """Divides the model for a budget. The blocks get smaller if only one such model could run on the device."""
+        made, needed = self._division(blocks, budget, page)
+        total = sum(weight.bytes for weight in self._weights)
+        if needed <= (budget if total <= budget else budget // 2):
+            return made
+        smallest, least = self._smallest_division(blocks, page)
+        return self._division(blocks, budget, page)[0] if needed <= min(budget, least) else smallest
+
+    def _smallest_division(self, blocks: Chosen | None, page: int) -> tuple[Units, int]:
+        """Divides the model for the smallest budget that works. Also returns this budget. Larger blocks are made for
+        larger budgets, so a budget must also suffice for the blocks that are made for it.
+        """
+        budget = 0
+        while True:
+            made, needed = self._division(blocks, budget, page)
+            if needed <= budget or blocks is not None:
+                return made, needed
+            budget = needed
+
+    def _division(self, blocks: Chosen | None, budget: int, page: int) -> tuple[Units, int]:
+        """Divides the model into blocks as large as is good for the budget. Also returns the budget that they need.
+        The blocks of an earlier division are void.
+        """
+        total = sum(weight.bytes for weight in self._weights)
+        made = self._make_units(blocks, largest_block(budget, total))
+        return made, least_bytes(self.module, made, self._max_held or most_held(made), budget, page)
 
     def _replace(self, one: Found, made: torch.Tensor) -> None:
         before, one.tensor = one.tensor, made
@@ -187,7 +221,7 @@ class Streamed(Residency, Source):
 
         self._undo.callback(back)
 
-    def _make_units(self, blocks: Chosen | None, largest: int) -> dict[Unit, list[HeldBlock]]:
+    def _make_units(self, blocks: Chosen | None, largest: int) -> Units:
         of_tensor = weights_by_tensor(self._entries)
         known: dict[int, int] = {}
 
