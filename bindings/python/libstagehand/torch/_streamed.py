@@ -38,7 +38,6 @@ from ._training import MakeOptimizer, MakeStep, Training
 from ._weights import (
     Entry,
     Found,
-    HeldBlock,
     Place,
     Weight,
     choose,
