@@ -114,7 +114,8 @@ class Streamed(Residency, Source):
                 check_modules(module)
                 left = self._find(None if files is None else TensorFiles(files), strict, outside, optimizer is not None)
                 self._max_held = max_held
-                self.device, self._torch_device, opened = device_of(device, self._budget_of_pages(blocks, budget))
+                pages_for = budget if isinstance(device, Device) else self._budget_of_pages(blocks, budget)
+                self.device, self._torch_device, opened = device_of(device, pages_for)
                 if opened:
                     self._undo.callback(self.device.close)
                 self._divide(blocks, budget, optimizer is not None)
@@ -177,8 +178,8 @@ class Streamed(Residency, Source):
             block.mutable = trained and any(place.tensor.requires_grad for place in block.places())
 
     def _budget_of_pages(self, blocks: Chosen | None, budget: int | None) -> int | None:
-        """Returns the budget that decides the size of the pages. It is the same for all budgets that are too small, so
-        that the smallest budget that works is the same too.
+        """Returns the budget that decides the pages of a new device. It is the same for all budgets that are too small,
+        so that the smallest budget that works is the same too.
         """
         return None if budget is None else max(budget, 2 * self._smallest_division(blocks, 1)[1])
 
