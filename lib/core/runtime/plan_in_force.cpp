@@ -1,6 +1,7 @@
 #include "core/runtime/plan_in_force.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 
 #include "base/log.h"
@@ -229,11 +230,30 @@ std::string PlanInForce::asked_for_by(uint32_t unit, uint64_t least_pages) const
     return text;
 }
 
+// The smallest budget for a new runtime with the same blocks. With that budget, small blocks may be packed into larger
+// units than now.
+uint64_t PlanInForce::smallest_budget(uint64_t least_pages) const {
+    const uint64_t now = Registry::pack_pages(std::min(parts_.device->arbiter().total_pages(), max_pages_));
+    if (Registry::pack_pages(least_pages) <= now || !parts_.registry.has_small_blocks()) return least_pages;
+    std::vector<uint64_t> sizes;
+    for (const Unit& unit : parts_.registry.units())
+        if (unit.live && !unit.unordered) sizes.push_back(unit.pages);
+    std::ranges::sort(sizes, std::greater());
+    sizes.resize(std::min<size_t>(sizes.size(), max_held_));
+    uint64_t smallest = least_pages, before = 0;
+    while (smallest != before) {
+        const uint64_t packed = Registry::pack_pages(before = smallest);
+        smallest = least_pages;
+        for (const uint64_t pages : sizes) smallest += packed - std::min(packed, pages);
+    }
+    return smallest;
+}
+
 Status PlanInForce::too_small(const Needs& needs, uint32_t asks, const Status& refusal) const {
     const uint64_t page = parts_.page_bytes();
-    const std::string smallest =
-        " is too small: the smallest that works is " + exact_size_text(needs.least_pages * page) +
-        asked_for_by(asks, needs.least_pages);
+    const std::string smallest = " is too small: the smallest that works is " +
+                                 exact_size_text(smallest_budget(needs.least_pages) * page) +
+                                 asked_for_by(asks, needs.least_pages);
     if (needs.least_pages > max_pages_)
         return Status(SH_ERROR_BUDGET, parts_.gate.title() + ": its max_bytes, " + exact_size_text(max_pages_ * page) +
                                            " in whole pages," + smallest);

@@ -66,6 +66,7 @@ private:
     Status change_plan(Lock& lock, bool press);
     Status plan_with_order(Lock& lock, bool press);
     std::string asked_for_by(uint32_t unit, uint64_t least_pages) const;
+    uint64_t smallest_budget(uint64_t least_pages) const;
     Status too_small(const Needs& needs, uint32_t asks, const Status& refusal) const;
     Status ask_for_share(const Needs& needs, bool press, uint64_t* out_pages, Lock& lock);
     Status quiesce(Lock& lock);

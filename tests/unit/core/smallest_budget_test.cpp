@@ -68,6 +68,24 @@ TEST(SmallestBudget, unordered_bytes_are_beside_the_order) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
+// The budget decides how many small blocks are packed into one unit.
+TEST(SmallestBudget, it_has_room_for_the_units_that_it_leads_to) {
+    TestDevice device({.budget_bytes = 4 * kPage});
+    const auto make = [&] {
+        std::vector<BlockSpec> specs = equal_blocks(1, 60 * kPage, Origin::pageable, SH_BLOCK_UNORDERED);
+        for (const BlockSpec& spec : equal_blocks(40, kPage / 2, Origin::pageable)) specs.push_back(spec);
+        return std::make_unique<Model>(device, specs);
+    };
+    auto model = make();
+    EXPECT_EQ(sh_step_begin(model->runtime()), SH_ERROR_BUDGET);
+    EXPECT_NE(why().find(smallest(68)), std::string::npos) << why();
+    model.reset();
+    SUCCEEDS(sh_device_set_budget(device.get(), 68 * kPage));
+    model = make();
+    for (int k = 0; k < 3; k++) step_beside(*model, {0});
+    EXPECT_EQ(model->wrong_uses(), 0u) << model->first_wrong();
+}
+
 // Fixed places for an odd number of equal blocks, of which two are held, need more than two blocks.
 TEST(SmallestBudget, an_order_that_needs_more_waits_for_memory) {
     TestDevice device({.budget_bytes = 8 * kPage});

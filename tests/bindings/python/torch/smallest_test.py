@@ -184,6 +184,22 @@ class Wide(nn.Module):
         return self.head(x)
 
 
+@pytest.mark.parametrize("way", [on_a_device, by_its_name])
+def test_beside_blocks_that_share_pages(way, tokens):
+    """More of them do so with a larger budget."""
+    model = Own(lambda: Net(16, 30), 16).requires_grad_(False)
+    model.table = nn.Parameter(torch.randn(2000, 16), requires_grad=False)
+    want = model(tokens)
+
+    def run():
+        for _ in range(3):
+            assert equal(tensors(model(tokens)), tensors(want))
+
+    with pytest.raises(sh.BudgetError) as tiny:
+        way(model, PAGE, run)
+    way(model, told(tiny.value), run)
+
+
 # A budget decides the size of the pages, and of the blocks.
 @pytest.mark.parametrize("shape", [(200, 3, 2000, True), (700, 3, 2000, False), (320, 6, 60, True)])
 def test_it_is_the_same_at_any_smaller_budget(shape, tokens):
