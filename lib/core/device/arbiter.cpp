@@ -166,13 +166,30 @@ std::string Arbiter::claimants(const Member* except) const {
     return text;
 }
 
+// The smallest budget with which all tenants run, one of them with `least_pages`. Reservations that can be given up do
+// not count.
+uint64_t Arbiter::needed_together(const Member& self, uint64_t least_pages) const {
+    std::vector<policy::Claim> all = claims(clock_());
+    policy::Claim& own = all[static_cast<size_t>(&self - members_.data())];
+    own.runs = true;
+    own.least_pages = least_pages;
+    for (policy::Claim& claim : all)
+        if (claim.priority == policy::Priority::secondary) claim.reserved_pages = 0;
+    const auto floors = policy::floors(UINT64_MAX, all);
+    return floors ? UINT64_MAX - floors->headroom_pages : UINT64_MAX;
+}
+
 Status Arbiter::refuse(const Member& self, uint64_t least_pages) const {
     std::string as_guest;
     if (self.guest_depth)
         as_guest = ", but was let in as a guest with " + bytes(self.guest.pages) +
                    " (for the blocks that were registered before)";
+    const uint64_t together = needed_together(self, least_pages);
+    const std::string by_all =
+        together > total_ && together > least_pages ? "; all runtimes of the device need " + bytes(together) : "";
     return Status(SH_ERROR_BUDGET, "it needs " + bytes(least_pages) + " at least" + as_guest + "; of the device's " +
-                                       bytes(total_) + " it can have " + bytes(available(self)) + claimants(&self));
+                                       bytes(total_) + " it can have " + bytes(available(self)) + by_all +
+                                       claimants(&self));
 }
 
 Status Arbiter::request(Tenant& tenant, const Needs& needs, bool press_others, uint64_t* out_pages) {

@@ -213,6 +213,7 @@ private:
     uint64_t taken_by_others(const Member& member) const;
     uint64_t available(const Member& member) const;
     bool has_room(const Member& member) const;
+    uint64_t needed_together(const Member& self, uint64_t least_pages) const;
     Status refuse(const Member& self, uint64_t least_pages) const;
     std::string bytes(uint64_t pages) const;
     std::string claimants(const Member* except) const;

@@ -10,6 +10,9 @@ namespace {
 
 constexpr uint64_t kBlockAlignment = 256;
 constexpr uint64_t kSmallPages = 2;  // in the order, blocks of fewer pages are packed
+// Small blocks are packed into units of up to kPackPages pages, so that rounding to whole pages wastes little. A unit
+// takes at most 1/kPackedPart of the memory.
+constexpr uint64_t kPackPages = 8, kPackedPart = 8;
 
 uint64_t round_up(uint64_t value, uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -21,6 +24,16 @@ bool untouched(const Unit& unit) {
 }
 
 }  // namespace
+
+uint64_t Registry::pack_pages(uint64_t budget_pages) {
+    return std::clamp<uint64_t>(budget_pages / kPackedPart, 1, kPackPages);
+}
+
+bool Registry::has_small_blocks() {
+    return std::ranges::any_of(blocks(), [&](const Block& block) {
+        return block.id && !(block.flags & SH_BLOCK_UNORDERED) && block.bytes < kSmallPages * page_bytes_;
+    });
+}
 
 // `room`: the size in bytes that a pack may have now. It may have been larger when the pack was begun.
 bool Registry::takes_more(const Pack& pack, const sh_block_desc& desc, uint64_t room) const {

@@ -14,6 +14,7 @@ void Order::set(std::vector<Entry> entries, size_t units, bool given) {
     for (size_t i = 0; i < entries.size(); i++) positions[next[entries[i].unit]++] = static_cast<uint32_t>(i);
     // Nothing fails from here on.
     entries_ = std::move(entries);
+    aside_.clear();
     first_ = std::move(first);
     positions_ = std::move(positions);
     given_ = given;
@@ -77,6 +78,19 @@ void Order::clear() noexcept {
     first_.clear();
     cursor_ = arrived_ = mean_compute_ns_ = 0;
     given_ = deviated_ = false;
+    aside_.clear();
+}
+
+void Order::set_aside() noexcept {
+    std::vector<Entry> entries = std::move(entries_);
+    clear();
+    aside_ = std::move(entries);
+}
+
+bool Order::take_up(size_t units) {
+    if (known() || aside_.empty()) return false;
+    set(std::vector<Entry>(aside_), units, false);
+    return true;
 }
 
 std::vector<Order::Entry> Order::learned() {
@@ -85,8 +99,9 @@ std::vector<Order::Entry> Order::learned() {
                           [](const Entry& x, const Entry& y) { return x.unit == y.unit && x.uses == y.uses; });
     };
     std::vector<Entry> result;
-    const bool is_order = !recorded_.empty() && recorded_.size() < kLongest && !same(recorded_, entries_);
-    if (is_order && (!known() || same(recorded_, previous_))) result = recorded_;
+    const std::vector<Entry>& before = known() ? entries_ : aside_;
+    const bool is_order = !recorded_.empty() && recorded_.size() < kLongest && !same(recorded_, before);
+    if (is_order && (before.empty() || same(recorded_, previous_))) result = recorded_;
     previous_ = recorded_;
     return result;
 }

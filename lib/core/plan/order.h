@@ -34,6 +34,11 @@ public:
 
     // Forgets the order, so that it is learned again.
     void clear() noexcept;
+    // A learned order for which the memory is too short is set aside. It counts as unknown until it is taken up again,
+    // and the same order is not learned meanwhile. take_up() returns false if no order is set aside.
+    void set_aside() noexcept;
+    bool take_up(size_t units);
+    bool is_aside() const { return !aside_.empty(); }
     // Removes units that are gone from the order and from the record that is being learned. If host memory is too short
     // for that, the order is forgotten.
     template <class IsGone>
@@ -41,6 +46,7 @@ public:
         const auto of_gone = [&](const Entry& entry) { return is_gone(entry.unit); };
         std::erase_if(recorded_, of_gone);
         std::erase_if(previous_, of_gone);
+        std::erase_if(aside_, of_gone);
         if (std::none_of(entries_.begin(), entries_.end(), of_gone)) return;
         std::vector<Entry> entries = std::move(entries_);
         std::erase_if(entries, of_gone);
@@ -75,6 +81,7 @@ private:
     std::vector<uint32_t> first_;      // for each unit, where its positions begin in positions_
     std::vector<uint32_t> positions_;  // ascending for each unit
     std::vector<Entry> recorded_, previous_;
+    std::vector<Entry> aside_;  // the order that is set aside; empty if there is none
     uint64_t cursor_ = 0;
     uint32_t arrived_ = 0;  // uses of the entry at the cursor that have come
     uint64_t mean_compute_ns_ = 0;

@@ -19,22 +19,23 @@ constexpr double kAssumedComputePerCopy = 1.0;
 
 }  // namespace
 
+// While the order is being learned, the units that may become part of it are still outside it. The engine holds them
+// beside the others all the same.
 void Planner::state_unordered(const Order& order, const Limits& limits) {
-    unordered_total_ = unordered_least_ = unordered_kept_ = 0;
-    unordered_largest_ = kNone;
+    unordered_total_ = unordered_kept_ = 0;
+    policy::Outside outside;
+    outside.max_held = limits.max_held;
+    outside.asked_pages = limits.unordered_pages;
     const auto units = registry_.units();
     for (uint32_t i = 0; i < units.size(); i++) {
         if (!units[i].live || order.contains(i)) continue;
         unordered_total_ += units[i].pages;
         if (units[i].protections) unordered_kept_ += units[i].own.size();
-        if (units[i].pages > unordered_least_) {
-            unordered_least_ = units[i].pages;
-            unordered_largest_ = i;
-        }
+        const bool may_join = !order.known() && !units[i].unordered;
+        (may_join ? outside.to_learn : outside.to_stay).push_back({i, units[i].pages});
     }
-    // While the order is being learned, all that the engine holds at once must fit.
-    if (!order.known()) unordered_least_ = std::min(unordered_total_, unordered_least_ * limits.max_held);
-    unordered_least_ = std::min(unordered_total_, std::max(unordered_least_, limits.unordered_pages));
+    unordered_needs_ = policy::needs_outside(outside);
+    unordered_least_ = unordered_needs_.pages();
     unordered_good_ = std::min(unordered_total_, std::max(unordered_least_, limits.unordered_held_pages));
 }
 
@@ -92,7 +93,7 @@ Needs Planner::needs(const Order& order, const Limits& limits, uint32_t* out_uni
     Needs needs;
     needs.least_pages = unordered_least_;
     needs.wanted_pages = unordered_total_;
-    *out_unit = unordered_largest_;
+    *out_unit = unordered_needs_.unit.value_or(kNone);
     if (!order.known()) return needs;
     state_problem(order, limits);
     const policy::Infeasible least = policy::smallest_budget(problem_);

@@ -12,6 +12,7 @@
 #include "core/memory/placement.h"
 #include "core/memory/registry.h"
 #include "core/plan/order.h"
+#include "policy/outside.h"
 #include "policy/plan.h"
 
 namespace stagehand::core {
@@ -54,6 +55,9 @@ public:
     // Makes the plan for a share that is no smaller than the least. All units are unordered if the order is not known.
     Status make(const Order& order, const Limits& limits, uint64_t share_pages, Result* out);
 
+    // The part of the last needs() that is for units outside the order.
+    const policy::OutsideNeeds& outside() const { return unordered_needs_; }
+
     // The pages that a plan needs that keeps what is protected.
     uint64_t pages_with_kept(const Order& order, const Limits& limits);
 
@@ -77,7 +81,7 @@ private:
     uint64_t unordered_least_ = 0;  // pages without which one of the unordered units cannot be held
     uint64_t unordered_good_ = 0;   // pages that unordered units get when there is enough memory
     uint64_t unordered_kept_ = 0;   // present pages of protected unordered units
-    uint32_t unordered_largest_ = kNone;
+    policy::OutsideNeeds unordered_needs_;
     std::vector<uint32_t> floors_;  // for each unit, pages that are resident in any plan
 };
 

@@ -9,13 +9,14 @@ namespace stagehand::core {
 
 void UnorderedCache::hold(Unit& unit) {
     worth_.hold(registry_.index_of(unit));
-    held_ += unit.pages;
-    held_peak_ = std::max(held_peak_, held_);
+    (unit.unordered ? held_ : held_to_learn_) += unit.pages;
+    // While the order is being learned, most of the other units are here only until they are part of it.
+    held_peak_ = std::max(held_peak_, held_ + (order_.known() ? held_to_learn_ : 0));
 }
 
 void UnorderedCache::unhold(Unit& unit) {
     worth_.release(registry_.index_of(unit));
-    held_ -= unit.pages;
+    (unit.unordered ? held_ : held_to_learn_) -= unit.pages;
 }
 
 void UnorderedCache::touch(Unit& unit) {

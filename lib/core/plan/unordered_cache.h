@@ -35,7 +35,8 @@ public:
 
     uint64_t capacity() const { return capacity_; }  // in pages
     uint64_t used() const { return used_; }
-    uint64_t held_peak() const { return held_peak_; }  // the most pages that were held at once
+    // The most pages that were held at once, of units outside the order.
+    uint64_t held_peak() const { return held_peak_; }
 
     // Maps memory behind a unit, in place of the units that are least worth keeping. Waits on the host for the last
     // uses of the units that are dropped. Returns SH_ERROR_HELD if the remaining units are held. The mutex may be given
@@ -95,7 +96,8 @@ private:
     policy::Landlord worth_;
     uint64_t capacity_ = 0;
     uint64_t used_ = 0;
-    uint64_t held_ = 0;
+    uint64_t held_ = 0;           // pages that are held of units that never join the order
+    uint64_t held_to_learn_ = 0;  // pages that are held of other units
     uint64_t held_peak_ = 0;
 };
 

@@ -32,10 +32,10 @@ Status Access::release(Block& block, sh_stream stream) {
     return status.ok() ? parts_.take_failure() : parts_.gate.note(status);
 }
 
-// The engine has come to this unit. Moves on in the order, and learns the order.
+// The engine has come to this unit. Moves on in the order, and learns the order, which has no unordered units.
 void Access::arrive(Unit& unit) {
     const uint32_t index = parts_.registry.index_of(unit);
-    if (parts_.order.recording()) parts_.order.record(index);
+    if (parts_.order.recording() && !unit.unordered) parts_.order.record(index);
     const uint64_t before = parts_.order.cursor();
     if (parts_.order.arrive(index) && parts_.order.cursor() > before + 1) parts_.prefetcher.restart();
 }

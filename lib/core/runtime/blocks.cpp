@@ -4,20 +4,12 @@
 #include <vector>
 
 namespace stagehand::core {
-namespace {
-
-// Small blocks are packed into units of up to kPackPages pages, so that rounding to whole pages wastes little. A unit
-// takes at most 1/kPackedPart of the memory.
-constexpr uint64_t kPackPages = 8, kPackedPart = 8;
-
-}  // namespace
 
 Status Blocks::add(std::span<const sh_block_desc> descs, sh_block* out_ids) {
     SH_TRY(parts_.gate.usable());
     // All blocks of a unit must fit on the device at once.
-    const uint64_t pack_pages = std::clamp<uint64_t>(
-        std::min(parts_.device->arbiter().total_pages(), plan_.max_pages()) / kPackedPart, 1, kPackPages);
-    SH_TRY(parts_.registry.add(descs, pack_pages, parts_.gate.is_empty(), out_ids));
+    const uint64_t budget = std::min(parts_.device->arbiter().total_pages(), plan_.max_pages());
+    SH_TRY(parts_.registry.add(descs, Registry::pack_pages(budget), parts_.gate.is_empty(), out_ids));
     if (!descs.empty()) plan_.want();
     return Status();
 }

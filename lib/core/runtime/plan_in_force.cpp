@@ -1,6 +1,8 @@
 #include "core/runtime/plan_in_force.h"
 
 #include <algorithm>
+#include <functional>
+#include <memory>
 
 #include "base/log.h"
 #include "base/no_throw.h"
@@ -205,27 +207,53 @@ Status PlanInForce::ask_for_share(const Needs& needs, bool press, uint64_t* out_
     }
 }
 
-// Names what determines the smallest budget. If blocks outside the order do, the largest of them must fit, or all bytes
-// that the engine asked for.
-std::string PlanInForce::asked_for_by(uint32_t unit) const {
+// Names what determines the smallest budget: a block, or all bytes that the engine asked for outside the order. Also
+// tells how much must fit beside it.
+std::string PlanInForce::asked_for_by(uint32_t unit, uint64_t least_pages) const {
     if (unit == kNone) return "";
     const Unit& largest = parts_.registry.unit(unit);
-    const std::string block = parts_.registry.name_of(largest) + " of " + exact_size_text(largest.bytes);
-    if (parts_.order.contains(unit)) return ", asked for by " + block;
-    const uint32_t at_once = parts_.order.known() ? 1 : max_held_;
-    if (unordered_pages_ > at_once * uint64_t(largest.pages))
-        return ", asked for by its unordered_bytes, " + exact_size_text(unordered_pages_ * parts_.page_bytes()) +
-               " in whole pages";
-    return ", asked for by " + block +
-           (at_once > 1
-                ? ", of which max_held, " + std::to_string(at_once) + ", must fit at once until the order is known"
-                : "");
+    const policy::OutsideNeeds& outside = planner_.outside();
+    const bool learning = !parts_.order.known();
+    const bool stays = !parts_.order.contains(unit) && outside.to_stay_pages > outside.to_learn_pages;
+    const uint64_t beside = stays ? least_pages - outside.to_stay_pages : outside.to_stay_pages;
+    std::string text = ", asked for by ";
+    if (stays && unordered_pages_ > largest.pages)
+        text += "its unordered_bytes, " + exact_size_text(unordered_pages_ * parts_.page_bytes()) + " in whole pages";
+    else
+        text += parts_.registry.name_of(largest) + " of " + exact_size_text(largest.bytes);
+    if (!stays && learning && max_held_ > 1)
+        text += " and the next largest ones: max_held, " + std::to_string(max_held_) +
+                ", must fit at once until the order is known";
+    if (beside)
+        text += ", beside " + exact_size_text(beside * parts_.page_bytes()) +
+                (stays ? " for blocks of the order" : " for blocks outside the order");
+    return text;
+}
+
+// The smallest budget for a new runtime with the same blocks. With that budget, small blocks may be packed into larger
+// units than now.
+uint64_t PlanInForce::smallest_budget(uint64_t least_pages) const {
+    const uint64_t now = Registry::pack_pages(std::min(parts_.device->arbiter().total_pages(), max_pages_));
+    if (Registry::pack_pages(least_pages) <= now || !parts_.registry.has_small_blocks()) return least_pages;
+    std::vector<uint64_t> sizes;
+    for (const Unit& unit : parts_.registry.units())
+        if (unit.live && !unit.unordered) sizes.push_back(unit.pages);
+    std::ranges::sort(sizes, std::greater());
+    sizes.resize(std::min<size_t>(sizes.size(), max_held_));
+    uint64_t smallest = least_pages, before = 0;
+    while (smallest != before) {
+        const uint64_t packed = Registry::pack_pages(before = smallest);
+        smallest = least_pages;
+        for (const uint64_t pages : sizes) smallest += packed - std::min(packed, pages);
+    }
+    return smallest;
 }
 
 Status PlanInForce::too_small(const Needs& needs, uint32_t asks, const Status& refusal) const {
     const uint64_t page = parts_.page_bytes();
-    const std::string smallest =
-        " is too small: the smallest that works is " + exact_size_text(needs.least_pages * page) + asked_for_by(asks);
+    const std::string smallest = " is too small: the smallest that works is " +
+                                 exact_size_text(smallest_budget(needs.least_pages) * page) +
+                                 asked_for_by(asks, needs.least_pages);
     if (needs.least_pages > max_pages_)
         return Status(SH_ERROR_BUDGET, parts_.gate.title() + ": its max_bytes, " + exact_size_text(max_pages_ * page) +
                                            " in whole pages," + smallest);
@@ -250,7 +278,23 @@ void PlanInForce::measure_times_if_missing() {
     was_measured_ = true;
 }
 
+// An order that was learned may need more memory than learning it did: held blocks have fixed places, and blocks that
+// were not used need memory beside them. Without an order, blocks are loaded one by one as they come.
 Status PlanInForce::change_plan(Lock& lock, bool press) {
+    const auto take_up = [&] {
+        if (parts_.order.take_up(parts_.registry.units().size())) parts_.prefetcher.renew();
+    };
+    take_up();
+    Status status = plan_with_order(lock, press);
+    if (status.code() != SH_ERROR_BUDGET || !parts_.order.known() || parts_.order.given()) return status;
+    parts_.order.set_aside();
+    parts_.prefetcher.renew();
+    status = plan_with_order(lock, press);
+    if (!status.ok()) take_up();  // the old plan may stay in force
+    return status;
+}
+
+Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     const uint64_t began = parts_.backend().now_ns();
     Planner::Limits with = limits();
     // Also before the order is known: later there may be no free page to measure with.
@@ -356,6 +400,12 @@ void PlanInForce::stats(sh_runtime_stats* out) const {
 }
 
 Status PlanInForce::try_out(const sh_plan_options& options, sh_plan_info* out) {
+    // An order that is set aside may fit these options.
+    struct SetAside {
+        void operator()(Order* order) const { order->set_aside(); }
+    };
+    const bool taken = parts_.order.take_up(parts_.registry.units().size());
+    const std::unique_ptr<Order, SetAside> until_end(taken ? &parts_.order : nullptr);
     Planner::Limits with = limits();
     SH_TRY(parts_.device->link(&with.link_bytes_per_ns));
     if ((options.flags & SH_PLAN_DRY_RUN) && options.link_bytes_per_second)
@@ -370,7 +420,7 @@ Status PlanInForce::try_out(const sh_plan_options& options, sh_plan_info* out) {
         return Status(SH_ERROR_BUDGET, parts_.gate.title() + ": a budget of " + exact_size_text(asked) +
                                            " is too small: the smallest that works is " +
                                            exact_size_text(needs.least_pages * parts_.page_bytes()) +
-                                           asked_for_by(asks));
+                                           asked_for_by(asks, needs.least_pages));
     Planner::Result result;
     SH_TRY(planner_.make(parts_.order, with, share, &result));
     if (out) describe(result, out);

@@ -64,7 +64,9 @@ private:
     void describe(const Planner::Result& result, sh_plan_info* out) const;
     Status behind_closed_door(Lock& lock, const std::function<Status()>& work);
     Status change_plan(Lock& lock, bool press);
-    std::string asked_for_by(uint32_t unit) const;
+    Status plan_with_order(Lock& lock, bool press);
+    std::string asked_for_by(uint32_t unit, uint64_t least_pages) const;
+    uint64_t smallest_budget(uint64_t least_pages) const;
     Status too_small(const Needs& needs, uint32_t asks, const Status& refusal) const;
     Status ask_for_share(const Needs& needs, bool press, uint64_t* out_pages, Lock& lock);
     Status quiesce(Lock& lock);

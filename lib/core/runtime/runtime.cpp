@@ -87,7 +87,7 @@ void Runtime::try_to_change() {
 
 Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lock) {
     SH_TRY(parts_.gate.usable());
-    if (!parts_.order.known())
+    if (!parts_.order.known() && !parts_.order.is_aside())
         return Status(SH_ERROR_INVALID_STATE,
                       tenant_name() + " cannot plan: no order is known; set a schedule or run a step first");
     const bool drops_graphs = options.flags & SH_PLAN_DROP_GRAPHS, dry = options.flags & SH_PLAN_DRY_RUN;

@@ -62,10 +62,8 @@ Status Steps::begin(Lock& lock) {
 // Takes over the order of the step that has ended, if there was one.
 void Steps::learn() {
     auto learned = parts_.order.learned();
-    // Unordered units and units that are gone do not take part in the plan.
-    std::erase_if(learned, [&](const Order::Entry& entry) {
-        return parts_.registry.unit(entry.unit).unordered || !parts_.registry.unit(entry.unit).live;
-    });
+    // Units that are gone do not take part in the plan.
+    std::erase_if(learned, [&](const Order::Entry& entry) { return !parts_.registry.unit(entry.unit).live; });
     if (learned.empty()) return;
     parts_.order.set(std::move(learned), parts_.registry.units().size(), false);
     plan_.want();

@@ -16,11 +16,12 @@ from .._errors import UsageError
 from .._generated import RuntimeStats, Status
 from ._budget import Budget, bytes_of
 from ._devices import AnyDevice, device_of
-from ._division import Chosen
 from ._offloaded import refuse_offloaded
 from ._outside import put_outside
+from ._plainly import plainly
 from ._progress import Parts, Progress
-from ._streamed import Streamed, _plainly
+from ._streamed import Streamed
+from ._units import Divider
 from ._weights import Found, find_tensors, put_into
 
 
@@ -143,7 +144,7 @@ class StreamedPipeline:
         for one in found:
             if one.tensor.is_meta:
                 raise ValueError(f"{name}.{one.names[0]} is on the meta device, without contents: load it before")
-        with _plainly():
+        with plainly():
             put_outside(found, device, self._undo, self._replace)
 
     def _replace(self, one: Found, made: torch.Tensor) -> None:
@@ -186,10 +187,10 @@ class _Part(Streamed):
         self._share = share
         super().__init__(module, device, **options)
 
-    def _divide(self, blocks: Chosen | None, budget: int | None, trained: bool) -> None:
+    def _divide(self, divider: Divider, budget: int | None, trained: bool) -> None:
         # Each model keeps room for a block or two, also while another one runs. So blocks are as small as if the models
         # had a part of the budget each, although each of them gets more of it.
-        super()._divide(blocks, self._share, trained)
+        super()._divide(divider, self._share, trained)
 
 
 def _modules(pipe: Pipeline) -> dict[str, nn.Module]:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
+from .._device import Device
 from .._errors import Error, UsageError
 from .._generated import RuntimeStats, Status
 from .._holders import note
@@ -22,7 +23,7 @@ from ._calls import Calls
 from ._conversions import Conversions, Convert
 from ._copying import own_copy
 from ._devices import AnyDevice, device_of
-from ._division import Chosen, check_modules, is_called, largest_block, own_modules
+from ._division import Chosen, check_modules, is_called, own_modules
 from ._entries import attach_entries
 from ._failed import forget_locals
 from ._files import Files, TensorFiles
@@ -39,6 +40,7 @@ from ._neighbours import Neighbours
 from ._offloaded import refuse_offloaded
 from ._outside import put_outside, tell_outside
 from ._pinned_copies import PinnedCopies
+from ._plainly import plainly
 from ._progress import Progress, register
 from ._reads import ReadCheck
 from ._recurrent import instead_of_methods
@@ -47,10 +49,11 @@ from ._residency import Residency
 from ._saved import SavedTensors
 from ._serving import ServedState, ServedTensors, Source, WithoutHooks, is_served, refuse_ties
 from ._stashed import StashHooks
+from ._together import most_held, unordered_bytes
 from ._training import MakeOptimizer, MakeStep, Training, check_maker
 from ._training_calls import TrainingCalls
 from ._unheld import UnheldOperations
-from ._units import make_units
+from ._units import Divider
 from ._weights import (
     Entry,
     Found,
@@ -64,13 +67,6 @@ from ._weights import (
 )
 
 Outside: TypeAlias = str | Iterable[str]
-
-
-@contextmanager
-def _plainly() -> Iterator[None]:
-    """Switches off modes and tensor classes that change the functions of tensors."""
-    with torch.inference_mode(False), torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-        yield
 
 
 class Streamed(Residency, TrainingCalls, Source):
@@ -138,17 +134,19 @@ class Streamed(Residency, TrainingCalls, Source):
         self._copies = PinnedCopies(self._name)
         self._undo = ExitStack()
         try:
-            with _plainly():
+            with plainly():
                 check_modules(module)
                 if optimizer is not None:
                     check_maker(optimizer)
                 left = self._find(None if files is None else TensorFiles(files), strict, outside, optimizer is not None)
                 most = bytes_of(budget, sum(weight.bytes for weight in self._weights))
-                self.device, self._torch_device, opened = device_of(device, most)
+                divider = Divider(module, self._weights, self._entries, blocks, max_held)
+                pages_for = most if isinstance(device, Device) else divider.budget_of_pages(most)
+                self.device, self._torch_device, opened = device_of(device, pages_for)
                 if opened:
                     self._undo.callback(self.device.close)
                 refuse_offloaded(module, self._torch_device)
-                self._divide(blocks, most, optimizer is not None)
+                self._divide(divider, most, optimizer is not None)
                 self._make_runtime(max_held, budget, most)
                 if opened:
                     note(self.device, self.device.name, lambda: None)  # this object stands for its device
@@ -164,7 +162,7 @@ class Streamed(Residency, TrainingCalls, Source):
             begun(module, self)
         except BaseException as error:
             self._closed = True
-            with _plainly():
+            with plainly():
                 self._undo.close()
             self._let_go()
             forget_locals(error)
@@ -195,17 +193,23 @@ class Streamed(Residency, TrainingCalls, Source):
         self._places = [place for weight in self._weights for place in weight.places]
         return left
 
-    def _divide(self, blocks: Chosen | None, budget: int | None, trained: bool) -> None:
+    def _divide(self, divider: Divider, budget: int | None, trained: bool) -> None:
+        memory = self.device.memory()
         total = sum(weight.bytes for weight in self._weights)
-        largest = largest_block(budget or self.device.memory().budget_bytes or total, total)
-        self._units = make_units(self.module, self._weights, self._entries, blocks, largest)
+        self._units = divider.fitting(budget or memory.budget_bytes or total, memory.page_bytes)
         self._blocks = list(dict.fromkeys(block for blocks in self._units.values() for block in blocks))
         for block in self._blocks:
             block.mutable = trained and any(place.tensor.requires_grad for place in block.places())
 
     def _make_runtime(self, max_held: int | None, given: Budget | None, budget: int | None) -> None:
         name = self._name
-        self.runtime = Runtime(self.device, name=name, max_held=max_held or self._most_held(), max_bytes=budget or 0)
+        self.runtime = Runtime(
+            self.device,
+            name=name,
+            max_held=max_held or most_held(self._units),
+            max_bytes=budget or 0,
+            unordered_bytes=unordered_bytes(self.module, self._units, self.device.memory().page_bytes),
+        )
         self._undo.callback(self.runtime.close)
         self._undo.callback(self._keep_stats)
         self.runtime._exceptions = BudgetErrors(name, self.device, given, budget, self._blocks)
@@ -232,10 +236,6 @@ class Streamed(Residency, TrainingCalls, Source):
                 put_into(one.keys, made, before)
 
         self._undo.callback(back)
-
-    def _most_held(self) -> int:
-        """Returns the most ordered blocks that are held at the same time."""
-        return max(1, *(sum(not block.unordered for block in blocks) for blocks in self._units.values()))
 
     def _put_in_place(self) -> None:
         for block in self._blocks:
@@ -398,7 +398,7 @@ class Streamed(Residency, TrainingCalls, Source):
             ended(self.module)
             # This comes before the scope below: a mode that ends inside the scope would be in force again after it.
             self._running.abandon()
-            with _plainly():
+            with plainly():
                 self._undo.close()
             self._let_go()
 

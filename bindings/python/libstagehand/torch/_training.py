@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ._holding import Holding
+from ._optim_types import OptimTypes
 from ._optimizer_state import Names, divided, merged
 from ._weights import HeldBlock
 
@@ -118,6 +119,7 @@ class Training:
             if parameters:
                 with self._holding.reading(block):  # some optimizers read the parameters to make their state
                     self._trained.append(_Trained(block, parameters, _made(make, block, parameters)))
+        self.handles.append(OptimTypes(parameter for trained in self._trained for parameter in trained.parameters))
         for trained in self._trained:  # after all optimizers are made, so that a failure leaves no hook behind
             self.handles.append(
                 trained.optimizer.register_step_pre_hook(lambda *_, trained=trained: trained.refuse_by_hand())

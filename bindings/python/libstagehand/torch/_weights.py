@@ -431,6 +431,8 @@ def make_blocks(
     shared block.
     """
     of_tensor = weights_by_tensor(entries)
+    for weight in weights:
+        weight.users.clear()
     for unit in units:
         for module in unit.modules():
             for tensor in [*module._parameters.values(), *module._buffers.values()]:

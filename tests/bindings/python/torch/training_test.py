@@ -1,5 +1,7 @@
 """Weights that are trained while they are streamed: equal, bit by bit, to those trained in host memory."""
 
+from importlib import import_module
+
 import pytest
 import torch
 from models import Layer, Net, size_of
@@ -181,6 +183,34 @@ def test_without_an_optimizer_there_is_none(device):
     with st.stream(Net(layer=Layer), device) as streamed:
         with pytest.raises(sh.UsageError, match="optimizer="):
             streamed.accumulate()
+
+
+@pytest.mark.parametrize("make, module", [(sgd, "sgd"), (adamw, "adam")])
+def test_optimizers_choose_the_same_implementation(device, batches, monkeypatch, make, module):
+    """As on a GPU, where torch.optim updates many tensors by one call."""
+    chosen = []
+
+    def choose(parameters, *args, **named):
+        chosen.append(default(parameters, *args, **named))
+        return chosen[-1]
+
+    optim, base = import_module(f"torch.optim.{module}"), import_module("torch.optim.optimizer")
+    default = optim._default_to_fused_or_foreach
+    known = list(base._foreach_supported_types)
+    monkeypatch.setattr(base, "_get_foreach_kernels_supported_devices", lambda: ["cpu"])
+    monkeypatch.setattr(optim, "_default_to_fused_or_foreach", choose)
+    net = Net()
+    other = twin(net)
+    want = reference(other, make, batches)
+    assert set(chosen) == {(False, True)}
+    chosen.clear()
+    with st.stream(net, device, budget=size_of(net) // 4, optimizer=make):
+        for tokens, loss in zip(batches, want):
+            got = loss_of(net(tokens))
+            assert torch.equal(got, loss)
+            got.backward()
+    assert set(chosen) == {(False, True)} and same(net, other)
+    assert base._foreach_supported_types == known
 
 
 @pytest.mark.parametrize("foreach", [False, True])
