@@ -137,7 +137,7 @@ def _is_wider(dtype: torch.dtype, than: torch.dtype) -> bool:
     """Whether a floating-point type has all values of another one."""
     if not (dtype.is_floating_point and than.is_floating_point):
         return False
-    return torch.finfo(dtype).bits > torch.finfo(than).bits
+    return bool(torch.finfo(dtype).bits > torch.finfo(than).bits)
 
 
 def _refusal(entry: Entry, after: torch.Tensor) -> RuntimeError:

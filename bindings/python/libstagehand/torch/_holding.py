@@ -17,7 +17,7 @@ from .._scopes import Step
 from .._view import View
 from ._calls import Calls
 from ._division import Unit
-from ._weights import HeldBlock, Place
+from ._weights import HeldBlock, Place, changed_in_place
 
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id
 _node: Callable[[], Any] = torch._C._current_autograd_node
@@ -384,7 +384,7 @@ def refuse_changes(places: Iterable[Place]) -> None:
     """Refuses weights that were changed in place. The changes are lost when the weights are loaded again, which is
     before the next step.
     """
-    changed = [place for place in places if place.changed()]
+    changed = changed_in_place(places)
     for place in changed:
         place.overwritten = True
     if changed:

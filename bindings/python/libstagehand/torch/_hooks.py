@@ -131,7 +131,8 @@ class _Leave(Hook):
             return
         try:
             for block in hooks.blocks:
-                refuse_changes(block.places())
+                if changed := block.changed():
+                    refuse_changes(changed)
         finally:
             holding.leave(hooks.blocks)
             if not holding.modules and not holding.running:

@@ -40,16 +40,19 @@ class Updates:
         else:
             scope.close()
 
-    def settle(self, entries: Iterable[Entry]) -> None:
+    def settle(self, entries: Iterable[Entry], places: Iterable[Place]) -> None:
         """Prepares a step: ends updates that an exception has left open, and has changed sources loaded again."""
         if self._open:
             loaded(entries, self)
             self.end_all()
-        overwritten = [place for entry in entries for place in entry.places if place.overwritten]
+        asked = [place for place in places if place.overwritten or place.given is not None]
+        if not asked:
+            return
+        overwritten = [place for place in asked if place.overwritten]
         for place in overwritten:
             place.overwritten = False
             place.note_version()
-        changed = [place for entry in entries for place in entry.places if place.source_changed()]
+        changed = [place for place in asked if place.source_changed()]
         for place in changed:
             place.note_source()
         self._load_anew(overwritten)

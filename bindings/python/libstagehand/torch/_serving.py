@@ -231,9 +231,12 @@ def refuse_ties(entries: list[Entry]) -> None:
     of the other weight.
     """
     for entry in entries:
+        has = entry.has
         for module, key in entry.keys:
+            if module._parameters.get(key) is has:
+                continue
             tensor = entry_of(module, key)
-            if tensor is not entry.has and tensor is not None and is_served(tensor):
+            if tensor is not has and tensor is not None and is_served(tensor):
                 other = tensor.__dict__[ENTRY].name
                 raise RuntimeError(
                     f"{entry.name} was tied to {other} while both are streamed: "

@@ -348,7 +348,7 @@ class Streamed(Residency, TrainingCalls, Source):
 
     def _settle(self) -> None:
         refuse_ties(self._entries)
-        self._updates.settle(self._entries)
+        self._updates.settle(self._entries, self._places)
 
     def _set(self, module: nn.Module, name: str, value: object) -> None:
         """Sets an attribute of a module until streaming ends."""

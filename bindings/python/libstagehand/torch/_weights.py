@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from ._memory import strided
 
 # The plain `data` of tensors, whatever property their class has.
 _data: Any = torch._C.TensorBase.data
+_set_data = _data.__set__
+_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 # Weights in a block begin at multiples of this number of bytes, as blocks do.
 ALIGNMENT = 256
 # Smaller buffers stay outside: counters and statistics, which a model may write, and small tables.
@@ -42,6 +45,7 @@ class Place:
     counted: bool = False  # whether the tensor has versions
     inference: bool = False  # whether the tensor was made in inference mode
     loading: bool = False
+    special: bool = False  # whether its class may have functions of its own
     overwritten: bool = False  # whether its device memory was changed and has to be loaded again
     # A tensor over the source. Callers get aliases of it, so its version tells that the source was changed.
     given: torch.Tensor | None = None
@@ -61,6 +65,7 @@ class Place:
         with torch.inference_mode(self.inference):
             self.open = strided(self.weight.memory, self.offset, self.original)
             self.closed = closed(self.open)
+        self.special = _subclasses.is_special(self.tensor)
 
     def put_on_device(self) -> None:
         self.put(self.open if self.weight.block.open else self.closed)
@@ -85,9 +90,6 @@ class Place:
     def note_source(self) -> None:
         if self.given is not None:
             self.given_version = self.given._version
-
-    def changed(self) -> bool:
-        return self.counted and self.tensor._version != self.version
 
     def note_version(self) -> None:
         try:
@@ -198,17 +200,26 @@ class HeldBlock:
     def settle(self) -> None:
         """Opens the weights to operations if the block is held, and closes the weights otherwise."""
         held = bool(self.forward or self.backward)
-        if held is not self.open:
-            self.open = held
-            # Modes of the user, and the check of reads, need not see this.
-            unseen = torch._C._DisableTorchDispatch()  # type: ignore[attr-defined]
-            with torch._C.DisableTorchFunctionSubclass():
-                for weight in self.weights:
-                    for place in weight.places:
-                        _data.__set__(place.tensor, place.open if held else place.closed)
-            del unseen
-            for entry, own, served in self.wrappers:
-                entry.tensor.__class__ = own if entry.held() else served
+        if held is self.open:
+            return
+        self.open = held
+        # Modes of the user, and the check of reads, need not see this. The scope costs as much as a weight.
+        unseen = torch._C._DisableTorchDispatch() if _modes() else None  # type: ignore[attr-defined]
+        for place in self.all_places:
+            if place.special:
+                place.put_on_device()
+            else:
+                _set_data(place.tensor, place.open if held else place.closed)
+        del unseen
+        for entry, own, served in self.wrappers:
+            entry.tensor.__class__ = own if entry.held() else served
+
+    @cached_property
+    def all_places(self) -> list[Place]:
+        return [place for weight in self.weights for place in weight.places]
+
+    def changed(self) -> list[Place]:
+        return changed_in_place(self.all_places)
 
     def places(self) -> Iterator[Place]:
         for weight in self.weights:
@@ -219,6 +230,11 @@ class HeldBlock:
         weight.offset = -(-self.bytes // ALIGNMENT) * ALIGNMENT
         self.weights.append(weight)
         self.bytes = weight.offset + weight.bytes
+
+
+def changed_in_place(places: Iterable[Place]) -> list[Place]:
+    """Returns the places whose tensors were changed in place."""
+    return [place for place in places if place.counted and place.tensor._version != place.version]
 
 
 def refuse(name: str, tensor: torch.Tensor) -> None:
