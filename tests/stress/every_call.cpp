@@ -186,7 +186,8 @@ bool EveryCall::register_blocks(sh_runtime* runtime, Model& model) {
         Block& block = model[i];
         const uint64_t half = block.memory && block.bytes > kPage && i % 2 ? block.bytes / 2 : block.bytes;
         segments[2 * i] = segment_of(file_, block.kind, block.memory, half);
-        segments[2 * i + 1] = segment_of(file_, block.kind, block.memory ? block.memory + half : nullptr, block.bytes - half);
+        uint8_t* const second = block.memory ? block.memory + half : nullptr;
+        segments[2 * i + 1] = segment_of(file_, block.kind, second, block.bytes - half);
         segments[2 * i + 1].offset = half;
         sh_block_desc_init(&descs[i]);
         descs[i].flags = block.flags;

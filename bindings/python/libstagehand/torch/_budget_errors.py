@@ -16,6 +16,8 @@ from ._weights import HeldBlock
 
 # The library's own text has the smallest budget, and the block that asks for it.
 _SMALLEST = re.compile(r"the smallest that works is (?:[^()]*\()?(\d+) bytes\)?(?:, asked for by block \"(.*?)\" of )?")
+_BESIDE = re.compile(r", beside (?:[^()]*\()?(\d+) bytes\)? for blocks ")
+_TOGETHER = re.compile(r"all runtimes of the device need (?:[^()]*\()?(\d+) bytes")
 # The library's word for a model.
 _MODEL = re.compile(r"runtime \"(.*?)\"")
 _AS_GUEST = "as a guest with"
@@ -55,6 +57,10 @@ class BudgetErrors(Exceptions):
         if error.status == Status.ERROR_BUDGET and (found := _SMALLEST.search(error.text)):
             least = int(found[1])
             of = f", which the block {found[2]!r} asks for" if found[2] else ""
+            if beside := _BESIDE.search(error.text):
+                of += f", beside {size_text(int(beside[1]))} of weights that are used with it"
+            if together := _TOGETHER.search(error.text):
+                of += f", and all models of the device together need {size_text(int(together[1]))}"
             needs = f"the model needs at least {size_text(least)}{of}"
             if _OWN_BUDGET in error.text:
                 return self._own_too_small(needs)

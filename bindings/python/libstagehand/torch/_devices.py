@@ -37,6 +37,18 @@ def _anew(device: Device) -> Device:
     return device
 
 
+def place_of(device: AnyDevice) -> torch.device:
+    """Returns PyTorch's device. The library's device is not opened."""
+    if isinstance(device, Device):
+        return _place(device)
+    kind, _, ordinal = library_name(device).partition(":")
+    return torch.device("cuda", int(ordinal or 0)) if kind in ("cuda", "hip") else torch.device("cpu")
+
+
+def _place(device: Device) -> torch.device:
+    return torch.device("cpu") if device.kind == DeviceKind.HOST else torch.device("cuda", device.ordinal)
+
+
 def device_of(device: AnyDevice, budget: int | None) -> tuple[Device, torch.device, bool]:
     """Returns the library's device, PyTorch's device, and whether this function has opened the device."""
     opened = not isinstance(device, Device)
@@ -52,5 +64,4 @@ def device_of(device: AnyDevice, budget: int | None) -> tuple[Device, torch.devi
             f"{device.name} has no fixed addresses, because it cannot map memory by pages: "
             "tensors and autograd keep addresses, so PyTorch modules cannot be streamed to it"
         )
-    on_host = device.kind == DeviceKind.HOST
-    return device, torch.device("cpu") if on_host else torch.device("cuda", device.ordinal), opened
+    return device, _place(device), opened

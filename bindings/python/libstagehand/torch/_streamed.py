@@ -22,7 +22,7 @@ from ._budget_errors import BudgetErrors
 from ._calls import Calls
 from ._conversions import Conversions, Convert
 from ._copying import own_copy
-from ._devices import AnyDevice, device_of
+from ._devices import AnyDevice, device_of, place_of
 from ._division import Chosen, check_modules, is_called, own_modules
 from ._entries import attach_entries
 from ._failed import forget_locals
@@ -138,6 +138,7 @@ class Streamed(Residency, TrainingCalls, Source):
                 check_modules(module)
                 if optimizer is not None:
                     check_maker(optimizer)
+                refuse_offloaded(module, place_of(device))
                 left = self._find(None if files is None else TensorFiles(files), strict, outside, optimizer is not None)
                 most = bytes_of(budget, sum(weight.bytes for weight in self._weights))
                 divider = Divider(module, self._weights, self._entries, blocks, max_held)
@@ -145,7 +146,6 @@ class Streamed(Residency, TrainingCalls, Source):
                 self.device, self._torch_device, opened = device_of(device, pages_for)
                 if opened:
                     self._undo.callback(self.device.close)
-                refuse_offloaded(module, self._torch_device)
                 self._divide(divider, most, optimizer is not None)
                 self._make_runtime(max_held, budget, most)
                 if opened:

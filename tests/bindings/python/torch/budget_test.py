@@ -119,7 +119,7 @@ def test_a_block_that_does_not_fit_beside_another_is_told_so(device):
     with st.stream(model, device, budget=48 << 10), pytest.raises(sh.BudgetError) as error:
         model(x)
     text = str(error.value)
-    assert "the block 'layers.0' has to be on the device together with 'Around'" in text
+    assert "which the block 'Around' asks for, beside " in text and "of weights that are used with it" in text
     assert "larger budget=" in text and not re.search(WORDS, text)
     with st.stream(model, device, budget=smallest(error)):
         assert torch.equal(model(x), want)
