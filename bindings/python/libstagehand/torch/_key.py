@@ -89,10 +89,11 @@ def _called(operation: Any, *args: Any, **kwargs: Any) -> Any:
 class _Operation:
     """Code for one operation, by its name like `aten::add.Tensor`."""
 
-    __slots__ = ("name", "operation")
+    __slots__ = ("name", "called", "operation")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, called: Operation) -> None:
         self.name = name
+        self.called = called
         self.operation: Any = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -100,7 +101,7 @@ class _Operation:
             space, _, name = self.name.partition("::")
             packet, _, overload = name.partition(".")
             self.operation = getattr(getattr(getattr(torch.ops, space), packet), overload or "default")
-        return _called(self.operation, *args, **kwargs)
+        return self.called(self.operation, *args, **kwargs)
 
 
 @cache
@@ -110,6 +111,7 @@ def _register() -> list[object]:
     A fallback for all operations would suffice, but PyTorch does not find it while a mode of Python is in force
     (`TorchDispatchMode`). It is for the operations that other libraries add later.
     """
+    called = torch.compiler.disable(_called)  # the compiler would take this code for a part of the model
     libraries: dict[str, Any] = {}
     for name in torch._C._dispatch_get_all_op_names():
         space, _, operation = name.partition("::")
@@ -117,7 +119,7 @@ def _register() -> list[object]:
             libraries[space] = torch.library.Library(space, "IMPL")
         # A weight gets and loses the key by these two.
         own = operation in ("set_data", "_has_compatible_shallow_copy_type")
-        libraries[space].impl(operation, torch.library.fallthrough_kernel if own else _Operation(name), _NAME)
+        libraries[space].impl(operation, torch.library.fallthrough_kernel if own else _Operation(name, called), _NAME)
     libraries["_"] = torch.library.Library("_", "IMPL")
-    libraries["_"].fallback(_called, _NAME)
+    libraries["_"].fallback(called, _NAME)
     return list(libraries.values())

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from models import Net, size_of, with_lora
+from models import Layer, Net, size_of, with_lora
 from torch import nn
 
 import libstagehand.torch as st
@@ -54,10 +54,13 @@ def test_trap_19_bit_equal(device, tokens, whole, grad, before):
     assert all(torch.equal(one, other) for one, other in zip(step(model), want))
 
 
-@pytest.mark.skipif(
+with_compiler = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "g++")) is None,
     reason="there is no C++ compiler, which PyTorch's own compiler asks for",
 )
+
+
+@with_compiler
 def test_the_default_compiler(device, tokens, tmp_path, monkeypatch):
     """Its programs have the addresses of weights by the tensors, not in them."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
@@ -75,3 +78,30 @@ def test_the_default_compiler(device, tokens, tmp_path, monkeypatch):
         for _ in range(3):
             assert all(torch.equal(one, other) for one, other in zip(step(), want))
         assert streamed.stats().steps == 3 and streamed.stats().bytes_to_device > size_of(layers)
+
+
+class Reads(nn.Module):
+    """Reads weights of its layers between and after their calls, by a view too."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(64) for _ in range(6))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x) + self.layers[0].up.weight[3]
+        return x + torch.relu(self.layers[2].up.weight.sum(0)) * 2 + self.layers[1].down.weight[:, 0]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=with_compiler)])
+def test_weights_that_other_modules_read(device, backend, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    model, x = Reads().requires_grad_(False), torch.randn(2, 64)
+    with torch.no_grad():
+        want = torch.compile(model, backend=backend)(x)
+        torch.compiler.reset()
+        with st.stream(model, device, budget=size_of(model) // 3, blocks="layers.*"):
+            made = torch.compile(model, backend=backend)
+            for _ in range(4):
+                torch.testing.assert_close(made(x), want)
+        torch.testing.assert_close(model(x), want)
