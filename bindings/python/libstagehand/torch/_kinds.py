@@ -11,6 +11,9 @@ from torch import nn
 from torch.utils._pytree import tree_flatten
 
 
+_LONGEST_NAME = 32
+
+
 class StepKinds:
     """Tells the kinds of steps of one model apart: by the arguments, by gradients and training, and by the adapters
     that are active.
@@ -34,13 +37,15 @@ class StepKinds:
 
 def _describe(value: Any) -> Any:
     """Describes an argument. Sizes above 1 are not told apart, because the sizes of a decoder's inputs change with each
-    token, and the way through the code does not.
+    token, and the way through the code does not. A long string is contents, not the name of a way.
     """
     if isinstance(value, torch.Tensor):
         return value.dtype, tuple(size if size < 2 else 2 for size in value.shape)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return type(value), value if value in (0, 1) else 2
-    return value if value is None or isinstance(value, (bool, str)) else type(value)
+    if value is None or isinstance(value, bool) or (isinstance(value, str) and len(value) <= _LONGEST_NAME):
+        return value
+    return type(value)
 
 
 def _adapters(module: Any) -> Hashable:

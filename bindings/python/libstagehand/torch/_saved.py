@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ._holding import Holding
+from ._key import without_key
 from ._subclasses import found_in
 from ._weights import Weight
 
@@ -22,6 +23,7 @@ _push = torch._C._autograd._push_saved_tensors_default_hooks
 _pop = torch._C._autograd._pop_saved_tensors_default_hooks
 _top = torch._C._autograd._top_saved_tensors_default_hooks
 _detach = torch.Tensor.detach
+_clone = torch.Tensor.clone
 
 
 class _SavedWeight:
@@ -90,7 +92,8 @@ class SavedTensors:
         with ExitStack() as views:
             for block in blocks:
                 views.callback(self._holding.acquire(block, self._holding.stream()).release)
-            return tensor.clone()
+            copied: torch.Tensor = without_key(_clone, (tensor,), {})
+            return copied
 
     def push(self) -> bool:
         """Puts the hooks in force if they are not. Returns whether pop() has to be called."""

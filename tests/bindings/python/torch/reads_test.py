@@ -7,6 +7,7 @@ from models import Layer, size_of
 from torch import nn
 
 import libstagehand.torch as st
+from libstagehand.torch._kinds import StepKinds
 
 
 class Borrows(nn.Module):
@@ -77,6 +78,24 @@ def test_a_weight_that_another_module_reads(device, way, grad):
                 for got, one in zip(result(), expected):
                     assert got is one or torch.equal(got, one)
         assert torch.equal(result()[0], want[0])
+
+
+def test_a_saved_view_is_read_outside_a_backward(device):
+    model = Borrows(WAYS["matmul"]).requires_grad_(False)
+    x = torch.randn(2, 64, requires_grad=True)
+    want = model.layers[2].up.weight.detach().clone().t()
+    with st.stream(model, device, budget=size_of(model) // 3, blocks="layers.*"):
+        for _ in range(2):
+            assert torch.equal(model(x).grad_fn._saved_mat2, want)
+
+
+def test_contents_of_strings_are_no_kinds_of_steps():
+    kinds = StepKinds(nn.Linear(1, 1))
+    assert kinds.kind(("a" * 99,), {}) == kinds.kind(("b" * 98,), {})
+    assert kinds.kind(("encode",), {}) != kinds.kind(("decode",), {})
+    assert kinds.kind((torch.zeros(3, 7),), {}) == kinds.kind((torch.zeros(2, 9),), {})
+    assert kinds.kind((torch.zeros(3, 7),), {}) != kinds.kind((torch.zeros(3, 1),), {})
+    assert kinds.kind((2,), {}) == kinds.kind((9,), {}) != kinds.kind((0,), {})
 
 
 def test_a_trained_weight_that_another_module_reads(device):
