@@ -299,10 +299,18 @@ class Holding:
         """Holds blocks for one operation of a module that does not hold them."""
         self._count_uses(blocks)
         self._take(blocks)
+        views = [block.forward[-1] for block in blocks]
         try:
             yield
         finally:
-            self.leave(blocks)
+            for block, view in zip(blocks, views):
+                if view in block.forward:  # otherwise an exception that no hook saw has released it
+                    block.forward.remove(view)
+                    self._forward -= 1
+                    block.settle()
+                    view.release()
+            if self._suspended and not self._forward:
+                self._resume()
 
     def computes(self) -> bool:
         """Whether this thread runs a module of the model."""

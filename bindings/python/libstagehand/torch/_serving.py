@@ -175,11 +175,15 @@ class ServedTensors:
                 return
             place = entry.places[0]
             # `tensor.data += 1` assigns the tensor that it got before.
-            if not (_is_over(value, place.host()) or _is_over(value, place.open)):
+            if _is_over(value, place.host()) or _is_over(value, place.open):
+                return
+            if entry.special or entry.held() or (value.dtype, value.shape) != (tensor.dtype, tensor.shape):
                 raise RuntimeError(
                     f"{entry.name} is streamed, so its data cannot be replaced: "
                     "change the data in place, or by load_state_dict(), or before streaming"
                 )
+            with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+                torch.Tensor.copy_(tensor, value)  # the weight keeps its memory, and its source gets the values
 
         def deepcopy(tensor: torch.Tensor, memo: Any) -> torch.Tensor:
             entry: Entry | None = tensor.__dict__.get(ENTRY)

@@ -293,7 +293,7 @@ class Streamed(Residency, TrainingCalls, Source):
         self._holding.unguard, self._holding.guard = self._served.unguard, self._served.guard
         saved = SavedTensors(self._holding, self._by_storage)
         self._updates = Updates(self.runtime, self._holding.calls)
-        unheld = UnheldOperations(self._holding, saved, self._updates, self._by_storage)
+        unheld = UnheldOperations(self.runtime, self._holding, saved, self._updates, self._by_storage)
         self._served.unheld = unheld
         for storage in self._by_storage:
             owners[storage] = unheld

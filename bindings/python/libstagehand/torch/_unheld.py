@@ -15,13 +15,14 @@ from torch.utils._pytree import tree_iter, tree_map
 
 from .._errors import BudgetError
 from .._generated import Status
+from .._runtime import Runtime
 from ._holding import Holding
 from ._hooks import refuse_untold_training
 from ._key import closed, has_key, without_key
 from ._loading import Updates
 from ._memory import strided
 from ._saved import SavedTensors
-from ._subclasses import found_in, is_wrapper
+from ._subclasses import ENTRY, found_in, is_wrapper
 from ._weights import HeldBlock, Weight, _data
 
 _clone = torch.Tensor.clone
@@ -34,7 +35,15 @@ _RESOLVE = (torch.ops.aten.resolve_conj.default, torch.ops.aten.resolve_neg.defa
 class UnheldOperations:
     """Makes the operations on unheld weights of one model."""
 
-    def __init__(self, holding: Holding, saved: SavedTensors, updates: Updates, weights: dict[int, Weight]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        holding: Holding,
+        saved: SavedTensors,
+        updates: Updates,
+        weights: dict[int, Weight],
+    ) -> None:
+        self._runtime = runtime
         self._holding = holding
         self._saved = saved
         self._updates = updates
@@ -45,13 +54,16 @@ class UnheldOperations:
         blocks = list(dict.fromkeys(weight.block for weight in weights if not weight.block.held()))
         if not blocks or all([self._holding.read(block) for block in blocks]):  # a node of a backward holds them
             return self._make(operation, args, kwargs)
-        if not self._holding.computes():
-            raise _outside_modules(operation, weights[0])
+        computes = self._holding.computes()
+        if not computes:
+            _refuse_special(operation, args, weights)
         if _copies_never(operation) and not any(map(_has_parts, args)) and _transforms() is None:
             return without_key(operation, args, kwargs)
         written = [value for value in _written(operation, args, kwargs) if self._in(value)]
         if written:
             return self._write(operation, args, kwargs, written)
+        if not computes:  # a step of another thread may be under way, so nothing is held
+            return self._by_source(operation, args, kwargs, blocks)
         return self._read(operation, args, kwargs, blocks)
 
     def _in(self, value: Any) -> tuple[Weight, ...]:
@@ -70,12 +82,18 @@ class UnheldOperations:
             with self._holding.borrowing(blocks):
                 return tree_map(self._close, self._make(operation, args, kwargs))
         except BudgetError as error:
-            # The budget has no room for all blocks at once. Trained weights need them, for the sake of autograd.
-            if error.status != Status.ERROR_HELD or any(block.mutable for block in blocks):
+            if error.status != Status.ERROR_HELD:  # the budget has no room for all blocks at once
                 raise
         finally:
             if pushed:
                 self._saved.pop()
+        return self._by_source(operation, args, kwargs, blocks)
+
+    def _by_source(self, operation: Any, args: Any, kwargs: Any, blocks: list[HeldBlock]) -> Any:
+        """Makes an operation with copies of the sources on the device."""
+        trained = [block.block for block in blocks if block.mutable]
+        if trained:
+            self._runtime.write_back(trained)
         return operation(*tree_map(self._from_source, args), **tree_map(self._from_source, kwargs))
 
     def _make(self, operation: Any, args: Any, kwargs: Any) -> Any:
@@ -101,7 +119,9 @@ class UnheldOperations:
     def _from_source(self, value: Any) -> Any:
         if not self._in(value) or is_wrapper(value):
             return value
-        return self._host(value).to(value.device, copy=True)
+        with torch.no_grad():
+            copied = self._host(value).to(value.device, copy=True)
+        return _Copy.apply(value, copied) if torch.is_grad_enabled() and value.requires_grad else copied
 
     def _write(self, operation: Any, args: Any, kwargs: Any, written: list[torch.Tensor]) -> Any:
         """Makes an operation in place on the sources. The block is loaded again before it is used again."""
@@ -123,7 +143,21 @@ class UnheldOperations:
         finally:
             for block in blocks:
                 self._updates.end(block)
+            for place in (place for weight in weights for place in weight.places):
+                place.note_write()
         return written[0]
+
+
+class _Copy(torch.autograd.Function):
+    """A copy of a weight, whose gradient is that of the weight."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor, copied: torch.Tensor) -> torch.Tensor:
+        return copied
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient, None
 
 
 def _has_parts(value: Any) -> bool:
@@ -161,10 +195,16 @@ def _refuse_write(operation: Any, weight: Weight) -> None:
         )
 
 
-def _outside_modules(operation: Any, weight: Weight) -> RuntimeError:
-    name = weight.places[0].name
-    return RuntimeError(
-        f"{operation} reads {name}, but its block {weight.block.name} is not held, because no module of the model "
-        "runs. The contents are in the source. Read them by state_dict(), detach(), cpu() and the like, change them "
-        f"by load_state_dict() or detach(), or keep the weight on the device by outside={name!r}"
-    )
+def _refuse_special(operation: Any, args: Any, weights: list[Weight]) -> None:
+    """Refuses operations on tensors that are more than their bytes. Their own class says what an operation means, and
+    they have it while modules run only.
+    """
+    for value in tree_iter(args):
+        entry = value.__dict__.get(ENTRY) if isinstance(value, torch.Tensor) else None
+        if _has_parts(value) or (entry is not None and entry.special):
+            name = weights[0].places[0].name
+            raise RuntimeError(
+                f"{operation} reads {name}, but its block {weights[0].block.name} is not held, because no module of "
+                "the model runs. Read the weight by state_dict(), detach(), cpu() and the like, or keep it on the "
+                f"device by outside={name!r}"
+            )

@@ -91,6 +91,12 @@ class Place:
         if self.given is not None:
             self.given_version = self.given._version
 
+    def note_write(self) -> None:
+        """Has autograd see a change of the source, as it sees a change of a tensor in place."""
+        if self.counted:
+            torch.autograd.graph.increment_version(self.tensor)
+        self.note_version()
+
     def note_version(self) -> None:
         try:
             self.version, self.counted = self.tensor._version, True
