@@ -91,10 +91,13 @@ class UnheldOperations:
 
     def _by_source(self, operation: Any, args: Any, kwargs: Any, blocks: list[HeldBlock]) -> Any:
         """Makes an operation with copies of the sources on the device."""
+        self._write_back(blocks)
+        return operation(*tree_map(self._from_source, args), **tree_map(self._from_source, kwargs))
+
+    def _write_back(self, blocks: list[HeldBlock]) -> None:
         trained = [block.block for block in blocks if block.mutable]
         if trained:
             self._runtime.write_back(trained)
-        return operation(*tree_map(self._from_source, args), **tree_map(self._from_source, kwargs))
 
     def _make(self, operation: Any, args: Any, kwargs: Any) -> Any:
         made = without_key(operation, args, kwargs)
@@ -127,7 +130,7 @@ class UnheldOperations:
         """Makes an operation in place on the sources. The block is loaded again before it is used again."""
         weights = list(dict.fromkeys(weight for value in written for weight in self._in(value)))
         for weight in weights:
-            _refuse_write(operation, weight)
+            _refuse_write(operation, weight, by_itself=any(ENTRY in value.__dict__ for value in written))
 
         def on_host(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
@@ -135,6 +138,7 @@ class UnheldOperations:
             return self._host(value) if self._in(value) else value.cpu()
 
         blocks = list(dict.fromkeys(weight.block for weight in weights))
+        self._write_back(blocks)
         for block in blocks:
             self._updates.begin(block)
         try:
@@ -181,12 +185,13 @@ def _written(operation: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
                 yield from (one for one in tree_iter(arguments.get(argument.name)) if isinstance(one, torch.Tensor))
 
 
-def _refuse_write(operation: Any, weight: Weight) -> None:
+def _refuse_write(operation: Any, weight: Weight, by_itself: bool) -> None:
+    """Refuses a change in place. `by_itself` tells that the weight was given to the operation, and not its data."""
     why = ""
     if weight.mapped:
         why = "the weight is streamed from a mapped file, and files are not written to"
-    elif weight.block.mutable:
-        why = "the weight is trained"
+    elif weight.block.mutable and by_itself:  # as by an optimizer over all parameters
+        why = "the weight is trained. Its data may be changed"
     if why:
         name = weight.places[0].name
         raise RuntimeError(

@@ -90,7 +90,12 @@ def test_what_is_read_of_a_mapped_file_is_not_changed(device, net, tokens, tmp_p
         meta = Net().requires_grad_(False)
     with torch.no_grad(), st.stream(meta, device, files=tmp_path):
         meta(tokens)
-        meta.layers[4].up.weight.data.mul_(2)
+        with pytest.raises(
+            RuntimeError, match=r"changes layers\.4\.up\.weight in place .*: the weight is streamed from"
+        ):
+            meta.layers[4].up.weight.data.mul_(2)
+        meta(tokens)
+        meta.state_dict()["layers.4.up.weight"].mul_(2)
         with pytest.raises(
             RuntimeError,
             match=r"layers\.4\.up\.weight is streamed from a mapped file, and a tensor that was read from it was changed",
