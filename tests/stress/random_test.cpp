@@ -305,8 +305,7 @@ TEST_P(Random, operations) {
     settings.options += options;
     {
         TestDevice device(settings);
-        Party first(device, seed, kThreads),
-            second(device, seed + 1, kThreads);
+        Party first(device, seed, kThreads), second(device, seed + 1, kThreads);
         SUCCEEDS(first.model.schedule(forward(kBlocks)));
         std::atomic<bool> done{false};
         std::thread watcher([&] {

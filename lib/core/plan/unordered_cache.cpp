@@ -80,7 +80,8 @@ Status UnorderedCache::drop_while(Unit& unit, const std::function<bool()>& may, 
 }
 
 Status UnorderedCache::drop(Unit& unit, std::unique_lock<std::mutex>& lock) {
-    return drop_while(unit, [] { return true; }, lock);
+    return drop_while(
+        unit, [] { return true; }, lock);
 }
 
 Status UnorderedCache::make_room(uint64_t pages, std::unique_lock<std::mutex>& lock) {
@@ -94,7 +95,8 @@ Status UnorderedCache::make_room(uint64_t pages, std::unique_lock<std::mutex>& l
 Status UnorderedCache::drop_one(std::unique_lock<std::mutex>& lock) {
     Unit& unit = registry_.unit(static_cast<uint32_t>(*worth_.victim()));
     // A victim that is protected while its last use ends is a victim no more.
-    SH_TRY(drop_while(unit, [&] { return unit.protections == 0; }, lock));
+    SH_TRY(drop_while(
+        unit, [&] { return unit.protections == 0; }, lock));
     if (unit.memory == Memory::none) stats_.evictions++;
     return Status();
 }

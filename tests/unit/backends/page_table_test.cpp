@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "support/last_error.h"
 #include "page.h"
+#include "support/last_error.h"
 
 namespace stagehand::support {
 namespace {

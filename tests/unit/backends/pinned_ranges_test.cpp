@@ -4,8 +4,8 @@
 
 #include <cstring>
 
-#include "support/last_error.h"
 #include "page.h"
+#include "support/last_error.h"
 
 namespace stagehand::support {
 namespace {

@@ -13,7 +13,6 @@ using test::random_bytes;
 using test::TestLoad;
 using test::TestStore;
 
-
 class StagingFault : public test::StagingTest {
 protected:
     // Runs two loads behind a wait, and a store, through a ring of 3 slots. Returns true if the run met the fault.

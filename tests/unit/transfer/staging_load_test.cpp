@@ -14,7 +14,6 @@ using test::Latch;
 using test::random_bytes;
 using test::TestLoad;
 
-
 // Returns thread ids, because the number of threads says little. The kernel's io_uring workers from reads of other
 // tests are listed until they have been idle for seconds. A joined thread is listed for a moment longer.
 std::set<std::string> threads_of_this_process() {

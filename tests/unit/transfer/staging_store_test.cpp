@@ -12,7 +12,6 @@ using test::random_bytes;
 using test::TestLoad;
 using test::TestStore;
 
-
 class StagingStore : public test::StagingTest {
 protected:
     // Fills the device with random bytes.

@@ -164,8 +164,8 @@ class ServedTensors:
                 if entry is None:
                     data: torch.Tensor = _data.__get__(tensor)
                     return data
-                # detach() and not `data`, because a change in place must be seen. The result has the key of weights that
-                # are not held, as the weight itself, and is on the device for functions that compute with it.
+                # detach() and not `data`, because a change in place must be seen. The result has the key of weights
+                # that are not held, as the weight itself, and is on the device for functions that compute with it.
                 is_here = entry.held() or source.computes() or not entry.special
                 return torch.Tensor.detach(tensor if is_here else source.current(entry))
 
