@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_iter
+from torch.utils._pytree import tree_iter, tree_map
 
 _NAME = "TESTING_ONLY_GenericWrapper"  # PyTorch's own code never uses it
 _Key: Any = torch._C._dispatch_key_parse(_NAME)
@@ -23,6 +23,7 @@ _KEYS_OF_WRAPPERS = _KEYS | torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
 _data: Any = torch._C.TensorBase.data
 _is_transformed: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 _storage = torch.Tensor.untyped_storage
+_clone = torch.Tensor.clone
 
 Operation = Callable[..., Any]
 
@@ -77,13 +78,27 @@ def _called(operation: Any, *args: Any, **kwargs: Any) -> Any:
     """
     found = [value for value in tree_iter((args, kwargs)) if isinstance(value, torch.Tensor) and has_key(value)]
     plain = [value for value in found if not _is_transformed(value)]
-    for value in plain:
-        owner = owners.get(_storage(value).data_ptr())
-        if owner is not None:
-            return owner(operation, args, kwargs)
     if not plain:  # vmap() and the like make the operation once more, on the tensors themselves
         return without_key(operation, args, kwargs)
-    raise RuntimeError(f"{operation} reads a weight of a model that is not streamed any more: read the weight anew")
+    asked = list(dict.fromkeys(map(_owner, plain)))
+    if None in asked:
+        raise RuntimeError(f"{operation} reads a weight of a model that is not streamed any more: read the weight anew")
+    owner = asked[0]
+    assert owner is not None
+    if len(asked) > 1:
+        # An owner holds its own weights only, so the operation gets copies of the weights of other models. The first
+        # weight is the one that an operation in place changes.
+
+        def copied(value: Any) -> Any:
+            is_others = isinstance(value, torch.Tensor) and has_key(value) and _owner(value) is not owner
+            return _clone(value) if is_others else value
+
+        args, kwargs = tree_map(copied, (args, kwargs))
+    return owner(operation, args, kwargs)
+
+
+def _owner(tensor: torch.Tensor) -> Operation | None:
+    return owners.get(_storage(tensor).data_ptr())
 
 
 class _Operation:

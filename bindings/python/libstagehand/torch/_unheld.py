@@ -27,7 +27,6 @@ from ._weights import HeldBlock, Weight, _data
 
 _clone = torch.Tensor.clone
 _transforms: Callable[[], object] = torch._C._functorch.peek_interpreter_stack  # vmap() and the like, if under way
-_storage = torch.Tensor.untyped_storage
 # Functions that read memory past the dispatcher (numpy(), tolist(), printing) begin with these.
 _RESOLVE = (torch.ops.aten.resolve_conj.default, torch.ops.aten.resolve_neg.default)
 
@@ -56,8 +55,8 @@ class UnheldOperations:
             return self._make(operation, args, kwargs)
         computes = self._holding.computes()
         if not computes:
-            _refuse_special(operation, args, weights)
-        if _copies_never(operation) and not any(map(_has_parts, args)) and _transforms() is None:
+            _refuse_special(operation, (args, kwargs), weights)
+        if _copies_never(operation) and not any(map(_has_parts, tree_iter((args, kwargs)))) and _transforms() is None:
             return without_key(operation, args, kwargs)
         written = [value for value in _written(operation, args, kwargs) if self._in(value)]
         if written:
@@ -200,11 +199,11 @@ def _refuse_write(operation: Any, weight: Weight, by_itself: bool) -> None:
         )
 
 
-def _refuse_special(operation: Any, args: Any, weights: list[Weight]) -> None:
+def _refuse_special(operation: Any, values: Any, weights: list[Weight]) -> None:
     """Refuses operations on tensors that are more than their bytes. Their own class says what an operation means, and
     they have it while modules run only.
     """
-    for value in tree_iter(args):
+    for value in tree_iter(values):
         entry = value.__dict__.get(ENTRY) if isinstance(value, torch.Tensor) else None
         if _has_parts(value) or (entry is not None and entry.special):
             name = weights[0].places[0].name

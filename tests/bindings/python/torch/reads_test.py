@@ -80,6 +80,19 @@ def test_a_weight_that_another_module_reads(device, way, grad):
         assert torch.equal(result()[0], want[0])
 
 
+def test_an_operation_on_weights_of_two_models(device):
+    """Each of the models holds its own weights only."""
+    one, two = (Borrows().requires_grad_(False) for _ in range(2))
+    x = torch.randn(2, 64)
+    one.way = lambda model, x: x + (up(model) * up(two))[0] + torch.cat([up(two)[1:3], up(model)[1:3]]).sum(0)
+    want, other = one(x), two(x)
+    with st.stream(one, device, blocks="layers.*", budget=size_of(one) // 3):
+        with st.stream(two, device, blocks="layers.*", budget=size_of(two) // 3):
+            for _ in range(3):
+                assert torch.equal(one(x), want) and torch.equal(two(x), other)
+            assert torch.equal(up(one) - up(two), up(one).clone() - up(two).clone())
+
+
 def test_a_saved_view_is_read_outside_a_backward(device):
     model = Borrows(WAYS["matmul"]).requires_grad_(False)
     x = torch.randn(2, 64, requires_grad=True)
