@@ -34,7 +34,29 @@ struct ModelOptions {
     bool json = false;
 };
 
+// The options of `plan --training`. Zero: not given.
+struct TrainingOptions {
+    std::uint64_t layers = 0;
+    std::uint64_t hidden = 0;
+    std::uint64_t heads = 0;
+    std::uint64_t kv_heads = 0;
+    std::uint64_t intermediate = 0;
+    bool gated = false;
+    std::uint64_t vocabulary = 0;
+    std::uint64_t sequence = 0;
+    std::uint64_t batch = 1;
+    std::uint64_t element_bytes = 2;
+    std::string dtype = "bf16";
+    std::uint64_t peak_bytes = 0;
+    double slowdown = 0;                 // times the plain step
+    double flops = 0;                    // operations per second
+    double step_ms = 0;                  // of a plain step
+    std::uint64_t memory_bandwidth = 0;  // bytes per second
+};
+
 struct PlanOptions : ModelOptions {
+    bool is_training = false;
+    TrainingOptions training;
     std::uint64_t bandwidth = 0;  // bytes per second; 0: the device's, measured
     bool curve = false;
     std::string svg;  // where to put the picture; empty: nowhere
@@ -73,6 +95,7 @@ const std::vector<std::string>& bench_groups();
 // QuantityError.
 int devices_command(const DevicesOptions& options);
 int plan_command(const PlanOptions& options);
+int training_command(const PlanOptions& options);
 int run_command(const RunOptions& options);
 int bench_command(const BenchOptions& options);
 int top_command(const TopOptions& options);

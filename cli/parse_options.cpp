@@ -11,8 +11,10 @@
 #include "model/grouping.h"
 #include "model/quantity.h"
 #include "model/text.h"
+#include "option_kinds.h"
 #include "parse_problem.h"
 #include "terminal.h"
+#include "training_options.h"
 
 namespace stagehand::cli {
 
@@ -20,32 +22,6 @@ namespace {
 
 // With fewer bytes a benchmark would measure the cost of calls, not the speed of copies.
 constexpr std::uint64_t smallest_bench_bytes = std::uint64_t{32} << 20;
-
-// `text` as one line for a message, whatever characters the command line holds.
-std::string one_line(std::string_view text) { return model::printable(text, 400); }
-
-// An option whose value `parse` reads. A QuantityError becomes the parser's error, with the name of the option.
-template <typename Parse>
-CLI::Option* add_quantity(CLI::App* app, const std::string& flag, const std::string& what, const char* type,
-                          Parse parse) {
-    return app
-        ->add_option_function<std::string>(
-            flag,
-            [flag, parse](const std::string& text) {
-                try {
-                    parse(text);
-                } catch (const model::QuantityError& error) {
-                    throw CLI::ValidationError(flag, one_line(error.what()));
-                }
-            },
-            what)
-        ->type_name(type);
-}
-
-// A flag that takes no value: `--json=false` is refused.
-void add_flag(CLI::App* app, const std::string& flag, bool& value, const std::string& what) {
-    app->add_flag(flag, value, what)->disable_flag_override();
-}
 
 void add_device_options(CLI::App* app, std::string& device, std::string& backend_options, const char* device_help) {
     app->add_option("--device", device, device_help)->type_name("D")->capture_default_str();
@@ -67,11 +43,12 @@ void add_device_options(CLI::App* app, std::string& device, std::string& backend
         ->allow_extra_args(false);
 }
 
-void add_model_options(CLI::App* app, ModelOptions& options, const char* device_help) {
+// `required`: whether MODEL and --budget are, whatever else is given.
+void add_model_options(CLI::App* app, ModelOptions& options, const char* device_help, bool required) {
     app->add_option("MODEL", options.model,
                     "A safetensors or GGUF file, the index of a sharded model, a part of a split model, or a folder "
                     "that holds one of these")
-        ->required()
+        ->required(required)
         ->type_name("");
     add_quantity(app, "--budget", "Device memory for weights: bytes, 512MiB, 2GB, 25% of the model, or auto", "B",
                  [&options](const std::string& text) {
@@ -80,7 +57,7 @@ void add_model_options(CLI::App* app, ModelOptions& options, const char* device_
                          options.budget = model::parse_quantity(text);
                      }
                  })
-        ->required();
+        ->required(required);
     add_device_options(app, options.device, options.backend_options, device_help);
     app->add_option_function<std::string>(
            "--order",
@@ -128,7 +105,10 @@ void add_model_options(CLI::App* app, ModelOptions& options, const char* device_
 }
 
 void add_plan_options(CLI::App* app, PlanOptions& options) {
-    add_model_options(app, options, "Plan for the pages and the link of this device: auto, host, sim, cuda:0, ...");
+    add_model_options(app, options, "Plan for the pages and the link of this device: auto, host, sim, cuda:0, ...",
+                      false);
+    app->get_option("MODEL")->option_text("(required without --training)");
+    app->get_option("--budget")->option_text("B (required without --training)");
     add_quantity(app, "--bandwidth",
                  "Speed of the link from host to device, such as 25GB/s or 200Gbit/s; by default it is measured", "X",
                  [&options](const std::string& text) { options.bandwidth = model::parse_rate(text); });
@@ -149,19 +129,18 @@ void add_plan_options(CLI::App* app, PlanOptions& options) {
         ->allow_extra_args(false);
     add_flag(app, "--curve", options.curve, "Also plan for other budgets, and show the step time for each");
     app->add_option_function<std::string>(
-           "--svg",
-           [&options](const std::string& path) {
-               options.svg = path;
-               options.curve = true;
-           },
-           "Draw the curve as a picture into this SVG file; includes --curve")
+           "--svg", [&options](const std::string& path) { options.svg = path; },
+           "Draw the curve, or with --training the memory over the step, as a picture into this SVG file")
         ->type_name("FILE");
     add_flag(app, "--all-blocks", options.all_blocks, "List every block on a line of its own");
+    add_training_options(app, options);
+    app->parse_complete_callback([app, &options] { check_plan_options(*app, options); });
 }
 
 void add_run_options(CLI::App* app, RunOptions& options) {
     add_model_options(app, options,
-                      "Stream to this device: host, cuda:0, ...; auto is the first GPU that works, otherwise host");
+                      "Stream to this device: host, cuda:0, ...; auto is the first GPU that works, otherwise host",
+                      true);
     app->add_option("--steps", options.steps, "The number of steps to stream and time")
         ->required()
         ->check([](const std::string& text) {

@@ -1,8 +1,6 @@
 // `stagehand plan`: shows the plan for a budget, without streaming.
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 
 #include <fmt/format.h>
 
@@ -13,6 +11,7 @@
 #include "plan_report.h"
 #include "planner.h"
 #include "progress.h"
+#include "svg.h"
 #include "terminal.h"
 #include "units.h"
 
@@ -55,22 +54,12 @@ void add_curve(const Planner& planner, bool quiet, const BlockTable& table, Plan
     }
 }
 
-void write_file(const std::string& path, const std::string& text) {
-    std::FILE* file = std::fopen(path.c_str(), "we");
-    if (file == nullptr) {
-        throw CommandError(ExitCode::output, fmt::format("--svg {}: {}", model::printable(path), std::strerror(errno)));
-    }
-    const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-    const int error = errno;
-    if (std::fclose(file) != 0 || !written) {
-        throw CommandError(ExitCode::output,
-                           fmt::format("--svg {}: {}", model::printable(path), std::strerror(written ? errno : error)));
-    }
-}
-
 }  // namespace
 
 int plan_command(const PlanOptions& options) {
+    if (options.is_training) {
+        return training_command(options);
+    }
     model::Model model = read_model(options);
     PlanReport report;
     report.model = model_name(options.model);
@@ -84,11 +73,11 @@ int plan_command(const PlanOptions& options) {
     report.plan = planner.plan();
     report.parts = planner.block_parts();
     report.smallest_budget_block = planner.block_name(report.plan.smallest_budget_block);
-    if (options.curve) {
+    if (options.curve || !options.svg.empty()) {
         add_curve(planner, options.json, table, report);
     }
     if (!options.svg.empty()) {
-        write_file(options.svg, curve_picture(report.curve));
+        write_picture(options.svg, curve_picture(report.curve));
     }
     print(options.json ? json_text(report, table) : table_text(report, table, options.all_blocks, terminal_of(stdout)));
     finish_output();

@@ -36,6 +36,20 @@ bool reserve_at(uint64_t address, uint64_t bytes) {
                 0) != MAP_FAILED;
 }
 
+// Fails unless every page of the range is mapped in this process.
+sh_status check_in_process(uint64_t address, uint64_t bytes) {
+    static const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    constexpr uint64_t kPagesAtOnce = 4096;
+    unsigned char in_core[kPagesAtOnce];
+    bool all = address + bytes > address;
+    const uint64_t end = address + bytes;
+    for (uint64_t at = address / page * page; all && at < end; at += kPagesAtOnce * page)
+        all = mincore(as_pointer(at), std::min(end - at, kPagesAtOnce * page), in_core) == 0;
+    if (all) return SH_OK;
+    return fail(SH_ERROR_INVALID_ARGUMENT,
+                "device address %#" PRIx64 " + %" PRIu64 " bytes: a part of the range is not mapped", address, bytes);
+}
+
 }  // namespace
 
 DeviceMemory::DeviceMemory(const Settings& settings)
@@ -274,6 +288,18 @@ sh_status DeviceMemory::unmap(uint64_t address, uint64_t page_bytes, uint64_t co
 sh_status DeviceMemory::check_mapped(uint64_t address, uint64_t bytes) const {
     std::shared_lock lock(mutex_);
     return table_.check_mapped(address, bytes);
+}
+
+sh_status DeviceMemory::check_usable(uint64_t address, uint64_t bytes) const {
+    if (bytes == 0) return SH_OK;
+    {
+        std::shared_lock lock(mutex_);
+        const uint64_t end = address + bytes < address ? UINT64_MAX : address + bytes;
+        auto range = table_.ranges().lower_bound(end);  // the first one behind the bytes
+        const bool own = range != table_.ranges().begin() && (--range, range->first + range->second > address);
+        if (own) return table_.check_mapped(address, bytes);
+    }
+    return check_in_process(address, bytes);
 }
 
 void DeviceMemory::info(uint64_t* out_free, uint64_t* out_total) const {

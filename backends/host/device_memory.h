@@ -33,8 +33,11 @@ public:
     sh_status map(uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages);
     sh_status unmap(uint64_t address, uint64_t page_bytes, uint64_t count);
 
-    // Fails unless every byte is mapped. A copy to unmapped addresses would end the process.
+    // Fails unless every byte is mapped: pages of this device.
     sh_status check_mapped(uint64_t address, uint64_t bytes) const;
+    // Fails unless a copy may use these bytes: pages of this device, or other memory of the process, since the engine's
+    // own memory lies on this device too. A copy to unmapped addresses would end the process.
+    sh_status check_usable(uint64_t address, uint64_t bytes) const;
 
     void info(uint64_t* out_free, uint64_t* out_total) const;
     void statistics(MemoryStatistics* out) const;

@@ -198,9 +198,9 @@ sh_status enqueue_copy(sh_backend_device* device, sh_stream stream, Command&& co
                         command.bytes);
         }
         sh_status status = SH_OK;
-        if (!to_host) status = memory.check_mapped(reinterpret_cast<uint64_t>(command.to), command.bytes);
+        if (!to_host) status = memory.check_usable(reinterpret_cast<uint64_t>(command.to), command.bytes);
         if (status >= 0 && (to_host || command.kind == Command::Kind::copy_on_device)) {
-            status = memory.check_mapped(reinterpret_cast<uint64_t>(command.from), command.bytes);
+            status = memory.check_usable(reinterpret_cast<uint64_t>(command.from), command.bytes);
         }
         return status < 0 ? status : device_of(device).enqueue(stream, std::move(command));
     });

@@ -21,6 +21,8 @@ HEADERS = [
     "residency",
     "graph",
     "telemetry",
+    "spill",
+    "activations",
 ]
 
 # The class, its base, a pattern of the constants that are its members, and its docstring. The group of the pattern is
@@ -29,7 +31,7 @@ ENUMS = [
     (
         "Status",
         "IntEnum",
-        r"SH_(OK|NOT_READY|ERROR_\w+)",
+        r"SH_(OK|NOT_READY|KEPT|ERROR_\w+)",
         "What a call returned. Values are grouped by hundreds, one exception class each.",
     ),
     ("LogLevel", "IntEnum", r"SH_LOG_(\w+)", "How much of the log is wanted."),
@@ -44,6 +46,8 @@ ENUMS = [
         r"SH_PRIORITY_(\w+)",
         "Which reservations are given up when nothing else is left: secondary ones.",
     ),
+    ("TicketState", "IntEnum", r"SH_TICKET_(\w+)", "Where the bytes of a saved tensor are."),
+    ("Fate", "IntEnum", r"SH_FATE_(\w+)", "What becomes of a saved storage."),
 ]
 
 # Structs that the library fills in, with the classes for their values and the docstrings of the classes.
@@ -54,11 +58,16 @@ RESULTS = [
     ("sh_block_state", "BlockInfo", "What is known of a block at one moment."),
     ("sh_plan_info", "PlanInfo", "A plan in figures."),
     ("sh_runtime_stats", "RuntimeStats", "Counters of a runtime."),
+    ("sh_ticket_info", "TicketInfo", "What is known of a saved tensor at one moment."),
+    ("sh_spiller_stats", "SpillerStats", "Counters of a spiller."),
+    ("sh_activation_plan", "ActivationFigures", "What a plan for saved storages costs."),
 ]
 CLASS_OF_FIELD = {
     ("sh_device_caps", "flags"): "DeviceFlag",
     ("sh_block_state", "flags"): "BlockFlag",
     ("sh_block_state", "state"): "BlockState",
+    ("sh_ticket_info", "state"): "TicketState",
+    ("sh_activation_plan", "meets_target"): "bool",
 }
 
 ORIGIN = (

@@ -25,6 +25,10 @@ _stagehand()
             mapfile -t COMPREPLY < <(compgen -W "forward forward-backward" -- "$current")
             return
             ;;
+        --dtype)
+            mapfile -t COMPREPLY < <(compgen -W "bf16 fp16 fp32" -- "$current")
+            return
+            ;;
         --budget)
             mapfile -t COMPREPLY < <(compgen -W "auto 10% 25% 50% 75%" -- "$current")
             return
@@ -46,6 +50,9 @@ _stagehand()
             mapfile -t COMPREPLY < <(compgen -d -- "$current")
             return
             ;;
+        --layers|--hidden-size|--heads|--kv-heads|--intermediate-size|--vocab-size|--seq-len|--batch-size|--peak|--slowdown|--flops|--step-ms|--memory-bandwidth)
+            return
+            ;;
         --bandwidth|--bytes|--compute-ms|--device-option|--max-block|--max-header|--steps|--interval|--unordered)
             return
             ;;
@@ -57,7 +64,9 @@ _stagehand()
             ;;
         plan)
             options="--help --budget --device --device-option --order --compute-ms --max-block --max-header --json
-                     --bandwidth --unordered --curve --svg --all-blocks"
+                     --bandwidth --unordered --curve --svg --all-blocks --training --layers --hidden-size --heads
+                     --kv-heads --intermediate-size --gated-mlp --vocab-size --seq-len --batch-size --dtype --peak
+                     --slowdown --flops --step-ms --memory-bandwidth"
             ;;
         run)
             options="--help --budget --device --device-option --order --compute-ms --max-block --max-header --json

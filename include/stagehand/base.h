@@ -72,6 +72,7 @@ enum {
     SH_OK = 0, /**< Success. */
     /** The bytes are not on the device yet, and the caller asked not to wait. No view is held. */
     SH_NOT_READY = 1,
+    SH_KEPT = 2, /**< The saved tensor stays on the device: see spill.h. */
 
     /* 1xx: a mistake of the caller. Nothing has changed, unless the call's comment says otherwise. */
     SH_ERROR_INVALID_ARGUMENT = -101, /**< A value is out of range or contradicts another. The text names the value. */
@@ -97,6 +98,7 @@ enum {
     SH_ERROR_CALLBACK = -302,  /**< A callback of the caller returned an error. */
     SH_ERROR_IO = -303,        /**< A file or a socket of the library (trace, telemetry, monitor) failed. */
     SH_ERROR_CANCELLED = -304, /**< Another thread destroyed the object while the call waited. */
+    SH_ERROR_CHECKSUM = -305,  /**< Bytes that came back differ from those that left: see spill.h. */
 
     /* 4xx: the backend or its driver. The text has the driver's name for the error. */
     SH_ERROR_BACKEND = -401,             /**< A call into the driver failed. */
@@ -153,8 +155,8 @@ SH_API const char* sh_status_string(sh_status status);
 
 /**
  * Copies the text of the calling thread's last error into `buffer`, cut to `capacity` bytes with the NUL. `buffer` may
- * be NULL if `capacity` is 0. A call that returns SH_OK or SH_NOT_READY leaves the text as it is. A call that returns
- * nothing, for example sh_runtime_destroy(), may leave a text.
+ * be NULL if `capacity` is 0. A call that returns SH_OK, SH_NOT_READY or SH_KEPT leaves the text as it is. A call
+ * that returns nothing, for example sh_runtime_destroy(), may leave a text.
  * @return The length of the whole text in bytes without the NUL. 0 if this thread had no error.
  * @blocks Never.
  */

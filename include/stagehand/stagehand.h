@@ -5,12 +5,14 @@
 #ifndef STAGEHAND_STAGEHAND_H
 #define STAGEHAND_STAGEHAND_H
 
+#include "activations.h"
 #include "base.h"
 #include "device.h"
 #include "graph.h"
 #include "host_memory.h"
 #include "residency.h"
 #include "runtime.h"
+#include "spill.h"
 #include "stream.h"
 #include "streaming.h"
 #include "telemetry.h"

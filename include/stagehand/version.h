@@ -4,7 +4,7 @@
 
 /** Version of these headers. The library tells its own by sh_version(). */
 #define SH_VERSION_MAJOR 0
-#define SH_VERSION_MINOR 1
+#define SH_VERSION_MINOR 2
 #define SH_VERSION_PATCH 0
 
 /** Number in the soname, `libstagehand.so.<n>`. It changes only when an existing program would break. */

@@ -14,6 +14,8 @@ const char* sh_status_string(sh_status status) {
             return "SH_OK";
         case SH_NOT_READY:
             return "SH_NOT_READY";
+        case SH_KEPT:
+            return "SH_KEPT";
         case SH_ERROR_INVALID_ARGUMENT:
             return "SH_ERROR_INVALID_ARGUMENT";
         case SH_ERROR_INVALID_HANDLE:
@@ -48,6 +50,8 @@ const char* sh_status_string(sh_status status) {
             return "SH_ERROR_IO";
         case SH_ERROR_CANCELLED:
             return "SH_ERROR_CANCELLED";
+        case SH_ERROR_CHECKSUM:
+            return "SH_ERROR_CHECKSUM";
         case SH_ERROR_BACKEND:
             return "SH_ERROR_BACKEND";
         case SH_ERROR_BACKEND_UNAVAILABLE:

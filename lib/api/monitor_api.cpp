@@ -15,7 +15,7 @@ using namespace stagehand::api;
 namespace {
 
 // What is in use for longer than this is left out, so that whoever asks has an answer.
-constexpr auto kPatience = std::chrono::milliseconds(500);
+constexpr auto kAnswerPatience = std::chrono::milliseconds(500);
 
 telemetry::DeviceReading read(core::Device& device) {
     telemetry::DeviceReading reading;
@@ -40,7 +40,7 @@ telemetry::RuntimeReading read(const void* handle, core::Runtime& runtime) {
 
 // Devices are read while their slots are locked: one that closes meanwhile must not end up on the monitor's thread.
 std::string snapshot() {
-    const auto until = std::chrono::steady_clock::now() + kPatience;
+    const auto until = std::chrono::steady_clock::now() + kAnswerPatience;
     telemetry::Snapshot all;
     std::vector<const core::Device*> places;
     const auto place_of = [&](core::Device& device) -> telemetry::DeviceReading& {

@@ -15,7 +15,8 @@
 
 namespace stagehand::api {
 
-// Size of each struct in version 0.1 of the headers, the first that programs may be built with. These never change.
+// Size of each struct in the first version of the headers that has it: 0.1 unless a line says otherwise. These never
+// change.
 template <class Struct>
 inline constexpr size_t kFirstSize = 0;
 template <>
@@ -46,6 +47,25 @@ template <>
 inline constexpr size_t kFirstSize<sh_guest_options> = 32;
 template <>
 inline constexpr size_t kFirstSize<sh_runtime_stats> = 224;
+// Since version 0.2.
+template <>
+inline constexpr size_t kFirstSize<sh_spill_class> = 24;
+template <>
+inline constexpr size_t kFirstSize<sh_spiller_options> = 88;
+template <>
+inline constexpr size_t kFirstSize<sh_saved_tensor> = 72;
+template <>
+inline constexpr size_t kFirstSize<sh_ticket_info> = 48;
+template <>
+inline constexpr size_t kFirstSize<sh_spiller_stats> = 168;
+template <>
+inline constexpr size_t kFirstSize<sh_activation> = 72;
+template <>
+inline constexpr size_t kFirstSize<sh_memory_point> = 24;
+template <>
+inline constexpr size_t kFirstSize<sh_training_step> = 136;
+template <>
+inline constexpr size_t kFirstSize<sh_activation_plan> = 80;
 
 template <class Struct>
 concept CallersStruct = (kFirstSize<Struct> != 0 && sizeof(Struct) >= kFirstSize<Struct>);

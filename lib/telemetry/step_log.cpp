@@ -1,30 +1,9 @@
 #include "telemetry/step_log.h"
 
-#include <cerrno>
-#include <cstring>
-#include <utility>
-
 #include "base/no_throw.h"
 #include "telemetry/json_text.h"
 
 namespace stagehand::telemetry {
-
-StepLog::~StepLog() {
-    if (file_) std::fclose(file_);
-}
-
-Status StepLog::open(const char* path) {
-    std::string next = path ? path : "";  // may throw, so it comes before any change
-    std::FILE* file = nullptr;
-    if (path) {
-        file = std::fopen(path, "we");
-        if (!file) return Status(SH_ERROR_IO, std::string("telemetry ") + path + ": " + std::strerror(errno));
-    }
-    const bool failed = file_ && std::fclose(file_) != 0;
-    const std::string ended = std::exchange(path_, std::move(next));
-    file_ = file;
-    return failed ? Status(SH_ERROR_IO, "telemetry " + ended + ": could not be written completely") : Status();
-}
 
 // A line is left out if no memory is left for it.
 Status StepLog::write(const std::string& runtime, const sh_runtime_stats& before,
@@ -33,7 +12,7 @@ Status StepLog::write(const std::string& runtime, const sh_runtime_stats& before
 }
 
 Status StepLog::write_line(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after) {
-    if (!file_) return Status();
+    if (!file_.is_open()) return Status();
     JsonText line;
     line.begin_object();
     line.add("runtime", runtime);
@@ -57,11 +36,7 @@ Status StepLog::write_line(const std::string& runtime, const sh_runtime_stats& b
     line.add("plans", after.plans);
     line.add("resident_bytes", after.resident_bytes);
     line.add("ring_bytes", after.ring_bytes);
-    const std::string text = line.end_object().text() + "\n";
-    // Each line is flushed, so that a reader of the file sees whole steps, also after a crash.
-    if (std::fputs(text.c_str(), file_) < 0 || std::fflush(file_) != 0)
-        return Status(SH_ERROR_IO, "telemetry " + path_ + ": " + std::strerror(errno));
-    return Status();
+    return file_.write(line.end_object().text());
 }
 
 }  // namespace stagehand::telemetry

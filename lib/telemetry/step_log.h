@@ -1,26 +1,21 @@
 // StepLog: writes one line of JSON for each step of a runtime.
 #pragma once
 
-#include <cstdio>
 #include <string>
 
 #include <stagehand/telemetry.h>
 
 #include "base/status.h"
+#include "telemetry/line_file.h"
 
 namespace stagehand::telemetry {
 
 // Guarded by the runtime's mutex.
 class StepLog {
 public:
-    StepLog() = default;
-    ~StepLog();
-    StepLog(const StepLog&) = delete;
-    StepLog& operator=(const StepLog&) = delete;
-
     // Begins a file. NULL ends the current file.
-    Status open(const char* path);
-    bool is_open() const { return file_ != nullptr; }
+    Status open(const char* path) { return file_.open(path); }
+    bool is_open() const { return file_.is_open(); }
     // Writes the changes between two readings of the counters, and the sizes of the second reading. Does nothing if no
     // file is open.
     Status write(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after) noexcept;
@@ -28,8 +23,7 @@ public:
 private:
     Status write_line(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after);
 
-    std::FILE* file_ = nullptr;
-    std::string path_;
+    LineFile file_;
 };
 
 }  // namespace stagehand::telemetry

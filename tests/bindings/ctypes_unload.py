@@ -17,6 +17,7 @@ import time
 from ctypes_stream import INVALID_STATE, SOURCE_POINTER, STREAM_HOST, BlockDesc, DeviceOptions, Library, Segment, View
 
 WARM_UP, ROUNDS = 30, 300
+M_ARENA_MAX = -8  # of mallopt()
 
 
 def threads():
@@ -144,6 +145,8 @@ def monitor_goes_on(path):
 
 def main():
     path, data = sys.argv[1], random.Random(3).randbytes(30_000)
+    # A thread that waits for the allocator would get a heap of its own from glibc, of 64 MiB of addresses.
+    ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
     leaves_nothing(path, data)
     goes_on_while_it_is_closed(path, data)
     monitor_goes_on(path)

@@ -320,7 +320,9 @@ class TopTest(CommandTest):
         self.tell(engine, "step 1")
         watching = self.start("top", "--json", "--interval", "0.05")
         self.wait_for_line(watching, '"version"')
+        watching.send_signal(signal.SIGSTOP)  # a process that ends stops to answer before
         self.end(engine)
+        watching.send_signal(signal.SIGCONT)
         result = self.finish(watching)
         self.assertEqual(result.code, SUCCESS, result.err)
         self.assertEqual(

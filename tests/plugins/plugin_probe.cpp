@@ -2,6 +2,7 @@
 // directory and the rights: plugin-probe NAME [PATH], or plugin-probe --list. Prints the status, the effective user,
 // the path and the text, one per line. With --list, it prints one line for each backend. plugin-probe --open NAME PATH
 // OPTIONS opens the first device of the plugin, and prints as its last line how many devices the plugin has closed.
+// plugin-probe --auto opens the device "auto", and prints its backend in place of the path.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -30,6 +31,18 @@ int open_device(const char* name, const char* path, const char* device_options) 
     return status != SH_OK;
 }
 
+int open_auto() {
+    sh_device* device = nullptr;
+    char text[1024] = "";
+    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    sh_status status = sh_device_open("auto", nullptr, &device);
+    if (status == SH_OK) status = sh_device_get_caps(device, &caps);
+    if (status != SH_OK) sh_last_error(text, sizeof text);
+    std::printf("%d\n%u\n%s\n%s\n", status, static_cast<unsigned>(geteuid()), caps.backend, text);
+    sh_device_close(device);
+    return status != SH_OK;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -41,6 +54,7 @@ int main(int argc, char** argv) {
         }
         return 0;
     }
+    if (argc == 2 && !std::strcmp(argv[1], "--auto")) return open_auto();
     if (argc == 5 && !std::strcmp(argv[1], "--open")) return open_device(argv[2], argv[3], argv[4]);
     if (argc != 2 && argc != 3) return 2;
     const sh_backend* backend = nullptr;

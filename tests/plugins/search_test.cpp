@@ -252,6 +252,15 @@ TEST(Loader, TheVariableMeansNothingToASetuidProgram) {
     EXPECT_EQ(as_root.text.find(plugins), std::string::npos) << as_root.text;
 }
 
+TEST(Loader, ChoosesNoGpuBackendThatHasNoDevices) {
+    Folder folder;
+    const std::string file = Folder::put_plugin(folder.path(), "cuda");
+    EXPECT_EQ(find_in(folder.path(), "cuda").path, file);
+    const ProbeResult result = run_probe({.arguments = {"--auto"}, .environment = {search_in(folder.path())}});
+    EXPECT_EQ(result.status, SH_OK) << result.output;
+    EXPECT_EQ(result.path, "host") << "the name of the device's backend";
+}
+
 TEST(Loader, ListsWhatWorksAndWhatDoesNot) {
     Folder folder;
     const std::string good = Folder::put_plugin(folder.path(), "good"),

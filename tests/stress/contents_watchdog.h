@@ -26,6 +26,8 @@ private:
     const Journal& journal_;
     const std::string where_;
     std::atomic<bool> done_{false};
+    uint64_t late_since_ns_ = 0;         // when the late call began that the watchdog looks at
+    uint64_t without_processor_ns_ = 0;  // of all threads, when that call became late
     std::thread thread_;
 };
 

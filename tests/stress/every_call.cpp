@@ -1,4 +1,5 @@
-// Opening, registering, stepping, closing. What else an engine does is in every_call_rest.cpp.
+// Opening, registering, stepping, closing. What else an engine does is in every_call_rest.cpp and
+// every_call_spill.cpp.
 #include "every_call.h"
 
 #include <fcntl.h>
@@ -101,7 +102,9 @@ bool EveryCall::attempt(const char* name, const std::function<sh_status()>& call
 void EveryCall::run() {
     something_was_left = false;
     call_what_needs_nothing();
-    if (open() && steps() && change_contents() && stay() && have_a_guest() && graphs() && ask_monitor()) (void)end();
+    if (open() && steps() && change_contents() && stay() && have_a_guest() && graphs() && spill_and_restore() &&
+        ask_monitor())
+        (void)end();
     close();
     EXPECT_EQ(wrong_, 0u) << "uses whose bytes were not as they should be";
     EXPECT_FALSE(something_was_left) << left;
@@ -318,6 +321,7 @@ bool EveryCall::compare(const Block& block, const void* at, sh_stream stream) {
 
 void EveryCall::close() {
     let_go_of_graph();
+    CALL(sh_spiller_destroy, std::exchange(spiller_, nullptr));
     for (sh_runtime** runtime : {&guest_, &pinned_, &model_}) CALL(sh_runtime_destroy, *runtime);
     sh_memory_info memory = SH_MEMORY_INFO_INIT;
     const bool lost = std::exchange(lost_, false);  // what follows has to work all the same

@@ -81,6 +81,10 @@ private:
     bool capture_all();
     bool launch();
     void let_go_of_graph();
+    bool spill_and_restore();
+    bool plan_a_step();
+    bool bring_back(const sh_ticket* tickets, const std::vector<uint8_t>* saved, std::vector<uint8_t>* restored,
+                    size_t count);
     bool ask_monitor();
     bool end();
     void close();
@@ -97,6 +101,7 @@ private:
     sh_runtime *model_ = nullptr, *pinned_ = nullptr, *guest_ = nullptr;
     sh_scope *kept_ = nullptr, *visit_ = nullptr;
     sh_graph* graph_ = nullptr;
+    sh_spiller* spiller_ = nullptr;
     sh_test_graph* native_ = nullptr;
     Model blocks_, captured_, guests_;
     size_t ordered_ = 0;  // the first blocks of blocks_; the others are outside the order

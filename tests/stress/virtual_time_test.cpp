@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "engine.h"
+#include "scale.h"
 
 namespace stagehand::test {
 namespace {
@@ -115,7 +116,9 @@ TEST_P(VirtualTime, steps_take_what_the_plan_says) {
     uint64_t total = 0;
     for (const uint64_t bytes : shape.bytes) total += bytes;
     const std::vector<size_t> order = backward ? forward_backward(shape.bytes.size()) : forward(shape.bytes.size());
+    static uint64_t number = 0;
     for (const double compute : {0.25, 1.0, 4.0}) {
+        if (!in_sample(number++)) continue;
         Simulated run(shape.bytes, total * static_cast<uint64_t>(percent) / 100, order, compute);
         const sh_plan_info plan = run.plan();
         for (int k = 0; k < 4; k++) run.step();
@@ -139,8 +142,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, VirtualTime,
 
 TEST(ManyBlocks, a_hundred_thousand_run) {
     std::vector<uint64_t> bytes;
-    for (uint64_t i = 0; i < 100'000; i++) bytes.push_back((1 + i % 7) * kSimPage + i % 1000);
-    Simulated run(bytes, 100'000 * 2 * kSimPage, forward(bytes.size()), 1.0);
+    for (uint64_t i = 0; i < shortened(100'000); i++) bytes.push_back((1 + i % 7) * kSimPage + i % 1000);
+    Simulated run(bytes, bytes.size() * 2 * kSimPage, forward(bytes.size()), 1.0);
     const sh_plan_info plan = run.plan();
     EXPECT_EQ(plan.scheduled_blocks, bytes.size());
     EXPECT_LE(plan.resident_bytes + plan.ring_bytes + plan.unordered_bytes, plan.budget_bytes);

@@ -7,11 +7,14 @@ namespace stagehand::test {
 
 std::atomic<bool> count_allocations = false;
 std::atomic<uint64_t> allocations = 0;
+std::atomic<bool> fail_next_allocation = false;
 
 }  // namespace stagehand::test
 
 void* operator new(size_t bytes) {
     using namespace stagehand::test;
+    if (fail_next_allocation.load(std::memory_order_relaxed) && fail_next_allocation.exchange(false))
+        throw std::bad_alloc();
     if (count_allocations.load(std::memory_order_relaxed)) allocations++;
     if (void* const memory = std::malloc(bytes ? bytes : 1)) return memory;
     throw std::bad_alloc();

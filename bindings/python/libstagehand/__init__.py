@@ -6,6 +6,7 @@ and which threads may make it. A failure is an exception with a `status`. Each h
 
 # This import comes first: the other imports load the extension module, which needs the library.
 from . import _library  # noqa: F401, I001
+from ._activations import Activation, ActivationPlan, SimulatedStep, plan_activations, simulate_activations
 from ._callbacks import FillFunction, LoadedRange, LoadFunction, set_log
 from ._device import Device, backends, monitor_start, monitor_stop, trace_start, trace_stop, version
 from ._errors import BackendError, BudgetError, Error, InternalError, LostError, OperationError, UsageError
@@ -18,24 +19,31 @@ from ._generated import (
     DeviceCaps,
     DeviceFlag,
     DeviceKind,
+    Fate,
     LogLevel,
     MemoryInfo,
     PlanInfo,
     ResidentPriority,
     RuntimeStats,
+    SpillerStats,
     Status,
+    TicketInfo,
+    TicketState,
     ViewFlag,
 )
 from ._graphs import Capture, Graph
 from ._host import PinnedMemory, Stream
 from ._runtime import Block, Runtime
 from ._sources import BlockDesc, DeviceMemory, FileRange, Fill, Mapped, Segment, Source
+from ._spiller import Spiller, Ticket
 from ._view import View, Views
 
 __version__ = version()
 
 __all__ = [
     "STREAM_HOST",
+    "Activation",
+    "ActivationPlan",
     "BackendError",
     "BackendInfo",
     "Block",
@@ -51,6 +59,7 @@ __all__ = [
     "DeviceKind",
     "DeviceMemory",
     "Error",
+    "Fate",
     "FileRange",
     "Fill",
     "FillFunction",
@@ -69,9 +78,15 @@ __all__ = [
     "Runtime",
     "RuntimeStats",
     "Segment",
+    "SimulatedStep",
     "Source",
+    "Spiller",
+    "SpillerStats",
     "Status",
     "Stream",
+    "Ticket",
+    "TicketInfo",
+    "TicketState",
     "UsageError",
     "View",
     "ViewFlag",
@@ -79,7 +94,9 @@ __all__ = [
     "backends",
     "monitor_start",
     "monitor_stop",
+    "plan_activations",
     "set_log",
+    "simulate_activations",
     "trace_start",
     "trace_stop",
     "version",

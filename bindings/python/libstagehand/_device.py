@@ -9,13 +9,30 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from ._errors import UsageError, check, closed, made
-from ._generated import BackendInfo, BlockFlag, BlockInfo, BlockState, DeviceCaps, DeviceFlag, MemoryInfo
+from ._generated import (
+    ActivationFigures,
+    BackendInfo,
+    BlockFlag,
+    BlockInfo,
+    BlockState,
+    DeviceCaps,
+    DeviceFlag,
+    MemoryInfo,
+    TicketInfo,
+    TicketState,
+)
 from ._holders import holders_of, note
 from ._lifetime import destroy_postponed, owned
 from ._native import ffi, lib
 
 T = TypeVar("T")
-_CONVERT = {(DeviceCaps, "flags"): DeviceFlag, (BlockInfo, "flags"): BlockFlag, (BlockInfo, "state"): BlockState}
+_CONVERT: dict[tuple[type, str], Any] = {
+    (DeviceCaps, "flags"): DeviceFlag,
+    (BlockInfo, "flags"): BlockFlag,
+    (BlockInfo, "state"): BlockState,
+    (TicketInfo, "state"): TicketState,
+    (ActivationFigures, "meets_target"): bool,
+}
 
 
 def struct(name: str) -> Any:

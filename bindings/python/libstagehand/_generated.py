@@ -3,7 +3,7 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
 VERSION_MAJOR = 0
-VERSION_MINOR = 1
+VERSION_MINOR = 2
 VERSION_PATCH = 0
 ABI_VERSION = 0
 STREAM_HOST = 0xffffffffffffffff
@@ -14,6 +14,7 @@ class Status(IntEnum):
 
     OK = 0
     NOT_READY = 1
+    KEPT = 2
     ERROR_INVALID_ARGUMENT = -101
     ERROR_INVALID_HANDLE = -102
     ERROR_INVALID_STRUCT = -103
@@ -31,6 +32,7 @@ class Status(IntEnum):
     ERROR_CALLBACK = -302
     ERROR_IO = -303
     ERROR_CANCELLED = -304
+    ERROR_CHECKSUM = -305
     ERROR_BACKEND = -401
     ERROR_BACKEND_UNAVAILABLE = -402
     ERROR_BACKEND_LOAD = -403
@@ -100,6 +102,23 @@ class ResidentPriority(IntEnum):
 
     PRIMARY = 0
     SECONDARY = 1
+
+
+class TicketState(IntEnum):
+    """Where the bytes of a saved tensor are."""
+
+    KEPT = 1
+    LEAVING = 2
+    AWAY = 3
+    PREFETCHED = 4
+
+
+class Fate(IntEnum):
+    """What becomes of a saved storage."""
+
+    KEEP = 0
+    SPILL = 1
+    RECOMPUTE = 2
 
 
 @dataclass(frozen=True)
@@ -222,3 +241,57 @@ class RuntimeStats:
     protected_bytes: int
     reserved_bytes: int
     guest_bytes: int
+
+
+@dataclass(frozen=True)
+class TicketInfo:
+    """What is known of a saved tensor at one moment."""
+
+    state: TicketState
+    bytes: int
+    offset: int
+    copy: int
+    references: int
+    prefetched_address: int
+
+
+@dataclass(frozen=True)
+class SpillerStats:
+    """Counters of a spiller."""
+
+    steps: int
+    saved: int
+    spilled: int
+    restored: int
+    shared: int
+    spill_bytes: int
+    restore_bytes: int
+    prefetched: int
+    stall_count: int
+    stall_ns: int
+    pool_hits: int
+    pool_misses: int
+    failed_spills: int
+    kept_bytes: int
+    leaving_bytes: int
+    away_bytes: int
+    away_peak_bytes: int
+    pool_bytes: int
+    unpinned_bytes: int
+    used_peak_bytes: int
+
+
+@dataclass(frozen=True)
+class ActivationFigures:
+    """What a plan for saved storages costs."""
+
+    meets_target: bool
+    step_ns: int
+    peak_bytes: int
+    plain_peak_bytes: int
+    recompute_ns: int
+    kept_bytes: int
+    spilled_bytes: int
+    recomputed_bytes: int
+    least_step_ns: int
+    least_peak_bytes: int

@@ -6,12 +6,21 @@ A scope ends on every path. A failure to end it does not hide an exception that 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from ._base import RuntimeBase, open_handle
 from ._device import struct
 from ._lifetime import destroy_postponed, owned, postpone, thread
 from ._native import ffi, lib
+
+
+class _Owner(Protocol):
+    """The object that a scope is of: a runtime or a spiller."""
+
+    @property
+    def _handle(self) -> Any: ...
+
+    def _check(self, status: int, block: int = 0) -> int: ...
 
 
 class _While:
@@ -22,8 +31,8 @@ class _While:
     and the count.
     """
 
-    def __init__(self, runtime: RuntimeBase) -> None:
-        self._runtime = runtime
+    def __init__(self, runtime: _Owner) -> None:
+        self._runtime: Any = runtime
         self._count = ffi.new("int32_t *")
 
     def _open(self) -> int:

@@ -42,6 +42,12 @@ int32_t sh_py_source_update_begin(sh_runtime *runtime, const uint64_t *blocks, u
 int32_t sh_py_protect_blocks(sh_runtime *runtime, const uint64_t *blocks, uint64_t count, int32_t *open);
 int32_t sh_py_graph_enter(sh_graph *graph, uint64_t stream, int32_t *open);
 int32_t sh_py_capture_begin(sh_runtime *runtime, uint64_t stream, int32_t *open);
+int32_t sh_py_spill(sh_spiller *spiller, uint64_t address, uint32_t element_bytes, uint64_t dimensions,
+                    const int64_t *sizes, const int64_t *strides, uint64_t storage_address, uint64_t storage_bytes,
+                    uint64_t storage_key, uint64_t used_bytes, uint64_t stream, uint32_t flags, uint64_t *out,
+                    uint64_t capacity);
+int32_t sh_py_spiller_begin_step(sh_spiller *spiller, uint64_t step, int32_t *open);
+int32_t sh_py_spiller_end_step(sh_spiller *spiller, int32_t *open);
 void *sh_py_export_bytes(uintptr_t owner, uintptr_t address, int64_t bytes, int32_t device_type, int32_t device_id,
                          int readonly, int versioned);
 void sh_py_capsule_delete(void *capsule);

@@ -1,7 +1,7 @@
 /* Written by bindings/python/gen_cdef.py from the headers in include/stagehand: change those, then run ./dev gen. */
 
 #define SH_VERSION_MAJOR 0x0
-#define SH_VERSION_MINOR 0x1
+#define SH_VERSION_MINOR 0x2
 #define SH_VERSION_PATCH 0x0
 #define SH_ABI_VERSION 0x0
 #define SH_STREAM_HOST 0xffffffffffffffff
@@ -11,6 +11,7 @@ typedef int32_t sh_status;
 enum {
     SH_OK = 0,
     SH_NOT_READY = 1,
+    SH_KEPT = 2,
     SH_ERROR_INVALID_ARGUMENT = -101,
     SH_ERROR_INVALID_HANDLE = -102,
     SH_ERROR_INVALID_STRUCT =
@@ -30,6 +31,7 @@ enum {
     SH_ERROR_CALLBACK = -302,
     SH_ERROR_IO = -303,
     SH_ERROR_CANCELLED = -304,
+    SH_ERROR_CHECKSUM = -305,
     SH_ERROR_BACKEND = -401,
     SH_ERROR_BACKEND_UNAVAILABLE = -402,
     SH_ERROR_BACKEND_LOAD = -403,
@@ -367,3 +369,177 @@ sh_status sh_trace_stop(void);
 sh_status sh_telemetry_open(sh_runtime* runtime, const char* path);
 sh_status sh_monitor_start(const char* path);
 sh_status sh_monitor_stop(void);
+
+/* spill.h */
+typedef struct sh_spiller sh_spiller;
+typedef uint64_t sh_ticket;
+enum {
+    SH_SPILLER_KEEP_BYTES = 1,
+    SH_SPILLER_CHECKSUMS = 2
+};
+typedef struct sh_spill_class {
+    uint32_t struct_size;
+    uint32_t reserved;
+    uint64_t bytes;
+    uint64_t count;
+} sh_spill_class;
+typedef struct sh_spiller_options {
+    uint32_t struct_size;
+    uint32_t flags;
+    uint64_t high_watermark_bytes;
+    uint64_t low_watermark_bytes;
+    uint64_t keep_bytes;
+    uint64_t least_bytes;
+    uint64_t to_host_bytes;
+    uint64_t to_device_bytes;
+    uint32_t to_host_copies;
+    uint32_t to_device_copies;
+    uint64_t pool_bytes;
+    const sh_spill_class* classes;
+    uint64_t class_count;
+} sh_spiller_options;
+sh_status sh_spiller_create(sh_device* device, const sh_spiller_options* options,
+                                                 sh_spiller** out_spiller);
+void sh_spiller_destroy(sh_spiller* spiller);
+sh_status sh_spiller_begin_step(sh_spiller* spiller, uint64_t step);
+sh_status sh_spiller_end_step(sh_spiller* spiller);
+typedef struct sh_saved_tensor {
+    uint32_t struct_size;
+    uint32_t element_bytes;
+    uint64_t address;
+    uint64_t dimensions;
+    const int64_t* sizes;
+    const int64_t* strides;
+    uint64_t storage_address;
+    uint64_t
+        storage_bytes;
+    uint64_t storage_key;
+    uint64_t used_bytes;
+} sh_saved_tensor;
+enum {
+    SH_SPILL_NOW = 1,
+    SH_SPILL_KEEP = 2,
+};
+sh_status sh_spill(sh_spiller* spiller, const sh_saved_tensor* tensor, sh_stream stream,
+                                        uint32_t flags, sh_ticket* out_ticket);
+enum { SH_COLLECT_ALL = 1  };
+sh_status sh_spiller_collect(sh_spiller* spiller, sh_stream stream, uint32_t flags,
+                                                  sh_ticket* tickets, uint64_t capacity, uint64_t* out_count);
+enum {
+    SH_TICKET_KEPT = 1,
+    SH_TICKET_LEAVING = 2,
+    SH_TICKET_AWAY = 3,
+    SH_TICKET_PREFETCHED =
+        4
+};
+typedef struct sh_ticket_info {
+    uint32_t struct_size;
+    uint32_t state;
+    uint64_t bytes;
+    uint64_t offset;
+    uint64_t copy;
+    uint64_t references;
+    uint64_t prefetched_address;
+} sh_ticket_info;
+sh_status sh_ticket_get_info(sh_spiller* spiller, sh_ticket ticket, sh_ticket_info* out_info);
+sh_status sh_restore(sh_spiller* spiller, sh_ticket ticket, uint64_t address, sh_stream stream);
+sh_status sh_spiller_get_upcoming(sh_spiller* spiller, uint64_t used_bytes, sh_ticket* tickets,
+                                                       uint64_t capacity, uint64_t* out_count);
+sh_status sh_prefetch_spilled(sh_spiller* spiller, const sh_ticket* tickets,
+                                                   const uint64_t* addresses, uint64_t count, sh_stream stream);
+sh_status sh_ticket_retain(sh_spiller* spiller, sh_ticket ticket);
+sh_status sh_ticket_release(sh_spiller* spiller, sh_ticket ticket);
+typedef struct sh_spiller_stats {
+    uint32_t struct_size;
+    uint32_t reserved;
+    uint64_t steps;
+    uint64_t saved;
+    uint64_t spilled;
+    uint64_t restored;
+    uint64_t shared;
+    uint64_t spill_bytes;
+    uint64_t restore_bytes;
+    uint64_t prefetched;
+    uint64_t stall_count;
+    uint64_t stall_ns;
+    uint64_t pool_hits;
+    uint64_t pool_misses;
+    uint64_t failed_spills;
+    uint64_t kept_bytes;
+    uint64_t leaving_bytes;
+    uint64_t away_bytes;
+    uint64_t away_peak_bytes;
+    uint64_t pool_bytes;
+    uint64_t unpinned_bytes;
+    uint64_t
+        used_peak_bytes;
+} sh_spiller_stats;
+sh_status sh_spiller_get_stats(sh_spiller* spiller, sh_spiller_stats* out_stats);
+sh_status sh_spiller_trim(sh_spiller* spiller, uint64_t* out_bytes);
+sh_status sh_spiller_open_telemetry(sh_spiller* spiller, const char* path);
+
+/* activations.h */
+enum {
+    SH_ACTIVATION_CHEAP = 1
+};
+typedef struct sh_activation {
+    uint32_t struct_size;
+    uint32_t flags;
+    uint64_t bytes;
+    uint64_t produced_ns;
+    uint64_t released_ns;
+    uint64_t first_use_ns;
+    uint64_t last_use_ns;
+    uint64_t recompute_ns;
+    const uint32_t* inputs;
+    uint64_t input_count;
+} sh_activation;
+typedef struct sh_memory_point {
+    uint32_t struct_size;
+    uint32_t reserved;
+    uint64_t ns;
+    uint64_t bytes;
+} sh_memory_point;
+typedef struct sh_training_step {
+    uint32_t struct_size;
+    uint32_t reserved;
+    const sh_activation* activations;
+    uint64_t activation_count;
+    const sh_memory_point* others;
+    uint64_t other_count;
+    uint64_t forward_end_ns;
+    uint64_t end_ns;
+    uint64_t to_host_bytes_per_second;
+    uint64_t to_device_bytes_per_second;
+    uint64_t other_to_host_bytes_per_second;
+    uint64_t other_to_device_bytes_per_second;
+    uint64_t copy_latency_ns;
+    uint64_t to_host_bytes;
+    uint64_t to_device_bytes;
+    uint64_t least_bytes;
+    uint64_t target_peak_bytes;
+    uint64_t target_step_ns;
+} sh_training_step;
+enum {
+    SH_FATE_KEEP = 0,
+    SH_FATE_SPILL = 1,
+    SH_FATE_RECOMPUTE = 2
+};
+typedef struct sh_activation_plan {
+    uint32_t struct_size;
+    uint32_t meets_target;
+    uint64_t step_ns;
+    uint64_t peak_bytes;
+    uint64_t plain_peak_bytes;
+    uint64_t recompute_ns;
+    uint64_t kept_bytes;
+    uint64_t spilled_bytes;
+    uint64_t recomputed_bytes;
+    uint64_t least_step_ns;
+    uint64_t least_peak_bytes;
+} sh_activation_plan;
+sh_status sh_plan_activations(const sh_training_step* step, uint32_t* out_fates,
+                                                   sh_activation_plan* out_plan);
+sh_status sh_simulate_activations(const sh_training_step* step, const uint32_t* fates,
+                                                       sh_activation_plan* out_plan, sh_memory_point* out_points,
+                                                       uint64_t capacity, uint64_t* out_count);

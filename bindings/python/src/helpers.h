@@ -118,6 +118,39 @@ static int32_t sh_py_capture_begin(sh_runtime* runtime, uint64_t stream, int32_t
     return sh_py_noted(sh_capture_begin(runtime, stream), open);
 }
 
+/* Saves a tensor whose description has been taken apart. The ticket is in out[0] before this function returns. Then the
+ * tickets that have left are collected: out[1] is their number, and they are in out[2] to out[1 + capacity]. */
+static int32_t sh_py_spill(sh_spiller* spiller, uint64_t address, uint32_t element_bytes, uint64_t dimensions,
+                           const int64_t* sizes, const int64_t* strides, uint64_t storage_address,
+                           uint64_t storage_bytes, uint64_t storage_key, uint64_t used_bytes, uint64_t stream,
+                           uint32_t flags, uint64_t* out, uint64_t capacity) {
+    sh_saved_tensor tensor = SH_SAVED_TENSOR_INIT;
+    tensor.element_bytes = element_bytes;
+    tensor.address = address;
+    tensor.dimensions = dimensions;
+    tensor.sizes = sizes;
+    tensor.strides = strides;
+    tensor.storage_address = storage_address;
+    tensor.storage_bytes = storage_bytes;
+    tensor.storage_key = storage_key;
+    tensor.used_bytes = used_bytes;
+    int32_t status = sh_spill(spiller, &tensor, stream, flags, out);
+    out[1] = 0;
+    if (status >= 0) {
+        const int32_t collected = sh_spiller_collect(spiller, stream, 0, out + 2, capacity, out + 1);
+        if (collected < 0) status = collected;
+    }
+    return status;
+}
+
+static int32_t sh_py_spiller_begin_step(sh_spiller* spiller, uint64_t step, int32_t* open) {
+    return sh_py_noted(sh_spiller_begin_step(spiller, step), open);
+}
+
+static int32_t sh_py_spiller_end_step(sh_spiller* spiller, int32_t* open) {
+    return sh_py_ended(sh_spiller_end_step(spiller), open);
+}
+
 /* DLPack 1: the parts of dlpack.h that a tensor of bytes needs. */
 typedef struct sh_py_tensor {
     void* data;

@@ -15,7 +15,7 @@ namespace stagehand::core {
 namespace {
 
 // More than one, because a change of another caller may run in place of this caller's and may fail.
-constexpr int kPlanAttempts = 2;
+constexpr int kPlansInAnAcquire = 2;
 
 }  // namespace
 
@@ -81,7 +81,7 @@ Status Access::begin_bringing(Unit& unit, uint32_t* view_flags, Lock& lock) {
                                              "and of the blocks that share its pages");
         const bool wants_plan = !plan_.exists() || (plan_.is_wanted() && !parts_.gate.in_step() &&
                                                     parts_.gate.views() == 0 && !graphs_.hold_the_plan());
-        if (unit.memory == Memory::none && wants_plan && plans < kPlanAttempts) {
+        if (unit.memory == Memory::none && wants_plan && plans < kPlansInAnAcquire) {
             plans++;
             plan_.use_all();
             bringing.reset();  // the change would wait for this call

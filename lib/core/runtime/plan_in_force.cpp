@@ -14,7 +14,7 @@
 namespace stagehand::core {
 namespace {
 
-constexpr int kPlanAttempts = 3;
+constexpr int kMemoryAttempts = 3;
 
 }  // namespace
 
@@ -46,7 +46,7 @@ Status PlanInForce::change(Lock& lock, bool press) {
         Status status = change_plan(lock, press);
         // SH_ERROR_OUT_OF_DEVICE_MEMORY: the budget was lowered meanwhile, so the pages that were granted are not free
         // any more.
-        for (int again = 0; again < kPlanAttempts && status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY; again++)
+        for (int again = 0; again < kMemoryAttempts && status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY; again++)
             status = change_plan(lock, press);
         return status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY && exists_ ? Status(SH_ERROR_BUDGET, status.text())
                                                                          : status;

@@ -8,7 +8,7 @@ namespace stagehand::transfer {
 namespace {
 
 // Recent drivers refuse 512 GiB or more in one call.
-constexpr uint64_t kLargestPiece = uint64_t(256) << 30;
+constexpr uint64_t kLargestRegistration = uint64_t(256) << 30;
 // The size of the call is not the reason for a refusal below this size.
 constexpr uint64_t kSmallestPiece = uint64_t(64) << 20;
 
@@ -17,7 +17,7 @@ constexpr uint64_t kSmallestPiece = uint64_t(64) << 20;
 Status register_range(BackendDevice& device, void* memory, uint64_t bytes, Registration* out) {
     char* const begin = static_cast<char*>(memory);
     Status status;
-    for (uint64_t piece = std::min(bytes, kLargestPiece);;
+    for (uint64_t piece = std::min(bytes, kLargestRegistration);;
          piece = std::max(piece / 4 / kSmallestPiece, uint64_t(1)) * kSmallestPiece) {
         *out = {piece, 0};
         status = Status();

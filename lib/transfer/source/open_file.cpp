@@ -21,14 +21,14 @@
 namespace stagehand::transfer {
 namespace {
 
-struct Table {
+struct OpenFiles {
     std::mutex mutex;
     std::map<std::pair<dev_t, ino_t>, std::unique_ptr<OpenFile>> files;
 };
 
 // The table is never destroyed, because sources may be closed while the process exits.
-Table& table() {
-    static Table* const instance = new Table;
+OpenFiles& open_files() {
+    static OpenFiles* const instance = new OpenFiles;
     return *instance;
 }
 
@@ -118,13 +118,13 @@ Status open_file(int descriptor, OpenFile** out_file) {
     if (fstat(descriptor, &info) != 0) return bad_descriptor(descriptor, "is not open");
     if (!S_ISREG(info.st_mode) && !S_ISBLK(info.st_mode))
         return bad_descriptor(descriptor, "is not a regular file or a block device, so it cannot be read at an offset");
-    std::lock_guard lock(table().mutex);
+    std::lock_guard lock(open_files().mutex);
     const std::pair key(info.st_dev, info.st_ino);
-    auto entry = table().files.find(key);
-    if (entry == table().files.end()) {
+    auto entry = open_files().files.find(key);
+    if (entry == open_files().files.end()) {
         auto file = std::make_unique<OpenFile>();
         SH_TRY(open_new(descriptor, info, file.get()));
-        entry = table().files.emplace(key, std::move(file)).first;
+        entry = open_files().files.emplace(key, std::move(file)).first;
     }
     entry->second->users++;
     *out_file = entry->second.get();
@@ -132,9 +132,9 @@ Status open_file(int descriptor, OpenFile** out_file) {
 }
 
 void close_file(OpenFile* file) {
-    std::lock_guard lock(table().mutex);
+    std::lock_guard lock(open_files().mutex);
     if (--file->users > 0) return;
-    table().files.erase({file->device, file->inode});
+    open_files().files.erase({file->device, file->inode});
 }
 
 const char* file_name(int descriptor, char* buffer, size_t capacity) {

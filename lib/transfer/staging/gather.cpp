@@ -4,14 +4,15 @@ namespace stagehand::transfer {
 namespace {
 
 constexpr uint64_t kLine = 64;
-constexpr uint64_t kPage = 4096;
+constexpr uint64_t kDirectAlignment = 4096;
 constexpr uint64_t kWorthALine = 4 << 10;
 constexpr uint64_t kWorthAPage = 64 << 10;
 
 // Returns the number of bytes to leave free before a range whose first read has `bytes`. A direct read needs no extra
 // buffer only if its target has the same alignment as the bytes in the file.
 uint64_t padding(const Source& source, uint64_t source_offset, uint64_t bytes, uint64_t position) {
-    if (source.direct_file >= 0 && bytes >= kWorthAPage) return (source.file_offset + source_offset - position) % kPage;
+    if (source.direct_file >= 0 && bytes >= kWorthAPage)
+        return (source.file_offset + source_offset - position) % kDirectAlignment;
     return bytes >= kWorthALine ? (kLine - position % kLine) % kLine : 0;
 }
 

@@ -9,9 +9,9 @@
 namespace stagehand::transfer {
 namespace {
 
-constexpr uint64_t kPage = 4096;
+constexpr uint64_t kPieceUnit = 4096;
 constexpr uint64_t kDefaultPiece = 1 << 20;
-constexpr uint64_t kLargestPiece = 32 << 20;  // smaller than the smallest registered piece of memory
+constexpr uint64_t kLargestStagedPiece = 32 << 20;  // smaller than the smallest registered piece of memory
 constexpr uint32_t kMostSlots = 4096;
 // Ten threads keep up with the fastest links if the bytes are in the page cache, and eight if they are in plain memory.
 // The engine itself needs cores too.
@@ -39,11 +39,11 @@ StagingSize choose_staging_size(const StagingOptions& options, const sh_backend_
 
     uint64_t piece = options.piece_bytes ? options.piece_bytes : info.staging_piece_bytes;
     if (!piece) piece = kDefaultPiece;
-    piece = std::min(piece, kLargestPiece);
+    piece = std::min(piece, kLargestStagedPiece);
     if (options.bytes) piece = std::min(piece, options.bytes / 32 * 15);  // room for two slots
-    piece = std::max(kPage, piece / kPage * kPage);
+    piece = std::max(kPieceUnit, piece / kPieceUnit * kPieceUnit);
     // A sixteenth is left for aligning the targets of copies with the file or the device.
-    const uint64_t room = std::clamp(piece / 16 / kPage * kPage, kPage, uint64_t(64) << 10);
+    const uint64_t room = std::clamp(piece / 16 / kPieceUnit * kPieceUnit, kPieceUnit, uint64_t(64) << 10);
     size.piece_bytes = piece;
     size.slot_bytes = piece + room;
     // Each worker fills one slot while another is in flight. Two more slots keep the link busy while workers change

@@ -32,6 +32,7 @@ import zipfile
 WHAT, ROOT, BUILD = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
 VENV, WHEELS = ROOT / ".cache/venv-python", ROOT / ".cache/wheels/python"
 HERE = ROOT / "tests/bindings/python"
+MOST_WORKERS = 8  # of PyTorch's tests; each takes 1.5 GB
 
 
 def run(*command, **variables):
@@ -97,13 +98,17 @@ def layout(_):
     run(ruff, "format", "--check", "--no-cache", ROOT)
 
 
+def has_modules(python, *modules):
+    look = f"import importlib.util, sys; sys.exit(any(importlib.util.find_spec(name) is None for name in {modules}))"
+    return subprocess.run([python, "-c", look], cwd="/").returncode == 0
+
+
 def torch_python(*modules):
     """A Python with PyTorch, and with these."""
     wanted = ["torch", "cffi", *modules]
     asked = os.environ.get("STAGEHAND_TORCH_PYTHON")
-    look = f"import importlib.util, sys; sys.exit(any(importlib.util.find_spec(name) is None for name in {wanted}))"
     for python in [asked] if asked else [str(ROOT / ".cache/venv-torch/bin/python"), sys.executable]:
-        if shutil.which(python) and subprocess.run([python, "-c", look], cwd="/").returncode == 0:
+        if shutil.which(python) and has_modules(python, *wanted):
             return python
     print(f"no Python here has {', '.join(wanted)}: ./dev torch fetches them, or STAGEHAND_TORCH_PYTHON names one")
     sys.exit(77)
@@ -114,19 +119,39 @@ def torch(work):
         print("./dev torch runs it")
         sys.exit(77)
     site = unpacked(work)
-    run(
-        torch_python("pytest"),
-        "-X",
-        "faulthandler",
-        "-m",
-        "pytest",
-        "-q",
-        "-rs",
-        "-p",
-        "no:cacheprovider",
-        "--import-mode=importlib",
-        HERE / "torch",
-        PYTHONPATH=site,
+    python = torch_python("pytest")
+    plugin = BUILD / "backends/fault/stagehand-fault.so"
+    vendored = HERE / "torch/vendored"
+    # PyTorch's own tests of autograd change the state of a process, so they have processes of their own.
+    for tests in ([f"--ignore={vendored}", HERE / "torch"], [vendored]):
+        run(
+            python,
+            "-X",
+            "faulthandler",
+            "-m",
+            "pytest",
+            "-q",
+            "-rs",
+            "-p",
+            "no:cacheprovider",
+            "--import-mode=importlib",
+            *torch_workers(python),
+            *tests,
+            PYTHONPATH=site,
+            FAULT_BACKEND=str(plugin if plugin.exists() else ""),
+        )
+
+
+def torch_workers(python):
+    """A process for each core, up to a number whose memory suffices. The tests that `xdist_group` puts together run in
+    one of them. A Python without pytest-xdist runs all tests in one process.
+    """
+    count = min(len(os.sched_getaffinity(0)), MOST_WORKERS)
+    # A process that crashes ends the run: the others would wait for its tests for ever.
+    return (
+        ["-n", count, "--dist", "loadgroup", "--max-worker-restart", "0"]
+        if count > 1 and has_modules(python, "xdist")
+        else []
     )
 
 

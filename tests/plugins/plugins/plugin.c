@@ -8,6 +8,7 @@
  *   PLUGIN_NO_TABLE   it succeeds without a table
  *   PLUGIN_NO_QUERY   it has no sh_backend_query()
  *   PLUGIN_PROBE      what probe() returns
+ *   PLUGIN_COUNT      the number of its devices
  *   PLUGIN_ASKS       it asks for another backend while it is being loaded, and returns the answer
  *   PLUGIN_MUTE       it has no text for its failures
  *   PLUGIN_TELLS      it opens devices, and tells of them what the option "field=value" says
@@ -32,12 +33,15 @@
 #ifndef PLUGIN_ANSWER
 #define PLUGIN_ANSWER SH_OK
 #endif
+#ifndef PLUGIN_COUNT
+#define PLUGIN_COUNT 3
+#endif
 #ifndef PLUGIN_PROBE
 #define PLUGIN_PROBE SH_OK
 #endif
 
 static sh_status probe(uint32_t* count) {
-    if (PLUGIN_PROBE >= 0) *count = 3;
+    if (PLUGIN_PROBE >= 0) *count = PLUGIN_COUNT;
     return PLUGIN_PROBE;
 }
 #ifdef PLUGIN_TELLS

@@ -213,6 +213,69 @@ TEST(Dirty, what_a_late_stream_changes_is_written_back) {
     }
 }
 
+// A block whose source takes its time. Workers are loading it when begin() returns.
+class SlowLoad : public testing::Test {
+protected:
+    void begin() {
+        sh_segment segment = SH_SEGMENT_INIT;
+        segment.kind = SH_SOURCE_FILL;
+        segment.fill = fill;
+        segment.user_data = this;
+        segment.bytes = 3 * kPage;
+        sh_block_desc desc = SH_BLOCK_DESC_INIT;
+        desc.bytes = segment.bytes;
+        desc.flags = SH_BLOCK_UNORDERED;
+        desc.segments = &segment;
+        desc.segment_count = 1;
+        SUCCEEDS(sh_register_blocks(model_.runtime(), &desc, 1, &block_));
+        SUCCEEDS(model_.schedule({0}));
+        SUCCEEDS(model_.step({0}));
+        SUCCEEDS(sh_prefetch(model_.runtime(), &block_, 1));
+        while (!begun_) std::this_thread::yield();
+    }
+    // Returns the first byte of the block's next view.
+    uint8_t first_byte() {
+        uint8_t byte = 0;
+        sh_view view = SH_VIEW_INIT;
+        EXPECT_SUCCEEDS(sh_acquire(model_.runtime(), block_, SH_STREAM_HOST, 0, &view));
+        EXPECT_SUCCEEDS(sh_read_block(model_.runtime(), block_, SH_STREAM_HOST, 0, &byte, 1));
+        EXPECT_SUCCEEDS(sh_release(model_.runtime(), block_, SH_STREAM_HOST));
+        return byte;
+    }
+
+    std::atomic<uint8_t> value_{1};
+    TestDevice device_;
+    Model model_{device_, equal_blocks(1, kPage)};
+    sh_block block_ = 0;
+
+private:
+    static int32_t fill(void* buffer, uint64_t, uint64_t bytes, void* self) {
+        auto& load = *static_cast<SlowLoad*>(self);
+        const uint8_t value = load.value_;
+        load.begun_ = true;
+        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        std::memset(buffer, value, bytes);
+        return 0;
+    }
+
+    std::atomic<bool> begun_{false};
+};
+
+TEST_F(SlowLoad, an_update_waits_until_nothing_reads_the_source) {
+    ASSERT_NO_FATAL_FAILURE(begin());
+    SUCCEEDS(sh_source_update_begin(model_.runtime(), &block_, 1));
+    value_ = 2;
+    SUCCEEDS(sh_source_update_end(model_.runtime(), &block_, 1));
+    EXPECT_EQ(first_byte(), 2);
+}
+
+TEST_F(SlowLoad, an_acquire_gets_bytes_that_are_newer_than_the_load) {
+    ASSERT_NO_FATAL_FAILURE(begin());
+    value_ = 2;
+    SUCCEEDS(sh_invalidate_blocks(model_.runtime(), &block_, 1));
+    EXPECT_EQ(first_byte(), 2);
+}
+
 TEST(Dirty, misplaced_calls_are_refused) {
     TestDevice device;
     auto specs = equal_blocks(2, 3 * kPage);

@@ -42,6 +42,23 @@ TEST(Guest, gets_what_nobody_has_reserved_and_leaves_it_behind) {
     EXPECT_EQ(host->wrong_uses() + guest->wrong_uses(), 0u);
 }
 
+TEST(Guest, may_take_all_that_is_not_reserved) {
+    for (const uint64_t workspace : {0, 4}) {
+        TestDevice device({.budget_bytes = 64 * kPage});
+        auto host = make(device, 20, "host"), guest = make(device, 10, "guest");
+        SUCCEEDS(host->step(forward(20)));
+        SUCCEEDS(sh_reserve(host->runtime(), 32 * kPage, SH_PRIORITY_PRIMARY));
+        sh_scope* scope = nullptr;
+        const sh_guest_options more = terms(33 * kPage - workspace * kPage, workspace * kPage);
+        EXPECT_EQ(sh_guest_begin(guest->runtime(), &more, &scope), SH_ERROR_BUDGET);
+        const sh_guest_options all = terms(32 * kPage - workspace * kPage, workspace * kPage);
+        SUCCEEDS(sh_guest_begin(guest->runtime(), &all, &scope));
+        EXPECT_EQ(device.memory().headroom_bytes, 0u);
+        SUCCEEDS(guest->step(forward(10)));
+        SUCCEEDS(sh_scope_end(scope));
+    }
+}
+
 TEST(Guest, is_refused_with_the_figures_and_nothing_changes) {
     TestDevice device({.budget_bytes = 64 * kPage});
     auto host = make(device, 20, "host"), guest = make(device, 10, "guest");

@@ -3,6 +3,7 @@
 #include <memory>
 #include <new>
 
+#include "../../stress/scale.h"
 #include "core/runtime/runtime_tag.h"
 #include "engine.h"
 
@@ -78,7 +79,7 @@ TEST(Limits, update_of_as_many_sources_as_a_unit_has_blocks_keeps_loads_out) {
     TestDevice device(settings);
     Model model(device, {});
     std::vector<sh_block> ids;
-    SUCCEEDS(register_of_size(model.runtime(), 1, 65536, &ids));
+    SUCCEEDS(register_of_size(model.runtime(), 1, shortened(65536), &ids));
     SUCCEEDS(sh_source_update_begin(model.runtime(), ids.data(), ids.size()));
     sh_view view = SH_VIEW_INIT;
     EXPECT_EQ(sh_acquire(model.runtime(), ids[5], SH_STREAM_HOST, 0, &view), SH_ERROR_INVALID_STATE);

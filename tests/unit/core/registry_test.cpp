@@ -4,6 +4,7 @@
 #include <functional>
 #include <set>
 
+#include "../count_allocations.h"
 #include "backend/backend_device.h"
 #include "core/memory/contents.h"
 #include "core/memory/registry.h"
@@ -24,34 +25,38 @@ constexpr uint64_t kPackPages = 8;
 
 // The number and the bytes of reserved address ranges on all devices of this test.
 uint64_t ranges, range_bytes;
-const sh_backend* host_table;
+bool fail_behind_range;  // the allocation that follows the reservation of addresses
+const sh_backend* table_below;
 
 sh_status reserve(sh_backend_device* device, uint64_t bytes, uint64_t alignment, uint64_t* address) {
     ranges++;
     range_bytes += bytes;
-    return host_table->range_reserve(device, bytes, alignment, address);
+    const sh_status status = table_below->range_reserve(device, bytes, alignment, address);
+    fail_next_allocation = fail_behind_range;
+    return status;
 }
 
 sh_status give(sh_backend_device* device, uint64_t address, uint64_t bytes) {
     ranges--;
     range_bytes -= bytes;
-    return host_table->range_free(device, address, bytes);
+    return table_below->range_free(device, address, bytes);
 }
 
 class RegistryTest : public testing::TestWithParam<bool> {
 protected:
     void SetUp() override {
         std::string path;
-        ASSERT_TRUE(plugins::find_backend("host", nullptr, &host_table, &path).ok());
+        ASSERT_TRUE(plugins::find_backend("host", nullptr, &table_below, &path).ok());
         ranges = range_bytes = 0;
-        table_ = *host_table;
+        fail_behind_range = false;
+        table_ = *table_below;
         table_.range_reserve = reserve;
         table_.range_free = give;
         sh_backend_device* device = nullptr;
         sh_backend_device_info info = {};
         info.struct_size = sizeof info;
         ASSERT_EQ(
-            host_table->device_open(0, no_pages() ? "capacity=1MiB;map_pages=0" : "capacity=1MiB", &device, &info),
+            table_below->device_open(0, no_pages() ? "capacity=1MiB;map_pages=0" : "capacity=1MiB", &device, &info),
             SH_OK);
         device_ = std::make_unique<BackendDevice>(table_, device, info);
         registry_ = std::make_unique<Registry>(*device_, kRegistryPage, 7);
@@ -213,6 +218,17 @@ TEST_P(RegistryTest, a_record_is_given_up_before_its_ids_come_round) {
     EXPECT_EQ(registry_->find(last), nullptr);
     EXPECT_EQ(registry_->blocks().size(), 2u);
     EXPECT_EQ(registry_->units().size(), 1u);
+}
+
+TEST_P(RegistryTest, addresses_are_freed_if_host_memory_runs_out_behind_them) {
+    if (no_pages()) GTEST_SKIP() << "there the addresses come with the memory";
+    for (const size_t before : {0, 1, 2, 4, 8}) {  // ranges that the registry knows
+        while (ranges < before) add({{kPackPages * kRegistryPage}});
+        fail_behind_range = true;
+        add({{kPackPages * kRegistryPage}}, true, SH_ERROR_OUT_OF_HOST_MEMORY);
+        fail_behind_range = fail_next_allocation = false;
+        EXPECT_EQ(ranges, before);
+    }
 }
 
 TEST_P(RegistryTest, what_failed_leaves_nothing) {

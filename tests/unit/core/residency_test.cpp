@@ -321,6 +321,19 @@ TEST(Reserve, nothing_to_plan_by_is_an_error_and_0_is_the_plans_footprint) {
         << "a model that is larger than the device reserves what it streams with";
 }
 
+// The least that the runtime itself needs to run may become a part of its own reservation.
+TEST(Reserve, says_how_much_is_not_claimed_by_others) {
+    TestDevice device({.budget_bytes = 40 * kPage});
+    auto a = make(device, 4, "a"), b = make(device, 4, "b");
+    SUCCEEDS(a->step(forward(4)));
+    EXPECT_EQ(sh_reserve(a->runtime(), 41 * kPage, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET);
+    EXPECT_NE(why().find(exact_size_text(40 * kPage) + " are not claimed"), std::string::npos) << why();
+    SUCCEEDS(sh_reserve(b->runtime(), 12 * kPage, SH_PRIORITY_PRIMARY));
+    EXPECT_EQ(sh_reserve(a->runtime(), 29 * kPage, SH_PRIORITY_PRIMARY), SH_ERROR_BUDGET);
+    EXPECT_NE(why().find(exact_size_text(28 * kPage) + " are not claimed"), std::string::npos) << why();
+    SUCCEEDS(sh_reserve(a->runtime(), 28 * kPage, SH_PRIORITY_PRIMARY));
+}
+
 TEST(Reserve, leaves_the_headroom_once_and_never_below_zero) {
     TestDevice device({.budget_bytes = 40 * kPage});
     auto a = make(device, 4, "a"), b = make(device, 4, "b");

@@ -12,7 +12,7 @@
 namespace stagehand::test {
 namespace {
 
-sh_runtime_options that_waits(std::chrono::nanoseconds patience) {
+sh_runtime_options options_that_wait(std::chrono::nanoseconds patience) {
     sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
     options.share_wait_ns = static_cast<uint64_t>(patience.count());
     return options;
@@ -22,7 +22,7 @@ sh_runtime_options that_waits(std::chrono::nanoseconds patience) {
 class ShareWait : public testing::Test {
 protected:
     void begin(std::chrono::nanoseconds patience) {
-        second_.emplace(device_, equal_blocks(10, 4 * kPage, Origin::pageable), that_waits(patience));
+        second_.emplace(device_, equal_blocks(10, 4 * kPage, Origin::pageable), options_that_wait(patience));
         SUCCEEDS(first_.schedule(forward(10)));
         SUCCEEDS(second_->schedule(forward(10)));
         SUCCEEDS(first_.step(forward(10)));
@@ -68,7 +68,7 @@ TEST(ShareWaits, nobody_is_turned_away) {
     std::deque<Model> models;
     for (size_t i = 0; i < kModels; i++) {
         models.emplace_back(device, equal_blocks(6, 4 * kPage, i % 2 ? Origin::pinned : Origin::pageable),
-                            that_waits(std::chrono::minutes(5)));
+                            options_that_wait(std::chrono::minutes(5)));
         SUCCEEDS(models.back().schedule(forward(6)));
     }
     SUCCEEDS(sh_step_begin(models[0].runtime()));

@@ -5,7 +5,7 @@
 namespace stagehand::test {
 namespace {
 
-sh_runtime_options holding(uint32_t max_held, uint64_t unordered_bytes = 0) {
+sh_runtime_options options_holding(uint32_t max_held, uint64_t unordered_bytes = 0) {
     sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
     options.max_held = max_held;
     options.unordered_bytes = unordered_bytes;
@@ -59,7 +59,7 @@ TEST(SmallestBudget, unordered_blocks_are_held_beside_the_order) {
 
 TEST(SmallestBudget, unordered_bytes_are_beside_the_order) {
     TestDevice device({.budget_bytes = 9 * kPage});
-    Model model(device, with_unordered(2, 3), holding(1, 6 * kPage));
+    Model model(device, with_unordered(2, 3), options_holding(1, 6 * kPage));
     EXPECT_EQ(sh_step_begin(model.runtime()), SH_ERROR_BUDGET);
     EXPECT_NE(why().find(smallest(10)), std::string::npos) << why();
     SUCCEEDS(sh_device_set_budget(device.get(), 10 * kPage));
@@ -89,7 +89,7 @@ TEST(SmallestBudget, it_has_room_for_the_units_that_it_leads_to) {
 // Fixed places for an odd number of equal blocks, of which two are held, need more than two blocks.
 TEST(SmallestBudget, an_order_that_needs_more_waits_for_memory) {
     TestDevice device({.budget_bytes = 8 * kPage});
-    Model model(device, equal_blocks(5, 4 * kPage, Origin::pageable), holding(2));
+    Model model(device, equal_blocks(5, 4 * kPage, Origin::pageable), options_holding(2));
     for (int k = 0; k < 4; k++) step_in_pairs(model);
     EXPECT_EQ(model.stats().ring_bytes, 0u) << "without the order";
     EXPECT_EQ(model.stats().plans, 2u) << "not one for each step";

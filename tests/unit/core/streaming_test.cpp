@@ -313,6 +313,56 @@ TEST(Steps, misplaced_calls_are_refused) {
     SUCCEEDS(sh_step_end(model.runtime()));
 }
 
+// The second load uses the record of the first, which workers have filled.
+TEST(Statistics, count_the_bytes_of_each_load_once) {
+    TestDevice device;
+    Model model(device, {{.bytes = 3 * kPage, .origin = Origin::pageable}, {.bytes = 5 * kPage}});
+    uint64_t bytes = 0, pieces = 0;
+    for (size_t i = 0; i < 2; i++) {
+        SUCCEEDS(model.use(i));
+        SUCCEEDS(sh_runtime_synchronize(model.runtime()));
+        bytes += model.bytes(i);
+        EXPECT_EQ(model.stats().bytes_to_device, bytes);
+        if (i == 1) {
+            EXPECT_EQ(model.stats().load_pieces, pieces + 1);
+        }
+        pieces = model.stats().load_pieces;
+    }
+}
+
+TEST(Steps, a_view_stays_held_if_the_stream_of_the_release_is_gone) {
+    if (!on_host_backend()) GTEST_SKIP() << "drivers do not check whether a stream is there";
+    TestDevice device;
+    Model model(device, equal_blocks(2, 2 * kPage));
+    sh_stream gone = 0;
+    SUCCEEDS(sh_stream_create(device.get(), &gone));
+    sh_stream_destroy(device.get(), gone);
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_acquire(model.runtime(), model.id(0), SH_STREAM_HOST, 0, &view));
+    EXPECT_EQ(sh_release(model.runtime(), model.id(0), gone), SH_ERROR_INVALID_HANDLE);
+    EXPECT_NE(why().find("stays held"), std::string::npos) << why();
+    EXPECT_EQ(model.state(0).held, 1u);
+    SUCCEEDS(sh_release(model.runtime(), model.id(0), SH_STREAM_HOST));
+    SUCCEEDS(model.use(1));
+}
+
+// Three blocks share the memory of two. The block that was used again stays.
+TEST(Unordered, blocks_that_are_used_again_stay) {
+    for (const size_t again : {0, 1}) {
+        TestDevice device({.budget_bytes = 12 * kPage});
+        sh_runtime_options options = SH_RUNTIME_OPTIONS_INIT;
+        options.unordered_bytes = 8 * kPage;
+        auto specs = equal_blocks(4, 4 * kPage, Origin::pinned, SH_BLOCK_UNORDERED);
+        specs[3].flags = 0;
+        Model model(device, specs, options);
+        SUCCEEDS(model.schedule({3}));
+        SUCCEEDS(model.step({3, 0, 1, again, 2}));
+        EXPECT_EQ(model.state(again).present_bytes, model.bytes(again));
+        EXPECT_EQ(model.state(1 - again).present_bytes, 0u);
+        EXPECT_EQ(model.stats().evictions, 1u);
+    }
+}
+
 TEST(Steps, read_block_reads_what_the_stream_has_seen) {
     TestDevice device({.budget_bytes = 8 * kPage});
     Model model(device, unequal_blocks(6, Origin::pageable));

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "../../stress/scale.h"
 #include "policy/bounds.h"
 #include "policy/evaluator.h"
 #include "policy/local_moves.h"
@@ -10,6 +11,9 @@
 
 namespace stagehand::policy::test {
 namespace {
+
+using stagehand::test::shortened;
+using stagehand::test::whole_length;
 
 class BruteForce {
 public:
@@ -54,10 +58,10 @@ private:
     double shortest_ = std::numeric_limits<double>::infinity();
 };
 
-void compare(uint32_t seed, int count, uint32_t most_units, uint32_t most_pages, bool gaps = false) {
+void compare(uint32_t seed, uint64_t count, uint32_t most_units, uint32_t most_pages, bool gaps = false) {
     std::mt19937 random(seed);
-    int compared = 0;
-    while (compared < count) {
+    uint64_t compared = 0;
+    while (compared < shortened(count)) {
         Case c = small_random(random, most_units, most_pages);
         if (gaps) c.add_gaps(random);
         const uint64_t smallest = smallest_budget(c.problem()).smallest_budget_pages;
@@ -83,8 +87,8 @@ TEST(BruteForce, TinyProblemsWithGapsAreSolved) { compare(35, 200, 4, 4, true); 
 // Uses only local moves, from the plan that streams everything through the smallest ring.
 TEST(BruteForce, LocalMovesFindTheWayFromFarAway) {
     std::mt19937 random(34);
-    int compared = 0, improved = 0;
-    while (compared < 60) {
+    uint64_t compared = 0, improved = 0;
+    while (compared < shortened(60)) {
         Case c = small_random(random, 5, 5);
         const uint64_t smallest = smallest_budget(c.problem()).smallest_budget_pages;
         c.budget_pages = smallest;
@@ -112,7 +116,9 @@ TEST(BruteForce, LocalMovesFindTheWayFromFarAway) {
         EXPECT_LE(frontier.leanest().cost.bytes, bytes);
         compared++;
     }
-    EXPECT_GT(improved, 35);
+    if (whole_length()) {
+        EXPECT_GT(improved, 35u);
+    }
 }
 
 // Too many combinations for the planner to try them all.

@@ -2,12 +2,17 @@
 // plans are.
 #include <gtest/gtest.h>
 
+#include "../../stress/scale.h"
 #include "policy/bounds.h"
 #include "policy/recurrence.h"
 #include "problems.h"
 
 namespace stagehand::policy::test {
 namespace {
+
+using stagehand::test::in_sample;
+using stagehand::test::shortened;
+using stagehand::test::shortened_stride;
 
 std::string describe(const Case& c, double fraction, double ratio) {
     return std::to_string(c.units.size()) + " units, " + std::to_string(c.trace.size()) + " uses, budget " +
@@ -47,9 +52,11 @@ Plan checked_plan(const Case& c) {
 TEST(Plan, EightBillionIsNearTheBounds) {
     Case c = eight_billion();
     const struct { double ratio, most; } targets[] = {{0.25, 1.07}, {1, 1.14}, {4, 1.005}};
+    uint64_t number = 0;
     for (double fraction : {0.25, 0.5, 0.75, 0.9})
         for (auto [ratio, most] : targets)
             for (Compute how : {Compute::equal, Compute::by_size}) {
+                if (!in_sample(number++)) continue;
                 SCOPED_TRACE(describe(c, fraction, ratio));
                 c.set_budget(fraction);
                 c.set_compute(ratio, how);
@@ -64,9 +71,11 @@ TEST(Plan, EightBillionIsNearTheBounds) {
 TEST(Plan, ForwardThenBackwardIsNearTheBounds) {
     Case c = eight_billion();
     c.forward_backward();
+    uint64_t number = 0;
     for (double fraction : {0.25, 0.5, 0.75, 0.9})
         for (double ratio : {0.25, 1.0, 4.0})
             for (Compute how : {Compute::equal, Compute::by_size}) {
+                if (!in_sample(number++)) continue;
                 SCOPED_TRACE(describe(c, fraction, ratio));
                 c.set_budget(fraction);
                 c.set_compute(ratio, how);
@@ -77,10 +86,12 @@ TEST(Plan, ForwardThenBackwardIsNearTheBounds) {
 }
 
 TEST(Plan, ManyUnequalUnitsRunAtTheSpeedOfTheSlower) {
+    uint64_t number = 0;
     for (double fraction : {0.25, 0.5, 0.75})
         for (double ratio : {0.25, 1.0, 4.0})
             for (Compute how : {Compute::equal, Compute::by_size, Compute::random})
                 for (bool backward : {false, true}) {
+                    if (!in_sample(number++)) continue;
                     Case c = unequal(400, 21);
                     if (backward) c.forward_backward();
                     SCOPED_TRACE(describe(c, fraction, ratio));
@@ -133,7 +144,7 @@ TEST(Plan, RunsAtEveryBudgetDownToTheSmallest) {
             c.set_budget(0);
             c.set_compute(1, Compute::by_size);
             double serial = c.compute_ns() + c.copy_ns() + static_cast<double>(4 * c.trace.size() * c.latency_ns);
-            for (uint64_t budget = smallest; budget <= 252 * held; budget += 27) {
+            for (uint64_t budget = smallest; budget <= 252 * held; budget += shortened_stride(27)) {
                 SCOPED_TRACE(budget);
                 c.budget_pages = budget;
                 EXPECT_LE(checked_plan(c).step_ns, serial);
@@ -148,7 +159,7 @@ TEST(Plan, RunsAtEveryBudgetDownToTheSmallest) {
 
 TEST(Plan, SmallProblemsOfEveryKindRunAtEveryBudget) {
     std::mt19937 random(23);
-    for (int k = 0; k < 80; k++) {
+    for (uint64_t k = 0; k < shortened(80); k++) {
         Case c = small_random(random, 6, 4);
         const uint64_t smallest = smallest_budget(c.problem()).smallest_budget_pages;
         double before = 0;
@@ -254,7 +265,7 @@ TEST(Plan, RefusesMalformedProblems) {
 
 TEST(Plan, ALargeProblemIsPlannedWell) {
     // 10^5 units; how long that takes is the benchmark's business.
-    Case c = unequal(100'000, 25);
+    Case c = unequal(static_cast<uint32_t>(shortened(100'000)), 25);
     c.set_budget(0.5);
     c.set_compute(0.25, Compute::random);
     Problem problem = c.problem();

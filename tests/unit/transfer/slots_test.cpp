@@ -7,7 +7,7 @@
 namespace stagehand::transfer {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
+constexpr uint64_t kSlotMiB = 1 << 20;
 
 class SlotsTest : public testing::Test {
 protected:
@@ -95,13 +95,13 @@ TEST_F(SlotsTest, ASlotThatFliesAgainDuringALookStaysInFlight) {
 }
 
 TEST_F(SlotsTest, NoSlotSpansTwoRegistrations) {
-    fake_.may_register = [](uint64_t bytes) { return bytes <= 64 * kMiB; };
-    ASSERT_TRUE(slots_.allocate(*device_, {1, 50, 5 * kMiB, 5 * kMiB + 4096}).ok());
+    fake_.may_register = [](uint64_t bytes) { return bytes <= 64 * kSlotMiB; };
+    ASSERT_TRUE(slots_.allocate(*device_, {1, 50, 5 * kSlotMiB, 5 * kSlotMiB + 4096}).ok());
     EXPECT_GT(fake_.registrations(), 1u);
     EXPECT_GE(slots_.slots(), 47u);
     uint32_t pinned = 0;
     for (size_t i = slots_.slots(); i > 0; i--) {
-        ASSERT_TRUE(device_->host_is_pinned(slots_.take()->memory, 5 * kMiB + 4096, &pinned).ok());
+        ASSERT_TRUE(device_->host_is_pinned(slots_.take()->memory, 5 * kSlotMiB + 4096, &pinned).ok());
         EXPECT_EQ(pinned, 1u);  // as one range of one registration
     }
     slots_.free();

@@ -6,7 +6,13 @@
 `unstream(model)` ends streaming too.
 
 Each parameter gets a fixed address on the device. Its bytes are there while its module runs, and while the backward of
-the module runs. docs/torch.md says what a model must do for that, and what the package refuses.
+the module runs.
+
+    with libstagehand.torch.spill_activations(model, device="cuda:0", keep="8GiB"):
+        loss(model(inputs)).backward()
+
+Tensors that autograd saves leave the device, and come back in the backward. docs/torch.md says what a model must do for
+both, and what the package refuses.
 """
 
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
@@ -15,7 +21,16 @@ from __future__ import annotations
 from ._pipelines import StreamedPipeline
 from ._pretrained import from_pretrained
 from ._registry import unstream
+from ._spill import SpilledActivations, spill_activations
 from ._stream import stream
 from ._streamed import Streamed
 
-__all__ = ["Streamed", "StreamedPipeline", "from_pretrained", "stream", "unstream"]
+__all__ = [
+    "SpilledActivations",
+    "Streamed",
+    "StreamedPipeline",
+    "from_pretrained",
+    "spill_activations",
+    "stream",
+    "unstream",
+]

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from ._subclasses import ENTRY, is_wrapper, plain_parts
+from ._subclasses import ENTRY, found_in, is_wrapper, plain_parts
 from ._weights import Weight
 
 _ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
@@ -81,8 +81,8 @@ class Reads(TorchDispatchMode):
     def _check(self, func: Any, tensor: torch.Tensor) -> None:
         for part in plain_parts(tensor):
             # Operations on the weights themselves are seen in every step, by their key.
-            weight = None if ENTRY in part.__dict__ else self._weights.get(part.untyped_storage().data_ptr())
-            if weight is not None and not weight.block.held():
+            found: tuple[Weight, ...] = () if ENTRY in part.__dict__ else found_in(part, self._weights)
+            for weight in (weight for weight in found if not weight.block.held()):
                 name = weight.places[0].name
                 raise RuntimeError(
                     f"{func} reads {name} by a view of it, but its block {weight.block.name} is not held any more. "

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ._holding import Holding
+from ._kept import Kept, modified
 from ._key import without_key
 from ._subclasses import found_in
 from ._weights import Weight
@@ -37,18 +38,6 @@ class _SavedWeight:
         self.version = tensor._version
 
 
-class _Kept:
-    """Another saved tensor. PyTorch does not notice a change in place when hooks are in force, so the version is
-    compared here. The tensor is detached, because it would keep itself alive otherwise.
-    """
-
-    __slots__ = ("tensor", "version")
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = _detach(tensor)
-        self.version = tensor._version
-
-
 class SavedTensors:
     """The hooks of one streamed model."""
 
@@ -66,10 +55,8 @@ class SavedTensors:
         def unpack(packed: Any) -> Any:
             if type(packed) is _SavedWeight:
                 return self._unpack_weight(packed)
-            if type(packed) is _Kept:
-                if packed.tensor._version != packed.version:
-                    raise _modified(_described(packed.tensor), packed.tensor._version, packed.version)
-                return packed.tensor
+            if type(packed) is Kept:
+                return packed.unpack()
             assert inner is not None
             return inner(packed)
 
@@ -78,7 +65,7 @@ class SavedTensors:
     def _unpack_weight(self, saved: _SavedWeight) -> torch.Tensor:
         tensor = saved.tensor
         if tensor._version != saved.version:
-            raise _modified(saved.weights[0].places[0].name, tensor._version, saved.version)
+            raise modified(saved.weights[0].places[0].name, tensor._version, saved.version)
         blocks = list(dict.fromkeys(weight.block for weight in saved.weights))
         if all([self._holding.read(block) for block in blocks]):
             if torch.is_grad_enabled():
@@ -129,18 +116,4 @@ class Pack:
         if weights:
             self.holding.saved = True
             return _SavedWeight(weights, tensor)
-        return _Kept(tensor) if self.inner is None else self.inner(tensor)
-
-
-def _described(tensor: torch.Tensor) -> str:
-    try:
-        return f"a {list(tensor.shape)} tensor"
-    except RuntimeError:  # nested tensors have no shape
-        return "a nested tensor"
-
-
-def _modified(what: str, version: int, expected: int) -> RuntimeError:
-    return RuntimeError(
-        "one of the variables needed for gradient computation has been modified by an inplace operation: "
-        f"{what} is at version {version}; expected version {expected} instead"
-    )
+        return Kept(tensor) if self.inner is None else self.inner(tensor)

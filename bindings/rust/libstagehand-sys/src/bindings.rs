@@ -3,7 +3,7 @@
 // Written by `./dev gen` from the public headers: do not edit.
 
 pub const SH_VERSION_MAJOR: u32 = 0;
-pub const SH_VERSION_MINOR: u32 = 1;
+pub const SH_VERSION_MINOR: u32 = 2;
 pub const SH_VERSION_PATCH: u32 = 0;
 pub const SH_ABI_VERSION: u32 = 0;
 pub const SH_STREAM_HOST: u64 = 18446744073709551615;
@@ -14,6 +14,8 @@ pub type sh_status = i32;
 pub const SH_OK: _bindgen_ty_1 = 0;
 ///The bytes are not on the device yet, and the caller asked not to wait. No view is held.
 pub const SH_NOT_READY: _bindgen_ty_1 = 1;
+///The saved tensor stays on the device: see spill.h.
+pub const SH_KEPT: _bindgen_ty_1 = 2;
 ///A value is out of range or contradicts another. The text names the value.
 pub const SH_ERROR_INVALID_ARGUMENT: _bindgen_ty_1 = -101;
 ///The handle is NULL, was destroyed, or belongs to another object.
@@ -46,6 +48,8 @@ pub const SH_ERROR_CALLBACK: _bindgen_ty_1 = -302;
 pub const SH_ERROR_IO: _bindgen_ty_1 = -303;
 ///Another thread destroyed the object while the call waited.
 pub const SH_ERROR_CANCELLED: _bindgen_ty_1 = -304;
+///Bytes that came back differ from those that left: see spill.h.
+pub const SH_ERROR_CHECKSUM: _bindgen_ty_1 = -305;
 ///A call into the driver failed.
 pub const SH_ERROR_BACKEND: _bindgen_ty_1 = -401;
 ///The backend cannot run here: there is no driver, or no device.
@@ -101,6 +105,269 @@ pub type sh_log_fn = ::core::option::Option<
         user_data: *mut ::core::ffi::c_void,
     ),
 >;
+///The storage may be computed again, in recompute_ns, from `inputs`.
+pub const SH_ACTIVATION_CHEAP: _bindgen_ty_3 = 1;
+pub type _bindgen_ty_3 = ::core::ffi::c_uint;
+/**A storage that the step saves for its backward. Times are nanoseconds since the step began, in a step that neither
+spills nor computes anything again.*/
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_activation {
+    pub struct_size: u32,
+    ///SH_ACTIVATION_*
+    pub flags: u32,
+    pub bytes: u64,
+    ///It takes memory from here on, and its copy to the host can begin.
+    pub produced_ns: u64,
+    ///End of its last use in the forward. 0: produced_ns.
+    pub released_ns: u64,
+    ///Beginning of its first use in the backward.
+    pub first_use_ns: u64,
+    ///End of its last use in the backward, which frees the memory.
+    pub last_use_ns: u64,
+    ///With SH_ACTIVATION_CHEAP.
+    pub recompute_ns: u64,
+    /**`input_count` indices of saved storages that it is computed from. They are on the device at that time: kept,
+restored, or computed again themselves. NULL: it is computed from what is on the device anyway.*/
+    pub inputs: *const u32,
+    pub input_count: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_activation"][::core::mem::size_of::<sh_activation>() - 72usize];
+    ["Alignment of sh_activation"][::core::mem::align_of::<sh_activation>() - 8usize];
+    [
+        "Offset of field: sh_activation::struct_size",
+    ][::core::mem::offset_of!(sh_activation, struct_size) - 0usize];
+    [
+        "Offset of field: sh_activation::flags",
+    ][::core::mem::offset_of!(sh_activation, flags) - 4usize];
+    [
+        "Offset of field: sh_activation::bytes",
+    ][::core::mem::offset_of!(sh_activation, bytes) - 8usize];
+    [
+        "Offset of field: sh_activation::produced_ns",
+    ][::core::mem::offset_of!(sh_activation, produced_ns) - 16usize];
+    [
+        "Offset of field: sh_activation::released_ns",
+    ][::core::mem::offset_of!(sh_activation, released_ns) - 24usize];
+    [
+        "Offset of field: sh_activation::first_use_ns",
+    ][::core::mem::offset_of!(sh_activation, first_use_ns) - 32usize];
+    [
+        "Offset of field: sh_activation::last_use_ns",
+    ][::core::mem::offset_of!(sh_activation, last_use_ns) - 40usize];
+    [
+        "Offset of field: sh_activation::recompute_ns",
+    ][::core::mem::offset_of!(sh_activation, recompute_ns) - 48usize];
+    [
+        "Offset of field: sh_activation::inputs",
+    ][::core::mem::offset_of!(sh_activation, inputs) - 56usize];
+    [
+        "Offset of field: sh_activation::input_count",
+    ][::core::mem::offset_of!(sh_activation, input_count) - 64usize];
+};
+///Memory in use from a moment on, until the moment of the next point.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_memory_point {
+    pub struct_size: u32,
+    pub reserved: u32,
+    ///Since the step began.
+    pub ns: u64,
+    pub bytes: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_memory_point"][::core::mem::size_of::<sh_memory_point>() - 24usize];
+    [
+        "Alignment of sh_memory_point",
+    ][::core::mem::align_of::<sh_memory_point>() - 8usize];
+    [
+        "Offset of field: sh_memory_point::struct_size",
+    ][::core::mem::offset_of!(sh_memory_point, struct_size) - 0usize];
+    [
+        "Offset of field: sh_memory_point::reserved",
+    ][::core::mem::offset_of!(sh_memory_point, reserved) - 4usize];
+    [
+        "Offset of field: sh_memory_point::ns",
+    ][::core::mem::offset_of!(sh_memory_point, ns) - 8usize];
+    [
+        "Offset of field: sh_memory_point::bytes",
+    ][::core::mem::offset_of!(sh_memory_point, bytes) - 16usize];
+};
+///A recorded step, and what is wanted of it: either target_peak_bytes or target_step_ns.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_training_step {
+    pub struct_size: u32,
+    pub reserved: u32,
+    ///In the order of saving: produced_ns never falls.
+    pub activations: *const sh_activation,
+    pub activation_count: u64,
+    /**Memory in use besides the saved storages, by time: weights, gradients, and what an operation holds meanwhile.
+NULL: there is none.*/
+    pub others: *const sh_memory_point,
+    pub other_count: u64,
+    pub forward_end_ns: u64,
+    ///Length of the recorded step. No use is later.
+    pub end_ns: u64,
+    ///Speed of the link. 0: nothing is spilled.
+    pub to_host_bytes_per_second: u64,
+    ///Speed of the link. 0: nothing is spilled.
+    pub to_device_bytes_per_second: u64,
+    ///The part of it that other copies take: write-back, gradients.
+    pub other_to_host_bytes_per_second: u64,
+    ///The part of it that other copies take: streamed weights.
+    pub other_to_device_bytes_per_second: u64,
+    ///Of each copy.
+    pub copy_latency_ns: u64,
+    ///As sh_spiller_options.to_host_bytes. 0: 256 MiB.
+    pub to_host_bytes: u64,
+    ///As sh_spiller_options.to_device_bytes. 0: 256 MiB.
+    pub to_device_bytes: u64,
+    ///As sh_spiller_options.least_bytes. 0: 4096.
+    pub least_bytes: u64,
+    ///The plan takes the least time in which the peak is not above this.
+    pub target_peak_bytes: u64,
+    ///The plan has the lowest peak of all that take no longer than this.
+    pub target_step_ns: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_training_step"][::core::mem::size_of::<sh_training_step>() - 136usize];
+    [
+        "Alignment of sh_training_step",
+    ][::core::mem::align_of::<sh_training_step>() - 8usize];
+    [
+        "Offset of field: sh_training_step::struct_size",
+    ][::core::mem::offset_of!(sh_training_step, struct_size) - 0usize];
+    [
+        "Offset of field: sh_training_step::reserved",
+    ][::core::mem::offset_of!(sh_training_step, reserved) - 4usize];
+    [
+        "Offset of field: sh_training_step::activations",
+    ][::core::mem::offset_of!(sh_training_step, activations) - 8usize];
+    [
+        "Offset of field: sh_training_step::activation_count",
+    ][::core::mem::offset_of!(sh_training_step, activation_count) - 16usize];
+    [
+        "Offset of field: sh_training_step::others",
+    ][::core::mem::offset_of!(sh_training_step, others) - 24usize];
+    [
+        "Offset of field: sh_training_step::other_count",
+    ][::core::mem::offset_of!(sh_training_step, other_count) - 32usize];
+    [
+        "Offset of field: sh_training_step::forward_end_ns",
+    ][::core::mem::offset_of!(sh_training_step, forward_end_ns) - 40usize];
+    [
+        "Offset of field: sh_training_step::end_ns",
+    ][::core::mem::offset_of!(sh_training_step, end_ns) - 48usize];
+    [
+        "Offset of field: sh_training_step::to_host_bytes_per_second",
+    ][::core::mem::offset_of!(sh_training_step, to_host_bytes_per_second) - 56usize];
+    [
+        "Offset of field: sh_training_step::to_device_bytes_per_second",
+    ][::core::mem::offset_of!(sh_training_step, to_device_bytes_per_second) - 64usize];
+    [
+        "Offset of field: sh_training_step::other_to_host_bytes_per_second",
+    ][::core::mem::offset_of!(sh_training_step, other_to_host_bytes_per_second)
+        - 72usize];
+    [
+        "Offset of field: sh_training_step::other_to_device_bytes_per_second",
+    ][::core::mem::offset_of!(sh_training_step, other_to_device_bytes_per_second)
+        - 80usize];
+    [
+        "Offset of field: sh_training_step::copy_latency_ns",
+    ][::core::mem::offset_of!(sh_training_step, copy_latency_ns) - 88usize];
+    [
+        "Offset of field: sh_training_step::to_host_bytes",
+    ][::core::mem::offset_of!(sh_training_step, to_host_bytes) - 96usize];
+    [
+        "Offset of field: sh_training_step::to_device_bytes",
+    ][::core::mem::offset_of!(sh_training_step, to_device_bytes) - 104usize];
+    [
+        "Offset of field: sh_training_step::least_bytes",
+    ][::core::mem::offset_of!(sh_training_step, least_bytes) - 112usize];
+    [
+        "Offset of field: sh_training_step::target_peak_bytes",
+    ][::core::mem::offset_of!(sh_training_step, target_peak_bytes) - 120usize];
+    [
+        "Offset of field: sh_training_step::target_step_ns",
+    ][::core::mem::offset_of!(sh_training_step, target_step_ns) - 128usize];
+};
+///The storage stays on the device.
+pub const SH_FATE_KEEP: _bindgen_ty_4 = 0;
+///It leaves after its last use in the forward, and comes back before the backward.
+pub const SH_FATE_SPILL: _bindgen_ty_4 = 1;
+///It is dropped after its last use in the forward, and computed again.
+pub const SH_FATE_RECOMPUTE: _bindgen_ty_4 = 2;
+pub type _bindgen_ty_4 = ::core::ffi::c_uint;
+///What a plan costs, by a simulation of the step, and what no choice can beat.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_activation_plan {
+    pub struct_size: u32,
+    ///1: the target is met. 0: the plan is the nearest one that was found. No step is shorter than end_ns.
+    pub meets_target: u32,
+    ///Length of the step.
+    pub step_ns: u64,
+    ///Peak of the memory in use.
+    pub peak_bytes: u64,
+    ///Peak if everything is kept.
+    pub plain_peak_bytes: u64,
+    ///Time of computing again, part of step_ns.
+    pub recompute_ns: u64,
+    pub kept_bytes: u64,
+    pub spilled_bytes: u64,
+    pub recomputed_bytes: u64,
+    ///With target_peak_bytes: no choice is faster. UINT64_MAX: no choice has so low a peak.
+    pub least_step_ns: u64,
+    ///With target_step_ns: no choice has a lower peak.
+    pub least_peak_bytes: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of sh_activation_plan",
+    ][::core::mem::size_of::<sh_activation_plan>() - 80usize];
+    [
+        "Alignment of sh_activation_plan",
+    ][::core::mem::align_of::<sh_activation_plan>() - 8usize];
+    [
+        "Offset of field: sh_activation_plan::struct_size",
+    ][::core::mem::offset_of!(sh_activation_plan, struct_size) - 0usize];
+    [
+        "Offset of field: sh_activation_plan::meets_target",
+    ][::core::mem::offset_of!(sh_activation_plan, meets_target) - 4usize];
+    [
+        "Offset of field: sh_activation_plan::step_ns",
+    ][::core::mem::offset_of!(sh_activation_plan, step_ns) - 8usize];
+    [
+        "Offset of field: sh_activation_plan::peak_bytes",
+    ][::core::mem::offset_of!(sh_activation_plan, peak_bytes) - 16usize];
+    [
+        "Offset of field: sh_activation_plan::plain_peak_bytes",
+    ][::core::mem::offset_of!(sh_activation_plan, plain_peak_bytes) - 24usize];
+    [
+        "Offset of field: sh_activation_plan::recompute_ns",
+    ][::core::mem::offset_of!(sh_activation_plan, recompute_ns) - 32usize];
+    [
+        "Offset of field: sh_activation_plan::kept_bytes",
+    ][::core::mem::offset_of!(sh_activation_plan, kept_bytes) - 40usize];
+    [
+        "Offset of field: sh_activation_plan::spilled_bytes",
+    ][::core::mem::offset_of!(sh_activation_plan, spilled_bytes) - 48usize];
+    [
+        "Offset of field: sh_activation_plan::recomputed_bytes",
+    ][::core::mem::offset_of!(sh_activation_plan, recomputed_bytes) - 56usize];
+    [
+        "Offset of field: sh_activation_plan::least_step_ns",
+    ][::core::mem::offset_of!(sh_activation_plan, least_step_ns) - 64usize];
+    [
+        "Offset of field: sh_activation_plan::least_peak_bytes",
+    ][::core::mem::offset_of!(sh_activation_plan, least_peak_bytes) - 72usize];
+};
 ///How sh_device_open() opens a device.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -245,21 +512,21 @@ const _: () = {
 };
 /**A block keeps its address for life, because the device maps memory by pages. Without this flag the address
 changes with the plan, but never while a view of the block is held.*/
-pub const SH_DEVICE_FIXED_ADDRESSES: _bindgen_ty_3 = 1;
+pub const SH_DEVICE_FIXED_ADDRESSES: _bindgen_ty_5 = 1;
 ///The calling thread may read and write device memory through its address.
-pub const SH_DEVICE_HOST_ADDRESSABLE: _bindgen_ty_3 = 2;
+pub const SH_DEVICE_HOST_ADDRESSABLE: _bindgen_ty_5 = 2;
 ///A simulation: it has a clock and sizes, but no contents.
-pub const SH_DEVICE_VIRTUAL_TIME: _bindgen_ty_3 = 4;
+pub const SH_DEVICE_VIRTUAL_TIME: _bindgen_ty_5 = 4;
 ///The device is a GPU.
-pub const SH_DEVICE_IS_GPU: _bindgen_ty_3 = 8;
-pub type _bindgen_ty_3 = ::core::ffi::c_uint;
-pub const SH_DEVICE_KIND_NONE: _bindgen_ty_4 = 0;
-pub const SH_DEVICE_KIND_HOST: _bindgen_ty_4 = 1;
-pub const SH_DEVICE_KIND_CUDA: _bindgen_ty_4 = 2;
-pub const SH_DEVICE_KIND_ROCM: _bindgen_ty_4 = 10;
+pub const SH_DEVICE_IS_GPU: _bindgen_ty_5 = 8;
+pub type _bindgen_ty_5 = ::core::ffi::c_uint;
+pub const SH_DEVICE_KIND_NONE: _bindgen_ty_6 = 0;
+pub const SH_DEVICE_KIND_HOST: _bindgen_ty_6 = 1;
+pub const SH_DEVICE_KIND_CUDA: _bindgen_ty_6 = 2;
+pub const SH_DEVICE_KIND_ROCM: _bindgen_ty_6 = 10;
 /**Kinds of device memory. The numbers are those of DLDeviceType in DLPack. A plugin may have any other number of
 DLPack's.*/
-pub type _bindgen_ty_4 = ::core::ffi::c_uint;
+pub type _bindgen_ty_6 = ::core::ffi::c_uint;
 ///Properties and abilities of a device.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -387,17 +654,17 @@ pub struct sh_scope {
     _unused: [u8; 0],
 }
 ///Never.
-pub const SH_PRIORITY_PRIMARY: _bindgen_ty_5 = 0;
+pub const SH_PRIORITY_PRIMARY: _bindgen_ty_7 = 0;
 /**The library suspends the reservation if a primary reservation, a new runtime or a lowered budget cannot get
 memory in another way, but never for a guest. It logs a warning. It first suspends the reservation of the
 runtime whose next use is furthest in the future. A runtime without steps is ranked by the time since its last
 use. The reservation is in force again when there is room.*/
-pub const SH_PRIORITY_SECONDARY: _bindgen_ty_5 = 1;
+pub const SH_PRIORITY_SECONDARY: _bindgen_ty_7 = 1;
 ///Whether the library may suspend a reservation.
-pub type _bindgen_ty_5 = ::core::ffi::c_uint;
+pub type _bindgen_ty_7 = ::core::ffi::c_uint;
 ///Grant less than `bytes` if the headroom is smaller and the guest's smallest plan fits into the headroom.
-pub const SH_GUEST_SHRINK: _bindgen_ty_6 = 1;
-pub type _bindgen_ty_6 = ::core::ffi::c_uint;
+pub const SH_GUEST_SHRINK: _bindgen_ty_8 = 1;
+pub type _bindgen_ty_8 = ::core::ffi::c_uint;
 ///What sh_guest_begin() grants to a guest.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -504,21 +771,21 @@ const _: () = {
 };
 /**Memory of this process. The device copies pinned memory (sh_host_alloc(), or pinned by the driver) without a
 detour.*/
-pub const SH_SOURCE_POINTER: _bindgen_ty_7 = 1;
+pub const SH_SOURCE_POINTER: _bindgen_ty_9 = 1;
 /**A mapped file. The library reads it by system calls that return an error. A file that has become shorter
 therefore gives SH_ERROR_SOURCE and not a signal.*/
-pub const SH_SOURCE_MAPPED: _bindgen_ty_7 = 2;
+pub const SH_SOURCE_MAPPED: _bindgen_ty_9 = 2;
 /**A range of an open file. Bytes in the page cache come from there. Other bytes are read past it, by direct I/O.
 The registration fails with SH_ERROR_INVALID_ARGUMENT if the descriptor cannot be read. A load fails with
 SH_ERROR_SOURCE if the file is too short.*/
-pub const SH_SOURCE_FILE: _bindgen_ty_7 = 3;
+pub const SH_SOURCE_FILE: _bindgen_ty_9 = 3;
 ///A callback that writes the bytes into a staging buffer.
-pub const SH_SOURCE_FILL: _bindgen_ty_7 = 4;
+pub const SH_SOURCE_FILL: _bindgen_ty_9 = 4;
 /**Memory of this device, or of another device that the driver can copy from, for example over NVLink. Copied
 without a detour, by graphs too. SH_ERROR_INVALID_ARGUMENT if the device cannot reach the memory.*/
-pub const SH_SOURCE_DEVICE: _bindgen_ty_7 = 5;
+pub const SH_SOURCE_DEVICE: _bindgen_ty_9 = 5;
 ///Where the bytes of a segment come from.
-pub type _bindgen_ty_7 = ::core::ffi::c_uint;
+pub type _bindgen_ty_9 = ::core::ffi::c_uint;
 /**Writes `bytes` bytes of a segment into `buffer`, beginning at `offset` in the segment. `buffer` is valid during the
 call. The library asks for a segment in pieces, in any order, and again for each load. It calls the function on its
 worker threads, on several at once for different ranges. The function must not call the library.
@@ -589,16 +856,16 @@ const _: () = {
 };
 /**The engine changes the block on the device, and sh_mark_dirty() has the library write it back. All segments must
 be SH_SOURCE_POINTER.*/
-pub const SH_BLOCK_MUTABLE: _bindgen_ty_8 = 1;
+pub const SH_BLOCK_MUTABLE: _bindgen_ty_10 = 1;
 ///The block is never partly resident, so that on_load gets the whole block at once.
-pub const SH_BLOCK_WHOLE: _bindgen_ty_8 = 2;
+pub const SH_BLOCK_WHOLE: _bindgen_ty_10 = 2;
 /**The block is not part of the order of use, like an expert or a shard of an embedding. It is loaded when it is
 acquired, and stays on the device while there is room.*/
-pub const SH_BLOCK_UNORDERED: _bindgen_ty_8 = 4;
+pub const SH_BLOCK_UNORDERED: _bindgen_ty_10 = 4;
 /**The library pins the block's SH_SOURCE_POINTER memory while the block is registered. The library logs a warning
 and reads the memory unpinned if the system refuses.*/
-pub const SH_BLOCK_PIN: _bindgen_ty_8 = 8;
-pub type _bindgen_ty_8 = ::core::ffi::c_uint;
+pub const SH_BLOCK_PIN: _bindgen_ty_10 = 8;
+pub type _bindgen_ty_10 = ::core::ffi::c_uint;
 /**A contiguous range of a block's device memory that one load brought. The range begins at the block's first byte or at
 the beginning of a page. It ends at the block's last byte or at the end of a page (sh_memory_info.page_bytes). A
 boundary inside the block is therefore a multiple of the page if the block has two pages or more, or is
@@ -720,16 +987,16 @@ const _: () = {
     ][::core::mem::offset_of!(sh_block_desc, name) - 48usize];
 };
 ///Some of its bytes are not on the device, and no load is under way.
-pub const SH_BLOCK_UNLOADED: _bindgen_ty_9 = 0;
+pub const SH_BLOCK_UNLOADED: _bindgen_ty_11 = 0;
 ///A worker reads the bytes of a load, or will read them.
-pub const SH_BLOCK_STAGED: _bindgen_ty_9 = 1;
+pub const SH_BLOCK_STAGED: _bindgen_ty_11 = 1;
 ///A load was issued to the device.
-pub const SH_BLOCK_LOADING: _bindgen_ty_9 = 2;
+pub const SH_BLOCK_LOADING: _bindgen_ty_11 = 2;
 ///All its bytes are on the device.
-pub const SH_BLOCK_READY: _bindgen_ty_9 = 3;
+pub const SH_BLOCK_READY: _bindgen_ty_11 = 3;
 ///The block is being written back.
-pub const SH_BLOCK_DRAINING: _bindgen_ty_9 = 4;
-pub type _bindgen_ty_9 = ::core::ffi::c_uint;
+pub const SH_BLOCK_DRAINING: _bindgen_ty_11 = 4;
+pub type _bindgen_ty_11 = ::core::ffi::c_uint;
 ///State of a block at one moment.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -827,11 +1094,11 @@ const _: () = {
     ][::core::mem::offset_of!(sh_use, compute_ns) - 16usize];
 };
 ///The call only computes the plan. Nothing on the device changes.
-pub const SH_PLAN_DRY_RUN: _bindgen_ty_10 = 1;
+pub const SH_PLAN_DRY_RUN: _bindgen_ty_12 = 1;
 /**Graphs that hold the old plan become stale if the plan has to change, and do not prevent the change: see
 graph.h. The flag takes effect when the next step begins if a step is under way.*/
-pub const SH_PLAN_DROP_GRAPHS: _bindgen_ty_10 = 2;
-pub type _bindgen_ty_10 = ::core::ffi::c_uint;
+pub const SH_PLAN_DROP_GRAPHS: _bindgen_ty_12 = 2;
+pub type _bindgen_ty_12 = ::core::ffi::c_uint;
 ///What sh_plan() plans for.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -970,19 +1237,387 @@ const _: () = {
         "Offset of field: sh_plan_info::padding_bytes",
     ][::core::mem::offset_of!(sh_plan_info, padding_bytes) - 136usize];
 };
+///The saved tensors of one training job. See the top of this file.
+#[repr(C)]
+#[derive(Debug)]
+pub struct sh_spiller {
+    _unused: [u8; 0],
+}
+///One saved tensor of one spiller. 0 is never a ticket. A spiller never uses a ticket twice.
+pub type sh_ticket = u64;
+///At most keep_bytes of saved tensors stay on the device. The oldest tensors beyond that leave.
+pub const SH_SPILLER_KEEP_BYTES: _bindgen_ty_13 = 1;
+/**Every restored tensor is compared with its contents in host memory, by a checksum of 64 bits (XXH3). For
+debugging: sh_restore() then blocks.*/
+pub const SH_SPILLER_CHECKSUMS: _bindgen_ty_13 = 2;
+pub type _bindgen_ty_13 = ::core::ffi::c_uint;
+///A size class of the pool of pinned memory.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_spill_class {
+    pub struct_size: u32,
+    pub reserved: u32,
+    ///Size of each buffer: 1 to 2^40.
+    pub bytes: u64,
+    ///Number of buffers that sh_spiller_create() allocates. More than pool_bytes for all classes is an error.
+    pub count: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_spill_class"][::core::mem::size_of::<sh_spill_class>() - 24usize];
+    ["Alignment of sh_spill_class"][::core::mem::align_of::<sh_spill_class>() - 8usize];
+    [
+        "Offset of field: sh_spill_class::struct_size",
+    ][::core::mem::offset_of!(sh_spill_class, struct_size) - 0usize];
+    [
+        "Offset of field: sh_spill_class::reserved",
+    ][::core::mem::offset_of!(sh_spill_class, reserved) - 4usize];
+    [
+        "Offset of field: sh_spill_class::bytes",
+    ][::core::mem::offset_of!(sh_spill_class, bytes) - 8usize];
+    [
+        "Offset of field: sh_spill_class::count",
+    ][::core::mem::offset_of!(sh_spill_class, count) - 16usize];
+};
+///Options of a spiller.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_spiller_options {
+    pub struct_size: u32,
+    ///SH_SPILLER_*
+    pub flags: u32,
+    /**Tensors leave, the oldest first, from the moment when more than this number of bytes is in use on the device. 0:
+no watermarks.*/
+    pub high_watermark_bytes: u64,
+    /**Tensors stop leaving when at most this number of bytes is in use. Not above high_watermark_bytes. 0: three
+quarters of high_watermark_bytes.*/
+    pub low_watermark_bytes: u64,
+    ///See SH_SPILLER_KEEP_BYTES. 0 without that flag.
+    pub keep_bytes: u64,
+    ///Tensors with fewer bytes stay. 0: 4096.
+    pub least_bytes: u64,
+    /**Bytes of copies in flight to the host. A spill beyond them makes sh_spiller_collect() wait for the oldest copy,
+on the stream, if the bytes in flight are beyond the other limits, too: beyond keep_bytes together with the kept
+bytes, or beyond high_watermark_bytes in use. 0: 256 MiB.*/
+    pub to_host_bytes: u64,
+    ///Bytes that sh_spiller_get_upcoming() names ahead of use. 0: 256 MiB.
+    pub to_device_bytes: u64,
+    ///Number of copies in flight to the host. 0: no bound but to_host_bytes.
+    pub to_host_copies: u32,
+    ///Number of tickets that are prefetched and not restored. 0: no bound but to_device_bytes.
+    pub to_device_copies: u32,
+    /**The most pinned memory that the pool allocates. 0: half of the host memory that was available when the spiller
+was created.*/
+    pub pool_bytes: u64,
+    /**Size classes, smallest first. NULL: the pool makes classes for the sizes that it sees, each at most a sixteenth
+larger than the tensor.*/
+    pub classes: *const sh_spill_class,
+    pub class_count: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of sh_spiller_options",
+    ][::core::mem::size_of::<sh_spiller_options>() - 88usize];
+    [
+        "Alignment of sh_spiller_options",
+    ][::core::mem::align_of::<sh_spiller_options>() - 8usize];
+    [
+        "Offset of field: sh_spiller_options::struct_size",
+    ][::core::mem::offset_of!(sh_spiller_options, struct_size) - 0usize];
+    [
+        "Offset of field: sh_spiller_options::flags",
+    ][::core::mem::offset_of!(sh_spiller_options, flags) - 4usize];
+    [
+        "Offset of field: sh_spiller_options::high_watermark_bytes",
+    ][::core::mem::offset_of!(sh_spiller_options, high_watermark_bytes) - 8usize];
+    [
+        "Offset of field: sh_spiller_options::low_watermark_bytes",
+    ][::core::mem::offset_of!(sh_spiller_options, low_watermark_bytes) - 16usize];
+    [
+        "Offset of field: sh_spiller_options::keep_bytes",
+    ][::core::mem::offset_of!(sh_spiller_options, keep_bytes) - 24usize];
+    [
+        "Offset of field: sh_spiller_options::least_bytes",
+    ][::core::mem::offset_of!(sh_spiller_options, least_bytes) - 32usize];
+    [
+        "Offset of field: sh_spiller_options::to_host_bytes",
+    ][::core::mem::offset_of!(sh_spiller_options, to_host_bytes) - 40usize];
+    [
+        "Offset of field: sh_spiller_options::to_device_bytes",
+    ][::core::mem::offset_of!(sh_spiller_options, to_device_bytes) - 48usize];
+    [
+        "Offset of field: sh_spiller_options::to_host_copies",
+    ][::core::mem::offset_of!(sh_spiller_options, to_host_copies) - 56usize];
+    [
+        "Offset of field: sh_spiller_options::to_device_copies",
+    ][::core::mem::offset_of!(sh_spiller_options, to_device_copies) - 60usize];
+    [
+        "Offset of field: sh_spiller_options::pool_bytes",
+    ][::core::mem::offset_of!(sh_spiller_options, pool_bytes) - 64usize];
+    [
+        "Offset of field: sh_spiller_options::classes",
+    ][::core::mem::offset_of!(sh_spiller_options, classes) - 72usize];
+    [
+        "Offset of field: sh_spiller_options::class_count",
+    ][::core::mem::offset_of!(sh_spiller_options, class_count) - 80usize];
+};
+///A tensor that the engine saves.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_saved_tensor {
+    pub struct_size: u32,
+    ///Size of an element: 1 to 65,536.
+    pub element_bytes: u32,
+    ///Device address of the element whose indices are all 0.
+    pub address: u64,
+    ///Number of dimensions: 0 (one element) to 64.
+    pub dimensions: u64,
+    ///`dimensions` sizes. A tensor with a size of 0 stays.
+    pub sizes: *const i64,
+    ///`dimensions` strides in elements. They may be 0 or negative. NULL: the last index runs fastest, without gaps.
+    pub strides: *const i64,
+    ///Where the memory begins that the tensor is a view of. 0: the tensor's first byte.
+    pub storage_address: u64,
+    ///Size of that memory. The whole tensor lies in it. 0: the bytes that the tensor spans.
+    pub storage_bytes: u64,
+    /**The engine's name for the contents of that memory. Tensors with the same key share one copy. The key must change
+when the contents change, and when the memory is given back. 0: the copy is not shared.*/
+    pub storage_key: u64,
+    /**Device memory in use now, as the engine's allocator counts it, for the watermarks. 0: the library asks the
+driver.*/
+    pub used_bytes: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_saved_tensor"][::core::mem::size_of::<sh_saved_tensor>() - 72usize];
+    [
+        "Alignment of sh_saved_tensor",
+    ][::core::mem::align_of::<sh_saved_tensor>() - 8usize];
+    [
+        "Offset of field: sh_saved_tensor::struct_size",
+    ][::core::mem::offset_of!(sh_saved_tensor, struct_size) - 0usize];
+    [
+        "Offset of field: sh_saved_tensor::element_bytes",
+    ][::core::mem::offset_of!(sh_saved_tensor, element_bytes) - 4usize];
+    [
+        "Offset of field: sh_saved_tensor::address",
+    ][::core::mem::offset_of!(sh_saved_tensor, address) - 8usize];
+    [
+        "Offset of field: sh_saved_tensor::dimensions",
+    ][::core::mem::offset_of!(sh_saved_tensor, dimensions) - 16usize];
+    [
+        "Offset of field: sh_saved_tensor::sizes",
+    ][::core::mem::offset_of!(sh_saved_tensor, sizes) - 24usize];
+    [
+        "Offset of field: sh_saved_tensor::strides",
+    ][::core::mem::offset_of!(sh_saved_tensor, strides) - 32usize];
+    [
+        "Offset of field: sh_saved_tensor::storage_address",
+    ][::core::mem::offset_of!(sh_saved_tensor, storage_address) - 40usize];
+    [
+        "Offset of field: sh_saved_tensor::storage_bytes",
+    ][::core::mem::offset_of!(sh_saved_tensor, storage_bytes) - 48usize];
+    [
+        "Offset of field: sh_saved_tensor::storage_key",
+    ][::core::mem::offset_of!(sh_saved_tensor, storage_key) - 56usize];
+    [
+        "Offset of field: sh_saved_tensor::used_bytes",
+    ][::core::mem::offset_of!(sh_saved_tensor, used_bytes) - 64usize];
+};
+///The tensor leaves, whatever is in use.
+pub const SH_SPILL_NOW: _bindgen_ty_14 = 1;
+///The tensor never leaves, and does not count for keep_bytes.
+pub const SH_SPILL_KEEP: _bindgen_ty_14 = 2;
+pub type _bindgen_ty_14 = ::core::ffi::c_uint;
+///Collect everything that is leaving, not only what is beyond the bounds.
+pub const SH_COLLECT_ALL: _bindgen_ty_15 = 1;
+pub type _bindgen_ty_15 = ::core::ffi::c_uint;
+///The memory of sh_spill() has the bytes.
+pub const SH_TICKET_KEPT: _bindgen_ty_16 = 1;
+///A copy is under way. The memory of sh_spill() has the bytes, too.
+pub const SH_TICKET_LEAVING: _bindgen_ty_16 = 2;
+///Host memory has the bytes.
+pub const SH_TICKET_AWAY: _bindgen_ty_16 = 3;
+pub const SH_TICKET_PREFETCHED: _bindgen_ty_16 = 4;
+pub type _bindgen_ty_16 = ::core::ffi::c_uint;
+///What the spiller knows of a ticket.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_ticket_info {
+    pub struct_size: u32,
+    ///SH_TICKET_*
+    pub state: u32,
+    ///Size of the device memory that sh_restore() fills.
+    pub bytes: u64,
+    ///Where the element whose indices are all 0 lies in that memory, in bytes.
+    pub offset: u64,
+    ///Number of the copy. Tickets with the same number share it.
+    pub copy: u64,
+    ///How many sh_ticket_release() end the ticket.
+    pub references: u64,
+    ///The memory of sh_prefetch_spilled(). 0: none.
+    pub prefetched_address: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_ticket_info"][::core::mem::size_of::<sh_ticket_info>() - 48usize];
+    ["Alignment of sh_ticket_info"][::core::mem::align_of::<sh_ticket_info>() - 8usize];
+    [
+        "Offset of field: sh_ticket_info::struct_size",
+    ][::core::mem::offset_of!(sh_ticket_info, struct_size) - 0usize];
+    [
+        "Offset of field: sh_ticket_info::state",
+    ][::core::mem::offset_of!(sh_ticket_info, state) - 4usize];
+    [
+        "Offset of field: sh_ticket_info::bytes",
+    ][::core::mem::offset_of!(sh_ticket_info, bytes) - 8usize];
+    [
+        "Offset of field: sh_ticket_info::offset",
+    ][::core::mem::offset_of!(sh_ticket_info, offset) - 16usize];
+    [
+        "Offset of field: sh_ticket_info::copy",
+    ][::core::mem::offset_of!(sh_ticket_info, copy) - 24usize];
+    [
+        "Offset of field: sh_ticket_info::references",
+    ][::core::mem::offset_of!(sh_ticket_info, references) - 32usize];
+    [
+        "Offset of field: sh_ticket_info::prefetched_address",
+    ][::core::mem::offset_of!(sh_ticket_info, prefetched_address) - 40usize];
+};
+///Counters since the spiller was created. The fields from kept_bytes on are values of this moment.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_spiller_stats {
+    pub struct_size: u32,
+    pub reserved: u32,
+    ///Steps that have ended.
+    pub steps: u64,
+    ///Tensors saved.
+    pub saved: u64,
+    ///Tickets that have left, or share a copy that has.
+    pub spilled: u64,
+    ///Restores of such tickets.
+    pub restored: u64,
+    ///Tensors that took no copy of their own.
+    pub shared: u64,
+    ///Bytes copied to the host.
+    pub spill_bytes: u64,
+    ///Bytes copied to the device.
+    pub restore_bytes: u64,
+    ///Copies that sh_prefetch_spilled() began.
+    pub prefetched: u64,
+    ///Waits of the engine's streams for a copy that had not ended.
+    pub stall_count: u64,
+    ///Time of these waits.
+    pub stall_ns: u64,
+    ///Spills into pinned memory.
+    pub pool_hits: u64,
+    ///Spills into memory that is not pinned, because no buffer was free.
+    pub pool_misses: u64,
+    ///Tensors that stayed because their copy failed.
+    pub failed_spills: u64,
+    ///Saved bytes that stay on the device.
+    pub kept_bytes: u64,
+    ///Saved bytes on the device that sh_spiller_collect() has not named yet.
+    pub leaving_bytes: u64,
+    ///Bytes that host memory has.
+    pub away_bytes: u64,
+    ///The most of away_bytes and leaving_bytes together.
+    pub away_peak_bytes: u64,
+    ///Pinned memory of the pool.
+    pub pool_bytes: u64,
+    ///Host memory of misses.
+    pub unpinned_bytes: u64,
+    ///The most device memory in use that sh_spill() saw in the step, or in the last step.
+    pub used_peak_bytes: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_spiller_stats"][::core::mem::size_of::<sh_spiller_stats>() - 168usize];
+    [
+        "Alignment of sh_spiller_stats",
+    ][::core::mem::align_of::<sh_spiller_stats>() - 8usize];
+    [
+        "Offset of field: sh_spiller_stats::struct_size",
+    ][::core::mem::offset_of!(sh_spiller_stats, struct_size) - 0usize];
+    [
+        "Offset of field: sh_spiller_stats::reserved",
+    ][::core::mem::offset_of!(sh_spiller_stats, reserved) - 4usize];
+    [
+        "Offset of field: sh_spiller_stats::steps",
+    ][::core::mem::offset_of!(sh_spiller_stats, steps) - 8usize];
+    [
+        "Offset of field: sh_spiller_stats::saved",
+    ][::core::mem::offset_of!(sh_spiller_stats, saved) - 16usize];
+    [
+        "Offset of field: sh_spiller_stats::spilled",
+    ][::core::mem::offset_of!(sh_spiller_stats, spilled) - 24usize];
+    [
+        "Offset of field: sh_spiller_stats::restored",
+    ][::core::mem::offset_of!(sh_spiller_stats, restored) - 32usize];
+    [
+        "Offset of field: sh_spiller_stats::shared",
+    ][::core::mem::offset_of!(sh_spiller_stats, shared) - 40usize];
+    [
+        "Offset of field: sh_spiller_stats::spill_bytes",
+    ][::core::mem::offset_of!(sh_spiller_stats, spill_bytes) - 48usize];
+    [
+        "Offset of field: sh_spiller_stats::restore_bytes",
+    ][::core::mem::offset_of!(sh_spiller_stats, restore_bytes) - 56usize];
+    [
+        "Offset of field: sh_spiller_stats::prefetched",
+    ][::core::mem::offset_of!(sh_spiller_stats, prefetched) - 64usize];
+    [
+        "Offset of field: sh_spiller_stats::stall_count",
+    ][::core::mem::offset_of!(sh_spiller_stats, stall_count) - 72usize];
+    [
+        "Offset of field: sh_spiller_stats::stall_ns",
+    ][::core::mem::offset_of!(sh_spiller_stats, stall_ns) - 80usize];
+    [
+        "Offset of field: sh_spiller_stats::pool_hits",
+    ][::core::mem::offset_of!(sh_spiller_stats, pool_hits) - 88usize];
+    [
+        "Offset of field: sh_spiller_stats::pool_misses",
+    ][::core::mem::offset_of!(sh_spiller_stats, pool_misses) - 96usize];
+    [
+        "Offset of field: sh_spiller_stats::failed_spills",
+    ][::core::mem::offset_of!(sh_spiller_stats, failed_spills) - 104usize];
+    [
+        "Offset of field: sh_spiller_stats::kept_bytes",
+    ][::core::mem::offset_of!(sh_spiller_stats, kept_bytes) - 112usize];
+    [
+        "Offset of field: sh_spiller_stats::leaving_bytes",
+    ][::core::mem::offset_of!(sh_spiller_stats, leaving_bytes) - 120usize];
+    [
+        "Offset of field: sh_spiller_stats::away_bytes",
+    ][::core::mem::offset_of!(sh_spiller_stats, away_bytes) - 128usize];
+    [
+        "Offset of field: sh_spiller_stats::away_peak_bytes",
+    ][::core::mem::offset_of!(sh_spiller_stats, away_peak_bytes) - 136usize];
+    [
+        "Offset of field: sh_spiller_stats::pool_bytes",
+    ][::core::mem::offset_of!(sh_spiller_stats, pool_bytes) - 144usize];
+    [
+        "Offset of field: sh_spiller_stats::unpinned_bytes",
+    ][::core::mem::offset_of!(sh_spiller_stats, unpinned_bytes) - 152usize];
+    [
+        "Offset of field: sh_spiller_stats::used_peak_bytes",
+    ][::core::mem::offset_of!(sh_spiller_stats, used_peak_bytes) - 160usize];
+};
 ///A function that runs on a stream. The function must not call the library and must not throw.
 pub type sh_stream_fn = ::core::option::Option<
     unsafe extern "C" fn(user_data: *mut ::core::ffi::c_void),
 >;
 ///The acquire began no load: the bytes were there, or on their way.
-pub const SH_VIEW_HIT: _bindgen_ty_11 = 1;
+pub const SH_VIEW_HIT: _bindgen_ty_17 = 1;
 ///The address stays the same while the block is registered.
-pub const SH_VIEW_FIXED_ADDRESS: _bindgen_ty_11 = 2;
+pub const SH_VIEW_FIXED_ADDRESS: _bindgen_ty_17 = 2;
 ///The acquire mapped pages for a block outside the order.
-pub const SH_VIEW_REMAPPED: _bindgen_ty_11 = 4;
+pub const SH_VIEW_REMAPPED: _bindgen_ty_17 = 4;
 ///The calling thread waited for the bytes.
-pub const SH_VIEW_WAITED: _bindgen_ty_11 = 8;
-pub type _bindgen_ty_11 = ::core::ffi::c_uint;
+pub const SH_VIEW_WAITED: _bindgen_ty_17 = 8;
+pub type _bindgen_ty_17 = ::core::ffi::c_uint;
 ///A block's device memory. The view is valid from sh_acquire() until the matching sh_release().
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1024,8 +1659,8 @@ const _: () = {
 /**Return SH_NOT_READY instead of waiting on the host for bytes. The load goes on, so ask again later. The call may
 still wait for memory: for the first plan, for dirty contents that are in the way, and for streams that use the
 memory which a block outside the order takes.*/
-pub const SH_ACQUIRE_NO_WAIT: _bindgen_ty_12 = 1;
-pub type _bindgen_ty_12 = ::core::ffi::c_uint;
+pub const SH_ACQUIRE_NO_WAIT: _bindgen_ty_18 = 1;
+pub type _bindgen_ty_18 = ::core::ffi::c_uint;
 /**Counters since the runtime was created. Counters only grow. The fields from last_step_ns to guest_bytes are values of
 this moment. Times are of the device's clock, in nanoseconds.*/
 #[repr(C)]
@@ -1192,8 +1827,8 @@ unsafe extern "C" {
 @blocks Never.*/
     pub fn sh_status_string(status: sh_status) -> *const ::core::ffi::c_char;
     /**Copies the text of the calling thread's last error into `buffer`, cut to `capacity` bytes with the NUL. `buffer` may
-be NULL if `capacity` is 0. A call that returns SH_OK or SH_NOT_READY leaves the text as it is. A call that returns
-nothing, for example sh_runtime_destroy(), may leave a text.
+be NULL if `capacity` is 0. A call that returns SH_OK, SH_NOT_READY or SH_KEPT leaves the text as it is. A call
+that returns nothing, for example sh_runtime_destroy(), may leave a text.
 
 Returns The length of the whole text in bytes without the NUL. 0 if this thread had no error.
 @blocks Never.*/
@@ -1210,6 +1845,55 @@ function. The previous receiver is not called any more after the return.
         level: i32,
         log: sh_log_fn,
         user_data: *mut ::core::ffi::c_void,
+    ) -> sh_status;
+    /**Chooses for each saved storage whether it is kept, spilled or computed again. The choice is judged by a simulation of
+the step, which knows that only what has left before the memory is fullest lowers the peak. The same arguments give
+the same plan on every machine.
+
+- `out_fates`: Gets one SH_FATE_* for each activation. NULL only without activations.
+
+- `out_plan`: May be NULL.
+@retval SH_OK                     The plan is written, also if it misses the target: see meets_target.
+@retval SH_ERROR_INVALID_ARGUMENT The step is impossible, or it has not exactly one target. The text names the field.
+Times and bytes may not be above 2^52, also summed up, and all inputs together not
+above 2^24.
+@blocks Never. The call computes for up to a second with 20,000 storages, and for half a minute with a million, whose
+plan is a rough one.
+Since 0.2*/
+    pub fn sh_plan_activations(
+        step: *const sh_training_step,
+        out_fates: *mut u32,
+        out_plan: *mut sh_activation_plan,
+    ) -> sh_status;
+    /**Simulates a step in which each saved storage has a given fate. sh_plan_activations() judges its choices by the same
+simulation. An engine compares its own choice with a plan, or draws the memory over the step.
+
+- `step`: Has no target_step_ns. If more memory than target_peak_bytes would be in use, the compute waits for
+copies to the host, and restores wait for room. 0: nothing waits for room.
+
+- `fates`: One SH_FATE_* for each activation. NULL: everything is kept.
+
+- `out_plan`: May be NULL. least_step_ns and least_peak_bytes are 0.
+
+- `out_points`: Gets the first `capacity` points of the memory in use over the step, by time. struct_size is set in
+each. Two points may have the same time. The last point holds until the step's end. NULL if
+`capacity` is 0.
+
+- `out_count`: Number of points, also of those beyond `capacity`. There are at most 8 for each activation and 2
+for each of `others`. May be NULL.
+@retval SH_OK                     The outputs are written.
+@retval SH_ERROR_INVALID_ARGUMENT The step is impossible, or a fate is: SH_FATE_RECOMPUTE without
+SH_ACTIVATION_CHEAP, or SH_FATE_SPILL of fewer than least_bytes, or without a link.
+The text names it.
+@blocks Never.
+Since 0.2*/
+    pub fn sh_simulate_activations(
+        step: *const sh_training_step,
+        fates: *const u32,
+        out_plan: *mut sh_activation_plan,
+        out_points: *mut sh_memory_point,
+        capacity: u64,
+        out_count: *mut u64,
     ) -> sh_status;
     /**Opens a device by its name: "host", "cuda:0", "hip:1", "sim". A name without a number is the backend's first device.
 "auto" is the first GPU that works, or the host if no GPU works.
@@ -1746,6 +2430,225 @@ Since 0.1*/
         runtime: *mut sh_runtime,
         options: *const sh_plan_options,
         out_info: *mut sh_plan_info,
+    ) -> sh_status;
+    /**Creates a spiller on a device. The device stays open for it until sh_spiller_destroy().
+
+- `options`: NULL: defaults. Without watermarks and without SH_SPILLER_KEEP_BYTES a tensor leaves only if its
+sh_spill() has the flag SH_SPILL_NOW.
+
+- `out_spiller`: The caller owns the spiller on success and destroys it with sh_spiller_destroy().
+@retval SH_OK                     The spiller exists.
+@retval SH_ERROR_INVALID_ARGUMENT An option is out of range or contradicts another. The text names the option.
+@retval SH_ERROR_BACKEND          The driver failed.
+@blocks While it pins the buffers of `classes`.
+Since 0.2*/
+    pub fn sh_spiller_create(
+        device: *mut sh_device,
+        options: *const sh_spiller_options,
+        out_spiller: *mut *mut sh_spiller,
+    ) -> sh_status;
+    /**Waits for copies in flight and frees the spiller. All its tickets end. Device memory that the engine gave for copies
+may be freed afterwards. NULL and stale handles are ignored.
+@blocks Until copies have ended.
+Since 0.2*/
+    pub fn sh_spiller_destroy(spiller: *mut sh_spiller);
+    /**Begins a step: a forward and its backward. Steps tell the spiller where the order of restores begins again. Tickets
+of earlier steps stay valid. The order begins again without steps, too, when no ticket is left.
+
+- `step`: The engine's number of the step, for telemetry.
+@retval SH_OK                  The step has begun.
+@retval SH_ERROR_INVALID_STATE A step is under way.
+@blocks Never.
+Since 0.2*/
+    pub fn sh_spiller_begin_step(spiller: *mut sh_spiller, step: u64) -> sh_status;
+    /**Ends a step. The spiller learns the order of the step's restores, asks for the buffers that were missing (a thread of
+the library pins them), and writes a line to the file of sh_spiller_open_telemetry().
+@retval SH_OK                  The step has ended.
+@retval SH_ERROR_INVALID_STATE No step is under way.
+@retval SH_ERROR_IO            The line could not be written. The step has ended.
+@blocks While it writes the line.
+Since 0.2*/
+    pub fn sh_spiller_end_step(spiller: *mut sh_spiller) -> sh_status;
+    /**Saves a tensor. The tensor stays on the device or leaves, now or later: sh_spiller_collect() tells. The caller keeps
+the tensor's memory, and does not write to it, until sh_spiller_collect() names the ticket, or until
+sh_ticket_release() ends it.
+
+The bytes between the tensor's first and last element are copied. All of the storage is copied instead if that is
+more than half of it, so that other views of the storage share the copy. A tensor stays if its copy fails to begin,
+or if no host memory is left for it; the library logs a warning.
+
+
+- `stream`: The stream whose work produces the tensor. The copy comes after the work that is queued there now.
+A tensor that leaves later is copied after the work that is queued there then. The stream must
+exist until the ticket is collected or released.
+
+- `flags`: 0, SH_SPILL_NOW or SH_SPILL_KEEP.
+
+- `out_ticket`: Valid with SH_OK and SH_KEPT until its last sh_ticket_release().
+@retval SH_OK                     The tensor is leaving, or shares the copy of a tensor that has left.
+@retval SH_KEPT                   The tensor stays for now.
+@retval SH_ERROR_INVALID_ARGUMENT The description is impossible. The text names the field.
+@retval SH_ERROR_UNSUPPORTED      The stream captures a graph.
+@retval SH_ERROR_BACKEND          The driver failed, and nothing is saved.
+@blocks Never, except while the system copies into host memory that is not pinned: see
+sh_spiller_stats.pool_misses.
+Since 0.2*/
+    pub fn sh_spill(
+        spiller: *mut sh_spiller,
+        tensor: *const sh_saved_tensor,
+        stream: sh_stream,
+        flags: u32,
+        out_ticket: *mut sh_ticket,
+    ) -> sh_status;
+    /**Names tickets whose device memory is not needed any more: their copies have ended, or `stream` now waits for them.
+Memory that the caller gives back may be used again by work that is queued on `stream` after this call. Each ticket
+is named once. Call it after sh_spill(), and with SH_COLLECT_ALL at the end of a forward.
+
+- `stream`: The stream that uses the memory next. With SH_STREAM_HOST the call names finished copies, and waits
+for those beyond the bounds.
+
+- `tickets`: Receives at most `capacity` tickets. The next call names the others. A ticket may be released
+already.
+
+- `out_count`: Number of tickets that were written.
+@retval SH_OK            The tickets are named.
+@retval SH_ERROR_BACKEND The driver failed. Tensors whose copies failed stay, and `out_count` tickets are named
+nevertheless.
+@blocks Never, except with SH_STREAM_HOST and with SH_SPILLER_CHECKSUMS.
+Since 0.2*/
+    pub fn sh_spiller_collect(
+        spiller: *mut sh_spiller,
+        stream: sh_stream,
+        flags: u32,
+        tickets: *mut sh_ticket,
+        capacity: u64,
+        out_count: *mut u64,
+    ) -> sh_status;
+    /**Reads a ticket.
+@retval SH_OK The fields are written.
+@blocks Never.
+Since 0.2*/
+    pub fn sh_ticket_get_info(
+        spiller: *mut sh_spiller,
+        ticket: sh_ticket,
+        out_info: *mut sh_ticket_info,
+    ) -> sh_status;
+    /**Brings a tensor back. Work that is queued on `stream` after this call sees the bytes: those of its element whose
+indices are all 0 are at `address` + sh_ticket_info.offset. The tensor may be restored several times.
+
+- `address`: sh_ticket_info.bytes bytes of device memory that belong to `stream`: work that is queued there now may
+still use them. The memory of the ticket's prefetch, if there is one: the copy under way is then the
+restore. Not used with SH_KEPT. Memory of a prefetch that is passed over here stays the prefetch's.
+No copy writes to this memory after an error other than SH_ERROR_DEVICE_LOST.
+@retval SH_OK                     The memory at `address` has the bytes, in the order of `stream`. The caller owns
+this memory as before.
+@retval SH_KEPT                   The memory of sh_spill() has the bytes. The tensor stays from now on, and
+sh_spiller_collect() will not name it.
+@retval SH_ERROR_INVALID_ARGUMENT `address` is 0 and the tensor is away.
+@retval SH_ERROR_CHECKSUM         The restored bytes differ. Only with SH_SPILLER_CHECKSUMS.
+@retval SH_ERROR_UNSUPPORTED      The stream captures a graph.
+@retval SH_ERROR_BACKEND          The driver failed now, or the copy to the host did. A later call tries again.
+@retval SH_ERROR_DEVICE_LOST      The driver cannot tell when the copy ends: it may write to this memory for ever.
+@blocks Never, except with SH_STREAM_HOST, with SH_SPILLER_CHECKSUMS, and for copies that are not pinned.
+Since 0.2*/
+    pub fn sh_restore(
+        spiller: *mut sh_spiller,
+        ticket: sh_ticket,
+        address: u64,
+        stream: sh_stream,
+    ) -> sh_status;
+    /**Names the tickets that will be restored next, in order, as far as to_device_bytes and to_device_copies allow. They
+are away, and not prefetched. The order is that of the last step, or the reverse of saving if no step has told
+better. Tickets that share a copy are named once. Tickets that sh_spiller_collect() has still to name are left out,
+and so are tickets of earlier steps: no order tells of those.
+
+With SH_SPILLER_KEEP_BYTES or watermarks, the tensors on the device are used first, and what they free is room for
+those that are away. So tickets are named as far as the limits are kept and `used_bytes` stays below its highest
+value of the step, and in any case if at most to_device_bytes are left to use before them. Call it at each
+sh_restore(), also of tensors that stayed.
+
+- `used_bytes`: Device memory in use now, as sh_saved_tensor.used_bytes. 0: not known. Only tickets that are needed
+soon are named then.
+
+- `tickets`: Receives at most `capacity` tickets.
+
+- `out_count`: Number of tickets that were written.
+@retval SH_OK The tickets are named.
+@blocks Never.
+Since 0.2*/
+    pub fn sh_spiller_get_upcoming(
+        spiller: *mut sh_spiller,
+        used_bytes: u64,
+        tickets: *mut sh_ticket,
+        capacity: u64,
+        out_count: *mut u64,
+    ) -> sh_status;
+    /**Begins to bring tensors back into memory of the caller. sh_restore() with the same address completes it. Tickets
+that are not away, or are prefetched already, are left out: their memory is not used, and stays the caller's.
+
+- `tickets`: `count` tickets. Copies are queued in this order.
+
+- `addresses`: For each ticket sh_ticket_info.bytes bytes of device memory that belong to `stream`, never 0. The
+caller keeps the memory until sh_restore() has taken it, or until the last ticket of the copy has
+ended. The memory is the copy's: each ticket of the copy may be restored with it, once in all.
+
+- `stream`: Must exist as long as this memory belongs to the prefetch.
+@retval SH_OK                     The copies are queued.
+@retval SH_ERROR_INVALID_ARGUMENT An address is 0, or a list is NULL. No copy is queued.
+@retval SH_ERROR_UNSUPPORTED      The stream captures a graph.
+@retval SH_ERROR_BACKEND          The driver failed. Copies that were queued go on: sh_ticket_get_info() tells.
+@retval SH_ERROR_DEVICE_LOST      The driver cannot tell when a copy ends: it may write to its memory for ever.
+@blocks Never, except for copies that are not pinned.
+Since 0.2*/
+    pub fn sh_prefetch_spilled(
+        spiller: *mut sh_spiller,
+        tickets: *const sh_ticket,
+        addresses: *const u64,
+        count: u64,
+        stream: sh_stream,
+    ) -> sh_status;
+    /**Adds a reference to a ticket: another holder that will release it.
+@retval SH_OK The ticket has one reference more.
+@blocks Never.
+Since 0.2*/
+    pub fn sh_ticket_retain(spiller: *mut sh_spiller, ticket: sh_ticket) -> sh_status;
+    /**Takes back a reference. With the last one the ticket ends, and the caller may give back the memory of its sh_spill()
+and of its prefetch: the streams of these calls wait for copies that still use the memory. If other tickets share
+the copy, no stream waits, and the memory stays the copy's until the last of them has ended, or until
+sh_spiller_collect() has named it. Tickets that have ended are an error, and so are tickets of another spiller.
+@retval SH_OK                The reference is taken back.
+@retval SH_ERROR_DEVICE_LOST The driver cannot tell when copies end that use this memory. The reference is taken
+back, and the caller keeps the memory.
+@blocks Never, except for SH_STREAM_HOST, for the default stream of another thread, for copies that are not pinned,
+and after an error of the driver.
+Since 0.2*/
+    pub fn sh_ticket_release(spiller: *mut sh_spiller, ticket: sh_ticket) -> sh_status;
+    /**Reads the counters.
+@retval SH_OK The counters are written.
+@blocks Never.
+Since 0.2*/
+    pub fn sh_spiller_get_stats(
+        spiller: *mut sh_spiller,
+        out_stats: *mut sh_spiller_stats,
+    ) -> sh_status;
+    /**Unpins and frees the buffers that no tensor is in.
+
+- `out_bytes`: The pinned memory that was freed. May be NULL.
+@retval SH_OK The buffers are freed.
+@blocks Until copies out of these buffers have ended, and while the system unpins the memory.
+Since 0.2*/
+    pub fn sh_spiller_trim(spiller: *mut sh_spiller, out_bytes: *mut u64) -> sh_status;
+    /**Writes one JSON object for each step to a file, when the step ends. docs/telemetry.md lists the fields. The previous
+file is closed, unless the new file cannot be opened.
+
+- `path`: Created or truncated. NULL: stop writing.
+@retval SH_OK       The lines are written from the next step on.
+@retval SH_ERROR_IO The file cannot be opened; or the previous file could not be completed, and the new one is open.
+@blocks While it opens the file.
+Since 0.2*/
+    pub fn sh_spiller_open_telemetry(
+        spiller: *mut sh_spiller,
+        path: *const ::core::ffi::c_char,
     ) -> sh_status;
     /**Creates a stream: a queue whose work runs in order. On the host backend a stream is a thread.
 

@@ -197,6 +197,41 @@
 //! }
 //! ```
 //!
+//! A step of a spiller does not outlive its spiller. A ticket may, because it keeps the spiller.
+//! ```
+//! # use libstagehand::*;
+//! fn end(spiller: Spiller, ticket: Ticket) -> Result<()> {
+//!     let step = spiller.step(1)?;
+//!     step.end()?;
+//!     drop(spiller);
+//!     ticket.release()
+//! }
+//! ```
+//! ```compile_fail,E0505
+//! # use libstagehand::*;
+//! fn end(spiller: Spiller, ticket: Ticket) -> Result<()> {
+//!     let step = spiller.step(1)?;
+//!     drop(spiller);
+//!     step.end()?;
+//!     ticket.release()
+//! }
+//! ```
+//!
+//! Device memory is named only in an unsafe block.
+//! ```
+//! # use libstagehand::*;
+//! fn back(ticket: &Ticket, address: u64) -> Result<Restored> {
+//!     // SAFETY: this is never called.
+//!     unsafe { ticket.restore(address, Stream::host()) }
+//! }
+//! ```
+//! ```compile_fail,E0133
+//! # use libstagehand::*;
+//! fn back(ticket: &Ticket, address: u64) -> Result<Restored> {
+//!     ticket.restore(address, Stream::host())
+//! }
+//! ```
+//!
 //! The bytes of a source do not outlive the update that gave access to them.
 //! ```
 //! # use libstagehand::*;
@@ -249,6 +284,9 @@
 //! on_any_thread::<Capture<'static>>();
 //! on_any_thread::<Graph<'static>>();
 //! on_any_thread::<Launch<'static>>();
+//! on_any_thread::<Spiller>();
+//! on_any_thread::<Ticket>();
+//! on_any_thread::<SpillStep<'static>>();
 //! on_any_thread::<Error>();
 //! fn to_any_thread<T: Send>() {}
 //! to_any_thread::<Source>();

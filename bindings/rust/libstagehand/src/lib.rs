@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod activations;
 mod block;
 mod callback;
 mod device;
@@ -10,11 +11,17 @@ mod process;
 mod residency;
 mod runtime;
 mod source;
+mod spill;
 mod stream;
 mod streaming;
+mod ticket;
 mod update;
 mod view;
 
+pub use activations::{
+    Activation, ActivationFigures, ActivationPlan, Fate, MemoryPoint, SimulatedActivations, Target, TrainingStep,
+    plan_activations, simulate_activations,
+};
 pub use block::{Block, BlockDesc, BlockState, LoadedRange};
 pub use device::{BackendInfo, Capabilities, Device, DeviceOptions, MemoryInfo, backends};
 pub use error::{Error, Group, Result, Status};
@@ -24,8 +31,10 @@ pub use process::{LogLevel, clear_log, monitor_start, monitor_stop, set_log, tra
 pub use residency::{GuestOptions, Priority, Protection, Reservation, Scope};
 pub use runtime::{PlanInfo, PlanOptions, Runtime, RuntimeOptions, RuntimeStats, Use};
 pub use source::Source;
+pub use spill::{Leave, SavedTensor, SpillClass, SpillStep, Spiller, SpillerOptions, SpillerStats};
 pub use stream::Stream;
 pub use streaming::Step;
+pub use ticket::{Restored, Ticket, TicketId, TicketInfo};
 pub use update::SourceUpdate;
 pub use view::{View, Views};
 

@@ -16,7 +16,8 @@ use crate::graph::Capturing;
 ///
 /// A stream that [`Device::stream`] made stays alive while a clone of it lives. The stream also stays alive while a
 /// [`Runtime`](crate::Runtime) that has seen the stream lives, until [`Runtime::forget`](crate::Runtime::forget). The
-/// reason is that a stream must not end while its work may still use the runtime's memory.
+/// reason is that a stream must not end while its work may still use the runtime's memory. A
+/// [`Spiller`](crate::Spiller) keeps the streams that it has seen until the spiller ends.
 #[derive(Clone)]
 pub struct Stream {
     raw: sys::sh_stream,
@@ -66,8 +67,10 @@ impl Stream {
     /// Wraps a stream of the engine: a native handle (`CUstream`, `hipStream_t`) as an integer.
     ///
     /// # Safety
-    /// The handle must be a stream of the device of the runtimes that use it. The stream must stay alive until the
-    /// steps in which it is used have ended, or until [`Runtime::forget`](crate::Runtime::forget).
+    /// The handle must be a stream of the device of the runtimes and spillers that use it. The stream must stay alive
+    /// until the steps in which it is used have ended, or until [`Runtime::forget`](crate::Runtime::forget). A stream
+    /// of [`Spiller`](crate::Spiller) must stay alive until the tickets that were saved, prefetched or restored on it,
+    /// and the tickets that share a copy with these, have ended.
     ///
     /// The handle 2 of CUDA and HIP names each thread's own stream. A view, a capture or a launch on this stream must
     /// end on the thread on which it began, although the guard is `Send`.

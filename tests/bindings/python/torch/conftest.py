@@ -1,8 +1,14 @@
 """A device whose memory is poisoned where it is new, so that what is read too early or too late gives other numbers."""
 
 import gc
+import os
 import pathlib
 import sys
+
+# Before PyTorch is there, and for the programs that tests start: the tests run side by side, so that further threads
+# would wait for a core, which OpenMP's threads do by computing.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 import pytest
 import torch
@@ -14,6 +20,29 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from models import PAGE, Net, size_of
 
 torch.set_num_threads(1)  # the same order of additions in every run
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "xdist_group(name): tests that run in one process, because they share the GPU")
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def garbage():
+    """Looks for garbage that the test before has left. What survives is not looked at again: modules and caches would
+    take most of the time of each collection. This is no business of the end of a test, whose models still live then:
+    nobody would look at them again, and they would keep their devices open.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish():
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
@@ -47,3 +76,11 @@ def tokens():
 @pytest.fixture
 def quarter(net):
     return size_of(net) // 4
+
+
+@pytest.fixture
+def delayed():
+    """A device whose copies take a while."""
+    with sh.Device("host", page_bytes=PAGE, backend_options="poison=1;latency=20000000") as device:
+        yield device
+    gc.collect()

@@ -25,6 +25,19 @@ def test_adapters_are_trained():
     assert "the trained weights are equal, bit by bit" in out
 
 
+def test_a_transformer_is_trained_with_spilled_activations(tmp_path):
+    small = ["--layers", "4", "--width", "64", "--tokens", "64", "--batch", "2", "--steps", "4", "--copies", "2"]
+    out = run(ROOT / "examples/train_spill/train_spill.py", *small)
+    assert "the losses and the weights are equal, bit by bit" in out
+    left, steps, copied = re.search(r"^(\d+) tensors left in (\d+) steps: ([\d.]+) MiB copied$", out, re.M).groups()
+    assert int(steps) == 4 and int(left) >= 4 * 4 * 8 and float(copied) > 4
+    rows = dict(re.findall(r"^(plain|checkpointed|spilled) .*?([\d.]+) MiB +[\d.]+$", out, re.M))
+    peaks = {name: float(size) for name, size in rows.items()}
+    assert peaks["checkpointed"] < peaks["plain"] and peaks["spilled"] < 0.9 * peaks["plain"], out
+    for name, peak in rows.items():
+        assert f"{name}: the memory over a step, {peak} MiB at most" in out
+
+
 class Painter(Pipeline):
     def __call__(self, text):
         return types.SimpleNamespace(images=[self.components["net"](torch.tensor([len(text)]))["logits"]])
@@ -32,9 +45,14 @@ class Painter(Pipeline):
 
 def test_the_example_of_the_readme(tokens):
     (example,) = re.findall(r"^```py\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.S | re.M)
-    names = {"model": Net().requires_grad_(False), "tokens": tokens, "pipe": Painter(net=Net().requires_grad_(False))}
+    model = Net()
+    names = {"model": model, "tokens": tokens, "pipe": Painter(net=Net().requires_grad_(False))}
+    names |= {"batch": tokens, "loss": lambda out: out["logits"].square().mean()}
     exec(example.replace('"cuda:0"', '"host"'), names)
     assert names["logits"]["logits"].shape == (3, 7, 50) and names["image"].shape == (1, 50)
+    got = [one.grad.clone() for one in model.parameters()]
+    names["loss"](model(tokens)).backward()
+    assert all(torch.equal(one.grad, 2 * before) for one, before in zip(model.parameters(), got))
 
 
 def test_the_benchmark_works_on_the_cpu(tmp_path):

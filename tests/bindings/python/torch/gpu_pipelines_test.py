@@ -8,7 +8,10 @@ from pretrained_test import first, llama
 
 import libstagehand.torch as st
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that PyTorch can use")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that PyTorch can use"),
+    pytest.mark.xdist_group("gpu"),
+]
 
 
 @pytest.mark.parametrize("parts", [None, ["vae"]])

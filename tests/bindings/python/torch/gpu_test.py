@@ -17,6 +17,7 @@ from torch import nn
 import libstagehand as sh
 import libstagehand.torch as st
 
+pytestmark = pytest.mark.xdist_group("gpu")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that PyTorch can use")
 LAYERS = 12
 

@@ -312,3 +312,30 @@ def test_a_weight_that_is_read_when_a_checkpoint_runs_again(device, reentrant):
             x.grad = None
             model(x).sum().backward()
             assert torch.equal(x.grad, want)
+
+
+class Wrapped(torch.Tensor):
+    """A tensor without memory of its own, which does not name its parts."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.size(), dtype=inner.dtype)
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, operation, types, args=(), kwargs=None):
+        args = [one.inner if isinstance(one, cls) else one for one in args]
+        return cls(operation(*args, **(kwargs or {})))
+
+
+class Wraps(Layer):
+    def forward(self, x):
+        return super().forward(x) + Wrapped(x).sum(0).inner
+
+
+def test_tensors_without_memory_in_the_first_step(device):
+    model, x = nn.Sequential(*(Wraps(64) for _ in range(6))).requires_grad_(False), torch.randn(2, 64)
+    want = model(x)
+    with st.stream(model, device, budget=size_of(model) // 2, blocks=["?"]):
+        assert torch.equal(model(x), want)

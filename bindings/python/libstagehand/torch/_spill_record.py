@@ -1,0 +1,248 @@
+"""How the contents of a storage were made: recorded while operations run, below autograd and autocast.
+
+A recipe is an operation with its arguments. It holds none of the memory of its arguments. A note of how a storage was
+made ends with the storage, and with the first operation that writes to the storage. Nothing is noted inside functions
+of the program (`torch.autograd.Function`) and inside compiled code, because other kernels write to memory there.
+"""
+
+# mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch.utils import _python_dispatch
+
+from ._spill_cheap import CHEAP, DROPOUT, SEVERAL, Run, masked
+from ._spill_tensors import is_plain
+
+_graph_task = torch._C._current_graph_task_id
+_grad_enabled = torch.is_grad_enabled
+_Tensor, _Parameter = torch.Tensor, torch.nn.Parameter
+_PLACE, _RECIPE = "_stagehand_place", "_stagehand_recipe"
+_MOST_STEPS = 64  # operations between a result and the arguments that it is computed from
+_MOST_PACKED = 4
+
+
+class Place:
+    """What is known of the memory of a storage. It lives as long as the storage, or as long as a recipe names it."""
+
+    __slots__ = ("writes", "packed")
+
+    def __init__(self) -> None:
+        self.writes = 0  # the number of operations that have written to it
+        self.packed: list[tuple[weakref.ref[Any], int, int]] = []  # with versions, and numbers of writes
+
+    def note(self, packed: Any, version: int) -> None:
+        """Notes that the hooks have packed a tensor over this memory."""
+        if len(self.packed) >= _MOST_PACKED:
+            del self.packed[0]
+        self.packed.append((weakref.ref(packed), version, self.writes))
+
+    def found(self, version: int) -> list[Any]:
+        """Returns what the hooks have packed with the contents of now, the latest first."""
+        here = [one for one, of, writes in self.packed if of == version and writes == self.writes]
+        return [packed for one in reversed(here) if (packed := one()) is not None]
+
+
+class Argument:
+    """A tensor that an operation had as an argument."""
+
+    __slots__ = ("place", "tensor", "size", "stride", "offset", "dtype", "version", "writes", "recipe")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        self.place = place_of(storage)
+        self.tensor = weakref.ref(tensor)
+        self.size = tensor.size()
+        self.stride = tensor.stride()
+        self.offset = tensor.storage_offset()
+        self.dtype = tensor.dtype
+        self.version = tensor._version
+        self.writes = self.place.writes
+        recipe: Recipe | None = recipe_of(storage, self.version, self.place)
+        linked = recipe is not None and not recipe.saved and recipe.steps < _MOST_STEPS
+        self.recipe: Recipe | None = recipe if linked else None
+
+    @property
+    def bytes(self) -> int:
+        return int(self.size.numel() * self.dtype.itemsize)
+
+    def unchanged(self) -> bool:
+        return self.writes == self.place.writes
+
+
+class Recipe:
+    """An operation whose result is cheap to compute again."""
+
+    __slots__ = (
+        "run",
+        "arguments",
+        "named",
+        "size",
+        "stride",
+        "dtype",
+        "device",
+        "version",
+        "writes",
+        "steps",
+        "inputs",
+        "saved",
+        "made",
+    )
+
+    def __init__(self, run: Run, arguments: tuple[Any, ...], named: dict[str, Any], result: torch.Tensor) -> None:
+        self.run = run
+        self.inputs: list[Argument] = []
+        self.arguments = tuple(self._argument(one) for one in arguments)
+        self.named = {name: self._argument(one) for name, one in named.items()}
+        self.size = result.size()
+        self.stride = result.stride()
+        self.dtype = result.dtype
+        self.device = result.device
+        self.version = result._version
+        self.writes = 0
+        self.steps: int = 1 + max((one.recipe.steps for one in self.inputs if one.recipe is not None), default=0)
+        self.saved = False
+        self.made: Any = lambda: None  # a weak reference to what computes it
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, _Tensor):
+            made = Argument(value)
+            self.inputs.append(made)
+            return made
+        if isinstance(value, (list, tuple)):
+            return [self._argument(one) for one in value]
+        return value
+
+    @property
+    def bytes(self) -> int:
+        return int(self.size.numel() * self.dtype.itemsize)
+
+
+def place_of(storage: torch.UntypedStorage) -> Place:
+    place: Place | None = getattr(storage, _PLACE, None)
+    if place is None:
+        place = Place()
+        setattr(storage, _PLACE, place)
+    return place
+
+
+def recipe_of(storage: torch.UntypedStorage, version: int, place: Place) -> Recipe | None:
+    """Returns how a storage was made, if it was not changed since. Its contents may be saved by now."""
+    recipe: Recipe | None = getattr(storage, _RECIPE, None)
+    if recipe is None or recipe.version != version or recipe.writes != place.writes:
+        return None
+    return recipe
+
+
+def note_saved(storage: torch.UntypedStorage) -> None:
+    """Notes that the contents of a storage are saved, so that nothing behind them is needed."""
+    recipe: Recipe | None = getattr(storage, _RECIPE, None)
+    if recipe is not None:
+        recipe.saved = True
+
+
+def _tensors(values: Any) -> list[torch.Tensor] | None:
+    """Returns the tensors among arguments, or None if one of them is more than elements in memory."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, _Tensor):
+            if type(value) not in (_Tensor, _Parameter) or not is_plain(value) or value.is_inference():
+                return None
+            found.append(value)
+        elif isinstance(value, (list, tuple)) and value and isinstance(value[0], _Tensor):
+            inner = _tensors(value)
+            if inner is None:
+                return None
+            found += inner
+    return found
+
+
+class Record(_python_dispatch.TorchDispatchMode):
+    """The mode that notes how results are made. It is pushed and popped on a thread without the flags that PyTorch's
+    own `with` sets for all threads.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: Place | None = None  # the memory of the result that was noted last
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        return True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        written = _WRITTEN.get(func)
+        if written is None:
+            written = _WRITTEN[func] = _written(func)
+        if written:
+            _note_writes(written, args, kwargs or {})
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        if func in CHEAP or func is DROPOUT:
+            self._note(func, args, kwargs or {}, result)
+        return result
+
+    def _note(self, func: Any, args: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
+        if not _grad_enabled() or _graph_task() != -1:
+            return
+        tensors = _tensors(args)
+        if tensors is None or any(isinstance(one, _Tensor) for one in named.values()):
+            return
+        if not any(one.requires_grad for one in tensors):
+            return
+        if func is DROPOUT:
+            result, mask = result
+            recipe = Recipe(masked, (args[0], mask, 1 - args[1]), {}, result)
+        else:
+            if func in SEVERAL:
+                result = result[0]
+            recipe = Recipe(CHEAP[func], args, named, result)
+        storage = result.untyped_storage()
+        if result.storage_offset() or any(one.device != result.device and one.dim() for one in tensors):
+            return
+        place = place_of(storage)
+        recipe.writes = place.writes
+        setattr(storage, _RECIPE, recipe)
+        self.last = place
+
+
+# For each operation: the positions and names of the arguments that it writes to.
+_WRITTEN: dict[Any, tuple[tuple[int, str], ...]] = {}
+
+
+def _written(func: Any) -> tuple[tuple[int, str], ...]:
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return ()
+    return tuple(
+        (number, one.name)
+        for number, one in enumerate(schema.arguments)
+        if one.alias_info is not None and one.alias_info.is_write
+    )
+
+
+def _note_writes(written: tuple[tuple[int, str], ...], args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    for number, name in written:
+        value = args[number] if number < len(args) else named.get(name)
+        for tensor in value if isinstance(value, (list, tuple)) else (value,):
+            if type(tensor) not in (_Tensor, _Parameter) or not is_plain(tensor):
+                continue
+            place: Place | None = getattr(tensor.untyped_storage(), _PLACE, None)
+            if place is not None:
+                place.writes += 1
+
+
+def push(record: Record) -> None:
+    _python_dispatch._push_mode(record)
+
+
+def pop() -> None:
+    _python_dispatch._pop_mode()

@@ -1,0 +1,16 @@
+// Checksums of spilled bytes, for debugging: they find what was overwritten in host memory or lost on the way.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/backend_device.h"
+#include "base/status.h"
+
+namespace stagehand::core {
+
+uint64_t checksum(const void* data, uint64_t bytes);
+
+// Reads device memory over a stream and waits for it.
+Status checksum_on_device(BackendDevice& device, sh_stream stream, uint64_t address, uint64_t bytes, uint64_t* out);
+
+}  // namespace stagehand::core

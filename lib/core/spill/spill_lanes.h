@@ -1,0 +1,65 @@
+// SpillLanes: queues the copies of saved tensors, out to the host and back, and the waits between them and the engine's
+// streams.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/backend_device.h"
+#include "base/status.h"
+#include "core/spill/copies.h"
+#include "core/spill/stalls.h"
+#include "transfer/lane/lane.h"
+
+namespace stagehand::core {
+
+// What failed, and whether a copy may be under way all the same.
+struct Queued {
+    Status status;
+    bool doubtful = false;  // the copy was queued, and nothing tells when it ends
+};
+
+// Copies of one direction run in the order in which they were queued. The spiller's mutex guards it.
+class SpillLanes {
+public:
+    explicit SpillLanes(BackendDevice& device) : device_(device), stalls_(device) {}
+    ~SpillLanes();
+    SpillLanes(const SpillLanes&) = delete;
+    SpillLanes& operator=(const SpillLanes&) = delete;
+
+    Status open(transfer::Lanes& lanes);
+    // SH_ERROR_UNSUPPORTED if the stream captures a graph: a replay would not know the ticket.
+    Status check_stream(sh_stream stream);
+
+    // Queues the copy into the host buffer, after the work that is on the copy's stream now, and after the last copy
+    // out of the buffer.
+    Queued out(SavedCopy& copy);
+    // Queues the copy from the host buffer to `address`, after the work that is on `stream` now, and after the copy
+    // into the buffer.
+    Queued back(SavedCopy& copy, uint64_t address, sh_stream stream);
+
+    Status has_left(const SavedCopy& copy, bool* out);
+    // These make the stream wait for the copy out, or for the copy back. SH_STREAM_HOST means that the caller waits,
+    // and so does a stream that cannot wait.
+    Status wait_for_out(const SavedCopy& copy, sh_stream stream);
+    Status wait_for_back(const SavedCopy& copy, sh_stream stream);
+    // Waits until no copy is under way. SH_ERROR_DEVICE_LOST if the driver cannot tell.
+    Status settle();
+
+    Stalls& stalls() { return stalls_; }
+    sh_stream to_host() const { return to_host_.stream(); }
+
+private:
+    Status come_after(sh_stream lane, sh_stream stream);
+    template <class Copy>
+    Status in_pieces(sh_stream lane, uint64_t bytes, bool* doubtful, Copy&& copy);
+    Status end_of_copy(sh_stream lane, sh_backend_event event, bool* doubtful);
+    Status wait(sh_backend_event event, sh_stream stream);
+    Status wait_on_host(sh_backend_event event);
+
+    BackendDevice& device_;
+    transfer::Lane to_host_, to_device_;
+    sh_backend_event fence_ = 0;  // recorded anew for each copy: a queued wait keeps the record that it saw
+    Stalls stalls_;
+};
+
+}  // namespace stagehand::core

@@ -1,0 +1,484 @@
+#include "core/spill/spiller.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/no_throw.h"
+#include "base/size_text.h"
+#include "core/spill/checksum.h"
+#include "core/spill/room_for_one.h"
+
+namespace stagehand::core {
+
+Status Spiller::create(std::shared_ptr<Device> device, const SpillerOptions& options, std::shared_ptr<Spiller>* out) {
+    auto spiller = std::make_shared<Spiller>(std::move(device), options);
+    SH_TRY(spiller->lanes_.open(spiller->device_->lanes()));
+    SH_TRY(spiller->pool_.prepare());
+    *out = std::move(spiller);
+    return Status();
+}
+
+Spiller::Spiller(std::shared_ptr<Device> device, const SpillerOptions& options)
+    : device_(std::move(device)),
+      options_(options),
+      pool_(device_->backend(), {options_.classes, options_.pool_bytes}),
+      lanes_(device_->backend()),
+      watermarks_(options.keep),
+      departures_(options.keep) {}
+
+Spiller::~Spiller() {
+    pool_.wait_for_growth();
+    lanes_.stalls().forget();
+    if (!lanes_.settle().ok()) {
+        log_line(SH_LOG_WARNING, "the driver does not tell when copies of spilled tensors end: their memory is lost");
+        copies_.for_each([](SavedCopy& copy) { (void)copy.buffer.release(); });
+        for (auto& copy : doubtful_) (void)copy->buffer.release();
+        pool_.abandon();
+        return;
+    }
+    copies_.for_each([&](SavedCopy& copy) { pool_.give(std::move(copy.buffer)); });
+    for (auto& copy : doubtful_) pool_.give(std::move(copy->buffer));
+}
+
+// --- Steps ---
+
+Status Spiller::begin_step(uint64_t step) {
+    if (in_step_) return Status(SH_ERROR_INVALID_STATE, "a step of the spiller is under way");
+    forget_step();
+    departures_.begin_step();
+    use_peak_ = 0;
+    counters_.used_peak_bytes = 0;
+    stats(&before_step_);
+    step_ = step;
+    in_step_ = true;
+    return Status();
+}
+
+Status Spiller::end_step() {
+    if (!in_step_) return Status(SH_ERROR_INVALID_STATE, "no step of the spiller is under way");
+    in_step_ = false;
+    counters_.steps++;
+    departures_.end_step();
+    forget_step();
+    pool_.grow();
+    sh_spiller_stats after = {};
+    stats(&after);
+    return log_.write(step_, before_step_, after);
+}
+
+// Tickets of the step stay, but their numbers mean nothing in the next one.
+void Spiller::forget_step() {
+    order_.end_step();
+    for (SavedCopy* copy : step_copies_)
+        if (copy) copy->ordinal = UINT32_MAX;
+    step_copies_.clear();
+}
+
+// An engine without steps may always have a ticket that lives. Its order begins again when most of it is of the past.
+void Spiller::forget_what_ended() {
+    constexpr size_t kFew = 4096;
+    if (!in_step_ && step_copies_.size() > kFew && step_copies_.size() / 4 > copies_.size()) forget_step();
+}
+
+// --- Out ---
+
+Status Spiller::watch_use(uint64_t told) {
+    uint64_t used = told;
+    if (!told && watermarks_.limits().watches_use()) {
+        uint64_t free = 0, total = 0;
+        SH_TRY(device_->backend().memory_info(&free, &total));
+        used = total - free;
+    }
+    used_ = used;
+    use_peak_ = std::max(use_peak_, used);
+    counters_.used_peak_bytes = std::max(counters_.used_peak_bytes, used);
+    return Status();
+}
+
+Status Spiller::spill(const sh_saved_tensor& tensor, sh_stream stream, uint32_t flags, sh_ticket* out) {
+    SavedSpan span;
+    SH_TRY(span_of(tensor, &span));
+    SH_TRY(lanes_.check_stream(stream));
+    SH_TRY(watch_use(tensor.used_bytes));
+    if (SavedCopy* const shared = copies_.find_shared(tensor.storage_key, span))
+        return share(*shared, tensor.address - shared->span.address, stream, flags, out);
+    const bool may_leave = !(flags & SH_SPILL_KEEP) && span.bytes >= options_.least_bytes && span.bytes > 0;
+    forget_what_ended();
+    make_room_for_one(step_copies_);
+    const sh_ticket ticket = copies_.add(span, tensor.storage_key, stream, may_leave ? Where::kept : Where::staying);
+    SavedCopy& copy = *copies_.find(ticket)->copy;
+    copy.ordinal = order_.save();
+    step_copies_.push_back(&copy);
+    counters_.saved++;
+    if (may_leave && flags & SH_SPILL_NOW) leave(copy);
+    make_room();
+    *out = ticket;
+    return Status(copy.is_on_device() && copy.where != Where::leaving ? SH_KEPT : SH_OK);
+}
+
+Status Spiller::share(SavedCopy& copy, uint64_t offset, sh_stream stream, uint32_t flags, sh_ticket* out) {
+    make_room_for_one(named_);
+    const sh_ticket ticket = copies_.add_ticket(copy, offset);
+    counters_.saved++;
+    counters_.shared++;
+    copy.stream = stream;  // that of the tickets before may end with them
+    if (flags & SH_SPILL_KEEP && copy.is_on_device()) copies_.move(copy, Where::staying);
+    const bool has_left = copy.where == Where::away || copy.where == Where::leaving;
+    if (has_left) counters_.spilled++;
+    // The caller's memory is not needed if the copy has left: the next collect() says so.
+    if (copy.where == Where::away) named_.push_back(ticket);
+    if (copy.where == Where::kept && flags & SH_SPILL_NOW) leave(copy);
+    make_room();
+    *out = ticket;
+    return Status(copy.where == Where::away || copy.where == Where::leaving ? SH_OK : SH_KEPT);
+}
+
+// The oldest tensors leave first: the backward needs them last. After a failure, which may be a lack of host memory,
+// the others are left for the next call.
+void Spiller::make_room() {
+    leave_early();
+    const policy::Excess excess = watermarks_.look(memory());
+    departures_.saw(memory(), copies_.bytes().away);
+    uint64_t gone = 0;
+    while (gone < excess.may && !copies_.kept().empty()) {
+        SavedCopy& oldest = *copies_.kept().front();
+        // One copy may be larger than the bound.
+        const bool room = copies_.leaving().empty() ||
+                          has_room(copies_.bytes().leaving + oldest.span.bytes, copies_.leaving().size() + 1);
+        if (gone >= excess.must && !room) return;
+        if (!leave(oldest)) return;
+        gone += oldest.span.bytes;
+    }
+}
+
+// Nobody waits for these copies as long as the limits are kept.
+void Spiller::leave_early() {
+    while (in_step_ && departures_.is_due() && !copies_.kept().empty())
+        if (!leave(*copies_.kept().front())) return;
+}
+
+// Whether so much may be on its way to the host without a wait.
+bool Spiller::has_room(uint64_t bytes, uint64_t copies) const {
+    return bytes <= watermarks_.may_be_leaving(memory(), options_.to_host_bytes) && copies <= options_.to_host_copies;
+}
+
+// Afterwards the copy is not `kept` any more, whether this succeeds or not.
+bool Spiller::leave(SavedCopy& copy) {
+    Queued queued;
+    // The caller has a ticket already, so that even a lack of memory must not end its call.
+    queued.status = no_throw([&] { return pool_.take(copy.span.bytes, &copy.buffer); });
+    if (queued.status.ok()) queued = lanes_.out(copy);
+    if (!queued.status.ok()) {
+        copy.doubtful = queued.doubtful;
+        if (!copy.doubtful) pool_.give(std::move(copy.buffer));
+        stay_after_failure(copy, queued.status);
+        return false;
+    }
+    copies_.move(copy, Where::leaving);
+    order_.visit_all_again();
+    departures_.left(copy.span.bytes);
+    copy.departure = ++copies_out_;
+    counters_.spilled += copy.tickets.size();
+    counters_.spill_bytes += copy.span.bytes;
+    const SavedBytes& bytes = copies_.bytes();
+    counters_.away_peak_bytes = std::max(counters_.away_peak_bytes, bytes.leaving + bytes.away);
+    return true;
+}
+
+void Spiller::stay_after_failure(SavedCopy& copy, const Status& why) {
+    copies_.move(copy, Where::staying);
+    counters_.failed_spills++;
+    log_line(SH_LOG_WARNING, "a saved tensor of %llu bytes stays on the device: %s",
+             static_cast<unsigned long long>(copy.span.bytes), why.text());
+}
+
+Status Spiller::collect(sh_stream stream, bool all, std::span<sh_ticket> tickets, uint64_t* out_count) {
+    *out_count = 0;
+    uint64_t waited_for = 0;
+    Status status = collect_finished();
+    if (Status waited = collect_beyond_bounds(stream, all, &waited_for); status.ok()) status = waited;
+    if (Status handed = hand_out(stream, waited_for, tickets, out_count); status.ok()) status = handed;
+    return status;
+}
+
+// Another stream may have waited for a copy, in a call that had no room for its tickets. So this stream waits for the
+// newest copy among those that it is told of.
+Status Spiller::hand_out(sh_stream stream, uint64_t waited_for, std::span<sh_ticket> tickets, uint64_t* out_count) {
+    const SavedCopy* newest = nullptr;
+    uint64_t count = 0;
+    size_t looked = 0;
+    for (; looked < named_.size() && count < tickets.size(); looked++) {
+        const Ticket* const ticket = copies_.find(named_[looked]);
+        if (!ticket) continue;  // released meanwhile
+        tickets[count++] = named_[looked];
+        const SavedCopy& copy = *ticket->copy;
+        if (copy.has_left || copy.departure <= waited_for) continue;
+        if (!newest || copy.departure > newest->departure) newest = &copy;
+    }
+    if (newest) SH_TRY(lanes_.check_stream(stream));
+    if (newest) SH_TRY(lanes_.wait_for_out(*newest, stream));
+    for (const sh_ticket ticket : tickets.first(count)) copies_.find(ticket)->named = true;
+    named_.erase(named_.begin(), named_.begin() + static_cast<ptrdiff_t>(looked));
+    *out_count = count;
+    return Status();
+}
+
+Status Spiller::collect_finished() {
+    Status first;
+    while (!copies_.leaving().empty()) {
+        SavedCopy& oldest = *copies_.leaving().front();
+        bool left = false;
+        Status status = lanes_.has_left(oldest, &left);
+        if (!status.ok()) {
+            if (first.ok()) first = status;
+            stay_after_failure(oldest, status);  // the engine has not given its memory back yet
+            continue;
+        }
+        if (!left) break;
+        oldest.has_left = true;
+        SH_TRY(is_away(oldest));
+    }
+    return first;
+}
+
+// Copies end in the order in which they began, so one wait covers all before it.
+Status Spiller::collect_beyond_bounds(sh_stream stream, bool all, uint64_t* waited_for) {
+    uint64_t bytes = copies_.bytes().leaving, count = copies_.leaving().size();
+    SavedCopy* last = nullptr;
+    for (SavedCopy* const copy : copies_.leaving()) {
+        if (!all && has_room(bytes, count)) break;
+        last = copy;
+        bytes -= copy->span.bytes;
+        count--;
+    }
+    if (!last) return Status();
+    SH_TRY(lanes_.check_stream(stream));
+    SH_TRY(lanes_.wait_for_out(*last, stream));
+    *waited_for = last->departure;
+    for (bool done = false; !done;) {
+        SavedCopy& oldest = *copies_.leaving().front();
+        done = &oldest == last;
+        SH_TRY(is_away(oldest));
+    }
+    return Status();
+}
+
+Status Spiller::is_away(SavedCopy& copy) {
+    if (options_.checksums) {
+        SH_TRY(lanes_.wait_for_out(copy, SH_STREAM_HOST));
+        copy.checksum = checksum(copy.buffer->data, copy.span.bytes);
+    }
+    named_.insert(named_.end(), copy.tickets.begin(), copy.tickets.end());
+    copies_.move(copy, Where::away);
+    return Status();
+}
+
+// --- Back ---
+
+Status Spiller::restore(sh_ticket ticket, uint64_t address, sh_stream stream) {
+    Ticket* found = nullptr;
+    SH_TRY(find(ticket, &found));
+    SavedCopy& copy = *found->copy;
+    if (!address && !copy.is_on_device())
+        return Status(SH_ERROR_INVALID_ARGUMENT, "address is 0, and the tensor is away");
+    if (copy.ordinal != UINT32_MAX) order_.restore(copy.ordinal);
+    if (copy.is_on_device()) {
+        copies_.move(copy, Where::staying);
+        return Status(SH_KEPT);
+    }
+    SH_TRY(lanes_.check_stream(stream));
+    if (copy.prefetch.address != address) SH_TRY(bring_back(copy, address, stream));
+    SH_TRY(join(copy, address, stream));
+    if (copy.prefetch.address == address) end_prefetch(copy);
+    counters_.restored++;
+    return Status();
+}
+
+Status Spiller::bring_back(SavedCopy& copy, uint64_t address, sh_stream stream) {
+    const Queued queued = lanes_.back(copy, address, stream);
+    copy.doubtful |= queued.doubtful;
+    SH_TRY(queued.status);
+    counters_.restore_bytes += copy.span.bytes;
+    return Status();
+}
+
+// Makes the stream wait for the last copy back, and compares the bytes if checksums are on.
+Status Spiller::join(SavedCopy& copy, uint64_t address, sh_stream stream) {
+    SH_TRY(lanes_.wait_for_back(copy, stream));
+    if (!options_.checksums) return Status();
+    SH_TRY(lanes_.wait_for_back(copy, SH_STREAM_HOST));
+    uint64_t restored = 0;
+    SH_TRY(checksum_on_device(device_->backend(), lanes_.to_host(), address, copy.span.bytes, &restored));
+    if (restored == copy.checksum) return Status();
+    const bool in_host_memory = checksum(copy.buffer->data, copy.span.bytes) != copy.checksum;
+    return Status(SH_ERROR_CHECKSUM, "a tensor of " + size_text(copy.span.bytes) + " came back with other bytes: " +
+                                         (in_host_memory ? "its host memory was overwritten"
+                                                         : "its device memory was overwritten, or the copy failed"));
+}
+
+Status Spiller::upcoming(uint64_t used, std::span<sh_ticket> tickets, uint64_t* out_count) {
+    using Visited = policy::RestoreOrder::Visited;
+    uint64_t count = 0, bytes = prefetched_bytes_, copies = prefetches_;
+    used_ = used;
+    if (!prefetches_) use_peak_ = std::max(use_peak_, used);
+    const uint64_t most = watermarks_.may_be_ahead(memory(), options_.to_device_bytes);
+    order_.for_each_next([&](uint32_t ordinal) {
+        const SavedCopy* const copy = step_copies_[ordinal];
+        if (!copy || copy->prefetch.address) return Visited::done;
+        if (copy->where != Where::away) return copy->where == Where::leaving ? Visited::again : Visited::done;
+        // The engine may still have the memory of a tensor that it has not been told of.
+        const sh_ticket* const ticket = copies_.find_named(*copy);
+        if (!ticket) return Visited::again;
+        // One copy may be larger than the bound.
+        const bool room = bytes + copy->span.bytes <= most || (!copies && copies_.kept().empty());
+        if (count == tickets.size() || copies >= options_.to_device_copies || !room) return Visited::stop;
+        tickets[count++] = *ticket;
+        bytes += copy->span.bytes;
+        copies++;
+        return Visited::again;
+    });
+    *out_count = count;
+    return Status();
+}
+
+Status Spiller::prefetch(std::span<const sh_ticket> tickets, const uint64_t* addresses, sh_stream stream) {
+    SH_TRY(lanes_.check_stream(stream));
+    for (size_t i = 0; i < tickets.size(); i++) {
+        Ticket* found = nullptr;
+        SH_TRY(find(tickets[i], &found));
+        if (!addresses[i]) return Status(SH_ERROR_INVALID_ARGUMENT, "addresses[" + std::to_string(i) + "] is 0");
+    }
+    for (size_t i = 0; i < tickets.size(); i++) {
+        SavedCopy& copy = *copies_.find(tickets[i])->copy;
+        if (copy.where != Where::away || copy.prefetch.address) continue;
+        SH_TRY(bring_back(copy, addresses[i], stream));
+        copy.prefetch = {addresses[i], stream};
+        prefetched_bytes_ += copy.span.bytes;
+        prefetches_++;
+        counters_.prefetched++;
+    }
+    return Status();
+}
+
+void Spiller::end_prefetch(SavedCopy& copy) {
+    if (!copy.prefetch.address) return;
+    copy.prefetch = {};
+    prefetched_bytes_ -= copy.span.bytes;
+    prefetches_--;
+}
+
+// --- Tickets ---
+
+Status Spiller::find(sh_ticket ticket, Ticket** out) {
+    *out = copies_.find(ticket);
+    if (*out) return Status();
+    return Status(SH_ERROR_INVALID_HANDLE,
+                  "ticket " + std::to_string(ticket) + " is not one of this spiller, or has been released");
+}
+
+Status Spiller::ticket_info(sh_ticket ticket, sh_ticket_info* out) {
+    Ticket* found = nullptr;
+    SH_TRY(find(ticket, &found));
+    const SavedCopy& copy = *found->copy;
+    switch (copy.where) {
+        case Where::kept:
+        case Where::staying:
+            out->state = SH_TICKET_KEPT;
+            break;
+        case Where::leaving:
+            out->state = SH_TICKET_LEAVING;
+            break;
+        case Where::away:
+            out->state = copy.prefetch.address ? SH_TICKET_PREFETCHED : SH_TICKET_AWAY;
+            break;
+    }
+    out->bytes = copy.span.bytes;
+    out->offset = found->offset;
+    out->copy = copy.number;
+    out->references = found->references;
+    out->prefetched_address = copy.prefetch.address;
+    return Status();
+}
+
+Status Spiller::retain(sh_ticket ticket) {
+    Ticket* found = nullptr;
+    SH_TRY(find(ticket, &found));
+    found->references++;
+    return Status();
+}
+
+Status Spiller::release(sh_ticket ticket) {
+    Ticket* found = nullptr;
+    SH_TRY(find(ticket, &found));
+    make_room_for_one(doubtful_);  // before anything changes
+    if (--found->references) return Status();
+    const bool named = found->named;
+    std::unique_ptr<SavedCopy> ended = copies_.remove_ticket(ticket);
+    return ended ? end_copy(std::move(ended), named) : Status();
+}
+
+Status Spiller::end_copy(std::unique_ptr<SavedCopy> copy, bool named) {
+    if (copy->ordinal != UINT32_MAX) step_copies_[copy->ordinal] = nullptr;
+    Status status;
+    if (copy->buffer) {
+        status = let_go(*copy, named);
+        end_prefetch(*copy);
+        if (status.ok())
+            pool_.give(std::move(copy->buffer));
+        else
+            doubtful_.push_back(std::move(copy));
+    }
+    if (in_step_ || !copies_.empty()) return status;
+    const Status forgotten = no_throw([&] { return forget_step(), Status(); });
+    return status.ok() ? forgotten : status;
+}
+
+// Makes the streams wait for copies that use the engine's memory. The pool's own memory is reused in the order of the
+// lanes, but memory that is not pinned goes back to the system now.
+Status Spiller::let_go(const SavedCopy& copy, bool named) {
+    Status status;
+    const auto wait = [&](Status waited) {
+        if (status.ok()) status = waited;
+    };
+    if (copy.doubtful) return lanes_.settle();
+    if (copy.is_on_device()) wait(lanes_.wait_for_out(copy, copy.stream));
+    // The stream of a save may be gone when its copy has been collected, on whatever stream that was.
+    if (!copy.is_on_device() && !named && !copy.has_left) wait(lanes_.wait_for_out(copy, SH_STREAM_HOST));
+    if (copy.prefetch.address) wait(lanes_.wait_for_back(copy, copy.prefetch.stream));
+    if (!copy.buffer->pinned) {
+        wait(lanes_.wait_for_out(copy, SH_STREAM_HOST));
+        wait(lanes_.wait_for_back(copy, SH_STREAM_HOST));
+    }
+    return status;
+}
+
+// --- Memory and figures ---
+
+Status Spiller::trim(uint64_t* freed_bytes) {
+    pool_.wait_for_growth();
+    if (!doubtful_.empty() && lanes_.settle().ok()) {
+        for (auto& copy : doubtful_) pool_.give(std::move(copy->buffer));
+        doubtful_.clear();
+    }
+    return pool_.trim(freed_bytes);
+}
+
+void Spiller::stats(sh_spiller_stats* out) {
+    lanes_.stalls().look();
+    const uint32_t size = out->struct_size;
+    *out = counters_;
+    out->struct_size = size;
+    out->stall_count = lanes_.stalls().count();
+    out->stall_ns = lanes_.stalls().ns();
+    const SavedBytes& bytes = copies_.bytes();
+    out->kept_bytes = bytes.kept + bytes.staying;
+    out->leaving_bytes = bytes.leaving;
+    out->away_bytes = bytes.away;
+    const transfer::ClassPoolFigures pool = pool_.figures();
+    out->pool_hits = pool.hits;
+    out->pool_misses = pool.misses;
+    out->pool_bytes = pool.pinned_bytes;
+    out->unpinned_bytes = pool.unpinned_bytes;
+}
+
+}  // namespace stagehand::core

@@ -1,0 +1,90 @@
+"""Spilled activations beside streamed weights: the weights never leave by way of the spiller."""
+
+import copy
+
+import pytest
+import torch
+from models import Net, equal, gradients, nothing_is_held, size_of, with_lora
+from spilling import nothing_is_left, spilling
+
+import libstagehand.torch as st
+
+
+@pytest.fixture
+def lora():
+    return with_lora(Net())
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("options", [{}, {"keep": "4KB"}, {"watermarks": (8000, 4000)}, {"peak": 8000}])
+def test_adapters_over_a_streamed_base(device, lora, tokens, options, inside):
+    want = gradients(lora, tokens)
+    with st.stream(lora, device, budget=size_of(lora) // 4) as streamed, spilling(lora, device, **options) as spilled:
+        for number in range(3):
+            if inside:
+                with streamed.step():
+                    assert equal(gradients(lora, tokens), want)
+            else:
+                assert equal(gradients(lora, tokens), want)
+            assert nothing_is_held(streamed) and nothing_is_left(spilled)
+    stats = spilled.stats()
+    assert stats.spilled and stats.spill_bytes < 3 * sum(one.nbytes for one in lora.parameters())
+
+
+def test_the_scopes_the_other_way_round(device, lora, tokens):
+    want = gradients(lora, tokens)
+    with spilling(lora, device) as spilled, st.stream(lora, device, budget="25%") as streamed:
+        for _ in range(3):
+            assert equal(gradients(lora, tokens), want)
+            assert nothing_is_held(streamed) and nothing_is_left(spilled)
+    assert spilled.stats().spilled
+
+
+def test_a_scope_inside_a_streamed_module(device, lora, tokens):
+    """The hooks of the model are in force around it. A weight goes to them, and other tensors leave."""
+    want = gradients(lora, tokens)
+    plain = copy.deepcopy(lora)
+    spilled = spilling(None, device)
+    for model in (plain, lora):
+        for layer in model.layers:
+            layer.forward = within(spilled, type(layer).forward.__get__(layer))
+    assert equal(gradients(plain, tokens), want)
+    before = spilled.stats().saved
+    with st.stream(lora, device, budget="25%") as streamed:
+        for _ in range(2):
+            assert equal(gradients(lora, tokens), want)
+            assert nothing_is_held(streamed) and nothing_is_left(spilled)
+    assert spilled.stats().saved == 3 * before
+
+
+def within(spilled, forward):
+    def call(x):
+        with spilled:
+            return forward(x)
+
+    return call
+
+
+def test_weights_that_are_trained(device, tokens):
+    net, other = Net(), Net()
+    other.load_state_dict(net.state_dict())
+    results = []
+    for model, spills in ((net, False), (other, True)):
+        make = lambda parameters: torch.optim.SGD(parameters, lr=0.01)  # noqa: E731
+        with st.stream(model, device, budget="30%", optimizer=make):
+            with spilling(model, device) if spills else torch.enable_grad():
+                for _ in range(5):
+                    out = model(tokens)
+                    (out["logits"].square().mean() + out["hidden"].abs().mean()).backward()
+        results.append([one.detach().clone() for one in model.parameters()])
+    assert equal(*results)
+
+
+def test_a_weight_outside_its_module(device, lora, tokens):
+    with st.stream(lora, device, budget="25%"), spilling(None, device) as spilled:
+        weight = lora.head.weight
+        x = torch.randn(64, requires_grad=True)
+        (x * weight).sum().backward()
+        want = x.grad
+        assert torch.allclose(want, lora.head.weight.detach().sum(0), atol=1e-5)
+        assert nothing_is_left(spilled)

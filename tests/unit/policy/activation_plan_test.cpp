@@ -1,0 +1,160 @@
+// The activation planner on steps of transformers.
+#include <gtest/gtest.h>
+
+#include "policy/activation_bounds.h"
+#include "policy/activation_plan.h"
+#include "policy/activation_search.h"
+#include "policy/activation_timeline.h"
+#include "training_steps.h"
+
+namespace stagehand::policy::test {
+namespace {
+
+constexpr double bytes_in_gib = 1024.0 * 1024 * 1024;
+
+uint64_t gib(double count) { return static_cast<uint64_t>(count * bytes_in_gib); }
+double in_gib(uint64_t bytes) { return static_cast<double>(bytes) / bytes_in_gib; }
+
+RecordedStep without_recompute(RecordedStep step) {
+    for (SavedStorage& storage : step.storages) storage.cheap = false;
+    return step;
+}
+
+// 16 layers of width 4096, 8,192 tokens of bf16, on a link of 55.5 GB/s. Weights and gradients have 6 GiB each.
+TEST(ActivationPlan, SpillsWhatTheLinkCarriesInTheForwardFreeOfCharge) {
+    const Transformer model;
+    const RecordedStep recorded = without_recompute(model.record());
+    const TrainingStep step = recorded.step();
+    const double plain = static_cast<double>(model.plain_ns());
+    EXPECT_NEAR(in_gib(recorded.plain_peak()), 22.97, 0.02);
+    const ActivationTimeline timeline(step);
+    EXPECT_NEAR(in_gib(ActivationBounds(timeline).free_spill_bytes()), 5.6, 0.15);
+
+    const auto free = fastest_activations(step, recorded.plain_peak() - gib(5.4));
+    EXPECT_EQ(free->cost.step_ns, plain);
+    EXPECT_LE(free->cost.peak_bytes, recorded.plain_peak() - gib(5.4));
+    const auto leanest = leanest_activations(step, plain);
+    EXPECT_EQ(leanest->cost.step_ns, plain);
+    EXPECT_NEAR(in_gib(recorded.plain_peak() - leanest->cost.peak_bytes), 5.5, 0.1);
+    EXPECT_LE(static_cast<double>(leanest->cost.peak_bytes), 1.01 * leanest->bound);
+
+    const auto more = fastest_activations(step, recorded.plain_peak() - gib(10));
+    EXPECT_NEAR(more->cost.step_ns / plain, 1.27, 0.01);
+    EXPECT_LE(more->cost.step_ns, 1.005 * more->bound);
+}
+
+TEST(ActivationPlan, RecomputesWhatTheLinkCannotCarry) {
+    const Transformer model;
+    const RecordedStep recorded = model.record();
+    const double plain = static_cast<double>(model.plain_ns());
+    const auto plan = fastest_activations(recorded.step(), gib(13.4));
+    EXPECT_LE(plan->cost.peak_bytes, gib(13.4));
+    EXPECT_LE(plan->cost.step_ns, 1.01 * plain);
+    EXPECT_LE(plan->cost.step_ns, 1.001 * plan->bound);
+    EXPECT_GT(plan->cost.recomputed_bytes, gib(3));
+    EXPECT_NEAR(in_gib(plan->cost.spilled_bytes), 5.5, 0.2) << "what is free of charge";
+
+    const auto leanest = leanest_activations(recorded.step(), 1.03 * plain);
+    EXPECT_LE(leanest->cost.step_ns, 1.03 * plain);
+    EXPECT_LE(in_gib(leanest->cost.peak_bytes), 13.0);
+    EXPECT_LE(static_cast<double>(leanest->cost.peak_bytes), 1.01 * leanest->bound);
+
+    // All that is cheap costs about 1 %, without any link.
+    RecordedStep no_link = recorded;
+    no_link.set_link(0, 0);
+    const auto recomputed = fastest_activations(no_link.step(), recorded.plain_peak() - gib(5.5));
+    EXPECT_LE(recomputed->cost.peak_bytes, recorded.plain_peak() - gib(5.5));
+    EXPECT_NEAR(recomputed->cost.step_ns / plain, 1.01, 0.005);
+    EXPECT_EQ(recomputed->cost.spilled_bytes, 0u);
+}
+
+// The weights and gradients of the backward's end stay, whatever is spilled.
+TEST(ActivationPlan, TellsTheLowestPeakIfATargetCannotBeMet) {
+    const RecordedStep recorded = Transformer().record();
+    const auto plan = fastest_activations(recorded.step(), gib(12));
+    EXPECT_GT(plan->cost.peak_bytes, gib(12));
+    EXPECT_EQ(plan->bound, std::numeric_limits<double>::infinity());
+    const auto leanest = leanest_activations(recorded.step(), 1e18);
+    EXPECT_GE(plan->cost.peak_bytes, static_cast<uint64_t>(leanest->bound));
+    EXPECT_LE(in_gib(leanest->cost.peak_bytes), 12.8);
+}
+
+TEST(ActivationPlan, KeepsEverythingIfThatIsEnough) {
+    const RecordedStep recorded = Transformer().record();
+    const std::vector<Fate> kept(recorded.storages.size(), Fate::keep);
+    EXPECT_EQ(fastest_activations(recorded.step(), recorded.plain_peak())->fates, kept);
+    const auto no_time = leanest_activations(recorded.step(), 1);
+    EXPECT_EQ(no_time->fates, kept);
+    EXPECT_GT(no_time->cost.step_ns, 1);
+}
+
+TEST(ActivationPlan, MoreMemoryIsNeverSlower) {
+    const RecordedStep recorded = Transformer().record();
+    double before = std::numeric_limits<double>::infinity();
+    for (double target = 12.75; target < 23.5; target += 0.5) {
+        const auto plan = fastest_activations(recorded.step(), gib(target));
+        EXPECT_LE(plan->cost.peak_bytes, gib(target));
+        EXPECT_LE(plan->cost.step_ns, before * 1.0005) << target;
+        EXPECT_GE(plan->cost.step_ns, plan->bound * (1 - 1e-9));
+        before = plan->cost.step_ns;
+    }
+    EXPECT_EQ(before, static_cast<double>(Transformer().plain_ns()));
+}
+
+// A step of 20,016 storages, most of them of about half a MiB.
+TEST(ActivationPlan, PlansLargeSteps) {
+    Transformer model;
+    model.split = 139;
+    RecordedStep recorded = model.record();
+    recorded.limits.copy_latency_ns = 1000;
+    const double plain = static_cast<double>(model.plain_ns());
+    const auto plan = fastest_activations(recorded.step(), gib(13.4));
+    EXPECT_LE(plan->cost.peak_bytes, gib(13.4));
+    EXPECT_LE(plan->cost.step_ns, 1.01 * plain);
+    EXPECT_LE(plan->cost.step_ns, 1.001 * plan->bound);
+    const auto leanest = leanest_activations(recorded.step(), 1.01 * plain);
+    EXPECT_LE(leanest->cost.step_ns, 1.01 * plain);
+    EXPECT_LE(static_cast<double>(leanest->cost.peak_bytes), 1.03 * leanest->bound);
+}
+
+// Where each copy has a latency, the large storages leave first.
+TEST(ActivationPlan, PrefersLargeCopies) {
+    Transformer model;
+    model.split = 40;
+    RecordedStep recorded = without_recompute(model.record());
+    recorded.limits.copy_latency_ns = 20'000;
+    const auto plan = leanest_activations(recorded.step(), static_cast<double>(model.plain_ns()));
+    EXPECT_LE(static_cast<double>(plan->cost.peak_bytes), 1.03 * plan->bound);
+}
+
+TEST(ActivationPlan, TheSameStepGivesTheSamePlan) {
+    std::mt19937 random(61);
+    for (int instance = 0; instance < 8; instance++) {
+        const RecordedStep recorded = random_step(random, 60);
+        const uint64_t target = recorded.plain_peak() * 9 / 10;
+        const auto one = fastest_activations(recorded.step(), target),
+                   other = fastest_activations(recorded.step(), target);
+        EXPECT_EQ(one->fates, other->fates);
+        EXPECT_EQ(one->cost.step_ns, other->cost.step_ns);
+    }
+}
+
+// Each storage is used shortly after it is saved, so that the memory is full at every moment. A family of choices that
+// looks at each of these moments would pass many times as many events.
+TEST(ActivationPlan, TheEffortIsBoundedIfTheMemoryIsFullAtEachMoment) {
+    RecordedStep recorded;
+    constexpr uint64_t count = 5000;
+    for (uint64_t i = 0; i < count; i++) recorded.add(4096, i * 1000, (i + 1 + i % 7) * 1000, (i + 1 + i % 7) * 1000);
+    recorded.set_link(55.5, 55.5);
+    recorded.limits.forward_end_ns = recorded.limits.end_ns = (count + 7) * 1000;
+    const TrainingStep step = recorded.step();
+    const ActivationTimeline timeline(step);
+    ActivationSearch search(timeline);
+    constexpr uint64_t effort = 2'000'000;
+    const FoundFates found = search.fastest(4 * 4096, effort);
+    EXPECT_LE(found.cost.peak_bytes, 4 * 4096u);
+    EXPECT_LE(search.effort(), effort + 20 * timeline.events.size());
+}
+
+}  // namespace
+}  // namespace stagehand::policy::test
