@@ -16,6 +16,7 @@ from torch import nn
 import libstagehand as sh
 import libstagehand.torch as st
 from libstagehand.torch import _saved
+from libstagehand.torch._spill_device import SpilledDevice
 
 
 class Around(nn.Module):
@@ -85,18 +86,26 @@ def found_in_last_layer(tensor, known, find=_saved.found_in):
     return (list(known.values())[-1],)
 
 
-def with_all_spilled(body):
-    """Each plain tensor that the test saves leaves, however small it is."""
-    with st.spill_activations(device="host", keep=0, least=1) as spilled:
-        body()
-    spilled.close()
+def with_all_spilled(body, recompute=None):
+    """Each plain tensor that the test saves leaves, however small it is, before the test goes on. Otherwise
+    what a test sees that changes a saved tensor would depend on how soon the copy ends.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SpilledDevice, "save", save_and_wait)
+        with st.spill_activations(device="host", keep=0, least=1, recompute=recompute) as spilled:
+            body()
+        spilled.close()
+
+
+def save_and_wait(on, tensor, *args, save=SpilledDevice.save):
+    saved = save(on, tensor, *args)
+    on.collect(on.stream(), all=True)
+    return saved
 
 
 def with_all_computed_again(body):
     """What the test saves is computed again if it is cheap, and leaves otherwise."""
-    with st.spill_activations(device="host", keep=0, least=1, recompute=True) as spilled:
-        body()
-    spilled.close()
+    with_all_spilled(body, recompute=True)
 
 
 SURROUNDINGS = {
