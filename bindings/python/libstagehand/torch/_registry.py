@@ -8,12 +8,16 @@ from typing import Protocol
 
 from torch import nn
 
+from .._device import Device
 from .._errors import UsageError
-from .._generated import Status
+from .._generated import RuntimeStats, Status
 
 
 class Ending(Protocol):
+    @property
+    def device(self) -> Device: ...
     def close(self) -> None: ...
+    def stats(self) -> RuntimeStats: ...
 
 
 # A model keeps its Streamed object alive by its hooks, so the registry needs no references of its own.
@@ -26,6 +30,12 @@ def begun(model: nn.Module, streamed: Ending) -> None:
 
 def ended(model: nn.Module) -> None:
     _of_model.pop(model, None)
+
+
+def loaded_bytes(device: str) -> int:
+    """Returns the bytes that the models of a device have loaded since their streaming began."""
+    found = [reference() for reference in list(_of_model.values())]
+    return sum(one.stats().bytes_to_device for one in found if one is not None and one.device.name == device)
 
 
 def unstream(model: nn.Module) -> None:

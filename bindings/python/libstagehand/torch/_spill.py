@@ -49,8 +49,10 @@ class SpilledActivations:
         self._devices: dict[torch.device, SpilledDevice] = {}
         self._pack = PackSpilled(self._devices, self._steps)
         self._plans = bool(options.peak_bytes) and len(devices) == 1 and options.enabled
-        if self._plans if recompute is None else recompute:
-            self._pack.recompute = Recompute(self._pack.argument, self._pack.save_argument, self._pack.stream)
+        if self._plans or options.recompute_below > 0 if recompute is None else recompute:
+            self._pack.recompute = Recompute(
+                self._pack.argument, self._pack.save_argument, self._pack.stream, options.recompute_below
+            )
             self._steps.at_backward_end = self._pack.recompute.forget
         for number, name in enumerate(devices if options.enabled else ()):
             self._open(name, options, least_bytes, number)
@@ -277,7 +279,7 @@ def spill_activations(
         buffers, and not detached views of parameters.
     :param device: The device whose tensors leave, as stream() takes it, or several devices. Other tensors stay.
     :param keep: The most bytes of saved tensors on the device. The oldest tensors beyond that leave.
-    :param peak: Device memory in use that a step should not exceed. One of the first steps is recorded. The library
+    :param peak: Device memory in use that a step should not exceed, with that of streamed weights. One of the first steps is recorded. The library
         plans from it what the next steps keep, move, and compute again. 0 has all tensors leave. With several devices
         there is no plan, and tensors leave from 128 MiB below the peak on.
     :param watermarks: Two sizes, the higher one first. Tensors leave from the moment when more device memory is in use
@@ -289,7 +291,8 @@ def spill_activations(
     :param least: Tensors with fewer bytes stay.
     :param recompute: Whether results of cheap operations are computed again in the backward instead of being moved:
         casts, arithmetic element by element, activation functions, norms, softmax, and dropout from its mask. None: a
-        plan may do so (`peak`), and otherwise nothing is computed again.
+        plan may do so (`peak`), and `recompute_threshold_bytes` of `config` may ask for it. Otherwise nothing is
+        computed again.
     :param offload_gradients: Whether gradients of `model` leave during the backward, as soon as they are final.
         `gradients()` of the object has them in host memory, and `grad` of the parameters is None.
     """

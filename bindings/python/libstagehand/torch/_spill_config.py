@@ -34,6 +34,7 @@ class SpillOptions:
     high_bytes: int = 0
     low_bytes: int = 0
     peak_bytes: int = 0  # a plan meets it
+    recompute_below: int = 0  # cheap results with fewer bytes are computed again. 0: this is not asked for
     classes: tuple[tuple[int, int], ...] = ()
     to_host_copies: int = 0
     to_device_copies: int = 0
@@ -162,6 +163,7 @@ def _options(values: dict[str, Any]) -> SpillOptions:
         classes=tuple((size * _MIB, count) for size, count in zip(sizes, counts)),
         to_host_copies=values["max_inflight_d2h"],
         to_device_copies=values["max_inflight_h2d"],
+        recompute_below=values["recompute_threshold_bytes"],
         checksums=values["debug_checksums"],
         telemetry=values["telemetry_file"] if values["telemetry_enabled"] else None,
     )
@@ -224,4 +226,5 @@ _DEFAULTS: dict[str, Any] = {
     "debug_checksums": False,
     "telemetry_enabled": True,
     "telemetry_file": "activation_telemetry.jsonl",
+    "recompute_threshold_bytes": 0,
 }

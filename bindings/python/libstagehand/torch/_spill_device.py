@@ -135,6 +135,7 @@ class SpilledDevice:
         self._counts_used = counts_used
         self.least = least  # tensors with fewer bytes stay
         self._on_host = 0  # bytes of saved tensors, for a device that has no allocator that counts
+        self._pages = 0  # memory of the library at the beginning of the step: streamed weights
         self._saved_bytes = 0  # at the last call of others()
         # Memory that is foreseen to be used until the next tensor is saved or restored, and in a backward.
         self.coming = self.coming_back = 0
@@ -166,7 +167,7 @@ class SpilledDevice:
         """Device memory in use, or the bytes of saved tensors where no allocator counts."""
         if self._cuda is None:
             return self._on_host
-        return int(torch._C._cuda_memoryStats(self._cuda)["allocated_bytes"]["all"]["current"])
+        return self._pages + int(torch._C._cuda_memoryStats(self._cuda)["allocated_bytes"]["all"]["current"])
 
     def peak(self) -> int | None:
         """The most device memory in use since the last call, or None where no allocator counts. It begins the
@@ -176,7 +177,7 @@ class SpilledDevice:
             return None
         used = int(torch._C._cuda_memoryStats(self._cuda)["allocated_bytes"]["all"]["peak"])
         torch._C._cuda_resetPeakMemoryStats(self._cuda)
-        return used
+        return self._pages + used
 
     def others(self) -> Others | None:
         """The device memory in use since the last call, or None where no allocator counts. It begins the allocator's
@@ -270,6 +271,9 @@ class SpilledDevice:
 
     def begin_step(self, number: int) -> None:
         self._gone = 0
+        # The library maps memory between the steps of a streamed model, and PyTorch's allocator does not count it.
+        if self._cuda is not None:
+            self._pages = self.spiller.device.memory().used_bytes
         self.spiller.begin_step(number)
 
     def end_forward(self) -> None:

@@ -19,6 +19,7 @@ from .._activations import Activation, ActivationPlan, plan_activations
 from .._errors import Error
 from .._generated import Fate
 from .._native import lib
+from ._registry import loaded_bytes
 from ._spill_clock import Clock, speeds_of
 from ._spill_config import margin_of
 from ._spill_device import Saved, SpilledDevice
@@ -31,6 +32,8 @@ _LAUNCH_NS = 10_000  # of an operation that runs again, besides its memory traff
 _TRAFFIC = 0.7
 # The steps that carry a plan out and are compared with the peak.
 _CHECKS = 4
+# The most of the link that streamed weights take in a plan. Copies divide the link, so that some is always left.
+_MOST_WEIGHTS = 0.75
 # The stream waits for copies where memory is short, so a plan has no other bound for the copies under way.
 _IN_FLIGHT = 1 << 40
 
@@ -55,8 +58,11 @@ class _Storage:
 class _Recording:
     """One step: what it saves when, and when it uses it."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.clock = Clock(device)
+    def __init__(self, on: SpilledDevice) -> None:
+        self.clock = Clock(on.device)
+        self._name = on.spiller.device.name
+        self._loaded = loaded_bytes(self._name)
+        self.weights = 0  # bytes of streamed weights that the step has loaded
         self.start = self.clock.mark(True)
         self.signatures: list[Signature] = []
         self.keys: list[Any] = []  # the storage of each place
@@ -69,6 +75,10 @@ class _Recording:
         self.forward_end = -1
         self.end = -1
         self.whole = True  # one forward, and one backward after it
+
+    def ends(self) -> None:
+        self.end = self.clock.mark(True)
+        self.weights = max(0, loaded_bytes(self._name) - self._loaded)
 
     def add(self, place: int, mark: int, packed: Saved | Recomputed) -> None:
         key = _key(packed)
@@ -112,14 +122,18 @@ class _Recording:
                     inputs=sorted({index[other] for other in one.inputs if index.get(other, len(index)) < index[key]}),
                 )
             )
+        end = max(end, *(one.last_use_ns for one in activations))
         plan = plan_activations(
             activations,
             forward_end_ns=times[self.forward_end],
-            end_ns=max(end, *(one.last_use_ns for one in activations)),
+            end_ns=end,
             target_peak_bytes=max(1, peak - margin_of(peak)),
             others=[(times[mark], bytes) for mark, bytes in self.others],
             to_host_bytes_per_second=speeds.to_host,
             to_device_bytes_per_second=speeds.to_device,
+            other_to_device_bytes_per_second=min(
+                self.weights * 1_000_000_000 // max(1, end), int(speeds.to_device * _MOST_WEIGHTS)
+            ),
             to_host_bytes=_IN_FLIGHT,
         )
         return {key: fate for (key, _), fate in zip(ordered, plan.fates)}, plan
@@ -215,7 +229,7 @@ class Planner:
             self._follows = fates is not None
             self._on.coming, self._on.coming_back = 0, 0 if fates is None else fates.coming_back
             records = self._warm and not self._follows and not self._several
-            self._recording = _Recording(self._on.device) if records else None
+            self._recording = _Recording(self._on) if records else None
             self._warm = True
             self._measured = None
             if self._recording is not None or self._checks:
@@ -228,7 +242,7 @@ class Planner:
     def _backward_ends(self) -> None:
         recording = self._recording
         if recording is not None and recording.forward_end >= 0:
-            recording.end = recording.clock.mark(True)
+            recording.ends()
         if self._follows and self._checks:
             self._measured = self._on.peak()
 

@@ -155,10 +155,13 @@ class RecomputeStats:
 class Recompute:
     """Finds the saved tensors that can be computed again, and computes them."""
 
-    def __init__(self, unpack: Callable[[Any], Any], save: _Save, stream: Callable[[torch.device], int]) -> None:
+    def __init__(
+        self, unpack: Callable[[Any], Any], save: _Save, stream: Callable[[torch.device], int], below: int = 0
+    ) -> None:
         self._unpack = unpack
         self._save = save
         self._stream = stream
+        self._below = below  # results with as many bytes or more are not computed again. 0: there is no bound
         self._recent: deque[Made] = deque()
         self._lock = threading.Lock()
         self._threads = threading.local()  # the modes that record, for each thread that has the hooks in force
@@ -189,7 +192,7 @@ class Recompute:
         storage = tensor.untyped_storage()
         place = place_of(storage)
         recipe = recipe_of(storage, tensor._version, place)
-        if recipe is None or recipe.saved or tensor.dtype != recipe.dtype:
+        if recipe is None or recipe.saved or tensor.dtype != recipe.dtype or 0 < self._below <= recipe.bytes:
             return None
         # Kernels that PyTorch does not know may write to memory without a gradient.
         if tensor.grad_fn is None and all(one.last is not place for one in self._threads.__dict__.get("records", ())):

@@ -62,6 +62,19 @@ def test_larger_tensors_many_times(options):
     assert spilled.stats().restored
 
 
+def test_the_memory_of_streamed_weights_counts():
+    model, x = large()
+    model.requires_grad_(False).cpu()
+    weights = sum(one.nbytes for one in model.parameters())
+    with st.stream(model, "cuda:0", budget=weights // 2), spilling(model, "cuda:0", peak="1GiB") as spilled:
+        (on,) = spilled._devices.values()
+        for _ in range(2):
+            model(x.requires_grad_()).sum().backward()
+        assert weights // 4 < on._pages <= weights // 2
+        assert on.in_use() == on._pages + torch.cuda.memory_allocated()
+        assert on.peak() >= on._pages
+
+
 def test_the_peak_is_lower():
     model, x = large(24)
 

@@ -54,6 +54,7 @@ def test_defaults_of_the_document():
     assert read_config({"slabs_per_class": 3}).classes[-1] == (256 * MIB, 3)
     assert read_config({"vram_high_watermark_mb": 0, "vram_low_watermark_mb": 0}).keep_bytes == 0
     assert read_config({"recompute_threshold_bytes": 0}) == read_config({})
+    assert read_config({"recompute_threshold_bytes": 9}).recompute_below == 9
 
 
 @pytest.mark.parametrize(
@@ -144,6 +145,21 @@ def test_a_configuration_at_work(device, tmp_path):
     )
     assert len(lines) == 3 and all(set(fields.split()) <= set(line) for line in lines)
     assert [line["step"] for line in lines] == [1, 2, 3]
+
+
+def test_small_results_are_computed_again(device):
+    model, x = made("mlp")
+    want = step(model, x)
+    size = 16 * 64 * 4  # of the norm's result and of four activations
+    least = {"vram_high_watermark_mb": 0, "vram_low_watermark_mb": 0, "telemetry_enabled": False}
+    for threshold, computed in ((0, None), (size, 0), (size + 1, 1)):
+        config = {**least, "recompute_threshold_bytes": threshold}
+        with spilling(model, device, config=config) as spilled:
+            assert equal(step(model, x), want)
+        stats = spilled.recompute_stats()
+        assert (stats is None) if computed is None else (stats.tensors >= computed and bool(stats.bytes) == computed)
+    with spilling(model, device, config=config, recompute=False) as spilled:
+        assert equal(step(model, x), want) and spilled.recompute_stats() is None
 
 
 def test_a_configuration_that_is_off():

@@ -1,6 +1,7 @@
 """Spilled activations beside streamed weights: the weights never leave by way of the spiller."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from models import Net, equal, gradients, nothing_is_held, size_of, with_lora
 from spilling import nothing_is_left, spilling
 
 import libstagehand.torch as st
+from libstagehand.torch import _spill_plan
 
 
 @pytest.fixture
@@ -29,6 +31,24 @@ def test_adapters_over_a_streamed_base(device, lora, tokens, options, inside):
             assert nothing_is_held(streamed) and nothing_is_left(spilled)
     stats = spilled.stats()
     assert stats.spilled and stats.spill_bytes < 3 * sum(one.nbytes for one in lora.parameters())
+
+
+def test_a_plan_knows_of_the_weights(device, lora, tokens, monkeypatch):
+    """The plan is told how much of the link the weights take."""
+    told = []
+
+    def plan(*args, other_to_device_bytes_per_second, plan=_spill_plan.plan_activations, **kwargs):
+        told.append(other_to_device_bytes_per_second)
+        return plan(*args, other_to_device_bytes_per_second=other_to_device_bytes_per_second, **kwargs)
+
+    monkeypatch.setattr(_spill_plan, "plan_activations", plan)
+    gradients(lora, tokens)
+    for streams in (True, False):
+        with st.stream(lora, device, budget="25%") if streams else nullcontext():
+            with spilling(lora, device, peak=8000):
+                gradients(lora, tokens)
+    with_weights, without = told
+    assert with_weights > 0 and without == 0
 
 
 def test_the_scopes_the_other_way_round(device, lora, tokens):
