@@ -279,9 +279,9 @@ def spill_activations(
         buffers, and not detached views of parameters.
     :param device: The device whose tensors leave, as stream() takes it, or several devices. Other tensors stay.
     :param keep: The most bytes of saved tensors on the device. The oldest tensors beyond that leave.
-    :param peak: Device memory in use that a step should not exceed, with that of streamed weights. One of the first steps is recorded. The library
-        plans from it what the next steps keep, move, and compute again. 0 has all tensors leave. With several devices
-        there is no plan, and tensors leave from 128 MiB below the peak on.
+    :param peak: Device memory in use that a step should not exceed, with that of streamed weights. One of the first
+        steps is recorded. The library plans from it what the next steps keep, move, and compute again. 0 has all
+        tensors leave. With several devices there is no plan, and tensors leave from 128 MiB below the peak on.
     :param watermarks: Two sizes, the higher one first. Tensors leave from the moment when more device memory is in use
         than the first, until no more than the second is in use.
     :param config: The settings of Stagehand's activation spilling (`activation_stagehand`), also with the objects
