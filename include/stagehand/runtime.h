@@ -366,7 +366,9 @@ typedef struct sh_use {
     uint32_t struct_size;
     uint32_t reserved; /**< Must be 0. */
     sh_block block;
-    uint64_t compute_ns; /**< Time that the device computes with it, in nanoseconds. 0: measured. */
+    /** Time that the device computes with it, in nanoseconds. 0 for all uses: the library measures the times in one of
+        the first steps, and again in some of the later ones. Times that the engine gives are not measured. */
+    uint64_t compute_ns;
 } sh_use;
 
 #define SH_USE_INIT \

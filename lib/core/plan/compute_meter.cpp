@@ -1,5 +1,7 @@
 #include "core/plan/compute_meter.h"
 
+#include <algorithm>
+
 #include "base/no_throw.h"
 #include "base/once_more.h"
 
@@ -73,6 +75,36 @@ bool ComputeMeter::read(std::vector<Order::Entry>* entries) {
         }
     }
     return any;
+}
+
+ComputeMeter::Read ComputeMeter::read_sample(const std::vector<Order::Entry>& entries, std::vector<uint64_t>* times) {
+    const Read read = read_times(entries, times);
+    if (read != Read::not_yet) sample_ = false;
+    return read;
+}
+
+// The newest spans end last, so they are asked first.
+ComputeMeter::Read ComputeMeter::read_times(const std::vector<Order::Entry>& entries, std::vector<uint64_t>* times) {
+    if (count_ == kMostSpans) return Read::never;
+    for (size_t i = count_; i-- > 0;) {
+        const Span& span = spans_[i];
+        if (span.open) return Read::never;
+        uint32_t done = 1;
+        if (span.by_events && !device_.event_query(span.end, &done).ok()) return Read::never;
+        if (!done) return Read::not_yet;
+    }
+    times->assign(entries.size(), 0);
+    size_t next = 0;
+    for (size_t entry = 0; entry < entries.size(); entry++) {
+        if (next == count_ || spans_[next].unit != entries[entry].unit) return Read::never;
+        for (; next < count_ && spans_[next].unit == entries[entry].unit; next++) {
+            const Span& span = spans_[next];
+            int64_t ns = static_cast<int64_t>(span.end_ns - span.begin_ns);
+            if (span.by_events && !device_.event_elapsed(span.begin, span.end, &ns).ok()) return Read::never;
+            (*times)[entry] += static_cast<uint64_t>(std::max<int64_t>(ns, 0));
+        }
+    }
+    return next == count_ ? Read::yes : Read::never;
 }
 
 }  // namespace stagehand::core

@@ -1,5 +1,4 @@
-// ComputeMeter: measures how long the engine computes with each unit, from acquire to release, while the times are not
-// known.
+// ComputeMeter: measures how long the engine computes with each unit of a step, from acquire to release.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +10,33 @@
 
 namespace stagehand::core {
 
-// The host's stream is measured by the clock. Other streams are measured by pairs of timing events, which are read at
-// the edge after the step.
+// The host's stream is measured by the clock. Other streams are measured by pairs of timing events. The times of a
+// first step are read at the edge after the step. Those of a later one, a sample, are read as soon as the events are
+// done.
 class ComputeMeter {
 public:
     explicit ComputeMeter(BackendDevice& device) : device_(device) {}
     ~ComputeMeter();
 
     bool measuring() const { return measuring_; }
-    // True if there are times to read.
-    bool measured() const { return measuring_ && count_ > 0; }
-    void start() {
-        measuring_ = true;
-        count_ = 0;
-    }
+    // True if there are times of a first step to read.
+    bool measured() const { return measuring_ && !sample_ && count_ > 0; }
+    void start() { begin_measuring(false); }
     void stop() { measuring_ = false; }
+
+    void start_sample() { begin_measuring(true); }
+    void end_sample() {
+        if (sample_) measuring_ = false;
+    }
+    // True if a sample has ended that was not read.
+    bool has_sample() const { return sample_ && !measuring_; }
+    void drop_sample() {
+        if (sample_) measuring_ = sample_ = false;
+    }
+    enum class Read : uint8_t { yes, not_yet, never };
+    // Reads a sample into one time for each of the entries, and forgets it unless its events are not done. It never
+    // waits. `never`: the step did not follow the entries, or the driver failed.
+    Read read_sample(const std::vector<Order::Entry>& entries, std::vector<uint64_t>* times);
 
     // begin(): the first view of a use was taken on the stream. end(): the last view was released. A failure only loses
     // the measurement.
@@ -52,10 +63,18 @@ private:
         sh_backend_event begin = 0, end = 0;
     };
 
+    void begin_measuring(bool sample) {
+        measuring_ = true;
+        sample_ = sample;
+        count_ = 0;
+    }
+    Read read_times(const std::vector<Order::Entry>& entries, std::vector<uint64_t>* times);
+
     BackendDevice& device_;
     std::vector<Span> spans_;  // the first count_ belong to this step; the others keep their events
     size_t count_ = 0;
     bool measuring_ = false;
+    bool sample_ = false;
 };
 
 }  // namespace stagehand::core

@@ -6,6 +6,7 @@
 
 #include "base/size_text.h"
 #include "policy/bounds.h"
+#include "policy/recurrence.h"
 #include "policy/step_curve.h"
 
 namespace stagehand::core {
@@ -16,6 +17,7 @@ constexpr uint64_t kUnorderedPart = 8;
 // Until compute times are known, computing is assumed to take as long as copying. The ring then has room for both to
 // overlap.
 constexpr double kAssumedComputePerCopy = 1.0;
+constexpr uint32_t kSimulatedSteps = 64;  // of a plan that is in force
 
 }  // namespace
 
@@ -270,6 +272,19 @@ Status Planner::make(const Order& order, const Limits& limits, uint64_t share_pa
     }
     *out = std::move(result);
     return Status();
+}
+
+double Planner::step_ns(const Order& order, const Limits& limits, const Result& plan) {
+    floors_.clear();
+    state_problem(order, limits);
+    policy::Plan there;
+    there.resident_pages = plan.resident_pages;
+    there.ring_pages = plan.ring_pages;
+    for (const Place& place : plan.places) there.units.push_back({place.own, place.ring_pages, place.ring_offset});
+    there.units.resize(units_.size());
+    problem_.budget_pages = plan.resident_pages + plan.ring_pages;
+    const auto simulated = policy::simulate(problem_, there, kSimulatedSteps);
+    return simulated ? simulated->step_ns : 0;
 }
 
 }  // namespace stagehand::core

@@ -55,6 +55,9 @@ public:
     // Makes the plan for a share that is no smaller than the least. All units are unordered if the order is not known.
     Status make(const Order& order, const Limits& limits, uint64_t share_pages, Result* out);
 
+    // The length of a step if a plan is in force and the order is this one. 0 if the plan cannot run it.
+    double step_ns(const Order& order, const Limits& limits, const Result& plan);
+
     // The part of the last needs() that is for units outside the order.
     const policy::OutsideNeeds& outside() const { return unordered_needs_; }
 

@@ -26,7 +26,8 @@ PlanInForce::PlanInForce(Parts& parts, const Protections& protections, const sh_
       unordered_pages_(options.unordered_bytes / parts.device->page_bytes() +
                        (options.unordered_bytes % parts.device->page_bytes() != 0)),
       share_wait_ns_(options.share_wait_ns),
-      planner_(parts.registry) {}
+      planner_(parts.registry),
+      watch_(parts) {}
 
 Needs PlanInForce::needs() {
     uint32_t asks = kNone;
@@ -39,6 +40,17 @@ void PlanInForce::forget(uint32_t unit) {
 
 bool PlanInForce::is_due() const {
     return wanted_ || !exists_ || parts_.meter.measured() || parts_.device->arbiter().wants_change(parts_.tenant);
+}
+
+void PlanInForce::look_at_times() {
+    if (!exists_ || wanted_ || !parts_.order.known()) return;
+    bool changed = false;
+    const Status status = no_throw([&] {  // after a failure, the next sample tells
+        Planner::Limits with = limits();
+        SH_TRY(parts_.device->link(&with.link_bytes_per_ns));
+        return watch_.look(planner_, with, plan_, &changed);
+    });
+    wanted_ = wanted_ || (status.ok() && changed);
 }
 
 Status PlanInForce::change(Lock& lock, bool press) {
@@ -347,6 +359,7 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     wanted_ = trimmed_to_ != UINT64_MAX;  // if trimmed, the next step takes its share again
     parts_.stats.plans++;
     parts_.prefetcher.renew();
+    watch_.plan_changed(parts_.backend().now_ns() - began);
     measure_times_if_missing();
     telemetry::trace_plan(parts_.gate.name().c_str(), began, parts_.backend().now_ns());
     telemetry::trace_memory(parts_.gate.name().c_str(), parts_.backend().now_ns(),

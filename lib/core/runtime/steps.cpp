@@ -30,6 +30,7 @@ Status Steps::set_schedule(std::span<const sh_use> uses) {
         });
     if (same) return Status();
     const bool given = !entries.empty();
+    plan_.watch().trust_times(std::ranges::any_of(entries, [](const auto& entry) { return entry.compute_ns > 0; }));
     parts_.order.set(std::move(entries), parts_.registry.units().size(), given);
     parts_.prefetcher.renew();
     plan_.want();
@@ -46,12 +47,14 @@ Status Steps::begin(Lock& lock) {
     SH_TRY(parts_.take_failure());
     plan_.use_all();
     count_.announce();
+    if (parts_.gate.views() == 0 && !graphs_.hold_the_plan()) plan_.look_at_times();
     if (plan_.is_due() && parts_.gate.views() == 0 && !graphs_.hold_the_plan()) {
         SH_TRY(plan_.change(lock, true));
         SH_TRY(parts_.gate.usable());
         SH_TRY(captures_.only_outside());  // again, because the mutex was given up
     }
     parts_.gate.begin_step();
+    plan_.step_begins();
     span_ = count_.begin();
     parts_.order.to_edge();
     if (!parts_.ring.size()) parts_.loader.settle_all();  // so that later steps need not look at finished loads again
@@ -66,6 +69,7 @@ void Steps::learn() {
     std::erase_if(learned, [&](const Order::Entry& entry) { return !parts_.registry.unit(entry.unit).live; });
     if (learned.empty()) return;
     parts_.order.set(std::move(learned), parts_.registry.units().size(), false);
+    plan_.watch().trust_times(false);
     plan_.want();
 }
 
@@ -73,6 +77,7 @@ Status Steps::end() {
     if (!parts_.gate.in_step())
         return Status(SH_ERROR_INVALID_STATE, parts_.gate.title() + " cannot end a step: none is under way");
     parts_.gate.end_step();
+    plan_.watch().step_ends();
     count_.end(&span_);
     Status status = no_throw([&] { return parts_.streams.record_all(); });
     if (parts_.order.recording()) {

@@ -1,0 +1,92 @@
+// ComputeDrift: which steps are measured, and when the times count as changed.
+#include "policy/compute_drift.h"
+
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace stagehand::test {
+namespace {
+
+using policy::ComputeDrift;
+using Times = std::vector<uint64_t>;
+
+constexpr uint64_t kUses = 40;
+constexpr double kStepNs = 50e6;
+
+Times times(uint64_t ns) { return Times(kUses, ns); }
+
+Times noisy(uint64_t ns, std::mt19937& random) {
+    Times found(kUses);
+    for (uint64_t& one : found) one = ns * (80 + random() % 41) / 100;
+    return found;
+}
+
+// Runs steps until one is measured. Returns their number.
+uint64_t until_sample(ComputeDrift& drift, double step_ns = kStepNs) {
+    for (uint64_t steps = 1; steps < 10'000; steps++)
+        if (drift.begin_step(kUses, step_ns)) return steps;
+    return UINT64_MAX;
+}
+
+TEST(ComputeDrift, MeasuresSomeSteps) {
+    ComputeDrift drift;
+    drift.begin_anew();
+    std::vector<uint64_t> intervals;
+    for (int i = 0; i < 5; i++) intervals.push_back(until_sample(drift));
+    EXPECT_EQ(intervals, (std::vector<uint64_t>{6, 5, 7, 5, 7}));
+}
+
+TEST(ComputeDrift, ShortStepsAreMeasuredLessOften) {
+    ComputeDrift drift;
+    until_sample(drift, 1e6);
+    EXPECT_NEAR(static_cast<double>(until_sample(drift, 1e6)), 106, 1) << "40 uses of 4 us, 0.15 % of 1 ms";
+    EXPECT_NEAR(static_cast<double>(until_sample(drift, 1e3)), 106, 1);
+    EXPECT_NEAR(static_cast<double>(until_sample(drift, 1e3)), 1024, 1);
+}
+
+TEST(ComputeDrift, TwoSamplesInARowHaveToAgree) {
+    ComputeDrift drift;
+    until_sample(drift);
+    EXPECT_FALSE(drift.saw(times(100), times(200)));
+    EXPECT_EQ(until_sample(drift), 1u) << "the next step is measured, too";
+    EXPECT_TRUE(drift.saw(times(100), times(204)));
+    EXPECT_EQ(drift.changed(), times(202));
+    EXPECT_EQ(drift.steps_since(), 1u);
+}
+
+TEST(ComputeDrift, StepsInTurnChangeNothing) {
+    ComputeDrift drift;
+    uint64_t step = 0, samples = 0;
+    for (; step < 1000; step++) {
+        if (!drift.begin_step(kUses, kStepNs)) continue;
+        samples++;
+        EXPECT_FALSE(drift.saw(times(100), times(step % 2 ? 100 : 300))) << step;
+    }
+    EXPECT_GT(samples, 100u);
+}
+
+TEST(ComputeDrift, NoiseChangesNothing) {
+    std::mt19937 random(5);
+    for (int i = 0; i < 2000; i++) EXPECT_FALSE(policy::differ(noisy(100, random), noisy(100, random)));
+    EXPECT_TRUE(policy::differ(times(100), times(120)));
+    EXPECT_TRUE(policy::differ(times(0), times(1)));
+    EXPECT_FALSE(policy::differ(times(0), times(0)));
+    EXPECT_TRUE(policy::differ(Times(1), Times(2)));
+    Times moved = times(100);
+    for (uint64_t i = 0; i < kUses; i++) moved[i] = i % 2 ? 150 : 50;
+    EXPECT_TRUE(policy::differ(times(100), moved)) << "the sum is the same";
+}
+
+TEST(ComputeDrift, ANewPlanBeginsAnew) {
+    ComputeDrift drift;
+    until_sample(drift);
+    EXPECT_FALSE(drift.saw(times(100), times(200)));
+    drift.begin_anew();
+    EXPECT_EQ(until_sample(drift), 6u);
+    EXPECT_FALSE(drift.saw(times(100), times(200))) << "the sample before belongs to another plan";
+}
+
+}  // namespace
+}  // namespace stagehand::test
