@@ -17,6 +17,7 @@ from .._errors import UsageError
 from .._generated import SpillerStats, Status
 from .._spiller import Spiller
 from ._devices import AnyDevice, device_of
+from ._sharded import is_sharded, refuse_distributed
 from ._spill_config import Config, Size, SpillOptions, bytes_of, options_of
 from ._spill_device import SpilledDevice
 from ._spill_gradients import OffloadedGradients
@@ -62,6 +63,7 @@ class SpilledActivations:
         if offload_gradients and self._enabled:
             if model is None:
                 raise ValueError("offload_gradients=True needs the model whose gradients leave")
+            refuse_distributed(model)
             self._gradients = OffloadedGradients(model, set(self._devices))
             self._pack.gradients = self._gradients
             self._gradients.begin()
@@ -115,6 +117,7 @@ class SpilledActivations:
             self._open_spillers()
             self._pack.weights = storages_of(self.model)
             if self._pack.recompute is not None:
+                self._pack.recompute.weights_go = is_sharded(self.model)
                 self._pack.recompute.enter()
             push(self._pack)
             self._steps.entered += 1

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ._kept import Kept
+from ._sharded import is_given_up
 from ._spill_device import Saved
 from ._spill_record import Argument, Recipe, Record, note_saved, place_of, pop, push, recipe_of
 from ._spill_tensors import is_of_weight, is_plain, overlaps
@@ -165,6 +166,7 @@ class Recompute:
         self._recent: deque[Made] = deque()
         self._lock = threading.Lock()
         self._threads = threading.local()  # the modes that record, for each thread that has the hooks in force
+        self.weights_go = False  # whether the memory of parameters goes before the backward (FSDP)
         self.stats = RecomputeStats()
 
     # Scopes.
@@ -245,11 +247,16 @@ class Recompute:
         if tensor is not None and (tensor._version != argument.version or not is_plain(tensor)):
             tensor = None
         if tensor is not None and is_of_weight(tensor):
-            base = tensor if tensor._base is None else tensor._base
-            return None if ENTRY in base.__dict__ else ("kept", tensor)  # the memory of a streamed weight goes
+            return self._find_weight(tensor)
         if recipe is not None and (way := self._way(recipe)) is not None:
             return "recipe", way
         return None if tensor is None or overlaps(tensor) else ("save", tensor)
+
+    def _find_weight(self, weight: torch.Tensor) -> tuple[str, Any] | None:
+        base = weight if weight._base is None else weight._base
+        if ENTRY in base.__dict__ or is_given_up(weight):
+            return None  # the memory of a streamed weight goes
+        return ("save" if self.weights_go else "kept"), weight
 
     def _follow(self, way: _Way) -> Made:
         parts: dict[int, Part] = {}

@@ -92,9 +92,12 @@ def with_all_spilled(body, recompute=None):
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SpilledDevice, "save", save_and_wait)
-        with st.spill_activations(device="host", keep=0, least=1, recompute=recompute) as spilled:
-            body()
-        spilled.close()
+        spilled = st.spill_activations(device="host", keep=0, least=1, recompute=recompute)
+        try:
+            with spilled:
+                body()
+        finally:
+            spilled.close()  # what a failure keeps must not keep the device open for the tests that follow
 
 
 def save_and_wait(on, tensor, *args, save=SpilledDevice.save):
