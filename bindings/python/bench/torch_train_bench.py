@@ -1,11 +1,13 @@
 """Time and memory of training steps: plain, with checkpoints, with save_on_cpu, and with spill_activations().
 
-    torch_train_bench.py [--model gpt|llama] [--device cuda:0] [--arms plain,checkpoint,...] [--json FILE]
+    torch_train_bench.py [--model gpt|llama|transformers] [--device cuda:0] [--arms plain,checkpoint,...] [--json FILE]
 
 Each arm takes 5 steps to warm up and 20 timed steps. The time is the median. The peak is the most memory that the
 allocator of PyTorch gave during the timed steps, and the first peak is that of the steps before them. Each arm then
-takes steps with deterministic kernels. Its gradients are compared with those of the plain step bit by bit. A run on
-the CPU (--device cpu --width 64 --layers 2 --tokens 64 --heads 4) only shows that the program works.
+takes steps with deterministic kernels. Its gradients are compared with those of the plain step bit by bit. `gpt` and
+`llama` are layers of this program, and the loss is that of their output. `transformers` is the Llama of transformers,
+unchanged, with its vocabulary and its loss. A run on the CPU (--device cpu --width 64 --layers 2 --tokens 64 --heads 4)
+only shows that the program works.
 """
 
 from __future__ import annotations
@@ -114,16 +116,56 @@ class Stack(nn.Module):
             x = checkpoint(layer, x, use_reentrant=False) if self.checkpointed else layer(x)
         return x
 
+    def loss(self, x: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = self(x).square().mean()
+        return loss
+
+    def checkpoint(self, on: bool) -> None:
+        self.checkpointed = on
+
+
+class Transformers(nn.Module):
+    """A Llama of transformers, with random weights."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__()
+        import transformers
+
+        config = transformers.LlamaConfig(
+            hidden_size=options.width,
+            intermediate_size=options.width * 7 // 2,
+            num_hidden_layers=options.layers,
+            num_attention_heads=options.heads,
+            num_key_value_heads=max(1, options.heads // 4),
+            max_position_embeddings=options.sequence,
+            vocab_size=options.vocabulary,
+            bos_token_id=0,
+            eos_token_id=1,
+            use_cache=False,
+        )
+        self.inner = transformers.LlamaForCausalLM(config).train()
+
+    def loss(self, ids: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = self.inner(input_ids=ids, labels=ids).loss
+        return loss
+
+    def checkpoint(self, on: bool) -> None:
+        if on:
+            self.inner.gradient_checkpointing_enable({"use_reentrant": False})
+        else:
+            self.inner.gradient_checkpointing_disable()
+
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=["gpt", "llama"], default="gpt")
+    parser.add_argument("--model", choices=["gpt", "llama", "transformers"], default="gpt")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--width", type=int, default=4096)
     parser.add_argument("--heads", type=int, default=32)
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=8192, help="tokens of a step (8192)")
     parser.add_argument("--sequence", type=int, default=2048, help="tokens of a sequence (2048)")
+    parser.add_argument("--vocabulary", type=int, default=32000, help="of the model of transformers (32000)")
     parser.add_argument("--warm", type=int, default=8)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--peak", default="13.4GiB", help="the peak that the arms with peak= ask for")
@@ -139,12 +181,16 @@ class Bench:
         self.device = torch.device(options.device)
         self.cuda = self.device.type == "cuda"
         torch.manual_seed(7)
-        kind = GptLayer if options.model == "gpt" else LlamaLayer
         dtype = torch.bfloat16 if self.cuda else torch.float32
+        shape = max(1, options.tokens // options.sequence), min(options.tokens, options.sequence)
+        self.model: Stack | Transformers
         with self.device:
-            self.model = Stack(kind, options).to(dtype)
-            shape = max(1, options.tokens // options.sequence), min(options.tokens, options.sequence), options.width
-            self.x = torch.randn(shape, dtype=dtype).requires_grad_()
+            if options.model == "transformers":
+                self.model = Transformers(options).to(dtype)
+                self.x = torch.randint(0, options.vocabulary, shape)
+            else:
+                self.model = Stack(GptLayer if options.model == "gpt" else LlamaLayer, options).to(dtype)
+                self.x = torch.randn(*shape, options.width, dtype=dtype).requires_grad_()
         self.offloaded: Any = None  # whose gradients leave the device
         self.want: dict[str, torch.Tensor] = {}
         self.results: list[dict[str, Any]] = []
@@ -161,7 +207,7 @@ class Bench:
     def step(self, scope: AbstractContextManager[Any]) -> None:
         self.clear()
         with scope:
-            loss = self.model(self.x).square().mean()
+            loss = self.model.loss(self.x)
         loss.backward()
 
     def synchronize(self) -> None:
@@ -186,7 +232,7 @@ class Bench:
             self.clear()
             self.synchronize()
             before, begin = self.allocated(), time.perf_counter()
-            loss = self.model(self.x).square().mean()
+            loss = self.model.loss(self.x)
             self.synchronize()
             self.forward_seconds = time.perf_counter() - begin
             self.activation_bytes = self.allocated() - before
@@ -211,7 +257,8 @@ class Bench:
     # Gradients.
 
     def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, parameter in (*self.model.named_parameters(), ("input", self.x)):
+        inputs = [("input", self.x)] if self.x.requires_grad else []
+        for name, parameter in (*self.model.named_parameters(), *inputs):
             if parameter.grad is None:
                 raise AssertionError(f"{name} has no gradient")
             yield name, parameter.grad
@@ -219,10 +266,10 @@ class Bench:
     def equal(self, spilled: Any, offloaded: bool) -> bool:
         """Compares gradients with those of the first arm, bit by bit."""
         found = dict(spilled.gradients()) if offloaded else {}
-        if offloaded:
-            found["input"] = self.x.grad
-        else:
+        if not offloaded:
             found = dict(self.gradients())
+        elif self.x.grad is not None:
+            found["input"] = self.x.grad
         if not self.want:
             self.want = {name: one.detach().cpu().clone() for name, one in found.items()}
             return True
@@ -253,7 +300,7 @@ class Bench:
         gc.collect()
         if self.cuda:
             torch.cuda.empty_cache()
-        self.model.checkpointed = checkpointed
+        self.model.checkpoint(checkpointed)
         try:
             self.peak()
             for _ in range(self.options.warm):

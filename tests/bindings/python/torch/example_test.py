@@ -64,3 +64,32 @@ def test_the_benchmark_works_on_the_cpu(tmp_path):
         row["equal"] for row in rows if "equal" in row
     )
     assert "diffusers is skipped" in out
+
+
+@pytest.mark.parametrize("model", ["gpt", "transformers"])
+def test_the_benchmark_of_training_works_on_the_cpu(tmp_path, model):
+    if model == "transformers":
+        pytest.importorskip("transformers")
+    small = [
+        "--device",
+        "cpu",
+        "--width",
+        "64",
+        "--heads",
+        "4",
+        "--layers",
+        "2",
+        "--tokens",
+        "64",
+        "--vocabulary",
+        "96",
+    ]
+    few = ["--warm", "3", "--steps", "1", "--peak", "100KiB", "--low-peak", "100KiB"]
+    out = run(
+        ROOT / "bindings/python/bench/torch_train_bench.py", "--model", model, *small, *few, "--json", tmp_path / "out"
+    )
+    rows = {row["arm"]: row for row in json.loads((tmp_path / "out").read_text())}
+    assert all(row["equal"] for row in rows.values()), out
+    assert {"plain", "checkpoint", "save_on_cpu", "all", "recompute", "peak", "peak+gradients"} <= rows.keys()
+    assert all(rows[arm]["spilled_gib"] > 0 for arm in ("all", "peak"))
+    assert "peak: the plan: {'meets_target'" in out
