@@ -93,3 +93,15 @@ def test_the_benchmark_of_training_works_on_the_cpu(tmp_path, model):
     assert {"plain", "checkpoint", "save_on_cpu", "all", "recompute", "peak", "peak+gradients"} <= rows.keys()
     assert all(rows[arm]["spilled_gib"] > 0 for arm in ("all", "peak"))
     assert "peak: the plan: {'meets_target'" in out
+
+
+def test_the_benchmark_of_decoding_works_on_the_cpu(tmp_path):
+    pytest.importorskip("transformers")
+    small = ["--device", "cpu", "--layers", "6", "--width", "128", "--vocabulary", "512", "--prompt", "9"]
+    few = ["--tokens", "3", "--rounds", "1", "--budgets", "0.3,0.9", "--json", tmp_path / "out"]
+    out = run(ROOT / "bindings/python/bench/torch_decode_bench.py", *small, *few)
+    rows = json.loads((tmp_path / "out").read_text())["rows"]
+    streamed = [row for row in rows if row["package"] == "libstagehand"]
+    assert rows[0]["package"] == "resident" and [row["budget"] for row in streamed] == pytest.approx([0.3, 0.9], 0.01)
+    assert all(row["equal"] and row["prefill_by_bound"] > 0 and row["token_by_bound"] > 0 for row in streamed), out
+    assert "÷ bound" in out and "link" in out
