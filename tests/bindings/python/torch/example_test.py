@@ -105,3 +105,15 @@ def test_the_benchmark_of_decoding_works_on_the_cpu(tmp_path):
     assert rows[0]["package"] == "resident" and [row["budget"] for row in streamed] == pytest.approx([0.3, 0.9], 0.01)
     assert all(row["equal"] and row["prefill_by_bound"] > 0 and row["token_by_bound"] > 0 for row in streamed), out
     assert "÷ bound" in out and "link" in out
+
+
+def test_the_benchmark_of_pipelines_works_on_the_cpu(tmp_path):
+    pytest.importorskip("diffusers")
+    pytest.importorskip("transformers")
+    small = ["--device", "cpu", "--width", "64", "--blocks", "1", "--single", "2", "--encoder", "2", "--size", "32"]
+    few = ["--steps", "1", "--rounds", "1", "--json", tmp_path / "out"]
+    out = run(ROOT / "bindings/python/bench/torch_pipeline_bench.py", *small, *few)
+    rows = json.loads((tmp_path / "out").read_text())
+    assert [row["package"] for row in rows] == ["resident", "libstagehand"] and all(row["equal"] for row in rows), out
+    skipped = ["enable_model_cpu_offload", "enable_sequential_cpu_offload", "group offload, leaves"]
+    assert all(f"{name}: skipped, because it needs a GPU" in out for name in skipped)
