@@ -45,11 +45,14 @@ bool ComputeDrift::saw(std::span<const uint64_t> planned, std::vector<uint64_t> 
         before_.clear();
         return false;
     }
-    const bool agrees = !before_.empty() && !differ(before_, times);
-    if (!agrees) {
+    if (before_.empty()) {
         differs_since_ = steps_;
         next_ = steps_ + 1;
         before_ = std::move(times);
+        return false;
+    }
+    if (differ(before_, times)) {
+        before_.clear();
         return false;
     }
     changed_ = before_;
