@@ -62,8 +62,10 @@ Status ComputeWatch::make_offer(Planner& planner, const Planner::Limits& limits,
     offer.then_ns = other.step_ns;
     // Resident pages that are new come over the link once, and so do the contents of the ring.
     uint64_t pages = other.ring_pages;
-    for (size_t i = 0; i < other.places.size(); i++)
-        pages += other.places[i].own - std::min(other.places[i].own, plan.places[i].own);
+    for (size_t i = 0; i < other.places.size(); i++) {
+        const uint32_t own = i < plan.places.size() ? plan.places[i].own : 0;  // a block may be newer than the plan
+        pages += other.places[i].own - std::min(other.places[i].own, own);
+    }
     offer.cost_ns =
         static_cast<double>(change_ns_) + static_cast<double>(pages * parts_.page_bytes()) / limits.link_bytes_per_ns;
     offer_ = std::move(offer);
