@@ -52,7 +52,7 @@ class FailingDeviceTest(CommandTest):
         self.assert_one_error(result)
 
     def test_failure_at_any_call(self):
-        for call in [*range(1, 60), *range(60, 1000, 41)]:
+        for call in harness.sample([*range(1, 60), *range(60, 1000, 41)]):
             with self.subTest(call=call):
                 result = self.stream(f"fail_at={call}")
                 if result.code == SUCCESS:
@@ -66,7 +66,7 @@ class FailingDeviceTest(CommandTest):
 
     def test_bench_names_what_failed(self):
         for group in ("link", "mapping", "streaming"):
-            for call in [*range(1, 40, 6), *range(40, 1000, 97)]:
+            for call in harness.sample([*range(1, 40, 6), *range(40, 1000, 97)]):
                 with self.subTest(group=group, call=call):
                     result = self.run_command(
                         "bench",

@@ -28,6 +28,15 @@ SUCCESS, FAILURE, USAGE, MODEL, DEVICE, OUTPUT, INTERRUPTED = 0, 1, 2, 3, 4, 5, 
 DEADLINE_S = 120
 
 
+# As in tests/stress/scale.h: below 1, tests with very many cases run a part of them.
+SCALE = float(os.environ.get("STAGEHAND_STRESS_SCALE", "1"))
+
+
+def sample(cases):
+    """Returns the cases that run, which are spread evenly. The first is always among them."""
+    return [case for k, case in enumerate(cases) if k * 0.6180339887498949 % 1 < SCALE]
+
+
 class Result:
     def __init__(self, code, out, err):
         self.code = code

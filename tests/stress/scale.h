@@ -1,5 +1,6 @@
 // How much of a long test runs. The variable STAGEHAND_STRESS_SCALE multiplies the counts of a stress test; it may be a
-// fraction, and is 1 if it is not set. Unit tests with very many cases are shortened by it, but never lengthened.
+// fraction, and is 1 if it is not set. Unit tests with very many cases are shortened by it, but never lengthened. The
+// tests of the command read it in tests/cli/harness.py.
 #pragma once
 
 #include <algorithm>

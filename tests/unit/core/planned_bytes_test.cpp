@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 
+#include "../../stress/scale.h"
 #include "engine.h"
 
 namespace stagehand::test {
@@ -181,7 +182,7 @@ TEST(Packing, small_blocks_come_and_go) {
         std::vector<size_t> there = forward(4);
         const sh_stream stream = device.stream();
         std::mt19937 random(7);
-        for (int k = 0; k < 60; k++) {
+        for (uint64_t k = 0; k < shortened(60); k++) {
             const bool in_step = random() % 2;
             if (in_step) {
                 SUCCEEDS(sh_step_begin(model.runtime()));

@@ -4,6 +4,7 @@
 #include <functional>
 #include <set>
 
+#include "../../stress/scale.h"
 #include "../count_allocations.h"
 #include "backend/backend_device.h"
 #include "core/memory/contents.h"
@@ -411,7 +412,7 @@ TEST(Registrations, leave_nothing) {
     for (int k = 0; k < 100; k++) cycle(k);
     device.synchronize();
     const size_t before = mallinfo2().uordblks;
-    for (int k = 0; k < 200; k++) cycle(k);
+    for (int k = 0; k < static_cast<int>(shortened(200)); k++) cycle(k);
     device.synchronize();
     EXPECT_LE(places, 7u);
     EXPECT_LT(mallinfo2().uordblks, before + (32 << 10));  // 55 bytes for each block of those

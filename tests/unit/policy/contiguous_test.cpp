@@ -144,7 +144,8 @@ TEST(Contiguous, APartThatGoesRoundTheEndDoesNotRun) {
 TEST(Contiguous, PlansAreWholeInOnePieceAndRunAsTheySay) {
     std::mt19937 random(42);
     int streamed = 0, resident = 0, refused = 0;
-    for (int k = 0; k < 300; k++) {
+    const int instances = static_cast<int>(shortened(300));
+    for (int k = 0; k < instances; k++) {
         Case c = k % 3 ? small_random(random, 9, 9) : unequal(2 + random() % 40, k);
         if (k % 3 == 0) {
             c.budget_pages = c.pages() / 2;
@@ -175,9 +176,11 @@ TEST(Contiguous, PlansAreWholeInOnePieceAndRunAsTheySay) {
         EXPECT_GE(plan.step_ns, least_step_ns(c.problem()) * (1 - 1e-6)) << "instance " << k;
         ASSERT_TRUE(ReferenceSimulator(c.problem(), plan).run(3)) << "instance " << k;
     }
-    EXPECT_GT(streamed, 300);
-    EXPECT_GT(resident, 300);
-    EXPECT_GT(refused, 0);
+    EXPECT_GT(streamed, instances);
+    EXPECT_GT(resident, instances);
+    if (whole_length()) {
+        EXPECT_GT(refused, 0);
+    }
 }
 
 // The planner knows four layouts, and this test tries every set of places. The planner may seldom miss the best plan,

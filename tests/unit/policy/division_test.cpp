@@ -134,7 +134,7 @@ Curve random_curve(std::mt19937& random, uint64_t least, uint64_t most, Kind sha
 
 void compare_with_all_divisions(Kind shape, double tolerance, uint32_t seed) {
     std::mt19937 random(seed);
-    for (int round = 0; round < 4000; round++) {
+    for (uint64_t round = 0; round < shortened(4000); round++) {
         const size_t count = 1 + random() % 4;
         std::vector<Curve> curves(count);
         std::vector<Stake> stakes(count);
@@ -364,7 +364,7 @@ TEST(Hysteresis, EqualModelsThatWaitForTheLinkKeepTheirShares) {
     c.set_compute(0.1, Compute::equal);
     const Model model(c);
     for (size_t count : {2, 3, 5})
-        for (uint32_t seed = 1; seed <= 20; seed++) {
+        for (uint32_t seed = 1; seed <= shortened(20); seed++) {
             Fluctuation rates(model.all * count / 2, std::vector<Stake>(count, model.stake(3)), seed);
             EXPECT_LE(rates.changes(500), 1) << count << " models, seed " << seed;
             // The one with least is used three times as often.
@@ -382,7 +382,7 @@ TEST(Hysteresis, SharesOfAllKindsOfModelsSettleAndFollowRealShifts) {
     std::vector<Model> pool;
     for (uint32_t k = 0; k < 24; k++) pool.emplace_back(random_model(random, k + 1));
     int shifts = 0;
-    for (uint32_t round = 0; round < 400; round++) {
+    for (uint32_t round = 0; round < shortened(400); round++) {
         std::vector<Stake> stakes;
         uint64_t all = 0, floors = 0;
         for (uint32_t k = 0; k < 2 + round % 3; k++) {
@@ -403,7 +403,9 @@ TEST(Hysteresis, SharesOfAllKindsOfModelsSettleAndFollowRealShifts) {
                 EXPECT_GE(after.changes(20), 1) << "round " << round << ", stake " << shifted;
             }
     }
-    EXPECT_GE(shifts, 30);
+    if (whole_length()) {
+        EXPECT_GE(shifts, 30);
+    }
 }
 
 TEST(Hysteresis, SmallSavingsAreNotWorthIt) {
