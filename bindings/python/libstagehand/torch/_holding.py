@@ -89,7 +89,8 @@ class Holding:
             raise UsageError(Status.ERROR_INVALID_HANDLE, "streaming of the model has ended")
         if self._readings:
             self._forget_done()
-        self._count_uses(blocks)
+        if self.training:
+            self._count_uses(blocks)
         if self._capturing:
             pass  # a capture has no steps
         elif self._step is None:
@@ -103,14 +104,20 @@ class Holding:
         self._take(blocks)
 
     def _take(self, blocks: list[HeldBlock]) -> None:
-        stream = self.stream()
+        stream = None if self._cuda is None else self.stream()
+        acquire = self._runtime.acquire
         done = 0
         try:
             for block in blocks:
-                block.forward.append(self._acquire_for_module(block, stream))
+                try:
+                    view = acquire(block.block, stream)
+                except BudgetError:
+                    view = self._acquire_for_module(block, stream)
+                block.forward.append(view)
                 self._forward += 1
                 done += 1
-                block.settle()
+                if not block.open:
+                    block.settle()
         except BaseException:
             self.leave(blocks[:done])
             raise

@@ -18,9 +18,14 @@ from ._holding import Holding, refuse_changes
 from ._kinds import StepKinds
 from ._reads import ReadCheck
 from ._saved import SavedTensors
+from ._uncompiled import uncompiled
 from ._weights import HeldBlock
 
 _graph_task = torch._C._current_graph_task_id
+_grad_enabled = torch.is_grad_enabled
+_tracing: Callable[[], Any] = torch._C._get_tracing_state
+_exporting: Callable[[], bool] = torch.compiler.is_exporting
+_clear_autocast_cache = torch.clear_autocast_cache
 
 
 class Hook:
@@ -42,7 +47,7 @@ class Running:
         self.with_grad: Callable[[], None] | None = None  # called once, before the first forward with gradients
 
     def grad_enabled(self) -> bool:
-        if not torch.is_grad_enabled():
+        if not _grad_enabled():
             return False
         if self.with_grad is not None:
             begin, self.with_grad = self.with_grad, None
@@ -87,26 +92,28 @@ class _Enter(Hook):
 
     def __call__(self, module: nn.Module, args: Any) -> None:
         hooks = self.hooks
-        running = hooks.running
-        refuse_tracing()
-        if running.holding.calls.enter():
+        running, blocks = hooks.running, hooks.blocks
+        holding = running.holding
+        if _tracing() is not None or _exporting():
+            refuse_tracing()
+        if holding.calls.enter():
             running.abandon()
-        acquired = not (hooks.inner and all(block.forward for block in hooks.blocks))
+        acquired = not (hooks.inner and all(block.forward for block in blocks))
         if acquired:
-            running.holding.enter(hooks.unit, hooks.blocks)
+            holding.enter(hooks.unit, blocks)
         pushed = False
         if running.grad_enabled():
             try:
-                running.holding.trained_forward()
-                refuse_untold_training(hooks.blocks)
+                holding.trained_forward()
+                refuse_untold_training(blocks)
                 pushed = running.saved.push()
             except BaseException:
                 if acquired:
-                    running.holding.leave(hooks.blocks)
+                    holding.leave(blocks)
                 raise
         running.frames.append((hooks, acquired, pushed))
-        running.holding.modules += 1
-        running.holding.unguard()
+        holding.modules += 1
+        holding.unguard()
 
 
 class _Leave(Hook):
@@ -117,8 +124,8 @@ class _Leave(Hook):
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         hooks = self.hooks
-        frames = hooks.running.frames
-        holding = hooks.running.holding
+        running, blocks = hooks.running, hooks.blocks
+        frames, holding = running.frames, running.holding
         # PyTorch calls this hook also if another hook has failed before _Enter ran.
         if not frames or frames[-1][0] is not hooks or not holding.calls.mine():
             return
@@ -126,19 +133,18 @@ class _Leave(Hook):
         holding.modules -= 1
         holding.guard_outside()
         if pushed:
-            hooks.running.saved.pop()
+            running.saved.pop()
         if not acquired:
             return
         try:
-            for block in hooks.blocks:
+            for block in blocks:
                 if changed := block.changed():
                     refuse_changes(changed)
         finally:
-            holding.leave(hooks.blocks)
+            holding.leave(blocks)
             if not holding.modules and not holding.running:
                 holding.calls.leave()
-            if torch.is_autocast_cache_enabled():
-                torch.clear_autocast_cache()  # otherwise casts of all weights would stay on the device
+            _clear_autocast_cache()  # otherwise casts of all weights would stay on the device
 
 
 class StepHooks:
@@ -217,7 +223,7 @@ def run_uncompiled() -> None:
     kinds: list[Any] = Hook.__subclasses__()
     for kind in kinds:
         if not hasattr(kind.__call__, "_torchdynamo_disable"):
-            kind.__call__ = torch.compiler.disable(kind.__call__)
+            kind.__call__ = uncompiled(kind.__call__)
 
 
 def _is_running(module: nn.Module) -> bool:
@@ -236,7 +242,7 @@ def refuse_tracing() -> None:
     """Refuses a trace by TorchScript or by torch.export. Its result would have the weights, but no hooks that hold the
     blocks.
     """
-    if torch._C._get_tracing_state() is not None or torch.compiler.is_exporting():
+    if _tracing() is not None or _exporting():
         raise RuntimeError(
             "a streamed module cannot be traced or exported: do that before it is streamed, or end streaming first"
         )

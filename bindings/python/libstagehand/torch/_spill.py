@@ -26,6 +26,7 @@ from ._spill_plan import Planner
 from ._spill_recompute import Recompute, RecomputeStats
 from ._spill_steps import SpillSteps
 from ._spill_tensors import storages_of
+from ._uncompiled import uncompiled
 
 
 class SpilledActivations:
@@ -254,7 +255,7 @@ def _run_uncompiled() -> None:
     for kind, name in ((PackSpilled, "__call__"), (PackSpilled, "unpack"), (PackBeside, "__call__")):
         method = getattr(kind, name)
         if not hasattr(method, "_torchdynamo_disable"):
-            setattr(kind, name, torch.compiler.disable(method))
+            setattr(kind, name, uncompiled(method))
 
 
 def spill_activations(

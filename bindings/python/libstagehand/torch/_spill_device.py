@@ -143,6 +143,7 @@ class SpilledDevice:
         self._since_look = 0  # bytes that were restored since the use of memory was looked up
         self._streams: dict[int, Any] = {}
         self._recent: deque[Contents] = deque()
+        self._buffers: list[tuple[Any, Any, Any]] = []  # those that no call uses now
         self._alignment = 64 if self._cuda is None else 512  # of memory that PyTorch allocates
 
     # Streams and memory.
@@ -358,15 +359,26 @@ class SpilledDevice:
         self._since_look = 0
         return self._used(0, asked=True)
 
+    def _taken_buffers(self) -> tuple[Any, Any, Any]:
+        """Returns memory for the results of calls, which nobody else uses until it is put back. To make it takes longer
+        than the calls do. Backwards of several threads may restore tensors at the same time.
+        """
+        try:
+            return self._buffers.pop()
+        except IndexError:
+            info = _new(_INFO)
+            info.struct_size = _INFO_BYTES
+            return _new(_NUMBERS), _new(_COUNT), info
+
     def _prefetch(self, stream: int, restored: Saved) -> None:
         """Begins to bring back the tensors that the next nodes need."""
         handle = self.spiller._handle
-        out, count = _new(_NUMBERS), _new(_COUNT)
+        buffers = self._taken_buffers()
+        out, count, info = buffers
         if _get_upcoming(handle, self._used_from_time_to_time(restored), out, _NAMED, count) < 0 or not count[0]:
+            self._buffers.append(buffers)
             return
         named, numbers, addresses = [], [], []
-        info = _new(_INFO)
-        info.struct_size = _INFO_BYTES
         for number in out[0 : count[0]]:
             found = self.saved.get(number)
             saved = None if found is None else found()
@@ -385,6 +397,7 @@ class SpilledDevice:
             addresses.append(address)
         status = lib.sh_prefetch_spilled(handle, numbers, addresses, len(numbers), stream) if numbers else 0
         if status >= 0:
+            self._buffers.append(buffers)
             return
         # The restore that tries the copy again tells of the failure.
         for saved, number, address in zip(named, numbers, addresses):

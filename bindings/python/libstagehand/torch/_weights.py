@@ -3,6 +3,7 @@
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -22,6 +23,7 @@ from ._memory import strided
 # The plain `data` of tensors, whatever property their class has.
 _data: Any = torch._C.TensorBase.data
 _set_data = _data.__set__
+_each = deque[Any](maxlen=0).extend  # calls what a map() calls, without a loop in Python
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 # Weights in a block begin at multiples of this number of bytes, as blocks do.
 ALIGNMENT = 256
@@ -211,14 +213,20 @@ class HeldBlock:
         self.open = held
         # Modes of the user, and the check of reads, need not see this. The scope costs as much as a weight.
         unseen = torch._C._DisableTorchDispatch() if _modes() else None  # type: ignore[attr-defined]
-        for place in self.all_places:
-            if place.special:
-                place.put_on_device()
-            else:
-                _set_data(place.tensor, place.open if held else place.closed)
+        tensors, opened, closed, special = self._swaps
+        _each(map(_set_data, tensors, opened if held else closed))
+        for place in special:
+            place.put_on_device()
         del unseen
         for entry, own, served in self.wrappers:
             entry.tensor.__class__ = own if entry.held() else served
+
+    @cached_property
+    def _swaps(self) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor], list[Place]]:
+        """The plain tensors with their data while the block is held and while not, and the places of other tensors."""
+        plain = [place for place in self.all_places if not place.special]
+        special = [place for place in self.all_places if place.special]
+        return [one.tensor for one in plain], [one.open for one in plain], [one.closed for one in plain], special
 
     @cached_property
     def all_places(self) -> list[Place]:
