@@ -81,6 +81,7 @@ inline bool is_lost(Result result) {
     X(stream_create, cuStreamCreate)                            \
     X(stream_destroy, cuStreamDestroy)                          \
     X(stream_synchronize, cuStreamSynchronize)                  \
+    X(device_synchronize, cuCtxSynchronize)                     \
     X(stream_wait_event, cuStreamWaitEvent)                     \
     X(stream_is_capturing, cuStreamIsCapturing)                 \
     X(launch_host, cuLaunchHostFunc)                            \

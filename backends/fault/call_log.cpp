@@ -21,7 +21,7 @@ constexpr const char* kNames[] = {
     "copy_to_device",      "copy_to_host",
     "copy_on_device",      "fill",
     "thread_begin",        "stream_is_capturing",
-    "memory_is_reachable",
+    "memory_is_reachable", "device_synchronize",
 };
 static_assert(sizeof kNames / sizeof kNames[0] == kCalls);
 

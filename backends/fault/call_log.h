@@ -44,8 +44,9 @@ enum class Call : uint8_t {
     thread_begin,
     stream_is_capturing,
     memory_is_reachable,
+    device_synchronize,
 };
-constexpr size_t kCalls = static_cast<size_t>(Call::memory_is_reachable) + 1;
+constexpr size_t kCalls = static_cast<size_t>(Call::device_synchronize) + 1;
 
 const char* name_of(Call call);
 // Returns false if no counted member has the name.

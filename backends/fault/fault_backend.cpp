@@ -228,6 +228,12 @@ sh_status memory_is_reachable(sh_backend_device* handle, uint64_t address, uint6
     return SH_OK;
 }
 
+sh_status device_synchronize(sh_backend_device* handle) {
+    if (device_of(handle).wrapped->device_synchronize)
+        return pass(handle, Call::device_synchronize, &sh_backend::device_synchronize);
+    return fail(SH_ERROR_UNSUPPORTED, "the wrapped backend has no device_synchronize");
+}
+
 constexpr sh_backend kTable = {
     .struct_size = sizeof(sh_backend),
     .spi_version = SH_BACKEND_SPI_VERSION,
@@ -266,6 +272,7 @@ constexpr sh_backend kTable = {
     .thread_begin = thread_begin,
     .stream_is_capturing = stream_is_capturing,
     .memory_is_reachable = memory_is_reachable,
+    .device_synchronize = device_synchronize,
 };
 
 }  // namespace

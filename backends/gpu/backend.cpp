@@ -136,6 +136,7 @@ sh_backend make_table() {
     table.fill = fill;
     table.thread_begin = thread_begin;
     table.stream_is_capturing = stream_is_capturing;
+    table.device_synchronize = device_synchronize;
     if (api::kReachesPeers) table.memory_is_reachable = memory_is_reachable;
     return table;
 }

@@ -85,6 +85,7 @@ sh_status memory_is_reachable(sh_backend_device* device, uint64_t address, uint6
 sh_status stream_create(sh_backend_device* device, sh_stream* out_stream);
 sh_status stream_destroy(sh_backend_device* device, sh_stream stream);
 sh_status stream_synchronize(sh_backend_device* device, sh_stream stream);
+sh_status device_synchronize(sh_backend_device* device);
 sh_status stream_wait_event(sh_backend_device* device, sh_stream stream, sh_backend_event event);
 sh_status stream_is_capturing(sh_backend_device* device, sh_stream stream, uint32_t* out_capturing);
 sh_status stream_launch(sh_backend_device* device, sh_stream stream, void (*fn)(void*), void* user_data,

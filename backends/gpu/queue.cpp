@@ -81,6 +81,12 @@ sh_status stream_synchronize(sh_backend_device* device, sh_stream stream) {
     return SH_OK;
 }
 
+sh_status device_synchronize(sh_backend_device* device) {
+    SH_GPU_ENTER(device_of(device));
+    SH_GPU_TRY(device_synchronize);
+    return SH_OK;
+}
+
 sh_status stream_wait_event(sh_backend_device* device, sh_stream stream, sh_backend_event event) {
     SH_GPU_ENTER(device_of(device));
     SH_GPU_TRY(stream_wait_event, native(stream), native_event(event), 0);

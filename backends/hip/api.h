@@ -108,6 +108,7 @@ constexpr unsigned kEventPlain = hipEventDisableTiming;
     X(stream_create, hipStreamCreateWithFlags)   \
     X(stream_destroy, hipStreamDestroy)          \
     X(stream_synchronize, hipStreamSynchronize)  \
+    X(device_synchronize, hipDeviceSynchronize)  \
     X(stream_wait_event, hipStreamWaitEvent)     \
     X(stream_is_capturing, hipStreamIsCapturing) \
     X(stream_add_callback, hipStreamAddCallback) \

@@ -106,6 +106,10 @@ sh_status Device::stream_synchronize(sh_stream handle) {
     return SH_OK;
 }
 
+void Device::synchronize() {
+    for (const std::shared_ptr<Stream>& stream : streams_.all()) stream->synchronize();
+}
+
 sh_status Device::enqueue(sh_stream handle, Command&& command) {
     std::shared_ptr<Stream> stream;
     if (sh_status status = find_stream(handle, &stream); status < 0) return status;

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include <stagehand/backend.h>
 
@@ -49,6 +50,13 @@ public:
         return object;
     }
 
+    std::vector<std::shared_ptr<Object>> all() const {
+        std::lock_guard lock(mutex_);
+        std::vector<std::shared_ptr<Object>> objects;
+        for (const auto& [handle, object] : objects_) objects.push_back(object);
+        return objects;
+    }
+
     size_t size() const {
         std::lock_guard lock(mutex_);
         return objects_.size();
@@ -89,6 +97,8 @@ public:
     sh_status stream_create(sh_stream* out_stream);
     sh_status stream_destroy(sh_stream stream);
     sh_status stream_synchronize(sh_stream stream);
+    // Waits for all streams.
+    void synchronize();
     sh_status stream_wait_event(sh_stream stream, sh_backend_event event);
     sh_status enqueue(sh_stream stream, Command&& command);
 

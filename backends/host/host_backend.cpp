@@ -244,6 +244,13 @@ sh_status memory_is_reachable(sh_backend_device* device, uint64_t address, uint6
     });
 }
 
+sh_status device_synchronize(sh_backend_device* device) {
+    return guarded([&]() -> sh_status {
+        device_of(device).synchronize();
+        return SH_OK;
+    });
+}
+
 constexpr sh_backend kTable = {
     .struct_size = sizeof(sh_backend),
     .spi_version = SH_BACKEND_SPI_VERSION,
@@ -282,6 +289,7 @@ constexpr sh_backend kTable = {
     .thread_begin = nullptr,
     .stream_is_capturing = nullptr,
     .memory_is_reachable = memory_is_reachable,
+    .device_synchronize = device_synchronize,
 };
 
 }  // namespace

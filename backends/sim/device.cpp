@@ -152,6 +152,11 @@ sh_status Device::stream_synchronize(sh_stream handle) {
     return SH_OK;
 }
 
+void Device::synchronize() {
+    std::lock_guard lock(mutex_);
+    for (const auto& [handle, stream] : streams_) now_ns_ = std::max(now_ns_, stream.busy_until_ns);
+}
+
 sh_status Device::stream_wait_event(sh_stream stream_handle, sh_backend_event event_handle) {
     std::lock_guard lock(mutex_);
     Stream* stream = nullptr;

@@ -37,6 +37,8 @@ public:
     sh_status stream_create(sh_stream* out_stream);
     sh_status stream_destroy(sh_stream stream);
     sh_status stream_synchronize(sh_stream stream);
+    // Waits for all streams.
+    void synchronize();
     sh_status stream_wait_event(sh_stream stream, sh_backend_event event);
     sh_status stream_launch(sh_stream stream, void (*fn)(void*), void* user_data, int64_t busy_ns);
 

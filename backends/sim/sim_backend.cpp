@@ -140,6 +140,11 @@ sh_status fill(sh_backend_device* device, sh_stream stream, uint64_t to, uint8_t
     return guarded([&] { return device_of(device).fill(stream, to, bytes); });
 }
 
+sh_status device_synchronize(sh_backend_device* device) {
+    device_of(device).synchronize();
+    return SH_OK;
+}
+
 uint64_t clock_ns(sh_backend_device* device) { return device_of(device).now_ns(); }
 
 constexpr sh_backend kTable = {
@@ -180,6 +185,7 @@ constexpr sh_backend kTable = {
     .thread_begin = nullptr,
     .stream_is_capturing = nullptr,
     .memory_is_reachable = nullptr,
+    .device_synchronize = device_synchronize,
 };
 
 }  // namespace

@@ -23,6 +23,7 @@ HEADERS = [
     "telemetry",
     "spill",
     "activations",
+    "occupancy",
 ]
 
 # The class, its base, a pattern of the constants that are its members, and its docstring. The group of the pattern is

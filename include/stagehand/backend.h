@@ -177,6 +177,9 @@ typedef struct sh_backend {
         and range_reserve() is reachable without it. */
     sh_status (*memory_is_reachable)(sh_backend_device* device, uint64_t address, uint64_t bytes,
                                      uint32_t* out_reachable);
+    /** Waits until all work on the device that this process queued before the call has ended, on every stream.
+        Optional: memory of sh_alloc() cannot be paused without it. */
+    sh_status (*device_synchronize)(sh_backend_device* device);
 } sh_backend;
 
 /**

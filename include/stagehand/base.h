@@ -81,7 +81,7 @@ enum {
         -103, /**< struct_size is impossible, or bytes that the library does not know are not zero. */
     SH_ERROR_INVALID_STATE =
         -104,                    /**< The call is not allowed now. The caller must end the state that the text names. */
-    SH_ERROR_NOT_FOUND = -105,   /**< There is no backend or no device of that name. */
+    SH_ERROR_NOT_FOUND = -105,   /**< There is no backend, no device or no tag of that name. */
     SH_ERROR_UNSUPPORTED = -106, /**< The backend cannot do it. */
     SH_ERROR_FORKED = -107,      /**< The process was forked after the library was used. */
     SH_ERROR_STALE = -108,       /**< The graph was captured under an older plan. Capture it again. */

@@ -10,6 +10,7 @@
 #include "device.h"
 #include "graph.h"
 #include "host_memory.h"
+#include "occupancy.h"
 #include "residency.h"
 #include "runtime.h"
 #include "spill.h"

@@ -64,10 +64,14 @@ Runtimes& runtimes() {
     return all;
 }
 
+Status unknown_device(sh_device* handle) {
+    return Status(SH_ERROR_INVALID_HANDLE, handle ? "device is not an open device" : "device is NULL");
+}
+
 Status find_device(sh_device* handle, std::shared_ptr<core::Device>* out) {
     core::Lock lock;
     auto* slot = devices().lock(handle, &lock);
-    if (!slot) return Status(SH_ERROR_INVALID_HANDLE, handle ? "device is not an open device" : "device is NULL");
+    if (!slot) return unknown_device(handle);
     *out = slot->object->device;
     return Status();
 }

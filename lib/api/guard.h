@@ -17,6 +17,7 @@
 #include "base/no_throw.h"
 #include "base/status.h"
 #include "core/device/device.h"
+#include "core/occupancy/occupancy.h"
 #include "core/runtime/runtime.h"
 
 namespace stagehand::api {
@@ -48,6 +49,7 @@ enum HandleTag : uint64_t { kSpillerTag = 0x5, kScopeTag = 0x7, kGraphTag = 0x9,
 struct OpenDevice {
     std::shared_ptr<core::Device> device;
     uint32_t opened = 1;
+    std::shared_ptr<core::Occupancy> occupancy = nullptr;  // since its first use
 };
 using Devices = HandleTable<OpenDevice, kDeviceTag>;
 using Runtimes = HandleTable<core::Runtime, kRuntimeTag>;
@@ -70,6 +72,7 @@ bool shortcut(sh_runtime* handle, Work&& work) noexcept {
     return done;
 }
 
+Status unknown_device(sh_device* handle);
 Status find_device(sh_device* handle, std::shared_ptr<core::Device>* out);
 
 // The runtime of a handle, locked.

@@ -66,6 +66,16 @@ template <>
 inline constexpr size_t kFirstSize<sh_training_step> = 136;
 template <>
 inline constexpr size_t kFirstSize<sh_activation_plan> = 80;
+template <>
+inline constexpr size_t kFirstSize<sh_alloc_options> = 16;
+template <>
+inline constexpr size_t kFirstSize<sh_pause_options> = 32;
+template <>
+inline constexpr size_t kFirstSize<sh_resume_options> = 24;
+template <>
+inline constexpr size_t kFirstSize<sh_occupancy_change> = 32;
+template <>
+inline constexpr size_t kFirstSize<sh_occupancy_info> = 128;
 
 template <class Struct>
 concept CallersStruct = (kFirstSize<Struct> != 0 && sizeof(Struct) >= kFirstSize<Struct>);

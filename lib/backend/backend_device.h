@@ -122,6 +122,8 @@ public:
     Status memory_is_reachable(uint64_t address, uint64_t bytes, uint32_t* reachable) {
         return check(table_.memory_is_reachable(device_, address, bytes, reachable), "memory_is_reachable");
     }
+    bool has_device_synchronize() const { return table_.device_synchronize != nullptr; }
+    Status device_synchronize() { return check(table_.device_synchronize(device_), "device_synchronize"); }
     bool has_graphs() const { return table_.stream_is_capturing != nullptr; }
     Status stream_is_capturing(sh_stream stream, uint32_t* capturing) {
         SH_TRY(to_handle(&stream));

@@ -73,6 +73,23 @@ TEST_P(StreamTest, SynchronizeWaitsForAllThatWasQueued) {
     expect_contents(memory.address, std::vector<uint8_t>(page(), 199));
 }
 
+TEST_P(StreamTest, DeviceSynchronizeWaitsForEveryStream) {
+    if (!backend().device_synchronize) GTEST_SKIP() << "this backend has no device_synchronize";
+    const Memory memory = new_memory(4 * page());
+    std::vector<sh_backend_event> last;
+    for (uint64_t i = 0; i < 4; ++i) {
+        const sh_stream stream = new_stream();
+        last.push_back(new_event());
+        for (int k = 0; k < 100; ++k)
+            SH_OK_OR_END(
+                backend().fill(device(), stream, memory.address + i * page(), static_cast<uint8_t>(k), page()));
+        SH_OK_OR_END(backend().event_record(device(), last.back(), stream));
+    }
+    SH_OK_OR_END(backend().device_synchronize(device()));
+    for (const sh_backend_event event : last) EXPECT_TRUE(is_done(event));
+    expect_contents(memory.address, std::vector<uint8_t>(4 * page(), 99));
+}
+
 TEST_P(StreamTest, BusyTimeKeepsTheStreamBusy) {
     const sh_stream stream = new_stream();
     const sh_backend_event begin = new_event(true), end = new_event(true);

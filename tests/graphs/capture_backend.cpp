@@ -56,6 +56,11 @@ sh_status stream_synchronize(sh_backend_device* handle, sh_stream stream) {
                   [&] { return device.host->stream_synchronize(device.inner, stream); });
 }
 
+sh_status device_synchronize(sh_backend_device* handle) {
+    Device& device = of(handle);
+    return told(device, device.host->device_synchronize(device.inner));
+}
+
 sh_status event_record(sh_backend_device* handle, sh_backend_event event, sh_stream stream) {
     return guarded([&] {
         Device& device = of(handle);
@@ -222,6 +227,7 @@ sh_backend make_table() {
     MEMBER(copy_on_device);
     MEMBER(fill);
     MEMBER(stream_is_capturing);
+    MEMBER(device_synchronize);
     return table;
 }
 

@@ -72,6 +72,7 @@ protected:
             {"host_is_pinned", [&] { return b.host_is_pinned(device_, memory_, sizeof memory_, &flag_); }},
             {"stream_create", [&] { return b.stream_create(device_, &out_); }},
             {"stream_synchronize", [&] { return b.stream_synchronize(device_, stream_); }},
+            {"device_synchronize", [&] { return b.device_synchronize(device_); }},
             {"stream_wait_event", [&] { return b.stream_wait_event(device_, stream_, event_); }},
             {"stream_is_capturing", [&] { return b.stream_is_capturing(device_, stream_, &flag_); }},
             {"stream_launch",

@@ -179,6 +179,10 @@ HIP_EXPORT hipError_t hipStreamSynchronize(hipStream_t stream) {
     return forward([&] { return driver()->stream_synchronize(cuda(stream)); });
 }
 
+HIP_EXPORT hipError_t hipDeviceSynchronize() {
+    return forward([] { return driver()->device_synchronize(); });
+}
+
 HIP_EXPORT hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsigned flags) {
     if (flags) return done(hipErrorInvalidValue);
     return forward([&] { return driver()->stream_wait_event(cuda(stream), cuda(event), 0); });

@@ -74,6 +74,11 @@ STUB_EXPORT CUresult cuStreamSynchronize(CUstream stream) {
     });
 }
 
+STUB_EXPORT CUresult cuCtxSynchronize() {
+    return in_context_unsafe(
+        [](const sh_backend& backend, sh_backend_device* device) { return backend.device_synchronize(device); });
+}
+
 STUB_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
     if (flags) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = entered(); result != CUDA_SUCCESS) return result;

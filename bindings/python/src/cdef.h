@@ -543,3 +543,71 @@ sh_status sh_plan_activations(const sh_training_step* step, uint32_t* out_fates,
 sh_status sh_simulate_activations(const sh_training_step* step, const uint32_t* fates,
                                                        sh_activation_plan* out_plan, sh_memory_point* out_points,
                                                        uint64_t capacity, uint64_t* out_count);
+
+/* occupancy.h */
+enum {
+    SH_CONTENTS_DEFAULT = 0,
+    SH_CONTENTS_STAGE = 1,
+    SH_CONTENTS_DROP = 2,
+    SH_CONTENTS_ZERO = 3
+};
+typedef struct sh_alloc_options {
+    uint32_t struct_size;
+    uint32_t contents;
+    const char* tag;
+} sh_alloc_options;
+sh_status sh_alloc(sh_device* device, uint64_t bytes, const sh_alloc_options* options,
+                                        uint64_t* out_address);
+sh_status sh_free(sh_device* device, uint64_t address);
+enum {
+    SH_OCCUPANCY_NO_WAIT = 1,
+    SH_OCCUPANCY_REPEAT = 2
+};
+typedef struct sh_pause_options {
+    uint32_t struct_size;
+    uint32_t flags;
+    const char* const* tags;
+    uint64_t tag_count;
+    uint32_t contents;
+    uint32_t reserved;
+} sh_pause_options;
+typedef struct sh_resume_options {
+    uint32_t struct_size;
+    uint32_t flags;
+    const char* const* tags;
+    uint64_t tag_count;
+} sh_resume_options;
+typedef struct sh_occupancy_change {
+    uint32_t struct_size;
+    uint32_t tag_count;
+    uint64_t device_bytes;
+    uint64_t copied_bytes;
+    uint64_t ns;
+} sh_occupancy_change;
+sh_status sh_pause(sh_device* device, const sh_pause_options* options,
+                                        sh_occupancy_change* out_change);
+sh_status sh_resume(sh_device* device, const sh_resume_options* options,
+                                         sh_occupancy_change* out_change);
+enum {
+    SH_OCCUPANCY_RUNNING = 0,
+    SH_OCCUPANCY_RELEASING = 1,
+    SH_OCCUPANCY_RELEASED = 2,
+    SH_OCCUPANCY_RESUMING = 3,
+    SH_OCCUPANCY_MIXED = 4
+};
+typedef struct sh_occupancy_info {
+    uint32_t struct_size;
+    uint32_t state;
+    char tag[64];
+    uint64_t allocations;
+    uint64_t bytes;
+    uint64_t device_bytes;
+    uint64_t staged_bytes;
+    uint64_t host_bytes;
+    uint64_t pinned_bytes;
+    uint64_t cycles;
+} sh_occupancy_info;
+sh_status sh_occupancy_get_info(sh_device* device, const char* tag, sh_occupancy_info* out_info);
+sh_status sh_occupancy_list(sh_device* device, sh_occupancy_info* infos, uint64_t capacity,
+                                                 uint64_t* out_count);
+sh_status sh_occupancy_trim(sh_device* device, uint64_t* out_bytes);

@@ -355,9 +355,10 @@ uint64_t Arbiter::pages_to_hold() const {
     return std::min(total_, there() + lost_) - figures.workspaces;  // lost pages exist
 }
 
-uint32_t Arbiter::tenant_count() const {
+uint32_t Arbiter::runtime_count() const {
     std::lock_guard lock(mutex_);
-    return static_cast<uint32_t>(members_.size());
+    return static_cast<uint32_t>(
+        std::count_if(members_.begin(), members_.end(), [](const Member& m) { return m.tenant->is_runtime(); }));
 }
 
 Arbiter::Standing Arbiter::standing(const Member& m) const {

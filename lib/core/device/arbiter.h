@@ -27,6 +27,8 @@ public:
     // The tenant holds this many pages that others want, and did not give them up. Called like try_to_change().
     virtual void feel_pressure(uint64_t pages) = 0;
     virtual std::string tenant_name() const = 0;
+    // False for memory that the engine itself uses.
+    virtual bool is_runtime() const { return true; }
 };
 
 // What a runtime needs of the device.
@@ -108,7 +110,7 @@ public:
     void make_room(const Tenant& tenant);
     // Returns SH_ERROR_BUSY while the tenant cannot have them, because others have to give up part of them first.
     Status check_room(const Tenant& tenant) const;
-    uint32_t tenant_count() const;
+    uint32_t runtime_count() const;
 
     // In pages.
     struct Figures {

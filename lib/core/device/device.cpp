@@ -251,7 +251,7 @@ void Device::take_note(uint64_t free, uint64_t total) {
 Status Device::memory(sh_memory_info* out) {
     uint64_t free = 0, total = 0;
     SH_TRY(backend_->memory_info(&free, &total));
-    out->runtime_count = arbiter_.tenant_count();
+    out->runtime_count = arbiter_.runtime_count();
     out->budget_bytes = arbiter_.total_pages() * page_bytes();
     out->used_bytes = pool_.used_bytes();
     out->peak_bytes = pool_.peak_bytes();
@@ -259,7 +259,7 @@ Status Device::memory(sh_memory_info* out) {
     out->total_bytes = total;
     out->page_bytes = page_bytes();
     out->staging_bytes = staging_.bytes();
-    out->pinned_bytes = staging_.pinned_bytes();
+    out->pinned_bytes = staging_.pinned_bytes() + released_contents_.load(std::memory_order_relaxed);
     const Arbiter::Figures figures = arbiter_.figures();
     out->reserved_bytes = figures.reserved * page_bytes();
     out->guest_bytes = figures.guests * page_bytes();

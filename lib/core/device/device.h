@@ -50,6 +50,9 @@ public:
     Status memory(sh_memory_info* out);
     void capabilities(sh_device_caps* out);
 
+    // The pinned memory that contents of sh_alloc() are kept in.
+    void note_pinned_contents(uint64_t bytes) { released_contents_.store(bytes, std::memory_order_relaxed); }
+
     Status host_alloc(uint64_t bytes, void** out, uint32_t* out_pinned);
     Status host_free(void* memory);
 
@@ -72,6 +75,7 @@ private:
     transfer::StagingEngine staging_;
     mutable std::mutex mutex_;
     std::atomic<uint64_t> looked_ns_{0};
+    std::atomic<uint64_t> released_contents_{0};
     uint64_t budget_bytes_ = 0;
     std::unordered_map<void*, transfer::PinnedMemory> host_memory_;
 };

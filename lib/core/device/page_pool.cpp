@@ -34,7 +34,7 @@ Status PagePool::take(uint64_t count, std::vector<sh_backend_page>* out) {
             return status;
         }
         existing_ += fresh;
-        peak_ = std::max(peak_, existing_);
+        note_peak();
     }
     for (uint64_t i = 0; i < recycled; i++) {
         (*out)[begin + i] = idle_.back();
@@ -44,19 +44,29 @@ Status PagePool::take(uint64_t count, std::vector<sh_backend_page>* out) {
 }
 
 Status PagePool::check_room(uint64_t pages) const {
-    if (existing_ + pages <= std::max(limit_, in_use_before_)) return Status();
+    if (existing_ + pages <= may_exist()) return Status();
     return Status(SH_ERROR_OUT_OF_DEVICE_MEMORY,
                   "the device's budget now allows " + exact_size_text(limit_ * page_bytes_) +
                       ", which leaves no room for " + exact_size_text(pages * page_bytes_) +
-                      " more: " + exact_size_text(existing_ * page_bytes_) + " are held");
+                      " more: " + exact_size_text(existing_ * page_bytes_ + outside_bytes_) + " are held");
 }
+
+// The part of the limit that is left for pages.
+uint64_t PagePool::within_limit() const {
+    const uint64_t outside = (outside_bytes_ + page_bytes_ - 1) / page_bytes_;
+    return limit_ - std::min(limit_, outside);
+}
+
+uint64_t PagePool::may_exist() const { return std::max(within_limit(), in_use_before_); }
+
+void PagePool::note_peak() { peak_bytes_ = std::max(peak_bytes_, existing_ * page_bytes_ + outside_bytes_); }
 
 Status PagePool::allocate(uint64_t pages, uint64_t* out_address) {
     std::lock_guard lock(mutex_);
     SH_TRY(check_room(pages));
     SH_TRY(device_.range_reserve(pages * page_bytes_, page_bytes_, out_address));
     existing_ += pages;
-    peak_ = std::max(peak_, existing_);
+    note_peak();
     return Status();
 }
 
@@ -76,9 +86,9 @@ void PagePool::give(const sh_backend_page* pages, uint64_t count) {
 }
 
 void PagePool::shed() {
-    const uint64_t may_exist = std::max(limit_, in_use_before_);
-    if (existing_ <= may_exist) return;
-    if (Status status = destroy_idle(std::min<uint64_t>(existing_ - may_exist, idle_.size())); !status.ok())
+    const uint64_t most = may_exist();
+    if (existing_ <= most) return;
+    if (Status status = destroy_idle(std::min<uint64_t>(existing_ - most, idle_.size())); !status.ok())
         log_line(SH_LOG_WARNING, "device memory beyond the budget was not given back: %s", status.text());
 }
 
@@ -102,12 +112,19 @@ uint64_t PagePool::idle_pages() const {
 
 uint64_t PagePool::used_bytes() const {
     std::lock_guard lock(mutex_);
-    return existing_ * page_bytes_;
+    return existing_ * page_bytes_ + outside_bytes_;
 }
 
 uint64_t PagePool::peak_bytes() const {
     std::lock_guard lock(mutex_);
-    return peak_ * page_bytes_;
+    return peak_bytes_;
+}
+
+void PagePool::change_outside(uint64_t before, uint64_t now) {
+    std::lock_guard lock(mutex_);
+    outside_bytes_ += now - before;
+    shed();
+    note_peak();
 }
 
 PagePool::Change::Change(PagePool& pool) : pool_(pool), changing_(pool.changing_) {
@@ -123,7 +140,7 @@ PagePool::Change::~Change() {
 
 bool PagePool::Change::has_room(uint64_t pages) const {
     std::lock_guard lock(pool_.mutex_);
-    return pool_.existing_ - pool_.idle_.size() + pages <= pool_.limit_;
+    return pool_.existing_ - pool_.idle_.size() + pages <= pool_.within_limit();
 }
 
 void PagePool::set_limit(const std::function<uint64_t()>& pages) {

@@ -46,8 +46,12 @@ public:
         const std::lock_guard<std::mutex> changing_;
     };
 
+    // Device memory beside the pool counts against the same ceiling: somebody held `before` bytes of it, and holds
+    // `now` bytes. Recycled pages beyond the ceiling go to the driver.
+    void change_outside(uint64_t before, uint64_t now);
+
     uint64_t idle_pages() const;
-    uint64_t used_bytes() const;  // of all pages that exist, in use or idle
+    uint64_t used_bytes() const;  // of all pages that exist, in use or idle, and of memory beside the pool
     uint64_t peak_bytes() const;
     // Sets the number of pages that may exist. `pages` is called when no change is under way, so that the later of two
     // callers sees the effect of the earlier. If more pages exist, pages that are given back go to the driver until the
@@ -58,6 +62,9 @@ private:
     Status destroy_idle(uint64_t count);
     void shed();
     Status check_room(uint64_t pages) const;
+    uint64_t within_limit() const;
+    uint64_t may_exist() const;
+    void note_peak();
 
     BackendDevice& device_;
     const uint64_t page_bytes_;
@@ -67,8 +74,9 @@ private:
     std::vector<sh_backend_page> idle_;
     bool sorted_ = true;
     uint64_t existing_ = 0;
-    uint64_t peak_ = 0;
-    uint64_t limit_ = 0;  // pages that may exist
+    uint64_t outside_bytes_ = 0;
+    uint64_t peak_bytes_ = 0;
+    uint64_t limit_ = 0;  // pages that may exist, together with the memory beside the pool
     // Pages that were in use when the present change began. As many may exist until it ends.
     uint64_t in_use_before_ = 0;
 };

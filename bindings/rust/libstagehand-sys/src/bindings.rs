@@ -22,7 +22,7 @@ pub const SH_ERROR_INVALID_ARGUMENT: _bindgen_ty_1 = -101;
 pub const SH_ERROR_INVALID_HANDLE: _bindgen_ty_1 = -102;
 pub const SH_ERROR_INVALID_STRUCT: _bindgen_ty_1 = -103;
 pub const SH_ERROR_INVALID_STATE: _bindgen_ty_1 = -104;
-///There is no backend or no device of that name.
+///There is no backend, no device or no tag of that name.
 pub const SH_ERROR_NOT_FOUND: _bindgen_ty_1 = -105;
 ///The backend cannot do it.
 pub const SH_ERROR_UNSUPPORTED: _bindgen_ty_1 = -106;
@@ -647,6 +647,228 @@ const _: () = {
 pub struct sh_graph {
     _unused: [u8; 0],
 }
+///SH_CONTENTS_STAGE for sh_alloc(). For sh_pause(): as each allocation says.
+pub const SH_CONTENTS_DEFAULT: _bindgen_ty_7 = 0;
+///Host memory keeps them. They come back bit for bit.
+pub const SH_CONTENTS_STAGE: _bindgen_ty_7 = 1;
+///They are lost. The contents are undefined after sh_resume().
+pub const SH_CONTENTS_DROP: _bindgen_ty_7 = 2;
+///They are lost. All bytes are 0 after sh_resume().
+pub const SH_CONTENTS_ZERO: _bindgen_ty_7 = 3;
+///What becomes of the contents of an allocation while its tag is released.
+pub type _bindgen_ty_7 = ::core::ffi::c_uint;
+///How sh_alloc() allocates.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_alloc_options {
+    pub struct_size: u32,
+    ///SH_CONTENTS_*
+    pub contents: u32,
+    ///1 to 63 bytes. NULL: "default".
+    pub tag: *const ::core::ffi::c_char,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_alloc_options"][::core::mem::size_of::<sh_alloc_options>() - 16usize];
+    [
+        "Alignment of sh_alloc_options",
+    ][::core::mem::align_of::<sh_alloc_options>() - 8usize];
+    [
+        "Offset of field: sh_alloc_options::struct_size",
+    ][::core::mem::offset_of!(sh_alloc_options, struct_size) - 0usize];
+    [
+        "Offset of field: sh_alloc_options::contents",
+    ][::core::mem::offset_of!(sh_alloc_options, contents) - 4usize];
+    [
+        "Offset of field: sh_alloc_options::tag",
+    ][::core::mem::offset_of!(sh_alloc_options, tag) - 8usize];
+};
+///The call returns SH_ERROR_BUSY instead of waiting for another call of this header.
+pub const SH_OCCUPANCY_NO_WAIT: _bindgen_ty_8 = 1;
+/**Tags that are released already (for sh_pause()), or that run already (for sh_resume()), are left out. So a call
+may be repeated.*/
+pub const SH_OCCUPANCY_REPEAT: _bindgen_ty_8 = 2;
+pub type _bindgen_ty_8 = ::core::ffi::c_uint;
+///What sh_pause() releases.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_pause_options {
+    pub struct_size: u32,
+    ///SH_OCCUPANCY_*
+    pub flags: u32,
+    ///`tag_count` tags.
+    pub tags: *const *const ::core::ffi::c_char,
+    ///0: all tags that run.
+    pub tag_count: u64,
+    ///SH_CONTENTS_*: instead of what the allocations say.
+    pub contents: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_pause_options"][::core::mem::size_of::<sh_pause_options>() - 32usize];
+    [
+        "Alignment of sh_pause_options",
+    ][::core::mem::align_of::<sh_pause_options>() - 8usize];
+    [
+        "Offset of field: sh_pause_options::struct_size",
+    ][::core::mem::offset_of!(sh_pause_options, struct_size) - 0usize];
+    [
+        "Offset of field: sh_pause_options::flags",
+    ][::core::mem::offset_of!(sh_pause_options, flags) - 4usize];
+    [
+        "Offset of field: sh_pause_options::tags",
+    ][::core::mem::offset_of!(sh_pause_options, tags) - 8usize];
+    [
+        "Offset of field: sh_pause_options::tag_count",
+    ][::core::mem::offset_of!(sh_pause_options, tag_count) - 16usize];
+    [
+        "Offset of field: sh_pause_options::contents",
+    ][::core::mem::offset_of!(sh_pause_options, contents) - 24usize];
+    [
+        "Offset of field: sh_pause_options::reserved",
+    ][::core::mem::offset_of!(sh_pause_options, reserved) - 28usize];
+};
+///What sh_resume() brings back.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_resume_options {
+    pub struct_size: u32,
+    ///SH_OCCUPANCY_*
+    pub flags: u32,
+    ///`tag_count` tags.
+    pub tags: *const *const ::core::ffi::c_char,
+    ///0: all tags that are released.
+    pub tag_count: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_resume_options"][::core::mem::size_of::<sh_resume_options>() - 24usize];
+    [
+        "Alignment of sh_resume_options",
+    ][::core::mem::align_of::<sh_resume_options>() - 8usize];
+    [
+        "Offset of field: sh_resume_options::struct_size",
+    ][::core::mem::offset_of!(sh_resume_options, struct_size) - 0usize];
+    [
+        "Offset of field: sh_resume_options::flags",
+    ][::core::mem::offset_of!(sh_resume_options, flags) - 4usize];
+    [
+        "Offset of field: sh_resume_options::tags",
+    ][::core::mem::offset_of!(sh_resume_options, tags) - 8usize];
+    [
+        "Offset of field: sh_resume_options::tag_count",
+    ][::core::mem::offset_of!(sh_resume_options, tag_count) - 16usize];
+};
+///What sh_pause() or sh_resume() has done.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_occupancy_change {
+    pub struct_size: u32,
+    ///Tags that were released, or resumed.
+    pub tag_count: u32,
+    ///Device memory that was given back, or taken.
+    pub device_bytes: u64,
+    ///Bytes of contents that were copied.
+    pub copied_bytes: u64,
+    ///Time of the call, by the clock of the device.
+    pub ns: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of sh_occupancy_change",
+    ][::core::mem::size_of::<sh_occupancy_change>() - 32usize];
+    [
+        "Alignment of sh_occupancy_change",
+    ][::core::mem::align_of::<sh_occupancy_change>() - 8usize];
+    [
+        "Offset of field: sh_occupancy_change::struct_size",
+    ][::core::mem::offset_of!(sh_occupancy_change, struct_size) - 0usize];
+    [
+        "Offset of field: sh_occupancy_change::tag_count",
+    ][::core::mem::offset_of!(sh_occupancy_change, tag_count) - 4usize];
+    [
+        "Offset of field: sh_occupancy_change::device_bytes",
+    ][::core::mem::offset_of!(sh_occupancy_change, device_bytes) - 8usize];
+    [
+        "Offset of field: sh_occupancy_change::copied_bytes",
+    ][::core::mem::offset_of!(sh_occupancy_change, copied_bytes) - 16usize];
+    [
+        "Offset of field: sh_occupancy_change::ns",
+    ][::core::mem::offset_of!(sh_occupancy_change, ns) - 24usize];
+};
+pub const SH_OCCUPANCY_RUNNING: _bindgen_ty_9 = 0;
+pub const SH_OCCUPANCY_RELEASING: _bindgen_ty_9 = 1;
+pub const SH_OCCUPANCY_RELEASED: _bindgen_ty_9 = 2;
+pub const SH_OCCUPANCY_RESUMING: _bindgen_ty_9 = 3;
+///Of all tags together: they are in different states.
+pub const SH_OCCUPANCY_MIXED: _bindgen_ty_9 = 4;
+///States of a tag.
+pub type _bindgen_ty_9 = ::core::ffi::c_uint;
+///A tag, or all tags of a device together.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_occupancy_info {
+    pub struct_size: u32,
+    ///SH_OCCUPANCY_*. Without any tag SH_OCCUPANCY_RUNNING.
+    pub state: u32,
+    ///Empty for all tags together.
+    pub tag: [::core::ffi::c_char; 64usize],
+    ///Number of allocations.
+    pub allocations: u64,
+    ///Sum of their sizes, as the engine asked for them.
+    pub bytes: u64,
+    ///Device memory that they hold. During a sh_pause() or sh_resume(): before that call.
+    pub device_bytes: u64,
+    ///Contents that only host memory has.
+    pub staged_bytes: u64,
+    ///Host memory that is kept for contents, staged or not.
+    pub host_bytes: u64,
+    ///The part of host_bytes that is pinned.
+    pub pinned_bytes: u64,
+    ///How often sh_resume() brought the tag back. For all tags: the sum.
+    pub cycles: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of sh_occupancy_info",
+    ][::core::mem::size_of::<sh_occupancy_info>() - 128usize];
+    [
+        "Alignment of sh_occupancy_info",
+    ][::core::mem::align_of::<sh_occupancy_info>() - 8usize];
+    [
+        "Offset of field: sh_occupancy_info::struct_size",
+    ][::core::mem::offset_of!(sh_occupancy_info, struct_size) - 0usize];
+    [
+        "Offset of field: sh_occupancy_info::state",
+    ][::core::mem::offset_of!(sh_occupancy_info, state) - 4usize];
+    [
+        "Offset of field: sh_occupancy_info::tag",
+    ][::core::mem::offset_of!(sh_occupancy_info, tag) - 8usize];
+    [
+        "Offset of field: sh_occupancy_info::allocations",
+    ][::core::mem::offset_of!(sh_occupancy_info, allocations) - 72usize];
+    [
+        "Offset of field: sh_occupancy_info::bytes",
+    ][::core::mem::offset_of!(sh_occupancy_info, bytes) - 80usize];
+    [
+        "Offset of field: sh_occupancy_info::device_bytes",
+    ][::core::mem::offset_of!(sh_occupancy_info, device_bytes) - 88usize];
+    [
+        "Offset of field: sh_occupancy_info::staged_bytes",
+    ][::core::mem::offset_of!(sh_occupancy_info, staged_bytes) - 96usize];
+    [
+        "Offset of field: sh_occupancy_info::host_bytes",
+    ][::core::mem::offset_of!(sh_occupancy_info, host_bytes) - 104usize];
+    [
+        "Offset of field: sh_occupancy_info::pinned_bytes",
+    ][::core::mem::offset_of!(sh_occupancy_info, pinned_bytes) - 112usize];
+    [
+        "Offset of field: sh_occupancy_info::cycles",
+    ][::core::mem::offset_of!(sh_occupancy_info, cycles) - 120usize];
+};
 ///A scope: a protection or a guest's stay that lasts until sh_scope_end().
 #[repr(C)]
 #[derive(Debug)]
@@ -654,17 +876,17 @@ pub struct sh_scope {
     _unused: [u8; 0],
 }
 ///Never.
-pub const SH_PRIORITY_PRIMARY: _bindgen_ty_7 = 0;
+pub const SH_PRIORITY_PRIMARY: _bindgen_ty_10 = 0;
 /**The library suspends the reservation if a primary reservation, a new runtime or a lowered budget cannot get
 memory in another way, but never for a guest. It logs a warning. It first suspends the reservation of the
 runtime whose next use is furthest in the future. A runtime without steps is ranked by the time since its last
 use. The reservation is in force again when there is room.*/
-pub const SH_PRIORITY_SECONDARY: _bindgen_ty_7 = 1;
+pub const SH_PRIORITY_SECONDARY: _bindgen_ty_10 = 1;
 ///Whether the library may suspend a reservation.
-pub type _bindgen_ty_7 = ::core::ffi::c_uint;
+pub type _bindgen_ty_10 = ::core::ffi::c_uint;
 ///Grant less than `bytes` if the headroom is smaller and the guest's smallest plan fits into the headroom.
-pub const SH_GUEST_SHRINK: _bindgen_ty_8 = 1;
-pub type _bindgen_ty_8 = ::core::ffi::c_uint;
+pub const SH_GUEST_SHRINK: _bindgen_ty_11 = 1;
+pub type _bindgen_ty_11 = ::core::ffi::c_uint;
 ///What sh_guest_begin() grants to a guest.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -771,21 +993,21 @@ const _: () = {
 };
 /**Memory of this process. The device copies pinned memory (sh_host_alloc(), or pinned by the driver) without a
 detour.*/
-pub const SH_SOURCE_POINTER: _bindgen_ty_9 = 1;
+pub const SH_SOURCE_POINTER: _bindgen_ty_12 = 1;
 /**A mapped file. The library reads it by system calls that return an error. A file that has become shorter
 therefore gives SH_ERROR_SOURCE and not a signal.*/
-pub const SH_SOURCE_MAPPED: _bindgen_ty_9 = 2;
+pub const SH_SOURCE_MAPPED: _bindgen_ty_12 = 2;
 /**A range of an open file. Bytes in the page cache come from there. Other bytes are read past it, by direct I/O.
 The registration fails with SH_ERROR_INVALID_ARGUMENT if the descriptor cannot be read. A load fails with
 SH_ERROR_SOURCE if the file is too short.*/
-pub const SH_SOURCE_FILE: _bindgen_ty_9 = 3;
+pub const SH_SOURCE_FILE: _bindgen_ty_12 = 3;
 ///A callback that writes the bytes into a staging buffer.
-pub const SH_SOURCE_FILL: _bindgen_ty_9 = 4;
+pub const SH_SOURCE_FILL: _bindgen_ty_12 = 4;
 /**Memory of this device, or of another device that the driver can copy from, for example over NVLink. Copied
 without a detour, by graphs too. SH_ERROR_INVALID_ARGUMENT if the device cannot reach the memory.*/
-pub const SH_SOURCE_DEVICE: _bindgen_ty_9 = 5;
+pub const SH_SOURCE_DEVICE: _bindgen_ty_12 = 5;
 ///Where the bytes of a segment come from.
-pub type _bindgen_ty_9 = ::core::ffi::c_uint;
+pub type _bindgen_ty_12 = ::core::ffi::c_uint;
 /**Writes `bytes` bytes of a segment into `buffer`, beginning at `offset` in the segment. `buffer` is valid during the
 call. The library asks for a segment in pieces, in any order, and again for each load. It calls the function on its
 worker threads, on several at once for different ranges. The function must not call the library.
@@ -856,16 +1078,16 @@ const _: () = {
 };
 /**The engine changes the block on the device, and sh_mark_dirty() has the library write it back. All segments must
 be SH_SOURCE_POINTER.*/
-pub const SH_BLOCK_MUTABLE: _bindgen_ty_10 = 1;
+pub const SH_BLOCK_MUTABLE: _bindgen_ty_13 = 1;
 ///The block is never partly resident, so that on_load gets the whole block at once.
-pub const SH_BLOCK_WHOLE: _bindgen_ty_10 = 2;
+pub const SH_BLOCK_WHOLE: _bindgen_ty_13 = 2;
 /**The block is not part of the order of use, like an expert or a shard of an embedding. It is loaded when it is
 acquired, and stays on the device while there is room.*/
-pub const SH_BLOCK_UNORDERED: _bindgen_ty_10 = 4;
+pub const SH_BLOCK_UNORDERED: _bindgen_ty_13 = 4;
 /**The library pins the block's SH_SOURCE_POINTER memory while the block is registered. The library logs a warning
 and reads the memory unpinned if the system refuses.*/
-pub const SH_BLOCK_PIN: _bindgen_ty_10 = 8;
-pub type _bindgen_ty_10 = ::core::ffi::c_uint;
+pub const SH_BLOCK_PIN: _bindgen_ty_13 = 8;
+pub type _bindgen_ty_13 = ::core::ffi::c_uint;
 /**A contiguous range of a block's device memory that one load brought. The range begins at the block's first byte or at
 the beginning of a page. It ends at the block's last byte or at the end of a page (sh_memory_info.page_bytes). A
 boundary inside the block is therefore a multiple of the page if the block has two pages or more, or is
@@ -987,16 +1209,16 @@ const _: () = {
     ][::core::mem::offset_of!(sh_block_desc, name) - 48usize];
 };
 ///Some of its bytes are not on the device, and no load is under way.
-pub const SH_BLOCK_UNLOADED: _bindgen_ty_11 = 0;
+pub const SH_BLOCK_UNLOADED: _bindgen_ty_14 = 0;
 ///A worker reads the bytes of a load, or will read them.
-pub const SH_BLOCK_STAGED: _bindgen_ty_11 = 1;
+pub const SH_BLOCK_STAGED: _bindgen_ty_14 = 1;
 ///A load was issued to the device.
-pub const SH_BLOCK_LOADING: _bindgen_ty_11 = 2;
+pub const SH_BLOCK_LOADING: _bindgen_ty_14 = 2;
 ///All its bytes are on the device.
-pub const SH_BLOCK_READY: _bindgen_ty_11 = 3;
+pub const SH_BLOCK_READY: _bindgen_ty_14 = 3;
 ///The block is being written back.
-pub const SH_BLOCK_DRAINING: _bindgen_ty_11 = 4;
-pub type _bindgen_ty_11 = ::core::ffi::c_uint;
+pub const SH_BLOCK_DRAINING: _bindgen_ty_14 = 4;
+pub type _bindgen_ty_14 = ::core::ffi::c_uint;
 ///State of a block at one moment.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1094,11 +1316,11 @@ const _: () = {
     ][::core::mem::offset_of!(sh_use, compute_ns) - 16usize];
 };
 ///The call only computes the plan. Nothing on the device changes.
-pub const SH_PLAN_DRY_RUN: _bindgen_ty_12 = 1;
+pub const SH_PLAN_DRY_RUN: _bindgen_ty_15 = 1;
 /**Graphs that hold the old plan become stale if the plan has to change, and do not prevent the change: see
 graph.h. The flag takes effect when the next step begins if a step is under way.*/
-pub const SH_PLAN_DROP_GRAPHS: _bindgen_ty_12 = 2;
-pub type _bindgen_ty_12 = ::core::ffi::c_uint;
+pub const SH_PLAN_DROP_GRAPHS: _bindgen_ty_15 = 2;
+pub type _bindgen_ty_15 = ::core::ffi::c_uint;
 ///What sh_plan() plans for.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1246,11 +1468,11 @@ pub struct sh_spiller {
 ///One saved tensor of one spiller. 0 is never a ticket. A spiller never uses a ticket twice.
 pub type sh_ticket = u64;
 ///At most keep_bytes of saved tensors stay on the device. The oldest tensors beyond that leave.
-pub const SH_SPILLER_KEEP_BYTES: _bindgen_ty_13 = 1;
+pub const SH_SPILLER_KEEP_BYTES: _bindgen_ty_16 = 1;
 /**Every restored tensor is compared with its contents in host memory, by a checksum of 64 bits (XXH3). For
 debugging: sh_restore() then blocks.*/
-pub const SH_SPILLER_CHECKSUMS: _bindgen_ty_13 = 2;
-pub type _bindgen_ty_13 = ::core::ffi::c_uint;
+pub const SH_SPILLER_CHECKSUMS: _bindgen_ty_16 = 2;
+pub type _bindgen_ty_16 = ::core::ffi::c_uint;
 ///A size class of the pool of pinned memory.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1426,21 +1648,21 @@ const _: () = {
     ][::core::mem::offset_of!(sh_saved_tensor, used_bytes) - 64usize];
 };
 ///The tensor leaves, whatever is in use.
-pub const SH_SPILL_NOW: _bindgen_ty_14 = 1;
+pub const SH_SPILL_NOW: _bindgen_ty_17 = 1;
 ///The tensor never leaves, and does not count for keep_bytes.
-pub const SH_SPILL_KEEP: _bindgen_ty_14 = 2;
-pub type _bindgen_ty_14 = ::core::ffi::c_uint;
+pub const SH_SPILL_KEEP: _bindgen_ty_17 = 2;
+pub type _bindgen_ty_17 = ::core::ffi::c_uint;
 ///Collect everything that is leaving, not only what is beyond the bounds.
-pub const SH_COLLECT_ALL: _bindgen_ty_15 = 1;
-pub type _bindgen_ty_15 = ::core::ffi::c_uint;
+pub const SH_COLLECT_ALL: _bindgen_ty_18 = 1;
+pub type _bindgen_ty_18 = ::core::ffi::c_uint;
 ///The memory of sh_spill() has the bytes.
-pub const SH_TICKET_KEPT: _bindgen_ty_16 = 1;
+pub const SH_TICKET_KEPT: _bindgen_ty_19 = 1;
 ///A copy is under way. The memory of sh_spill() has the bytes, too.
-pub const SH_TICKET_LEAVING: _bindgen_ty_16 = 2;
+pub const SH_TICKET_LEAVING: _bindgen_ty_19 = 2;
 ///Host memory has the bytes.
-pub const SH_TICKET_AWAY: _bindgen_ty_16 = 3;
-pub const SH_TICKET_PREFETCHED: _bindgen_ty_16 = 4;
-pub type _bindgen_ty_16 = ::core::ffi::c_uint;
+pub const SH_TICKET_AWAY: _bindgen_ty_19 = 3;
+pub const SH_TICKET_PREFETCHED: _bindgen_ty_19 = 4;
+pub type _bindgen_ty_19 = ::core::ffi::c_uint;
 ///What the spiller knows of a ticket.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1610,14 +1832,14 @@ pub type sh_stream_fn = ::core::option::Option<
     unsafe extern "C" fn(user_data: *mut ::core::ffi::c_void),
 >;
 ///The acquire began no load: the bytes were there, or on their way.
-pub const SH_VIEW_HIT: _bindgen_ty_17 = 1;
+pub const SH_VIEW_HIT: _bindgen_ty_20 = 1;
 ///The address stays the same while the block is registered.
-pub const SH_VIEW_FIXED_ADDRESS: _bindgen_ty_17 = 2;
+pub const SH_VIEW_FIXED_ADDRESS: _bindgen_ty_20 = 2;
 ///The acquire mapped pages for a block outside the order.
-pub const SH_VIEW_REMAPPED: _bindgen_ty_17 = 4;
+pub const SH_VIEW_REMAPPED: _bindgen_ty_20 = 4;
 ///The calling thread waited for the bytes.
-pub const SH_VIEW_WAITED: _bindgen_ty_17 = 8;
-pub type _bindgen_ty_17 = ::core::ffi::c_uint;
+pub const SH_VIEW_WAITED: _bindgen_ty_20 = 8;
+pub type _bindgen_ty_20 = ::core::ffi::c_uint;
 ///A block's device memory. The view is valid from sh_acquire() until the matching sh_release().
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1659,8 +1881,8 @@ const _: () = {
 /**Return SH_NOT_READY instead of waiting on the host for bytes. The load goes on, so ask again later. The call may
 still wait for memory: for the first plan, for dirty contents that are in the way, and for streams that use the
 memory which a block outside the order takes.*/
-pub const SH_ACQUIRE_NO_WAIT: _bindgen_ty_18 = 1;
-pub type _bindgen_ty_18 = ::core::ffi::c_uint;
+pub const SH_ACQUIRE_NO_WAIT: _bindgen_ty_21 = 1;
+pub type _bindgen_ty_21 = ::core::ffi::c_uint;
 /**Counters since the runtime was created. Counters only grow. The fields from last_step_ns to guest_bytes are values of
 this moment. Times are of the device's clock, in nanoseconds.*/
 #[repr(C)]
@@ -2085,6 +2307,129 @@ Since 0.1*/
         device: *mut sh_device,
         memory: *mut ::core::ffi::c_void,
     ) -> sh_status;
+    /**Allocates device memory. Its contents are undefined. Allocations of less than 2 MiB share device memory with others
+of their tag and of the same `contents`.
+
+- `bytes`: At least 1.
+
+- `options`: NULL: defaults.
+
+- `out_address`: Device address of the memory: a multiple of 512 on devices that map memory by pages, and of 256 on
+others. The memory belongs to the caller, who returns it with sh_free().
+@retval SH_OK                         The memory is there.
+@retval SH_ERROR_INVALID_ARGUMENT     `bytes` is 0, or an option is out of range. The text names the option.
+@retval SH_ERROR_INVALID_STATE        The tag is released: resume it first.
+@retval SH_ERROR_BUDGET               The budget of the device leaves too little. The text names the figures.
+@retval SH_ERROR_BUSY                 Runtimes hold part of the memory until their steps and views end.
+@retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
+@retval SH_ERROR_BACKEND              The driver failed.
+@blocks While runtimes give memory up, and while another call of this header runs on the device.
+Since 0.2*/
+    pub fn sh_alloc(
+        device: *mut sh_device,
+        bytes: u64,
+        options: *const sh_alloc_options,
+        out_address: *mut u64,
+    ) -> sh_status;
+    /**Frees memory of sh_alloc(). If its tag runs, the call first waits until all work on the device that was queued before
+has ended, as cudaFree() does. A backend may be unable to wait for that (see sh_pause()): the caller must have waited
+then. If the tag is released, the call waits for nothing, and the contents in host memory are lost.
+
+- `address`: From sh_alloc(). 0 is ignored.
+@retval SH_OK                          The memory is freed.
+@retval SH_ERROR_INVALID_ARGUMENT      No allocation begins at this address.
+@retval SH_ERROR_BACKEND               The driver failed to wait. Nothing is freed.
+@blocks Until the work has ended, and while another call of this header runs on the device.
+Since 0.2*/
+    pub fn sh_free(device: *mut sh_device, address: u64) -> sh_status;
+    /**Releases tags. The call waits until all work on the device that was queued before has ended, on every stream. It then
+copies the contents to host memory, and gives device memory back as soon as its copy has ended. When it returns, the
+driver has the memory. Until sh_resume() the engine must not use the addresses.
+If there is too little host memory for the contents (SH_ERROR_OUT_OF_HOST_MEMORY), the tags run.
+
+The engine queues no work that uses the tags until the call has returned. A stream that captures a graph meanwhile
+may make the call fail, and the driver may end the capture.
+
+The host memory is pinned. If the system refuses that, it is not, and copies take longer. It is kept for the next
+sh_pause(), until sh_occupancy_trim().
+
+- `options`: NULL: all tags.
+
+- `out_change`: May be NULL.
+@retval SH_OK                       The tags are released.
+@retval SH_ERROR_NOT_FOUND          There is no tag of that name. The text has the name.
+@retval SH_ERROR_INVALID_STATE      A tag is released already. The text has the name.
+@retval SH_ERROR_INVALID_ARGUMENT   An option is out of range. The text names the option.
+@retval SH_ERROR_BUSY               Another call runs, and the flags have SH_OCCUPANCY_NO_WAIT.
+@retval SH_ERROR_UNSUPPORTED        The device does not map memory by pages, or its backend cannot wait for all work.
+@retval SH_ERROR_BACKEND            The driver failed. The text tells whether the tags run, or are released with all
+their contents.
+@blocks Until the work and the copies have ended, and while another call of this header runs on the device.
+Since 0.2*/
+    pub fn sh_pause(
+        device: *mut sh_device,
+        options: *const sh_pause_options,
+        out_change: *mut sh_occupancy_change,
+    ) -> sh_status;
+    /**Brings released tags back: same addresses, same contents. All tags of a call come back together, or none does. When
+the call returns, the contents are there. On failure the tags stay released, with their contents, and the call may be
+tried again.
+
+- `options`: NULL: all tags.
+
+- `out_change`: May be NULL.
+@retval SH_OK                         The tags run.
+@retval SH_ERROR_NOT_FOUND            There is no tag of that name. The text has the name.
+@retval SH_ERROR_INVALID_STATE        A tag is not released. The text has the name.
+@retval SH_ERROR_INVALID_ARGUMENT     An option is out of range. The text names the option.
+@retval SH_ERROR_BUDGET               The budget of the device leaves too little. The text names the figures.
+@retval SH_ERROR_BUSY                 Runtimes hold part of the memory until their steps and views end. Or another
+call runs, and the flags have SH_OCCUPANCY_NO_WAIT.
+@retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has too little memory.
+@retval SH_ERROR_BACKEND              The driver failed.
+@blocks Until the copies have ended, while runtimes give memory up, and while another call of this header runs on the
+device.
+Since 0.2*/
+    pub fn sh_resume(
+        device: *mut sh_device,
+        options: *const sh_resume_options,
+        out_change: *mut sh_occupancy_change,
+    ) -> sh_status;
+    /**Reads the state and the figures of a tag.
+
+- `tag`: NULL: all tags together.
+@retval SH_OK              The struct is written.
+@retval SH_ERROR_NOT_FOUND There is no tag of that name.
+@blocks Never.
+Since 0.2*/
+    pub fn sh_occupancy_get_info(
+        device: *mut sh_device,
+        tag: *const ::core::ffi::c_char,
+        out_info: *mut sh_occupancy_info,
+    ) -> sh_status;
+    /**Lists all tags, by name.
+
+- `infos`: The first `capacity` tags are written here. Each element's struct_size must be set. May be NULL if
+`capacity` is 0.
+
+- `out_count`: The number of tags, which may be more than `capacity`.
+@retval SH_OK The list is written.
+@blocks Never.
+Since 0.2*/
+    pub fn sh_occupancy_list(
+        device: *mut sh_device,
+        infos: *mut sh_occupancy_info,
+        capacity: u64,
+        out_count: *mut u64,
+    ) -> sh_status;
+    /**Frees the host memory that holds no contents now. The next sh_pause() allocates it again.
+
+- `out_bytes`: The host memory that was freed. May be NULL.
+@retval SH_OK            The host memory is freed.
+@retval SH_ERROR_BACKEND The driver cannot tell whether copies still use the memory. Nothing is freed.
+@blocks While the system unpins the memory, and while another call of this header runs on the device.
+Since 0.2*/
+    pub fn sh_occupancy_trim(device: *mut sh_device, out_bytes: *mut u64) -> sh_status;
     /**Protects blocks: all of them, or none after an error. Each block counts its protections, and sh_unprotect_blocks()
 takes one back. The contents of protected blocks in resident parts, and in memory for blocks outside the order, stay
 on the device. Neither other runtimes nor other blocks of this runtime take their memory. New plans put protected

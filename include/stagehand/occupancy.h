@@ -1,0 +1,256 @@
+/*
+ * Occupancy: an engine's own device memory, which leaves the device and comes back at the same addresses.
+ *
+ * The engine allocates device memory with sh_alloc(), and gives each allocation a tag, for example "weights" or
+ * "kv_cache". sh_pause() puts the contents of tags into host memory and gives their device memory back to the driver.
+ * The addresses stay reserved. sh_resume() takes device memory again, at the same addresses and with the same contents.
+ * Graphs and pointers of the engine stay valid. What other processes or other devices have registered of this memory
+ * does not: their registrations have to end before sh_pause() and to be made again after sh_resume().
+ *
+ * A tag is running, releasing, released, or resuming. A call that fails leaves each tag running or released, with all
+ * its contents: sh_occupancy_get_info() tells which. A tag exists from its first allocation until the device is closed.
+ *
+ * The memory counts against the budget of the device. An allocation makes the runtimes of the device give memory up.
+ * sh_pause() leaves the memory to them, and sh_resume() takes it again.
+ *
+ * One call of sh_alloc(), sh_free(), sh_pause(), sh_resume() and sh_occupancy_trim() runs at a time on each device.
+ * Further calls wait until it has ended. None of them may be called by a function that runs on a stream, nor by a
+ * callback that the library calls on behalf of one of them.
+ */
+#ifndef STAGEHAND_OCCUPANCY_H
+#define STAGEHAND_OCCUPANCY_H
+
+#include "base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** What becomes of the contents of an allocation while its tag is released. */
+enum {
+    /** SH_CONTENTS_STAGE for sh_alloc(). For sh_pause(): as each allocation says. */
+    SH_CONTENTS_DEFAULT = 0,
+    SH_CONTENTS_STAGE = 1, /**< Host memory keeps them. They come back bit for bit. */
+    SH_CONTENTS_DROP = 2,  /**< They are lost. The contents are undefined after sh_resume(). */
+    SH_CONTENTS_ZERO = 3   /**< They are lost. All bytes are 0 after sh_resume(). */
+};
+
+/** How sh_alloc() allocates. */
+typedef struct sh_alloc_options {
+    uint32_t struct_size;
+    uint32_t contents; /**< SH_CONTENTS_* */
+    const char* tag;   /**< 1 to 63 bytes. NULL: "default". */
+} sh_alloc_options;
+
+#define SH_ALLOC_OPTIONS_INIT \
+    { sizeof(sh_alloc_options), 0, 0 }
+static inline void sh_alloc_options_init(sh_alloc_options* options) {
+    const sh_alloc_options initial = SH_ALLOC_OPTIONS_INIT;
+    *options = initial;
+}
+
+/**
+ * Allocates device memory. Its contents are undefined. Allocations of less than 2 MiB share device memory with others
+ * of their tag and of the same `contents`.
+ * @param bytes       At least 1.
+ * @param options     NULL: defaults.
+ * @param out_address Device address of the memory: a multiple of 512 on devices that map memory by pages, and of 256 on
+ *                    others. The memory belongs to the caller, who returns it with sh_free().
+ * @retval SH_OK                         The memory is there.
+ * @retval SH_ERROR_INVALID_ARGUMENT     `bytes` is 0, or an option is out of range. The text names the option.
+ * @retval SH_ERROR_INVALID_STATE        The tag is released: resume it first.
+ * @retval SH_ERROR_BUDGET               The budget of the device leaves too little. The text names the figures.
+ * @retval SH_ERROR_BUSY                 Runtimes hold part of the memory until their steps and views end.
+ * @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
+ * @retval SH_ERROR_BACKEND              The driver failed.
+ * @blocks While runtimes give memory up, and while another call of this header runs on the device.
+ * \since 0.2
+ */
+SH_API SH_MUST_CHECK sh_status sh_alloc(sh_device* device, uint64_t bytes, const sh_alloc_options* options,
+                                        uint64_t* out_address);
+
+/**
+ * Frees memory of sh_alloc(). If its tag runs, the call first waits until all work on the device that was queued before
+ * has ended, as cudaFree() does. A backend may be unable to wait for that (see sh_pause()): the caller must have waited
+ * then. If the tag is released, the call waits for nothing, and the contents in host memory are lost.
+ * @param address From sh_alloc(). 0 is ignored.
+ * @retval SH_OK                          The memory is freed.
+ * @retval SH_ERROR_INVALID_ARGUMENT      No allocation begins at this address.
+ * @retval SH_ERROR_BACKEND               The driver failed to wait. Nothing is freed.
+ * @blocks Until the work has ended, and while another call of this header runs on the device.
+ * \since 0.2
+ */
+SH_API sh_status sh_free(sh_device* device, uint64_t address);
+
+enum {
+    /** The call returns SH_ERROR_BUSY instead of waiting for another call of this header. */
+    SH_OCCUPANCY_NO_WAIT = 1,
+    /** Tags that are released already (for sh_pause()), or that run already (for sh_resume()), are left out. So a call
+        may be repeated. */
+    SH_OCCUPANCY_REPEAT = 2
+};
+
+/** What sh_pause() releases. */
+typedef struct sh_pause_options {
+    uint32_t struct_size;
+    uint32_t flags;          /**< SH_OCCUPANCY_* */
+    const char* const* tags; /**< `tag_count` tags. */
+    uint64_t tag_count;      /**< 0: all tags that run. */
+    uint32_t contents;       /**< SH_CONTENTS_*: instead of what the allocations say. */
+    uint32_t reserved;
+} sh_pause_options;
+
+#define SH_PAUSE_OPTIONS_INIT \
+    { sizeof(sh_pause_options), 0, 0, 0, 0, 0 }
+static inline void sh_pause_options_init(sh_pause_options* options) {
+    const sh_pause_options initial = SH_PAUSE_OPTIONS_INIT;
+    *options = initial;
+}
+
+/** What sh_resume() brings back. */
+typedef struct sh_resume_options {
+    uint32_t struct_size;
+    uint32_t flags;          /**< SH_OCCUPANCY_* */
+    const char* const* tags; /**< `tag_count` tags. */
+    uint64_t tag_count;      /**< 0: all tags that are released. */
+} sh_resume_options;
+
+#define SH_RESUME_OPTIONS_INIT \
+    { sizeof(sh_resume_options), 0, 0, 0 }
+static inline void sh_resume_options_init(sh_resume_options* options) {
+    const sh_resume_options initial = SH_RESUME_OPTIONS_INIT;
+    *options = initial;
+}
+
+/** What sh_pause() or sh_resume() has done. */
+typedef struct sh_occupancy_change {
+    uint32_t struct_size;
+    uint32_t tag_count;    /**< Tags that were released, or resumed. */
+    uint64_t device_bytes; /**< Device memory that was given back, or taken. */
+    uint64_t copied_bytes; /**< Bytes of contents that were copied. */
+    uint64_t ns;           /**< Time of the call, by the clock of the device. */
+} sh_occupancy_change;
+
+#define SH_OCCUPANCY_CHANGE_INIT \
+    { sizeof(sh_occupancy_change), 0, 0, 0, 0 }
+static inline void sh_occupancy_change_init(sh_occupancy_change* change) {
+    const sh_occupancy_change initial = SH_OCCUPANCY_CHANGE_INIT;
+    *change = initial;
+}
+
+/**
+ * Releases tags. The call waits until all work on the device that was queued before has ended, on every stream. It then
+ * copies the contents to host memory, and gives device memory back as soon as its copy has ended. When it returns, the
+ * driver has the memory. Until sh_resume() the engine must not use the addresses.
+ * If there is too little host memory for the contents (SH_ERROR_OUT_OF_HOST_MEMORY), the tags run.
+ *
+ * The engine queues no work that uses the tags until the call has returned. A stream that captures a graph meanwhile
+ * may make the call fail, and the driver may end the capture.
+ *
+ * The host memory is pinned. If the system refuses that, it is not, and copies take longer. It is kept for the next
+ * sh_pause(), until sh_occupancy_trim().
+ * @param options    NULL: all tags.
+ * @param out_change May be NULL.
+ * @retval SH_OK                       The tags are released.
+ * @retval SH_ERROR_NOT_FOUND          There is no tag of that name. The text has the name.
+ * @retval SH_ERROR_INVALID_STATE      A tag is released already. The text has the name.
+ * @retval SH_ERROR_INVALID_ARGUMENT   An option is out of range. The text names the option.
+ * @retval SH_ERROR_BUSY               Another call runs, and the flags have SH_OCCUPANCY_NO_WAIT.
+ * @retval SH_ERROR_UNSUPPORTED        The device does not map memory by pages, or its backend cannot wait for all work.
+ * @retval SH_ERROR_BACKEND            The driver failed. The text tells whether the tags run, or are released with all
+ *                                     their contents.
+ * @blocks Until the work and the copies have ended, and while another call of this header runs on the device.
+ * \since 0.2
+ */
+SH_API SH_MUST_CHECK sh_status sh_pause(sh_device* device, const sh_pause_options* options,
+                                        sh_occupancy_change* out_change);
+
+/**
+ * Brings released tags back: same addresses, same contents. All tags of a call come back together, or none does. When
+ * the call returns, the contents are there. On failure the tags stay released, with their contents, and the call may be
+ * tried again.
+ * @param options    NULL: all tags.
+ * @param out_change May be NULL.
+ * @retval SH_OK                         The tags run.
+ * @retval SH_ERROR_NOT_FOUND            There is no tag of that name. The text has the name.
+ * @retval SH_ERROR_INVALID_STATE        A tag is not released. The text has the name.
+ * @retval SH_ERROR_INVALID_ARGUMENT     An option is out of range. The text names the option.
+ * @retval SH_ERROR_BUDGET               The budget of the device leaves too little. The text names the figures.
+ * @retval SH_ERROR_BUSY                 Runtimes hold part of the memory until their steps and views end. Or another
+ *                                       call runs, and the flags have SH_OCCUPANCY_NO_WAIT.
+ * @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has too little memory.
+ * @retval SH_ERROR_BACKEND              The driver failed.
+ * @blocks Until the copies have ended, while runtimes give memory up, and while another call of this header runs on the
+ *         device.
+ * \since 0.2
+ */
+SH_API SH_MUST_CHECK sh_status sh_resume(sh_device* device, const sh_resume_options* options,
+                                         sh_occupancy_change* out_change);
+
+/** States of a tag. */
+enum {
+    SH_OCCUPANCY_RUNNING = 0,
+    SH_OCCUPANCY_RELEASING = 1,
+    SH_OCCUPANCY_RELEASED = 2,
+    SH_OCCUPANCY_RESUMING = 3,
+    SH_OCCUPANCY_MIXED = 4 /**< Of all tags together: they are in different states. */
+};
+
+/** A tag, or all tags of a device together. */
+typedef struct sh_occupancy_info {
+    uint32_t struct_size;
+    uint32_t state;        /**< SH_OCCUPANCY_*. Without any tag SH_OCCUPANCY_RUNNING. */
+    char tag[64];          /**< Empty for all tags together. */
+    uint64_t allocations;  /**< Number of allocations. */
+    uint64_t bytes;        /**< Sum of their sizes, as the engine asked for them. */
+    uint64_t device_bytes; /**< Device memory that they hold. During a sh_pause() or sh_resume(): before that call. */
+    uint64_t staged_bytes; /**< Contents that only host memory has. */
+    uint64_t host_bytes;   /**< Host memory that is kept for contents, staged or not. */
+    uint64_t pinned_bytes; /**< The part of host_bytes that is pinned. */
+    uint64_t cycles;       /**< How often sh_resume() brought the tag back. For all tags: the sum. */
+} sh_occupancy_info;
+
+#define SH_OCCUPANCY_INFO_INIT \
+    { sizeof(sh_occupancy_info), 0, {0}, 0, 0, 0, 0, 0, 0, 0 }
+static inline void sh_occupancy_info_init(sh_occupancy_info* info) {
+    const sh_occupancy_info initial = SH_OCCUPANCY_INFO_INIT;
+    *info = initial;
+}
+
+/**
+ * Reads the state and the figures of a tag.
+ * @param tag NULL: all tags together.
+ * @retval SH_OK              The struct is written.
+ * @retval SH_ERROR_NOT_FOUND There is no tag of that name.
+ * @blocks Never.
+ * \since 0.2
+ */
+SH_API SH_MUST_CHECK sh_status sh_occupancy_get_info(sh_device* device, const char* tag, sh_occupancy_info* out_info);
+
+/**
+ * Lists all tags, by name.
+ * @param infos     The first `capacity` tags are written here. Each element's struct_size must be set. May be NULL if
+ *                  `capacity` is 0.
+ * @param out_count The number of tags, which may be more than `capacity`.
+ * @retval SH_OK The list is written.
+ * @blocks Never.
+ * \since 0.2
+ */
+SH_API SH_MUST_CHECK sh_status sh_occupancy_list(sh_device* device, sh_occupancy_info* infos, uint64_t capacity,
+                                                 uint64_t* out_count);
+
+/**
+ * Frees the host memory that holds no contents now. The next sh_pause() allocates it again.
+ * @param out_bytes The host memory that was freed. May be NULL.
+ * @retval SH_OK            The host memory is freed.
+ * @retval SH_ERROR_BACKEND The driver cannot tell whether copies still use the memory. Nothing is freed.
+ * @blocks While the system unpins the memory, and while another call of this header runs on the device.
+ * \since 0.2
+ */
+SH_API SH_MUST_CHECK sh_status sh_occupancy_trim(sh_device* device, uint64_t* out_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,165 @@
+// Memory of engines, and its pauses.
+#include <optional>
+
+#include "api/guard.h"
+#include "core/occupancy/occupancy.h"
+
+using namespace stagehand;
+using namespace stagehand::api;
+
+namespace {
+
+// Made at the first use, because most devices never need one.
+Status find_occupancy(sh_device* handle, std::shared_ptr<core::Occupancy>* out) {
+    core::Lock lock;
+    auto* slot = devices().lock(handle, &lock);
+    if (!slot) return unknown_device(handle);
+    OpenDevice& open = *slot->object;
+    if (!open.occupancy) open.occupancy = std::make_shared<core::Occupancy>(open.device);
+    *out = open.occupancy;
+    return Status();
+}
+
+// Runs `work` on the occupancy of a device.
+template <class Work>
+sh_status with_occupancy(sh_device* handle, Work&& work) noexcept {
+    return guarded([&] {
+        std::shared_ptr<core::Occupancy> occupancy;
+        SH_TRY(find_occupancy(handle, &occupancy));
+        return work(*occupancy);
+    });
+}
+
+Status check_contents(uint32_t contents) {
+    if (contents <= SH_CONTENTS_ZERO) return Status();
+    return Status(SH_ERROR_INVALID_ARGUMENT,
+                  "options.contents is " + std::to_string(contents) + ", which is not one of SH_CONTENTS_*");
+}
+
+std::optional<core::Leaving> leaving(uint32_t contents) {
+    switch (contents) {
+        case SH_CONTENTS_STAGE:
+            return core::Leaving::stage;
+        case SH_CONTENTS_DROP:
+            return core::Leaving::drop;
+        case SH_CONTENTS_ZERO:
+            return core::Leaving::zero;
+        default:
+            return std::nullopt;
+    }
+}
+
+Status take_tag(const char* given, std::string* out) {
+    *out = given ? given : "default";
+    if (!out->empty() && out->size() < sizeof sh_occupancy_info::tag) return Status();
+    return Status(SH_ERROR_INVALID_ARGUMENT, "options.tag \"" + *out + "\" does not have 1 to 63 bytes");
+}
+
+Status take_selection(const char* const* tags, uint64_t count, uint32_t flags, core::TagSelection* out) {
+    if (flags & ~uint32_t(SH_OCCUPANCY_NO_WAIT | SH_OCCUPANCY_REPEAT))
+        return Status(SH_ERROR_INVALID_ARGUMENT, "options.flags has unknown bits");
+    SH_TRY(check_count(count, "options.tag_count"));
+    if (count && !tags) return Status(SH_ERROR_INVALID_ARGUMENT, "options.tags is NULL");
+    for (uint64_t i = 0; i < count; i++)
+        if (!tags[i]) return Status(SH_ERROR_INVALID_ARGUMENT, "options.tags[" + std::to_string(i) + "] is NULL");
+    out->names = {tags, count};
+    out->no_wait = flags & SH_OCCUPANCY_NO_WAIT;
+    out->repeat = flags & SH_OCCUPANCY_REPEAT;
+    return Status();
+}
+
+// Runs `work` on a caller's struct, which may be NULL.
+template <class Work>
+Status fill_change(sh_occupancy_change* to, Work&& work) {
+    if (to) SH_TRY(check_struct(to, "out_change"));
+    Output<sh_occupancy_change> out(to);
+    SH_TRY(work(out.get()));
+    out.give();
+    return Status();
+}
+
+// Writes all but the size that the caller has told.
+void copy_info(const sh_occupancy_info& from, sh_occupancy_info* to) {
+    const uint32_t size = to->struct_size;
+    *to = from;
+    to->struct_size = size;
+}
+
+}  // namespace
+
+extern "C" {
+
+sh_status sh_alloc(sh_device* device, uint64_t bytes, const sh_alloc_options* options, uint64_t* out_address) {
+    return with_occupancy(device, [&](core::Occupancy& at) {
+        if (!out_address) return Status(SH_ERROR_INVALID_ARGUMENT, "out_address is NULL");
+        if (!bytes) return Status(SH_ERROR_INVALID_ARGUMENT, "bytes is 0");
+        sh_alloc_options wanted;
+        SH_TRY(take_options(options, "options", &wanted));
+        SH_TRY(check_contents(wanted.contents));
+        std::string tag;
+        SH_TRY(take_tag(wanted.tag, &tag));
+        return at.alloc(bytes, tag, leaving(wanted.contents).value_or(core::Leaving::stage), out_address);
+    });
+}
+
+sh_status sh_free(sh_device* device, uint64_t address) {
+    return with_occupancy(device, [&](core::Occupancy& at) { return address ? at.free(address) : Status(); });
+}
+
+sh_status sh_pause(sh_device* device, const sh_pause_options* options, sh_occupancy_change* out_change) {
+    return with_occupancy(device, [&](core::Occupancy& at) {
+        sh_pause_options wanted;
+        SH_TRY(take_options(options, "options", &wanted));
+        SH_TRY(check_contents(wanted.contents));
+        core::TagSelection tags;
+        SH_TRY(take_selection(wanted.tags, wanted.tag_count, wanted.flags, &tags));
+        return fill_change(
+            out_change, [&](sh_occupancy_change* change) { return at.pause(tags, leaving(wanted.contents), change); });
+    });
+}
+
+sh_status sh_resume(sh_device* device, const sh_resume_options* options, sh_occupancy_change* out_change) {
+    return with_occupancy(device, [&](core::Occupancy& at) {
+        sh_resume_options wanted;
+        SH_TRY(take_options(options, "options", &wanted));
+        core::TagSelection tags;
+        SH_TRY(take_selection(wanted.tags, wanted.tag_count, wanted.flags, &tags));
+        return fill_change(out_change, [&](sh_occupancy_change* change) { return at.resume(tags, change); });
+    });
+}
+
+sh_status sh_occupancy_get_info(sh_device* device, const char* tag, sh_occupancy_info* out_info) {
+    return with_occupancy(device, [&](core::Occupancy& at) {
+        return fill_struct(out_info, "out_info", [&](sh_occupancy_info* to) {
+            sh_occupancy_info info;
+            SH_TRY(at.info(tag, &info));
+            copy_info(info, to);
+            return Status();
+        });
+    });
+}
+
+sh_status sh_occupancy_list(sh_device* device, sh_occupancy_info* infos, uint64_t capacity, uint64_t* out_count) {
+    return with_occupancy(device, [&](core::Occupancy& at) {
+        if (!out_count) return Status(SH_ERROR_INVALID_ARGUMENT, "out_count is NULL");
+        OutputArray<sh_occupancy_info> to;
+        SH_TRY(to.open(infos, capacity, {"infos", "capacity"}));
+        const std::vector<sh_occupancy_info> all = at.list();
+        const uint64_t count = std::min<uint64_t>(capacity, all.size());
+        for (uint64_t i = 0; i < count; i++) copy_info(all[i], to.get()[i]);
+        to.give(count);
+        *out_count = all.size();
+        return Status();
+    });
+}
+
+sh_status sh_occupancy_trim(sh_device* device, uint64_t* out_bytes) {
+    return with_occupancy(device, [&](core::Occupancy& at) {
+        uint64_t freed = 0;
+        SH_TRY(at.trim(&freed));
+        if (out_bytes) *out_bytes = freed;
+        return Status();
+    });
+}
+
+}  // extern "C"

@@ -1,0 +1,80 @@
+// Extent: a range of addresses for memory of sh_alloc(), the device memory behind the addresses, and the host memory
+// that keeps the contents while the device memory is gone.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend_device.h"
+#include "base/status.h"
+#include "transfer/host/pinned_memory.h"
+
+namespace stagehand::core {
+
+struct Tag;
+
+// What becomes of contents that leave.
+enum class Leaving : uint8_t { stage, drop, zero };
+
+// Memory that one handle of the driver stands for.
+struct Handle {
+    uint64_t offset = 0;  // in the extent
+    uint64_t bytes = 0;
+    sh_backend_page page = 0;  // 0: there is no memory
+    bool mapped = false;
+    bool filled = false;  // the contents are in this memory, as far as they are defined
+};
+
+// One caller at a time. `held` counts the device memory of all extents.
+class Extent {
+public:
+    // `bytes` is a multiple of the granularity.
+    Extent(BackendDevice& device, uint64_t* held, uint64_t bytes) : device_(device), held_(*held), bytes_(bytes) {}
+    Extent(const Extent&) = delete;
+    Extent& operator=(const Extent&) = delete;
+
+    // Reserves addresses and takes memory for all of them. After a failure close() has to succeed.
+    Status open();
+    // Gives everything back but host memory. After a failure the call may be repeated.
+    Status close();
+
+    uint64_t address() const { return address_; }
+    uint64_t bytes() const { return bytes_; }
+    std::vector<Handle>& handles() { return handles_; }
+    // Takes memory for a handle, or maps what it still has.
+    Status attach(Handle& handle);
+    // Gives the memory of a handle back to the driver. After a failure the handle is as before, or only not mapped.
+    Status detach(Handle& handle);
+    uint64_t device_bytes() const;
+    uint64_t missing_bytes() const { return bytes_ - device_bytes(); }
+    // Contents that only host memory has.
+    uint64_t staged_bytes() const;
+
+    // Allocates host memory for the contents, unless there is some.
+    Status take_host_memory();
+    transfer::PinnedMemory& host() { return host_; }
+    const transfer::PinnedMemory& host() const { return host_; }
+    // Where the contents of an offset are kept. Devices without contents get an address that nothing reads.
+    void* host_at(uint64_t offset) const;
+    // No copy may cross a multiple of this, counted from the start of the extent.
+    uint64_t piece_bytes() const { return host_.piece_bytes() ? host_.piece_bytes() : UINT64_MAX; }
+
+    Tag* tag = nullptr;
+    Leaving contents = Leaving::stage;  // as the allocation says
+    Leaving leaving = Leaving::stage;   // in this cycle
+    bool shared = false;                // small allocations share it
+    uint64_t allocations = 0;
+
+private:
+    void divide();
+    bool maps_pages() const { return device_.maps_pages(); }
+
+    BackendDevice& device_;
+    uint64_t& held_;
+    const uint64_t bytes_;
+    uint64_t address_ = 0;
+    std::vector<Handle> handles_;  // empty on devices that do not map pages
+    transfer::PinnedMemory host_;
+};
+
+}  // namespace stagehand::core

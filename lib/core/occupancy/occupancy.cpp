@@ -1,0 +1,315 @@
+// Allocations, figures, and the end of a device. Pause and resume are in occupancy_cycle.cpp.
+#include "core/occupancy/occupancy.h"
+
+#include <algorithm>
+#include <bit>
+#include <iterator>
+#include <utility>
+
+#include "base/log.h"
+#include "base/no_throw.h"
+#include "base/once_more.h"
+#include "base/size_text.h"
+
+namespace stagehand::core {
+namespace {
+
+constexpr uint64_t kSmall = uint64_t(2) << 20;
+constexpr uint64_t kLargestChunk = uint64_t(32) << 20;
+constexpr uint64_t kAlignment = 512;
+constexpr uint64_t kLargest = uint64_t(1) << 56;  // sums of more overflow
+
+uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// An element that can be put into the map without memory.
+template <class Map>
+typename Map::node_type spare_node() {
+    Map one;
+    one.try_emplace(0);
+    return one.extract(one.begin());
+}
+
+Status unknown_tag(const std::string& name) {
+    return Status(SH_ERROR_NOT_FOUND, "there is no tag \"" + name + "\" on the device");
+}
+
+void add(const sh_occupancy_info& from, sh_occupancy_info* to) {
+    to->allocations += from.allocations;
+    to->bytes += from.bytes;
+    to->device_bytes += from.device_bytes;
+    to->staged_bytes += from.staged_bytes;
+    to->host_bytes += from.host_bytes;
+    to->pinned_bytes += from.pinned_bytes;
+    to->cycles += from.cycles;
+}
+
+}  // namespace
+
+Occupancy::Occupancy(std::shared_ptr<Device> device)
+    : device_(std::move(device)), accounts_(*device_), passage_(device_->backend()) {}
+
+Occupancy::~Occupancy() {
+    BackendDevice& backend = device_->backend();
+    const bool used = !extents_.empty() && backend.has_device_synchronize();
+    const Status ended = used ? once_more([&] { return backend.device_synchronize(); }) : Status();
+    retry_retired();
+    bool all = retired_.empty();
+    for (auto& [address, extent] : extents_) {
+        // Work that may be under way goes on using the memory.
+        if (!ended.ok()) extent->host().abandon();
+        all = ended.ok() && let_go(*extent) && all;
+    }
+    if (!all) log_line(SH_LOG_WARNING, "closing the device did not free all memory of sh_alloc(): %s", ended.text());
+    accounts_.settle(held_bytes_);
+    device_->note_pinned_contents(0);
+}
+
+// --- Turns ---
+
+Status Occupancy::Turn::take(Occupancy& of, bool no_wait) {
+    if (of.worker_.load(std::memory_order_relaxed) == std::this_thread::get_id())
+        return Status(SH_ERROR_INVALID_STATE, "a callback of a call of occupancy.h must not make another one");
+    if (!no_wait) {
+        of.working_.lock();
+    } else if (!of.working_.try_lock()) {
+        return Status(SH_ERROR_BUSY, "another call of occupancy.h runs on the device");
+    }
+    of_ = &of;
+    of.worker_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    return Status();
+}
+
+Occupancy::Turn::~Turn() {
+    if (!of_) return;
+    of_->worker_.store({}, std::memory_order_relaxed);
+    of_->working_.unlock();
+}
+
+// --- Allocations ---
+
+// Handles are no smaller than this, so that their number stays bounded.
+uint64_t Occupancy::small_below() const { return std::max(kSmall, device_->backend().info().granularity_bytes); }
+
+Status Occupancy::alloc(uint64_t bytes, const std::string& name, Leaving contents, uint64_t* out_address) {
+    Turn turn;
+    SH_TRY(turn.take(*this, false));
+    retry_retired();
+    const bool known = tags_.count(name);
+    Tag* tag = nullptr;
+    {
+        std::lock_guard lock(mutex_);
+        tag = &tags_[name];
+        name.copy(tag->info.tag, sizeof tag->info.tag - 1);
+    }
+    if (tag->info.state != SH_OCCUPANCY_RUNNING)
+        return Status(SH_ERROR_INVALID_STATE, "the tag \"" + name + "\" is released: resume it before allocations");
+    const Status status = no_throw([&] { return alloc_in(*tag, bytes, contents, out_address); });
+    if (status.ok() || known) return status;
+    std::lock_guard lock(mutex_);
+    tags_.erase(name);
+    return status;
+}
+
+Status Occupancy::alloc_in(Tag& tag, uint64_t bytes, Leaving contents, uint64_t* out_address) {
+    if (bytes > kLargest)
+        return Status(SH_ERROR_OUT_OF_DEVICE_MEMORY, exact_size_text(bytes) + " are more than any device has");
+    auto node = spare_node<Allocations>();
+    uint64_t address = 0;
+    // Without room for a chunk, a small allocation has an extent of its own.
+    const bool small = bytes < small_below();
+    if (!small || !alloc_small(tag, round_up(bytes, kAlignment), contents, &address).ok()) {
+        Extent* extent = nullptr;
+        SH_TRY(add_extent(tag, round_up(bytes, device_->backend().info().granularity_bytes), contents, &extent));
+        address = extent->address();
+    }
+    extent_of(address).allocations++;
+    node.key() = address;
+    node.mapped() = {bytes};
+    allocations_.insert(std::move(node));
+    std::lock_guard lock(mutex_);
+    tag.info.allocations++;
+    tag.info.bytes += bytes;
+    *out_address = address;
+    return Status();
+}
+
+Status Occupancy::alloc_small(Tag& tag, uint64_t bytes, Leaving contents, uint64_t* out_address) {
+    FreeSpace& free = tag.small[static_cast<size_t>(contents)].free;
+    *out_address = free.take(bytes);
+    if (*out_address) return Status();
+    SH_TRY(add_chunk(tag, contents));
+    *out_address = free.take(bytes);
+    return Status();
+}
+
+// Chunks grow with the memory that small allocations have, so that there are few, and at most a fifth is not used yet.
+Status Occupancy::add_chunk(Tag& tag, Leaving contents) {
+    SmallAllocations& small = tag.small[static_cast<size_t>(contents)];
+    const uint64_t least = small_below();
+    const uint64_t wanted =
+        std::clamp(std::bit_floor(small.chunk_bytes / 4 + 1), least, std::max(least, kLargestChunk));
+    Extent* extent = nullptr;
+    Status status = add_extent(tag, wanted, contents, &extent);
+    if (!status.ok() && wanted > least) status = add_extent(tag, least, contents, &extent);
+    SH_TRY(status);
+    extent->shared = true;
+    const Chunk chunk{extent->address(), extent->bytes()};
+    if (Status given = no_throw([&] { return small.free.give(chunk, chunk.address, chunk.bytes), Status(); });
+        !given.ok()) {
+        remove_extent(*extent);
+        return given;
+    }
+    small.chunk_bytes += chunk.bytes;
+    return Status();
+}
+
+Status Occupancy::add_extent(Tag& tag, uint64_t bytes, Leaving contents, Extent** out) {
+    auto node = spare_node<Extents>();
+    node.mapped() = std::make_unique<Extent>(device_->backend(), &held_bytes_, bytes);
+    retired_.reserve(retired_.size() + extents_.size() + 1);  // so that retire() cannot fail
+    SH_TRY(accounts_.claim(held_bytes_ + bytes));
+    if (Status opened = no_throw([&] { return node.mapped()->open(); }); !opened.ok()) {
+        retire(std::move(node.mapped()));
+        return opened;
+    }
+    Extent& extent = *node.mapped();
+    extent.tag = &tag;
+    extent.contents = extent.leaving = contents;
+    node.key() = extent.address();
+    extents_.insert(std::move(node));
+    std::lock_guard lock(mutex_);
+    tag.info.device_bytes += bytes;
+    *out = &extent;
+    return Status();
+}
+
+Extent& Occupancy::extent_of(uint64_t address) { return *std::prev(extents_.upper_bound(address))->second; }
+
+Status Occupancy::free(uint64_t address) {
+    Turn turn;
+    SH_TRY(turn.take(*this, false));
+    retry_retired();
+    const auto found = allocations_.find(address);
+    if (found == allocations_.end())
+        return Status(SH_ERROR_INVALID_ARGUMENT,
+                      "no allocation of sh_alloc() begins at address " + std::to_string(address));
+    Extent& extent = extent_of(address);
+    Tag& tag = *extent.tag;
+    BackendDevice& backend = device_->backend();
+    if (tag.info.state == SH_OCCUPANCY_RUNNING && backend.has_device_synchronize())
+        SH_TRY(backend.device_synchronize());
+    const uint64_t bytes = found->second.bytes;
+    SmallAllocations& small = tag.small[static_cast<size_t>(extent.contents)];
+    const Chunk chunk{extent.address(), extent.bytes()};
+    if (extent.shared) small.free.give(chunk, address, round_up(bytes, kAlignment));
+    allocations_.erase(found);
+    {
+        std::lock_guard lock(mutex_);
+        tag.info.allocations--;
+        tag.info.bytes -= bytes;
+    }
+    if (--extent.allocations) return Status();
+    if (extent.shared) {
+        small.free.remove(chunk);
+        small.chunk_bytes -= chunk.bytes;
+    }
+    remove_extent(extent);
+    return Status();
+}
+
+void Occupancy::remove_extent(Extent& extent) noexcept {
+    {
+        std::lock_guard lock(mutex_);
+        sh_occupancy_info& info = extent.tag->info;
+        info.device_bytes -= extent.device_bytes();
+        info.staged_bytes -= extent.staged_bytes();
+        info.host_bytes -= extent.host().bytes();
+        info.pinned_bytes -= extent.host().pinned_bytes();
+        pinned_bytes_ -= extent.host().pinned_bytes();
+        device_->note_pinned_contents(pinned_bytes_);
+    }
+    retire(std::move(extents_.extract(extent.address()).mapped()));
+}
+
+// Gives an extent back. An extent that the driver does not take is kept, and counted, until the driver does.
+void Occupancy::retire(std::unique_ptr<Extent> extent) noexcept {
+    if (!let_go(*extent)) retired_.push_back(std::move(extent));
+    accounts_.settle(held_bytes_);
+}
+
+bool Occupancy::let_go(Extent& extent) noexcept {
+    const Status gone = passage_.is_doubtful() ? passage_.settle() : Status();
+    const Status closed = gone.ok() ? extent.close() : gone;
+    if (closed.ok()) return true;
+    log_line(SH_LOG_WARNING, "memory of sh_alloc() could not be given back: %s", closed.text());
+    if (!gone.ok()) extent.host().abandon();  // copies may use it for ever
+    return false;
+}
+
+void Occupancy::retry_retired() noexcept {
+    if (retired_.empty()) return;
+    std::erase_if(retired_, [&](const std::unique_ptr<Extent>& extent) { return let_go(*extent); });
+    accounts_.settle(held_bytes_);
+}
+
+// --- Figures ---
+
+Status Occupancy::info(const char* tag, sh_occupancy_info* out) const {
+    std::lock_guard lock(mutex_);
+    if (tag) {
+        const auto found = tags_.find(tag);
+        if (found == tags_.end()) return unknown_tag(tag);
+        *out = found->second.info;
+        return Status();
+    }
+    sh_occupancy_info sum = SH_OCCUPANCY_INFO_INIT;
+    for (auto at = tags_.begin(); at != tags_.end(); ++at) {
+        const sh_occupancy_info& info = at->second.info;
+        sum.state = at == tags_.begin() || sum.state == info.state ? info.state : SH_OCCUPANCY_MIXED;
+        add(info, &sum);
+    }
+    *out = sum;
+    return Status();
+}
+
+std::vector<sh_occupancy_info> Occupancy::list() const {
+    std::lock_guard lock(mutex_);
+    std::vector<sh_occupancy_info> all;
+    for (const auto& [name, tag] : tags_) all.push_back(tag.info);
+    return all;
+}
+
+// Counts anew what the tags hold.
+void Occupancy::publish() noexcept {
+    std::lock_guard lock(mutex_);
+    pinned_bytes_ = 0;
+    for (auto& [name, tag] : tags_)
+        tag.info.device_bytes = tag.info.staged_bytes = tag.info.host_bytes = tag.info.pinned_bytes = 0;
+    for (const auto& [address, extent] : extents_) {
+        sh_occupancy_info& info = extent->tag->info;
+        info.device_bytes += extent->device_bytes();
+        info.staged_bytes += extent->staged_bytes();
+        info.host_bytes += extent->host().bytes();
+        info.pinned_bytes += extent->host().pinned_bytes();
+        pinned_bytes_ += extent->host().pinned_bytes();
+    }
+    device_->note_pinned_contents(pinned_bytes_);
+}
+
+Status Occupancy::trim(uint64_t* out_bytes) {
+    Turn turn;
+    SH_TRY(turn.take(*this, false));
+    retry_retired();
+    if (passage_.is_doubtful()) SH_TRY(passage_.settle());
+    uint64_t freed = 0;
+    for (const auto& [address, extent] : extents_) {
+        if (extent->staged_bytes()) continue;
+        freed += extent->host().bytes();
+        extent->host().reset();
+    }
+    publish();
+    *out_bytes = freed;
+    return Status();
+}
+
+}  // namespace stagehand::core

@@ -1,0 +1,108 @@
+// Occupancy: the memory of sh_alloc() on one device, by tags, and its way to host memory and back.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <stagehand/occupancy.h>
+
+#include "base/status.h"
+#include "core/device/device.h"
+#include "core/occupancy/accounts.h"
+#include "core/occupancy/extent.h"
+#include "core/occupancy/passage.h"
+#include "core/occupancy/tag.h"
+
+namespace stagehand::core {
+
+// Tags that a caller names.
+struct TagSelection {
+    std::span<const char* const> names;  // none: all
+    bool repeat = false;                 // names that are in the wanted state already are left out
+    bool no_wait = false;
+};
+
+// Thread-safe. The methods are the calls of occupancy.h.
+class Occupancy {
+public:
+    explicit Occupancy(std::shared_ptr<Device> device);
+    // Waits for the work on the device, and frees everything.
+    ~Occupancy();
+    Occupancy(const Occupancy&) = delete;
+    Occupancy& operator=(const Occupancy&) = delete;
+
+    Status alloc(uint64_t bytes, const std::string& tag, Leaving contents, uint64_t* out_address);
+    Status free(uint64_t address);
+    // Without `contents` each allocation says what becomes of it.
+    Status pause(const TagSelection& tags, std::optional<Leaving> contents, sh_occupancy_change* out);
+    Status resume(const TagSelection& tags, sh_occupancy_change* out);
+    Status trim(uint64_t* out_bytes);
+    // These never wait for one of the calls above.
+    Status info(const char* tag, sh_occupancy_info* out) const;
+    std::vector<sh_occupancy_info> list() const;
+
+private:
+    struct Allocation {
+        uint64_t bytes = 0;  // as asked for
+    };
+    using Allocations = std::map<uint64_t, Allocation>;
+    using Extents = std::map<uint64_t, std::unique_ptr<Extent>>;
+
+    // Held by the one call that may change something.
+    class Turn {
+    public:
+        ~Turn();
+        Status take(Occupancy& of, bool no_wait);
+
+    private:
+        Occupancy* of_ = nullptr;
+    };
+
+    uint64_t small_below() const;
+    Status alloc_in(Tag& tag, uint64_t bytes, Leaving contents, uint64_t* out_address);
+    Status alloc_small(Tag& tag, uint64_t bytes, Leaving contents, uint64_t* out_address);
+    Status add_chunk(Tag& tag, Leaving contents);
+    Status add_extent(Tag& tag, uint64_t bytes, Leaving contents, Extent** out);
+    void remove_extent(Extent& extent) noexcept;
+    void retire(std::unique_ptr<Extent> extent) noexcept;
+    bool let_go(Extent& extent) noexcept;
+    void retry_retired() noexcept;
+    Extent& extent_of(uint64_t address);
+
+    Status select(const TagSelection& selection, uint32_t wanted, std::vector<Tag*>* out);
+    std::vector<Extent*> extents_of(const std::vector<Tag*>& tags);
+    Status can_pause() const;
+    Status release(const std::vector<Extent*>& extents, std::optional<Leaving> contents, bool* released);
+    Status take_host_memory(const std::vector<Extent*>& extents);
+    static Status lose(const std::vector<Extent*>& extents);
+    Status bring_back(const std::vector<Extent*>& extents);
+    void set_state(const std::vector<Tag*>& tags, uint32_t state);
+    void publish() noexcept;
+
+    std::shared_ptr<Device> device_;
+    std::mutex working_;
+    std::atomic<std::thread::id> worker_{};  // that has its turn
+
+    // Whoever has the turn reads and writes these.
+    uint64_t held_bytes_ = 0;
+    uint64_t pinned_bytes_ = 0;  // of host memory
+    Accounts accounts_;
+    Passage passage_;
+    Allocations allocations_;
+    Extents extents_;
+    std::vector<std::unique_ptr<Extent>> retired_;  // without allocations, and the driver refused to take them back
+
+    // Guards what other threads read: the tags' names and Tag::info. Whoever has the turn may read them without it.
+    mutable std::mutex mutex_;
+    std::map<std::string, Tag> tags_;
+};
+
+}  // namespace stagehand::core

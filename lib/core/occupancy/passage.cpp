@@ -1,0 +1,157 @@
+#include "core/occupancy/passage.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/once_more.h"
+
+namespace stagehand::core {
+namespace {
+
+// Other copies share the link. They come between the pieces: about a millisecond of a PCIe link.
+constexpr uint64_t kPiece = uint64_t(64) << 20;
+
+}  // namespace
+
+Passage::~Passage() {
+    for (const sh_backend_event event : events_)
+        if (event) (void)once_more([&] { return device_.event_destroy(event); }).ok();
+}
+
+Status Passage::open(transfer::Lanes& lanes) {
+    if (!to_host_.is_open()) SH_TRY(lanes.lend(transfer::Direction::to_host, &to_host_));
+    if (!to_device_.is_open()) SH_TRY(lanes.lend(transfer::Direction::to_device, &to_device_));
+    for (sh_backend_event& event : events_)
+        if (!event) SH_TRY(device_.event_create(false, &event));
+    return Status();
+}
+
+// --- To the host ---
+
+Status Passage::leave(std::span<Extent* const> extents) {
+    first_ = count_ = 0;
+    const Status status = [&] {
+        for (Extent* const extent : extents) {
+            if (extent->leaving != Leaving::stage) continue;
+            for (Handle& handle : extent->handles()) {
+                if (!handle.filled) continue;
+                if (count_ == kAhead) SH_TRY(finish_oldest_departure());
+                SH_TRY(copy_out(*extent, handle));
+            }
+        }
+        while (count_) SH_TRY(finish_oldest_departure());
+        return Status();
+    }();
+    if (!status.ok()) (void)settle().ok();
+    return status;
+}
+
+Status Passage::copy_out(Extent& extent, Handle& handle) {
+    const sh_stream lane = to_host_.stream();
+    SH_TRY(in_pieces(extent, handle, [&](uint64_t at, uint64_t bytes) {
+        return device_.copy_to_host(lane, extent.host_at(at), extent.address() + at, bytes);
+    }));
+    return note_end({&extent, &handle}, lane);
+}
+
+Status Passage::finish_oldest_departure() {
+    const Move move = moves_[first_];
+    SH_TRY(wait_for_oldest());
+    return move.extent->detach(*move.handle);
+}
+
+// --- To the device ---
+
+Status Passage::come_back(std::span<Extent* const> extents) {
+    std::vector<Move> taken;
+    size_t most = 0;
+    for (Extent* const extent : extents) most += extent->handles().size();
+    taken.reserve(most);
+    first_ = count_ = 0;
+    if (Status status = fill_all(extents, taken); !status.ok()) {
+        // Copies that may be under way write into memory that must stay.
+        if (settle().ok()) give_back(taken);
+        return status;
+    }
+    for (Extent* const extent : extents)
+        for (Handle& handle : extent->handles()) handle.filled = true;
+    return Status();
+}
+
+Status Passage::fill_all(std::span<Extent* const> extents, std::vector<Move>& taken) {
+    for (Extent* const extent : extents)
+        for (Handle& handle : extent->handles()) {
+            if (handle.filled) continue;
+            if (!handle.mapped) taken.push_back({extent, &handle});
+            SH_TRY(extent->attach(handle));
+            if (extent->leaving == Leaving::drop) continue;
+            if (count_ == kAhead) SH_TRY(wait_for_oldest());
+            SH_TRY(copy_back(*extent, handle));
+        }
+    while (count_) SH_TRY(wait_for_oldest());
+    return Status();
+}
+
+Status Passage::copy_back(Extent& extent, Handle& handle) {
+    const sh_stream lane = to_device_.stream();
+    const uint64_t address = extent.address();
+    if (extent.leaving == Leaving::zero) {
+        SH_TRY(device_.fill(lane, address + handle.offset, 0, handle.bytes));
+    } else {
+        SH_TRY(in_pieces(extent, handle, [&](uint64_t at, uint64_t bytes) {
+            return device_.copy_to_device(lane, address + at, extent.host_at(at), bytes);
+        }));
+    }
+    return note_end({&extent, &handle}, lane);
+}
+
+void Passage::give_back(const std::vector<Move>& taken) noexcept {
+    for (const Move& move : taken)
+        if (const Status kept = move.extent->detach(*move.handle); !kept.ok())
+            log_line(SH_LOG_WARNING, "released memory of sh_alloc() stays on the device: %s", kept.text());
+}
+
+// --- Both ---
+
+// Calls copy(offset, bytes) for each piece of a handle. A piece lies in one registration of the host memory.
+template <class Copy>
+Status Passage::in_pieces(const Extent& extent, const Handle& handle, Copy&& copy) {
+    const uint64_t end = handle.offset + handle.bytes, registered = extent.piece_bytes();
+    for (uint64_t at = handle.offset; at < end;) {
+        const uint64_t bytes = std::min({end - at, kPiece, registered - at % registered});
+        SH_TRY(copy(at, bytes));
+        at += bytes;
+    }
+    copied_bytes_ += handle.bytes;
+    return Status();
+}
+
+Status Passage::note_end(const Move& move, sh_stream lane) {
+    const size_t slot = (first_ + count_) % kAhead;
+    SH_TRY(once_more([&] { return device_.event_record(events_[slot], lane); }));
+    moves_[slot] = move;
+    count_++;
+    return Status();
+}
+
+Status Passage::wait_for_oldest() {
+    SH_TRY(device_.event_synchronize(events_[first_]));  // not twice: the error may be that of the copy
+    first_ = (first_ + 1) % kAhead;
+    count_--;
+    return Status();
+}
+
+Status Passage::settle() {
+    first_ = count_ = 0;
+    Status status;
+    for (const transfer::Lane* lane : {&to_host_, &to_device_}) {
+        if (!lane->is_open()) continue;
+        const Status ended = once_more([&] { return device_.stream_synchronize(lane->stream()); });
+        if (!ended.ok()) status = ended;
+    }
+    doubtful_ = !status.ok();
+    return status;
+}
+
+}  // namespace stagehand::core

@@ -1,0 +1,69 @@
+// Passage: moves contents of extents to host memory and back. Device memory goes back to the driver while later
+// contents are copied, and is taken and mapped while earlier contents are copied.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backend/backend_device.h"
+#include "base/status.h"
+#include "core/occupancy/extent.h"
+#include "transfer/lane/lane.h"
+
+namespace stagehand::core {
+
+// One caller at a time.
+class Passage {
+public:
+    explicit Passage(BackendDevice& device) : device_(device) {}
+    ~Passage();
+    Passage(const Passage&) = delete;
+    Passage& operator=(const Passage&) = delete;
+
+    // Borrows lanes and makes events. They are kept. May be repeated after a failure.
+    Status open(transfer::Lanes& lanes);
+
+    // Copies the contents of those extents that are staged, and gives their device memory back. Nothing else uses the
+    // memory. On failure nothing is copied any more, and each handle is either filled or its contents are in host
+    // memory.
+    Status leave(std::span<Extent* const> extents);
+    // Takes device memory for all handles that are not filled, and fills them. On failure these handles are not filled,
+    // the device memory that the call took is given back, and host memory keeps its contents.
+    Status come_back(std::span<Extent* const> extents);
+
+    // A copy may be under way, and the driver cannot tell when it ends. Until settle() has succeeded, host memory must
+    // not be freed.
+    bool is_doubtful() const { return doubtful_; }
+    Status settle();
+
+    uint64_t copied_bytes() const { return copied_bytes_; }  // since the passage was opened
+
+private:
+    static constexpr size_t kAhead = 8;  // handles whose copies are queued
+
+    struct Move {
+        Extent* extent = nullptr;
+        Handle* handle = nullptr;
+    };
+
+    Status copy_out(Extent& extent, Handle& handle);
+    Status copy_back(Extent& extent, Handle& handle);
+    template <class Copy>
+    Status in_pieces(const Extent& extent, const Handle& handle, Copy&& copy);
+    Status note_end(const Move& move, sh_stream lane);
+    Status wait_for_oldest();
+    Status finish_oldest_departure();
+    Status fill_all(std::span<Extent* const> extents, std::vector<Move>& taken);
+    void give_back(const std::vector<Move>& taken) noexcept;
+
+    BackendDevice& device_;
+    transfer::Lane to_host_, to_device_;
+    sh_backend_event events_[kAhead] = {};
+    Move moves_[kAhead];
+    size_t first_ = 0, count_ = 0;  // of the moves that are queued, in a circle
+    bool doubtful_ = false;
+    uint64_t copied_bytes_ = 0;
+};
+
+}  // namespace stagehand::core

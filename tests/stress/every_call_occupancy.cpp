@@ -1,0 +1,46 @@
+// The calls of occupancy.h.
+#include <cstring>
+
+#include <gtest/gtest.h>
+
+#include "engine.h"
+#include "every_call.h"
+
+namespace stagehand::test {
+
+// Allocates memory of two kinds, and pauses and resumes it where the device can.
+bool EveryCall::pause_and_resume() {
+    const uint64_t kSizes[] = {kPage + 100, 300};
+    const uint32_t flags = SH_OCCUPANCY_REPEAT;
+    uint64_t addresses[2] = {}, count = 0;
+    std::vector<uint8_t> truth[2];
+    for (size_t i = 0; i < 2; i++) {
+        sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
+        options.tag = i ? "a tag whose name takes memory, too" : nullptr;
+        if (!ATTEMPT(sh_alloc, device_, kSizes[i], &options, &addresses[i])) return false;
+        truth[i] = contents_of(200 + i, 0, kSizes[i]);
+        std::memcpy(reinterpret_cast<void*>(addresses[i]), truth[i].data(), kSizes[i]);
+    }
+    if (!devices_without_pages()) {
+        sh_pause_options pause = SH_PAUSE_OPTIONS_INIT;
+        sh_resume_options resume = SH_RESUME_OPTIONS_INIT;
+        pause.flags = resume.flags = flags;
+        for (int cycle = 0; cycle < 2; cycle++) {
+            if (!ATTEMPT(sh_pause, device_, &pause, nullptr) || !ATTEMPT(sh_resume, device_, &resume, nullptr))
+                return false;
+            for (size_t i = 0; i < 2; i++)
+                EXPECT_EQ(std::memcmp(reinterpret_cast<const void*>(addresses[i]), truth[i].data(), kSizes[i]), 0);
+        }
+    }
+    sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
+    if (!ATTEMPT(sh_occupancy_get_info, device_, nullptr, &info)) return false;
+    EXPECT_EQ(info.allocations, 2u);
+    if (!ATTEMPT(sh_occupancy_list, device_, &info, 1, &count)) return false;
+    EXPECT_EQ(count, 2u);
+    if (!ATTEMPT(sh_occupancy_trim, device_, nullptr)) return false;
+    for (const uint64_t address : addresses)
+        if (!ATTEMPT(sh_free, device_, address)) return false;
+    return true;
+}
+
+}  // namespace stagehand::test

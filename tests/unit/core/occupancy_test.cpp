@@ -1,0 +1,361 @@
+// sh_alloc(), sh_pause() and sh_resume(): same addresses, same bytes, and every error.
+#include <atomic>
+#include <chrono>
+#include <set>
+#include <thread>
+
+#include "occupancy_fixture.h"
+
+namespace stagehand::test {
+namespace {
+
+TEST_F(OccupancyTest, BytesComeBackAtTheSameAddresses) {
+    open();
+    const std::vector<uint64_t> sizes = {1, 700, 64'000, 2 * kMiB, 5 * kMiB + 4097, 9 * kMiB};
+    std::vector<uint64_t> addresses;
+    for (uint64_t i = 0; i < sizes.size(); i++) addresses.push_back(filled(i, sizes[i]));
+    for (uint64_t cycle = 1; cycle <= 3; cycle++) {
+        sh_occupancy_change out = SH_OCCUPANCY_CHANGE_INIT, back = SH_OCCUPANCY_CHANGE_INIT;
+        const uint64_t held = info().device_bytes;
+        SUCCEEDS(pause({}, 0, SH_CONTENTS_DEFAULT, &out));
+        EXPECT_EQ(info().state, uint32_t(SH_OCCUPANCY_RELEASED));
+        EXPECT_EQ(on_device().current_bytes, 0u) << "the driver has all memory";
+        EXPECT_EQ(out.device_bytes, held);
+        EXPECT_EQ(out.copied_bytes, held);
+        EXPECT_EQ(out.tag_count, 1u);
+        EXPECT_EQ(info().staged_bytes, held);
+        SUCCEEDS(resume({}, 0, &back));
+        EXPECT_EQ(info().state, uint32_t(SH_OCCUPANCY_RUNNING));
+        EXPECT_EQ(back.device_bytes, held);
+        EXPECT_EQ(back.copied_bytes, held);
+        EXPECT_EQ(info().staged_bytes, 0u);
+        EXPECT_EQ(info("default").cycles, cycle);
+        for (uint64_t i = 0; i < sizes.size(); i++) {
+            EXPECT_EQ(read(addresses[i], sizes[i]), contents(i + 10 * (cycle - 1), sizes[i])) << i;
+            write(addresses[i], contents(i + 10 * cycle, sizes[i]));
+        }
+    }
+}
+
+TEST_F(OccupancyTest, TagsLeaveAloneAndTogether) {
+    open();
+    const uint64_t weights = filled(1, 3 * kMiB, "weights"), cache = filled(2, 2 * kMiB, "kv_cache"),
+                   rest = filled(3, kMiB);
+    SUCCEEDS(pause({"weights"}));
+    EXPECT_EQ(info("weights").state, uint32_t(SH_OCCUPANCY_RELEASED));
+    EXPECT_EQ(info("kv_cache").state, uint32_t(SH_OCCUPANCY_RUNNING));
+    EXPECT_EQ(info().state, uint32_t(SH_OCCUPANCY_MIXED));
+    EXPECT_EQ(read(cache, 2 * kMiB), contents(2, 2 * kMiB));
+    SUCCEEDS(pause());
+    EXPECT_EQ(info().state, uint32_t(SH_OCCUPANCY_RELEASED));
+    SUCCEEDS(resume({"kv_cache", "weights", "kv_cache"}));
+    EXPECT_EQ(info("default").state, uint32_t(SH_OCCUPANCY_RELEASED));
+    EXPECT_EQ(read(weights, 3 * kMiB), contents(1, 3 * kMiB));
+    EXPECT_EQ(read(cache, 2 * kMiB), contents(2, 2 * kMiB));
+    SUCCEEDS(resume());
+    EXPECT_EQ(read(rest, kMiB), contents(3, kMiB));
+    EXPECT_EQ(info().cycles, 3u);
+}
+
+TEST_F(OccupancyTest, ContentsAreStagedDroppedOrZero) {
+    open();
+    const uint64_t kept = filled(1, 3 * kMiB, "all", SH_CONTENTS_STAGE),
+                   lost = filled(2, 3 * kMiB, "all", SH_CONTENTS_DROP),
+                   zero = filled(3, 3 * kMiB, "all", SH_CONTENTS_ZERO),
+                   small = filled(4, 1000, "all", SH_CONTENTS_ZERO);
+    sh_occupancy_change out = SH_OCCUPANCY_CHANGE_INIT;
+    SUCCEEDS(pause({"all"}, 0, SH_CONTENTS_DEFAULT, &out));
+    EXPECT_EQ(out.copied_bytes, 3 * kMiB);
+    EXPECT_EQ(info("all").host_bytes, 3 * kMiB);
+    EXPECT_EQ(on_device().current_bytes, 0u);
+    SUCCEEDS(resume());
+    EXPECT_EQ(read(kept, 3 * kMiB), contents(1, 3 * kMiB));
+    EXPECT_EQ(read(zero, 3 * kMiB), std::vector<uint8_t>(3 * kMiB, 0));
+    EXPECT_EQ(read(small, 1000), std::vector<uint8_t>(1000, 0));
+    write(lost, contents(5, 3 * kMiB));
+    EXPECT_EQ(read(lost, 3 * kMiB), contents(5, 3 * kMiB));
+    // The pause may say something else, for this time.
+    SUCCEEDS(pause({}, 0, SH_CONTENTS_STAGE));
+    SUCCEEDS(resume());
+    EXPECT_EQ(read(lost, 3 * kMiB), contents(5, 3 * kMiB));
+    SUCCEEDS(pause({}, 0, SH_CONTENTS_ZERO, &out));
+    EXPECT_EQ(out.copied_bytes, 0u);
+    SUCCEEDS(resume());
+    EXPECT_EQ(read(kept, 3 * kMiB), std::vector<uint8_t>(3 * kMiB, 0));
+}
+
+TEST_F(OccupancyTest, WrongStatesAreNamed) {
+    open();
+    const uint64_t address = filled(1, kMiB, "weights");
+    EXPECT_EQ(pause({"wheights"}), SH_ERROR_NOT_FOUND);
+    EXPECT_NE(why().find("\"wheights\""), std::string::npos) << why();
+    EXPECT_EQ(resume({"weights"}), SH_ERROR_INVALID_STATE);
+    EXPECT_NE(why().find("\"weights\" is not released"), std::string::npos) << why();
+    SUCCEEDS(resume({"weights"}, SH_OCCUPANCY_REPEAT));
+    SUCCEEDS(pause({"weights"}));
+    EXPECT_EQ(pause({"weights"}), SH_ERROR_INVALID_STATE);
+    EXPECT_NE(why().find("\"weights\" is released already"), std::string::npos) << why();
+    sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+    SUCCEEDS(pause({"weights"}, SH_OCCUPANCY_REPEAT, SH_CONTENTS_DEFAULT, &change));
+    EXPECT_EQ(change.tag_count, 0u);
+    SUCCEEDS(pause());
+    uint64_t other = 0;
+    EXPECT_EQ(try_alloc(100, "weights", 0, &other), SH_ERROR_INVALID_STATE);
+    EXPECT_EQ(other, 0u);
+    SUCCEEDS(resume({"weights"}, 0, &change));
+    EXPECT_EQ(change.tag_count, 1u);
+    EXPECT_EQ(read(address, kMiB), contents(1, kMiB));
+    // A call that names one wrong tag changes none.
+    filled(2, kMiB, "other");
+    EXPECT_EQ(pause({"weights", "none"}), SH_ERROR_NOT_FOUND);
+    EXPECT_EQ(info().state, uint32_t(SH_OCCUPANCY_RUNNING));
+    sh_occupancy_info unknown = SH_OCCUPANCY_INFO_INIT;
+    EXPECT_EQ(sh_occupancy_get_info(device_, "none", &unknown), SH_ERROR_NOT_FOUND);
+}
+
+TEST_F(OccupancyTest, WrongArgumentsAreNamed) {
+    open();
+    uint64_t address = 7;
+    const std::string longest(63, 'x'), too_long(64, 'x');
+    EXPECT_EQ(sh_alloc(device_, 0, nullptr, &address), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(sh_alloc(device_, 1, nullptr, nullptr), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(try_alloc(1, "", 0, &address), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(try_alloc(1, too_long.c_str(), 0, &address), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(try_alloc(1, nullptr, 4, &address), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(address, 7u) << "written only on success";
+    SUCCEEDS(try_alloc(1, longest.c_str(), 0, &address));
+    EXPECT_EQ(info(longest.c_str()).tag, longest);
+    EXPECT_EQ(sh_free(device_, address + 1), SH_ERROR_INVALID_ARGUMENT);
+    SUCCEEDS(sh_free(device_, 0));
+    SUCCEEDS(sh_free(device_, address));
+    EXPECT_EQ(sh_free(device_, address), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(pause({nullptr}), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(pause({}, 4), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(pause({}, 0, 4), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(resume({}, 4), SH_ERROR_INVALID_ARGUMENT);
+    sh_pause_options lies = SH_PAUSE_OPTIONS_INIT;
+    lies.tag_count = 1;
+    EXPECT_EQ(sh_pause(device_, &lies, nullptr), SH_ERROR_INVALID_ARGUMENT);
+    sh_occupancy_change wrong = SH_OCCUPANCY_CHANGE_INIT;
+    wrong.struct_size = 3;
+    EXPECT_EQ(sh_pause(device_, nullptr, &wrong), SH_ERROR_INVALID_STRUCT);
+    EXPECT_EQ(info().state, uint32_t(SH_OCCUPANCY_RUNNING));
+    EXPECT_EQ(sh_occupancy_list(device_, nullptr, 0, nullptr), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(sh_alloc(nullptr, 1, nullptr, &address), SH_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(sh_pause(nullptr, nullptr, nullptr), SH_ERROR_INVALID_HANDLE);
+}
+
+TEST_F(OccupancyTest, MemoryMayBeFreedWhileItIsReleased) {
+    open();
+    const uint64_t first = filled(1, 3 * kMiB), second = filled(2, 2 * kMiB), small = filled(3, 5000),
+                   other = filled(4, 6000);
+    SUCCEEDS(pause());
+    const uint64_t kept = info().host_bytes;
+    SUCCEEDS(sh_free(device_, first));
+    SUCCEEDS(sh_free(device_, small));
+    EXPECT_EQ(info().host_bytes, kept - 3 * kMiB);
+    EXPECT_EQ(info().allocations, 2u);
+    SUCCEEDS(resume());
+    EXPECT_EQ(read(second, 2 * kMiB), contents(2, 2 * kMiB));
+    EXPECT_EQ(read(other, 6000), contents(4, 6000));
+    EXPECT_EQ(info().device_bytes, 4 * kMiB);
+    SUCCEEDS(pause());
+    SUCCEEDS(sh_free(device_, second));
+    SUCCEEDS(sh_free(device_, other));
+    SUCCEEDS(resume());
+    EXPECT_EQ(info().bytes + info().device_bytes + info().host_bytes + info().staged_bytes, 0u);
+    EXPECT_EQ(on_device().pages, 0u);
+    EXPECT_EQ(on_device().pinned_bytes, 0u);
+    EXPECT_EQ(memory().used_bytes, 0u);
+}
+
+TEST_F(OccupancyTest, SmallAllocationsShareMemory) {
+    open();
+    std::set<uint64_t> addresses;
+    for (uint64_t i = 0; i < 100; i++) addresses.insert(filled(i, 1000 + i, "small"));
+    EXPECT_EQ(info("small").device_bytes, 2 * kMiB);
+    uint64_t before = 0;
+    for (const uint64_t address : addresses) {
+        EXPECT_EQ(address % 512, 0u);
+        EXPECT_GE(address, before + 1000);
+        before = address;
+    }
+    // What was freed is used again, and a chunk without allocations goes back to the driver.
+    const uint64_t freed = *std::next(addresses.begin(), 50);
+    SUCCEEDS(sh_free(device_, freed));
+    EXPECT_EQ(alloc(1024, "small"), freed);
+    EXPECT_NE(alloc(1024, "small", SH_CONTENTS_ZERO) / (2 * kMiB), freed / (2 * kMiB)) << "other contents";
+    EXPECT_EQ(info("small").device_bytes, 4 * kMiB);
+    SUCCEEDS(pause());
+    SUCCEEDS(resume());
+    for (const uint64_t address : addresses) SUCCEEDS(sh_free(device_, address));
+    EXPECT_EQ(info("small").device_bytes, 2 * kMiB);
+}
+
+// 16 GiB of 1 MiB each, on a device without contents.
+TEST_F(OccupancyTest, ManySmallAllocationsWasteLittle) {
+    open("capacity=64GiB", uint64_t(32) << 30, "sim");
+    constexpr uint64_t kCount = 16'384;
+    for (uint64_t i = 0; i < kCount; i++) ASSERT_NE(alloc(kMiB), 0u);
+    EXPECT_LE(info().device_bytes, kCount * kMiB + 32 * kMiB);
+    EXPECT_EQ(info().bytes, kCount * kMiB);
+    const uint64_t held = info().device_bytes;
+    sh_occupancy_change out = SH_OCCUPANCY_CHANGE_INIT, back = SH_OCCUPANCY_CHANGE_INIT;
+    SUCCEEDS(pause({}, 0, SH_CONTENTS_DEFAULT, &out));
+    EXPECT_EQ(memory().free_bytes, memory().total_bytes);
+    SUCCEEDS(resume({}, 0, &back));
+    EXPECT_EQ(info().host_bytes, 0u) << "there are no contents to keep";
+    EXPECT_EQ(info().device_bytes, held);
+    // The copies take the link's time, and nothing else does.
+    const double least = static_cast<double>(held) / 55.5;
+    EXPECT_GE(static_cast<double>(out.ns), 0.999 * least);
+    EXPECT_LE(static_cast<double>(out.ns), 1.01 * least);
+    EXPECT_LE(static_cast<double>(back.ns), 1.01 * least);
+}
+
+TEST_F(OccupancyTest, HostMemoryIsKeptUntilItIsTrimmed) {
+    open();
+    filled(1, 3 * kMiB);
+    filled(2, 1000);
+    EXPECT_EQ(info().host_bytes, 0u);
+    SUCCEEDS(pause());
+    EXPECT_EQ(info().host_bytes, 5 * kMiB);
+    EXPECT_EQ(info().pinned_bytes, 5 * kMiB);
+    EXPECT_EQ(memory().pinned_bytes, 5 * kMiB);
+    uint64_t freed = 1;
+    SUCCEEDS(sh_occupancy_trim(device_, &freed));
+    EXPECT_EQ(freed, 0u) << "it has the contents";
+    SUCCEEDS(resume());
+    EXPECT_EQ(on_device().pinned_bytes, 5 * kMiB);
+    SUCCEEDS(pause());
+    EXPECT_EQ(on_device().pinned_bytes, 5 * kMiB);
+    SUCCEEDS(resume());
+    SUCCEEDS(sh_occupancy_trim(device_, &freed));
+    EXPECT_EQ(freed, 5 * kMiB);
+    EXPECT_EQ(on_device().pinned_bytes, 0u);
+    EXPECT_EQ(memory().pinned_bytes, 0u);
+    SUCCEEDS(sh_occupancy_trim(device_, nullptr));
+}
+
+TEST_F(OccupancyTest, MemoryThatCannotBePinnedServesToo) {
+    open("capacity=64MiB;pin_limit=1MiB");
+    const uint64_t address = filled(1, 5 * kMiB);
+    SUCCEEDS(pause());
+    EXPECT_LE(info().pinned_bytes, kMiB);
+    EXPECT_EQ(info().host_bytes, 5 * kMiB);
+    SUCCEEDS(resume());
+    EXPECT_EQ(read(address, 5 * kMiB), contents(1, 5 * kMiB));
+}
+
+TEST_F(OccupancyTest, ResumingNeverTakesMoreThanTheFootprint) {
+    open();
+    filled(1, 21 * kMiB);
+    filled(2, 3 * kMiB, nullptr, SH_CONTENTS_ZERO);
+    for (int cycle = 0; cycle < 2; cycle++) {
+        SUCCEEDS(pause());
+        SUCCEEDS(resume());
+    }
+    EXPECT_EQ(on_device().peak_bytes, 24 * kMiB);
+    EXPECT_EQ(memory().peak_bytes, 24 * kMiB);
+}
+
+TEST_F(OccupancyTest, DevicesWithoutPagesAllocateButDoNotPause) {
+    open("capacity=64MiB;map_pages=0");
+    const uint64_t large = filled(1, 3 * kMiB), small = filled(2, 1000);
+    EXPECT_EQ(info().device_bytes, 5 * kMiB);
+    EXPECT_EQ(pause(), SH_ERROR_UNSUPPORTED);
+    EXPECT_NE(why().find("does not map memory by pages"), std::string::npos) << why();
+    EXPECT_EQ(info().state, uint32_t(SH_OCCUPANCY_RUNNING));
+    EXPECT_EQ(read(large, 3 * kMiB), contents(1, 3 * kMiB));
+    SUCCEEDS(sh_free(device_, large));
+    SUCCEEDS(sh_free(device_, small));
+    EXPECT_EQ(memory().used_bytes, 0u);
+}
+
+TEST_F(OccupancyTest, ClosingTheDeviceFreesWhatIsLeft) {
+    open();
+    filled(1, 3 * kMiB, "runs");
+    filled(2, 1000, "released");
+    SUCCEEDS(pause({"released"}));
+    sh_device* const closed = device_;
+    sh_device_close(std::exchange(device_, nullptr));
+    EXPECT_TRUE(host::all_memory_statistics().empty());
+    EXPECT_EQ(sh_free(closed, 4096), SH_ERROR_INVALID_HANDLE);
+    open();
+    EXPECT_EQ(info().allocations, 0u);
+}
+
+TEST_F(OccupancyTest, TagsAreListedByName) {
+    open();
+    for (const char* tag : {"weights", "kv_cache", "graphs"}) filled(1, 1000, tag);
+    SUCCEEDS(pause({"kv_cache"}));
+    sh_occupancy_info infos[2] = {SH_OCCUPANCY_INFO_INIT, SH_OCCUPANCY_INFO_INIT};
+    uint64_t count = 0;
+    SUCCEEDS(sh_occupancy_list(device_, infos, 2, &count));
+    EXPECT_EQ(count, 3u);
+    EXPECT_STREQ(infos[0].tag, "graphs");
+    EXPECT_STREQ(infos[1].tag, "kv_cache");
+    EXPECT_EQ(infos[1].state, uint32_t(SH_OCCUPANCY_RELEASED));
+    EXPECT_EQ(infos[1].bytes, 1000u);
+    // An allocation that fails leaves no tag behind.
+    uint64_t address = 0;
+    EXPECT_EQ(try_alloc(uint64_t(1) << 60, "huge", 0, &address), SH_ERROR_OUT_OF_DEVICE_MEMORY);
+    EXPECT_EQ(try_alloc(100 * kMiB, "huge", 0, &address), SH_ERROR_BUDGET);
+    SUCCEEDS(sh_occupancy_list(device_, nullptr, 0, &count));
+    EXPECT_EQ(count, 3u);
+}
+
+// Work that is on a stream until the test lets it go on. It then writes.
+struct LateWriter {
+    uint64_t address = 0;
+    std::atomic<bool> go{false};
+
+    static void run(void* self) {
+        LateWriter& writer = *static_cast<LateWriter*>(self);
+        while (!writer.go) std::this_thread::sleep_for(std::chrono::microseconds(100));
+        std::memset(reinterpret_cast<void*>(writer.address), 0x5a, kMiB);
+    }
+};
+
+TEST_F(OccupancyTest, PauseWaitsForWorkInFlight) {
+    open();
+    LateWriter writer;
+    writer.address = filled(1, 3 * kMiB, "weights");
+    filled(2, kMiB, "other");
+    sh_stream stream = 0;
+    SUCCEEDS(sh_stream_create(device_, &stream));
+    SUCCEEDS(sh_stream_launch(device_, stream, LateWriter::run, &writer, 0));
+    std::thread pauses([&] { EXPECT_SUCCEEDS(pause({"weights"})); });
+    while (info("weights").state != SH_OCCUPANCY_RELEASING) std::this_thread::yield();
+    EXPECT_EQ(pause({"other"}, SH_OCCUPANCY_NO_WAIT), SH_ERROR_BUSY);
+    EXPECT_EQ(resume({"other"}, SH_OCCUPANCY_NO_WAIT), SH_ERROR_BUSY);
+    EXPECT_EQ(info("weights").device_bytes, 3 * kMiB);
+    writer.go = true;
+    pauses.join();
+    EXPECT_EQ(info("weights").state, uint32_t(SH_OCCUPANCY_RELEASED));
+    SUCCEEDS(resume({"weights"}));
+    EXPECT_EQ(read(writer.address, kMiB), std::vector<uint8_t>(kMiB, 0x5a));
+    sh_stream_destroy(device_, stream);
+}
+
+TEST_F(OccupancyTest, FreeWaitsForWorkInFlight) {
+    open();
+    LateWriter writer;
+    writer.address = filled(1, 3 * kMiB);
+    sh_stream stream = 0;
+    SUCCEEDS(sh_stream_create(device_, &stream));
+    SUCCEEDS(sh_stream_launch(device_, stream, LateWriter::run, &writer, 0));
+    std::atomic<bool> freed{false};
+    std::thread frees([&] {
+        EXPECT_SUCCEEDS(sh_free(device_, writer.address));
+        freed = true;
+    });
+    EXPECT_EQ(read(writer.address + kMiB, kMiB).size(), kMiB) << "it is still mapped";
+    writer.go = true;  // a call that did not wait would end the process at the write
+    frees.join();
+    EXPECT_TRUE(freed);
+    sh_stream_destroy(device_, stream);
+}
+
+}  // namespace
+}  // namespace stagehand::test
