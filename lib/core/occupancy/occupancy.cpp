@@ -265,7 +265,8 @@ Status Occupancy::info(const char* tag, sh_occupancy_info* out) const {
     sh_occupancy_info sum = SH_OCCUPANCY_INFO_INIT;
     for (auto at = tags_.begin(); at != tags_.end(); ++at) {
         const sh_occupancy_info& info = at->second.info;
-        sum.state = at == tags_.begin() || sum.state == info.state ? info.state : SH_OCCUPANCY_MIXED;
+        if (at == tags_.begin()) sum.state = info.state;
+        if (sum.state != info.state) sum.state = SH_OCCUPANCY_MIXED;
         add(info, &sum);
     }
     *out = sum;
