@@ -171,12 +171,17 @@ private:
     std::vector<Memory> all_;
 };
 
-void expect_nothing_left(sh_device* device) {
+// A driver that refuses to unpin memory twice in a row keeps that memory for good, so the library never frees it.
+enum class Unpinning { works, may_fail };
+
+void expect_nothing_left(sh_device* device, Unpinning unpinning) {
     SUCCEEDS(sh_occupancy_trim(device, nullptr));
     const host::MemoryStatistics left = host::all_memory_statistics().at(0);
     EXPECT_EQ(left.pages, 0u);
     EXPECT_EQ(left.mapped_bytes, 0u);
-    EXPECT_EQ(left.pinned_bytes, 0u);
+    if (unpinning == Unpinning::works) {
+        EXPECT_EQ(left.pinned_bytes, 0u);
+    }
     sh_memory_info memory = SH_MEMORY_INFO_INIT;
     SUCCEEDS(sh_device_get_memory(device, &memory));
     EXPECT_EQ(memory.used_bytes, 0u);
@@ -195,7 +200,7 @@ protected:
     }
 
     // Two cycles of a tag with all kinds of memory, then one of a tag that is freed in a pause.
-    static void work(sh_device* device, uint64_t n) {
+    static void work(sh_device* device, uint64_t n, Unpinning unpinning) {
         Engine weights(device, "weights", n, true), freed(device, "freed", n + 1, true);
         constexpr uint64_t kSizes[] = {1000, 70'000, 2 << 20, (4 << 20) + 65'537};
         for (const uint64_t bytes : kSizes)
@@ -213,7 +218,7 @@ protected:
         control<decltype(sh_fault_disarm)>("sh_fault_disarm")();
         weights.finish();
         freed.finish();
-        expect_nothing_left(device);
+        expect_nothing_left(device, unpinning);
     }
 
     static void every_call(uint64_t stride, uint64_t in_a_row) {
@@ -222,7 +227,7 @@ protected:
             sh_device* const device =
                 open_device("fail_at=" + std::to_string(n) + ";fail_count=" + std::to_string(in_a_row));
             if (!device) continue;
-            work(device, n);
+            work(device, n, in_a_row == 1 ? Unpinning::works : Unpinning::may_fail);
             const bool none = failures() == 0;
             sh_device_close(device);
             EXPECT_TRUE(host::all_memory_statistics().empty()) << "the device is still open";
@@ -274,7 +279,7 @@ TEST_F(Occupancy, host_memory_is_pinned_in_the_first_cycle_only) {
         EXPECT_GT(pinned, 0u);
         engine.finish();
     }
-    expect_nothing_left(device);
+    expect_nothing_left(device, Unpinning::works);
     sh_device_close(device);
 }
 
@@ -326,13 +331,15 @@ TEST_F(Occupancy, a_random_engine_with_failures_comes_back_whole) {
             for (int k = 0; k < 150 && !HasFailure(); k++) {
                 const sh_fault_plan plan = {sizeof plan, SH_ERROR_BACKEND, nullptr, 1 + random() % 60,
                                             1 + random() % 4};
-                if (k % 3 == 0) SUCCEEDS(control<decltype(sh_fault_arm)>("sh_fault_arm")(&plan));
+                if (k % 3 == 0) {
+                    SUCCEEDS(control<decltype(sh_fault_arm)>("sh_fault_arm")(&plan));
+                }
                 engine.act();
             }
             control<decltype(sh_fault_disarm)>("sh_fault_disarm")();
             engine.finish();
         }
-        expect_nothing_left(device);
+        expect_nothing_left(device, Unpinning::may_fail);
         sh_device_close(device);
     }
 }
