@@ -17,9 +17,9 @@ namespace {
 constexpr uint64_t kSmall = uint64_t(2) << 20;
 constexpr uint64_t kLargestChunk = uint64_t(32) << 20;
 constexpr uint64_t kAlignment = 512;
-constexpr uint64_t kLargest = uint64_t(1) << 56;  // sums of more overflow
+constexpr uint64_t kLargestAllocation = uint64_t(1) << 56;  // sums of more overflow
 
-uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+uint64_t whole(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 // An element that can be put into the map without memory.
 template <class Map>
@@ -111,15 +111,15 @@ Status Occupancy::alloc(uint64_t bytes, const std::string& name, Leaving content
 }
 
 Status Occupancy::alloc_in(Tag& tag, uint64_t bytes, Leaving contents, uint64_t* out_address) {
-    if (bytes > kLargest)
+    if (bytes > kLargestAllocation)
         return Status(SH_ERROR_OUT_OF_DEVICE_MEMORY, exact_size_text(bytes) + " are more than any device has");
     auto node = spare_node<Allocations>();
     uint64_t address = 0;
     // Without room for a chunk, a small allocation has an extent of its own.
     const bool small = bytes < small_below();
-    if (!small || !alloc_small(tag, round_up(bytes, kAlignment), contents, &address).ok()) {
+    if (!small || !alloc_small(tag, whole(bytes, kAlignment), contents, &address).ok()) {
         Extent* extent = nullptr;
-        SH_TRY(add_extent(tag, round_up(bytes, device_->backend().info().granularity_bytes), contents, &extent));
+        SH_TRY(add_extent(tag, whole(bytes, device_->backend().info().granularity_bytes), contents, &extent));
         address = extent->address();
     }
     extent_of(address).allocations++;
@@ -201,7 +201,7 @@ Status Occupancy::free(uint64_t address) {
     const uint64_t bytes = found->second.bytes;
     SmallAllocations& small = tag.small[static_cast<size_t>(extent.contents)];
     const Chunk chunk{extent.address(), extent.bytes()};
-    if (extent.shared) small.free.give(chunk, address, round_up(bytes, kAlignment));
+    if (extent.shared) small.free.give(chunk, address, whole(bytes, kAlignment));
     allocations_.erase(found);
     {
         std::lock_guard lock(mutex_);

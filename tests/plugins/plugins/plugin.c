@@ -194,6 +194,7 @@ static const struct {
      clock_ns,
      0,
      0,
+     0,
      0},
     (void*)1,
 };
