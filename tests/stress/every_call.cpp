@@ -82,7 +82,9 @@ EveryCall::~EveryCall() {
 // Returns whether this failure is allowed.
 bool EveryCall::told(const char* name, sh_status status) {
     if (status == SH_ERROR_RUNTIME_LOST) lost_ = true;
-    const bool may_be = status == SH_ERROR_OUT_OF_HOST_MEMORY || lost_;
+    // A runtime that lacks host memory for giving device memory up keeps it for now.
+    const bool takes = std::strcmp(name, "sh_alloc") == 0 || std::strcmp(name, "sh_resume") == 0;
+    const bool may_be = status == SH_ERROR_OUT_OF_HOST_MEMORY || (status == SH_ERROR_BUSY && takes) || lost_;
     EXPECT_TRUE(may_be) << name << ": " << sh_status_string(status) << ", " << why();
     EXPECT_GT(progress_.failed, 0u) << name << ": " << sh_status_string(status) << ", " << why();
     return may_be && !lost_;

@@ -29,5 +29,5 @@ def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
     # The compiler knows the function by these, and stops before its call.
     vars(called).update({name: one for name, one in vars(disabled).items() if name.startswith("_torchdynamo_")})
     vars(called)["_torchdynamo_wrapper_id"] = id(called)
-    skip(called.__code__)
+    skip(called.__code__)  # type: ignore[attr-defined]
     return called

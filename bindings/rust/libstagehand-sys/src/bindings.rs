@@ -1297,7 +1297,8 @@ pub struct sh_use {
     ///Must be 0.
     pub reserved: u32,
     pub block: sh_block,
-    ///Time that the device computes with it, in nanoseconds. 0: measured.
+    /**Time that the device computes with it, in nanoseconds. 0 for all uses: the library measures the times in one of
+the first steps, and again in some of the later ones. Times that the engine gives are not measured.*/
     pub compute_ns: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
