@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "../../stress/scale.h"
 #include "engine.h"
 
 namespace stagehand::test {
@@ -70,10 +71,12 @@ private:
 class ChangingCompute : public testing::TestWithParam<double> {};
 
 TEST_P(ChangingCompute, LeadsToThePlanOfARuntimeThatIsMadeForIt) {
+    if (devices_without_pages()) GTEST_SKIP() << "the simulation maps memory by pages";
     double worst = 1;
+    uint64_t cases = 0;
     for (const double before : {0.1, 1.0, 3.0}) {
         for (const double after : {0.1, 1.0, 3.0}) {
-            if (before == after) continue;
+            if (before == after || !in_sample(cases++)) continue;
             const double best = Steps(GetParam()).run(24, after);
             Steps changing(GetParam());
             changing.run(20, before);
@@ -85,7 +88,7 @@ TEST_P(ChangingCompute, LeadsToThePlanOfARuntimeThatIsMadeForIt) {
             worst = std::max(worst, unfollowed / best);
         }
     }
-    EXPECT_GT(worst, 1.02) << "the old plan has to be worse, or this test shows nothing";
+    EXPECT_TRUE(worst > 1.02 || !whole_length()) << "the old plan has to be worse, or this test shows nothing";
 }
 
 INSTANTIATE_TEST_SUITE_P(Budgets, ChangingCompute, testing::Values(0.17, 0.4, 0.67, 0.85));
