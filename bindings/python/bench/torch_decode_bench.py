@@ -15,11 +15,14 @@ import argparse
 import gc
 import importlib.util
 import json
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
 
@@ -41,6 +44,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--prompt", type=int, default=4096, help="tokens of the prefill (4096)")
     parser.add_argument("--tokens", type=int, default=256, help="tokens that are decoded (256)")
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds of prefill and decoding (3)")
+    parser.add_argument("--packages", default="libstagehand,accelerate", help="separated by commas (both)")
     parser.add_argument("--json", help="write the results to this file")
     return parser.parse_args()
 
@@ -241,8 +245,12 @@ def main() -> int:
         flush=True,
     )
     bench.run_resident()
+    packages = options.packages.split(",")
     for part in map(float, options.budgets.split(",")):
-        bench.run_streamed(part)
+        if "libstagehand" in packages:
+            bench.run_streamed(part)
+        if "accelerate" not in packages:
+            continue
         if importlib.util.find_spec("accelerate") is None:
             print("accelerate: skipped, because it is not installed")
         elif bench.cuda or not any(row["package"].startswith("accelerate") for row in bench.rows):

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten
 
-
 _LONGEST_NAME = 32
 
 
@@ -21,7 +20,7 @@ class StepKinds:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._adapted = [module for module in model.modules() if hasattr(module, "active_adapters")]
+        self._adapted = [module for module in model.modules() if _is_adapted(module)]
 
     def kind(self, args: Any, kwargs: Any) -> Hashable:
         values, structure = tree_flatten((args, kwargs))
@@ -46,6 +45,11 @@ def _describe(value: Any) -> Any:
     if value is None or isinstance(value, bool) or (isinstance(value, str) and len(value) <= _LONGEST_NAME):
         return value
     return type(value)
+
+
+def _is_adapted(module: nn.Module) -> bool:
+    # Models of transformers and diffusers have a method of that name, which asks such modules.
+    return hasattr(module, "active_adapters") and not callable(module.active_adapters)
 
 
 def _adapters(module: Any) -> Hashable:
