@@ -92,6 +92,7 @@ class FrozenBench(Bench):
                 self.step(scope)
             self.note(name, times[len(times) // 2], peak, [b - a for a, b in zip(before, after)])
             self.results[-1]["equal"] = self.equal(None, False)
+            print(self.results[-1], flush=True)
             self.clear()
             if spilled is not None:
                 spilled.close()
@@ -110,7 +111,10 @@ class FrozenBench(Bench):
     def note(self, name: str, seconds: float, peak: float, moved: list[int]) -> None:
         weights, back, out = (one / self.options.steps for one in moved)
         plain = self.results[0]["seconds"] if self.results else seconds
-        bound = max(plain, (weights + back) / self.speeds.to_device, out / self.speeds.to_host)
+        # What leaves, leaves in the forward. What comes back, comes back in the backward. Each loads the weights once.
+        forward = min(self.forward_seconds, plain)
+        bound = max(forward, weights / 2 / self.speeds.to_device, out / self.speeds.to_host)
+        bound += max(plain - forward, (weights / 2 + back) / self.speeds.to_device)
         self.results.append(
             {
                 "arm": name,

@@ -311,7 +311,7 @@ class Bench:
             begin = time.perf_counter()
             times = self.times(scope)
             peak, whole = self.peak(), time.perf_counter() - begin
-            after = stats()
+            after, plan = stats(), getattr(scope, "plan", None)
             with self.deterministic():
                 for _ in range(4):  # other kernels may save other tensors, and a plan is carried out in the next step
                     self.step(scope)
@@ -337,7 +337,7 @@ class Bench:
             print(f"{name}: {after}", flush=True)
         if (tell := getattr(scope, "recompute_stats", None)) is not None and tell() is not None:
             print(f"{name}: {tell()}", flush=True)
-        if (plan := getattr(scope, "plan", None)) is not None:
+        if plan is not None:
             figures = {key: one for key, one in vars(plan).items() if key != "fates"}
             print(f"{name}: the plan: {figures}", flush=True)
         self.results.append(result)

@@ -28,6 +28,7 @@ _INFO_BYTES = ffi.sizeof("sh_ticket_info")
 _NUMBERS = ffi.typeof(f"uint64_t[{_NAMED}]")
 _COUNT = ffi.typeof("uint64_t *")
 _new = ffi.new
+_modes = torch._C._len_torch_dispatch_stack
 _spill = lib.sh_py_spill
 _collect = lib.sh_spiller_collect
 _restore = lib.sh_restore
@@ -158,6 +159,12 @@ class SpilledDevice:
             known = self._streams[stream] = torch.cuda.current_stream(self._cuda)
         return known
 
+    def _used_on(self, tensor: torch.Tensor, stream: int) -> None:
+        """Tells PyTorch's allocator that a stream, the current one, uses a tensor."""
+        unseen = torch._C._DisableTorchDispatch() if _modes() else None  # type: ignore[attr-defined]
+        tensor.record_stream(self._stream_object(stream))
+        del unseen
+
     def _used(self, bytes: int, asked: bool = False) -> int:
         """Device memory in use, for the watermarks, or where it is asked for."""
         if not self._counts_used and not asked:
@@ -231,7 +238,7 @@ class SpilledDevice:
             self.saved[held[0]] = weakref.ref(saved)
             if self._cuda is not None:
                 # The allocator must not give the memory to another stream while this stream waits for the copy.
-                tensor.record_stream(self._stream_object(stream))
+                self._used_on(tensor, stream)
             else:
                 self._on_host += tensor.nbytes
         count = held[1]
@@ -265,7 +272,7 @@ class SpilledDevice:
                 saved.changed = tensor._version
             if self._cuda is not None:
                 if saved.stream != stream:
-                    tensor.record_stream(self._stream_object(stream))
+                    self._used_on(tensor, stream)
             saved.tensor = None
             self._gone += 1
             self.forget_used(tensor)

@@ -30,8 +30,10 @@ _FLAGS = {None: 0, Fate.KEEP: lib.SH_SPILL_KEEP, Fate.SPILL: lib.SH_SPILL_NOW, F
 _LAUNCH_NS = 10_000  # of an operation that runs again, besides its memory traffic
 # A step of many operations does not read memory as fast as one large copy does.
 _TRAFFIC = 0.7
+# Copies of single tensors, beside computing, are not as fast as one large copy alone.
+_COPIES = 0.85
 # The steps that carry a plan out and are compared with the peak.
-_CHECKS = 4
+_CHECKS = 6
 # The most of the link that streamed weights take in a plan. Copies divide the link, so that some is always left.
 _MOST_WEIGHTS = 0.75
 # The stream waits for copies where memory is short, so a plan has no other bound for the copies under way.
@@ -129,10 +131,10 @@ class _Recording:
             end_ns=end,
             target_peak_bytes=max(1, peak - margin_of(peak)),
             others=[(times[mark], bytes) for mark, bytes in self.others],
-            to_host_bytes_per_second=speeds.to_host,
-            to_device_bytes_per_second=speeds.to_device,
+            to_host_bytes_per_second=int(speeds.to_host * _COPIES),
+            to_device_bytes_per_second=int(speeds.to_device * _COPIES),
             other_to_device_bytes_per_second=min(
-                self.weights * 1_000_000_000 // max(1, end), int(speeds.to_device * _MOST_WEIGHTS)
+                self.weights * 1_000_000_000 // max(1, end), int(speeds.to_device * _COPIES * _MOST_WEIGHTS)
             ),
             to_host_bytes=_IN_FLIGHT,
         )
@@ -273,12 +275,11 @@ class Planner:
         recording = self._planned_from
         if off > 0 or (off < -2 * margin_of(self._peak) and self._checks):
             _log.info("a step used %d bytes, and peak=%d: its saved tensors are planned anew", measured, self._peak)
-            # Less is corrected by half, so that the peaks of the next steps come from below.
-            self._reserve += off if off > 0 else off // 2
+            # Less is corrected by half, so that the peaks of the next steps come from below. More is corrected by more
+            # than it is: a tensor stays or goes as a whole, and a small correction changes nothing.
+            self._reserve += off + margin_of(self._peak) // 2 if off > 0 else off // 2
             if recording is not None:
                 self._plan(recording)
-        else:
-            self._checks = 0
         if not self._checks:
             self._planned_from = None
 

@@ -199,6 +199,23 @@ def test_norms_and_attention_of_single_operations(function, dtype):
     assert spilled.recompute_stats().tensors
 
 
+def test_a_plan_stays_in_force(caplog):
+    """Tensors that the allocator is told about are no other tensors than in the recorded step."""
+    model = nn.Sequential(*(Gated(1024, 4096) for _ in range(6))).to("cuda", torch.bfloat16)
+    x = torch.randn(2048, 1024, device="cuda", dtype=torch.bfloat16)
+    step(model, x)
+    torch.cuda.reset_peak_memory_stats()
+    want = step(model, x)
+    peak = torch.cuda.max_memory_allocated() * 3 // 4
+    with caplog.at_level("INFO", "libstagehand.torch"), spilling(model, "cuda:0", peak=peak) as spilled:
+        for _ in range(12):
+            assert equal(step(model, x), want)
+            assert nothing_is_left(spilled)
+        assert spilled.plan is not None
+    assert spilled.stats().spilled and spilled.recompute_stats().tensors
+    assert "given up" not in caplog.text
+
+
 class Powers(nn.Module):
     """Autocast would compute these powers in single precision."""
 

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import libstagehand.torch as st
+from libstagehand.torch._spill_record import _written
 
 
 class Norm(nn.Module):
@@ -170,6 +171,11 @@ def test_a_result_that_is_changed_in_place(device, change):
 
     model, x = Changes(), torch.randn(8, 64)
     assert steps(model, x, device, step(model, x))[1].tensors == 0
+
+
+def test_the_allocator_hears_of_a_stream_and_nothing_is_written():
+    assert _written(torch.ops.aten.record_stream.default) == ()
+    assert _written(torch.ops.aten.add_.Tensor) == ((0, "self"),)
 
 
 def test_memory_that_unknown_code_writes_to(device):
