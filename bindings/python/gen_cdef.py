@@ -49,6 +49,13 @@ ENUMS = [
     ),
     ("TicketState", "IntEnum", r"SH_TICKET_(\w+)", "Where the bytes of a saved tensor are."),
     ("Fate", "IntEnum", r"SH_FATE_(\w+)", "What becomes of a saved storage."),
+    ("Contents", "IntEnum", r"SH_CONTENTS_(\w+)", "What becomes of the contents of an allocation in a pause."),
+    (
+        "OccupancyState",
+        "IntEnum",
+        r"SH_OCCUPANCY_(RUNNING|RELEASING|RELEASED|RESUMING|MIXED)",
+        "Where the memory of a tag is.",
+    ),
 ]
 
 # Structs that the library fills in, with the classes for their values and the docstrings of the classes.
@@ -62,6 +69,8 @@ RESULTS = [
     ("sh_ticket_info", "TicketInfo", "What is known of a saved tensor at one moment."),
     ("sh_spiller_stats", "SpillerStats", "Counters of a spiller."),
     ("sh_activation_plan", "ActivationFigures", "What a plan for saved storages costs."),
+    ("sh_occupancy_change", "OccupancyChange", "What a pause or a resume has done."),
+    ("sh_occupancy_info", "OccupancyInfo", "A tag, or all tags of a device together."),
 ]
 CLASS_OF_FIELD = {
     ("sh_device_caps", "flags"): "DeviceFlag",
@@ -69,6 +78,7 @@ CLASS_OF_FIELD = {
     ("sh_block_state", "state"): "BlockState",
     ("sh_ticket_info", "state"): "TicketState",
     ("sh_activation_plan", "meets_target"): "bool",
+    ("sh_occupancy_info", "state"): "OccupancyState",
 }
 
 ORIGIN = (

@@ -2,9 +2,11 @@
 #ifndef STAGEHAND_DEVICE_HPP
 #define STAGEHAND_DEVICE_HPP
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "error.hpp"
 
@@ -51,7 +53,60 @@ public:
         return now;
     }
 
+    // Tags of allocations (occupancy.hpp). Without options all tags are meant.
+    sh_occupancy_change pause(const sh_pause_options& options = SH_PAUSE_OPTIONS_INIT) {
+        sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+        check(sh_pause(device_, &options, &change));
+        return change;
+    }
+    sh_occupancy_change resume(const sh_resume_options& options = SH_RESUME_OPTIONS_INIT) {
+        sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+        check(sh_resume(device_, &options, &change));
+        return change;
+    }
+    // An empty set of tags pauses nothing here, but it means all tags in the C interface. `contents`: SH_CONTENTS_*.
+    // `flags`: SH_OCCUPANCY_*.
+    sh_occupancy_change pause(Span<const char* const> tags, std::uint32_t contents = SH_CONTENTS_DEFAULT,
+                              std::uint32_t flags = 0) {
+        sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
+        options.tags = tags.data();
+        options.tag_count = tags.size();
+        options.contents = contents;
+        options.flags = flags;
+        return tags.empty() ? sh_occupancy_change(SH_OCCUPANCY_CHANGE_INIT) : pause(options);
+    }
+    // An empty set of tags resumes nothing here, but it means all tags in the C interface. `flags`: SH_OCCUPANCY_*.
+    sh_occupancy_change resume(Span<const char* const> tags, std::uint32_t flags = 0) {
+        sh_resume_options options = SH_RESUME_OPTIONS_INIT;
+        options.tags = tags.data();
+        options.tag_count = tags.size();
+        options.flags = flags;
+        return tags.empty() ? sh_occupancy_change(SH_OCCUPANCY_CHANGE_INIT) : resume(options);
+    }
+    sh_occupancy_info occupancy() const { return occupancy_of(nullptr); }
+    sh_occupancy_info occupancy(const std::string& tag) const { return occupancy_of(tag.c_str()); }
+    // Lists all tags. A tag that another thread adds meanwhile may be missing.
+    std::vector<sh_occupancy_info> occupancies() const {
+        std::uint64_t count = 0;
+        check(sh_occupancy_list(device_, nullptr, 0, &count));
+        std::vector<sh_occupancy_info> infos(std::size_t(count), sh_occupancy_info(SH_OCCUPANCY_INFO_INIT));
+        check(sh_occupancy_list(device_, infos.data(), infos.size(), &count));
+        return infos;
+    }
+    // Returns the number of bytes of host memory that were freed.
+    std::uint64_t trim_occupancy() {
+        std::uint64_t bytes = 0;
+        check(sh_occupancy_trim(device_, &bytes));
+        return bytes;
+    }
+
 private:
+    sh_occupancy_info occupancy_of(const char* tag) const {
+        sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
+        check(sh_occupancy_get_info(device_, tag, &info));
+        return info;
+    }
+
     sh_device* device_ = nullptr;
 };
 

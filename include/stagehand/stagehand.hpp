@@ -8,7 +8,7 @@
 // returns the C handle for calls that have no method here. An owner that was moved from holds nothing.
 //
 // The engine must destroy the objects in this order: views, steps, launches and tickets, then runtimes and spillers,
-// then streams and pinned memory, then the device.
+// then streams, pinned memory and allocations, then the device.
 #ifndef STAGEHAND_STAGEHAND_HPP
 #define STAGEHAND_STAGEHAND_HPP
 
@@ -23,6 +23,7 @@
 #include "device.hpp"
 #include "error.hpp"
 #include "graph.hpp"
+#include "occupancy.hpp"
 #include "residency.hpp"
 #include "spill.hpp"
 #include "stagehand.h"

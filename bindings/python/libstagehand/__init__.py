@@ -16,12 +16,16 @@ from ._generated import (
     BlockFlag,
     BlockInfo,
     BlockState,
+    Contents,
     DeviceCaps,
     DeviceFlag,
     DeviceKind,
     Fate,
     LogLevel,
     MemoryInfo,
+    OccupancyChange,
+    OccupancyInfo,
+    OccupancyState,
     PlanInfo,
     ResidentPriority,
     RuntimeStats,
@@ -33,6 +37,7 @@ from ._generated import (
 )
 from ._graphs import Capture, Graph
 from ._host import PinnedMemory, Stream
+from ._occupancy import Allocation
 from ._runtime import Block, Runtime
 from ._sources import BlockDesc, DeviceMemory, FileRange, Fill, Mapped, Segment, Source
 from ._spiller import Spiller, Ticket
@@ -44,6 +49,7 @@ __all__ = [
     "STREAM_HOST",
     "Activation",
     "ActivationPlan",
+    "Allocation",
     "BackendError",
     "BackendInfo",
     "Block",
@@ -53,6 +59,7 @@ __all__ = [
     "BlockState",
     "BudgetError",
     "Capture",
+    "Contents",
     "Device",
     "DeviceCaps",
     "DeviceFlag",
@@ -71,6 +78,9 @@ __all__ = [
     "LostError",
     "Mapped",
     "MemoryInfo",
+    "OccupancyChange",
+    "OccupancyInfo",
+    "OccupancyState",
     "OperationError",
     "PinnedMemory",
     "PlanInfo",

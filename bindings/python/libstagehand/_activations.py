@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ._device import result, struct
 from ._errors import check
 from ._generated import ActivationFigures, Fate
 from ._native import ffi, lib
+from ._structs import result, struct
 
 
 @dataclass(frozen=True)

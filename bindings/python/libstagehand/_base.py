@@ -6,11 +6,12 @@ from typing import Any
 from weakref import WeakSet
 
 from ._callbacks import Exceptions
-from ._device import Device, result, struct
+from ._device import Device
 from ._errors import closed
 from ._generated import BlockInfo
 from ._lifetime import Closable, destroy_postponed, owned
 from ._native import ffi, lib
+from ._structs import result, struct
 
 
 class RuntimeBase:

@@ -4,67 +4,19 @@ from __future__ import annotations
 
 import os
 import weakref
-from dataclasses import fields
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from ._errors import UsageError, check, closed, made
-from ._generated import (
-    ActivationFigures,
-    BackendInfo,
-    BlockFlag,
-    BlockInfo,
-    BlockState,
-    DeviceCaps,
-    DeviceFlag,
-    MemoryInfo,
-    TicketInfo,
-    TicketState,
-)
+from ._generated import BackendInfo, DeviceCaps, DeviceFlag, MemoryInfo
 from ._holders import holders_of, note
 from ._lifetime import destroy_postponed, owned
 from ._native import ffi, lib
-
-T = TypeVar("T")
-_CONVERT: dict[tuple[type, str], Any] = {
-    (DeviceCaps, "flags"): DeviceFlag,
-    (BlockInfo, "flags"): BlockFlag,
-    (BlockInfo, "state"): BlockState,
-    (TicketInfo, "state"): TicketState,
-    (ActivationFigures, "meets_target"): bool,
-}
+from ._occupancy import Occupied
+from ._structs import result, struct, text
 
 
-def struct(name: str) -> Any:
-    """Returns a new struct of the C interface with its defaults."""
-    made = ffi.new(f"sh_{name} *")
-    made.struct_size = ffi.sizeof(made[0])
-    return made
-
-
-def result(kind: type[T], source: Any) -> T:
-    """Converts a struct that a call has filled in to its Python class."""
-    values: dict[str, Any] = {}
-    for field in fields(kind):  # type: ignore[arg-type]
-        value = getattr(source, field.name)
-        if isinstance(value, ffi.CData):
-            pointer = ffi.typeof(value).kind == "pointer"
-            value = int(ffi.cast("uintptr_t", value)) if pointer else ffi.string(value).decode(errors="replace")
-        values[field.name] = _CONVERT.get((kind, field.name), lambda same: same)(value)
-    return kind(**values)
-
-
-def text(value: str | os.PathLike[str] | None) -> Any:
-    """Returns a C string, or NULL for None. The caller keeps the string until the call that uses it has returned."""
-    if value is None:
-        return ffi.NULL
-    encoded = os.fsencode(value)
-    if b"\0" in encoded:
-        raise ValueError(f"embedded null character in {value!r}")
-    return ffi.new("char[]", encoded)
-
-
-class Device:
+class Device(Occupied):
     """A device with its budget. It is opened by name: "host", "cuda:0", "hip:1", "sim", "auto".
 
     Its runtimes, streams and memory keep the device open. The device closes with the last of them.

@@ -121,6 +121,25 @@ class Fate(IntEnum):
     RECOMPUTE = 2
 
 
+class Contents(IntEnum):
+    """What becomes of the contents of an allocation in a pause."""
+
+    DEFAULT = 0
+    STAGE = 1
+    DROP = 2
+    ZERO = 3
+
+
+class OccupancyState(IntEnum):
+    """Where the memory of a tag is."""
+
+    RUNNING = 0
+    RELEASING = 1
+    RELEASED = 2
+    RESUMING = 3
+    MIXED = 4
+
+
 @dataclass(frozen=True)
 class MemoryInfo:
     """Memory of a device, in bytes, at one moment."""
@@ -295,3 +314,28 @@ class ActivationFigures:
     recomputed_bytes: int
     least_step_ns: int
     least_peak_bytes: int
+
+
+@dataclass(frozen=True)
+class OccupancyChange:
+    """What a pause or a resume has done."""
+
+    tag_count: int
+    device_bytes: int
+    copied_bytes: int
+    ns: int
+
+
+@dataclass(frozen=True)
+class OccupancyInfo:
+    """A tag, or all tags of a device together."""
+
+    state: OccupancyState
+    tag: str
+    allocations: int
+    bytes: int
+    device_bytes: int
+    staged_bytes: int
+    host_bytes: int
+    pinned_bytes: int
+    cycles: int

@@ -13,7 +13,7 @@ from typing import Any
 
 from ._base import RuntimeBase, open_handle
 from ._callbacks import Call, LoadFunction
-from ._device import Device, result, struct, text
+from ._device import Device
 from ._errors import made
 from ._generated import STREAM_HOST, BlockInfo, PlanInfo, ResidentPriority, RuntimeStats
 from ._graphs import Capture
@@ -23,6 +23,7 @@ from ._lifetime import close_at_exit, destroy_postponed, postponed
 from ._native import ffi, lib
 from ._scopes import Guest, KeepResident, Protection, SourceUpdate, Step
 from ._sources import BlockDesc, Described, Segment, Source
+from ._structs import result, struct, text
 from ._view import View, Views
 
 _acquire = lib.sh_py_acquire

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from ._base import RuntimeBase, open_handle
-from ._device import struct
 from ._lifetime import destroy_postponed, owned, postpone, thread
 from ._native import ffi, lib
+from ._structs import struct
 
 
 class _Owner(Protocol):

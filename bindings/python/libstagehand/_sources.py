@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 
 from ._callbacks import Call, Exceptions, FillFunction, LoadFunction
-from ._device import struct, text
 from ._generated import BlockFlag
 from ._host import PinnedMemory
 from ._native import ffi, lib
+from ._structs import struct, text
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer as Buffer

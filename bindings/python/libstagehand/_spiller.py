@@ -8,7 +8,7 @@ from operator import index
 from types import TracebackType
 from typing import Any
 
-from ._device import Device, result, struct, text
+from ._device import Device
 from ._errors import check, closed, made
 from ._generated import STREAM_HOST, SpillerStats, Status, TicketInfo, TicketState
 from ._holders import note
@@ -16,6 +16,7 @@ from ._host import Stream
 from ._lifetime import close_at_exit, destroy_postponed, owned, postpone, thread
 from ._native import ffi, lib
 from ._scopes import _While
+from ._structs import result, struct, text
 
 _NUMBER = ffi.typeof("uint64_t *")
 _NUMBERS = ffi.typeof("uint64_t[]")

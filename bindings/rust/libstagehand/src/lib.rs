@@ -7,6 +7,7 @@ mod device;
 mod error;
 mod graph;
 mod memory;
+mod occupancy;
 mod process;
 mod residency;
 mod runtime;
@@ -27,6 +28,7 @@ pub use device::{BackendInfo, Capabilities, Device, DeviceOptions, MemoryInfo, b
 pub use error::{Error, Group, Result, Status};
 pub use graph::{Capture, Graph, Launch};
 pub use memory::PinnedMemory;
+pub use occupancy::{AllocOptions, Allocation, Contents, OccupancyChange, OccupancyInfo, PauseOptions, ResumeOptions};
 pub use process::{LogLevel, clear_log, monitor_start, monitor_stop, set_log, trace_start, trace_stop, version};
 pub use residency::{GuestOptions, Priority, Protection, Reservation, Scope};
 pub use runtime::{PlanInfo, PlanOptions, Runtime, RuntimeOptions, RuntimeStats, Use};

@@ -1,0 +1,146 @@
+"""Device memory of an engine, which leaves the device and comes back at the same addresses."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+from ._errors import check, closed, made
+from ._generated import Contents, OccupancyChange, OccupancyInfo
+from ._holders import note
+from ._lifetime import destroy_postponed, owned
+from ._native import ffi, lib
+from ._structs import result, struct, text
+
+
+class Occupied:
+    """The part of a device that allocates memory, pauses it and resumes it. The C header occupancy.h describes the
+    calls. `tags` is one tag, or several, or None for all.
+    """
+
+    _handle: Any
+    name: str
+
+    def alloc(self, bytes: int, *, tag: str | None = None, contents: Contents = Contents.DEFAULT) -> Allocation:
+        """Allocates device memory. Its contents are undefined."""
+        return Allocation(self, bytes, tag=tag, contents=contents)
+
+    def pause(
+        self,
+        tags: str | Iterable[str] | None = None,
+        *,
+        contents: Contents = Contents.DEFAULT,
+        repeat: bool = False,
+        wait: bool = True,
+    ) -> OccupancyChange:
+        """Waits for the work on the device, puts the contents of tags into host memory, and gives their device memory
+        back. `contents` is used instead of what the allocations say. `repeat` leaves out tags that are released
+        already. Without `wait` the call fails with Status.ERROR_BUSY instead of waiting for another call.
+        """
+        options = struct("pause_options")
+        options.contents = contents
+        return self._change(lib.sh_pause, options, tags, repeat, wait)
+
+    def resume(
+        self, tags: str | Iterable[str] | None = None, *, repeat: bool = False, wait: bool = True
+    ) -> OccupancyChange:
+        """Brings released tags back: same addresses, same contents. All tags of a call come back together, or none
+        does. `repeat` leaves out tags that run already.
+        """
+        return self._change(lib.sh_resume, struct("resume_options"), tags, repeat, wait)
+
+    def occupancy(self, tag: str | None = None) -> OccupancyInfo:
+        """Returns the state and the figures of a tag, or of all tags together."""
+        info = struct("occupancy_info")
+        check(lib.sh_occupancy_get_info(self._handle, text(tag), info))
+        return result(OccupancyInfo, info)
+
+    def occupancies(self) -> list[OccupancyInfo]:
+        """Returns all tags, by name. A tag that another thread adds meanwhile may be missing."""
+        count = ffi.new("uint64_t *")
+        check(lib.sh_occupancy_list(self._handle, ffi.NULL, 0, count))
+        infos = ffi.new("sh_occupancy_info[]", count[0])
+        for info in infos:
+            info.struct_size = ffi.sizeof("sh_occupancy_info")
+        check(lib.sh_occupancy_list(self._handle, infos, len(infos), count))
+        return [result(OccupancyInfo, info) for info in infos]
+
+    def trim_occupancy(self) -> int:
+        """Frees the host memory that holds no contents now. Returns its bytes."""
+        freed = ffi.new("uint64_t *")
+        check(lib.sh_occupancy_trim(self._handle, freed))
+        return int(freed[0])
+
+    def _change(
+        self, call: Any, options: Any, tags: str | Iterable[str] | None, repeat: bool, wait: bool
+    ) -> OccupancyChange:
+        destroy_postponed()
+        texts = [] if tags is None else [text(tag) for tag in ([tags] if isinstance(tags, str) else tags)]
+        names = ffi.new("char *[]", texts)
+        options.tags, options.tag_count = names, len(texts)
+        options.flags = (lib.SH_OCCUPANCY_REPEAT if repeat else 0) | (0 if wait else lib.SH_OCCUPANCY_NO_WAIT)
+        change = struct("occupancy_change")
+        if texts or tags is None:  # for the C interface no tags are all tags
+            check(call(self._handle, options, change))
+        return result(OccupancyChange, change)
+
+
+class Allocation:
+    """Device memory of an engine. It is freed when a `with` ends, or when the object is closed or garbage.
+
+    The address stays the same. Nothing may use it while the tag is released.
+    """
+
+    def __init__(
+        self, device: Occupied, bytes: int, *, tag: str | None = None, contents: Contents = Contents.DEFAULT
+    ) -> None:
+        self.device = device
+        self._memory: Any = ffi.NULL
+        handle = device._handle
+        if not handle:
+            raise closed("device")
+        destroy_postponed()
+        options, name = struct("alloc_options"), text(tag)
+        options.contents, options.tag = contents, name
+        free = functools.partial(lib.sh_free, handle)
+        address = made("uint64_t *", lambda out: lib.sh_alloc(handle, bytes, options, out), free)
+        self._statuses: list[int] = []
+        self._memory = owned(ffi.cast("void *", address), functools.partial(_free, handle, self._statuses), handle)
+        self.address = int(address)
+        """The device address of the first byte."""
+        self.bytes = bytes
+        self.tag = tag if tag is not None else "default"
+        note(self._memory, device.name, lambda: f"an Allocation of {bytes} bytes that is not closed")
+
+    def __repr__(self) -> str:
+        closed = "" if self._memory else " (closed)"
+        return f"<libstagehand.Allocation of {self.bytes} bytes, {self.tag!r}, on {self.device.name}{closed}>"
+
+    def __enter__(self) -> Allocation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self.bytes
+
+    def close(self) -> None:
+        """Waits for the work on the device, unless the tag is released, and frees the memory. If that fails, the memory
+        stays allocated until the device closes.
+        """
+        memory, self._memory = self._memory, ffi.NULL
+        if memory:
+            ffi.release(memory)
+        statuses, self._statuses = self._statuses, []
+        for status in statuses:
+            check(status)
+        destroy_postponed()
+
+
+def _free(device: Any, statuses: list[int], memory: Any) -> None:
+    statuses.append(lib.sh_free(device, int(ffi.cast("uintptr_t", memory))))

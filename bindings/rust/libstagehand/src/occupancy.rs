@@ -1,0 +1,295 @@
+//! Occupancy: device memory of an engine, which leaves the device and comes back at the same addresses.
+
+use std::ffi::{CString, c_char};
+use std::fmt;
+
+use libstagehand_sys as sys;
+
+use crate::Device;
+use crate::error::{Result, Status, c_string, check, field_text, init};
+
+/// What [`Device::pause`] or [`Device::resume`] has done. The fields are those of the C struct.
+pub type OccupancyChange = sys::sh_occupancy_change;
+
+/// What becomes of the contents of an allocation while its tag is released.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Contents {
+    /// For [`Device::alloc`]: `Stage`. For [`Device::pause`]: as each allocation says.
+    #[default]
+    Default,
+    /// Host memory keeps them. They come back bit for bit.
+    Stage,
+    /// They are lost. The contents are undefined after a resume.
+    Drop,
+    /// They are lost. All bytes are 0 after a resume.
+    Zero,
+}
+
+impl Contents {
+    fn raw(self) -> u32 {
+        match self {
+            Contents::Default => sys::SH_CONTENTS_DEFAULT,
+            Contents::Stage => sys::SH_CONTENTS_STAGE,
+            Contents::Drop => sys::SH_CONTENTS_DROP,
+            Contents::Zero => sys::SH_CONTENTS_ZERO,
+        }
+    }
+}
+
+/// Says how [`Device::alloc`] allocates. More fields may come, so end the struct with `..Default::default()`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AllocOptions<'a> {
+    /// 1 to 63 bytes. `None`: "default".
+    pub tag: Option<&'a str>,
+    /// What becomes of the contents in a pause.
+    pub contents: Contents,
+}
+
+/// Says what [`Device::pause`] releases. More fields may come, so end the struct with `..Default::default()`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PauseOptions<'a> {
+    /// `None`: all tags that run. An empty slice: none.
+    pub tags: Option<&'a [&'a str]>,
+    /// Instead of what the allocations say.
+    pub contents: Contents,
+    /// Return [`Status::BUSY`] instead of waiting for another call.
+    pub no_wait: bool,
+    /// Leave out tags that are released already, so that the call may be repeated.
+    pub repeat: bool,
+}
+
+/// Says what [`Device::resume`] brings back. More fields may come, so end the struct with `..Default::default()`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ResumeOptions<'a> {
+    /// `None`: all tags that are released. An empty slice: none.
+    pub tags: Option<&'a [&'a str]>,
+    /// Return [`Status::BUSY`] instead of waiting for another call.
+    pub no_wait: bool,
+    /// Leave out tags that run already, so that the call may be repeated.
+    pub repeat: bool,
+}
+
+/// A tag, or all tags of a device together.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct OccupancyInfo {
+    /// `SH_OCCUPANCY_*` of [`sys`].
+    pub state: u32,
+    /// Empty for all tags together.
+    pub tag: String,
+    /// Number of allocations.
+    pub allocations: u64,
+    /// Sum of their sizes, as the engine asked for them.
+    pub bytes: u64,
+    /// Device memory that they hold. During a pause or a resume: before that call.
+    pub device_bytes: u64,
+    /// Contents that only host memory has.
+    pub staged_bytes: u64,
+    /// Host memory that is kept for contents, staged or not.
+    pub host_bytes: u64,
+    /// The part of `host_bytes` that is pinned.
+    pub pinned_bytes: u64,
+    /// How often a resume brought the tag back. For all tags: the sum.
+    pub cycles: u64,
+}
+
+impl OccupancyInfo {
+    fn new(raw: &sys::sh_occupancy_info) -> OccupancyInfo {
+        OccupancyInfo {
+            state: raw.state,
+            tag: field_text(&raw.tag),
+            allocations: raw.allocations,
+            bytes: raw.bytes,
+            device_bytes: raw.device_bytes,
+            staged_bytes: raw.staged_bytes,
+            host_bytes: raw.host_bytes,
+            pinned_bytes: raw.pinned_bytes,
+            cycles: raw.cycles,
+        }
+    }
+
+    /// Returns whether the engine may use the memory of the tag.
+    pub fn is_running(&self) -> bool {
+        self.state == sys::SH_OCCUPANCY_RUNNING
+    }
+}
+
+/// Tags as C texts, and the pointers to them.
+struct Tags {
+    _texts: Vec<CString>,
+    pointers: Vec<*const c_char>,
+}
+
+impl Tags {
+    fn new(tags: Option<&[&str]>) -> Result<Tags> {
+        let texts: Vec<CString> = tags.unwrap_or(&[]).iter().map(|tag| c_string("tag", tag)).collect::<Result<_>>()?;
+        let pointers = texts.iter().map(|text| text.as_ptr()).collect();
+        Ok(Tags { _texts: texts, pointers })
+    }
+}
+
+fn flags(no_wait: bool, repeat: bool) -> u32 {
+    (if no_wait { sys::SH_OCCUPANCY_NO_WAIT } else { 0 }) | (if repeat { sys::SH_OCCUPANCY_REPEAT } else { 0 })
+}
+
+impl Device {
+    /// Allocates `bytes` bytes of device memory. Their contents are undefined. Blocks while runtimes give memory up.
+    ///
+    /// # Errors
+    /// - [`Status::INVALID_ARGUMENT`] if `bytes` is 0, or if the tag is empty or too long.
+    /// - [`Status::INVALID_STATE`] if the tag is released.
+    /// - [`Status::BUDGET`] if the budget leaves too little. The text names the figures.
+    /// - [`Status::BUSY`] if runtimes hold part of the memory until their steps and views end.
+    /// - [`Status::OUT_OF_DEVICE_MEMORY`] if the driver has no memory left.
+    /// - [`Status::BACKEND`] if the driver failed.
+    pub fn alloc(&self, bytes: u64, options: &AllocOptions<'_>) -> Result<Allocation> {
+        let tag = options.tag.map(|tag| c_string("tag", tag)).transpose()?;
+        let mut raw = init!(sh_alloc_options);
+        raw.contents = options.contents.raw();
+        raw.tag = tag.as_ref().map_or(std::ptr::null(), |tag| tag.as_ptr());
+        let mut address = 0;
+        // SAFETY: the tag outlives the call, and the call copies it.
+        check(unsafe { sys::sh_alloc(self.as_raw(), bytes, &raw, &mut address) })?;
+        Ok(Allocation { device: self.clone(), address, bytes })
+    }
+
+    /// Releases tags: waits for all work on the device that was queued before, copies the contents to host memory, and
+    /// gives the device memory back. The engine must not use the memory until [`resume`](Device::resume). Blocks.
+    ///
+    /// # Errors
+    /// - [`Status::NOT_FOUND`] if there is no tag of a name.
+    /// - [`Status::INVALID_STATE`] if a tag is released already.
+    /// - [`Status::BUSY`] if another call runs, with `no_wait`.
+    /// - [`Status::OUT_OF_HOST_MEMORY`] if there is too little host memory for the contents. The tags run then.
+    /// - [`Status::UNSUPPORTED`] if the device does not map memory by pages, or cannot wait for all work.
+    /// - [`Status::BACKEND`] if the driver failed. The text tells whether the tags run, or are released with all their
+    ///   contents.
+    pub fn pause(&self, options: &PauseOptions<'_>) -> Result<OccupancyChange> {
+        let mut change = init!(sh_occupancy_change);
+        let tags = Tags::new(options.tags)?;
+        let mut raw = init!(sh_pause_options);
+        raw.flags = flags(options.no_wait, options.repeat);
+        raw.contents = options.contents.raw();
+        raw.tags = tags.pointers.as_ptr();
+        raw.tag_count = tags.pointers.len() as u64;
+        // For the C interface no tags are all tags.
+        if options.tags.is_none_or(|tags| !tags.is_empty()) {
+            // SAFETY: the pointer and the count describe `tags`, which outlive the call.
+            check(unsafe { sys::sh_pause(self.as_raw(), &raw, &mut change) })?;
+        }
+        Ok(change)
+    }
+
+    /// Brings released tags back: same addresses, same contents. All tags of a call come back together, or none does.
+    /// Blocks until the contents are there.
+    ///
+    /// # Errors
+    /// On failure the tags stay released, with their contents.
+    /// - [`Status::NOT_FOUND`] if there is no tag of a name.
+    /// - [`Status::INVALID_STATE`] if a tag is not released.
+    /// - [`Status::BUDGET`] if the budget leaves too little. The text names the figures.
+    /// - [`Status::BUSY`] if runtimes hold part of the memory, or if another call runs, with `no_wait`.
+    /// - [`Status::OUT_OF_DEVICE_MEMORY`] if the driver has too little memory.
+    /// - [`Status::BACKEND`] if the driver failed.
+    pub fn resume(&self, options: &ResumeOptions<'_>) -> Result<OccupancyChange> {
+        let mut change = init!(sh_occupancy_change);
+        let tags = Tags::new(options.tags)?;
+        let mut raw = init!(sh_resume_options);
+        raw.flags = flags(options.no_wait, options.repeat);
+        raw.tags = tags.pointers.as_ptr();
+        raw.tag_count = tags.pointers.len() as u64;
+        // For the C interface no tags are all tags.
+        if options.tags.is_none_or(|tags| !tags.is_empty()) {
+            // SAFETY: the pointer and the count describe `tags`, which outlive the call.
+            check(unsafe { sys::sh_resume(self.as_raw(), &raw, &mut change) })?;
+        }
+        Ok(change)
+    }
+
+    /// Reads the state and the figures of a tag. `None`: all tags together. Never blocks.
+    ///
+    /// # Errors
+    /// [`Status::NOT_FOUND`] if there is no tag of that name.
+    pub fn occupancy(&self, tag: Option<&str>) -> Result<OccupancyInfo> {
+        let tag = tag.map(|tag| c_string("tag", tag)).transpose()?;
+        let name = tag.as_ref().map_or(std::ptr::null(), |tag| tag.as_ptr());
+        let mut info = init!(sh_occupancy_info);
+        // SAFETY: struct_size is set, and the tag outlives the call.
+        check(unsafe { sys::sh_occupancy_get_info(self.as_raw(), name, &mut info) })?;
+        Ok(OccupancyInfo::new(&info))
+    }
+
+    /// Lists all tags, by name. A tag that another thread adds meanwhile may be missing. Never blocks.
+    pub fn occupancies(&self) -> Result<Vec<OccupancyInfo>> {
+        let mut count = 0;
+        // SAFETY: with a capacity of 0, the call writes only the number.
+        check(unsafe { sys::sh_occupancy_list(self.as_raw(), std::ptr::null_mut(), 0, &mut count) })?;
+        let mut infos = vec![init!(sh_occupancy_info); count as usize];
+        // SAFETY: the pointer and the capacity describe `infos`, and struct_size is set in each element.
+        check(unsafe { sys::sh_occupancy_list(self.as_raw(), infos.as_mut_ptr(), infos.len() as u64, &mut count) })?;
+        Ok(infos.iter().map(OccupancyInfo::new).collect())
+    }
+
+    /// Frees the host memory that holds no contents now. Returns the number of bytes that were freed. Blocks.
+    ///
+    /// # Errors
+    /// [`Status::BACKEND`] if the driver cannot tell whether copies still use the memory.
+    pub fn trim_occupancy(&self) -> Result<u64> {
+        let mut bytes = 0;
+        // SAFETY: the device is alive.
+        check(unsafe { sys::sh_occupancy_trim(self.as_raw(), &mut bytes) })?;
+        Ok(bytes)
+    }
+}
+
+/// Device memory of an engine. The memory is freed when this value is dropped. The drop waits for the work on the
+/// device, unless the tag is released.
+///
+/// The address is a number. Every access through it is `unsafe`, and is forbidden while the tag is released.
+pub struct Allocation {
+    // Keeps the device open: the device would free the memory when it closes.
+    device: Device,
+    address: u64,
+    bytes: u64,
+}
+
+impl Allocation {
+    /// Returns the device address, which stays the same in a pause.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Returns the size in bytes, as it was asked for.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns the device of the memory.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Frees the memory now. Unlike a drop, this call returns the error.
+    ///
+    /// # Errors
+    /// [`Status::BACKEND`] if the driver failed to wait. The memory then stays allocated until the device closes.
+    pub fn free(mut self) -> Result<()> {
+        let address = std::mem::take(&mut self.address); // the drop ignores 0
+        // SAFETY: the device is alive, and the address is from sh_alloc() of this device.
+        check(unsafe { sys::sh_free(self.device.as_raw(), address) }).map(drop)
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: the device is alive, and the address is 0 or from sh_alloc() of this device.
+        unsafe { sys::sh_free(self.device.as_raw(), self.address) };
+    }
+}
+
+impl fmt::Debug for Allocation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = format_args!("{:#x}", self.address);
+        formatter.debug_struct("Allocation").field("address", &address).field("bytes", &self.bytes).finish()
+    }
+}

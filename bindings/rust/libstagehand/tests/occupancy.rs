@@ -1,0 +1,135 @@
+//! Tests memory that leaves the device on the host's backend, where device memory is memory of the process: tags pause
+//! and resume, and allocations end by their guards.
+
+mod common;
+
+use common::*;
+use libstagehand::*;
+
+const MIB: u64 = 1 << 20;
+
+fn device() -> HostDevice {
+    host_with(&DeviceOptions {
+        budget_bytes: 48 * MIB,
+        backend_options: Some("capacity=64MiB;poison=1".to_owned()),
+        ..Default::default()
+    })
+}
+
+fn tagged(device: &Device, bytes: u64, tag: &str, contents: Contents) -> Allocation {
+    device.alloc(bytes, &AllocOptions { tag: Some(tag), contents }).unwrap()
+}
+
+fn fill(memory: &Allocation, seed: u64) {
+    let from = contents(seed, memory.bytes());
+    // SAFETY: the memory has this size, is memory of the process, and its tag runs.
+    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), memory.address() as *mut u8, from.len()) };
+}
+
+fn read(memory: &Allocation) -> Vec<u8> {
+    // SAFETY: the memory has this size, is memory of the process, and its tag runs.
+    unsafe { std::slice::from_raw_parts(memory.address() as *const u8, memory.bytes() as usize) }.to_vec()
+}
+
+#[test]
+fn memory_leaves_and_comes_back() {
+    let device = device();
+    let weights = tagged(&device, 4 * MIB, "weights", Contents::Default);
+    let cache = tagged(&device, 2 * MIB, "cache", Contents::Zero);
+    let address = weights.address();
+    fill(&weights, 1);
+    fill(&cache, 2);
+    let used = device.memory().unwrap().used_bytes;
+    let gone = device.pause(&PauseOptions::default()).unwrap();
+    assert_eq!((gone.tag_count, gone.device_bytes, gone.copied_bytes), (2, 6 * MIB, 4 * MIB));
+    assert_eq!(device.memory().unwrap().used_bytes, used - 6 * MIB);
+    let all = device.occupancy(None).unwrap();
+    assert_eq!((all.state, all.staged_bytes, all.tag.as_str()), (sys::SH_OCCUPANCY_RELEASED, 4 * MIB, ""));
+    assert!(!all.is_running());
+    assert_eq!(device.resume(&ResumeOptions::default()).unwrap().device_bytes, 6 * MIB);
+    assert_eq!(weights.address(), address);
+    assert!(read(&weights) == contents(1, 4 * MIB) && read(&cache) == vec![0; 2 * MIB as usize]);
+    assert_eq!(device.trim_occupancy().unwrap(), 4 * MIB);
+    assert_eq!(device.trim_occupancy().unwrap(), 0);
+}
+
+#[test]
+fn tags_are_paused_one_by_one() {
+    let device = device();
+    let weights = tagged(&device, 2 * MIB, "weights", Contents::Stage);
+    let _cache = tagged(&device, 2 * MIB, "cache", Contents::Drop);
+    fill(&weights, 1);
+    let tags = Some(&["weights"][..]);
+    let lost = device.pause(&PauseOptions { tags, contents: Contents::Zero, ..Default::default() }).unwrap();
+    assert_eq!((lost.tag_count, lost.copied_bytes), (1, 0));
+    assert_eq!(device.occupancy(None).unwrap().state, sys::SH_OCCUPANCY_MIXED);
+    assert!(device.occupancy(Some("cache")).unwrap().is_running());
+    assert_eq!(status(device.pause(&PauseOptions { tags, ..Default::default() })), Status::INVALID_STATE);
+    let again = device.pause(&PauseOptions { tags, repeat: true, ..Default::default() }).unwrap();
+    assert_eq!(again.tag_count, 0);
+    assert_eq!(device.resume(&ResumeOptions { tags, no_wait: true, repeat: false }).unwrap().tag_count, 1);
+    assert!(read(&weights) == vec![0; 2 * MIB as usize]);
+    assert_eq!(status(device.resume(&ResumeOptions { tags, ..Default::default() })), Status::INVALID_STATE);
+    assert_eq!(device.resume(&ResumeOptions { tags, repeat: true, ..Default::default() }).unwrap().tag_count, 0);
+    let none = Some(&[][..]);
+    assert_eq!(device.pause(&PauseOptions { tags: none, ..Default::default() }).unwrap().tag_count, 0);
+    assert_eq!(device.resume(&ResumeOptions { tags: none, ..Default::default() }).unwrap().tag_count, 0);
+    assert!(device.occupancy(None).unwrap().is_running());
+    let tags: Vec<String> = device.occupancies().unwrap().into_iter().map(|info| info.tag).collect();
+    assert_eq!(tags, ["cache", "weights"]);
+}
+
+#[test]
+fn allocations_end_with_their_guards() {
+    let device = device();
+    let count = || device.occupancy(None).unwrap().allocations;
+    let memory = device.alloc(100, &AllocOptions::default()).unwrap();
+    assert_eq!((count(), memory.bytes(), memory.device().as_raw()), (1, 100, device.as_raw()));
+    assert_eq!(device.occupancy(Some("default")).unwrap().bytes, 100);
+    memory.free().unwrap();
+    assert_eq!(count(), 0);
+    let memory = device.alloc(100, &AllocOptions::default()).unwrap();
+    std::thread::spawn(move || drop(memory)).join().unwrap();
+    assert_eq!(count(), 0);
+    let away = tagged(&device, 2 * MIB, "away", Contents::Stage);
+    device.pause(&PauseOptions { tags: Some(&["away"]), ..Default::default() }).unwrap();
+    assert_eq!(
+        status(device.alloc(1, &AllocOptions { tag: Some("away"), ..Default::default() })),
+        Status::INVALID_STATE
+    );
+    drop(away);
+    let left = device.occupancy(Some("away")).unwrap();
+    assert_eq!((left.allocations, left.staged_bytes), (0, 0));
+}
+
+#[test]
+fn allocations_keep_their_device() {
+    let turn = turn();
+    let options = DeviceOptions { budget_bytes: 48 * MIB, ..Default::default() };
+    let device = Device::open_with("host", &options).unwrap();
+    let memory = tagged(&device, 2 * MIB, "weights", Contents::Stage);
+    drop(device);
+    fill(&memory, 3);
+    memory.device().pause(&PauseOptions::default()).unwrap();
+    memory.device().resume(&ResumeOptions::default()).unwrap();
+    assert!(read(&memory) == contents(3, 2 * MIB));
+    memory.free().unwrap();
+    drop(turn);
+}
+
+#[test]
+fn impossible_arguments_are_named() {
+    let device = device();
+    assert_eq!(status(device.alloc(0, &AllocOptions::default())), Status::INVALID_ARGUMENT);
+    assert_eq!(
+        status(device.alloc(1, &AllocOptions { tag: Some(""), ..Default::default() })),
+        Status::INVALID_ARGUMENT
+    );
+    let cut = device.alloc(1, &AllocOptions { tag: Some("a\0b"), ..Default::default() }).unwrap_err();
+    assert!(cut.status() == Status::INVALID_ARGUMENT && cut.text().contains("NUL"), "{cut}");
+    assert_eq!(status(device.alloc(1 << 40, &AllocOptions::default())), Status::BUDGET);
+    assert_eq!(status(device.occupancy(Some("nothing"))), Status::NOT_FOUND);
+    let unknown = device.pause(&PauseOptions { tags: Some(&["nothing"]), ..Default::default() }).unwrap_err();
+    assert!(unknown.status() == Status::NOT_FOUND && unknown.text().contains("nothing"), "{unknown}");
+    assert!(device.occupancies().unwrap().is_empty());
+}

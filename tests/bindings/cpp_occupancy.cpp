@@ -1,0 +1,136 @@
+// The owners of occupancy.hpp: memory leaves the device and comes back, allocations end by scope, and forbidden uses
+// throw an exception. Device memory of the host's backend is memory of the process.
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <stagehand/stagehand.hpp>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "owners.hpp"
+
+namespace {
+
+namespace sh = stagehand;
+
+static_assert(!std::is_copy_constructible<sh::Allocation>::value && !std::is_copy_assignable<sh::Allocation>::value,
+              "");
+
+constexpr std::uint64_t kMiB = std::uint64_t(1) << 20;
+
+unsigned char* bytes_of(const sh::Allocation& memory) {
+    return reinterpret_cast<unsigned char*>(static_cast<std::uintptr_t>(memory.address()));
+}
+
+bool is_all(const sh::Allocation& memory, int value) {
+    for (std::uint64_t i = 0; i < memory.size(); ++i) {
+        if (bytes_of(memory)[i] != value) return false;
+    }
+    return memory.size() != 0;
+}
+
+void memory_leaves_and_comes_back(sh::Device& device) {
+    const sh::Allocation weights(device, 4 * kMiB, "weights"), cache(device, 2 * kMiB, "cache", SH_CONTENTS_ZERO);
+    const std::uint64_t address = weights.address();
+    std::memset(bytes_of(weights), 7, weights.size());
+    std::memset(bytes_of(cache), 8, cache.size());
+    const std::uint64_t used = device.memory().used_bytes;
+    const sh_occupancy_change gone = device.pause();
+    CHECK(gone.tag_count == 2 && gone.device_bytes == 6 * kMiB && gone.copied_bytes == 4 * kMiB);
+    CHECK(device.occupancy().state == SH_OCCUPANCY_RELEASED && device.memory().used_bytes == used - 6 * kMiB);
+    CHECK(device.occupancy("weights").staged_bytes == 4 * kMiB && device.occupancy("cache").staged_bytes == 0);
+    CHECK(device.resume().device_bytes == 6 * kMiB);
+    CHECK(weights.address() == address && is_all(weights, 7) && is_all(cache, 0));
+    CHECK(device.trim_occupancy() == 4 * kMiB && device.trim_occupancy() == 0);
+}
+
+void tags_are_paused_one_by_one(sh::Device& device) {
+    const sh::Allocation weights(device, 2 * kMiB, "weights"), cache(device, 2 * kMiB, "cache", SH_CONTENTS_DROP);
+    const std::vector<const char*> one = {"weights"};
+    CHECK(device.pause(one, SH_CONTENTS_ZERO).copied_bytes == 0);
+    CHECK(device.occupancy().state == SH_OCCUPANCY_MIXED && device.occupancy("cache").state == SH_OCCUPANCY_RUNNING);
+    CHECK(status_of([&] { device.pause(one); }) == SH_ERROR_INVALID_STATE);
+    CHECK(device.pause(one, SH_CONTENTS_DEFAULT, SH_OCCUPANCY_REPEAT).tag_count == 0);
+    CHECK(device.resume(one).tag_count == 1 && is_all(weights, 0));
+    CHECK(status_of([&] { device.resume(one); }) == SH_ERROR_INVALID_STATE);
+    CHECK(device.resume(one, SH_OCCUPANCY_REPEAT).tag_count == 0);
+    const std::vector<const char*> none;
+    CHECK(device.pause(none).tag_count == 0 && device.resume(none).tag_count == 0);
+    CHECK(device.occupancy().state == SH_OCCUPANCY_RUNNING);
+    sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
+    options.flags = 1u << 31;
+    CHECK(status_of([&] { device.pause(options); }) == SH_ERROR_INVALID_ARGUMENT);
+    std::vector<std::string> tags;
+    for (const sh_occupancy_info& info : device.occupancies()) tags.push_back(info.tag);
+    CHECK((tags == std::vector<std::string>{"cache", "weights"}));
+}
+
+void allocations_end_by_scope(sh::Device& device) {
+    const std::uint64_t before = device.occupancy().allocations;
+    const auto added = [&] { return device.occupancy().allocations - before; };
+    {
+        sh::Allocation memory(device, 100);
+        CHECK(memory.size() == 100 && added() == 1 && device.occupancy("default").bytes == 100);
+        sh::Allocation moved = std::move(memory);
+        CHECK(memory.address() == 0 && memory.size() == 0 && moved.size() == 100 && added() == 1);
+        sh::Allocation other(device, 200);
+        other = std::move(moved);
+        CHECK(moved.address() == 0 && other.size() == 100 && added() == 1);
+        sh::Allocation& same = other;
+        other = std::move(same);
+        CHECK(other.size() == 100 && added() == 1);
+        other.free();
+        CHECK(other.address() == 0 && added() == 0);
+        other.free();
+        sh::Allocation given(device, 300);
+        const std::uint64_t address = given.release();
+        CHECK(added() == 1 && sh_free(device.get(), address) == SH_OK);
+    }
+    CHECK(added() == 0);
+}
+
+void allocations_may_end_while_they_are_away(sh::Device& device) {
+    {
+        const sh::Allocation memory(device, 2 * kMiB, "away");
+        device.pause(std::vector<const char*>{"away"});
+        CHECK(status_of([&] { sh::Allocation none(device, 1, "away"); }) == SH_ERROR_INVALID_STATE);
+    }
+    CHECK(device.occupancy("away").allocations == 0 && device.occupancy("away").staged_bytes == 0);
+    device.resume();
+}
+
+void impossible_arguments(sh::Device& device) {
+    CHECK(status_of([&] { sh::Allocation none(device, 0); }) == SH_ERROR_INVALID_ARGUMENT);
+    CHECK(status_of([&] { sh::Allocation none(device, 1, ""); }) == SH_ERROR_INVALID_ARGUMENT);
+    CHECK(status_of([&] { sh::Allocation none(device, 1, "weights", 9); }) == SH_ERROR_INVALID_ARGUMENT);
+    CHECK(status_of([&] { sh::Allocation none(device, 1024 * kMiB); }) == SH_ERROR_BUDGET);
+    CHECK(status_of([&] { device.occupancy("nothing"); }) == SH_ERROR_NOT_FOUND);
+    sh::Device closed(static_cast<sh_device*>(nullptr));
+    CHECK(status_of([&] { sh::Allocation none(closed, 1); }) == SH_ERROR_INVALID_HANDLE);
+    CHECK(status_of([&] { closed.pause(); }) == SH_ERROR_INVALID_HANDLE);
+    CHECK(status_of([&] { closed.resume(); }) == SH_ERROR_INVALID_HANDLE);
+    CHECK(status_of([&] { closed.occupancies(); }) == SH_ERROR_INVALID_HANDLE);
+    CHECK(status_of([&] { closed.trim_occupancy(); }) == SH_ERROR_INVALID_HANDLE);
+}
+
+}  // namespace
+
+int main() {
+    try {
+        sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+        options.backend_options = "capacity=64MiB;poison=1";
+        options.budget_bytes = 48 * kMiB;
+        sh::Device device("host", options);
+        memory_leaves_and_comes_back(device);
+        tags_are_paused_one_by_one(device);
+        allocations_end_by_scope(device);
+        allocations_may_end_while_they_are_away(device);
+        impossible_arguments(device);
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "unexpected: %s\n", error.what());
+        return 1;
+    }
+    return failed_checks != 0;
+}

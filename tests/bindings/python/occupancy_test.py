@@ -1,0 +1,134 @@
+"""Memory that leaves the device and comes back. The device's memory is memory of the process here."""
+
+import ctypes
+import gc
+import random
+
+import pytest
+
+import libstagehand as sh
+from libstagehand import _native
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def device():
+    with sh.Device("host", budget_bytes=48 * MIB, backend_options="capacity=64MiB;poison=1") as device:
+        yield device
+    gc.collect()
+
+
+def fill(memory, seed):
+    data = random.Random(seed).randbytes(memory.bytes)
+    ctypes.memmove(memory.address, data, memory.bytes)
+    return data
+
+
+def read(memory):
+    return ctypes.string_at(memory.address, memory.bytes)
+
+
+def test_memory_leaves_and_comes_back(device):
+    weights = device.alloc(4 * MIB, tag="weights")
+    cache = device.alloc(2 * MIB, tag="cache", contents=sh.Contents.ZERO)
+    address, data = weights.address, fill(weights, 1)
+    fill(cache, 2)
+    used = device.memory().used_bytes
+    gone = device.pause()
+    assert (gone.tag_count, gone.device_bytes, gone.copied_bytes) == (2, 6 * MIB, 4 * MIB)
+    assert device.memory().used_bytes == used - 6 * MIB
+    info = device.occupancy()
+    assert (info.state, info.tag, info.staged_bytes) == (sh.OccupancyState.RELEASED, "", 4 * MIB)
+    assert device.occupancy("cache").staged_bytes == 0
+    assert device.resume().device_bytes == 6 * MIB
+    assert weights.address == address and read(weights) == data and not any(read(cache))
+    assert device.trim_occupancy() == 4 * MIB and device.trim_occupancy() == 0
+
+
+def test_tags_one_by_one(device):
+    weights, cache = device.alloc(2 * MIB, tag="weights"), device.alloc(100, tag="cache")
+    fill(weights, 1)
+    assert device.pause("weights", contents=sh.Contents.ZERO).copied_bytes == 0
+    assert device.occupancy().state is sh.OccupancyState.MIXED
+    assert device.occupancy("cache").state is sh.OccupancyState.RUNNING
+    with pytest.raises(sh.UsageError, match="weights") as raised:
+        device.pause(["weights"])
+    assert raised.value.status is sh.Status.ERROR_INVALID_STATE
+    assert device.pause(["weights", "cache"], repeat=True, wait=False).tag_count == 1
+    assert device.resume(("weights",)).tag_count == 1 and not any(read(weights))
+    with pytest.raises(sh.UsageError):
+        device.resume("weights")
+    assert device.resume(repeat=True, wait=False).tag_count == 1
+    assert device.pause([]).tag_count == device.resume([]).tag_count == 0
+    assert [info.tag for info in device.occupancies()] == ["cache", "weights"]
+    assert {info.state for info in device.occupancies()} == {sh.OccupancyState.RUNNING}
+    assert [info.cycles for info in device.occupancies()] == [1, 1]
+    assert (cache.tag, len(cache)) == ("cache", 100)
+
+
+def test_allocations_end(device):
+    with device.alloc(100) as memory:
+        assert device.occupancy("default").bytes == 100 and "100 bytes" in repr(memory)
+    assert device.occupancy().allocations == 0 and repr(memory).endswith("(closed)>")
+    memory.close()
+    memory = device.alloc(100)
+    del memory
+    gc.collect()
+    assert device.occupancy().allocations == 0
+    away = device.alloc(2 * MIB, tag="away")
+    device.pause("away")
+    with pytest.raises(sh.UsageError):
+        device.alloc(1, tag="away")
+    away.close()
+    assert device.occupancy("away").staged_bytes == device.occupancy("away").allocations == 0
+
+
+def test_an_allocation_keeps_the_device():
+    device = sh.Device("host", budget_bytes=48 * MIB)
+    memory = device.alloc(2 * MIB)
+    data = fill(memory, 1)
+    device.close()
+    assert read(memory) == data
+    with pytest.raises(sh.UsageError, match="an Allocation of 2097152 bytes that is not closed"):
+        sh.Device("host", budget_bytes=40 * MIB)
+    for call in (device.pause, device.resume, device.occupancy, device.occupancies, device.trim_occupancy):
+        with pytest.raises(sh.UsageError):
+            call()
+    with pytest.raises(sh.UsageError):
+        device.alloc(1)
+    memory.close()
+    sh.Device("host", budget_bytes=40 * MIB).close()
+
+
+def test_a_free_that_fails_says_so(device):
+    memory = device.alloc(100)
+    assert _native.lib.sh_free(device._handle, memory.address) == sh.Status.OK
+    with pytest.raises(sh.UsageError, match="begins at address"):
+        memory.close()
+    memory.close()
+
+
+def test_arguments_are_checked(device):
+    for bytes, options in ((0, {}), (1, {"tag": ""}), (1, {"tag": "x" * 64}), (1, {"contents": 9})):
+        with pytest.raises(sh.UsageError) as raised:
+            device.alloc(bytes, **options)
+        assert raised.value.status is sh.Status.ERROR_INVALID_ARGUMENT
+    with pytest.raises(sh.BudgetError, match="1.00 TiB"):
+        device.alloc(1 << 40)
+    with pytest.raises(ValueError, match="null character"):
+        device.alloc(1, tag="a\0b")
+    for call in (device.pause, device.resume, device.occupancy):
+        with pytest.raises(sh.UsageError, match="nothing") as raised:
+            call("nothing")
+        assert raised.value.status is sh.Status.ERROR_NOT_FOUND
+    assert device.occupancies() == []
+
+
+def test_exit_with_memory_that_is_away(program):
+    program("""
+import libstagehand as sh
+device = sh.Device("host", backend_options="capacity=64MiB")
+memory = [device.alloc(2 << 20, tag="weights") for _ in range(4)]
+device.pause()
+""")
