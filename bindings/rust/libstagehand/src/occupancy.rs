@@ -6,7 +6,7 @@ use std::fmt;
 use libstagehand_sys as sys;
 
 use crate::Device;
-use crate::error::{Result, Status, c_string, check, field_text, init};
+use crate::error::{Result, c_string, check, field_text, init};
 
 /// What [`Device::pause`] or [`Device::resume`] has done. The fields are those of the C struct.
 pub type OccupancyChange = sys::sh_occupancy_change;
@@ -52,7 +52,7 @@ pub struct PauseOptions<'a> {
     pub tags: Option<&'a [&'a str]>,
     /// Instead of what the allocations say.
     pub contents: Contents,
-    /// Return [`Status::BUSY`] instead of waiting for another call.
+    /// Return [`Status::BUSY`](crate::Status::BUSY) instead of waiting for another call.
     pub no_wait: bool,
     /// Leave out tags that are released already, so that the call may be repeated.
     pub repeat: bool,
@@ -63,7 +63,7 @@ pub struct PauseOptions<'a> {
 pub struct ResumeOptions<'a> {
     /// `None`: all tags that are released. An empty slice: none.
     pub tags: Option<&'a [&'a str]>,
-    /// Return [`Status::BUSY`] instead of waiting for another call.
+    /// Return [`Status::BUSY`](crate::Status::BUSY) instead of waiting for another call.
     pub no_wait: bool,
     /// Leave out tags that run already, so that the call may be repeated.
     pub repeat: bool,
@@ -136,12 +136,12 @@ impl Device {
     /// Allocates `bytes` bytes of device memory. Their contents are undefined. Blocks while runtimes give memory up.
     ///
     /// # Errors
-    /// - [`Status::INVALID_ARGUMENT`] if `bytes` is 0, or if the tag is empty or too long.
-    /// - [`Status::INVALID_STATE`] if the tag is released.
-    /// - [`Status::BUDGET`] if the budget leaves too little. The text names the figures.
-    /// - [`Status::BUSY`] if runtimes hold part of the memory until their steps and views end.
-    /// - [`Status::OUT_OF_DEVICE_MEMORY`] if the driver has no memory left.
-    /// - [`Status::BACKEND`] if the driver failed.
+    /// - [`Status::INVALID_ARGUMENT`](crate::Status::INVALID_ARGUMENT) if `bytes` is 0, or if the tag is empty or too long.
+    /// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if the tag is released.
+    /// - [`Status::BUDGET`](crate::Status::BUDGET) if the budget leaves too little. The text names the figures.
+    /// - [`Status::BUSY`](crate::Status::BUSY) if runtimes hold part of the memory until their steps and views end.
+    /// - [`Status::OUT_OF_DEVICE_MEMORY`](crate::Status::OUT_OF_DEVICE_MEMORY) if the driver has no memory left.
+    /// - [`Status::BACKEND`](crate::Status::BACKEND) if the driver failed.
     pub fn alloc(&self, bytes: u64, options: &AllocOptions<'_>) -> Result<Allocation> {
         let tag = options.tag.map(|tag| c_string("tag", tag)).transpose()?;
         let mut raw = init!(sh_alloc_options);
@@ -157,13 +157,15 @@ impl Device {
     /// gives the device memory back. The engine must not use the memory until [`resume`](Device::resume). Blocks.
     ///
     /// # Errors
-    /// - [`Status::NOT_FOUND`] if there is no tag of a name.
-    /// - [`Status::INVALID_STATE`] if a tag is released already.
-    /// - [`Status::BUSY`] if another call runs, with `no_wait`.
-    /// - [`Status::OUT_OF_HOST_MEMORY`] if there is too little host memory for the contents. The tags run then.
-    /// - [`Status::UNSUPPORTED`] if the device does not map memory by pages, or cannot wait for all work.
-    /// - [`Status::BACKEND`] if the driver failed. The text tells whether the tags run, or are released with all their
-    ///   contents.
+    /// - [`Status::NOT_FOUND`](crate::Status::NOT_FOUND) if there is no tag of a name.
+    /// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if a tag is released already.
+    /// - [`Status::BUSY`](crate::Status::BUSY) if another call runs, with `no_wait`.
+    /// - [`Status::OUT_OF_HOST_MEMORY`](crate::Status::OUT_OF_HOST_MEMORY) if there is too little host memory for the
+    ///   contents. The tags run then.
+    /// - [`Status::UNSUPPORTED`](crate::Status::UNSUPPORTED) if the device does not map memory by pages, or cannot wait
+    ///   for all work.
+    /// - [`Status::BACKEND`](crate::Status::BACKEND) if the driver failed. The text tells whether the tags run, or are
+    ///   released with all their contents.
     pub fn pause(&self, options: &PauseOptions<'_>) -> Result<OccupancyChange> {
         let mut change = init!(sh_occupancy_change);
         let tags = Tags::new(options.tags)?;
@@ -185,12 +187,13 @@ impl Device {
     ///
     /// # Errors
     /// On failure the tags stay released, with their contents.
-    /// - [`Status::NOT_FOUND`] if there is no tag of a name.
-    /// - [`Status::INVALID_STATE`] if a tag is not released.
-    /// - [`Status::BUDGET`] if the budget leaves too little. The text names the figures.
-    /// - [`Status::BUSY`] if runtimes hold part of the memory, or if another call runs, with `no_wait`.
-    /// - [`Status::OUT_OF_DEVICE_MEMORY`] if the driver has too little memory.
-    /// - [`Status::BACKEND`] if the driver failed.
+    /// - [`Status::NOT_FOUND`](crate::Status::NOT_FOUND) if there is no tag of a name.
+    /// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if a tag is not released.
+    /// - [`Status::BUDGET`](crate::Status::BUDGET) if the budget leaves too little. The text names the figures.
+    /// - [`Status::BUSY`](crate::Status::BUSY) if runtimes hold part of the memory, or if another call runs, with
+    ///   `no_wait`.
+    /// - [`Status::OUT_OF_DEVICE_MEMORY`](crate::Status::OUT_OF_DEVICE_MEMORY) if the driver has too little memory.
+    /// - [`Status::BACKEND`](crate::Status::BACKEND) if the driver failed.
     pub fn resume(&self, options: &ResumeOptions<'_>) -> Result<OccupancyChange> {
         let mut change = init!(sh_occupancy_change);
         let tags = Tags::new(options.tags)?;
@@ -209,7 +212,7 @@ impl Device {
     /// Reads the state and the figures of a tag. `None`: all tags together. Never blocks.
     ///
     /// # Errors
-    /// [`Status::NOT_FOUND`] if there is no tag of that name.
+    /// [`Status::NOT_FOUND`](crate::Status::NOT_FOUND) if there is no tag of that name.
     pub fn occupancy(&self, tag: Option<&str>) -> Result<OccupancyInfo> {
         let tag = tag.map(|tag| c_string("tag", tag)).transpose()?;
         let name = tag.as_ref().map_or(std::ptr::null(), |tag| tag.as_ptr());
@@ -233,7 +236,7 @@ impl Device {
     /// Frees the host memory that holds no contents now. Returns the number of bytes that were freed. Blocks.
     ///
     /// # Errors
-    /// [`Status::BACKEND`] if the driver cannot tell whether copies still use the memory.
+    /// [`Status::BACKEND`](crate::Status::BACKEND) if the driver cannot tell whether copies still use the memory.
     pub fn trim_occupancy(&self) -> Result<u64> {
         let mut bytes = 0;
         // SAFETY: the device is alive.
@@ -272,7 +275,8 @@ impl Allocation {
     /// Frees the memory now. Unlike a drop, this call returns the error.
     ///
     /// # Errors
-    /// [`Status::BACKEND`] if the driver failed to wait. The memory then stays allocated until the device closes.
+    /// [`Status::BACKEND`](crate::Status::BACKEND) if the driver failed to wait. The memory then stays allocated until
+    /// the device closes.
     pub fn free(mut self) -> Result<()> {
         let address = std::mem::take(&mut self.address); // the drop ignores 0
         // SAFETY: the device is alive, and the address is from sh_alloc() of this device.
