@@ -1,0 +1,148 @@
+"""Pools of PyTorch's allocator whose memory leaves the device and comes back at the same addresses."""
+
+# mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from .._device import Device
+from .._errors import UsageError
+from .._generated import Contents, DeviceFlag, DeviceKind, OccupancyChange, OccupancyInfo, OccupancyState, Status
+from ._device_names import begin_gpu, library_name
+from ._devices import AnyDevice
+from ._pool_hooks import PATH, PoolHooks
+
+_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+
+@dataclass(frozen=True)
+class PoolMemory:
+    """Memory of a pool, in bytes."""
+
+    reserved_bytes: int
+    """What PyTorch's allocator has taken from the library."""
+    live_bytes: int
+    """What tensors use of it."""
+
+
+class PausablePool:
+    """Memory for tensors that leaves the device and comes back. Tensors that are made inside `with pool:` lie in it.
+
+    The tensors keep their addresses in a pause, so CUDA graphs that use them stay valid. Nothing may use them until
+    resume(). Threads that the `with` starts, such as those of a backward, do not use the pool.
+    """
+
+    def __init__(self, tag: str, device: Device, contents: Contents) -> None:
+        self.tag, self.device, self.contents = tag, device, contents
+        self._hooks = PoolHooks(device.name, device.ordinal, tag, contents)
+        self._allocator = torch.cuda.memory.CUDAPluggableAllocator(
+            str(PATH), self._hooks.alloc_name, self._hooks.free_name
+        )
+        self._pool: Any = torch.cuda.MemPool(self._allocator.allocator())
+        self._entered = threading.local()
+
+    def __repr__(self) -> str:
+        return f"<libstagehand.torch.PausablePool {self.tag!r} on {self.device.name}>"
+
+    def __enter__(self) -> PausablePool:
+        info = self._info()
+        if info is not None and info.state != OccupancyState.RUNNING:
+            raise UsageError(
+                Status.ERROR_INVALID_STATE, f"the tag {self.tag!r} is {info.state.name.lower()}: resume it"
+            )
+        use: AbstractContextManager[None] = torch.cuda.use_mem_pool(self._pool, self.device.ordinal)
+        use.__enter__()
+        self._entered.uses = [*getattr(self._entered, "uses", ()), use]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered.uses.pop().__exit__(kind, exception, trace)
+        if isinstance(exception, torch.OutOfMemoryError) and (text := self._hooks.take_error()):
+            exception.add_note(f"libstagehand, for the tag {self.tag!r}: {text}")
+
+    def pause(self, *, contents: Contents = Contents.DEFAULT, repeat: bool = False) -> OccupancyChange:
+        """Releases the memory of the tag, like Device.pause(). Does nothing if nothing was ever allocated."""
+        return self.device.pause(self.tag if self._info() else [], contents=contents, repeat=repeat)
+
+    def resume(self, *, repeat: bool = False) -> OccupancyChange:
+        """Brings the memory of the tag back, like Device.resume()."""
+        return self.device.resume(self.tag if self._info() else [], repeat=repeat)
+
+    def memory(self) -> PoolMemory:
+        """Returns how much memory the pool has, and how much of it tensors use."""
+        segments = torch.cuda.memory_snapshot(self._pool.id)
+        reserved = sum(int(segment["total_size"]) for segment in segments)
+        return PoolMemory(reserved, reserved - sum(size for _, size in unused_ranges(segments)))
+
+    def _info(self) -> OccupancyInfo | None:
+        """Returns the figures of the tag, or None if nothing was ever allocated with it."""
+        return next((info for info in self.device.occupancies() if info.tag == self.tag), None)
+
+
+def unused_ranges(segments: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    """Returns the addresses and sizes of the parts of segments that no tensor uses. Neighbours are one range."""
+    ranges: list[tuple[int, int]] = []
+    for segment in sorted(segments, key=lambda one: int(one["address"])):
+        address = int(segment["address"])
+        for block in segment["blocks"]:
+            size = int(block["size"])
+            if block["state"] != "active_allocated":
+                if ranges and sum(ranges[-1]) == address:
+                    ranges[-1] = ranges[-1][0], ranges[-1][1] + size
+                else:
+                    ranges.append((address, size))
+            address += size
+    return ranges
+
+
+_pools: dict[tuple[str, str, Contents], PausablePool] = {}
+_making = threading.Lock()
+
+
+def pausable(
+    tag: str = "default", device: AnyDevice = "cuda", *, contents: Contents | str = Contents.STAGE
+) -> PausablePool:
+    """Returns the pool of a GPU for a tag and for what becomes of the contents in a pause: "stage", "drop" or "zero".
+    There is one pool for each combination, and it lives until the process ends.
+
+        with libstagehand.torch.pausable("weights"):
+            model = Model().cuda()
+    """
+    kind = Contents[contents.upper()] if isinstance(contents, str) else Contents(contents)
+    kind = Contents.STAGE if kind == Contents.DEFAULT else kind
+    opened = _gpu(device)
+    with _making:
+        key = (opened.name, tag, kind)
+        if key not in _pools:
+            _pools[key] = PausablePool(tag, opened, kind)
+        return _pools[key]
+
+
+def _gpu(device: AnyDevice) -> Device:
+    """Returns the library's device. A device or a setting that cannot have such pools is refused by name."""
+    if not isinstance(device, Device):
+        name = library_name(device)
+        if not name.startswith(("cuda", "hip")):
+            raise ValueError(f"device={device!r} is not a GPU, and PyTorch has memory pools for GPUs only")
+        begin_gpu(device)
+        device = Device(name)
+    if device.kind not in (DeviceKind.CUDA, DeviceKind.ROCM):
+        raise ValueError(f"{device.name} is not a GPU, and PyTorch has memory pools for GPUs only")
+    if not device.flags & DeviceFlag.FIXED_ADDRESSES:
+        raise ValueError(f"{device.name} cannot map memory by pages, so tensors would not keep their addresses")
+    for setting in _SETTINGS:
+        if "expandable_segments:true" in os.environ.get(setting, "").lower().replace(" ", ""):
+            raise RuntimeError(
+                f"{setting} has expandable_segments:True, with which PyTorch takes no memory from other allocators: "
+                "set expandable_segments:False"
+            )
+    return device

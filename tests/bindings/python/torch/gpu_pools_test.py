@@ -1,0 +1,110 @@
+"""Pools whose memory leaves a GPU, where there is one."""
+
+import pytest
+import torch
+from torch import nn
+
+import libstagehand as sh
+import libstagehand.torch as st
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that PyTorch can use"),
+    pytest.mark.xdist_group("gpu"),
+]
+MIB = 1 << 20
+
+
+def driver_free():
+    torch.cuda.synchronize()
+    return torch.cuda.mem_get_info()[0]
+
+
+def test_tensors_leave_and_come_back():
+    with st.pausable("leave", "cuda:0") as pool:
+        tensors = [torch.randn(size, device="cuda:0") for size in (100, 30_000, 3_000_000, 20_000_000)]
+    outside = torch.randn(1000, device="cuda:0")
+    want, addresses = [one.cpu() for one in [*tensors, outside]], [one.data_ptr() for one in tensors]
+    assert pool.memory().live_bytes >= sum(one.nbytes for one in tensors)
+    before = driver_free()
+    change = pool.pause()
+    assert (
+        change.device_bytes >= sum(one.nbytes for one in tensors)
+        and driver_free() - before >= 0.97 * change.device_bytes
+    )
+    assert torch.equal(outside.cpu(), want[-1])
+    pool.resume()
+    assert [one.data_ptr() for one in tensors] == addresses
+    assert all(torch.equal(one.cpu(), data) for one, data in zip([*tensors, outside], want))
+    with pool:
+        more = torch.ones(5_000_000, device="cuda:0")
+    assert float(more.sum()) == 5_000_000
+
+
+def test_contents_by_pool():
+    with st.pausable("zero", "cuda:0", contents="zero") as zero:
+        cache = torch.ones(4_000_000, device="cuda:0")
+    with st.pausable("stay", "cuda:0") as stay:
+        weights = torch.ones(4_000_000, device="cuda:0")
+    assert zero.pause().copied_bytes == 0 and zero.device.occupancy("stay").state is sh.OccupancyState.RUNNING
+    assert float(weights.sum()) == 4_000_000
+    with pytest.raises(sh.UsageError, match="'zero' is released"), zero:
+        pass
+    zero.resume()
+    assert float(cache.sum()) == 0
+    stay.pause(contents=sh.Contents.ZERO)
+    stay.resume()
+    assert float(weights.sum()) == 0
+
+
+def test_tensors_may_end_while_their_memory_is_away():
+    with st.pausable("ends", "cuda:0") as pool:
+        tensors = [torch.ones(8_000_000, device="cuda:0") for _ in range(3)]
+    pool.pause()
+    del tensors[1]
+    torch.cuda.empty_cache()
+    pool.resume()
+    assert all(float(one.sum()) == 8_000_000 for one in tensors)
+    tensors.clear()
+    torch.cuda.empty_cache()
+    assert pool.memory().live_bytes == 0
+
+
+def test_a_captured_graph_replays_after_a_pause():
+    torch.manual_seed(1)
+    with st.pausable("graph", "cuda:0") as pool:
+        model = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512)).cuda()
+        x, out = torch.randn(64, 512, device="cuda:0"), torch.empty(64, 512, device="cuda:0")
+    with torch.inference_mode():
+        for _ in range(3):
+            out.copy_(model(x))
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out.copy_(model(x))
+        graph.replay()
+        want = out.cpu()
+        for _ in range(3):
+            pool.pause()
+            pool.resume()
+            out.zero_()
+            graph.replay()
+            assert torch.equal(out.cpu(), want)
+
+
+def test_too_much_memory_says_why():
+    pool = st.pausable("much", "cuda:0")
+    with pytest.raises(torch.OutOfMemoryError) as raised, pool:
+        torch.empty(1 << 42, dtype=torch.uint8, device="cuda:0")
+    assert "'much'" in "".join(raised.value.__notes__)
+
+
+def test_many_pauses():
+    with st.pausable("many", "cuda:0") as pool:
+        tensors = [torch.arange(size, device="cuda:0") for size in range(1, 3000, 97)]
+    for i in range(20):
+        tensors[i % len(tensors)].add_(1)
+        want = [one.cpu() for one in tensors]
+        pool.pause()
+        pool.resume()
+        assert all(torch.equal(one.cpu(), data) for one, data in zip(tensors, want))
+    assert pool.device.occupancy("many").cycles == 20

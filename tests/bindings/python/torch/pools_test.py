@@ -1,0 +1,255 @@
+"""Pools whose memory leaves the device. PyTorch has pools for GPUs only. So the tests call the pools' functions on the
+host, and a stand-in does PyTorch's part. gpu_pools_test.py has PyTorch's own.
+"""
+
+import ctypes
+import gc
+import random
+import threading
+
+import pytest
+import torch
+
+import libstagehand as sh
+import libstagehand.torch as st
+from libstagehand.torch import _pool_hooks, _pools
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def device():
+    with sh.Device("host", budget_bytes=192 * MIB, backend_options="capacity=256MiB;poison=1") as device:
+        yield device
+    gc.collect()
+
+
+class Functions:
+    """The functions of a pool, as PyTorch has them."""
+
+    def __init__(self, path, alloc, free):
+        library = ctypes.CDLL(path)
+        size, stream = ctypes.c_ssize_t, ctypes.c_void_p
+        self._alloc, self._free = getattr(library, alloc), getattr(library, free)
+        self._alloc.restype, self._alloc.argtypes = ctypes.c_void_p, [size, ctypes.c_int, stream]
+        self._free.restype, self._free.argtypes = None, [ctypes.c_void_p, size, ctypes.c_int, stream]
+
+    def allocator(self):
+        return self
+
+    def alloc(self, size, device=0):
+        return self._alloc(size, device, None)
+
+    def free(self, address):
+        self._free(address, 0, 0, None)
+
+
+def functions_of(hooks):
+    functions = Functions(str(_pool_hooks.PATH), hooks.alloc_name, hooks.free_name)
+    functions.take_error, functions.close = hooks.take_error, hooks.close
+    return functions
+
+
+@pytest.fixture
+def functions(device):
+    made = []
+
+    def make(tag, contents=sh.Contents.STAGE):
+        made.append(functions_of(_pool_hooks.PoolHooks("host", 0, tag, contents)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_memory_of_a_pool_leaves_and_comes_back(device, functions):
+    weights, cache = functions("weights"), functions("cache", sh.Contents.ZERO)
+    data = random.Random(1).randbytes(4 * MIB)
+    first, second = weights.alloc(4 * MIB), cache.alloc(2 * MIB)
+    ctypes.memmove(first, data, len(data))
+    ctypes.memset(second, 1, 2 * MIB)
+    assert [(info.tag, info.bytes) for info in device.occupancies()] == [("cache", 2 * MIB), ("weights", 4 * MIB)]
+    assert device.pause().copied_bytes == 4 * MIB
+    device.resume()
+    assert ctypes.string_at(first, 4 * MIB) == data and not any(ctypes.string_at(second, 2 * MIB))
+    weights.free(first)
+    cache.free(second)
+    assert device.occupancy().allocations == 0 and not weights.take_error()
+
+
+def test_failures_have_a_text(device, functions):
+    pool = functions("weights")
+    assert pool.alloc(1 << 40) is None
+    assert "1.00 TiB" in pool.take_error() and pool.take_error() == ""
+    assert pool.alloc(0) is None and pool.alloc(-1) is None
+    assert pool.alloc(100, device=3) is None and "device 3" in pool.take_error()
+    memory = pool.alloc(2 * MIB)
+    device.pause("weights")
+    assert pool.alloc(100) is None and "weights" in pool.take_error()
+    pool.free(memory)
+    assert pool.take_error() == "" and device.occupancy("weights").allocations == 0
+    pool.free(memory)
+    assert "begins at address" in pool.take_error()
+
+
+def test_a_pool_keeps_its_device_while_it_has_memory():
+    hooks = _pool_hooks.PoolHooks("host", 0, "weights", sh.Contents.STAGE)
+    pool = functions_of(hooks)
+    with sh.Device("host") as device:
+        budget = device.memory().budget_bytes
+    first, second = pool.alloc(100), pool.alloc(100)
+    pool.close()
+    assert pool.alloc(100) is None and "closed" in pool.take_error()
+    pool.free(first)
+    with pytest.raises(sh.UsageError, match="is open"):
+        sh.Device("host", budget_bytes=budget // 2)
+    thread = threading.Thread(target=pool.free, args=(second,))
+    thread.start()
+    thread.join()
+    sh.Device("host", budget_bytes=budget // 2).close()
+
+
+def test_the_number_of_pools_is_limited_and_each_has_its_tag(device, functions):
+    pools = [functions(f"tag {i}") for i in range(_pool_hooks.MOST_POOLS)]
+    with pytest.raises(sh.UsageError, match="at most 64 pools"):
+        functions("one more")
+    memory = [pool.alloc(100) for pool in pools]
+    assert sorted(info.tag for info in device.occupancies()) == sorted(f"tag {i}" for i in range(64))
+    pools[7].free(memory[7])
+    pools[7].close()
+    again = functions("again")
+    pools[9].close()
+    with pytest.raises(sh.UsageError, match="at most 64 pools"):
+        functions("one more")
+    memory[7] = again.alloc(100)
+    assert device.occupancy("again").allocations == 1
+    for pool, address in zip([*pools[:7], again, *pools[8:]], memory):
+        pool.free(address)
+
+
+def test_tags_are_checked():
+    for tag in ("", "x" * 64, "a\0b"):
+        with pytest.raises(ValueError, match="1 to 63 bytes"):
+            _pool_hooks.PoolHooks("host", 0, tag, sh.Contents.STAGE)
+    with pytest.raises(sh.UsageError):
+        _pool_hooks.PoolHooks("nothing", 0, "tag", sh.Contents.STAGE)
+
+
+class Pool:
+    """A pool of PyTorch, which takes segments from its allocator."""
+
+    current = []  # the pools that tensors are made in, the innermost last
+
+    def __init__(self, allocator):
+        self.functions, self.id = allocator, []
+
+    def __enter__(self):
+        Pool.current.append(self)
+
+    def __exit__(self, *raised):
+        assert Pool.current.pop() is self
+
+    def segment(self, *blocks):
+        size = sum(size for size, _ in blocks)
+        address = self.functions.alloc(size)
+        if address is None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        blocks = [{"size": size, "state": state} for size, state in blocks]
+        self.id.append({"address": address, "total_size": size, "blocks": blocks})
+        return address
+
+
+@pytest.fixture
+def current(device, monkeypatch):
+    """Puts a stand-in in the place of PyTorch's pools, and takes the host for a GPU. Returns the pools in use."""
+    monkeypatch.setattr(torch.cuda.memory, "CUDAPluggableAllocator", Functions)
+    monkeypatch.setattr(torch.cuda, "MemPool", Pool)
+    monkeypatch.setattr(torch.cuda, "use_mem_pool", lambda pool, device: pool)
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda id: id)
+    monkeypatch.setattr(_pools, "_gpu", lambda device: device)
+    monkeypatch.setattr(_pools, "_pools", {})
+    yield Pool.current
+    for pool in _pools._pools.values():
+        for segment in pool._pool.id:
+            pool._pool.functions.free(segment["address"])
+        pool._hooks.close()
+
+
+def test_a_pool_of_pytorch(device, current):
+    pool = st.pausable("weights", device)
+    assert pool.pause().tag_count == pool.resume().tag_count == 0
+    with pool as entered:
+        assert entered is pool and current == [pool._pool]
+        address = current[-1].segment((MIB, "active_allocated"), (MIB, "inactive"))
+        with st.pausable("cache", device, contents="drop") as other:
+            assert current == [pool._pool, other._pool]
+            other._pool.segment((2 * MIB, "active_allocated"))
+    assert current == [] and "'weights' on host:0" in repr(pool)
+    assert pool.memory() == st.PoolMemory(2 * MIB, MIB)
+    ctypes.memset(address, 5, 2 * MIB)
+    assert pool.pause().copied_bytes == 2 * MIB
+    assert device.occupancy("cache").state is sh.OccupancyState.RUNNING and other.pause().copied_bytes == 0
+    with pytest.raises(sh.UsageError, match="'weights' is released: resume it"), pool:
+        pass
+    assert current == []
+    assert pool.resume().tag_count == 1 and pool.resume(repeat=True).tag_count == 0
+    assert ctypes.string_at(address, 2 * MIB) == b"\5" * (2 * MIB)
+
+
+def test_pools_are_kept_by_device_tag_and_contents(device, current):
+    pool = st.pausable("weights", device)
+    assert st.pausable("weights", device, contents=sh.Contents.DEFAULT) is pool
+    assert st.pausable("weights", device, contents="zero") is not pool
+    assert st.pausable("cache", device) is not pool and len(_pools._pools) == 3
+    with pytest.raises(KeyError):
+        st.pausable("weights", device, contents="nothing")
+
+
+def test_an_error_of_pytorch_says_why(device, current):
+    with pytest.raises(torch.OutOfMemoryError) as raised, st.pausable("weights", device) as pool:
+        pool._pool.segment((1 << 40, "active_allocated"))
+    assert "'weights'" in raised.value.__notes__[0] and "1.00 TiB" in raised.value.__notes__[0]
+    with pytest.raises(torch.OutOfMemoryError) as raised, pool:
+        raise torch.OutOfMemoryError("of another allocator")
+    assert not hasattr(raised.value, "__notes__")
+
+
+def test_what_no_tensor_uses():
+    def segment(address, *blocks):
+        return {"address": address, "blocks": [{"size": size, "state": state} for size, state in blocks]}
+
+    live, dead = "active_allocated", "inactive"
+    assert _pools.unused_ranges([]) == []
+    assert _pools.unused_ranges([segment(100, (10, live))]) == []
+    one = segment(100, (10, dead), (20, live), (5, "active_pending_free"), (5, dead))
+    assert _pools.unused_ranges([one]) == [(100, 10), (130, 10)]
+    assert _pools.unused_ranges([segment(140, (7, dead)), one]) == [(100, 10), (130, 17)]
+
+
+def test_only_gpus_have_pools(monkeypatch):
+    for device in ("cpu", "host", "sim", torch.device("cpu")):
+        with pytest.raises(ValueError, match="is not a GPU"):
+            st.pausable("weights", device)
+    with sh.Device("host") as host, pytest.raises(ValueError, match="host:0 is not a GPU"):
+        st.pausable("weights", host)
+    if not torch.cuda.is_available():
+        with pytest.raises(RuntimeError, match="needs a GPU"):
+            st.pausable("weights", "cuda:0")
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+def test_expandable_segments_are_refused(monkeypatch, name):
+    class Gpu(sh.Device):
+        def __init__(self):
+            self.kind, self.flags, self.name = sh.DeviceKind.CUDA, sh.DeviceFlag.FIXED_ADDRESSES, "cuda:0"
+
+    assert isinstance(_pools._gpu(Gpu()), Gpu)
+    monkeypatch.setenv(name, "max_split_size_mb:64, expandable_segments: True")
+    with pytest.raises(RuntimeError, match=f"{name} has expandable_segments"):
+        _pools._gpu(Gpu())
+    monkeypatch.delenv(name)
+    device = Gpu()
+    device.flags = sh.DeviceFlag(0)
+    with pytest.raises(ValueError, match="by pages"):
+        _pools._gpu(device)
