@@ -38,6 +38,7 @@ const std::vector<Group>& groups() {
         {"pinning", bench::measure_pinning, true, true, false},
         {"staging", bench::measure_staging, true, true, false},
         {"mapping", bench::measure_mapping, true, true, true},
+        {"occupancy", bench::measure_occupancy, true, true, false},
         {"streaming", bench::measure_streaming, true, false, true},
         {"graph", bench::measure_graph, true, true, true},
     };

@@ -21,6 +21,9 @@ struct CudaDriver::Calls {
     int (*error_name)(int result, const char** name) = nullptr;
     int (*host_alloc)(void** memory, std::size_t bytes, unsigned flags) = nullptr;
     int (*host_free)(void* memory) = nullptr;
+    int (*copy_to_device)(std::uint64_t to, const void* from, std::size_t bytes, void* stream) = nullptr;
+    int (*copy_to_host)(void* to, std::uint64_t from, std::size_t bytes, void* stream) = nullptr;
+    int (*synchronize)(void* stream) = nullptr;
     int (*begin_capture)(void* stream, int mode) = nullptr;
     int (*end_capture)(void* stream, void** graph) = nullptr;
     int (*instantiate)(void** instance, void* graph, unsigned long long flags) = nullptr;
@@ -79,6 +82,9 @@ std::unique_ptr<CudaDriver> CudaDriver::open(const std::string& device_name, std
     find("cuGetErrorName", calls->error_name);
     find("cuMemHostAlloc", calls->host_alloc);
     find("cuMemFreeHost", calls->host_free);
+    find("cuMemcpyHtoDAsync_v2", calls->copy_to_device);
+    find("cuMemcpyDtoHAsync_v2", calls->copy_to_host);
+    find("cuStreamSynchronize", calls->synchronize);
     find("cuStreamBeginCapture_v2", calls->begin_capture);
     find("cuStreamEndCapture", calls->end_capture);
     find("cuGraphInstantiateWithFlags", calls->instantiate);
@@ -115,6 +121,16 @@ void CudaDriver::check(int result, const char* call) const {
     const char* name = nullptr;
     calls_->error_name(result, &name);
     throw CommandError(ExitCode::device, fmt::format("{}: {}", call, name ? name : "an error without a name"));
+}
+
+void CudaDriver::copy_to_device(std::uint64_t to, const void* from, std::uint64_t bytes, int times) const {
+    for (int i = 0; i < times; ++i) check(calls_->copy_to_device(to, from, bytes, nullptr), "cuMemcpyHtoDAsync");
+    check(calls_->synchronize(nullptr), "cuStreamSynchronize");
+}
+
+void CudaDriver::copy_to_host(void* to, std::uint64_t from, std::uint64_t bytes, int times) const {
+    for (int i = 0; i < times; ++i) check(calls_->copy_to_host(to, from, bytes, nullptr), "cuMemcpyDtoHAsync");
+    check(calls_->synchronize(nullptr), "cuStreamSynchronize");
 }
 
 CudaDriver::Pinned::Pinned(const CudaDriver& driver, std::uint64_t bytes) : driver_(driver) {

@@ -1,5 +1,6 @@
-// The calls of CUDA's driver that `bench` itself makes, as an engine does: captures into graphs, and the driver's own
-// pinned memory. They are looked up at run time, so that CUDA is needed neither for building nor for linking.
+// The calls of CUDA's driver that `bench` itself makes, as an engine does: captures into graphs, copies, and the
+// driver's own pinned memory. They are looked up at run time, so that CUDA is needed neither for building nor for
+// linking.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,10 @@ public:
     ~CudaDriver();
     CudaDriver(const CudaDriver&) = delete;
     CudaDriver& operator=(const CudaDriver&) = delete;
+
+    // Copies `times` times. The copies have ended when the call returns. Throws CommandError.
+    void copy_to_device(std::uint64_t to, const void* from, std::uint64_t bytes, int times = 1) const;
+    void copy_to_host(void* to, std::uint64_t from, std::uint64_t bytes, int times = 1) const;
 
     // Pinned memory as cudaHostAlloc() allocates it. The destructor frees it. Throws CommandError.
     class Pinned {

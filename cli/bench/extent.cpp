@@ -19,13 +19,13 @@ constexpr std::uint64_t natural_segment_bytes = 6500 * mib;
 Extent usual(bool gpu, bool quick) {
     Extent extent;
     if (gpu && !quick) {
-        extent = {4 * gib, 2 * gib, natural_segment_bytes, 8 * gib, natural_model_bytes, gib};
+        extent = {4 * gib, 2 * gib, natural_segment_bytes, 8 * gib, natural_occupancy_bytes, natural_model_bytes, gib};
     } else if (gpu) {
-        extent = {gib / 2, gib / 2, 400 * mib, 2 * gib, 2 * gib, gib / 2};
+        extent = {gib / 2, gib / 2, 400 * mib, 2 * gib, 2 * gib, 2 * gib, gib / 2};
     } else if (!quick) {
-        extent = {512 * mib, 128 * mib, 128 * mib, 256 * mib, 256 * mib, 128 * mib};
+        extent = {512 * mib, 128 * mib, 128 * mib, 256 * mib, 256 * mib, 256 * mib, 128 * mib};
     } else {
-        extent = {64 * mib, 64 * mib, 64 * mib, 64 * mib, 64 * mib, 64 * mib};
+        extent = {64 * mib, 64 * mib, 64 * mib, 64 * mib, 64 * mib, 64 * mib, 64 * mib};
     }
     return extent;
 }
@@ -34,6 +34,7 @@ Extent all_of(std::uint64_t bytes) {
     Extent extent;
     extent.pin = extent.sources = extent.mapping = bytes;
     extent.segments = std::min(bytes, natural_segment_bytes);
+    extent.occupancy = std::min(bytes, natural_occupancy_bytes);
     extent.model = std::min(bytes, natural_model_bytes);
     extent.shared = std::min(bytes, gib);
     return extent;
@@ -87,6 +88,7 @@ Extent choose_extent(const sh_device_caps& caps, std::uint64_t budget_bytes, con
     extent.sources = std::min(extent.sources, host_room);
     extent.shared = std::min(extent.shared, host_room);
     extent.mapping = std::min(extent.mapping, device_room);
+    extent.occupancy = std::min({extent.occupancy, device_room, host_room});
     extent.model = std::min(extent.model, device_room);
     // The largest block must fit into the memory that the blocks share.
     extent.model = std::min(extent.model, extent.shared / mib * natural_model_bytes / (model_table_bytes / mib));

@@ -66,6 +66,7 @@ void report_link(const Bench& bench, GroupReport& report);
 void measure_pinning(Bench& bench, GroupReport& report);
 void measure_staging(Bench& bench, GroupReport& report);
 void measure_mapping(Bench& bench, GroupReport& report);
+void measure_occupancy(Bench& bench, GroupReport& report);
 void measure_streaming(Bench& bench, GroupReport& report);
 void measure_graph(Bench& bench, GroupReport& report);
 

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "bench/budget_change.h"
 #include "bench/group.h"
 #include "model/quantity.h"
 
@@ -13,21 +14,6 @@ namespace {
 
 constexpr std::uint64_t mapped_blocks = 64;
 constexpr int rounds = 3;
-
-// Restores the budget of the device in its destructor.
-class BudgetChange {
-public:
-    explicit BudgetChange(sh_device* device) : device_(device), before_(device_memory(device).budget_bytes) {}
-    ~BudgetChange() { (void)!sh_device_set_budget(device_, before_); }  // a destructor cannot report it
-    BudgetChange(const BudgetChange&) = delete;
-    BudgetChange& operator=(const BudgetChange&) = delete;
-
-    void set(std::uint64_t bytes) const { check(sh_device_set_budget(device_, bytes), "changing the budget"); }
-
-private:
-    sh_device* device_;
-    std::uint64_t before_;
-};
 
 // One round, in nanoseconds.
 struct MappingRound {

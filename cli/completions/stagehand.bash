@@ -42,7 +42,7 @@ _stagehand()
             # Only the part behind the last comma is completed.
             local before=""
             [[ $current != *,* ]] || before=${current%,*},
-            mapfile -t COMPREPLY < <(compgen -P "$before" -W "link pinning staging mapping streaming graph" -- "${current##*,}")
+            mapfile -t COMPREPLY < <(compgen -P "$before" -W "link pinning staging mapping occupancy streaming graph" -- "${current##*,}")
             return
             ;;
         --scratch)

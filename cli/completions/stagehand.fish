@@ -56,7 +56,7 @@ complete -c stagehand -n $run -s q -l quiet -d 'Show no progress'
 
 set -l bench "__fish_seen_subcommand_from bench"
 complete -c stagehand -n $bench -l quick -d 'Use less memory and fewer repetitions'
-complete -c stagehand -n $bench -l only -x -a '(__fish_append , link pinning staging mapping streaming graph)' -d 'Measure only these groups'
+complete -c stagehand -n $bench -l only -x -a '(__fish_append , link pinning staging mapping occupancy streaming graph)' -d 'Measure only these groups'
 complete -c stagehand -n $bench -l bytes -x -d 'Bytes that each group copies'
 complete -c stagehand -n $bench -l scratch -x -a '(__fish_complete_directories)' -d 'Folder for a temporary file'
 

@@ -15,7 +15,7 @@ from harness import CommandTest, DEVICE, INTERRUPTED, OUTPUT, SOURCE_ROOT, USAGE
 CUDA_PATH = os.environ.get("STAGEHAND_CUDA_PATH")
 STUB_PATH = os.environ.get("STAGEHAND_STUB_PATH")
 
-GROUPS = ["link", "pinning", "staging", "mapping", "streaming", "graph"]
+GROUPS = ["link", "pinning", "staging", "mapping", "occupancy", "streaming", "graph"]
 TOP_KEYS = {"device", "description", "page_bytes", "link_bytes_per_second", "pinned", "quick", "interrupted", "groups"}
 ROW_KEYS = {"name", "unit", "value", "limit", "limit_name", "ratio", "beats_limit"}
 # Limits that nothing should beat: the link, and what is computed from it. The others are for comparison.
@@ -45,6 +45,22 @@ MORE_KEYS = {
     "pinning": {"bytes", "seconds_per_gib", "pinned"},
     "staging": {"bytes", "segments"},
     "mapping": {"bytes", "seconds_per_gib", "page_bytes"},
+    "occupancy": {
+        "shape",
+        "allocations",
+        "bytes",
+        "footprint_bytes",
+        "copied_bytes",
+        "cycles",
+        "shortest_seconds",
+        "longest_seconds",
+        "ratio_to_link",
+        "freed_ratio",
+        "peak_ratio",
+        "host_ratio",
+        "compared_cycles",
+        "pinned",
+    },
     "streaming": STREAMING_KEYS,
     "graph": {
         "blocks",
@@ -90,7 +106,10 @@ class BenchTest(CommandTest):
             self.assert_rows(name, group["rows"])
             counts[name] = len(group["rows"])
         # 2 + 6 of 24 equal blocks, 1 + 12 of the 8B shapes, 6 of 400 blocks.
-        self.assertEqual(counts, {"link": 3, "pinning": 2, "staging": 6, "mapping": 4, "streaming": 27, "graph": 0})
+        self.assertEqual(
+            counts,
+            {"link": 3, "pinning": 2, "staging": 6, "mapping": 4, "occupancy": 24, "streaming": 27, "graph": 0},
+        )
         self.assertEqual(len(result["groups"]["graph"]["notes"]), 1)
         self.assertIn("host:0", result["groups"]["graph"]["notes"][0])
 
@@ -162,10 +181,38 @@ class BenchTest(CommandTest):
         self.assertLess(result["link_bytes_per_second"], 510e6)
         self.assertEqual(len(result["groups"]["link"]["rows"]), 3)
 
+    def test_paused_memory_is_freed_and_compared(self):
+        self.environment["STAGEHAND_LOG"] = "debug"
+        run = self.run_command("bench", "--device", "host", *SMALL, "--only", "occupancy", "--json")
+        self.assertEqual(run.code, 0, run.err)
+        rows = run.json()["groups"]["occupancy"]["rows"]
+        self.assertEqual(
+            [row["name"].split(": ")[1] for row in rows[:8]],
+            [
+                f"{call}, {contents}"
+                for contents in ("nothing pinned before", "contents changed", "contents unchanged", "contents dropped")
+                for call in ("release", "resume")
+            ],
+        )
+        self.assertEqual({row["allocations"] for row in rows}, {8, 291, 32})
+        for row in rows:
+            with self.subTest(row=row["name"]):
+                self.assertEqual(row["freed_ratio"], 1)
+                self.assertLessEqual(row["peak_ratio"], 1)
+                self.assertGreater(row["peak_ratio"], 0.9)
+                self.assertGreaterEqual(row["host_ratio"], 1)
+                # Three cycles of three kinds, and the one whose peak is watched.
+                self.assertEqual(row["compared_cycles"], 10)
+                self.assertEqual(row["cycles"], 3)
+                self.assertEqual(row["copied_bytes"], 0 if "dropped" in row["name"] else row["footprint_bytes"])
+                self.assertAlmostEqual(row["ratio_to_link"], row["limit"] / row["value"], places=6)
+        for part in ("sh_pause() took", "sh_resume() took", "waiting for copies", "unmap"):
+            self.assertIn(part, run.err)
+
     def test_refused_pinning_is_told(self):
         result = self.succeed("bench", "--device", "host", "--device-option", "pin_limit=1MB", *SMALL, "--json").json()
         self.assertIs(result["pinned"], False)
-        for name in ("link", "pinning", "staging"):
+        for name in ("link", "pinning", "staging", "occupancy"):
             self.assertEqual(len(result["groups"][name]["notes"]), 1, name)
             self.assertIn("be pinned", result["groups"][name]["notes"][0])
         for row in result["groups"]["pinning"]["rows"]:
@@ -175,12 +222,16 @@ class BenchTest(CommandTest):
     def test_cuda_device_has_graphs_and_the_drivers_own_pinned_memory(self):
         self.environment["STAGEHAND_BACKEND_PATH"] = CUDA_PATH
         self.environment["LD_LIBRARY_PATH"] = STUB_PATH
-        result = self.succeed("bench", "--device", "cuda:0", *SMALL, "--only", "pinning,graph", "--json").json()
+        result = self.succeed(
+            "bench", "--device", "cuda:0", *SMALL, "--only", "pinning,occupancy,graph", "--json"
+        ).json()
         self.assertEqual(result["device"], "cuda:0")
         pinning = result["groups"]["pinning"]["rows"]
         self.assert_rows("pinning", pinning)
         self.assertEqual([row["name"] for row in pinning][1:], ["sh_host_alloc", "cuMemHostAlloc"])
         self.assertEqual(pinning[2]["limit"], pinning[1]["value"])
+        self.assertEqual(len(result["groups"]["occupancy"]["rows"]), 24)
+        self.assert_rows("occupancy", result["groups"]["occupancy"]["rows"])
         graph = result["groups"]["graph"]
         self.assert_rows("graph", graph["rows"])
         self.assertEqual(graph["notes"], [])

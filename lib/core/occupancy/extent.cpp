@@ -24,7 +24,7 @@ void Extent::divide() {
 Status Extent::open() {
     if (!maps_pages()) {
         SH_TRY(device_.range_reserve(bytes_, device_.info().granularity_bytes, &address_));
-        held_ += bytes_;
+        totals_.held_bytes += bytes_;
         return Status();
     }
     divide();
@@ -40,32 +40,44 @@ Status Extent::close() {
     for (Handle& handle : handles_) SH_TRY(detach(handle));
     if (!address_) return Status();
     SH_TRY(once_more([&] { return device_.range_free(address_, bytes_); }));
-    if (!maps_pages()) held_ -= bytes_;
+    if (!maps_pages()) totals_.held_bytes -= bytes_;
     address_ = 0;
     return Status();
 }
 
+template <class Call>
+Status Extent::timed(uint64_t* total, Call&& call) {
+    const uint64_t began = device_.now_ns();
+    const Status status = call();
+    *total += device_.now_ns() - began;
+    return status;
+}
+
 Status Extent::attach(Handle& handle) {
     if (!handle.page) {
-        SH_TRY(device_.pages_create(handle.bytes, 1, &handle.page));
-        held_ += handle.bytes;
+        SH_TRY(timed(&totals_.create_ns, [&] { return device_.pages_create(handle.bytes, 1, &handle.page); }));
+        totals_.held_bytes += handle.bytes;
     }
     if (handle.mapped) return Status();
-    SH_TRY(device_.pages_map(address_ + handle.offset, handle.bytes, 1, &handle.page));
+    SH_TRY(timed(&totals_.map_ns,
+                 [&] { return device_.pages_map(address_ + handle.offset, handle.bytes, 1, &handle.page); }));
     handle.mapped = true;
     return Status();
 }
 
 Status Extent::detach(Handle& handle) {
     if (handle.mapped) {
-        SH_TRY(once_more([&] { return device_.pages_unmap(address_ + handle.offset, handle.bytes, 1); }));
+        SH_TRY(timed(&totals_.unmap_ns, [&] {
+            return once_more([&] { return device_.pages_unmap(address_ + handle.offset, handle.bytes, 1); });
+        }));
         handle.mapped = false;
         handle.filled = false;
     }
     if (!handle.page) return Status();
-    SH_TRY(once_more([&] { return device_.pages_destroy(handle.bytes, 1, &handle.page); }));
+    SH_TRY(timed(&totals_.destroy_ns,
+                 [&] { return once_more([&] { return device_.pages_destroy(handle.bytes, 1, &handle.page); }); }));
     handle.page = 0;
-    held_ -= handle.bytes;
+    totals_.held_bytes -= handle.bytes;
     return Status();
 }
 

@@ -25,11 +25,19 @@ struct Handle {
     bool filled = false;  // the contents are in this memory, as far as they are defined
 };
 
-// One caller at a time. `held` counts the device memory of all extents.
+// What the extents of a device have and have taken together.
+struct ExtentTotals {
+    uint64_t held_bytes = 0;  // of device memory
+    // Time in calls of the driver, in nanoseconds.
+    uint64_t create_ns = 0, map_ns = 0, unmap_ns = 0, destroy_ns = 0;
+};
+
+// One caller at a time.
 class Extent {
 public:
     // `bytes` is a multiple of the granularity.
-    Extent(BackendDevice& device, uint64_t* held, uint64_t bytes) : device_(device), held_(*held), bytes_(bytes) {}
+    Extent(BackendDevice& device, ExtentTotals* totals, uint64_t bytes)
+        : device_(device), totals_(*totals), bytes_(bytes) {}
     Extent(const Extent&) = delete;
     Extent& operator=(const Extent&) = delete;
 
@@ -67,10 +75,12 @@ public:
 
 private:
     void divide();
+    template <class Call>
+    Status timed(uint64_t* total, Call&& call);
     bool maps_pages() const { return device_.maps_pages(); }
 
     BackendDevice& device_;
-    uint64_t& held_;
+    ExtentTotals& totals_;
     const uint64_t bytes_;
     uint64_t address_ = 0;
     std::vector<Handle> handles_;  // empty on devices that do not map pages

@@ -60,7 +60,7 @@ Occupancy::~Occupancy() {
         all = ended.ok() && let_go(*extent) && all;
     }
     if (!all) log_line(SH_LOG_WARNING, "closing the device did not free all memory of sh_alloc(): %s", ended.text());
-    accounts_.settle(held_bytes_);
+    accounts_.settle(totals_.held_bytes);
     device_->note_pinned_contents(0);
 }
 
@@ -165,9 +165,9 @@ Status Occupancy::add_chunk(Tag& tag, Leaving contents) {
 
 Status Occupancy::add_extent(Tag& tag, uint64_t bytes, Leaving contents, Extent** out) {
     auto node = spare_node<Extents>();
-    node.mapped() = std::make_unique<Extent>(device_->backend(), &held_bytes_, bytes);
+    node.mapped() = std::make_unique<Extent>(device_->backend(), &totals_, bytes);
     retired_.reserve(retired_.size() + extents_.size() + 1);  // so that retire() cannot fail
-    SH_TRY(accounts_.claim(held_bytes_ + bytes));
+    SH_TRY(accounts_.claim(totals_.held_bytes + bytes));
     if (Status opened = no_throw([&] { return node.mapped()->open(); }); !opened.ok()) {
         retire(std::move(node.mapped()));
         return opened;
@@ -234,7 +234,7 @@ void Occupancy::remove_extent(Extent& extent) noexcept {
 // Gives an extent back. An extent that the driver does not take is kept, and counted, until the driver does.
 void Occupancy::retire(std::unique_ptr<Extent> extent) noexcept {
     if (!let_go(*extent)) retired_.push_back(std::move(extent));
-    accounts_.settle(held_bytes_);
+    accounts_.settle(totals_.held_bytes);
 }
 
 bool Occupancy::let_go(Extent& extent) noexcept {
@@ -249,7 +249,7 @@ bool Occupancy::let_go(Extent& extent) noexcept {
 void Occupancy::retry_retired() noexcept {
     if (retired_.empty()) return;
     std::erase_if(retired_, [&](const std::unique_ptr<Extent>& extent) { return let_go(*extent); });
-    accounts_.settle(held_bytes_);
+    accounts_.settle(totals_.held_bytes);
 }
 
 // --- Figures ---

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "core/device/device.h"
 #include "core/occupancy/accounts.h"
+#include "core/occupancy/call_times.h"
 #include "core/occupancy/extent.h"
 #include "core/occupancy/passage.h"
 #include "core/occupancy/tag.h"
@@ -80,7 +81,8 @@ private:
     Status select(const TagSelection& selection, uint32_t wanted, std::vector<Tag*>* out);
     std::vector<Extent*> extents_of(const std::vector<Tag*>& tags);
     Status can_pause() const;
-    Status release(const std::vector<Extent*>& extents, std::optional<Leaving> contents, bool* released);
+    Status release(const std::vector<Extent*>& extents, std::optional<Leaving> contents, CallTimes* times,
+                   bool* released);
     Status take_host_memory(const std::vector<Extent*>& extents);
     static Status lose(const std::vector<Extent*>& extents);
     Status bring_back(const std::vector<Extent*>& extents);
@@ -92,7 +94,7 @@ private:
     std::atomic<std::thread::id> worker_{};  // that has its turn
 
     // Whoever has the turn reads and writes these.
-    uint64_t held_bytes_ = 0;
+    ExtentTotals totals_;
     uint64_t pinned_bytes_ = 0;  // of host memory
     Accounts accounts_;
     Passage passage_;

@@ -65,29 +65,32 @@ Status Occupancy::pause(const TagSelection& selection, std::optional<Leaving> co
     std::vector<Tag*> tags;
     SH_TRY(select(selection, SH_OCCUPANCY_RUNNING, &tags));
     const std::vector<Extent*> extents = extents_of(tags);
-    const uint64_t began = device_->backend().now_ns(), held = held_bytes_, copied = passage_.copied_bytes();
+    const uint64_t began = device_->backend().now_ns(), held = totals_.held_bytes, copied = passage_.copied_bytes();
     set_state(tags, SH_OCCUPANCY_RELEASING);
     bool released = false;
-    const Status status = no_throw([&] { return release(extents, contents, &released); });
-    accounts_.settle(held_bytes_);
+    CallTimes times(device_->backend(), totals_, passage_);
+    const Status status = no_throw([&] { return release(extents, contents, &times, &released); });
+    accounts_.settle(totals_.held_bytes);
     publish();
     set_state(tags, released ? SH_OCCUPANCY_RELEASED : SH_OCCUPANCY_RUNNING);
     SH_TRY(status);
     out->tag_count = static_cast<uint32_t>(tags.size());
-    out->device_bytes = held - held_bytes_;
+    out->device_bytes = held - totals_.held_bytes;
     out->copied_bytes = passage_.copied_bytes() - copied;
     out->ns = device_->backend().now_ns() - began;
+    times.log(device_->name(), "sh_pause()", out->ns);
     log_line(SH_LOG_INFO, "%s: %s were given back, %s of contents are in host memory", device_->name().c_str(),
              size_text(out->device_bytes).c_str(), size_text(out->copied_bytes).c_str());
     return Status();
 }
 
-Status Occupancy::release(const std::vector<Extent*>& extents, std::optional<Leaving> contents, bool* released) {
+Status Occupancy::release(const std::vector<Extent*>& extents, std::optional<Leaving> contents, CallTimes* times,
+                          bool* released) {
     SH_TRY(passage_.open(device_->lanes()));
     if (passage_.is_doubtful()) SH_TRY(passage_.settle());
-    SH_TRY(device_->backend().device_synchronize());
+    SH_TRY(times->for_earlier_work([&] { return device_->backend().device_synchronize(); }));
     for (Extent* const extent : extents) extent->leaving = contents.value_or(extent->contents);
-    SH_TRY(take_host_memory(extents));
+    SH_TRY(times->for_host_memory([&] { return take_host_memory(extents); }));
     const Status left = passage_.leave(extents);
     if (!left.ok() && no_throw([&] { return passage_.come_back(extents); }).ok()) return left.within("the tags run");
     *released = true;
@@ -134,10 +137,11 @@ Status Occupancy::resume(const TagSelection& selection, sh_occupancy_change* out
     std::vector<Tag*> tags;
     SH_TRY(select(selection, SH_OCCUPANCY_RELEASED, &tags));
     const std::vector<Extent*> extents = extents_of(tags);
-    const uint64_t began = device_->backend().now_ns(), held = held_bytes_, copied = passage_.copied_bytes();
+    const uint64_t began = device_->backend().now_ns(), held = totals_.held_bytes, copied = passage_.copied_bytes();
     set_state(tags, SH_OCCUPANCY_RESUMING);
+    const CallTimes times(device_->backend(), totals_, passage_);
     const Status status = no_throw([&] { return bring_back(extents); });
-    if (!status.ok()) accounts_.settle(held_bytes_);
+    if (!status.ok()) accounts_.settle(totals_.held_bytes);
     publish();
     set_state(tags, status.ok() ? SH_OCCUPANCY_RUNNING : SH_OCCUPANCY_RELEASED);
     SH_TRY(status);
@@ -146,9 +150,10 @@ Status Occupancy::resume(const TagSelection& selection, sh_occupancy_change* out
         for (Tag* const tag : tags) tag->info.cycles++;
     }
     out->tag_count = static_cast<uint32_t>(tags.size());
-    out->device_bytes = held_bytes_ - held;
+    out->device_bytes = totals_.held_bytes - held;
     out->copied_bytes = passage_.copied_bytes() - copied;
     out->ns = device_->backend().now_ns() - began;
+    times.log(device_->name(), "sh_resume()", out->ns);
     log_line(SH_LOG_INFO, "%s: %s were taken, %s of contents came back", device_->name().c_str(),
              size_text(out->device_bytes).c_str(), size_text(out->copied_bytes).c_str());
     return Status();
@@ -158,7 +163,7 @@ Status Occupancy::bring_back(const std::vector<Extent*>& extents) {
     if (passage_.is_doubtful()) SH_TRY(passage_.settle());
     uint64_t missing = 0;
     for (const Extent* const extent : extents) missing += extent->missing_bytes();
-    if (missing) SH_TRY(accounts_.claim(held_bytes_ + missing));
+    if (missing) SH_TRY(accounts_.claim(totals_.held_bytes + missing));
     return passage_.come_back(extents);
 }
 

@@ -136,7 +136,10 @@ Status Passage::note_end(const Move& move, sh_stream lane) {
 }
 
 Status Passage::wait_for_oldest() {
-    SH_TRY(device_.event_synchronize(events_[first_]));  // not twice: the error may be that of the copy
+    const uint64_t began = device_.now_ns();
+    const Status ended = device_.event_synchronize(events_[first_]);  // not twice: the error may be that of the copy
+    wait_ns_ += device_.now_ns() - began;
+    SH_TRY(ended);
     first_ = (first_ + 1) % kAhead;
     count_--;
     return Status();

@@ -38,6 +38,7 @@ public:
     Status settle();
 
     uint64_t copied_bytes() const { return copied_bytes_; }  // since the passage was opened
+    uint64_t wait_ns() const { return wait_ns_; }            // for copies, since then
 
 private:
     static constexpr size_t kAhead = 8;  // handles whose copies are queued
@@ -63,7 +64,7 @@ private:
     Move moves_[kAhead];
     size_t first_ = 0, count_ = 0;  // of the moves that are queued, in a circle
     bool doubtful_ = false;
-    uint64_t copied_bytes_ = 0;
+    uint64_t copied_bytes_ = 0, wait_ns_ = 0;
 };
 
 }  // namespace stagehand::core
