@@ -1,5 +1,5 @@
-"""The allocation functions in C that PyTorch calls for a pool. Each pool has a pair of its own, which is for one device,
-one tag and one kind of contents.
+"""The allocation functions in C that PyTorch calls for a pool. Each pool has a pair of its own: for one device, one tag
+and one kind of contents.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 import torch
+from pools_on_host import Functions, stand_in
 
 import libstagehand as sh
 import libstagehand.torch as st
@@ -22,26 +23,6 @@ def device():
     with sh.Device("host", budget_bytes=192 * MIB, backend_options="capacity=256MiB;poison=1") as device:
         yield device
     gc.collect()
-
-
-class Functions:
-    """The functions of a pool, as PyTorch has them."""
-
-    def __init__(self, path, alloc, free):
-        library = ctypes.CDLL(path)
-        size, stream = ctypes.c_ssize_t, ctypes.c_void_p
-        self._alloc, self._free = getattr(library, alloc), getattr(library, free)
-        self._alloc.restype, self._alloc.argtypes = ctypes.c_void_p, [size, ctypes.c_int, stream]
-        self._free.restype, self._free.argtypes = None, [ctypes.c_void_p, size, ctypes.c_int, stream]
-
-    def allocator(self):
-        return self
-
-    def alloc(self, size, device=0):
-        return self._alloc(size, device, None)
-
-    def free(self, address):
-        self._free(address, 0, 0, None)
 
 
 def functions_of(hooks):
@@ -136,40 +117,12 @@ def test_tags_are_checked():
         _pool_hooks.PoolHooks("nothing", 0, "tag", sh.Contents.STAGE)
 
 
-class Pool:
-    """A pool of PyTorch, which takes segments from its allocator."""
-
-    current = []  # the pools that tensors are made in, the innermost last
-
-    def __init__(self, allocator):
-        self.functions, self.id = allocator, []
-
-    def __enter__(self):
-        Pool.current.append(self)
-
-    def __exit__(self, *raised):
-        assert Pool.current.pop() is self
-
-    def segment(self, *blocks):
-        size = sum(size for size, _ in blocks)
-        address = self.functions.alloc(size)
-        if address is None:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        blocks = [{"size": size, "state": state} for size, state in blocks]
-        self.id.append({"address": address, "total_size": size, "blocks": blocks})
-        return address
-
-
 @pytest.fixture
 def current(device, monkeypatch):
-    """Puts a stand-in in the place of PyTorch's pools, and takes the host for a GPU. Returns the pools in use."""
-    monkeypatch.setattr(torch.cuda.memory, "CUDAPluggableAllocator", Functions)
-    monkeypatch.setattr(torch.cuda, "MemPool", Pool)
-    monkeypatch.setattr(torch.cuda, "use_mem_pool", lambda pool, device: pool)
-    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda id: id)
+    """Takes the host for a GPU. Returns the pools in use."""
     monkeypatch.setattr(_pools, "_gpu", lambda device: device)
     monkeypatch.setattr(_pools, "_pools", {})
-    yield Pool.current
+    yield stand_in(monkeypatch)
     for pool in _pools._pools.values():
         for segment in pool._pool.id:
             pool._pool.functions.free(segment["address"])

@@ -1,0 +1,1 @@
+"""The ways in which PyTorch's allocations reach the library."""

@@ -1,0 +1,205 @@
+"""The interface of torch_memory_saver on a GPU, where there is one. Each test is a process of its own, because the hook
+mode is chosen once.
+"""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from libstagehand.compat import torch_memory_saver as package
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that PyTorch can use"),
+    pytest.mark.xdist_group("gpu"),
+]
+BEGIN = """
+import torch
+import libstagehand as sh
+from libstagehand.compat.torch_memory_saver import torch_memory_saver as saver
+if MODE == "torch":
+    saver.hook_mode = "torch"
+GIB = 1 << 30
+
+def free():
+    torch.cuda.synchronize()
+    return torch.cuda.mem_get_info()[0]
+"""
+
+
+@pytest.fixture(params=["torch", "preload"])
+def mode(request):
+    return request.param
+
+
+def run(mode, text):
+    environment = dict(os.environ)
+    if mode == "preload":
+        with package.configure_subprocess():
+            environment = dict(os.environ)
+    program = f"MODE = {mode!r}\n{BEGIN}\n{textwrap.dedent(text)}\nprint('done')\n"
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and done.stdout.split()[-1] == "done", done.stdout + done.stderr
+
+
+def test_contents_and_addresses(mode):
+    run(
+        mode,
+        """
+    outside = torch.arange(1000, device="cuda")
+    with saver.region(enable_cpu_backup=True):
+        kept = torch.randn(GIB // 4, device="cuda")
+        small = torch.arange(100, device="cuda")
+    with saver.region("kv_cache"):
+        lost = torch.ones(GIB // 4, device="cuda")
+    want, address = kept.cpu(), (kept.data_ptr(), small.data_ptr(), lost.data_ptr())
+    for _ in range(3):
+        before = free()
+        saver.pause()
+        assert free() - before >= 0.97 * 2 * GIB, free() - before
+        assert outside.sum().item() == 499500
+        saver.resume()
+        assert (kept.data_ptr(), small.data_ptr(), lost.data_ptr()) == address
+        assert torch.equal(kept.cpu(), want) and small.sum().item() == 4950
+        lost.fill_(2)
+        assert lost[::1000].eq(2).all().item()
+    """,
+    )
+
+
+def test_tags_in_stages(mode):
+    run(
+        mode,
+        """
+    with saver.region("weights", enable_cpu_backup=True):
+        weights = torch.full((GIB // 4,), 3.0, device="cuda")
+    with saver.region("kv_cache"):
+        cache = torch.ones(GIB // 4, device="cuda")
+    before = free()
+    saver.pause("kv_cache")
+    after_cache = free()
+    assert after_cache - before >= 0.97 * GIB and weights[::1000].eq(3).all().item()
+    saver.pause("weights")
+    assert free() - after_cache >= 0.97 * GIB
+    saver.resume("weights")
+    assert weights[::1000].eq(3).all().item()
+    saver.resume("kv_cache")
+    cache.fill_(1)
+    try:
+        saver.resume("weights")
+    except sh.UsageError as error:
+        assert "weights" in str(error)
+    else:
+        raise AssertionError("the second resume was accepted")
+    """,
+    )
+
+
+def test_disabled_allocations_stay(mode):
+    run(
+        mode,
+        """
+    with saver.region("weights", enable_cpu_backup=True):
+        weights = torch.ones(GIB // 4, device="cuda")
+        with saver.disable():
+            stays = torch.full((1 << 20,), 5.0, device="cuda")
+        more = torch.ones(1 << 20, device="cuda")
+    saver.pause()
+    assert stays.sum().item() == 5 * 2**20
+    saver.resume()
+    assert weights[::1000].eq(1).all().item() and more.sum().item() == 2**20
+    """,
+    )
+
+
+def test_too_little_memory_is_an_error_and_not_the_end(mode):
+    run(
+        mode,
+        """
+    with saver.region("weights", enable_cpu_backup=True):
+        weights = torch.full((GIB // 2,), 3.0, device="cuda")
+    saver.pause("weights")
+    others = []
+    try:
+        while True:
+            others.append(torch.empty(GIB // 2, dtype=torch.uint8, device="cuda"))
+    except torch.OutOfMemoryError:
+        pass
+    try:
+        saver.resume("weights")
+    except sh.Error as error:
+        print(error)
+    else:
+        raise AssertionError("there was memory left")
+    others.clear()
+    torch.cuda.empty_cache()
+    saver.resume("weights")
+    assert weights[::1000].eq(3).all().item()
+    """,
+    )
+
+
+def test_a_graph_whose_memory_left_replays():
+    run(
+        "preload",
+        """
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(512, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 512)).cuda()
+    x = torch.randn(4096, 512, device="cuda")
+    with torch.inference_mode():
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                model(x)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with saver.cuda_graph(graph, tag="graph", enable_cpu_backup=True):
+            out = model(x)
+        graph.replay()
+        want = out.cpu()
+        before = free()
+        saver.pause("graph")
+        assert free() > before
+        saver.resume("graph")
+        graph.replay()
+        assert torch.equal(out.cpu(), want)
+    """,
+    )
+
+
+def test_the_margin():
+    run(
+        "torch",
+        """
+    torch.ones(1, device="cuda")
+    saver.memory_margin_bytes = free() - GIB
+    with saver.region("weights"):
+        weights = torch.ones(GIB // 8, device="cuda")
+        try:
+            torch.ones(GIB // 2, device="cuda")
+        except torch.OutOfMemoryError:
+            pass
+        else:
+            raise AssertionError("the margin was not kept")
+    """,
+    )
+
+
+def test_everything_by_the_environment():
+    with package.configure_subprocess():
+        environment = dict(os.environ, TMS_INIT_ENABLE="1", TMS_INIT_ENABLE_CPU_BACKUP="1")
+    program = (
+        "import torch\n"
+        "from libstagehand.compat.torch_memory_saver import torch_memory_saver as saver\n"
+        "tensor = torch.full((1 << 28,), 2.0, device='cuda')\n"
+        "before = torch.cuda.mem_get_info()[0]\n"
+        "saver.pause()\n"
+        "assert torch.cuda.mem_get_info()[0] - before >= 0.97 * (1 << 30)\n"
+        "saver.resume()\n"
+        "assert tensor[::1000].eq(2).all().item()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
