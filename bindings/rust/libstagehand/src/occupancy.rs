@@ -136,7 +136,8 @@ impl Device {
     /// Allocates `bytes` bytes of device memory. Their contents are undefined. Blocks while runtimes give memory up.
     ///
     /// # Errors
-    /// - [`Status::INVALID_ARGUMENT`](crate::Status::INVALID_ARGUMENT) if `bytes` is 0, or if the tag is empty or too long.
+    /// - [`Status::INVALID_ARGUMENT`](crate::Status::INVALID_ARGUMENT) if `bytes` is 0, or if the tag is empty or too
+    ///   long.
     /// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if the tag is released.
     /// - [`Status::BUDGET`](crate::Status::BUDGET) if the budget leaves too little. The text names the figures.
     /// - [`Status::BUSY`](crate::Status::BUSY) if runtimes hold part of the memory until their steps and views end.
