@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from .._device import Device
-from .._errors import UsageError
+from .._errors import UsageError, closed
 from .._generated import Contents, DeviceFlag, DeviceKind, OccupancyChange, OccupancyInfo, OccupancyState, Status
 from ._device_names import begin_gpu, library_name
 from ._devices import AnyDevice
@@ -39,19 +39,37 @@ class PausablePool:
     resume(). Threads that the `with` starts, such as those of a backward, do not use the pool.
     """
 
-    def __init__(self, tag: str, device: Device, contents: Contents) -> None:
+    def __init__(self, tag: str, device: Device, contents: Contents, opened: bool = False) -> None:
         self.tag, self.device, self.contents = tag, device, contents
+        self._opened = opened  # the device, for this pool
         self._hooks = PoolHooks(device.name, device.ordinal, tag, contents)
         self._allocator = torch.cuda.memory.CUDAPluggableAllocator(
             str(PATH), self._hooks.alloc_name, self._hooks.free_name
         )
         self._pool: Any = torch.cuda.MemPool(self._allocator.allocator())
         self._entered = threading.local()
+        _allocators.append(self._allocator)
 
     def __repr__(self) -> str:
         return f"<libstagehand.torch.PausablePool {self.tag!r} on {self.device.name}>"
 
+    def close(self) -> None:
+        """Ends the pool. Tensors in it stay, and can still be paused by Device.pause(). The pool keeps its device open
+        until they are gone and torch.cuda.empty_cache() has given their memory back.
+        """
+        if self._pool is None:
+            return
+        with _making:
+            _pools.pop((self.device.name, self.tag, self.contents), None)
+        self._pool = None
+        torch.cuda.empty_cache()
+        self._hooks.close()
+        if self._opened:
+            self.device.close()
+
     def __enter__(self) -> PausablePool:
+        if self._pool is None:
+            raise closed("pool")
         info = self._info()
         if info is not None and info.state != OccupancyState.RUNNING:
             raise UsageError(
@@ -104,6 +122,8 @@ def unused_ranges(segments: list[dict[str, Any]]) -> list[tuple[int, int]]:
     return ranges
 
 
+# Of all pools that were ever made: PyTorch may call them as long as there are tensors.
+_allocators: list[Any] = []
 _pools: dict[tuple[str, str, Contents], PausablePool] = {}
 _making = threading.Lock()
 
@@ -112,18 +132,18 @@ def pausable(
     tag: str = "default", device: AnyDevice = "cuda", *, contents: Contents | str = Contents.STAGE
 ) -> PausablePool:
     """Returns the pool of a GPU for a tag and for what becomes of the contents in a pause: "stage", "drop" or "zero".
-    There is one pool for each combination, and it lives until the process ends.
+    There is one pool for each combination, until it is closed.
 
         with libstagehand.torch.pausable("weights"):
             model = Model().cuda()
     """
     kind = Contents[contents.upper()] if isinstance(contents, str) else Contents(contents)
     kind = Contents.STAGE if kind == Contents.DEFAULT else kind
-    opened = _gpu(device)
+    gpu = _gpu(device)
     with _making:
-        key = (opened.name, tag, kind)
+        key = (gpu.name, tag, kind)
         if key not in _pools:
-            _pools[key] = PausablePool(tag, opened, kind)
+            _pools[key] = PausablePool(tag, gpu, kind, opened=gpu is not device)
         return _pools[key]
 
 

@@ -1,17 +1,28 @@
 """Pools whose memory leaves a GPU, where there is one."""
 
+import gc
+
 import pytest
 import torch
 from torch import nn
 
 import libstagehand as sh
 import libstagehand.torch as st
+from libstagehand.torch import _pools
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that PyTorch can use"),
     pytest.mark.xdist_group("gpu"),
 ]
-MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def closed_pools():
+    """Lets no pool keep the GPU open for the tests that follow, which have other budgets."""
+    yield
+    gc.collect()
+    for pool in list(_pools._pools.values()):
+        pool.close()
 
 
 def driver_free():
@@ -108,3 +119,16 @@ def test_many_pauses():
         pool.resume()
         assert all(torch.equal(one.cpu(), data) for one, data in zip(tensors, want))
     assert pool.device.occupancy("many").cycles == 20
+
+
+def test_a_closed_pool_gives_its_memory_back():
+    before = driver_free()
+    with st.pausable("closes", "cuda:0") as pool:
+        tensor = torch.ones(1 << 28, device="cuda:0")
+    pool.close()
+    assert float(tensor[::1000].sum()) == len(tensor[::1000])
+    del tensor
+    torch.cuda.empty_cache()
+    assert before - driver_free() < 64 << 20
+    with sh.Device("cuda:0", budget_bytes=1 << 30) as device:
+        assert device.memory().budget_bytes == 1 << 30

@@ -159,6 +159,41 @@ def test_pools_are_kept_by_device_tag_and_contents(device, current):
         st.pausable("weights", device, contents="nothing")
 
 
+def test_a_closed_pool_keeps_its_tensors(device, current, monkeypatch):
+    freed = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(1))
+    pool = st.pausable("weights", device)
+    with pool:
+        address = current[-1].segment((2 * MIB, "active_allocated"))
+    ctypes.memset(address, 5, 2 * MIB)
+    functions, budget = pool._pool.functions, device.memory().budget_bytes
+    pool.close()
+    pool.close()
+    assert freed == [1] and _pools._pools == {}
+    device.pause("weights")
+    device.resume()
+    assert ctypes.string_at(address, 2 * MIB) == b"\5" * (2 * MIB)
+    with pytest.raises(sh.UsageError, match="the pool is closed"), pool:
+        pass
+    assert functions.alloc(2 * MIB) is None
+    device.close()
+    with pytest.raises(sh.UsageError, match="is open"):
+        sh.Device("host", budget_bytes=budget // 2)
+    functions.free(address)
+    sh.Device("host", budget_bytes=budget // 2).close()
+
+
+def test_a_pool_closes_only_a_device_that_it_has_opened(device, current, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    opened = sh.Device("host")
+    monkeypatch.setattr(_pools, "_gpu", lambda given: opened if given == "cuda:0" else given)
+    st.pausable("a", device).close()
+    st.pausable("b", "cuda:0").close()
+    assert device.memory().budget_bytes
+    with pytest.raises(sh.UsageError):
+        opened.memory()
+
+
 def test_an_error_of_pytorch_says_why(device, current):
     with pytest.raises(torch.OutOfMemoryError) as raised, st.pausable("weights", device) as pool:
         pool._pool.segment((1 << 40, "active_allocated"))

@@ -206,6 +206,8 @@ def test_memory_of_others_stays(device, vllm, current):
 
 
 def test_a_backend_without_memory(device, vllm, current):
+    with Worker(config())._maybe_get_memory_pool_context("weights"):
+        pass  # a pool of which no memory was taken
     backend = vllm.create_backend(config().model_config)
     backend.suspend()
     backend.resume()
