@@ -13,9 +13,9 @@
  * The memory counts against the budget of the device. An allocation makes the runtimes of the device give memory up.
  * sh_pause() leaves the memory to them, and sh_resume() takes it again.
  *
- * One call of sh_alloc(), sh_free(), sh_pause(), sh_resume() and sh_occupancy_trim() runs at a time on each device.
- * Further calls wait until it has ended. None of them may be called by a function that runs on a stream, nor by a
- * callback that the library calls on behalf of one of them.
+ * One call of sh_alloc(), sh_free(), sh_pause(), sh_resume(), sh_occupancy_prepare() and sh_occupancy_trim() runs at a
+ * time on each device. Further calls wait until it has ended. None of them may be called by a function that runs on a
+ * stream, nor by a callback that the library calls on behalf of one of them.
  */
 #ifndef STAGEHAND_OCCUPANCY_H
 #define STAGEHAND_OCCUPANCY_H
@@ -238,6 +238,24 @@ SH_API SH_MUST_CHECK sh_status sh_occupancy_get_info(sh_device* device, const ch
  */
 SH_API SH_MUST_CHECK sh_status sh_occupancy_list(sh_device* device, sh_occupancy_info* infos, uint64_t capacity,
                                                  uint64_t* out_count);
+
+/**
+ * Begins to pin the host memory that sh_pause() will need with the same options, and returns. Threads of the library
+ * pin it while the engine goes on. sh_pause() uses what is pinned by then, and pins the rest. sh_occupancy_info tells
+ * how much there is. Allocations that are made later are not included. sh_free() and sh_occupancy_trim() end the
+ * preparation of memory that they free.
+ * @param options NULL: all tags that run. SH_OCCUPANCY_REPEAT leaves out tags that are released.
+ * @retval SH_OK                       The preparation has begun, or nothing is missing.
+ * @retval SH_ERROR_NOT_FOUND          There is no tag of that name. The text has the name.
+ * @retval SH_ERROR_INVALID_STATE      A tag is released. The text has the name.
+ * @retval SH_ERROR_INVALID_ARGUMENT   An option is out of range. The text names the option.
+ * @retval SH_ERROR_BUSY               Another call runs, and the flags have SH_OCCUPANCY_NO_WAIT.
+ * @retval SH_ERROR_OUT_OF_HOST_MEMORY The machine or the cgroup has less memory left. What was begun before goes on.
+ * @retval SH_ERROR_UNSUPPORTED        The device cannot pause: see sh_pause().
+ * @blocks While another call of this header runs on the device.
+ * \since 0.2
+ */
+SH_API SH_MUST_CHECK sh_status sh_occupancy_prepare(sh_device* device, const sh_pause_options* options);
 
 /**
  * Frees the host memory that holds no contents now. The next sh_pause() allocates it again.

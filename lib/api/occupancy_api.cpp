@@ -68,6 +68,12 @@ Status take_selection(const char* const* tags, uint64_t count, uint32_t flags, c
     return Status();
 }
 
+Status take_pause(const sh_pause_options* given, sh_pause_options* out, core::TagSelection* tags) {
+    SH_TRY(take_options(given, "options", out));
+    SH_TRY(check_contents(out->contents));
+    return take_selection(out->tags, out->tag_count, out->flags, tags);
+}
+
 // Runs `work` on a caller's struct, which may be NULL.
 template <class Work>
 Status fill_change(sh_occupancy_change* to, Work&& work) {
@@ -109,10 +115,8 @@ sh_status sh_free(sh_device* device, uint64_t address) {
 sh_status sh_pause(sh_device* device, const sh_pause_options* options, sh_occupancy_change* out_change) {
     return with_occupancy(device, [&](core::Occupancy& at) {
         sh_pause_options wanted;
-        SH_TRY(take_options(options, "options", &wanted));
-        SH_TRY(check_contents(wanted.contents));
         core::TagSelection tags;
-        SH_TRY(take_selection(wanted.tags, wanted.tag_count, wanted.flags, &tags));
+        SH_TRY(take_pause(options, &wanted, &tags));
         return fill_change(
             out_change, [&](sh_occupancy_change* change) { return at.pause(tags, leaving(wanted.contents), change); });
     });
@@ -150,6 +154,15 @@ sh_status sh_occupancy_list(sh_device* device, sh_occupancy_info* infos, uint64_
         to.give(count);
         *out_count = all.size();
         return Status();
+    });
+}
+
+sh_status sh_occupancy_prepare(sh_device* device, const sh_pause_options* options) {
+    return with_occupancy(device, [&](core::Occupancy& at) {
+        sh_pause_options wanted;
+        core::TagSelection tags;
+        SH_TRY(take_pause(options, &wanted, &tags));
+        return at.prepare(tags, leaving(wanted.contents));
     });
 }
 

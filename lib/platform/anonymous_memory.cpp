@@ -41,6 +41,12 @@ int touch_range(char* begin, uint64_t bytes) {
     return 0;
 }
 
+Status touched(int error, uint64_t bytes) {
+    if (error == 0) return Status();
+    return Status(SH_ERROR_OUT_OF_HOST_MEMORY,
+                  size_text(bytes) + " of host memory cannot be allocated: " + std::strerror(error));
+}
+
 }  // namespace
 
 uint64_t page_size() {
@@ -112,10 +118,11 @@ Status touch(void* memory, uint64_t mapped_bytes) {
     }
     work();
     for (std::thread& helper : helpers) helper.join();
-    if (const int error = failure.load())
-        return Status(SH_ERROR_OUT_OF_HOST_MEMORY,
-                      size_text(mapped_bytes) + " of host memory cannot be allocated: " + std::strerror(error));
-    return Status();
+    return touched(failure.load(), mapped_bytes);
+}
+
+Status touch_here(void* memory, uint64_t mapped_bytes) {
+    return touched(touch_range(static_cast<char*>(memory), mapped_bytes), mapped_bytes);
 }
 
 }  // namespace stagehand::platform

@@ -108,7 +108,7 @@ class BenchTest(CommandTest):
         # 2 + 6 of 24 equal blocks, 1 + 12 of the 8B shapes, 6 of 400 blocks.
         self.assertEqual(
             counts,
-            {"link": 3, "pinning": 2, "staging": 6, "mapping": 4, "occupancy": 24, "streaming": 27, "graph": 0},
+            {"link": 3, "pinning": 2, "staging": 6, "mapping": 4, "occupancy": 30, "streaming": 27, "graph": 0},
         )
         self.assertEqual(len(result["groups"]["graph"]["notes"]), 1)
         self.assertIn("host:0", result["groups"]["graph"]["notes"][0])
@@ -187,10 +187,16 @@ class BenchTest(CommandTest):
         self.assertEqual(run.code, 0, run.err)
         rows = run.json()["groups"]["occupancy"]["rows"]
         self.assertEqual(
-            [row["name"].split(": ")[1] for row in rows[:8]],
+            [row["name"].split(": ")[1] for row in rows[:10]],
             [
                 f"{call}, {contents}"
-                for contents in ("nothing pinned before", "contents changed", "contents unchanged", "contents dropped")
+                for contents in (
+                    "nothing pinned before",
+                    "pinned for a second",
+                    "contents changed",
+                    "contents unchanged",
+                    "contents dropped",
+                )
                 for call in ("release", "resume")
             ],
         )
@@ -201,8 +207,8 @@ class BenchTest(CommandTest):
                 self.assertLessEqual(row["peak_ratio"], 1)
                 self.assertGreater(row["peak_ratio"], 0.9)
                 self.assertGreaterEqual(row["host_ratio"], 1)
-                # Three cycles of three kinds, and the one whose peak is watched.
-                self.assertEqual(row["compared_cycles"], 10)
+                # Three cycles of four kinds, and the one whose peak is watched.
+                self.assertEqual(row["compared_cycles"], 13)
                 self.assertEqual(row["cycles"], 3)
                 self.assertEqual(row["copied_bytes"], 0 if "dropped" in row["name"] else row["footprint_bytes"])
                 self.assertAlmostEqual(row["ratio_to_link"], row["limit"] / row["value"], places=6)
@@ -230,7 +236,7 @@ class BenchTest(CommandTest):
         self.assert_rows("pinning", pinning)
         self.assertEqual([row["name"] for row in pinning][1:], ["sh_host_alloc", "cuMemHostAlloc"])
         self.assertEqual(pinning[2]["limit"], pinning[1]["value"])
-        self.assertEqual(len(result["groups"]["occupancy"]["rows"]), 24)
+        self.assertEqual(len(result["groups"]["occupancy"]["rows"]), 30)
         self.assert_rows("occupancy", result["groups"]["occupancy"]["rows"])
         graph = result["groups"]["graph"]
         self.assert_rows("graph", graph["rows"])

@@ -27,6 +27,11 @@ bool EveryCall::pause_and_resume() {
         const sh_status status = sh_pause(device_, &pause, nullptr);
         return devices_without_pages() && status == SH_ERROR_UNSUPPORTED ? SH_OK + 0 : status;
     };
+    const auto prepare = [&] {
+        const sh_status status = sh_occupancy_prepare(device_, &pause);
+        return devices_without_pages() && status == SH_ERROR_UNSUPPORTED ? SH_OK + 0 : status;
+    };
+    if (!attempt("sh_occupancy_prepare", prepare)) return false;
     for (int cycle = 0; cycle < 2; cycle++) {
         if (!attempt("sh_pause", pause_all) || !ATTEMPT(sh_resume, device_, &resume, nullptr)) return false;
         for (size_t i = 0; i < 2; i++)

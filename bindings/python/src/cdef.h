@@ -610,4 +610,5 @@ typedef struct sh_occupancy_info {
 sh_status sh_occupancy_get_info(sh_device* device, const char* tag, sh_occupancy_info* out_info);
 sh_status sh_occupancy_list(sh_device* device, sh_occupancy_info* infos, uint64_t capacity,
                                                  uint64_t* out_count);
+sh_status sh_occupancy_prepare(sh_device* device, const sh_pause_options* options);
 sh_status sh_occupancy_trim(sh_device* device, uint64_t* out_bytes);

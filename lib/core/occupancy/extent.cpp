@@ -97,7 +97,7 @@ uint64_t Extent::staged_bytes() const {
 
 Status Extent::take_host_memory() {
     if (host_.data() || device_.has(SH_BACKEND_CONTENTLESS)) return Status();
-    return transfer::PinnedMemory::allocate(device_, bytes_, &host_);
+    return transfer::GradualMemory::reserve(device_, bytes_, &host_);
 }
 
 void* Extent::host_at(uint64_t offset) const {

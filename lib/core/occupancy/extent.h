@@ -7,7 +7,7 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
-#include "transfer/host/pinned_memory.h"
+#include "transfer/host/gradual_memory.h"
 
 namespace stagehand::core {
 
@@ -58,14 +58,14 @@ public:
     // Contents that only host memory has.
     uint64_t staged_bytes() const;
 
-    // Allocates host memory for the contents, unless there is some.
+    // Reserves host memory for the contents, unless there is some. Devices without contents get none.
     Status take_host_memory();
-    transfer::PinnedMemory& host() { return host_; }
-    const transfer::PinnedMemory& host() const { return host_; }
+    transfer::GradualMemory& host() { return host_; }
+    const transfer::GradualMemory& host() const { return host_; }
     // Where the contents of an offset are kept. Devices without contents get an address that nothing reads.
     void* host_at(uint64_t offset) const;
     // No copy may cross a multiple of this, counted from the start of the extent.
-    uint64_t piece_bytes() const { return host_.piece_bytes() ? host_.piece_bytes() : UINT64_MAX; }
+    static constexpr uint64_t kPieceBytes = transfer::GradualMemory::kPieceBytes;
 
     Tag* tag = nullptr;
     Leaving contents = Leaving::stage;  // as the allocation says
@@ -84,7 +84,7 @@ private:
     const uint64_t bytes_;
     uint64_t address_ = 0;
     std::vector<Handle> handles_;  // empty on devices that do not map pages
-    transfer::PinnedMemory host_;
+    transfer::GradualMemory host_;
 };
 
 }  // namespace stagehand::core

@@ -46,9 +46,10 @@ void add(const sh_occupancy_info& from, sh_occupancy_info* to) {
 }  // namespace
 
 Occupancy::Occupancy(std::shared_ptr<Device> device)
-    : device_(std::move(device)), accounts_(*device_), passage_(device_->backend()) {}
+    : device_(std::move(device)), accounts_(*device_), passage_(device_->backend()), fill_(device_->backend()) {}
 
 Occupancy::~Occupancy() {
+    fill_.stop();
     BackendDevice& backend = device_->backend();
     const bool used = !extents_.empty() && backend.has_device_synchronize();
     const Status ended = used ? once_more([&] { return backend.device_synchronize(); }) : Status();
@@ -218,6 +219,7 @@ Status Occupancy::free(uint64_t address) {
 }
 
 void Occupancy::remove_extent(Extent& extent) noexcept {
+    stop_preparing({&extent});
     {
         std::lock_guard lock(mutex_);
         sh_occupancy_info& info = extent.tag->info;
@@ -229,6 +231,7 @@ void Occupancy::remove_extent(Extent& extent) noexcept {
         device_->note_pinned_contents(pinned_bytes_);
     }
     retire(std::move(extents_.extract(extent.address()).mapped()));
+    go_on_preparing();
 }
 
 // Gives an extent back. An extent that the driver does not take is kept, and counted, until the driver does.
@@ -295,22 +298,6 @@ void Occupancy::publish() noexcept {
         pinned_bytes_ += extent->host().pinned_bytes();
     }
     device_->note_pinned_contents(pinned_bytes_);
-}
-
-Status Occupancy::trim(uint64_t* out_bytes) {
-    Turn turn;
-    SH_TRY(turn.take(*this, false));
-    retry_retired();
-    if (passage_.is_doubtful()) SH_TRY(passage_.settle());
-    uint64_t freed = 0;
-    for (const auto& [address, extent] : extents_) {
-        if (extent->staged_bytes()) continue;
-        freed += extent->host().bytes();
-        extent->host().reset();
-    }
-    publish();
-    *out_bytes = freed;
-    return Status();
 }
 
 }  // namespace stagehand::core

@@ -21,6 +21,7 @@
 #include "core/occupancy/extent.h"
 #include "core/occupancy/passage.h"
 #include "core/occupancy/tag.h"
+#include "transfer/host/host_fill.h"
 
 namespace stagehand::core {
 
@@ -46,6 +47,8 @@ public:
     Status pause(const TagSelection& tags, std::optional<Leaving> contents, sh_occupancy_change* out);
     Status resume(const TagSelection& tags, sh_occupancy_change* out);
     Status trim(uint64_t* out_bytes);
+    // Begins to pin the host memory that a pause with these arguments needs.
+    Status prepare(const TagSelection& tags, std::optional<Leaving> contents);
     // These never wait for one of the calls above.
     Status info(const char* tag, sh_occupancy_info* out) const;
     std::vector<sh_occupancy_info> list() const;
@@ -83,7 +86,11 @@ private:
     Status can_pause() const;
     Status release(const std::vector<Extent*>& extents, std::optional<Leaving> contents, CallTimes* times,
                    bool* released);
-    Status take_host_memory(const std::vector<Extent*>& extents);
+    Status take_host_memory(const std::vector<Extent*>& extents, std::vector<Extent*>* taken);
+    Status begin_fill(const std::vector<Extent*>& extents);
+    void note_ready(Extent& extent, bool pinned);
+    void stop_preparing(const std::vector<Extent*>& extents) noexcept;
+    void go_on_preparing() noexcept;
     static Status lose(const std::vector<Extent*>& extents);
     Status bring_back(const std::vector<Extent*>& extents);
     void set_state(const std::vector<Tag*>& tags, uint32_t state);
@@ -98,13 +105,18 @@ private:
     uint64_t pinned_bytes_ = 0;  // of host memory
     Accounts accounts_;
     Passage passage_;
+    std::vector<Extent*> preparing_;  // whose host memory is pinned in the background, or waits for its turn
     Allocations allocations_;
     Extents extents_;
     std::vector<std::unique_ptr<Extent>> retired_;  // without allocations, and the driver refused to take them back
 
-    // Guards what other threads read: the tags' names and Tag::info. Whoever has the turn may read them without it.
+    // Guards what other threads read: the tags' names and Tag::info, and what fill_ changes. Whoever has the turn may
+    // read them without it.
     mutable std::mutex mutex_;
     std::map<std::string, Tag> tags_;
+
+    // Its thread calls note_ready(). The destructor ends it first.
+    transfer::HostFill fill_;
 };
 
 }  // namespace stagehand::core

@@ -70,8 +70,10 @@ Status Occupancy::pause(const TagSelection& selection, std::optional<Leaving> co
     bool released = false;
     CallTimes times(device_->backend(), totals_, passage_);
     const Status status = no_throw([&] { return release(extents, contents, &times, &released); });
+    fill_.stop();
     accounts_.settle(totals_.held_bytes);
     publish();
+    go_on_preparing();
     set_state(tags, released ? SH_OCCUPANCY_RELEASED : SH_OCCUPANCY_RUNNING);
     SH_TRY(status);
     out->tag_count = static_cast<uint32_t>(tags.size());
@@ -90,9 +92,16 @@ Status Occupancy::release(const std::vector<Extent*>& extents, std::optional<Lea
     if (passage_.is_doubtful()) SH_TRY(passage_.settle());
     SH_TRY(times->for_earlier_work([&] { return device_->backend().device_synchronize(); }));
     for (Extent* const extent : extents) extent->leaving = contents.value_or(extent->contents);
-    SH_TRY(times->for_host_memory([&] { return take_host_memory(extents); }));
-    const Status left = passage_.leave(extents);
-    if (!left.ok() && no_throw([&] { return passage_.come_back(extents); }).ok()) return left.within("the tags run");
+    stop_preparing(extents);
+    std::vector<Extent*> taken;
+    SH_TRY(times->for_host_memory([&] { return take_host_memory(extents, &taken); }));
+    const Status left = passage_.leave(extents, fill_);
+    fill_.stop();
+    if (!left.ok() && no_throw([&] { return passage_.come_back(extents); }).ok()) {
+        if (!passage_.is_doubtful())
+            for (Extent* const extent : taken) extent->host().reset();
+        return left.within("the tags run");
+    }
     *released = true;
     const Status lost = lose(extents);
     if (!left.ok())
@@ -111,21 +120,6 @@ Status Occupancy::lose(const std::vector<Extent*>& extents) {
         }
     }
     return status;
-}
-
-// All host memory is there before the first contents leave.
-Status Occupancy::take_host_memory(const std::vector<Extent*>& extents) {
-    std::vector<Extent*> taken;
-    taken.reserve(extents.size());
-    for (Extent* const extent : extents) {
-        if (extent->leaving != Leaving::stage || extent->host().data()) continue;
-        taken.push_back(extent);
-        const Status status = extent->take_host_memory();
-        if (status.ok()) continue;
-        for (Extent* const other : taken) other->host().reset();
-        return status;
-    }
-    return Status();
 }
 
 // --- Resume ---

@@ -29,7 +29,7 @@ Status Passage::open(transfer::Lanes& lanes) {
 
 // --- To the host ---
 
-Status Passage::leave(std::span<Extent* const> extents) {
+Status Passage::leave(std::span<Extent* const> extents, transfer::HostFill& fill) {
     first_ = count_ = 0;
     const Status status = [&] {
         for (Extent* const extent : extents) {
@@ -37,7 +37,7 @@ Status Passage::leave(std::span<Extent* const> extents) {
             for (Handle& handle : extent->handles()) {
                 if (!handle.filled) continue;
                 if (count_ == kAhead) SH_TRY(finish_oldest_departure());
-                SH_TRY(copy_out(*extent, handle));
+                SH_TRY(copy_out(*extent, handle, fill));
             }
         }
         while (count_) SH_TRY(finish_oldest_departure());
@@ -47,9 +47,10 @@ Status Passage::leave(std::span<Extent* const> extents) {
     return status;
 }
 
-Status Passage::copy_out(Extent& extent, Handle& handle) {
+Status Passage::copy_out(Extent& extent, Handle& handle, transfer::HostFill& fill) {
     const sh_stream lane = to_host_.stream();
-    SH_TRY(in_pieces(extent, handle, [&](uint64_t at, uint64_t bytes) {
+    SH_TRY(in_pieces(handle, [&](uint64_t at, uint64_t bytes) {
+        SH_TRY(fill.wait_for(extent.host(), at + bytes));
         return device_.copy_to_host(lane, extent.host_at(at), extent.address() + at, bytes);
     }));
     return note_end({&extent, &handle}, lane);
@@ -99,7 +100,7 @@ Status Passage::copy_back(Extent& extent, Handle& handle) {
     if (extent.leaving == Leaving::zero) {
         SH_TRY(device_.fill(lane, address + handle.offset, 0, handle.bytes));
     } else {
-        SH_TRY(in_pieces(extent, handle, [&](uint64_t at, uint64_t bytes) {
+        SH_TRY(in_pieces(handle, [&](uint64_t at, uint64_t bytes) {
             return device_.copy_to_device(lane, address + at, extent.host_at(at), bytes);
         }));
     }
@@ -116,8 +117,8 @@ void Passage::give_back(const std::vector<Move>& taken) noexcept {
 
 // Calls copy(offset, bytes) for each piece of a handle. A piece lies in one registration of the host memory.
 template <class Copy>
-Status Passage::in_pieces(const Extent& extent, const Handle& handle, Copy&& copy) {
-    const uint64_t end = handle.offset + handle.bytes, registered = extent.piece_bytes();
+Status Passage::in_pieces(const Handle& handle, Copy&& copy) {
+    const uint64_t end = handle.offset + handle.bytes, registered = Extent::kPieceBytes;
     for (uint64_t at = handle.offset; at < end;) {
         const uint64_t bytes = std::min({end - at, kPiece, registered - at % registered});
         SH_TRY(copy(at, bytes));

@@ -9,6 +9,7 @@
 #include "backend/backend_device.h"
 #include "base/status.h"
 #include "core/occupancy/extent.h"
+#include "transfer/host/host_fill.h"
 #include "transfer/lane/lane.h"
 
 namespace stagehand::core {
@@ -25,9 +26,9 @@ public:
     Status open(transfer::Lanes& lanes);
 
     // Copies the contents of those extents that are staged, and gives their device memory back. Nothing else uses the
-    // memory. On failure nothing is copied any more, and each handle is either filled or its contents are in host
-    // memory.
-    Status leave(std::span<Extent* const> extents);
+    // memory. Waits for the host memory that `fill` still prepares. On failure nothing is copied any more, and each
+    // handle is either filled or its contents are in host memory.
+    Status leave(std::span<Extent* const> extents, transfer::HostFill& fill);
     // Takes device memory for all handles that are not filled, and fills them. On failure these handles are not filled,
     // the device memory that the call took is given back, and host memory keeps its contents.
     Status come_back(std::span<Extent* const> extents);
@@ -48,10 +49,10 @@ private:
         Handle* handle = nullptr;
     };
 
-    Status copy_out(Extent& extent, Handle& handle);
+    Status copy_out(Extent& extent, Handle& handle, transfer::HostFill& fill);
     Status copy_back(Extent& extent, Handle& handle);
     template <class Copy>
-    Status in_pieces(const Extent& extent, const Handle& handle, Copy&& copy);
+    Status in_pieces(const Handle& handle, Copy&& copy);
     Status note_end(const Move& move, sh_stream lane);
     Status wait_for_oldest();
     Status finish_oldest_departure();

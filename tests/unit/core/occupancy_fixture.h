@@ -60,6 +60,15 @@ protected:
         options.flags = flags;
         return sh_resume(device_, &options, change);
     }
+    sh_status prepare(const std::vector<const char*>& tags = {}, uint32_t flags = 0,
+                      uint32_t contents = SH_CONTENTS_DEFAULT) {
+        sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
+        options.tags = tags.data();
+        options.tag_count = tags.size();
+        options.flags = flags;
+        options.contents = contents;
+        return sh_occupancy_prepare(device_, &options);
+    }
     sh_occupancy_info info(const char* tag = nullptr) {
         sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
         EXPECT_SUCCEEDS(sh_occupancy_get_info(device_, tag, &info));

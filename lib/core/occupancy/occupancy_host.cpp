@@ -1,0 +1,109 @@
+// The host memory for contents: its preparation in the background, its allocation in a pause, and its end.
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/no_throw.h"
+#include "core/occupancy/occupancy.h"
+
+namespace stagehand::core {
+
+// Reserves what is missing, and begins to fill it. There is room for all of it when the first contents leave.
+Status Occupancy::take_host_memory(const std::vector<Extent*>& extents, std::vector<Extent*>* taken) {
+    std::vector<Extent*> missing;
+    taken->reserve(extents.size());
+    Status status;
+    for (Extent* const extent : extents) {
+        if (!status.ok() || extent->leaving != Leaving::stage) continue;
+        if (!extent->host().data()) {
+            taken->push_back(extent);
+            status = extent->take_host_memory();
+        }
+        if (!extent->host().is_ready()) missing.push_back(extent);
+    }
+    if (status.ok()) status = begin_fill(missing);
+    if (!status.ok())
+        for (Extent* const extent : *taken) extent->host().reset();
+    return status;
+}
+
+Status Occupancy::begin_fill(const std::vector<Extent*>& extents) {
+    std::vector<transfer::GradualMemory*> memories;
+    for (Extent* const extent : extents) memories.push_back(&extent->host());
+    return fill_.start(memories, [this, extents](size_t index, bool pinned) { note_ready(*extents[index], pinned); });
+}
+
+// Runs on the thread that pins.
+void Occupancy::note_ready(Extent& extent, bool pinned) {
+    std::lock_guard lock(mutex_);
+    transfer::GradualMemory& memory = extent.host();
+    const uint64_t bytes = memory.bytes(), pinned_bytes = memory.pinned_bytes();
+    memory.note_ready(pinned);
+    extent.tag->info.host_bytes += memory.bytes() - bytes;
+    extent.tag->info.pinned_bytes += memory.pinned_bytes() - pinned_bytes;
+    pinned_bytes_ += memory.pinned_bytes() - pinned_bytes;
+    device_->note_pinned_contents(pinned_bytes_);
+}
+
+// --- In the background ---
+
+Status Occupancy::prepare(const TagSelection& selection, std::optional<Leaving> contents) {
+    Turn turn;
+    SH_TRY(turn.take(*this, selection.no_wait));
+    SH_TRY(can_pause());
+    std::vector<Tag*> tags;
+    SH_TRY(select(selection, SH_OCCUPANCY_RUNNING, &tags));
+    fill_.stop();
+    std::vector<Extent*> wanted;
+    const Status status = no_throw([&] {
+        wanted = preparing_;
+        for (Extent* const extent : extents_of(tags)) {
+            if (contents.value_or(extent->contents) != Leaving::stage) continue;
+            SH_TRY(extent->take_host_memory());
+            if (std::find(wanted.begin(), wanted.end(), extent) == wanted.end()) wanted.push_back(extent);
+        }
+        std::erase_if(wanted, [](const Extent* extent) { return extent->host().is_ready(); });
+        return begin_fill(wanted);
+    });
+    if (status.ok())
+        preparing_ = std::move(wanted);
+    else
+        go_on_preparing();
+    return status;
+}
+
+// The memory of these extents is not prepared any more. What is ready stays.
+void Occupancy::stop_preparing(const std::vector<Extent*>& extents) noexcept {
+    if (preparing_.empty()) return;
+    fill_.stop();
+    std::erase_if(preparing_, [&](Extent* extent) {
+        return extent->host().is_ready() || std::find(extents.begin(), extents.end(), extent) != extents.end();
+    });
+}
+
+void Occupancy::go_on_preparing() noexcept {
+    if (preparing_.empty()) return;
+    const Status begun = no_throw([&] { return begin_fill(preparing_); });
+    if (begun.ok()) return;
+    log_line(SH_LOG_WARNING, "host memory is not prepared any more: %s", begun.text());
+    preparing_.clear();
+}
+
+Status Occupancy::trim(uint64_t* out_bytes) {
+    Turn turn;
+    SH_TRY(turn.take(*this, false));
+    retry_retired();
+    if (passage_.is_doubtful()) SH_TRY(passage_.settle());
+    fill_.stop();
+    preparing_.clear();
+    uint64_t freed = 0;
+    for (const auto& [address, extent] : extents_) {
+        if (extent->staged_bytes()) continue;
+        freed += extent->host().bytes();
+        extent->host().reset();
+    }
+    publish();
+    *out_bytes = freed;
+    return Status();
+}
+
+}  // namespace stagehand::core

@@ -1,0 +1,139 @@
+#include "transfer/host/host_fill.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/no_throw.h"
+#include "base/size_text.h"
+#include "platform/anonymous_memory.h"
+#include "platform/host_memory.h"
+#include "platform/thread.h"
+
+namespace stagehand::transfer {
+namespace {
+
+constexpr uint64_t kUnit = uint64_t(32) << 20;  // one thread makes this much present at a time
+constexpr uint64_t kTouchThreads = 8;           // more gain nothing: clearing pages then fills the memory bandwidth
+
+// The kernel ends processes when memory that was promised is missing.
+Status check_room(uint64_t bytes) {
+    const platform::HostMemory host = platform::read_host_memory();
+    if (bytes <= host.available_bytes) return Status();
+    return Status(SH_ERROR_OUT_OF_HOST_MEMORY, size_text(bytes) + " of host memory are needed, but only " +
+                                                   size_text(host.available_bytes) + " are left");
+}
+
+}  // namespace
+
+Status HostFill::start(const std::vector<GradualMemory*>& memories, Note note) {
+    stop();
+    plan(memories);
+    uint64_t bytes = 0;
+    for (const Piece& piece : pieces_) bytes += piece.bytes;
+    SH_TRY(check_room(bytes));
+    note_ = std::move(note);
+    next_unit_ = 0;
+    stopping_ = false;
+    status_ = Status();
+    const Status begun = pieces_.empty() ? Status() : begin_threads();
+    if (!begun.ok()) stop();
+    return begun;
+}
+
+void HostFill::plan(const std::vector<GradualMemory*>& memories) {
+    memories_ = memories;
+    pieces_.clear();
+    units_.clear();
+    for (size_t i = 0; i < memories_.size(); i++) {
+        const GradualMemory& memory = *memories_[i];
+        ready_[&memory] = memory.ready_bytes();
+        for (uint64_t at = memory.ready_bytes(); at < memory.reserved_bytes(); at += GradualMemory::kPieceBytes) {
+            const uint64_t end = at + memory.piece_at(at);
+            pieces_.push_back({i, at, end - at, (end - at + kUnit - 1) / kUnit});
+            for (uint64_t unit = at; unit < end; unit += kUnit)
+                units_.push_back({pieces_.size() - 1, unit, std::min(kUnit, end - unit)});
+        }
+    }
+}
+
+Status HostFill::begin_threads() {
+    const uint64_t touching = std::min<uint64_t>({units_.size(), platform::usable_cores(), kTouchThreads});
+    threads_.resize(touching + 1);
+    SH_TRY(platform::start_thread(
+        "sh-pin", [this] { pin_pieces(); }, &threads_[0]));
+    for (uint64_t i = 1; i <= touching; i++) {
+        const Status started = platform::start_thread(
+            "sh-touch", [this] { touch_units(); }, &threads_[i]);
+        if (i == 1) SH_TRY(started);  // fewer threads do the work too
+    }
+    return Status();
+}
+
+void HostFill::touch_units() {
+    for (size_t next; (next = next_unit_.fetch_add(1)) < units_.size();) {
+        const Unit& unit = units_[next];
+        {
+            const std::lock_guard lock(mutex_);
+            if (stopping_) return;
+        }
+        char* const begin = static_cast<char*>(memories_[pieces_[unit.piece].memory]->data()) + unit.offset;
+        const Status touched = no_throw([&] { return platform::touch_here(begin, unit.bytes); });
+        if (!touched.ok()) return fail(touched);
+        const std::lock_guard lock(mutex_);
+        if (--pieces_[unit.piece].units == 0) changed_.notify_all();
+    }
+}
+
+void HostFill::pin_pieces() {
+    Status refused = device_.thread_begin();
+    for (const Piece& piece : pieces_) {
+        {
+            std::unique_lock lock(mutex_);
+            changed_.wait(lock, [&] { return stopping_ || piece.units == 0; });
+            if (stopping_) return;
+        }
+        GradualMemory& memory = *memories_[piece.memory];
+        // After a refusal more calls would only be refused too.
+        if (refused.ok()) {
+            refused = device_.host_register(static_cast<char*>(memory.data()) + piece.offset, piece.bytes);
+            if (!refused.ok())
+                log_line(SH_LOG_WARNING, "host memory cannot be pinned, so copies of it are slow: %s", refused.text());
+        }
+        note_(piece.memory, refused.ok());
+        const std::lock_guard lock(mutex_);
+        ready_[&memory] = piece.offset + piece.bytes;
+        changed_.notify_all();
+    }
+}
+
+void HostFill::fail(Status status) noexcept {
+    const std::lock_guard lock(mutex_);
+    status_ = std::move(status);
+    stopping_ = true;
+    changed_.notify_all();
+}
+
+Status HostFill::wait_for(const GradualMemory& memory, uint64_t end) {
+    std::unique_lock lock(mutex_);
+    const auto found = ready_.find(&memory);
+    if (found == ready_.end()) return Status();
+    changed_.wait(lock, [&] { return stopping_ || found->second >= end; });
+    if (found->second >= end) return Status();
+    return status_.ok() ? Status(SH_ERROR_INTERNAL, "the preparation of host memory was stopped") : status_;
+}
+
+void HostFill::stop() noexcept {
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+        changed_.notify_all();
+    }
+    for (std::thread& thread : threads_)
+        if (thread.joinable()) thread.join();
+    threads_.clear();
+    const std::lock_guard lock(mutex_);
+    ready_.clear();
+}
+
+}  // namespace stagehand::transfer
