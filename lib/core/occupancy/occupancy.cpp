@@ -116,13 +116,10 @@ Status Occupancy::alloc_in(Tag& tag, uint64_t bytes, Leaving contents, uint64_t*
         return Status(SH_ERROR_OUT_OF_DEVICE_MEMORY, exact_size_text(bytes) + " are more than any device has");
     auto node = spare_node<Allocations>();
     uint64_t address = 0;
-    // Without room for a chunk, a small allocation has an extent of its own.
-    const bool small = bytes < small_below();
-    if (!small || !alloc_small(tag, whole(bytes, kAlignment), contents, &address).ok()) {
-        Extent* extent = nullptr;
-        SH_TRY(add_extent(tag, whole(bytes, device_->backend().info().granularity_bytes), contents, &extent));
-        address = extent->address();
-    }
+    if (bytes < small_below())
+        SH_TRY(alloc_small(tag, bytes, contents, &address));
+    else
+        SH_TRY(alloc_alone(tag, bytes, contents, &address));
     extent_of(address).allocations++;
     node.key() = address;
     node.mapped() = {bytes};
@@ -134,12 +131,23 @@ Status Occupancy::alloc_in(Tag& tag, uint64_t bytes, Leaving contents, uint64_t*
     return Status();
 }
 
+Status Occupancy::alloc_alone(Tag& tag, uint64_t bytes, Leaving contents, uint64_t* out_address) {
+    Extent* extent = nullptr;
+    SH_TRY(add_extent(tag, whole(bytes, device_->backend().info().granularity_bytes), contents, &extent));
+    *out_address = extent->address();
+    return Status();
+}
+
+// Without room for a chunk, the allocation has an extent of its own. If there is no room for that either, the budget is
+// asked only once: every question makes runtimes look for memory that they could give up.
 Status Occupancy::alloc_small(Tag& tag, uint64_t bytes, Leaving contents, uint64_t* out_address) {
     FreeSpace& free = tag.small[static_cast<size_t>(contents)].free;
-    *out_address = free.take(bytes);
+    const uint64_t taken = whole(bytes, kAlignment);
+    *out_address = free.take(taken);
     if (*out_address) return Status();
-    SH_TRY(add_chunk(tag, contents));
-    *out_address = free.take(bytes);
+    SH_TRY(accounts_.claim(totals_.held_bytes + whole(bytes, device_->backend().info().granularity_bytes)));
+    if (!add_chunk(tag, contents).ok()) return alloc_alone(tag, bytes, contents, out_address);
+    *out_address = free.take(taken);
     return Status();
 }
 

@@ -72,6 +72,7 @@ private:
 
     uint64_t small_below() const;
     Status alloc_in(Tag& tag, uint64_t bytes, Leaving contents, uint64_t* out_address);
+    Status alloc_alone(Tag& tag, uint64_t bytes, Leaving contents, uint64_t* out_address);
     Status alloc_small(Tag& tag, uint64_t bytes, Leaving contents, uint64_t* out_address);
     Status add_chunk(Tag& tag, Leaving contents);
     Status add_extent(Tag& tag, uint64_t bytes, Leaving contents, Extent** out);
