@@ -125,6 +125,20 @@ def test_arguments_are_checked(device):
     assert device.occupancies() == []
 
 
+def test_the_log_tells_of_pauses_and_resumes(device):
+    lines = []
+    memory = device.alloc(2 * MIB)
+    sh.set_log(sh.LogLevel.INFO, lambda level, text: lines.append((level, text)))
+    try:
+        device.pause()
+        device.resume()
+    finally:
+        sh.set_log(0, None)
+    assert [level for level, _ in lines] == [sh.LogLevel.INFO] * 2
+    assert "2.00 MiB" in lines[0][1] and "given back" in lines[0][1] and "came back" in lines[1][1]
+    memory.close()
+
+
 def test_exit_with_memory_that_is_away(program):
     program("""
 import libstagehand as sh
