@@ -47,6 +47,7 @@ class PausablePool:
             str(PATH), self._hooks.alloc_name, self._hooks.free_name
         )
         self._pool: Any = torch.cuda.MemPool(self._allocator.allocator())
+        self._ids = [self._pool.id]  # of all pools of PyTorch that this one has had
         self._entered = threading.local()
         _allocators.append(self._allocator)
 
@@ -87,8 +88,21 @@ class PausablePool:
         if isinstance(exception, torch.OutOfMemoryError) and (text := self._hooks.take_error()):
             exception.add_note(f"libstagehand, for the tag {self.tag!r}: {text}")
 
+    def trim(self) -> None:
+        """Gives segments back that no tensor uses. Tensors that are made later take none of the free space in segments
+        that are partly in use.
+        """
+        if self._pool is None:
+            raise closed("pool")
+        # PyTorch gives no memory of a pool back as long as the pool can be used.
+        self._pool = torch.cuda.MemPool(self._allocator.allocator())
+        self._ids = [id for id in self._ids if torch.cuda.memory_snapshot(id)] + [self._pool.id]
+        torch.cuda.empty_cache()
+
     def pause(self, *, contents: Contents = Contents.DEFAULT, repeat: bool = False) -> OccupancyChange:
-        """Releases the memory of the tag, like Device.pause(). Does nothing if nothing was ever allocated."""
+        """Releases the memory of the tag, like Device.pause(). Does nothing if nothing was ever allocated. trim() before
+        it spares copies of segments that no tensor uses.
+        """
         return self.device.pause(self.tag if self._info() else [], contents=contents, repeat=repeat)
 
     def resume(self, *, repeat: bool = False) -> OccupancyChange:
@@ -97,7 +111,7 @@ class PausablePool:
 
     def memory(self) -> PoolMemory:
         """Returns how much memory the pool has, and how much of it tensors use."""
-        segments = torch.cuda.memory_snapshot(self._pool.id)
+        segments = [segment for id in self._ids for segment in torch.cuda.memory_snapshot(id)]
         reserved = sum(int(segment["total_size"]) for segment in segments)
         return PoolMemory(reserved, reserved - sum(size for _, size in unused_ranges(segments)))
 

@@ -121,6 +121,20 @@ def test_many_pauses():
     assert pool.device.occupancy("many").cycles == 20
 
 
+def test_a_trim_gives_unused_segments_back():
+    with st.pausable("trims", "cuda:0") as pool:
+        keeps, goes = (torch.ones(1 << 27, device="cuda:0") for _ in range(2))
+    del goes
+    assert pool.memory().reserved_bytes >= 2 << 29
+    pool.trim()
+    assert pool.memory().reserved_bytes <= (1 << 29) + (64 << 20)
+    assert pool.pause().copied_bytes <= (1 << 29) + (64 << 20)
+    pool.resume()
+    with pool:
+        more = torch.full((1 << 27,), 2.0, device="cuda:0")
+    assert keeps[::1000].eq(1).all().item() and more[::1000].eq(2).all().item()
+
+
 def test_a_closed_pool_gives_its_memory_back():
     before = driver_free()
     with st.pausable("closes", "cuda:0") as pool:

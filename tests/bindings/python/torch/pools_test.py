@@ -6,6 +6,7 @@ import ctypes
 import gc
 import random
 import threading
+import weakref
 
 import pytest
 import torch
@@ -124,7 +125,7 @@ def current(device, monkeypatch):
     monkeypatch.setattr(_pools, "_pools", {})
     yield stand_in(monkeypatch)
     for pool in _pools._pools.values():
-        for segment in pool._pool.id:
+        for segment in [segment for id in pool._ids for segment in id]:
             pool._pool.functions.free(segment["address"])
         pool._hooks.close()
 
@@ -157,6 +158,39 @@ def test_pools_are_kept_by_device_tag_and_contents(device, current):
     assert st.pausable("cache", device) is not pool and len(_pools._pools) == 3
     with pytest.raises(KeyError):
         st.pausable("weights", device, contents="nothing")
+
+
+def test_a_trim_lets_pytorch_give_segments_back(device, current, monkeypatch):
+    pool = st.pausable("weights", device)
+    with pool:
+        current[-1].segment((2 * MIB, "active_allocated"))
+        unused = current[-1].segment((4 * MIB, "inactive"))
+    first = weakref.ref(pool._pool)
+
+    def empty_cache():
+        """Gives unused segments of pools back that are gone, as PyTorch does."""
+        assert first() is None
+        segments = pool._ids[0]
+        pool._pool.functions.free(unused)
+        segments[:] = [segment for segment in segments if segment["address"] != unused]
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
+    assert pool.memory() == st.PoolMemory(6 * MIB, 2 * MIB)
+    pool.trim()
+    assert pool.memory() == st.PoolMemory(2 * MIB, 2 * MIB) and pool.pause().copied_bytes == 2 * MIB
+    pool.resume()
+    with pool:
+        current[-1].segment((2 * MIB, "active_allocated"))
+    assert pool.memory().live_bytes == 4 * MIB
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    pool.trim()
+    pool.trim()
+    assert len(pool._ids) == 3  # pools without segments are forgotten
+    pool.close()
+    with pytest.raises(sh.UsageError, match="closed"):
+        pool.trim()
+    for segment in [segment for id in pool._ids for segment in id]:
+        pool._allocator.free(segment["address"])
 
 
 def test_a_closed_pool_keeps_its_tensors(device, current, monkeypatch):

@@ -128,7 +128,7 @@ def current(device, vllm, monkeypatch):
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     yield stand_in(monkeypatch)
     for pool in _pools._pools.values():
-        for segment in pool._pool.id:
+        for segment in [segment for id in pool._ids for segment in id]:
             pool._pool.functions.free(segment["address"])
         pool._hooks.close()
 
@@ -148,6 +148,20 @@ def test_level_1_keeps_the_weights(device, vllm, current):
     backend.resume()
     backend.resume()
     assert backend.state() == "RUNNING" and is_all(weights, len("weights"), 4 * MIB)
+
+
+def test_unused_segments_are_given_back_before_a_sleep(device, vllm, current, monkeypatch):
+    trims = []
+    monkeypatch.setattr(_pools.PausablePool, "trim", lambda pool: trims.append(pool.tag))
+    backend = vllm.create_backend(config().model_config)
+    backend.suspend()
+    Worker(config()).load(current)
+    backend.suspend(level=1)
+    assert trims == ["weights"]
+    backend.resume()
+    backend.suspend(level=2)
+    backend.resume()
+    assert trims == ["weights"]
 
 
 def test_level_2_keeps_nothing(device, vllm, current):

@@ -35,7 +35,9 @@ def _by_device(tags: Iterable[str]) -> list[tuple[Device, list[str]]]:
 
 def _pause(tags: Iterable[str], contents: Contents) -> None:
     gc.collect()
-    torch.cuda.empty_cache()  # what no tensor uses is not copied to the host
+    weights = _pools.get(_WEIGHTS)
+    if weights is not None and contents == Contents.DEFAULT:
+        weights.trim()  # what no tensor uses is not copied to the host
     for device, names in _by_device(tags):
         device.pause(names, contents=contents, repeat=True)
 
