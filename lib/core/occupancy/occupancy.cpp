@@ -227,7 +227,8 @@ Status Occupancy::free(uint64_t address) {
 }
 
 void Occupancy::remove_extent(Extent& extent) noexcept {
-    stop_preparing({&extent});
+    Extent* const one[] = {&extent};  // a vector could not be allocated
+    stop_preparing(one);
     {
         std::lock_guard lock(mutex_);
         sh_occupancy_info& info = extent.tag->info;

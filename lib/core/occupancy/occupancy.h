@@ -90,7 +90,7 @@ private:
     Status take_host_memory(const std::vector<Extent*>& extents, std::vector<Extent*>* taken);
     Status begin_fill(const std::vector<Extent*>& extents);
     void note_ready(Extent& extent, bool pinned);
-    void stop_preparing(const std::vector<Extent*>& extents) noexcept;
+    void stop_preparing(std::span<Extent* const> extents) noexcept;
     void go_on_preparing() noexcept;
     static Status lose(const std::vector<Extent*>& extents);
     Status bring_back(const std::vector<Extent*>& extents);

@@ -72,7 +72,7 @@ Status Occupancy::prepare(const TagSelection& selection, std::optional<Leaving> 
 }
 
 // The memory of these extents is not prepared any more. What is ready stays.
-void Occupancy::stop_preparing(const std::vector<Extent*>& extents) noexcept {
+void Occupancy::stop_preparing(std::span<Extent* const> extents) noexcept {
     if (preparing_.empty()) return;
     fill_.stop();
     std::erase_if(preparing_, [&](Extent* extent) {

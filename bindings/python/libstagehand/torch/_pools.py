@@ -100,8 +100,8 @@ class PausablePool:
         torch.cuda.empty_cache()
 
     def pause(self, *, contents: Contents = Contents.DEFAULT, repeat: bool = False) -> OccupancyChange:
-        """Releases the memory of the tag, like Device.pause(). Does nothing if nothing was ever allocated. trim() before
-        it spares copies of segments that no tensor uses.
+        """Releases the memory of the tag, like Device.pause(). Does nothing if nothing was ever allocated. A trim()
+        before spares copies of segments that no tensor uses.
         """
         return self.device.pause(self.tag if self._info() else [], contents=contents, repeat=repeat)
 
