@@ -43,41 +43,41 @@ Spiller::~Spiller() {
 // --- Steps ---
 
 Status Spiller::begin_step(uint64_t step) {
-    if (in_step_) return Status(SH_ERROR_INVALID_STATE, "a step of the spiller is under way");
+    if (step_.open) return Status(SH_ERROR_INVALID_STATE, "a step of the spiller is under way");
     forget_step();
     departures_.begin_step();
     use_peak_ = 0;
     counters_.used_peak_bytes = 0;
-    stats(&before_step_);
-    step_ = step;
-    in_step_ = true;
+    stats(&step_.before);
+    step_.number = step;
+    step_.open = true;
     return Status();
 }
 
 Status Spiller::end_step() {
-    if (!in_step_) return Status(SH_ERROR_INVALID_STATE, "no step of the spiller is under way");
-    in_step_ = false;
+    if (!step_.open) return Status(SH_ERROR_INVALID_STATE, "no step of the spiller is under way");
+    step_.open = false;
     counters_.steps++;
     departures_.end_step();
     forget_step();
     pool_.grow();
     sh_spiller_stats after = {};
     stats(&after);
-    return log_.write(step_, before_step_, after);
+    return log_.write(step_.number, step_.before, after);
 }
 
 // Tickets of the step stay, but their numbers mean nothing in the next one.
 void Spiller::forget_step() {
     order_.end_step();
-    for (SavedCopy* copy : step_copies_)
+    for (SavedCopy* copy : step_.copies)
         if (copy) copy->ordinal = UINT32_MAX;
-    step_copies_.clear();
+    step_.copies.clear();
 }
 
 // An engine without steps may always have a ticket that lives. Its order begins again when most of it is of the past.
 void Spiller::forget_what_ended() {
     constexpr size_t kFew = 4096;
-    if (!in_step_ && step_copies_.size() > kFew && step_copies_.size() / 4 > copies_.size()) forget_step();
+    if (!step_.open && step_.copies.size() > kFew && step_.copies.size() / 4 > copies_.size()) forget_step();
 }
 
 // --- Out ---
@@ -104,11 +104,11 @@ Status Spiller::spill(const sh_saved_tensor& tensor, sh_stream stream, uint32_t 
         return share(*shared, tensor.address - shared->span.address, stream, flags, out);
     const bool may_leave = !(flags & SH_SPILL_KEEP) && span.bytes >= options_.least_bytes && span.bytes > 0;
     forget_what_ended();
-    make_room_for_one(step_copies_);
+    make_room_for_one(step_.copies);
     const sh_ticket ticket = copies_.add(span, tensor.storage_key, stream, may_leave ? Where::kept : Where::staying);
     SavedCopy& copy = *copies_.find(ticket)->copy;
     copy.ordinal = order_.save();
-    step_copies_.push_back(&copy);
+    step_.copies.push_back(&copy);
     counters_.saved++;
     if (may_leave && flags & SH_SPILL_NOW) leave(copy);
     make_room();
@@ -153,7 +153,7 @@ void Spiller::make_room() {
 
 // Nobody waits for these copies as long as the limits are kept.
 void Spiller::leave_early() {
-    while (in_step_ && departures_.is_due() && !copies_.kept().empty())
+    while (step_.open && departures_.is_due() && !copies_.kept().empty())
         if (!leave(*copies_.kept().front())) return;
 }
 
@@ -323,7 +323,7 @@ Status Spiller::upcoming(uint64_t used, std::span<sh_ticket> tickets, uint64_t* 
     if (!prefetches_) use_peak_ = std::max(use_peak_, used);
     const uint64_t most = watermarks_.may_be_ahead(memory(), options_.to_device_bytes);
     order_.for_each_next([&](uint32_t ordinal) {
-        const SavedCopy* const copy = step_copies_[ordinal];
+        const SavedCopy* const copy = step_.copies[ordinal];
         if (!copy || copy->prefetch.address) return Visited::done;
         if (copy->where != Where::away) return copy->where == Where::leaving ? Visited::again : Visited::done;
         // The engine may still have the memory of a tensor that it has not been told of.
@@ -418,7 +418,7 @@ Status Spiller::release(sh_ticket ticket) {
 }
 
 Status Spiller::end_copy(std::unique_ptr<SavedCopy> copy, bool named) {
-    if (copy->ordinal != UINT32_MAX) step_copies_[copy->ordinal] = nullptr;
+    if (copy->ordinal != UINT32_MAX) step_.copies[copy->ordinal] = nullptr;
     Status status;
     if (copy->buffer) {
         status = let_go(*copy, named);
@@ -428,7 +428,7 @@ Status Spiller::end_copy(std::unique_ptr<SavedCopy> copy, bool named) {
         else
             doubtful_.push_back(std::move(copy));
     }
-    if (in_step_ || !copies_.empty()) return status;
+    if (step_.open || !copies_.empty()) return status;
     const Status forgotten = no_throw([&] { return forget_step(), Status(); });
     return status.ok() ? forgotten : status;
 }

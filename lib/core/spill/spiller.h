@@ -54,6 +54,14 @@ public:
     void stats(sh_spiller_stats* out);
 
 private:
+    // The step under way, or the last one.
+    struct Step {
+        uint64_t number = 0;  // the engine's
+        bool open = false;
+        std::vector<SavedCopy*> copies;  // by their numbers in order_; null: ended
+        sh_spiller_stats before = {};
+    };
+
     Status find(sh_ticket ticket, Ticket** out);
     Status watch_use(uint64_t told);
     policy::MemoryInUse memory() const {
@@ -86,18 +94,15 @@ private:
     policy::Departures departures_;
     policy::RestoreOrder order_;
     telemetry::SpillLog log_;
-    std::vector<SavedCopy*> step_copies_;  // by their numbers in order_; null: ended
-    std::vector<sh_ticket> named_;         // the tickets that collect() has not handed out yet
+    Step step_;
+    std::vector<sh_ticket> named_;  // the tickets that collect() has not handed out yet
     std::vector<std::unique_ptr<SavedCopy>> doubtful_;
     sh_spiller_stats counters_ = {};  // only those that the spiller counts itself
-    sh_spiller_stats before_step_ = {};
-    uint64_t copies_out_ = 0;        // copies to the host so far
-    uint64_t used_ = 0;              // device memory in use, as far as the last call told
-    uint64_t use_peak_ = 0;          // the most of it in this step, before anything came back
-    uint64_t step_ = 0;              // the engine's number
-    uint64_t prefetched_bytes_ = 0;  // that no restore has taken yet
+    uint64_t copies_out_ = 0;         // copies to the host so far
+    uint64_t used_ = 0;               // device memory in use, as far as the last call told
+    uint64_t use_peak_ = 0;           // the most of it in this step, before anything came back
+    uint64_t prefetched_bytes_ = 0;   // that no restore has taken yet
     uint32_t prefetches_ = 0;
-    bool in_step_ = false;
 };
 
 }  // namespace stagehand::core

@@ -2426,16 +2426,16 @@ Since 0.2*/
     /**Begins to pin the host memory that sh_pause() will need with the same options, and returns. Threads of the library
 pin it while the engine goes on. sh_pause() uses what is pinned by then, and pins the rest. sh_occupancy_info tells
 how much there is. Allocations that are made later are not included. sh_free() and sh_occupancy_trim() end the
-preparation of memory that they free.
+preparation of memory that they free. If the machine or the cgroup has less memory left
+(SH_ERROR_OUT_OF_HOST_MEMORY), what was begun before goes on.
 
 - `options`: NULL: all tags that run. SH_OCCUPANCY_REPEAT leaves out tags that are released.
-@retval SH_OK                       The preparation has begun, or nothing is missing.
-@retval SH_ERROR_NOT_FOUND          There is no tag of that name. The text has the name.
-@retval SH_ERROR_INVALID_STATE      A tag is released. The text has the name.
-@retval SH_ERROR_INVALID_ARGUMENT   An option is out of range. The text names the option.
-@retval SH_ERROR_BUSY               Another call runs, and the flags have SH_OCCUPANCY_NO_WAIT.
-@retval SH_ERROR_OUT_OF_HOST_MEMORY The machine or the cgroup has less memory left. What was begun before goes on.
-@retval SH_ERROR_UNSUPPORTED        The device cannot pause: see sh_pause().
+@retval SH_OK                     The preparation has begun, or nothing is missing.
+@retval SH_ERROR_NOT_FOUND        There is no tag of that name. The text has the name.
+@retval SH_ERROR_INVALID_STATE    A tag is released. The text has the name.
+@retval SH_ERROR_INVALID_ARGUMENT An option is out of range. The text names the option.
+@retval SH_ERROR_BUSY             Another call runs, and the flags have SH_OCCUPANCY_NO_WAIT.
+@retval SH_ERROR_UNSUPPORTED      The device cannot pause: see sh_pause().
 @blocks While another call of this header runs on the device.
 Since 0.2*/
     pub fn sh_occupancy_prepare(
