@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <utility>
+
+#include "base/saturating.h"
 
 namespace stagehand::policy {
 
@@ -13,10 +14,6 @@ namespace {
 constexpr uint64_t steps_noticed = 64;
 
 uint64_t minus(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
-
-uint64_t plus(uint64_t a, uint64_t b) {
-    return a > std::numeric_limits<uint64_t>::max() - b ? std::numeric_limits<uint64_t>::max() : a + b;
-}
 
 struct Share {
     size_t index;
@@ -80,11 +77,11 @@ uint64_t share_out(uint64_t rest, std::vector<Share> shares, std::vector<uint64_
 }  // namespace
 
 uint64_t automatic_budget(uint64_t free_bytes, uint64_t held_bytes, uint64_t margin_bytes) {
-    return minus(plus(free_bytes, held_bytes), margin_bytes);
+    return minus(saturating_sum(free_bytes, held_bytes), margin_bytes);
 }
 
 uint64_t clamp_growth(uint64_t wanted_bytes, uint64_t held_bytes, uint64_t free_bytes, uint64_t reserve_bytes) {
-    uint64_t possible = plus(held_bytes, minus(free_bytes, reserve_bytes));
+    uint64_t possible = saturating_sum(held_bytes, minus(free_bytes, reserve_bytes));
     return std::max(held_bytes, std::min(wanted_bytes, possible));
 }
 

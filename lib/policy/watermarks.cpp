@@ -1,12 +1,8 @@
 #include "policy/watermarks.h"
 
+#include "base/saturating.h"
+
 namespace stagehand::policy {
-namespace {
-
-// The sum, or UINT64_MAX.
-uint64_t plus(uint64_t a, uint64_t b) { return a + std::min(b, UINT64_MAX - a); }
-
-}  // namespace
 
 Excess Watermarks::look(const MemoryInUse& now) {
     // What is leaving counts as gone: otherwise every look would send more after it.
@@ -22,7 +18,7 @@ Excess Watermarks::look(const MemoryInUse& now) {
 uint64_t Watermarks::may_be_leaving(const MemoryInUse& now, uint64_t bound) const {
     if (!limits_.are_there()) return bound;
     uint64_t most = UINT64_MAX;
-    if (limits_.bounds_kept()) most = above(plus(limits_.keep_bytes, bound), now.kept);
+    if (limits_.bounds_kept()) most = above(saturating_sum(limits_.keep_bytes, bound), now.kept);
     const uint64_t too_much = limits_.watches_use() ? above(now.used, limits_.high_bytes) : 0;
     if (too_much) most = std::min(most, above(now.leaving, too_much));
     return std::max(bound, most);
@@ -30,10 +26,10 @@ uint64_t Watermarks::may_be_leaving(const MemoryInUse& now, uint64_t bound) cons
 
 uint64_t Watermarks::may_be_ahead(const MemoryInUse& now, uint64_t bound) const {
     if (!limits_.are_there()) return bound;
-    const uint64_t before = plus(now.kept, now.leaving);
+    const uint64_t before = saturating_sum(now.kept, now.leaving);
     const uint64_t soon = above(bound, before);
     if (!now.used) return soon;
-    uint64_t most = plus(now.ahead, above(limits_.watches_use() ? limits_.high_bytes : now.peak, now.used));
+    uint64_t most = saturating_sum(now.ahead, above(limits_.watches_use() ? limits_.high_bytes : now.peak, now.used));
     if (limits_.bounds_kept()) most = std::min(most, above(limits_.keep_bytes, before));
     return std::max(soon, most);
 }

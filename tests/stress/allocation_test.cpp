@@ -38,7 +38,11 @@ constexpr uint64_t kMostReported = 40;  // failures
 // Number of runs of each kind, spread over all sites. Each run of the program begins with another site, so that all
 // sites have their turn. A STAGEHAND_STRESS_SCALE of 100 tests all sites at once, and the same STAGEHAND_STRESS_SEED
 // tests the same sites again.
+#if defined(__SANITIZE_THREAD__)
+constexpr uint64_t kRuns = 32;  // a process takes ten times as long
+#else
 constexpr uint64_t kRuns = 100;
+#endif
 
 uint64_t number_in(const char* variable, uint64_t otherwise) {
     const char* const text = std::getenv(variable);

@@ -112,7 +112,7 @@ public:
     Load* load() const { return load_; }  // a load that is under way, or that is not known to have finished
     bool load_queued() const { return load_queued_; }  // workers have parts of the load and will call back
 
-    bool dirty() const { return dirty_; }  // a block of the unit is dirty in ring pages
+    bool dirty() const { return dirty_blocks_ > 0; }  // a block of the unit is dirty in ring pages
     Writing writing() const { return writing_; }
     // If not 0: the unit's pages may be overwritten after this event.
     sh_backend_event written_back() const { return written_back_; }
@@ -129,11 +129,11 @@ private:
     uint32_t own_valid_ = 0;
     uint32_t ring_present_ = 0;
     uint8_t hindrances_ = kMissing;
-    bool dirty_ = false;
     bool load_queued_ = false;
     bool landing_ = false;
     Writing writing_ = Writing::none;
-    uint32_t updates_ = 0;  // blocks whose sources are being changed
+    uint32_t updates_ = 0;       // blocks whose sources are being changed
+    uint32_t dirty_blocks_ = 0;  // blocks that are dirty in ring pages
     Load* load_ = nullptr;
     sh_backend_event written_back_ = 0, arrives_ = 0;
     std::vector<UnitUse> uses_;

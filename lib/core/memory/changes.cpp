@@ -10,15 +10,12 @@ Changes::~Changes() {
 
 void Changes::mark(Block& block) {
     Unit& unit = registry_.unit(block.unit);
-    block.dirty_own_ = !unit.own.empty();
-    block.dirty_ring_ = unit.ring_pages > 0;
-    find_dirt(unit);
+    set_dirty(unit, block, !unit.own.empty(), unit.ring_pages > 0);
 }
 
 void Changes::forget(Block& block) {
-    block.dirty_own_ = block.dirty_ring_ = false;
+    set_dirty(registry_.unit(block.unit), block, false, false);
     block.void_ = true;
-    find_dirt(registry_.unit(block.unit));
 }
 
 void Changes::begin_update(Block& block) {
@@ -45,18 +42,23 @@ bool Changes::is_changed(const Unit& unit) const {
            std::any_of(blocks.begin(), blocks.end(), [](const Block& b) { return b.dirty() || b.written(); });
 }
 
-void Changes::find_dirt(Unit& unit) { unit.dirty_ = is_dirty(unit, Part::ring); }
+void Changes::set_dirty(Unit& unit, Block& block, bool own, bool ring) {
+    unit.dirty_blocks_ += ring;
+    unit.dirty_blocks_ -= block.dirty_ring_;
+    block.dirty_own_ = own;
+    block.dirty_ring_ = ring;
+}
 
 bool Changes::begin(Unit& unit, Part part) {
     bool any = false;
     for (Block& block : registry_.blocks_of(unit)) {
         if (block.held) continue;  // the engine may still be changing it
         block.void_ = false;
-        block.written_ring_ = std::exchange(block.dirty_ring_, false);
-        block.written_own_ = part == Part::all && std::exchange(block.dirty_own_, false);
+        block.written_ring_ = block.dirty_ring_;
+        block.written_own_ = part == Part::all && block.dirty_own_;
+        set_dirty(unit, block, block.dirty_own_ && !block.written_own_, false);
         any |= block.written();
     }
-    find_dirt(unit);
     return any;
 }
 
@@ -73,10 +75,8 @@ void Changes::end(Unit& unit, bool succeeded) {
     for (Block& block : registry_.blocks_of(unit)) {
         const bool own = std::exchange(block.written_own_, false), ring = std::exchange(block.written_ring_, false);
         if (succeeded || block.void_) continue;
-        block.dirty_own_ |= own;
-        block.dirty_ring_ |= ring;
+        set_dirty(unit, block, block.dirty_own_ || own, block.dirty_ring_ || ring);
     }
-    find_dirt(unit);
 }
 
 bool Changes::has_landed(Unit& unit) {

@@ -51,7 +51,8 @@ public:
     bool has_landed(Unit& unit);
 
 private:
-    void find_dirt(Unit& unit);
+    // Counts along, because a unit may have very many blocks.
+    void set_dirty(Unit& unit, Block& block, bool own, bool ring);
 
     BackendDevice& device_;
     Registry& registry_;

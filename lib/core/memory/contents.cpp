@@ -17,7 +17,7 @@ Obstacle::Kind Contents::protects(const Unit& there) const {
     if (there.held) return Obstacle::held;
     if (there.load_queued_) return Obstacle::loading;
     if (there.writing_ != Writing::none) return Obstacle::writing;
-    return there.dirty_ ? Obstacle::dirty : Obstacle::none;
+    return there.dirty() ? Obstacle::dirty : Obstacle::none;
 }
 
 Obstacle Contents::in_the_way(const Unit& unit) const {
