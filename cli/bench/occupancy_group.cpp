@@ -19,6 +19,8 @@ namespace stagehand::cli::bench {
 namespace {
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+constexpr std::uint64_t kinds = 5;  // of cycles, for each shape
+constexpr int slow_cycles = 2;      // of the kinds that pin host memory, which takes seconds
 
 struct Shape {
     std::string name;
@@ -106,7 +108,7 @@ public:
         memory_.write();
     }
 
-    // A pause and a resume. `contents` is as in sh_pause_options. Contents that are kept are compared.
+    // A pause and a resume. `contents` is as in sh_pause_options.
     void cycle(std::uint32_t contents, Cycles* times) {
         sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
         options.contents = contents;
@@ -125,9 +127,15 @@ public:
         times->resume_ns.push_back(static_cast<double>(resumed.ns));
         times->released_bytes = released.copied_bytes;
         times->resumed_bytes = resumed.copied_bytes;
-        if (contents == SH_CONTENTS_DEFAULT) {
-            compare();
+    }
+
+    // Ends the command with an error if contents are not what was written.
+    void compare() {
+        if (const std::uint64_t wrong = memory_.count_mismatches(); wrong != 0) {
+            throw CommandError(ExitCode::failure, fmt::format("{} of {} allocations came back with other contents",
+                                                              wrong, memory_.allocations()));
         }
+        ++compared_;
     }
 
     // Lets the library pin host memory for a second, or until all of it is pinned.
@@ -160,14 +168,6 @@ public:
 
 private:
     double ratio(std::uint64_t bytes) const { return static_cast<double>(bytes) / static_cast<double>(footprint_); }
-
-    void compare() {
-        if (const std::uint64_t wrong = memory_.count_mismatches(); wrong != 0) {
-            throw CommandError(ExitCode::failure, fmt::format("{} of {} allocations came back with other contents",
-                                                              wrong, memory_.allocations()));
-        }
-        ++compared_;
-    }
 
     Bench& bench_;
     std::uint64_t free_before_;
@@ -246,30 +246,37 @@ PausableMemory::Speed link_of(const Bench& bench, const DeviceCopies& copies, co
     return link;
 }
 
-void measure_shape(Bench& bench, const DeviceCopies& copies, const Shape& shape, GroupReport& report) {
+// Contents are compared after the last cycle of a kind, because a comparison takes longer than the cycle.
+void measure_shape(Bench& bench, const DeviceCopies& copies, const Shape& shape, std::uint64_t index,
+                   GroupReport& report) {
     Cycler cycler(bench, copies, shape);
     const PausableMemory::Speed link = link_of(bench, copies, cycler.memory());
     cycler.memory().write();  // the measurement of the link has left other contents
     Rows rows(shape, link, report);
-    const auto measure = [&](const char* kind, std::uint32_t contents, auto before) {
+    std::uint64_t step = index * kinds;
+    const auto measure = [&](const char* kind, std::uint32_t contents, int count, auto before) {
         Cycles cycles;
-        for (int i = 0; i < bench.steps() && !stopped(); ++i) {
+        for (int i = 0; i < count && !stopped(); ++i) {
             before();
             cycler.cycle(contents, &cycles);
         }
         if (!cycles.release_ns.empty()) {
             rows.add(cycler, kind, cycles);
         }
+        if (contents == SH_CONTENTS_DEFAULT && !stopped()) {
+            cycler.compare();
+        }
+        bench.progress.step(step++, fmt::format("{}, {}", shape.name, kind));
     };
-    measure("nothing pinned before", SH_CONTENTS_DEFAULT,
+    measure("nothing pinned before", SH_CONTENTS_DEFAULT, slow_cycles,
             [&] { check(sh_occupancy_trim(bench.device, nullptr), "freeing host memory"); });
-    measure("pinned for a second", SH_CONTENTS_DEFAULT, [&] { cycler.prepare(); });
-    measure("contents changed", SH_CONTENTS_DEFAULT, [&] { cycler.memory().write(); });
-    measure("contents unchanged", SH_CONTENTS_DEFAULT, [] {});
+    measure("pinned for a second", SH_CONTENTS_DEFAULT, slow_cycles, [&] { cycler.prepare(); });
+    measure("contents changed", SH_CONTENTS_DEFAULT, bench.steps(), [&] { cycler.memory().write(); });
+    measure("contents unchanged", SH_CONTENTS_DEFAULT, bench.steps(), [] {});
     if (!stopped()) {
         cycler.watch_resume();
     }
-    measure("contents dropped", SH_CONTENTS_DROP, [] {});
+    measure("contents dropped", SH_CONTENTS_DROP, bench.steps(), [] {});
     rows.complete(cycler);
     if (!cycler.pinned() && report.notes.empty()) {
         report.notes.push_back(unpinned_note(cycler.footprint()));
@@ -293,10 +300,9 @@ void measure_occupancy(Bench& bench, GroupReport& report) {
     budget.set(0);
     const std::vector<Shape> shapes = shapes_of(bench.extent.occupancy);
     report.about = fmt::format("{} of device memory at most", model::format_bytes(bench.extent.occupancy));
-    bench.progress.begin(report.name, shapes.size(), 1);
+    bench.progress.begin(report.name, shapes.size() * kinds, 1);
     for (std::size_t i = 0; i < shapes.size() && !stopped(); ++i) {
-        measure_shape(bench, *copies, shapes[i], report);
-        bench.progress.step(i, shapes[i].name);
+        measure_shape(bench, *copies, shapes[i], i, report);
     }
 }
 

@@ -239,10 +239,10 @@ protected:
     }
 };
 
-TEST_F(Occupancy, one_failure_at_every_call) { every_call(scaled_stride(3), 1); }
-TEST_F(Occupancy, two_failures_in_a_row_at_every_call) { every_call(scaled_stride(7), 2); }
-TEST_F(Occupancy, five_failures_in_a_row_at_every_call) { every_call(scaled_stride(11), 5); }
-TEST_F(Occupancy, nothing_works_from_a_call_on) { every_call(scaled_stride(9), 0); }
+TEST_F(Occupancy, one_failure_at_every_call) { every_call(scaled_stride(5), 1); }
+TEST_F(Occupancy, two_failures_in_a_row_at_every_call) { every_call(scaled_stride(11), 2); }
+TEST_F(Occupancy, five_failures_in_a_row_at_every_call) { every_call(scaled_stride(19), 5); }
+TEST_F(Occupancy, nothing_works_from_a_call_on) { every_call(scaled_stride(15), 0); }
 
 // The device goes away while calls fail: nothing but what the driver keeps is left.
 TEST_F(Occupancy, a_device_that_closes_with_memory_leaves_nothing) {
