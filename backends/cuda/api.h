@@ -257,6 +257,7 @@ Result copy_on_device(const Driver& driver, Address to, Address from, size_t byt
                                : driver.copy_on_device(to, from, bytes, stream);
 }
 constexpr bool kReachesPeers = true;
+constexpr bool kHashesContents = true;
 
 // Calls fn(data) in the stream.
 template <class Driver>

@@ -22,6 +22,7 @@ constexpr const char* kNames[] = {
     "copy_on_device",      "fill",
     "thread_begin",        "stream_is_capturing",
     "memory_is_reachable", "device_synchronize",
+    "contents_hash",
 };
 static_assert(sizeof kNames / sizeof kNames[0] == kCalls);
 

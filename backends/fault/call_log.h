@@ -45,8 +45,9 @@ enum class Call : uint8_t {
     stream_is_capturing,
     memory_is_reachable,
     device_synchronize,
+    contents_hash,
 };
-constexpr size_t kCalls = static_cast<size_t>(Call::device_synchronize) + 1;
+constexpr size_t kCalls = static_cast<size_t>(Call::contents_hash) + 1;
 
 const char* name_of(Call call);
 // Returns false if no counted member has the name.

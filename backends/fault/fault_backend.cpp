@@ -234,6 +234,13 @@ sh_status device_synchronize(sh_backend_device* handle) {
     return fail(SH_ERROR_UNSUPPORTED, "the wrapped backend has no device_synchronize");
 }
 
+sh_status contents_hash(sh_backend_device* handle, sh_stream stream, uint64_t count, const sh_backend_range* ranges,
+                        sh_backend_digest* out_digests) {
+    if (device_of(handle).wrapped->contents_hash)
+        return pass(handle, Call::contents_hash, &sh_backend::contents_hash, stream, count, ranges, out_digests);
+    return fail(SH_ERROR_UNSUPPORTED, "the wrapped backend hashes no contents");
+}
+
 constexpr sh_backend kTable = {
     .struct_size = sizeof(sh_backend),
     .spi_version = SH_BACKEND_SPI_VERSION,
@@ -273,6 +280,7 @@ constexpr sh_backend kTable = {
     .stream_is_capturing = stream_is_capturing,
     .memory_is_reachable = memory_is_reachable,
     .device_synchronize = device_synchronize,
+    .contents_hash = contents_hash,
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "gpu/busy.h"
+#include "gpu/content_hash.h"
 #include "gpu/device.h"
 #include "support/last_error.h"
 #include "support/options.h"
@@ -63,7 +64,10 @@ void device_close(sh_backend_device* device) {
     const std::unique_ptr<Device> closed(&device_of(device));
     {
         const Scope scope(*closed);
-        if (scope.result() == api::kSuccess) unload_busy(*closed);
+        if (scope.result() == api::kSuccess) {
+            unload_busy(*closed);
+            unload_content_hash(*closed);
+        }
     }
     api::close_context(*driver(), closed->index);
 }
@@ -137,6 +141,7 @@ sh_backend make_table() {
     table.thread_begin = thread_begin;
     table.stream_is_capturing = stream_is_capturing;
     table.device_synchronize = device_synchronize;
+    if (api::kHashesContents) table.contents_hash = contents_hash;
     if (api::kReachesPeers) table.memory_is_reachable = memory_is_reachable;
     return table;
 }

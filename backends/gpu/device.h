@@ -25,6 +25,10 @@ struct Device {
     std::mutex busy_mutex;   // guards the program of busy.h
     void* busy_module = nullptr;
     void* busy_function = nullptr;
+    std::mutex hash_mutex;  // guards the program of content_hash.h
+    void* hash_module = nullptr;
+    void* hash_function = nullptr;
+    api::Address hash_buffer = {};  // for ranges and digests
     std::mutex captured_mutex;
     std::vector<std::unique_ptr<const Launch>>
         captured;  // launches in graphs: the engine may run them any number of times

@@ -265,6 +265,7 @@ Result copy_on_device(const Driver& driver, Address to, Address from, size_t byt
     return driver.copy_on_device(to, from, bytes, stream);
 }
 constexpr bool kReachesPeers = false;
+constexpr bool kHashesContents = false;
 
 struct HostCall {
     void (*fn)(void*);

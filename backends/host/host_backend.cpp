@@ -8,6 +8,7 @@
 
 #include "host/device.h"
 #include "host/settings.h"
+#include "support/content_hash.h"
 #include "support/last_error.h"
 
 namespace stagehand::host {
@@ -244,6 +245,14 @@ sh_status memory_is_reachable(sh_backend_device* device, uint64_t address, uint6
     });
 }
 
+sh_status contents_hash(sh_backend_device* device, sh_stream stream, uint64_t count, const sh_backend_range* ranges,
+                        sh_backend_digest* out_digests) {
+    if (const sh_status status = stream_synchronize(device, stream); status < 0) return status;
+    for (uint64_t i = 0; i < count; i++)
+        out_digests[i] = support::content_hash(reinterpret_cast<const void*>(ranges[i].address), ranges[i].bytes);
+    return SH_OK;
+}
+
 sh_status device_synchronize(sh_backend_device* device) {
     return guarded([&]() -> sh_status {
         device_of(device).synchronize();
@@ -290,6 +299,7 @@ constexpr sh_backend kTable = {
     .stream_is_capturing = nullptr,
     .memory_is_reachable = memory_is_reachable,
     .device_synchronize = device_synchronize,
+    .contents_hash = contents_hash,
 };
 
 }  // namespace

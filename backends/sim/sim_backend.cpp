@@ -186,6 +186,7 @@ constexpr sh_backend kTable = {
     .stream_is_capturing = nullptr,
     .memory_is_reachable = nullptr,
     .device_synchronize = device_synchronize,
+    .contents_hash = nullptr,
 };
 
 }  // namespace

@@ -66,6 +66,17 @@ typedef struct sh_backend_device_info {
 
 struct sh_backend;
 
+/** A range of device memory. */
+typedef struct sh_backend_range {
+    uint64_t address;
+    uint64_t bytes;
+} sh_backend_range;
+
+/** A hash of contents. */
+typedef struct sh_backend_digest {
+    uint64_t words[2];
+} sh_backend_digest;
+
 /** What the library offers to a backend. Valid until the process ends. */
 typedef struct sh_backend_host {
     uint32_t struct_size;
@@ -180,6 +191,12 @@ typedef struct sh_backend {
     /** Waits until all work on the device that this process queued before the call has ended, on every stream.
         Optional: memory of sh_alloc() cannot be paused without it. */
     sh_status (*device_synchronize)(sh_backend_device* device);
+    /** Hashes the contents of `count` ranges, and returns when the digests are written and all work of the stream has
+        ended. Addresses are multiples of 16, and sizes are multiples of 4096. Ranges of the same size with different
+        contents have the same digest by a chance of about 2^-128 only. Optional: contents that have not changed are
+        copied again without it. */
+    sh_status (*contents_hash)(sh_backend_device* device, sh_stream stream, uint64_t count,
+                               const sh_backend_range* ranges, sh_backend_digest* out_digests);
 } sh_backend;
 
 /**

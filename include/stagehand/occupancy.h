@@ -5,7 +5,11 @@
  * "kv_cache". sh_pause() puts the contents of tags into host memory and gives their device memory back to the driver.
  * The addresses stay reserved. sh_resume() takes device memory again, at the same addresses and with the same contents.
  * Graphs and pointers of the engine stay valid. What other processes or other devices have registered of this memory
- * does not: their registrations have to end before sh_pause() and to be made again after sh_resume().
+ * does not: their registrations have to end before sh_pause() and to be made again after sh_resume(). Callbacks of
+ * sh_occupancy_add_callbacks() are the place for that.
+ *
+ * Host memory keeps the contents after sh_resume(), too. The next sh_pause() copies only what has changed since: the
+ * device compares its contents by hashes of 128 bits.
  *
  * A tag is running, releasing, released, or resuming. A call that fails leaves each tag running or released, with all
  * its contents: sh_occupancy_get_info() tells which. A tag exists from its first allocation until the device is closed.
@@ -13,9 +17,10 @@
  * The memory counts against the budget of the device. An allocation makes the runtimes of the device give memory up.
  * sh_pause() leaves the memory to them, and sh_resume() takes it again.
  *
- * One call of sh_alloc(), sh_free(), sh_pause(), sh_resume(), sh_occupancy_prepare() and sh_occupancy_trim() runs at a
- * time on each device. Further calls wait until it has ended. None of them may be called by a function that runs on a
- * stream, nor by a callback that the library calls on behalf of one of them.
+ * One call of sh_alloc(), sh_free(), sh_pause(), sh_resume(), sh_occupancy_prepare(), sh_occupancy_trim(),
+ * sh_occupancy_add_callbacks() and sh_occupancy_remove_callbacks() runs at a time on each device. Further calls wait
+ * until it has ended. None of them may be called by a function that runs on a stream, nor by a callback that the
+ * library calls on behalf of one of them.
  */
 #ifndef STAGEHAND_OCCUPANCY_H
 #define STAGEHAND_OCCUPANCY_H
@@ -35,15 +40,26 @@ enum {
     SH_CONTENTS_ZERO = 3   /**< They are lost. All bytes are 0 after sh_resume(). */
 };
 
+/** Flags of sh_alloc(). */
+enum {
+    /** The engine does not change the contents any more after a sh_pause() that stages them, even if that call fails.
+        Later calls do not look at contents that host memory still has. If the engine changes them all the same, the
+        change may be lost in a pause, unless the flags have SH_OCCUPANCY_COPY_ALL. The promise ends when a pause drops
+        or zeroes the contents. */
+    SH_ALLOC_CONST = 1
+};
+
 /** How sh_alloc() allocates. */
 typedef struct sh_alloc_options {
     uint32_t struct_size;
     uint32_t contents; /**< SH_CONTENTS_* */
     const char* tag;   /**< 1 to 63 bytes. NULL: "default". */
+    uint32_t flags;    /**< SH_ALLOC_* */
+    uint32_t reserved;
 } sh_alloc_options;
 
 #define SH_ALLOC_OPTIONS_INIT \
-    { sizeof(sh_alloc_options), 0, 0 }
+    { sizeof(sh_alloc_options), 0, 0, 0, 0 }
 static inline void sh_alloc_options_init(sh_alloc_options* options) {
     const sh_alloc_options initial = SH_ALLOC_OPTIONS_INIT;
     *options = initial;
@@ -51,7 +67,7 @@ static inline void sh_alloc_options_init(sh_alloc_options* options) {
 
 /**
  * Allocates device memory. Its contents are undefined. Allocations of less than 2 MiB share device memory with others
- * of their tag and of the same `contents`.
+ * of their tag and of the same `contents` and flags.
  * @param bytes       At least 1.
  * @param options     NULL: defaults.
  * @param out_address Device address of the memory: a multiple of 512 on devices that map memory by pages, and of 256 on
@@ -87,8 +103,16 @@ enum {
     SH_OCCUPANCY_NO_WAIT = 1,
     /** Tags that are released already (for sh_pause()), or that run already (for sh_resume()), are left out. So a call
         may be repeated. */
-    SH_OCCUPANCY_REPEAT = 2
+    SH_OCCUPANCY_REPEAT = 2,
+    /** For sh_pause(): all contents that are staged are copied, and not compared with what host memory has. */
+    SH_OCCUPANCY_COPY_ALL = 4
 };
+
+/** Device memory. */
+typedef struct sh_memory_range {
+    uint64_t address;
+    uint64_t bytes;
+} sh_memory_range;
 
 /** What sh_pause() releases. */
 typedef struct sh_pause_options {
@@ -98,10 +122,15 @@ typedef struct sh_pause_options {
     uint64_t tag_count;      /**< 0: all tags that run. */
     uint32_t contents;       /**< SH_CONTENTS_*: instead of what the allocations say. */
     uint32_t reserved;
+    /** `unused_count` ranges that hold nothing, in any order. Host memory does not keep the pages of up to 2 MiB that
+        lie in them as a whole. The contents of the ranges are undefined after the call, also if it fails. Memory that
+        the call does not pause is ignored. */
+    const sh_memory_range* unused;
+    uint64_t unused_count;
 } sh_pause_options;
 
 #define SH_PAUSE_OPTIONS_INIT \
-    { sizeof(sh_pause_options), 0, 0, 0, 0, 0 }
+    { sizeof(sh_pause_options), 0, 0, 0, 0, 0, 0, 0 }
 static inline void sh_pause_options_init(sh_pause_options* options) {
     const sh_pause_options initial = SH_PAUSE_OPTIONS_INIT;
     *options = initial;
@@ -125,14 +154,15 @@ static inline void sh_resume_options_init(sh_resume_options* options) {
 /** What sh_pause() or sh_resume() has done. */
 typedef struct sh_occupancy_change {
     uint32_t struct_size;
-    uint32_t tag_count;    /**< Tags that were released, or resumed. */
-    uint64_t device_bytes; /**< Device memory that was given back, or taken. */
-    uint64_t copied_bytes; /**< Bytes of contents that were copied. */
-    uint64_t ns;           /**< Time of the call, by the clock of the device. */
+    uint32_t tag_count;       /**< Tags that were released, or resumed. */
+    uint64_t device_bytes;    /**< Device memory that was given back, or taken. */
+    uint64_t copied_bytes;    /**< Bytes of contents that were copied. */
+    uint64_t ns;              /**< Time of the call, by the clock of the device. */
+    uint64_t unchanged_bytes; /**< sh_pause(): contents that were not copied, because host memory has them still. */
 } sh_occupancy_change;
 
 #define SH_OCCUPANCY_CHANGE_INIT \
-    { sizeof(sh_occupancy_change), 0, 0, 0, 0 }
+    { sizeof(sh_occupancy_change), 0, 0, 0, 0, 0 }
 static inline void sh_occupancy_change_init(sh_occupancy_change* change) {
     const sh_occupancy_change initial = SH_OCCUPANCY_CHANGE_INIT;
     *change = initial;
@@ -148,7 +178,8 @@ static inline void sh_occupancy_change_init(sh_occupancy_change* change) {
  * may make the call fail, and the driver may end the capture.
  *
  * The host memory is pinned. If the system refuses that, it is not, and copies take longer. It is kept for the next
- * sh_pause(), until sh_occupancy_trim().
+ * sh_pause(), until sh_occupancy_trim(). Contents that it still has from the pause before are not copied again. The
+ * device tells by a hash of 128 bits of each page of up to 2 MiB. A device that cannot hash copies everything.
  * @param options    NULL: all tags.
  * @param out_change May be NULL.
  * @retval SH_OK                       The tags are released.
@@ -156,6 +187,7 @@ static inline void sh_occupancy_change_init(sh_occupancy_change* change) {
  * @retval SH_ERROR_INVALID_STATE      A tag is released already. The text has the name.
  * @retval SH_ERROR_INVALID_ARGUMENT   An option is out of range. The text names the option.
  * @retval SH_ERROR_BUSY               Another call runs, and the flags have SH_OCCUPANCY_NO_WAIT.
+ * @retval SH_ERROR_CALLBACK           A callback refused the pause. The text has its message.
  * @retval SH_ERROR_UNSUPPORTED        The device does not map memory by pages, or its backend cannot wait for all work.
  * @retval SH_ERROR_BACKEND            The driver failed. The text tells whether the tags run, or are released with all
  *                                     their contents.
@@ -266,6 +298,52 @@ SH_API SH_MUST_CHECK sh_status sh_occupancy_prepare(sh_device* device, const sh_
  * \since 0.2
  */
 SH_API SH_MUST_CHECK sh_status sh_occupancy_trim(sh_device* device, uint64_t* out_bytes);
+
+/**
+ * Is called before sh_pause() releases tags, which run still. It may queue work on the device.
+ * @param tags          The names of the tags, valid during the call.
+ * @param out_message   A refusal puts its text here, with a 0 at its end. Empty before the call.
+ * @param message_bytes Room for the text, with the 0: at least 256.
+ * @return 0, or another value to refuse the pause: sh_pause() then releases nothing, and returns SH_ERROR_CALLBACK.
+ */
+typedef int32_t (*sh_before_pause_fn)(const char* const* tags, uint64_t tag_count, char* out_message,
+                                      uint64_t message_bytes, void* user_data);
+/**
+ * Is called when tags run again. What sh_before_pause_fn ended can be made again.
+ * @param tags The names of the tags, valid during the call.
+ */
+typedef void (*sh_after_resume_fn)(const char* const* tags, uint64_t tag_count, void* user_data);
+
+/**
+ * Adds callbacks for pauses and resumes of a device. They run on the thread that calls sh_pause() or sh_resume(), one
+ * at a time: those before a pause in the order in which they were added, those after a resume in the reverse order.
+ * sh_pause() calls them before it waits for the work on the device. If it fails, and the tags run on, it calls
+ * `after_resume` of those whose `before_pause` was called and did not refuse. A call that changes no tag calls none.
+ *
+ * A callback must not throw, and must not call the functions of this header that change something (they return
+ * SH_ERROR_INVALID_STATE).
+ * @param before_pause May be NULL.
+ * @param after_resume May be NULL.
+ * @param out_id       For sh_occupancy_remove_callbacks(). May be NULL: the callbacks stay until the device is closed.
+ * @retval SH_OK                     The callbacks are called from now on.
+ * @retval SH_ERROR_INVALID_ARGUMENT Both callbacks are NULL.
+ * @retval SH_ERROR_INVALID_STATE    A callback made the call.
+ * @blocks While another call of this header runs on the device.
+ * \since 0.2
+ */
+SH_API SH_MUST_CHECK sh_status sh_occupancy_add_callbacks(sh_device* device, sh_before_pause_fn before_pause,
+                                                          sh_after_resume_fn after_resume, void* user_data,
+                                                          uint64_t* out_id);
+
+/**
+ * Removes callbacks. They are not called any more when the call returns.
+ * @retval SH_OK                  The callbacks are gone.
+ * @retval SH_ERROR_NOT_FOUND     There are no callbacks with this id on the device.
+ * @retval SH_ERROR_INVALID_STATE A callback made the call.
+ * @blocks While another call of this header runs on the device.
+ * \since 0.2
+ */
+SH_API sh_status sh_occupancy_remove_callbacks(sh_device* device, uint64_t id);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,7 @@
 // Memory of engines, and its pauses.
+#include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "api/guard.h"
 #include "core/occupancy/occupancy.h"
@@ -68,10 +70,43 @@ Status take_selection(const char* const* tags, uint64_t count, uint32_t flags, c
     return Status();
 }
 
-Status take_pause(const sh_pause_options* given, sh_pause_options* out, core::TagSelection* tags) {
-    SH_TRY(take_options(given, "options", out));
-    SH_TRY(check_contents(out->contents));
-    return take_selection(out->tags, out->tag_count, out->flags, tags);
+// Puts a caller's ranges in order. Neighbours become one.
+Status take_ranges(const sh_memory_range* ranges, uint64_t count, std::vector<core::AddressRange>* out) {
+    SH_TRY(check_count(count, "options.unused_count"));
+    if (count && !ranges) return Status(SH_ERROR_INVALID_ARGUMENT, "options.unused is NULL");
+    std::vector<core::AddressRange> all;
+    for (uint64_t i = 0; i < count; i++) {
+        const core::AddressRange range{ranges[i].address, ranges[i].address + ranges[i].bytes};
+        if (range.end < range.begin)
+            return Status(SH_ERROR_INVALID_ARGUMENT,
+                          "options.unused[" + std::to_string(i) + "] reaches past the end of all addresses");
+        if (range.begin != range.end) all.push_back(range);
+    }
+    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+    for (const core::AddressRange& range : all) {
+        if (out->empty() || out->back().end < range.begin)
+            out->push_back(range);
+        else
+            out->back().end = std::max(out->back().end, range.end);
+    }
+    return Status();
+}
+
+// What sh_pause() and sh_occupancy_prepare() are asked for.
+struct Pause {
+    core::TagSelection tags;
+    core::PauseWishes wishes;
+};
+
+Status take_pause(const sh_pause_options* given, Pause* out) {
+    sh_pause_options options;
+    SH_TRY(take_options(given, "options", &options));
+    SH_TRY(check_contents(options.contents));
+    const uint32_t own = SH_OCCUPANCY_COPY_ALL;
+    SH_TRY(take_selection(options.tags, options.tag_count, options.flags & ~own, &out->tags));
+    out->wishes.contents = leaving(options.contents);
+    out->wishes.copy_all = options.flags & own;
+    return take_ranges(options.unused, options.unused_count, &out->wishes.unused);
 }
 
 // Runs `work` on a caller's struct, which may be NULL.
@@ -102,9 +137,13 @@ sh_status sh_alloc(sh_device* device, uint64_t bytes, const sh_alloc_options* op
         sh_alloc_options wanted;
         SH_TRY(take_options(options, "options", &wanted));
         SH_TRY(check_contents(wanted.contents));
+        if (wanted.flags & ~uint32_t(SH_ALLOC_CONST))
+            return Status(SH_ERROR_INVALID_ARGUMENT, "options.flags has unknown bits");
         std::string tag;
         SH_TRY(take_tag(wanted.tag, &tag));
-        return at.alloc(bytes, tag, leaving(wanted.contents).value_or(core::Leaving::stage), out_address);
+        const core::Keeping keeping{leaving(wanted.contents).value_or(core::Leaving::stage),
+                                    (wanted.flags & SH_ALLOC_CONST) != 0};
+        return at.alloc(bytes, tag, keeping, out_address);
     });
 }
 
@@ -114,11 +153,10 @@ sh_status sh_free(sh_device* device, uint64_t address) {
 
 sh_status sh_pause(sh_device* device, const sh_pause_options* options, sh_occupancy_change* out_change) {
     return with_occupancy(device, [&](core::Occupancy& at) {
-        sh_pause_options wanted;
-        core::TagSelection tags;
-        SH_TRY(take_pause(options, &wanted, &tags));
-        return fill_change(
-            out_change, [&](sh_occupancy_change* change) { return at.pause(tags, leaving(wanted.contents), change); });
+        Pause wanted;
+        SH_TRY(take_pause(options, &wanted));
+        return fill_change(out_change,
+                           [&](sh_occupancy_change* change) { return at.pause(wanted.tags, wanted.wishes, change); });
     });
 }
 
@@ -159,10 +197,9 @@ sh_status sh_occupancy_list(sh_device* device, sh_occupancy_info* infos, uint64_
 
 sh_status sh_occupancy_prepare(sh_device* device, const sh_pause_options* options) {
     return with_occupancy(device, [&](core::Occupancy& at) {
-        sh_pause_options wanted;
-        core::TagSelection tags;
-        SH_TRY(take_pause(options, &wanted, &tags));
-        return at.prepare(tags, leaving(wanted.contents));
+        Pause wanted;
+        SH_TRY(take_pause(options, &wanted));
+        return at.prepare(wanted.tags, wanted.wishes);
     });
 }
 
@@ -173,6 +210,22 @@ sh_status sh_occupancy_trim(sh_device* device, uint64_t* out_bytes) {
         if (out_bytes) *out_bytes = freed;
         return Status();
     });
+}
+
+sh_status sh_occupancy_add_callbacks(sh_device* device, sh_before_pause_fn before_pause,
+                                     sh_after_resume_fn after_resume, void* user_data, uint64_t* out_id) {
+    return with_occupancy(device, [&](core::Occupancy& at) {
+        if (!before_pause && !after_resume)
+            return Status(SH_ERROR_INVALID_ARGUMENT, "before_pause and after_resume are NULL");
+        uint64_t id = 0;
+        SH_TRY(at.add_callbacks({before_pause, after_resume, user_data}, &id));
+        if (out_id) *out_id = id;
+        return Status();
+    });
+}
+
+sh_status sh_occupancy_remove_callbacks(sh_device* device, uint64_t id) {
+    return with_occupancy(device, [&](core::Occupancy& at) { return at.remove_callbacks(id); });
 }
 
 }  // extern "C"

@@ -124,6 +124,10 @@ public:
     }
     bool has_device_synchronize() const { return table_.device_synchronize != nullptr; }
     Status device_synchronize() { return check(table_.device_synchronize(device_), "device_synchronize"); }
+    bool has_contents_hash() const { return table_.contents_hash != nullptr; }
+    Status contents_hash(sh_stream stream, uint64_t count, const sh_backend_range* ranges, sh_backend_digest* digests) {
+        return check(table_.contents_hash(device_, stream, count, ranges, digests), "contents_hash");
+    }
     bool has_graphs() const { return table_.stream_is_capturing != nullptr; }
     Status stream_is_capturing(sh_stream stream, uint32_t* capturing) {
         SH_TRY(to_handle(&stream));

@@ -70,6 +70,33 @@ TEST_P(CopyTest, CopiesOnTheDevice) {
     expect_contents(from.address, data);
 }
 
+TEST_P(CopyTest, HashesTellWhatChanged) {
+    if (!backend().contents_hash) GTEST_SKIP() << "this backend hashes no contents";
+    constexpr uint64_t kBytes = 3 * 4096;
+    const Memory memory = new_memory(8 * kBytes);
+    const sh_stream stream = new_stream();
+    std::vector<sh_backend_range> ranges;
+    for (uint64_t i = 0; i < 8; ++i) {
+        write(memory.address + i * kBytes, pattern(kBytes, i % 4));
+        ranges.push_back({memory.address + i * kBytes, kBytes});
+    }
+    std::vector<sh_backend_digest> before(8), after(8);
+    const sh_status status = backend().contents_hash(device(), stream, 8, ranges.data(), before.data());
+    if (status == SH_ERROR_UNSUPPORTED) GTEST_SKIP() << backend().last_error();
+    SH_OK_OR_END(status);
+    // The hash comes after what is on its stream.
+    SH_OK_OR_END(backend().fill(device(), stream, memory.address + 5 * kBytes + 4711, 0x5a, 1));
+    SH_OK_OR_END(backend().contents_hash(device(), stream, 8, ranges.data(), after.data()));
+    const auto equal = [](const sh_backend_digest& a, const sh_backend_digest& b) {
+        return a.words[0] == b.words[0] && a.words[1] == b.words[1];
+    };
+    for (size_t i = 0; i < 8; ++i) {
+        EXPECT_EQ(equal(before[i], after[i]), i != 5) << i;
+        for (size_t k = 0; k < i; ++k) EXPECT_EQ(equal(before[i], before[k]), i % 4 == k % 4) << i << ' ' << k;
+    }
+    SH_OK_OR_END(backend().contents_hash(device(), stream, 0, nullptr, nullptr));
+}
+
 TEST_P(CopyTest, AStreamKeepsItsOrder) {
     const Memory memory = new_memory(2 * page());
     const sh_stream stream = new_stream();

@@ -61,8 +61,15 @@ sh_status device_synchronize(sh_backend_device* handle) {
     return told(device, device.host->device_synchronize(device.inner));
 }
 
+sh_status contents_hash(sh_backend_device* handle, sh_stream stream, uint64_t count, const sh_backend_range* ranges,
+                        sh_backend_digest* out_digests) {
+    Device& device = of(handle);
+    return told(device, device.host->contents_hash(device.inner, stream, count, ranges, out_digests));
+}
+
 sh_status event_record(sh_backend_device* handle, sh_backend_event event, sh_stream stream) {
     return guarded([&] {
+        if (!event) return fail(SH_ERROR_INVALID_HANDLE, "0 is never an event");  // a capture would take it
         Device& device = of(handle);
         return unless(device, device.recorder.record(stream, event),
                       [&] { return device.host->event_record(device.inner, event, stream); });
@@ -228,6 +235,7 @@ sh_backend make_table() {
     MEMBER(fill);
     MEMBER(stream_is_capturing);
     MEMBER(device_synchronize);
+    MEMBER(contents_hash);
     return table;
 }
 

@@ -108,6 +108,29 @@ TEST_F(Graphs, sources_of_a_graph_that_has_been_entered_are_not_updated) {
     EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
 }
 
+// The launch reads the source until its last use, and the call that begins the update returns then.
+TEST_F(Graphs, sources_are_not_updated_while_a_launch_reads_them) {
+    TestDevice device(settings(30));
+    Model model(device, equal_blocks(10, 6 * kPage, Origin::pinned));
+    SUCCEEDS(model.schedule(forward(10)));
+    model.plan();
+    const sh_stream stream = device.stream();
+    Step step(device, model);
+    SUCCEEDS(step.begin(stream));
+    for (size_t i = 0; i < 10; i++) SUCCEEDS(step.use(i, stream, 1'000'000));
+    SUCCEEDS(step.end());
+    for (uint64_t k = 0; k < 3; k++) {
+        SUCCEEDS(step.launch(stream));
+        const sh_block id = model.id(8);
+        SUCCEEDS(sh_source_update_begin(model.runtime(), &id, 1));
+        EXPECT_EQ(step.compared(), 10 * (k + 1));
+        model.change(8, k + 1);
+        SUCCEEDS(sh_source_update_end(model.runtime(), &id, 1));
+    }
+    device.synchronize();
+    EXPECT_EQ(step.wrong(), 0u);
+}
+
 TEST_F(Graphs, launches_count_as_steps) {
     TestDevice device(settings(60));
     auto launcher = make(device, 6, "launcher"), late = make(device, 6, "late"), third = make(device, 12, "third");

@@ -6,6 +6,7 @@
 
 #include "../gpu/pattern.h"
 #include "stub_cuda.h"
+#include "support/content_hash.h"
 
 using namespace stagehand::stub;
 using stagehand::test::Answer;
@@ -32,13 +33,23 @@ CUresult unless(Answer answer, Call call) {
 
 // The known programs: the backend's program, which keeps a stream busy for a number of nanoseconds, and the programs of
 // the tests.
-constexpr const char* kPrograms[] = {"sh_busy", "sh_test_write", "sh_test_check"};
-enum : uintptr_t { kBusy = 1, kWrite, kCheck };
+constexpr const char* kPrograms[] = {"sh_busy", "sh_test_write", "sh_test_check", "sh_content_hash"};
+enum : uintptr_t { kBusy = 1, kWrite, kCheck, kHash };
 
 struct Run {
     uintptr_t program;
     uint64_t address, words, contents, counter;
 };
+
+// `address` has the ranges, `words` is their number, and `contents` is where the digests go.
+void hash(void* data) {
+    const std::unique_ptr<const Run> run(static_cast<const Run*>(data));
+    const auto* const ranges = reinterpret_cast<const sh_backend_range*>(run->address);
+    auto* const digests = reinterpret_cast<sh_backend_digest*>(run->contents);
+    for (uint64_t i = 0; i < run->words; i++)
+        digests[i] =
+            stagehand::support::content_hash(reinterpret_cast<const void*>(ranges[i].address), ranges[i].bytes);
+}
 
 void run(void* data) {
     const std::unique_ptr<const Run> run(static_cast<const Run*>(data));
@@ -191,6 +202,7 @@ STUB_EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* program) {
     const char* const text = static_cast<const char*>(program);
     *module = reinterpret_cast<CUmodule>(&stub());
     const bool known = std::strstr(text, ".entry sh_busy(.param .u64 busy_ns)") ||
+                       std::strstr(text, ".entry sh_content_hash(") ||
                        std::strcmp(text, stagehand::test::kPatternProgram) == 0;
     return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -206,8 +218,8 @@ STUB_EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const c
 STUB_EXPORT CUresult cuModuleUnload(CUmodule) { return entered(); }
 
 // The programs do the same with any number of threads.
-STUB_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                                    unsigned, CUstream stream, void** arguments, void**) {
+STUB_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned, unsigned,
+                                    unsigned, unsigned, CUstream stream, void** arguments, void**) {
     const auto program = reinterpret_cast<uintptr_t>(function);
     const auto argument = [&](size_t i) { return *static_cast<const uint64_t*>(arguments[i]); };
     if (program == kBusy) {
@@ -215,6 +227,13 @@ STUB_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned, unsigned, uns
                      [busy_ns = static_cast<int64_t>(argument(0))](const sh_backend& backend, sh_backend_device* device,
                                                                    sh_stream own) {
                          return backend.stream_launch(device, own, nullptr, nullptr, busy_ns);
+                     });
+    }
+    if (program == kHash) {
+        return queue(stream, Kind::launch,
+                     [made = Run{program, argument(0), blocks, argument(1), 0}](
+                         const sh_backend& backend, sh_backend_device* device, sh_stream own) {
+                         return backend.stream_launch(device, own, hash, new Run(made), 0);
                      });
     }
     const Run made = {program, argument(0), argument(1), argument(2), program == kCheck ? argument(3) : 0};

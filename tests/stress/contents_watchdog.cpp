@@ -16,19 +16,9 @@ namespace {
 
 constexpr uint64_t kDeadlineNs = 60'000'000'000;
 constexpr uint64_t kMostExcusedNs = 5 * kDeadlineNs;
+constexpr uint64_t kSampleNs = 1'000'000'000;
+constexpr size_t kSamples = (kDeadlineNs + kMostExcusedNs) / kSampleNs + 10;
 constexpr int kSignals[] = {SIGSEGV, SIGBUS};
-
-// How long the threads of this process have been ready to run and had no processor, all together. A machine with other
-// work can delay a call for minutes, which is no fault of the library.
-uint64_t time_without_processor() {
-    uint64_t sum = 0;
-    std::error_code error;
-    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
-        uint64_t running = 0, waiting = 0;
-        if (std::ifstream(task.path() / "schedstat") >> running >> waiting) sum += waiting;
-    }
-    return sum;
-}
 
 const Watchdog* watching = nullptr;
 struct sigaction before[std::size(kSignals)];
@@ -44,6 +34,30 @@ void on_signal(int number) {
 }
 
 }  // namespace
+
+void Starvation::sample(uint64_t now_ns) {
+    if (!samples_.empty() && now_ns < samples_.back().first + kSampleNs) return;
+    samples_.push_back({now_ns, without_processor_ns()});
+    if (samples_.size() > kSamples) samples_.pop_front();
+}
+
+uint64_t Starvation::since(uint64_t began_ns) const {
+    uint64_t before = 0;
+    for (const auto& [at, waited] : samples_)
+        if (at <= began_ns) before = waited;
+    const uint64_t now = without_processor_ns();
+    return now - std::min(now, before);
+}
+
+uint64_t Starvation::without_processor_ns() {
+    uint64_t sum = 0;
+    std::error_code error;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
+        uint64_t running = 0, waiting = 0;
+        if (std::ifstream(task.path() / "schedstat") >> running >> waiting) sum += waiting;
+    }
+    return sum;
+}
 
 Watchdog::Watchdog(const Journal& journal, std::string where)
     : journal_(journal), where_(std::move(where)), thread_([this] { watch(); }) {
@@ -70,17 +84,12 @@ std::string Watchdog::story() const {
 void Watchdog::watch() {
     while (!done_) {
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        starvation_.sample(steady_ns());
         for (uint32_t t = 0; t < journal_.threads(); t++) {
             const ThreadJournal::Entry entry = journal_.of(t).under_way();
             const uint64_t now = steady_ns();
             if (!entry.call || now < entry.began_ns + kDeadlineNs) continue;
-            if (entry.began_ns != late_since_ns_) {
-                late_since_ns_ = entry.began_ns;
-                without_processor_ns_ = time_without_processor();
-            }
-            // Threads that have ended are counted no more.
-            const uint64_t waited = std::max(time_without_processor(), without_processor_ns_) - without_processor_ns_;
-            const uint64_t excused = std::min(waited, kMostExcusedNs);
+            const uint64_t excused = std::min(starvation_.since(entry.began_ns), kMostExcusedNs);
             if (now < entry.began_ns + kDeadlineNs + excused) continue;
             const std::string block = entry.block == kNoBlock ? "" : " of block " + std::to_string(entry.block);
             ADD_FAILURE() << entry.call << block << " on thread " << t << " has not returned after "

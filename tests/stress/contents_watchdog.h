@@ -3,12 +3,30 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <deque>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "contents_journal.h"
 
 namespace stagehand::test {
+
+// How long the threads of this process were ready to run and had no processor, all together. A machine with other work
+// can delay a call for minutes, which is no fault of the library.
+class Starvation {
+public:
+    // Takes a sample at most once a second.
+    void sample(uint64_t now_ns);
+    // The time between the last sample before `began_ns` and now. Threads that have ended are counted no more.
+    uint64_t since(uint64_t began_ns) const;
+
+private:
+    static uint64_t without_processor_ns();
+
+    std::deque<std::pair<uint64_t, uint64_t>> samples_;  // time, and time without a processor up to it
+};
 
 class Watchdog {
 public:
@@ -26,8 +44,7 @@ private:
     const Journal& journal_;
     const std::string where_;
     std::atomic<bool> done_{false};
-    uint64_t late_since_ns_ = 0;         // when the late call began that the watchdog looks at
-    uint64_t without_processor_ns_ = 0;  // of all threads, when that call became late
+    Starvation starvation_;
     std::thread thread_;
 };
 

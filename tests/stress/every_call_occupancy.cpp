@@ -7,15 +7,24 @@
 #include "every_call.h"
 
 namespace stagehand::test {
+namespace {
+
+int32_t count_pause(const char* const*, uint64_t tag_count, char*, uint64_t, void* sum) {
+    *static_cast<uint64_t*>(sum) += tag_count;
+    return 0;
+}
+
+}  // namespace
 
 // Allocates memory of two kinds, and pauses and resumes it where the device can.
 bool EveryCall::pause_and_resume() {
     const uint64_t kSizes[] = {kPage + 100, 300};
-    uint64_t addresses[2] = {}, count = 0;
+    uint64_t addresses[2] = {}, count = 0, paused_tags = 0, callbacks = 0;
     std::vector<uint8_t> truth[2];
     for (size_t i = 0; i < 2; i++) {
         sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
         options.tag = i ? "a tag whose name takes memory, too" : nullptr;
+        options.flags = i ? SH_ALLOC_CONST : 0;
         if (!ATTEMPT(sh_alloc, device_, kSizes[i], &options, &addresses[i])) return false;
         truth[i] = contents_of(200 + i, 0, kSizes[i]);
         std::memcpy(reinterpret_cast<void*>(addresses[i]), truth[i].data(), kSizes[i]);
@@ -32,11 +41,18 @@ bool EveryCall::pause_and_resume() {
         return devices_without_pages() && status == SH_ERROR_UNSUPPORTED ? SH_OK + 0 : status;
     };
     if (!attempt("sh_occupancy_prepare", prepare)) return false;
-    for (int cycle = 0; cycle < 2; cycle++) {
+    if (!ATTEMPT(sh_occupancy_add_callbacks, device_, count_pause, nullptr, &paused_tags, &callbacks)) return false;
+    // The third cycle names a range, which is of no allocation.
+    const sh_memory_range unused = {1, 4096};
+    for (int cycle = 0; cycle < 3; cycle++) {
+        pause.unused = &unused;
+        pause.unused_count = static_cast<uint64_t>(cycle / 2);
         if (!attempt("sh_pause", pause_all) || !ATTEMPT(sh_resume, device_, &resume, nullptr)) return false;
         for (size_t i = 0; i < 2; i++)
             EXPECT_EQ(std::memcmp(reinterpret_cast<const void*>(addresses[i]), truth[i].data(), kSizes[i]), 0);
     }
+    EXPECT_TRUE(devices_without_pages() || paused_tags >= 6) << paused_tags;
+    if (!ATTEMPT(sh_occupancy_remove_callbacks, device_, callbacks)) return false;
     sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
     if (!ATTEMPT(sh_occupancy_get_info, device_, nullptr, &info)) return false;
     EXPECT_EQ(info.allocations, 2u);

@@ -248,6 +248,42 @@ TEST_F(Faults, a_release_that_is_told_of_a_lost_device_loses_the_runtime) {
     EXPECT_EQ(sh_acquire(runtime, failing.model.id(1), SH_STREAM_HOST, 0, &view), SH_ERROR_RUNTIME_LOST);
 }
 
+// Blocks that need nothing of a call are no reason to answer it with success.
+TEST_F(Faults, calls_on_a_lost_runtime_say_so) {
+    FailingWriteBack failing(Origin::pageable, SH_ERROR_DEVICE_LOST);
+    sh_runtime* const runtime = failing.model.runtime();
+    SUCCEEDS(sh_release(runtime, failing.model.id(0), SH_STREAM_HOST));  // begins it
+    while (failing.model.state(0).state == SH_BLOCK_DRAINING) std::this_thread::yield();
+    EXPECT_EQ(sh_release(runtime, failing.model.id(2), SH_STREAM_HOST), SH_ERROR_DEVICE_LOST) << why();
+    const sh_block clean = failing.model.id(1);
+    sh_view view = SH_VIEW_INIT;
+    sh_block_desc desc = SH_BLOCK_DESC_INIT;
+    sh_block added = 0;
+    sh_use use = SH_USE_INIT;
+    use.block = clean;
+    desc.bytes = 64;
+    sh_segment segment = SH_SEGMENT_INIT;
+    segment.pointer = &desc;
+    segment.bytes = 64;
+    desc.segments = &segment;
+    desc.segment_count = 1;
+    const std::pair<const char*, sh_status> calls[] = {
+        {"acquire", sh_acquire(runtime, clean, SH_STREAM_HOST, 0, &view)},
+        {"prefetch", sh_prefetch(runtime, &clean, 1)},
+        {"step_begin", sh_step_begin(runtime)},
+        {"set_schedule", sh_set_schedule(runtime, &use, 1)},
+        {"plan", sh_plan(runtime, nullptr, nullptr)},
+        {"reserve", sh_reserve(runtime, kPage, SH_PRIORITY_PRIMARY)},
+        {"register_blocks", sh_register_blocks(runtime, &desc, 1, &added)},
+        {"invalidate_blocks", sh_invalidate_blocks(runtime, &clean, 1)},
+        {"source_update_begin", sh_source_update_begin(runtime, &clean, 1)},
+        {"mark_dirty", sh_mark_dirty(runtime, failing.model.id(0))},
+        {"write_back", sh_write_back(runtime, &clean, 1)},
+        {"write_back_all", sh_write_back_all(runtime)},
+        {"capture_begin", sh_capture_begin(runtime, failing.device.stream())}};
+    for (const auto& [name, status] : calls) EXPECT_EQ(status, SH_ERROR_RUNTIME_LOST) << name;
+}
+
 TEST_F(Faults, an_acquire_that_is_told_of_a_lost_device_loses_the_runtime) {
     FailingWriteBack failing(Origin::pageable, SH_ERROR_DEVICE_LOST);
     sh_runtime* const runtime = failing.model.runtime();

@@ -10,6 +10,7 @@
 #include "engine.h"
 #include "fault/fault.h"
 #include "host/host_backend.h"
+#include "occupancy_engine.h"
 #include "plugin.h"
 #include "scale.h"
 
@@ -30,146 +31,6 @@ sh_device* open_device(const std::string& plan) {
     ignore(sh_device_open("fault", &wanted, &device));
     return device;
 }
-
-// An allocation, and what has to be in it.
-struct Memory {
-    uint64_t address = 0;
-    uint32_t contents = SH_CONTENTS_STAGE;
-    std::vector<uint8_t> truth;  // empty: not defined
-    uint64_t bytes = 0;
-};
-
-// One tag and its model. An engine's thread has tags of its own, so it can predict all that happens to them.
-class Engine {
-public:
-    Engine(sh_device* device, std::string tag, uint64_t seed, bool faulty)
-        : device_(device), tag_(std::move(tag)), random_(seed), faulty_(faulty) {}
-
-    bool released() const { return released_; }
-    size_t size() const { return all_.size(); }
-
-    void alloc(uint64_t bytes, uint32_t contents) {
-        sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
-        options.tag = tag_.c_str();
-        options.contents = contents;
-        Memory memory;
-        const sh_status status = sh_alloc(device_, bytes, &options, &memory.address);
-        if (status != SH_OK) return expect_failure("sh_alloc", status, released_ ? SH_ERROR_INVALID_STATE : SH_OK);
-        EXPECT_FALSE(released_) << "an allocation in a released tag";
-        memory.contents = contents;
-        memory.bytes = bytes;
-        all_.push_back(std::move(memory));
-        write(all_.size() - 1);
-    }
-    void free(size_t i) {
-        const sh_status status = sh_free(device_, all_[i].address);
-        if (status != SH_OK) return expect_failure("sh_free", status, SH_OK);
-        all_.erase(all_.begin() + static_cast<std::ptrdiff_t>(i));
-    }
-    void write(size_t i) {
-        if (released_) return;
-        all_[i].truth = contents_of(random_(), 1, all_[i].bytes);
-        std::memcpy(reinterpret_cast<void*>(all_[i].address), all_[i].truth.data(), all_[i].bytes);
-    }
-    void pause() {
-        const char* const tags[] = {tag_.c_str()};
-        sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
-        options.tags = tags;
-        options.tag_count = 1;
-        const sh_status status = sh_pause(device_, &options, nullptr);
-        if (!known()) return expect_failure("sh_pause", status, SH_ERROR_NOT_FOUND);
-        if (status != SH_OK) expect_failure("sh_pause", status, released_ ? SH_ERROR_INVALID_STATE : SH_OK);
-        EXPECT_FALSE(status == SH_OK && released_) << "paused twice";
-        if (state() != SH_OCCUPANCY_RELEASED) {
-            EXPECT_NE(status, SH_OK);
-            EXPECT_EQ(state(), uint32_t(SH_OCCUPANCY_RUNNING));
-            return compare();
-        }
-        if (released_) return;
-        released_ = true;
-        for (Memory& memory : all_) {
-            if (memory.contents == SH_CONTENTS_DROP) memory.truth.clear();
-            if (memory.contents == SH_CONTENTS_ZERO) memory.truth.assign(memory.bytes, 0);
-        }
-    }
-    void resume() {
-        const char* const tags[] = {tag_.c_str()};
-        sh_resume_options options = SH_RESUME_OPTIONS_INIT;
-        options.tags = tags;
-        options.tag_count = 1;
-        const sh_status status = sh_resume(device_, &options, nullptr);
-        if (!known()) return expect_failure("sh_resume", status, SH_ERROR_NOT_FOUND);
-        if (status != SH_OK) {
-            expect_failure("sh_resume", status, released_ ? SH_OK : SH_ERROR_INVALID_STATE);
-            EXPECT_EQ(state(), uint32_t(released_ ? SH_OCCUPANCY_RELEASED : SH_OCCUPANCY_RUNNING));
-            return;
-        }
-        EXPECT_TRUE(released_) << "resumed twice";
-        EXPECT_EQ(state(), uint32_t(SH_OCCUPANCY_RUNNING));
-        released_ = false;
-        compare();
-    }
-    void compare() const {
-        if (released_) return;
-        for (const Memory& memory : all_)
-            EXPECT_TRUE(memory.truth.empty() || std::memcmp(reinterpret_cast<const void*>(memory.address),
-                                                            memory.truth.data(), memory.bytes) == 0)
-                << memory.bytes << " bytes of contents " << memory.contents;
-    }
-    // One step of a random engine.
-    void act() {
-        const uint64_t what = random_() % 16;
-        if (what < 5 && all_.size() < 12) {
-            constexpr uint64_t kSizes[] = {1, 900, 70'000, 600'000, 2 << 20, (2 << 20) + 65'537, 3'500'000};
-            alloc(kSizes[random_() % std::size(kSizes)], SH_CONTENTS_STAGE + static_cast<uint32_t>(random_() % 3));
-        } else if (what < 8 && !all_.empty()) {
-            free(random_() % all_.size());
-        } else if (what < 11 && !all_.empty()) {
-            write(random_() % all_.size());
-        } else if (what < 13) {
-            pause();
-        } else {
-            resume();
-        }
-        if (random_() % 8 == 0) compare();
-    }
-    // Nothing fails any more: everything comes back, and everything can be freed.
-    void finish() {
-        faulty_ = false;
-        if (released_) resume();
-        EXPECT_FALSE(released_);
-        compare();
-        if (known()) {
-            pause();
-            resume();
-        }
-        while (!all_.empty() && !testing::Test::HasFailure()) free(all_.size() - 1);
-    }
-
-private:
-    bool known() const {
-        sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
-        return sh_occupancy_get_info(device_, tag_.c_str(), &info) == SH_OK;
-    }
-    uint32_t state() const {
-        sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
-        EXPECT_SUCCEEDS(sh_occupancy_get_info(device_, tag_.c_str(), &info));
-        return info.state;
-    }
-    // `predicted` is what the model says: SH_OK if only the backend or a lack of memory can be the reason.
-    void expect_failure(const char* call, sh_status status, sh_status predicted) const {
-        const bool injected = faulty_ && status == SH_ERROR_BACKEND;
-        EXPECT_TRUE(injected || status == predicted) << call << ": " << sh_status_string(status) << ", " << why();
-        EXPECT_NE(status, SH_OK) << call;
-    }
-
-    sh_device* const device_;
-    const std::string tag_;
-    std::mt19937_64 random_;
-    bool faulty_;
-    bool released_ = false;
-    std::vector<Memory> all_;
-};
 
 // A driver that refuses to unpin memory twice in a row keeps that memory for good, so the library never frees it.
 enum class Unpinning { works, may_fail };
@@ -199,19 +60,19 @@ protected:
         return control<decltype(sh_fault_counters)>("sh_fault_counters")(&counters) == SH_OK ? counters.failures : 0;
     }
 
-    // Two cycles of a tag with all kinds of memory, then one of a tag that is freed in a pause.
+    // Three cycles of a tag with all kinds of memory, then one of a tag that is freed in a pause.
     static void work(sh_device* device, uint64_t n, Unpinning unpinning) {
         Engine weights(device, "weights", n, true), freed(device, "freed", n + 1, true);
         constexpr uint64_t kSizes[] = {1000, 70'000, 2 << 20, (4 << 20) + 65'537};
         for (const uint64_t bytes : kSizes)
             for (const uint32_t contents : {SH_CONTENTS_STAGE, SH_CONTENTS_DROP, SH_CONTENTS_ZERO}) {
-                weights.alloc(bytes, contents);
+                weights.alloc(bytes, contents, contents == SH_CONTENTS_STAGE && bytes % 2);
                 if (contents == SH_CONTENTS_STAGE) freed.alloc(bytes, contents);
             }
-        for (int cycle = 0; cycle < 2; cycle++) {
+        for (int cycle = 0; cycle < 3; cycle++) {
             for (int k = 0; k < 4 && !weights.released(); k++) weights.pause();
             for (int k = 0; k < 4 && weights.released(); k++) weights.resume();
-            for (size_t i = 0; i < weights.size(); i += 3) weights.write(i);
+            for (size_t i = 0; i < weights.size(); i += 3) cycle ? weights.touch(i) : weights.write(i);
         }
         for (int k = 0; k < 4 && !freed.released(); k++) freed.pause();
         for (int k = 0; k < 12 && freed.size(); k++) freed.free(0);
@@ -277,6 +138,40 @@ TEST_F(Occupancy, host_memory_is_pinned_in_the_first_cycle_only) {
             events = count("event_create") + count("stream_create");
         }
         EXPECT_GT(pinned, 0u);
+        engine.finish();
+    }
+    expect_nothing_left(device, Unpinning::works);
+    sh_device_close(device);
+}
+
+TEST_F(Occupancy, what_has_not_changed_is_not_copied_again) {
+    sh_device* const device = open_device("");
+    ASSERT_TRUE(device) << why();
+    {
+        Engine engine(device, "weights", 1, false);
+        for (const uint64_t bytes : {8 << 20, 4 << 20}) engine.alloc(bytes, SH_CONTENTS_STAGE);
+        engine.alloc(6 << 20, SH_CONTENTS_STAGE, true);
+        auto* const count = control<decltype(sh_fault_call_count)>("sh_fault_call_count");
+        const auto copies_of_cycle = [&] {
+            const uint64_t before = count("copy_to_host");
+            engine.pause();
+            const uint64_t copies = count("copy_to_host") - before;
+            engine.resume();
+            return copies;
+        };
+        EXPECT_GE(copies_of_cycle(), 3u);
+        EXPECT_EQ(copies_of_cycle(), 0u);
+        engine.touch(1);
+        EXPECT_EQ(copies_of_cycle(), 1u);
+        engine.pause();
+        engine.resume();
+        // The hash fails: all is copied but what is constant, and nothing is lost.
+        const sh_fault_plan plan = {sizeof plan, SH_ERROR_BACKEND, "contents_hash", 1, 1};
+        SUCCEEDS(control<decltype(sh_fault_arm)>("sh_fault_arm")(&plan));
+        EXPECT_GE(copies_of_cycle(), 2u);
+        EXPECT_EQ(failures(), 1u);
+        EXPECT_GE(copies_of_cycle(), 2u) << "copies without a hash tell nothing";
+        EXPECT_EQ(copies_of_cycle(), 0u);
         engine.finish();
     }
     expect_nothing_left(device, Unpinning::works);

@@ -38,6 +38,7 @@ from ._generated import (
 from ._graphs import Capture, Graph
 from ._host import PinnedMemory, Stream
 from ._occupancy import Allocation
+from ._pause_callbacks import PauseCallbacks, PauseFunction
 from ._runtime import Block, Runtime
 from ._sources import BlockDesc, DeviceMemory, FileRange, Fill, Mapped, Segment, Source
 from ._spiller import Spiller, Ticket
@@ -82,6 +83,8 @@ __all__ = [
     "OccupancyInfo",
     "OccupancyState",
     "OperationError",
+    "PauseCallbacks",
+    "PauseFunction",
     "PinnedMemory",
     "PlanInfo",
     "ResidentPriority",

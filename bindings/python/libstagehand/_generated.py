@@ -324,6 +324,7 @@ class OccupancyChange:
     device_bytes: int
     copied_bytes: int
     ns: int
+    unchanged_bytes: int
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from ._generated import Contents, OccupancyChange, OccupancyInfo
 from ._holders import note
 from ._lifetime import destroy_postponed, owned
 from ._native import ffi, lib
+from ._pause_callbacks import PauseCallbacks, PauseFunction
 from ._structs import result, struct, text
 
 
@@ -23,9 +24,13 @@ class Occupied:
     _handle: Any
     name: str
 
-    def alloc(self, bytes: int, *, tag: str | None = None, contents: Contents = Contents.DEFAULT) -> Allocation:
-        """Allocates device memory. Its contents are undefined."""
-        return Allocation(self, bytes, tag=tag, contents=contents)
+    def alloc(
+        self, bytes: int, *, tag: str | None = None, contents: Contents = Contents.DEFAULT, constant: bool = False
+    ) -> Allocation:
+        """Allocates device memory. Its contents are undefined. With `constant` they do not change any more after the
+        first pause, and later pauses do not look at them.
+        """
+        return Allocation(self, bytes, tag=tag, contents=contents, constant=constant)
 
     def pause(
         self,
@@ -34,14 +39,20 @@ class Occupied:
         contents: Contents = Contents.DEFAULT,
         repeat: bool = False,
         wait: bool = True,
+        copy_all: bool = False,
+        unused: Iterable[tuple[int, int]] = (),
     ) -> OccupancyChange:
         """Waits for the work on the device, puts the contents of tags into host memory, and gives their device memory
         back. `contents` is used instead of what the allocations say. `repeat` leaves out tags that are released
-        already. Without `wait` the call fails with Status.ERROR_BUSY instead of waiting for another call.
+        already. Without `wait` the call fails with Status.ERROR_BUSY instead of waiting for another call. Contents that
+        host memory still has from the pause before are not copied, unless `copy_all`. `unused` has the addresses and
+        sizes of ranges that hold nothing: they are not copied, and their contents are undefined afterwards.
         """
         options = struct("pause_options")
         options.contents = contents
-        return self._change(lib.sh_pause, options, tags, repeat, wait)
+        ranges = ffi.new("sh_memory_range[]", list(unused))
+        options.unused, options.unused_count = ranges, len(ranges)
+        return self._change(lib.sh_pause, options, tags, repeat, wait, lib.SH_OCCUPANCY_COPY_ALL if copy_all else 0)
 
     def resume(
         self, tags: str | Iterable[str] | None = None, *, repeat: bool = False, wait: bool = True
@@ -50,6 +61,14 @@ class Occupied:
         does. `repeat` leaves out tags that run already.
         """
         return self._change(lib.sh_resume, struct("resume_options"), tags, repeat, wait)
+
+    def on_pause(self, before: PauseFunction | None = None, after: PauseFunction | None = None) -> PauseCallbacks:
+        """Has before(tags) called before a pause, and after(tags) when the tags run again: after a resume, or after a
+        pause that failed. They run on the thread that pauses or resumes. The functions that were added first are called
+        first before a pause, and last after a resume. If before() raises, nothing is paused, and the pause raises an
+        error of Status.ERROR_CALLBACK with its text.
+        """
+        return PauseCallbacks(self, before, after)
 
     def occupancy(self, tag: str | None = None) -> OccupancyInfo:
         """Returns the state and the figures of a tag, or of all tags together."""
@@ -74,13 +93,13 @@ class Occupied:
         return int(freed[0])
 
     def _change(
-        self, call: Any, options: Any, tags: str | Iterable[str] | None, repeat: bool, wait: bool
+        self, call: Any, options: Any, tags: str | Iterable[str] | None, repeat: bool, wait: bool, flags: int = 0
     ) -> OccupancyChange:
         destroy_postponed()
         texts = [] if tags is None else [text(tag) for tag in ([tags] if isinstance(tags, str) else tags)]
         names = ffi.new("char *[]", texts)
         options.tags, options.tag_count = names, len(texts)
-        options.flags = (lib.SH_OCCUPANCY_REPEAT if repeat else 0) | (0 if wait else lib.SH_OCCUPANCY_NO_WAIT)
+        options.flags = flags | (lib.SH_OCCUPANCY_REPEAT if repeat else 0) | (0 if wait else lib.SH_OCCUPANCY_NO_WAIT)
         change = struct("occupancy_change")
         if texts or tags is None:  # for the C interface no tags are all tags
             check(call(self._handle, options, change))
@@ -94,7 +113,13 @@ class Allocation:
     """
 
     def __init__(
-        self, device: Occupied, bytes: int, *, tag: str | None = None, contents: Contents = Contents.DEFAULT
+        self,
+        device: Occupied,
+        bytes: int,
+        *,
+        tag: str | None = None,
+        contents: Contents = Contents.DEFAULT,
+        constant: bool = False,
     ) -> None:
         self.device = device
         self._memory: Any = ffi.NULL
@@ -104,6 +129,7 @@ class Allocation:
         destroy_postponed()
         options, name = struct("alloc_options"), text(tag)
         options.contents, options.tag = contents, name
+        options.flags = lib.SH_ALLOC_CONST if constant else 0
         free = functools.partial(lib.sh_free, handle)
         address = made("uint64_t *", lambda out: lib.sh_alloc(handle, bytes, options, out), free)
         self._statuses: list[int] = []

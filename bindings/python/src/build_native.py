@@ -15,6 +15,8 @@ extern "Python" int32_t sh_py_load(const sh_loaded_range *, void *);
 extern "Python" void sh_py_launch(void *);
 extern "Python" void sh_py_pressure(sh_runtime *, uint64_t, void *);
 extern "Python" void sh_py_log(int32_t, const char *, void *);
+extern "Python" int32_t sh_py_before_pause(const char *const *, uint64_t, char *, uint64_t, void *);
+extern "Python" void sh_py_after_resume(const char *const *, uint64_t, void *);
 """
 HELPERS = """
 typedef struct sh_py_runtime {

@@ -551,18 +551,28 @@ enum {
     SH_CONTENTS_DROP = 2,
     SH_CONTENTS_ZERO = 3
 };
+enum {
+    SH_ALLOC_CONST = 1
+};
 typedef struct sh_alloc_options {
     uint32_t struct_size;
     uint32_t contents;
     const char* tag;
+    uint32_t flags;
+    uint32_t reserved;
 } sh_alloc_options;
 sh_status sh_alloc(sh_device* device, uint64_t bytes, const sh_alloc_options* options,
                                         uint64_t* out_address);
 sh_status sh_free(sh_device* device, uint64_t address);
 enum {
     SH_OCCUPANCY_NO_WAIT = 1,
-    SH_OCCUPANCY_REPEAT = 2
+    SH_OCCUPANCY_REPEAT = 2,
+    SH_OCCUPANCY_COPY_ALL = 4
 };
+typedef struct sh_memory_range {
+    uint64_t address;
+    uint64_t bytes;
+} sh_memory_range;
 typedef struct sh_pause_options {
     uint32_t struct_size;
     uint32_t flags;
@@ -570,6 +580,8 @@ typedef struct sh_pause_options {
     uint64_t tag_count;
     uint32_t contents;
     uint32_t reserved;
+    const sh_memory_range* unused;
+    uint64_t unused_count;
 } sh_pause_options;
 typedef struct sh_resume_options {
     uint32_t struct_size;
@@ -583,6 +595,7 @@ typedef struct sh_occupancy_change {
     uint64_t device_bytes;
     uint64_t copied_bytes;
     uint64_t ns;
+    uint64_t unchanged_bytes;
 } sh_occupancy_change;
 sh_status sh_pause(sh_device* device, const sh_pause_options* options,
                                         sh_occupancy_change* out_change);
@@ -612,3 +625,10 @@ sh_status sh_occupancy_list(sh_device* device, sh_occupancy_info* infos, uint64_
                                                  uint64_t* out_count);
 sh_status sh_occupancy_prepare(sh_device* device, const sh_pause_options* options);
 sh_status sh_occupancy_trim(sh_device* device, uint64_t* out_bytes);
+typedef int32_t (*sh_before_pause_fn)(const char* const* tags, uint64_t tag_count, char* out_message,
+                                      uint64_t message_bytes, void* user_data);
+typedef void (*sh_after_resume_fn)(const char* const* tags, uint64_t tag_count, void* user_data);
+sh_status sh_occupancy_add_callbacks(sh_device* device, sh_before_pause_fn before_pause,
+                                                          sh_after_resume_fn after_resume, void* user_data,
+                                                          uint64_t* out_id);
+sh_status sh_occupancy_remove_callbacks(sh_device* device, uint64_t id);

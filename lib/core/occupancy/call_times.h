@@ -26,6 +26,11 @@ public:
     auto for_earlier_work(Work&& work) {
         return timed(&earlier_work_ns_, static_cast<Work&&>(work));
     }
+    // The same for the comparison with the contents of earlier cycles.
+    template <class Work>
+    auto for_comparison(Work&& work) {
+        return timed(&comparison_ns_, static_cast<Work&&>(work));
+    }
     // Writes one line, at the level for debugging.
     void log(const std::string& device, const char* call, uint64_t ns) const;
 
@@ -43,7 +48,7 @@ private:
     const Passage& passage_;
     const ExtentTotals before_;
     const uint64_t waited_;
-    uint64_t host_memory_ns_ = 0, earlier_work_ns_ = 0;
+    uint64_t host_memory_ns_ = 0, earlier_work_ns_ = 0, comparison_ns_ = 0;
 };
 
 }  // namespace stagehand::core

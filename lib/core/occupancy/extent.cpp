@@ -19,6 +19,20 @@ void Extent::divide() {
         handles_.push_back(handle);
         offset += handle.bytes;
     }
+    divide_into_pages();
+}
+
+void Extent::divide_into_pages() {
+    page_bytes_ = std::min(kLargestContentPage, device_.info().largest_page_bytes);
+    for (Handle& handle : handles_) {
+        handle.first_page = pages_.size();
+        for (uint64_t at = 0; at < handle.bytes; at += pages_.back().bytes) {
+            Page& page = pages_.emplace_back();
+            page.offset = handle.offset + at;
+            page.bytes = std::min(handle.bytes, page_bytes_);
+        }
+        handle.page_count = pages_.size() - handle.first_page;
+    }
 }
 
 Status Extent::open() {
@@ -90,20 +104,98 @@ uint64_t Extent::device_bytes() const {
 
 uint64_t Extent::staged_bytes() const {
     uint64_t sum = 0;
-    if (leaving == Leaving::stage)
-        for (const Handle& handle : handles_) sum += handle.filled ? 0 : handle.bytes;
+    if (leaving != Leaving::stage) return sum;
+    for (const Handle& handle : handles_) {
+        if (handle.filled) continue;
+        for (size_t i = 0; i < handle.page_count; i++) {
+            const Page& page = pages_[handle.first_page + i];
+            sum += page.used ? page.bytes : 0;
+        }
+    }
     return sum;
 }
 
-Status Extent::take_host_memory() {
-    if (host_.data() || device_.has(SH_BACKEND_CONTENTLESS)) return Status();
-    return transfer::GradualMemory::reserve(device_, bytes_, &host_);
+// --- Host memory ---
+
+// What is not used gives its place to others.
+void Extent::note_unused(std::span<const AddressRange> ranges) {
+    size_t next = 0;
+    for (Page& page : pages_) {
+        const uint64_t begin = address_ + page.offset, end = begin + page.bytes;
+        while (next < ranges.size() && ranges[next].end < end) next++;
+        page.used = next == ranges.size() || ranges[next].begin > begin;
+        if (page.used) continue;
+        page.on_host = page.same = false;
+        if (moves(page)) page.place = Page::kNowhere;
+    }
 }
 
-void* Extent::host_at(uint64_t offset) const {
-    if (host_.data()) return static_cast<char*>(host_.data()) + offset;
+Status Extent::take_host_memory(bool* out_taken) {
+    *out_taken = false;
+    const bool contents = !device_.has(SH_BACKEND_CONTENTLESS);
+    uint64_t pages = 0, rest = 0;
+    for (const Page& page : pages_) {
+        pages += moves(page) && page.used;
+        rest += moves(page) ? 0 : page.bytes;
+    }
+    const bool enough = contents ? host_.data() != nullptr : places_ != 0;
+    if (enough && pages <= places_) {
+        give_places();
+        return Status();
+    }
+    drop_host_memory();
+    if (contents && pages * page_bytes_ + rest)
+        SH_TRY(transfer::GradualMemory::reserve(device_, pages * page_bytes_ + rest, &host_));
+    *out_taken = host_.data() != nullptr;
+    places_ = pages;
+    give_places();
+    return Status();
+}
+
+void Extent::give_places() {
+    std::vector<bool> given(places_);
+    for (const Page& page : pages_)
+        if (moves(page) && page.place != Page::kNowhere) given[page.place / page_bytes_] = true;
+    uint64_t next = 0, rest = places_ * page_bytes_;
+    for (Page& page : pages_) {
+        if (!moves(page)) {
+            page.place = rest;
+            rest += page.bytes;
+        } else if (page.used && page.place == Page::kNowhere) {
+            while (given[next]) next++;
+            page.place = next++ * page_bytes_;
+        }
+    }
+}
+
+void Extent::drop_host_memory() {
+    host_.reset();
+    places_ = 0;
+    for (Page& page : pages_) {
+        page.place = Page::kNowhere;
+        page.on_host = page.same = false;
+    }
+}
+
+void* Extent::host_at(const Page& page) const {
+    if (host_.data()) return static_cast<char*>(host_.data()) + page.place;
     static char nothing = 0;
     return &nothing;
+}
+
+void Extent::note_left(const Handle& handle) noexcept {
+    for (Page& page : pages_of(handle)) {
+        if (page.used && page.copied) {
+            page.on_host = true;
+            page.hashed = page.compared;
+            page.digest = page.found;
+        }
+        page.same = page.on_host;
+    }
+}
+
+void Extent::note_new_contents() noexcept {
+    for (Page& page : pages_) page.same = false;
 }
 
 }  // namespace stagehand::core

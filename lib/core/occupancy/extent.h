@@ -1,12 +1,14 @@
 // Extent: a range of addresses for memory of sh_alloc(), the device memory behind the addresses, and the host memory
-// that keeps the contents while the device memory is gone.
+// that keeps the contents while the device memory is gone, and after that.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "backend/backend_device.h"
 #include "base/status.h"
+#include "core/occupancy/page.h"
 #include "transfer/host/gradual_memory.h"
 
 namespace stagehand::core {
@@ -20,6 +22,7 @@ enum class Leaving : uint8_t { stage, drop, zero };
 struct Handle {
     uint64_t offset = 0;  // in the extent
     uint64_t bytes = 0;
+    size_t first_page = 0, page_count = 0;
     sh_backend_page page = 0;  // 0: there is no memory
     bool mapped = false;
     bool filled = false;  // the contents are in this memory, as far as they are defined
@@ -49,6 +52,8 @@ public:
     uint64_t address() const { return address_; }
     uint64_t bytes() const { return bytes_; }
     std::vector<Handle>& handles() { return handles_; }
+    std::span<Page> pages() { return pages_; }
+    std::span<Page> pages_of(const Handle& handle) { return pages().subspan(handle.first_page, handle.page_count); }
     // Takes memory for a handle, or maps what it still has.
     Status attach(Handle& handle);
     // Gives the memory of a handle back to the driver. After a failure the handle is as before, or only not mapped.
@@ -58,23 +63,37 @@ public:
     // Contents that only host memory has.
     uint64_t staged_bytes() const;
 
-    // Reserves host memory for the contents, unless there is some. Devices without contents get none.
-    Status take_host_memory();
+    // Which pages have contents that have to come back: those that do not lie in one of these ranges as a whole. The
+    // ranges are in order, and do not touch. Before the first call all pages have.
+    void note_unused(std::span<const AddressRange> ranges);
+    // Gives each page whose contents have to come back a place in host memory, and reserves memory if there is too
+    // little: `out_taken` tells. The contents of earlier cycles stay otherwise. Devices without contents get none.
+    Status take_host_memory(bool* out_taken);
+    void drop_host_memory();
     transfer::GradualMemory& host() { return host_; }
     const transfer::GradualMemory& host() const { return host_; }
-    // Where the contents of an offset are kept. Devices without contents get an address that nothing reads.
-    void* host_at(uint64_t offset) const;
-    // No copy may cross a multiple of this, counted from the start of the extent.
+    // Where the contents of a page are kept. Devices without contents get an address that nothing reads.
+    void* host_at(const Page& page) const;
+    // No copy may cross a multiple of this in host memory.
     static constexpr uint64_t kPieceBytes = transfer::GradualMemory::kPieceBytes;
+
+    // The copies of a handle's pages have ended: its contents are in host memory.
+    void note_left(const Handle& handle) noexcept;
+    // The engine may have written what nobody promised to leave as it was.
+    void note_new_contents() noexcept;
 
     Tag* tag = nullptr;
     Leaving contents = Leaving::stage;  // as the allocation says
     Leaving leaving = Leaving::stage;   // in this cycle
+    bool constant = false;              // its contents stay as they were when they came back
     bool shared = false;                // small allocations share it
     uint64_t allocations = 0;
 
 private:
     void divide();
+    void divide_into_pages();
+    bool moves(const Page& page) const { return page.bytes == page_bytes_; }
+    void give_places();
     template <class Call>
     Status timed(uint64_t* total, Call&& call);
     bool maps_pages() const { return device_.maps_pages(); }
@@ -84,7 +103,10 @@ private:
     const uint64_t bytes_;
     uint64_t address_ = 0;
     std::vector<Handle> handles_;  // empty on devices that do not map pages
+    uint64_t page_bytes_ = 0;      // of all pages but the last ones, which are smaller, and whose places are the last
+    std::vector<Page> pages_;
     transfer::GradualMemory host_;
+    uint64_t places_ = 0;  // in host memory, for pages of page_bytes_. 0: no page has a place
 };
 
 }  // namespace stagehand::core

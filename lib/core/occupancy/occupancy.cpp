@@ -29,6 +29,10 @@ typename Map::node_type spare_node() {
     return one.extract(one.begin());
 }
 
+SmallAllocations& small_of(Tag& tag, Keeping keeping) {
+    return tag.small[static_cast<size_t>(keeping.leaving)][keeping.constant];
+}
+
 Status unknown_tag(const std::string& name) {
     return Status(SH_ERROR_NOT_FOUND, "there is no tag \"" + name + "\" on the device");
 }
@@ -91,7 +95,7 @@ Occupancy::Turn::~Turn() {
 // Handles are no smaller than this, so that their number stays bounded.
 uint64_t Occupancy::small_below() const { return std::max(kSmall, device_->backend().info().granularity_bytes); }
 
-Status Occupancy::alloc(uint64_t bytes, const std::string& name, Leaving contents, uint64_t* out_address) {
+Status Occupancy::alloc(uint64_t bytes, const std::string& name, Keeping keeping, uint64_t* out_address) {
     Turn turn;
     SH_TRY(turn.take(*this, false));
     retry_retired();
@@ -104,23 +108,25 @@ Status Occupancy::alloc(uint64_t bytes, const std::string& name, Leaving content
     }
     if (tag->info.state != SH_OCCUPANCY_RUNNING)
         return Status(SH_ERROR_INVALID_STATE, "the tag \"" + name + "\" is released: resume it before allocations");
-    const Status status = no_throw([&] { return alloc_in(*tag, bytes, contents, out_address); });
+    const Status status = no_throw([&] { return alloc_in(*tag, bytes, keeping, out_address); });
     if (status.ok() || known) return status;
     std::lock_guard lock(mutex_);
     tags_.erase(name);
     return status;
 }
 
-Status Occupancy::alloc_in(Tag& tag, uint64_t bytes, Leaving contents, uint64_t* out_address) {
+Status Occupancy::alloc_in(Tag& tag, uint64_t bytes, Keeping keeping, uint64_t* out_address) {
     if (bytes > kLargestAllocation)
         return Status(SH_ERROR_OUT_OF_DEVICE_MEMORY, exact_size_text(bytes) + " are more than any device has");
     auto node = spare_node<Allocations>();
     uint64_t address = 0;
     if (bytes < small_below())
-        SH_TRY(alloc_small(tag, bytes, contents, &address));
+        SH_TRY(alloc_small(tag, bytes, keeping, &address));
     else
-        SH_TRY(alloc_alone(tag, bytes, contents, &address));
-    extent_of(address).allocations++;
+        SH_TRY(alloc_alone(tag, bytes, keeping, &address));
+    Extent& extent = extent_of(address);
+    extent.allocations++;
+    extent.note_new_contents();
     node.key() = address;
     node.mapped() = {bytes};
     allocations_.insert(std::move(node));
@@ -131,35 +137,35 @@ Status Occupancy::alloc_in(Tag& tag, uint64_t bytes, Leaving contents, uint64_t*
     return Status();
 }
 
-Status Occupancy::alloc_alone(Tag& tag, uint64_t bytes, Leaving contents, uint64_t* out_address) {
+Status Occupancy::alloc_alone(Tag& tag, uint64_t bytes, Keeping keeping, uint64_t* out_address) {
     Extent* extent = nullptr;
-    SH_TRY(add_extent(tag, whole(bytes, device_->backend().info().granularity_bytes), contents, &extent));
+    SH_TRY(add_extent(tag, whole(bytes, device_->backend().info().granularity_bytes), keeping, &extent));
     *out_address = extent->address();
     return Status();
 }
 
 // Without room for a chunk, the allocation has an extent of its own. If there is no room for that either, the budget is
 // asked only once: every question makes runtimes look for memory that they could give up.
-Status Occupancy::alloc_small(Tag& tag, uint64_t bytes, Leaving contents, uint64_t* out_address) {
-    FreeSpace& free = tag.small[static_cast<size_t>(contents)].free;
+Status Occupancy::alloc_small(Tag& tag, uint64_t bytes, Keeping keeping, uint64_t* out_address) {
+    FreeSpace& free = small_of(tag, keeping).free;
     const uint64_t taken = whole(bytes, kAlignment);
     *out_address = free.take(taken);
     if (*out_address) return Status();
     SH_TRY(accounts_.claim(totals_.held_bytes + whole(bytes, device_->backend().info().granularity_bytes)));
-    if (!add_chunk(tag, contents).ok()) return alloc_alone(tag, bytes, contents, out_address);
+    if (!add_chunk(tag, keeping).ok()) return alloc_alone(tag, bytes, keeping, out_address);
     *out_address = free.take(taken);
     return Status();
 }
 
 // Chunks grow with the memory that small allocations have, so that there are few, and at most a fifth is not used yet.
-Status Occupancy::add_chunk(Tag& tag, Leaving contents) {
-    SmallAllocations& small = tag.small[static_cast<size_t>(contents)];
+Status Occupancy::add_chunk(Tag& tag, Keeping keeping) {
+    SmallAllocations& small = small_of(tag, keeping);
     const uint64_t least = small_below();
     const uint64_t wanted =
         std::clamp(std::bit_floor(small.chunk_bytes / 4 + 1), least, std::max(least, kLargestChunk));
     Extent* extent = nullptr;
-    Status status = add_extent(tag, wanted, contents, &extent);
-    if (!status.ok() && wanted > least) status = add_extent(tag, least, contents, &extent);
+    Status status = add_extent(tag, wanted, keeping, &extent);
+    if (!status.ok() && wanted > least) status = add_extent(tag, least, keeping, &extent);
     SH_TRY(status);
     extent->shared = true;
     const Chunk chunk{extent->address(), extent->bytes()};
@@ -172,7 +178,7 @@ Status Occupancy::add_chunk(Tag& tag, Leaving contents) {
     return Status();
 }
 
-Status Occupancy::add_extent(Tag& tag, uint64_t bytes, Leaving contents, Extent** out) {
+Status Occupancy::add_extent(Tag& tag, uint64_t bytes, Keeping keeping, Extent** out) {
     auto node = spare_node<Extents>();
     node.mapped() = std::make_unique<Extent>(device_->backend(), &totals_, bytes);
     retired_.reserve(retired_.size() + extents_.size() + 1);  // so that retire() cannot fail
@@ -183,7 +189,8 @@ Status Occupancy::add_extent(Tag& tag, uint64_t bytes, Leaving contents, Extent*
     }
     Extent& extent = *node.mapped();
     extent.tag = &tag;
-    extent.contents = extent.leaving = contents;
+    extent.contents = extent.leaving = keeping.leaving;
+    extent.constant = keeping.constant;
     node.key() = extent.address();
     extents_.insert(std::move(node));
     std::lock_guard lock(mutex_);
@@ -208,7 +215,7 @@ Status Occupancy::free(uint64_t address) {
     if (tag.info.state == SH_OCCUPANCY_RUNNING && backend.has_device_synchronize())
         SH_TRY(backend.device_synchronize());
     const uint64_t bytes = found->second.bytes;
-    SmallAllocations& small = tag.small[static_cast<size_t>(extent.contents)];
+    SmallAllocations& small = small_of(tag, {extent.contents, extent.constant});
     const Chunk chunk{extent.address(), extent.bytes()};
     if (extent.shared) small.free.give(chunk, address, whole(bytes, kAlignment));
     allocations_.erase(found);

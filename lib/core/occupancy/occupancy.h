@@ -18,6 +18,8 @@
 #include "core/device/device.h"
 #include "core/occupancy/accounts.h"
 #include "core/occupancy/call_times.h"
+#include "core/occupancy/callbacks.h"
+#include "core/occupancy/comparison.h"
 #include "core/occupancy/extent.h"
 #include "core/occupancy/passage.h"
 #include "core/occupancy/tag.h"
@@ -32,6 +34,19 @@ struct TagSelection {
     bool no_wait = false;
 };
 
+// What becomes of contents, as an allocation says.
+struct Keeping {
+    Leaving leaving = Leaving::stage;
+    bool constant = false;
+};
+
+// How tags are paused.
+struct PauseWishes {
+    std::optional<Leaving> contents;   // instead of what each allocation says
+    bool copy_all = false;             // contents that have not changed are copied too
+    std::vector<AddressRange> unused;  // in order, and apart from each other
+};
+
 // Thread-safe. The methods are the calls of occupancy.h.
 class Occupancy {
 public:
@@ -41,14 +56,15 @@ public:
     Occupancy(const Occupancy&) = delete;
     Occupancy& operator=(const Occupancy&) = delete;
 
-    Status alloc(uint64_t bytes, const std::string& tag, Leaving contents, uint64_t* out_address);
+    Status alloc(uint64_t bytes, const std::string& tag, Keeping keeping, uint64_t* out_address);
     Status free(uint64_t address);
-    // Without `contents` each allocation says what becomes of it.
-    Status pause(const TagSelection& tags, std::optional<Leaving> contents, sh_occupancy_change* out);
+    Status pause(const TagSelection& tags, const PauseWishes& wishes, sh_occupancy_change* out);
     Status resume(const TagSelection& tags, sh_occupancy_change* out);
     Status trim(uint64_t* out_bytes);
     // Begins to pin the host memory that a pause with these arguments needs.
-    Status prepare(const TagSelection& tags, std::optional<Leaving> contents);
+    Status prepare(const TagSelection& tags, const PauseWishes& wishes);
+    Status add_callbacks(const OccupancyCallbacks& callbacks, uint64_t* out_id);
+    Status remove_callbacks(uint64_t id);
     // These never wait for one of the calls above.
     Status info(const char* tag, sh_occupancy_info* out) const;
     std::vector<sh_occupancy_info> list() const;
@@ -71,11 +87,11 @@ private:
     };
 
     uint64_t small_below() const;
-    Status alloc_in(Tag& tag, uint64_t bytes, Leaving contents, uint64_t* out_address);
-    Status alloc_alone(Tag& tag, uint64_t bytes, Leaving contents, uint64_t* out_address);
-    Status alloc_small(Tag& tag, uint64_t bytes, Leaving contents, uint64_t* out_address);
-    Status add_chunk(Tag& tag, Leaving contents);
-    Status add_extent(Tag& tag, uint64_t bytes, Leaving contents, Extent** out);
+    Status alloc_in(Tag& tag, uint64_t bytes, Keeping keeping, uint64_t* out_address);
+    Status alloc_alone(Tag& tag, uint64_t bytes, Keeping keeping, uint64_t* out_address);
+    Status alloc_small(Tag& tag, uint64_t bytes, Keeping keeping, uint64_t* out_address);
+    Status add_chunk(Tag& tag, Keeping keeping);
+    Status add_extent(Tag& tag, uint64_t bytes, Keeping keeping, Extent** out);
     void remove_extent(Extent& extent) noexcept;
     void retire(std::unique_ptr<Extent> extent) noexcept;
     bool let_go(Extent& extent) noexcept;
@@ -85,9 +101,16 @@ private:
     Status select(const TagSelection& selection, uint32_t wanted, std::vector<Tag*>* out);
     std::vector<Extent*> extents_of(const std::vector<Tag*>& tags);
     Status can_pause() const;
-    Status release(const std::vector<Extent*>& extents, std::optional<Leaving> contents, CallTimes* times,
-                   bool* released);
-    Status take_host_memory(const std::vector<Extent*>& extents, std::vector<Extent*>* taken);
+    // What a pause does and finds out.
+    struct Release {
+        const PauseWishes& wishes;
+        CallTimes times;
+        uint64_t unchanged_bytes = 0;
+        bool released = false;
+    };
+    Status release(const std::vector<Extent*>& extents, Release* release);
+    Status take_host_memory(const std::vector<Extent*>& extents, std::span<const AddressRange> unused,
+                            std::vector<Extent*>* taken);
     Status begin_fill(const std::vector<Extent*>& extents);
     void note_ready(Extent& extent, bool pinned);
     void stop_preparing(std::span<Extent* const> extents) noexcept;
@@ -106,6 +129,7 @@ private:
     uint64_t pinned_bytes_ = 0;  // of host memory
     Accounts accounts_;
     Passage passage_;
+    CallbackList callbacks_;
     std::vector<Extent*> preparing_;  // whose host memory is pinned in the background, or waits for its turn
     Allocations allocations_;
     Extents extents_;

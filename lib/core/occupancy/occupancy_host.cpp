@@ -8,21 +8,22 @@
 namespace stagehand::core {
 
 // Reserves what is missing, and begins to fill it. There is room for all of it when the first contents leave.
-Status Occupancy::take_host_memory(const std::vector<Extent*>& extents, std::vector<Extent*>* taken) {
+Status Occupancy::take_host_memory(const std::vector<Extent*>& extents, std::span<const AddressRange> unused,
+                                   std::vector<Extent*>* taken) {
     std::vector<Extent*> missing;
     taken->reserve(extents.size());
     Status status;
     for (Extent* const extent : extents) {
         if (!status.ok() || extent->leaving != Leaving::stage) continue;
-        if (!extent->host().data()) {
-            taken->push_back(extent);
-            status = extent->take_host_memory();
-        }
+        extent->note_unused(unused);
+        bool is_new = false;
+        status = extent->take_host_memory(&is_new);
+        if (is_new) taken->push_back(extent);
         if (!extent->host().is_ready()) missing.push_back(extent);
     }
     if (status.ok()) status = begin_fill(missing);
     if (!status.ok())
-        for (Extent* const extent : *taken) extent->host().reset();
+        for (Extent* const extent : *taken) extent->drop_host_memory();
     return status;
 }
 
@@ -46,21 +47,25 @@ void Occupancy::note_ready(Extent& extent, bool pinned) {
 
 // --- In the background ---
 
-Status Occupancy::prepare(const TagSelection& selection, std::optional<Leaving> contents) {
+Status Occupancy::prepare(const TagSelection& selection, const PauseWishes& wishes) {
     Turn turn;
     SH_TRY(turn.take(*this, selection.no_wait));
     SH_TRY(can_pause());
     std::vector<Tag*> tags;
     SH_TRY(select(selection, SH_OCCUPANCY_RUNNING, &tags));
+    if (passage_.is_doubtful()) SH_TRY(passage_.settle());
     fill_.stop();
     std::vector<Extent*> wanted;
     const Status status = no_throw([&] {
         wanted = preparing_;
         for (Extent* const extent : extents_of(tags)) {
-            if (contents.value_or(extent->contents) != Leaving::stage) continue;
-            SH_TRY(extent->take_host_memory());
+            if (wishes.contents.value_or(extent->contents) != Leaving::stage) continue;
+            bool is_new = false;
+            extent->note_unused(wishes.unused);
+            SH_TRY(extent->take_host_memory(&is_new));
             if (std::find(wanted.begin(), wanted.end(), extent) == wanted.end()) wanted.push_back(extent);
         }
+        publish();  // memory that was too small is gone
         std::erase_if(wanted, [](const Extent* extent) { return extent->host().is_ready(); });
         return begin_fill(wanted);
     });
@@ -99,7 +104,7 @@ Status Occupancy::trim(uint64_t* out_bytes) {
     for (const auto& [address, extent] : extents_) {
         if (extent->staged_bytes()) continue;
         freed += extent->host().bytes();
-        extent->host().reset();
+        extent->drop_host_memory();
     }
     publish();
     *out_bytes = freed;

@@ -48,10 +48,16 @@ Status Passage::leave(std::span<Extent* const> extents, transfer::HostFill& fill
 }
 
 Status Passage::copy_out(Extent& extent, Handle& handle, transfer::HostFill& fill) {
+    const std::span<Page> pages = extent.pages_of(handle);
+    const auto copied = [](const Page& page) { return page.used && page.copied; };
+    if (std::none_of(pages.begin(), pages.end(), copied)) return finish_departure({&extent, &handle});
+    // Until the copies have ended, host memory has neither the old contents nor the new ones.
+    for (Page& page : pages)
+        if (copied(page)) page.on_host = page.same = false;
     const sh_stream lane = to_host_.stream();
-    SH_TRY(in_pieces(handle, [&](uint64_t at, uint64_t bytes) {
-        SH_TRY(fill.wait_for(extent.host(), at + bytes));
-        return device_.copy_to_host(lane, extent.host_at(at), extent.address() + at, bytes);
+    SH_TRY(in_pieces(pages, copied, [&](const Page& first, uint64_t bytes) {
+        SH_TRY(fill.wait_for(extent.host(), first.place + bytes));
+        return device_.copy_to_host(lane, extent.host_at(first), extent.address() + first.offset, bytes);
     }));
     return note_end({&extent, &handle}, lane);
 }
@@ -59,6 +65,11 @@ Status Passage::copy_out(Extent& extent, Handle& handle, transfer::HostFill& fil
 Status Passage::finish_oldest_departure() {
     const Move move = moves_[first_];
     SH_TRY(wait_for_oldest());
+    return finish_departure(move);
+}
+
+Status Passage::finish_departure(const Move& move) {
+    move.extent->note_left(*move.handle);
     return move.extent->detach(*move.handle);
 }
 
@@ -100,8 +111,9 @@ Status Passage::copy_back(Extent& extent, Handle& handle) {
     if (extent.leaving == Leaving::zero) {
         SH_TRY(device_.fill(lane, address + handle.offset, 0, handle.bytes));
     } else {
-        SH_TRY(in_pieces(handle, [&](uint64_t at, uint64_t bytes) {
-            return device_.copy_to_device(lane, address + at, extent.host_at(at), bytes);
+        const auto used = [](const Page& page) { return page.used; };
+        SH_TRY(in_pieces(extent.pages_of(handle), used, [&](const Page& first, uint64_t bytes) {
+            return device_.copy_to_device(lane, address + first.offset, extent.host_at(first), bytes);
         }));
     }
     return note_end({&extent, &handle}, lane);
@@ -115,16 +127,22 @@ void Passage::give_back(const std::vector<Move>& taken) noexcept {
 
 // --- Both ---
 
-// Calls copy(offset, bytes) for each piece of a handle. A piece lies in one registration of the host memory.
-template <class Copy>
-Status Passage::in_pieces(const Handle& handle, Copy&& copy) {
-    const uint64_t end = handle.offset + handle.bytes, registered = Extent::kPieceBytes;
-    for (uint64_t at = handle.offset; at < end;) {
-        const uint64_t bytes = std::min({end - at, kPiece, registered - at % registered});
-        SH_TRY(copy(at, bytes));
-        at += bytes;
+// Calls copy(first page, bytes) for the pages that are wanted, in pieces of neighbours, here and in host memory. A
+// piece lies in one registration of the host memory.
+template <class Wanted, class Copy>
+Status Passage::in_pieces(std::span<const Page> pages, Wanted&& wanted, Copy&& copy) {
+    for (size_t i = 0; i < pages.size();) {
+        const Page& first = pages[i++];
+        if (!wanted(first)) continue;
+        uint64_t bytes = first.bytes;
+        const auto goes_on = [&](const Page& page) {
+            return wanted(page) && page.place == first.place + bytes && page.place % Extent::kPieceBytes &&
+                   bytes + page.bytes <= kPiece;
+        };
+        while (i < pages.size() && goes_on(pages[i])) bytes += pages[i++].bytes;
+        SH_TRY(copy(first, bytes));
+        copied_bytes_ += bytes;
     }
-    copied_bytes_ += handle.bytes;
     return Status();
 }
 

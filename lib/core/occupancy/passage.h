@@ -25,9 +25,11 @@ public:
     // Borrows lanes and makes events. They are kept. May be repeated after a failure.
     Status open(transfer::Lanes& lanes);
 
-    // Copies the contents of those extents that are staged, and gives their device memory back. Nothing else uses the
-    // memory. Waits for the host memory that `fill` still prepares. On failure nothing is copied any more, and each
-    // handle is either filled or its contents are in host memory.
+    // Where the copies to host memory are queued.
+    sh_stream stream_to_host() const { return to_host_.stream(); }
+    // Copies the pages of those extents that are staged, as Page::copied says, and gives their device memory back.
+    // Nothing else uses the memory. Waits for the host memory that `fill` still prepares. On failure nothing is copied
+    // any more, and each handle is either filled or its contents are in host memory.
     Status leave(std::span<Extent* const> extents, transfer::HostFill& fill);
     // Takes device memory for all handles that are not filled, and fills them. On failure these handles are not filled,
     // the device memory that the call took is given back, and host memory keeps its contents.
@@ -51,11 +53,12 @@ private:
 
     Status copy_out(Extent& extent, Handle& handle, transfer::HostFill& fill);
     Status copy_back(Extent& extent, Handle& handle);
-    template <class Copy>
-    Status in_pieces(const Handle& handle, Copy&& copy);
+    template <class Wanted, class Copy>
+    Status in_pieces(std::span<const Page> pages, Wanted&& wanted, Copy&& copy);
     Status note_end(const Move& move, sh_stream lane);
     Status wait_for_oldest();
     Status finish_oldest_departure();
+    Status finish_departure(const Move& move);
     Status fill_all(std::span<Extent* const> extents, std::vector<Move>& taken);
     void give_back(const std::vector<Move>& taken) noexcept;
 

@@ -18,7 +18,7 @@ struct SmallAllocations {
 
 struct Tag {
     sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;  // read by other threads: see Occupancy
-    SmallAllocations small[3];                        // by Leaving
+    SmallAllocations small[3][2];                     // by Leaving, and whether the contents are constant
 };
 
 }  // namespace stagehand::core

@@ -67,6 +67,73 @@ def test_tags_one_by_one(device):
     assert (cache.tag, len(cache)) == ("cache", 100)
 
 
+def cycle(device, **options):
+    gone = device.pause(**options)
+    device.resume()
+    return gone.copied_bytes // MIB, gone.unchanged_bytes // MIB
+
+
+def test_what_has_not_changed_is_not_copied_again(device):
+    weights, fixed = device.alloc(6 * MIB, tag="weights"), device.alloc(2 * MIB, constant=True)
+    data = fill(weights, 1)
+    assert cycle(device) == (8, 0)
+    assert cycle(device) == (0, 8)
+    ctypes.memset(weights.address + 3 * MIB, data[3 * MIB] ^ 1, 1)
+    ctypes.memset(fixed.address, 1, 2 * MIB)  # against the promise: nobody looks
+    assert cycle(device) == (2, 6)
+    assert read(weights)[: 3 * MIB] == data[: 3 * MIB] and read(weights)[3 * MIB] == data[3 * MIB] ^ 1
+    assert cycle(device, copy_all=True) == (8, 0)
+    assert cycle(device, unused=iter([(weights.address + 2 * MIB, 4 * MIB)])) == (2, 2)
+    assert read(weights)[: 2 * MIB] == data[: 2 * MIB]
+    with pytest.raises(sh.UsageError, match=r"unused\[0\]"):
+        device.pause(unused=[(2**64 - 1, 2)])
+
+
+def test_functions_are_called_before_a_pause_and_after_a_resume(device):
+    device.alloc(2 * MIB, tag="weights")
+    calls = []
+    first = device.on_pause(lambda tags: calls.append(("-1", tags)), lambda tags: calls.append(("+1", tags)))
+    with device.on_pause(before=lambda tags: calls.append(("-2", tags))):
+        device.pause()
+    device.resume()
+    assert calls == [("-1", ["weights"]), ("-2", ["weights"]), ("+1", ["weights"])]
+
+    def refuse(tags):
+        raise RuntimeError("a transfer is under way")
+
+    del calls[:]
+    with device.on_pause(before=refuse), pytest.raises(sh.OperationError, match="a transfer is under way") as raised:
+        device.pause()
+    assert raised.value.status is sh.Status.ERROR_CALLBACK
+    assert calls == [("-1", ["weights"]), ("+1", ["weights"])]
+    assert device.occupancy().state is sh.OccupancyState.RUNNING
+    first.close()
+    first.close()
+    device.pause()
+    assert len(calls) == 2
+    device.resume()
+    with pytest.raises(sh.UsageError):
+        device.on_pause()
+
+
+def test_a_function_after_a_resume_that_raises_is_told(device, monkeypatch):
+    device.alloc(2 * MIB)
+    told = []
+    monkeypatch.setattr("sys.excepthook", lambda kind, exception, trace: told.append(kind))
+
+    def fail(tags):
+        # The library refuses what would wait for its own call.
+        with pytest.raises(sh.UsageError):
+            device.pause()
+        raise KeyError
+
+    with device.on_pause(after=fail):
+        device.pause()
+        device.resume()
+    assert told == [KeyError]
+    assert device.occupancy().state is sh.OccupancyState.RUNNING
+
+
 def test_allocations_end(device):
     with device.alloc(100) as memory:
         assert device.occupancy("default").bytes == 100 and "100 bytes" in repr(memory)

@@ -195,6 +195,7 @@ static const struct {
      0,
      0,
      0,
+     0,
      0},
     (void*)1,
 };

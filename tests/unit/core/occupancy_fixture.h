@@ -16,6 +16,7 @@
 namespace stagehand::test {
 
 constexpr uint64_t kMiB = uint64_t(1) << 20;
+constexpr uint64_t kPart = 2 * kMiB;  // what a pause compares, copies and leaves out as a whole
 
 class OccupancyTest : public testing::Test {
 protected:

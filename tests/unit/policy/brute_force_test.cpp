@@ -82,6 +82,9 @@ void compare(uint32_t seed, uint64_t count, uint32_t most_units, uint32_t most_p
 
 TEST(BruteForce, TinyProblemsAreSolved) { compare(31, 600, 4, 4); }
 
+// Here only the trial of all parts finds some of the best plans.
+TEST(BruteForce, TinyProblemsOfSinglePagesAreSolved) { compare(106, 200, 6, 1); }
+
 TEST(BruteForce, TinyProblemsWithGapsAreSolved) { compare(35, 200, 4, 4, true); }
 
 // Uses only local moves, from the plan that streams everything through the smallest ring.

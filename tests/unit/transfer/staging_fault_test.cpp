@@ -155,6 +155,36 @@ TEST_F(StagingFault, WhenTheDeviceDoesNotAnswerAllEndsWithThatErrorUntilItDoes) 
     EXPECT_TRUE(holds(0, bytes_));
 }
 
+// A store to pinned memory needs no slot. The engine waits for its copy if it cannot ask whether the copy has ended.
+TEST_F(StagingFault, AStoreToPinnedMemoryIsWaitedForWhereQueriesFail) {
+    make_engine(2);
+    memory_ = random_bytes(2 * kPiece, 5);
+    ASSERT_TRUE(device_->host_register(pinned_.data(), pinned_.size()).ok());
+    for (const char* failing : {"event_query", "event_"}) {
+        std::fill(pinned_.begin(), pinned_.end(), kUntouched);
+        TestStore store;
+        store.store.stream = down_;
+        store.store.extents = {{pinned_.data(), address(0), pinned_.size()}};
+        test::Latch latch;
+        const sh_backend_event wait = event_after(down_, latch);
+        store.store.waits = {wait};
+        const int64_t recorded = fake_.calls("event_record");
+        ASSERT_TRUE(engine_->submit(store.store).ok());
+        while (fake_.calls("event_record") == recorded) std::this_thread::yield();
+        fake_.fail_call(1, true, failing);
+        latch.open();
+        const sh_status expected = failing == std::string("event_query") ? SH_OK : SH_ERROR_BACKEND;
+        EXPECT_EQ(store.outcome.wait().code(), expected) << failing;
+        if (expected == SH_OK) {
+            EXPECT_EQ(pinned_, memory_);
+        }
+        fake_.fail_call(0);
+        synchronize();
+    }
+    engine_.reset();
+    EXPECT_TRUE(device_->host_unregister(pinned_.data()).ok());
+}
+
 // A copy was issued, but its event could not be recorded. The slot must not be used again until the copy has finished.
 TEST_F(StagingFault, ASlotWithoutAnEventIsNotUsedUntilItsStreamIsDone) {
     make_engine(2, 3 * (kPiece + 4096));

@@ -18,6 +18,7 @@ from .._generated import Contents, DeviceFlag, DeviceKind, OccupancyChange, Occu
 from ._device_names import begin_gpu, library_name
 from ._devices import AnyDevice
 from ._pool_hooks import PATH, PoolHooks
+from ._pool_uses import PoolUses
 
 _SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -62,8 +63,8 @@ class PausablePool:
             return
         with _making:
             _pools.pop((self.device.name, self.tag, self.contents), None)
-        self._pool = None
-        torch.cuda.empty_cache()
+        retired, self._pool = [self._pool], None
+        _uses.retire(retired)
         self._hooks.close()
         if self._opened:
             self.device.close()
@@ -77,33 +78,42 @@ class PausablePool:
                 Status.ERROR_INVALID_STATE, f"the tag {self.tag!r} is {info.state.name.lower()}: resume it"
             )
         use: AbstractContextManager[None] = torch.cuda.use_mem_pool(self._pool, self.device.ordinal)
-        use.__enter__()
+        _uses.begin()
+        try:
+            use.__enter__()
+        except BaseException:
+            _uses.end()
+            raise
         self._entered.uses = [*getattr(self._entered, "uses", ()), use]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._entered.uses.pop().__exit__(kind, exception, trace)
+        try:
+            self._entered.uses.pop().__exit__(kind, exception, trace)
+        finally:
+            _uses.end()
         if isinstance(exception, torch.OutOfMemoryError) and (text := self._hooks.take_error()):
             exception.add_note(f"libstagehand, for the tag {self.tag!r}: {text}")
 
     def trim(self) -> None:
         """Gives segments back that no tensor uses. Tensors that are made later take none of the free space in segments
-        that are partly in use.
+        that are partly in use. The segments go at the end of the last `with pool:` if any pool is in use.
         """
         if self._pool is None:
             raise closed("pool")
         # PyTorch gives no memory of a pool back as long as the pool can be used.
-        self._pool = torch.cuda.MemPool(self._allocator.allocator())
+        retired, self._pool = [self._pool], torch.cuda.MemPool(self._allocator.allocator())
         self._ids = [id for id in self._ids if torch.cuda.memory_snapshot(id)] + [self._pool.id]
-        torch.cuda.empty_cache()
+        _uses.retire(retired)
 
     def pause(self, *, contents: Contents = Contents.DEFAULT, repeat: bool = False) -> OccupancyChange:
-        """Releases the memory of the tag, like Device.pause(). Does nothing if nothing was ever allocated. A trim()
-        before spares copies of segments that no tensor uses.
+        """Releases the memory of the tag, like Device.pause(). Does nothing if nothing was ever allocated. What no
+        tensor uses is not copied, as far as it fills pages of 2 MiB.
         """
-        return self.device.pause(self.tag if self._info() else [], contents=contents, repeat=repeat)
+        unused = unused_ranges(self._segments())
+        return self.device.pause(self.tag if self._info() else [], contents=contents, repeat=repeat, unused=unused)
 
     def resume(self, *, repeat: bool = False) -> OccupancyChange:
         """Brings the memory of the tag back, like Device.resume()."""
@@ -111,9 +121,12 @@ class PausablePool:
 
     def memory(self) -> PoolMemory:
         """Returns how much memory the pool has, and how much of it tensors use."""
-        segments = [segment for id in self._ids for segment in torch.cuda.memory_snapshot(id)]
+        segments = self._segments()
         reserved = sum(int(segment["total_size"]) for segment in segments)
         return PoolMemory(reserved, reserved - sum(size for _, size in unused_ranges(segments)))
+
+    def _segments(self) -> list[dict[str, Any]]:
+        return [segment for id in self._ids for segment in torch.cuda.memory_snapshot(id)]
 
     def _info(self) -> OccupancyInfo | None:
         """Returns the figures of the tag, or None if nothing was ever allocated with it."""
@@ -140,6 +153,7 @@ def unused_ranges(segments: list[dict[str, Any]]) -> list[tuple[int, int]]:
 _allocators: list[Any] = []
 _pools: dict[tuple[str, str, Contents], PausablePool] = {}
 _making = threading.Lock()
+_uses = PoolUses()
 
 
 def pausable(

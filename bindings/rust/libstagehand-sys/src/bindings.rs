@@ -657,6 +657,13 @@ pub const SH_CONTENTS_DROP: _bindgen_ty_7 = 2;
 pub const SH_CONTENTS_ZERO: _bindgen_ty_7 = 3;
 ///What becomes of the contents of an allocation while its tag is released.
 pub type _bindgen_ty_7 = ::core::ffi::c_uint;
+/**The engine does not change the contents any more after a sh_pause() that stages them, even if that call fails.
+Later calls do not look at contents that host memory still has. If the engine changes them all the same, the
+change may be lost in a pause, unless the flags have SH_OCCUPANCY_COPY_ALL. The promise ends when a pause drops
+or zeroes the contents.*/
+pub const SH_ALLOC_CONST: _bindgen_ty_8 = 1;
+///Flags of sh_alloc().
+pub type _bindgen_ty_8 = ::core::ffi::c_uint;
 ///How sh_alloc() allocates.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -666,10 +673,13 @@ pub struct sh_alloc_options {
     pub contents: u32,
     ///1 to 63 bytes. NULL: "default".
     pub tag: *const ::core::ffi::c_char,
+    ///SH_ALLOC_*
+    pub flags: u32,
+    pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_alloc_options"][::core::mem::size_of::<sh_alloc_options>() - 16usize];
+    ["Size of sh_alloc_options"][::core::mem::size_of::<sh_alloc_options>() - 24usize];
     [
         "Alignment of sh_alloc_options",
     ][::core::mem::align_of::<sh_alloc_options>() - 8usize];
@@ -682,13 +692,41 @@ const _: () = {
     [
         "Offset of field: sh_alloc_options::tag",
     ][::core::mem::offset_of!(sh_alloc_options, tag) - 8usize];
+    [
+        "Offset of field: sh_alloc_options::flags",
+    ][::core::mem::offset_of!(sh_alloc_options, flags) - 16usize];
+    [
+        "Offset of field: sh_alloc_options::reserved",
+    ][::core::mem::offset_of!(sh_alloc_options, reserved) - 20usize];
 };
 ///The call returns SH_ERROR_BUSY instead of waiting for another call of this header.
-pub const SH_OCCUPANCY_NO_WAIT: _bindgen_ty_8 = 1;
+pub const SH_OCCUPANCY_NO_WAIT: _bindgen_ty_9 = 1;
 /**Tags that are released already (for sh_pause()), or that run already (for sh_resume()), are left out. So a call
 may be repeated.*/
-pub const SH_OCCUPANCY_REPEAT: _bindgen_ty_8 = 2;
-pub type _bindgen_ty_8 = ::core::ffi::c_uint;
+pub const SH_OCCUPANCY_REPEAT: _bindgen_ty_9 = 2;
+///For sh_pause(): all contents that are staged are copied, and not compared with what host memory has.
+pub const SH_OCCUPANCY_COPY_ALL: _bindgen_ty_9 = 4;
+pub type _bindgen_ty_9 = ::core::ffi::c_uint;
+///Device memory.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_memory_range {
+    pub address: u64,
+    pub bytes: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_memory_range"][::core::mem::size_of::<sh_memory_range>() - 16usize];
+    [
+        "Alignment of sh_memory_range",
+    ][::core::mem::align_of::<sh_memory_range>() - 8usize];
+    [
+        "Offset of field: sh_memory_range::address",
+    ][::core::mem::offset_of!(sh_memory_range, address) - 0usize];
+    [
+        "Offset of field: sh_memory_range::bytes",
+    ][::core::mem::offset_of!(sh_memory_range, bytes) - 8usize];
+};
 ///What sh_pause() releases.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -703,10 +741,15 @@ pub struct sh_pause_options {
     ///SH_CONTENTS_*: instead of what the allocations say.
     pub contents: u32,
     pub reserved: u32,
+    /**`unused_count` ranges that hold nothing, in any order. Host memory does not keep the pages of up to 2 MiB that
+lie in them as a whole. The contents of the ranges are undefined after the call, also if it fails. Memory that
+the call does not pause is ignored.*/
+    pub unused: *const sh_memory_range,
+    pub unused_count: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_pause_options"][::core::mem::size_of::<sh_pause_options>() - 32usize];
+    ["Size of sh_pause_options"][::core::mem::size_of::<sh_pause_options>() - 48usize];
     [
         "Alignment of sh_pause_options",
     ][::core::mem::align_of::<sh_pause_options>() - 8usize];
@@ -728,6 +771,12 @@ const _: () = {
     [
         "Offset of field: sh_pause_options::reserved",
     ][::core::mem::offset_of!(sh_pause_options, reserved) - 28usize];
+    [
+        "Offset of field: sh_pause_options::unused",
+    ][::core::mem::offset_of!(sh_pause_options, unused) - 32usize];
+    [
+        "Offset of field: sh_pause_options::unused_count",
+    ][::core::mem::offset_of!(sh_pause_options, unused_count) - 40usize];
 };
 ///What sh_resume() brings back.
 #[repr(C)]
@@ -773,12 +822,14 @@ pub struct sh_occupancy_change {
     pub copied_bytes: u64,
     ///Time of the call, by the clock of the device.
     pub ns: u64,
+    ///sh_pause(): contents that were not copied, because host memory has them still.
+    pub unchanged_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
         "Size of sh_occupancy_change",
-    ][::core::mem::size_of::<sh_occupancy_change>() - 32usize];
+    ][::core::mem::size_of::<sh_occupancy_change>() - 40usize];
     [
         "Alignment of sh_occupancy_change",
     ][::core::mem::align_of::<sh_occupancy_change>() - 8usize];
@@ -797,15 +848,18 @@ const _: () = {
     [
         "Offset of field: sh_occupancy_change::ns",
     ][::core::mem::offset_of!(sh_occupancy_change, ns) - 24usize];
+    [
+        "Offset of field: sh_occupancy_change::unchanged_bytes",
+    ][::core::mem::offset_of!(sh_occupancy_change, unchanged_bytes) - 32usize];
 };
-pub const SH_OCCUPANCY_RUNNING: _bindgen_ty_9 = 0;
-pub const SH_OCCUPANCY_RELEASING: _bindgen_ty_9 = 1;
-pub const SH_OCCUPANCY_RELEASED: _bindgen_ty_9 = 2;
-pub const SH_OCCUPANCY_RESUMING: _bindgen_ty_9 = 3;
+pub const SH_OCCUPANCY_RUNNING: _bindgen_ty_10 = 0;
+pub const SH_OCCUPANCY_RELEASING: _bindgen_ty_10 = 1;
+pub const SH_OCCUPANCY_RELEASED: _bindgen_ty_10 = 2;
+pub const SH_OCCUPANCY_RESUMING: _bindgen_ty_10 = 3;
 ///Of all tags together: they are in different states.
-pub const SH_OCCUPANCY_MIXED: _bindgen_ty_9 = 4;
+pub const SH_OCCUPANCY_MIXED: _bindgen_ty_10 = 4;
 ///States of a tag.
-pub type _bindgen_ty_9 = ::core::ffi::c_uint;
+pub type _bindgen_ty_10 = ::core::ffi::c_uint;
 ///A tag, or all tags of a device together.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -869,6 +923,34 @@ const _: () = {
         "Offset of field: sh_occupancy_info::cycles",
     ][::core::mem::offset_of!(sh_occupancy_info, cycles) - 120usize];
 };
+/**Is called before sh_pause() releases tags, which run still. It may queue work on the device.
+
+- `tags`: The names of the tags, valid during the call.
+
+- `out_message`: A refusal puts its text here, with a 0 at its end. Empty before the call.
+
+- `message_bytes`: Room for the text, with the 0: at least 256.
+
+Returns 0, or another value to refuse the pause: sh_pause() then releases nothing, and returns SH_ERROR_CALLBACK.*/
+pub type sh_before_pause_fn = ::core::option::Option<
+    unsafe extern "C" fn(
+        tags: *const *const ::core::ffi::c_char,
+        tag_count: u64,
+        out_message: *mut ::core::ffi::c_char,
+        message_bytes: u64,
+        user_data: *mut ::core::ffi::c_void,
+    ) -> i32,
+>;
+/**Is called when tags run again. What sh_before_pause_fn ended can be made again.
+
+- `tags`: The names of the tags, valid during the call.*/
+pub type sh_after_resume_fn = ::core::option::Option<
+    unsafe extern "C" fn(
+        tags: *const *const ::core::ffi::c_char,
+        tag_count: u64,
+        user_data: *mut ::core::ffi::c_void,
+    ),
+>;
 ///A scope: a protection or a guest's stay that lasts until sh_scope_end().
 #[repr(C)]
 #[derive(Debug)]
@@ -876,17 +958,17 @@ pub struct sh_scope {
     _unused: [u8; 0],
 }
 ///Never.
-pub const SH_PRIORITY_PRIMARY: _bindgen_ty_10 = 0;
+pub const SH_PRIORITY_PRIMARY: _bindgen_ty_11 = 0;
 /**The library suspends the reservation if a primary reservation, a new runtime or a lowered budget cannot get
 memory in another way, but never for a guest. It logs a warning. It first suspends the reservation of the
 runtime whose next use is furthest in the future. A runtime without steps is ranked by the time since its last
 use. The reservation is in force again when there is room.*/
-pub const SH_PRIORITY_SECONDARY: _bindgen_ty_10 = 1;
+pub const SH_PRIORITY_SECONDARY: _bindgen_ty_11 = 1;
 ///Whether the library may suspend a reservation.
-pub type _bindgen_ty_10 = ::core::ffi::c_uint;
-///Grant less than `bytes` if the headroom is smaller and the guest's smallest plan fits into the headroom.
-pub const SH_GUEST_SHRINK: _bindgen_ty_11 = 1;
 pub type _bindgen_ty_11 = ::core::ffi::c_uint;
+///Grant less than `bytes` if the headroom is smaller and the guest's smallest plan fits into the headroom.
+pub const SH_GUEST_SHRINK: _bindgen_ty_12 = 1;
+pub type _bindgen_ty_12 = ::core::ffi::c_uint;
 ///What sh_guest_begin() grants to a guest.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -993,21 +1075,21 @@ const _: () = {
 };
 /**Memory of this process. The device copies pinned memory (sh_host_alloc(), or pinned by the driver) without a
 detour.*/
-pub const SH_SOURCE_POINTER: _bindgen_ty_12 = 1;
+pub const SH_SOURCE_POINTER: _bindgen_ty_13 = 1;
 /**A mapped file. The library reads it by system calls that return an error. A file that has become shorter
 therefore gives SH_ERROR_SOURCE and not a signal.*/
-pub const SH_SOURCE_MAPPED: _bindgen_ty_12 = 2;
+pub const SH_SOURCE_MAPPED: _bindgen_ty_13 = 2;
 /**A range of an open file. Bytes in the page cache come from there. Other bytes are read past it, by direct I/O.
 The registration fails with SH_ERROR_INVALID_ARGUMENT if the descriptor cannot be read. A load fails with
 SH_ERROR_SOURCE if the file is too short.*/
-pub const SH_SOURCE_FILE: _bindgen_ty_12 = 3;
+pub const SH_SOURCE_FILE: _bindgen_ty_13 = 3;
 ///A callback that writes the bytes into a staging buffer.
-pub const SH_SOURCE_FILL: _bindgen_ty_12 = 4;
+pub const SH_SOURCE_FILL: _bindgen_ty_13 = 4;
 /**Memory of this device, or of another device that the driver can copy from, for example over NVLink. Copied
 without a detour, by graphs too. SH_ERROR_INVALID_ARGUMENT if the device cannot reach the memory.*/
-pub const SH_SOURCE_DEVICE: _bindgen_ty_12 = 5;
+pub const SH_SOURCE_DEVICE: _bindgen_ty_13 = 5;
 ///Where the bytes of a segment come from.
-pub type _bindgen_ty_12 = ::core::ffi::c_uint;
+pub type _bindgen_ty_13 = ::core::ffi::c_uint;
 /**Writes `bytes` bytes of a segment into `buffer`, beginning at `offset` in the segment. `buffer` is valid during the
 call. The library asks for a segment in pieces, in any order, and again for each load. It calls the function on its
 worker threads, on several at once for different ranges. The function must not call the library.
@@ -1078,16 +1160,16 @@ const _: () = {
 };
 /**The engine changes the block on the device, and sh_mark_dirty() has the library write it back. All segments must
 be SH_SOURCE_POINTER.*/
-pub const SH_BLOCK_MUTABLE: _bindgen_ty_13 = 1;
+pub const SH_BLOCK_MUTABLE: _bindgen_ty_14 = 1;
 ///The block is never partly resident, so that on_load gets the whole block at once.
-pub const SH_BLOCK_WHOLE: _bindgen_ty_13 = 2;
+pub const SH_BLOCK_WHOLE: _bindgen_ty_14 = 2;
 /**The block is not part of the order of use, like an expert or a shard of an embedding. It is loaded when it is
 acquired, and stays on the device while there is room.*/
-pub const SH_BLOCK_UNORDERED: _bindgen_ty_13 = 4;
+pub const SH_BLOCK_UNORDERED: _bindgen_ty_14 = 4;
 /**The library pins the block's SH_SOURCE_POINTER memory while the block is registered. The library logs a warning
 and reads the memory unpinned if the system refuses.*/
-pub const SH_BLOCK_PIN: _bindgen_ty_13 = 8;
-pub type _bindgen_ty_13 = ::core::ffi::c_uint;
+pub const SH_BLOCK_PIN: _bindgen_ty_14 = 8;
+pub type _bindgen_ty_14 = ::core::ffi::c_uint;
 /**A contiguous range of a block's device memory that one load brought. The range begins at the block's first byte or at
 the beginning of a page. It ends at the block's last byte or at the end of a page (sh_memory_info.page_bytes). A
 boundary inside the block is therefore a multiple of the page if the block has two pages or more, or is
@@ -1209,16 +1291,16 @@ const _: () = {
     ][::core::mem::offset_of!(sh_block_desc, name) - 48usize];
 };
 ///Some of its bytes are not on the device, and no load is under way.
-pub const SH_BLOCK_UNLOADED: _bindgen_ty_14 = 0;
+pub const SH_BLOCK_UNLOADED: _bindgen_ty_15 = 0;
 ///A worker reads the bytes of a load, or will read them.
-pub const SH_BLOCK_STAGED: _bindgen_ty_14 = 1;
+pub const SH_BLOCK_STAGED: _bindgen_ty_15 = 1;
 ///A load was issued to the device.
-pub const SH_BLOCK_LOADING: _bindgen_ty_14 = 2;
+pub const SH_BLOCK_LOADING: _bindgen_ty_15 = 2;
 ///All its bytes are on the device.
-pub const SH_BLOCK_READY: _bindgen_ty_14 = 3;
+pub const SH_BLOCK_READY: _bindgen_ty_15 = 3;
 ///The block is being written back.
-pub const SH_BLOCK_DRAINING: _bindgen_ty_14 = 4;
-pub type _bindgen_ty_14 = ::core::ffi::c_uint;
+pub const SH_BLOCK_DRAINING: _bindgen_ty_15 = 4;
+pub type _bindgen_ty_15 = ::core::ffi::c_uint;
 ///State of a block at one moment.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1317,11 +1399,11 @@ const _: () = {
     ][::core::mem::offset_of!(sh_use, compute_ns) - 16usize];
 };
 ///The call only computes the plan. Nothing on the device changes.
-pub const SH_PLAN_DRY_RUN: _bindgen_ty_15 = 1;
+pub const SH_PLAN_DRY_RUN: _bindgen_ty_16 = 1;
 /**Graphs that hold the old plan become stale if the plan has to change, and do not prevent the change: see
 graph.h. The flag takes effect when the next step begins if a step is under way.*/
-pub const SH_PLAN_DROP_GRAPHS: _bindgen_ty_15 = 2;
-pub type _bindgen_ty_15 = ::core::ffi::c_uint;
+pub const SH_PLAN_DROP_GRAPHS: _bindgen_ty_16 = 2;
+pub type _bindgen_ty_16 = ::core::ffi::c_uint;
 ///What sh_plan() plans for.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1469,11 +1551,11 @@ pub struct sh_spiller {
 ///One saved tensor of one spiller. 0 is never a ticket. A spiller never uses a ticket twice.
 pub type sh_ticket = u64;
 ///At most keep_bytes of saved tensors stay on the device. The oldest tensors beyond that leave.
-pub const SH_SPILLER_KEEP_BYTES: _bindgen_ty_16 = 1;
+pub const SH_SPILLER_KEEP_BYTES: _bindgen_ty_17 = 1;
 /**Every restored tensor is compared with its contents in host memory, by a checksum of 64 bits (XXH3). For
 debugging: sh_restore() then blocks.*/
-pub const SH_SPILLER_CHECKSUMS: _bindgen_ty_16 = 2;
-pub type _bindgen_ty_16 = ::core::ffi::c_uint;
+pub const SH_SPILLER_CHECKSUMS: _bindgen_ty_17 = 2;
+pub type _bindgen_ty_17 = ::core::ffi::c_uint;
 ///A size class of the pool of pinned memory.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1649,21 +1731,21 @@ const _: () = {
     ][::core::mem::offset_of!(sh_saved_tensor, used_bytes) - 64usize];
 };
 ///The tensor leaves, whatever is in use.
-pub const SH_SPILL_NOW: _bindgen_ty_17 = 1;
+pub const SH_SPILL_NOW: _bindgen_ty_18 = 1;
 ///The tensor never leaves, and does not count for keep_bytes.
-pub const SH_SPILL_KEEP: _bindgen_ty_17 = 2;
-pub type _bindgen_ty_17 = ::core::ffi::c_uint;
-///Collect everything that is leaving, not only what is beyond the bounds.
-pub const SH_COLLECT_ALL: _bindgen_ty_18 = 1;
+pub const SH_SPILL_KEEP: _bindgen_ty_18 = 2;
 pub type _bindgen_ty_18 = ::core::ffi::c_uint;
-///The memory of sh_spill() has the bytes.
-pub const SH_TICKET_KEPT: _bindgen_ty_19 = 1;
-///A copy is under way. The memory of sh_spill() has the bytes, too.
-pub const SH_TICKET_LEAVING: _bindgen_ty_19 = 2;
-///Host memory has the bytes.
-pub const SH_TICKET_AWAY: _bindgen_ty_19 = 3;
-pub const SH_TICKET_PREFETCHED: _bindgen_ty_19 = 4;
+///Collect everything that is leaving, not only what is beyond the bounds.
+pub const SH_COLLECT_ALL: _bindgen_ty_19 = 1;
 pub type _bindgen_ty_19 = ::core::ffi::c_uint;
+///The memory of sh_spill() has the bytes.
+pub const SH_TICKET_KEPT: _bindgen_ty_20 = 1;
+///A copy is under way. The memory of sh_spill() has the bytes, too.
+pub const SH_TICKET_LEAVING: _bindgen_ty_20 = 2;
+///Host memory has the bytes.
+pub const SH_TICKET_AWAY: _bindgen_ty_20 = 3;
+pub const SH_TICKET_PREFETCHED: _bindgen_ty_20 = 4;
+pub type _bindgen_ty_20 = ::core::ffi::c_uint;
 ///What the spiller knows of a ticket.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1833,14 +1915,14 @@ pub type sh_stream_fn = ::core::option::Option<
     unsafe extern "C" fn(user_data: *mut ::core::ffi::c_void),
 >;
 ///The acquire began no load: the bytes were there, or on their way.
-pub const SH_VIEW_HIT: _bindgen_ty_20 = 1;
+pub const SH_VIEW_HIT: _bindgen_ty_21 = 1;
 ///The address stays the same while the block is registered.
-pub const SH_VIEW_FIXED_ADDRESS: _bindgen_ty_20 = 2;
+pub const SH_VIEW_FIXED_ADDRESS: _bindgen_ty_21 = 2;
 ///The acquire mapped pages for a block outside the order.
-pub const SH_VIEW_REMAPPED: _bindgen_ty_20 = 4;
+pub const SH_VIEW_REMAPPED: _bindgen_ty_21 = 4;
 ///The calling thread waited for the bytes.
-pub const SH_VIEW_WAITED: _bindgen_ty_20 = 8;
-pub type _bindgen_ty_20 = ::core::ffi::c_uint;
+pub const SH_VIEW_WAITED: _bindgen_ty_21 = 8;
+pub type _bindgen_ty_21 = ::core::ffi::c_uint;
 ///A block's device memory. The view is valid from sh_acquire() until the matching sh_release().
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1882,8 +1964,8 @@ const _: () = {
 /**Return SH_NOT_READY instead of waiting on the host for bytes. The load goes on, so ask again later. The call may
 still wait for memory: for the first plan, for dirty contents that are in the way, and for streams that use the
 memory which a block outside the order takes.*/
-pub const SH_ACQUIRE_NO_WAIT: _bindgen_ty_21 = 1;
-pub type _bindgen_ty_21 = ::core::ffi::c_uint;
+pub const SH_ACQUIRE_NO_WAIT: _bindgen_ty_22 = 1;
+pub type _bindgen_ty_22 = ::core::ffi::c_uint;
 /**Counters since the runtime was created. Counters only grow. The fields from last_step_ns to guest_bytes are values of
 this moment. Times are of the device's clock, in nanoseconds.*/
 #[repr(C)]
@@ -2309,7 +2391,7 @@ Since 0.1*/
         memory: *mut ::core::ffi::c_void,
     ) -> sh_status;
     /**Allocates device memory. Its contents are undefined. Allocations of less than 2 MiB share device memory with others
-of their tag and of the same `contents`.
+of their tag and of the same `contents` and flags.
 
 - `bytes`: At least 1.
 
@@ -2352,7 +2434,8 @@ The engine queues no work that uses the tags until the call has returned. A stre
 may make the call fail, and the driver may end the capture.
 
 The host memory is pinned. If the system refuses that, it is not, and copies take longer. It is kept for the next
-sh_pause(), until sh_occupancy_trim().
+sh_pause(), until sh_occupancy_trim(). Contents that it still has from the pause before are not copied again. The
+device tells by a hash of 128 bits of each page of up to 2 MiB. A device that cannot hash copies everything.
 
 - `options`: NULL: all tags.
 
@@ -2362,6 +2445,7 @@ sh_pause(), until sh_occupancy_trim().
 @retval SH_ERROR_INVALID_STATE      A tag is released already. The text has the name.
 @retval SH_ERROR_INVALID_ARGUMENT   An option is out of range. The text names the option.
 @retval SH_ERROR_BUSY               Another call runs, and the flags have SH_OCCUPANCY_NO_WAIT.
+@retval SH_ERROR_CALLBACK           A callback refused the pause. The text has its message.
 @retval SH_ERROR_UNSUPPORTED        The device does not map memory by pages, or its backend cannot wait for all work.
 @retval SH_ERROR_BACKEND            The driver failed. The text tells whether the tags run, or are released with all
 their contents.
@@ -2450,6 +2534,38 @@ Since 0.2*/
 @blocks While the system unpins the memory, and while another call of this header runs on the device.
 Since 0.2*/
     pub fn sh_occupancy_trim(device: *mut sh_device, out_bytes: *mut u64) -> sh_status;
+    /**Adds callbacks for pauses and resumes of a device. They run on the thread that calls sh_pause() or sh_resume(), one
+at a time: those before a pause in the order in which they were added, those after a resume in the reverse order.
+sh_pause() calls them before it waits for the work on the device. If it fails, and the tags run on, it calls
+`after_resume` of those whose `before_pause` was called and did not refuse. A call that changes no tag calls none.
+
+A callback must not throw, and must not call the functions of this header that change something (they return
+SH_ERROR_INVALID_STATE).
+
+- `before_pause`: May be NULL.
+
+- `after_resume`: May be NULL.
+
+- `out_id`: For sh_occupancy_remove_callbacks(). May be NULL: the callbacks stay until the device is closed.
+@retval SH_OK                     The callbacks are called from now on.
+@retval SH_ERROR_INVALID_ARGUMENT Both callbacks are NULL.
+@retval SH_ERROR_INVALID_STATE    A callback made the call.
+@blocks While another call of this header runs on the device.
+Since 0.2*/
+    pub fn sh_occupancy_add_callbacks(
+        device: *mut sh_device,
+        before_pause: sh_before_pause_fn,
+        after_resume: sh_after_resume_fn,
+        user_data: *mut ::core::ffi::c_void,
+        out_id: *mut u64,
+    ) -> sh_status;
+    /**Removes callbacks. They are not called any more when the call returns.
+@retval SH_OK                  The callbacks are gone.
+@retval SH_ERROR_NOT_FOUND     There are no callbacks with this id on the device.
+@retval SH_ERROR_INVALID_STATE A callback made the call.
+@blocks While another call of this header runs on the device.
+Since 0.2*/
+    pub fn sh_occupancy_remove_callbacks(device: *mut sh_device, id: u64) -> sh_status;
     /**Protects blocks: all of them, or none after an error. Each block counts its protections, and sh_unprotect_blocks()
 takes one back. The contents of protected blocks in resident parts, and in memory for blocks outside the order, stay
 on the device. Neither other runtimes nor other blocks of this runtime take their memory. New plans put protected

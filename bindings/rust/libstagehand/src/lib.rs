@@ -28,7 +28,9 @@ pub use device::{BackendInfo, Capabilities, Device, DeviceOptions, MemoryInfo, b
 pub use error::{Error, Group, Result, Status};
 pub use graph::{Capture, Graph, Launch};
 pub use memory::PinnedMemory;
-pub use occupancy::{AllocOptions, Allocation, Contents, OccupancyChange, OccupancyInfo, PauseOptions, ResumeOptions};
+pub use occupancy::{
+    AllocOptions, Allocation, Contents, MemoryRange, OccupancyChange, OccupancyInfo, PauseOptions, ResumeOptions,
+};
 pub use process::{LogLevel, clear_log, monitor_start, monitor_stop, set_log, trace_start, trace_stop, version};
 pub use residency::{GuestOptions, Priority, Protection, Reservation, Scope};
 pub use runtime::{PlanInfo, PlanOptions, Runtime, RuntimeOptions, RuntimeStats, Use};

@@ -11,6 +11,9 @@ use crate::error::{Result, c_string, check, field_text, init};
 /// What [`Device::pause`] or [`Device::resume`] has done. The fields are those of the C struct.
 pub type OccupancyChange = sys::sh_occupancy_change;
 
+/// Device memory: its address, and its size in bytes.
+pub type MemoryRange = sys::sh_memory_range;
+
 /// What becomes of the contents of an allocation while its tag is released.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contents {
@@ -43,6 +46,8 @@ pub struct AllocOptions<'a> {
     pub tag: Option<&'a str>,
     /// What becomes of the contents in a pause.
     pub contents: Contents,
+    /// The contents do not change any more after the first pause, and later pauses do not look at them.
+    pub constant: bool,
 }
 
 /// Says what [`Device::pause`] releases. More fields may come, so end the struct with `..Default::default()`.
@@ -56,6 +61,10 @@ pub struct PauseOptions<'a> {
     pub no_wait: bool,
     /// Leave out tags that are released already, so that the call may be repeated.
     pub repeat: bool,
+    /// Copy contents also if host memory still has them from the pause before.
+    pub copy_all: bool,
+    /// Ranges that hold nothing. They are not copied, and their contents are undefined after the call.
+    pub unused: &'a [MemoryRange],
 }
 
 /// Says what [`Device::resume`] brings back. More fields may come, so end the struct with `..Default::default()`.
@@ -147,6 +156,7 @@ impl Device {
         let tag = options.tag.map(|tag| c_string("tag", tag)).transpose()?;
         let mut raw = init!(sh_alloc_options);
         raw.contents = options.contents.raw();
+        raw.flags = if options.constant { sys::SH_ALLOC_CONST } else { 0 };
         raw.tag = tag.as_ref().map_or(std::ptr::null(), |tag| tag.as_ptr());
         let mut address = 0;
         // SAFETY: the tag outlives the call, and the call copies it.
@@ -172,12 +182,17 @@ impl Device {
         let tags = Tags::new(options.tags)?;
         let mut raw = init!(sh_pause_options);
         raw.flags = flags(options.no_wait, options.repeat);
+        if options.copy_all {
+            raw.flags |= sys::SH_OCCUPANCY_COPY_ALL;
+        }
         raw.contents = options.contents.raw();
         raw.tags = tags.pointers.as_ptr();
         raw.tag_count = tags.pointers.len() as u64;
+        raw.unused = options.unused.as_ptr();
+        raw.unused_count = options.unused.len() as u64;
         // For the C interface no tags are all tags.
         if options.tags.is_none_or(|tags| !tags.is_empty()) {
-            // SAFETY: the pointer and the count describe `tags`, which outlive the call.
+            // SAFETY: the pointers and the counts describe `tags` and `unused`, which outlive the call.
             check(unsafe { sys::sh_pause(self.as_raw(), &raw, &mut change) })?;
         }
         Ok(change)

@@ -17,7 +17,7 @@ fn device() -> HostDevice {
 }
 
 fn tagged(device: &Device, bytes: u64, tag: &str, contents: Contents) -> Allocation {
-    device.alloc(bytes, &AllocOptions { tag: Some(tag), contents }).unwrap()
+    device.alloc(bytes, &AllocOptions { tag: Some(tag), contents, ..Default::default() }).unwrap()
 }
 
 fn fill(memory: &Allocation, seed: u64) {
@@ -77,6 +77,31 @@ fn tags_are_paused_one_by_one() {
     assert!(device.occupancy(None).unwrap().is_running());
     let tags: Vec<String> = device.occupancies().unwrap().into_iter().map(|info| info.tag).collect();
     assert_eq!(tags, ["cache", "weights"]);
+}
+
+#[test]
+fn what_has_not_changed_is_not_copied_again() {
+    let device = device();
+    let weights = tagged(&device, 6 * MIB, "weights", Contents::Stage);
+    let fixed = device.alloc(2 * MIB, &AllocOptions { constant: true, ..Default::default() }).unwrap();
+    fill(&weights, 1);
+    let cycle = |options: &PauseOptions<'_>| {
+        let gone = device.pause(options).unwrap();
+        device.resume(&ResumeOptions::default()).unwrap();
+        (gone.copied_bytes, gone.unchanged_bytes)
+    };
+    let all = PauseOptions { copy_all: true, ..Default::default() };
+    assert_eq!(cycle(&PauseOptions::default()), (8 * MIB, 0));
+    assert_eq!(cycle(&PauseOptions::default()), (0, 8 * MIB));
+    assert!(read(&weights) == contents(1, 6 * MIB));
+    // A change that was promised not to come is not seen.
+    fill(&fixed, 2);
+    assert_eq!(cycle(&PauseOptions::default()), (0, 8 * MIB));
+    assert_eq!(cycle(&all), (8 * MIB, 0));
+    let unused = [MemoryRange { address: weights.address(), bytes: 2 * MIB }];
+    let part = PauseOptions { unused: &unused, ..all };
+    assert_eq!(cycle(&part), (6 * MIB, 0));
+    assert!(read(&weights)[2 * MIB as usize..] == contents(1, 6 * MIB)[2 * MIB as usize..]);
 }
 
 #[test]

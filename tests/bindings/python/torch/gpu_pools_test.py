@@ -36,6 +36,8 @@ def test_tensors_leave_and_come_back():
     outside = torch.randn(1000, device="cuda:0")
     want, addresses = [one.cpu() for one in [*tensors, outside]], [one.data_ptr() for one in tensors]
     assert pool.memory().live_bytes >= sum(one.nbytes for one in tensors)
+    pool.pause()  # the first pause loads the program that compares contents
+    pool.resume()
     before = driver_free()
     change = pool.pause()
     assert (
@@ -133,6 +135,20 @@ def test_a_trim_gives_unused_segments_back():
     with pool:
         more = torch.full((1 << 27,), 2.0, device="cuda:0")
     assert keeps[::1000].eq(1).all().item() and more[::1000].eq(2).all().item()
+
+
+def test_a_pool_may_be_trimmed_and_closed_while_pools_are_in_use():
+    """PyTorch ends the process if it destroys a pool while any is in use."""
+    other = st.pausable("other", "cuda:0")
+    with st.pausable("in use", "cuda:0") as pool:
+        keeps = torch.ones(1 << 20, device="cuda:0")
+        pool.trim()
+        other.close()
+        torch.ones(1 << 27, device="cuda:0")
+        pool.trim()
+    assert pool.memory().reserved_bytes <= 64 << 20
+    assert keeps.sum().item() == 1 << 20
+    pool.close()
 
 
 def test_a_closed_pool_gives_its_memory_back():

@@ -151,6 +151,18 @@ def test_a_pool_of_pytorch(device, current):
     assert ctypes.string_at(address, 2 * MIB) == b"\5" * (2 * MIB)
 
 
+def test_a_pause_copies_what_tensors_use(device, current):
+    pool = st.pausable("weights", device)
+    with pool:
+        address = current[-1].segment((3 * MIB, "active_allocated"), (5 * MIB, "inactive"))
+    ctypes.memset(address, 5, 8 * MIB)
+    gone = pool.pause()
+    assert gone.device_bytes == 8 * MIB and gone.copied_bytes == 4 * MIB
+    assert device.occupancy("weights").host_bytes == 4 * MIB
+    pool.resume()
+    assert ctypes.string_at(address, 3 * MIB) == b"\5" * (3 * MIB)
+
+
 def test_pools_are_kept_by_device_tag_and_contents(device, current):
     pool = st.pausable("weights", device)
     assert st.pausable("weights", device, contents=sh.Contents.DEFAULT) is pool
@@ -191,6 +203,34 @@ def test_a_trim_lets_pytorch_give_segments_back(device, current, monkeypatch):
         pool.trim()
     for segment in [segment for id in pool._ids for segment in id]:
         pool._allocator.free(segment["address"])
+
+
+def test_a_pool_in_use_is_destroyed_at_the_end_of_its_last_use(device, current, monkeypatch):
+    """PyTorch ends the process if it destroys a pool while any is in use."""
+    emptied = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(first() is None))
+    pool, other = st.pausable("weights", device), st.pausable("cache", device)
+    first = weakref.ref(pool._pool)
+    with other, other:
+        pool.trim()
+        with pool:
+            pass
+        assert first() is not None and emptied == []
+    assert emptied == [True]
+    first = weakref.ref(pool._pool)
+    with pool:
+        pool.close()
+        assert first() is not None and len(emptied) == 1
+    assert emptied == [True, True]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    first = weakref.ref(other._pool)
+    other.close()
+    assert first() is not None and len(emptied) == 2
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    with st.pausable("more", device) as more:
+        pass
+    assert emptied == [True] * 3
+    more.close()
 
 
 def test_a_closed_pool_keeps_its_tensors(device, current, monkeypatch):

@@ -165,9 +165,14 @@ class _TorchMemorySaverImpl:
     def disable(self) -> Iterator[None]:
         if not self._cdll.tms_get_interesting_region():
             raise AssertionError("disable() was called outside of a region")
+        # The pool is kept: PyTorch ends the process if a pool is destroyed while another one, like the region's, is
+        # in use.
+        key = ("disabled", torch.cuda.current_device())
+        if key not in self._mem_pools:
+            self._mem_pools[key] = torch.cuda.MemPool()
         self._cdll.tms_set_interesting_region(False)
         try:
-            with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+            with torch.cuda.use_mem_pool(self._mem_pools[key]):
                 yield
         finally:
             self._cdll.tms_set_interesting_region(True)

@@ -1,0 +1,122 @@
+// Ranges that hold nothing: they are neither copied nor kept in host memory.
+#include "occupancy_fixture.h"
+
+namespace stagehand::test {
+namespace {
+
+class OccupancyUnused : public OccupancyTest {
+protected:
+    void SetUp() override {
+        if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
+    }
+    sh_status pause_without(const std::vector<sh_memory_range>& unused, sh_occupancy_change* change = nullptr) {
+        return sh_pause(device_, with(unused), change);
+    }
+    const sh_pause_options* with(const std::vector<sh_memory_range>& unused) {
+        options_ = SH_PAUSE_OPTIONS_INIT;
+        options_.unused = unused.data();
+        options_.unused_count = unused.size();
+        return &options_;
+    }
+    // Expects these bytes of host memory, and these copies.
+    void expect_cycle(const std::vector<sh_memory_range>& unused, uint64_t host_bytes, uint64_t copied,
+                      uint64_t unchanged) {
+        sh_occupancy_change out = SH_OCCUPANCY_CHANGE_INIT, back = SH_OCCUPANCY_CHANGE_INIT;
+        SUCCEEDS(pause_without(unused, &out));
+        EXPECT_EQ(out.copied_bytes, copied);
+        EXPECT_EQ(out.unchanged_bytes, unchanged);
+        EXPECT_EQ(info().host_bytes, host_bytes);
+        EXPECT_EQ(info().staged_bytes, copied + unchanged);
+        SUCCEEDS(resume({}, 0, &back));
+        EXPECT_EQ(back.copied_bytes, copied + unchanged);
+    }
+    static std::vector<uint8_t> contents_at(const std::vector<uint8_t>& from, uint64_t offset, uint64_t bytes) {
+        const auto begin = from.begin() + static_cast<std::ptrdiff_t>(offset);
+        return {begin, begin + static_cast<std::ptrdiff_t>(bytes)};
+    }
+
+    sh_pause_options options_ = {};
+};
+
+TEST_F(OccupancyUnused, WholePagesStayOutOfHostMemory) {
+    open("capacity=64MiB;granularity=64KiB;poison=1");
+    constexpr uint64_t kBytes = 4 * kPart + 65536;
+    const uint64_t address = filled(1, kBytes), other = filled(2, kPart);
+    // Ranges in any order. They lie over each other and end within pages, and one is of no allocation at all.
+    expect_cycle({{address + 3 * kPart - 100, 50},
+                  {address + kPart + 1000, 2 * kPart - 1050},
+                  {address + kPart - 1, 1001},
+                  {address + 4 * kPart, 65536},
+                  {address + 7, 0},
+                  {7, 4096}},
+                 kBytes, kBytes - 65536, 0);
+    const std::vector<uint8_t> truth = contents(1, kBytes);
+    for (const uint64_t part : {0, 2, 3})
+        EXPECT_EQ(read(address + part * kPart, kPart), contents_at(truth, part * kPart, kPart)) << "part " << part;
+    EXPECT_EQ(read(other, kPart), contents(2, kPart));
+}
+
+TEST_F(OccupancyUnused, PlacesInHostMemoryGoToOtherPages) {
+    open("capacity=64MiB;granularity=64KiB;poison=1");
+    constexpr uint64_t kTail = 3 * 65536, kBytes = 4 * kPart + kTail;
+    const uint64_t address = filled(1, kBytes);
+    const std::vector<uint8_t> truth = contents(1, kBytes);
+    const auto part = [&](uint64_t i) { return sh_memory_range{address + i * kPart, kPart}; };
+    const auto expect_part = [&](uint64_t i) {
+        const uint64_t bytes = i == 4 ? kTail : kPart;
+        EXPECT_EQ(read(address + i * kPart, bytes), contents_at(truth, i * kPart, bytes)) << "part " << i;
+    };
+    const auto rewrite = [&](uint64_t i) { write(address + i * kPart, contents_at(truth, i * kPart, kPart)); };
+    expect_cycle({part(1), part(2)}, kBytes - 2 * kPart, kBytes - 2 * kPart, 0);
+    for (const uint64_t i : {0, 3, 4}) expect_part(i);
+    // One page gives its place to another. What stays is not copied again.
+    rewrite(1);
+    expect_cycle({part(0), part(2)}, kBytes - 2 * kPart, kPart, kPart + kTail);
+    for (const uint64_t i : {1, 3, 4}) expect_part(i);
+    // Fewer pages need no new memory.
+    expect_cycle({part(0), part(1), part(2)}, kBytes - 2 * kPart, 0, kPart + kTail);
+    for (const uint64_t i : {3, 4}) expect_part(i);
+    // More pages do: everything is copied.
+    for (const uint64_t i : {0, 1, 2}) rewrite(i);
+    expect_cycle({}, kBytes, kBytes, 0);
+    for (const uint64_t i : {0, 1, 2, 3, 4}) expect_part(i);
+    expect_cycle({}, kBytes, 0, kBytes);
+    for (const uint64_t i : {0, 1, 2, 3, 4}) expect_part(i);
+}
+
+TEST_F(OccupancyUnused, NothingAtAllNeedsNoHostMemory) {
+    open();
+    const uint64_t address = filled(1, 3 * kPart);
+    expect_cycle({{address, 3 * kPart}}, 0, 0, 0);
+    write(address, contents(2, 3 * kPart));
+    expect_cycle({}, 3 * kPart, 3 * kPart, 0);
+    EXPECT_EQ(read(address, 3 * kPart), contents(2, 3 * kPart));
+}
+
+TEST_F(OccupancyUnused, APreparationLeavesThemOutToo) {
+    open();
+    const uint64_t address = filled(1, 3 * kPart);
+    const std::vector<sh_memory_range> unused = {{address, kPart}};
+    SUCCEEDS(sh_occupancy_prepare(device_, with(unused)));
+    expect_cycle(unused, 2 * kPart, 2 * kPart, 0);
+    // The memory is too small now, and is made anew.
+    write(address, contents(1, 3 * kPart));
+    SUCCEEDS(sh_occupancy_prepare(device_, nullptr));
+    expect_cycle({}, 3 * kPart, 3 * kPart, 0);
+    EXPECT_EQ(read(address, 3 * kPart), contents(1, 3 * kPart));
+}
+
+TEST_F(OccupancyUnused, WrongRangesAreNamed) {
+    open();
+    filled(1, kPart);
+    EXPECT_EQ(pause_without({{8, 8}, {~uint64_t(0), 2}}), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_NE(why().find("options.unused[1]"), std::string::npos) << why();
+    sh_pause_options lies = SH_PAUSE_OPTIONS_INIT;
+    lies.unused_count = 1;
+    EXPECT_EQ(sh_pause(device_, &lies, nullptr), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(sh_occupancy_prepare(device_, &lies), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(info().state, uint32_t(SH_OCCUPANCY_RUNNING));
+}
+
+}  // namespace
+}  // namespace stagehand::test

@@ -1,0 +1,128 @@
+// Order: positions, uses in a row, learning, and the order that is set aside.
+#include <gtest/gtest.h>
+
+#include "core/plan/order.h"
+
+namespace stagehand::core {
+namespace {
+
+std::vector<Order::Entry> entries_of(std::initializer_list<uint32_t> units) {
+    std::vector<Order::Entry> entries;
+    for (const uint32_t unit : units) entries.push_back({unit, 100, 1});
+    return entries;
+}
+
+std::vector<uint32_t> units_of(const std::vector<Order::Entry>& entries) {
+    std::vector<uint32_t> units;
+    for (const Order::Entry& entry : entries) units.push_back(entry.unit);
+    return units;
+}
+
+void record(Order& order, std::initializer_list<uint32_t> units) {
+    order.record_begin();
+    for (const uint32_t unit : units) order.record(unit);
+    order.record_end();
+}
+
+TEST(OrderOfUses, finds_the_next_use_in_this_lap_and_the_next) {
+    Order order;
+    EXPECT_FALSE(order.known());
+    order.set(entries_of({0, 1, 0, 3}), 5, true);
+    EXPECT_TRUE(order.known() && order.given());
+    EXPECT_EQ(order.mean_compute_ns(), 100u);
+    EXPECT_EQ(order.next_use(0, 0), 0u);
+    EXPECT_EQ(order.next_use(0, 1), 2u);
+    EXPECT_EQ(order.next_use(0, 3), 4u);
+    EXPECT_EQ(order.next_use(1, 10), 13u);
+    EXPECT_EQ(order.next_use(2, 0), UINT64_MAX);
+    EXPECT_FALSE(order.contains(2));
+}
+
+TEST(OrderOfUses, follows_the_engine) {
+    Order order;
+    order.set({{0, 100, 2}, {1, 100, 1}, {2, 100, 1}}, 4, true);
+    EXPECT_TRUE(order.arrive(0));
+    EXPECT_EQ(order.cursor(), 0u);  // a second use is to come
+    EXPECT_TRUE(order.arrive(0));
+    EXPECT_EQ(order.cursor(), 1u);
+    EXPECT_TRUE(order.arrive(0));  // used once more than expected
+    EXPECT_EQ(order.cursor(), 1u);
+    EXPECT_FALSE(order.deviated());
+    EXPECT_TRUE(order.arrive(2));
+    EXPECT_TRUE(order.deviated());
+    EXPECT_EQ(order.cursor(), 3u);
+    EXPECT_FALSE(order.arrive(3));  // not in the order
+    EXPECT_EQ(order.cursor(), 3u);
+    EXPECT_TRUE(order.arrive(0));
+    order.to_edge();  // the engine is at the edge already
+    EXPECT_FALSE(order.deviated());
+    EXPECT_EQ(order.cursor(), 3u);
+    for (int use = 0; use < 2; use++) EXPECT_TRUE(order.arrive(0));
+    order.to_edge();
+    EXPECT_EQ(order.cursor(), 6u);
+}
+
+TEST(OrderOfUses, is_unknown_after_it_was_cleared) {
+    Order order;
+    order.set(entries_of({0, 1}), 2, true);
+    EXPECT_TRUE(order.arrive(0));
+    order.clear();
+    EXPECT_FALSE(order.known());
+    EXPECT_FALSE(order.given());
+    EXPECT_FALSE(order.is_aside());
+    EXPECT_FALSE(order.contains(0));
+    EXPECT_EQ(order.size(), 0u);
+    EXPECT_EQ(order.cursor(), 0u);
+    EXPECT_EQ(order.mean_compute_ns(), 0u);
+    EXPECT_FALSE(order.arrive(0));
+    order.to_edge();
+}
+
+TEST(OrderOfUses, is_taken_up_after_it_was_set_aside) {
+    Order order;
+    EXPECT_FALSE(order.take_up(2));
+    order.set(entries_of({1, 0}), 2, false);
+    order.set_aside();
+    EXPECT_FALSE(order.known());
+    EXPECT_TRUE(order.is_aside());
+    record(order, {1, 0});  // the order for which the memory was too short
+    EXPECT_TRUE(order.learned().empty());
+    EXPECT_TRUE(order.take_up(2));
+    EXPECT_FALSE(order.is_aside());
+    EXPECT_EQ(units_of(order.entries()), (std::vector<uint32_t>{1, 0}));
+    EXPECT_EQ(order.next_use(0, 0), 1u);
+    order.set_aside();
+    order.clear();
+    EXPECT_FALSE(order.take_up(2));
+}
+
+TEST(OrderOfUses, is_learned_at_once_and_changed_after_two_equal_steps) {
+    Order order;
+    record(order, {0, 0, 1});
+    std::vector<Order::Entry> learned = order.learned();
+    ASSERT_EQ(units_of(learned), (std::vector<uint32_t>{0, 1}));
+    EXPECT_EQ(learned[0].uses, 2u);
+    order.set(std::move(learned), 3, false);
+    record(order, {0, 2});
+    EXPECT_TRUE(order.learned().empty());
+    record(order, {0, 2});
+    EXPECT_EQ(units_of(order.learned()), (std::vector<uint32_t>{0, 2}));
+    record(order, {});
+    EXPECT_TRUE(order.learned().empty());
+}
+
+TEST(OrderOfUses, forgets_units_that_are_gone) {
+    const auto one_is_gone = [](uint32_t unit) { return unit == 1; };
+    Order order;
+    order.set(entries_of({0, 1, 2}), 3, true);
+    order.forget(one_is_gone, 3);
+    EXPECT_EQ(units_of(order.entries()), (std::vector<uint32_t>{0, 2}));
+    EXPECT_TRUE(order.given());
+    order.set_aside();
+    order.forget([](uint32_t unit) { return unit == 2; }, 3);
+    EXPECT_TRUE(order.take_up(3));
+    EXPECT_EQ(units_of(order.entries()), (std::vector<uint32_t>{0}));
+}
+
+}  // namespace
+}  // namespace stagehand::core
