@@ -263,6 +263,41 @@ TEST_F(Graphs, launches_and_reads_are_refused_on_a_stream_that_captures) {
     EXPECT_EQ(step.wrong(), 0u);
 }
 
+// Saved tensors neither leave nor come back in a graph: their copies are of one step alone.
+TEST_F(Graphs, tensors_are_not_spilled_on_a_stream_that_captures) {
+    TestDevice device(settings(30));
+    const sh_stream stream = device.stream(), captures = device.stream();
+    sh_spiller_options options = SH_SPILLER_OPTIONS_INIT;
+    options.flags = SH_SPILLER_KEEP_BYTES;
+    sh_spiller* spiller = nullptr;
+    SUCCEEDS(sh_spiller_create(device.get(), &options, &spiller));
+    std::vector<uint8_t> memory(64 << 10, 7), back(64 << 10);
+    const int64_t bytes = 64 << 10;
+    sh_saved_tensor tensor = SH_SAVED_TENSOR_INIT;
+    tensor.element_bytes = 1;
+    tensor.address = reinterpret_cast<uint64_t>(memory.data());
+    tensor.dimensions = 1;
+    tensor.sizes = &bytes;
+    sh_ticket ticket = 0, refused = 0;
+    SUCCEEDS(sh_spill(spiller, &tensor, stream, 0, &ticket));
+    uint64_t count = 1;
+    sh_ticket named = 0;
+    SUCCEEDS(sh_spiller_collect(spiller, stream, SH_COLLECT_ALL, &named, 1, &count));
+    ASSERT_EQ(count, 1u);
+    ASSERT_EQ(DRIVER(sh_test_capture_begin)(captures), SH_OK);
+    EXPECT_EQ(sh_spill(spiller, &tensor, captures, 0, &refused), SH_ERROR_UNSUPPORTED);
+    EXPECT_NE(why().find("captures a graph"), std::string::npos) << why();
+    const uint64_t to = reinterpret_cast<uint64_t>(back.data());
+    EXPECT_EQ(sh_restore(spiller, ticket, to, captures), SH_ERROR_UNSUPPORTED);
+    sh_test_graph* native = nullptr;
+    EXPECT_EQ(DRIVER(sh_test_capture_end)(captures, &native), SH_OK) << DRIVER(sh_test_capture_error)();
+    DRIVER(sh_test_graph_destroy)(native);
+    SUCCEEDS(sh_restore(spiller, ticket, to, stream));
+    SUCCEEDS(sh_stream_synchronize(device.get(), stream));
+    EXPECT_EQ(back, memory);
+    sh_spiller_destroy(spiller);
+}
+
 TEST_F(Graphs, a_runtime_that_does_not_capture_is_not_used_on_a_stream_that_does) {
     TestDevice device(settings(64));
     auto streams = make(device, 16, "streams", 20 * kPage), resident = make(device, 6, "resident");

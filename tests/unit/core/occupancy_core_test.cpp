@@ -146,6 +146,35 @@ TEST_F(OccupancyCore, AFailedPauseLeavesNoCopyToCompareWith) {
     EXPECT_EQ(byte(), 7);
 }
 
+// Copies of the first attempt may still be under way. A second attempt must not begin beside them.
+TEST_F(OccupancyCore, AResumeBeginsOnlyWhenTheDriverKnowsThatEarlierCopiesEnded) {
+    if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
+    static bool events_fail, streams_fail;
+    static decltype(sh_backend::event_synchronize) real_event;
+    static decltype(sh_backend::stream_synchronize) real_stream;
+    real_event = table_.event_synchronize;
+    real_stream = table_.stream_synchronize;
+    table_.event_synchronize = [](sh_backend_device* device, sh_backend_event event) {
+        return events_fail ? sh_status(SH_ERROR_BACKEND) : real_event(device, event);
+    };
+    table_.stream_synchronize = [](sh_backend_device* device, sh_stream stream) {
+        return streams_fail ? sh_status(SH_ERROR_BACKEND) : real_stream(device, stream);
+    };
+    open();
+    uint64_t address = 0;
+    ASSERT_TRUE(occupancy_->alloc(2 * kMiB, "weights", {}, &address).ok());
+    std::memset(reinterpret_cast<void*>(address), 7, 2 * kMiB);
+    sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
+    ASSERT_TRUE(occupancy_->pause({}, {}, &change).ok());
+    events_fail = streams_fail = true;
+    EXPECT_EQ(occupancy_->resume({}, &change).code(), SH_ERROR_BACKEND);
+    events_fail = false;
+    EXPECT_EQ(occupancy_->resume({}, &change).code(), SH_ERROR_BACKEND);
+    streams_fail = false;
+    ASSERT_TRUE(occupancy_->resume({}, &change).ok());
+    EXPECT_EQ(*reinterpret_cast<const char*>(address + 2 * kMiB - 1), 7);
+}
+
 TEST_F(OccupancyCore, ASmallAllocationWithoutRoomAsksOnlyOnce) {
     open();
     uint64_t address = 0;

@@ -290,6 +290,57 @@ TEST_F(SpillerTest, ARestoreOnAnotherStreamComesAfterTheCopyToTheHost) {
     sh_stream_destroy(device_, other);
 }
 
+// The copy to the host is held up by a gate in the forward's stream. A copy back that did not wait for it would bring
+// the bytes that the host memory had before.
+TEST_F(SpillerTest, NothingComesBackBeforeItHasLeft) {
+    create(keeping(0));
+    sh_stream other = 0;
+    SUCCEEDS(sh_stream_create(device_, &other));
+    EngineMemory memory(kTensor, 0xdd);
+    {
+        StreamGate gate(device_, stream_);
+        const Saved saved = save(1);
+        EXPECT_EQ(collect(SH_COLLECT_ALL).size(), 1u);
+        SUCCEEDS(sh_restore(spiller_, saved.ticket, memory.address(), other));
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        gate.open();
+        SUCCEEDS(sh_stream_synchronize(device_, other));
+        EXPECT_EQ(memory.bytes(), contents(1));
+    }
+    sh_stream_destroy(device_, other);
+}
+
+// The same in the other direction: the next tensor gets the same host memory, whose bytes have not gone back yet.
+TEST_F(SpillerTest, HostMemoryIsUsedAgainOnlyAfterItsBytesWentBack) {
+    sh_spiller_options options = keeping(0);
+    sh_spill_class size_class = SH_SPILL_CLASS_INIT;
+    size_class.bytes = kTensor;
+    size_class.count = 1;
+    options.classes = &size_class;
+    options.class_count = 1;
+    create(options);
+    sh_stream other = 0;
+    SUCCEEDS(sh_stream_create(device_, &other));
+    EngineMemory memory(kTensor, 0xdd);
+    const Saved saved = save(1);
+    EXPECT_EQ(collect(SH_COLLECT_ALL).size(), 1u);
+    SUCCEEDS(sh_stream_synchronize(device_, stream_));
+    {
+        StreamGate gate(device_, other);
+        SUCCEEDS(sh_restore(spiller_, saved.ticket, memory.address(), other));
+        SUCCEEDS(sh_ticket_release(spiller_, saved.ticket));
+        const Saved next = save(2);
+        EXPECT_EQ(stats().pool_hits, 2u);
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        gate.open();
+        SUCCEEDS(sh_stream_synchronize(device_, other));
+        EXPECT_EQ(memory.bytes(), contents(1));
+        collect(SH_COLLECT_ALL);
+        EXPECT_EQ(restore(next.ticket), contents(2));
+    }
+    sh_stream_destroy(device_, other);
+}
+
 TEST_F(SpillerTest, TicketsOutliveTheirStepAndAreCounted) {
     create(keeping(0));
     SUCCEEDS(sh_spiller_begin_step(spiller_, 1));
