@@ -144,5 +144,16 @@ TEST_F(StreamTableTest, a_stream_that_cannot_be_forgotten_is_tried_again) {
     EXPECT_EQ(driver_.waited, (std::vector<sh_stream>{kFirst, kSecond}));
 }
 
+// The number is used again. What its last stream had queued would be taken for work of the new one.
+TEST_F(StreamTableTest, a_full_table_waits_for_the_least_recently_used_stream) {
+    for (sh_stream stream = 100; stream < 100 + StreamTable::kStreams - 3; stream++) ASSERT_TRUE(use(stream).ok());
+    ASSERT_TRUE(use(kFirst).ok());
+    EXPECT_TRUE(driver_.waited.empty());
+    ASSERT_TRUE(use(1000).ok());
+    EXPECT_EQ(driver_.waited, (std::vector<sh_stream>{kSecond}));
+    driver_.refusing.insert(kThird);
+    EXPECT_EQ(use(1001).code(), SH_ERROR_BACKEND);
+}
+
 }  // namespace
 }  // namespace stagehand::core
