@@ -10,7 +10,9 @@ namespace stagehand::core {
 
 // Powers of two, the largest first, so that each handle lies at a multiple of its size.
 void Extent::divide() {
-    const uint64_t largest = std::min(device_.info().largest_page_bytes, limits::kLargestPage);
+    const sh_backend_device_info& info = device_.info();
+    const uint64_t largest =
+        std::min(std::max(info.largest_handle_bytes, info.largest_page_bytes), limits::kLargestPage);
     handles_.reserve(bytes_ / largest + static_cast<uint64_t>(std::popcount(bytes_ % largest)));
     for (uint64_t offset = 0; offset < bytes_;) {
         Handle handle;
