@@ -53,7 +53,7 @@ ENUMS = [
     (
         "OccupancyState",
         "IntEnum",
-        r"SH_OCCUPANCY_(RUNNING|RELEASING|RELEASED|RESUMING|MIXED)",
+        r"SH_OCCUPANCY_(RUNNING|RELEASING|RELEASED|RESUMING|MIXED|LOST)",
         "Where the memory of a tag is.",
     ),
 ]

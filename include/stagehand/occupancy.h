@@ -11,8 +11,15 @@
  * Host memory keeps the contents after sh_resume(), too. The next sh_pause() copies only what has changed since: the
  * device compares its contents by hashes of 128 bits.
  *
+ * A runtime of the device is a tag as well: "runtime:" and its name, cut to 63 bytes. Runtimes of one name have one
+ * tag. Blocks have sources, so their contents are never put into host memory. What the engine has changed
+ * (sh_mark_dirty()) goes to the sources first. After sh_resume() the blocks are loaded again, at the same addresses, in
+ * the order of their use. While a runtime is released, calls that need its blocks on the device return SH_ERROR_INVALID_STATE. Graphs that
+ * were captured before (sh_capture_begin()) can be launched again.
+ *
  * A tag is running, releasing, released, or resuming. A call that fails leaves each tag running or released, with all
- * its contents: sh_occupancy_get_info() tells which. A tag exists from its first allocation until the device is closed.
+ * its contents: sh_occupancy_get_info() tells which. A tag exists from its first allocation until the device is closed,
+ * and that of a runtime as long as the runtime.
  *
  * The memory counts against the budget of the device. An allocation makes the runtimes of the device give memory up.
  * sh_pause() leaves the memory to them, and sh_resume() takes it again.
@@ -53,7 +60,7 @@ enum {
 typedef struct sh_alloc_options {
     uint32_t struct_size;
     uint32_t contents; /**< SH_CONTENTS_* */
-    const char* tag;   /**< 1 to 63 bytes. NULL: "default". */
+    const char* tag;   /**< 1 to 63 bytes, and not the tag of a runtime. NULL: "default". */
     uint32_t flags;    /**< SH_ALLOC_* */
     uint32_t reserved;
 } sh_alloc_options;
@@ -186,7 +193,9 @@ static inline void sh_occupancy_change_init(sh_occupancy_change* change) {
  * @retval SH_ERROR_NOT_FOUND          There is no tag of that name. The text has the name.
  * @retval SH_ERROR_INVALID_STATE      A tag is released already. The text has the name.
  * @retval SH_ERROR_INVALID_ARGUMENT   An option is out of range. The text names the option.
- * @retval SH_ERROR_BUSY               Another call runs, and the flags have SH_OCCUPANCY_NO_WAIT.
+ * @retval SH_ERROR_BUSY               The engine uses blocks of a runtime: a step is under way, a view is held, or a
+ *                                     graph is entered or captured. Or another call runs, and the flags have
+ *                                     SH_OCCUPANCY_NO_WAIT.
  * @retval SH_ERROR_CALLBACK           A callback refused the pause. The text has its message.
  * @retval SH_ERROR_UNSUPPORTED        The device does not map memory by pages, or its backend cannot wait for all work.
  * @retval SH_ERROR_BACKEND            The driver failed. The text tells whether the tags run, or are released with all
@@ -198,9 +207,13 @@ SH_API SH_MUST_CHECK sh_status sh_pause(sh_device* device, const sh_pause_option
                                         sh_occupancy_change* out_change);
 
 /**
- * Brings released tags back: same addresses, same contents. All tags of a call come back together, or none does. When
- * the call returns, the contents are there. On failure the tags stay released, with their contents, and the call may be
+ * Brings released tags back: same addresses, same contents. All tags of a call come back together, or none does. The
+ * contents come in the order in which the options name the tags, so the most urgent tag is named first. When the call
+ * returns, the contents are there. On failure the tags stay released, with their contents, and the call may be
  * tried again.
+ *
+ * A runtime with captured graphs takes the same memory as before, so that the graphs stay valid. Without graphs it
+ * makes a new plan for its share.
  * @param options    NULL: all tags.
  * @param out_change May be NULL.
  * @retval SH_OK                         The tags run.
@@ -225,7 +238,8 @@ enum {
     SH_OCCUPANCY_RELEASING = 1,
     SH_OCCUPANCY_RELEASED = 2,
     SH_OCCUPANCY_RESUMING = 3,
-    SH_OCCUPANCY_MIXED = 4 /**< Of all tags together: they are in different states. */
+    SH_OCCUPANCY_MIXED = 4, /**< Of several tags or runtimes together: they are in different states. */
+    SH_OCCUPANCY_LOST = 5   /**< The contents are gone. The tag can only be freed, and the runtime only destroyed. */
 };
 
 /** A tag, or all tags of a device together. */
@@ -233,10 +247,10 @@ typedef struct sh_occupancy_info {
     uint32_t struct_size;
     uint32_t state;        /**< SH_OCCUPANCY_*. Without any tag SH_OCCUPANCY_RUNNING. */
     char tag[64];          /**< Empty for all tags together. */
-    uint64_t allocations;  /**< Number of allocations. */
+    uint64_t allocations;  /**< Number of allocations. For a runtime: of blocks. */
     uint64_t bytes;        /**< Sum of their sizes, as the engine asked for them. */
     uint64_t device_bytes; /**< Device memory that they hold. During a sh_pause() or sh_resume(): before that call. */
-    uint64_t staged_bytes; /**< Contents that only host memory has. */
+    uint64_t staged_bytes; /**< Contents that only host memory has. In a sh_resume(): that are not back yet. */
     uint64_t host_bytes;   /**< Host memory that is kept for contents, staged or not. */
     uint64_t pinned_bytes; /**< The part of host_bytes that is pinned. */
     uint64_t cycles;       /**< How often sh_resume() brought the tag back. For all tags: the sum. */

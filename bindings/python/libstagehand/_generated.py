@@ -138,6 +138,7 @@ class OccupancyState(IntEnum):
     RELEASED = 2
     RESUMING = 3
     MIXED = 4
+    LOST = 5
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "core/device/arbiter.h"
 #include "core/device/page_pool.h"
+#include "core/device/pausables.h"
 #include "transfer/host/pinned_memory.h"
 #include "transfer/lane/lane.h"
 #include "transfer/staging/staging_engine.h"
@@ -33,6 +34,7 @@ public:
     BackendDevice& backend() { return *backend_; }
     PagePool& pool() { return pool_; }
     Arbiter& arbiter() { return arbiter_; }
+    Pausables& pausables() { return pausables_; }
     transfer::Lanes& lanes() { return lanes_; }
     transfer::StagingEngine& staging() { return staging_; }
     uint64_t page_bytes() const { return pool_.page_bytes(); }
@@ -72,6 +74,7 @@ private:
     transfer::Lanes lanes_;
     PagePool pool_;
     Arbiter arbiter_;
+    Pausables pausables_;
     transfer::StagingEngine staging_;
     mutable std::mutex mutex_;
     std::atomic<uint64_t> looked_ns_{0};

@@ -107,12 +107,15 @@ uint64_t Extent::device_bytes() const {
 uint64_t Extent::staged_bytes() const {
     uint64_t sum = 0;
     if (leaving != Leaving::stage) return sum;
-    for (const Handle& handle : handles_) {
-        if (handle.filled) continue;
-        for (size_t i = 0; i < handle.page_count; i++) {
-            const Page& page = pages_[handle.first_page + i];
-            sum += page.used ? page.bytes : 0;
-        }
+    for (const Handle& handle : handles_) sum += handle.filled ? 0 : used_bytes(handle);
+    return sum;
+}
+
+uint64_t Extent::used_bytes(const Handle& handle) const {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < handle.page_count; i++) {
+        const Page& page = pages_[handle.first_page + i];
+        sum += page.used ? page.bytes : 0;
     }
     return sum;
 }

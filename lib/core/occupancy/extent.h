@@ -62,6 +62,8 @@ public:
     uint64_t missing_bytes() const { return bytes_ - device_bytes(); }
     // Contents that only host memory has.
     uint64_t staged_bytes() const;
+    // The contents of a handle's pages that have to come back.
+    uint64_t used_bytes(const Handle& handle) const;
 
     // Which pages have contents that have to come back: those that do not lie in one of these ranges as a whole. The
     // ranges are in order, and do not touch. Before the first call all pages have.

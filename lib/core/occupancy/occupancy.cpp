@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <iterator>
 #include <utility>
 
@@ -47,10 +48,24 @@ void add(const sh_occupancy_info& from, sh_occupancy_info* to) {
     to->cycles += from.cycles;
 }
 
+sh_occupancy_info sum_of(const std::vector<sh_occupancy_info>& all) {
+    sh_occupancy_info sum = SH_OCCUPANCY_INFO_INIT;
+    if (!all.empty()) sum.state = all.front().state;
+    for (const sh_occupancy_info& info : all) {
+        if (sum.state != info.state) sum.state = SH_OCCUPANCY_MIXED;
+        add(info, &sum);
+    }
+    return sum;
+}
+
 }  // namespace
 
 Occupancy::Occupancy(std::shared_ptr<Device> device)
-    : device_(std::move(device)), accounts_(*device_), passage_(device_->backend()), fill_(device_->backend()) {}
+    : device_(std::move(device)),
+      accounts_(*device_),
+      passage_(device_->backend(), [this](Extent& extent, uint64_t bytes) { note_arrived(extent, bytes); }),
+      runtimes_(device_->pausables()),
+      fill_(device_->backend()) {}
 
 Occupancy::~Occupancy() {
     fill_.stop();
@@ -99,6 +114,9 @@ Status Occupancy::alloc(uint64_t bytes, const std::string& name, Keeping keeping
     Turn turn;
     SH_TRY(turn.take(*this, false));
     retry_retired();
+    if (is_runtime_tag(name))
+        return Status(SH_ERROR_INVALID_ARGUMENT, "options.tag \"" + name + "\" begins with \"" +
+                                                     std::string(kRuntimeTagPrefix) + "\", which is for runtimes");
     const bool known = tags_.count(name);
     Tag* tag = nullptr;
     {
@@ -274,29 +292,31 @@ void Occupancy::retry_retired() noexcept {
 // --- Figures ---
 
 Status Occupancy::info(const char* tag, sh_occupancy_info* out) const {
-    std::lock_guard lock(mutex_);
-    if (tag) {
-        const auto found = tags_.find(tag);
-        if (found == tags_.end()) return unknown_tag(tag);
-        *out = found->second.info;
+    if (!tag) {
+        *out = sum_of(list());
         return Status();
     }
-    sh_occupancy_info sum = SH_OCCUPANCY_INFO_INIT;
-    for (auto at = tags_.begin(); at != tags_.end(); ++at) {
-        const sh_occupancy_info& info = at->second.info;
-        if (at == tags_.begin()) sum.state = info.state;
-        if (sum.state != info.state) sum.state = SH_OCCUPANCY_MIXED;
-        add(info, &sum);
-    }
-    *out = sum;
+    if (is_runtime_tag(tag)) return runtimes_.info(tag, out);
+    std::lock_guard lock(mutex_);
+    const auto found = tags_.find(tag);
+    if (found == tags_.end()) return unknown_tag(tag);
+    *out = found->second.info;
     return Status();
 }
 
 std::vector<sh_occupancy_info> Occupancy::list() const {
+    std::vector<sh_occupancy_info> all = runtimes_.infos();
     std::lock_guard lock(mutex_);
-    std::vector<sh_occupancy_info> all;
     for (const auto& [name, tag] : tags_) all.push_back(tag.info);
+    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return std::strcmp(a.tag, b.tag) < 0; });
     return all;
+}
+
+// Before publish() counts anew.
+void Occupancy::note_arrived(Extent& extent, uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    uint64_t& staged = extent.tag->info.staged_bytes;
+    staged -= std::min(staged, bytes);
 }
 
 // Counts anew what the tags hold.

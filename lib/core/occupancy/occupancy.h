@@ -22,6 +22,7 @@
 #include "core/occupancy/comparison.h"
 #include "core/occupancy/extent.h"
 #include "core/occupancy/passage.h"
+#include "core/occupancy/runtime_tags.h"
 #include "core/occupancy/tag.h"
 #include "transfer/host/host_fill.h"
 
@@ -98,16 +99,25 @@ private:
     void retry_retired() noexcept;
     Extent& extent_of(uint64_t address);
 
-    Status select(const TagSelection& selection, uint32_t wanted, std::vector<Tag*>* out);
+    // What a call is about.
+    struct Chosen {
+        std::vector<Tag*> tags;
+        std::vector<std::string> runtimes;  // tags of runtimes
+        std::vector<const char*> names() const;
+        size_t count() const { return tags.size() + runtimes.size(); }
+    };
+    Status select(const TagSelection& selection, uint32_t wanted, Chosen* out);
+    Status select_one(const char* name, uint32_t wanted, bool repeat, Chosen* out);
     std::vector<Extent*> extents_of(const std::vector<Tag*>& tags);
     Status can_pause() const;
     // What a pause does and finds out.
     struct Release {
         const PauseWishes& wishes;
         CallTimes times;
-        uint64_t unchanged_bytes = 0;
+        uint64_t unchanged_bytes = 0, runtime_bytes = 0;
         bool released = false;
     };
+    Status release_all(const Chosen& chosen, Release* release);
     Status release(const std::vector<Extent*>& extents, Release* release);
     Status take_host_memory(const std::vector<Extent*>& extents, std::span<const AddressRange> unused,
                             std::vector<Extent*>* taken);
@@ -116,9 +126,10 @@ private:
     void stop_preparing(std::span<Extent* const> extents) noexcept;
     void go_on_preparing() noexcept;
     static Status lose(const std::vector<Extent*>& extents);
-    Status bring_back(const std::vector<Extent*>& extents);
+    Status bring_back(const Chosen& chosen, uint64_t* out_runtime_bytes);
     void set_state(const std::vector<Tag*>& tags, uint32_t state);
     void publish() noexcept;
+    void note_arrived(Extent& extent, uint64_t bytes);
 
     std::shared_ptr<Device> device_;
     std::mutex working_;
@@ -130,6 +141,7 @@ private:
     Accounts accounts_;
     Passage passage_;
     CallbackList callbacks_;
+    RuntimeTags runtimes_;
     std::vector<Extent*> preparing_;  // whose host memory is pinned in the background, or waits for its turn
     Allocations allocations_;
     Extents extents_;

@@ -51,14 +51,14 @@ Status Occupancy::prepare(const TagSelection& selection, const PauseWishes& wish
     Turn turn;
     SH_TRY(turn.take(*this, selection.no_wait));
     SH_TRY(can_pause());
-    std::vector<Tag*> tags;
-    SH_TRY(select(selection, SH_OCCUPANCY_RUNNING, &tags));
+    Chosen chosen;
+    SH_TRY(select(selection, SH_OCCUPANCY_RUNNING, &chosen));
     if (passage_.is_doubtful()) SH_TRY(passage_.settle());
     fill_.stop();
     std::vector<Extent*> wanted;
     const Status status = no_throw([&] {
         wanted = preparing_;
-        for (Extent* const extent : extents_of(tags)) {
+        for (Extent* const extent : extents_of(chosen.tags)) {
             if (wishes.contents.value_or(extent->contents) != Leaving::stage) continue;
             bool is_new = false;
             extent->note_unused(wishes.unused);

@@ -98,10 +98,17 @@ Status Passage::fill_all(std::span<Extent* const> extents, std::vector<Move>& ta
             if (!handle.mapped) taken.push_back({extent, &handle});
             SH_TRY(extent->attach(handle));
             if (extent->leaving == Leaving::drop) continue;
-            if (count_ == kAhead) SH_TRY(wait_for_oldest());
+            if (count_ == kAhead) SH_TRY(finish_oldest_arrival());
             SH_TRY(copy_back(*extent, handle));
         }
-    while (count_) SH_TRY(wait_for_oldest());
+    while (count_) SH_TRY(finish_oldest_arrival());
+    return Status();
+}
+
+Status Passage::finish_oldest_arrival() {
+    const Move move = moves_[first_];
+    SH_TRY(wait_for_oldest());
+    if (move.extent->leaving == Leaving::stage) arrived_(*move.extent, move.extent->used_bytes(*move.handle));
     return Status();
 }
 

@@ -20,7 +20,8 @@ constexpr int kPlansInAnAcquire = 2;
 }  // namespace
 
 void Access::look_ahead(uint64_t now_ns, bool in_parts) {
-    if (plan_.exists() && !parts_.gate.lost() && !graphs_.entered()) parts_.prefetcher.pump(now_ns, in_parts);
+    if (plan_.exists() && !parts_.gate.lost() && !parts_.gate.is_away() && !graphs_.entered())
+        parts_.prefetcher.pump(now_ns, in_parts);
 }
 
 Status Access::release(Block& block, sh_stream stream) {
@@ -53,7 +54,7 @@ Status Access::begin_bringing(Unit& unit, uint32_t* view_flags, Lock& lock) {
     std::optional<UnorderedCache::Pin> pin;
     int plans = 0;
     for (;;) {
-        SH_TRY(parts_.gate.usable());
+        SH_TRY(parts_.gate.running());
         // A change of the plan waits for the calls that are bringing units.
         if (!bringing && (parts_.gate.changing() || unit.bringing)) {
             parts_.gate.wait(lock,
