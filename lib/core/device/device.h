@@ -13,6 +13,7 @@
 #include "backend/backend_device.h"
 #include "base/status.h"
 #include "core/device/arbiter.h"
+#include "core/device/link_arbiter.h"
 #include "core/device/page_pool.h"
 #include "transfer/host/pinned_memory.h"
 #include "transfer/lane/lane.h"
@@ -34,6 +35,7 @@ public:
     PagePool& pool() { return pool_; }
     Arbiter& arbiter() { return arbiter_; }
     transfer::Lanes& lanes() { return lanes_; }
+    Links& links() { return links_; }
     transfer::StagingEngine& staging() { return staging_; }
     uint64_t page_bytes() const { return pool_.page_bytes(); }
 
@@ -63,6 +65,7 @@ private:
     void take_note(uint64_t free, uint64_t total);
     Status measure_link(double* bytes_per_ns);
     Status automatic_budget(uint64_t* bytes);
+    void set_link(double bytes_per_ns);
 
     const std::string backend_name_;
     const uint32_t ordinal_;  // among the backend's devices
@@ -70,6 +73,7 @@ private:
     const uint64_t margin_bytes_;
     std::unique_ptr<BackendDevice> backend_;
     transfer::Lanes lanes_;
+    Links links_;
     PagePool pool_;
     Arbiter arbiter_;
     transfer::StagingEngine staging_;

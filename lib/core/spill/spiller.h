@@ -60,6 +60,7 @@ private:
         bool open = false;
         std::vector<SavedCopy*> copies;  // by their numbers in order_; null: ended
         sh_spiller_stats before = {};
+        uint64_t began_at = 0;  // position of the link that the copies come back through
     };
 
     Status find(sh_ticket ticket, Ticket** out);
@@ -70,6 +71,7 @@ private:
     Status share(SavedCopy& copy, uint64_t offset, sh_stream stream, uint32_t flags, sh_ticket* out);
     void make_room();
     void leave_early();
+    bool has_time(uint32_t ordinal, uint64_t before) const;
     bool leave(SavedCopy& copy);
     void stay_after_failure(SavedCopy& copy, const Status& why);
     bool has_room(uint64_t bytes, uint64_t copies) const;
