@@ -1,5 +1,6 @@
 // The way back of a spiller's tensors: what comes back when, into memory of the engine.
 #include <string>
+#include <utility>
 
 #include "base/size_text.h"
 #include "core/spill/checksum.h"
@@ -20,15 +21,18 @@ Status Spiller::restore(sh_ticket ticket, uint64_t address, sh_stream stream) {
         return Status(SH_KEPT);
     }
     SH_TRY(lanes_.check_stream(stream));
-    if (copy.prefetch.address != address) SH_TRY(bring_back(copy, address, stream));
+    if (copy.prefetch.address != address) {
+        SH_TRY(lanes_.come_back_after(stream));
+        SH_TRY(bring_back(copy, address));
+    }
     SH_TRY(join(copy, address, stream));
     if (copy.prefetch.address == address) end_prefetch(copy);
     counters_.restored++;
     return Status();
 }
 
-Status Spiller::bring_back(SavedCopy& copy, uint64_t address, sh_stream stream) {
-    const Queued queued = lanes_.back(copy, address, stream);
+Status Spiller::bring_back(SavedCopy& copy, uint64_t address) {
+    const Queued queued = lanes_.back(copy, address);
     copy.doubtful |= queued.doubtful;
     SH_TRY(queued.status);
     copy.link_mark = device_->links().to_device.saved_queued(copy.span.bytes);
@@ -92,10 +96,12 @@ Status Spiller::prefetch(std::span<const sh_ticket> tickets, const uint64_t* add
         SH_TRY(find(tickets[i], &found));
         if (!addresses[i]) return Status(SH_ERROR_INVALID_ARGUMENT, "addresses[" + std::to_string(i) + "] is 0");
     }
+    bool first = true;
     for (size_t i = 0; i < tickets.size(); i++) {
         SavedCopy& copy = *copies_.find(tickets[i])->copy;
         if (copy.where != Where::away || copy.prefetch.address) continue;
-        SH_TRY(bring_back(copy, addresses[i], stream));
+        if (std::exchange(first, false)) SH_TRY(lanes_.come_back_after(stream));
+        SH_TRY(bring_back(copy, addresses[i]));
         copy.prefetch = {addresses[i], stream};
         prefetched_bytes_ += copy.span.bytes;
         prefetches_++;
