@@ -21,8 +21,8 @@ HEADERS = [
     "residency",
     "graph",
     "telemetry",
-    "spill",
     "activations",
+    "spill",
     "occupancy",
 ]
 

@@ -370,6 +370,64 @@ sh_status sh_telemetry_open(sh_runtime* runtime, const char* path);
 sh_status sh_monitor_start(const char* path);
 sh_status sh_monitor_stop(void);
 
+/* activations.h */
+enum { SH_ACTIVATION_CHEAP = 1 };
+typedef struct sh_activation {
+    uint32_t struct_size;
+    uint32_t flags;
+    uint64_t bytes;
+    uint64_t produced_ns;
+    uint64_t released_ns;
+    uint64_t first_use_ns;
+    uint64_t last_use_ns;
+    uint64_t recompute_ns;
+    const uint32_t* inputs;
+    uint64_t input_count;
+} sh_activation;
+typedef struct sh_memory_point {
+    uint32_t struct_size;
+    uint32_t reserved;
+    uint64_t ns;
+    uint64_t bytes;
+} sh_memory_point;
+typedef struct sh_training_step {
+    uint32_t struct_size;
+    uint32_t reserved;
+    const sh_activation* activations;
+    uint64_t activation_count;
+    const sh_memory_point* others;
+    uint64_t other_count;
+    uint64_t forward_end_ns;
+    uint64_t end_ns;
+    uint64_t to_host_bytes_per_second;
+    uint64_t to_device_bytes_per_second;
+    uint64_t other_to_host_bytes_per_second;
+    uint64_t other_to_device_bytes_per_second;
+    uint64_t copy_latency_ns;
+    uint64_t to_host_bytes;
+    uint64_t to_device_bytes;
+    uint64_t least_bytes;
+    uint64_t target_peak_bytes;
+    uint64_t target_step_ns;
+} sh_training_step;
+enum { SH_FATE_KEEP = 0, SH_FATE_SPILL = 1, SH_FATE_RECOMPUTE = 2 };
+typedef struct sh_activation_plan {
+    uint32_t struct_size;
+    uint32_t meets_target;
+    uint64_t step_ns;
+    uint64_t peak_bytes;
+    uint64_t plain_peak_bytes;
+    uint64_t recompute_ns;
+    uint64_t kept_bytes;
+    uint64_t spilled_bytes;
+    uint64_t recomputed_bytes;
+    uint64_t least_step_ns;
+    uint64_t least_peak_bytes;
+} sh_activation_plan;
+sh_status sh_plan_activations(const sh_training_step* step, uint32_t* out_fates, sh_activation_plan* out_plan);
+sh_status sh_simulate_activations(const sh_training_step* step, const uint32_t* fates, sh_activation_plan* out_plan,
+                                  sh_memory_point* out_points, uint64_t capacity, uint64_t* out_count);
+
 /* spill.h */
 typedef struct sh_spiller sh_spiller;
 typedef uint64_t sh_ticket;
@@ -477,72 +535,7 @@ typedef struct sh_spiller_stats {
 sh_status sh_spiller_get_stats(sh_spiller* spiller, sh_spiller_stats* out_stats);
 sh_status sh_spiller_trim(sh_spiller* spiller, uint64_t* out_bytes);
 sh_status sh_spiller_open_telemetry(sh_spiller* spiller, const char* path);
-
-/* activations.h */
-enum {
-    SH_ACTIVATION_CHEAP = 1
-};
-typedef struct sh_activation {
-    uint32_t struct_size;
-    uint32_t flags;
-    uint64_t bytes;
-    uint64_t produced_ns;
-    uint64_t released_ns;
-    uint64_t first_use_ns;
-    uint64_t last_use_ns;
-    uint64_t recompute_ns;
-    const uint32_t* inputs;
-    uint64_t input_count;
-} sh_activation;
-typedef struct sh_memory_point {
-    uint32_t struct_size;
-    uint32_t reserved;
-    uint64_t ns;
-    uint64_t bytes;
-} sh_memory_point;
-typedef struct sh_training_step {
-    uint32_t struct_size;
-    uint32_t reserved;
-    const sh_activation* activations;
-    uint64_t activation_count;
-    const sh_memory_point* others;
-    uint64_t other_count;
-    uint64_t forward_end_ns;
-    uint64_t end_ns;
-    uint64_t to_host_bytes_per_second;
-    uint64_t to_device_bytes_per_second;
-    uint64_t other_to_host_bytes_per_second;
-    uint64_t other_to_device_bytes_per_second;
-    uint64_t copy_latency_ns;
-    uint64_t to_host_bytes;
-    uint64_t to_device_bytes;
-    uint64_t least_bytes;
-    uint64_t target_peak_bytes;
-    uint64_t target_step_ns;
-} sh_training_step;
-enum {
-    SH_FATE_KEEP = 0,
-    SH_FATE_SPILL = 1,
-    SH_FATE_RECOMPUTE = 2
-};
-typedef struct sh_activation_plan {
-    uint32_t struct_size;
-    uint32_t meets_target;
-    uint64_t step_ns;
-    uint64_t peak_bytes;
-    uint64_t plain_peak_bytes;
-    uint64_t recompute_ns;
-    uint64_t kept_bytes;
-    uint64_t spilled_bytes;
-    uint64_t recomputed_bytes;
-    uint64_t least_step_ns;
-    uint64_t least_peak_bytes;
-} sh_activation_plan;
-sh_status sh_plan_activations(const sh_training_step* step, uint32_t* out_fates,
-                                                   sh_activation_plan* out_plan);
-sh_status sh_simulate_activations(const sh_training_step* step, const uint32_t* fates,
-                                                       sh_activation_plan* out_plan, sh_memory_point* out_points,
-                                                       uint64_t capacity, uint64_t* out_count);
+sh_status sh_spiller_note_plan(sh_spiller* spiller, const sh_activation_plan* plan);
 
 /* occupancy.h */
 enum {

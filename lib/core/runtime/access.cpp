@@ -38,7 +38,10 @@ void Access::arrive(Unit& unit) {
     const uint32_t index = parts_.registry.index_of(unit);
     if (parts_.order.recording() && !unit.unordered) parts_.order.record(index);
     const uint64_t before = parts_.order.cursor();
-    if (parts_.order.arrive(index) && parts_.order.cursor() > before + 1) parts_.prefetcher.restart();
+    if (!parts_.order.arrive(index)) return;
+    const uint64_t cursor = parts_.order.cursor();
+    if (cursor > before) parts_.device->links().passed(parts_.order.at(cursor - 1).compute_ns);
+    if (cursor > before + 1) parts_.prefetcher.restart();
 }
 
 Status Access::place_unordered(Unit& unit, Lock& lock) {
@@ -138,6 +141,7 @@ Status Access::finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, uin
         if (!unit.complete()) return parts_.loader.last_failure().within(parts_.registry.name_of(unit));
     }
     if (stream == SH_STREAM_HOST || !unit.load()) return Status();
+    parts_.device->links().to_device.arrived(unit.load()->link_mark);
     return parts_.backend().stream_wait_event(stream, unit.load()->done);
 }
 

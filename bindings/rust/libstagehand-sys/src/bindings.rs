@@ -3164,6 +3164,17 @@ Since 0.2*/
         spiller: *mut sh_spiller,
         path: *const ::core::ffi::c_char,
     ) -> sh_status;
+    /**Tells the spiller which plan the engine carries out. The lines of sh_spiller_open_telemetry() have its figures, from
+the line of the step under way on, or from that of the next step on.
+
+- `plan`: Of sh_plan_activations(). Copied. NULL: no plan is carried out.
+@retval SH_OK The plan is noted.
+@blocks Never.
+Since 0.2*/
+    pub fn sh_spiller_note_plan(
+        spiller: *mut sh_spiller,
+        plan: *const sh_activation_plan,
+    ) -> sh_status;
     /**Creates a stream: a queue whose work runs in order. On the host backend a stream is a thread.
 
 - `out_stream`: The caller owns the stream on success and destroys it with sh_stream_destroy() before the device
