@@ -9,7 +9,10 @@
 #include <cstdint>
 #include <iterator>
 
-namespace stagehand::gpu::api {
+// Names the namespace of backends/gpu, so that one library can hold both backends.
+#define SH_GPU_API cuda
+
+namespace stagehand::gpu::inline SH_GPU_API::api {
 
 constexpr char kBackendName[] = "cuda";
 constexpr const char* kDriverFiles[] = {"libcuda.so.1"};

@@ -2,7 +2,7 @@
 // first use, so building it needs no CUDA compiler.
 #include "gpu/busy.h"
 
-namespace stagehand::gpu {
+namespace stagehand::gpu::inline SH_GPU_API {
 namespace {
 
 constexpr char kProgram[] = R"(

@@ -5,7 +5,7 @@
 
 #include "content_hash_ptx.h"
 
-namespace stagehand::gpu {
+namespace stagehand::gpu::inline SH_GPU_API {
 namespace {
 
 // One launch hashes this many ranges. The ranges and the digests have 256 KiB of device memory.

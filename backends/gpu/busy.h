@@ -4,7 +4,7 @@
 
 #include "gpu/device.h"
 
-namespace stagehand::gpu {
+namespace stagehand::gpu::inline SH_GPU_API {
 
 // Queues the work as a program of the plugin, inside a Scope. Sets *out_queued to false and queues nothing if the
 // plugin has no such program.

@@ -3,7 +3,7 @@
 
 #include "gpu/device.h"
 
-namespace stagehand::gpu {
+namespace stagehand::gpu::inline SH_GPU_API {
 
 // A member of the table, where api::kHashesContents.
 sh_status contents_hash(sh_backend_device* device, sh_stream stream, uint64_t count, const sh_backend_range* ranges,

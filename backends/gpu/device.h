@@ -9,7 +9,7 @@
 
 #include "gpu/driver.h"
 
-namespace stagehand::gpu {
+namespace stagehand::gpu::inline SH_GPU_API {
 
 // The arguments of a launch, for the driver's thread that runs it.
 struct Launch {
@@ -69,6 +69,9 @@ inline api::Address native_address(uint64_t address) { return (api::Address)(add
 inline api::Page native_page(sh_backend_page page) { return (api::Page)(page); }
 
 inline Device& device_of(sh_backend_device* device) { return *reinterpret_cast<Device*>(device); }
+
+// The same as a plugin's sh_backend_query(). Defined in backend.cpp.
+sh_status query(uint32_t spi_version, const sh_backend_host* services, const sh_backend** out_backend);
 
 // Defined in memory.cpp.
 sh_status memory_info(sh_backend_device* device, uint64_t* out_free, uint64_t* out_total);

@@ -6,7 +6,7 @@
 
 #include "support/last_error.h"
 
-namespace stagehand::gpu {
+namespace stagehand::gpu::inline SH_GPU_API {
 namespace {
 
 // The names of the symbols in the driver's file. The macros of the headers choose their versions.

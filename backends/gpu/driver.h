@@ -5,7 +5,7 @@
 
 #include "api.h"
 
-namespace stagehand::gpu {
+namespace stagehand::gpu::inline SH_GPU_API {
 
 struct Driver {
 #define SH_GPU_MEMBER(member, function) decltype(&::function) member = nullptr;

@@ -4,7 +4,7 @@
 #include "gpu/device.h"
 #include "support/last_error.h"
 
-namespace stagehand::gpu {
+namespace stagehand::gpu::inline SH_GPU_API {
 namespace {
 
 sh_status no_pages() { return support::fail(SH_ERROR_UNSUPPORTED, "the device does not map memory by pages"); }

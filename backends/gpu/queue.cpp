@@ -8,7 +8,7 @@
 #include "gpu/device.h"
 #include "support/last_error.h"
 
-namespace stagehand::gpu {
+namespace stagehand::gpu::inline SH_GPU_API {
 namespace {
 
 api::Stream native(sh_stream stream) { return reinterpret_cast<api::Stream>(stream); }

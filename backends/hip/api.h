@@ -18,7 +18,10 @@
 #include <cstdint>
 #include <memory>
 
-namespace stagehand::gpu::api {
+// Names the namespace of backends/gpu, so that one library can hold both backends.
+#define SH_GPU_API hip
+
+namespace stagehand::gpu::inline SH_GPU_API::api {
 
 constexpr char kBackendName[] = "hip";
 // PyTorch and other frameworks bring their own copy of the driver, with one of these sonames. A copy that the process

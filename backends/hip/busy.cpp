@@ -2,7 +2,7 @@
 // GPU, and the plugin carries none.
 #include "gpu/busy.h"
 
-namespace stagehand::gpu {
+namespace stagehand::gpu::inline SH_GPU_API {
 
 sh_status queue_busy(Device&, api::Stream, int64_t, bool* out_queued) {
     *out_queued = false;
