@@ -5,6 +5,7 @@
 #include <string>
 
 #include "support/last_error.h"
+#include "support/static_program.h"
 
 namespace stagehand::gpu::inline SH_GPU_API {
 namespace {
@@ -39,6 +40,10 @@ void* open_driver(std::string* out_file, std::string* out_problem) {
 
 Loaded load() {
     Loaded loaded;
+    if (support::is_static_program()) {
+        loaded.problem = "the program is linked with -static, so that it cannot load the driver";
+        return loaded;
+    }
     // The file is never closed, because its threads and handlers outlive everything here.
     std::string name, problem;
     void* const file = open_driver(&name, &problem);
