@@ -1,6 +1,7 @@
 """Builds the manual as a site: the pages of docs/, the READMEs, and the reference of the interfaces.
 
 build.py ROOT FOLDER [RUSTDOC]
+build.py ROOT FOLDER pages      makes the pages only, without mkdocs
 
 FOLDER/pages gets the pages, and FOLDER/site the site. A link to a file of the sources leads to a copy of the file.
 RUSTDOC is a folder with the pages of `cargo doc`. A page that is missing or a link that leads nowhere is an error.
@@ -64,19 +65,23 @@ def main():
     (PAGES / "reference").mkdir(parents=True)
     known = dict(places())
     for path, place in known.items():
-        text = relinked(path.read_text(), path, known)
-        # mkdocs takes a list for text if no empty line is before it.
-        (PAGES / place).write_text(text)
+        (PAGES / place).write_text(relinked(path.read_text(), path, known))
     for header in headers.HEADERS:
         (PAGES / f"reference/{header}.md").write_text(headers.page(ROOT, header))
     (PAGES / "reference/python.md").write_text("# Python: libstagehand\n\n::: libstagehand\n")
     (PAGES / "reference/torch.md").write_text("# Python: libstagehand.torch\n\n::: libstagehand.torch\n")
+    if sys.argv[3:] == ["pages"]:
+        print(f"{len(list(PAGES.rglob('*.md')))} pages")
+        return
+    for rustdoc in sys.argv[3:]:
+        shutil.copytree(rustdoc, PAGES / "rust-reference")
+        with open(PAGES / "rust.md", "a") as page:
+            page.write("\n## Reference\n\n")
+            for crate, title in (("libstagehand", "libstagehand"), ("libstagehand_sys", "libstagehand-sys")):
+                page.write(f"- [{title}](rust-reference/{crate}/index.html)\n")
     shutil.copyfile(ROOT / "packaging/site/mkdocs.yml", FOLDER / "mkdocs.yml")
-    rust = sys.argv[3] if len(sys.argv) > 3 else None
-    if rust:
-        shutil.copytree(rust, PAGES / "rust-reference")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", FOLDER / "mkdocs.yml"]
-    sys.exit(subprocess.run(command, env=dict(os.environ, STAGEHAND_PYTHON=str(ROOT / "bindings/python"))).returncode)
+    sys.exit(subprocess.run(command, env=dict(os.environ, STAGEHAND_PYTHON=str(ROOT / "bindings/python"), NO_MKDOCS_2_WARNING="1")).returncode)
 
 
 if __name__ == "__main__":
