@@ -268,4 +268,4 @@ Result launch_host(const Driver& driver, Stream stream, void (*fn)(void*), void*
     return driver.launch_host(stream, fn, data);
 }
 
-}  // namespace stagehand::gpu::api
+}  // namespace stagehand::gpu::inline SH_GPU_API::api

@@ -59,4 +59,4 @@ void unload_busy(Device& device) {
     if (device.busy_module) driver()->module_unload(static_cast<CUmodule>(device.busy_module));
 }
 
-}  // namespace stagehand::gpu
+}  // namespace stagehand::gpu::inline SH_GPU_API

@@ -66,4 +66,4 @@ void unload_content_hash(Device& device) {
     driver()->module_unload(static_cast<CUmodule>(device.hash_module));
 }
 
-}  // namespace stagehand::gpu
+}  // namespace stagehand::gpu::inline SH_GPU_API

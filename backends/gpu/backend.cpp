@@ -155,4 +155,4 @@ sh_status query(uint32_t spi_version, const sh_backend_host*, const sh_backend**
     return SH_OK;
 }
 
-}  // namespace stagehand::gpu
+}  // namespace stagehand::gpu::inline SH_GPU_API

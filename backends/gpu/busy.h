@@ -13,4 +13,4 @@ sh_status queue_busy(Device& device, api::Stream stream, int64_t busy_ns, bool* 
 // Frees the program that queue_busy() loaded, inside a Scope. The device's streams must be idle.
 void unload_busy(Device& device);
 
-}  // namespace stagehand::gpu
+}  // namespace stagehand::gpu::inline SH_GPU_API

@@ -11,4 +11,4 @@ sh_status contents_hash(sh_backend_device* device, sh_stream stream, uint64_t co
 // Frees what contents_hash() has taken, inside a Scope.
 void unload_content_hash(Device& device);
 
-}  // namespace stagehand::gpu
+}  // namespace stagehand::gpu::inline SH_GPU_API

@@ -94,4 +94,4 @@ sh_status failed(api::Result result, const char* call) {
     return support::fail(status, "%s: %s (%s)", call, name.c_str(), text.c_str());
 }
 
-}  // namespace stagehand::gpu
+}  // namespace stagehand::gpu::inline SH_GPU_API

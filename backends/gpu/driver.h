@@ -24,7 +24,7 @@ const Driver* driver();
 // in the driver.
 sh_status failed(api::Result result, const char* call);
 
-}  // namespace stagehand::gpu
+}  // namespace stagehand::gpu::inline SH_GPU_API
 
 // Leaves the enclosing function if a call into the driver fails.
 #define SH_GPU_TRY(member, ...)                                                    \

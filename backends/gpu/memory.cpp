@@ -141,4 +141,4 @@ sh_status memory_is_reachable(sh_backend_device* device, uint64_t address, uint6
     return SH_OK;
 }
 
-}  // namespace stagehand::gpu
+}  // namespace stagehand::gpu::inline SH_GPU_API

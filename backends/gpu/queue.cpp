@@ -184,4 +184,4 @@ sh_status fill(sh_backend_device* device, sh_stream stream, uint64_t to, uint8_t
     return SH_OK;
 }
 
-}  // namespace stagehand::gpu
+}  // namespace stagehand::gpu::inline SH_GPU_API

@@ -290,4 +290,4 @@ Result launch_host(const Driver& driver, Stream stream, void (*fn)(void*), void*
     return result;
 }
 
-}  // namespace stagehand::gpu::api
+}  // namespace stagehand::gpu::inline SH_GPU_API::api

@@ -11,4 +11,4 @@ sh_status queue_busy(Device&, api::Stream, int64_t, bool* out_queued) {
 
 void unload_busy(Device&) {}
 
-}  // namespace stagehand::gpu
+}  // namespace stagehand::gpu::inline SH_GPU_API

@@ -11,4 +11,4 @@ sh_status contents_hash(sh_backend_device*, sh_stream, uint64_t, const sh_backen
 
 void unload_content_hash(Device&) {}
 
-}  // namespace stagehand::gpu
+}  // namespace stagehand::gpu::inline SH_GPU_API

@@ -81,7 +81,11 @@ def main():
                 page.write(f"- [{title}](rust-reference/{crate}/index.html)\n")
     shutil.copyfile(ROOT / "packaging/site/mkdocs.yml", FOLDER / "mkdocs.yml")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", FOLDER / "mkdocs.yml"]
-    sys.exit(subprocess.run(command, env=dict(os.environ, STAGEHAND_PYTHON=str(ROOT / "bindings/python"), NO_MKDOCS_2_WARNING="1")).returncode)
+    sys.exit(
+        subprocess.run(
+            command, env=dict(os.environ, STAGEHAND_PYTHON=str(ROOT / "bindings/python"), NO_MKDOCS_2_WARNING="1")
+        ).returncode
+    )
 
 
 if __name__ == "__main__":

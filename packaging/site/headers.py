@@ -38,7 +38,9 @@ def entry(comment, code):
         rows = [text.split(None, 1) for known, text in tags if known == tag]
         if rows:
             lines += [f"| {title} | |", "|---|---|"]
-            lines += [f"| `{row[0]}` | {escaped(' '.join(row[1:])).replace('|', chr(92) + '|')} |" for row in rows] + [""]
+            lines += [f"| `{row[0]}` | {escaped(' '.join(row[1:])).replace('|', chr(92) + '|')} |" for row in rows] + [
+                ""
+            ]
     words = {"return": "Returns", "blocks": "Blocks:", "threads": "Threads:", "since": "Since"}
     lines += [f"- {words[tag]} {escaped(text)}" for tag, text in tags if tag in words]
     return "\n".join(lines) + "\n"

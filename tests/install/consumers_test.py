@@ -62,7 +62,15 @@ def check(program, version, backends, environment=None, links=()):
     if said != wanted:
         sys.exit(f"{program} printed {said!r}, not {wanted!r}")
     needed = set(re.findall(r"NEEDED.*\[(.*)\]", run("readelf", "-d", program)))
-    if not needed <= {"libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "liburing.so.2", "ld-linux-x86-64.so.2", *links}:
+    if not needed <= {
+        "libc.so.6",
+        "libm.so.6",
+        "libstdc++.so.6",
+        "libgcc_s.so.1",
+        "liburing.so.2",
+        "ld-linux-x86-64.so.2",
+        *links,
+    }:
         sys.exit(f"{program} links {needed}")
     if any("stagehand" in name for name in needed) != bool(links):
         sys.exit(f"{program} links {needed}, not {links}")

@@ -193,7 +193,9 @@ def check_platform(file):
     (tag,) = re.findall(r"manylinux_2_\d+_x86_64", file.name)
     assert f'"{tag}"' in told, told
     libraries = set(re.findall(r"(\S+\.so\.\d+) with versions", told))
-    assert libraries <= {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "libstagehand.so.0"}, libraries
+    assert libraries <= {*("libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "libgcc_s.so.1", "libstagehand.so.0")}, (
+        libraries
+    )
 
 
 def empty_environment(work, file):

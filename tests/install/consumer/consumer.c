@@ -1,4 +1,5 @@
-/* What each way to use the library is tested with: the version, the backends that are compiled in, and the contents of a block. */
+/* What each way to use the library is tested with: the version, the backends that are compiled in, and the contents of
+ * a block. */
 #include <stagehand/stagehand.h>
 #include <stdio.h>
 
@@ -11,8 +12,8 @@ int main(void) {
     printf("version %u backends", (unsigned)sh_version());
     for (uint64_t i = 0; i < count && i < 16; ++i)
         if (infos[i].built_in) printf(" %s", infos[i].name);
-    sh_device *device;
-    sh_runtime *runtime;
+    sh_device* device;
+    sh_runtime* runtime;
     sh_block block;
     sh_segment source = SH_SEGMENT_INIT;
     sh_block_desc desc = SH_BLOCK_DESC_INIT;
@@ -22,7 +23,7 @@ int main(void) {
     if (sh_device_open("host", NULL, &device) || sh_runtime_create(device, NULL, &runtime)) return 1;
     if (sh_register_blocks(runtime, &desc, 1, &block) || sh_step_begin(runtime)) return 1;
     if (sh_acquire(runtime, block, SH_STREAM_HOST, 0, &view)) return 1;
-    printf(" says %s\n", (const char *)view.address);
+    printf(" says %s\n", (const char*)view.address);
     if (sh_release(runtime, block, SH_STREAM_HOST) || sh_step_end(runtime)) return 1;
     sh_runtime_destroy(runtime);
     sh_device_close(device);
