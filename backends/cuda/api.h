@@ -10,9 +10,9 @@
 #include <iterator>
 
 // Names the namespace of backends/gpu, so that one library can hold both backends.
-#define SH_GPU_API cuda
+#define SH_GPU_NAMESPACE stagehand::gpu::inline cuda
 
-namespace stagehand::gpu::inline SH_GPU_API::api {
+namespace SH_GPU_NAMESPACE::api {
 
 constexpr char kBackendName[] = "cuda";
 constexpr const char* kDriverFiles[] = {"libcuda.so.1"};
@@ -268,4 +268,4 @@ Result launch_host(const Driver& driver, Stream stream, void (*fn)(void*), void*
     return driver.launch_host(stream, fn, data);
 }
 
-}  // namespace stagehand::gpu::inline SH_GPU_API::api
+}  // namespace SH_GPU_NAMESPACE::api

@@ -10,7 +10,7 @@
 #include "support/last_error.h"
 #include "support/options.h"
 
-namespace stagehand::gpu::inline SH_GPU_API {
+namespace SH_GPU_NAMESPACE {
 namespace {
 
 using support::fail;
@@ -155,4 +155,4 @@ sh_status query(uint32_t spi_version, const sh_backend_host*, const sh_backend**
     return SH_OK;
 }
 
-}  // namespace stagehand::gpu::inline SH_GPU_API
+}  // namespace SH_GPU_NAMESPACE

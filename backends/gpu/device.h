@@ -9,7 +9,7 @@
 
 #include "gpu/driver.h"
 
-namespace stagehand::gpu::inline SH_GPU_API {
+namespace SH_GPU_NAMESPACE {
 
 // The arguments of a launch, for the driver's thread that runs it.
 struct Launch {
@@ -108,4 +108,4 @@ sh_status copy_to_host(sh_backend_device* device, sh_stream stream, void* to, ui
 sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes);
 sh_status fill(sh_backend_device* device, sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes);
 
-}  // namespace stagehand::gpu::inline SH_GPU_API
+}  // namespace SH_GPU_NAMESPACE

@@ -7,7 +7,7 @@
 #include "support/last_error.h"
 #include "support/static_program.h"
 
-namespace stagehand::gpu::inline SH_GPU_API {
+namespace SH_GPU_NAMESPACE {
 namespace {
 
 // The names of the symbols in the driver's file. The macros of the headers choose their versions.
@@ -94,4 +94,4 @@ sh_status failed(api::Result result, const char* call) {
     return support::fail(status, "%s: %s (%s)", call, name.c_str(), text.c_str());
 }
 
-}  // namespace stagehand::gpu::inline SH_GPU_API
+}  // namespace SH_GPU_NAMESPACE
