@@ -181,6 +181,9 @@ def readme(work):
     )
     assert not any("fault" in name or name.endswith((".h", ".pc")) for name in names), names
     assert file.stat().st_size < 10 << 20, f"{file.name} has {file.stat().st_size} bytes"
+    with zipfile.ZipFile(file) as archive:
+        about = archive.read(next(name for name in names if name.endswith(".dist-info/METADATA"))).decode()
+    assert "Provides-Extra: torch" in about and "License-Expression: Apache-2.0" in about, about
     check_platform(file)
     readme_examples(empty_environment(work, file), work)
 
