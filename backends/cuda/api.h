@@ -9,7 +9,10 @@
 #include <cstdint>
 #include <iterator>
 
-namespace stagehand::gpu::api {
+// Names the namespace of backends/gpu, so that one library can hold both backends.
+#define SH_GPU_NAMESPACE stagehand::gpu::inline cuda
+
+namespace SH_GPU_NAMESPACE::api {
 
 constexpr char kBackendName[] = "cuda";
 constexpr const char* kDriverFiles[] = {"libcuda.so.1"};
@@ -265,4 +268,4 @@ Result launch_host(const Driver& driver, Stream stream, void (*fn)(void*), void*
     return driver.launch_host(stream, fn, data);
 }
 
-}  // namespace stagehand::gpu::api
+}  // namespace SH_GPU_NAMESPACE::api

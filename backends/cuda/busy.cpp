@@ -2,7 +2,7 @@
 // first use, so building it needs no CUDA compiler.
 #include "gpu/busy.h"
 
-namespace stagehand::gpu {
+namespace SH_GPU_NAMESPACE {
 namespace {
 
 constexpr char kProgram[] = R"(
@@ -59,4 +59,4 @@ void unload_busy(Device& device) {
     if (device.busy_module) driver()->module_unload(static_cast<CUmodule>(device.busy_module));
 }
 
-}  // namespace stagehand::gpu
+}  // namespace SH_GPU_NAMESPACE

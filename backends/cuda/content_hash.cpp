@@ -5,7 +5,7 @@
 
 #include "content_hash_ptx.h"
 
-namespace stagehand::gpu {
+namespace SH_GPU_NAMESPACE {
 namespace {
 
 // One launch hashes this many ranges. The ranges and the digests have 256 KiB of device memory.
@@ -66,4 +66,4 @@ void unload_content_hash(Device& device) {
     driver()->module_unload(static_cast<CUmodule>(device.hash_module));
 }
 
-}  // namespace stagehand::gpu
+}  // namespace SH_GPU_NAMESPACE

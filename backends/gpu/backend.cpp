@@ -1,4 +1,4 @@
-// The table of a GPU backend and the exported symbol of its plugin.
+// The table of a GPU backend.
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
@@ -11,7 +11,7 @@
 #include "support/last_error.h"
 #include "support/options.h"
 
-namespace stagehand::gpu {
+namespace SH_GPU_NAMESPACE {
 namespace {
 
 using support::fail;
@@ -152,12 +152,12 @@ sh_backend make_table() {
 }
 
 }  // namespace
-}  // namespace stagehand::gpu
 
-extern "C" SH_API sh_status sh_backend_query(uint32_t spi_version, const sh_backend_host*,
-                                             const sh_backend** out_backend) {
+sh_status query(uint32_t spi_version, const sh_backend_host*, const sh_backend** out_backend) {
     if (spi_version != SH_BACKEND_SPI_VERSION) return SH_ERROR_UNSUPPORTED;
-    static const sh_backend table = stagehand::gpu::make_table();
+    static const sh_backend table = make_table();
     *out_backend = &table;
     return SH_OK;
 }
+
+}  // namespace SH_GPU_NAMESPACE

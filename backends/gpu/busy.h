@@ -4,7 +4,7 @@
 
 #include "gpu/device.h"
 
-namespace stagehand::gpu {
+namespace SH_GPU_NAMESPACE {
 
 // Queues the work as a program of the plugin, inside a Scope. Sets *out_queued to false and queues nothing if the
 // plugin has no such program.
@@ -13,4 +13,4 @@ sh_status queue_busy(Device& device, api::Stream stream, int64_t busy_ns, bool* 
 // Frees the program that queue_busy() loaded, inside a Scope. The device's streams must be idle.
 void unload_busy(Device& device);
 
-}  // namespace stagehand::gpu
+}  // namespace SH_GPU_NAMESPACE

@@ -3,7 +3,7 @@
 
 #include "gpu/device.h"
 
-namespace stagehand::gpu {
+namespace SH_GPU_NAMESPACE {
 
 // A member of the table, where api::kHashesContents.
 sh_status contents_hash(sh_backend_device* device, sh_stream stream, uint64_t count, const sh_backend_range* ranges,
@@ -11,4 +11,4 @@ sh_status contents_hash(sh_backend_device* device, sh_stream stream, uint64_t co
 // Frees what contents_hash() has taken, inside a Scope.
 void unload_content_hash(Device& device);
 
-}  // namespace stagehand::gpu
+}  // namespace SH_GPU_NAMESPACE

@@ -9,7 +9,7 @@
 
 #include "gpu/driver.h"
 
-namespace stagehand::gpu {
+namespace SH_GPU_NAMESPACE {
 
 // The arguments of a launch, for the driver's thread that runs it.
 struct Launch {
@@ -70,6 +70,9 @@ inline api::Page native_page(sh_backend_page page) { return (api::Page)(page); }
 
 inline Device& device_of(sh_backend_device* device) { return *reinterpret_cast<Device*>(device); }
 
+// The same as a plugin's sh_backend_query(). Defined in backend.cpp.
+sh_status query(uint32_t spi_version, const sh_backend_host* services, const sh_backend** out_backend);
+
 // Defined in memory.cpp.
 sh_status memory_info(sh_backend_device* device, uint64_t* out_free, uint64_t* out_total);
 sh_status pages_create(sh_backend_device* device, uint64_t page_bytes, uint64_t count, sh_backend_page* out_pages);
@@ -105,4 +108,4 @@ sh_status copy_to_host(sh_backend_device* device, sh_stream stream, void* to, ui
 sh_status copy_on_device(sh_backend_device* device, sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes);
 sh_status fill(sh_backend_device* device, sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes);
 
-}  // namespace stagehand::gpu
+}  // namespace SH_GPU_NAMESPACE

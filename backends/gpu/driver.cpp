@@ -5,8 +5,9 @@
 #include <string>
 
 #include "support/last_error.h"
+#include "support/static_program.h"
 
-namespace stagehand::gpu {
+namespace SH_GPU_NAMESPACE {
 namespace {
 
 // The names of the symbols in the driver's file. The macros of the headers choose their versions.
@@ -39,6 +40,10 @@ void* open_driver(std::string* out_file, std::string* out_problem) {
 
 Loaded load() {
     Loaded loaded;
+    if (support::is_static_program()) {
+        loaded.problem = "the program is linked with -static, so that it cannot load the driver";
+        return loaded;
+    }
     // The file is never closed, because its threads and handlers outlive everything here.
     std::string name, problem;
     void* const file = open_driver(&name, &problem);
@@ -89,4 +94,4 @@ sh_status failed(api::Result result, const char* call) {
     return support::fail(status, "%s: %s (%s)", call, name.c_str(), text.c_str());
 }
 
-}  // namespace stagehand::gpu
+}  // namespace SH_GPU_NAMESPACE

@@ -5,7 +5,7 @@
 
 #include "api.h"
 
-namespace stagehand::gpu {
+namespace SH_GPU_NAMESPACE {
 
 struct Driver {
 #define SH_GPU_MEMBER(member, function) decltype(&::function) member = nullptr;
@@ -24,7 +24,7 @@ const Driver* driver();
 // in the driver.
 sh_status failed(api::Result result, const char* call);
 
-}  // namespace stagehand::gpu
+}  // namespace SH_GPU_NAMESPACE
 
 // Leaves the enclosing function if a call into the driver fails.
 #define SH_GPU_TRY(member, ...)                                                    \

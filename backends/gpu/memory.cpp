@@ -4,7 +4,7 @@
 #include "gpu/device.h"
 #include "support/last_error.h"
 
-namespace stagehand::gpu {
+namespace SH_GPU_NAMESPACE {
 namespace {
 
 sh_status no_pages() { return support::fail(SH_ERROR_UNSUPPORTED, "the device does not map memory by pages"); }
@@ -141,4 +141,4 @@ sh_status memory_is_reachable(sh_backend_device* device, uint64_t address, uint6
     return SH_OK;
 }
 
-}  // namespace stagehand::gpu
+}  // namespace SH_GPU_NAMESPACE

@@ -8,7 +8,7 @@
 #include "gpu/device.h"
 #include "support/last_error.h"
 
-namespace stagehand::gpu {
+namespace SH_GPU_NAMESPACE {
 namespace {
 
 api::Stream native(sh_stream stream) { return reinterpret_cast<api::Stream>(stream); }
@@ -184,4 +184,4 @@ sh_status fill(sh_backend_device* device, sh_stream stream, uint64_t to, uint8_t
     return SH_OK;
 }
 
-}  // namespace stagehand::gpu
+}  // namespace SH_GPU_NAMESPACE

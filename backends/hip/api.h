@@ -18,7 +18,10 @@
 #include <cstdint>
 #include <memory>
 
-namespace stagehand::gpu::api {
+// Names the namespace of backends/gpu, so that one library can hold both backends.
+#define SH_GPU_NAMESPACE stagehand::gpu::inline hip
+
+namespace SH_GPU_NAMESPACE::api {
 
 constexpr char kBackendName[] = "hip";
 // PyTorch and other frameworks bring their own copy of the driver, with one of these sonames. A copy that the process
@@ -287,4 +290,4 @@ Result launch_host(const Driver& driver, Stream stream, void (*fn)(void*), void*
     return result;
 }
 
-}  // namespace stagehand::gpu::api
+}  // namespace SH_GPU_NAMESPACE::api

@@ -2,7 +2,7 @@
 // GPU, and the plugin carries none.
 #include "gpu/busy.h"
 
-namespace stagehand::gpu {
+namespace SH_GPU_NAMESPACE {
 
 sh_status queue_busy(Device&, api::Stream, int64_t, bool* out_queued) {
     *out_queued = false;
@@ -11,4 +11,4 @@ sh_status queue_busy(Device&, api::Stream, int64_t, bool* out_queued) {
 
 void unload_busy(Device&) {}
 
-}  // namespace stagehand::gpu
+}  // namespace SH_GPU_NAMESPACE

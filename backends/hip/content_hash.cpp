@@ -3,7 +3,7 @@
 
 #include "support/last_error.h"
 
-namespace stagehand::gpu {
+namespace SH_GPU_NAMESPACE {
 
 sh_status contents_hash(sh_backend_device*, sh_stream, uint64_t, const sh_backend_range*, sh_backend_digest*) {
     return support::fail(SH_ERROR_UNSUPPORTED, "the backend does not hash contents");
@@ -11,4 +11,4 @@ sh_status contents_hash(sh_backend_device*, sh_stream, uint64_t, const sh_backen
 
 void unload_content_hash(Device&) {}
 
-}  // namespace stagehand::gpu
+}  // namespace SH_GPU_NAMESPACE

@@ -2,6 +2,10 @@
 #ifndef STAGEHAND_ERROR_HPP
 #define STAGEHAND_ERROR_HPP
 
+#if !defined(__cplusplus) || __cplusplus < 201703L
+#error "stagehand/error.hpp needs C++17 or later: compile with -std=c++17 or -std=c++20"
+#endif
+
 #include <cstddef>
 #include <stdexcept>
 #include <string>

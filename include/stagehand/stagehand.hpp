@@ -12,6 +12,10 @@
 #ifndef STAGEHAND_STAGEHAND_HPP
 #define STAGEHAND_STAGEHAND_HPP
 
+#if !defined(__cplusplus) || __cplusplus < 201703L
+#error "stagehand/stagehand.hpp needs C++17 or later: compile with -std=c++17 or -std=c++20"
+#endif
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>

@@ -9,22 +9,15 @@
 #include "backend/backend_device.h"
 #include "base/log.h"
 #include "base/no_throw.h"
-#include "host/host_backend.h"
+#include "plugins/built_in.h"
 #include "plugins/plugin.h"
 #include "plugins/search_path.h"
 #include "plugins/table_check.h"
-#include "sim/sim_backend.h"
 
 namespace stagehand::plugins {
 namespace {
 
-struct BuiltIn {
-    const char* name;
-    sh_backend_query_fn query;
-};
-constexpr BuiltIn kBuiltIn[] = {{"host", host::query}, {"sim", sim::query}};
-
-// The plugins of the project. They are listed even if they are not installed.
+// The backends of the project that are plugins of the shared library. They are listed even if they are not there.
 constexpr const char* kOptional[] = {"cuda", "hip"};
 
 struct Found {
@@ -118,7 +111,7 @@ Status look_for(const std::string& name, const char* explicit_path, Found* out) 
         }
         return Status();
     }
-    for (const BuiltIn& built_in : kBuiltIn) {
+    for (const BuiltIn& built_in : built_in_backends()) {
         if (name == built_in.name) return load_built_in(built_in, out);
     }
     return search(name, out);
@@ -172,7 +165,7 @@ std::vector<ListedBackend> list_backends() {
     const auto add = [&names](const std::string& name) {
         if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     };
-    for (const BuiltIn& built_in : kBuiltIn) add(built_in.name);
+    for (const BuiltIn& built_in : built_in_backends()) add(built_in.name);
     for (const char* name : kOptional) add(name);
     for (const std::string& name : names_in_search_directories()) {
         if (is_name(name.c_str())) add(name);
@@ -182,7 +175,7 @@ std::vector<ListedBackend> list_backends() {
         ListedBackend& entry = result.emplace_back();
         entry.name = name;
         entry.built_in =
-            std::any_of(std::begin(kBuiltIn), std::end(kBuiltIn), [&](const BuiltIn& b) { return name == b.name; });
+            std::ranges::any_of(built_in_backends(), [&](const BuiltIn& known) { return name == known.name; });
         probe(&entry);
     }
     return result;

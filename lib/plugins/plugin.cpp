@@ -11,6 +11,7 @@
 
 #include "plugins/load_error.h"
 #include "plugins/table_check.h"
+#include "support/static_program.h"
 
 namespace stagehand::plugins {
 namespace {
@@ -52,6 +53,7 @@ Status load_plugin(const std::string& path, const std::string& name, const sh_ba
     *out_exists = stat(path.c_str(), &status) == 0;
     std::string real_path;
     SH_TRY(check_trust(path, &real_path));
+    if (support::is_static_program()) return refused("the program is linked with -static, so that it loads no plugins");
     void* const library = dlopen(real_path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!library) {
         const char* const reason = dlerror();

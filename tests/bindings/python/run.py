@@ -180,7 +180,25 @@ def readme(work):
         names
     )
     assert not any("fault" in name or name.endswith((".h", ".pc")) for name in names), names
+    assert file.stat().st_size < 10 << 20, f"{file.name} has {file.stat().st_size} bytes"
+    with zipfile.ZipFile(file) as archive:
+        about = archive.read(next(name for name in names if name.endswith(".dist-info/METADATA"))).decode()
+    assert "Provides-Extra: torch" in about and "License-Expression: Apache-2.0" in about, about
+    check_platform(file)
     readme_examples(empty_environment(work, file), work)
+
+
+def check_platform(file):
+    """The name of the wheel tells which systems it serves, and the wheel links no library that they may lack."""
+    told = run(VENV / "bin/auditwheel", "show", file)
+    if "linux_x86_64" in file.name.replace("manylinux", ""):
+        return  # the compiler of this machine has no static C++ library
+    (tag,) = re.findall(r"manylinux_2_\d+_x86_64", file.name)
+    assert f'"{tag}"' in told, told
+    libraries = set(re.findall(r"(\S+\.so\.\d+) with versions", told))
+    assert libraries <= {*("libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "libgcc_s.so.1", "libstagehand.so.0")}, (
+        libraries
+    )
 
 
 def empty_environment(work, file):

@@ -1,7 +1,7 @@
 """Runs cargo on the Rust bindings, without the network. A test is skipped if ./dev has not fetched its packages: the
 exit status is 77, and the last line is the reason.
 
-    cargo.py test|lint|package|bindings|write|model|bench SOURCE_ROOT FOLDER_OF_THE_LIBRARY
+    cargo.py test|lint|package|publish|bindings|write|model|bench SOURCE_ROOT FOLDER_OF_THE_LIBRARY
     cargo.py example SOURCE_ROOT FOLDER_OF_THE_LIBRARY EXAMPLE COMMAND...
 
 test      runs the tests of the crates, and compares the error codes of examples that must not compile
@@ -10,6 +10,8 @@ package   packs both crates as they would be published, and builds the packages
 bindings  generates the bindings from the headers, compares them with the committed ones, and tests the crate with them
 write     generates them and writes them where they are committed
 example   builds one of the examples, and runs the command with the path of its program at the end
+publish   packs both crates with the library's sources, tries their publication, and builds and runs the packed crates
+          with the feature `vendored`, without any other library. Needs the network
 model     runs the example engine with a real model: STAGEHAND_MINILM_DIR names it, or ./dev has downloaded it
 bench     compares the cost of the safe interface with C
 """
@@ -142,12 +144,56 @@ def run_package(cargo):
     # cargo assumes that a version of a package never changes, so the files that an earlier run has unpacked and built
     # have to be removed.
     home, target = (pathlib.Path(cargo.environment[name]) for name in ("CARGO_HOME", "CARGO_TARGET_DIR"))
-    for left in [*home.glob("registry/*/*/libstagehand*"), *target.glob("debug/.fingerprint/libstagehand-sys-*")]:
+    left_over = [*home.glob("registry/*/*/libstagehand*"), *target.glob("package/libstagehand*")]
+    for left in [*left_over, *target.glob("debug/.fingerprint/libstagehand-sys-*")]:
         shutil.rmtree(left) if left.is_dir() else left.unlink()
     cargo.must("package", "--allow-dirty", *crates)
     for crate in crates[1::2]:
         listed = cargo.run("package", "--allow-dirty", "--list", "--package", crate, quiet=True).stdout.splitlines()
         assert {"LICENSE", "README.md", "src/lib.rs"} <= set(listed), listed
+
+
+# What the vendored library is built from.
+VENDORED = ["LICENSE", "meson.build", "meson_options.txt", "include", "lib", "backends", "packaging"]
+# They are left out as Meson's options say, but Meson reads them.
+VENDORED += [f"{name}/meson.build" for name in ("cli", "examples", "bench", "tests")]
+
+
+def copy_sources(cargo, vendor):
+    listed = subprocess.run(
+        ["git", "-C", cargo.root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *VENDORED],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        (vendor / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(cargo.root / name, vendor / name)
+
+
+def run_publish(cargo):
+    vendor = cargo.workspace / "libstagehand-sys/vendor"
+    shutil.rmtree(vendor, ignore_errors=True)
+    try:
+        copy_sources(cargo, vendor)
+        run_package(cargo)
+        command = ["cargo", "publish", "--dry-run", "--allow-dirty", "--no-verify", "--locked"]
+        crates = ["--package", "libstagehand-sys", "--package", "libstagehand"]
+        if cargo.version < (1, 90):
+            crates = crates[:2]
+            print("cargo before 1.90 tries only libstagehand-sys: the other crate needs it published")
+        subprocess.run([*command, *crates], cwd=cargo.workspace, env=cargo.environment, check=True)
+    finally:
+        shutil.rmtree(vendor, ignore_errors=True)
+    packed = pathlib.Path(cargo.environment["CARGO_TARGET_DIR"]) / "package"
+    (crate,) = (path for path in packed.glob("libstagehand-sys-*") if path.is_dir())
+    # Alone, as a registry would give it, and without the library of the build.
+    environment = dict(cargo.environment, STAGEHAND_LIB_DIR="/nonexistent", LD_LIBRARY_PATH="")
+    environment["CARGO_TARGET_DIR"] = str(packed / "target")
+    environment["CARGO_HOME"] = str(cargo.root / ".cache/cargo")
+    subprocess.run(["cargo", "test", "--features", "vendored", "--tests"], cwd=crate, env=environment, check=True)
+    for file in sorted(packed.glob("*.crate")):
+        print(f"{file}: {file.stat().st_size / 1e6:.2f} MB")
 
 
 def generated(cargo):
@@ -203,6 +249,8 @@ def main():
         run_lint(cargo)
     elif what == "package":
         run_package(cargo)
+    elif what == "publish":
+        run_publish(cargo)
     elif what in ("bindings", "write"):
         compare_bindings(cargo, what == "write")
     elif what == "example":
