@@ -29,7 +29,7 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 const std::string kToken = "token-0123456789";
-constexpr uint64_t kWeights = 1 << 20, kCache = 1 << 18;
+constexpr uint64_t kWeights = 2 << 20, kCache = 1 << 18;
 
 std::string last_text() {
     std::string text(sh_last_error(nullptr, 0), '\0');

@@ -340,3 +340,13 @@ class OccupancyInfo:
     host_bytes: int
     pinned_bytes: int
     cycles: int
+
+
+@dataclass(frozen=True)
+class ControlInfo:
+    """Where a control answers, and how often it did."""
+
+    port: int
+    address: str
+    requests: int
+    failures: int
