@@ -9,6 +9,7 @@
 //     let go                    ends that
 //     close                     sh_device_close()
 //     info                      sh_control_get_info()
+//     pauses                    how many pauses have begun
 //     stop in pause             the next pause makes the call sh_control_stop()
 //
 // It ends with its input.
@@ -89,6 +90,7 @@ public:
             return "ready";
         }
         if (word == "close") return close();
+        if (word == "pauses") return pauses_.load();
         return word == "info" ? info() : Json("unknown");
     }
 
@@ -137,6 +139,7 @@ private:
 
     static int32_t before_pause(const char* const*, uint64_t, char* message, uint64_t message_bytes, void* data) {
         auto& self = *static_cast<Occupant*>(data);
+        self.pauses_++;
         while (self.holds_) std::this_thread::sleep_for(std::chrono::milliseconds(5));
         std::string refusal;
         if (self.stops_.exchange(false)) refusal = sh_status_string(sh_control_stop(self.control_));
@@ -151,6 +154,7 @@ private:
     sh_control* control_ = nullptr;
     std::uint64_t weights_ = 0;
     std::atomic<bool> holds_{false}, stops_{false};
+    std::atomic<int> pauses_{0};
     std::mutex mutex_;
     std::string refusal_;  // guarded by mutex_
 };

@@ -6,6 +6,7 @@
 #include "base/no_throw.h"
 #include "base/size_text.h"
 #include "core/occupancy/occupancy.h"
+#include "telemetry/trace.h"
 
 namespace stagehand::core {
 namespace {
@@ -14,6 +15,14 @@ std::vector<const char*> names_of(const std::vector<Tag*>& tags) {
     std::vector<const char*> names;
     for (const Tag* const tag : tags) names.push_back(tag->info.tag);
     return names;
+}
+
+// A call that changes no tag is left out.
+void trace(const Device& device, bool resumes, const std::vector<const char*>& tags, uint64_t began,
+           const sh_occupancy_change& made) {
+    if (tags.empty()) return;
+    telemetry::trace_occupancy(device.name().c_str(),
+                               {resumes, tags, began, began + made.ns, made.device_bytes, made.copied_bytes});
 }
 
 }  // namespace
@@ -93,6 +102,7 @@ Status Occupancy::pause(const TagSelection& selection, const PauseWishes& wishes
     out->copied_bytes = passage_.copied_bytes() - copied;
     out->unchanged_bytes = made.unchanged_bytes;
     out->ns = device_->backend().now_ns() - began;
+    trace(*device_, false, names, began, *out);
     made.times.log(device_->name(), "sh_pause()", out->ns);
     log_line(SH_LOG_INFO, "%s: %s were given back, %s of contents are in host memory, %s of them from before",
              device_->name().c_str(), size_text(out->device_bytes).c_str(),
@@ -166,6 +176,7 @@ Status Occupancy::resume(const TagSelection& selection, sh_occupancy_change* out
     out->device_bytes = totals_.held_bytes - held;
     out->copied_bytes = passage_.copied_bytes() - copied;
     out->ns = device_->backend().now_ns() - began;
+    trace(*device_, true, names, began, *out);
     times.log(device_->name(), "sh_resume()", out->ns);
     log_line(SH_LOG_INFO, "%s: %s were taken, %s of contents came back", device_->name().c_str(),
              size_text(out->device_bytes).c_str(), size_text(out->copied_bytes).c_str());
