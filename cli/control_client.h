@@ -13,9 +13,9 @@ struct ControlAnswer {
     std::string body;  // JSON
 };
 
-// Finds the socket of a control: by a process id, by its path, or, for an empty text, the only one of the user. `device`
-// chooses among the devices of a process and may be empty. Throws CommandError if there is no such control, or if there
-// are several.
+// Finds the socket of a control: by a process id, by its path, or, for an empty text, the only one of the user.
+// `device` chooses among the devices of a process and may be empty. Throws CommandError if there is no such control, or
+// if there are several.
 std::string find_control(const std::string& process, const std::string& device);
 
 // Sends a request with a body, and waits for the answer: a pause may take long. With a token if it is not empty. Throws

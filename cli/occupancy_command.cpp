@@ -53,7 +53,8 @@ Json read(const std::string& path, const ControlAnswer& answer) {
 
 std::string summary(const OccupancyOptions& options, const Json& body) {
     if (!body.value("changed", false)) {
-        return fmt::format("nothing to do: {}", options.resumes ? "nothing is released" : "everything is released already");
+        return fmt::format("nothing to do: {}",
+                           options.resumes ? "nothing is released" : "everything is released already");
     }
     const auto tags = body.value("tag_count", 0);
     return fmt::format("{} {} {}, {} of device memory, in {:.3g} s", options.resumes ? "resumed" : "released", tags,

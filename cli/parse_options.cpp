@@ -289,8 +289,7 @@ CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
     add_bench_options(bench_app, bench);
     CLI::App* top_app = app.add_subcommand("top", "Show what the devices and runtimes of a running process do");
     add_top_options(top_app, top);
-    CLI::App* release_app =
-        app.add_subcommand("release", "Have a running process give the memory of its device back");
+    CLI::App* release_app = app.add_subcommand("release", "Have a running process give the memory of its device back");
     add_occupancy_options(release_app, release);
     CLI::App* resume_app = app.add_subcommand("resume", "Have a running process take its device memory again");
     resume.resumes = true;
@@ -332,11 +331,11 @@ CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
         }
         return Outcome::refused;
     }
-    return devices_app->parsed() ? Outcome::devices
-           : plan_app->parsed()  ? Outcome::plan
-           : run_app->parsed()   ? Outcome::run
-           : bench_app->parsed() ? Outcome::bench
-           : top_app->parsed()   ? Outcome::top
+    return devices_app->parsed()   ? Outcome::devices
+           : plan_app->parsed()    ? Outcome::plan
+           : run_app->parsed()     ? Outcome::run
+           : bench_app->parsed()   ? Outcome::bench
+           : top_app->parsed()     ? Outcome::top
            : release_app->parsed() ? Outcome::release
                                    : Outcome::resume;
 }

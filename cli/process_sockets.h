@@ -21,7 +21,8 @@ bool is_socket(const std::string& path);
 std::vector<std::string> sockets_in(const std::string& folder,
                                     const std::function<bool(std::string_view)>& is_wanted_name);
 
-// The folders of the user of the command, and of the user of a process. Throws CommandError if there is no such process.
+// The folders of the user of the command, and of the user of a process. Throws CommandError if there is no such
+// process.
 std::vector<std::string> folders_for_process(pid_t process);
 
 // Whether the process lives. False also for a process that has ended but whose parent has not waited for it.

@@ -73,7 +73,8 @@ void Connection::on_header(Error error) {
     authorization_.assign(found == head.end() ? "" : std::string(found->value()));
     const TransportRequest asked = request();
     // A header that comes twice could mean one thing here and another thing for a proxy.
-    if (head.count(http::field::authorization) > 1) return refuse(400, "bad_request", "the header Authorization comes twice");
+    if (head.count(http::field::authorization) > 1)
+        return refuse(400, "bad_request", "the header Authorization comes twice");
     const TransportHandler& handler = server_.handler();
     lane_ = handler.admit(handler.user, &asked, this, give);
     if (lane_ == kAnswered) {
@@ -120,7 +121,9 @@ void Connection::refuse(unsigned status, const char* error, const char* message)
 
 TransportRequest Connection::request() const {
     const auto& read = parser_->get();
-    return {text_of(read.method_string()), text_of(read.target()), {authorization_.data(), authorization_.size()},
+    return {text_of(read.method_string()),
+            text_of(read.target()),
+            {authorization_.data(), authorization_.size()},
             {read.body().data(), read.body().size()}};
 }
 

@@ -81,9 +81,9 @@ Status check_options(const sh_control_options& options, const control::Address& 
     if (options.reserved) return Status(SH_ERROR_INVALID_ARGUMENT, "options.reserved is not 0");
     if (options.token) return control::check_token(options.token);
     if (!address.is_tcp()) return Status();
-    return Status(SH_ERROR_INVALID_ARGUMENT,
-                  "options.address \"" + address.text() + "\" is a TCP port, and options.token is NULL: every user of "
-                  "the machine could release the memory");
+    return Status(SH_ERROR_INVALID_ARGUMENT, "options.address \"" + address.text() +
+                                                 "\" is a TCP port, and options.token is NULL: every user of "
+                                                 "the machine could release the memory");
 }
 
 Status unknown_control() {

@@ -43,8 +43,9 @@ Status read_address(const std::string& text, Address* out) {
     }
     const size_t colon = text.rfind(':');
     if (colon == std::string::npos || !read_port(text.substr(colon + 1), &out->port))
-        return refused(text, "is neither a path of a Unix socket (/PATH or unix:PATH) nor a loopback address and a port"
-                             " (127.0.0.1:PORT, localhost:PORT or [::1]:PORT)");
+        return refused(text,
+                       "is neither a path of a Unix socket (/PATH or unix:PATH) nor a loopback address and a port"
+                       " (127.0.0.1:PORT, localhost:PORT or [::1]:PORT)");
     std::string host = text.substr(0, colon);
     out->kind = Address::Kind::ipv4;
     if (host == "localhost") host = "127.0.0.1";

@@ -91,7 +91,8 @@ Answer failure(unsigned status, const char* error, std::string_view message) {
 }
 
 Answer unauthorized() {
-    return failure(401, "unauthorized", "the request has no header \"Authorization: Bearer <token>\" with the right token");
+    return failure(401, "unauthorized",
+                   "the request has no header \"Authorization: Bearer <token>\" with the right token");
 }
 
 Answer unknown_path(std::string_view target) {
@@ -104,9 +105,9 @@ Answer unknown_path(std::string_view target) {
 }
 
 Answer wrong_method(const Route& route, std::string_view method) {
-    Answer answer = failure(405, "method_not_allowed",
-                            std::string(route.path) + " takes " + route.methods + ", not " +
-                                std::string(method.substr(0, 20)));
+    Answer answer =
+        failure(405, "method_not_allowed",
+                std::string(route.path) + " takes " + route.methods + ", not " + std::string(method.substr(0, 20)));
     answer.allow = route.methods;
     return answer;
 }

@@ -49,7 +49,8 @@ Status Listener::listen_on_port() {
     to6.sin6_family = AF_INET6;
     to4.sin_family = AF_INET;
     to6.sin6_port = to4.sin_port = htons(address_.port);
-    inet_pton(six ? AF_INET6 : AF_INET, address_.host.c_str(), six ? static_cast<void*>(&to6.sin6_addr) : &to4.sin_addr);
+    inet_pton(six ? AF_INET6 : AF_INET, address_.host.c_str(),
+              six ? static_cast<void*>(&to6.sin6_addr) : &to4.sin_addr);
     auto* const to = six ? reinterpret_cast<sockaddr*>(&to6) : reinterpret_cast<sockaddr*>(&to4);
     socklen_t size = six ? sizeof to6 : sizeof to4;
     if (bind(tcp_, to, size) != 0) return failed("the port could not be taken");

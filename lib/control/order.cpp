@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <utility>
 
-#include <nlohmann/json.hpp>
 #include <stagehand/occupancy.h>
+#include <nlohmann/json.hpp>
 
 namespace stagehand::control {
 namespace {
@@ -47,7 +47,8 @@ Status set_wait(double seconds, Order* out) {
     return Status();
 }
 
-// --- bodies -----------------------------------------------------------------------------------------------------------
+// --- bodies
+// -----------------------------------------------------------------------------------------------------------
 
 Status read_tags(const Json& value, Order* out) {
     if (value.is_null()) return Status();
@@ -64,7 +65,8 @@ Status read_member(const std::string& name, const Json& value, Order* out) {
     if (name == "wait_seconds")
         return value.is_number() ? set_wait(value.get<double>(), out) : bad("wait_seconds is no number");
     if (name != "if_needed" && name != "stage_to_cpu")
-        return bad("there is no member " + cited(name) + "; the members are tags, stage_to_cpu, if_needed and wait_seconds");
+        return bad("there is no member " + cited(name) +
+                   "; the members are tags, stage_to_cpu, if_needed and wait_seconds");
     if (value.is_null()) return Status();
     if (!value.is_boolean()) return bad(name + " is neither true nor false");
     if (name == "if_needed")
@@ -88,7 +90,8 @@ Status read_body(std::string_view body, Order* out) {
     return Status();
 }
 
-// --- queries ----------------------------------------------------------------------------------------------------------
+// --- queries
+// ----------------------------------------------------------------------------------------------------------
 
 int digit(char c) {
     if (c >= '0' && c <= '9') return c - '0';

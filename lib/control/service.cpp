@@ -61,8 +61,8 @@ Answer Service::change(const Order& order) {
     const Counted counted(changes_);
     if (counted.before() >= kMostChanges)
         return failure(409, "busy", std::to_string(counted.before()) + " other requests wait already");
-    const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                          std::chrono::duration<double>(order.wait_seconds));
+    const auto until =
+        Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(order.wait_seconds));
     sh_occupancy_change made = SH_OCCUPANCY_CHANGE_INIT;
     Status status;
     for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, kLongestPause)) {

@@ -15,13 +15,13 @@ char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + '
 Status check_token(std::string_view token) {
     // The token itself stays out of the texts.
     if (token.size() < kLeastToken || token.size() > kLongestToken)
-        return Status(SH_ERROR_INVALID_ARGUMENT,
-                      "options.token has " + std::to_string(token.size()) + " characters, not " +
-                          std::to_string(kLeastToken) + " to " + std::to_string(kLongestToken));
+        return Status(SH_ERROR_INVALID_ARGUMENT, "options.token has " + std::to_string(token.size()) +
+                                                     " characters, not " + std::to_string(kLeastToken) + " to " +
+                                                     std::to_string(kLongestToken));
     const auto bad = std::find_if(token.begin(), token.end(), [](char c) { return c <= 0x20 || c >= 0x7f; });
     if (bad == token.end()) return Status();
-    return Status(SH_ERROR_INVALID_ARGUMENT, "options.token has a character at " +
-                                                 std::to_string(bad - token.begin()) + " that is not visible ASCII");
+    return Status(SH_ERROR_INVALID_ARGUMENT, "options.token has a character at " + std::to_string(bad - token.begin()) +
+                                                 " that is not visible ASCII");
 }
 
 bool has_token(std::string_view authorization, std::string_view token) {

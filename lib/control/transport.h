@@ -1,6 +1,6 @@
-// The border between the library and its plugin for HTTP. The plugin reads requests from sockets and writes answers, and
-// decides nothing. The library starts the threads, and says what each request gets. Only C types cross the border, and
-// no exception does.
+// The border between the library and its plugin for HTTP. The plugin reads requests from sockets and writes answers,
+// and decides nothing. The library starts the threads, and says what each request gets. Only C types cross the border,
+// and no exception does.
 #pragma once
 
 #include <cstddef>
@@ -39,12 +39,12 @@ using TransportGive = bool (*)(void* sink, const TransportAnswer* answer);
 enum TransportLane : int32_t { kAnswered = -1, kReads = 0, kChanges = 1, kLanes = 2 };
 
 struct TransportLimits {
-    size_t connections;        // at once
-    size_t header_bytes;       // of a request
-    size_t body_bytes;         // of a request
-    uint32_t patience_ms;      // for a whole request, and for a whole answer
-    uint32_t same_user_only;   // on a Unix socket: other users get no answer
-    int listening;             // a non-blocking socket, which stays the library's
+    size_t connections;       // at once
+    size_t header_bytes;      // of a request
+    size_t body_bytes;        // of a request
+    uint32_t patience_ms;     // for a whole request, and for a whole answer
+    uint32_t same_user_only;  // on a Unix socket: other users get no answer
+    int listening;            // a non-blocking socket, which stays the library's
 };
 
 // What the library gives the plugin. No function throws.

@@ -42,8 +42,17 @@ enum Track {
     kGuest = 9,
     kOccupancy = 10
 };
-constexpr const char* kTrackNames[] = {"",      "steps",         "waits",    "loads", "views", "write-backs",
-                                       "plans", "kept resident", "reserved", "guest", "pauses and resumes"};
+constexpr const char* kTrackNames[] = {"",
+                                       "steps",
+                                       "waits",
+                                       "loads",
+                                       "views",
+                                       "write-backs",
+                                       "plans",
+                                       "kept resident",
+                                       "reserved",
+                                       "guest",
+                                       "pauses and resumes"};
 // The thread of a lane is lane * kLaneStride + track, so that the first lane keeps the number of its track.
 constexpr int kLaneStride = 16;
 static_assert(kOccupancy < kLaneStride);

@@ -132,7 +132,11 @@ class ControlTest(CommandTest):
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(path)
             server.listen()
-            for answer, says in ((b"", "without an answer"), (b"hello", "not HTTP"), (b"HTTP/1.1 200 OK\r\n\r\n[]", "no message")):
+            for answer, says in (
+                (b"", "without an answer"),
+                (b"hello", "not HTTP"),
+                (b"HTTP/1.1 200 OK\r\n\r\n[]", "no message"),
+            ):
 
                 def serve(answer=answer):
                     client = server.accept()[0]
@@ -166,7 +170,11 @@ class ControlTest(CommandTest):
         """Runs the commands of docs/control.md as they stand, and compares the answers that follow them."""
         text = (SOURCE_ROOT / "docs/control.md").read_text(encoding="utf-8")
         engine = self.engine()
-        variables = {"SOCKET": self.address, "TOKEN": TOKEN, "PATH": f"{pathlib.Path(COMMAND).parent}:{os.environ['PATH']}"}
+        variables = {
+            "SOCKET": self.address,
+            "TOKEN": TOKEN,
+            "PATH": f"{pathlib.Path(COMMAND).parent}:{os.environ['PATH']}",
+        }
         blocks = re.findall(r"```sh\n(.*?)```(?:\n\n```json\n(.*?)```)?", text, re.S)
         self.assertGreaterEqual(len(blocks), 6)
         for commands, answer in blocks:
@@ -195,8 +203,19 @@ class ControlTest(CommandTest):
 
         def curl(path, *arguments):
             done = subprocess.run(
-                ["curl", "-s", "-w", "\n%{http_code}", "--unix-socket", self.address, "http://localhost" + path, *arguments],
-                capture_output=True, text=True, timeout=DEADLINE_S,
+                [
+                    "curl",
+                    "-s",
+                    "-w",
+                    "\n%{http_code}",
+                    "--unix-socket",
+                    self.address,
+                    "http://localhost" + path,
+                    *arguments,
+                ],
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE_S,
             )
             self.assertEqual(done.returncode, 0, done)
             body, code = done.stdout.rsplit("\n", 1)

@@ -1,5 +1,5 @@
-// An engine for tests: its memory on the host device leaves and comes back as other processes ask. Standard input drives
-// the program. It answers each line by one line of JSON on standard output.
+// An engine for tests: its memory on the host device leaves and comes back as other processes ask. Standard input
+// drives the program. It answers each line by one line of JSON on standard output.
 //
 //     start [ADDRESS [TOKEN]]   sh_control_start(); answers the address
 //     stop                      sh_control_stop()
@@ -121,7 +121,8 @@ private:
         sh_control_info info = SH_CONTROL_INFO_INIT;
         const sh_status status = sh_control_get_info(control_, &info);
         if (status < 0) return outcome(status);
-        return {{"address", info.address}, {"port", info.port}, {"requests", info.requests}, {"failures", info.failures}};
+        return {
+            {"address", info.address}, {"port", info.port}, {"requests", info.requests}, {"failures", info.failures}};
     }
     Json are_weights_whole() const {
         sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;

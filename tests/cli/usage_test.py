@@ -44,8 +44,14 @@ class UsageTest(CommandTest):
         model = self.layered_model()
         run = ["run", model, "--budget", "25%", "--steps", "2"]
         for arguments, says in [
-            ([], "a subcommand is required; the subcommands are devices, plan, run, bench, top, release, resume and help"),
-            (["fly"], "there is no subcommand 'fly'; the subcommands are devices, plan, run, bench, top, release, resume and help"),
+            (
+                [],
+                "a subcommand is required; the subcommands are devices, plan, run, bench, top, release, resume and help",
+            ),
+            (
+                ["fly"],
+                "there is no subcommand 'fly'; the subcommands are devices, plan, run, bench, top, release, resume and help",
+            ),
             (["fly", "--help"], "there is no subcommand 'fly'"),
             (["help", "fly"], "there is no subcommand 'fly'"),
             (["--fly"], "stagehand has no option '--fly' before a subcommand; the subcommands are devices"),
@@ -173,9 +179,9 @@ class UsageTest(CommandTest):
     def test_manual_lists_every_option(self):
         manual = (SOURCE_ROOT / "cli/doc/stagehand.1").read_text(encoding="utf-8")
         listed = {"--" + name for name in re.findall(r"Fl -([a-z-]+)", manual)}
-        offered = set().union(*(self.help_options(name) for name in ("devices", "plan", "run", "bench", "top", "release", "resume"))) | {
-            "--version"
-        }
+        offered = set().union(
+            *(self.help_options(name) for name in ("devices", "plan", "run", "bench", "top", "release", "resume"))
+        ) | {"--version"}
         self.assertEqual(listed, offered)
 
     def test_manual_has_a_date_and_reads_without_warnings(self):

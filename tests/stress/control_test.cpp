@@ -16,9 +16,9 @@
 
 #include <stagehand/stagehand.h>
 
+#include "../telemetry/monitor_client.h"
 #include "fault/fault.h"
 #include "http_client.h"
-#include "../telemetry/monitor_client.h"
 #include "plugin.h"
 #include "scale.h"
 
@@ -182,8 +182,8 @@ TEST_P(ControlTest, AConnectionServesManyRequests) {
     }
     client.send(text + text + text);
     for (int i = 0; i < 3; i++) EXPECT_EQ(client.receive().status, 200);
-    client.send("GET /is_sleeping HTTP/1.0\r\n" +
-                (token_.empty() ? "" : "Authorization: Bearer " + token_ + "\r\n") + "\r\n");
+    client.send("GET /is_sleeping HTTP/1.0\r\n" + (token_.empty() ? "" : "Authorization: Bearer " + token_ + "\r\n") +
+                "\r\n");
     EXPECT_EQ(client.receive().status, 200);
     EXPECT_TRUE(client.is_closed_by_peer());
 }
@@ -284,7 +284,8 @@ TEST_P(ControlTest, ManyClientsAtOnce) {
     for (int i = 0; i < 8; i++)
         clients.emplace_back([&, i] {
             for (uint64_t round = 0; round < rounds; round++) {
-                const char* const targets[] = {"/sleep?wait_seconds=60", "/wake_up?wait_seconds=60", "/memory", "/metrics"};
+                const char* const targets[] = {"/sleep?wait_seconds=60", "/wake_up?wait_seconds=60", "/memory",
+                                               "/metrics"};
                 const uint64_t which = (uint64_t(i) + round) % 4;
                 const HttpAnswer answer = which < 2 ? post(targets[which]) : get(targets[which]);
                 // More than three changes at once are refused.

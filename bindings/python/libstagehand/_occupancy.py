@@ -72,9 +72,7 @@ class Occupied:
         """
         return PauseCallbacks(self, before, after)
 
-    def serve_control(
-        self, address: str | os.PathLike[str] | None = None, *, token: str | None = None
-    ) -> Control:
+    def serve_control(self, address: str | os.PathLike[str] | None = None, *, token: str | None = None) -> Control:
         """Has other processes pause and resume the memory by HTTP, until the result is closed. `address` is the path of
         a Unix socket, or "127.0.0.1:PORT" with a token. docs/control.md describes the requests. They run on threads of
         the library, and so do the functions of on_pause() then.

@@ -18,9 +18,10 @@ TEST(ControlAddress, UnixSockets) {
 }
 
 TEST(ControlAddress, PortsOfTheLoopbackInterface) {
-    const std::pair<const char*, const char*> cases[] = {
-        {"127.0.0.1:8431", "127.0.0.1:8431"}, {"localhost:1", "127.0.0.1:1"}, {"127.9.8.7:0", "127.9.8.7:0"},
-        {"[::1]:65535", "[::1]:65535"}};
+    const std::pair<const char*, const char*> cases[] = {{"127.0.0.1:8431", "127.0.0.1:8431"},
+                                                         {"localhost:1", "127.0.0.1:1"},
+                                                         {"127.9.8.7:0", "127.9.8.7:0"},
+                                                         {"[::1]:65535", "[::1]:65535"}};
     for (const auto& [given, text] : cases) {
         Address address;
         ASSERT_TRUE(read_address(given, &address).ok()) << given;

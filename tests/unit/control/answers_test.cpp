@@ -53,16 +53,15 @@ TEST(ControlAnswers, StatusOfEachOutcome) {
         const Answer answer = answer_to(order, Status(outcome.code, "the \"reason\""), changed(0), {});
         EXPECT_EQ(answer.status, outcome.status) << outcome.error;
         const Json body = Json::parse(answer.body);
-        EXPECT_EQ(body, Json({{"success", false},
-                              {"changed", false},
-                              {"error", outcome.error},
-                              {"message", "the \"reason\""}}));
+        EXPECT_EQ(
+            body,
+            Json({{"success", false}, {"changed", false}, {"error", outcome.error}, {"message", "the \"reason\""}}));
     }
 }
 
 TEST(ControlAnswers, WhatHasChangedIsSaid) {
-    const Answer answer = answer_to({}, Status(), changed(2),
-                                    {tag("a", SH_OCCUPANCY_RELEASED), tag("b", SH_OCCUPANCY_RUNNING)});
+    const Answer answer =
+        answer_to({}, Status(), changed(2), {tag("a", SH_OCCUPANCY_RELEASED), tag("b", SH_OCCUPANCY_RUNNING)});
     EXPECT_EQ(answer.status, 200u);
     const Json body = Json::parse(answer.body);
     EXPECT_EQ(body["success"], true);

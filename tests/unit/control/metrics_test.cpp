@@ -25,7 +25,8 @@ TEST(ControlMetrics, ADocumentWithATag) {
     const Answer answer = metrics_document(figures, {5, 2});
     EXPECT_STREQ(answer.content_type, "text/plain; version=0.0.4; charset=utf-8");
     for (const char* line : {
-             "# TYPE stagehand_tag_cycles_total counter\nstagehand_tag_cycles_total{device=\"host:0\",tag=\"kv\\ncache\"} 3\n",
+             "# TYPE stagehand_tag_cycles_total "
+             "counter\nstagehand_tag_cycles_total{device=\"host:0\",tag=\"kv\\ncache\"} 3\n",
              "stagehand_tag_state{device=\"host:0\",tag=\"kv\\ncache\",state=\"released\"} 1\n",
              "stagehand_tag_state{device=\"host:0\",tag=\"kv\\ncache\",state=\"running\"} 0\n",
              "stagehand_sleeping{device=\"host:0\"} 1\n",

@@ -64,8 +64,7 @@ TEST_F(ControlService, ChangesAndReadsHaveLanes) {
 
 TEST_F(ControlService, WithoutTheTokenNothingIsSaid) {
     make("0123456789abcdef");
-    for (const char* target : {"/memory", "/nowhere", "/sleep"})
-        EXPECT_EQ(ask("GET", target).status, 401u) << target;
+    for (const char* target : {"/memory", "/nowhere", "/sleep"}) EXPECT_EQ(ask("GET", target).status, 401u) << target;
     EXPECT_EQ(ask("POST", "/sleep", "", "Bearer 0123456789abcdeg").status, 401u);
     EXPECT_EQ(stand_in_->calls, 0);
     EXPECT_EQ(ask("POST", "/sleep", "", "Bearer 0123456789abcdef").status, 200u);

@@ -25,10 +25,10 @@ TEST(ControlToken, IsLongEnoughAndVisible) {
 TEST(ControlToken, OnlyTheTokenItselfIsTheToken) {
     for (const std::string& header : {"Bearer " + kToken, "bearer " + kToken, "BEARER " + kToken})
         EXPECT_TRUE(has_token(header, kToken)) << header;
-    for (const std::string& header : std::vector<std::string>
-         {std::string(), kToken, "Bearer", std::string("Bearer "), "Bearer " + kToken.substr(1),
-          "Bearer " + kToken + "0", "Bearer  " + kToken, "Bearer " + kToken + kToken, "Basic " + kToken,
-          "Bearer 0123456789abcdeF", "Bearer " + std::string(16, '\0')})
+    for (const std::string& header :
+         std::vector<std::string>{std::string(), kToken, "Bearer", std::string("Bearer "), "Bearer " + kToken.substr(1),
+                                  "Bearer " + kToken + "0", "Bearer  " + kToken, "Bearer " + kToken + kToken,
+                                  "Basic " + kToken, "Bearer 0123456789abcdeF", "Bearer " + std::string(16, '\0')})
         EXPECT_FALSE(has_token(header, kToken)) << header;
     for (size_t i = 0; i < kToken.size(); i++) {
         std::string other = kToken;
