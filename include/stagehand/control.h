@@ -47,7 +47,7 @@ typedef struct sh_control_info {
     uint32_t struct_size;
     uint32_t port;     /**< The TCP port. 0: a Unix socket. */
     char address[128]; /**< The path of the Unix socket, or the address with its port, for example "127.0.0.1:8431". */
-    uint64_t requests; /**< Requests that were answered. */
+    uint64_t requests; /**< Requests that were answered, without those that were no HTTP or too large. */
     uint64_t failures; /**< The part of them whose answer has a status of 400 or more. */
 } sh_control_info;
 
@@ -70,11 +70,11 @@ static inline void sh_control_info_init(sh_control_info* info) {
  * @param options     NULL: a Unix socket at the default path.
  * @param out_control Belongs to the caller, who ends it with sh_control_stop().
  * @retval SH_OK                     Requests are answered.
- * @retval SH_ERROR_INVALID_ARGUMENT The address is none of those above, or there is no token for TCP, or the token has a
+ * @retval SH_ERROR_INVALID_ARGUMENT The address is none of those above, there is no token for TCP, or the token has a
  *                                   wrong size or character. The text has the address.
  * @retval SH_ERROR_IO               The socket could not be made. The text names the fault.
- * @retval SH_ERROR_BACKEND_LOAD     The plugin is not installed, or cannot be loaded. The text lists the files that were
- *                                   tried.
+ * @retval SH_ERROR_BACKEND_LOAD     The plugin is not installed, or cannot be loaded. The text lists the files that
+ *                                   were tried.
  * @blocks While it loads the plugin, and for a second at most while another process locks the socket's folder.
  * \since 0.2
  */

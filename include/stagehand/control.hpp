@@ -11,8 +11,8 @@
 namespace stagehand {
 inline namespace abi0 {
 
-// Answers requests until it is destroyed. The destructor waits for a pause or a resume that a request has begun. It must
-// run before the last reference to the device is closed, and not in a callback of a pause or a resume.
+// Answers requests until it is destroyed. The destructor waits for a pause or a resume that a request has begun. It
+// must run before the last reference to the device is closed, and not in a callback of a pause or a resume.
 class Control {
 public:
     // A Unix socket at the default path.

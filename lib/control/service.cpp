@@ -60,7 +60,7 @@ Answer Service::answer(const Request& request) {
 Answer Service::change(const Order& order) {
     const Counted counted(changes_);
     if (counted.before() >= kMostChanges)
-        return failure(409, "busy", std::to_string(counted.before()) + " other requests wait already");
+        return failure(409, "busy", std::to_string(counted.before()) + " other requests are at it already");
     const auto until =
         Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(order.wait_seconds));
     sh_occupancy_change made = SH_OCCUPANCY_CHANGE_INIT;

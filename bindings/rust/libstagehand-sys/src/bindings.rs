@@ -419,7 +419,7 @@ pub struct sh_control_info {
     pub port: u32,
     ///The path of the Unix socket, or the address with its port, for example "127.0.0.1:8431".
     pub address: [::core::ffi::c_char; 128usize],
-    ///Requests that were answered.
+    ///Requests that were answered, without those that were no HTTP or too large.
     pub requests: u64,
     ///The part of them whose answer has a status of 400 or more.
     pub failures: u64,
@@ -2291,11 +2291,11 @@ sh_control_stop().
 
 - `out_control`: Belongs to the caller, who ends it with sh_control_stop().
 @retval SH_OK                     Requests are answered.
-@retval SH_ERROR_INVALID_ARGUMENT The address is none of those above, or there is no token for TCP, or the token has a
+@retval SH_ERROR_INVALID_ARGUMENT The address is none of those above, there is no token for TCP, or the token has a
 wrong size or character. The text has the address.
 @retval SH_ERROR_IO               The socket could not be made. The text names the fault.
-@retval SH_ERROR_BACKEND_LOAD     The plugin is not installed, or cannot be loaded. The text lists the files that were
-tried.
+@retval SH_ERROR_BACKEND_LOAD     The plugin is not installed, or cannot be loaded. The text lists the files that
+were tried.
 @blocks While it loads the plugin, and for a second at most while another process locks the socket's folder.
 Since 0.2*/
     pub fn sh_control_start(
