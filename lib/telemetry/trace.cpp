@@ -153,7 +153,7 @@ private:
         if (known != runtimes_.end()) return known->second;
         const int process = static_cast<int>(runtimes_.size()) + 1;
         describe("process_name", process, 0, "name", runtime);
-        for (int track = kSteps; track <= kGuest; track++) name_lane(process, track, 0);
+        for (int track = kSteps; track <= kOccupancy; track++) name_lane(process, track, 0);
         Process& made = runtimes_[runtime];
         made.number = process;
         return made;
