@@ -65,6 +65,22 @@ class ControlTest(CommandTest):
         self.assertIn("resumed 1 tag, 4.00 MiB", self.succeed("resume", engine.pid).out)
         self.assertEqual(self.succeed("resume", engine.pid).out, "nothing to do: nothing is released\n")
 
+    def test_the_trace_shows_it(self):
+        self.environment["STAGEHAND_TRACE"] = str(self.folder / "trace")
+        engine = self.engine()
+        self.succeed("release", engine.pid)
+        self.succeed("release", engine.pid)  # changes nothing
+        self.succeed("resume", engine.pid, "--tag", "weights")
+        engine.stdin.close()
+        engine.wait(DEADLINE_S)
+        events = json.loads((self.folder / "trace").read_text())["traceEvents"]
+        slices = [event for event in events if event["ph"] == "X"]
+        self.assertEqual([event["name"] for event in slices], ["pause kv_cache, weights", "resume weights"])
+        self.assertEqual(slices[0]["args"], {"device bytes": 10 << 20, "copied bytes": 6 << 20})
+        self.assertEqual(slices[1]["args"], {"device bytes": 6 << 20, "copied bytes": 6 << 20})
+        names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+        self.assertTrue(any("host:0" in name for name in names), names)
+
     def test_other_ways_to_name_it(self):
         engine = self.engine()
         for arguments in ([], [self.address], ["--socket", self.address], ["--device", "host:0"]):
