@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
+from ._control import Control
 from ._errors import check, closed, made
 from ._generated import Contents, OccupancyChange, OccupancyInfo
 from ._holders import note
@@ -80,6 +81,13 @@ class Occupied:
         error of Status.ERROR_CALLBACK with its text.
         """
         return PauseCallbacks(self, before, after)
+
+    def serve_control(self, address: str | os.PathLike[str] | None = None, *, token: str | None = None) -> Control:
+        """Has other processes pause and resume the memory by HTTP, until the result is closed. `address` is the path of
+        a Unix socket, or "127.0.0.1:PORT" with a token. docs/control.md describes the requests. They run on threads of
+        the library, and so do the functions of on_pause() then.
+        """
+        return Control(self, address, token)
 
     def occupancy(self, tag: str | None = None) -> OccupancyInfo:
         """Returns the state and the figures of a tag, or of all tags together."""

@@ -632,3 +632,23 @@ sh_status sh_occupancy_add_callbacks(sh_device* device, sh_before_pause_fn befor
                                                           sh_after_resume_fn after_resume, void* user_data,
                                                           uint64_t* out_id);
 sh_status sh_occupancy_remove_callbacks(sh_device* device, uint64_t id);
+
+/* control.h */
+typedef struct sh_control sh_control;
+typedef struct sh_control_options {
+    uint32_t struct_size;
+    uint32_t reserved;
+    const char* address;
+    const char* token;
+} sh_control_options;
+typedef struct sh_control_info {
+    uint32_t struct_size;
+    uint32_t port;
+    char address[128];
+    uint64_t requests;
+    uint64_t failures;
+} sh_control_info;
+sh_status sh_control_start(sh_device* device, const sh_control_options* options,
+                                                sh_control** out_control);
+sh_status sh_control_get_info(sh_control* control, sh_control_info* out_info);
+sh_status sh_control_stop(sh_control* control);

@@ -6,14 +6,28 @@
 #include "base/no_throw.h"
 #include "base/size_text.h"
 #include "core/occupancy/occupancy.h"
+#include "telemetry/trace.h"
 
 namespace stagehand::core {
+
 std::vector<const char*> Occupancy::Chosen::names() const {
     std::vector<const char*> names;
     for (const Tag* const tag : tags) names.push_back(tag->info.tag);
     for (const std::string& tag : runtimes) names.push_back(tag.c_str());
     return names;
 }
+
+namespace {
+
+// A call that changes no tag is left out.
+void trace(const Device& device, bool resumes, const std::vector<const char*>& tags, uint64_t began,
+           const sh_occupancy_change& made) {
+    if (tags.empty()) return;
+    telemetry::trace_occupancy(device.name().c_str(),
+                               {resumes, tags, began, began + made.ns, made.device_bytes, made.copied_bytes});
+}
+
+}  // namespace
 
 // Finds the tags of a selection that are in the wanted state: running for a pause, released for a resume.
 Status Occupancy::select(const TagSelection& selection, uint32_t wanted, Chosen* out) {
@@ -100,6 +114,7 @@ Status Occupancy::pause(const TagSelection& selection, const PauseWishes& wishes
     out->copied_bytes = passage_.copied_bytes() - copied;
     out->unchanged_bytes = made.unchanged_bytes;
     out->ns = device_->backend().now_ns() - began;
+    trace(*device_, false, names, began, *out);
     made.times.log(device_->name(), "sh_pause()", out->ns);
     log_line(SH_LOG_INFO, "%s: %s were given back, %s of contents are kept, %s of them from before",
              device_->name().c_str(), size_text(out->device_bytes).c_str(),
@@ -187,6 +202,7 @@ Status Occupancy::resume(const TagSelection& selection, sh_occupancy_change* out
     out->device_bytes = totals_.held_bytes - held + runtime_bytes;
     out->copied_bytes = passage_.copied_bytes() - copied;
     out->ns = device_->backend().now_ns() - began;
+    trace(*device_, true, names, began, *out);
     times.log(device_->name(), "sh_resume()", out->ns);
     log_line(SH_LOG_INFO, "%s: %s were taken, %s of contents came back", device_->name().c_str(),
              size_text(out->device_bytes).c_str(), size_text(out->copied_bytes).c_str());

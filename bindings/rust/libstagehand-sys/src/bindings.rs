@@ -368,6 +368,84 @@ const _: () = {
         "Offset of field: sh_activation_plan::least_peak_bytes",
     ][::core::mem::offset_of!(sh_activation_plan, least_peak_bytes) - 72usize];
 };
+#[repr(C)]
+#[derive(Debug)]
+pub struct sh_control {
+    _unused: [u8; 0],
+}
+///Where the requests come in, and from whom.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_control_options {
+    pub struct_size: u32,
+    pub reserved: u32,
+    /**The path of a Unix socket, absolute or with "unix:" before it, at most 107 bytes. Or "127.0.0.1:PORT",
+"localhost:PORT" or "\[::1\]:PORT": a TCP port, 0 for a free one. Other addresses are refused. NULL:
+"stagehand/\<process id>.\<device>.control" in $XDG_RUNTIME_DIR, or in "stagehand-\<user id>" in /tmp: see
+sh_monitor_start().*/
+    pub address: *const ::core::ffi::c_char,
+    /**Each request must have the header "Authorization: Bearer \<token>". 16 to 256 letters, digits and other visible
+characters of ASCII. Required for TCP. NULL on a Unix socket: only the user who runs the process, and root, can
+connect, and requests need no token.*/
+    pub token: *const ::core::ffi::c_char,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of sh_control_options",
+    ][::core::mem::size_of::<sh_control_options>() - 24usize];
+    [
+        "Alignment of sh_control_options",
+    ][::core::mem::align_of::<sh_control_options>() - 8usize];
+    [
+        "Offset of field: sh_control_options::struct_size",
+    ][::core::mem::offset_of!(sh_control_options, struct_size) - 0usize];
+    [
+        "Offset of field: sh_control_options::reserved",
+    ][::core::mem::offset_of!(sh_control_options, reserved) - 4usize];
+    [
+        "Offset of field: sh_control_options::address",
+    ][::core::mem::offset_of!(sh_control_options, address) - 8usize];
+    [
+        "Offset of field: sh_control_options::token",
+    ][::core::mem::offset_of!(sh_control_options, token) - 16usize];
+};
+///Where a control answers, and how often it did.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_control_info {
+    pub struct_size: u32,
+    ///The TCP port. 0: a Unix socket.
+    pub port: u32,
+    ///The path of the Unix socket, or the address with its port, for example "127.0.0.1:8431".
+    pub address: [::core::ffi::c_char; 128usize],
+    ///Requests that were answered, without those that were no HTTP or too large.
+    pub requests: u64,
+    ///The part of them whose answer has a status of 400 or more.
+    pub failures: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_control_info"][::core::mem::size_of::<sh_control_info>() - 152usize];
+    [
+        "Alignment of sh_control_info",
+    ][::core::mem::align_of::<sh_control_info>() - 8usize];
+    [
+        "Offset of field: sh_control_info::struct_size",
+    ][::core::mem::offset_of!(sh_control_info, struct_size) - 0usize];
+    [
+        "Offset of field: sh_control_info::port",
+    ][::core::mem::offset_of!(sh_control_info, port) - 4usize];
+    [
+        "Offset of field: sh_control_info::address",
+    ][::core::mem::offset_of!(sh_control_info, address) - 8usize];
+    [
+        "Offset of field: sh_control_info::requests",
+    ][::core::mem::offset_of!(sh_control_info, requests) - 136usize];
+    [
+        "Offset of field: sh_control_info::failures",
+    ][::core::mem::offset_of!(sh_control_info, failures) - 144usize];
+};
 ///How sh_device_open() opens a device.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2224,6 +2302,49 @@ Since 0.2*/
         capacity: u64,
         out_count: *mut u64,
     ) -> sh_status;
+    /**Begins to answer requests. The server is a plugin, "libstagehand-control.so", which the library looks for where it
+looks for backends. One thread of the library waits for requests, one reads figures, and four pause and resume. At
+most 32 clients are connected at a time. A client that sends its request too slowly, or sends none, makes way for
+others.
+
+A socket that an ended process left at the path is replaced. Any other file is an error. The end of the process
+removes the socket. A forked child does not answer. When the device is closed, requests get an error, until
+sh_control_stop().
+
+- `options`: NULL: a Unix socket at the default path.
+
+- `out_control`: Belongs to the caller, who ends it with sh_control_stop().
+@retval SH_OK                     Requests are answered.
+@retval SH_ERROR_INVALID_ARGUMENT The address is none of those above, there is no token for TCP, or the token has a
+wrong size or character. The text has the address.
+@retval SH_ERROR_IO               The socket could not be made. The text names the fault.
+@retval SH_ERROR_BACKEND_LOAD     The plugin is not installed, or cannot be loaded. The text lists the files that
+were tried.
+@blocks While it loads the plugin, and for a second at most while another process locks the socket's folder.
+Since 0.2*/
+    pub fn sh_control_start(
+        device: *mut sh_device,
+        options: *const sh_control_options,
+        out_control: *mut *mut sh_control,
+    ) -> sh_status;
+    /**Reads where a control answers, and its counters.
+@retval SH_OK The struct is written.
+@blocks Never.
+Since 0.2*/
+    pub fn sh_control_get_info(
+        control: *mut sh_control,
+        out_info: *mut sh_control_info,
+    ) -> sh_status;
+    /**Ends a control: closes all connections, and removes the socket. Requests that have begun to pause or resume go on to
+their end; requests that have not begun do nothing.
+
+- `control`: NULL is ignored.
+@retval SH_OK                  No thread of the control runs any more.
+@retval SH_ERROR_INVALID_STATE A callback of sh_occupancy_add_callbacks() made the call during a request of this
+control. The control goes on.
+@blocks Until a pause or resume that a request has begun has ended.
+Since 0.2*/
+    pub fn sh_control_stop(control: *mut sh_control) -> sh_status;
     /**Opens a device by its name: "host", "cuda:0", "hip:1", "sim". A name without a number is the backend's first device.
 "auto" is the first GPU that works, or the host if no GPU works.
 
