@@ -16,9 +16,7 @@ public:
         plan,
         run,
         bench,
-        top,
-        release,
-        resume
+        top
     };
 
     Outcome parse(int argc, char** argv);
@@ -32,7 +30,6 @@ public:
     RunOptions run;
     BenchOptions bench;
     TopOptions top;
-    OccupancyOptions release, resume;
 
 private:
     std::string subcommand_;

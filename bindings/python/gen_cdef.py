@@ -21,10 +21,9 @@ HEADERS = [
     "residency",
     "graph",
     "telemetry",
-    "activations",
     "spill",
+    "activations",
     "occupancy",
-    "control",
 ]
 
 # The class, its base, a pattern of the constants that are its members, and its docstring. The group of the pattern is
@@ -54,7 +53,7 @@ ENUMS = [
     (
         "OccupancyState",
         "IntEnum",
-        r"SH_OCCUPANCY_(RUNNING|RELEASING|RELEASED|RESUMING|MIXED|LOST)",
+        r"SH_OCCUPANCY_(RUNNING|RELEASING|RELEASED|RESUMING|MIXED)",
         "Where the memory of a tag is.",
     ),
 ]
@@ -72,7 +71,6 @@ RESULTS = [
     ("sh_activation_plan", "ActivationFigures", "What a plan for saved storages costs."),
     ("sh_occupancy_change", "OccupancyChange", "What a pause or a resume has done."),
     ("sh_occupancy_info", "OccupancyInfo", "A tag, or all tags of a device together."),
-    ("sh_control_info", "ControlInfo", "Where a control answers, and how often it did."),
 ]
 CLASS_OF_FIELD = {
     ("sh_device_caps", "flags"): "DeviceFlag",

@@ -8,7 +8,6 @@ and which threads may make it. A failure is an exception with a `status`. Each h
 from . import _library  # noqa: F401, I001
 from ._activations import Activation, ActivationPlan, SimulatedStep, plan_activations, simulate_activations
 from ._callbacks import FillFunction, LoadedRange, LoadFunction, set_log
-from ._control import Control
 from ._device import Device, backends, monitor_start, monitor_stop, trace_start, trace_stop, version
 from ._errors import BackendError, BudgetError, Error, InternalError, LostError, OperationError, UsageError
 from ._generated import (
@@ -18,7 +17,6 @@ from ._generated import (
     BlockInfo,
     BlockState,
     Contents,
-    ControlInfo,
     DeviceCaps,
     DeviceFlag,
     DeviceKind,
@@ -63,8 +61,6 @@ __all__ = [
     "BudgetError",
     "Capture",
     "Contents",
-    "Control",
-    "ControlInfo",
     "Device",
     "DeviceCaps",
     "DeviceFlag",

@@ -128,7 +128,6 @@ class Contents(IntEnum):
     STAGE = 1
     DROP = 2
     ZERO = 3
-    FILE = 4
 
 
 class OccupancyState(IntEnum):
@@ -139,7 +138,6 @@ class OccupancyState(IntEnum):
     RELEASED = 2
     RESUMING = 3
     MIXED = 4
-    LOST = 5
 
 
 @dataclass(frozen=True)
@@ -342,14 +340,3 @@ class OccupancyInfo:
     host_bytes: int
     pinned_bytes: int
     cycles: int
-    file_bytes: int
-
-
-@dataclass(frozen=True)
-class ControlInfo:
-    """Where a control answers, and how often it did."""
-
-    port: int
-    address: str
-    requests: int
-    failures: int

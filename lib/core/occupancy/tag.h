@@ -18,8 +18,7 @@ struct SmallAllocations {
 
 struct Tag {
     sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;  // read by other threads: see Occupancy
-    // By Leaving or, at the end, for files, and by whether the contents are constant.
-    SmallAllocations small[4][2];
+    SmallAllocations small[3][2];                     // by Leaving, and whether the contents are constant
 };
 
 }  // namespace stagehand::core
