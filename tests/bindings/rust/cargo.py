@@ -159,7 +159,7 @@ def run_package(cargo):
 # What the vendored library is built from.
 VENDORED = ["LICENSE", "meson.build", "meson_options.txt", "include", "lib", "backends", "packaging"]
 # They are left out as Meson's options say, but Meson reads them.
-VENDORED += [f"{name}/meson.build" for name in ("cli", "examples", "bench", "tests")]
+VENDORED += [f"{name}/meson.build" for name in ("cli", "control", "examples", "bench", "tests")]
 
 
 def copy_sources(cargo, vendor):
