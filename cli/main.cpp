@@ -82,6 +82,10 @@ int main(int argc, char** argv) {
             return guarded("run", [&] { return run_command(line.run); });
         case CommandLine::Outcome::bench:
             return guarded("bench", [&] { return bench_command(line.bench); });
+        case CommandLine::Outcome::release:
+            return guarded("release", [&] { return occupancy_command(line.release); });
+        case CommandLine::Outcome::resume:
+            return guarded("resume", [&] { return occupancy_command(line.resume); });
         default:
             return guarded("top", [&] { return top_command(line.top); });
     }

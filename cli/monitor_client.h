@@ -6,6 +6,8 @@
 
 #include <sys/types.h>
 
+#include "socket_client.h"
+
 namespace stagehand::cli {
 
 // A process with a socket at which it may answer.
@@ -23,14 +25,6 @@ struct MonitoredProcess {
 // Finds the process for a process id or the path of a socket; for an empty text, the only process that answers. Throws
 // CommandError if there is no such process, if several processes answer, or if the process does not answer.
 MonitoredProcess find_process(const std::string& wanted);
-
-enum class Answer {
-    given,
-    none,         // the process takes connections, but does not answer in time
-    let_go,       // the process ended the connection without an answer
-    gone,         // no process listens on the socket
-    interrupted,  // by a signal, see interrupt.h
-};
 
 // Asks once. On `given` the answer is in `text`. Records in `process` which process answers. Throws CommandError if
 // asking is not allowed, or if the answering process belongs to another user.

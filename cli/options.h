@@ -88,6 +88,18 @@ struct TopOptions {
     bool json = false;
 };
 
+// Of `release` and of `resume`.
+struct OccupancyOptions {
+    bool resumes = false;
+    std::string process;            // a process id or the path of a socket; empty: the only process that answers
+    std::string socket;             // instead of a process
+    std::string device;             // of the process; empty: its only one
+    std::vector<std::string> tags;  // empty: all
+    bool drop = false;
+    double wait_seconds = 5;
+    bool json = false;
+};
+
 // The names that BenchOptions::only may hold, in the order of measurement.
 const std::vector<std::string>& bench_groups();
 
@@ -99,5 +111,6 @@ int training_command(const PlanOptions& options);
 int run_command(const RunOptions& options);
 int bench_command(const BenchOptions& options);
 int top_command(const TopOptions& options);
+int occupancy_command(const OccupancyOptions& options);
 
 }  // namespace stagehand::cli

@@ -215,18 +215,44 @@ void add_top_options(CLI::App* app, TopOptions& options) {
     add_flag(app, "--json", options.json, "Write one JSON object for each sample, each on a line");
 }
 
+void add_occupancy_options(CLI::App* app, OccupancyOptions& options) {
+    app->add_option("PROCESS", options.process,
+                    "A process id, or the path of a control's socket; by default the only process that answers")
+        ->type_name("");
+    app->add_option("--tag", options.tags, "A tag, such as weights; may be given several times; by default all tags")
+        ->type_name("TAG")
+        ->allow_extra_args(false);
+    app->add_option("--device", options.device, "The device, if the process serves several")->type_name("D");
+    app->add_option("--socket", options.socket, "The path of the control's socket, instead of PROCESS")
+        ->type_name("PATH");
+    if (!options.resumes) {
+        add_flag(app, "--drop", options.drop, "Keep no contents: they are lost");
+    }
+    app->add_option("--wait", options.wait_seconds, "Seconds to wait for other calls that stand in the way")
+        ->check([](const std::string& text) {
+            double value = 0;
+            const bool number = CLI::detail::lexical_cast(text, value) && std::isfinite(value);
+            return number && value >= 0 && value <= 3600
+                       ? std::string()
+                       : one_line(fmt::format("{} is not a number of seconds from 0 to 3600", model::in_quotes(text)));
+        })
+        ->type_name("T")
+        ->capture_default_str();
+    add_flag(app, "--json", options.json, "Write the process's answer, one JSON object");
+}
+
 std::string version_line() {
     const std::uint32_t version = sh_version();
     return fmt::format("stagehand {}.{}.{}", version / 1000000, version / 1000 % 1000, version % 1000);
 }
 
 constexpr const char* exit_codes =
-    "Exit codes: 0 success; 1 bytes on the device differ from the file, or a step failed; 2 wrong command "
-    "line;\n"
+    "Exit codes: 0 success; 1 bytes on the device differ from the file, a step failed, or a process refused;\n"
+    "2 wrong command line; "
     "3 bad model; 4 no such device or process, or too small a budget; 5 an output could not be "
     "written; 130 interrupted.";
 
-constexpr const char* subcommand_names = "devices, plan, run, bench, top and help";
+constexpr const char* subcommand_names = "devices, plan, run, bench, top, release, resume and help";
 
 // "help" and "help plan" become "--help" and "plan --help". Other arguments stay as they are.
 std::vector<std::string> arguments_of(int argc, char** argv) {
@@ -263,6 +289,11 @@ CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
     add_bench_options(bench_app, bench);
     CLI::App* top_app = app.add_subcommand("top", "Show what the devices and runtimes of a running process do");
     add_top_options(top_app, top);
+    CLI::App* release_app = app.add_subcommand("release", "Have a running process give the memory of its device back");
+    add_occupancy_options(release_app, release);
+    CLI::App* resume_app = app.add_subcommand("resume", "Have a running process take its device memory again");
+    resume.resumes = true;
+    add_occupancy_options(resume_app, resume);
     // For the list of subcommands only: arguments_of() has replaced it before anything is parsed.
     app.add_subcommand("help", "Print this help, or the help of a subcommand, and exit");
 
@@ -300,11 +331,13 @@ CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
         }
         return Outcome::refused;
     }
-    return devices_app->parsed() ? Outcome::devices
-           : plan_app->parsed()  ? Outcome::plan
-           : run_app->parsed()   ? Outcome::run
-           : bench_app->parsed() ? Outcome::bench
-                                 : Outcome::top;
+    return devices_app->parsed()   ? Outcome::devices
+           : plan_app->parsed()    ? Outcome::plan
+           : run_app->parsed()     ? Outcome::run
+           : bench_app->parsed()   ? Outcome::bench
+           : top_app->parsed()     ? Outcome::top
+           : release_app->parsed() ? Outcome::release
+                                   : Outcome::resume;
 }
 
 }  // namespace stagehand::cli

@@ -16,7 +16,9 @@ public:
         plan,
         run,
         bench,
-        top
+        top,
+        release,
+        resume
     };
 
     Outcome parse(int argc, char** argv);
@@ -30,6 +32,7 @@ public:
     RunOptions run;
     BenchOptions bench;
     TopOptions top;
+    OccupancyOptions release, resume;
 
 private:
     std::string subcommand_;

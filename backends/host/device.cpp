@@ -7,6 +7,7 @@
 #include <cinttypes>
 #include <cstdio>
 
+#include "support/device_info.h"
 #include "support/last_error.h"
 
 namespace stagehand::host {
@@ -35,7 +36,6 @@ Device::~Device() {
 
 void Device::describe(sh_backend_device_info* out) const {
     sh_backend_device_info info = {};
-    info.struct_size = sizeof info;
     info.kind = SH_DEVICE_KIND_HOST;
     info.flags = SH_BACKEND_HOST_ADDRESSABLE | (maps_pages() ? SH_BACKEND_FIXED_ADDRESSES : 0);
     std::snprintf(info.description, sizeof info.description, "host memory, %" PRIu64 " MiB%s",
@@ -47,7 +47,8 @@ void Device::describe(sh_backend_device_info* out) const {
     info.link_bytes_per_second = settings_.bandwidth;
     info.copy_latency_ns = settings_.latency_ns ? settings_.latency_ns : 5000;  // the time to wake the stream's thread
     info.queue_depth = INT32_MAX;  // the queue grows, so a call never waits
-    *out = info;
+    info.largest_handle_bytes = settings_.largest_handle_bytes;
+    support::give_info(info, out);
 }
 
 MemoryStatistics Device::statistics() const {

@@ -13,8 +13,8 @@ namespace stagehand::host {
 namespace {
 
 constexpr const char* kKeys =
-    "capacity, granularity (or page), bandwidth, latency, staging_piece, pin_limit, poison, jitter_us, "
-    "jitter_seed, map_pages";
+    "capacity, granularity (or page), largest_handle, bandwidth, latency, staging_piece, pin_limit, poison, "
+    "jitter_us, jitter_seed, map_pages";
 
 sh_status check(Settings& settings) {
     const uint64_t system_page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
@@ -50,6 +50,7 @@ sh_status read_settings(const char* text, Settings* out) {
     take([&] { return options.take_bytes("capacity", &settings.capacity_bytes); });
     take([&] { return options.take_bytes("page", &settings.granularity_bytes); });
     take([&] { return options.take_bytes("granularity", &settings.granularity_bytes); });
+    take([&] { return options.take_bytes("largest_handle", &settings.largest_handle_bytes); });
     take([&] { return options.take_rate("bandwidth", &settings.bandwidth); });
     take([&] { return options.take_duration("latency", 1, &settings.latency_ns); });
     take([&] { return options.take_bytes("staging_piece", &settings.staging_piece_bytes); });

@@ -5,6 +5,7 @@
 #include <cinttypes>
 #include <cstdio>
 
+#include "support/device_info.h"
 #include "support/last_error.h"
 
 namespace stagehand::sim {
@@ -25,7 +26,6 @@ Device::Device(const Settings& settings) : settings_(settings), table_(settings.
 
 void Device::describe(sh_backend_device_info* out) const {
     sh_backend_device_info info = {};
-    info.struct_size = sizeof info;
     info.flags = SH_BACKEND_FIXED_ADDRESSES | SH_BACKEND_CONTENTLESS | SH_BACKEND_VIRTUAL_TIME;
     std::snprintf(info.description, sizeof info.description, "simulated device, %" PRIu64 " MiB, %.1f GB/s",
                   settings_.capacity_bytes >> 20, static_cast<double>(settings_.bandwidth) / 1e9);
@@ -36,7 +36,7 @@ void Device::describe(sh_backend_device_info* out) const {
     info.link_bytes_per_second = settings_.bandwidth;
     info.copy_latency_ns = settings_.latency_ns;
     info.queue_depth = INT32_MAX;
-    *out = info;
+    support::give_info(info, out);
 }
 
 uint64_t Device::now_ns() const {

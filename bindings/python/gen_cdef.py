@@ -21,9 +21,10 @@ HEADERS = [
     "residency",
     "graph",
     "telemetry",
-    "spill",
     "activations",
+    "spill",
     "occupancy",
+    "control",
 ]
 
 # The class, its base, a pattern of the constants that are its members, and its docstring. The group of the pattern is
@@ -53,7 +54,7 @@ ENUMS = [
     (
         "OccupancyState",
         "IntEnum",
-        r"SH_OCCUPANCY_(RUNNING|RELEASING|RELEASED|RESUMING|MIXED)",
+        r"SH_OCCUPANCY_(RUNNING|RELEASING|RELEASED|RESUMING|MIXED|LOST)",
         "Where the memory of a tag is.",
     ),
 ]
@@ -71,6 +72,7 @@ RESULTS = [
     ("sh_activation_plan", "ActivationFigures", "What a plan for saved storages costs."),
     ("sh_occupancy_change", "OccupancyChange", "What a pause or a resume has done."),
     ("sh_occupancy_info", "OccupancyInfo", "A tag, or all tags of a device together."),
+    ("sh_control_info", "ControlInfo", "Where a control answers, and how often it did."),
 ]
 CLASS_OF_FIELD = {
     ("sh_device_caps", "flags"): "DeviceFlag",

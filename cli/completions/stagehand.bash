@@ -8,7 +8,7 @@ _stagehand()
     COMPREPLY=()
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         case $word in
-            devices|plan|run|bench|top|help)
+            devices|plan|run|bench|top|release|resume|help)
                 subcommand=$word
                 break
                 ;;
@@ -78,11 +78,17 @@ _stagehand()
         top)
             options="--help --interval --once --json"
             ;;
+        release)
+            options="--help --tag --device --socket --drop --wait --json"
+            ;;
+        resume)
+            options="--help --tag --device --socket --wait --json"
+            ;;
         help)
-            options="devices plan run bench top"
+            options="devices plan run bench top release resume"
             ;;
         *)
-            options="devices plan run bench top help --help --version"
+            options="devices plan run bench top release resume help --help --version"
             ;;
     esac
     if [[ -z $subcommand || $subcommand == help || $current == -* ]]; then
@@ -90,7 +96,7 @@ _stagehand()
     elif [[ $subcommand == plan || $subcommand == run ]]; then
         compopt -o filenames 2>/dev/null
         mapfile -t COMPREPLY < <(compgen -f -- "$current")
-    elif [[ $subcommand == top ]]; then
+    elif [[ $subcommand == top || $subcommand == release || $subcommand == resume ]]; then
         # The numbers in /proc are process ids.
         mapfile -t COMPREPLY < <(cd /proc && compgen -G "$current[0-9]*" | grep -x '[0-9]*')
     fi

@@ -1,18 +1,20 @@
 # Completion of the stagehand command for fish.
 
-set -l subcommands devices plan run bench top help
+set -l subcommands devices plan run bench top release resume help
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -f
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a devices -d 'List backends and devices'
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a plan -d 'Show the plan for a budget'
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a run -d 'Stream a model and measure the steps'
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a bench -d 'Measure a device'
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a top -d 'Show what a running process does'
+complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a release -d 'Have a process give its device memory back'
+complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a resume -d 'Have a process take its device memory again'
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a help -d 'Print the help of a subcommand'
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -l version -d 'Print the version and exit'
 complete -c stagehand -s h -l help -d 'Print the help and exit'
-complete -c stagehand -n "__fish_seen_subcommand_from devices plan run bench top" -l json -d 'Write one JSON object'
+complete -c stagehand -n "__fish_seen_subcommand_from devices plan run bench top release resume" -l json -d 'Write one JSON object'
 complete -c stagehand -n "__fish_seen_subcommand_from devices bench" -f
-complete -c stagehand -n "__fish_seen_subcommand_from help" -f -a 'devices plan run bench top'
+complete -c stagehand -n "__fish_seen_subcommand_from help" -f -a 'devices plan run bench top release resume'
 
 set -l model "__fish_seen_subcommand_from plan run"
 set -l device "__fish_seen_subcommand_from plan run bench"
@@ -64,3 +66,11 @@ set -l top "__fish_seen_subcommand_from top"
 complete -c stagehand -n $top -a '(__fish_complete_pids)' -d 'Process'
 complete -c stagehand -n $top -l interval -x -d 'Seconds between samples'
 complete -c stagehand -n $top -l once -d 'Show one sample and exit'
+
+set -l occupancy "__fish_seen_subcommand_from release resume"
+complete -c stagehand -n $occupancy -a '(__fish_complete_pids)' -d 'Process'
+complete -c stagehand -n $occupancy -l tag -x -d 'Only this tag'
+complete -c stagehand -n $occupancy -l device -x -d 'Device of the process'
+complete -c stagehand -n $occupancy -l socket -r -d 'Socket of the control'
+complete -c stagehand -n $occupancy -l wait -x -d 'Seconds to wait for other calls'
+complete -c stagehand -n "__fish_seen_subcommand_from release" -l drop -d 'Keep no contents'

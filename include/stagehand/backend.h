@@ -62,6 +62,9 @@ typedef struct sh_backend_device_info {
         memory. */
     uint32_t kind;
     uint32_t reserved;
+    /** The largest size for pages_create() that mapping and unmapping gain from: a power of two. Memory of sh_alloc()
+        lies in such pages. 0: largest_page_bytes. \since 0.2 */
+    uint64_t largest_handle_bytes;
 } sh_backend_device_info;
 
 struct sh_backend;

@@ -22,6 +22,7 @@
 #ifndef STAGEHAND_SPILL_H
 #define STAGEHAND_SPILL_H
 
+#include "activations.h"
 #include "base.h"
 
 #ifdef __cplusplus
@@ -394,6 +395,16 @@ SH_API SH_MUST_CHECK sh_status sh_spiller_trim(sh_spiller* spiller, uint64_t* ou
  * \since 0.2
  */
 SH_API SH_MUST_CHECK sh_status sh_spiller_open_telemetry(sh_spiller* spiller, const char* path);
+
+/**
+ * Tells the spiller which plan the engine carries out. The lines of sh_spiller_open_telemetry() have its figures, from
+ * the line of the step under way on, or from that of the next step on.
+ * @param plan Of sh_plan_activations(). Copied. NULL: no plan is carried out.
+ * @retval SH_OK The plan is noted.
+ * @blocks Never.
+ * \since 0.2
+ */
+SH_API SH_MUST_CHECK sh_status sh_spiller_note_plan(sh_spiller* spiller, const sh_activation_plan* plan);
 
 #ifdef __cplusplus
 }

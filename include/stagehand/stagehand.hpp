@@ -8,7 +8,7 @@
 // returns the C handle for calls that have no method here. An owner that was moved from holds nothing.
 //
 // The engine must destroy the objects in this order: views, steps, launches and tickets, then runtimes and spillers,
-// then streams, pinned memory and allocations, then the device.
+// then controls, then streams, pinned memory and allocations, then the device.
 #ifndef STAGEHAND_STAGEHAND_HPP
 #define STAGEHAND_STAGEHAND_HPP
 
@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "activations.hpp"
+#include "control.hpp"
 #include "device.hpp"
 #include "error.hpp"
 #include "graph.hpp"

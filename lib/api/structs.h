@@ -67,6 +67,10 @@ inline constexpr size_t kFirstSize<sh_training_step> = 136;
 template <>
 inline constexpr size_t kFirstSize<sh_activation_plan> = 80;
 template <>
+inline constexpr size_t kFirstSize<sh_control_options> = 24;
+template <>
+inline constexpr size_t kFirstSize<sh_control_info> = 152;
+template <>
 inline constexpr size_t kFirstSize<sh_alloc_options> = 16;
 template <>
 inline constexpr size_t kFirstSize<sh_pause_options> = 32;

@@ -47,8 +47,7 @@ Status check_trust(const std::string& path, std::string* out_real_path) {
 
 }  // namespace
 
-Status load_plugin(const std::string& path, const std::string& name, const sh_backend_host& services,
-                   const sh_backend** out_backend, bool* out_exists) {
+Status load_entry(const std::string& path, const char* symbol, void** out_entry, bool* out_exists) {
     struct stat status = {};
     *out_exists = stat(path.c_str(), &status) == 0;
     std::string real_path;
@@ -59,8 +58,16 @@ Status load_plugin(const std::string& path, const std::string& name, const sh_ba
         const char* const reason = dlerror();
         return refused(reason ? reason : "the dynamic linker gives no reason");
     }
-    const auto query = reinterpret_cast<sh_backend_query_fn>(dlsym(library, "sh_backend_query"));
-    if (!query) return refused("it is not a backend: it does not export sh_backend_query");
+    *out_entry = dlsym(library, symbol);
+    return Status();
+}
+
+Status load_plugin(const std::string& path, const std::string& name, const sh_backend_host& services,
+                   const sh_backend** out_backend, bool* out_exists) {
+    void* entry = nullptr;
+    SH_TRY(load_entry(path, "sh_backend_query", &entry, out_exists));
+    if (!entry) return refused("it is not a backend: it does not export sh_backend_query");
+    const auto query = reinterpret_cast<sh_backend_query_fn>(entry);
     const sh_backend* table = nullptr;
     if (const sh_status code = query(SH_BACKEND_SPI_VERSION, &services, &table); code < 0) {
         return refused("it does not support version " + std::to_string(SH_BACKEND_SPI_VERSION) + " of the interface (" +

@@ -105,6 +105,11 @@ Status check_device(const std::string& backend, const sh_backend_device_info& in
     if (!std::has_single_bit(info.largest_page_bytes) || info.largest_page_bytes < info.granularity_bytes)
         return bad("largest_page_bytes", info.largest_page_bytes,
                    "a power of two of at least granularity_bytes (" + std::to_string(info.granularity_bytes) + ")");
+    if (info.largest_handle_bytes &&
+        (!limits::is_page(info.largest_handle_bytes) || info.largest_handle_bytes < info.largest_page_bytes))
+        return bad("largest_handle_bytes", info.largest_handle_bytes,
+                   "0 or a power of two from largest_page_bytes (" + std::to_string(info.largest_page_bytes) + ") to " +
+                       std::to_string(limits::kLargestPage));
     if (info.link_bytes_per_second && !limits::is_link(info.link_bytes_per_second))
         return bad(
             "link_bytes_per_second", info.link_bytes_per_second,

@@ -1,4 +1,4 @@
-// RestoreOrder: foresees in which order the saved tensors of a step are restored.
+// RestoreOrder: foresees in which order the saved tensors of a step are restored, and when.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,9 @@ class RestoreOrder {
 public:
     // Returns the number of the tensor that is saved now.
     uint32_t save();
-    // The first restore of a tensor in a step is its place in the order. Later ones are not.
-    void restore(uint32_t number);
+    // The first restore of a tensor in a step is its place in the order. Later ones are not. `time` is that since the
+    // step began, in units of the caller.
+    void restore(uint32_t number, uint64_t time = 0);
     // Ends a step. A step without restores (a validation) leaves the order as it was.
     void end_step();
 
@@ -33,6 +34,12 @@ public:
     // Tensors that were done need a visit again.
     void visit_all_again();
 
+    // The time at which the last step restored a tensor. 0 if it did not.
+    uint64_t time_of(uint32_t number) const {
+        const uint32_t at = place(number);
+        return at == kNowhere ? 0 : times_[at];
+    }
+
     uint32_t saved() const { return saved_; }
 
 private:
@@ -43,7 +50,9 @@ private:
 
     std::vector<uint32_t> order_;   // of the last step that restored anything
     std::vector<uint32_t> places_;  // of each number in order_
+    std::vector<uint64_t> times_;   // of the restores in order_
     std::vector<uint32_t> seen_;    // the order of this step so far
+    std::vector<uint64_t> seen_times_;
     std::vector<bool> restored_;    // in this step
     uint32_t next_ = 0;             // place in order_ after the last restore
     uint32_t saved_ = 0;

@@ -20,7 +20,7 @@ constexpr int kBacklog = 64;
 constexpr auto kPatience = std::chrono::seconds(1);
 
 Status failure(const std::string& path, const std::string& what) {
-    return Status(SH_ERROR_IO, "monitor " + path + ": " + what);
+    return Status(SH_ERROR_IO, "socket " + path + ": " + what);
 }
 Status failed_call(const std::string& path, const char* what) {
     return failure(path, std::string(what) + ": " + std::strerror(errno));
@@ -77,8 +77,10 @@ Status private_folder(const std::string& path) {
     return Status();
 }
 
-Status default_monitor_path(std::string* out) {
-    const std::string name = "/" + std::to_string(getpid()) + ".sock";
+Status default_monitor_path(std::string* out) { return default_socket_path(std::to_string(getpid()) + ".sock", out); }
+
+Status default_socket_path(const std::string& file, std::string* out) {
+    const std::string name = "/" + file;
     // A folder that belongs to another user, or whose path is too long for a socket, cannot be used.
     const char* const runtime_folder = secure_getenv("XDG_RUNTIME_DIR");
     std::string folder = runtime_folder ? std::string(runtime_folder) + "/stagehand" : "";

@@ -1,4 +1,5 @@
-// MonitorSocket: the listening socket of the monitor and its file. Only the user of the process can reach it.
+// MonitorSocket: a listening Unix socket and its file, of the monitor or of the control. Only the user of the process
+// can reach it.
 #pragma once
 
 #include <sys/types.h>
@@ -15,6 +16,8 @@ constexpr size_t kLongestSocketPath = 107;
 
 // Returns the default path of this process's monitor. Makes the folder if it is missing, and checks it.
 Status default_monitor_path(std::string* out);
+// Returns the path of another file in that folder.
+Status default_socket_path(const std::string& file, std::string* out);
 
 // Checks a folder that only this user may use. Makes it with mode 0700 if it is missing. Refuses a link, a folder of
 // another user, and a folder that is open to other users.

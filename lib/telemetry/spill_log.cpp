@@ -4,6 +4,27 @@
 #include "telemetry/json_text.h"
 
 namespace stagehand::telemetry {
+namespace {
+
+double ms_of(uint64_t ns) { return static_cast<double>(ns) / 1e6; }
+double mb_of(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+void add_plan(const sh_activation_plan& plan, JsonText* line) {
+    line->begin_object("plan");
+    line->add("kept_bytes", plan.kept_bytes);
+    line->add("spilled_bytes", plan.spilled_bytes);
+    line->add("recomputed_bytes", plan.recomputed_bytes);
+    line->add("step_ms", ms_of(plan.step_ns));
+    line->add("recompute_ms", ms_of(plan.recompute_ns));
+    if (plan.least_step_ns && plan.least_step_ns != UINT64_MAX) line->add("least_step_ms", ms_of(plan.least_step_ns));
+    line->add("peak_mb", mb_of(plan.peak_bytes));
+    line->add("plain_peak_mb", mb_of(plan.plain_peak_bytes));
+    if (plan.least_peak_bytes) line->add("least_peak_mb", mb_of(plan.least_peak_bytes));
+    line->add("meets_target", plan.meets_target != 0);
+    line->end_object();
+}
+
+}  // namespace
 
 // A line is left out if no memory is left for it.
 Status SpillLog::write(uint64_t step, const sh_spiller_stats& before, const sh_spiller_stats& after) noexcept {
@@ -21,13 +42,14 @@ Status SpillLog::write(uint64_t step, const sh_spiller_stats& before, const sh_s
         line.add("spill_bytes", after.spill_bytes - before.spill_bytes);
         line.add("restore_bytes", after.restore_bytes - before.restore_bytes);
         line.add("prefetched", after.prefetched - before.prefetched);
-        line.add("stall_time_ms", static_cast<double>(after.stall_ns - before.stall_ns) / 1e6);
+        line.add("stall_time_ms", ms_of(after.stall_ns - before.stall_ns));
         line.add("stall_count", after.stall_count - before.stall_count);
         line.add("pool_hits", after.pool_hits - before.pool_hits);
         line.add("pool_misses", after.pool_misses - before.pool_misses);
         line.add("pool_bytes", after.pool_bytes);
         line.add("failed_spills", after.failed_spills - before.failed_spills);
-        line.add("vram_peak_mb", static_cast<double>(after.used_peak_bytes) / (1 << 20));
+        line.add("vram_peak_mb", mb_of(after.used_peak_bytes));
+        if (has_plan_) add_plan(plan_, &line);
         return file_.write(line.end_object().text());
     });
 }

@@ -39,13 +39,23 @@ enum Track {
     kPlans = 6,
     kKept = 7,
     kReserved = 8,
-    kGuest = 9
+    kGuest = 9,
+    kOccupancy = 10
 };
-constexpr const char* kTrackNames[] = {"",      "steps",         "waits",    "loads", "views", "write-backs",
-                                       "plans", "kept resident", "reserved", "guest"};
+constexpr const char* kTrackNames[] = {"",
+                                       "steps",
+                                       "waits",
+                                       "loads",
+                                       "views",
+                                       "write-backs",
+                                       "plans",
+                                       "kept resident",
+                                       "reserved",
+                                       "guest",
+                                       "pauses and resumes"};
 // The thread of a lane is lane * kLaneStride + track, so that the first lane keeps the number of its track.
 constexpr int kLaneStride = 16;
-static_assert(kGuest < kLaneStride);
+static_assert(kOccupancy < kLaneStride);
 
 struct Figure {
     const char* name;
@@ -143,7 +153,7 @@ private:
         if (known != runtimes_.end()) return known->second;
         const int process = static_cast<int>(runtimes_.size()) + 1;
         describe("process_name", process, 0, "name", runtime);
-        for (int track = kSteps; track <= kGuest; track++) name_lane(process, track, 0);
+        for (int track = kSteps; track <= kOccupancy; track++) name_lane(process, track, 0);
         Process& made = runtimes_[runtime];
         made.number = process;
         return made;
@@ -263,6 +273,15 @@ void trace_residency(const char* runtime, Residency how, uint64_t begin_ns, uint
     const Track track = how == Residency::kept ? kKept : how == Residency::reserved ? kReserved : kGuest;
     record([&](Recorder& trace) {
         trace.add(runtime, track, kTrackNames[track], begin_ns, end_ns, {{"bytes", bytes}});
+    });
+}
+
+void trace_occupancy(const char* device, const OccupancySlice& slice) noexcept {
+    record([&](Recorder& trace) {
+        std::string name = slice.resumes ? "resume" : "pause";
+        for (const char* const tag : slice.tags) (name += tag == slice.tags.front() ? " " : ", ") += tag;
+        trace.add(device, kOccupancy, name, slice.begin_ns, slice.end_ns,
+                  {{"device bytes", slice.device_bytes}, {"copied bytes", slice.copied_bytes}});
     });
 }
 

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 
 #include "base/status.h"
 
@@ -41,6 +42,14 @@ void trace_plan(const char* runtime, uint64_t begin_ns, uint64_t end_ns) noexcep
 // A time in which a runtime was kept resident, reserved for, or a guest; with the bytes that it began or ended with.
 enum class Residency { kept, reserved, guest };
 void trace_residency(const char* runtime, Residency how, uint64_t begin_ns, uint64_t end_ns, uint64_t bytes) noexcept;
+// A pause or a resume of tags, on a device.
+struct OccupancySlice {
+    bool resumes = false;
+    std::span<const char* const> tags;
+    uint64_t begin_ns = 0, end_ns = 0;
+    uint64_t device_bytes = 0, copied_bytes = 0;
+};
+void trace_occupancy(const char* device, const OccupancySlice& slice) noexcept;
 // What a runtime holds from now on.
 void trace_memory(const char* runtime, uint64_t now_ns, uint64_t held_bytes) noexcept;
 

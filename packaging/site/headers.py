@@ -4,7 +4,7 @@ import re
 
 HEADERS = [
     *("base", "device", "host_memory", "stream", "runtime", "streaming", "residency", "graph"),
-    *("spill", "activations", "occupancy", "telemetry", "backend"),
+    *("spill", "activations", "occupancy", "control", "telemetry", "backend"),
 ]
 # A comment and the declaration after it: a function, a struct, a list of constants, or another type.
 DECLARED = re.compile(

@@ -154,6 +154,12 @@ TEST_P(MemoryTest, PagesOfSeveralSizes) {
         write(memory.address, bytes);
         expect_contents(memory.address, bytes);
     }
+    const uint64_t largest = info().largest_handle_bytes;
+    if (!largest || largest > free_bytes() / 4) return;
+    const Memory memory = new_memory(2 * largest, largest);
+    const auto bytes = pattern(2 * page(), 1);
+    write(memory.address + largest - page(), bytes);
+    expect_contents(memory.address + largest - page(), bytes);
 }
 
 TEST_P(MemoryTest, ManyPagesInTheWrongOrder) {

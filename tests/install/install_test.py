@@ -53,6 +53,9 @@ def installed(meson, source_dir, build_dir, work):
     assert not any("internal" in name or "whole" in name for name in names), names
     plugins = {path.name for path in libdir.rglob("stagehand-*.so")}
     assert plugins <= {"stagehand-cuda.so", "stagehand-hip.so"}, plugins  # that for tests stays in the build folder
+    control = {path.name for path in libdir.rglob("libstagehand-control.so")}
+    built = (build_dir / "control/libstagehand-control.so").exists()
+    assert control == ({"libstagehand-control.so"} if built else set()), control
     headers = {path.name for path in next(tree.rglob("include/stagehand")).iterdir()}
     assert headers == {path.name for path in (source_dir / "include/stagehand").iterdir()}, headers
     (documents,) = tree.rglob("share/doc/libstagehand")

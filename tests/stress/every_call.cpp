@@ -1,5 +1,5 @@
 // Opening, registering, stepping, closing. What else an engine does is in every_call_rest.cpp,
-// every_call_spill.cpp and every_call_occupancy.cpp.
+// every_call_spill.cpp, every_call_occupancy.cpp and every_call_control.cpp.
 #include "every_call.h"
 
 #include <fcntl.h>
@@ -105,7 +105,7 @@ void EveryCall::run() {
     something_was_left = false;
     call_what_needs_nothing();
     if (open() && steps() && change_contents() && stay() && have_a_guest() && graphs() && spill_and_restore() &&
-        pause_and_resume() && ask_monitor())
+        pause_and_resume() && be_controlled() && ask_monitor())
         (void)end();
     close();
     EXPECT_EQ(wrong_, 0u) << "uses whose bytes were not as they should be";

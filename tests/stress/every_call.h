@@ -83,6 +83,7 @@ private:
     void let_go_of_graph();
     bool spill_and_restore();
     bool pause_and_resume();
+    bool be_controlled();
     bool plan_a_step();
     bool bring_back(const sh_ticket* tickets, const std::vector<uint8_t>* saved, std::vector<uint8_t>* restored,
                     size_t count);

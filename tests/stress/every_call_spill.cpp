@@ -22,6 +22,8 @@ bool EveryCall::spill_and_restore() {
     options.flags = SH_SPILLER_KEEP_BYTES;
     if (!ATTEMPT(sh_spiller_create, device_, &options, &spiller_)) return false;
     if (!ATTEMPT(sh_spiller_open_telemetry, spiller_, lines.c_str())) return false;
+    const sh_activation_plan plan = SH_ACTIVATION_PLAN_INIT;
+    if (!ATTEMPT(sh_spiller_note_plan, spiller_, &plan)) return false;
     for (uint64_t step = 0; step < 2; step++) {
         if (!attempt(
                 "sh_spiller_begin_step", [&] { return sh_spiller_begin_step(spiller_, step); }, SH_ERROR_INVALID_STATE))

@@ -8,6 +8,7 @@ and which threads may make it. A failure is an exception with a `status`. Each h
 from . import _library  # noqa: F401, I001
 from ._activations import Activation, ActivationPlan, SimulatedStep, plan_activations, simulate_activations
 from ._callbacks import FillFunction, LoadedRange, LoadFunction, set_log
+from ._control import Control
 from ._device import Device, backends, monitor_start, monitor_stop, trace_start, trace_stop, version
 from ._errors import BackendError, BudgetError, Error, InternalError, LostError, OperationError, UsageError
 from ._generated import (
@@ -17,6 +18,7 @@ from ._generated import (
     BlockInfo,
     BlockState,
     Contents,
+    ControlInfo,
     DeviceCaps,
     DeviceFlag,
     DeviceKind,
@@ -61,6 +63,8 @@ __all__ = [
     "BudgetError",
     "Capture",
     "Contents",
+    "Control",
+    "ControlInfo",
     "Device",
     "DeviceCaps",
     "DeviceFlag",

@@ -128,6 +128,7 @@ class Contents(IntEnum):
     STAGE = 1
     DROP = 2
     ZERO = 3
+    FILE = 4
 
 
 class OccupancyState(IntEnum):
@@ -138,6 +139,7 @@ class OccupancyState(IntEnum):
     RELEASED = 2
     RESUMING = 3
     MIXED = 4
+    LOST = 5
 
 
 @dataclass(frozen=True)
@@ -340,3 +342,14 @@ class OccupancyInfo:
     host_bytes: int
     pinned_bytes: int
     cycles: int
+    file_bytes: int
+
+
+@dataclass(frozen=True)
+class ControlInfo:
+    """Where a control answers, and how often it did."""
+
+    port: int
+    address: str
+    requests: int
+    failures: int

@@ -48,6 +48,7 @@ int32_t sh_py_spill(sh_spiller *spiller, uint64_t address, uint32_t element_byte
                     const int64_t *sizes, const int64_t *strides, uint64_t storage_address, uint64_t storage_bytes,
                     uint64_t storage_key, uint64_t used_bytes, uint64_t stream, uint32_t flags, uint64_t *out,
                     uint64_t capacity);
+int32_t sh_py_upcoming(sh_spiller *spiller, uint64_t used_bytes, uint64_t *out, uint64_t capacity);
 int32_t sh_py_spiller_begin_step(sh_spiller *spiller, uint64_t step, int32_t *open);
 int32_t sh_py_spiller_end_step(sh_spiller *spiller, int32_t *open);
 void *sh_py_export_bytes(uintptr_t owner, uintptr_t address, int64_t bytes, int32_t device_type, int32_t device_id,

@@ -370,6 +370,64 @@ sh_status sh_telemetry_open(sh_runtime* runtime, const char* path);
 sh_status sh_monitor_start(const char* path);
 sh_status sh_monitor_stop(void);
 
+/* activations.h */
+enum { SH_ACTIVATION_CHEAP = 1 };
+typedef struct sh_activation {
+    uint32_t struct_size;
+    uint32_t flags;
+    uint64_t bytes;
+    uint64_t produced_ns;
+    uint64_t released_ns;
+    uint64_t first_use_ns;
+    uint64_t last_use_ns;
+    uint64_t recompute_ns;
+    const uint32_t* inputs;
+    uint64_t input_count;
+} sh_activation;
+typedef struct sh_memory_point {
+    uint32_t struct_size;
+    uint32_t reserved;
+    uint64_t ns;
+    uint64_t bytes;
+} sh_memory_point;
+typedef struct sh_training_step {
+    uint32_t struct_size;
+    uint32_t reserved;
+    const sh_activation* activations;
+    uint64_t activation_count;
+    const sh_memory_point* others;
+    uint64_t other_count;
+    uint64_t forward_end_ns;
+    uint64_t end_ns;
+    uint64_t to_host_bytes_per_second;
+    uint64_t to_device_bytes_per_second;
+    uint64_t other_to_host_bytes_per_second;
+    uint64_t other_to_device_bytes_per_second;
+    uint64_t copy_latency_ns;
+    uint64_t to_host_bytes;
+    uint64_t to_device_bytes;
+    uint64_t least_bytes;
+    uint64_t target_peak_bytes;
+    uint64_t target_step_ns;
+} sh_training_step;
+enum { SH_FATE_KEEP = 0, SH_FATE_SPILL = 1, SH_FATE_RECOMPUTE = 2 };
+typedef struct sh_activation_plan {
+    uint32_t struct_size;
+    uint32_t meets_target;
+    uint64_t step_ns;
+    uint64_t peak_bytes;
+    uint64_t plain_peak_bytes;
+    uint64_t recompute_ns;
+    uint64_t kept_bytes;
+    uint64_t spilled_bytes;
+    uint64_t recomputed_bytes;
+    uint64_t least_step_ns;
+    uint64_t least_peak_bytes;
+} sh_activation_plan;
+sh_status sh_plan_activations(const sh_training_step* step, uint32_t* out_fates, sh_activation_plan* out_plan);
+sh_status sh_simulate_activations(const sh_training_step* step, const uint32_t* fates, sh_activation_plan* out_plan,
+                                  sh_memory_point* out_points, uint64_t capacity, uint64_t* out_count);
+
 /* spill.h */
 typedef struct sh_spiller sh_spiller;
 typedef uint64_t sh_ticket;
@@ -477,79 +535,15 @@ typedef struct sh_spiller_stats {
 sh_status sh_spiller_get_stats(sh_spiller* spiller, sh_spiller_stats* out_stats);
 sh_status sh_spiller_trim(sh_spiller* spiller, uint64_t* out_bytes);
 sh_status sh_spiller_open_telemetry(sh_spiller* spiller, const char* path);
-
-/* activations.h */
-enum {
-    SH_ACTIVATION_CHEAP = 1
-};
-typedef struct sh_activation {
-    uint32_t struct_size;
-    uint32_t flags;
-    uint64_t bytes;
-    uint64_t produced_ns;
-    uint64_t released_ns;
-    uint64_t first_use_ns;
-    uint64_t last_use_ns;
-    uint64_t recompute_ns;
-    const uint32_t* inputs;
-    uint64_t input_count;
-} sh_activation;
-typedef struct sh_memory_point {
-    uint32_t struct_size;
-    uint32_t reserved;
-    uint64_t ns;
-    uint64_t bytes;
-} sh_memory_point;
-typedef struct sh_training_step {
-    uint32_t struct_size;
-    uint32_t reserved;
-    const sh_activation* activations;
-    uint64_t activation_count;
-    const sh_memory_point* others;
-    uint64_t other_count;
-    uint64_t forward_end_ns;
-    uint64_t end_ns;
-    uint64_t to_host_bytes_per_second;
-    uint64_t to_device_bytes_per_second;
-    uint64_t other_to_host_bytes_per_second;
-    uint64_t other_to_device_bytes_per_second;
-    uint64_t copy_latency_ns;
-    uint64_t to_host_bytes;
-    uint64_t to_device_bytes;
-    uint64_t least_bytes;
-    uint64_t target_peak_bytes;
-    uint64_t target_step_ns;
-} sh_training_step;
-enum {
-    SH_FATE_KEEP = 0,
-    SH_FATE_SPILL = 1,
-    SH_FATE_RECOMPUTE = 2
-};
-typedef struct sh_activation_plan {
-    uint32_t struct_size;
-    uint32_t meets_target;
-    uint64_t step_ns;
-    uint64_t peak_bytes;
-    uint64_t plain_peak_bytes;
-    uint64_t recompute_ns;
-    uint64_t kept_bytes;
-    uint64_t spilled_bytes;
-    uint64_t recomputed_bytes;
-    uint64_t least_step_ns;
-    uint64_t least_peak_bytes;
-} sh_activation_plan;
-sh_status sh_plan_activations(const sh_training_step* step, uint32_t* out_fates,
-                                                   sh_activation_plan* out_plan);
-sh_status sh_simulate_activations(const sh_training_step* step, const uint32_t* fates,
-                                                       sh_activation_plan* out_plan, sh_memory_point* out_points,
-                                                       uint64_t capacity, uint64_t* out_count);
+sh_status sh_spiller_note_plan(sh_spiller* spiller, const sh_activation_plan* plan);
 
 /* occupancy.h */
 enum {
     SH_CONTENTS_DEFAULT = 0,
     SH_CONTENTS_STAGE = 1,
     SH_CONTENTS_DROP = 2,
-    SH_CONTENTS_ZERO = 3
+    SH_CONTENTS_ZERO = 3,
+    SH_CONTENTS_FILE = 4
 };
 enum {
     SH_ALLOC_CONST = 1
@@ -567,7 +561,8 @@ sh_status sh_free(sh_device* device, uint64_t address);
 enum {
     SH_OCCUPANCY_NO_WAIT = 1,
     SH_OCCUPANCY_REPEAT = 2,
-    SH_OCCUPANCY_COPY_ALL = 4
+    SH_OCCUPANCY_COPY_ALL = 4,
+    SH_OCCUPANCY_UNPINNED = 8
 };
 typedef struct sh_memory_range {
     uint64_t address;
@@ -582,6 +577,8 @@ typedef struct sh_pause_options {
     uint32_t reserved;
     const sh_memory_range* unused;
     uint64_t unused_count;
+    const char* folder;
+    uint64_t host_bytes;
 } sh_pause_options;
 typedef struct sh_resume_options {
     uint32_t struct_size;
@@ -606,7 +603,8 @@ enum {
     SH_OCCUPANCY_RELEASING = 1,
     SH_OCCUPANCY_RELEASED = 2,
     SH_OCCUPANCY_RESUMING = 3,
-    SH_OCCUPANCY_MIXED = 4
+    SH_OCCUPANCY_MIXED = 4,
+    SH_OCCUPANCY_LOST = 5
 };
 typedef struct sh_occupancy_info {
     uint32_t struct_size;
@@ -615,10 +613,12 @@ typedef struct sh_occupancy_info {
     uint64_t allocations;
     uint64_t bytes;
     uint64_t device_bytes;
-    uint64_t staged_bytes;
+    uint64_t
+        staged_bytes;
     uint64_t host_bytes;
     uint64_t pinned_bytes;
     uint64_t cycles;
+    uint64_t file_bytes;
 } sh_occupancy_info;
 sh_status sh_occupancy_get_info(sh_device* device, const char* tag, sh_occupancy_info* out_info);
 sh_status sh_occupancy_list(sh_device* device, sh_occupancy_info* infos, uint64_t capacity,
@@ -632,3 +632,23 @@ sh_status sh_occupancy_add_callbacks(sh_device* device, sh_before_pause_fn befor
                                                           sh_after_resume_fn after_resume, void* user_data,
                                                           uint64_t* out_id);
 sh_status sh_occupancy_remove_callbacks(sh_device* device, uint64_t id);
+
+/* control.h */
+typedef struct sh_control sh_control;
+typedef struct sh_control_options {
+    uint32_t struct_size;
+    uint32_t reserved;
+    const char* address;
+    const char* token;
+} sh_control_options;
+typedef struct sh_control_info {
+    uint32_t struct_size;
+    uint32_t port;
+    char address[128];
+    uint64_t requests;
+    uint64_t failures;
+} sh_control_info;
+sh_status sh_control_start(sh_device* device, const sh_control_options* options,
+                                                sh_control** out_control);
+sh_status sh_control_get_info(sh_control* control, sh_control_info* out_info);
+sh_status sh_control_stop(sh_control* control);

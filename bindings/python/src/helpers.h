@@ -143,6 +143,25 @@ static int32_t sh_py_spill(sh_spiller* spiller, uint64_t address, uint32_t eleme
     return status;
 }
 
+/* Names the tickets that come next: out[0] is their number. From out[1] on there are three numbers for each of them:
+ * the ticket, the bytes of its memory, and where its first element lies in them. */
+static int32_t sh_py_upcoming(sh_spiller* spiller, uint64_t used_bytes, uint64_t* out, uint64_t capacity) {
+    uint64_t count = 0;
+    const int32_t status = sh_spiller_get_upcoming(spiller, used_bytes, out + 1, capacity, &count);
+    out[0] = 0;
+    if (status < 0) return status;
+    for (uint64_t i = count; i-- > 0;) { /* from the last one on, so that none is overwritten */
+        sh_ticket_info info = SH_TICKET_INFO_INIT;
+        const uint64_t ticket = out[1 + i];
+        const int32_t known = sh_ticket_get_info(spiller, ticket, &info);
+        out[1 + 3 * i] = known < 0 ? 0 : ticket; /* released by another thread meanwhile */
+        out[2 + 3 * i] = info.bytes;
+        out[3 + 3 * i] = info.offset;
+    }
+    out[0] = count;
+    return status;
+}
+
 static int32_t sh_py_spiller_begin_step(sh_spiller* spiller, uint64_t step, int32_t* open) {
     return sh_py_noted(sh_spiller_begin_step(spiller, step), open);
 }

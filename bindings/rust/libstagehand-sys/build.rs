@@ -73,7 +73,7 @@ fn build_library() -> Vec<PathBuf> {
     let more = env::var("STAGEHAND_MESON_OPTIONS").unwrap_or_default();
     run(Command::new("meson")
         .args(["setup", "--buildtype=release", "-Ddefault_library=static", "-Dlibdir=lib", "-Dtests=disabled"])
-        .args(["-Dcli=disabled", "-Dexamples=disabled", "-Dbench=disabled"])
+        .args(["-Dcli=disabled", "-Dexamples=disabled", "-Dbench=disabled", "-Dcontrol=disabled"])
         .args(more.split_whitespace())
         .arg(format!("-Dprefix={}", prefix.display()))
         .args([&build, &source]));

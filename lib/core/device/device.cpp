@@ -136,7 +136,14 @@ Device::Device(std::string backend_name, uint32_t ordinal, std::unique_ptr<Backe
       budget_bytes_(options.budget_bytes) {
     const uint64_t link =
         options.link_bytes_per_second ? options.link_bytes_per_second : backend_->info().link_bytes_per_second;
-    lanes_.set_rate(transfer::Direction::to_device, static_cast<double>(link) / 1e9);
+    set_link(static_cast<double>(link) / 1e9);
+}
+
+// The way to the host is taken to be as fast, as it is for PCIe.
+void Device::set_link(double bytes_per_ns) {
+    lanes_.set_rate(transfer::Direction::to_device, bytes_per_ns);
+    links_.to_device.set_rate(bytes_per_ns);
+    links_.to_host.set_rate(bytes_per_ns);
 }
 
 Status Device::automatic_budget(uint64_t* bytes) {

@@ -13,7 +13,9 @@
 #include "backend/backend_device.h"
 #include "base/status.h"
 #include "core/device/arbiter.h"
+#include "core/device/link_arbiter.h"
 #include "core/device/page_pool.h"
+#include "core/device/pausables.h"
 #include "transfer/host/pinned_memory.h"
 #include "transfer/lane/lane.h"
 #include "transfer/staging/staging_engine.h"
@@ -33,7 +35,9 @@ public:
     BackendDevice& backend() { return *backend_; }
     PagePool& pool() { return pool_; }
     Arbiter& arbiter() { return arbiter_; }
+    Pausables& pausables() { return pausables_; }
     transfer::Lanes& lanes() { return lanes_; }
+    Links& links() { return links_; }
     transfer::StagingEngine& staging() { return staging_; }
     uint64_t page_bytes() const { return pool_.page_bytes(); }
 
@@ -63,6 +67,7 @@ private:
     void take_note(uint64_t free, uint64_t total);
     Status measure_link(double* bytes_per_ns);
     Status automatic_budget(uint64_t* bytes);
+    void set_link(double bytes_per_ns);
 
     const std::string backend_name_;
     const uint32_t ordinal_;  // among the backend's devices
@@ -70,8 +75,10 @@ private:
     const uint64_t margin_bytes_;
     std::unique_ptr<BackendDevice> backend_;
     transfer::Lanes lanes_;
+    Links links_;
     PagePool pool_;
     Arbiter arbiter_;
+    Pausables pausables_;
     transfer::StagingEngine staging_;
     mutable std::mutex mutex_;
     std::atomic<uint64_t> looked_ns_{0};

@@ -105,7 +105,7 @@ Status Device::link(double* bytes_per_ns) {
         return Status();
     }
     SH_TRY(status);
-    lanes_.set_rate(transfer::Direction::to_device, *bytes_per_ns);
+    set_link(*bytes_per_ns);
     return Status();
 }
 

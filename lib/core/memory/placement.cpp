@@ -129,6 +129,15 @@ Status Placement::apply(std::span<const Place> places, uint32_t ring_pages) {
     return status;
 }
 
+std::vector<Place> Placement::places() const {
+    std::vector<Place> places;
+    for (const Unit& unit : registry_.units())
+        places.push_back(unit.memory == Memory::planned
+                             ? Place{static_cast<uint32_t>(unit.own.size()), unit.ring_pages, unit.ring_offset}
+                             : Place());
+    return places;
+}
+
 Status Placement::clear() {
     for (Unit& unit : registry_.units()) {
         if (unit.memory == Memory::unordered) continue;

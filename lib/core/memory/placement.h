@@ -48,6 +48,8 @@ public:
     // Takes a planned unit's memory away.
     Status remove(Unit& unit);
 
+    // The places now, for apply().
+    std::vector<Place> places() const;
     uint64_t pages() const { return pages_; }  // pages that this runtime holds
 
 private:

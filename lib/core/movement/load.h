@@ -34,6 +34,7 @@ struct Load {
     transfer::WaitSet waited;             // the entries of `waits` for which the copies have waited
     sh_backend_event done = 0;
     uint64_t begun_ns = 0;
+    uint64_t link_mark = 0;  // its place in the queue of the link
     transfer::Issued copied;
     transfer::StagedLoad staged;
     Status failure;
@@ -51,6 +52,7 @@ struct Load {
         staged.waits.clear();
         staged.issued_pieces = staged.issued_bytes = 0;
         copied = {};
+        link_mark = 0;
         failure = Status();
     }
 };

@@ -10,11 +10,12 @@
 
 namespace stagehand::core {
 
-Loader::Loader(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, Ring& ring,
-               Contents& contents, Changes& changes, EventPool& events, std::mutex& mutex,
+Loader::Loader(BackendDevice& device, transfer::StagingEngine& staging, LinkArbiter& link, Registry& registry,
+               Ring& ring, Contents& contents, Changes& changes, EventPool& events, std::mutex& mutex,
                std::condition_variable& changed, sh_runtime_stats& stats, const std::string& runtime_name)
     : device_(device),
       staging_(staging),
+      link_(link),
       registry_(registry),
       ring_(ring),
       contents_(contents),
@@ -82,11 +83,19 @@ Status Loader::begin_part(Unit& unit, uint64_t deadline_ns, uint32_t ring_pages)
     contents_.take(unit, load, load.runs);
     stats_.loads++;
     status = no_throw([&] { return issue(unit, load, deadline_ns); });
+    if (status.ok()) tell_link(load, deadline_ns);
     if (!status.ok()) {
         fail(unit, load, status);
         give(unit);
     }
     return status;
+}
+
+// Without a deadline the weights are needed now.
+void Loader::tell_link(Load& load, uint64_t deadline_ns) {
+    uint64_t bytes = 0;
+    for (const Load::Range& range : load.ranges) bytes += range.bytes;
+    load.link_mark = link_.weights_queued(bytes, deadline_ns > load.begun_ns ? deadline_ns - load.begun_ns : 0);
 }
 
 Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {

@@ -13,6 +13,7 @@
 #include "base/recycled.h"
 #include "base/status.h"
 #include "core/device/event_pool.h"
+#include "core/device/link_arbiter.h"
 #include "core/memory/changes.h"
 #include "core/memory/contents.h"
 #include "core/memory/registry.h"
@@ -27,8 +28,8 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods.
 class Loader {
 public:
-    Loader(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, Ring& ring, Contents& contents,
-           Changes& changes, EventPool& events, std::mutex& mutex, std::condition_variable& changed,
+    Loader(BackendDevice& device, transfer::StagingEngine& staging, LinkArbiter& link, Registry& registry, Ring& ring,
+           Contents& contents, Changes& changes, EventPool& events, std::mutex& mutex, std::condition_variable& changed,
            sh_runtime_stats& stats, const std::string& runtime_name);
     ~Loader();
 
@@ -76,12 +77,14 @@ private:
     Load& take();
     void give(Unit& unit);
     void find_missing(Unit& unit, Load& load, uint32_t ring_pages);
+    void tell_link(Load& load, uint64_t deadline_ns);
     Status issue(Unit& unit, Load& load, uint64_t deadline_ns);
     Status complete(Unit& unit, Load& load);
     void fail(Unit& unit, Load& load, Status status);
 
     BackendDevice& device_;
     transfer::StagingEngine& staging_;
+    LinkArbiter& link_;
     Registry& registry_;
     Ring& ring_;
     Contents& contents_;

@@ -11,11 +11,12 @@
 
 namespace stagehand::core {
 
-WriteBack::WriteBack(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, Changes& changes,
-                     StreamTable& streams, std::mutex& mutex, std::condition_variable& changed, sh_runtime_stats& stats,
-                     const std::string& runtime_name)
+WriteBack::WriteBack(BackendDevice& device, transfer::StagingEngine& staging, LinkArbiter& link, Registry& registry,
+                     Changes& changes, StreamTable& streams, std::mutex& mutex, std::condition_variable& changed,
+                     sh_runtime_stats& stats, const std::string& runtime_name)
     : device_(device),
       staging_(staging),
+      link_(link),
       registry_(registry),
       changes_(changes),
       streams_(streams),
@@ -69,6 +70,7 @@ Status WriteBack::issue(Unit& unit, Store& store) {
     }
     SH_TRY(status);
     stats_.write_backs++;
+    link_.weights_queued(stats_.bytes_to_host - bytes_before, 0);
     if (telemetry::trace_on())
         telemetry::trace_named([&] {
             telemetry::trace_write_back(runtime_name_.c_str(), registry_.name_of(unit).c_str(), device_.now_ns(),

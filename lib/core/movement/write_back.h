@@ -16,6 +16,7 @@
 #include "backend/backend_device.h"
 #include "base/recycled.h"
 #include "base/status.h"
+#include "core/device/link_arbiter.h"
 #include "core/memory/changes.h"
 #include "core/memory/registry.h"
 #include "core/memory/stream_table.h"
@@ -29,9 +30,9 @@ namespace stagehand::core {
 // The caller holds the runtime's mutex in all methods.
 class WriteBack {
 public:
-    WriteBack(BackendDevice& device, transfer::StagingEngine& staging, Registry& registry, Changes& changes,
-              StreamTable& streams, std::mutex& mutex, std::condition_variable& changed, sh_runtime_stats& stats,
-              const std::string& runtime_name);
+    WriteBack(BackendDevice& device, transfer::StagingEngine& staging, LinkArbiter& link, Registry& registry,
+              Changes& changes, StreamTable& streams, std::mutex& mutex, std::condition_variable& changed,
+              sh_runtime_stats& stats, const std::string& runtime_name);
 
     Status open(transfer::Lanes& lanes);
     sh_stream stream() const { return lane_.stream(); }  // of the write-back's copies
@@ -82,6 +83,7 @@ private:
 
     BackendDevice& device_;
     transfer::StagingEngine& staging_;
+    LinkArbiter& link_;
     Registry& registry_;
     Changes& changes_;
     StreamTable& streams_;

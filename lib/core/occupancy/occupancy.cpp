@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <iterator>
 #include <utility>
 
@@ -30,7 +31,7 @@ typename Map::node_type spare_node() {
 }
 
 SmallAllocations& small_of(Tag& tag, Keeping keeping) {
-    return tag.small[static_cast<size_t>(keeping.leaving)][keeping.constant];
+    return tag.small[keeping.fate.to_file ? 3 : static_cast<size_t>(keeping.fate.leaving)][keeping.constant];
 }
 
 Status unknown_tag(const std::string& name) {
@@ -45,12 +46,27 @@ void add(const sh_occupancy_info& from, sh_occupancy_info* to) {
     to->host_bytes += from.host_bytes;
     to->pinned_bytes += from.pinned_bytes;
     to->cycles += from.cycles;
+    to->file_bytes += from.file_bytes;
+}
+
+sh_occupancy_info sum_of(const std::vector<sh_occupancy_info>& all) {
+    sh_occupancy_info sum = SH_OCCUPANCY_INFO_INIT;
+    if (!all.empty()) sum.state = all.front().state;
+    for (const sh_occupancy_info& info : all) {
+        if (sum.state != info.state) sum.state = SH_OCCUPANCY_MIXED;
+        add(info, &sum);
+    }
+    return sum;
 }
 
 }  // namespace
 
 Occupancy::Occupancy(std::shared_ptr<Device> device)
-    : device_(std::move(device)), accounts_(*device_), passage_(device_->backend()), fill_(device_->backend()) {}
+    : device_(std::move(device)),
+      accounts_(*device_),
+      passage_(device_->backend(), [this](Extent& extent, uint64_t bytes) { note_arrived(extent, bytes); }),
+      runtimes_(device_->pausables()),
+      fill_(device_->backend()) {}
 
 Occupancy::~Occupancy() {
     fill_.stop();
@@ -99,6 +115,9 @@ Status Occupancy::alloc(uint64_t bytes, const std::string& name, Keeping keeping
     Turn turn;
     SH_TRY(turn.take(*this, false));
     retry_retired();
+    if (is_runtime_tag(name))
+        return Status(SH_ERROR_INVALID_ARGUMENT, "options.tag \"" + name + "\" begins with \"" +
+                                                     std::string(kRuntimeTagPrefix) + "\", which is for runtimes");
     const bool known = tags_.count(name);
     Tag* tag = nullptr;
     {
@@ -107,7 +126,10 @@ Status Occupancy::alloc(uint64_t bytes, const std::string& name, Keeping keeping
         name.copy(tag->info.tag, sizeof tag->info.tag - 1);
     }
     if (tag->info.state != SH_OCCUPANCY_RUNNING)
-        return Status(SH_ERROR_INVALID_STATE, "the tag \"" + name + "\" is released: resume it before allocations");
+        return Status(SH_ERROR_INVALID_STATE,
+                      "the tag \"" + name +
+                          (tag->info.state == SH_OCCUPANCY_LOST ? "\" is lost: its memory can only be freed"
+                                                                : "\" is released: resume it before allocations"));
     const Status status = no_throw([&] { return alloc_in(*tag, bytes, keeping, out_address); });
     if (status.ok() || known) return status;
     std::lock_guard lock(mutex_);
@@ -189,7 +211,8 @@ Status Occupancy::add_extent(Tag& tag, uint64_t bytes, Keeping keeping, Extent**
     }
     Extent& extent = *node.mapped();
     extent.tag = &tag;
-    extent.contents = extent.leaving = keeping.leaving;
+    extent.contents = keeping.fate;
+    extent.leaving = keeping.fate.leaving;
     extent.constant = keeping.constant;
     node.key() = extent.address();
     extents_.insert(std::move(node));
@@ -243,6 +266,7 @@ void Occupancy::remove_extent(Extent& extent) noexcept {
         info.staged_bytes -= extent.staged_bytes();
         info.host_bytes -= extent.host().bytes();
         info.pinned_bytes -= extent.host().pinned_bytes();
+        info.file_bytes -= extent.file_bytes();
         pinned_bytes_ -= extent.host().pinned_bytes();
         device_->note_pinned_contents(pinned_bytes_);
     }
@@ -274,43 +298,48 @@ void Occupancy::retry_retired() noexcept {
 // --- Figures ---
 
 Status Occupancy::info(const char* tag, sh_occupancy_info* out) const {
-    std::lock_guard lock(mutex_);
-    if (tag) {
-        const auto found = tags_.find(tag);
-        if (found == tags_.end()) return unknown_tag(tag);
-        *out = found->second.info;
+    if (!tag) {
+        *out = sum_of(list());
         return Status();
     }
-    sh_occupancy_info sum = SH_OCCUPANCY_INFO_INIT;
-    for (auto at = tags_.begin(); at != tags_.end(); ++at) {
-        const sh_occupancy_info& info = at->second.info;
-        if (at == tags_.begin()) sum.state = info.state;
-        if (sum.state != info.state) sum.state = SH_OCCUPANCY_MIXED;
-        add(info, &sum);
-    }
-    *out = sum;
+    if (is_runtime_tag(tag)) return runtimes_.info(tag, out);
+    std::lock_guard lock(mutex_);
+    const auto found = tags_.find(tag);
+    if (found == tags_.end()) return unknown_tag(tag);
+    *out = found->second.info;
     return Status();
 }
 
 std::vector<sh_occupancy_info> Occupancy::list() const {
+    std::vector<sh_occupancy_info> all = runtimes_.infos();
     std::lock_guard lock(mutex_);
-    std::vector<sh_occupancy_info> all;
     for (const auto& [name, tag] : tags_) all.push_back(tag.info);
+    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return std::strcmp(a.tag, b.tag) < 0; });
     return all;
+}
+
+// Before publish() counts anew.
+void Occupancy::note_arrived(Extent& extent, uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    uint64_t& staged = extent.tag->info.staged_bytes;
+    staged -= std::min(staged, bytes);
 }
 
 // Counts anew what the tags hold.
 void Occupancy::publish() noexcept {
     std::lock_guard lock(mutex_);
     pinned_bytes_ = 0;
-    for (auto& [name, tag] : tags_)
-        tag.info.device_bytes = tag.info.staged_bytes = tag.info.host_bytes = tag.info.pinned_bytes = 0;
+    for (auto& [name, tag] : tags_) {
+        tag.info.device_bytes = tag.info.staged_bytes = 0;
+        tag.info.host_bytes = tag.info.pinned_bytes = tag.info.file_bytes = 0;
+    }
     for (const auto& [address, extent] : extents_) {
         sh_occupancy_info& info = extent->tag->info;
         info.device_bytes += extent->device_bytes();
         info.staged_bytes += extent->staged_bytes();
         info.host_bytes += extent->host().bytes();
         info.pinned_bytes += extent->host().pinned_bytes();
+        info.file_bytes += extent->file_bytes();
         pinned_bytes_ += extent->host().pinned_bytes();
     }
     device_->note_pinned_contents(pinned_bytes_);

@@ -22,6 +22,7 @@
 #include "core/occupancy/comparison.h"
 #include "core/occupancy/extent.h"
 #include "core/occupancy/passage.h"
+#include "core/occupancy/runtime_tags.h"
 #include "core/occupancy/tag.h"
 #include "transfer/host/host_fill.h"
 
@@ -36,15 +37,18 @@ struct TagSelection {
 
 // What becomes of contents, as an allocation says.
 struct Keeping {
-    Leaving leaving = Leaving::stage;
+    Fate fate;
     bool constant = false;
 };
 
 // How tags are paused.
 struct PauseWishes {
-    std::optional<Leaving> contents;   // instead of what each allocation says
+    std::optional<Fate> contents;      // instead of what each allocation says
     bool copy_all = false;             // contents that have not changed are copied too
     std::vector<AddressRange> unused;  // in order, and apart from each other
+    bool pinned = true;                // host memory that is new
+    std::string folder;                // of files. Empty: the usual one, and only for what has to be in files
+    uint64_t host_bytes = 0;           // of host memory for contents at most. 0: no limit
 };
 
 // Thread-safe. The methods are the calls of occupancy.h.
@@ -98,27 +102,49 @@ private:
     void retry_retired() noexcept;
     Extent& extent_of(uint64_t address);
 
-    Status select(const TagSelection& selection, uint32_t wanted, std::vector<Tag*>* out);
+    // What a call is about.
+    struct Chosen {
+        std::vector<Tag*> tags;
+        std::vector<std::string> runtimes;  // tags of runtimes
+        std::vector<const char*> names() const;
+        size_t count() const { return tags.size() + runtimes.size(); }
+    };
+    Status select(const TagSelection& selection, uint32_t wanted, Chosen* out);
+    Status select_one(const char* name, uint32_t wanted, bool repeat, Chosen* out);
     std::vector<Extent*> extents_of(const std::vector<Tag*>& tags);
     Status can_pause() const;
     // What a pause does and finds out.
     struct Release {
         const PauseWishes& wishes;
         CallTimes times;
-        uint64_t unchanged_bytes = 0;
+        uint64_t unchanged_bytes = 0, runtime_bytes = 0;
         bool released = false;
     };
+    Status release_all(const Chosen& chosen, Release* release);
     Status release(const std::vector<Extent*>& extents, Release* release);
-    Status take_host_memory(const std::vector<Extent*>& extents, std::span<const AddressRange> unused,
+    Status take_host_memory(const std::vector<Extent*>& extents, const PauseWishes& wishes,
                             std::vector<Extent*>* taken);
+    // Chooses where contents are kept: in host memory, as far as there may be some, else in files.
+    class Stores {
+    public:
+        Stores(const Extents& all, const std::vector<Extent*>& leaving, const PauseWishes& wishes);
+        // Once for each that leaves, after note_unused().
+        Store next(const Extent& extent);
+
+    private:
+        const PauseWishes& wishes_;
+        uint64_t kept_ = 0;       // by host memory
+        uint64_t available_ = 0;  // of the machine
+    };
     Status begin_fill(const std::vector<Extent*>& extents);
     void note_ready(Extent& extent, bool pinned);
     void stop_preparing(std::span<Extent* const> extents) noexcept;
     void go_on_preparing() noexcept;
     static Status lose(const std::vector<Extent*>& extents);
-    Status bring_back(const std::vector<Extent*>& extents);
+    Status bring_back(const Chosen& chosen, uint64_t* out_runtime_bytes);
     void set_state(const std::vector<Tag*>& tags, uint32_t state);
     void publish() noexcept;
+    void note_arrived(Extent& extent, uint64_t bytes);
 
     std::shared_ptr<Device> device_;
     std::mutex working_;
@@ -130,6 +156,7 @@ private:
     Accounts accounts_;
     Passage passage_;
     CallbackList callbacks_;
+    RuntimeTags runtimes_;
     std::vector<Extent*> preparing_;  // whose host memory is pinned in the background, or waits for its turn
     Allocations allocations_;
     Extents extents_;

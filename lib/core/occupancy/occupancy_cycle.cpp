@@ -6,46 +6,67 @@
 #include "base/no_throw.h"
 #include "base/size_text.h"
 #include "core/occupancy/occupancy.h"
+#include "telemetry/trace.h"
 
 namespace stagehand::core {
-namespace {
 
-std::vector<const char*> names_of(const std::vector<Tag*>& tags) {
+std::vector<const char*> Occupancy::Chosen::names() const {
     std::vector<const char*> names;
     for (const Tag* const tag : tags) names.push_back(tag->info.tag);
+    for (const std::string& tag : runtimes) names.push_back(tag.c_str());
     return names;
+}
+
+namespace {
+
+// A call that changes no tag is left out.
+void trace(const Device& device, bool resumes, const std::vector<const char*>& tags, uint64_t began,
+           const sh_occupancy_change& made) {
+    if (tags.empty()) return;
+    telemetry::trace_occupancy(device.name().c_str(),
+                               {resumes, tags, began, began + made.ns, made.device_bytes, made.copied_bytes});
 }
 
 }  // namespace
 
 // Finds the tags of a selection that are in the wanted state: running for a pause, released for a resume.
-Status Occupancy::select(const TagSelection& selection, uint32_t wanted, std::vector<Tag*>* out) {
-    if (selection.names.empty()) {
-        for (auto& [name, tag] : tags_)
-            if (tag.info.state == wanted) out->push_back(&tag);
-        return Status();
-    }
-    for (const char* const name : selection.names) {
-        const auto found = tags_.find(name);
-        if (found == tags_.end())
-            return Status(SH_ERROR_NOT_FOUND, "there is no tag \"" + std::string(name) + "\" on the device");
-        Tag& tag = found->second;
-        if (std::find(out->begin(), out->end(), &tag) != out->end()) continue;
-        if (tag.info.state == wanted) {
-            out->push_back(&tag);
-        } else if (!selection.repeat) {
-            return Status(SH_ERROR_INVALID_STATE,
-                          "the tag \"" + std::string(name) +
-                              (wanted == SH_OCCUPANCY_RUNNING ? "\" is released already" : "\" is not released"));
-        }
-    }
+Status Occupancy::select(const TagSelection& selection, uint32_t wanted, Chosen* out) {
+    for (const char* const name : selection.names) SH_TRY(select_one(name, wanted, selection.repeat, out));
+    if (!selection.names.empty()) return Status();
+    for (auto& [name, tag] : tags_)
+        if (tag.info.state == wanted) out->tags.push_back(&tag);
+    // Some runtimes of a name may be in another state than others.
+    for (const sh_occupancy_info& runtime : runtimes_.infos())
+        if (runtime.state == wanted || runtime.state == SH_OCCUPANCY_MIXED) out->runtimes.push_back(runtime.tag);
     return Status();
 }
 
+Status Occupancy::select_one(const char* name, uint32_t wanted, bool repeat, Chosen* out) {
+    sh_occupancy_info info;
+    SH_TRY(this->info(name, &info));
+    if (info.state != wanted && info.state != SH_OCCUPANCY_MIXED) {
+        const std::string tag = "the tag \"" + std::string(name) + "\" is ";
+        if (info.state == SH_OCCUPANCY_LOST) return Status(SH_ERROR_INVALID_STATE, tag + "lost");
+        if (repeat) return Status();
+        return Status(SH_ERROR_INVALID_STATE,
+                      tag + (wanted == SH_OCCUPANCY_RUNNING ? "released already" : "not released"));
+    }
+    if (is_runtime_tag(name)) {
+        if (std::find(out->runtimes.begin(), out->runtimes.end(), name) == out->runtimes.end())
+            out->runtimes.push_back(name);
+        return Status();
+    }
+    Tag* const tag = &tags_.find(name)->second;
+    if (std::find(out->tags.begin(), out->tags.end(), tag) == out->tags.end()) out->tags.push_back(tag);
+    return Status();
+}
+
+// In the order of the tags.
 std::vector<Extent*> Occupancy::extents_of(const std::vector<Tag*>& tags) {
     std::vector<Extent*> result;
-    for (const auto& [address, extent] : extents_)
-        if (std::find(tags.begin(), tags.end(), extent->tag) != tags.end()) result.push_back(extent.get());
+    for (const Tag* const tag : tags)
+        for (const auto& [address, extent] : extents_)
+            if (extent->tag == tag) result.push_back(extent.get());
     return result;
 }
 
@@ -72,43 +93,58 @@ Status Occupancy::pause(const TagSelection& selection, const PauseWishes& wishes
     SH_TRY(turn.take(*this, selection.no_wait));
     SH_TRY(can_pause());
     retry_retired();
-    std::vector<Tag*> tags;
-    SH_TRY(select(selection, SH_OCCUPANCY_RUNNING, &tags));
-    const std::vector<Extent*> extents = extents_of(tags);
-    const std::vector<const char*> names = names_of(tags);
+    Chosen chosen;
+    SH_TRY(select(selection, SH_OCCUPANCY_RUNNING, &chosen));
+    const std::vector<const char*> names = chosen.names();
     const uint64_t began = device_->backend().now_ns(), held = totals_.held_bytes, copied = passage_.copied_bytes();
     SH_TRY(callbacks_.before_pause(names));
-    set_state(tags, SH_OCCUPANCY_RELEASING);
+    set_state(chosen.tags, SH_OCCUPANCY_RELEASING);
     Release made{wishes, CallTimes(device_->backend(), totals_, passage_)};
-    const Status status = no_throw([&] { return release(extents, &made); });
+    const Status status = no_throw([&] { return release_all(chosen, &made); });
     fill_.stop();
     accounts_.settle(totals_.held_bytes);
     publish();
     go_on_preparing();
-    set_state(tags, made.released ? SH_OCCUPANCY_RELEASED : SH_OCCUPANCY_RUNNING);
+    const bool lost = !made.released && status.code() == SH_ERROR_DEVICE_LOST;
+    set_state(chosen.tags, made.released ? SH_OCCUPANCY_RELEASED : lost ? SH_OCCUPANCY_LOST : SH_OCCUPANCY_RUNNING);
     if (!made.released) callbacks_.after_resume(names);
     SH_TRY(status);
-    out->tag_count = static_cast<uint32_t>(tags.size());
-    out->device_bytes = held - totals_.held_bytes;
+    out->tag_count = static_cast<uint32_t>(chosen.count());
+    out->device_bytes = held - totals_.held_bytes + made.runtime_bytes;
     out->copied_bytes = passage_.copied_bytes() - copied;
     out->unchanged_bytes = made.unchanged_bytes;
     out->ns = device_->backend().now_ns() - began;
+    trace(*device_, false, names, began, *out);
     made.times.log(device_->name(), "sh_pause()", out->ns);
-    log_line(SH_LOG_INFO, "%s: %s were given back, %s of contents are in host memory, %s of them from before",
+    log_line(SH_LOG_INFO, "%s: %s were given back, %s of contents are kept, %s of them from before",
              device_->name().c_str(), size_text(out->device_bytes).c_str(),
              size_text(out->copied_bytes + out->unchanged_bytes).c_str(), size_text(out->unchanged_bytes).c_str());
     return Status();
 }
 
-Status Occupancy::release(const std::vector<Extent*>& extents, Release* made) {
-    const PauseWishes& wishes = made->wishes;
+// Runtimes come first: a view that is held refuses the pause, and their dirty blocks may go to memory of sh_alloc().
+Status Occupancy::release_all(const Chosen& chosen, Release* made) {
     SH_TRY(passage_.open(device_->lanes()));
     if (passage_.is_doubtful()) SH_TRY(passage_.settle());
     SH_TRY(made->times.for_earlier_work([&] { return device_->backend().device_synchronize(); }));
-    for (Extent* const extent : extents) extent->leaving = wishes.contents.value_or(extent->contents);
+    const std::vector<Extent*> extents = extents_of(chosen.tags);
+    RuntimeTags::Change runtimes(device_->pausables());
+    SH_TRY(runtimes.release(chosen.runtimes));
+    Status status = no_throw([&] { return release(extents, made); });
+    if (made->released) {
+        made->runtime_bytes = runtimes.bytes();
+    } else if (const Status back = runtimes.undo_release(); !back.ok()) {
+        return status.within(back.text());
+    }
+    return status;
+}
+
+Status Occupancy::release(const std::vector<Extent*>& extents, Release* made) {
+    const PauseWishes& wishes = made->wishes;
+    for (Extent* const extent : extents) extent->leaving = wishes.contents.value_or(extent->contents).leaving;
     stop_preparing(extents);
     std::vector<Extent*> taken;
-    SH_TRY(made->times.for_host_memory([&] { return take_host_memory(extents, wishes.unused, &taken); }));
+    SH_TRY(made->times.for_host_memory([&] { return take_host_memory(extents, wishes, &taken); }));
     made->unchanged_bytes = made->times.for_comparison(
         [&] { return choose_copies(device_->backend(), extents, wishes.copy_all, passage_.stream_to_host()); });
     const Status left = passage_.leave(extents, fill_);
@@ -145,39 +181,52 @@ Status Occupancy::resume(const TagSelection& selection, sh_occupancy_change* out
     Turn turn;
     SH_TRY(turn.take(*this, selection.no_wait));
     retry_retired();
-    std::vector<Tag*> tags;
-    SH_TRY(select(selection, SH_OCCUPANCY_RELEASED, &tags));
-    const std::vector<Extent*> extents = extents_of(tags);
-    const std::vector<const char*> names = names_of(tags);
+    Chosen chosen;
+    SH_TRY(select(selection, SH_OCCUPANCY_RELEASED, &chosen));
+    const std::vector<const char*> names = chosen.names();
     const uint64_t began = device_->backend().now_ns(), held = totals_.held_bytes, copied = passage_.copied_bytes();
-    set_state(tags, SH_OCCUPANCY_RESUMING);
+    set_state(chosen.tags, SH_OCCUPANCY_RESUMING);
     const CallTimes times(device_->backend(), totals_, passage_);
-    const Status status = no_throw([&] { return bring_back(extents); });
+    uint64_t runtime_bytes = 0;
+    const Status status = no_throw([&] { return bring_back(chosen, &runtime_bytes); });
     if (!status.ok()) accounts_.settle(totals_.held_bytes);
     publish();
-    set_state(tags, status.ok() ? SH_OCCUPANCY_RUNNING : SH_OCCUPANCY_RELEASED);
+    set_state(chosen.tags, status.ok() ? SH_OCCUPANCY_RUNNING : SH_OCCUPANCY_RELEASED);
     SH_TRY(status);
     {
         std::lock_guard lock(mutex_);
-        for (Tag* const tag : tags) tag->info.cycles++;
+        for (Tag* const tag : chosen.tags) tag->info.cycles++;
     }
     callbacks_.after_resume(names);
-    out->tag_count = static_cast<uint32_t>(tags.size());
-    out->device_bytes = totals_.held_bytes - held;
+    out->tag_count = static_cast<uint32_t>(chosen.count());
+    out->device_bytes = totals_.held_bytes - held + runtime_bytes;
     out->copied_bytes = passage_.copied_bytes() - copied;
     out->ns = device_->backend().now_ns() - began;
+    trace(*device_, true, names, began, *out);
     times.log(device_->name(), "sh_resume()", out->ns);
     log_line(SH_LOG_INFO, "%s: %s were taken, %s of contents came back", device_->name().c_str(),
              size_text(out->device_bytes).c_str(), size_text(out->copied_bytes).c_str());
     return Status();
 }
 
-Status Occupancy::bring_back(const std::vector<Extent*>& extents) {
+// Runtimes take their memory beside what is claimed for the rest, and load nothing before the rest is there: it may
+// have their sources.
+Status Occupancy::bring_back(const Chosen& chosen, uint64_t* out_runtime_bytes) {
     if (passage_.is_doubtful()) SH_TRY(passage_.settle());
+    const std::vector<Extent*> extents = extents_of(chosen.tags);
     uint64_t missing = 0;
     for (const Extent* const extent : extents) missing += extent->missing_bytes();
     if (missing) SH_TRY(accounts_.claim(totals_.held_bytes + missing));
-    return passage_.come_back(extents);
+    RuntimeTags::Change runtimes(device_->pausables());
+    SH_TRY(runtimes.take(chosen.runtimes));
+    const Status status = no_throw([&] { return passage_.come_back(extents); });
+    if (!status.ok()) {
+        runtimes.undo_take();
+        return status;
+    }
+    *out_runtime_bytes = runtimes.bytes();
+    runtimes.run();
+    return status;
 }
 
 // --- Callbacks ---

@@ -8,6 +8,8 @@ namespace stagehand::core {
 
 void Order::set(std::vector<Entry> entries, size_t units, bool given) {
     std::vector<uint32_t> first(units + 1), positions(entries.size());
+    std::vector<uint64_t> begins_ns(entries.size() + 1);
+    for (size_t i = 0; i < entries.size(); i++) begins_ns[i + 1] = begins_ns[i] + entries[i].compute_ns;
     for (const Entry& entry : entries) first[entry.unit + 1]++;
     for (size_t i = 0; i < units; i++) first[i + 1] += first[i];
     std::vector<uint32_t> next(first.begin(), first.end() - 1);
@@ -17,12 +19,10 @@ void Order::set(std::vector<Entry> entries, size_t units, bool given) {
     aside_.clear();
     first_ = std::move(first);
     positions_ = std::move(positions);
+    begins_ns_ = std::move(begins_ns);
     given_ = given;
     cursor_ = arrived_ = 0;
     deviated_ = false;
-    uint64_t sum = 0;
-    for (const Entry& entry : entries_) sum += entry.compute_ns;
-    mean_compute_ns_ = entries_.empty() ? 0 : sum / entries_.size();
 }
 
 void Order::to_edge() {
@@ -76,7 +76,7 @@ void Order::record_end() { recording_ = false; }
 void Order::clear() noexcept {
     entries_.clear();
     first_.clear();
-    cursor_ = arrived_ = mean_compute_ns_ = 0;
+    cursor_ = arrived_ = 0;
     given_ = deviated_ = false;
     aside_.clear();
 }

@@ -63,7 +63,8 @@ public:
     uint64_t cursor() const { return cursor_; }
     // The position of the unit's next use at or after `from`. UINT64_MAX if the unit does not occur.
     uint64_t next_use(uint32_t unit, uint64_t from) const;
-    uint64_t mean_compute_ns() const { return mean_compute_ns_; }
+    // The time for which the engine computes from the entry at the cursor until the one at `position`.
+    uint64_t compute_until(uint64_t position) const { return begin_ns(position) - begin_ns(cursor_); }
     // The engine has not followed the order since the last edge.
     bool deviated() const { return deviated_; }
 
@@ -77,14 +78,18 @@ public:
     std::vector<Entry> learned();
 
 private:
+    uint64_t begin_ns(uint64_t position) const {
+        return position / entries_.size() * begins_ns_.back() + begins_ns_[position % entries_.size()];
+    }
+
     std::vector<Entry> entries_;
     std::vector<uint32_t> first_;      // for each unit, where its positions begin in positions_
     std::vector<uint32_t> positions_;  // ascending for each unit
+    std::vector<uint64_t> begins_ns_;  // of the entries, from the first one on, and then the end of the last one
     std::vector<Entry> recorded_, previous_;
     std::vector<Entry> aside_;  // the order that is set aside; empty if there is none
     uint64_t cursor_ = 0;
     uint32_t arrived_ = 0;  // uses of the entry at the cursor that have come
-    uint64_t mean_compute_ns_ = 0;
     bool given_ = false;
     bool deviated_ = false;
     bool recording_ = false;

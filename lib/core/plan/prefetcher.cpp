@@ -68,7 +68,7 @@ void Prefetcher::pump(uint64_t now_ns, bool in_parts) {
             loader_.queued() >= kQueuedLoads)
             return;
         const uint32_t free = free_pages(unit, next_);
-        const uint64_t deadline_ns = now_ns + (next_ - order_.cursor()) * order_.mean_compute_ns();
+        const uint64_t deadline_ns = now_ns + order_.compute_until(next_);
         if (free < unit.ring_pages) {
             const bool worth = in_parts && unit.in_one_piece && !unit.whole && !unit.ring_present() &&
                                uint64_t(free) * kSmallestPart >= unit.ring_pages;

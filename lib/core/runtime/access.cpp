@@ -20,7 +20,8 @@ constexpr int kPlansInAnAcquire = 2;
 }  // namespace
 
 void Access::look_ahead(uint64_t now_ns, bool in_parts) {
-    if (plan_.exists() && !parts_.gate.lost() && !graphs_.entered()) parts_.prefetcher.pump(now_ns, in_parts);
+    if (plan_.exists() && !parts_.gate.lost() && !parts_.gate.is_away() && !graphs_.entered())
+        parts_.prefetcher.pump(now_ns, in_parts);
 }
 
 Status Access::release(Block& block, sh_stream stream) {
@@ -37,7 +38,10 @@ void Access::arrive(Unit& unit) {
     const uint32_t index = parts_.registry.index_of(unit);
     if (parts_.order.recording() && !unit.unordered) parts_.order.record(index);
     const uint64_t before = parts_.order.cursor();
-    if (parts_.order.arrive(index) && parts_.order.cursor() > before + 1) parts_.prefetcher.restart();
+    if (!parts_.order.arrive(index)) return;
+    const uint64_t cursor = parts_.order.cursor();
+    if (cursor > before) parts_.device->links().passed(parts_.order.at(cursor - 1).compute_ns);
+    if (cursor > before + 1) parts_.prefetcher.restart();
 }
 
 Status Access::place_unordered(Unit& unit, Lock& lock) {
@@ -53,7 +57,7 @@ Status Access::begin_bringing(Unit& unit, uint32_t* view_flags, Lock& lock) {
     std::optional<UnorderedCache::Pin> pin;
     int plans = 0;
     for (;;) {
-        SH_TRY(parts_.gate.usable());
+        SH_TRY(parts_.gate.running());
         // A change of the plan waits for the calls that are bringing units.
         if (!bringing && (parts_.gate.changing() || unit.bringing)) {
             parts_.gate.wait(lock,
@@ -137,6 +141,7 @@ Status Access::finish_bringing(Unit& unit, sh_stream stream, uint32_t flags, uin
         if (!unit.complete()) return parts_.loader.last_failure().within(parts_.registry.name_of(unit));
     }
     if (stream == SH_STREAM_HOST || !unit.load()) return Status();
+    parts_.device->links().to_device.arrived(unit.load()->link_mark);
     return parts_.backend().stream_wait_event(stream, unit.load()->done);
 }
 

@@ -11,9 +11,17 @@ Status Gate::usable() const {
     return Status();
 }
 
+Status Gate::running() const {
+    SH_TRY(usable());
+    if (!is_away()) return Status();
+    return Status(SH_ERROR_INVALID_STATE,
+                  title() + " is released, so its blocks are not on the device: call sh_resume() first");
+}
+
 Status Gate::note(Status status) {
     if (status.code() != SH_ERROR_RUNTIME_LOST && status.code() != SH_ERROR_DEVICE_LOST) return status;
-    if (is_open()) phase_ = Phase::lost;
+    if (phase_ == Phase::open) phase_ = Phase::lost;
+    occupancy_.store(SH_OCCUPANCY_LOST, std::memory_order_relaxed);
     stats_.lost = 1;
     log_line(SH_LOG_ERROR, "%s is lost: %s", name_.c_str(), status.text());
     return status;

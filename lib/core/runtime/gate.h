@@ -2,11 +2,13 @@
 // of a call goes through the gate or is announced to it. Guards do that, so that an exception leaves no count raised.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <string>
 
+#include <stagehand/occupancy.h>
 #include <stagehand/telemetry.h>
 
 #include "base/status.h"
@@ -35,8 +37,17 @@ public:
 
     bool closing() const { return phase_ == Phase::closing; }
     bool lost() const { return phase_ == Phase::lost; }
-    bool is_open() const { return phase_ == Phase::open; }
+    bool is_open() const { return phase_ == Phase::open && !is_away(); }
     Status usable() const;
+    // The same for calls that need device memory: a pause may have taken it.
+    Status running() const;
+
+    // Whether a pause has the memory: SH_OCCUPANCY_*. Any thread may read it.
+    uint32_t occupancy() const { return occupancy_.load(std::memory_order_relaxed); }
+    void set_occupancy(uint32_t state) {
+        if (!lost()) occupancy_.store(state, std::memory_order_relaxed);
+    }
+    bool is_away() const { return occupancy() == SH_OCCUPANCY_RELEASED || occupancy() == SH_OCCUPANCY_RESUMING; }
     // Marks the runtime as lost if the failure means that device memory cannot be trusted any more. Returns the status.
     Status note(Status status);
     // Makes waiting callers give up, and waits until they have left.
@@ -59,7 +70,7 @@ public:
     // No call is inside the runtime.
     bool is_empty() const { return inside_ == 0; }
     // Nobody uses the runtime. Its plan may then be changed for the sake of other runtimes.
-    bool is_idle() const { return phase_ == Phase::open && !in_step_ && !views_ && !inside_; }
+    bool is_idle() const { return is_open() && !in_step_ && !views_ && !inside_; }
 
     // The plan is being changed, and the mutex was given up meanwhile. A call from outside waits until the change has
     // ended. A call inside that has not begun to load a unit waits as well.
@@ -110,6 +121,7 @@ private:
     const std::string name_;
     sh_runtime_stats& stats_;
     Phase phase_ = Phase::open;
+    std::atomic<uint32_t> occupancy_{SH_OCCUPANCY_RUNNING};
     bool in_step_ = false;
     bool changing_ = false;
     uint32_t views_ = 0;

@@ -118,7 +118,7 @@ Status Graphs::order_launch(sh_stream stream) {
 }
 
 Status Graphs::enter(uint64_t id, sh_stream stream, Lock& lock) {
-    SH_TRY(parts_.gate.usable());
+    SH_TRY(parts_.gate.running());
     SH_TRY(parts_.take_failure());
     Graph* const graph = find(id);
     if (!graph) return Status(SH_ERROR_INVALID_HANDLE, "the graph was destroyed");

@@ -54,15 +54,17 @@ void PlanInForce::look_at_times() {
 }
 
 Status PlanInForce::change(Lock& lock, bool press) {
-    return behind_closed_door(lock, [&] {
-        Status status = change_plan(lock, press);
-        // SH_ERROR_OUT_OF_DEVICE_MEMORY: the budget was lowered meanwhile, so the pages that were granted are not free
-        // any more.
-        for (int again = 0; again < kMemoryAttempts && status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY; again++)
-            status = change_plan(lock, press);
-        return status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY && exists_ ? Status(SH_ERROR_BUDGET, status.text())
-                                                                         : status;
-    });
+    SH_TRY(parts_.gate.running());
+    return behind_closed_door(lock, [&] { return change_plan_again(lock, press); });
+}
+
+Status PlanInForce::change_plan_again(Lock& lock, bool press) {
+    Status status = change_plan(lock, press);
+    // SH_ERROR_OUT_OF_DEVICE_MEMORY: the budget was lowered meanwhile, so the pages that were granted are not free any
+    // more.
+    for (int again = 0; again < kMemoryAttempts && status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY; again++)
+        status = change_plan(lock, press);
+    return status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY && exists_ ? Status(SH_ERROR_BUDGET, status.text()) : status;
 }
 
 Status PlanInForce::behind_closed_door(Lock& lock, const std::function<Status()>& work) {
@@ -80,11 +82,7 @@ Status PlanInForce::behind_closed_door(Lock& lock, const std::function<Status()>
 Status PlanInForce::vacate(Lock& lock) {
     return behind_closed_door(lock, [&] {
         const uint64_t held_before = parts_.placement.pages();
-        wanted_ = true;  // so that a failure on the way leaves it set
-        SH_TRY(parts_.gate.note(flush_dirty(lock)));
-        SH_TRY(parts_.gate.note(quiesce(lock)));
-        SH_TRY(parts_.gate.note(parts_.unordered.resize(0, lock)));
-        SH_TRY(parts_.gate.note(parts_.placement.clear()));
+        SH_TRY(empty(lock));
         parts_.stats.given_up_bytes += held_before * parts_.page_bytes();
         plan_ = {};
         exists_ = false;
@@ -92,6 +90,15 @@ Status PlanInForce::vacate(Lock& lock) {
         telemetry::trace_memory(parts_.gate.name().c_str(), parts_.backend().now_ns(), 0);
         return parts_.device->pool().trim(0);
     });
+}
+
+// Behind a closed door.
+Status PlanInForce::empty(Lock& lock) {
+    wanted_ = true;  // so that a failure on the way leaves it set
+    SH_TRY(parts_.gate.note(flush_dirty(lock)));
+    SH_TRY(parts_.gate.note(quiesce(lock)));
+    SH_TRY(parts_.gate.note(parts_.unordered.resize(0, lock)));
+    return parts_.gate.note(parts_.placement.clear());
 }
 
 Status PlanInForce::give_back(Lock& lock) {

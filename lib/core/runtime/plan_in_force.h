@@ -40,6 +40,15 @@ public:
     Status change(Lock& lock, bool press);
     // Gives all memory back behind a closed door. The runtime has no plan afterwards.
     Status vacate(Lock& lock);
+    // Gives all memory back for a pause, and takes memory for a resume. With `keeps_places` in both calls,
+    // all blocks get the same places again, because graphs use them. Else a new plan is made. On failure of leave() the
+    // plan is in force as before, or an empty one that the next step replaces. On failure of come_back() nothing is
+    // held.
+    Status leave(bool keeps_places, Lock& lock);
+    Status come_back(bool keeps_places, Lock& lock);
+    // Puts the blocks back where they were, after leave() has failed.
+    Status repair(Lock& lock);
+
     // Gives all memory back when the runtime is closed.
     Status give_back(Lock& lock);
 
@@ -69,7 +78,11 @@ public:
 private:
     void describe(const Planner::Result& result, sh_plan_info* out) const;
     Status behind_closed_door(Lock& lock, const std::function<Status()>& work);
+    Status change_plan_again(Lock& lock, bool press);
     Status change_plan(Lock& lock, bool press);
+    Status empty(Lock& lock);
+    Status take_places(Lock& lock);
+    Status can_leave() const;
     Status plan_with_order(Lock& lock, bool press);
     std::string asked_for_by(uint32_t unit, uint64_t least_pages) const;
     uint64_t smallest_budget(uint64_t least_pages) const;
@@ -98,6 +111,17 @@ private:
     bool wanted_ = true;
     bool was_measured_ = false;  // compute times have been measured once, or are being measured
     uint64_t trimmed_to_ = UINT64_MAX;
+
+    // What a pause has taken away.
+    struct Away {
+        bool planned = false;       // there was a plan
+        bool keeps_places = false;  // plan_ is still that plan
+        bool wanted = false;
+        std::vector<Place> places;
+        uint32_t ring_pages = 0;
+        uint64_t unordered_pages = 0;
+    };
+    Away away_;
 };
 
 }  // namespace stagehand::core

@@ -81,7 +81,7 @@ void Residency::release_reservation() {
 }
 
 Status Residency::guest_begin(const sh_guest_options& options, Lock& lock) {
-    SH_TRY(parts_.gate.usable());
+    SH_TRY(parts_.gate.running());
     SH_TRY(captures_.only_outside());
     if (parts_.gate.in_step())
         return Status(SH_ERROR_INVALID_STATE,

@@ -32,7 +32,9 @@ Runtime::Runtime(std::shared_ptr<Device> device, const sh_runtime_options& optio
       sources_(parts_, clearance_, captures_, graphs_),
       blocks_(parts_, protections_, plan_, captures_, graphs_, sources_),
       residency_(parts_, protections_, plan_, captures_, graphs_),
-      steps_(parts_, plan_, captures_, graphs_, access_, count_) {}
+      steps_(parts_, plan_, captures_, graphs_, access_, count_),
+      pauses_(parts_, plan_, captures_, graphs_, access_),
+      pause_tag_(runtime_tag_of(parts_.gate.name())) {}
 
 Status Runtime::create(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex,
                        std::shared_ptr<Runtime>* out) {
@@ -40,11 +42,13 @@ Status Runtime::create(std::shared_ptr<Device> device, const sh_runtime_options&
     SH_TRY(runtime->parts_.loader.open(runtime->device().lanes()));
     SH_TRY(runtime->parts_.write_back.open(runtime->device().lanes()));
     runtime->parts_.device->arbiter().join(*runtime);
+    runtime->parts_.device->pausables().join(*runtime);
     *out = std::move(runtime);
     return Status();
 }
 
 Runtime::~Runtime() {
+    parts_.device->pausables().leave(*this);
     parts_.device->arbiter().leave(*this, parts_.placement.pages());
 }  // close() could not give these pages back
 
@@ -85,8 +89,42 @@ void Runtime::try_to_change() {
     residency_.take_share(lock);
 }
 
+void Runtime::look_around() noexcept {
+    eventful_ = is_eventful();
+    told_.blocks.store(parts_.registry.block_count(), std::memory_order_relaxed);
+    told_.bytes.store(parts_.registry.model_bytes(), std::memory_order_relaxed);
+    told_.held_bytes.store(parts_.placement.pages() * parts_.page_bytes(), std::memory_order_relaxed);
+    told_.cycles.store(pauses_.cycles(), std::memory_order_relaxed);
+}
+
+Pausable::Figures Runtime::pause_figures() const {
+    return {parts_.gate.occupancy(), told_.blocks.load(std::memory_order_relaxed),
+            told_.bytes.load(std::memory_order_relaxed), told_.held_bytes.load(std::memory_order_relaxed),
+            told_.cycles.load(std::memory_order_relaxed)};
+}
+
+template <class Work>
+Status Runtime::in_a_pause(Work&& work) noexcept {
+    Lock lock(parts_.gate.mutex());
+    const Status status = no_throw([&] { return work(lock); });
+    look_around();
+    return status;
+}
+
+Status Runtime::release_memory() {
+    return in_a_pause([&](Lock& lock) { return pauses_.release(lock); });
+}
+
+Status Runtime::take_memory() {
+    return in_a_pause([&](Lock& lock) { return pauses_.take(lock); });
+}
+
+void Runtime::run() noexcept {
+    (void)in_a_pause([&](Lock&) { return pauses_.run(), Status(); }).ok();
+}
+
 Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lock) {
-    SH_TRY(parts_.gate.usable());
+    SH_TRY(options.flags & SH_PLAN_DRY_RUN ? parts_.gate.usable() : parts_.gate.running());
     if (!parts_.order.known() && !parts_.order.is_aside())
         return Status(SH_ERROR_INVALID_STATE,
                       tenant_name() + " cannot plan: no order is known; set a schedule or run a step first");
@@ -146,14 +184,14 @@ Status Runtime::forget(sh_stream stream) {
 }
 
 Status Runtime::acquire(sh_block id, sh_stream stream, uint32_t flags, sh_view* out, Lock& lock) {
-    SH_TRY(parts_.gate.usable());
+    SH_TRY(parts_.gate.running());
     SH_TRY(parts_.take_failure());
     return captures_.under_way() ? captures_.acquire(id, stream, out) : access_.acquire(id, stream, flags, out, lock);
 }
 
 Status Runtime::acquire_many(std::span<const sh_block> ids, sh_stream stream, uint32_t flags,
                              std::span<sh_view* const> out, Lock& lock) {
-    SH_TRY(parts_.gate.usable());
+    SH_TRY(parts_.gate.running());
     SH_TRY(parts_.take_failure());
     for (const sh_block id : ids)
         if (!parts_.registry.find(id)) return parts_.unknown_block(id);
@@ -174,7 +212,7 @@ Status Runtime::release(sh_block id, sh_stream stream, Lock& lock) {
 }
 
 Status Runtime::prefetch(std::span<const sh_block> ids, Lock& lock) {
-    SH_TRY(parts_.gate.usable());
+    SH_TRY(parts_.gate.running());
     for (const sh_block id : ids)
         if (!parts_.registry.find(id)) return parts_.unknown_block(id);
     return captures_.under_way() ? Status() : access_.prefetch(ids, lock);  // in a capture, the hint is ignored
@@ -196,6 +234,7 @@ Status Runtime::set_pressure(sh_runtime* handle, sh_pressure_fn pressure, void* 
 
 Status Runtime::capture_begin(sh_stream stream) {
     SH_TRY(captures_.check(stream));
+    SH_TRY(parts_.gate.running());
     // Memory that others have yet to give up is no reason to plan first, because runtimes with graphs may keep it for a
     // long time.
     const bool has_to_change = plan_.is_wanted() || parts_.device->arbiter().has_to_give(*this);

@@ -1,6 +1,7 @@
 // Runtime: one model on a device. It hands each call of the interface to the part whose job it is.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -15,12 +16,14 @@
 #include "base/status.h"
 #include "core/device/arbiter.h"
 #include "core/device/device.h"
+#include "core/device/pausables.h"
 #include "core/runtime/access.h"
 #include "core/runtime/blocks.h"
 #include "core/runtime/captures.h"
 #include "core/runtime/clearance.h"
 #include "core/runtime/graphs.h"
 #include "core/runtime/parts.h"
+#include "core/runtime/pauses.h"
 #include "core/runtime/plan_in_force.h"
 #include "core/runtime/pressure.h"
 #include "core/runtime/protections.h"
@@ -33,9 +36,10 @@
 
 namespace stagehand::core {
 
-// The caller holds the runtime's mutex in every public method except create() and the methods of Tenant. A method that
-// may give the mutex up takes it as `lock`. The mutex belongs to the handle's slot and outlives the runtime.
-class Runtime final : public Tenant {
+// The caller holds the runtime's mutex in every public method except create() and the methods of Tenant and Pausable. A
+// method that may give the mutex up takes it as `lock`. The mutex belongs to the handle's slot and outlives the
+// runtime.
+class Runtime final : public Tenant, public Pausable {
 public:
     static Status create(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex,
                          std::shared_ptr<Runtime>* out);
@@ -56,12 +60,19 @@ public:
     Status wait_for_change(Lock& lock);
     // Decides whether the next acquires and releases may take the short way. Called before a call gives up the mutex
     // for good.
-    void look_around() noexcept { eventful_ = is_eventful(); }
+    void look_around() noexcept;
 
     // Tenant: requests of the device's arbiter.
     void try_to_change() override;
     void feel_pressure(uint64_t pages) override { pressure_.tell(pages * parts_.page_bytes()); }
     std::string tenant_name() const override { return parts_.gate.title(); }
+
+    // Pausable: a pause and a resume of the device.
+    const std::string& pause_tag() const override { return pause_tag_; }
+    Figures pause_figures() const override;
+    Status release_memory() override;
+    Status take_memory() override;
+    void run() noexcept override;
 
     // Blocks, their contents and their sources.
     Status register_blocks(std::span<const sh_block_desc> descs, sh_block* out_ids) {
@@ -130,6 +141,8 @@ private:
     Runtime(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex);
 
     bool is_eventful() const;
+    template <class Work>
+    Status in_a_pause(Work&& work) noexcept;
 
     const sh_stream thread_handle_;  // stands for each thread's own default stream
     const RuntimeTag tag_;
@@ -147,6 +160,13 @@ private:
     Blocks blocks_;
     Residency residency_;
     Steps steps_;
+    Pauses pauses_;
+    const std::string pause_tag_;
+    // What other threads may know, as of the last call.
+    struct Told {
+        std::atomic<uint64_t> blocks{0}, bytes{0}, held_bytes{0}, cycles{0};
+    };
+    Told told_;
     bool eventful_ = true;  // the last result of is_eventful(): acquires must be noted
 };
 

@@ -38,7 +38,7 @@ Status Steps::set_schedule(std::span<const sh_use> uses) {
 }
 
 Status Steps::begin(Lock& lock) {
-    SH_TRY(parts_.gate.usable());
+    SH_TRY(parts_.gate.running());
     SH_TRY(graphs_.drop_if_wanted(lock));
     SH_TRY(captures_.only_outside());
     if (parts_.gate.in_step())
@@ -50,7 +50,7 @@ Status Steps::begin(Lock& lock) {
     if (parts_.gate.views() == 0 && !graphs_.hold_the_plan()) plan_.look_at_times();
     if (plan_.is_due() && parts_.gate.views() == 0 && !graphs_.hold_the_plan()) {
         SH_TRY(plan_.change(lock, true));
-        SH_TRY(parts_.gate.usable());
+        SH_TRY(parts_.gate.running());
         SH_TRY(captures_.only_outside());  // again, because the mutex was given up
     }
     parts_.gate.begin_step();

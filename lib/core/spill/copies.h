@@ -35,6 +35,7 @@ struct SavedCopy {
     uint64_t key = 0;      // of the engine, for sharing
     sh_stream stream = 0;  // that produced the bytes
     Where where = Where::kept;
+    uint64_t link_mark = 0;         // the place of its last copy in the queue of the link
     uint64_t departure = 0;         // number of the copy to the host, in the order of its lane
     bool has_left = false;          // the copy to the host is known to have ended
     uint32_t ordinal = UINT32_MAX;  // in the order of its step; UINT32_MAX: of an earlier step

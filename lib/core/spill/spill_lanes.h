@@ -27,15 +27,17 @@ public:
     SpillLanes& operator=(const SpillLanes&) = delete;
 
     Status open(transfer::Lanes& lanes);
-    // SH_ERROR_UNSUPPORTED if the stream captures a graph: a replay would not know the ticket.
+    // SH_ERROR_UNSUPPORTED if the stream captures a graph: a replay would not know the ticket. Each call of the engine
+    // that queues copies begins with this.
     Status check_stream(sh_stream stream);
 
     // Queues the copy into the host buffer, after the work that is on the copy's stream now, and after the last copy
     // out of the buffer.
     Queued out(SavedCopy& copy);
-    // Queues the copy from the host buffer to `address`, after the work that is on `stream` now, and after the copy
-    // into the buffer.
-    Queued back(SavedCopy& copy, uint64_t address, sh_stream stream);
+    // Has the copies that come back wait for the work that is on `stream` now.
+    Status come_back_after(sh_stream stream) { return come_after(to_device_.stream(), stream); }
+    // Queues the copy from the host buffer to `address`, after the copy into the buffer.
+    Queued back(SavedCopy& copy, uint64_t address);
 
     Status has_left(const SavedCopy& copy, bool* out);
     // These make the stream wait for the copy out, or for the copy back. SH_STREAM_HOST means that the caller waits,
@@ -52,13 +54,22 @@ private:
     Status come_after(sh_stream lane, sh_stream stream);
     template <class Copy>
     Status in_pieces(sh_stream lane, uint64_t bytes, bool* doubtful, Copy&& copy);
+    Status ask_whether_captures(sh_stream stream);
+    Status lane_waits(sh_stream lane, sh_backend_event event, uint64_t number, uint64_t* waited_for);
+    bool has_ended(sh_backend_event event);
     Status end_of_copy(sh_stream lane, sh_backend_event event, bool* doubtful);
     Status wait(sh_backend_event event, sh_stream stream);
     Status wait_on_host(sh_backend_event event);
 
     BackendDevice& device_;
     transfer::Lane to_host_, to_device_;
-    sh_backend_event fence_ = 0;  // recorded anew for each copy: a queued wait keeps the record that it saw
+    sh_backend_event fence_ = 0;          // recorded anew each time: a queued wait keeps the record that it saw
+    sh_stream checked_ = SH_STREAM_HOST;  // in the call of the engine that is under way
+    // Copies of a lane end in their order, so a lane that waits for one of the other lane has waited for all before it.
+    uint64_t departures_waited_for_ = 0, returns_waited_for_ = 0;
+    uint64_t returns_ = 0;  // copies back that were queued
+    uint32_t unasked_ = 0;  // waits that began without a look whether the copy had ended
+    bool ended_ = true;     // whether the copy had ended at the last look
     Stalls stalls_;
 };
 

@@ -4,7 +4,6 @@
 
 #include "base/log.h"
 #include "base/no_throw.h"
-#include "base/size_text.h"
 #include "core/spill/checksum.h"
 #include "core/spill/room_for_one.h"
 
@@ -24,9 +23,14 @@ Spiller::Spiller(std::shared_ptr<Device> device, const SpillerOptions& options)
       pool_(device_->backend(), {options_.classes, options_.pool_bytes}),
       lanes_(device_->backend()),
       watermarks_(options.keep),
-      departures_(options.keep) {}
+      departures_(options.keep) {
+    device_->links().to_device.spiller_opens();
+    device_->links().to_host.spiller_opens();
+}
 
 Spiller::~Spiller() {
+    device_->links().to_device.spiller_closes();
+    device_->links().to_host.spiller_closes();
     pool_.wait_for_growth();
     lanes_.stalls().forget();
     if (!lanes_.settle().ok()) {
@@ -50,6 +54,7 @@ Status Spiller::begin_step(uint64_t step) {
     counters_.used_peak_bytes = 0;
     stats(&step_.before);
     step_.number = step;
+    step_.began_at = device_->links().to_device.position();
     step_.open = true;
     return Status();
 }
@@ -151,9 +156,10 @@ void Spiller::make_room() {
     }
 }
 
-// Nobody waits for these copies as long as the limits are kept.
+// Nobody waits for these copies as long as the limits are kept, and they do not get in the way of weights.
 void Spiller::leave_early() {
-    while (step_.open && departures_.is_due() && !copies_.kept().empty())
+    while (step_.open && departures_.is_due() && !copies_.kept().empty() &&
+           device_->links().to_host.has_room(0, UINT64_MAX))
         if (!leave(*copies_.kept().front())) return;
 }
 
@@ -174,6 +180,7 @@ bool Spiller::leave(SavedCopy& copy) {
         stay_after_failure(copy, queued.status);
         return false;
     }
+    copy.link_mark = device_->links().to_host.saved_queued(copy.span.bytes);
     copies_.move(copy, Where::leaving);
     order_.visit_all_again();
     departures_.left(copy.span.bytes);
@@ -254,6 +261,7 @@ Status Spiller::collect_beyond_bounds(sh_stream stream, bool all, uint64_t* wait
     if (!last) return Status();
     SH_TRY(lanes_.check_stream(stream));
     SH_TRY(lanes_.wait_for_out(*last, stream));
+    device_->links().to_host.arrived(last->link_mark);
     *waited_for = last->departure;
     for (bool done = false; !done;) {
         SavedCopy& oldest = *copies_.leaving().front();
@@ -271,100 +279,6 @@ Status Spiller::is_away(SavedCopy& copy) {
     named_.insert(named_.end(), copy.tickets.begin(), copy.tickets.end());
     copies_.move(copy, Where::away);
     return Status();
-}
-
-// --- Back ---
-
-Status Spiller::restore(sh_ticket ticket, uint64_t address, sh_stream stream) {
-    Ticket* found = nullptr;
-    SH_TRY(find(ticket, &found));
-    SavedCopy& copy = *found->copy;
-    if (!address && !copy.is_on_device())
-        return Status(SH_ERROR_INVALID_ARGUMENT, "address is 0, and the tensor is away");
-    if (copy.ordinal != UINT32_MAX) order_.restore(copy.ordinal);
-    if (copy.is_on_device()) {
-        copies_.move(copy, Where::staying);
-        return Status(SH_KEPT);
-    }
-    SH_TRY(lanes_.check_stream(stream));
-    if (copy.prefetch.address != address) SH_TRY(bring_back(copy, address, stream));
-    SH_TRY(join(copy, address, stream));
-    if (copy.prefetch.address == address) end_prefetch(copy);
-    counters_.restored++;
-    return Status();
-}
-
-Status Spiller::bring_back(SavedCopy& copy, uint64_t address, sh_stream stream) {
-    const Queued queued = lanes_.back(copy, address, stream);
-    copy.doubtful |= queued.doubtful;
-    SH_TRY(queued.status);
-    counters_.restore_bytes += copy.span.bytes;
-    return Status();
-}
-
-// Makes the stream wait for the last copy back, and compares the bytes if checksums are on.
-Status Spiller::join(SavedCopy& copy, uint64_t address, sh_stream stream) {
-    SH_TRY(lanes_.wait_for_back(copy, stream));
-    if (!options_.checksums) return Status();
-    SH_TRY(lanes_.wait_for_back(copy, SH_STREAM_HOST));
-    uint64_t restored = 0;
-    SH_TRY(checksum_on_device(device_->backend(), lanes_.to_host(), address, copy.span.bytes, &restored));
-    if (restored == copy.checksum) return Status();
-    const bool in_host_memory = checksum(copy.buffer->data, copy.span.bytes) != copy.checksum;
-    return Status(SH_ERROR_CHECKSUM, "a tensor of " + size_text(copy.span.bytes) + " came back with other bytes: " +
-                                         (in_host_memory ? "its host memory was overwritten"
-                                                         : "its device memory was overwritten, or the copy failed"));
-}
-
-Status Spiller::upcoming(uint64_t used, std::span<sh_ticket> tickets, uint64_t* out_count) {
-    using Visited = policy::RestoreOrder::Visited;
-    uint64_t count = 0, bytes = prefetched_bytes_, copies = prefetches_;
-    used_ = used;
-    if (!prefetches_) use_peak_ = std::max(use_peak_, used);
-    const uint64_t most = watermarks_.may_be_ahead(memory(), options_.to_device_bytes);
-    order_.for_each_next([&](uint32_t ordinal) {
-        const SavedCopy* const copy = step_.copies[ordinal];
-        if (!copy || copy->prefetch.address) return Visited::done;
-        if (copy->where != Where::away) return copy->where == Where::leaving ? Visited::again : Visited::done;
-        // The engine may still have the memory of a tensor that it has not been told of.
-        const sh_ticket* const ticket = copies_.find_named(*copy);
-        if (!ticket) return Visited::again;
-        // One copy may be larger than the bound.
-        const bool room = bytes + copy->span.bytes <= most || (!copies && copies_.kept().empty());
-        if (count == tickets.size() || copies >= options_.to_device_copies || !room) return Visited::stop;
-        tickets[count++] = *ticket;
-        bytes += copy->span.bytes;
-        copies++;
-        return Visited::again;
-    });
-    *out_count = count;
-    return Status();
-}
-
-Status Spiller::prefetch(std::span<const sh_ticket> tickets, const uint64_t* addresses, sh_stream stream) {
-    SH_TRY(lanes_.check_stream(stream));
-    for (size_t i = 0; i < tickets.size(); i++) {
-        Ticket* found = nullptr;
-        SH_TRY(find(tickets[i], &found));
-        if (!addresses[i]) return Status(SH_ERROR_INVALID_ARGUMENT, "addresses[" + std::to_string(i) + "] is 0");
-    }
-    for (size_t i = 0; i < tickets.size(); i++) {
-        SavedCopy& copy = *copies_.find(tickets[i])->copy;
-        if (copy.where != Where::away || copy.prefetch.address) continue;
-        SH_TRY(bring_back(copy, addresses[i], stream));
-        copy.prefetch = {addresses[i], stream};
-        prefetched_bytes_ += copy.span.bytes;
-        prefetches_++;
-        counters_.prefetched++;
-    }
-    return Status();
-}
-
-void Spiller::end_prefetch(SavedCopy& copy) {
-    if (!copy.prefetch.address) return;
-    copy.prefetch = {};
-    prefetched_bytes_ -= copy.span.bytes;
-    prefetches_--;
 }
 
 // --- Tickets ---

@@ -51,6 +51,7 @@ public:
 
     Status trim(uint64_t* freed_bytes);
     Status open_telemetry(const char* path) { return log_.open(path); }
+    void note_plan(const sh_activation_plan* plan) { log_.note_plan(plan); }
     void stats(sh_spiller_stats* out);
 
 private:
@@ -60,6 +61,7 @@ private:
         bool open = false;
         std::vector<SavedCopy*> copies;  // by their numbers in order_; null: ended
         sh_spiller_stats before = {};
+        uint64_t began_at = 0;  // position of the link that the copies come back through
     };
 
     Status find(sh_ticket ticket, Ticket** out);
@@ -70,6 +72,7 @@ private:
     Status share(SavedCopy& copy, uint64_t offset, sh_stream stream, uint32_t flags, sh_ticket* out);
     void make_room();
     void leave_early();
+    bool has_time(uint32_t ordinal, uint64_t before) const;
     bool leave(SavedCopy& copy);
     void stay_after_failure(SavedCopy& copy, const Status& why);
     bool has_room(uint64_t bytes, uint64_t copies) const;
@@ -77,7 +80,7 @@ private:
     Status collect_beyond_bounds(sh_stream stream, bool all, uint64_t* waited_for);
     Status hand_out(sh_stream stream, uint64_t waited_for, std::span<sh_ticket> tickets, uint64_t* out_count);
     Status is_away(SavedCopy& copy);
-    Status bring_back(SavedCopy& copy, uint64_t address, sh_stream stream);
+    Status bring_back(SavedCopy& copy, uint64_t address);
     Status join(SavedCopy& copy, uint64_t address, sh_stream stream);
     void end_prefetch(SavedCopy& copy);
     Status end_copy(std::unique_ptr<SavedCopy> copy, bool named);

@@ -121,8 +121,8 @@ void ClassPool::give(std::unique_ptr<PoolBuffer> buffer) noexcept {
 }
 
 Status ClassPool::make_events(PoolBuffer& buffer) {
-    SH_TRY(device_.event_create(true, &buffer.filled));
-    Status status = device_.event_create(true, &buffer.emptied);
+    SH_TRY(device_.event_create(false, &buffer.filled));
+    Status status = device_.event_create(false, &buffer.emptied);
     if (!status.ok()) destroy_events(buffer);
     return status;
 }

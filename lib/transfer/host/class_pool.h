@@ -22,6 +22,7 @@ struct PoolBuffer {
     uint64_t asked_class = 0;      // the class that the bytes ask for
     sh_backend_event filled = 0;   // the copy from the device into the buffer
     sh_backend_event emptied = 0;  // the last copy out of the buffer to the device
+    uint64_t emptying = 0;         // the number of that copy in the order of its lane; 0: there was none
     bool pinned = false;
 };
 

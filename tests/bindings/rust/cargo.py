@@ -56,6 +56,9 @@ class Cargo:
         # The tests of captured steps need a backend with graphs.
         plugin = pathlib.Path(library).parent / "tests/graphs/stagehand-capture.so"
         self.environment["CAPTURE_BACKEND"] = str(plugin if plugin.exists() else "")
+        # The tests of the control need its plugin.
+        plugin = pathlib.Path(library).parent / "control/libstagehand-control.so"
+        self.environment["CONTROL_PLUGIN_FOLDER"] = str(plugin.parent if plugin.exists() else "")
 
     def need(self):
         """Skips the test if cargo or the packages are missing, or if cargo is too old."""
@@ -156,7 +159,7 @@ def run_package(cargo):
 # What the vendored library is built from.
 VENDORED = ["LICENSE", "meson.build", "meson_options.txt", "include", "lib", "backends", "packaging"]
 # They are left out as Meson's options say, but Meson reads them.
-VENDORED += [f"{name}/meson.build" for name in ("cli", "examples", "bench", "tests")]
+VENDORED += [f"{name}/meson.build" for name in ("cli", "control", "examples", "bench", "tests")]
 
 
 def copy_sources(cargo, vendor):

@@ -49,7 +49,11 @@ TEST_F(OccupancyBudget, RuntimesGiveMemoryUpForItAndTakeItInAPause) {
     std::memcpy(reinterpret_cast<void*>(address), truth.data(), truth.size());
     SUCCEEDS(model.step(forward(8)));
     EXPECT_LE(device.memory().used_bytes, 16 * kMiB);
-    SUCCEEDS(sh_pause(device.get(), nullptr, nullptr));
+    const char* const tags[] = {"default"};
+    sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
+    options.tags = tags;
+    options.tag_count = 1;
+    SUCCEEDS(sh_pause(device.get(), &options, nullptr));
     for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(8)));
     EXPECT_GT(device.memory().used_bytes, 14 * kMiB) << "the model has the memory";
     SUCCEEDS(sh_resume(device.get(), nullptr, nullptr));

@@ -29,7 +29,6 @@ TEST(OrderOfUses, finds_the_next_use_in_this_lap_and_the_next) {
     EXPECT_FALSE(order.known());
     order.set(entries_of({0, 1, 0, 3}), 5, true);
     EXPECT_TRUE(order.known() && order.given());
-    EXPECT_EQ(order.mean_compute_ns(), 100u);
     EXPECT_EQ(order.next_use(0, 0), 0u);
     EXPECT_EQ(order.next_use(0, 1), 2u);
     EXPECT_EQ(order.next_use(0, 3), 4u);
@@ -62,6 +61,19 @@ TEST(OrderOfUses, follows_the_engine) {
     EXPECT_EQ(order.cursor(), 6u);
 }
 
+TEST(OrderOfUses, tells_how_long_the_engine_computes) {
+    Order order;
+    order.set({{0, 100, 1}, {1, 20, 1}, {2, 3, 1}}, 3, true);
+    EXPECT_EQ(order.compute_until(0), 0u);
+    EXPECT_EQ(order.compute_until(2), 120u);
+    EXPECT_TRUE(order.arrive(0));
+    EXPECT_TRUE(order.arrive(1));
+    EXPECT_EQ(order.compute_until(2), 0u);
+    EXPECT_EQ(order.compute_until(3), 3u);
+    EXPECT_EQ(order.compute_until(4), 103u);
+    EXPECT_EQ(order.compute_until(8), 126u + 120u);
+}
+
 TEST(OrderOfUses, is_unknown_after_it_was_cleared) {
     Order order;
     order.set(entries_of({0, 1}), 2, true);
@@ -73,7 +85,6 @@ TEST(OrderOfUses, is_unknown_after_it_was_cleared) {
     EXPECT_FALSE(order.contains(0));
     EXPECT_EQ(order.size(), 0u);
     EXPECT_EQ(order.cursor(), 0u);
-    EXPECT_EQ(order.mean_compute_ns(), 0u);
     EXPECT_FALSE(order.arrive(0));
     order.to_edge();
 }

@@ -47,6 +47,23 @@ TEST(RestoreOrder, IsThatOfTheLastStep) {
     EXPECT_EQ(next(order), (Numbers{1})) << "the backward has jumped";
 }
 
+TEST(RestoreOrder, KnowsTheTimesOfTheLastStep) {
+    RestoreOrder order;
+    save(order, 3);
+    order.restore(2, 5);
+    order.restore(0, 7);
+    order.restore(2, 9);
+    EXPECT_EQ(order.time_of(2), 0u) << "no step has ended";
+    order.end_step();
+    save(order, 4);
+    EXPECT_EQ(order.time_of(2), 5u);
+    EXPECT_EQ(order.time_of(0), 7u);
+    EXPECT_EQ(order.time_of(1), 0u);
+    EXPECT_EQ(order.time_of(3), 0u);
+    order.end_step();
+    EXPECT_EQ(order.time_of(0), 7u) << "a step without restores changes nothing";
+}
+
 TEST(RestoreOrder, ChangesWithTheSteps) {
     RestoreOrder order;
     save(order, 3);

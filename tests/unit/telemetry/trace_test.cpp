@@ -105,6 +105,21 @@ TEST_F(Trace, SlicesOfOneMomentAreKept) {
     EXPECT_EQ(count(), 3u);
 }
 
+TEST_F(Trace, PausesAndResumesAreOnATrackOfTheDevice) {
+    const char* const tags[] = {"kv_cache", "weights"};
+    trace_occupancy("host:0", {false, tags, 1000, 3000, 4096, 1024});
+    trace_occupancy("host:0", {true, {tags, 1}, 5000, 6000, 2048, 0});
+    read();
+    expect_no_overlap();
+    ASSERT_EQ(slices_[1].size(), 1u);
+    const auto& [thread, slices] = *slices_[1].begin();
+    EXPECT_EQ(names_[1][thread], "pauses and resumes");
+    ASSERT_EQ(slices.size(), 2u);
+    EXPECT_EQ(slices[0].name, "pause kv_cache, weights");
+    EXPECT_EQ(slices[0].end_ns - slices[0].begin_ns, 2000);
+    EXPECT_EQ(slices[1].name, "resume kv_cache");
+}
+
 TEST_F(Trace, RuntimesHaveLanesOfTheirOwn) {
     trace_load("first", "block", 0, 1000, 1, 1);
     trace_load("second", "block", 500, 1500, 1, 1);

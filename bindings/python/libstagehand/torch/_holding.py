@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .._errors import BudgetError, UsageError
+from .._errors import BudgetError, Error, UsageError
 from .._generated import Status
 from .._runtime import Runtime
 from .._scopes import Step
@@ -286,6 +286,17 @@ class Holding:
             return False
         self.end_step()
         return True
+
+    def give_all_back(self) -> bool:
+        """Gives all device memory back if nothing uses the model. Returns whether it did."""
+        if self._step is not None and (self.step_thread != threading.get_ident() or not self.end_idle_step()):
+            return False
+        if self.ended or self._capturing or self._forward or self._backward:
+            return False
+        try:
+            return self._runtime.trim(0) == 0
+        except Error:  # another thread has begun to use it
+            return False
 
     @contextmanager
     def reading(self, block: HeldBlock) -> Iterator[View]:

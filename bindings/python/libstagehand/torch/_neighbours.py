@@ -1,4 +1,6 @@
-"""Several models on a device in one program: a step of one model waits for steps of the others, or ends idle ones."""
+"""Several models on a device in one program: a step of one model waits for steps of the others, ends idle ones, and has
+idle models give back all memory if there is not even the least that the model needs.
+"""
 
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
 from __future__ import annotations
@@ -22,6 +24,11 @@ class Neighbour(Protocol):
         step at any time.
         """
 
+    def give_all_back(self) -> bool:
+        """Gives all device memory of the model back if nothing uses the model. Returns whether it did. The model takes
+        memory again when it is used.
+        """
+
 
 class Neighbours:
     """The models of a device."""
@@ -39,15 +46,29 @@ class Neighbours:
         end of their steps.
         """
         until = time.monotonic() + self._wait
+        gone: set[int] = set()  # the models that have given all back for this step
         while True:
             try:
                 return begin()
             except BudgetError as error:
-                if error.status != Status.ERROR_BUSY or (
+                if error.status == Status.ERROR_BUDGET:
+                    if not self._take_all(gone):
+                        raise
+                elif error.status != Status.ERROR_BUSY or (
                     not self._end_idle() and (not self._others_run() or time.monotonic() >= until)
                 ):
                     raise
             time.sleep(0.001)
+
+    def _take_all(self, gone: set[int]) -> bool:
+        """Has one idle model after the other give back all that it holds. Each model keeps the least that it needs
+        otherwise, although models of a pipeline run in turn. Returns whether there was one more.
+        """
+        for one in self._all:
+            if one is not self._me and id(one) not in gone and one.give_all_back():
+                gone.add(id(one))
+                return True
+        return False
 
     def _end_idle(self) -> bool:
         """Ends idle steps of this thread, because the thread cannot wait for itself. A step of which only the backward

@@ -26,15 +26,21 @@ _OUT = ffi.typeof(f"uint64_t[{_NAMED + 2}]")
 _INFO = ffi.typeof("sh_ticket_info *")
 _INFO_BYTES = ffi.sizeof("sh_ticket_info")
 _NUMBERS = ffi.typeof(f"uint64_t[{_NAMED}]")
+_UPCOMING = ffi.typeof(f"uint64_t[{3 * _NAMED + 1}]")
 _COUNT = ffi.typeof("uint64_t *")
-_new = ffi.new
+_new, _unpack = ffi.new, ffi.unpack
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 _modes = torch._C._len_torch_dispatch_stack
 _spill = lib.sh_py_spill
 _collect = lib.sh_spiller_collect
 _restore = lib.sh_restore
 _get_info = lib.sh_ticket_get_info
-_get_upcoming = lib.sh_spiller_get_upcoming
+_get_upcoming = lib.sh_py_upcoming
 _MOST_RESTORED = 3
+# The library is asked for tensors to prefetch after so many restored bytes, as long as this number of tensors has come
+# back ahead of use. Small tensors are then prefetched several at a time.
+_PREFETCH_AFTER = 8 << 20
+_LEAST_AHEAD = 4
 # Bytes of restored tensors after which the use of memory is looked up again. It takes some ten microseconds.
 _LOOK_AFTER = 64 << 20
 # Memory that a copy may use for ever, because the driver has failed.
@@ -54,13 +60,14 @@ class Saved:
         "stride",
         "offset",
         "dtype",
+        "bytes",
         "begin",
         "contents",
         "stream",
         "__weakref__",
     )
 
-    def __init__(self, on: SpilledDevice, tensor: torch.Tensor, contents: Contents) -> None:
+    def __init__(self, on: SpilledDevice, tensor: torch.Tensor, bytes: int, contents: Contents) -> None:
         self.on = on
         self.held = _new(_OUT)  # the ticket is its first number
         self.tensor: torch.Tensor | None = _detach(tensor)
@@ -70,6 +77,7 @@ class Saved:
         self.stride = tensor.stride()
         self.offset = tensor.storage_offset()
         self.dtype = tensor.dtype
+        self.bytes = bytes  # of the elements
         self.begin = 0  # the address of the first element
         self.contents = contents
         self.stream = 0
@@ -109,12 +117,14 @@ class _Prefetched:
     has ended.
     """
 
-    __slots__ = ("memory", "shift", "stream")
+    __slots__ = ("memory", "shift", "stream", "ticket", "offset")
 
-    def __init__(self, memory: torch.Tensor, shift: int, stream: int) -> None:
+    def __init__(self, memory: torch.Tensor, shift: int, stream: int, ticket: int, offset: int) -> None:
         self.memory = memory
         self.shift = shift  # where the copy begins in the memory
         self.stream = stream
+        self.ticket = ticket  # that was named
+        self.offset = offset  # of its tensor in the copy
 
 
 class Others(NamedTuple):
@@ -142,15 +152,17 @@ class SpilledDevice:
         self.coming = self.coming_back = 0
         self._gone = 0  # the tensors that have left in this step
         self._since_look = 0  # bytes that were restored since the use of memory was looked up
+        self._since_prefetch = 0  # bytes that were restored since the library was asked for tensors to prefetch
+        self._ahead = 0  # prefetched tensors that were not restored yet
         self._streams: dict[int, Any] = {}
         self._recent: deque[Contents] = deque()
-        self._buffers: list[tuple[Any, Any, Any]] = []  # those that no call uses now
+        self._buffers: list[Any] = []  # those that no call uses now
         self._alignment = 64 if self._cuda is None else 512  # of memory that PyTorch allocates
 
     # Streams and memory.
 
     def stream(self) -> int:
-        return STREAM_HOST if self._cuda is None else int(torch._C._cuda_getCurrentRawStream(self._cuda))
+        return STREAM_HOST if self._cuda is None else int(_raw_stream(self._cuda))  # type: ignore[misc]
 
     def _stream_object(self, stream: int) -> Any:
         """Returns PyTorch's object for a stream that is the current one."""
@@ -210,25 +222,25 @@ class SpilledDevice:
 
     # Saving.
 
-    def save(self, tensor: torch.Tensor, flags: int = 0) -> Saved:
+    def save(self, tensor: torch.Tensor, flags: int = 0, storage: torch.UntypedStorage | None = None) -> Saved:
         """Saves a tensor, and gives up the memory of the tensors that have left. `flags` are those of sh_spill()."""
         stream = self.stream()
-        storage = tensor.untyped_storage()
-        contents = contents_of(storage, tensor._version)
-        saved = Saved(self, tensor, contents)
+        bytes = tensor.nbytes
+        contents = contents_of(tensor.untyped_storage() if storage is None else storage, tensor._version)
+        saved = Saved(self, tensor, bytes, contents)
         size, held = saved.size, saved.held
         saved.begin, saved.stream = tensor.data_ptr(), stream
         status = _spill(
             self.spiller._handle,
             saved.begin,
-            tensor.element_size(),
+            saved.dtype.itemsize,
             len(size),
             size,
             saved.stride,
             contents.address,
             contents.bytes,
             contents.key,
-            self._used(tensor.nbytes),
+            self._used(bytes) if self._counts_used else 0,
             stream,
             flags,
             held,
@@ -240,7 +252,7 @@ class SpilledDevice:
                 # The allocator must not give the memory to another stream while this stream waits for the copy.
                 self._used_on(tensor, stream)
             else:
-                self._on_host += tensor.nbytes
+                self._on_host += bytes
         count = held[1]
         if count:
             self._leave(held[2 : 2 + count], stream)
@@ -288,6 +300,7 @@ class SpilledDevice:
         """Has the current stream wait for the copies, so that the memory of tensors that leave is free."""
         self.collect(self.stream(), all=True)
         self._since_look = _LOOK_AFTER
+        self._ahead = 0
         self.coming = self.coming_back
 
     # Restoring.
@@ -303,13 +316,18 @@ class SpilledDevice:
             _restore(self.spiller._handle, saved.held[0], 0, stream)
         made = self._returned(saved, stream) if kept is None else kept
         if self._gone:
-            self._prefetch(stream, saved)
+            self._since_look += saved.bytes
+            self._since_prefetch += saved.bytes
+            if self._since_prefetch >= _PREFETCH_AFTER or self._ahead < _LEAST_AHEAD:
+                self._prefetch(stream)
         return made
 
     def _returned(self, saved: Saved, stream: int) -> torch.Tensor:
         if saved.changed is not None:
             raise modified(f"a {list(saved.size)} tensor", saved.changed, saved.version)
         handle, number = self.spiller._handle, saved.held[0]
+        if (made := self._taken(saved, handle, number, stream)) is not None:
+            return made
         info = _new(_INFO)
         info.struct_size = _INFO_BYTES
         check(_get_info(handle, number, info))
@@ -327,16 +345,38 @@ class SpilledDevice:
             if status == Status.ERROR_DEVICE_LOST:
                 _lost.append(memory)
             raise error_of(status)
-        if address == info.prefetched_address:
-            contents.prefetched.pop(address, None)
-        made = torch.empty(0, dtype=saved.dtype, device=self.device)
-        offset = (shift + info.offset) // saved.dtype.itemsize
-        made.set_(memory.untyped_storage(), offset, saved.size, saved.stride)
+        if address == info.prefetched_address and contents.prefetched.pop(address, None) is not None:
+            self._ahead -= 1
+        made = self._over(saved, memory, shift + info.offset)
         if contents.count > 1:
             contents.restored = _Restored(made, info.copy, stream, shift)
             self._recent.append(contents)
             if len(self._recent) > _MOST_RESTORED:
                 self._recent.popleft().restored = None
+        return made
+
+    def _taken(self, saved: Saved, handle: Any, number: int, stream: int) -> torch.Tensor | None:
+        """Returns a prefetched tensor whose contents no other saved tensor shares. Returns None if it is none."""
+        prefetched = saved.contents.prefetched
+        if saved.contents.count != 1 or not prefetched:
+            return None
+        try:
+            address, found = prefetched.popitem()
+        except KeyError:  # another thread restores the same tensor
+            return None
+        if found.ticket != number or found.stream != stream or _restore(handle, number, address, stream) < 0:
+            prefetched[address] = found
+            return None  # the caller tries again, and tells of a failure
+        self._ahead -= 1
+        return self._over(saved, found.memory, found.shift + found.offset)
+
+    def _over(self, saved: Saved, memory: torch.Tensor, begin: int) -> torch.Tensor:
+        """Makes the tensor that lies in memory from there on."""
+        if not begin and memory.dtype is saved.dtype and memory.stride() == saved.stride:
+            if memory.size() == saved.size:
+                return memory
+        made = torch.empty(0, dtype=saved.dtype, device=self.device)
+        made.set_(memory.untyped_storage(), begin // saved.dtype.itemsize, saved.size, saved.stride)
         return made
 
     def _view(self, saved: Saved, restored: _Restored, offset: int) -> torch.Tensor:
@@ -356,59 +396,59 @@ class SpilledDevice:
 
     def _allocated(self, saved: Saved, bytes: int, offset: int) -> tuple[torch.Tensor, int]:
         shift = (saved.begin - offset) % self._alignment
+        if not shift and not offset and bytes == saved.bytes:
+            return torch.empty_strided(saved.size, saved.stride, dtype=saved.dtype, device=self.device), 0
         return torch.empty(bytes + shift, dtype=torch.uint8, device=self.device), shift
 
-    def _used_from_time_to_time(self, restored: Saved) -> int:
+    def _used_from_time_to_time(self) -> int:
         """Device memory in use, or 0 if little has changed since it was asked for."""
-        self._since_look += restored.size.numel() * restored.dtype.itemsize
         if self._since_look < _LOOK_AFTER:
             return 0
         self._since_look = 0
         return self._used(0, asked=True)
 
-    def _taken_buffers(self) -> tuple[Any, Any, Any]:
-        """Returns memory for the results of calls, which nobody else uses until it is put back. To make it takes longer
-        than the calls do. Backwards of several threads may restore tensors at the same time.
-        """
-        try:
-            return self._buffers.pop()
-        except IndexError:
-            info = _new(_INFO)
-            info.struct_size = _INFO_BYTES
-            return _new(_NUMBERS), _new(_COUNT), info
-
-    def _prefetch(self, stream: int, restored: Saved) -> None:
+    def _prefetch(self, stream: int) -> None:
         """Begins to bring back the tensors that the next nodes need."""
         handle = self.spiller._handle
-        buffers = self._taken_buffers()
-        out, count, info = buffers
-        if _get_upcoming(handle, self._used_from_time_to_time(restored), out, _NAMED, count) < 0 or not count[0]:
-            self._buffers.append(buffers)
-            return
+        self._since_prefetch = 0
+        # Making memory for results takes longer than the call. Backwards of several threads may be here at once.
+        try:
+            out = self._buffers.pop()
+        except IndexError:
+            out = _new(_UPCOMING)
+        status = _get_upcoming(handle, self._used_from_time_to_time(), out, _NAMED)
+        upcoming = _unpack(out, 1 + 3 * out[0]) if status >= 0 and out[0] else ()
+        self._buffers.append(out)
         named, numbers, addresses = [], [], []
-        for number in out[0 : count[0]]:
+        for at in range(1, len(upcoming), 3):
+            number, bytes, offset = upcoming[at : at + 3]
             found = self.saved.get(number)
             saved = None if found is None else found()
             if saved is None:
                 continue
-            if _get_info(handle, number, info) < 0:
-                continue
             try:
-                memory, shift = self._allocated(saved, info.bytes, info.offset)
+                memory, shift = self._allocated(saved, bytes, offset)
             except torch.OutOfMemoryError:
                 break  # the tensor comes back when it is needed, and other memory may be free by then
             address = memory.data_ptr() + shift
-            saved.contents.prefetched[address] = _Prefetched(memory, shift, stream)
+            saved.contents.prefetched[address] = _Prefetched(memory, shift, stream, number, offset)
             named.append(saved)
             numbers.append(number)
             addresses.append(address)
-        status = lib.sh_prefetch_spilled(handle, numbers, addresses, len(numbers), stream) if numbers else 0
-        if status >= 0:
-            self._buffers.append(buffers)
+        if not numbers:
             return
-        # The restore that tries the copy again tells of the failure.
+        self._ahead += len(numbers)
+        status = lib.sh_prefetch_spilled(handle, numbers, addresses, len(numbers), stream)
+        if status < 0:
+            self._forget_failed(status, named, numbers, addresses)
+
+    def _forget_failed(self, status: int, named: list[Saved], numbers: list[int], addresses: list[int]) -> None:
+        """Gives up the memory of copies that did not begin. The restore that tries again tells of the failure."""
+        info = _new(_INFO)
+        info.struct_size = _INFO_BYTES
         for saved, number, address in zip(named, numbers, addresses):
-            if _get_info(handle, number, info) < 0 or info.prefetched_address != address:
+            if _get_info(self.spiller._handle, number, info) < 0 or info.prefetched_address != address:
+                self._ahead -= 1
                 lost = saved.contents.prefetched.pop(address, None)
                 if status == Status.ERROR_DEVICE_LOST:
                     _lost.append(lost)

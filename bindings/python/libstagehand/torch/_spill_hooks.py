@@ -58,9 +58,12 @@ class PackSpilled:
             return Kept(tensor)
         on = self.devices.get(tensor.device)
         # A backward runs a forward again for a checkpoint. These tensors are needed at once.
-        if on is None or tensor.nbytes < on.least or not tensor.nbytes or _graph_task() != -1:
+        if on is None or tensor.nbytes < on.least or _graph_task() != -1:
             return Kept(tensor)
-        if is_of_weight(tensor) or overlaps(tensor) or tensor.untyped_storage()._cdata in self.weights:
+        if is_of_weight(tensor) or overlaps(tensor):
+            return Kept(tensor)
+        storage = tensor.untyped_storage()
+        if storage._cdata in self.weights:
             return Kept(tensor)
         if self.gradients is not None:
             self.gradients.saves()
@@ -70,7 +73,7 @@ class PackSpilled:
         if self.recompute is not None and (made := self.recompute.pack(tensor)) is not None:
             return made
         self.steps.saves()
-        saved = on.save(tensor)
+        saved = on.save(tensor, 0, storage)
         if self.recompute is not None:
             self.recompute.note(saved, tensor)
         return saved
@@ -78,7 +81,7 @@ class PackSpilled:
     def save_argument(self, tensor: torch.Tensor) -> Any:
         """Saves a tensor that other tensors are computed from."""
         on = self.devices.get(tensor.device)
-        if on is None or tensor.nbytes < on.least or not tensor.nbytes:
+        if on is None or tensor.nbytes < on.least:
             return Kept(tensor)
         if self.planner is not None:
             return self.planner.save_argument(tensor)  # the step has begun

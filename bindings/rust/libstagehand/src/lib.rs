@@ -3,6 +3,7 @@
 mod activations;
 mod block;
 mod callback;
+mod control;
 mod device;
 mod error;
 mod graph;
@@ -24,6 +25,7 @@ pub use activations::{
     plan_activations, simulate_activations,
 };
 pub use block::{Block, BlockDesc, BlockState, LoadedRange};
+pub use control::{Control, ControlInfo, ControlOptions};
 pub use device::{BackendInfo, Capabilities, Device, DeviceOptions, MemoryInfo, backends};
 pub use error::{Error, Group, Result, Status};
 pub use graph::{Capture, Graph, Launch};

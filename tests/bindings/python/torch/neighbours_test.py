@@ -5,7 +5,8 @@ import threading
 
 import pytest
 import torch
-from models import PAGE, Net, equal, loss_of, size_of, with_lora
+from models import PAGE, Net, Pipeline, equal, loss_of, size_of, with_lora
+from torch import nn
 
 import libstagehand as sh
 import libstagehand.torch as st
@@ -68,3 +69,39 @@ def test_a_step_waits_for_that_of_another_thread(shared, pair, tokens):
                 thread.join(0.1)
             thread.join(60)
             assert len(got) == 1 and torch.equal(got[0], want)
+
+
+def in_turn(width=64):
+    """Two models, each of which needs most of the budget for its largest layer."""
+    models = [nn.Sequential(*(nn.Linear(width, width) for _ in range(4))).requires_grad_(False) for _ in range(2)]
+    budget = (width + 1) * width * 4 * 5 // 4 // PAGE * PAGE
+    return (
+        *models,
+        torch.randn(2, width),
+        sh.Device("host", page_bytes=PAGE, backend_options="poison=1", budget_bytes=budget),
+    )
+
+
+def test_models_that_run_in_turn_share_the_least_that_each_needs():
+    first, second, x, device = in_turn()
+    with device, torch.no_grad():
+        want = second(first(x))
+        with st.stream(Pipeline(first=first, second=second), device) as streamed:
+            for _ in range(3):
+                assert torch.equal(second(first(x)), want)
+            assert device.memory().peak_bytes <= device.memory().budget_bytes
+            assert [one.steps for one in streamed.stats().values()] == [3, 3]
+
+
+def test_models_that_run_at_the_same_time_do_not_share_it():
+    first, second, x, device = in_turn()
+    with device, torch.no_grad(), st.stream(first, device, name="one") as streamed, st.stream(second, device) as other:
+        want = first(x)
+        with streamed.step():
+            first(x)
+            with pytest.raises(sh.BudgetError, match="into what other models \\('one'\\) leave of the budget"):
+                second(x)
+            assert torch.equal(first(x), want)
+        second(x)
+        assert torch.equal(first(x), want)
+        assert other.stats().steps == 1

@@ -1,0 +1,67 @@
+"""The control of a device by other processes, by HTTP."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Any
+
+from ._errors import check, closed, made
+from ._generated import ControlInfo
+from ._holders import note
+from ._lifetime import close_at_exit, destroy_postponed, owned
+from ._native import ffi, lib
+from ._structs import result, struct, text
+
+
+class Control:
+    """Answers requests of other processes until a `with` ends, or until the object is closed or garbage. See
+    Device.serve_control(). It keeps the device open.
+    """
+
+    _turn = 0  # its threads may call Python functions
+
+    def __init__(self, device: Any, address: str | os.PathLike[str] | None, token: str | None) -> None:
+        self.device = device
+        self._handle: Any = ffi.NULL
+        handle = device._handle
+        if not handle:
+            raise closed("device")
+        destroy_postponed()
+        options = struct("control_options")
+        texts = text(address), text(token)
+        options.address, options.token = texts
+        raw = made("sh_control **", lambda out: lib.sh_control_start(handle, options, out), lib.sh_control_stop)
+        self._handle = owned(raw, lib.sh_control_stop, handle)
+        self.address: str = self.info().address
+        """The path of the Unix socket, or the TCP address with its port."""
+        note(self._handle, device.name, lambda: "a Control that is not closed")
+        close_at_exit(self)
+
+    def __repr__(self) -> str:
+        return f"<libstagehand.Control of {self.device.name}{'' if self._handle else ' (closed)'}>"
+
+    def __enter__(self) -> Control:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def info(self) -> ControlInfo:
+        """Returns the address and the counters."""
+        info = struct("control_info")
+        check(lib.sh_control_get_info(self._handle, info))
+        return result(ControlInfo, info)
+
+    def close(self) -> None:
+        """Ends the connections, and waits for a pause or a resume that a request has begun. A function of on_pause()
+        must not call it during a request.
+        """
+        if self._handle:
+            check(lib.sh_control_stop(self._handle))
+            # The handle is stopped, so its destructor finds nothing.
+            handle, self._handle = self._handle, ffi.NULL
+            ffi.release(handle)
+        destroy_postponed()

@@ -1,0 +1,108 @@
+/*
+ * Control: other processes release the memory of sh_alloc() and bring it back, by HTTP.
+ *
+ * sh_control_start() has a device answer requests on a Unix socket, or on a TCP port of the loopback interface. The
+ * requests are those that inference servers have for the purpose: /release_memory_occupation and
+ * /resume_memory_occupation, /sleep, /wake_up and /is_sleeping, and /memory and /metrics. docs/control.md describes
+ * them. The command `stagehand release` makes them. Nothing answers unless a program calls sh_control_start().
+ *
+ * A request pauses and resumes as sh_pause() and sh_resume() do, on a thread of the library. Callbacks of
+ * sh_occupancy_add_callbacks() run on that thread. They are the place where an engine ends its work on the device.
+ */
+#ifndef STAGEHAND_CONTROL_H
+#define STAGEHAND_CONTROL_H
+
+#include "base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct sh_control sh_control; /**< What answers requests for a device. */
+
+/** Where the requests come in, and from whom. */
+typedef struct sh_control_options {
+    uint32_t struct_size;
+    uint32_t reserved;
+    /** The path of a Unix socket, absolute or with "unix:" before it, at most 107 bytes. Or "127.0.0.1:PORT",
+        "localhost:PORT" or "[::1]:PORT": a TCP port, 0 for a free one. Other addresses are refused. NULL:
+        "stagehand/<process id>.<device>.control" in $XDG_RUNTIME_DIR, or in "stagehand-<user id>" in /tmp: see
+        sh_monitor_start(). */
+    const char* address;
+    /** Each request must have the header "Authorization: Bearer <token>". 16 to 256 letters, digits and other visible
+        characters of ASCII. Required for TCP. NULL on a Unix socket: only the user who runs the process, and root, can
+        connect, and requests need no token. */
+    const char* token;
+} sh_control_options;
+
+#define SH_CONTROL_OPTIONS_INIT \
+    { sizeof(sh_control_options), 0, 0, 0 }
+static inline void sh_control_options_init(sh_control_options* options) {
+    const sh_control_options initial = SH_CONTROL_OPTIONS_INIT;
+    *options = initial;
+}
+
+/** Where a control answers, and how often it did. */
+typedef struct sh_control_info {
+    uint32_t struct_size;
+    uint32_t port;     /**< The TCP port. 0: a Unix socket. */
+    char address[128]; /**< The path of the Unix socket, or the address with its port, for example "127.0.0.1:8431". */
+    uint64_t requests; /**< Requests that were answered, without those that were no HTTP or too large. */
+    uint64_t failures; /**< The part of them whose answer has a status of 400 or more. */
+} sh_control_info;
+
+#define SH_CONTROL_INFO_INIT \
+    { sizeof(sh_control_info), 0, {0}, 0, 0 }
+static inline void sh_control_info_init(sh_control_info* info) {
+    const sh_control_info initial = SH_CONTROL_INFO_INIT;
+    *info = initial;
+}
+
+/**
+ * Begins to answer requests. The server is a plugin, "libstagehand-control.so", which the library looks for where it
+ * looks for backends. One thread of the library waits for requests, one reads figures, and four pause and resume. At
+ * most 32 clients are connected at a time. A client that sends its request too slowly, or sends none, makes way for
+ * others.
+ *
+ * A socket that an ended process left at the path is replaced. Any other file is an error. The end of the process
+ * removes the socket. A forked child does not answer. When the device is closed, requests get an error, until
+ * sh_control_stop().
+ * @param options     NULL: a Unix socket at the default path.
+ * @param out_control Belongs to the caller, who ends it with sh_control_stop().
+ * @retval SH_OK                     Requests are answered.
+ * @retval SH_ERROR_INVALID_ARGUMENT The address is none of those above, there is no token for TCP, or the token has a
+ *                                   wrong size or character. The text has the address.
+ * @retval SH_ERROR_IO               The socket could not be made. The text names the fault.
+ * @retval SH_ERROR_BACKEND_LOAD     The plugin is not installed, or cannot be loaded. The text lists the files that
+ *                                   were tried.
+ * @blocks While it loads the plugin, and for a second at most while another process locks the socket's folder.
+ * \since 0.2
+ */
+SH_API SH_MUST_CHECK sh_status sh_control_start(sh_device* device, const sh_control_options* options,
+                                                sh_control** out_control);
+
+/**
+ * Reads where a control answers, and its counters.
+ * @retval SH_OK The struct is written.
+ * @blocks Never.
+ * \since 0.2
+ */
+SH_API SH_MUST_CHECK sh_status sh_control_get_info(sh_control* control, sh_control_info* out_info);
+
+/**
+ * Ends a control: closes all connections, and removes the socket. Requests that have begun to pause or resume go on to
+ * their end; requests that have not begun do nothing.
+ * @param control NULL is ignored.
+ * @retval SH_OK                  No thread of the control runs any more.
+ * @retval SH_ERROR_INVALID_STATE A callback of sh_occupancy_add_callbacks() made the call during a request of this
+ *                                control. The control goes on.
+ * @blocks Until a pause or resume that a request has begun has ended.
+ * \since 0.2
+ */
+SH_API sh_status sh_control_stop(sh_control* control);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

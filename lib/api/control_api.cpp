@@ -1,0 +1,152 @@
+// The control of a device by other processes.
+#include <cstring>
+
+#include <unistd.h>
+
+#include "api/guard.h"
+#include "control/control.h"
+#include "control/token.h"
+
+using namespace stagehand;
+using namespace stagehand::api;
+
+namespace {
+
+using Controls = HandleTable<control::Control, kControlTag>;
+
+// Never destroyed, because a control may be stopped while the process exits.
+Controls& controls() {
+    static Controls* const instance = new Controls;
+    return *instance;
+}
+
+// Turns the failure of a call of the interface on this thread into a Status.
+Status status_of(sh_status code) {
+    if (code >= 0) return Status(code);
+    std::string text(last_error(nullptr, 0), '\0');
+    last_error(text.data(), text.size() + 1);
+    return Status(code, text);
+}
+
+// A device by its handle, which may be closed at any time. Its calls are those of the interface.
+class DeviceByHandle final : public control::Occupant {
+public:
+    DeviceByHandle(sh_device* handle, std::string name) : handle_(handle), name_(std::move(name)) {}
+
+    std::string name() const override { return name_; }
+
+    Status change(const control::Order& order, sh_occupancy_change* out) override {
+        std::vector<const char*> tags;
+        for (const std::string& tag : order.tags) tags.push_back(tag.c_str());
+        const uint32_t flags = SH_OCCUPANCY_NO_WAIT | (order.if_needed ? SH_OCCUPANCY_REPEAT : 0);
+        if (order.resumes) {
+            sh_resume_options options = SH_RESUME_OPTIONS_INIT;
+            options.flags = flags;
+            options.tags = tags.data();
+            options.tag_count = tags.size();
+            return status_of(sh_resume(handle_, &options, out));
+        }
+        sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
+        options.flags = flags;
+        options.tags = tags.data();
+        options.tag_count = tags.size();
+        options.contents = order.contents;
+        return status_of(sh_pause(handle_, &options, out));
+    }
+
+    Status total(sh_occupancy_info* out) override { return status_of(sh_occupancy_get_info(handle_, nullptr, out)); }
+
+    Status tags(std::vector<sh_occupancy_info>* out) override {
+        uint64_t count = 0;
+        SH_TRY(status_of(sh_occupancy_list(handle_, nullptr, 0, &count)));
+        out->assign(count, SH_OCCUPANCY_INFO_INIT);
+        SH_TRY(status_of(sh_occupancy_list(handle_, out->data(), out->size(), &count)));
+        out->resize(std::min<uint64_t>(count, out->size()));  // a tag may have come meanwhile
+        return Status();
+    }
+
+    Status memory(sh_memory_info* out) override { return status_of(sh_device_get_memory(handle_, out)); }
+
+private:
+    sh_device* const handle_;
+    const std::string name_;
+};
+
+Status choose_address(const sh_control_options& options, const std::string& device, control::Address* out) {
+    if (options.address) return control::read_address(options.address, out);
+    return telemetry::default_socket_path(control::default_file(getpid(), device), &out->path);
+}
+
+Status check_options(const sh_control_options& options, const control::Address& address) {
+    if (options.reserved) return Status(SH_ERROR_INVALID_ARGUMENT, "options.reserved is not 0");
+    if (options.token) return control::check_token(options.token);
+    if (!address.is_tcp()) return Status();
+    return Status(SH_ERROR_INVALID_ARGUMENT, "options.address \"" + address.text() +
+                                                 "\" is a TCP port, and options.token is NULL: every user of "
+                                                 "the machine could release the memory");
+}
+
+Status unknown_control() {
+    return Status(SH_ERROR_INVALID_HANDLE, "control is NULL, was stopped, or is not a control");
+}
+
+}  // namespace
+
+extern "C" {
+
+sh_status sh_control_start(sh_device* device, const sh_control_options* options, sh_control** out_control) {
+    return guarded([&] {
+        std::shared_ptr<core::Device> found;
+        SH_TRY(find_device(device, &found));
+        const std::string name = found->name();
+        found.reset();  // the control does not keep the device open
+        if (!out_control) return Status(SH_ERROR_INVALID_ARGUMENT, "out_control is NULL");
+        sh_control_options wanted;
+        SH_TRY(take_options(options, "options", &wanted));
+        control::Address address;
+        SH_TRY(choose_address(wanted, name, &address));
+        SH_TRY(check_options(wanted, address));
+        std::shared_ptr<control::Control> made;
+        SH_TRY(control::Control::start(address, std::make_unique<DeviceByHandle>(device, name),
+                                       wanted.token ? wanted.token : "", &made));
+        *out_control = static_cast<sh_control*>(controls().insert(std::move(made)));
+        return Status();
+    });
+}
+
+sh_status sh_control_get_info(sh_control* control, sh_control_info* out_info) {
+    return guarded([&] {
+        core::Lock lock;
+        auto* const slot = controls().lock(control, &lock);
+        if (!slot) return unknown_control();
+        const control::Control& at = *slot->object;
+        return fill_struct(out_info, "out_info", [&](sh_control_info* info) {
+            const std::string address = at.address().text();
+            const size_t bytes = std::min(sizeof info->address - 1, address.size());
+            std::memset(info->address, 0, sizeof info->address);
+            std::memcpy(info->address, address.data(), bytes);
+            info->port = at.address().port;
+            info->requests = at.counters().requests;
+            info->failures = at.counters().failures;
+            return Status();
+        });
+    });
+}
+
+sh_status sh_control_stop(sh_control* control) {
+    return guarded([&] {
+        if (!control) return Status();
+        core::Lock lock;
+        auto* const slot = controls().lock(control, &lock);
+        if (!slot) return unknown_control();
+        if (slot->object->is_calling())
+            return Status(SH_ERROR_INVALID_STATE, "a callback of a request of this control must not stop it");
+        std::shared_ptr<control::Control> ended = controls().remove(*slot);
+        lock.unlock();
+        ended.reset();
+        controls().recycle(*slot);
+        return Status();
+    });
+}
+
+}  // extern "C"

@@ -1,0 +1,43 @@
+// The answers of a control: which status a failure has, and the documents. Pure functions.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <stagehand/device.h>
+#include <stagehand/occupancy.h>
+
+#include "base/status.h"
+#include "control/http.h"
+#include "control/order.h"
+
+namespace stagehand::control {
+
+// A failure. `error` is a short word for programs, `message` a sentence for people.
+Answer failure(unsigned status, const char* error, std::string_view message);
+
+Answer unauthorized();
+Answer unknown_path(std::string_view target);
+Answer wrong_method(const Route& route, std::string_view method);
+Answer malformed(const Status& why);
+
+// What has become of an order. `found` are the tags after it.
+Answer answer_to(const Order& order, const Status& result, const sh_occupancy_change& change,
+                 const std::vector<sh_occupancy_info>& found);
+// A failure of a call that reads.
+Answer unreadable(const Status& why);
+
+// All figures of a device at a moment.
+struct Figures {
+    std::string device;
+    sh_occupancy_info total = SH_OCCUPANCY_INFO_INIT;
+    std::vector<sh_occupancy_info> tags;
+    sh_memory_info memory = SH_MEMORY_INFO_INIT;
+};
+Answer is_sleeping(const sh_occupancy_info& total);
+Answer memory_document(const Figures& figures);
+
+const char* state_name(uint32_t state);
+
+}  // namespace stagehand::control

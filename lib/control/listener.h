@@ -1,0 +1,34 @@
+// Listener: the listening socket of a control, on a Unix socket or on a port of the loopback interface.
+#pragma once
+
+#include <memory>
+
+#include "base/status.h"
+#include "control/address.h"
+#include "telemetry/monitor_socket.h"
+
+namespace stagehand::control {
+
+class Listener {
+public:
+    static Status open(const Address& address, std::unique_ptr<Listener>* out);
+    ~Listener();
+    Listener(const Listener&) = delete;
+    Listener& operator=(const Listener&) = delete;
+
+    int descriptor() const { return socket_ ? socket_->descriptor() : tcp_; }
+    const Address& address() const { return address_; }
+
+    // For the child of a fork: closes the inherited descriptors.
+    void abandon();
+
+private:
+    explicit Listener(Address address) : address_(std::move(address)) {}
+    Status listen_on_port();
+
+    Address address_;  // with the port that the system chose
+    std::unique_ptr<telemetry::MonitorSocket> socket_;
+    int tcp_ = -1;
+};
+
+}  // namespace stagehand::control

@@ -1,0 +1,39 @@
+// Pauses: takes a runtime off the device, and brings it back.
+#pragma once
+
+#include "base/status.h"
+#include "core/runtime/access.h"
+#include "core/runtime/captures.h"
+#include "core/runtime/graphs.h"
+#include "core/runtime/parts.h"
+#include "core/runtime/plan_in_force.h"
+
+namespace stagehand::core {
+
+// The caller holds the runtime's mutex in all methods.
+class Pauses {
+public:
+    Pauses(Parts& parts, PlanInForce& plan, const Captures& captures, Graphs& graphs, Access& access)
+        : parts_(parts), plan_(plan), captures_(captures), graphs_(graphs), access_(access) {}
+
+    // See Pausable. Graphs that can be launched stay so: their blocks come back to the same places.
+    Status release(Lock& lock);
+    Status take(Lock& lock);
+    // The next blocks in the order begin to come.
+    void run();
+
+    uint64_t cycles() const { return cycles_; }
+
+private:
+    Status can_release() const;
+    Status leave(Lock& lock);
+
+    Parts& parts_;
+    PlanInForce& plan_;
+    const Captures& captures_;
+    Graphs& graphs_;
+    Access& access_;
+    uint64_t cycles_ = 0;
+};
+
+}  // namespace stagehand::core

@@ -1,0 +1,74 @@
+// The plan of a runtime that a pause takes off the device, and its return.
+#include <utility>
+
+#include "base/no_throw.h"
+#include "core/runtime/plan_in_force.h"
+#include "telemetry/trace.h"
+
+namespace stagehand::core {
+
+Status PlanInForce::can_leave() const {
+    const char* const uses = parts_.gate.in_step() ? "a step is under way: end it first"
+                             : parts_.gate.views() ? "views are held: release them first"
+                                                   : nullptr;
+    return uses ? Status(SH_ERROR_BUSY, parts_.gate.title() + " cannot be released while " + uses) : Status();
+}
+
+Status PlanInForce::leave(bool keeps_places, Lock& lock) {
+    return behind_closed_door(lock, [&] {
+        SH_TRY(can_leave());  // again, because the door had to be waited for
+        away_ = {exists_,
+                 keeps_places,
+                 wanted_,
+                 keeps_places ? parts_.placement.places() : std::vector<Place>(),
+                 parts_.ring.size(),
+                 parts_.unordered.capacity()};
+        SH_TRY(empty(lock));
+        if (!keeps_places) plan_ = {};
+        exists_ = false;
+        parts_.device->arbiter().withdraw(parts_.tenant);
+        parts_.gate.set_occupancy(SH_OCCUPANCY_RELEASED);
+        telemetry::trace_memory(parts_.gate.name().c_str(), parts_.backend().now_ns(), 0);
+        return parts_.device->pool().trim(0);
+    });
+}
+
+Status PlanInForce::come_back(bool keeps_places, Lock& lock) {
+    return behind_closed_door(lock, [&] {
+        if (!away_.planned) return Status();  // memory comes with the first use, as before
+        const bool same = keeps_places && away_.keeps_places;
+        if (!same) plan_ = {};
+        const Status status = no_throw([&] { return same ? take_places(lock) : change_plan_again(lock, true); });
+        if (status.ok()) return tell_less_kept(), Status();
+        parts_.device->arbiter().withdraw(parts_.tenant);
+        return status.within(parts_.gate.title() + " stays released");
+    });
+}
+
+Status PlanInForce::repair(Lock& lock) {
+    return behind_closed_door(lock, [&] { return take_places(lock); });
+}
+
+// The blocks' places are those that they had. Blocks that are new since then have none.
+Status PlanInForce::take_places(Lock& lock) {
+    Needs needs;
+    needs.least_pages = needs.wanted_pages = pages();
+    uint64_t share = 0;
+    SH_TRY(ask_for_share(needs, true, &share, lock));
+    away_.places.resize(parts_.registry.units().size());
+    SH_TRY(parts_.gate.note(no_throw([&] {
+        SH_TRY(parts_.placement.apply(away_.places, away_.ring_pages));
+        return parts_.unordered.resize(away_.unordered_pages, lock);
+    })));
+    exists_ = true;
+    wanted_ = wanted_ && away_.wanted;
+    Holding held = holding();
+    held.pages = share;
+    parts_.device->arbiter().settle(parts_.tenant, std::move(held));
+    parts_.prefetcher.renew();
+    telemetry::trace_memory(parts_.gate.name().c_str(), parts_.backend().now_ns(),
+                            parts_.placement.pages() * parts_.page_bytes());
+    return Status();
+}
+
+}  // namespace stagehand::core

@@ -1,0 +1,88 @@
+// Captured steps and pauses: a graph is launched again after a resume, without a new capture.
+#include "captured_step.h"
+#include "device_under_test.h"
+
+namespace stagehand::test {
+namespace {
+
+class GraphPauses : public Graphs {
+protected:
+    void SetUp() override {
+        Graphs::SetUp();
+        if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
+    }
+};
+
+TEST_F(GraphPauses, graphs_are_launched_after_a_resume) {
+    for (const uint64_t budget : {64, 24}) {  // all blocks are resident, or most of them stream
+        TestDevice device(settings(budget));
+        Model model(device, equal_blocks(12, kBlock, Origin::pinned));
+        SUCCEEDS(model.schedule(forward(12)));
+        model.plan();
+        const sh_stream stream = device.stream();
+        Step step(device, model);
+        ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(12)));
+        SUCCEEDS(step.launch(stream));
+        const uint64_t held = model.stats().held_bytes;
+        for (int cycle = 0; cycle < 3; cycle++) {
+            SUCCEEDS(sh_pause(device.get(), nullptr, nullptr));
+            EXPECT_EQ(device.memory().used_bytes, 0u);
+            EXPECT_EQ(sh_graph_enter(step.graph(), stream), SH_ERROR_INVALID_STATE);
+            EXPECT_NE(why().find("sh_resume()"), std::string::npos) << why();
+            SUCCEEDS(sh_resume(device.get(), nullptr, nullptr));
+            EXPECT_EQ(model.stats().held_bytes, held);
+            for (int k = 0; k < 2; k++) SUCCEEDS(step.launch(stream));
+            SUCCEEDS(model.step(forward(12), stream));
+        }
+        device.synchronize();
+        EXPECT_EQ(step.compared(), 7 * 12u);
+        EXPECT_EQ(step.wrong(), 0u);
+        EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    }
+}
+
+TEST_F(GraphPauses, a_capture_and_an_entered_graph_refuse_a_pause) {
+    TestDevice device(settings(64));
+    Model model(device, equal_blocks(6, kBlock, Origin::pinned));
+    SUCCEEDS(model.schedule(forward(6)));
+    model.plan();
+    const sh_stream stream = device.stream();
+    Step step(device, model);
+    SUCCEEDS(step.begin(stream));
+    EXPECT_LT(sh_pause(device.get(), nullptr, nullptr), 0);
+    for (size_t i = 0; i < 6; i++) SUCCEEDS(step.use(i));
+    SUCCEEDS(step.end());
+    SUCCEEDS(sh_graph_enter(step.graph(), stream));
+    EXPECT_EQ(sh_pause(device.get(), nullptr, nullptr), SH_ERROR_BUSY);
+    EXPECT_NE(why().find("graph"), std::string::npos) << why();
+    SUCCEEDS(sh_graph_leave(step.graph(), stream));
+    SUCCEEDS(sh_pause(device.get(), nullptr, nullptr));
+    SUCCEEDS(sh_resume(device.get(), nullptr, nullptr));
+    SUCCEEDS(step.launch(stream));
+    device.synchronize();
+    EXPECT_EQ(step.wrong(), 0u);
+}
+
+// The places of the graph's blocks need as much memory as before. Without graphs, a smaller plan is enough.
+TEST_F(GraphPauses, a_graph_may_be_given_up_while_its_runtime_is_released) {
+    TestDevice device(settings(64));
+    Model model(device, equal_blocks(12, kBlock, Origin::pinned));
+    SUCCEEDS(model.schedule(forward(12)));
+    model.plan();
+    const sh_stream stream = device.stream();
+    Step step(device, model);
+    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(12)));
+    SUCCEEDS(sh_pause(device.get(), nullptr, nullptr));
+    SUCCEEDS(model.add({kBlock, Origin::pinned}));
+    SUCCEEDS(sh_device_set_budget(device.get(), 20 * kPage));
+    EXPECT_EQ(sh_resume(device.get(), nullptr, nullptr), SH_ERROR_BUDGET) << why();
+    sh_graph_destroy(step.take());
+    SUCCEEDS(sh_resume(device.get(), nullptr, nullptr));
+    SUCCEEDS(model.step(forward(13), stream));
+    device.synchronize();
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    EXPECT_LE(device.memory().used_bytes, 20 * kPage);
+}
+
+}  // namespace
+}  // namespace stagehand::test

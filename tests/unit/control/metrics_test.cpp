@@ -1,0 +1,42 @@
+#include "control/metrics.h"
+
+#include <cstring>
+
+#include <gtest/gtest.h>
+
+namespace stagehand::control {
+namespace {
+
+TEST(ControlMetrics, LabelsAreEscaped) {
+    EXPECT_EQ(label("weights"), "\"weights\"");
+    EXPECT_EQ(label("a\"b\\c\nd"), "\"a\\\"b\\\\c\\nd\"");
+    EXPECT_EQ(label("\x01\xff"), "\"?\xef\xbf\xbd\"");
+}
+
+TEST(ControlMetrics, ADocumentWithATag) {
+    Figures figures;
+    figures.device = "host:0";
+    figures.tags = {SH_OCCUPANCY_INFO_INIT};
+    std::strcpy(figures.tags[0].tag, "kv\ncache");
+    figures.tags[0].state = SH_OCCUPANCY_RELEASED;
+    figures.tags[0].cycles = 3;
+    figures.total.state = SH_OCCUPANCY_RELEASED;
+    figures.memory.free_bytes = 77;
+    const Answer answer = metrics_document(figures, {5, 2});
+    EXPECT_STREQ(answer.content_type, "text/plain; version=0.0.4; charset=utf-8");
+    for (const char* line : {
+             "# TYPE stagehand_tag_cycles_total "
+             "counter\nstagehand_tag_cycles_total{device=\"host:0\",tag=\"kv\\ncache\"} 3\n",
+             "stagehand_tag_state{device=\"host:0\",tag=\"kv\\ncache\",state=\"released\"} 1\n",
+             "stagehand_tag_state{device=\"host:0\",tag=\"kv\\ncache\",state=\"running\"} 0\n",
+             "stagehand_sleeping{device=\"host:0\"} 1\n",
+             "stagehand_device_free_bytes{device=\"host:0\"} 77\n",
+             "stagehand_control_requests_total{device=\"host:0\"} 5\n",
+             "stagehand_control_failures_total{device=\"host:0\"} 2\n",
+         })
+        EXPECT_NE(answer.body.find(line), std::string::npos) << line << answer.body;
+    EXPECT_EQ(answer.body.back(), '\n');
+}
+
+}  // namespace
+}  // namespace stagehand::control
