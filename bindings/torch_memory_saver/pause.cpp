@@ -1,6 +1,7 @@
 // Pauses and resumes of tags on all devices.
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -41,7 +42,7 @@ private:
 // The tags of a device that a call changes.
 class Names {
 public:
-    // nullptr: all tags in a state.
+    // nullptr: all tags of allocations in a state. Those of runtimes stay.
     Names(sh_device* device, const char* tag, uint32_t state) {
         if (tag) {
             infos_.push_back(SH_OCCUPANCY_INFO_INIT);
@@ -49,7 +50,9 @@ public:
         } else {
             list(device);
             infos_.erase(std::remove_if(infos_.begin(), infos_.end(),
-                                        [&](const sh_occupancy_info& info) { return info.state != state; }),
+                                        [&](const sh_occupancy_info& info) {
+                                            return info.state != state || !std::strncmp(info.tag, "runtime:", 8);
+                                        }),
                          infos_.end());
         }
         for (const sh_occupancy_info& info : infos_) texts_.push_back(info.tag);

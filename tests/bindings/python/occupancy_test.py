@@ -122,6 +122,8 @@ def test_runtimes_are_tags(device):
         device.resume()
         with runtime.step(), runtime.acquire(block) as view:
             assert bytes(view.buffer) == bytes(MIB)
+
+
 def test_host_memory_is_pinned_ahead(device):
     weights = device.alloc(6 * MIB, tag="weights")
     data = fill(weights, 1)

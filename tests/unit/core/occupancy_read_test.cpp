@@ -61,6 +61,20 @@ TEST_F(OccupancyRead, WhatHostMemoryDoesNotKeepIsZero) {
     SUCCEEDS(resume());
 }
 
+TEST_F(OccupancyRead, ContentsInAFile) {
+    open("capacity=64MiB;granularity=64KiB;poison=1");
+    constexpr uint64_t kBytes = 3 * kPart + 65536 + 100;
+    const uint64_t address = filled(1, kBytes, "weights", SH_CONTENTS_FILE);
+    const std::vector<uint8_t> truth = contents(1, kBytes);
+    SUCCEEDS(pause({"weights"}));
+    ASSERT_NE(info("weights").file_bytes, 0u);
+    EXPECT_EQ(away(address, kBytes), truth);
+    EXPECT_EQ(away(address + kPart - 4097, 2 * kPart), part_of(truth, kPart - 4097, 2 * kPart));
+    EXPECT_EQ(away(address + kBytes - 1, 1), part_of(truth, kBytes - 1, 1));
+    SUCCEEDS(resume({"weights"}));
+    EXPECT_EQ(read(address, kBytes), truth);
+}
+
 TEST_F(OccupancyRead, WhatCannotBeReadIsNamed) {
     open();
     const uint64_t stage = filled(1, kPart, "weights"), drop = filled(2, kPart, "cache", SH_CONTENTS_DROP);

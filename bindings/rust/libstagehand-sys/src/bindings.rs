@@ -2690,8 +2690,8 @@ Since 0.2*/
 sh_pause_options.unused says so, is written as 0.
 @retval SH_OK                     The contents are written.
 @retval SH_ERROR_INVALID_ARGUMENT `out_contents` is NULL, or the range does not lie in an allocation.
-@retval SH_ERROR_INVALID_STATE    The tag runs or is lost, or sh_pause() has failed and left part of the contents on the
-device. The text has the name of the tag.
+@retval SH_ERROR_INVALID_STATE    The tag runs or is lost, or sh_pause() has failed and left part of the contents on
+the device. The text has the name of the tag.
 @retval SH_ERROR_NOT_FOUND        The contents were dropped. The text has the name of the tag.
 @retval SH_ERROR_IO               The file that has the contents cannot be read.
 @retval SH_ERROR_UNSUPPORTED      The device has no contents.
