@@ -24,10 +24,10 @@
  * The memory counts against the budget of the device. An allocation makes the runtimes of the device give memory up.
  * sh_pause() leaves the memory to them, and sh_resume() takes it again.
  *
- * One call of sh_alloc(), sh_free(), sh_pause(), sh_resume(), sh_occupancy_prepare(), sh_occupancy_trim(),
- * sh_occupancy_add_callbacks() and sh_occupancy_remove_callbacks() runs at a time on each device. Further calls wait
- * until it has ended. None of them may be called by a function that runs on a stream, nor by a callback that the
- * library calls on behalf of one of them.
+ * One call of sh_alloc(), sh_free(), sh_pause(), sh_resume(), sh_occupancy_prepare(), sh_occupancy_read(),
+ * sh_occupancy_trim(), sh_occupancy_add_callbacks() and sh_occupancy_remove_callbacks() runs at a time on each device.
+ * Further calls wait until it has ended. None of them may be called by a function that runs on a stream, nor by a
+ * callback that the library calls on behalf of one of them.
  */
 #ifndef STAGEHAND_OCCUPANCY_H
 #define STAGEHAND_OCCUPANCY_H
@@ -317,6 +317,25 @@ SH_API SH_MUST_CHECK sh_status sh_occupancy_list(sh_device* device, sh_occupancy
  * \since 0.2
  */
 SH_API SH_MUST_CHECK sh_status sh_occupancy_prepare(sh_device* device, const sh_pause_options* options);
+
+/**
+ * Reads contents while they are away. Their tag stays released.
+ * @param address      In an allocation whose tag is released.
+ * @param bytes        At least 1. The range ends in the same allocation.
+ * @param out_contents Host memory of `bytes` bytes. What host memory does not keep, because SH_CONTENTS_ZERO or
+ *                     sh_pause_options.unused says so, is written as 0.
+ * @retval SH_OK                     The contents are written.
+ * @retval SH_ERROR_INVALID_ARGUMENT `out_contents` is NULL, or the range does not lie in an allocation.
+ * @retval SH_ERROR_INVALID_STATE    The tag runs or is lost, or sh_pause() has failed and left part of the contents on
+ *                                   the device. The text has the name of the tag.
+ * @retval SH_ERROR_NOT_FOUND        The contents were dropped. The text has the name of the tag.
+ * @retval SH_ERROR_IO               The file that has the contents cannot be read.
+ * @retval SH_ERROR_UNSUPPORTED      The device has no contents.
+ * @blocks While another call of this header runs on the device, and while a file is read.
+ * \since 0.2
+ */
+SH_API SH_MUST_CHECK sh_status sh_occupancy_read(sh_device* device, uint64_t address, uint64_t bytes,
+                                                 void* out_contents);
 
 /**
  * Frees the host memory and the files that hold no contents now. The next sh_pause() allocates it again.

@@ -1,11 +1,16 @@
-// A C++ owner for device memory that leaves the device and comes back. stagehand.hpp includes this file. The methods of
-// Device pause and resume the memory.
+// C++ owners for device memory that leaves the device and comes back, and for functions that the library calls before
+// and after. stagehand.hpp includes this file. The methods of Device pause and resume the memory.
 #ifndef STAGEHAND_OCCUPANCY_HPP
 #define STAGEHAND_OCCUPANCY_HPP
 
 #include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "device.hpp"
 #include "error.hpp"
@@ -62,6 +67,68 @@ private:
     sh_device* device_;
     std::uint64_t bytes_;
     std::uint64_t address_ = 0;
+};
+
+// Functions that are called with the tags before a pause, and when the tags run again: after a resume, and after a
+// pause that failed. They run on the thread that pauses or resumes, and must not allocate, free, pause or resume memory
+// of the device. If the first function throws, nothing is paused, and the pause throws an Error of SH_ERROR_CALLBACK
+// with the text of the exception. Exceptions of the second function are lost. The destructor ends the calls. It must
+// run before the last reference to the device is closed, unless no pause comes any more.
+class PauseCallbacks {
+public:
+    using Function = std::function<void(const std::vector<std::string>& tags)>;
+
+    // One of the functions may be empty.
+    PauseCallbacks(const Device& device, Function before_pause, Function after_resume = Function())
+        : device_(device.get()), functions_(new Functions{std::move(before_pause), std::move(after_resume)}) {
+        check(sh_occupancy_add_callbacks(device_, functions_->before ? call_before : nullptr,
+                                         functions_->after ? call_after : nullptr, functions_.get(), &id_));
+    }
+    PauseCallbacks(PauseCallbacks&& other) noexcept = default;
+    PauseCallbacks& operator=(PauseCallbacks&& other) noexcept {
+        if (this != &other) {
+            drop();
+            device_ = other.device_;
+            functions_ = std::move(other.functions_);
+            id_ = other.id_;
+        }
+        return *this;
+    }
+    ~PauseCallbacks() { drop(); }
+
+private:
+    struct Functions {
+        Function before, after;
+    };
+
+    static std::int32_t call_before(const char* const* tags, std::uint64_t count, char* message, std::uint64_t bytes,
+                                    void* functions) noexcept {
+        try {
+            static_cast<Functions*>(functions)->before(std::vector<std::string>(tags, tags + count));
+            return 0;
+        } catch (const std::exception& error) {
+            std::snprintf(message, std::size_t(bytes), "%s", error.what());
+        } catch (...) {
+            std::snprintf(message, std::size_t(bytes), "an exception that has no text");
+        }
+        return 1;
+    }
+    static void call_after(const char* const* tags, std::uint64_t count, void* functions) noexcept {
+        try {
+            static_cast<Functions*>(functions)->after(std::vector<std::string>(tags, tags + count));
+        } catch (...) {
+        }
+    }
+    void drop() noexcept {
+        // One of the functions itself cannot end the calls: they go on.
+        if (functions_ && sh_occupancy_remove_callbacks(device_, id_) == SH_ERROR_INVALID_STATE)
+            static_cast<void>(functions_.release());
+        functions_.reset();
+    }
+
+    sh_device* device_;
+    std::unique_ptr<Functions> functions_;
+    std::uint64_t id_ = 0;
 };
 
 }  // namespace abi0

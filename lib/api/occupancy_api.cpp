@@ -208,6 +208,14 @@ sh_status sh_occupancy_prepare(sh_device* device, const sh_pause_options* option
     });
 }
 
+sh_status sh_occupancy_read(sh_device* device, uint64_t address, uint64_t bytes, void* out_contents) {
+    return with_occupancy(device, [&](core::Occupancy& at) {
+        if (!out_contents) return Status(SH_ERROR_INVALID_ARGUMENT, "out_contents is NULL");
+        if (!bytes) return Status(SH_ERROR_INVALID_ARGUMENT, "bytes is 0");
+        return at.read(address, bytes, out_contents);
+    });
+}
+
 sh_status sh_occupancy_trim(sh_device* device, uint64_t* out_bytes) {
     return with_occupancy(device, [&](core::Occupancy& at) {
         uint64_t freed = 0;

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 #include <stagehand/stagehand.hpp>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -15,6 +16,9 @@ namespace {
 
 namespace sh = stagehand;
 
+static_assert(!std::is_copy_constructible<sh::PauseCallbacks>::value &&
+                  std::is_nothrow_move_constructible<sh::PauseCallbacks>::value,
+              "");
 static_assert(!std::is_copy_constructible<sh::Allocation>::value && !std::is_copy_assignable<sh::Allocation>::value,
               "");
 
@@ -101,6 +105,100 @@ void allocations_may_end_while_they_are_away(sh::Device& device) {
     device.resume();
 }
 
+void what_has_not_changed_and_what_is_unused_is_not_copied(sh::Device& device) {
+    const sh::Allocation weights(device, 6 * kMiB, "weights");
+    const sh::Allocation fixed(device, 2 * kMiB, "fixed", SH_CONTENTS_DEFAULT, SH_ALLOC_CONST);
+    std::memset(bytes_of(weights), 7, weights.size());
+    std::memset(bytes_of(fixed), 8, fixed.size());
+    sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
+    const auto cycle = [&] {
+        const sh_occupancy_change gone = device.pause(options);
+        device.resume();
+        return gone;
+    };
+    CHECK(cycle().copied_bytes == 8 * kMiB);
+    CHECK(cycle().unchanged_bytes == 8 * kMiB);
+    bytes_of(fixed)[0] = 9;  // against the promise
+    bytes_of(weights)[0] = 9;
+    CHECK(cycle().copied_bytes == 2 * kMiB);
+    options.flags = SH_OCCUPANCY_COPY_ALL;
+    CHECK(cycle().copied_bytes == 8 * kMiB);
+    const sh_memory_range unused = {weights.address(), 4 * kMiB};
+    options.unused = &unused;
+    options.unused_count = 1;
+    CHECK(cycle().copied_bytes == 4 * kMiB);
+    CHECK(device.trim_occupancy() != 0);
+    options = SH_PAUSE_OPTIONS_INIT;
+    device.prepare_pause(options);
+    CHECK(cycle().copied_bytes == 8 * kMiB && bytes_of(weights)[5 * kMiB] == 7);
+}
+
+void contents_can_be_read_while_they_are_away(sh::Device& device) {
+    const sh::Allocation weights(device, 4 * kMiB, "weights");
+    std::memset(bytes_of(weights), 7, weights.size());
+    std::vector<unsigned char> read(3 * kMiB);
+    CHECK(status_of([&] { device.read_released(weights.address(), 1, read.data()); }) == SH_ERROR_INVALID_STATE);
+    device.pause();
+    device.read_released(weights.address() + kMiB, read.size(), read.data());
+    CHECK((read == std::vector<unsigned char>(3 * kMiB, 7)));
+    device.resume();
+}
+
+void functions_are_called_before_and_after(sh::Device& device) {
+    const sh::Allocation weights(device, 2 * kMiB, "weights");
+    std::string calls;
+    bool refuses = false;
+    {
+        sh::PauseCallbacks first(
+            device, [&](const std::vector<std::string>& tags) { calls += "<" + tags.at(0); },
+            [&](const std::vector<std::string>& tags) {
+                calls += ">" + tags.at(0);
+                throw 7;
+            });
+        sh::PauseCallbacks second(device, [&](const std::vector<std::string>&) {
+            if (refuses) throw std::runtime_error("the link is busy");
+            calls += "2";
+        });
+        sh::PauseCallbacks moved = std::move(second);
+        device.pause(std::vector<const char*>{"weights"});
+        device.resume();
+        CHECK(calls == "<weights2>weights");
+        refuses = true;
+        try {
+            device.pause();
+            CHECK(false);
+        } catch (const sh::Error& error) {
+            CHECK(error.status() == SH_ERROR_CALLBACK && std::strstr(error.what(), "the link is busy"));
+        }
+        CHECK(device.occupancy("weights").state == SH_OCCUPANCY_RUNNING);
+        sh::PauseCallbacks third(device, sh::PauseCallbacks::Function(), [&](const std::vector<std::string>&) {});
+        moved = std::move(third);
+        device.pause();
+        device.resume();
+    }
+    calls.clear();
+    device.pause();
+    device.resume();
+    CHECK(calls.empty());
+    CHECK(status_of([&] { sh::PauseCallbacks none(device, sh::PauseCallbacks::Function()); }) ==
+          SH_ERROR_INVALID_ARGUMENT);
+}
+
+void callbacks_end_within_a_callback(sh::Device& device) {
+    const sh::Allocation weights(device, 2 * kMiB, "weights");
+    static int calls = 0;
+    static sh::PauseCallbacks* held = nullptr;
+    held = new sh::PauseCallbacks(device, [](const std::vector<std::string>&) {
+        ++calls;
+        delete held;
+        held = nullptr;
+    });
+    device.pause();
+    device.resume();
+    CHECK(calls == 1 && !held);
+    CHECK(device.occupancy("weights").cycles >= 1);
+}
+
 void impossible_arguments(sh::Device& device) {
     CHECK(status_of([&] { sh::Allocation none(device, 0); }) == SH_ERROR_INVALID_ARGUMENT);
     CHECK(status_of([&] { sh::Allocation none(device, 1, ""); }) == SH_ERROR_INVALID_ARGUMENT);
@@ -127,7 +225,11 @@ int main() {
         tags_are_paused_one_by_one(device);
         allocations_end_by_scope(device);
         allocations_may_end_while_they_are_away(device);
+        what_has_not_changed_and_what_is_unused_is_not_copied(device);
+        contents_can_be_read_while_they_are_away(device);
+        functions_are_called_before_and_after(device);
         impossible_arguments(device);
+        callbacks_end_within_a_callback(device);
     } catch (const std::exception& error) {
         std::fprintf(stderr, "unexpected: %s\n", error.what());
         return 1;

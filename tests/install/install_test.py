@@ -93,6 +93,10 @@ def installed(meson, source_dir, build_dir, work):
     run(*os.environ.get("CXX", "c++").split(), "-std=c++17", work / "owners.cpp", "-o", work / "owners", *flags)
     run(work / "owners", env=environment)
 
+    preload = libdir / "stagehand/torch_memory_saver_hook_mode_preload.abi3.so"
+    said = run("env", f"LD_PRELOAD={preload}", "TMS_INIT_ENABLE=1", "echo", "loaded", env=environment)
+    assert preload.exists() and said == "loaded\n", said  # the loader tells of what it cannot load
+
     # The build folder can be used in the same way, as README.md says.
     uninstalled = dict(
         os.environ, PKG_CONFIG_PATH=str(build_dir / "meson-uninstalled"), LD_LIBRARY_PATH=str(build_dir / "lib")

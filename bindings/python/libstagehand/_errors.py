@@ -60,13 +60,17 @@ def error_of(status: int) -> Error:
     """Returns the exception for the status that the last call of this thread returned. It has no text inside a
     callback, because a callback must not ask the library.
     """
-    kind = _CLASSES.get(-status // 100, Error)
     if thread.callbacks:
-        return kind(status, "")
+        return error_with(status, "")
     length = lib.sh_last_error(ffi.NULL, 0)
     text = ffi.new("char[]", length + 1)
     lib.sh_last_error(text, length + 1)
-    return kind(status, ffi.string(text).decode(errors="replace"))
+    return error_with(status, ffi.string(text).decode(errors="replace"))
+
+
+def error_with(status: int, text: str) -> Error:
+    """Returns the exception for a status whose text is known."""
+    return _CLASSES.get(-status // 100, Error)(status, text)
 
 
 def check(status: int) -> int:

@@ -74,6 +74,43 @@ class Occupied:
         """
         return self._change(lib.sh_resume, struct("resume_options"), tags, repeat, wait)
 
+    def prepare_pause(
+        self,
+        tags: str | Iterable[str] | None = None,
+        *,
+        contents: Contents = Contents.DEFAULT,
+        repeat: bool = False,
+        wait: bool = True,
+        unused: Iterable[tuple[int, int]] = (),
+        folder: str | os.PathLike[str] | None = None,
+        host_bytes: int = 0,
+        pinned: bool = True,
+    ) -> None:
+        """Begins to pin the host memory that pause() will need with the same arguments, and returns. Threads of the
+        library pin it while the engine goes on.
+        """
+        destroy_postponed()
+        options = struct("pause_options")
+        texts, names = _names(tags)
+        ranges = ffi.new("sh_memory_range[]", list(unused))
+        place = text(None if folder is None else os.fspath(folder))
+        options.folder, options.host_bytes = place, host_bytes
+        options.contents, options.tags, options.tag_count = contents, names, len(texts)
+        options.unused, options.unused_count = ranges, len(ranges)
+        options.flags = (lib.SH_OCCUPANCY_REPEAT if repeat else 0) | (0 if wait else lib.SH_OCCUPANCY_NO_WAIT)
+        options.flags |= 0 if pinned else lib.SH_OCCUPANCY_UNPINNED
+        if texts or tags is None:  # for the C interface no tags are all tags
+            check(lib.sh_occupancy_prepare(self._handle, options))
+
+    def read_released(self, address: int, bytes: int) -> bytearray:
+        """Returns contents while they are away. Their tag stays released. What host memory does not keep, because it is
+        zeroed or unused, is 0.
+        """
+        destroy_postponed()
+        contents = bytearray(bytes)
+        check(lib.sh_occupancy_read(self._handle, address, bytes, ffi.from_buffer(contents) if bytes else ffi.NULL))
+        return contents
+
     def on_pause(self, before: PauseFunction | None = None, after: PauseFunction | None = None) -> PauseCallbacks:
         """Has before(tags) called before a pause, and after(tags) when the tags run again: after a resume, or after a
         pause that failed. They run on the thread that pauses or resumes. The functions that were added first are called
@@ -115,14 +152,19 @@ class Occupied:
         self, call: Any, options: Any, tags: str | Iterable[str] | None, repeat: bool, wait: bool, flags: int = 0
     ) -> OccupancyChange:
         destroy_postponed()
-        texts = [] if tags is None else [text(tag) for tag in ([tags] if isinstance(tags, str) else tags)]
-        names = ffi.new("char *[]", texts)
+        texts, names = _names(tags)
         options.tags, options.tag_count = names, len(texts)
         options.flags = flags | (lib.SH_OCCUPANCY_REPEAT if repeat else 0) | (0 if wait else lib.SH_OCCUPANCY_NO_WAIT)
         change = struct("occupancy_change")
         if texts or tags is None:  # for the C interface no tags are all tags
             check(call(self._handle, options, change))
         return result(OccupancyChange, change)
+
+
+def _names(tags: str | Iterable[str] | None) -> tuple[list[Any], Any]:
+    """Returns tags as C texts, and the array of them. None are none."""
+    texts = [] if tags is None else [text(tag) for tag in ([tags] if isinstance(tags, str) else tags)]
+    return texts, ffi.new("char *[]", texts)
 
 
 class Allocation:

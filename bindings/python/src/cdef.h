@@ -371,7 +371,9 @@ sh_status sh_monitor_start(const char* path);
 sh_status sh_monitor_stop(void);
 
 /* activations.h */
-enum { SH_ACTIVATION_CHEAP = 1 };
+enum {
+    SH_ACTIVATION_CHEAP = 1
+};
 typedef struct sh_activation {
     uint32_t struct_size;
     uint32_t flags;
@@ -410,7 +412,11 @@ typedef struct sh_training_step {
     uint64_t target_peak_bytes;
     uint64_t target_step_ns;
 } sh_training_step;
-enum { SH_FATE_KEEP = 0, SH_FATE_SPILL = 1, SH_FATE_RECOMPUTE = 2 };
+enum {
+    SH_FATE_KEEP = 0,
+    SH_FATE_SPILL = 1,
+    SH_FATE_RECOMPUTE = 2
+};
 typedef struct sh_activation_plan {
     uint32_t struct_size;
     uint32_t meets_target;
@@ -424,9 +430,11 @@ typedef struct sh_activation_plan {
     uint64_t least_step_ns;
     uint64_t least_peak_bytes;
 } sh_activation_plan;
-sh_status sh_plan_activations(const sh_training_step* step, uint32_t* out_fates, sh_activation_plan* out_plan);
-sh_status sh_simulate_activations(const sh_training_step* step, const uint32_t* fates, sh_activation_plan* out_plan,
-                                  sh_memory_point* out_points, uint64_t capacity, uint64_t* out_count);
+sh_status sh_plan_activations(const sh_training_step* step, uint32_t* out_fates,
+                                                   sh_activation_plan* out_plan);
+sh_status sh_simulate_activations(const sh_training_step* step, const uint32_t* fates,
+                                                       sh_activation_plan* out_plan, sh_memory_point* out_points,
+                                                       uint64_t capacity, uint64_t* out_count);
 
 /* spill.h */
 typedef struct sh_spiller sh_spiller;
@@ -624,6 +632,8 @@ sh_status sh_occupancy_get_info(sh_device* device, const char* tag, sh_occupancy
 sh_status sh_occupancy_list(sh_device* device, sh_occupancy_info* infos, uint64_t capacity,
                                                  uint64_t* out_count);
 sh_status sh_occupancy_prepare(sh_device* device, const sh_pause_options* options);
+sh_status sh_occupancy_read(sh_device* device, uint64_t address, uint64_t bytes,
+                                                 void* out_contents);
 sh_status sh_occupancy_trim(sh_device* device, uint64_t* out_bytes);
 typedef int32_t (*sh_before_pause_fn)(const char* const* tags, uint64_t tag_count, char* out_message,
                                       uint64_t message_bytes, void* user_data);

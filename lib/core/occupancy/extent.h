@@ -95,6 +95,8 @@ public:
     uint64_t file_bytes() const { return file_ ? file_->bytes() : 0; }
     // Where the contents of a page are kept. Devices without contents get an address that nothing reads.
     void* host_at(const Page& page) const;
+    // Writes contents that are away. Fails if part of them is on the device still. What is not kept is written as 0.
+    Status read(uint64_t offset, uint64_t bytes, void* out) const;
     // No copy may cross a multiple of this in host memory.
     static constexpr uint64_t kPieceBytes = transfer::GradualMemory::kPieceBytes;
 

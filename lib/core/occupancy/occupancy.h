@@ -67,6 +67,8 @@ public:
     Status trim(uint64_t* out_bytes);
     // Begins to pin the host memory that a pause with these arguments needs.
     Status prepare(const TagSelection& tags, const PauseWishes& wishes);
+    // Writes contents that are away.
+    Status read(uint64_t address, uint64_t bytes, void* out);
     Status add_callbacks(const OccupancyCallbacks& callbacks, uint64_t* out_id);
     Status remove_callbacks(uint64_t id);
     // These never wait for one of the calls above.

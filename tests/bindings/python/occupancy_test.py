@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import random
+import time
 
 import pytest
 
@@ -121,6 +122,47 @@ def test_runtimes_are_tags(device):
         device.resume()
         with runtime.step(), runtime.acquire(block) as view:
             assert bytes(view.buffer) == bytes(MIB)
+
+
+def test_host_memory_is_pinned_ahead(device):
+    weights = device.alloc(6 * MIB, tag="weights")
+    data = fill(weights, 1)
+    device.prepare_pause([])
+    assert device.occupancy("weights").host_bytes == 0
+    device.prepare_pause("weights", contents=sh.Contents.ZERO)
+    assert device.occupancy("weights").host_bytes == 0
+    device.prepare_pause("weights", unused=[(weights.address + 4 * MIB, 2 * MIB)], wait=False)
+    deadline = time.monotonic() + 60
+    while device.occupancy("weights").host_bytes < 4 * MIB and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert device.occupancy("weights").host_bytes == 4 * MIB
+    device.pause()
+    with pytest.raises(sh.UsageError, match="weights"):
+        device.prepare_pause(["weights"])
+    device.prepare_pause(["weights"], repeat=True)
+    device.resume()
+    assert read(weights) == data
+    with pytest.raises(sh.UsageError, match="nothing"):
+        device.prepare_pause("nothing")
+
+
+def test_contents_can_be_read_while_they_are_away(device):
+    weights = device.alloc(4 * MIB, tag="weights")
+    cache = device.alloc(2 * MIB, tag="cache", contents=sh.Contents.DROP)
+    data = fill(weights, 1)
+    with pytest.raises(sh.UsageError, match="weights"):
+        device.read_released(weights.address, 1)
+    device.pause()
+    got = device.read_released(weights.address + MIB - 5, 2 * MIB)
+    assert got == data[MIB - 5 : 3 * MIB - 5]
+    with pytest.raises(sh.UsageError, match="cache.*dropped"):
+        device.read_released(cache.address, 1)
+    with pytest.raises(sh.UsageError, match="do not lie in an allocation"):
+        device.read_released(weights.address, 4 * MIB + 1)
+    with pytest.raises(sh.UsageError):
+        device.read_released(weights.address, 0)
+    device.resume()
+    assert read(weights) == data
 
 
 def test_functions_are_called_before_a_pause_and_after_a_resume(device):

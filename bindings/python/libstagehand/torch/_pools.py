@@ -15,6 +15,7 @@ import torch
 from .._device import Device
 from .._errors import UsageError, closed
 from .._generated import Contents, DeviceFlag, DeviceKind, OccupancyChange, OccupancyInfo, OccupancyState, Status
+from .._segments import unused_ranges
 from ._device_names import begin_gpu, library_name
 from ._devices import AnyDevice
 from ._pool_hooks import PATH, PoolHooks
@@ -112,8 +113,8 @@ class PausablePool:
         """Releases the memory of the tag, like Device.pause(). Does nothing if nothing was ever allocated. What no
         tensor uses is not copied, as far as it fills pages of 2 MiB.
         """
-        unused = unused_ranges(self._segments())
-        return self.device.pause(self.tag if self._info() else [], contents=contents, repeat=repeat, unused=unused)
+        tags = self.tag if self._info() else []
+        return self.device.pause(tags, contents=contents, repeat=repeat, unused=self.unused())
 
     def resume(self, *, repeat: bool = False) -> OccupancyChange:
         """Brings the memory of the tag back, like Device.resume()."""
@@ -125,28 +126,16 @@ class PausablePool:
         reserved = sum(int(segment["total_size"]) for segment in segments)
         return PoolMemory(reserved, reserved - sum(size for _, size in unused_ranges(segments)))
 
+    def unused(self) -> list[tuple[int, int]]:
+        """Returns the addresses and sizes of the parts of the pool that no tensor uses, for Device.pause()."""
+        return unused_ranges(self._segments())
+
     def _segments(self) -> list[dict[str, Any]]:
         return [segment for id in self._ids for segment in torch.cuda.memory_snapshot(id)]
 
     def _info(self) -> OccupancyInfo | None:
         """Returns the figures of the tag, or None if nothing was ever allocated with it."""
         return next((info for info in self.device.occupancies() if info.tag == self.tag), None)
-
-
-def unused_ranges(segments: list[dict[str, Any]]) -> list[tuple[int, int]]:
-    """Returns the addresses and sizes of the parts of segments that no tensor uses. Neighbours are one range."""
-    ranges: list[tuple[int, int]] = []
-    for segment in sorted(segments, key=lambda one: int(one["address"])):
-        address = int(segment["address"])
-        for block in segment["blocks"]:
-            size = int(block["size"])
-            if block["state"] != "active_allocated":
-                if ranges and sum(ranges[-1]) == address:
-                    ranges[-1] = ranges[-1][0], ranges[-1][1] + size
-                else:
-                    ranges.append((address, size))
-            address += size
-    return ranges
 
 
 # Of all pools that were ever made: PyTorch may call them as long as there are tensors.
@@ -193,4 +182,5 @@ def _gpu(device: AnyDevice) -> Device:
                 f"{setting} has expandable_segments:True, with which PyTorch takes no memory from other allocators: "
                 "set expandable_segments:False"
             )
+    begin_gpu(device.name)  # PyTorch has no pools before
     return device

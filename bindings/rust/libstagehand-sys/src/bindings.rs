@@ -2680,6 +2680,29 @@ Since 0.2*/
         device: *mut sh_device,
         options: *const sh_pause_options,
     ) -> sh_status;
+    /**Reads contents while they are away. Their tag stays released.
+
+- `address`: In an allocation whose tag is released.
+
+- `bytes`: At least 1. The range ends in the same allocation.
+
+- `out_contents`: Host memory of `bytes` bytes. What host memory does not keep, because SH_CONTENTS_ZERO or
+sh_pause_options.unused says so, is written as 0.
+@retval SH_OK                     The contents are written.
+@retval SH_ERROR_INVALID_ARGUMENT `out_contents` is NULL, or the range does not lie in an allocation.
+@retval SH_ERROR_INVALID_STATE    The tag runs or is lost, or sh_pause() has failed and left part of the contents on
+the device. The text has the name of the tag.
+@retval SH_ERROR_NOT_FOUND        The contents were dropped. The text has the name of the tag.
+@retval SH_ERROR_IO               The file that has the contents cannot be read.
+@retval SH_ERROR_UNSUPPORTED      The device has no contents.
+@blocks While another call of this header runs on the device, and while a file is read.
+Since 0.2*/
+    pub fn sh_occupancy_read(
+        device: *mut sh_device,
+        address: u64,
+        bytes: u64,
+        out_contents: *mut ::core::ffi::c_void,
+    ) -> sh_status;
     /**Frees the host memory and the files that hold no contents now. The next sh_pause() allocates it again.
 
 - `out_bytes`: The host memory that was freed. May be NULL.

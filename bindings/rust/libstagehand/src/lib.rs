@@ -31,7 +31,8 @@ pub use error::{Error, Group, Result, Status};
 pub use graph::{Capture, Graph, Launch};
 pub use memory::PinnedMemory;
 pub use occupancy::{
-    AllocOptions, Allocation, Contents, MemoryRange, OccupancyChange, OccupancyInfo, PauseOptions, ResumeOptions,
+    AllocOptions, Allocation, Contents, MemoryRange, OccupancyChange, OccupancyInfo, PauseCallbacks, PauseOptions,
+    ResumeOptions,
 };
 pub use process::{LogLevel, clear_log, monitor_start, monitor_stop, set_log, trace_start, trace_stop, version};
 pub use residency::{GuestOptions, Priority, Protection, Reservation, Scope};

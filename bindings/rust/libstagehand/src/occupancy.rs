@@ -1,12 +1,15 @@
 //! Occupancy: device memory of an engine, which leaves the device and comes back at the same addresses.
 
-use std::ffi::{CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt;
+use std::io;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use libstagehand_sys as sys;
 
 use crate::Device;
+use crate::callback::guarded;
 use crate::error::{Result, c_path, c_string, check, field_text, init};
 
 /// What [`Device::pause`] or [`Device::resume`] has done. The fields are those of the C struct.
@@ -76,6 +79,28 @@ pub struct PauseOptions<'a> {
     pub host_bytes: u64,
     /// Do not pin host memory that is taken now.
     pub unpinned: bool,
+}
+
+impl PauseOptions<'_> {
+    /// The pointers are those of `tags`, `folder` and `unused`.
+    fn raw(&self, tags: &Tags, folder: Option<&CString>) -> sys::sh_pause_options {
+        let mut raw = init!(sh_pause_options);
+        raw.flags = flags(self.no_wait, self.repeat);
+        if self.copy_all {
+            raw.flags |= sys::SH_OCCUPANCY_COPY_ALL;
+        }
+        if self.unpinned {
+            raw.flags |= sys::SH_OCCUPANCY_UNPINNED;
+        }
+        raw.folder = folder.map_or(std::ptr::null(), |folder| folder.as_ptr());
+        raw.host_bytes = self.host_bytes;
+        raw.contents = self.contents.raw();
+        raw.tags = tags.pointers.as_ptr();
+        raw.tag_count = tags.pointers.len() as u64;
+        raw.unused = self.unused.as_ptr();
+        raw.unused_count = self.unused.len() as u64;
+        raw
+    }
 }
 
 /// Says what [`Device::resume`] brings back. More fields may come, so end the struct with `..Default::default()`.
@@ -195,22 +220,8 @@ impl Device {
     pub fn pause(&self, options: &PauseOptions<'_>) -> Result<OccupancyChange> {
         let mut change = init!(sh_occupancy_change);
         let tags = Tags::new(options.tags)?;
-        let mut raw = init!(sh_pause_options);
-        raw.flags = flags(options.no_wait, options.repeat);
-        if options.copy_all {
-            raw.flags |= sys::SH_OCCUPANCY_COPY_ALL;
-        }
-        if options.unpinned {
-            raw.flags |= sys::SH_OCCUPANCY_UNPINNED;
-        }
         let folder = options.folder.map(|folder| c_path("folder", folder)).transpose()?;
-        raw.folder = folder.as_ref().map_or(std::ptr::null(), |folder| folder.as_ptr());
-        raw.host_bytes = options.host_bytes;
-        raw.contents = options.contents.raw();
-        raw.tags = tags.pointers.as_ptr();
-        raw.tag_count = tags.pointers.len() as u64;
-        raw.unused = options.unused.as_ptr();
-        raw.unused_count = options.unused.len() as u64;
+        let raw = options.raw(&tags, folder.as_ref());
         // For the C interface no tags are all tags.
         if options.tags.is_none_or(|tags| !tags.is_empty()) {
             // SAFETY: the pointers and the counts describe `tags` and `unused`, which outlive the call.
@@ -270,6 +281,66 @@ impl Device {
         Ok(infos.iter().map(OccupancyInfo::new).collect())
     }
 
+    /// Begins to pin the host memory that [`pause`](Device::pause) will need with the same options, and returns.
+    /// Threads of the library pin it while the engine goes on.
+    ///
+    /// # Errors
+    /// - [`Status::NOT_FOUND`](crate::Status::NOT_FOUND) if there is no tag of a name.
+    /// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if a tag is released.
+    /// - [`Status::BUSY`](crate::Status::BUSY) if another call runs, with `no_wait`.
+    /// - [`Status::OUT_OF_HOST_MEMORY`](crate::Status::OUT_OF_HOST_MEMORY) if there is too little host memory.
+    /// - [`Status::UNSUPPORTED`](crate::Status::UNSUPPORTED) if the device cannot pause.
+    pub fn prepare_pause(&self, options: &PauseOptions<'_>) -> Result<()> {
+        let tags = Tags::new(options.tags)?;
+        let folder = options.folder.map(|folder| c_path("folder", folder)).transpose()?;
+        let raw = options.raw(&tags, folder.as_ref());
+        // For the C interface no tags are all tags.
+        if options.tags.is_none_or(|tags| !tags.is_empty()) {
+            // SAFETY: the pointers and the counts describe `tags` and `unused`, which outlive the call.
+            check(unsafe { sys::sh_occupancy_prepare(self.as_raw(), &raw) })?;
+        }
+        Ok(())
+    }
+
+    /// Reads contents of an allocation while its tag is released. The tag stays released. Contents that host memory
+    /// does not keep, because they are zeroed or unused, are 0. Blocks while another call runs.
+    ///
+    /// # Errors
+    /// - [`Status::INVALID_ARGUMENT`](crate::Status::INVALID_ARGUMENT) if the range does not lie in an allocation.
+    /// - [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if the tag runs.
+    /// - [`Status::NOT_FOUND`](crate::Status::NOT_FOUND) if the contents were dropped.
+    /// - [`Status::IO`](crate::Status::IO) if the file that has the contents cannot be read.
+    /// - [`Status::UNSUPPORTED`](crate::Status::UNSUPPORTED) if the device has no contents.
+    pub fn read_released(&self, address: u64, contents: &mut [u8]) -> Result<()> {
+        let (bytes, to) = (contents.len() as u64, contents.as_mut_ptr().cast::<c_void>());
+        // SAFETY: `to` has room for `bytes` bytes.
+        check(unsafe { sys::sh_occupancy_read(self.as_raw(), address, bytes, to) }).map(drop)
+    }
+
+    /// Has `before` called before a pause and `after` when the tags run again: after a resume, and after a pause that
+    /// failed. They get the names of the tags, and run on the thread that pauses or resumes. Those that were added
+    /// first are called first before a pause, and last after a resume. If `before` returns an error or panics, nothing
+    /// is paused, and the pause fails with the text. A panic of `after` is lost. They must not allocate, free, pause or
+    /// resume memory of the device. The calls end when the result is dropped.
+    ///
+    /// # Errors
+    /// [`Status::INVALID_STATE`](crate::Status::INVALID_STATE) if such a function makes the call.
+    pub fn on_pause(
+        &self,
+        before: impl FnMut(&[&str]) -> io::Result<()> + Send + 'static,
+        after: impl FnMut(&[&str]) + Send + 'static,
+    ) -> Result<PauseCallbacks> {
+        let functions = Box::new(Mutex::new(Functions { before: Box::new(before), after: Box::new(after) }));
+        let data = std::ptr::from_ref(&*functions).cast_mut().cast::<c_void>();
+        let mut id = 0;
+        // SAFETY: the box is freed when the callbacks are gone, or never.
+        let added = unsafe {
+            sys::sh_occupancy_add_callbacks(self.as_raw(), Some(call_before), Some(call_after), data, &mut id)
+        };
+        check(added)?;
+        Ok(PauseCallbacks { device: self.clone(), id, functions: Some(functions) })
+    }
+
     /// Frees the host memory that holds no contents now. Returns the number of bytes that were freed. Blocks.
     ///
     /// # Errors
@@ -280,6 +351,83 @@ impl Device {
         check(unsafe { sys::sh_occupancy_trim(self.as_raw(), &mut bytes) })?;
         Ok(bytes)
     }
+}
+
+type Before = dyn FnMut(&[&str]) -> io::Result<()> + Send;
+type After = dyn FnMut(&[&str]) + Send;
+
+struct Functions {
+    before: Box<Before>,
+    after: Box<After>,
+}
+
+/// The functions of [`Device::on_pause`]. They are called until this value is dropped.
+pub struct PauseCallbacks {
+    // Keeps the device open, and with it the callbacks.
+    device: Device,
+    id: u64,
+    functions: Option<Box<Mutex<Functions>>>,
+}
+
+impl Drop for PauseCallbacks {
+    fn drop(&mut self) {
+        // SAFETY: the device is alive.
+        let status = unsafe { sys::sh_occupancy_remove_callbacks(self.device.as_raw(), self.id) };
+        // One of the functions cannot end the calls: they go on.
+        if status == sys::SH_ERROR_INVALID_STATE {
+            std::mem::forget(self.functions.take());
+        }
+    }
+}
+
+impl fmt::Debug for PauseCallbacks {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("PauseCallbacks").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// # Safety
+/// As the library calls a callback of [`Device::on_pause`].
+unsafe fn with_tags<T>(
+    tags: *const *const c_char,
+    count: u64,
+    functions: *mut c_void,
+    call: impl FnOnce(&mut Functions, &[&str]) -> T,
+) -> std::result::Result<T, String> {
+    guarded(|| {
+        // SAFETY: on_pause() gave this pointer, and the box lives until the callbacks are removed.
+        let functions = unsafe { &*functions.cast::<Mutex<Functions>>() };
+        let names: Vec<_> = (0..count as usize)
+            // SAFETY: the library gives `count` texts, which are valid during the call.
+            .map(|i| unsafe { CStr::from_ptr(*tags.add(i)) }.to_string_lossy())
+            .collect();
+        let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+        call(&mut functions.lock().unwrap_or_else(PoisonError::into_inner), &names)
+    })
+}
+
+unsafe extern "C" fn call_before(
+    tags: *const *const c_char,
+    count: u64,
+    message: *mut c_char,
+    message_bytes: u64,
+    functions: *mut c_void,
+) -> i32 {
+    // SAFETY: the library makes this call.
+    let text = match unsafe { with_tags(tags, count, functions, |functions, names| (functions.before)(names)) } {
+        Ok(Ok(())) => return 0,
+        Ok(Err(error)) => error.to_string(),
+        Err(panic) => format!("it panicked: {panic}"),
+    };
+    let bytes = text.len().min((message_bytes as usize).saturating_sub(1));
+    // SAFETY: there is room for `message_bytes` bytes, which are 0 before the call.
+    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast(), message, bytes) };
+    1
+}
+
+unsafe extern "C" fn call_after(tags: *const *const c_char, count: u64, functions: *mut c_void) {
+    // SAFETY: the library makes this call.
+    let _ = unsafe { with_tags(tags, count, functions, |functions, names| (functions.after)(names)) };
 }
 
 /// Device memory of an engine. The memory is freed when this value is dropped. The drop waits for the work on the

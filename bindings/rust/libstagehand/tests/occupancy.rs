@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::sync::{Arc, Mutex};
+
 use common::*;
 use libstagehand::*;
 
@@ -102,6 +104,91 @@ fn what_has_not_changed_is_not_copied_again() {
     let part = PauseOptions { unused: &unused, ..all };
     assert_eq!(cycle(&part), (6 * MIB, 0));
     assert!(read(&weights)[2 * MIB as usize..] == contents(1, 6 * MIB)[2 * MIB as usize..]);
+}
+
+#[test]
+fn contents_can_be_read_while_they_are_away() {
+    let device = device();
+    let weights = tagged(&device, 4 * MIB, "weights", Contents::Stage);
+    let cache = tagged(&device, 2 * MIB, "cache", Contents::Drop);
+    fill(&weights, 1);
+    device.prepare_pause(&PauseOptions::default()).unwrap();
+    device.prepare_pause(&PauseOptions { tags: Some(&[]), ..Default::default() }).unwrap();
+    let mut part = vec![0; MIB as usize];
+    assert_eq!(status(device.read_released(weights.address(), &mut part)), Status::INVALID_STATE);
+    device.pause(&PauseOptions::default()).unwrap();
+    device.read_released(weights.address() + MIB, &mut part).unwrap();
+    assert!(part == contents(1, 4 * MIB)[MIB as usize..2 * MIB as usize]);
+    assert_eq!(status(device.read_released(cache.address(), &mut part)), Status::NOT_FOUND);
+    assert_eq!(status(device.read_released(weights.address(), &mut [])), Status::INVALID_ARGUMENT);
+    assert_eq!(
+        status(device.prepare_pause(&PauseOptions { tags: Some(&["weights"]), ..Default::default() })),
+        Status::INVALID_STATE
+    );
+    device.resume(&ResumeOptions::default()).unwrap();
+    assert!(read(&weights) == contents(1, 4 * MIB));
+}
+
+#[test]
+fn functions_are_called_before_a_pause_and_after_a_resume() {
+    let device = device();
+    let _weights = tagged(&device, 2 * MIB, "weights", Contents::Stage);
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let noted = |name: &'static str| {
+        let calls = Arc::clone(&calls);
+        move |tags: &[&str]| calls.lock().unwrap().push(format!("{name} {}", tags.join(" ")))
+    };
+    let (before, mut refusal) = (noted("before"), None);
+    let before = move |tags: &[&str]| {
+        before(tags);
+        Ok(())
+    };
+    let first = device.on_pause(before, noted("after")).unwrap();
+    let refuses = Arc::new(Mutex::new(0));
+    let asked = Arc::clone(&refuses);
+    let second = device.on_pause(
+        move |_| match *asked.lock().unwrap() {
+            0 => Ok(()),
+            1 => Err(std::io::Error::other("the link is busy")),
+            _ => panic!("meant to panic, for its text"),
+        },
+        |_| panic!("meant to panic, and lost"),
+    );
+    let second = second.unwrap();
+    assert!(format!("{second:?}").contains("PauseCallbacks"));
+    device.pause(&PauseOptions::default()).unwrap();
+    device.resume(&ResumeOptions::default()).unwrap();
+    assert_eq!(*calls.lock().unwrap(), ["before weights", "after weights"]);
+    for (how, text) in [(1, "the link is busy"), (2, "meant to panic, for its text")] {
+        *refuses.lock().unwrap() = how;
+        let refused = device.pause(&PauseOptions::default()).unwrap_err();
+        assert!(refused.status() == Status::CALLBACK && refused.text().contains(text), "{refused}");
+        refusal = Some(refused);
+    }
+    assert!(refusal.is_some() && device.occupancy(None).unwrap().is_running());
+    assert_eq!(calls.lock().unwrap().len(), 6);
+    drop((first, second));
+    device.pause(&PauseOptions::default()).unwrap();
+    device.resume(&ResumeOptions::default()).unwrap();
+    assert_eq!(calls.lock().unwrap().len(), 6);
+}
+
+#[test]
+fn functions_may_end_within_a_call() {
+    let device = device();
+    let _weights = tagged(&device, 2 * MIB, "weights", Contents::Stage);
+    let held: Arc<Mutex<Option<PauseCallbacks>>> = Arc::default();
+    let taken = Arc::clone(&held);
+    let before = move |_: &[&str]| {
+        drop(taken.lock().unwrap().take());
+        Ok(())
+    };
+    *held.lock().unwrap() = Some(device.on_pause(before, |_| ()).unwrap());
+    for _ in 0..2 {
+        device.pause(&PauseOptions::default()).unwrap();
+        device.resume(&ResumeOptions::default()).unwrap();
+    }
+    assert!(held.lock().unwrap().is_none());
 }
 
 #[test]

@@ -38,6 +38,24 @@ def test_a_transformer_is_trained_with_spilled_activations(tmp_path):
         assert f"{name}: the memory over a step, {peak} MiB at most" in out
 
 
+def test_a_server_and_a_trainer_take_turns():
+    small = ["--layers", "2", "--width", "128", "--length", "32", "--turns", "2", "--steps", "3"]
+    out = run(ROOT / "examples/colocate/colocate.py", *small)
+    assert out.count("yes, bit by bit") == 3 and "NO" not in out
+    rows = re.findall(
+        r"^(server|trainer) +([\d.]+) MiB +([\d.]+) MiB +([\d.]+) MiB +([\d.]+) MiB +([\d.]+) MiB", out, re.M
+    )
+    assert [row[0] for row in rows] == ["server", "trainer"] * 2 + ["server"] * 2
+    for who, *sizes in rows:
+        memory, brought, released, copied, left = map(float, sizes)
+        assert memory == brought == released > 0 and left == 0 and copied <= memory
+        assert copied > 0 or who == "server"
+    # The weights of the server change once, and its cache is not copied.
+    assert [float(row[4]) > 0 for row in rows if row[0] == "server"] == [False, False, True, False]
+    texts = dict(re.findall(r"^(text|then) +(.*)$", out, re.M))
+    assert texts["text"] != texts["then"]
+
+
 class Painter(Pipeline):
     def __call__(self, text):
         return types.SimpleNamespace(images=[self.components["net"](torch.tensor([len(text)]))["logits"]])

@@ -35,11 +35,11 @@ def mode(request):
     return request.param
 
 
-def run(mode, text):
-    environment = dict(os.environ)
+def run(mode, text, **variables):
+    environment = {**os.environ, **variables}
     if mode == "preload":
         with package.configure_subprocess():
-            environment = dict(os.environ)
+            environment = {**os.environ, **variables}
     program = f"MODE = {mode!r}\n{BEGIN}\n{textwrap.dedent(text)}\nprint('done')\n"
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0 and done.stdout.split()[-1] == "done", done.stdout + done.stderr
@@ -167,6 +167,80 @@ def test_a_graph_whose_memory_left_replays():
         graph.replay()
         assert torch.equal(out.cpu(), want)
     """,
+    )
+
+
+def test_a_backup_can_be_read_while_the_memory_is_away(mode):
+    run(
+        mode,
+        """
+    with saver.region("weights", enable_cpu_backup=True):
+        weights = torch.randn(1000, 1000, device="cuda")
+        typed = torch.full((10, 20, 30), 1.5, device="cuda", dtype=torch.bfloat16)
+    with saver.region("cache"):
+        cache = torch.ones(1 << 22, device="cuda")
+    want = weights.cpu()
+    assert saver.get_cpu_backup(weights) is None
+    saver.pause()
+    assert torch.equal(saver.get_cpu_backup(weights, zero_copy=True), want)
+    assert saver.get_cpu_backup(typed).eq(1.5).all() and saver.get_cpu_backup(typed).shape == (10, 20, 30)
+    try:
+        saver.get_cpu_backup(cache)
+    except sh.UsageError as error:
+        assert "cache" in str(error)
+    else:
+        raise AssertionError("there was a backup")
+    saver.resume()
+    assert torch.equal(weights.cpu(), want)
+    """,
+    )
+
+
+def test_a_pause_copies_what_tensors_use(mode):
+    run(
+        mode,
+        """
+    with saver.region("weights", enable_cpu_backup=True):
+        tensors = [torch.full((1 << 20,), float(i), device="cuda") for i in range(64)]
+    del tensors[::2]
+    device = sh.Device("cuda:0")
+    for _ in range(2):
+        saver.pause("weights")
+        info = device.occupancy("weights")
+        assert info.staged_bytes <= 40 * (4 << 20), info
+        saver.resume("weights")
+        assert all(one.eq(float(2 * i + 1)).all().item() for i, one in enumerate(tensors))
+    """,
+    )
+
+
+def test_the_drivers_allocations_are_taken():
+    """However a program finds the driver's functions, here by ctypes and by asking the driver."""
+    run(
+        "preload",
+        """
+    import ctypes
+    torch.ones(1, device="cuda")  # the context is current
+    driver, found = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    driver.cuMemFree_v2.argtypes = [ctypes.c_uint64]
+    assert driver.cuGetProcAddress_v2(b"cuMemAlloc", ctypes.byref(found), 12000, ctypes.c_uint64(0), None) == 0
+    asked = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)(found.value)
+    saver._ensure_initialized()
+    cdll = saver._impl._binary_wrapper.cdll
+    for alloc in (driver.cuMemAlloc_v2, asked):
+        inside, outside = ctypes.c_uint64(), ctypes.c_uint64()
+        assert alloc(ctypes.byref(outside), ctypes.c_size_t(GIB)) == 0
+        cdll.tms_set_current_tag(b"driver")
+        cdll.tms_set_interesting_region(True)
+        assert alloc(ctypes.byref(inside), ctypes.c_size_t(GIB)) == 0
+        cdll.tms_set_interesting_region(False)
+        before = free()
+        saver.pause("driver")
+        assert free() - before >= 0.97 * GIB
+        saver.resume("driver")
+        assert driver.cuMemFree_v2(inside) == 0 and driver.cuMemFree_v2(outside) == 0
+    """,
+        TMS_STAGEHAND_DRIVER="1",
     )
 
 

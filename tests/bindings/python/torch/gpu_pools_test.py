@@ -1,6 +1,9 @@
 """Pools whose memory leaves a GPU, where there is one."""
 
 import gc
+import pathlib
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -162,3 +165,39 @@ def test_a_closed_pool_gives_its_memory_back():
     assert before - driver_free() < 64 << 20
     with sh.Device("cuda:0", budget_bytes=1 << 30) as device:
         assert device.memory().budget_bytes == 1 << 30
+
+
+def test_a_pause_copies_what_tensors_use():
+    pool = st.pausable("live", "cuda:0")
+    with pool:
+        tensors = [torch.full((1 << 20,), float(i), device="cuda:0") for i in range(64)]  # 4 MiB each
+    del tensors[::2]
+    assert pool.memory().live_bytes <= 33 * (4 << 20)
+    gone = pool.pause()
+    assert gone.copied_bytes <= 40 * (4 << 20), gone
+    pool.resume()
+    assert all(one.eq(float(2 * i + 1)).all().item() for i, one in enumerate(tensors))
+
+
+def test_a_server_and_a_trainer_take_turns():
+    example = pathlib.Path(__file__).parents[4] / "examples/colocate/colocate.py"
+    words = [sys.executable, str(example), "cuda:0", "--layers", "4", "--width", "1024", "--length", "64"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and done.stdout.count("yes, bit by bit") == 3, done.stdout + done.stderr
+
+
+def test_a_pool_of_a_device_that_is_open_already():
+    """In a process of its own, in which PyTorch has not used the GPU before."""
+    program = """
+import torch
+import libstagehand as sh
+import libstagehand.torch as st
+device = sh.Device("cuda:0")
+with st.pausable("weights", device) as pool:
+    tensor = torch.ones(1 << 22, device="cuda:0")
+pool.pause()
+pool.resume()
+assert tensor.eq(1).all().item()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr

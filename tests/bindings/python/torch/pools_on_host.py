@@ -56,7 +56,7 @@ def stand_in(monkeypatch):
     monkeypatch.setattr(torch.cuda.memory, "CUDAPluggableAllocator", Functions)
     monkeypatch.setattr(torch.cuda, "MemPool", Pool)
     monkeypatch.setattr(torch.cuda, "use_mem_pool", lambda pool, device=None: pool)
-    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda id: id)
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda id=(): id)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     return Pool.current

@@ -14,6 +14,7 @@ from pools_on_host import Functions, stand_in
 
 import libstagehand as sh
 import libstagehand.torch as st
+from libstagehand._segments import unused_ranges
 from libstagehand.torch import _pool_hooks, _pools
 
 MIB = 1 << 20
@@ -282,11 +283,11 @@ def test_what_no_tensor_uses():
         return {"address": address, "blocks": [{"size": size, "state": state} for size, state in blocks]}
 
     live, dead = "active_allocated", "inactive"
-    assert _pools.unused_ranges([]) == []
-    assert _pools.unused_ranges([segment(100, (10, live))]) == []
+    assert unused_ranges([]) == []
+    assert unused_ranges([segment(100, (10, live))]) == []
     one = segment(100, (10, dead), (20, live), (5, "active_pending_free"), (5, dead))
-    assert _pools.unused_ranges([one]) == [(100, 10), (130, 10)]
-    assert _pools.unused_ranges([segment(140, (7, dead)), one]) == [(100, 10), (130, 17)]
+    assert unused_ranges([one]) == [(100, 10), (130, 10)]
+    assert unused_ranges([segment(140, (7, dead)), one]) == [(100, 10), (130, 17)]
 
 
 def test_only_gpus_have_pools(monkeypatch):
@@ -306,7 +307,9 @@ def test_expandable_segments_are_refused(monkeypatch, name):
         def __init__(self):
             self.kind, self.flags, self.name = sh.DeviceKind.CUDA, sh.DeviceFlag.FIXED_ADDRESSES, "cuda:0"
 
-    assert isinstance(_pools._gpu(Gpu()), Gpu)
+    begun = []
+    monkeypatch.setattr(_pools, "begin_gpu", begun.append)
+    assert isinstance(_pools._gpu(Gpu()), Gpu) and begun == ["cuda:0"]
     monkeypatch.setenv(name, "max_split_size_mb:64, expandable_segments: True")
     with pytest.raises(RuntimeError, match=f"{name} has expandable_segments"):
         _pools._gpu(Gpu())

@@ -164,6 +164,18 @@ def test_unused_segments_are_given_back_before_a_sleep(device, vllm, current, mo
     assert trims == ["weights"]
 
 
+def test_a_sleep_copies_what_tensors_use(device, vllm, current):
+    worker = Worker(config())
+    with worker._maybe_get_memory_pool_context(tag="weights"):
+        address = current[-1].segment((3 * MIB, "active_allocated"), (5 * MIB, "inactive"))
+    ctypes.memset(address, 5, 8 * MIB)
+    backend = vllm.create_backend(config().model_config)
+    backend.suspend(level=1)
+    assert device.occupancy("weights").staged_bytes == 4 * MIB
+    backend.resume()
+    assert is_all(address, 5, 3 * MIB)
+
+
 def test_level_2_keeps_nothing(device, vllm, current):
     weights, _ = Worker(config()).load(current)
     backend = vllm.create_backend(config().model_config)

@@ -11,14 +11,20 @@ from typing import Any
 
 import torch
 
-from ..._errors import UsageError, check
-from ..._generated import Status
+from ..._segments import unused_ranges
 from .binary_wrapper import BinaryWrapper
 from .hooks.base import HookMode, HookUtilBase
 from .utils import boolean
 
+_DISABLED = None  # in the place of the tag of a pool: the pool is that of disable()
 _BACKENDS = (None, "pinned", "mmap")
-_BOOLEANS = ("TMS_INIT_ENABLE", "TMS_INIT_ENABLE_CPU_BACKUP", "TMS_INIT_ENABLE_DISK_BACKUP", "TMS_RETAIN_CPU_BACKUP")
+_BOOLEANS = (
+    "TMS_INIT_ENABLE",
+    "TMS_INIT_ENABLE_CPU_BACKUP",
+    "TMS_INIT_ENABLE_DISK_BACKUP",
+    "TMS_RETAIN_CPU_BACKUP",
+    "TMS_STAGEHAND_DRIVER",
+)
 
 
 class TorchMemorySaver:
@@ -103,11 +109,14 @@ class TorchMemorySaver:
         self._ensure_initialized()._binary_wrapper.cdll.tms_set_retain_cpu_backup(value)
 
     def get_cpu_backup(self, x: torch.Tensor, zero_copy: bool = False) -> torch.Tensor | None:
-        """Returns None, because the tensor's memory is on the device. While it is away this is an error."""
+        """Returns the contents of a tensor whose memory is away, in a tensor of its own. `zero_copy` changes nothing.
+        None: the memory is on the device, or it is not of a region. Contents without a backup are an error.
+        """
         return self._ensure_initialized().get_cpu_backup(x)
 
     def set_disk_backup_dir(self, path: str | os.PathLike[str]) -> None:
-        os.environ["TMS_DISK_BACKUP_DIR"] = os.fspath(path)
+        self._ensure_initialized()._binary_wrapper.cdll.tms_set_disk_backup_dir(os.fsencode(path))
+        os.environ["TMS_DISK_BACKUP_DIR"] = os.fspath(path)  # Python has read the environment at its start
 
     def _ensure_initialized(self) -> _TorchMemorySaverImpl:
         if self._impl is None:
@@ -127,7 +136,6 @@ class _TorchMemorySaverImpl:
         self._cdll = self._binary_wrapper.cdll
         if torch.version.hip:
             self._cdll.tms_stagehand_set_backend(b"hip")
-        self._cdll.tms_set_retain_cpu_backup(boolean("TMS_RETAIN_CPU_BACKUP"))
 
     @contextmanager
     def region(
@@ -167,7 +175,7 @@ class _TorchMemorySaverImpl:
             raise AssertionError("disable() was called outside of a region")
         # The pool is kept: PyTorch ends the process if a pool is destroyed while another one, like the region's, is
         # in use.
-        key = ("disabled", torch.cuda.current_device())
+        key = (_DISABLED, torch.cuda.current_device())
         if key not in self._mem_pools:
             self._mem_pools[key] = torch.cuda.MemPool()
         self._cdll.tms_set_interesting_region(False)
@@ -208,20 +216,26 @@ class _TorchMemorySaverImpl:
         }
 
     def pause(self, tag: str | None) -> None:
-        check(self._cdll.tms_pause(tag.encode() if tag is not None else None))
+        self._binary_wrapper.pause(tag, self._unused())
 
     def resume(self, tag: str | None) -> None:
-        check(self._cdll.tms_resume(tag.encode() if tag is not None else None))
+        self._binary_wrapper.resume(tag)
+
+    def _unused(self) -> list[tuple[int, int]]:
+        """Returns what no tensor uses in the pools of regions. Those of captured graphs are left out: replays may hand
+        contents to each other in memory that no tensor has any more.
+        """
+        pools = [pool.id for key, pool in self._mem_pools.items() if key[0] != _DISABLED]
+        segments = [segment for id in pools for segment in torch.cuda.memory_snapshot(id)]
+        if boolean("TMS_INIT_ENABLE") and torch.cuda.is_initialized():
+            segments += [one for one in torch.cuda.memory_snapshot() if tuple(one["segment_pool_id"]) == (0, 0)]
+        return unused_ranges(segments)
 
     def get_cpu_backup(self, x: torch.Tensor) -> torch.Tensor | None:
         if not x.is_contiguous():
             raise AssertionError("get_cpu_backup() needs a contiguous tensor")
-        if self._cdll.tms_stagehand_is_released(x.data_ptr()):
-            raise UsageError(
-                Status.ERROR_UNSUPPORTED,
-                "the library does not give out contents that are away: resume() brings them back",
-            )
-        return None
+        contents = torch.empty(x.shape, dtype=x.dtype, device="cpu")
+        return contents if self._binary_wrapper.read(x.data_ptr(), x.nbytes, contents.data_ptr()) else None
 
 
 def _check_backups(enable_cpu_backup: bool, enable_disk_backup: bool, cpu_backup_backend: str | None) -> None:

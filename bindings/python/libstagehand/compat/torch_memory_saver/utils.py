@@ -12,11 +12,16 @@ BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "n
 
 
 def get_binary_path_from_package(stem: str) -> pathlib.Path:
-    """Returns the path of a library of this package, by its name without its ending."""
-    path = pathlib.Path(__file__).parent / f"{stem}.abi3.so"
-    if not path.exists():
-        raise FileNotFoundError(f"the package has no library {path.name}: it was looked for at {path}")
-    return path
+    """Returns the path of a library by its name, without its ending. One for the CUDA version of PyTorch goes first."""
+    import torch
+
+    major = str(getattr(torch.version, "cuda", None) or "").split(".")[0]
+    names = [f"{stem}_cu{major}.abi3.so", f"{stem}.abi3.so"]
+    folders = [pathlib.Path(__file__).parent, pathlib.Path(__file__).parent.parent]
+    for path in (folder / name for name in names for folder in folders):
+        if path.exists():
+            return path
+    raise RuntimeError(f"there is no {' or '.join(names)} in {' or '.join(map(str, folders))}")
 
 
 @contextmanager

@@ -37,9 +37,10 @@ def _pause(tags: Iterable[str], contents: Contents) -> None:
     gc.collect()
     weights = _pools.get(_WEIGHTS)
     if weights is not None and contents == Contents.DEFAULT:
-        weights.trim()  # what no tensor uses is not copied to the host
+        weights.trim()  # segments that no tensor uses go, and their device memory is not taken again
     for device, names in _by_device(tags):
-        device.pause(names, contents=contents, repeat=True)
+        unused = [one for name in names for one in _pools[name].unused()]
+        device.pause(names, contents=contents, repeat=True, unused=unused)
 
 
 class StagehandSleepBackend(SleepModeBackend):

@@ -1,0 +1,103 @@
+// Contents that are read while they are away.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <memory>
+
+#include "core/occupancy/occupancy.h"
+#include "core/occupancy/tag.h"
+
+namespace stagehand::core {
+
+namespace {
+
+constexpr uint64_t kSector = 4096;             // what a direct read is a multiple of
+constexpr uint64_t kPart = uint64_t(1) << 20;  // read at a time
+
+struct Freed {
+    void operator()(void* memory) const { std::free(memory); }
+};
+
+// Reads whole sectors into memory that a direct read accepts.
+Status read_sectors(transfer::StagingFile& file, char* sectors, uint64_t offset, uint64_t bytes) {
+    for (uint64_t done = 0; done < bytes;) {
+        const ssize_t got = pread(file.descriptor(), sectors + done, bytes - done, static_cast<off_t>(offset + done));
+        if (got > 0)
+            done += static_cast<uint64_t>(got);
+        else if (got == 0)
+            return Status();  // the file ends within the last sector
+        else if (errno == EINVAL && fcntl(file.descriptor(), F_GETFL) & O_DIRECT)
+            file.give_up_direct();
+        else if (errno != EINTR)
+            return file.failed(false, errno);
+    }
+    return Status();
+}
+
+Status read_file(transfer::StagingFile& file, uint64_t offset, uint64_t bytes, char* out) {
+    const std::unique_ptr<char, Freed> sectors(static_cast<char*>(std::aligned_alloc(kSector, kPart)));
+    if (!sectors) return Status(SH_ERROR_OUT_OF_HOST_MEMORY, "there is no memory to read a file of contents");
+    while (bytes) {
+        const uint64_t skipped = offset % kSector, taken = std::min(bytes, kPart - skipped);
+        const uint64_t wanted = (skipped + taken + kSector - 1) / kSector * kSector;
+        SH_TRY(read_sectors(file, sectors.get(), offset - skipped, wanted));
+        std::memcpy(out, sectors.get() + skipped, taken);
+        out += taken;
+        offset += taken;
+        bytes -= taken;
+    }
+    return Status();
+}
+
+}  // namespace
+
+Status Extent::read(uint64_t offset, uint64_t bytes, void* out) const {
+    const uint64_t end = offset + bytes;
+    for (const Handle& handle : handles_) {
+        if (handle.offset >= end || handle.offset + handle.bytes <= offset) continue;
+        if (handle.filled)
+            return Status(SH_ERROR_INVALID_STATE, "a part of the contents of the tag \"" + std::string(tag->info.tag) +
+                                                      "\" is on the device, because a pause failed: resume it");
+        for (size_t i = 0; i < handle.page_count; i++) {
+            const Page& page = pages_[handle.first_page + i];
+            const uint64_t from = std::max(offset, page.offset), to = std::min(end, page.offset + page.bytes);
+            if (from >= to) continue;
+            char* const target = static_cast<char*>(out) + (from - offset);
+            if (leaving != Leaving::stage || !page.used)
+                std::memset(target, 0, to - from);
+            else if (file_)
+                SH_TRY(read_file(*file_, page.place + (from - page.offset), to - from, target));
+            else
+                std::memcpy(target, static_cast<const char*>(host_at(page)) + (from - page.offset), to - from);
+        }
+    }
+    return Status();
+}
+
+Status Occupancy::read(uint64_t address, uint64_t bytes, void* out) {
+    Turn turn;
+    SH_TRY(turn.take(*this, false));
+    const auto next = allocations_.upper_bound(address);
+    const auto found = next == allocations_.begin() ? allocations_.end() : std::prev(next);
+    const uint64_t offset = found == allocations_.end() ? 0 : address - found->first;
+    if (found == allocations_.end() || offset >= found->second.bytes || bytes > found->second.bytes - offset)
+        return Status(SH_ERROR_INVALID_ARGUMENT, std::to_string(bytes) + " bytes at address " +
+                                                     std::to_string(address) +
+                                                     " do not lie in an allocation of sh_alloc()");
+    if (device_->backend().has(SH_BACKEND_CONTENTLESS))
+        return Status(SH_ERROR_UNSUPPORTED, device_->name() + " has no contents");
+    const Extent& extent = extent_of(address);
+    const std::string tag = "\"" + std::string(extent.tag->info.tag) + "\"";
+    if (extent.tag->info.state != SH_OCCUPANCY_RELEASED)
+        return Status(SH_ERROR_INVALID_STATE, "the tag " + tag + " is not released");
+    if (extent.leaving == Leaving::drop)
+        return Status(SH_ERROR_NOT_FOUND, "the contents of the tag " + tag + " at this address were dropped");
+    return extent.read(address - extent.address(), bytes, out);
+}
+
+}  // namespace stagehand::core

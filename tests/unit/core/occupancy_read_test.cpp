@@ -1,0 +1,102 @@
+// Contents that are read while their tag is released.
+#include "occupancy_fixture.h"
+
+namespace stagehand::test {
+namespace {
+
+class OccupancyRead : public OccupancyTest {
+protected:
+    void SetUp() override {
+        if (devices_without_pages()) GTEST_SKIP() << "memory without pages cannot be paused";
+    }
+    std::vector<uint8_t> away(uint64_t address, uint64_t bytes) {
+        std::vector<uint8_t> read(bytes, 0xEE);
+        EXPECT_SUCCEEDS(sh_occupancy_read(device_, address, bytes, read.data()));
+        return read;
+    }
+    static void expect_refused(sh_status status, sh_status expected, const std::string& text) {
+        EXPECT_EQ(status, expected) << why();
+        EXPECT_NE(why().find(text), std::string::npos) << why();
+    }
+    sh_status status_at(uint64_t address, uint64_t bytes) {
+        std::vector<uint8_t> read(bytes);
+        return sh_occupancy_read(device_, address, bytes, read.data());
+    }
+};
+
+std::vector<uint8_t> part_of(const std::vector<uint8_t>& all, uint64_t offset, uint64_t bytes) {
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(offset);
+    return {begin, begin + static_cast<std::ptrdiff_t>(bytes)};
+}
+
+TEST_F(OccupancyRead, AnyRangeOfAnAllocation) {
+    open("capacity=64MiB;granularity=64KiB;poison=1");
+    constexpr uint64_t kBytes = 3 * kPart + 65536 + 100;
+    const uint64_t address = filled(1, kBytes, "weights"), small = filled(2, 700, "weights");
+    const std::vector<uint8_t> truth = contents(1, kBytes);
+    for (int cycle = 0; cycle < 2; cycle++) {
+        SUCCEEDS(pause({"weights"}));
+        EXPECT_EQ(away(address, kBytes), truth);
+        EXPECT_EQ(away(address + kPart - 3, 2 * kPart), part_of(truth, kPart - 3, 2 * kPart));
+        EXPECT_EQ(away(address + kBytes - 1, 1), part_of(truth, kBytes - 1, 1));
+        EXPECT_EQ(away(small, 700), contents(2, 700));
+        SUCCEEDS(resume({"weights"}));
+    }
+    EXPECT_EQ(read(address, kBytes), truth);
+}
+
+TEST_F(OccupancyRead, WhatHostMemoryDoesNotKeepIsZero) {
+    open();
+    const uint64_t zero = filled(1, kPart, "zero", SH_CONTENTS_ZERO), stage = filled(2, 3 * kPart);
+    const sh_memory_range unused = {stage + kPart, kPart};
+    sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
+    options.unused = &unused;
+    options.unused_count = 1;
+    SUCCEEDS(sh_pause(device_, &options, nullptr));
+    const std::vector<uint8_t> truth = contents(2, 3 * kPart), nothing(kPart);
+    EXPECT_EQ(away(zero, kPart), nothing);
+    EXPECT_EQ(away(stage, kPart), part_of(truth, 0, kPart));
+    EXPECT_EQ(away(stage + kPart, kPart), nothing);
+    EXPECT_EQ(away(stage + 2 * kPart, kPart), part_of(truth, 2 * kPart, kPart));
+    SUCCEEDS(resume());
+}
+
+TEST_F(OccupancyRead, ContentsInAFile) {
+    open("capacity=64MiB;granularity=64KiB;poison=1");
+    constexpr uint64_t kBytes = 3 * kPart + 65536 + 100;
+    const uint64_t address = filled(1, kBytes, "weights", SH_CONTENTS_FILE);
+    const std::vector<uint8_t> truth = contents(1, kBytes);
+    SUCCEEDS(pause({"weights"}));
+    ASSERT_NE(info("weights").file_bytes, 0u);
+    EXPECT_EQ(away(address, kBytes), truth);
+    EXPECT_EQ(away(address + kPart - 4097, 2 * kPart), part_of(truth, kPart - 4097, 2 * kPart));
+    EXPECT_EQ(away(address + kBytes - 1, 1), part_of(truth, kBytes - 1, 1));
+    SUCCEEDS(resume({"weights"}));
+    EXPECT_EQ(read(address, kBytes), truth);
+}
+
+TEST_F(OccupancyRead, WhatCannotBeReadIsNamed) {
+    open();
+    const uint64_t stage = filled(1, kPart, "weights"), drop = filled(2, kPart, "cache", SH_CONTENTS_DROP);
+    expect_refused(status_at(stage, 1), SH_ERROR_INVALID_STATE, "weights");
+    SUCCEEDS(pause());
+    expect_refused(status_at(drop, 1), SH_ERROR_NOT_FOUND, "cache");
+    expect_refused(status_at(stage, kPart + 1), SH_ERROR_INVALID_ARGUMENT, "do not lie in an allocation");
+    expect_refused(status_at(stage + kPart, 1), SH_ERROR_INVALID_ARGUMENT, "do not lie in an allocation");
+    expect_refused(status_at(7, 1), SH_ERROR_INVALID_ARGUMENT, "do not lie in an allocation");
+    expect_refused(status_at(~uint64_t(0), 5), SH_ERROR_INVALID_ARGUMENT, "do not lie in an allocation");
+    uint8_t byte = 0;
+    expect_refused(sh_occupancy_read(device_, stage, 0, &byte), SH_ERROR_INVALID_ARGUMENT, "bytes");
+    expect_refused(sh_occupancy_read(device_, stage, 1, nullptr), SH_ERROR_INVALID_ARGUMENT, "out_contents");
+    expect_refused(sh_occupancy_read(nullptr, stage, 1, &byte), SH_ERROR_INVALID_HANDLE, "device");
+}
+
+TEST_F(OccupancyRead, ADeviceWithoutContents) {
+    open("", 48 * kMiB, "sim");
+    const uint64_t address = alloc(kPart);
+    SUCCEEDS(pause());
+    expect_refused(status_at(address, 1), SH_ERROR_UNSUPPORTED, "sim");
+}
+
+}  // namespace
+}  // namespace stagehand::test
