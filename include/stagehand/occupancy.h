@@ -14,12 +14,12 @@
  * A runtime of the device is a tag as well: "runtime:" and its name, cut to 63 bytes. Runtimes of one name have one
  * tag. Blocks have sources, so their contents are never put into host memory. What the engine has changed
  * (sh_mark_dirty()) goes to the sources first. After sh_resume() the blocks are loaded again, at the same addresses, in
- * the order of their use. While a runtime is released, calls that need its blocks on the device return SH_ERROR_INVALID_STATE. Graphs that
- * were captured before (sh_capture_begin()) can be launched again.
+ * the order of their use. While a runtime is released, calls that need its blocks on the device return
+ * SH_ERROR_INVALID_STATE. Graphs that were captured before (sh_capture_begin()) can be launched again.
  *
- * A tag is running, releasing, released, or resuming. A call that fails leaves each tag running or released, with all
- * its contents: sh_occupancy_get_info() tells which. A tag exists from its first allocation until the device is closed,
- * and that of a runtime as long as the runtime.
+ * A tag is running, releasing, released, or resuming. It is lost if the device is (SH_ERROR_DEVICE_LOST). Another
+ * call that fails leaves each tag running or released, with all its contents: sh_occupancy_get_info() tells which. A
+ * tag exists from its first allocation until the device is closed, and that of a runtime as long as the runtime.
  *
  * The memory counts against the budget of the device. An allocation makes the runtimes of the device give memory up.
  * sh_pause() leaves the memory to them, and sh_resume() takes it again.
@@ -44,7 +44,8 @@ enum {
     SH_CONTENTS_DEFAULT = 0,
     SH_CONTENTS_STAGE = 1, /**< Host memory keeps them. They come back bit for bit. */
     SH_CONTENTS_DROP = 2,  /**< They are lost. The contents are undefined after sh_resume(). */
-    SH_CONTENTS_ZERO = 3   /**< They are lost. All bytes are 0 after sh_resume(). */
+    SH_CONTENTS_ZERO = 3,  /**< They are lost. All bytes are 0 after sh_resume(). */
+    SH_CONTENTS_FILE = 4   /**< A file keeps them: see sh_pause_options.folder. They come back bit for bit. */
 };
 
 /** Flags of sh_alloc(). */
@@ -112,7 +113,10 @@ enum {
         may be repeated. */
     SH_OCCUPANCY_REPEAT = 2,
     /** For sh_pause(): all contents that are staged are copied, and not compared with what host memory has. */
-    SH_OCCUPANCY_COPY_ALL = 4
+    SH_OCCUPANCY_COPY_ALL = 4,
+    /** For sh_pause() and sh_occupancy_prepare(): host memory that is taken now is not pinned. Contents go through a
+        few pinned buffers, at the speed of the processors' copies. What is pinned already stays pinned. */
+    SH_OCCUPANCY_UNPINNED = 8
 };
 
 /** Device memory. */
@@ -134,10 +138,16 @@ typedef struct sh_pause_options {
         the call does not pause is ignored. */
     const sh_memory_range* unused;
     uint64_t unused_count;
+    /** The folder of files that keep contents (SH_CONTENTS_FILE). NULL: the folder that the environment names in
+        TMPDIR, else /var/tmp. With a folder, contents of other allocations go to files, too, if the machine or the
+        cgroup has too little memory for them. The files have no names, and end with the process at the latest. */
+    const char* folder;
+    /** Host memory that contents of all tags may take together. Further allocations go to files. 0: no limit. */
+    uint64_t host_bytes;
 } sh_pause_options;
 
 #define SH_PAUSE_OPTIONS_INIT \
-    { sizeof(sh_pause_options), 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(sh_pause_options), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 static inline void sh_pause_options_init(sh_pause_options* options) {
     const sh_pause_options initial = SH_PAUSE_OPTIONS_INIT;
     *options = initial;
@@ -179,12 +189,13 @@ static inline void sh_occupancy_change_init(sh_occupancy_change* change) {
  * Releases tags. The call waits until all work on the device that was queued before has ended, on every stream. It then
  * copies the contents to host memory, and gives device memory back as soon as its copy has ended. When it returns, the
  * driver has the memory. Until sh_resume() the engine must not use the addresses.
- * If there is too little host memory for the contents (SH_ERROR_OUT_OF_HOST_MEMORY), the tags run.
+ * If there is too little host memory for the contents (SH_ERROR_OUT_OF_HOST_MEMORY), or too little room in the folder
+ * (SH_ERROR_IO), the tags run.
  *
  * The engine queues no work that uses the tags until the call has returned. A stream that captures a graph meanwhile
  * may make the call fail, and the driver may end the capture.
  *
- * The host memory is pinned. If the system refuses that, it is not, and copies take longer. It is kept for the next
+ * The host memory is pinned. If the system refuses that, contents go through pinned buffers. It is kept for the next
  * sh_pause(), until sh_occupancy_trim(). Contents that it still has from the pause before are not copied again. The
  * device tells by a hash of 128 bits of each page of up to 2 MiB. A device that cannot hash copies everything.
  * @param options    NULL: all tags.
@@ -197,6 +208,7 @@ static inline void sh_occupancy_change_init(sh_occupancy_change* change) {
  *                                     graph is entered or captured. Or another call runs, and the flags have
  *                                     SH_OCCUPANCY_NO_WAIT.
  * @retval SH_ERROR_CALLBACK           A callback refused the pause. The text has its message.
+ * @retval SH_ERROR_IO                 A file could not be made or written. The text has the folder. The tags run.
  * @retval SH_ERROR_UNSUPPORTED        The device does not map memory by pages, or its backend cannot wait for all work.
  * @retval SH_ERROR_BACKEND            The driver failed. The text tells whether the tags run, or are released with all
  *                                     their contents.
@@ -224,6 +236,7 @@ SH_API SH_MUST_CHECK sh_status sh_pause(sh_device* device, const sh_pause_option
  * @retval SH_ERROR_BUSY                 Runtimes hold part of the memory until their steps and views end. Or another
  *                                       call runs, and the flags have SH_OCCUPANCY_NO_WAIT.
  * @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has too little memory.
+ * @retval SH_ERROR_IO                   A file that keeps contents could not be read. The text has its folder.
  * @retval SH_ERROR_BACKEND              The driver failed.
  * @blocks Until the copies have ended, while runtimes give memory up, and while another call of this header runs on the
  *         device.
@@ -250,14 +263,16 @@ typedef struct sh_occupancy_info {
     uint64_t allocations;  /**< Number of allocations. For a runtime: of blocks. */
     uint64_t bytes;        /**< Sum of their sizes, as the engine asked for them. */
     uint64_t device_bytes; /**< Device memory that they hold. During a sh_pause() or sh_resume(): before that call. */
-    uint64_t staged_bytes; /**< Contents that only host memory has. In a sh_resume(): that are not back yet. */
-    uint64_t host_bytes;   /**< Host memory that is kept for contents, staged or not. */
+    uint64_t
+        staged_bytes;    /**< Contents that only host memory or a file has. In a sh_resume(): that are not back yet. */
+    uint64_t host_bytes; /**< Host memory that is kept for contents, staged or not. */
     uint64_t pinned_bytes; /**< The part of host_bytes that is pinned. */
     uint64_t cycles;       /**< How often sh_resume() brought the tag back. For all tags: the sum. */
+    uint64_t file_bytes;   /**< Room in files that is kept for contents, staged or not. */
 } sh_occupancy_info;
 
 #define SH_OCCUPANCY_INFO_INIT \
-    { sizeof(sh_occupancy_info), 0, {0}, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(sh_occupancy_info), 0, {0}, 0, 0, 0, 0, 0, 0, 0, 0 }
 static inline void sh_occupancy_info_init(sh_occupancy_info* info) {
     const sh_occupancy_info initial = SH_OCCUPANCY_INFO_INIT;
     *info = initial;
@@ -304,7 +319,7 @@ SH_API SH_MUST_CHECK sh_status sh_occupancy_list(sh_device* device, sh_occupancy
 SH_API SH_MUST_CHECK sh_status sh_occupancy_prepare(sh_device* device, const sh_pause_options* options);
 
 /**
- * Frees the host memory that holds no contents now. The next sh_pause() allocates it again.
+ * Frees the host memory and the files that hold no contents now. The next sh_pause() allocates it again.
  * @param out_bytes The host memory that was freed. May be NULL.
  * @retval SH_OK            The host memory is freed.
  * @retval SH_ERROR_BACKEND The driver cannot tell whether copies still use the memory. Nothing is freed.

@@ -33,19 +33,21 @@ sh_status with_occupancy(sh_device* handle, Work&& work) noexcept {
 }
 
 Status check_contents(uint32_t contents) {
-    if (contents <= SH_CONTENTS_ZERO) return Status();
+    if (contents <= SH_CONTENTS_FILE) return Status();
     return Status(SH_ERROR_INVALID_ARGUMENT,
                   "options.contents is " + std::to_string(contents) + ", which is not one of SH_CONTENTS_*");
 }
 
-std::optional<core::Leaving> leaving(uint32_t contents) {
+std::optional<core::Fate> fate(uint32_t contents) {
     switch (contents) {
         case SH_CONTENTS_STAGE:
-            return core::Leaving::stage;
+            return core::Fate{core::Leaving::stage, false};
+        case SH_CONTENTS_FILE:
+            return core::Fate{core::Leaving::stage, true};
         case SH_CONTENTS_DROP:
-            return core::Leaving::drop;
+            return core::Fate{core::Leaving::drop, false};
         case SH_CONTENTS_ZERO:
-            return core::Leaving::zero;
+            return core::Fate{core::Leaving::zero, false};
         default:
             return std::nullopt;
     }
@@ -102,10 +104,14 @@ Status take_pause(const sh_pause_options* given, Pause* out) {
     sh_pause_options options;
     SH_TRY(take_options(given, "options", &options));
     SH_TRY(check_contents(options.contents));
-    const uint32_t own = SH_OCCUPANCY_COPY_ALL;
+    const uint32_t own = SH_OCCUPANCY_COPY_ALL | SH_OCCUPANCY_UNPINNED;
     SH_TRY(take_selection(options.tags, options.tag_count, options.flags & ~own, &out->tags));
-    out->wishes.contents = leaving(options.contents);
-    out->wishes.copy_all = options.flags & own;
+    if (options.folder && !*options.folder) return Status(SH_ERROR_INVALID_ARGUMENT, "options.folder is empty");
+    out->wishes.contents = fate(options.contents);
+    out->wishes.copy_all = options.flags & SH_OCCUPANCY_COPY_ALL;
+    out->wishes.pinned = !(options.flags & SH_OCCUPANCY_UNPINNED);
+    if (options.folder) out->wishes.folder = options.folder;
+    out->wishes.host_bytes = options.host_bytes;
     return take_ranges(options.unused, options.unused_count, &out->wishes.unused);
 }
 
@@ -141,8 +147,7 @@ sh_status sh_alloc(sh_device* device, uint64_t bytes, const sh_alloc_options* op
             return Status(SH_ERROR_INVALID_ARGUMENT, "options.flags has unknown bits");
         std::string tag;
         SH_TRY(take_tag(wanted.tag, &tag));
-        const core::Keeping keeping{leaving(wanted.contents).value_or(core::Leaving::stage),
-                                    (wanted.flags & SH_ALLOC_CONST) != 0};
+        const core::Keeping keeping{fate(wanted.contents).value_or(core::Fate()), (wanted.flags & SH_ALLOC_CONST) != 0};
         return at.alloc(bytes, tag, keeping, out_address);
     });
 }

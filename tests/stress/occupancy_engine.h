@@ -94,10 +94,12 @@ public:
             memory.lost_end = std::max(memory.lost_end, begin + bytes);
         }
         refuses_ = random_() % 8 == 0;
-        pause_without(unused, random_() % 4 ? 0 : SH_OCCUPANCY_COPY_ALL);
+        const uint32_t flags = random_() % 4 ? 0 : SH_OCCUPANCY_COPY_ALL;
+        const uint64_t host_bytes = random_() % 4 ? 0 : 1 + random_() % (12 << 20);
+        pause_without(unused, flags | (random_() % 4 ? 0 : SH_OCCUPANCY_UNPINNED), host_bytes);
         refuses_ = false;
     }
-    void pause_without(const std::vector<sh_memory_range>& unused, uint32_t flags) {
+    void pause_without(const std::vector<sh_memory_range>& unused, uint32_t flags, uint64_t host_bytes = 0) {
         const char* const tags[] = {tag_.c_str()};
         sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
         options.tags = tags;
@@ -105,6 +107,9 @@ public:
         options.flags = flags;
         options.unused = unused.data();
         options.unused_count = unused.size();
+        const std::string folder = testing::TempDir();
+        options.folder = folder.c_str();
+        options.host_bytes = host_bytes;
         const sh_status status = sh_pause(device_, &options, nullptr);
         if (!known()) return expect_failure("sh_pause", status, SH_ERROR_NOT_FOUND);
         const int32_t refused = refuses_ ? SH_ERROR_CALLBACK : SH_OK;
@@ -122,7 +127,8 @@ public:
         if (released_) return;
         released_ = true;
         for (Memory& memory : all_) {
-            if (memory.contents != SH_CONTENTS_STAGE) memory.lost_begin = memory.lost_end = 0;
+            if (memory.contents == SH_CONTENTS_DROP || memory.contents == SH_CONTENTS_ZERO)
+                memory.lost_begin = memory.lost_end = 0;
             if (memory.contents == SH_CONTENTS_DROP) memory.truth.clear();
             if (memory.contents == SH_CONTENTS_ZERO) memory.truth.assign(memory.bytes, 0);
         }
@@ -156,8 +162,9 @@ public:
         const uint64_t what = random_() % 16;
         if (what < 5 && all_.size() < 12) {
             constexpr uint64_t kSizes[] = {1, 900, 70'000, 600'000, 2 << 20, (2 << 20) + 65'537, 3'500'000};
-            const auto contents = SH_CONTENTS_STAGE + static_cast<uint32_t>(random_() % 3);
-            alloc(kSizes[random_() % std::size(kSizes)], contents, contents == SH_CONTENTS_STAGE && random_() % 3 == 0);
+            const auto contents = SH_CONTENTS_STAGE + static_cast<uint32_t>(random_() % 4);
+            const bool staged = contents == SH_CONTENTS_STAGE || contents == SH_CONTENTS_FILE;
+            alloc(kSizes[random_() % std::size(kSizes)], contents, staged && random_() % 3 == 0);
         } else if (what < 8 && !all_.empty()) {
             free(random_() % all_.size());
         } else if (what < 11 && !all_.empty()) {

@@ -69,6 +69,7 @@ protected:
                 weights.alloc(bytes, contents, contents == SH_CONTENTS_STAGE && bytes % 2);
                 if (contents == SH_CONTENTS_STAGE) freed.alloc(bytes, contents);
             }
+        if (n % 4 == 0) weights.alloc((2 << 20) + 65'536, SH_CONTENTS_FILE);
         for (int cycle = 0; cycle < 3; cycle++) {
             for (int k = 0; k < 4 && !weights.released(); k++) weights.pause();
             for (int k = 0; k < 4 && weights.released(); k++) weights.resume();
@@ -117,6 +118,36 @@ TEST_F(Occupancy, a_device_that_closes_with_memory_leaves_nothing) {
         sh_device_close(device);
         EXPECT_TRUE(host::all_memory_statistics().empty());
     }
+}
+
+TEST_F(Occupancy, a_device_that_is_gone_takes_its_contents_along) {
+    sh_device* const device = open_device("");
+    ASSERT_TRUE(device) << why();
+    sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
+    uint64_t kept = 0, lost = 0, more = 0;
+    options.tag = "kept";
+    SUCCEEDS(sh_alloc(device, 3 << 20, &options, &kept));
+    SUCCEEDS(sh_pause(device, nullptr, nullptr));
+    options.tag = "lost";
+    SUCCEEDS(sh_alloc(device, 3 << 20, &options, &lost));
+    const sh_fault_plan plan = {sizeof plan, SH_ERROR_DEVICE_LOST, "device_synchronize", 1, 1};
+    SUCCEEDS(control<decltype(sh_fault_arm)>("sh_fault_arm")(&plan));
+    EXPECT_EQ(sh_pause(device, nullptr, nullptr), SH_ERROR_DEVICE_LOST);
+    sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
+    SUCCEEDS(sh_occupancy_get_info(device, "lost", &info));
+    EXPECT_EQ(info.state, SH_OCCUPANCY_LOST + 0u);
+    SUCCEEDS(sh_occupancy_get_info(device, "kept", &info));
+    EXPECT_EQ(info.state, SH_OCCUPANCY_RELEASED + 0u);
+    sh_pause_options again = SH_PAUSE_OPTIONS_INIT;
+    again.tags = &options.tag;
+    again.tag_count = 1;
+    EXPECT_EQ(sh_pause(device, &again, nullptr), SH_ERROR_INVALID_STATE);
+    EXPECT_NE(why().find("lost"), std::string::npos) << why();
+    EXPECT_EQ(sh_alloc(device, 1, &options, &more), SH_ERROR_INVALID_STATE);
+    SUCCEEDS(sh_free(device, lost));
+    SUCCEEDS(sh_free(device, kept));
+    expect_nothing_left(device, Unpinning::works);
+    sh_device_close(device);
 }
 
 TEST_F(Occupancy, host_memory_is_pinned_in_the_first_cycle_only) {

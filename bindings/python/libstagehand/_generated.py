@@ -128,6 +128,7 @@ class Contents(IntEnum):
     STAGE = 1
     DROP = 2
     ZERO = 3
+    FILE = 4
 
 
 class OccupancyState(IntEnum):
@@ -341,3 +342,4 @@ class OccupancyInfo:
     host_bytes: int
     pinned_bytes: int
     cycles: int
+    file_bytes: int

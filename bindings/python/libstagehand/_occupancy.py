@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
@@ -41,18 +42,28 @@ class Occupied:
         wait: bool = True,
         copy_all: bool = False,
         unused: Iterable[tuple[int, int]] = (),
+        folder: str | os.PathLike[str] | None = None,
+        host_bytes: int = 0,
+        pinned: bool = True,
     ) -> OccupancyChange:
         """Waits for the work on the device, puts the contents of tags into host memory, and gives their device memory
         back. `contents` is used instead of what the allocations say. `repeat` leaves out tags that are released
         already. Without `wait` the call fails with Status.ERROR_BUSY instead of waiting for another call. Contents that
         host memory still has from the pause before are not copied, unless `copy_all`. `unused` has the addresses and
         sizes of ranges that hold nothing: they are not copied, and their contents are undefined afterwards.
+
+        `folder` is for files that keep contents: those with Contents.FILE, those that would make host memory for
+        contents larger than `host_bytes` (0: no limit), and those that the machine has too little memory for. Without
+        `pinned`, new host memory is not pinned.
         """
         options = struct("pause_options")
+        place = text(None if folder is None else os.fspath(folder))
+        options.folder, options.host_bytes = place, host_bytes
         options.contents = contents
         ranges = ffi.new("sh_memory_range[]", list(unused))
         options.unused, options.unused_count = ranges, len(ranges)
-        return self._change(lib.sh_pause, options, tags, repeat, wait, lib.SH_OCCUPANCY_COPY_ALL if copy_all else 0)
+        flags = (lib.SH_OCCUPANCY_COPY_ALL if copy_all else 0) | (0 if pinned else lib.SH_OCCUPANCY_UNPINNED)
+        return self._change(lib.sh_pause, options, tags, repeat, wait, flags)
 
     def resume(
         self, tags: str | Iterable[str] | None = None, *, repeat: bool = False, wait: bool = True

@@ -14,8 +14,10 @@ enum {
     SH_KEPT = 2,
     SH_ERROR_INVALID_ARGUMENT = -101,
     SH_ERROR_INVALID_HANDLE = -102,
-    SH_ERROR_INVALID_STRUCT = -103,
-    SH_ERROR_INVALID_STATE = -104,
+    SH_ERROR_INVALID_STRUCT =
+        -103,
+    SH_ERROR_INVALID_STATE =
+        -104,
     SH_ERROR_NOT_FOUND = -105,
     SH_ERROR_UNSUPPORTED = -106,
     SH_ERROR_FORKED = -107,
@@ -61,7 +63,8 @@ typedef struct sh_device_options {
     const char* backend_options;
     const char* backend_path;
 } sh_device_options;
-sh_status sh_device_open(const char* name, const sh_device_options* options, sh_device** out_device);
+sh_status sh_device_open(const char* name, const sh_device_options* options,
+                                              sh_device** out_device);
 void sh_device_close(sh_device* device);
 typedef struct sh_memory_info {
     uint32_t struct_size;
@@ -116,7 +119,8 @@ typedef struct sh_backend_info {
 sh_status sh_backend_list(sh_backend_info* infos, uint64_t capacity, uint64_t* out_count);
 
 /* host_memory.h */
-sh_status sh_host_alloc(sh_device* device, uint64_t bytes, void** out_memory, uint32_t* out_pinned);
+sh_status sh_host_alloc(sh_device* device, uint64_t bytes, void** out_memory,
+                                             uint32_t* out_pinned);
 sh_status sh_host_free(sh_device* device, void* memory);
 
 /* stream.h */
@@ -124,7 +128,8 @@ sh_status sh_stream_create(sh_device* device, sh_stream* out_stream);
 void sh_stream_destroy(sh_device* device, sh_stream stream);
 sh_status sh_stream_synchronize(sh_device* device, sh_stream stream);
 typedef void (*sh_stream_fn)(void* user_data);
-sh_status sh_stream_launch(sh_device* device, sh_stream stream, sh_stream_fn fn, void* user_data, int64_t busy_ns);
+sh_status sh_stream_launch(sh_device* device, sh_stream stream, sh_stream_fn fn, void* user_data,
+                                                int64_t busy_ns);
 
 /* runtime.h */
 typedef struct sh_runtime_options {
@@ -135,10 +140,17 @@ typedef struct sh_runtime_options {
     uint64_t share_wait_ns;
     const char* name;
 } sh_runtime_options;
-sh_status sh_runtime_create(sh_device* device, const sh_runtime_options* options, sh_runtime** out_runtime);
+sh_status sh_runtime_create(sh_device* device, const sh_runtime_options* options,
+                                                 sh_runtime** out_runtime);
 void sh_runtime_destroy(sh_runtime* runtime);
 sh_status sh_runtime_synchronize(sh_runtime* runtime);
-enum { SH_SOURCE_POINTER = 1, SH_SOURCE_MAPPED = 2, SH_SOURCE_FILE = 3, SH_SOURCE_FILL = 4, SH_SOURCE_DEVICE = 5 };
+enum {
+    SH_SOURCE_POINTER = 1,
+    SH_SOURCE_MAPPED = 2,
+    SH_SOURCE_FILE = 3,
+    SH_SOURCE_FILL = 4,
+    SH_SOURCE_DEVICE = 5
+};
 typedef int32_t (*sh_fill_fn)(void* buffer, uint64_t offset, uint64_t bytes, void* user_data);
 typedef struct sh_segment {
     uint32_t struct_size;
@@ -151,7 +163,12 @@ typedef struct sh_segment {
     sh_fill_fn fill;
     void* user_data;
 } sh_segment;
-enum { SH_BLOCK_MUTABLE = 1, SH_BLOCK_WHOLE = 2, SH_BLOCK_UNORDERED = 4, SH_BLOCK_PIN = 8 };
+enum {
+    SH_BLOCK_MUTABLE = 1,
+    SH_BLOCK_WHOLE = 2,
+    SH_BLOCK_UNORDERED = 4,
+    SH_BLOCK_PIN = 8
+};
 typedef struct sh_loaded_range {
     uint32_t struct_size;
     uint32_t reserved;
@@ -166,16 +183,24 @@ typedef int32_t (*sh_load_fn)(const sh_loaded_range* range, void* user_data);
 typedef struct sh_block_desc {
     uint32_t struct_size;
     uint32_t flags;
-    uint64_t bytes;
+    uint64_t
+        bytes;
     const sh_segment* segments;
     uint64_t segment_count;
     sh_load_fn on_load;
     void* user_data;
     const char* name;
 } sh_block_desc;
-sh_status sh_register_blocks(sh_runtime* runtime, const sh_block_desc* descs, uint64_t count, sh_block* out_blocks);
+sh_status sh_register_blocks(sh_runtime* runtime, const sh_block_desc* descs, uint64_t count,
+                                                  sh_block* out_blocks);
 sh_status sh_unregister_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
-enum { SH_BLOCK_UNLOADED = 0, SH_BLOCK_STAGED = 1, SH_BLOCK_LOADING = 2, SH_BLOCK_READY = 3, SH_BLOCK_DRAINING = 4 };
+enum {
+    SH_BLOCK_UNLOADED = 0,
+    SH_BLOCK_STAGED = 1,
+    SH_BLOCK_LOADING = 2,
+    SH_BLOCK_READY = 3,
+    SH_BLOCK_DRAINING = 4
+};
 typedef struct sh_block_state {
     uint32_t struct_size;
     uint32_t flags;
@@ -183,7 +208,8 @@ typedef struct sh_block_state {
     uint32_t held;
     void* address;
     uint64_t bytes;
-    uint64_t resident_bytes;
+    uint64_t
+        resident_bytes;
     uint64_t streamed_bytes;
     uint64_t present_bytes;
     uint64_t serial;
@@ -204,7 +230,10 @@ typedef struct sh_use {
     uint64_t compute_ns;
 } sh_use;
 sh_status sh_set_schedule(sh_runtime* runtime, const sh_use* uses, uint64_t count);
-enum { SH_PLAN_DRY_RUN = 1, SH_PLAN_DROP_GRAPHS = 2 };
+enum {
+    SH_PLAN_DRY_RUN = 1,
+    SH_PLAN_DROP_GRAPHS = 2
+};
 typedef struct sh_plan_options {
     uint32_t struct_size;
     uint32_t flags;
@@ -235,7 +264,12 @@ typedef struct sh_plan_info {
 sh_status sh_plan(sh_runtime* runtime, const sh_plan_options* options, sh_plan_info* out_info);
 
 /* streaming.h */
-enum { SH_VIEW_HIT = 1, SH_VIEW_FIXED_ADDRESS = 2, SH_VIEW_REMAPPED = 4, SH_VIEW_WAITED = 8 };
+enum {
+    SH_VIEW_HIT = 1,
+    SH_VIEW_FIXED_ADDRESS = 2,
+    SH_VIEW_REMAPPED = 4,
+    SH_VIEW_WAITED = 8
+};
 typedef struct sh_view {
     uint32_t struct_size;
     uint32_t flags;
@@ -244,17 +278,21 @@ typedef struct sh_view {
     uint64_t bytes;
     uint64_t serial;
 } sh_view;
-enum { SH_ACQUIRE_NO_WAIT = 1 };
+enum {
+    SH_ACQUIRE_NO_WAIT = 1
+};
 sh_status sh_step_begin(sh_runtime* runtime);
 sh_status sh_step_end(sh_runtime* runtime);
-sh_status sh_acquire(sh_runtime* runtime, sh_block block, sh_stream stream, uint32_t flags, sh_view* out_view);
-sh_status sh_acquire_many(sh_runtime* runtime, const sh_block* blocks, uint64_t count, sh_stream stream, uint32_t flags,
-                          sh_view* out_views);
+sh_status sh_acquire(sh_runtime* runtime, sh_block block, sh_stream stream, uint32_t flags,
+                                          sh_view* out_view);
+sh_status sh_acquire_many(sh_runtime* runtime, const sh_block* blocks, uint64_t count,
+                                               sh_stream stream, uint32_t flags, sh_view* out_views);
 sh_status sh_release(sh_runtime* runtime, sh_block block, sh_stream stream);
-sh_status sh_release_many(sh_runtime* runtime, const sh_block* blocks, uint64_t count, sh_stream stream);
+sh_status sh_release_many(sh_runtime* runtime, const sh_block* blocks, uint64_t count,
+                                               sh_stream stream);
 sh_status sh_prefetch(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
-sh_status sh_read_block(sh_runtime* runtime, sh_block block, sh_stream stream, uint64_t offset, void* buffer,
-                        uint64_t bytes);
+sh_status sh_read_block(sh_runtime* runtime, sh_block block, sh_stream stream, uint64_t offset,
+                                             void* buffer, uint64_t bytes);
 sh_status sh_stream_forget(sh_runtime* runtime, sh_stream stream);
 
 /* residency.h */
@@ -262,10 +300,15 @@ sh_status sh_protect_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_
 sh_status sh_unprotect_blocks(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
 typedef struct sh_scope sh_scope;
 sh_status sh_keep_resident(sh_runtime* runtime, sh_scope** out_scope);
-enum { SH_PRIORITY_PRIMARY = 0, SH_PRIORITY_SECONDARY = 1 };
+enum {
+    SH_PRIORITY_PRIMARY = 0,
+    SH_PRIORITY_SECONDARY = 1
+};
 sh_status sh_reserve(sh_runtime* runtime, uint64_t bytes, uint32_t priority);
 sh_status sh_release_reservation(sh_runtime* runtime);
-enum { SH_GUEST_SHRINK = 1 };
+enum {
+    SH_GUEST_SHRINK = 1
+};
 typedef struct sh_guest_options {
     uint32_t struct_size;
     uint32_t flags;
@@ -309,7 +352,8 @@ typedef struct sh_runtime_stats {
     uint64_t remaps;
     uint64_t evictions;
     uint64_t given_up_bytes;
-    uint64_t last_step_ns;
+    uint64_t
+        last_step_ns;
     uint64_t resident_bytes;
     uint64_t ring_bytes;
     uint64_t unordered_bytes;
@@ -329,7 +373,10 @@ sh_status sh_monitor_stop(void);
 /* spill.h */
 typedef struct sh_spiller sh_spiller;
 typedef uint64_t sh_ticket;
-enum { SH_SPILLER_KEEP_BYTES = 1, SH_SPILLER_CHECKSUMS = 2 };
+enum {
+    SH_SPILLER_KEEP_BYTES = 1,
+    SH_SPILLER_CHECKSUMS = 2
+};
 typedef struct sh_spill_class {
     uint32_t struct_size;
     uint32_t reserved;
@@ -351,7 +398,8 @@ typedef struct sh_spiller_options {
     const sh_spill_class* classes;
     uint64_t class_count;
 } sh_spiller_options;
-sh_status sh_spiller_create(sh_device* device, const sh_spiller_options* options, sh_spiller** out_spiller);
+sh_status sh_spiller_create(sh_device* device, const sh_spiller_options* options,
+                                                 sh_spiller** out_spiller);
 void sh_spiller_destroy(sh_spiller* spiller);
 sh_status sh_spiller_begin_step(sh_spiller* spiller, uint64_t step);
 sh_status sh_spiller_end_step(sh_spiller* spiller);
@@ -363,7 +411,8 @@ typedef struct sh_saved_tensor {
     const int64_t* sizes;
     const int64_t* strides;
     uint64_t storage_address;
-    uint64_t storage_bytes;
+    uint64_t
+        storage_bytes;
     uint64_t storage_key;
     uint64_t used_bytes;
 } sh_saved_tensor;
@@ -371,12 +420,18 @@ enum {
     SH_SPILL_NOW = 1,
     SH_SPILL_KEEP = 2,
 };
-sh_status sh_spill(sh_spiller* spiller, const sh_saved_tensor* tensor, sh_stream stream, uint32_t flags,
-                   sh_ticket* out_ticket);
-enum { SH_COLLECT_ALL = 1 };
-sh_status sh_spiller_collect(sh_spiller* spiller, sh_stream stream, uint32_t flags, sh_ticket* tickets,
-                             uint64_t capacity, uint64_t* out_count);
-enum { SH_TICKET_KEPT = 1, SH_TICKET_LEAVING = 2, SH_TICKET_AWAY = 3, SH_TICKET_PREFETCHED = 4 };
+sh_status sh_spill(sh_spiller* spiller, const sh_saved_tensor* tensor, sh_stream stream,
+                                        uint32_t flags, sh_ticket* out_ticket);
+enum { SH_COLLECT_ALL = 1  };
+sh_status sh_spiller_collect(sh_spiller* spiller, sh_stream stream, uint32_t flags,
+                                                  sh_ticket* tickets, uint64_t capacity, uint64_t* out_count);
+enum {
+    SH_TICKET_KEPT = 1,
+    SH_TICKET_LEAVING = 2,
+    SH_TICKET_AWAY = 3,
+    SH_TICKET_PREFETCHED =
+        4
+};
 typedef struct sh_ticket_info {
     uint32_t struct_size;
     uint32_t state;
@@ -388,10 +443,10 @@ typedef struct sh_ticket_info {
 } sh_ticket_info;
 sh_status sh_ticket_get_info(sh_spiller* spiller, sh_ticket ticket, sh_ticket_info* out_info);
 sh_status sh_restore(sh_spiller* spiller, sh_ticket ticket, uint64_t address, sh_stream stream);
-sh_status sh_spiller_get_upcoming(sh_spiller* spiller, uint64_t used_bytes, sh_ticket* tickets, uint64_t capacity,
-                                  uint64_t* out_count);
-sh_status sh_prefetch_spilled(sh_spiller* spiller, const sh_ticket* tickets, const uint64_t* addresses, uint64_t count,
-                              sh_stream stream);
+sh_status sh_spiller_get_upcoming(sh_spiller* spiller, uint64_t used_bytes, sh_ticket* tickets,
+                                                       uint64_t capacity, uint64_t* out_count);
+sh_status sh_prefetch_spilled(sh_spiller* spiller, const sh_ticket* tickets,
+                                                   const uint64_t* addresses, uint64_t count, sh_stream stream);
 sh_status sh_ticket_retain(sh_spiller* spiller, sh_ticket ticket);
 sh_status sh_ticket_release(sh_spiller* spiller, sh_ticket ticket);
 typedef struct sh_spiller_stats {
@@ -416,14 +471,17 @@ typedef struct sh_spiller_stats {
     uint64_t away_peak_bytes;
     uint64_t pool_bytes;
     uint64_t unpinned_bytes;
-    uint64_t used_peak_bytes;
+    uint64_t
+        used_peak_bytes;
 } sh_spiller_stats;
 sh_status sh_spiller_get_stats(sh_spiller* spiller, sh_spiller_stats* out_stats);
 sh_status sh_spiller_trim(sh_spiller* spiller, uint64_t* out_bytes);
 sh_status sh_spiller_open_telemetry(sh_spiller* spiller, const char* path);
 
 /* activations.h */
-enum { SH_ACTIVATION_CHEAP = 1 };
+enum {
+    SH_ACTIVATION_CHEAP = 1
+};
 typedef struct sh_activation {
     uint32_t struct_size;
     uint32_t flags;
@@ -462,7 +520,11 @@ typedef struct sh_training_step {
     uint64_t target_peak_bytes;
     uint64_t target_step_ns;
 } sh_training_step;
-enum { SH_FATE_KEEP = 0, SH_FATE_SPILL = 1, SH_FATE_RECOMPUTE = 2 };
+enum {
+    SH_FATE_KEEP = 0,
+    SH_FATE_SPILL = 1,
+    SH_FATE_RECOMPUTE = 2
+};
 typedef struct sh_activation_plan {
     uint32_t struct_size;
     uint32_t meets_target;
@@ -476,13 +538,23 @@ typedef struct sh_activation_plan {
     uint64_t least_step_ns;
     uint64_t least_peak_bytes;
 } sh_activation_plan;
-sh_status sh_plan_activations(const sh_training_step* step, uint32_t* out_fates, sh_activation_plan* out_plan);
-sh_status sh_simulate_activations(const sh_training_step* step, const uint32_t* fates, sh_activation_plan* out_plan,
-                                  sh_memory_point* out_points, uint64_t capacity, uint64_t* out_count);
+sh_status sh_plan_activations(const sh_training_step* step, uint32_t* out_fates,
+                                                   sh_activation_plan* out_plan);
+sh_status sh_simulate_activations(const sh_training_step* step, const uint32_t* fates,
+                                                       sh_activation_plan* out_plan, sh_memory_point* out_points,
+                                                       uint64_t capacity, uint64_t* out_count);
 
 /* occupancy.h */
-enum { SH_CONTENTS_DEFAULT = 0, SH_CONTENTS_STAGE = 1, SH_CONTENTS_DROP = 2, SH_CONTENTS_ZERO = 3 };
-enum { SH_ALLOC_CONST = 1 };
+enum {
+    SH_CONTENTS_DEFAULT = 0,
+    SH_CONTENTS_STAGE = 1,
+    SH_CONTENTS_DROP = 2,
+    SH_CONTENTS_ZERO = 3,
+    SH_CONTENTS_FILE = 4
+};
+enum {
+    SH_ALLOC_CONST = 1
+};
 typedef struct sh_alloc_options {
     uint32_t struct_size;
     uint32_t contents;
@@ -490,9 +562,15 @@ typedef struct sh_alloc_options {
     uint32_t flags;
     uint32_t reserved;
 } sh_alloc_options;
-sh_status sh_alloc(sh_device* device, uint64_t bytes, const sh_alloc_options* options, uint64_t* out_address);
+sh_status sh_alloc(sh_device* device, uint64_t bytes, const sh_alloc_options* options,
+                                        uint64_t* out_address);
 sh_status sh_free(sh_device* device, uint64_t address);
-enum { SH_OCCUPANCY_NO_WAIT = 1, SH_OCCUPANCY_REPEAT = 2, SH_OCCUPANCY_COPY_ALL = 4 };
+enum {
+    SH_OCCUPANCY_NO_WAIT = 1,
+    SH_OCCUPANCY_REPEAT = 2,
+    SH_OCCUPANCY_COPY_ALL = 4,
+    SH_OCCUPANCY_UNPINNED = 8
+};
 typedef struct sh_memory_range {
     uint64_t address;
     uint64_t bytes;
@@ -506,6 +584,8 @@ typedef struct sh_pause_options {
     uint32_t reserved;
     const sh_memory_range* unused;
     uint64_t unused_count;
+    const char* folder;
+    uint64_t host_bytes;
 } sh_pause_options;
 typedef struct sh_resume_options {
     uint32_t struct_size;
@@ -521,8 +601,10 @@ typedef struct sh_occupancy_change {
     uint64_t ns;
     uint64_t unchanged_bytes;
 } sh_occupancy_change;
-sh_status sh_pause(sh_device* device, const sh_pause_options* options, sh_occupancy_change* out_change);
-sh_status sh_resume(sh_device* device, const sh_resume_options* options, sh_occupancy_change* out_change);
+sh_status sh_pause(sh_device* device, const sh_pause_options* options,
+                                        sh_occupancy_change* out_change);
+sh_status sh_resume(sh_device* device, const sh_resume_options* options,
+                                         sh_occupancy_change* out_change);
 enum {
     SH_OCCUPANCY_RUNNING = 0,
     SH_OCCUPANCY_RELEASING = 1,
@@ -538,18 +620,22 @@ typedef struct sh_occupancy_info {
     uint64_t allocations;
     uint64_t bytes;
     uint64_t device_bytes;
-    uint64_t staged_bytes;
+    uint64_t
+        staged_bytes;
     uint64_t host_bytes;
     uint64_t pinned_bytes;
     uint64_t cycles;
+    uint64_t file_bytes;
 } sh_occupancy_info;
 sh_status sh_occupancy_get_info(sh_device* device, const char* tag, sh_occupancy_info* out_info);
-sh_status sh_occupancy_list(sh_device* device, sh_occupancy_info* infos, uint64_t capacity, uint64_t* out_count);
+sh_status sh_occupancy_list(sh_device* device, sh_occupancy_info* infos, uint64_t capacity,
+                                                 uint64_t* out_count);
 sh_status sh_occupancy_prepare(sh_device* device, const sh_pause_options* options);
 sh_status sh_occupancy_trim(sh_device* device, uint64_t* out_bytes);
 typedef int32_t (*sh_before_pause_fn)(const char* const* tags, uint64_t tag_count, char* out_message,
                                       uint64_t message_bytes, void* user_data);
 typedef void (*sh_after_resume_fn)(const char* const* tags, uint64_t tag_count, void* user_data);
 sh_status sh_occupancy_add_callbacks(sh_device* device, sh_before_pause_fn before_pause,
-                                     sh_after_resume_fn after_resume, void* user_data, uint64_t* out_id);
+                                                          sh_after_resume_fn after_resume, void* user_data,
+                                                          uint64_t* out_id);
 sh_status sh_occupancy_remove_callbacks(sh_device* device, uint64_t id);

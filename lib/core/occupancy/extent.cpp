@@ -135,23 +135,29 @@ void Extent::note_unused(std::span<const AddressRange> ranges) {
     }
 }
 
-Status Extent::take_host_memory(bool* out_taken) {
+uint64_t Extent::needed_bytes() const {
+    uint64_t bytes = 0;
+    for (const Page& page : pages_) bytes += moves(page) && !page.used ? 0 : page.bytes;
+    return bytes;
+}
+
+Status Extent::take_host_memory(const Store& store, bool* out_taken) {
     *out_taken = false;
     const bool contents = !device_.has(SH_BACKEND_CONTENTLESS);
-    uint64_t pages = 0, rest = 0;
-    for (const Page& page : pages_) {
-        pages += moves(page) && page.used;
-        rest += moves(page) ? 0 : page.bytes;
-    }
-    const bool enough = contents ? host_.data() != nullptr : places_ != 0;
+    const auto pages = static_cast<uint64_t>(
+        std::count_if(pages_.begin(), pages_.end(), [&](const Page& page) { return moves(page) && page.used; }));
+    const bool has_file = file_ != nullptr;
+    const bool enough = contents ? (has_file || host_.data()) && has_file == store.file : places_ != 0;
     if (enough && pages <= places_) {
         give_places();
         return Status();
     }
     drop_host_memory();
-    if (contents && pages * page_bytes_ + rest)
-        SH_TRY(transfer::GradualMemory::reserve(device_, pages * page_bytes_ + rest, &host_));
-    *out_taken = host_.data() != nullptr;
+    const uint64_t bytes = contents ? needed_bytes() : 0;
+    if (bytes && store.file) SH_TRY(transfer::StagingFile::open(store.folder, bytes, &file_));
+    if (bytes && !store.file) SH_TRY(transfer::GradualMemory::reserve(device_, bytes, &host_));
+    host_.set_pins(store.pinned);
+    *out_taken = bytes != 0;
     places_ = pages;
     give_places();
     return Status();
@@ -175,6 +181,7 @@ void Extent::give_places() {
 
 void Extent::drop_host_memory() {
     host_.reset();
+    file_.reset();
     places_ = 0;
     for (Page& page : pages_) {
         page.place = Page::kNowhere;

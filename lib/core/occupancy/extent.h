@@ -3,13 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "backend/backend_device.h"
 #include "base/status.h"
 #include "core/occupancy/page.h"
 #include "transfer/host/gradual_memory.h"
+#include "transfer/host/staging_file.h"
 
 namespace stagehand::core {
 
@@ -17,6 +20,17 @@ struct Tag;
 
 // What becomes of contents that leave.
 enum class Leaving : uint8_t { stage, drop, zero };
+struct Fate {
+    Leaving leaving = Leaving::stage;
+    bool to_file = false;  // a file keeps what is staged, not host memory
+};
+
+// Where the contents of an extent are to be kept.
+struct Store {
+    bool file = false;
+    std::string folder;  // of the file
+    bool pinned = true;  // host memory, if it is new
+};
 
 // Memory that one handle of the driver stands for.
 struct Handle {
@@ -70,10 +84,15 @@ public:
     void note_unused(std::span<const AddressRange> ranges);
     // Gives each page whose contents have to come back a place in host memory, and reserves memory if there is too
     // little: `out_taken` tells. The contents of earlier cycles stay otherwise. Devices without contents get none.
-    Status take_host_memory(bool* out_taken);
+    Status take_host_memory(const Store& store, bool* out_taken);
+    // What take_host_memory() needs in all.
+    uint64_t needed_bytes() const;
     void drop_host_memory();
     transfer::GradualMemory& host() { return host_; }
     const transfer::GradualMemory& host() const { return host_; }
+    // Has the contents in the place of host memory, if not null.
+    transfer::StagingFile* file() const { return file_.get(); }
+    uint64_t file_bytes() const { return file_ ? file_->bytes() : 0; }
     // Where the contents of a page are kept. Devices without contents get an address that nothing reads.
     void* host_at(const Page& page) const;
     // No copy may cross a multiple of this in host memory.
@@ -85,10 +104,10 @@ public:
     void note_new_contents() noexcept;
 
     Tag* tag = nullptr;
-    Leaving contents = Leaving::stage;  // as the allocation says
-    Leaving leaving = Leaving::stage;   // in this cycle
-    bool constant = false;              // its contents stay as they were when they came back
-    bool shared = false;                // small allocations share it
+    Fate contents;                     // as the allocation says
+    Leaving leaving = Leaving::stage;  // in this cycle
+    bool constant = false;             // its contents stay as they were when they came back
+    bool shared = false;               // small allocations share it
     uint64_t allocations = 0;
 
 private:
@@ -108,6 +127,7 @@ private:
     uint64_t page_bytes_ = 0;      // of all pages but the last ones, which are smaller, and whose places are the last
     std::vector<Page> pages_;
     transfer::GradualMemory host_;
+    std::unique_ptr<transfer::StagingFile> file_;
     uint64_t places_ = 0;  // in host memory, for pages of page_bytes_. 0: no page has a place
 };
 

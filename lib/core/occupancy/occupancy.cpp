@@ -31,7 +31,7 @@ typename Map::node_type spare_node() {
 }
 
 SmallAllocations& small_of(Tag& tag, Keeping keeping) {
-    return tag.small[static_cast<size_t>(keeping.leaving)][keeping.constant];
+    return tag.small[keeping.fate.to_file ? 3 : static_cast<size_t>(keeping.fate.leaving)][keeping.constant];
 }
 
 Status unknown_tag(const std::string& name) {
@@ -46,6 +46,7 @@ void add(const sh_occupancy_info& from, sh_occupancy_info* to) {
     to->host_bytes += from.host_bytes;
     to->pinned_bytes += from.pinned_bytes;
     to->cycles += from.cycles;
+    to->file_bytes += from.file_bytes;
 }
 
 sh_occupancy_info sum_of(const std::vector<sh_occupancy_info>& all) {
@@ -125,7 +126,10 @@ Status Occupancy::alloc(uint64_t bytes, const std::string& name, Keeping keeping
         name.copy(tag->info.tag, sizeof tag->info.tag - 1);
     }
     if (tag->info.state != SH_OCCUPANCY_RUNNING)
-        return Status(SH_ERROR_INVALID_STATE, "the tag \"" + name + "\" is released: resume it before allocations");
+        return Status(SH_ERROR_INVALID_STATE,
+                      "the tag \"" + name +
+                          (tag->info.state == SH_OCCUPANCY_LOST ? "\" is lost: its memory can only be freed"
+                                                                : "\" is released: resume it before allocations"));
     const Status status = no_throw([&] { return alloc_in(*tag, bytes, keeping, out_address); });
     if (status.ok() || known) return status;
     std::lock_guard lock(mutex_);
@@ -207,7 +211,8 @@ Status Occupancy::add_extent(Tag& tag, uint64_t bytes, Keeping keeping, Extent**
     }
     Extent& extent = *node.mapped();
     extent.tag = &tag;
-    extent.contents = extent.leaving = keeping.leaving;
+    extent.contents = keeping.fate;
+    extent.leaving = keeping.fate.leaving;
     extent.constant = keeping.constant;
     node.key() = extent.address();
     extents_.insert(std::move(node));
@@ -261,6 +266,7 @@ void Occupancy::remove_extent(Extent& extent) noexcept {
         info.staged_bytes -= extent.staged_bytes();
         info.host_bytes -= extent.host().bytes();
         info.pinned_bytes -= extent.host().pinned_bytes();
+        info.file_bytes -= extent.file_bytes();
         pinned_bytes_ -= extent.host().pinned_bytes();
         device_->note_pinned_contents(pinned_bytes_);
     }
@@ -323,14 +329,17 @@ void Occupancy::note_arrived(Extent& extent, uint64_t bytes) {
 void Occupancy::publish() noexcept {
     std::lock_guard lock(mutex_);
     pinned_bytes_ = 0;
-    for (auto& [name, tag] : tags_)
-        tag.info.device_bytes = tag.info.staged_bytes = tag.info.host_bytes = tag.info.pinned_bytes = 0;
+    for (auto& [name, tag] : tags_) {
+        tag.info.device_bytes = tag.info.staged_bytes = 0;
+        tag.info.host_bytes = tag.info.pinned_bytes = tag.info.file_bytes = 0;
+    }
     for (const auto& [address, extent] : extents_) {
         sh_occupancy_info& info = extent->tag->info;
         info.device_bytes += extent->device_bytes();
         info.staged_bytes += extent->staged_bytes();
         info.host_bytes += extent->host().bytes();
         info.pinned_bytes += extent->host().pinned_bytes();
+        info.file_bytes += extent->file_bytes();
         pinned_bytes_ += extent->host().pinned_bytes();
     }
     device_->note_pinned_contents(pinned_bytes_);

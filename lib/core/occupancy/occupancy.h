@@ -37,15 +37,18 @@ struct TagSelection {
 
 // What becomes of contents, as an allocation says.
 struct Keeping {
-    Leaving leaving = Leaving::stage;
+    Fate fate;
     bool constant = false;
 };
 
 // How tags are paused.
 struct PauseWishes {
-    std::optional<Leaving> contents;   // instead of what each allocation says
+    std::optional<Fate> contents;      // instead of what each allocation says
     bool copy_all = false;             // contents that have not changed are copied too
     std::vector<AddressRange> unused;  // in order, and apart from each other
+    bool pinned = true;                // host memory that is new
+    std::string folder;                // of files. Empty: the usual one, and only for what has to be in files
+    uint64_t host_bytes = 0;           // of host memory for contents at most. 0: no limit
 };
 
 // Thread-safe. The methods are the calls of occupancy.h.
@@ -119,8 +122,20 @@ private:
     };
     Status release_all(const Chosen& chosen, Release* release);
     Status release(const std::vector<Extent*>& extents, Release* release);
-    Status take_host_memory(const std::vector<Extent*>& extents, std::span<const AddressRange> unused,
+    Status take_host_memory(const std::vector<Extent*>& extents, const PauseWishes& wishes,
                             std::vector<Extent*>* taken);
+    // Chooses where contents are kept: in host memory, as far as there may be some, else in files.
+    class Stores {
+    public:
+        Stores(const Extents& all, const std::vector<Extent*>& leaving, const PauseWishes& wishes);
+        // Once for each that leaves, after note_unused().
+        Store next(const Extent& extent);
+
+    private:
+        const PauseWishes& wishes_;
+        uint64_t kept_ = 0;       // by host memory
+        uint64_t available_ = 0;  // of the machine
+    };
     Status begin_fill(const std::vector<Extent*>& extents);
     void note_ready(Extent& extent, bool pinned);
     void stop_preparing(std::span<Extent* const> extents) noexcept;

@@ -91,7 +91,8 @@ Status Occupancy::pause(const TagSelection& selection, const PauseWishes& wishes
     accounts_.settle(totals_.held_bytes);
     publish();
     go_on_preparing();
-    set_state(chosen.tags, made.released ? SH_OCCUPANCY_RELEASED : SH_OCCUPANCY_RUNNING);
+    const bool lost = !made.released && status.code() == SH_ERROR_DEVICE_LOST;
+    set_state(chosen.tags, made.released ? SH_OCCUPANCY_RELEASED : lost ? SH_OCCUPANCY_LOST : SH_OCCUPANCY_RUNNING);
     if (!made.released) callbacks_.after_resume(names);
     SH_TRY(status);
     out->tag_count = static_cast<uint32_t>(chosen.count());
@@ -100,7 +101,7 @@ Status Occupancy::pause(const TagSelection& selection, const PauseWishes& wishes
     out->unchanged_bytes = made.unchanged_bytes;
     out->ns = device_->backend().now_ns() - began;
     made.times.log(device_->name(), "sh_pause()", out->ns);
-    log_line(SH_LOG_INFO, "%s: %s were given back, %s of contents are in host memory, %s of them from before",
+    log_line(SH_LOG_INFO, "%s: %s were given back, %s of contents are kept, %s of them from before",
              device_->name().c_str(), size_text(out->device_bytes).c_str(),
              size_text(out->copied_bytes + out->unchanged_bytes).c_str(), size_text(out->unchanged_bytes).c_str());
     return Status();
@@ -125,10 +126,10 @@ Status Occupancy::release_all(const Chosen& chosen, Release* made) {
 
 Status Occupancy::release(const std::vector<Extent*>& extents, Release* made) {
     const PauseWishes& wishes = made->wishes;
-    for (Extent* const extent : extents) extent->leaving = wishes.contents.value_or(extent->contents);
+    for (Extent* const extent : extents) extent->leaving = wishes.contents.value_or(extent->contents).leaving;
     stop_preparing(extents);
     std::vector<Extent*> taken;
-    SH_TRY(made->times.for_host_memory([&] { return take_host_memory(extents, wishes.unused, &taken); }));
+    SH_TRY(made->times.for_host_memory([&] { return take_host_memory(extents, wishes, &taken); }));
     made->unchanged_bytes = made->times.for_comparison(
         [&] { return choose_copies(device_->backend(), extents, wishes.copy_all, passage_.stream_to_host()); });
     const Status left = passage_.leave(extents, fill_);

@@ -1,23 +1,52 @@
 // The host memory for contents: its preparation in the background, its allocation in a pause, and its end.
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/log.h"
 #include "base/no_throw.h"
 #include "core/occupancy/occupancy.h"
+#include "platform/host_memory.h"
 
 namespace stagehand::core {
 
+Occupancy::Stores::Stores(const Extents& all, const std::vector<Extent*>& leaving, const PauseWishes& wishes)
+    : wishes_(wishes) {
+    for (const auto& [address, extent] : all)
+        if (std::find(leaving.begin(), leaving.end(), extent.get()) == leaving.end())
+            kept_ += extent->host().reserved_bytes();
+    if (!wishes.folder.empty()) available_ = platform::read_host_memory().available_bytes;
+}
+
+Store Occupancy::Stores::next(const Extent& extent) {
+    const uint64_t needed = extent.needed_bytes(), has = extent.host().reserved_bytes();
+    const uint64_t more = needed <= has ? 0 : needed - has;  // memory that is too small goes first
+    Store store;
+    store.pinned = wishes_.pinned;
+    store.file = wishes_.contents.value_or(extent.contents).to_file ||
+                 (wishes_.host_bytes && kept_ + needed > wishes_.host_bytes) ||
+                 (!wishes_.folder.empty() && more > available_);
+    if (store.file) {
+        const char* const usual = std::getenv("TMPDIR");
+        store.folder = !wishes_.folder.empty() ? wishes_.folder : usual && *usual ? usual : "/var/tmp";
+    } else {
+        kept_ += std::max(needed, has);
+        available_ -= std::min(available_, more);
+    }
+    return store;
+}
+
 // Reserves what is missing, and begins to fill it. There is room for all of it when the first contents leave.
-Status Occupancy::take_host_memory(const std::vector<Extent*>& extents, std::span<const AddressRange> unused,
+Status Occupancy::take_host_memory(const std::vector<Extent*>& extents, const PauseWishes& wishes,
                                    std::vector<Extent*>* taken) {
     std::vector<Extent*> missing;
     taken->reserve(extents.size());
+    Stores stores(extents_, extents, wishes);
     Status status;
     for (Extent* const extent : extents) {
         if (!status.ok() || extent->leaving != Leaving::stage) continue;
-        extent->note_unused(unused);
+        extent->note_unused(wishes.unused);
         bool is_new = false;
-        status = extent->take_host_memory(&is_new);
+        status = no_throw([&] { return extent->take_host_memory(stores.next(*extent), &is_new); });
         if (is_new) taken->push_back(extent);
         if (!extent->host().is_ready()) missing.push_back(extent);
     }
@@ -58,11 +87,15 @@ Status Occupancy::prepare(const TagSelection& selection, const PauseWishes& wish
     std::vector<Extent*> wanted;
     const Status status = no_throw([&] {
         wanted = preparing_;
-        for (Extent* const extent : extents_of(chosen.tags)) {
-            if (wishes.contents.value_or(extent->contents) != Leaving::stage) continue;
+        const std::vector<Extent*> extents = extents_of(chosen.tags);
+        Stores stores(extents_, extents, wishes);
+        for (Extent* const extent : extents) {
+            if (wishes.contents.value_or(extent->contents).leaving != Leaving::stage) continue;
             bool is_new = false;
             extent->note_unused(wishes.unused);
-            SH_TRY(extent->take_host_memory(&is_new));
+            const Store store = stores.next(*extent);
+            if (store.file) continue;  // nothing to pin
+            SH_TRY(extent->take_host_memory(store, &is_new));
             if (std::find(wanted.begin(), wanted.end(), extent) == wanted.end()) wanted.push_back(extent);
         }
         publish();  // memory that was too small is gone
@@ -100,6 +133,7 @@ Status Occupancy::trim(uint64_t* out_bytes) {
     if (passage_.is_doubtful()) SH_TRY(passage_.settle());
     fill_.stop();
     preparing_.clear();
+    passage_.free_buffers();
     uint64_t freed = 0;
     for (const auto& [address, extent] : extents_) {
         if (extent->staged_bytes()) continue;

@@ -15,6 +15,7 @@ constexpr uint64_t kPiece = uint64_t(64) << 20;
 }  // namespace
 
 Passage::~Passage() {
+    if (doubtful_ && !settle().ok()) ferry_.abandon();
     for (const sh_backend_event event : events_)
         if (event) (void)once_more([&] { return device_.event_destroy(event); }).ok();
 }
@@ -56,7 +57,9 @@ Status Passage::copy_out(Extent& extent, Handle& handle, transfer::HostFill& fil
         if (copied(page)) page.on_host = page.same = false;
     const sh_stream lane = to_host_.stream();
     SH_TRY(in_pieces(pages, copied, [&](const Page& first, uint64_t bytes) {
-        SH_TRY(fill.wait_for(extent.host(), first.place + bytes));
+        bool reached = true;
+        if (extent.host().data()) SH_TRY(fill.wait_for(extent.host(), first.place + bytes, &reached));
+        if (extent.file() || !reached) return carry(extent, first, bytes, true);
         return device_.copy_to_host(lane, extent.host_at(first), extent.address() + first.offset, bytes);
     }));
     return note_end({&extent, &handle}, lane);
@@ -80,6 +83,8 @@ Status Passage::come_back(std::span<Extent* const> extents) {
     size_t most = 0;
     for (Extent* const extent : extents) most += extent->handles().size();
     taken.reserve(most);
+    // A copy that may be under way may use a buffer of the ferry.
+    if (doubtful_ && ferry_.is_open()) SH_TRY(settle());
     first_ = count_ = 0;
     if (Status status = fill_all(extents, taken); !status.ok()) {
         // Copies that may be under way write into memory that must stay.
@@ -120,6 +125,8 @@ Status Passage::copy_back(Extent& extent, Handle& handle) {
     } else {
         const auto used = [](const Page& page) { return page.used; };
         SH_TRY(in_pieces(extent.pages_of(handle), used, [&](const Page& first, uint64_t bytes) {
+            const bool reached = !extent.host().data() || extent.host().pinned_bytes() >= first.place + bytes;
+            if (extent.file() || !reached) return carry(extent, first, bytes, false);
             return device_.copy_to_device(lane, address + first.offset, extent.host_at(first), bytes);
         }));
     }
@@ -153,6 +160,24 @@ Status Passage::in_pieces(std::span<const Page> pages, Wanted&& wanted, Copy&& c
     return Status();
 }
 
+// Moves contents by the ferry, as a part of the move that is queued next.
+Status Passage::carry(Extent& extent, const Page& first, uint64_t bytes, bool leaves) {
+    SH_TRY(ferry_.open());
+    transfer::Ferry::Piece piece;
+    piece.leaves = leaves;
+    piece.lane = (leaves ? to_host_ : to_device_).stream();
+    piece.file = extent.file();
+    piece.group = &groups_[(first_ + count_) % kAhead];
+    for (uint64_t at = 0; at < bytes; at += piece.bytes) {
+        piece.address = extent.address() + first.offset + at;
+        piece.bytes = std::min(bytes - at, transfer::Ferry::kPieceBytes);
+        piece.offset = first.place + at;
+        piece.memory = piece.file ? nullptr : static_cast<char*>(extent.host_at(first)) + at;
+        SH_TRY(ferry_.add(piece));
+    }
+    return Status();
+}
+
 Status Passage::note_end(const Move& move, sh_stream lane) {
     const size_t slot = (first_ + count_) % kAhead;
     SH_TRY(once_more([&] { return device_.event_record(events_[slot], lane); }));
@@ -166,12 +191,14 @@ Status Passage::wait_for_oldest() {
     const Status ended = device_.event_synchronize(events_[first_]);  // not twice: the error may be that of the copy
     wait_ns_ += device_.now_ns() - began;
     SH_TRY(ended);
+    if (ferry_.is_open()) SH_TRY(ferry_.wait(groups_[first_]));
     first_ = (first_ + 1) % kAhead;
     count_--;
     return Status();
 }
 
 Status Passage::settle() {
+    ferry_.cancel();
     first_ = count_ = 0;
     Status status;
     for (const transfer::Lane* lane : {&to_host_, &to_device_}) {

@@ -11,6 +11,7 @@
 #include "backend/backend_device.h"
 #include "base/status.h"
 #include "core/occupancy/extent.h"
+#include "transfer/host/ferry.h"
 #include "transfer/host/host_fill.h"
 #include "transfer/lane/lane.h"
 
@@ -22,7 +23,7 @@ public:
     // Is told of contents of an extent that have come back.
     using Arrived = std::function<void(Extent& extent, uint64_t bytes)>;
 
-    Passage(BackendDevice& device, Arrived arrived) : device_(device), arrived_(std::move(arrived)) {}
+    Passage(BackendDevice& device, Arrived arrived) : device_(device), arrived_(std::move(arrived)), ferry_(device) {}
     ~Passage();
     Passage(const Passage&) = delete;
     Passage& operator=(const Passage&) = delete;
@@ -40,6 +41,9 @@ public:
     // the device memory that the call took is given back, and host memory keeps its contents. The extents come in their
     // order.
     Status come_back(std::span<Extent* const> extents);
+
+    // Frees the buffers for contents that copies of the device do not reach. No contents are on their way.
+    void free_buffers() noexcept { ferry_.close(); }
 
     // A copy may be under way, and the driver cannot tell when it ends. Until settle() has succeeded, host memory must
     // not be freed.
@@ -59,6 +63,7 @@ private:
 
     Status copy_out(Extent& extent, Handle& handle, transfer::HostFill& fill);
     Status copy_back(Extent& extent, Handle& handle);
+    Status carry(Extent& extent, const Page& first, uint64_t bytes, bool leaves);
     template <class Wanted, class Copy>
     Status in_pieces(std::span<const Page> pages, Wanted&& wanted, Copy&& copy);
     Status note_end(const Move& move, sh_stream lane);
@@ -74,6 +79,8 @@ private:
     transfer::Lane to_host_, to_device_;
     sh_backend_event events_[kAhead] = {};
     Move moves_[kAhead];
+    transfer::Ferry::Group groups_[kAhead];  // what the moves have on the ferry
+    transfer::Ferry ferry_;
     size_t first_ = 0, count_ = 0;  // of the moves that are queued, in a circle
     bool doubtful_ = false;
     uint64_t copied_bytes_ = 0, wait_ns_ = 0;

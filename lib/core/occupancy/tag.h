@@ -18,7 +18,8 @@ struct SmallAllocations {
 
 struct Tag {
     sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;  // read by other threads: see Occupancy
-    SmallAllocations small[3][2];                     // by Leaving, and whether the contents are constant
+    // By Leaving or, at the end, for files, and by whether the contents are constant.
+    SmallAllocations small[4][2];
 };
 
 }  // namespace stagehand::core

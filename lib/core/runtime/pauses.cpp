@@ -15,7 +15,6 @@ Status Pauses::can_release() const {
 }
 
 Status Pauses::release(Lock& lock) {
-    if (parts_.gate.closing()) return Status();  // it gives its memory back anyway
     const uint32_t before = parts_.gate.occupancy();
     Status status;
     // Another change of the plan may run in place of this one.
@@ -28,7 +27,7 @@ Status Pauses::release(Lock& lock) {
     }
     if (!status.ok() && !parts_.gate.lost() && parts_.gate.occupancy() != SH_OCCUPANCY_RELEASED)
         parts_.gate.set_occupancy(before);
-    return status;
+    return parts_.gate.closing() ? Status() : status;  // a runtime that goes gives its memory back anyway
 }
 
 Status Pauses::leave(Lock& lock) {
@@ -49,11 +48,11 @@ Status Pauses::leave(Lock& lock) {
 }
 
 Status Pauses::take(Lock& lock) {
-    SH_TRY(parts_.gate.usable());
+    if (parts_.gate.closing()) return Status();
     parts_.gate.set_occupancy(SH_OCCUPANCY_RESUMING);
     const Status status = plan_.come_back(graphs_.hold_the_plan(), lock);
     if (!status.ok()) parts_.gate.set_occupancy(SH_OCCUPANCY_RELEASED);
-    return parts_.gate.note(status);
+    return parts_.gate.closing() ? Status() : parts_.gate.note(status);
 }
 
 void Pauses::run() {

@@ -17,6 +17,7 @@ GradualMemory& GradualMemory::operator=(GradualMemory&& other) noexcept {
     mapped_bytes_ = std::exchange(other.mapped_bytes_, 0);
     ready_bytes_ = std::exchange(other.ready_bytes_, 0);
     pinned_bytes_ = std::exchange(other.pinned_bytes_, 0);
+    pins_ = std::exchange(other.pins_, true);
     return *this;
 }
 
@@ -48,6 +49,7 @@ void GradualMemory::abandon() {
     device_ = nullptr;
     data_ = nullptr;
     bytes_ = mapped_bytes_ = ready_bytes_ = pinned_bytes_ = 0;
+    pins_ = true;
 }
 
 }  // namespace stagehand::transfer

@@ -34,6 +34,10 @@ public:
     uint64_t bytes() const { return ready_bytes_ < bytes_ ? ready_bytes_ : bytes_; }
     uint64_t pinned_bytes() const { return pinned_bytes_ < bytes_ ? pinned_bytes_ : bytes_; }
 
+    // Whether pieces are to be pinned, from now on.
+    void set_pins(bool pins) { pins_ = pins; }
+    bool pins() const { return pins_; }
+
     // The next piece is ready. Its pages were made present, and pinned if `pinned`.
     void note_ready(bool pinned);
     // The size of the piece that begins at a multiple of kPieceBytes.
@@ -50,6 +54,7 @@ private:
     uint64_t mapped_bytes_ = 0;  // rounded up to pages
     uint64_t ready_bytes_ = 0;
     uint64_t pinned_bytes_ = 0;  // counted from the start
+    bool pins_ = true;
 };
 
 }  // namespace stagehand::transfer

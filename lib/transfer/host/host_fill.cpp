@@ -47,7 +47,7 @@ void HostFill::plan(const std::vector<GradualMemory*>& memories) {
     units_.clear();
     for (size_t i = 0; i < memories_.size(); i++) {
         const GradualMemory& memory = *memories_[i];
-        ready_[&memory] = memory.ready_bytes();
+        ready_[&memory] = {memory.ready_bytes(), memory.pinned_bytes()};
         for (uint64_t at = memory.ready_bytes(); at < memory.reserved_bytes(); at += GradualMemory::kPieceBytes) {
             const uint64_t end = at + memory.piece_at(at);
             pieces_.push_back({i, at, end - at, (end - at + kUnit - 1) / kUnit});
@@ -95,14 +95,14 @@ void HostFill::pin_pieces() {
         }
         GradualMemory& memory = *memories_[piece.memory];
         // After a refusal more calls would only be refused too.
-        if (refused.ok()) {
+        if (refused.ok() && memory.pins()) {
             refused = device_.host_register(static_cast<char*>(memory.data()) + piece.offset, piece.bytes);
             if (!refused.ok())
                 log_line(SH_LOG_WARNING, "host memory cannot be pinned, so copies of it are slow: %s", refused.text());
         }
-        note_(piece.memory, refused.ok());
+        note_(piece.memory, refused.ok() && memory.pins());
         const std::lock_guard lock(mutex_);
-        ready_[&memory] = piece.offset + piece.bytes;
+        ready_[&memory] = {piece.offset + piece.bytes, memory.pinned_bytes()};
         changed_.notify_all();
     }
 }
@@ -114,12 +114,17 @@ void HostFill::fail(Status status) noexcept {
     changed_.notify_all();
 }
 
-Status HostFill::wait_for(const GradualMemory& memory, uint64_t end) {
+Status HostFill::wait_for(const GradualMemory& memory, uint64_t end, bool* out_pinned) {
     std::unique_lock lock(mutex_);
     const auto found = ready_.find(&memory);
-    if (found == ready_.end()) return Status();
-    changed_.wait(lock, [&] { return stopping_ || found->second >= end; });
-    if (found->second >= end) return Status();
+    if (found == ready_.end()) {
+        *out_pinned = memory.pinned_bytes() >= end;
+        return Status();
+    }
+    const Ready& ready = found->second;
+    changed_.wait(lock, [&] { return stopping_ || ready.bytes >= end; });
+    *out_pinned = ready.pinned_bytes >= end;
+    if (ready.bytes >= end) return Status();
     return status_.ok() ? Status(SH_ERROR_INTERNAL, "the preparation of host memory was stopped") : status_;
 }
 

@@ -32,9 +32,9 @@ public:
 
     // Begins with memories that are not ready. They stay where they are until stop().
     Status start(const std::vector<GradualMemory*>& memories, Note note);
-    // Waits until the bytes before `end` are ready. Returns at once for memory that is none of the above. Returns the
-    // error of a thread if there was one.
-    Status wait_for(const GradualMemory& memory, uint64_t end);
+    // Waits until the bytes before `end` are ready, and tells whether they are pinned. Returns at once for memory that
+    // is none of the above. Returns the error of a thread if there was one.
+    Status wait_for(const GradualMemory& memory, uint64_t end, bool* out_pinned);
     // Ends after the pieces that are under way. The memory keeps the pieces that are ready.
     void stop() noexcept;
 
@@ -65,7 +65,10 @@ private:
 
     std::mutex mutex_;  // guards what follows
     std::condition_variable changed_;
-    std::map<const GradualMemory*, uint64_t> ready_;  // bytes
+    struct Ready {
+        uint64_t bytes = 0, pinned_bytes = 0;  // from the start
+    };
+    std::map<const GradualMemory*, Ready> ready_;
     Status status_;
     bool stopping_ = false;
 };

@@ -56,6 +56,12 @@ void Uring::add_read(uint32_t tag, int file, void* to, uint64_t bytes, uint64_t 
     io_uring_sqe_set_data64(entry, tag);
 }
 
+void Uring::add_write(uint32_t tag, int file, const void* from, uint64_t bytes, uint64_t offset) {
+    struct io_uring_sqe* const entry = io_uring_get_sqe(&state_->ring);  // not null: at most `depth` are under way
+    io_uring_prep_write(entry, file, from, static_cast<unsigned>(bytes), offset);
+    io_uring_sqe_set_data64(entry, tag);
+}
+
 void Uring::wait(uint32_t* out_tag, int64_t* out_result) {
     struct io_uring_cqe* done = nullptr;
     // Refusals are temporary (no memory for a request, an interruption). Reads that were not accepted stay queued.
@@ -74,6 +80,7 @@ Uring::Uring() = default;
 Uring::~Uring() = default;
 int Uring::open(uint32_t) { return ENOSYS; }
 void Uring::add_read(uint32_t, int, void*, uint64_t, uint64_t) {}
+void Uring::add_write(uint32_t, int, const void*, uint64_t, uint64_t) {}
 void Uring::wait(uint32_t*, int64_t* out_result) { *out_result = -ENOSYS; }
 
 #endif

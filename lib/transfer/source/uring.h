@@ -1,4 +1,5 @@
-// Uring: a queue of reads in io_uring. It works if the library is built with liburing and the system allows io_uring.
+// Uring: a queue of reads and writes in io_uring. It works if the library is built with liburing and the system allows
+// io_uring.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,9 @@ public:
     int open(uint32_t depth);
     // Queues a read. The read starts at the next wait(). At most `depth` reads may be under way.
     void add_read(uint32_t tag, int file, void* to, uint64_t bytes, uint64_t offset);
-    // Waits until a read is done. Returns its tag, and its bytes or -errno.
+    // The same for a write.
+    void add_write(uint32_t tag, int file, const void* from, uint64_t bytes, uint64_t offset);
+    // Waits until one of them is done. Returns its tag, and its bytes or -errno.
     void wait(uint32_t* out_tag, int64_t* out_result);
 
 private:

@@ -89,6 +89,40 @@ def test_what_has_not_changed_is_not_copied_again(device):
         device.pause(unused=[(2**64 - 1, 2)])
 
 
+def test_contents_go_to_files_and_to_memory_that_is_not_pinned(device, tmp_path):
+    weights = device.alloc(4 * MIB, tag="weights", contents=sh.Contents.FILE)
+    rest = device.alloc(2 * MIB)
+    data, other = fill(weights, 1), fill(rest, 2)
+    device.pause(folder=tmp_path, pinned=False)
+    info = device.occupancy()
+    assert (info.file_bytes, info.host_bytes, info.pinned_bytes) == (4 * MIB, 2 * MIB, 0)
+    device.resume()
+    device.pause(folder=tmp_path, host_bytes=1, contents=sh.Contents.STAGE)
+    assert device.occupancy().file_bytes == 6 * MIB
+    device.resume()
+    assert (read(weights), read(rest)) == (data, other)
+    device.trim_occupancy()
+    with pytest.raises(sh.Error, match="nowhere"):
+        device.pause(folder=tmp_path / "nowhere", contents=sh.Contents.FILE)
+    assert device.occupancy().state is sh.OccupancyState.RUNNING
+
+
+def test_runtimes_are_tags(device):
+    with sh.Runtime(device, name="model") as runtime:
+        block = runtime.register_block(bytes(MIB), name="layer")
+        with runtime.step(), runtime.acquire(block):
+            with pytest.raises(sh.Error):
+                device.pause()
+        assert device.occupancy("runtime:model").bytes == MIB
+        assert device.pause("runtime:model").copied_bytes == 0
+        assert device.occupancy("runtime:model").state is sh.OccupancyState.RELEASED
+        with pytest.raises(sh.UsageError, match="resume"), runtime.step():
+            pass
+        device.resume()
+        with runtime.step(), runtime.acquire(block) as view:
+            assert bytes(view.buffer) == bytes(MIB)
+
+
 def test_functions_are_called_before_a_pause_and_after_a_resume(device):
     device.alloc(2 * MIB, tag="weights")
     calls = []

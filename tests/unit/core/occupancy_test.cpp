@@ -121,7 +121,7 @@ TEST_F(OccupancyTest, WrongArgumentsAreNamed) {
     EXPECT_EQ(sh_alloc(device_, 1, nullptr, nullptr), SH_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(try_alloc(1, "", 0, &address), SH_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(try_alloc(1, too_long.c_str(), 0, &address), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(try_alloc(1, nullptr, 4, &address), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(try_alloc(1, nullptr, 5, &address), SH_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(address, 7u) << "written only on success";
     SUCCEEDS(try_alloc(1, longest.c_str(), 0, &address));
     EXPECT_EQ(info(longest.c_str()).tag, longest);
@@ -130,8 +130,8 @@ TEST_F(OccupancyTest, WrongArgumentsAreNamed) {
     SUCCEEDS(sh_free(device_, address));
     EXPECT_EQ(sh_free(device_, address), SH_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(pause({nullptr}), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(pause({}, 8), SH_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(pause({}, 0, 4), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(pause({}, 16), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(pause({}, 0, 5), SH_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(resume({}, 4), SH_ERROR_INVALID_ARGUMENT);
     sh_pause_options lies = SH_PAUSE_OPTIONS_INIT;
     lies.tag_count = 1;

@@ -40,6 +40,7 @@ protected:
     std::mutex mutex_;
     std::vector<size_t> order_;
     HostFill fill_{*device_};
+    bool pinned_ = false;  // what wait_for() told last
 };
 
 TEST_F(HostFillTest, MemoriesBecomeReadyInTheirOrder) {
@@ -47,7 +48,7 @@ TEST_F(HostFillTest, MemoriesBecomeReadyInTheirOrder) {
     EXPECT_EQ(memories_[1].bytes(), 0u);
     ASSERT_TRUE(start().ok());
     for (const GradualMemory& memory : memories_) {
-        ASSERT_TRUE(fill_.wait_for(memory, memory.reserved_bytes()).ok());
+        ASSERT_TRUE(fill_.wait_for(memory, memory.reserved_bytes(), &pinned_).ok());
         const std::lock_guard lock(mutex_);
         EXPECT_TRUE(memory.is_ready());
         EXPECT_EQ(memory.pinned_bytes(), memory.bytes());
@@ -63,13 +64,13 @@ TEST_F(HostFillTest, MemoriesBecomeReadyInTheirOrder) {
 TEST_F(HostFillTest, WhatIsReadyStaysAndTheRestFollowsLater) {
     reserve({600 * kMiB});
     ASSERT_TRUE(start().ok());
-    ASSERT_TRUE(fill_.wait_for(memories_[0], 1).ok());
+    ASSERT_TRUE(fill_.wait_for(memories_[0], 1, &pinned_).ok());
     fill_.stop();
     const uint64_t ready = memories_[0].ready_bytes();
     EXPECT_GE(ready, GradualMemory::kPieceBytes);
     std::memset(memories_[0].data(), 7, ready);
     ASSERT_TRUE(start().ok());
-    ASSERT_TRUE(fill_.wait_for(memories_[0], memories_[0].reserved_bytes()).ok());
+    ASSERT_TRUE(fill_.wait_for(memories_[0], memories_[0].reserved_bytes(), &pinned_).ok());
     fill_.stop();
     EXPECT_EQ(memories_[0].pinned_bytes(), 600 * kMiB);
     EXPECT_EQ(static_cast<const char*>(memories_[0].data())[ready - 1], 7);
@@ -77,11 +78,27 @@ TEST_F(HostFillTest, WhatIsReadyStaysAndTheRestFollowsLater) {
 
 TEST_F(HostFillTest, MemoryThatIsNotOfTheFillIsReadyAlready) {
     reserve({kMiB});
-    EXPECT_TRUE(fill_.wait_for(memories_[0], kMiB).ok());
+    EXPECT_TRUE(fill_.wait_for(memories_[0], kMiB, &pinned_).ok());
     ASSERT_TRUE(start().ok());
-    ASSERT_TRUE(fill_.wait_for(memories_[0], kMiB).ok());
+    ASSERT_TRUE(fill_.wait_for(memories_[0], kMiB, &pinned_).ok());
     GradualMemory other;
-    EXPECT_TRUE(fill_.wait_for(other, kMiB).ok());
+    EXPECT_TRUE(fill_.wait_for(other, kMiB, &pinned_).ok());
+}
+
+TEST_F(HostFillTest, MemoryNeedNotBePinned) {
+    reserve({kMiB, kMiB});
+    memories_[0].set_pins(false);
+    ASSERT_TRUE(start().ok());
+    ASSERT_TRUE(fill_.wait_for(memories_[0], kMiB, &pinned_).ok());
+    EXPECT_FALSE(pinned_);
+    ASSERT_TRUE(fill_.wait_for(memories_[1], kMiB, &pinned_).ok());
+    EXPECT_TRUE(pinned_);
+    fill_.stop();
+    EXPECT_EQ(memories_[0].pinned_bytes(), 0u);
+    EXPECT_EQ(memories_[0].bytes(), kMiB);
+    ASSERT_TRUE(fill_.wait_for(memories_[0], kMiB, &pinned_).ok());
+    EXPECT_FALSE(pinned_);
+    EXPECT_EQ(fake_.pinned_bytes(), kMiB);
 }
 
 TEST_F(HostFillTest, MoreThanTheMachineHasIsRefusedBeforeAnythingIsTaken) {

@@ -655,6 +655,8 @@ pub const SH_CONTENTS_STAGE: _bindgen_ty_7 = 1;
 pub const SH_CONTENTS_DROP: _bindgen_ty_7 = 2;
 ///They are lost. All bytes are 0 after sh_resume().
 pub const SH_CONTENTS_ZERO: _bindgen_ty_7 = 3;
+///A file keeps them: see sh_pause_options.folder. They come back bit for bit.
+pub const SH_CONTENTS_FILE: _bindgen_ty_7 = 4;
 ///What becomes of the contents of an allocation while its tag is released.
 pub type _bindgen_ty_7 = ::core::ffi::c_uint;
 /**The engine does not change the contents any more after a sh_pause() that stages them, even if that call fails.
@@ -671,7 +673,7 @@ pub struct sh_alloc_options {
     pub struct_size: u32,
     ///SH_CONTENTS_*
     pub contents: u32,
-    ///1 to 63 bytes. NULL: "default".
+    ///1 to 63 bytes, and not the tag of a runtime. NULL: "default".
     pub tag: *const ::core::ffi::c_char,
     ///SH_ALLOC_*
     pub flags: u32,
@@ -706,6 +708,9 @@ may be repeated.*/
 pub const SH_OCCUPANCY_REPEAT: _bindgen_ty_9 = 2;
 ///For sh_pause(): all contents that are staged are copied, and not compared with what host memory has.
 pub const SH_OCCUPANCY_COPY_ALL: _bindgen_ty_9 = 4;
+/**For sh_pause() and sh_occupancy_prepare(): host memory that is taken now is not pinned. Contents go through a
+few pinned buffers, at the speed of the processors' copies. What is pinned already stays pinned.*/
+pub const SH_OCCUPANCY_UNPINNED: _bindgen_ty_9 = 8;
 pub type _bindgen_ty_9 = ::core::ffi::c_uint;
 ///Device memory.
 #[repr(C)]
@@ -746,10 +751,16 @@ lie in them as a whole. The contents of the ranges are undefined after the call,
 the call does not pause is ignored.*/
     pub unused: *const sh_memory_range,
     pub unused_count: u64,
+    /**The folder of files that keep contents (SH_CONTENTS_FILE). NULL: the folder that the environment names in
+TMPDIR, else /var/tmp. With a folder, contents of other allocations go to files, too, if the machine or the
+cgroup has too little memory for them. The files have no names, and end with the process at the latest.*/
+    pub folder: *const ::core::ffi::c_char,
+    ///Host memory that contents of all tags may take together. Further allocations go to files. 0: no limit.
+    pub host_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_pause_options"][::core::mem::size_of::<sh_pause_options>() - 48usize];
+    ["Size of sh_pause_options"][::core::mem::size_of::<sh_pause_options>() - 64usize];
     [
         "Alignment of sh_pause_options",
     ][::core::mem::align_of::<sh_pause_options>() - 8usize];
@@ -777,6 +788,12 @@ const _: () = {
     [
         "Offset of field: sh_pause_options::unused_count",
     ][::core::mem::offset_of!(sh_pause_options, unused_count) - 40usize];
+    [
+        "Offset of field: sh_pause_options::folder",
+    ][::core::mem::offset_of!(sh_pause_options, folder) - 48usize];
+    [
+        "Offset of field: sh_pause_options::host_bytes",
+    ][::core::mem::offset_of!(sh_pause_options, host_bytes) - 56usize];
 };
 ///What sh_resume() brings back.
 #[repr(C)]
@@ -856,8 +873,10 @@ pub const SH_OCCUPANCY_RUNNING: _bindgen_ty_10 = 0;
 pub const SH_OCCUPANCY_RELEASING: _bindgen_ty_10 = 1;
 pub const SH_OCCUPANCY_RELEASED: _bindgen_ty_10 = 2;
 pub const SH_OCCUPANCY_RESUMING: _bindgen_ty_10 = 3;
-///Of all tags together: they are in different states.
+///Of several tags or runtimes together: they are in different states.
 pub const SH_OCCUPANCY_MIXED: _bindgen_ty_10 = 4;
+///The contents are gone. The tag can only be freed, and the runtime only destroyed.
+pub const SH_OCCUPANCY_LOST: _bindgen_ty_10 = 5;
 ///States of a tag.
 pub type _bindgen_ty_10 = ::core::ffi::c_uint;
 ///A tag, or all tags of a device together.
@@ -869,13 +888,13 @@ pub struct sh_occupancy_info {
     pub state: u32,
     ///Empty for all tags together.
     pub tag: [::core::ffi::c_char; 64usize],
-    ///Number of allocations.
+    ///Number of allocations. For a runtime: of blocks.
     pub allocations: u64,
     ///Sum of their sizes, as the engine asked for them.
     pub bytes: u64,
     ///Device memory that they hold. During a sh_pause() or sh_resume(): before that call.
     pub device_bytes: u64,
-    ///Contents that only host memory has.
+    ///Contents that only host memory or a file has. In a sh_resume(): that are not back yet.
     pub staged_bytes: u64,
     ///Host memory that is kept for contents, staged or not.
     pub host_bytes: u64,
@@ -883,12 +902,14 @@ pub struct sh_occupancy_info {
     pub pinned_bytes: u64,
     ///How often sh_resume() brought the tag back. For all tags: the sum.
     pub cycles: u64,
+    ///Room in files that is kept for contents, staged or not.
+    pub file_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
         "Size of sh_occupancy_info",
-    ][::core::mem::size_of::<sh_occupancy_info>() - 128usize];
+    ][::core::mem::size_of::<sh_occupancy_info>() - 136usize];
     [
         "Alignment of sh_occupancy_info",
     ][::core::mem::align_of::<sh_occupancy_info>() - 8usize];
@@ -922,6 +943,9 @@ const _: () = {
     [
         "Offset of field: sh_occupancy_info::cycles",
     ][::core::mem::offset_of!(sh_occupancy_info, cycles) - 120usize];
+    [
+        "Offset of field: sh_occupancy_info::file_bytes",
+    ][::core::mem::offset_of!(sh_occupancy_info, file_bytes) - 128usize];
 };
 /**Is called before sh_pause() releases tags, which run still. It may queue work on the device.
 
@@ -2428,12 +2452,13 @@ Since 0.2*/
     /**Releases tags. The call waits until all work on the device that was queued before has ended, on every stream. It then
 copies the contents to host memory, and gives device memory back as soon as its copy has ended. When it returns, the
 driver has the memory. Until sh_resume() the engine must not use the addresses.
-If there is too little host memory for the contents (SH_ERROR_OUT_OF_HOST_MEMORY), the tags run.
+If there is too little host memory for the contents (SH_ERROR_OUT_OF_HOST_MEMORY), or too little room in the folder
+(SH_ERROR_IO), the tags run.
 
 The engine queues no work that uses the tags until the call has returned. A stream that captures a graph meanwhile
 may make the call fail, and the driver may end the capture.
 
-The host memory is pinned. If the system refuses that, it is not, and copies take longer. It is kept for the next
+The host memory is pinned. If the system refuses that, contents go through pinned buffers. It is kept for the next
 sh_pause(), until sh_occupancy_trim(). Contents that it still has from the pause before are not copied again. The
 device tells by a hash of 128 bits of each page of up to 2 MiB. A device that cannot hash copies everything.
 
@@ -2444,8 +2469,11 @@ device tells by a hash of 128 bits of each page of up to 2 MiB. A device that ca
 @retval SH_ERROR_NOT_FOUND          There is no tag of that name. The text has the name.
 @retval SH_ERROR_INVALID_STATE      A tag is released already. The text has the name.
 @retval SH_ERROR_INVALID_ARGUMENT   An option is out of range. The text names the option.
-@retval SH_ERROR_BUSY               Another call runs, and the flags have SH_OCCUPANCY_NO_WAIT.
+@retval SH_ERROR_BUSY               The engine uses blocks of a runtime: a step is under way, a view is held, or a
+graph is entered or captured. Or another call runs, and the flags have
+SH_OCCUPANCY_NO_WAIT.
 @retval SH_ERROR_CALLBACK           A callback refused the pause. The text has its message.
+@retval SH_ERROR_IO                 A file could not be made or written. The text has the folder. The tags run.
 @retval SH_ERROR_UNSUPPORTED        The device does not map memory by pages, or its backend cannot wait for all work.
 @retval SH_ERROR_BACKEND            The driver failed. The text tells whether the tags run, or are released with all
 their contents.
@@ -2456,9 +2484,13 @@ Since 0.2*/
         options: *const sh_pause_options,
         out_change: *mut sh_occupancy_change,
     ) -> sh_status;
-    /**Brings released tags back: same addresses, same contents. All tags of a call come back together, or none does. When
-the call returns, the contents are there. On failure the tags stay released, with their contents, and the call may be
+    /**Brings released tags back: same addresses, same contents. All tags of a call come back together, or none does. The
+contents come in the order in which the options name the tags, so the most urgent tag is named first. When the call
+returns, the contents are there. On failure the tags stay released, with their contents, and the call may be
 tried again.
+
+A runtime with captured graphs takes the same memory as before, so that the graphs stay valid. Without graphs it
+makes a new plan for its share.
 
 - `options`: NULL: all tags.
 
@@ -2471,6 +2503,7 @@ tried again.
 @retval SH_ERROR_BUSY                 Runtimes hold part of the memory until their steps and views end. Or another
 call runs, and the flags have SH_OCCUPANCY_NO_WAIT.
 @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has too little memory.
+@retval SH_ERROR_IO                   A file that keeps contents could not be read. The text has its folder.
 @retval SH_ERROR_BACKEND              The driver failed.
 @blocks Until the copies have ended, while runtimes give memory up, and while another call of this header runs on the
 device.
@@ -2526,7 +2559,7 @@ Since 0.2*/
         device: *mut sh_device,
         options: *const sh_pause_options,
     ) -> sh_status;
-    /**Frees the host memory that holds no contents now. The next sh_pause() allocates it again.
+    /**Frees the host memory and the files that hold no contents now. The next sh_pause() allocates it again.
 
 - `out_bytes`: The host memory that was freed. May be NULL.
 @retval SH_OK            The host memory is freed.

@@ -2,11 +2,12 @@
 
 use std::ffi::{CString, c_char};
 use std::fmt;
+use std::path::Path;
 
 use libstagehand_sys as sys;
 
 use crate::Device;
-use crate::error::{Result, c_string, check, field_text, init};
+use crate::error::{Result, c_path, c_string, check, field_text, init};
 
 /// What [`Device::pause`] or [`Device::resume`] has done. The fields are those of the C struct.
 pub type OccupancyChange = sys::sh_occupancy_change;
@@ -26,6 +27,8 @@ pub enum Contents {
     Drop,
     /// They are lost. All bytes are 0 after a resume.
     Zero,
+    /// A file keeps them: see [`PauseOptions::folder`]. They come back bit for bit.
+    File,
 }
 
 impl Contents {
@@ -35,6 +38,7 @@ impl Contents {
             Contents::Stage => sys::SH_CONTENTS_STAGE,
             Contents::Drop => sys::SH_CONTENTS_DROP,
             Contents::Zero => sys::SH_CONTENTS_ZERO,
+            Contents::File => sys::SH_CONTENTS_FILE,
         }
     }
 }
@@ -65,6 +69,13 @@ pub struct PauseOptions<'a> {
     pub copy_all: bool,
     /// Ranges that hold nothing. They are not copied, and their contents are undefined after the call.
     pub unused: &'a [MemoryRange],
+    /// The folder of files that keep contents. `None`: the folder that the environment names in `TMPDIR`, else
+    /// `/var/tmp`. With a folder, contents that the machine has too little memory for go to files, too.
+    pub folder: Option<&'a Path>,
+    /// Host memory that contents of all tags may take together. Further allocations go to files. 0: no limit.
+    pub host_bytes: u64,
+    /// Do not pin host memory that is taken now.
+    pub unpinned: bool,
 }
 
 /// Says what [`Device::resume`] brings back. More fields may come, so end the struct with `..Default::default()`.
@@ -100,6 +111,8 @@ pub struct OccupancyInfo {
     pub pinned_bytes: u64,
     /// How often a resume brought the tag back. For all tags: the sum.
     pub cycles: u64,
+    /// Room in files that is kept for contents, staged or not.
+    pub file_bytes: u64,
 }
 
 impl OccupancyInfo {
@@ -114,6 +127,7 @@ impl OccupancyInfo {
             host_bytes: raw.host_bytes,
             pinned_bytes: raw.pinned_bytes,
             cycles: raw.cycles,
+            file_bytes: raw.file_bytes,
         }
     }
 
@@ -173,6 +187,7 @@ impl Device {
     /// - [`Status::BUSY`](crate::Status::BUSY) if another call runs, with `no_wait`.
     /// - [`Status::OUT_OF_HOST_MEMORY`](crate::Status::OUT_OF_HOST_MEMORY) if there is too little host memory for the
     ///   contents. The tags run then.
+    /// - [`Status::IO`](crate::Status::IO) if a file could not be made or written. The tags run then.
     /// - [`Status::UNSUPPORTED`](crate::Status::UNSUPPORTED) if the device does not map memory by pages, or cannot wait
     ///   for all work.
     /// - [`Status::BACKEND`](crate::Status::BACKEND) if the driver failed. The text tells whether the tags run, or are
@@ -185,6 +200,12 @@ impl Device {
         if options.copy_all {
             raw.flags |= sys::SH_OCCUPANCY_COPY_ALL;
         }
+        if options.unpinned {
+            raw.flags |= sys::SH_OCCUPANCY_UNPINNED;
+        }
+        let folder = options.folder.map(|folder| c_path("folder", folder)).transpose()?;
+        raw.folder = folder.as_ref().map_or(std::ptr::null(), |folder| folder.as_ptr());
+        raw.host_bytes = options.host_bytes;
         raw.contents = options.contents.raw();
         raw.tags = tags.pointers.as_ptr();
         raw.tag_count = tags.pointers.len() as u64;
