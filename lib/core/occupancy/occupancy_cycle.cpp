@@ -208,8 +208,8 @@ Status Occupancy::bring_back(const Chosen& chosen, uint64_t* out_runtime_bytes) 
         runtimes.undo_take();
         return status;
     }
-    *out_runtime_bytes = runtimes.bytes();
     runtimes.run();
+    *out_runtime_bytes = runtimes.bytes();
     return status;
 }
 

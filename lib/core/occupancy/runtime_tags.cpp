@@ -92,7 +92,6 @@ Status RuntimeTags::Change::take(std::span<const std::string> tags) {
             return status;
         }
         changed_.push_back(runtime);
-        bytes_ += runtime->pause_figures().device_bytes;
     }
     return Status();
 }
@@ -111,7 +110,11 @@ void RuntimeTags::Change::undo_take() noexcept {
 }
 
 void RuntimeTags::Change::run() noexcept {
-    for (Pausable* const runtime : changed_) runtime->run();
+    bytes_ = 0;  // some may have made way for others
+    for (Pausable* const runtime : changed_) {
+        bytes_ += runtime->pause_figures().device_bytes;
+        runtime->run();
+    }
 }
 
 }  // namespace stagehand::core

@@ -39,7 +39,7 @@ public:
         // Undoes release() or take(). Returns an error if one stays as it is.
         Status undo_release();
         void undo_take() noexcept;
-        uint64_t bytes() const { return bytes_; }  // that were given back, or taken
+        uint64_t bytes() const { return bytes_; }  // that were given back, or taken, since run()
 
     private:
         std::vector<Pausable*> find(std::span<const std::string> tags, uint32_t state) const;

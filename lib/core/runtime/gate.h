@@ -70,7 +70,9 @@ public:
     // No call is inside the runtime.
     bool is_empty() const { return inside_ == 0; }
     // Nobody uses the runtime. Its plan may then be changed for the sake of other runtimes.
-    bool is_idle() const { return is_open() && !in_step_ && !views_ && !inside_; }
+    bool is_idle() const {
+        return phase_ == Phase::open && occupancy() != SH_OCCUPANCY_RELEASED && !in_step_ && !views_ && !inside_;
+    }
 
     // The plan is being changed, and the mutex was given up meanwhile. A call from outside waits until the change has
     // ended. A call inside that has not begun to load a unit waits as well.

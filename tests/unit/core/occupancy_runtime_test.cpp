@@ -38,12 +38,12 @@ protected:
 
 TEST_F(OccupancyRuntime, APauseOfEverythingReleasesRuntimesToo) {
     TestDevice device({.budget_bytes = 60 * kPage});
-    auto a = make(device, 12, "a"), b = make(device, 12, "b");
+    auto a = make(device, 20, "a"), b = make(device, 12, "b");  // each could use all memory
     copied(*a, 2);
     copied(*b, 2);
     const uint64_t address = reinterpret_cast<uint64_t>(a->state(3).address), held = device.memory().used_bytes;
-    EXPECT_EQ(info(device, "runtime:a").bytes, 12 * kBlock);
-    EXPECT_EQ(info(device, "runtime:a").allocations, 12u);
+    EXPECT_EQ(info(device, "runtime:a").bytes, 20 * kBlock);
+    EXPECT_EQ(info(device, "runtime:a").allocations, 20u);
     EXPECT_EQ(info(device, "runtime:a").device_bytes, a->stats().held_bytes);
     sh_occupancy_change change = SH_OCCUPANCY_CHANGE_INIT;
     SUCCEEDS(pause(device, {}, 0, &change));
