@@ -67,6 +67,19 @@ enum {
 SH_API SH_MUST_CHECK sh_status sh_step_begin(sh_runtime* runtime);
 
 /**
+ * Begins a step, as sh_step_begin(), and tells its kind: "prefill" or "decode", for example. Steps of one kind use the
+ * same blocks in the same order, as a rule, and compute about as long. The runtime tells kinds apart by itself, too, and
+ * does so sooner and better by their names. Kinds that alternate get one plan, and each kind has an order of its own.
+ * The runtime keeps eight kinds. Another one takes the place of the kind that was used least recently.
+ * @param kind The name, of 1 to 63 bytes. The name is copied. NULL: the call is sh_step_begin().
+ * @retval SH_OK                     The step has begun. The errors are those of sh_step_begin(), too.
+ * @retval SH_ERROR_INVALID_ARGUMENT The name is empty or too long.
+ * @blocks As sh_step_begin().
+ * \since 0.2
+ */
+SH_API SH_MUST_CHECK sh_status sh_step_begin_kind(sh_runtime* runtime, const char* kind);
+
+/**
  * Ends a step. The runtime compares the order that it has seen with the plan's. Views may stay held. Loads for the next
  * step go on.
  * @retval SH_OK                   The step has ended.

@@ -1,4 +1,6 @@
 // The calls of a step.
+#include <cstring>
+
 #include "api/guard.h"
 
 using namespace stagehand;
@@ -20,7 +22,20 @@ sh_status sh_step_begin(sh_runtime* runtime) {
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->step_begin(at.lock);
+        return at.runtime->step_begin(nullptr, at.lock);
+    });
+}
+
+sh_status sh_step_begin_kind(sh_runtime* runtime, const char* kind) {
+    return guarded([&] {
+        if (kind && (!*kind || std::strlen(kind) >= sizeof(sh_kind_info::name)))
+            return Status(SH_ERROR_INVALID_ARGUMENT,
+                          "kind is " + (*kind ? "longer than " + std::to_string(sizeof(sh_kind_info::name) - 1) +
+                                                    " bytes: \"" + kind + "\""
+                                              : std::string("empty: NULL means that the step has no name")));
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->step_begin(kind, at.lock);
     });
 }
 

@@ -1,4 +1,5 @@
-// Order: the order in which a step uses the units, given or learned, and the engine's position in it.
+// Order: the order in which a step uses the units, given or learned, and the engine's position in it. Steps of several
+// kinds may have an order each, of which one is followed at a time.
 #pragma once
 
 #include <algorithm>
@@ -26,11 +27,44 @@ public:
     uint64_t size() const { return entries_.size(); }
     const std::vector<Entry>& entries() const { return entries_; }
     const Entry& at(uint64_t position) const { return entries_[position % entries_.size()]; }
-    bool contains(uint32_t unit) const { return unit + 1 < first_.size() && first_[unit] < first_[unit + 1]; }
+    // True if any of the orders contains the unit.
+    bool contains(uint32_t unit) const {
+        return contains(first_, unit) ||
+               std::ranges::any_of(others_, [&](const Other& other) { return contains(other.first, unit); });
+    }
+    // The units that some order contains.
+    std::vector<uint32_t> units() const;
 
     // Replaces the order. `units` is the number of units. An empty order is to be learned. If host memory is too short,
     // the old order stays.
-    void set(std::vector<Entry> entries, size_t units, bool given);
+    void set(std::vector<Entry> entries, size_t units, bool given, uint32_t number = 0);
+
+    // Orders of other kinds. Each order has a number. add() follows the new order from the step's beginning on, and
+    // changes nothing if host memory is too short. follow() has the order followed, and returns false if it was
+    // followed already or there is no such order. It allocates nothing. remove_others() leaves the followed order.
+    void add(std::vector<Entry> entries, size_t units, uint32_t number);
+    bool follow(uint32_t number) noexcept;
+    void remove_others() noexcept { others_.clear(); }
+    void remove_other(uint32_t number) noexcept {
+        std::erase_if(others_, [&](const Other& other) { return other.number == number; });
+    }
+    bool has_others() const { return !others_.empty(); }
+    std::vector<uint32_t> other_numbers() const {
+        std::vector<uint32_t> numbers;
+        for (const Other& other : others_) numbers.push_back(other.number);
+        return numbers;
+    }
+    bool has(uint32_t number) const {
+        return known() && (number == number_ || std::ranges::any_of(others_, [&](const Other& other) {
+                               return other.number == number;
+                           }));
+    }
+    uint32_t number() const { return number_; }  // of the order that is followed
+    // The engine has left the order. Follows another order that begins as this step did, if there is one. The position
+    // is then where the engine is.
+    bool recognise() noexcept;
+    // Writes compute times into the order with that number, one for each entry.
+    void set_times(uint32_t number, const std::vector<Entry>& times) noexcept;
 
     // Forgets the order, so that it is learned again.
     void clear() noexcept;
@@ -47,10 +81,11 @@ public:
         std::erase_if(recorded_, of_gone);
         std::erase_if(previous_, of_gone);
         std::erase_if(aside_, of_gone);
+        std::erase_if(others_, [&](const Other& other) { return std::ranges::any_of(other.entries, of_gone); });
         if (std::none_of(entries_.begin(), entries_.end(), of_gone)) return;
         std::vector<Entry> entries = std::move(entries_);
         std::erase_if(entries, of_gone);
-        const Status status = no_throw([&] { return set(std::move(entries), units, given_), Status(); });
+        const Status status = no_throw([&] { return replace(std::move(entries), units), Status(); });
         if (!status.ok()) clear();
     }
 
@@ -75,16 +110,42 @@ public:
     bool recording() const { return recording_; }
     // The order to change to after a step: the first one seen, or one that came twice in a row. Empty if there is none.
     std::vector<Entry> learned();
+    // What was recorded of the last step. Empty if it is no order.
+    const std::vector<Entry>& recorded() const;
+    template <class IsGone>
+    void erase_recorded(IsGone is_gone) noexcept {
+        std::erase_if(recorded_, is_gone);
+    }
+    static bool same(const std::vector<Entry>& a, const std::vector<Entry>& b) {
+        return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                          [](const Entry& x, const Entry& y) { return x.unit == y.unit && x.uses == y.uses; });
+    }
 
 private:
+    struct Other {
+        std::vector<Entry> entries;
+        std::vector<uint32_t> first, positions;
+        uint64_t mean_compute_ns = 0;
+        uint32_t number = 0;
+    };
+    static bool contains(const std::vector<uint32_t>& first, uint32_t unit) {
+        return unit + 1 < first.size() && first[unit] < first[unit + 1];
+    }
+    static Other make(std::vector<Entry> entries, size_t units);
+    void replace(std::vector<Entry> entries, size_t units);
+    void exchange(Other& other) noexcept;
+
     std::vector<Entry> entries_;
     std::vector<uint32_t> first_;      // for each unit, where its positions begin in positions_
     std::vector<uint32_t> positions_;  // ascending for each unit
+    std::vector<Other> others_;
     std::vector<Entry> recorded_, previous_;
     std::vector<Entry> aside_;  // the order that is set aside; empty if there is none
+    uint32_t aside_number_ = 0;
     uint64_t cursor_ = 0;
     uint32_t arrived_ = 0;  // uses of the entry at the cursor that have come
     uint64_t mean_compute_ns_ = 0;
+    uint32_t number_ = 0;
     bool given_ = false;
     bool deviated_ = false;
     bool recording_ = false;

@@ -275,10 +275,14 @@ Status PlanInForce::too_small(const Needs& needs, uint32_t asks, const Status& r
 
 // Writes the compute times that were measured in the last step into the order.
 void PlanInForce::read_times() {
-    auto entries = parts_.order.entries();
+    const uint32_t kind = watch_.measured_kind();
+    const bool known = kind != kNone && watch_.kinds().at(kind).live && !watch_.kinds().at(kind).entries.empty();
+    auto entries = known ? watch_.kinds().at(kind).entries : parts_.order.entries();
     const bool any = parts_.meter.read(&entries);
     parts_.meter.stop();
-    if (any) parts_.order.set(std::move(entries), parts_.registry.units().size(), parts_.order.given());
+    if (!any) return;
+    parts_.order.set_times(known ? watch_.kinds().at(kind).order : parts_.order.number(), entries);
+    watch_.saw_first_times(entries);
 }
 
 void PlanInForce::measure_times_if_missing() {
@@ -298,6 +302,11 @@ Status PlanInForce::change_plan(Lock& lock, bool press) {
     };
     take_up();
     Status status = plan_with_order(lock, press);
+    if (status.code() == SH_ERROR_BUDGET && parts_.order.has_others()) {
+        watch_.kinds().refuse_others(parts_.order);
+        parts_.order.remove_others();
+        status = plan_with_order(lock, press);
+    }
     if (status.code() != SH_ERROR_BUDGET || !parts_.order.known() || parts_.order.given()) return status;
     parts_.order.set_aside();
     parts_.prefetcher.renew();
@@ -313,6 +322,7 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     SH_TRY(parts_.device->link(&with.link_bytes_per_ns));
     const bool measured = parts_.meter.measured() && parts_.order.known();
     if (measured) read_times();
+    watch_.choose_mix(planner_);
     uint32_t asks = kNone;
     Needs needs = planner_.needs(parts_.order, with, &asks);
     needs.curve = planner_.curve(parts_.order, with, needs);
@@ -359,9 +369,9 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     wanted_ = trimmed_to_ != UINT64_MAX;  // if trimmed, the next step takes its share again
     parts_.stats.plans++;
     parts_.prefetcher.renew();
-    watch_.plan_changed(parts_.backend().now_ns() - began);
+    telemetry::trace_plan(parts_.gate.name().c_str(), watch_.reason(), began, parts_.backend().now_ns());
+    watch_.plan_changed(planner_, parts_.backend().now_ns() - began);
     measure_times_if_missing();
-    telemetry::trace_plan(parts_.gate.name().c_str(), began, parts_.backend().now_ns());
     telemetry::trace_memory(parts_.gate.name().c_str(), parts_.backend().now_ns(),
                             parts_.placement.pages() * parts_.page_bytes());
     const auto size = [&](uint64_t pages) { return size_text(pages * parts_.page_bytes()); };
