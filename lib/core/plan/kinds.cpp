@@ -144,8 +144,8 @@ Kinds::Learned Kinds::learn_named(Order& order, const std::vector<Order::Entry>&
     const bool is_new = kind.entries.empty();
     if (!is_new && Order::same(kind.entries, recorded)) {
         kind.deviation.clear();
-        return order.has(kind.order) || kind.refused || order.is_aside() ? Learned::nothing
-                                                                        : bring_in(order, current_, false, units);
+        const bool stays_out = order.has(kind.order) || kind.refused || order.is_aside(kind.order);
+        return stays_out ? Learned::nothing : bring_in(order, current_, false, units);
     }
     if (!is_new && !Order::same(kind.deviation, recorded)) {
         kind.deviation = recorded;
@@ -174,7 +174,7 @@ Kinds::Learned Kinds::learn_unnamed(Order& order, const std::vector<Order::Entry
     kinds_[kind].last = clock_;
     kinds_[kind].steps++;
     steps_.saw(kind);
-    if (order.has(kinds_[kind].order)) return Learned::nothing;
+    if (order.has(kinds_[kind].order) || order.is_aside(kinds_[kind].order)) return Learned::nothing;
     const bool returns = steps_.runs_of(kind) > 1 && !kinds_[kind].refused;
     const bool stays = steps_.seen_in_a_row() > 1;
     if (!order.known() && !order.is_aside()) return bring_in(order, kind, true, units);

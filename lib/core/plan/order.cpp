@@ -181,15 +181,6 @@ bool Order::take_up(size_t units) {
     return true;
 }
 
-std::vector<Order::Entry> Order::learned() {
-    std::vector<Entry> result;
-    const std::vector<Entry>& before = known() ? entries_ : aside_;
-    const bool is_order = !recorded_.empty() && recorded_.size() < kLongest && !same(recorded_, before);
-    if (is_order && (before.empty() || same(recorded_, previous_))) result = recorded_;
-    previous_ = recorded_;
-    return result;
-}
-
 const std::vector<Order::Entry>& Order::recorded() const {
     static const std::vector<Entry> none;
     return recorded_.size() < kLongest ? recorded_ : none;

@@ -73,13 +73,13 @@ public:
     void set_aside() noexcept;
     bool take_up(size_t units);
     bool is_aside() const { return !aside_.empty(); }
+    bool is_aside(uint32_t number) const { return is_aside() && aside_number_ == number; }
     // Removes units that are gone from the order and from the record that is being learned. If host memory is too short
     // for that, the order is forgotten.
     template <class IsGone>
     void forget(IsGone is_gone, size_t units) noexcept {
         const auto of_gone = [&](const Entry& entry) { return is_gone(entry.unit); };
         std::erase_if(recorded_, of_gone);
-        std::erase_if(previous_, of_gone);
         std::erase_if(aside_, of_gone);
         std::erase_if(others_, [&](const Other& other) { return std::ranges::any_of(other.entries, of_gone); });
         if (std::none_of(entries_.begin(), entries_.end(), of_gone)) return;
@@ -108,8 +108,6 @@ public:
     void record(uint32_t unit);
     void record_end();
     bool recording() const { return recording_; }
-    // The order to change to after a step: the first one seen, or one that came twice in a row. Empty if there is none.
-    std::vector<Entry> learned();
     // What was recorded of the last step. Empty if it is no order.
     const std::vector<Entry>& recorded() const;
     template <class IsGone>
@@ -139,7 +137,7 @@ private:
     std::vector<uint32_t> first_;      // for each unit, where its positions begin in positions_
     std::vector<uint32_t> positions_;  // ascending for each unit
     std::vector<Other> others_;
-    std::vector<Entry> recorded_, previous_;
+    std::vector<Entry> recorded_;
     std::vector<Entry> aside_;  // the order that is set aside; empty if there is none
     uint32_t aside_number_ = 0;
     uint64_t cursor_ = 0;
