@@ -10,6 +10,7 @@ namespace {
 constexpr uint32_t kMostAveraged = 8;       // samples of one kind
 constexpr uint32_t kSamplesOfAKind = 2;     // before it counts, so that a single outlier does not
 constexpr uint32_t kSamplesOfAMix = 8;      // before its weights are known
+constexpr uint32_t kMostDoublings = 12;      // of the steps between two orders that are added
 constexpr double kWeightsApart = 0.3;       // of the larger one
 constexpr double kLeastWeight = 0.02;       // below, a weight makes no difference
 
@@ -121,8 +122,8 @@ uint32_t Kinds::find_order(const std::vector<Order::Entry>& entries, bool unname
 // Gives the kind an order without times. Kinds with the same order share its number.
 void Kinds::take_order(uint32_t kind, const Order& order, std::vector<Order::Entry> entries) {
     const uint32_t like = find_order(entries, false);
-    const bool is_followed = order.known() && Order::same(order.entries(), entries);
-    const uint32_t number = is_followed ? order.number() : like != kNone ? kinds_[like].order : next_order_++;
+    const std::optional<uint32_t> there = order.find(entries);
+    const uint32_t number = there ? *there : like != kNone ? kinds_[like].order : next_order_++;
     for (Order::Entry& entry : entries) entry.compute_ns = 0;
     Kind& of = kinds_[kind];
     of.entries = std::move(entries);
@@ -190,7 +191,9 @@ Kinds::Learned Kinds::bring_in(Order& order, uint32_t kind, bool replaces, size_
         samples_.clear();
         return Learned::replaced;
     }
+    if (clock_ < next_add_) return Learned::nothing;
     order.add(of.entries, units, of.order);
+    next_add_ = clock_ + (uint64_t{1} << std::min(adds_++, kMostDoublings));
     return Learned::added;
 }
 

@@ -97,6 +97,9 @@ private:
     uint32_t current_ = UINT32_MAX;
     uint32_t next_order_ = 1;
     uint64_t clock_ = 0;
+    // Orders are added at growing intervals, so that an engine with very many kinds does not plan all the time.
+    uint64_t next_add_ = 0;
+    uint32_t adds_ = 0;
     bool named_ = false;  // some kind has or had a name
 };
 

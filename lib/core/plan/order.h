@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -60,6 +61,13 @@ public:
                            }));
     }
     uint32_t number() const { return number_; }  // of the order that is followed
+    // The number of the order with these units and uses, if there is one.
+    std::optional<uint32_t> find(const std::vector<Entry>& entries) const {
+        if (known() && same(entries_, entries)) return number_;
+        for (const Other& other : others_)
+            if (same(other.entries, entries)) return other.number;
+        return std::nullopt;
+    }
     // The engine has left the order. Follows another order that begins as this step did, if there is one. The position
     // is then where the engine is.
     bool recognise() noexcept;

@@ -2,9 +2,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <random>
+#include <variant>
 
 #include "../../stress/scale.h"
 #include "engine.h"
+#include "policy/mix.h"
 
 namespace stagehand::test {
 namespace {
@@ -120,8 +123,8 @@ TEST_P(Kinds, InTurnGetThePlanForBoth) {
         worst = std::max(worst, std::max(prefill, decode) / time);
         for (const sh_kind_info& kind : engine.kinds()) {
             EXPECT_EQ(kind.planned, 1u);
-            EXPECT_GE(kind.step_ns, kind.bound_ns * 0.999);
-            EXPECT_GE(kind.alone_ns, kind.bound_ns * 0.999);
+            EXPECT_GE(static_cast<double>(kind.step_ns), 0.999 * static_cast<double>(kind.bound_ns));
+            EXPECT_GE(static_cast<double>(kind.alone_ns), 0.999 * static_cast<double>(kind.bound_ns));
             const bool is_prefill = !strcmp(kind.name, "prefill");
             EXPECT_NEAR(static_cast<double>(kind.weight_ppm), 1e6 * (is_prefill ? 1 : decodes) / (1 + decodes), 2e4);
         }
@@ -176,6 +179,63 @@ TEST(KindsWithOrders, AreFollowedEach) {
             EXPECT_LE(after.misses - before.misses, (after.acquires - before.acquires) / 50)
                 << (named ? "named, " : "not named, ") << other.size() << " layers";
         }
+}
+
+// The time of a step of the cycle for somebody who knows the mix from the beginning.
+double known_from_the_beginning(double part, const std::vector<KindsEngine::Step>& kinds,
+                                const std::vector<policy::Visit>& cycle) {
+    std::vector<policy::Unit> units(kLayers, policy::Unit{kLayer});
+    std::vector<std::vector<policy::Use>> traces;
+    for (const KindsEngine::Step& kind : kinds) {
+        traces.emplace_back();
+        for (const size_t i : kind.layers)
+            traces.back().push_back(
+                {static_cast<uint32_t>(i), static_cast<uint64_t>(kind.compute * (1 - part) * kLayerCopyNs)});
+    }
+    const policy::Mix mix{traces, cycle};
+    const policy::BaseTrace base = policy::base_trace(mix, 1);
+    policy::Problem problem;
+    problem.units = units;
+    problem.trace = base.trace;
+    problem.page_bytes = 64 << 10;
+    problem.budget_pages = static_cast<uint64_t>(part * kLayers * kLayer) >> 16;
+    problem.link_bytes_per_ns = 0.25;
+    return std::get<policy::MixedPlan>(policy::make_mixed_plan(problem, mix)).plan.step_ns;
+}
+
+TEST(KindsAtRandom, AreNearlyAsFastAsIfTheyWereKnown) {
+    if (devices_without_pages()) GTEST_SKIP() << "the simulation maps memory by pages";
+    std::mt19937 random(2024);
+    double sum = 0, sum_of_known = 0;
+    for (uint64_t instance = 0; instance < shortened(40); instance++) {
+        const double part = 0.2 + 0.7 * static_cast<double>(random() % 100) / 100;
+        const bool named = random() % 2;
+        const uint32_t count = 2 + static_cast<uint32_t>(random() % 2);
+        const uint32_t orders = named ? static_cast<uint32_t>(random() % 3) : 0;  // others than the whole one, of named kinds
+        std::vector<std::string> names;
+        std::vector<KindsEngine::Step> kinds;
+        std::vector<policy::Visit> cycle;
+        for (uint32_t kind = 0; kind < count; kind++) names.push_back("kind " + std::to_string(kind));
+        for (uint32_t kind = 0; kind < count; kind++) {
+            const double compute = std::pow(10.0, static_cast<double>(random() % 160) / 100 - 1);
+            const size_t layers = kind && kind <= orders ? kLayers - random() % (kLayers / 2) : kLayers;
+            kinds.push_back({named ? names[kind].c_str() : nullptr, compute, forward(layers)});
+            cycle.push_back({kind, named ? 1 + static_cast<uint32_t>(random() % 12) : 1});
+        }
+        std::vector<KindsEngine::Step> steps;
+        for (const policy::Visit& visit : cycle) steps.insert(steps.end(), visit.steps, kinds[visit.kind]);
+        KindsEngine engine(part);
+        const int times = std::max<int>(4, 160 / static_cast<int>(steps.size()));
+        engine.run(steps, times);
+        const double time = engine.run(steps, 6);
+        const double known = known_from_the_beginning(part, kinds, cycle) * static_cast<double>(steps.size());
+        EXPECT_LE(time, 1.05 * known) << "instance " << instance << ": " << count << " kinds, "
+                                      << (named ? "named" : "not named") << ", " << orders << " other orders, budget "
+                                      << part << ", " << steps.size() << " steps, " << engine.plans() << " plans";
+        sum += time;
+        sum_of_known += known;
+    }
+    EXPECT_LE(sum, 1.03 * sum_of_known);
 }
 
 TEST(KindsByName, AreCheckedAndKept) {
