@@ -1,6 +1,6 @@
 #include "kind_steps.h"
 
-#include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 #include "streaming_session.h"
@@ -12,20 +12,20 @@ namespace {
 // Each kind has to come again, and its times have to be measured.
 constexpr int cycles = 4;
 
-void make_step(sh_device* device, sh_runtime* runtime, sh_stream stream, const KindOption& kind,
-               const std::vector<sh_use>& uses, bool plans) {
+void make_step(sh_runtime* runtime, const Stream& stream, const KindOption& kind, const std::vector<sh_use>& uses,
+               bool plans) {
     check(sh_step_begin_kind(runtime, kind.name.c_str()), "a step");
     for (const sh_use& use : uses) {
         sh_view view = SH_VIEW_INIT;
-        check(sh_acquire(runtime, use.block, stream, 0, &view), "a block");
-        check(sh_stream_launch(device, stream, nullptr, nullptr, static_cast<std::int64_t>(use.compute_ns)), "a step");
-        check(sh_release(runtime, use.block, stream), "a block");
+        check(sh_acquire(runtime, use.block, stream.handle(), 0, &view), "a block");
+        stream.compute(use.compute_ns);
+        check(sh_release(runtime, use.block, stream.handle()), "a block");
     }
     if (plans) {
         check(sh_plan(runtime, nullptr, nullptr), "plan");  // when the next step begins
     }
     check(sh_step_end(runtime), "a step");
-    check(sh_stream_synchronize(device, stream), "a step");
+    stream.synchronize();
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ std::vector<sh_kind_info> plan_kinds(const Device& device, const Runtime& runtim
         for (std::size_t i = 0; i < kinds.size(); ++i) {
             for (std::uint32_t step = 0; step < (cycle < cycles ? kinds[i].steps : 1); ++step) {
                 const bool last = cycle + 1 == cycles && i + 1 == kinds.size() && step + 1 == kinds[i].steps;
-                make_step(device.get(), runtime.get(), stream.get(), kinds[i], uses[i], last);
+                make_step(runtime.get(), stream, kinds[i], uses[i], last);
             }
             if (cycle == cycles) {
                 break;  // the plan is in force

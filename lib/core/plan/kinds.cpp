@@ -80,11 +80,13 @@ uint32_t Kinds::make_room() {
     for (uint32_t kind = 0; kind < kMost; kind++) {
         if (!kinds_[kind].live) {
             drop(kind);
+            kinds_[kind].serial = ++serial_;
             return kind;
         }
         if (kind != current_ && (oldest == kNone || kinds_[kind].last < kinds_[oldest].last)) oldest = kind;
     }
     drop(oldest);
+    kinds_[oldest].serial = ++serial_;
     return oldest;
 }
 
@@ -218,9 +220,10 @@ uint32_t Kinds::cluster(const Order& order, const std::vector<uint64_t>& times) 
             return kind;
     }
     if (without_times != kNone) return without_times;
+    std::vector<Order::Entry> entries = order.entries();
     const uint32_t kind = make_room();
     kinds_[kind].live = true;
-    kinds_[kind].entries = order.entries();
+    kinds_[kind].entries = std::move(entries);
     kinds_[kind].order = order.number();
     return kind;
 }
@@ -277,7 +280,7 @@ StepMix Kinds::mix(const Order& order) const {
         if (sampled && kind.samples < kSamplesOfAKind) continue;
         if (places[visit.kind] == kNone) {
             places[visit.kind] = static_cast<uint32_t>(mix.traces.size());
-            mix.kinds.push_back(visit.kind);
+            mix.kinds.push_back(kind.serial);
             mix.orders.push_back(kind.order);
             std::vector<policy::Use>& trace = mix.traces.emplace_back();
             for (const Order::Entry& entry : kind.entries) trace.push_back({entry.unit, entry.compute_ns});

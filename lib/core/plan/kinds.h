@@ -24,6 +24,7 @@ public:
         bool has_times = false;              // the entries have the times that the engine computes for
         bool refused = false;                // no plan fits that has this order beside others
         uint32_t order = 0;                  // the number of its order, which kinds may share
+        uint32_t serial = 0;                 // tells it from an earlier kind in the same place
         uint32_t samples = 0;                // that the times are the mean of
         uint64_t steps = 0, last = 0;        // number of steps, and when the last one was
         std::string name;                    // empty: told apart by itself
@@ -100,6 +101,7 @@ private:
     // Orders are added at growing intervals, so that an engine with very many kinds does not plan all the time.
     uint64_t next_add_ = 0;
     uint32_t adds_ = 0;
+    uint32_t serial_ = 0;
     bool named_ = false;  // some kind has or had a name
 };
 

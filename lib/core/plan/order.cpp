@@ -87,18 +87,6 @@ bool Order::recognise() noexcept {
     return false;
 }
 
-void Order::set_times(uint32_t number, const std::vector<Entry>& times) noexcept {
-    const auto write = [&](std::vector<Entry>& entries, uint64_t& mean) {
-        if (entries.size() != times.size() || entries.empty()) return;
-        uint64_t sum = 0;
-        for (size_t i = 0; i < entries.size(); i++) sum += entries[i].compute_ns = times[i].compute_ns;
-        mean = sum / entries.size();
-    };
-    if (number == number_) write(entries_, mean_compute_ns_);
-    for (Other& other : others_)
-        if (other.number == number) write(other.entries, other.mean_compute_ns);
-}
-
 std::vector<uint32_t> Order::units() const {
     std::vector<uint32_t> units;
     size_t most = first_.size();

@@ -72,7 +72,18 @@ public:
     // is then where the engine is.
     bool recognise() noexcept;
     // Writes compute times into the order with that number, one for each entry.
-    void set_times(uint32_t number, const std::vector<Entry>& times) noexcept;
+    template <class Use>
+    void set_times(uint32_t number, const std::vector<Use>& times) noexcept {
+        const auto write = [&](std::vector<Entry>& entries, uint64_t& mean) {
+            if (entries.size() != times.size() || entries.empty()) return;
+            uint64_t sum = 0;
+            for (size_t i = 0; i < entries.size(); i++) sum += entries[i].compute_ns = times[i].compute_ns;
+            mean = sum / entries.size();
+        };
+        if (number == number_) write(entries_, mean_compute_ns_);
+        for (Other& other : others_)
+            if (other.number == number) write(other.entries, other.mean_compute_ns);
+    }
 
     // Forgets the order, so that it is learned again.
     void clear() noexcept;

@@ -9,7 +9,7 @@
 namespace stagehand::core {
 
 struct StepMix {
-    std::vector<uint32_t> kinds;   // numbers in the table of kinds (kinds.h), in the order of `traces`
+    std::vector<uint32_t> kinds;   // serial numbers (kinds.h), in the order of `traces`
     std::vector<uint32_t> orders;  // the number of each kind's order
     std::vector<std::vector<policy::Use>> traces;
     std::vector<policy::Visit> cycle;  // names kinds by their places in `traces`

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/no_throw.h"
 
 namespace stagehand::core {
 namespace {
@@ -38,7 +39,9 @@ void ComputeWatch::step_ends() {
 void ComputeWatch::plan_changed(const Planner& planner, uint64_t took_ns) {
     drift_.begin_anew();
     parts_.meter.drop_sample();
-    planned_ = planner.mix();
+    StepMix planned;  // empty if host memory is too short, and then the next sample leads to an offer
+    const Status copied = no_throw([&] { return planned = planner.mix(), Status(); });
+    planned_ = copied.ok() ? std::move(planned) : StepMix();
     offer_ = {};
     offers_ = 0;
     next_offer_ = steps_;
@@ -73,7 +76,7 @@ void ComputeWatch::choose_mix(Planner& planner) {
     StepMix mix = kinds_.mix(parts_.order);
     if (mix.empty()) return;  // the mix before, as far as its orders are still there
     for (size_t place = 0; place < mix.traces.size(); place++)
-        parts_.order.set_times(mix.orders[place], kinds_.at(mix.kinds[place]).entries);
+        parts_.order.set_times(mix.orders[place], mix.traces[place]);
     planner.set_mix(std::move(mix));
 }
 

@@ -22,7 +22,7 @@ uint64_t PlanInForce::list_kinds(std::span<sh_kind_info* const> out) const {
         info.steps = kind.steps;
         if (kind.has_times)
             for (const Order::Entry& entry : kind.entries) info.compute_ns += entry.compute_ns;
-        const auto place = std::ranges::find(mix.kinds, number);
+        const auto place = std::ranges::find(mix.kinds, kind.serial);
         if (!has_times || place == mix.kinds.end()) continue;
         const size_t at = static_cast<size_t>(place - mix.kinds.begin());
         info.planned = 1;
