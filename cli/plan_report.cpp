@@ -105,8 +105,8 @@ std::string blocks_text(const PlanReport& report, const BlockTable& table, bool 
 }
 
 std::string kinds_text(const PlanReport& report, const Terminal& terminal) {
-    Table text = {{"kind", Align::left},       {"of the steps", Align::right}, {"compute", Align::right},
-                  {"step time", Align::right}, {"bound", Align::right},        {"ratio", Align::right},
+    Table text = {{"kind", Align::left},          {"of the steps", Align::right}, {"compute", Align::right},
+                  {"step time", Align::right},    {"bound", Align::right},        {"ratio", Align::right},
                   {"planned alone", Align::right}};
     for (const sh_kind_info& kind : report.kinds) {
         if (!kind.planned) {  // nothing is streamed, so nothing is measured

@@ -457,42 +457,6 @@ static inline void sh_plan_info_init(sh_plan_info* info) {
 }
 
 /**
- * A kind of step: steps that use the same blocks in the same order, and compute about as long. Kinds that alternate get
- * one plan, which makes their steps as short as possible on average. docs/concepts.md has more.
- */
-typedef struct sh_kind_info {
-    uint32_t struct_size;
-    uint32_t planned; /**< 1: the plan in force was made for this kind, alone or with others. The times are 0 if not. */
-    char name[64];    /**< The name of sh_step_begin_kind(). Empty if the runtime tells the kind apart by itself. */
-    uint64_t steps;   /**< Steps of this kind that the runtime has recognised. Kinds that differ in their times alone
-                           are told apart in some steps only, which are then counted. */
-    uint64_t weight_ppm; /**< Part of the steps of the planned mix that are of this kind, in millionths. */
-    uint64_t compute_ns; /**< Compute time of a step, measured. 0: not known yet. */
-    uint64_t step_ns;    /**< Mean time of this kind's steps with the plan, in the planned mix. */
-    uint64_t bound_ns;   /**< max(compute, (W - M) / link). No plan makes a step of this kind shorter. */
-    uint64_t alone_ns;   /**< The time of a step if the plan were made for this kind alone. */
-} sh_kind_info;
-
-#define SH_KIND_INFO_INIT \
-    { sizeof(sh_kind_info), 0, {0}, 0, 0, 0, 0, 0, 0 }
-static inline void sh_kind_info_init(sh_kind_info* info) {
-    const sh_kind_info initial = SH_KIND_INFO_INIT;
-    *info = initial;
-}
-
-/**
- * Lists the kinds of step that a runtime knows, at most eight: those of the plan in force, and others that came lately.
- * @param infos     The first `capacity` kinds are written here. Each element's struct_size must be set. May be NULL if
- *                  `capacity` is 0.
- * @param out_count The number of kinds, which may be more than `capacity`.
- * @retval SH_OK The list is written.
- * @blocks Never.
- * \since 0.2
- */
-SH_API SH_MUST_CHECK sh_status sh_kind_list(sh_runtime* runtime, sh_kind_info* infos, uint64_t capacity,
-                                            uint64_t* out_count);
-
-/**
  * Plans which parts stay on the device and which parts stream, and puts the plan into force: now if the runtime is not
  * in a step, or else when the next step begins. A runtime also plans by itself when it must. This call asks for the
  * figures, and plans before the first step. sh_block_get_state() then tells the part of each block.

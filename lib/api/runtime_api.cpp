@@ -149,19 +149,6 @@ sh_status sh_set_schedule(sh_runtime* runtime, const sh_use* uses, uint64_t coun
     });
 }
 
-sh_status sh_kind_list(sh_runtime* runtime, sh_kind_info* infos, uint64_t capacity, uint64_t* out_count) {
-    return guarded([&] {
-        if (!out_count) return Status(SH_ERROR_INVALID_ARGUMENT, "out_count is NULL");
-        OutputArray<sh_kind_info> to;
-        SH_TRY(to.open(infos, capacity, {"infos", "capacity"}));
-        LockedRuntime at;
-        SH_TRY(find_runtime(runtime, &at));
-        *out_count = at.runtime->list_kinds(to.get());
-        to.give(std::min<uint64_t>(capacity, *out_count));
-        return Status();
-    });
-}
-
 sh_status sh_plan(sh_runtime* runtime, const sh_plan_options* options, sh_plan_info* out_info) {
     return guarded([&] {
         sh_plan_options wanted;

@@ -1,4 +1,5 @@
 // The calls of a step.
+#include <algorithm>
 #include <cstring>
 
 #include "api/guard.h"
@@ -36,6 +37,19 @@ sh_status sh_step_begin_kind(sh_runtime* runtime, const char* kind) {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
         return at.runtime->step_begin(kind, at.lock);
+    });
+}
+
+sh_status sh_kind_list(sh_runtime* runtime, sh_kind_info* infos, uint64_t capacity, uint64_t* out_count) {
+    return guarded([&] {
+        if (!out_count) return Status(SH_ERROR_INVALID_ARGUMENT, "out_count is NULL");
+        OutputArray<sh_kind_info> to;
+        SH_TRY(to.open(infos, capacity, {"infos", "capacity"}));
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        *out_count = at.runtime->list_kinds(to.get());
+        to.give(std::min<uint64_t>(capacity, *out_count));
+        return Status();
     });
 }
 

@@ -34,10 +34,9 @@ void KindHistory::saw(uint32_t kind, uint64_t steps) noexcept {
 }
 
 void KindHistory::forget(uint32_t kind) noexcept {
-    count_ = static_cast<size_t>(
-        std::remove_if(runs_.begin(), runs_.begin() + static_cast<std::ptrdiff_t>(count_),
-                       [&](const Run& run) { return run.kind == kind; }) -
-        runs_.begin());
+    count_ = static_cast<size_t>(std::remove_if(runs_.begin(), runs_.begin() + static_cast<std::ptrdiff_t>(count_),
+                                                [&](const Run& run) { return run.kind == kind; }) -
+                                 runs_.begin());
     followed_[kind] = {};
     for (auto& row : followed_) row[kind] = 0;
 }
@@ -114,8 +113,9 @@ std::vector<Visit> KindHistory::cycle(bool sampled) const {
     const bool compares = std::popcount(kinds) > 2 && least_runs >= kRunsToCompare && !sampled;
     for (Sum& sum : sums) {
         if (!compares || !sum.runs) continue;
-        sum.visits = std::clamp<uint64_t>((sum.runs + least_runs / 2) / least_runs, 1,
-                                          std::max<uint64_t>(1, kMostVisits / static_cast<uint64_t>(std::popcount(kinds))));
+        sum.visits =
+            std::clamp<uint64_t>((sum.runs + least_runs / 2) / least_runs, 1,
+                                 std::max<uint64_t>(1, kMostVisits / static_cast<uint64_t>(std::popcount(kinds))));
         most_visits = std::max(most_visits, sum.visits);
     }
     std::vector<Visit> cycle;

@@ -238,8 +238,8 @@ bool EveryCall::steps() {
 }
 
 bool EveryCall::step(int number) {
-    const bool begun = number < 2 ? ATTEMPT(sh_step_begin, model_)
-                                  : ATTEMPT(sh_step_begin_kind, model_, number == 2 ? "even" : "odd");
+    const bool begun =
+        number < 2 ? ATTEMPT(sh_step_begin, model_) : ATTEMPT(sh_step_begin_kind, model_, number == 2 ? "even" : "odd");
     if (!begun) return false;
     const sh_block soon[] = {blocks_[ordered_].id, blocks_[ordered_ + 1].id};
     if (number == 2 && !ATTEMPT(sh_prefetch, model_, soon, 2)) return false;

@@ -197,8 +197,8 @@ class Runtime(RuntimeBase):
 
     def step(self, kind: str | None = None) -> Step:
         """Use `with runtime.step():` around one pass over the model. `kind` names the kind of the step ("prefill",
-        "decode"): steps of one kind use the same blocks in the same order and compute about as long. Kinds that alternate
-        get one plan.
+        "decode"): steps of one kind use the same blocks in the same order and compute about as long. Kinds that
+        alternate get one plan.
         """
         return Step(self, kind)
 

@@ -7,12 +7,12 @@
 namespace stagehand::core {
 namespace {
 
-constexpr uint32_t kMostAveraged = 8;       // samples of one kind
-constexpr uint32_t kSamplesOfAKind = 2;     // before it counts, so that a single outlier does not
-constexpr uint32_t kSamplesOfAMix = 8;      // before its weights are known
-constexpr uint32_t kMostDoublings = 12;      // of the steps between two orders that are added
-constexpr double kWeightsApart = 0.3;       // of the larger one
-constexpr double kLeastWeight = 0.02;       // below, a weight makes no difference
+constexpr uint32_t kMostAveraged = 8;    // samples of one kind
+constexpr uint32_t kSamplesOfAKind = 2;  // before it counts, so that a single outlier does not
+constexpr uint32_t kSamplesOfAMix = 8;   // before its weights are known
+constexpr uint32_t kMostDoublings = 12;  // of the steps between two orders that are added
+constexpr double kWeightsApart = 0.3;    // of the larger one
+constexpr double kLeastWeight = 0.02;    // below, a weight makes no difference
 
 std::vector<uint64_t> times_of(const std::vector<Order::Entry>& entries) {
     std::vector<uint64_t> times;
@@ -115,8 +115,7 @@ void Kinds::clear() noexcept {
 
 uint32_t Kinds::find_order(const std::vector<Order::Entry>& entries, bool unnamed) const {
     for (uint32_t kind = 0; kind < kMost; kind++)
-        if (kinds_[kind].live && (!unnamed || kinds_[kind].name.empty()) &&
-            Order::same(kinds_[kind].entries, entries))
+        if (kinds_[kind].live && (!unnamed || kinds_[kind].name.empty()) && Order::same(kinds_[kind].entries, entries))
             return kind;
     return kNone;
 }

@@ -21,14 +21,14 @@ public:
 
     struct Kind {
         bool live = false;
-        bool has_times = false;              // the entries have the times that the engine computes for
-        bool refused = false;                // no plan fits that has this order beside others
-        uint32_t order = 0;                  // the number of its order, which kinds may share
-        uint32_t serial = 0;                 // tells it from an earlier kind in the same place
-        uint32_t samples = 0;                // that the times are the mean of
-        uint64_t steps = 0, last = 0;        // number of steps, and when the last one was
-        std::string name;                    // empty: told apart by itself
-        std::vector<Order::Entry> entries;   // its order and times; empty: not known yet
+        bool has_times = false;               // the entries have the times that the engine computes for
+        bool refused = false;                 // no plan fits that has this order beside others
+        uint32_t order = 0;                   // the number of its order, which kinds may share
+        uint32_t serial = 0;                  // tells it from an earlier kind in the same place
+        uint32_t samples = 0;                 // that the times are the mean of
+        uint64_t steps = 0, last = 0;         // number of steps, and when the last one was
+        std::string name;                     // empty: told apart by itself
+        std::vector<Order::Entry> entries;    // its order and times; empty: not known yet
         std::vector<Order::Entry> deviation;  // another order that came once, of a named kind
         policy::ComputeDrift drift;
     };

@@ -17,8 +17,7 @@ Order::Other Order::make(std::vector<Entry> entries, size_t units) {
     }
     for (size_t i = 0; i < units; i++) made.first[i + 1] += made.first[i];
     std::vector<uint32_t> next(made.first.begin(), made.first.end() - 1);
-    for (size_t i = 0; i < entries.size(); i++)
-        made.positions[next[entries[i].unit]++] = static_cast<uint32_t>(i);
+    for (size_t i = 0; i < entries.size(); i++) made.positions[next[entries[i].unit]++] = static_cast<uint32_t>(i);
     made.mean_compute_ns = entries.empty() ? 0 : sum / entries.size();
     made.entries = std::move(entries);
     return made;

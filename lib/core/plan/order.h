@@ -56,9 +56,8 @@ public:
         return numbers;
     }
     bool has(uint32_t number) const {
-        return known() && (number == number_ || std::ranges::any_of(others_, [&](const Other& other) {
-                               return other.number == number;
-                           }));
+        return known() && (number == number_ ||
+                           std::ranges::any_of(others_, [&](const Other& other) { return other.number == number; }));
     }
     uint32_t number() const { return number_; }  // of the order that is followed
     // The number of the order with these units and uses, if there is one.

@@ -277,7 +277,7 @@ void Planner::state_bounds(const Order& order, const Limits& limits, Result* res
 }
 
 std::variant<policy::Plan, policy::Infeasible> Planner::make_plan(const Order& order, const Limits& limits,
-                                                                 Result* result) {
+                                                                  Result* result) {
     if (!is_mixed(order)) {
         auto made = policy::make_plan(problem_);
         if (const auto* plan = std::get_if<policy::Plan>(&made))

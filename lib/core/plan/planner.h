@@ -100,7 +100,7 @@ private:
     std::vector<policy::Use> trace_;
     policy::Problem problem_;
     StepMix mix_;
-    uint32_t base_steps_ = 1;  // the number of steps that trace_ stands for
+    uint32_t base_steps_ = 1;       // the number of steps that trace_ stands for
     uint64_t unordered_total_ = 0;  // pages of all unordered units
     uint64_t unordered_least_ = 0;  // pages without which one of the unordered units cannot be held
     uint64_t unordered_good_ = 0;   // pages that unordered units get when there is enough memory

@@ -60,7 +60,8 @@ void ComputeWatch::saw_first_times(const std::vector<Order::Entry>& entries) {
 // Returns true if there was a sample.
 bool ComputeWatch::read_sample() {
     if (!parts_.meter.has_sample()) return false;
-    const bool known = sample_kind_ != kNone && kinds_.at(sample_kind_).live && !kinds_.at(sample_kind_).entries.empty();
+    const bool known =
+        sample_kind_ != kNone && kinds_.at(sample_kind_).live && !kinds_.at(sample_kind_).entries.empty();
     const auto& entries = known ? kinds_.at(sample_kind_).entries : parts_.order.entries();
     std::vector<uint64_t> times;
     if (parts_.meter.read_sample(entries, &times) != ComputeMeter::Read::yes) return false;

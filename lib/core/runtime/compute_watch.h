@@ -1,5 +1,5 @@
-// ComputeWatch: has some steps measured as long as the runtime lives, and finds out whether a plan for the kinds and times
-// that were seen is worth the change.
+// ComputeWatch: has some steps measured as long as the runtime lives, and finds out whether a plan for the kinds and
+// times that were seen is worth the change.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ public:
     void saw_first_times(const std::vector<Order::Entry>& entries);
     // The order of the kind whose step is, or was, measured from its beginning.
     uint32_t measured_kind() const { return measured_kind_; }
-    // Reads a sample whose events are done. Returns true if a plan for other times or another mix is worth its cost. The
-    // order must be known, and `plan` in force.
+    // Reads a sample whose events are done. Returns true if a plan for other times or another mix is worth its cost.
+    // The order must be known, and `plan` in force.
     Status look(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan, bool* out_changed);
     // Sets the mix that the engine makes now, for a plan that is made.
     void choose_mix(Planner& planner);

@@ -381,32 +381,6 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     return Status();
 }
 
-void PlanInForce::describe(const Planner::Result& result, sh_plan_info* out) const {
-    const uint32_t size = out->struct_size;
-    const uint64_t page = parts_.page_bytes();
-    *out = {};
-    out->struct_size = size;
-    out->max_held = max_held_;
-    out->model_bytes = parts_.registry.model_bytes();
-    out->budget_bytes = result.share_pages * page;
-    out->resident_bytes = result.resident_pages * page;
-    out->ring_bytes = result.ring_pages * page;
-    out->unordered_bytes = result.unordered_pages * page;
-    out->smallest_budget_bytes = result.least_pages * page;
-    if (result.least_unit != kNone && parts_.registry.unit(result.least_unit).live)
-        out->smallest_budget_block = parts_.registry.block(parts_.registry.unit(result.least_unit).first_block).id;
-    out->bytes_per_step = result.bytes_per_step;
-    out->bound_bytes_per_step = result.bound_bytes_per_step;
-    out->step_ns = static_cast<uint64_t>(result.step_ns);
-    out->bound_ns = static_cast<uint64_t>(result.bound_ns);
-    out->compute_ns = result.compute_ns;
-    out->link_bytes_per_second = result.link_bytes_per_second;
-    out->scheduled_blocks = result.resident_blocks + result.streamed_blocks;
-    out->resident_blocks = result.resident_blocks;
-    out->streamed_blocks = result.streamed_blocks;
-    out->padding_bytes = parts_.registry.model_pages() * page - parts_.registry.model_bytes();
-}
-
 void PlanInForce::stats(sh_runtime_stats* out) const {
     const uint32_t size = out->struct_size;
     *out = parts_.stats;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <stagehand/runtime.h>
+#include <stagehand/streaming.h>
 #include <stagehand/telemetry.h>
 
 #include "base/status.h"

@@ -211,7 +211,8 @@ TEST(KindsAtRandom, AreNearlyAsFastAsIfTheyWereKnown) {
         const double part = 0.2 + 0.7 * static_cast<double>(random() % 100) / 100;
         const bool named = random() % 2;
         const uint32_t count = 2 + static_cast<uint32_t>(random() % 2);
-        const uint32_t orders = named ? static_cast<uint32_t>(random() % 3) : 0;  // others than the whole one, of named kinds
+        const uint32_t orders =
+            named ? static_cast<uint32_t>(random() % 3) : 0;  // others than the whole one, of named kinds
         std::vector<std::string> names;
         std::vector<KindsEngine::Step> kinds;
         std::vector<policy::Visit> cycle;

@@ -52,7 +52,9 @@ TEST_F(KindsOfSteps, AnOrderThatComesAgainIsAdded) {
     EXPECT_EQ(step({0, 1, 2}), Learned::nothing);
     EXPECT_EQ(step({0, 1}), Learned::added);
     EXPECT_TRUE(order_.has_others());
-    for (int k = 0; k < 20; k++) EXPECT_EQ(step(k % 2 ? std::initializer_list<uint32_t>{0, 1} : std::initializer_list<uint32_t>{0, 1, 2}), Learned::nothing);
+    for (int k = 0; k < 20; k++)
+        EXPECT_EQ(step(k % 2 ? std::initializer_list<uint32_t>{0, 1} : std::initializer_list<uint32_t>{0, 1, 2}),
+                  Learned::nothing);
     // An order that has not come for long is removed with the next plan.
     for (int k = 0; k < 100; k++) step({0, 1});
     kinds_.remove_stale(order_);

@@ -47,8 +47,8 @@ impl Runtime {
         Ok(Step { runtime: self })
     }
 
-    /// Begins a step of the kind with that name, such as "prefill" or "decode". Steps of one kind use the same blocks in
-    /// the same order and compute about as long. Kinds that alternate get one plan.
+    /// Begins a step of the kind with that name, such as "prefill" or "decode". Steps of one kind use the same blocks
+    /// in the same order and compute about as long. Kinds that alternate get one plan.
     ///
     /// # Errors
     /// - [`Status::INVALID_ARGUMENT`] if the name is empty, has more than 63 bytes, or contains a NUL.
