@@ -207,7 +207,7 @@ TEST(KindsAtRandom, AreNearlyAsFastAsIfTheyWereKnown) {
     if (devices_without_pages()) GTEST_SKIP() << "the simulation maps memory by pages";
     std::mt19937 random(2024);
     double sum = 0, sum_of_known = 0;
-    for (uint64_t instance = 0; instance < shortened(40); instance++) {
+    for (uint64_t instance = 0; instance < shortened(20); instance++) {
         const double part = 0.2 + 0.7 * static_cast<double>(random() % 100) / 100;
         const bool named = random() % 2;
         const uint32_t count = 2 + static_cast<uint32_t>(random() % 2);
