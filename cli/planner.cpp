@@ -78,9 +78,12 @@ Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOp
     device_ = open_device(request);
     runtime_ = create_runtime(device_.get(), "stagehand plan");
     blocks_ = register_blocks(runtime_.get(), table, nullptr);
-    // The times of kinds are measured.
-    const double compute_ms = options.kinds.empty() ? options.compute_ms : 0;
-    const std::vector<sh_use> uses = schedule(step_uses(table, options.order, compute_ms), blocks_);
+    std::vector<sh_use> uses = schedule(step_uses(table, options.order, options.compute_ms), blocks_);
+    if (!options.kinds.empty()) {  // their times are measured
+        for (sh_use& use : uses) {
+            use.compute_ns = 0;
+        }
+    }
     check(sh_set_schedule(runtime_.get(), uses.data(), uses.size()), "the order of use");
 }
 
