@@ -54,10 +54,18 @@ struct TrainingOptions {
     std::uint64_t memory_bandwidth = 0;  // bytes per second
 };
 
+// A kind of step: --kinds.
+struct KindOption {
+    std::string name;
+    double compute_ms = 0;
+    std::uint32_t steps = 1;  // in a row
+};
+
 struct PlanOptions : ModelOptions {
     bool is_training = false;
     TrainingOptions training;
     std::uint64_t bandwidth = 0;  // bytes per second; 0: the device's, measured
+    std::vector<KindOption> kinds;  // that come in turn; empty: all steps are of one kind
     bool curve = false;
     std::string svg;  // where to put the picture; empty: nowhere
     bool all_blocks = false;

@@ -104,6 +104,40 @@ void add_model_options(CLI::App* app, ModelOptions& options, const char* device_
     add_flag(app, "--json", options.json, "Write one JSON object instead of tables");
 }
 
+// "prefill=300,decode=12:100"
+std::vector<KindOption> parse_kinds(const std::string& text) {
+    const auto refuse = [](const std::string& item, const char* why) {
+        throw CLI::ValidationError("--kinds", one_line(fmt::format("{} {}", model::in_quotes(item), why)));
+    };
+    std::vector<KindOption> kinds;
+    for (const std::string& item : CLI::detail::split(text, ',')) {
+        KindOption kind;
+        const std::size_t equals = item.find('='), colon = item.find(':', equals == std::string::npos ? 0 : equals);
+        kind.name = item.substr(0, equals);
+        const bool named = equals != std::string::npos && !kind.name.empty() && kind.name.size() < 64;
+        const bool timed = named &&
+                           CLI::detail::lexical_cast(item.substr(equals + 1, colon - equals - 1), kind.compute_ms) &&
+                           std::isfinite(kind.compute_ms) && kind.compute_ms >= 0 && kind.compute_ms <= 1e9;
+        if (!timed) {
+            refuse(item, "is not a kind of step, such as decode=12 (milliseconds) or decode=12:100 (steps in a row)");
+        }
+        if (colon != std::string::npos &&
+            (!CLI::detail::lexical_cast(item.substr(colon + 1), kind.steps) || kind.steps < 1 || kind.steps > 1000)) {
+            refuse(item, "does not end with a number of steps from 1 to 1000");
+        }
+        for (const KindOption& other : kinds) {
+            if (other.name == kind.name) {
+                refuse(item, "names a kind for the second time");
+            }
+        }
+        kinds.push_back(kind);
+    }
+    if (kinds.size() > 8) {
+        refuse(text, "has more than 8 kinds");
+    }
+    return kinds;
+}
+
 void add_plan_options(CLI::App* app, PlanOptions& options) {
     add_model_options(app, options, "Plan for the pages and the link of this device: auto, host, sim, cuda:0, ...",
                       false);
@@ -127,6 +161,11 @@ void add_plan_options(CLI::App* app, PlanOptions& options) {
            "Names of tensors that not every step uses, such as '*.experts.*'; may be given several times")
         ->type_name("PATTERN")
         ->allow_extra_args(false);
+    app->add_option_function<std::string>(
+           "--kinds", [&options](const std::string& text) { options.kinds = parse_kinds(text); },
+           "Plan for kinds of step that come in turn, such as prefill=300,decode=12:100: names, milliseconds that a "
+           "step computes, and steps in a row")
+        ->type_name("NAME=T[:STEPS],...");
     add_flag(app, "--curve", options.curve, "Also plan for other budgets, and show the step time for each");
     app->add_option_function<std::string>(
            "--svg", [&options](const std::string& path) { options.svg = path; },

@@ -70,7 +70,11 @@ int plan_command(const PlanOptions& options) {
 
     Planner planner(report.target, table, options);
     report.page_bytes = planner.page_bytes();
+    if (!options.kinds.empty()) {
+        report.kinds = planner.plan_kinds();
+    }
     report.plan = planner.plan();
+    report.compute_ms = options.kinds.empty() ? options.compute_ms : static_cast<double>(report.plan.compute_ns) / 1e6;
     report.parts = planner.block_parts();
     report.smallest_budget_block = planner.block_name(report.plan.smallest_budget_block);
     if (options.curve || !options.svg.empty()) {

@@ -104,6 +104,23 @@ std::string blocks_text(const PlanReport& report, const BlockTable& table, bool 
     return result;
 }
 
+std::string kinds_text(const PlanReport& report, const Terminal& terminal) {
+    Table text = {{"kind", Align::left},          {"of the steps", Align::right}, {"compute", Align::right},
+                  {"step time", Align::right},    {"bound", Align::right},        {"ratio", Align::right},
+                  {"planned alone", Align::right}};
+    for (const sh_kind_info& kind : report.kinds) {
+        if (!kind.planned) {  // nothing is streamed, so nothing is measured
+            text.add({kind.name, "-", "-", "-", "-", "-", "-"});
+            continue;
+        }
+        text.add({kind.name, share_text(static_cast<double>(kind.weight_ppm), 1e6), time_text(ms(kind.compute_ns)),
+                  time_text(ms(kind.step_ns)), time_text(ms(kind.bound_ns)),
+                  ms(kind.bound_ns) >= 1e-3 ? ratio_text(ms(kind.step_ns), ms(kind.bound_ns)) : "-",
+                  time_text(ms(kind.alone_ns))});
+    }
+    return text.text(terminal);
+}
+
 std::string curve_text(const PlanReport& report, const Terminal& terminal) {
     Table text = {{"budget", Align::right},   {"of model", Align::right}, {"step time", Align::right},
                   {"bound", Align::right},    {"ratio", Align::right},    {"copied", Align::right},
@@ -167,6 +184,20 @@ std::string facts_text(const PlanReport& report, const BlockTable& table, const 
     return facts.text(terminal);
 }
 
+Json kinds_json(const std::vector<sh_kind_info>& kinds) {
+    Json list = Json::array();
+    for (const sh_kind_info& kind : kinds) {
+        list.push_back({{"name", kind.name},
+                        {"planned", kind.planned != 0},
+                        {"weight", static_cast<double>(kind.weight_ppm) / 1e6},
+                        {"compute_ms", ms(kind.compute_ns)},
+                        {"step_ms", ms(kind.step_ns)},
+                        {"bound_ms", ms(kind.bound_ns)},
+                        {"alone_ms", ms(kind.alone_ns)}});
+    }
+    return list;
+}
+
 Json curve_json(const Curve& curve) {
     Json points = Json::array();
     for (const CurvePoint& point : curve.points) {
@@ -214,6 +245,9 @@ std::string json_text(const PlanReport& report, const BlockTable& table) {
         {"unordered_block_bytes", table.unordered_bytes},
         {"expert_tensors", expert_names(table.model).count},
     };
+    if (!report.kinds.empty()) {
+        json["kinds"] = kinds_json(report.kinds);
+    }
     if (!report.curve.points.empty()) {
         json["curve"] = curve_json(report.curve);
     }
@@ -231,6 +265,9 @@ std::string json_text(const PlanReport& report, const BlockTable& table) {
 
 std::string table_text(const PlanReport& report, const BlockTable& table, bool all_blocks, const Terminal& terminal) {
     std::string text = blocks_text(report, table, all_blocks, terminal) + "\n";
+    if (!report.kinds.empty()) {
+        text += kinds_text(report, terminal) + "\n";
+    }
     if (!report.curve.points.empty()) {
         text += curve_text(report, terminal) + "\n";
     }

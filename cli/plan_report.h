@@ -23,6 +23,7 @@ struct PlanReport {
     sh_plan_info plan = SH_PLAN_INFO_INIT;
     std::string smallest_budget_block;
     std::vector<BlockPart> parts;  // as BlockTable::blocks
+    std::vector<sh_kind_info> kinds;  // with --kinds
     Curve curve;                   // has no points without --curve
 };
 

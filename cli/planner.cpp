@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "copy_speed.h"
+#include "kind_steps.h"
 #include "streaming_session.h"
 
 namespace stagehand::cli {
@@ -66,7 +67,8 @@ PlanTarget find_target(const PlanOptions& options, std::uint64_t budget) {
     return target;
 }
 
-Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options) : table_(table) {
+Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options)
+    : table_(table), options_(options) {
     DeviceRequest request;
     request.name = "sim";
     request.backend_options = simulation_options(target, table, options);
@@ -76,7 +78,12 @@ Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOp
     device_ = open_device(request);
     runtime_ = create_runtime(device_.get(), "stagehand plan");
     blocks_ = register_blocks(runtime_.get(), table, nullptr);
-    const std::vector<sh_use> uses = schedule(step_uses(table, options.order, options.compute_ms), blocks_);
+    std::vector<sh_use> uses = schedule(step_uses(table, options.order, options.compute_ms), blocks_);
+    if (!options.kinds.empty()) {  // their times are measured
+        for (sh_use& use : uses) {
+            use.compute_ns = 0;
+        }
+    }
     check(sh_set_schedule(runtime_.get(), uses.data(), uses.size()), "the order of use");
 }
 
@@ -84,6 +91,10 @@ sh_plan_info Planner::plan() {
     sh_plan_info info = SH_PLAN_INFO_INIT;
     check(sh_plan(runtime_.get(), nullptr, &info), "plan");
     return info;
+}
+
+std::vector<sh_kind_info> Planner::plan_kinds() {
+    return cli::plan_kinds(device_, runtime_, table_, blocks_, options_.order, options_.kinds);
 }
 
 std::vector<BlockPart> Planner::block_parts() const {

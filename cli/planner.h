@@ -35,11 +35,13 @@ struct BlockPart {
 
 class Planner {
 public:
-    // `table` must outlive the planner.
+    // `table` and `options` must outlive the planner.
     Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options);
 
     // Makes the plan for the budget of the target. block_parts() is then about this plan.
     sh_plan_info plan();
+    // Plans for the kinds of the options, which come in turn. plan() is then about their mix.
+    std::vector<sh_kind_info> plan_kinds();
     std::vector<BlockPart> block_parts() const;
     // The name of a block; empty if the block is not one of this planner.
     std::string block_name(sh_block block) const;
@@ -51,6 +53,7 @@ public:
 
 private:
     const BlockTable& table_;
+    const PlanOptions& options_;
     Device device_;
     Runtime runtime_;
     std::vector<sh_block> blocks_;

@@ -61,7 +61,7 @@ const char* const training_only[] = {"--layers",    "--hidden-size", "--heads", 
                                      "--gated-mlp", "--vocab-size",  "--seq-len", "--batch-size", "--dtype",
                                      "--peak",      "--slowdown",    "--flops",   "--step-ms",    "--memory-bandwidth"};
 const char* const streaming_only[] = {"--budget",    "--order", "--compute-ms", "--max-block",
-                                      "--unordered", "--curve", "--all-blocks"};
+                                      "--unordered", "--kinds", "--curve",      "--all-blocks"};
 const char* const model_sizes[] = {"--layers",    "--hidden-size", "--kv-heads", "--intermediate-size",
                                    "--gated-mlp", "--vocab-size"};
 

@@ -66,6 +66,7 @@ RESULTS = [
     ("sh_backend_info", "BackendInfo", "A backend that was found, or was looked for in vain."),
     ("sh_block_state", "BlockInfo", "What is known of a block at one moment."),
     ("sh_plan_info", "PlanInfo", "A plan in figures."),
+    ("sh_kind_info", "KindInfo", "A kind of step."),
     ("sh_runtime_stats", "RuntimeStats", "Counters of a runtime."),
     ("sh_ticket_info", "TicketInfo", "What is known of a saved tensor at one moment."),
     ("sh_spiller_stats", "SpillerStats", "Counters of a spiller."),
@@ -80,6 +81,7 @@ CLASS_OF_FIELD = {
     ("sh_block_state", "state"): "BlockState",
     ("sh_ticket_info", "state"): "TicketState",
     ("sh_activation_plan", "meets_target"): "bool",
+    ("sh_kind_info", "planned"): "bool",
     ("sh_occupancy_info", "state"): "OccupancyState",
 }
 

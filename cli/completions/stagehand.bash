@@ -64,8 +64,8 @@ _stagehand()
             ;;
         plan)
             options="--help --budget --device --device-option --order --compute-ms --max-block --max-header --json
-                     --bandwidth --unordered --curve --svg --all-blocks --training --layers --hidden-size --heads
-                     --kv-heads --intermediate-size --gated-mlp --vocab-size --seq-len --batch-size --dtype --peak
+                     --bandwidth --unordered --kinds --curve --svg --all-blocks --training --layers --hidden-size
+                     --heads --kv-heads --intermediate-size --gated-mlp --vocab-size --seq-len --batch-size --dtype --peak
                      --slowdown --flops --step-ms --memory-bandwidth"
             ;;
         run)

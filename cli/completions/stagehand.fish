@@ -29,6 +29,7 @@ complete -c stagehand -n $model -l max-header -x -d 'Refuse a model with a large
 set -l plan "__fish_seen_subcommand_from plan"
 complete -c stagehand -n $plan -l bandwidth -x -d 'Speed of the link from host to device'
 complete -c stagehand -n $plan -l unordered -x -d 'Tensors that not every step uses'
+complete -c stagehand -n $plan -l kinds -r -d 'Plan for kinds of step that come in turn'
 complete -c stagehand -n $plan -l curve -d 'Also plan for other budgets'
 complete -c stagehand -n $plan -l svg -r -d 'Draw the curve into this file'
 complete -c stagehand -n $plan -l all-blocks -d 'List every block'

@@ -152,6 +152,9 @@ private:
 class Step {
 public:
     explicit Step(sh_runtime* runtime) : runtime_(runtime) { check(sh_step_begin(runtime)); }
+    // A step of the kind with that name: see sh_step_begin_kind().
+    Step(sh_runtime* runtime, const char* kind) : runtime_(runtime) { check(sh_step_begin_kind(runtime, kind)); }
+    Step(sh_runtime* runtime, const std::string& kind) : Step(runtime, kind.c_str()) {}
     Step(Step&& other) noexcept : runtime_(std::exchange(other.runtime_, nullptr)) {}
     Step& operator=(Step&& other) noexcept {
         if (this != &other) {

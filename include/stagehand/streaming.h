@@ -67,6 +67,55 @@ enum {
 SH_API SH_MUST_CHECK sh_status sh_step_begin(sh_runtime* runtime);
 
 /**
+ * Begins a step, as sh_step_begin(), and tells its kind: "prefill" or "decode", for example. Steps of one kind use the
+ * same blocks in the same order, as a rule, and compute about as long. The runtime tells kinds apart by itself, too,
+ * and does so sooner and better by their names. Kinds that alternate get one plan, and each kind has an order of its
+ * own. The runtime keeps eight kinds. Another one takes the place of the kind that was used least recently.
+ * @param kind The name, of 1 to 63 bytes. The name is copied. NULL: the call is sh_step_begin().
+ * @retval SH_OK                     The step has begun. The errors are those of sh_step_begin(), too.
+ * @retval SH_ERROR_INVALID_ARGUMENT The name is empty or too long.
+ * @blocks As sh_step_begin().
+ * \since 0.2
+ */
+SH_API SH_MUST_CHECK sh_status sh_step_begin_kind(sh_runtime* runtime, const char* kind);
+
+/**
+ * A kind of step: steps that use the same blocks in the same order, and compute about as long. Kinds that alternate get
+ * one plan, which makes their steps as short as possible on average. docs/concepts.md has more.
+ */
+typedef struct sh_kind_info {
+    uint32_t struct_size;
+    uint32_t planned; /**< 1: the plan in force was made for this kind, alone or with others. The times are 0 if not. */
+    char name[64];    /**< The name of sh_step_begin_kind(). Empty if the runtime tells the kind apart by itself. */
+    uint64_t steps;   /**< Steps of this kind that the runtime has recognised. Kinds that differ in their times alone
+                           are told apart in some steps only, which are then counted. */
+    uint64_t weight_ppm; /**< Part of the steps of the planned mix that are of this kind, in millionths. */
+    uint64_t compute_ns; /**< Compute time of a step, measured. 0: not known yet. */
+    uint64_t step_ns;    /**< Mean time of this kind's steps with the plan, in the planned mix. */
+    uint64_t bound_ns;   /**< max(compute, (W - M) / link). No plan makes a step of this kind shorter. */
+    uint64_t alone_ns;   /**< The time of a step if the plan were made for this kind alone. */
+} sh_kind_info;
+
+#define SH_KIND_INFO_INIT \
+    { sizeof(sh_kind_info), 0, {0}, 0, 0, 0, 0, 0, 0 }
+static inline void sh_kind_info_init(sh_kind_info* info) {
+    const sh_kind_info initial = SH_KIND_INFO_INIT;
+    *info = initial;
+}
+
+/**
+ * Lists the kinds of step that a runtime knows, at most eight: those of the plan in force, and others that came lately.
+ * @param infos     The first `capacity` kinds are written here. Each element's struct_size must be set. May be NULL if
+ *                  `capacity` is 0.
+ * @param out_count The number of kinds, which may be more than `capacity`.
+ * @retval SH_OK The list is written.
+ * @blocks Never.
+ * \since 0.2
+ */
+SH_API SH_MUST_CHECK sh_status sh_kind_list(sh_runtime* runtime, sh_kind_info* infos, uint64_t capacity,
+                                            uint64_t* out_count);
+
+/**
  * Ends a step. The runtime compares the order that it has seen with the plan's. Views may stay held. Loads for the next
  * step go on.
  * @retval SH_OK                   The step has ended.

@@ -1,4 +1,7 @@
 // The calls of a step.
+#include <algorithm>
+#include <cstring>
+
 #include "api/guard.h"
 
 using namespace stagehand;
@@ -20,7 +23,33 @@ sh_status sh_step_begin(sh_runtime* runtime) {
     return guarded([&] {
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->step_begin(at.lock);
+        return at.runtime->step_begin(nullptr, at.lock);
+    });
+}
+
+sh_status sh_step_begin_kind(sh_runtime* runtime, const char* kind) {
+    return guarded([&] {
+        if (kind && (!*kind || std::strlen(kind) >= sizeof(sh_kind_info::name)))
+            return Status(SH_ERROR_INVALID_ARGUMENT,
+                          "kind is " + (*kind ? "longer than " + std::to_string(sizeof(sh_kind_info::name) - 1) +
+                                                    " bytes: \"" + kind + "\""
+                                              : std::string("empty: NULL means that the step has no name")));
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        return at.runtime->step_begin(kind, at.lock);
+    });
+}
+
+sh_status sh_kind_list(sh_runtime* runtime, sh_kind_info* infos, uint64_t capacity, uint64_t* out_count) {
+    return guarded([&] {
+        if (!out_count) return Status(SH_ERROR_INVALID_ARGUMENT, "out_count is NULL");
+        OutputArray<sh_kind_info> to;
+        SH_TRY(to.open(infos, capacity, {"infos", "capacity"}));
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        *out_count = at.runtime->list_kinds(to.get());
+        to.give(std::min<uint64_t>(capacity, *out_count));
+        return Status();
     });
 }
 

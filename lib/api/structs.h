@@ -81,6 +81,9 @@ inline constexpr size_t kFirstSize<sh_occupancy_change> = 32;
 template <>
 inline constexpr size_t kFirstSize<sh_occupancy_info> = 128;
 
+template <>
+inline constexpr size_t kFirstSize<sh_kind_info> = 120;
+
 template <class Struct>
 concept CallersStruct = (kFirstSize<Struct> != 0 && sizeof(Struct) >= kFirstSize<Struct>);
 

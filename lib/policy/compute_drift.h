@@ -26,6 +26,10 @@ public:
     const std::vector<uint64_t>& changed() const { return changed_; }
     // The number of steps since the first sample that differs from the plan.
     uint64_t steps_since() const { return steps_ - differs_since_; }
+    // A sample agrees with the plan.
+    void agrees() { before_.clear(); }
+    // The next step is to be measured, too.
+    void soon() { next_ = steps_ + 1; }
     // Another plan or order is in force.
     void begin_anew();
 

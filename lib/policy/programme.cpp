@@ -9,11 +9,23 @@ bool ProgrammeTracer::trace(std::span<const UnitPlan> units, uint32_t ring_pages
     owners_.reset(ring_pages);
     std::fill(last_use_.begin(), last_use_.end(), 0);
     if (cold) {
-        if (!trace_step(units, 0, *cold)) return false;
+        if (!trace_step(units, shape_->problem->trace, 0, *cold)) return false;
     } else {
         note_owners(units, ring_pages);
     }
-    return trace_step(units, shape_->uses(), steady);
+    return trace_step(units, shape_->problem->trace, shape_->uses(), steady);
+}
+
+void ProgrammeTracer::begin(uint32_t ring_pages) {
+    owners_.reset(ring_pages);
+    std::fill(last_use_.begin(), last_use_.end(), 0);
+    followed_ = 0;
+}
+
+bool ProgrammeTracer::follow(std::span<const UnitPlan> units, std::span<const Use> trace, StepProgramme& step) {
+    if (!trace_step(units, trace, followed_, step)) return false;
+    followed_ += trace.size();
+    return true;
 }
 
 // Goes backwards, because the last unit on a page owns it. Stops when no page without an owner is left.
@@ -37,12 +49,13 @@ void ProgrammeTracer::note_owners(std::span<const UnitPlan> units, uint32_t ring
     }
 }
 
-bool ProgrammeTracer::trace_step(std::span<const UnitPlan> units, uint64_t uses_before, StepProgramme& step) {
+bool ProgrammeTracer::trace_step(std::span<const UnitPlan> units, std::span<const Use> trace, uint64_t uses_before,
+                                 StepProgramme& step) {
     step.first_copy.clear();
     step.copies.clear();
     step.bytes = 0;
     uint64_t use = uses_before;
-    for (const Use& u : shape_->problem->trace) {
+    for (const Use& u : trace) {
         step.first_copy.push_back(static_cast<uint32_t>(step.copies.size()));
         use++;
         const UnitPlan& plan = units[u.unit];

@@ -69,23 +69,6 @@ double StepClock::period_ns() const {
     return repeats_ || asked_ == marked_ ? last_step_ns() : (end() - mark_) / (asked_ - marked_);
 }
 
-namespace {
-
-bool covers_the_units(const Shape& shape, const Plan& plan) {
-    if (plan.units.size() != shape.pages.size()) return false;
-    for (size_t u = 0; u < plan.units.size(); u++) {
-        const UnitPlan& unit = plan.units[u];
-        if (uint64_t{unit.resident_pages} + unit.streamed_pages != shape.pages[u]) return false;
-        if (unit.streamed_pages > plan.ring_pages) return false;
-        if (unit.streamed_pages && unit.ring_offset >= plan.ring_pages) return false;
-        const uint64_t end = uint64_t{unit.ring_offset} + unit.streamed_pages;
-        if (shape.problem->contiguous && unit.streamed_pages && end > plan.ring_pages) return false;
-    }
-    return true;
-}
-
-}  // namespace
-
 std::optional<Simulation> simulate(const Problem& problem, const Plan& plan, uint32_t steps) {
     if (!well_formed(problem)) return std::nullopt;
     Shape shape(problem);

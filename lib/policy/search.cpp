@@ -1,4 +1,5 @@
-// The search for a plan: first the families over the ring's size, then local moves, then fewer bytes in the same time.
+#include "policy/search.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -19,10 +20,10 @@ namespace stagehand::policy {
 
 namespace {
 
-// The effort that a search may spend, by the length of the trace.
+// The effort that a search may spend, by the number of uses in an evaluated step or cycle.
 struct Effort {
-    explicit Effort(const Shape& shape) {
-        uint64_t uses = std::max<uint64_t>(1, shape.uses());
+    explicit Effort(uint64_t of) {
+        const uint64_t uses = std::max<uint64_t>(1, of);
         evaluations = std::clamp<uint64_t>(1'000'000 / uses, 18, 8'000);
         few = evaluations < 200;
         steps = few ? 6 : 16;
@@ -36,28 +37,37 @@ struct Effort {
 
 class Search {
 public:
-    explicit Search(const Shape& shape)
+    Search(const Shape& shape, Evaluator& evaluator, const Effort& effort, double least_ns)
         : shape_(shape),
-          effort_(shape),
-          evaluator_(shape, effort_.steps),
-          parts_(shape),
+          effort_(effort),
+          evaluator_(evaluator),
           budget_(static_cast<uint32_t>(std::min<uint64_t>(shape.problem->budget_pages, shape.total_pages))),
-          good_enough_ns_(least_step_ns(*shape.problem) * 1.0005) {}
+          good_enough_ns_(least_ns * 1.0005) {
+        guide(shape);
+    }
 
-    Plan run(const TightRing& tight) {
-        // The plan for the smallest budget runs at every larger one too.
-        offer({shape_.pages, tight.pages, tight.layout});
+    // Another shape of the same units, by which the families divide them.
+    void guide(const Shape& shape) { parts_.emplace_back(shape); }
+    std::optional<Cost> offer(const Candidate& candidate) {
+        std::optional<Cost> cost = evaluator_.cost(candidate);
+        if (cost) frontier_.offer(candidate, *cost);
+        return cost;
+    }
+
+    // One candidate that runs has to have been offered.
+    Candidate run() {
         enumerate();
         sweep_families();
         LocalMoves moves(shape_, evaluator_, frontier_);
         if (!good_enough()) moves.shorten(left() / 2);
         shrink_rings();
         moves.slim(left());
-        return *evaluator_.plan(frontier_.leanest().candidate, effort_.final_steps);
+        return frontier_.leanest().candidate;
     }
 
 private:
     struct Tried {
+        PartsMaker* parts;
         Family family;
         uint32_t ring;
         double step_ns;
@@ -65,12 +75,6 @@ private:
 
     uint64_t left() const { return effort_.evaluations - std::min(effort_.evaluations, evaluator_.evaluations()); }
     bool good_enough() const { return frontier_.fastest().cost.step_ns <= good_enough_ns_; }
-
-    std::optional<Cost> offer(const Candidate& candidate) {
-        std::optional<Cost> cost = evaluator_.cost(candidate);
-        if (cost) frontier_.offer(candidate, *cost);
-        return cost;
-    }
 
     // A problem of a few pages is small enough to try all parts. The ring gets all of the remaining budget.
     void enumerate() {
@@ -117,10 +121,10 @@ private:
         return best;
     }
 
-    double offer_family(Family family, uint32_t ring) {
+    double offer_family(PartsMaker& maker, Family family, uint32_t ring) {
         if (ring < smallest_ring_ || ring > budget_ || left() == 0) return infinity;
         uint64_t needed = shape_.total_pages - budget_ + ring;
-        auto parts = parts_.make(family, needed, ring);
+        auto parts = maker.make(family, needed, ring);
         if (!parts) return infinity;
         uint64_t streamed = 0;
         for (uint32_t u : shape_.order) streamed += (*parts)[u];
@@ -132,30 +136,31 @@ private:
     }
 
     void sweep_families() {
-        smallest_ring_ = parts_.smallest_ring(budget_);
-        for (Family family : all_families) {
-            bool main = family == Family::level || family == Family::filled || family == Family::paced ||
-                        (family == Family::whole_units && shape_.has_whole);
-            bool rare = family == Family::rare_level || family == Family::rare_paced;
-            if (rare ? !parts_.uneven_costs() : effort_.few && !main) continue;
-            Tried tried = sweep(family);
-            if (tried.step_ns < infinity) tried_.push_back(tried);
-        }
+        smallest_ring_ = parts_.front().smallest_ring(budget_);
+        for (PartsMaker& parts : parts_)
+            for (Family family : all_families) {
+                bool main = family == Family::level || family == Family::filled || family == Family::paced ||
+                            (family == Family::whole_units && shape_.has_whole);
+                bool rare = family == Family::rare_level || family == Family::rare_paced;
+                if (rare ? !parts.uneven_costs() : effort_.few && !main) continue;
+                Tried tried = sweep(parts, family);
+                if (tried.step_ns < infinity) tried_.push_back(tried);
+            }
         std::sort(tried_.begin(), tried_.end(), [](const Tried& a, const Tried& b) { return a.step_ns < b.step_ns; });
         for (size_t k = 0; k < std::min<size_t>(tried_.size(), 3) && !good_enough(); k++) refine(tried_[k]);
     }
 
     // Finds the best ring of a family on a grid of growing rings. Stops at the first ring that is good enough.
-    Tried sweep(Family family) {
-        Tried best{family, 0, infinity};
+    Tried sweep(PartsMaker& parts, Family family) {
+        Tried best{&parts, family, 0, infinity};
         const double most = static_cast<double>(budget_) / smallest_ring_;
         const double ratio = effort_.few ? 1.8 : std::max(1.08, std::pow(most, 1.0 / 28));
         double at = smallest_ring_ * (effort_.few ? 1.3 : 1.0);
         for (uint32_t worse = 0; worse < (effort_.few ? 1u : 10u) && at < budget_ * ratio; at *= ratio) {
             uint32_t ring = std::min(budget_, static_cast<uint32_t>(at + 0.5));
-            double step = offer_family(family, ring);
+            double step = offer_family(parts, family, ring);
             worse = step < best.step_ns || best.ring == 0 ? 0 : worse + 1;
-            if (step < best.step_ns) best = {family, ring, step};
+            if (step < best.step_ns) best = {&parts, family, ring, step};
             if (best.step_ns <= good_enough_ns_) break;
         }
         return best;
@@ -165,8 +170,8 @@ private:
         for (uint32_t step = std::max(1u, from.ring / 8); step > 0 && left() > effort_.evaluations / 3; step /= 2) {
             uint32_t center = from.ring;
             for (uint32_t ring : {center - std::min(center, step), center + step}) {
-                double time = offer_family(from.family, ring);
-                if (time < from.step_ns) from = {from.family, ring, time};
+                double time = offer_family(*from.parts, from.family, ring);
+                if (time < from.step_ns) from = {from.parts, from.family, ring, time};
             }
         }
     }
@@ -178,11 +183,11 @@ private:
             uint32_t fails = smallest_ring_ - 1, works = tried.ring;
             while (works - fails > std::max(1u, works / 200) && left()) {
                 uint32_t middle = fails + (works - fails) / 2;
-                (offer_family(tried.family, middle) <= frontier_.limit_ns() ? works : fails) = middle;
+                (offer_family(*tried.parts, tried.family, middle) <= frontier_.limit_ns() ? works : fails) = middle;
             }
             // The time changes unevenly with the ring because of the seam, so a slightly smaller ring may fit again.
             for (uint32_t below = 2; below <= 4 && below < works && !effort_.few; below++)
-                offer_family(tried.family, works - below);
+                offer_family(*tried.parts, tried.family, works - below);
         }
     }
 
@@ -191,8 +196,8 @@ private:
 
     const Shape& shape_;
     Effort effort_;
-    Evaluator evaluator_;
-    PartsMaker parts_;
+    Evaluator& evaluator_;
+    std::vector<PartsMaker> parts_;  // one for each guide
     uint32_t budget_;
     uint32_t smallest_ring_ = 1;
     double good_enough_ns_;  // so close to the lower bound that further search is not worth it
@@ -211,13 +216,37 @@ Plan all_resident(const Shape& shape) {
 
 }  // namespace
 
+std::variant<Searched, Infeasible> search_plan(const Shape& shape) {
+    if (shape.total_pages <= shape.problem->budget_pages) return Searched{all_resident(shape), std::nullopt};
+    const TightRing tight = tightest_ring(shape);
+    if (tight.pages > shape.problem->budget_pages)
+        return Infeasible{tight.pages, widest_window(shape, shape.pages).unit};
+    const Effort effort(shape.uses());
+    Evaluator evaluator(shape, effort.steps);
+    Search search(shape, evaluator, effort, least_step_ns(*shape.problem));
+    // The plan for the smallest budget runs at every larger one too.
+    search.offer({shape.pages, tight.pages, tight.layout});
+    Candidate found = search.run();
+    return Searched{*evaluator.plan(found, effort.final_steps), std::move(found)};
+}
+
+std::optional<Plan> search_mix(const Shape& shape, const Mix& mix, std::span<const Shape> guides,
+                               std::span<const Candidate> seeds, double least_ns) {
+    const Effort effort(MixClock(shape, mix).uses_per_cycle());
+    Evaluator evaluator(shape, mix);
+    Search search(shape, evaluator, effort, least_ns);
+    bool any = false;
+    for (const Candidate& seed : seeds) any = search.offer(seed).has_value() || any;
+    if (!any) return std::nullopt;
+    for (const Shape& guide : guides) search.guide(guide);
+    return evaluator.plan(search.run(), 0);
+}
+
 std::variant<Plan, Infeasible> make_plan(const Problem& problem) {
     if (!well_formed(problem)) return Infeasible{std::numeric_limits<uint64_t>::max(), 0};
-    Shape shape(problem);
-    if (shape.total_pages <= problem.budget_pages) return all_resident(shape);
-    TightRing tight = tightest_ring(shape);
-    if (tight.pages > problem.budget_pages) return Infeasible{tight.pages, widest_window(shape, shape.pages).unit};
-    return Search(shape).run(tight);
+    auto found = search_plan(Shape(problem));
+    if (const auto* infeasible = std::get_if<Infeasible>(&found)) return *infeasible;
+    return std::move(std::get<Searched>(found).plan);
 }
 
 }  // namespace stagehand::policy

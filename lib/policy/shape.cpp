@@ -104,4 +104,17 @@ WindowNeed widest_window(const Shape& shape, std::span<const uint32_t> pages) {
     return widest;
 }
 
+bool covers_the_units(const Shape& shape, const Plan& plan) {
+    if (plan.units.size() != shape.pages.size()) return false;
+    for (size_t u = 0; u < plan.units.size(); u++) {
+        const UnitPlan& unit = plan.units[u];
+        if (uint64_t{unit.resident_pages} + unit.streamed_pages != shape.pages[u]) return false;
+        if (unit.streamed_pages > plan.ring_pages) return false;
+        if (unit.streamed_pages && unit.ring_offset >= plan.ring_pages) return false;
+        const uint64_t end = uint64_t{unit.ring_offset} + unit.streamed_pages;
+        if (shape.problem->contiguous && unit.streamed_pages && end > plan.ring_pages) return false;
+    }
+    return true;
+}
+
 }  // namespace stagehand::policy

@@ -52,4 +52,7 @@ struct WindowNeed {
 };
 WindowNeed widest_window(const Shape& shape, std::span<const uint32_t> pages);
 
+// True if the plan has places for all pages of all units, within its ring.
+bool covers_the_units(const Shape& shape, const Plan& plan);
+
 }  // namespace stagehand::policy

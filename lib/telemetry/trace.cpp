@@ -265,8 +265,8 @@ void trace_view(const char* runtime, const char* block, uint64_t begin_ns, uint6
     record([&](Recorder& trace) { trace.add(runtime, kViews, block, begin_ns, end_ns); });
 }
 
-void trace_plan(const char* runtime, uint64_t begin_ns, uint64_t end_ns) noexcept {
-    record([&](Recorder& trace) { trace.add(runtime, kPlans, "plan", begin_ns, end_ns); });
+void trace_plan(const char* runtime, const char* why, uint64_t begin_ns, uint64_t end_ns) noexcept {
+    record([&](Recorder& trace) { trace.add(runtime, kPlans, why, begin_ns, end_ns); });
 }
 
 void trace_residency(const char* runtime, Residency how, uint64_t begin_ns, uint64_t end_ns, uint64_t bytes) noexcept {

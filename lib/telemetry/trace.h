@@ -38,7 +38,8 @@ void trace_load(const char* runtime, const char* block, uint64_t begin_ns, uint6
                 uint64_t pieces) noexcept;
 void trace_write_back(const char* runtime, const char* block, uint64_t begin_ns, uint64_t bytes) noexcept;
 void trace_view(const char* runtime, const char* block, uint64_t begin_ns, uint64_t end_ns) noexcept;
-void trace_plan(const char* runtime, uint64_t begin_ns, uint64_t end_ns) noexcept;
+// `why`: an event's name, which stays.
+void trace_plan(const char* runtime, const char* why, uint64_t begin_ns, uint64_t end_ns) noexcept;
 // A time in which a runtime was kept resident, reserved for, or a guest; with the bytes that it began or ended with.
 enum class Residency { kept, reserved, guest };
 void trace_residency(const char* runtime, Residency how, uint64_t begin_ns, uint64_t end_ns, uint64_t bytes) noexcept;

@@ -86,6 +86,20 @@ class PlanTest(CommandTest):
         self.assertIn(str(smallest), line.replace(",", ""))
         self.assertIn("embed", line)
 
+    def test_kinds_get_one_plan(self):
+        model = self.layered_model()
+        plan = self.plan(model, "--budget", "40%", *LINK, "--kinds", "prefill=100,decode=0.001:10")
+        prefill, decode = plan["kinds"]
+        self.assertEqual((prefill["name"], decode["name"]), ("prefill", "decode"))
+        self.assertAlmostEqual(prefill["weight"], 1 / 11, places=3)
+        for kind in plan["kinds"]:
+            self.assertTrue(kind["planned"])
+            self.assertGreaterEqual(kind["step_ms"], 0.999 * kind["bound_ms"])
+            self.assertGreaterEqual(kind["alone_ms"], 0.999 * kind["bound_ms"])
+        self.assertGreater(prefill["step_ms"], decode["step_ms"])
+        for wrong in ("prefill", "=1", "a=x", "a=1:0", "a=1,a=2", "a=-1", "x" * 64 + "=1"):
+            self.refuse(USAGE, "plan", model, "--budget", "40%", *LINK, "--kinds", wrong)
+
     def test_curve_falls_and_ends_at_zero_bytes(self):
         plan = self.plan(self.layered_model(), "--budget", "25%", *LINK, "--curve")
         curve = plan["curve"]

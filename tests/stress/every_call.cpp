@@ -231,12 +231,16 @@ bool EveryCall::steps() {
         if (!step(k)) return false;
     sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
     sh_block_state state = SH_BLOCK_STATE_INIT;
-    return ATTEMPT(sh_runtime_get_stats, model_, &stats) &&
+    sh_kind_info kinds[2] = {SH_KIND_INFO_INIT, SH_KIND_INFO_INIT};
+    uint64_t count = 0;
+    return ATTEMPT(sh_runtime_get_stats, model_, &stats) && ATTEMPT(sh_kind_list, model_, kinds, 2, &count) &&
            ATTEMPT(sh_block_get_state, model_, blocks_[0].id, &state) && ATTEMPT(sh_runtime_synchronize, model_);
 }
 
 bool EveryCall::step(int number) {
-    if (!ATTEMPT(sh_step_begin, model_)) return false;
+    const bool begun =
+        number < 2 ? ATTEMPT(sh_step_begin, model_) : ATTEMPT(sh_step_begin_kind, model_, number == 2 ? "even" : "odd");
+    if (!begun) return false;
     const sh_block soon[] = {blocks_[ordered_].id, blocks_[ordered_ + 1].id};
     if (number == 2 && !ATTEMPT(sh_prefetch, model_, soon, 2)) return false;
     for (size_t i = 0; i < ordered_; i++) {

@@ -231,6 +231,20 @@ class PlanInfo:
 
 
 @dataclass(frozen=True)
+class KindInfo:
+    """A kind of step."""
+
+    planned: bool
+    name: str
+    steps: int
+    weight_ppm: int
+    compute_ns: int
+    step_ns: int
+    bound_ns: int
+    alone_ns: int
+
+
+@dataclass(frozen=True)
 class RuntimeStats:
     """Counters of a runtime."""
 

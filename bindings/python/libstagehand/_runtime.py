@@ -15,7 +15,7 @@ from ._base import RuntimeBase, open_handle
 from ._callbacks import Call, LoadFunction
 from ._device import Device
 from ._errors import made
-from ._generated import STREAM_HOST, BlockInfo, PlanInfo, ResidentPriority, RuntimeStats
+from ._generated import STREAM_HOST, BlockInfo, KindInfo, PlanInfo, ResidentPriority, RuntimeStats
 from ._graphs import Capture
 from ._holders import note
 from ._host import Stream
@@ -195,13 +195,25 @@ class Runtime(RuntimeBase):
 
     # Steps and views.
 
-    def step(self) -> Step:
-        """Use `with runtime.step():` around one pass over the model."""
-        return Step(self)
+    def step(self, kind: str | None = None) -> Step:
+        """Use `with runtime.step():` around one pass over the model. `kind` names the kind of the step ("prefill",
+        "decode"): steps of one kind use the same blocks in the same order and compute about as long. Kinds that
+        alternate get one plan.
+        """
+        return Step(self, kind)
 
-    def managed_forward(self) -> Step:
+    def managed_forward(self, kind: str | None = None) -> Step:
         """Another name of step()."""
-        return Step(self)
+        return Step(self, kind)
+
+    def kinds(self) -> list[KindInfo]:
+        """The kinds of step that the runtime knows."""
+        count = ffi.new("uint64_t *")
+        infos = ffi.new("sh_kind_info[]", 8)
+        for info in infos:
+            info.struct_size = ffi.sizeof("sh_kind_info")
+        self._check(lib.sh_kind_list(self._handle, infos, len(infos), count))
+        return [result(KindInfo, infos[number]) for number in range(min(count[0], len(infos)))]
 
     def acquire(self, block: Block, stream: Stream | int | None = None) -> View:
         """Makes a block's bytes usable on a stream until the returned view is released."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from ._base import RuntimeBase, open_handle
 from ._lifetime import destroy_postponed, owned, postpone, thread
 from ._native import ffi, lib
-from ._structs import struct
+from ._structs import struct, text
 
 
 class _Owner(Protocol):
@@ -72,10 +72,14 @@ class _While:
 
 
 class Step(_While):
-    """The scope of a step."""
+    """The scope of a step, of the kind with that name."""
+
+    def __init__(self, runtime: RuntimeBase, kind: str | None = None) -> None:
+        super().__init__(runtime)
+        self._kind = text(kind)
 
     def _begin(self) -> int:
-        return int(lib.sh_py_step_begin(self._runtime._handle, self._count))
+        return int(lib.sh_py_step_begin(self._runtime._handle, self._kind, self._count))
 
     def _end(self) -> int:
         return int(lib.sh_py_step_end(self._runtime._handle, self._count))

@@ -13,6 +13,7 @@ from ._generated import (
     BlockState,
     DeviceCaps,
     DeviceFlag,
+    KindInfo,
     OccupancyInfo,
     OccupancyState,
     TicketInfo,
@@ -27,6 +28,7 @@ _CONVERT: dict[tuple[type, str], Any] = {
     (BlockInfo, "state"): BlockState,
     (TicketInfo, "state"): TicketState,
     (ActivationFigures, "meets_target"): bool,
+    (KindInfo, "planned"): bool,
     (OccupancyInfo, "state"): OccupancyState,
 }
 

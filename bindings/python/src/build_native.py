@@ -34,7 +34,7 @@ int32_t sh_py_acquire_many(sh_py_runtime *runtime, const uint64_t *blocks, uint6
                            uint32_t flags, sh_py_view **out);
 int32_t sh_py_held(const sh_py_view *view);
 int32_t sh_py_release(sh_py_view *view);
-int32_t sh_py_step_begin(sh_runtime *runtime, int32_t *open);
+int32_t sh_py_step_begin(sh_runtime *runtime, const char *kind, int32_t *open);
 int32_t sh_py_step_end(sh_runtime *runtime, int32_t *open);
 int32_t sh_py_source_update_end(sh_runtime *runtime, const uint64_t *blocks, uint64_t count, int32_t *open);
 int32_t sh_py_unprotect_blocks(sh_runtime *runtime, const uint64_t *blocks, uint64_t count, int32_t *open);

@@ -19,6 +19,12 @@ constexpr uint64_t kUnorderedPart = 8;
 constexpr double kAssumedComputePerCopy = 1.0;
 constexpr uint32_t kSimulatedSteps = 64;  // of a plan that is in force
 
+uint64_t given_compute_ns(const Order& order) {
+    uint64_t sum = 0;
+    for (const Order::Entry& entry : order.entries()) sum += entry.compute_ns;
+    return sum;
+}
+
 }  // namespace
 
 // While the order is being learned, the units that may become part of it are still outside it. The engine holds them
@@ -68,17 +74,40 @@ void Planner::state_units() {
     }
 }
 
-void Planner::state_problem(const Order& order, const Limits& limits) {
-    state_units();
-    trace_.clear();
-    for (const Order::Entry& entry : order.entries()) trace_.push_back({entry.unit, entry.compute_ns});
-    const bool unknown =
-        std::all_of(trace_.begin(), trace_.end(), [](const policy::Use& use) { return use.compute_ns == 0; });
-    if (unknown)
-        for (policy::Use& use : trace_)
+// The mix to plan for. Without times for the kinds, it is the order that is followed.
+StepMix Planner::mix_of(const Order& order, const Limits& limits) const {
+    if (knows_mix(order)) return mix_;
+    StepMix mix;
+    mix.kinds = {kNone};
+    mix.orders = {order.number()};
+    mix.traces.assign(1, {});
+    for (const Order::Entry& entry : order.entries()) mix.traces[0].push_back({entry.unit, entry.compute_ns});
+    mix.cycle = {{0, 1}};
+    if (StepMix::compute_ns(mix.traces[0]) == 0)
+        for (policy::Use& use : mix.traces[0])
             use.compute_ns =
                 static_cast<uint64_t>(kAssumedComputePerCopy * static_cast<double>(registry_.link_bytes(use.unit)) /
                                       limits.link_bytes_per_ns);
+    return mix;
+}
+
+// One trace that stands for all kinds. The units of kinds outside the mix follow it, because they need places, too.
+void Planner::state_problem(const Order& order, const Limits& limits) {
+    state_units();
+    trace_.clear();
+    base_steps_ = 1;
+    const StepMix mix = mix_of(order, limits);
+    if (is_mixed(order)) {
+        policy::BaseTrace base = policy::base_trace(mix.view(), limits.max_held);
+        trace_ = std::move(base.trace);
+        base_steps_ = base.steps;
+        std::vector<bool> there(units_.size());
+        for (const policy::Use& use : trace_) there[use.unit] = true;
+        for (const uint32_t unit : order.units())
+            if (!there[unit]) trace_.push_back({unit, 0});
+    } else {
+        trace_ = mix.traces[0];
+    }
     problem_ = {};
     problem_.units = units_;
     problem_.trace = trace_;
@@ -114,7 +143,10 @@ std::vector<policy::CurvePoint> Planner::curve(const Order& order, const Limits&
     // Units outside the order get only what they must have, because nobody knows what more memory is worth to them.
     auto points =
         policy::step_curve(problem_, needs.least_pages - unordered_least_, needs.wanted_pages - unordered_total_);
-    for (policy::CurvePoint& point : points) point.pages += unordered_least_;
+    for (policy::CurvePoint& point : points) {
+        point.pages += unordered_least_;
+        point.step_ns /= base_steps_;
+    }
     return points;
 }
 
@@ -223,6 +255,41 @@ uint64_t Planner::share_of_unordered(const Order& order, const Limits& limits, c
     return pages;
 }
 
+// The bounds are means over the steps of the mix.
+void Planner::state_bounds(const Order& order, const Limits& limits, Result* result) {
+    if (!is_mixed(order)) {
+        result->bound_bytes_per_step = policy::least_bytes(problem_);
+        result->bound_ns = policy::simple_step_ns(problem_);
+        result->compute_ns = knows_mix(order) ? StepMix::compute_ns(trace_) : given_compute_ns(order);
+        return;
+    }
+    const StepMix mix = mix_of(order, limits);
+    double bytes = 0, compute_ns = 0;
+    for (size_t place = 0; place < mix.traces.size(); place++) {
+        policy::Problem alone = problem_;
+        alone.trace = mix.traces[place];
+        bytes += mix.weight(place) * static_cast<double>(policy::least_bytes(alone));
+        compute_ns += mix.weight(place) * static_cast<double>(StepMix::compute_ns(mix.traces[place]));
+    }
+    result->bound_bytes_per_step = static_cast<uint64_t>(bytes);
+    result->compute_ns = knows_mix(order) ? static_cast<uint64_t>(compute_ns) : given_compute_ns(order);
+    result->bound_ns = policy::mixed_bound_ns(problem_, mix.view());
+}
+
+std::variant<policy::Plan, policy::Infeasible> Planner::make_plan(const Order& order, const Limits& limits,
+                                                                  Result* result) {
+    if (!is_mixed(order)) {
+        auto made = policy::make_plan(problem_);
+        if (const auto* plan = std::get_if<policy::Plan>(&made))
+            result->kinds = {{plan->step_ns, result->bound_ns, plan->step_ns}};
+        return made;
+    }
+    auto made = policy::make_mixed_plan(problem_, mix_of(order, limits).view());
+    if (const auto* infeasible = std::get_if<policy::Infeasible>(&made)) return *infeasible;
+    result->kinds = std::move(std::get<policy::MixedPlan>(made).kinds);
+    return std::move(std::get<policy::MixedPlan>(made).plan);
+}
+
 Status Planner::make(const Order& order, const Limits& limits, uint64_t share_pages, Result* out) {
     Result result;
     const Needs needed = needs(order, limits, &result.least_unit);
@@ -241,15 +308,14 @@ Status Planner::make(const Order& order, const Limits& limits, uint64_t share_pa
     result.unordered_pages = share_of_unordered(order, limits, needed, share_pages, keeps);
     // The bounds are those of the whole problem, because protection is a choice of the engine.
     problem_.budget_pages = share_pages - result.unordered_pages;
-    result.bound_bytes_per_step = policy::least_bytes(problem_);
-    result.bound_ns = policy::simple_step_ns(problem_);
+    state_bounds(order, limits, &result);
     uint64_t floors = 0;
     if (keeps) {
         set_floors(order, limits, problem_.budget_pages, needed.least_pages - unordered_least_);
         floors = sum_of_floors();
         problem_.budget_pages = share_pages - result.unordered_pages - floors;
     }
-    auto made = policy::make_plan(problem_);
+    auto made = make_plan(order, limits, &result);
     if (const auto* infeasible = std::get_if<policy::Infeasible>(&made)) {
         result.least_unit = infeasible->unit;
         return Status(SH_ERROR_BUDGET,
@@ -261,7 +327,6 @@ Status Planner::make(const Order& order, const Limits& limits, uint64_t share_pa
     result.ring_pages = plan.ring_pages;
     result.bytes_per_step = plan.bytes_per_step;
     result.step_ns = plan.step_ns;
-    for (const Order::Entry& entry : order.entries()) result.compute_ns += entry.compute_ns;
     for (uint32_t i = 0; i < units.size(); i++) {
         if (!order.contains(i)) continue;
         const policy::UnitPlan& unit = plan.units[i];
@@ -283,6 +348,10 @@ double Planner::step_ns(const Order& order, const Limits& limits, const Result& 
     for (const Place& place : plan.places) there.units.push_back({place.own, place.ring_pages, place.ring_offset});
     there.units.resize(units_.size());
     problem_.budget_pages = plan.resident_pages + plan.ring_pages;
+    if (is_mixed(order)) {
+        const auto times = policy::simulate_mix(problem_, mix_of(order, limits).view(), there);
+        return times ? times->step_ns : 0;
+    }
     const auto simulated = policy::simulate(problem_, there, kSimulatedSteps);
     return simulated ? simulated->step_ns : 0;
 }

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include <stagehand/runtime.h>
@@ -12,6 +14,7 @@
 #include "core/memory/placement.h"
 #include "core/memory/registry.h"
 #include "core/plan/order.h"
+#include "core/plan/step_mix.h"
 #include "policy/outside.h"
 #include "policy/plan.h"
 
@@ -44,9 +47,16 @@ public:
         uint64_t compute_ns = 0;
         uint64_t link_bytes_per_second = 0;
         uint64_t resident_blocks = 0, streamed_blocks = 0;
+        // Of each kind of the mix that the plan was made for. Empty if it was made for the order alone.
+        std::vector<policy::KindTimes> kinds;
     };
 
     explicit Planner(Registry& registry) : registry_(registry) {}
+
+    // The kinds of step to plan for from now on. An empty mix, and one with orders that are not among those that the
+    // calls below get, stand for the order that is followed, with its times.
+    void set_mix(StepMix mix) { mix_ = std::move(mix); }
+    const StepMix& mix() const { return mix_; }
 
     // What the runtime needs of the device, without the curve, and the unit that determines the smallest share.
     Needs needs(const Order& order, const Limits& limits, uint32_t* out_unit);
@@ -55,7 +65,7 @@ public:
     // Makes the plan for a share that is no smaller than the least. All units are unordered if the order is not known.
     Status make(const Order& order, const Limits& limits, uint64_t share_pages, Result* out);
 
-    // The length of a step if a plan is in force and the order is this one. 0 if the plan cannot run it.
+    // The mean length of a step of the mix if a plan is in force. 0 if the plan cannot run it.
     double step_ns(const Order& order, const Limits& limits, const Result& plan);
 
     // The part of the last needs() that is for units outside the order.
@@ -68,6 +78,15 @@ private:
     uint64_t share_of_unordered(const Order& order, const Limits& limits, const Needs& needed, uint64_t share_pages,
                                 bool keeps);
     void state_problem(const Order& order, const Limits& limits);
+    bool knows_mix(const Order& order) const {
+        return !mix_.empty() && std::ranges::all_of(mix_.orders, [&](uint32_t number) { return order.has(number); });
+    }
+    bool is_mixed(const Order& order) const {
+        return order.has_others() || (knows_mix(order) && mix_.traces.size() > 1);
+    }
+    StepMix mix_of(const Order& order, const Limits& limits) const;
+    void state_bounds(const Order& order, const Limits& limits, Result* result);
+    std::variant<policy::Plan, policy::Infeasible> make_plan(const Order& order, const Limits& limits, Result* result);
     void state_units();
     void state_unordered(const Order& order, const Limits& limits);
     uint64_t sum_of_floors() const;
@@ -80,6 +99,8 @@ private:
     std::vector<policy::Gap> gaps_;    // of units_, if pages stay resident beside the plan
     std::vector<policy::Use> trace_;
     policy::Problem problem_;
+    StepMix mix_;
+    uint32_t base_steps_ = 1;       // the number of steps that trace_ stands for
     uint64_t unordered_total_ = 0;  // pages of all unordered units
     uint64_t unordered_least_ = 0;  // pages without which one of the unordered units cannot be held
     uint64_t unordered_good_ = 0;   // pages that unordered units get when there is enough memory

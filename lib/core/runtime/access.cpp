@@ -38,10 +38,15 @@ void Access::arrive(Unit& unit) {
     const uint32_t index = parts_.registry.index_of(unit);
     if (parts_.order.recording() && !unit.unordered) parts_.order.record(index);
     const uint64_t before = parts_.order.cursor();
-    if (!parts_.order.arrive(index)) return;
-    const uint64_t cursor = parts_.order.cursor();
-    if (cursor > before) parts_.device->links().passed(parts_.order.at(cursor - 1).compute_ns);
-    if (cursor > before + 1) parts_.prefetcher.restart();
+    const bool had_deviated = parts_.order.deviated();
+    if (parts_.order.arrive(index)) {
+        const uint64_t cursor = parts_.order.cursor();
+        if (cursor > before) parts_.device->links().passed(parts_.order.at(cursor - 1).compute_ns);
+        if (cursor > before + 1) parts_.prefetcher.restart();
+    }
+    // The step may be one of another kind. Only its first departure tells.
+    if (!had_deviated && parts_.order.deviated() && parts_.order.has_others() && parts_.order.recognise())
+        parts_.prefetcher.renew();
 }
 
 Status Access::place_unordered(Unit& unit, Lock& lock) {

@@ -3,62 +3,123 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/no_throw.h"
 
 namespace stagehand::core {
 namespace {
 
 constexpr double kLeastGain = 0.02;  // of a step; the times are not known better than that
-// Times that have lasted for a number of steps are taken to last for so many times that number.
+// A mix that has lasted for a number of steps is taken to last for so many times that number.
 constexpr double kLasting = 8;
+// Offers for one plan come at growing intervals, because making one takes as long as planning.
+constexpr uint64_t kStepsBetweenOffers = 8;
+constexpr uint32_t kMostDoublings = 7;
+constexpr uint64_t kMostForASample = 12;  // the steps that a sample may stand for
 
 }  // namespace
 
 void ComputeWatch::step_begins(const Planner::Result& plan) {
+    steps_++;
+    sampling_ = false;
+    if (parts_.meter.measuring()) measured_kind_ = kinds_.current();
     const bool streams = plan.bytes_per_step > 0 && parts_.order.known();
     if (trusted_ || !streams || parts_.meter.measuring() || parts_.meter.has_sample()) return;
-    if (drift_.begin_step(parts_.order.size(), plan.step_ns)) parts_.meter.start_sample();
+    const uint32_t kind = kinds_.current();
+    policy::ComputeDrift& drift = kind == kNone ? drift_ : kinds_.at(kind).drift;
+    sampling_ = drift.begin_step(parts_.order.size(), plan.step_ns) || kinds_.wants_times();
+    if (sampling_) parts_.meter.start_sample();
 }
 
-void ComputeWatch::plan_changed(uint64_t took_ns) {
+void ComputeWatch::step_ends() {
+    parts_.meter.end_sample();
+    if (sampling_) sample_kind_ = kinds_.current();
+    sampling_ = false;
+}
+
+void ComputeWatch::plan_changed(const Planner& planner, uint64_t took_ns) {
     drift_.begin_anew();
     parts_.meter.drop_sample();
+    StepMix planned;  // empty if host memory is too short, and then the next sample leads to an offer
+    const Status copied = no_throw([&] { return planned = planner.mix(), Status(); });
+    planned_ = copied.ok() ? std::move(planned) : StepMix();
     offer_ = {};
+    offers_ = 0;
+    next_offer_ = steps_;
     change_ns_ = took_ns;
+    reason_ = kAsked;
+}
+
+void ComputeWatch::saw_first_times(const std::vector<Order::Entry>& entries) {
+    std::vector<uint64_t> times;
+    for (const Order::Entry& entry : entries) times.push_back(entry.compute_ns);
+    // One whole step, as sure as two samples that agree.
+    for (int twice = 0; twice < 2; twice++) kinds_.saw_times(measured_kind_, parts_.order, times, 1);
+    sampled_at_ = steps_;
+}
+
+// Returns true if there was a sample.
+bool ComputeWatch::read_sample() {
+    if (!parts_.meter.has_sample()) return false;
+    const bool known =
+        sample_kind_ != kNone && kinds_.at(sample_kind_).live && !kinds_.at(sample_kind_).entries.empty();
+    const auto& entries = known ? kinds_.at(sample_kind_).entries : parts_.order.entries();
+    std::vector<uint64_t> times;
+    if (parts_.meter.read_sample(entries, &times) != ComputeMeter::Read::yes) return false;
+    const uint64_t steps = std::clamp<uint64_t>(steps_ - sampled_at_, 1, kMostForASample);
+    sampled_at_ = steps_;
+    if (kinds_.saw_times(sample_kind_, parts_.order, std::move(times), steps)) drift_.soon();
+    return true;
+}
+
+void ComputeWatch::choose_mix(Planner& planner) {
+    if (trusted_) return planner.set_mix({});
+    kinds_.remove_stale(parts_.order);
+    StepMix mix = kinds_.mix(parts_.order);
+    if (mix.empty()) return;  // the mix before, as far as its orders are still there
+    for (size_t place = 0; place < mix.traces.size(); place++)
+        parts_.order.set_times(mix.orders[place], mix.traces[place]);
+    planner.set_mix(std::move(mix));
 }
 
 Status ComputeWatch::look(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan,
                           bool* out_changed) {
     *out_changed = false;
-    if (!parts_.meter.has_sample()) return Status();
-    const auto& entries = parts_.order.entries();
-    std::vector<uint64_t> times, planned;
-    if (parts_.meter.read_sample(entries, &times) != ComputeMeter::Read::yes) return Status();
-    for (const Order::Entry& entry : entries) planned.push_back(entry.compute_ns);
-    if (!drift_.saw(planned, std::move(times))) return Status();
-    // The same times lead to the same offer. Only the number of steps that they have lasted for is another one.
-    if (offer_.times.empty() || policy::differ(offer_.times, drift_.changed()))
-        SH_TRY(make_offer(planner, limits, plan));
+    if (!read_sample() || trusted_) return Status();
+    StepMix now = kinds_.mix(parts_.order);
+    if (now.empty() || !differ(planned_, now)) return Status();
+    // The same mix leads to the same offer. Only the number of steps that it has lasted for is another one.
+    if (offer_.mix.empty() || differ(offer_.mix, now)) {
+        if (steps_ < next_offer_) return Status();
+        SH_TRY(make_offer(planner, limits, plan, std::move(now)));
+    }
     if (!is_worth_it()) return Status();
-    std::vector<Order::Entry> changed = entries;
-    for (size_t i = 0; i < changed.size(); i++) changed[i].compute_ns = offer_.times[i];
-    parts_.order.set(std::move(changed), parts_.registry.units().size(), parts_.order.given());
-    log_line(SH_LOG_INFO,
-             "%s: the engine computes for other times than planned: a new plan makes a step of %.3f ms %.3f",
-             parts_.gate.name().c_str(), offer_.now_ns / 1e6, offer_.then_ns / 1e6);
+    const bool mixed = offer_.mix.traces.size() > 1;
+    reason_ = mixed ? "plan: kinds of step alternate" : "plan: other compute times";
+    if (mixed)
+        log_line(SH_LOG_INFO, "%s: %zu kinds of step alternate: a new plan makes a step of %.3f ms on average %.3f",
+                 parts_.gate.name().c_str(), offer_.mix.traces.size(), offer_.now_ns / 1e6, offer_.then_ns / 1e6);
+    else
+        log_line(SH_LOG_INFO,
+                 "%s: the engine computes for other times than planned: a new plan makes a step of %.3f ms %.3f",
+                 parts_.gate.name().c_str(), offer_.now_ns / 1e6, offer_.then_ns / 1e6);
     *out_changed = true;
     return Status();
 }
 
-Status ComputeWatch::make_offer(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan) {
+Status ComputeWatch::make_offer(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan,
+                                StepMix mix) {
+    struct Back {
+        Planner& planner;
+        StepMix before;
+        ~Back() { planner.set_mix(std::move(before)); }
+    } const back{planner, planner.mix()};
+    next_offer_ = steps_ + (kStepsBetweenOffers << std::min(offers_++, kMostDoublings));
     Offer offer;
-    offer.times = drift_.changed();
-    Order order = parts_.order;
-    std::vector<Order::Entry> entries = order.entries();
-    for (size_t i = 0; i < entries.size(); i++) entries[i].compute_ns = offer.times[i];
-    order.set(std::move(entries), parts_.registry.units().size(), order.given());
-    offer.now_ns = planner.step_ns(order, limits, plan);
+    offer.mix = std::move(mix);
+    planner.set_mix(offer.mix);
+    offer.now_ns = planner.step_ns(parts_.order, limits, plan);
     Planner::Result other;
-    SH_TRY(planner.make(order, limits, plan.share_pages, &other));
+    SH_TRY(planner.make(parts_.order, limits, plan.share_pages, &other));
     offer.then_ns = other.step_ns;
     // Resident pages that are new come over the link once, and so do the contents of the ring.
     uint64_t pages = other.ring_pages;
@@ -75,7 +136,7 @@ Status ComputeWatch::make_offer(Planner& planner, const Planner::Limits& limits,
 bool ComputeWatch::is_worth_it() const {
     const double gain = offer_.gain_ns();
     if (offer_.now_ns <= 0 || gain < kLeastGain * offer_.now_ns) return false;
-    return gain * kLasting * static_cast<double>(drift_.steps_since()) >= offer_.cost_ns;
+    return gain * kLasting * static_cast<double>(kinds_.stable_for(parts_.order)) >= offer_.cost_ns;
 }
 
 }  // namespace stagehand::core

@@ -1,11 +1,12 @@
-// ComputeWatch: has some steps measured as long as the runtime lives, and finds out whether a plan for the times that
-// were measured is worth the change.
+// ComputeWatch: has some steps measured as long as the runtime lives, and finds out whether a plan for the kinds and
+// times that were seen is worth the change.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "base/status.h"
+#include "core/plan/kinds.h"
 #include "core/plan/planner.h"
 #include "core/runtime/parts.h"
 #include "policy/compute_drift.h"
@@ -19,33 +20,62 @@ public:
 
     // The engine has given the times of the order, or not. Times that it gave are not measured.
     void trust_times(bool given) { trusted_ = given; }
+    Kinds& kinds() { return kinds_; }
+    const Kinds& kinds() const { return kinds_; }
 
     void step_begins(const Planner::Result& plan);
-    void step_ends() { parts_.meter.end_sample(); }
-    // Reads a sample whose events are done. If a plan for other times is worth its cost, it writes these times into the
-    // order and returns true. The order must be known, and `plan` in force.
+    // The kind of the step is known by now, as far as it can be.
+    void step_ends();
+    // The times of the first step that was measured. Each entry has one.
+    void saw_first_times(const std::vector<Order::Entry>& entries);
+    // The order of the kind whose step is, or was, measured from its beginning.
+    uint32_t measured_kind() const { return measured_kind_; }
+    // Reads a sample whose events are done. Returns true if a plan for other times or another mix is worth its cost.
+    // The order must be known, and `plan` in force.
     Status look(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan, bool* out_changed);
+    // Sets the mix that the engine makes now, for a plan that is made.
+    void choose_mix(Planner& planner);
     // Another plan is in force. It took so long to put it into force.
-    void plan_changed(uint64_t took_ns);
+    void plan_changed(const Planner& planner, uint64_t took_ns);
+    // Forgets units that are gone.
+    template <class IsGone>
+    void forget(IsGone is_gone) noexcept {
+        kinds_.forget(is_gone);
+        planned_ = {};
+        offer_ = {};
+    }
+    // Why the last look() wanted a plan.
+    const char* reason() const { return reason_; }
+    const StepMix& planned() const { return planned_; }  // the mix that the plan in force was made for
 
 private:
-    // What a plan for other times would bring.
+    // What a plan for another mix would bring.
     struct Offer {
-        std::vector<uint64_t> times;
-        double now_ns = 0, then_ns = 0;  // the length of a step with the present plan, and with the new one
+        StepMix mix;
+        double now_ns = 0, then_ns = 0;  // the mean length of a step with the present plan, and with the new one
         double cost_ns = 0;
 
         double gain_ns() const { return now_ns - then_ns; }
     };
 
-    Status make_offer(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan);
+    bool read_sample();
+    Status make_offer(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan, StepMix mix);
     bool is_worth_it() const;
 
     Parts& parts_;
-    policy::ComputeDrift drift_;
-    Offer offer_;  // the last one
+    Kinds kinds_;
+    policy::ComputeDrift drift_;  // says which steps are measured, of kinds without a name
+    StepMix planned_;             // that the plan in force was made for
+    Offer offer_;                 // the last one
+    uint32_t offers_ = 0;         // for the plan in force
+    uint64_t steps_ = 0, next_offer_ = 0;
+    uint64_t sampled_at_ = 0;  // the step of the last sample
+    uint32_t sample_kind_ = kNone, measured_kind_ = kNone;
     uint64_t change_ns_ = 0;
+    static constexpr const char* kAsked = "plan";  // blocks, budget or order changed, or the engine asked
+    const char* reason_ = kAsked;
     bool trusted_ = false;
+    bool sampling_ = false;  // the step that is under way
 };
 
 }  // namespace stagehand::core

@@ -283,10 +283,14 @@ Status PlanInForce::too_small(const Needs& needs, uint32_t asks, const Status& r
 
 // Writes the compute times that were measured in the last step into the order.
 void PlanInForce::read_times() {
-    auto entries = parts_.order.entries();
+    const uint32_t kind = watch_.measured_kind();
+    const bool known = kind != kNone && watch_.kinds().at(kind).live && !watch_.kinds().at(kind).entries.empty();
+    auto entries = known ? watch_.kinds().at(kind).entries : parts_.order.entries();
     const bool any = parts_.meter.read(&entries);
     parts_.meter.stop();
-    if (any) parts_.order.set(std::move(entries), parts_.registry.units().size(), parts_.order.given());
+    if (!any) return;
+    parts_.order.set_times(known ? watch_.kinds().at(kind).order : parts_.order.number(), entries);
+    watch_.saw_first_times(entries);
 }
 
 void PlanInForce::measure_times_if_missing() {
@@ -306,6 +310,11 @@ Status PlanInForce::change_plan(Lock& lock, bool press) {
     };
     take_up();
     Status status = plan_with_order(lock, press);
+    if (status.code() == SH_ERROR_BUDGET && parts_.order.has_others()) {
+        watch_.kinds().refuse_others(parts_.order);
+        parts_.order.remove_others();
+        status = plan_with_order(lock, press);
+    }
     if (status.code() != SH_ERROR_BUDGET || !parts_.order.known() || parts_.order.given()) return status;
     parts_.order.set_aside();
     parts_.prefetcher.renew();
@@ -321,6 +330,7 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     SH_TRY(parts_.device->link(&with.link_bytes_per_ns));
     const bool measured = parts_.meter.measured() && parts_.order.known();
     if (measured) read_times();
+    watch_.choose_mix(planner_);
     uint32_t asks = kNone;
     Needs needs = planner_.needs(parts_.order, with, &asks);
     needs.curve = planner_.curve(parts_.order, with, needs);
@@ -367,9 +377,9 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     wanted_ = trimmed_to_ != UINT64_MAX;  // if trimmed, the next step takes its share again
     parts_.stats.plans++;
     parts_.prefetcher.renew();
-    watch_.plan_changed(parts_.backend().now_ns() - began);
+    telemetry::trace_plan(parts_.gate.name().c_str(), watch_.reason(), began, parts_.backend().now_ns());
+    watch_.plan_changed(planner_, parts_.backend().now_ns() - began);
     measure_times_if_missing();
-    telemetry::trace_plan(parts_.gate.name().c_str(), began, parts_.backend().now_ns());
     telemetry::trace_memory(parts_.gate.name().c_str(), parts_.backend().now_ns(),
                             parts_.placement.pages() * parts_.page_bytes());
     const auto size = [&](uint64_t pages) { return size_text(pages * parts_.page_bytes()); };
@@ -377,32 +387,6 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
              parts_.gate.name().c_str(), size(plan_.resident_pages).c_str(), size(plan_.ring_pages).c_str(),
              size(plan_.unordered_pages).c_str());
     return Status();
-}
-
-void PlanInForce::describe(const Planner::Result& result, sh_plan_info* out) const {
-    const uint32_t size = out->struct_size;
-    const uint64_t page = parts_.page_bytes();
-    *out = {};
-    out->struct_size = size;
-    out->max_held = max_held_;
-    out->model_bytes = parts_.registry.model_bytes();
-    out->budget_bytes = result.share_pages * page;
-    out->resident_bytes = result.resident_pages * page;
-    out->ring_bytes = result.ring_pages * page;
-    out->unordered_bytes = result.unordered_pages * page;
-    out->smallest_budget_bytes = result.least_pages * page;
-    if (result.least_unit != kNone && parts_.registry.unit(result.least_unit).live)
-        out->smallest_budget_block = parts_.registry.block(parts_.registry.unit(result.least_unit).first_block).id;
-    out->bytes_per_step = result.bytes_per_step;
-    out->bound_bytes_per_step = result.bound_bytes_per_step;
-    out->step_ns = static_cast<uint64_t>(result.step_ns);
-    out->bound_ns = static_cast<uint64_t>(result.bound_ns);
-    out->compute_ns = result.compute_ns;
-    out->link_bytes_per_second = result.link_bytes_per_second;
-    out->scheduled_blocks = result.resident_blocks + result.streamed_blocks;
-    out->resident_blocks = result.resident_blocks;
-    out->streamed_blocks = result.streamed_blocks;
-    out->padding_bytes = parts_.registry.model_pages() * page - parts_.registry.model_bytes();
 }
 
 void PlanInForce::stats(sh_runtime_stats* out) const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <stagehand/runtime.h>
+#include <stagehand/streaming.h>
 #include <stagehand/telemetry.h>
 
 #include "base/status.h"
@@ -32,6 +33,7 @@ public:
     ComputeWatch& watch() { return watch_; }
     void look_at_times();
     void step_begins() { watch_.step_begins(plan_); }
+    Kinds& kinds() { return watch_.kinds(); }
 
     // Makes a plan for this runtime's share and puts it into force, unless views are held by then. If `press`, idle
     // runtimes that hold more than their share give it back first. The mutex is given up on the way, so the door is
@@ -57,6 +59,16 @@ public:
     void use_all() { trimmed_to_ = UINT64_MAX; }
     // Forgets a unit that is gone.
     void forget(uint32_t unit);
+    template <class IsGone>
+    void forget_uses(IsGone is_gone) noexcept {
+        watch_.forget(is_gone);
+        planner_.set_mix({});
+    }
+    // The order was replaced by the engine: kinds are learned anew.
+    void forget_kinds() noexcept {
+        watch_.kinds().clear();
+        planner_.set_mix({});
+    }
 
     uint64_t pages() const { return plan_.resident_pages + plan_.ring_pages + plan_.unordered_pages; }
     uint64_t least_pages() const { return plan_.least_pages; }
@@ -72,6 +84,8 @@ public:
     void describe(sh_plan_info* out) const { describe(plan_, out); }
     // Describes the plan that these options would lead to. The order must be known.
     Status try_out(const sh_plan_options& options, sh_plan_info* out);
+    // Describes the kinds of step that are known, as many as there is room for. Returns their number.
+    uint64_t list_kinds(std::span<sh_kind_info* const> out) const;
     // Fills in the counters, and the sizes, which are computed at each call.
     void stats(sh_runtime_stats* out) const;
 

@@ -147,8 +147,8 @@ Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lo
     return Status();
 }
 
-Status Runtime::step_begin(Lock& lock) {
-    SH_TRY(steps_.begin(lock));
+Status Runtime::step_begin(const char* kind_name, Lock& lock) {
+    SH_TRY(steps_.begin(kind_name, lock));
     if (!parts_.order.given() && is_eventful()) parts_.order.record_begin();
     return Status();
 }

@@ -90,7 +90,9 @@ public:
     // Order, plan and steps.
     Status set_schedule(std::span<const sh_use> uses) { return steps_.set_schedule(uses); }
     Status plan(const sh_plan_options& options, sh_plan_info* out, Lock& lock);
-    Status step_begin(Lock& lock);
+    uint64_t list_kinds(std::span<sh_kind_info* const> out) const { return plan_.list_kinds(out); }
+    Status step_begin(const char* kind_name, Lock& lock);
+    Status step_begin(Lock& lock) { return step_begin(nullptr, lock); }
     Status step_end(Lock& lock);
     Status synchronize(Lock& lock);
     Status forget(sh_stream stream);

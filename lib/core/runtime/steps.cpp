@@ -32,12 +32,13 @@ Status Steps::set_schedule(std::span<const sh_use> uses) {
     const bool given = !entries.empty();
     plan_.watch().trust_times(std::ranges::any_of(entries, [](const auto& entry) { return entry.compute_ns > 0; }));
     parts_.order.set(std::move(entries), parts_.registry.units().size(), given);
+    plan_.forget_kinds();
     parts_.prefetcher.renew();
     plan_.want();
     return Status();
 }
 
-Status Steps::begin(Lock& lock) {
+Status Steps::begin(const char* kind_name, Lock& lock) {
     SH_TRY(parts_.gate.running());
     SH_TRY(graphs_.drop_if_wanted(lock));
     SH_TRY(captures_.only_outside());
@@ -53,7 +54,11 @@ Status Steps::begin(Lock& lock) {
         SH_TRY(parts_.gate.running());
         SH_TRY(captures_.only_outside());  // again, because the mutex was given up
     }
+    uint32_t kind = kNone;
+    if (kind_name) SH_TRY(plan_.kinds().find(kind_name, &kind));
     parts_.gate.begin_step();
+    plan_.kinds().begin(kind, parts_.order);
+    follow(plan_.kinds().order_of_this(parts_.order));
     plan_.step_begins();
     span_ = count_.begin();
     parts_.order.to_edge();
@@ -62,14 +67,19 @@ Status Steps::begin(Lock& lock) {
     return Status();
 }
 
-// Takes over the order of the step that has ended, if there was one.
+// Follows the order of another kind of step from its beginning on.
+void Steps::follow(uint32_t order) noexcept {
+    if (parts_.order.follow(order)) parts_.prefetcher.renew();
+}
+
+// Takes over the order of the step that has ended, if it is that of another kind.
 void Steps::learn() {
-    auto learned = parts_.order.learned();
     // Units that are gone do not take part in the plan.
-    std::erase_if(learned, [&](const Order::Entry& entry) { return !parts_.registry.unit(entry.unit).live; });
-    if (learned.empty()) return;
-    parts_.order.set(std::move(learned), parts_.registry.units().size(), false);
+    parts_.order.erase_recorded([&](const Order::Entry& entry) { return !parts_.registry.unit(entry.unit).live; });
+    const auto learned = plan_.kinds().learn(parts_.order, parts_.registry.units().size());
+    if (learned == Kinds::Learned::nothing) return;
     plan_.watch().trust_times(false);
+    parts_.prefetcher.renew();
     plan_.want();
 }
 
@@ -77,7 +87,6 @@ Status Steps::end() {
     if (!parts_.gate.in_step())
         return Status(SH_ERROR_INVALID_STATE, parts_.gate.title() + " cannot end a step: none is under way");
     parts_.gate.end_step();
-    plan_.watch().step_ends();
     count_.end(&span_);
     Status status = no_throw([&] { return parts_.streams.record_all(); });
     if (parts_.order.recording()) {
@@ -88,6 +97,8 @@ Status Steps::end() {
         })
             .ok();
     }
+    plan_.watch().step_ends();
+    follow(plan_.kinds().order_of_next(parts_.order));
     parts_.order.to_edge();
     if (!plan_.is_wanted() || graphs_.hold_the_plan()) access_.look_ahead(span_.ended_ns);
     if (Status told = count_.tell(span_); status.ok()) status = told;

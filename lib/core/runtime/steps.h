@@ -22,11 +22,13 @@ public:
         : parts_(parts), plan_(plan), captures_(captures), graphs_(graphs), access_(access), count_(count) {}
 
     Status set_schedule(std::span<const sh_use> uses);
-    Status begin(Lock& lock);
+    // `kind_name` may be null: the step then tells its kind by itself.
+    Status begin(const char* kind_name, Lock& lock);
     Status end();
 
 private:
     void learn();
+    void follow(uint32_t order) noexcept;
 
     Parts& parts_;
     PlanInForce& plan_;

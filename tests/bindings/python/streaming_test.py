@@ -27,6 +27,21 @@ def test_managed_forward_is_a_step(model):
     assert model.runtime.stats().steps == 1
 
 
+def test_kinds_of_step_are_named_and_listed(model):
+    for name in ("prefill", "decode", "prefill"):
+        with model.runtime.step(name):
+            model.runtime.acquire(model.blocks[0]).release()
+    with model.runtime.managed_forward("decode"):
+        model.runtime.acquire(model.blocks[0]).release()
+    kinds = {kind.name: kind for kind in model.runtime.kinds()}
+    assert set(kinds) == {"prefill", "decode"} and all(kind.steps == 2 for kind in kinds.values())
+    assert isinstance(kinds["decode"].planned, bool)
+    with pytest.raises(sh.UsageError, match="63 bytes"), model.runtime.step("x" * 64):
+        pass
+    with pytest.raises(sh.UsageError, match="empty"), model.runtime.step(""):
+        pass
+
+
 def test_a_view_tells_of_itself(model):
     with model.runtime.step(), model.runtime.acquire(model.blocks[2]) as view:
         assert len(view) == view.bytes == len(model.contents[2]) and view.block == model.blocks[2].id

@@ -96,8 +96,6 @@ TEST(OrderOfUses, is_taken_up_after_it_was_set_aside) {
     order.set_aside();
     EXPECT_FALSE(order.known());
     EXPECT_TRUE(order.is_aside());
-    record(order, {1, 0});  // the order for which the memory was too short
-    EXPECT_TRUE(order.learned().empty());
     EXPECT_TRUE(order.take_up(2));
     EXPECT_FALSE(order.is_aside());
     EXPECT_EQ(units_of(order.entries()), (std::vector<uint32_t>{1, 0}));
@@ -107,19 +105,47 @@ TEST(OrderOfUses, is_taken_up_after_it_was_set_aside) {
     EXPECT_FALSE(order.take_up(2));
 }
 
-TEST(OrderOfUses, is_learned_at_once_and_changed_after_two_equal_steps) {
+TEST(OrderOfUses, follows_one_of_several_orders) {
     Order order;
-    record(order, {0, 0, 1});
-    std::vector<Order::Entry> learned = order.learned();
-    ASSERT_EQ(units_of(learned), (std::vector<uint32_t>{0, 1}));
-    EXPECT_EQ(learned[0].uses, 2u);
-    order.set(std::move(learned), 3, false);
-    record(order, {0, 2});
-    EXPECT_TRUE(order.learned().empty());
-    record(order, {0, 2});
-    EXPECT_EQ(units_of(order.learned()), (std::vector<uint32_t>{0, 2}));
-    record(order, {});
-    EXPECT_TRUE(order.learned().empty());
+    order.set(entries_of({0, 1, 2}), 4, false, 1);
+    EXPECT_TRUE(order.arrive(0));
+    order.add(entries_of({0, 3}), 4, 2);
+    EXPECT_EQ(units_of(order.entries()), (std::vector<uint32_t>{0, 3}));
+    EXPECT_EQ(order.cursor(), 0u);
+    EXPECT_TRUE(order.contains(1)) << "of any order";
+    EXPECT_EQ(order.next_use(1, 0), UINT64_MAX) << "of the order that is followed";
+    EXPECT_EQ(order.units(), (std::vector<uint32_t>{0, 1, 2, 3}));
+    EXPECT_FALSE(order.follow(2));
+    EXPECT_FALSE(order.follow(3));
+    EXPECT_TRUE(order.follow(1));
+    EXPECT_EQ(order.number(), 1u);
+    EXPECT_TRUE(order.has(2));
+    order.forget([](uint32_t unit) { return unit == 3; }, 4);
+    EXPECT_FALSE(order.has_others());
+    EXPECT_EQ(units_of(order.entries()), (std::vector<uint32_t>{0, 1, 2}));
+}
+
+TEST(OrderOfUses, recognises_another_order_by_its_first_uses) {
+    Order order;
+    order.set(entries_of({0, 1, 2, 3}), 4, false, 1);
+    order.add(entries_of({0, 2, 3}), 4, 2);
+    EXPECT_TRUE(order.follow(1));
+    order.record_begin();
+    const auto use = [&](uint32_t unit) {
+        order.record(unit);
+        EXPECT_TRUE(order.arrive(unit));
+    };
+    use(0);
+    EXPECT_FALSE(order.deviated());
+    use(2);
+    EXPECT_TRUE(order.deviated());
+    EXPECT_TRUE(order.recognise());
+    EXPECT_EQ(order.number(), 2u);
+    EXPECT_EQ(order.cursor(), 2u);
+    EXPECT_FALSE(order.deviated());
+    use(3);
+    EXPECT_EQ(order.cursor(), 3u);
+    EXPECT_FALSE(order.recognise()) << "no other order begins like this";
 }
 
 TEST(OrderOfUses, forgets_units_that_are_gone) {

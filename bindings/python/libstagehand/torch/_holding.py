@@ -47,6 +47,7 @@ class Holding:
         self._places = places
         self._cuda = device.index if device.type == "cuda" else None
         self._step: Step | None = None
+        self._kind: str | None = None  # of the step that begins next
         self._first: Unit | None = None  # the unit whose call began a step; None if the model's call or step() began it
         self._explicit = False  # whether step() began the step
         self._readings: dict[tuple[int, int], _Reading] = {}  # by graph task and thread
@@ -264,7 +265,7 @@ class Holding:
     def _begin_step(self) -> None:
         # The step is noted before it begins, because an interrupt may come in between. The end of a step that has not
         # begun does no harm.
-        self._step = self._runtime.step()
+        self._step, self._kind = self._runtime.step(self._kind), None
         try:
             self._step.__enter__()
         except BaseException:
@@ -347,14 +348,15 @@ class Holding:
         if not self.running and not self.modules:
             self.guard()
 
-    def begin_step(self, explicit: bool = False) -> None:
-        """Begins a step. A step that a call began ends before."""
+    def begin_step(self, explicit: bool = False, kind: str | None = None) -> None:
+        """Begins a step, of the kind with that name. A step that a call began ends before."""
         if self.ended:
             raise UsageError(Status.ERROR_INVALID_HANDLE, "streaming of the model has ended")
         if self._explicit:
             raise UsageError(Status.ERROR_INVALID_STATE, "a step() of the model is under way: it must end before")
         self.end_step()
         self.release_all()
+        self._kind = kind
         self._begin()
         self._first = None
         self.saved = False

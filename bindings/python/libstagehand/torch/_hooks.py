@@ -180,8 +180,9 @@ class _EnterStep(Hook):
             running.abandon()
         if not holding.running and not holding.explicit and _graph_task() == -1:
             running.abandon()
-            holding.begin_step()
-            running.reads.enter(running.kinds.kind(args, kwargs) if running.reads.wants() else None)
+            kind = running.kinds.kind(args, kwargs)
+            holding.begin_step(kind=running.kinds.name(kind))
+            running.reads.enter(kind if running.reads.wants() else None)
         holding.running += 1
         holding.unguard()
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils._pytree import tree_flatten
 
 _LONGEST_NAME = 32
+_MOST_NAMED = 64
 
 
 class StepKinds:
@@ -21,6 +22,13 @@ class StepKinds:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._adapted = [module for module in model.modules() if _is_adapted(module)]
+        self._numbers: dict[Hashable, int] = {}
+
+    def name(self, kind: Hashable) -> str | None:
+        """A name for the runtime, which plans for the kinds that come in turn. None if there are very many kinds."""
+        if kind not in self._numbers and len(self._numbers) == _MOST_NAMED:
+            return None
+        return f"kind {self._numbers.setdefault(kind, len(self._numbers) + 1)}"
 
     def kind(self, args: Any, kwargs: Any) -> Hashable:
         values, structure = tree_flatten((args, kwargs))

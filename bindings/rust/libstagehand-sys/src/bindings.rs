@@ -2068,6 +2068,62 @@ still wait for memory: for the first plan, for dirty contents that are in the wa
 memory which a block outside the order takes.*/
 pub const SH_ACQUIRE_NO_WAIT: _bindgen_ty_22 = 1;
 pub type _bindgen_ty_22 = ::core::ffi::c_uint;
+/**A kind of step: steps that use the same blocks in the same order, and compute about as long. Kinds that alternate get
+one plan, which makes their steps as short as possible on average. docs/concepts.md has more.*/
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_kind_info {
+    pub struct_size: u32,
+    ///1: the plan in force was made for this kind, alone or with others. The times are 0 if not.
+    pub planned: u32,
+    ///The name of sh_step_begin_kind(). Empty if the runtime tells the kind apart by itself.
+    pub name: [::core::ffi::c_char; 64usize],
+    /**Steps of this kind that the runtime has recognised. Kinds that differ in their times alone
+are told apart in some steps only, which are then counted.*/
+    pub steps: u64,
+    ///Part of the steps of the planned mix that are of this kind, in millionths.
+    pub weight_ppm: u64,
+    ///Compute time of a step, measured. 0: not known yet.
+    pub compute_ns: u64,
+    ///Mean time of this kind's steps with the plan, in the planned mix.
+    pub step_ns: u64,
+    ///max(compute, (W - M) / link). No plan makes a step of this kind shorter.
+    pub bound_ns: u64,
+    ///The time of a step if the plan were made for this kind alone.
+    pub alone_ns: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_kind_info"][::core::mem::size_of::<sh_kind_info>() - 120usize];
+    ["Alignment of sh_kind_info"][::core::mem::align_of::<sh_kind_info>() - 8usize];
+    [
+        "Offset of field: sh_kind_info::struct_size",
+    ][::core::mem::offset_of!(sh_kind_info, struct_size) - 0usize];
+    [
+        "Offset of field: sh_kind_info::planned",
+    ][::core::mem::offset_of!(sh_kind_info, planned) - 4usize];
+    [
+        "Offset of field: sh_kind_info::name",
+    ][::core::mem::offset_of!(sh_kind_info, name) - 8usize];
+    [
+        "Offset of field: sh_kind_info::steps",
+    ][::core::mem::offset_of!(sh_kind_info, steps) - 72usize];
+    [
+        "Offset of field: sh_kind_info::weight_ppm",
+    ][::core::mem::offset_of!(sh_kind_info, weight_ppm) - 80usize];
+    [
+        "Offset of field: sh_kind_info::compute_ns",
+    ][::core::mem::offset_of!(sh_kind_info, compute_ns) - 88usize];
+    [
+        "Offset of field: sh_kind_info::step_ns",
+    ][::core::mem::offset_of!(sh_kind_info, step_ns) - 96usize];
+    [
+        "Offset of field: sh_kind_info::bound_ns",
+    ][::core::mem::offset_of!(sh_kind_info, bound_ns) - 104usize];
+    [
+        "Offset of field: sh_kind_info::alone_ns",
+    ][::core::mem::offset_of!(sh_kind_info, alone_ns) - 112usize];
+};
 /**Counters since the runtime was created. Counters only grow. The fields from last_step_ns to guest_bytes are values of
 this moment. Times are of the device's clock, in nanoseconds.*/
 #[repr(C)]
@@ -3378,6 +3434,35 @@ it up when the graph is destroyed, or after sh_plan() with SH_PLAN_DROP_GRAPHS.
 @blocks While it plans, and for sh_runtime_options.share_wait_ns. It never blocks if the plan stays.
 Since 0.1*/
     pub fn sh_step_begin(runtime: *mut sh_runtime) -> sh_status;
+    /**Begins a step, as sh_step_begin(), and tells its kind: "prefill" or "decode", for example. Steps of one kind use the
+same blocks in the same order, as a rule, and compute about as long. The runtime tells kinds apart by itself, too,
+and does so sooner and better by their names. Kinds that alternate get one plan, and each kind has an order of its
+own. The runtime keeps eight kinds. Another one takes the place of the kind that was used least recently.
+
+- `kind`: The name, of 1 to 63 bytes. The name is copied. NULL: the call is sh_step_begin().
+@retval SH_OK                     The step has begun. The errors are those of sh_step_begin(), too.
+@retval SH_ERROR_INVALID_ARGUMENT The name is empty or too long.
+@blocks As sh_step_begin().
+Since 0.2*/
+    pub fn sh_step_begin_kind(
+        runtime: *mut sh_runtime,
+        kind: *const ::core::ffi::c_char,
+    ) -> sh_status;
+    /**Lists the kinds of step that a runtime knows, at most eight: those of the plan in force, and others that came lately.
+
+- `infos`: The first `capacity` kinds are written here. Each element's struct_size must be set. May be NULL if
+`capacity` is 0.
+
+- `out_count`: The number of kinds, which may be more than `capacity`.
+@retval SH_OK The list is written.
+@blocks Never.
+Since 0.2*/
+    pub fn sh_kind_list(
+        runtime: *mut sh_runtime,
+        infos: *mut sh_kind_info,
+        capacity: u64,
+        out_count: *mut u64,
+    ) -> sh_status;
     /**Ends a step. The runtime compares the order that it has seen with the plan's. Views may stay held. Loads for the next
 step go on.
 @retval SH_OK                   The step has ended.

@@ -40,7 +40,7 @@ pub use runtime::{PlanInfo, PlanOptions, Runtime, RuntimeOptions, RuntimeStats, 
 pub use source::Source;
 pub use spill::{Leave, SavedTensor, SpillClass, SpillStep, Spiller, SpillerOptions, SpillerStats};
 pub use stream::Stream;
-pub use streaming::Step;
+pub use streaming::{KindInfo, Step};
 pub use ticket::{Restored, Ticket, TicketId, TicketInfo};
 pub use update::SourceUpdate;
 pub use view::{View, Views};

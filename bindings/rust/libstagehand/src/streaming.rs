@@ -5,9 +5,31 @@ use std::sync::atomic::Ordering;
 use libstagehand_sys as sys;
 
 use crate::block::raw_blocks;
-use crate::error::{Result, Status, check, init};
+use crate::error::{Result, Status, c_string, check, field_text, init};
 use crate::runtime::lock;
 use crate::{Block, Runtime, Stream, View, Views};
+
+/// A kind of step. The times are 0 unless the plan in force was made for the kind, and `compute_ns` until it is known.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct KindInfo {
+    /// Whether the plan in force was made for this kind, alone or with others.
+    pub planned: bool,
+    /// The name of [`Runtime::step_of_kind`]. Empty if the runtime tells the kind apart by itself.
+    pub name: String,
+    /// Steps of this kind that the runtime has recognised.
+    pub steps: u64,
+    /// Part of the steps of the planned mix that are of this kind.
+    pub weight: f64,
+    /// Compute time of a step, measured.
+    pub compute_ns: u64,
+    /// Mean time of this kind's steps with the plan, in the planned mix.
+    pub step_ns: u64,
+    /// The time that no plan makes shorter for a step of this kind.
+    pub bound_ns: u64,
+    /// The time of a step if the plan were made for this kind alone.
+    pub alone_ns: u64,
+}
 
 impl Runtime {
     /// Begins a step. The step ends by [`Step::end`], or when the guard is dropped. Steps of a runtime do not overlap.
@@ -23,6 +45,38 @@ impl Runtime {
         // SAFETY: the runtime is alive.
         check(unsafe { sys::sh_step_begin(self.as_raw()) })?;
         Ok(Step { runtime: self })
+    }
+
+    /// Begins a step of the kind with that name, such as "prefill" or "decode". Steps of one kind use the same blocks
+    /// in the same order and compute about as long. Kinds that alternate get one plan.
+    ///
+    /// # Errors
+    /// - [`Status::INVALID_ARGUMENT`] if the name is empty, has more than 63 bytes, or contains a NUL.
+    /// - The errors of [`step`](Runtime::step).
+    pub fn step_of_kind(&self, kind: &str) -> Result<Step<'_>> {
+        let kind = c_string("kind", kind)?;
+        // SAFETY: the runtime is alive, and the name ends with a NUL.
+        check(unsafe { sys::sh_step_begin_kind(self.as_raw(), kind.as_ptr()) })?;
+        Ok(Step { runtime: self })
+    }
+
+    /// Lists the kinds of step that the runtime knows.
+    pub fn kinds(&self) -> Result<Vec<KindInfo>> {
+        let mut count = 0;
+        let mut infos = [init!(sh_kind_info); 8];
+        // SAFETY: the pointer and the capacity describe `infos`, and struct_size is set in each element.
+        check(unsafe { sys::sh_kind_list(self.as_raw(), infos.as_mut_ptr(), infos.len() as u64, &mut count) })?;
+        let list = infos.iter().take(count as usize).map(|info| KindInfo {
+            planned: info.planned != 0,
+            name: field_text(&info.name),
+            steps: info.steps,
+            weight: info.weight_ppm as f64 / 1e6,
+            compute_ns: info.compute_ns,
+            step_ns: info.step_ns,
+            bound_ns: info.bound_ns,
+            alone_ns: info.alone_ns,
+        });
+        Ok(list.collect())
     }
 
     /// Makes a block's bytes usable on `stream`. Work that is queued on `stream` after this call sees the bytes. On

@@ -52,6 +52,21 @@ fn what_happened_is_written_to_any_path() {
 }
 
 #[test]
+fn kinds_of_step_are_named_and_listed() {
+    let device = host(256 * KIB);
+    let runtime = Runtime::new(&device).unwrap();
+    for name in ["prefill", "decode", "prefill"] {
+        runtime.step_of_kind(name).unwrap().end().unwrap();
+    }
+    let kinds = runtime.kinds().unwrap();
+    assert_eq!(kinds.len(), 2);
+    assert!(kinds.iter().any(|kind| kind.name == "prefill" && kind.steps == 2 && !kind.planned));
+    for wrong in ["", "a\0b", "x".repeat(64).as_str()] {
+        assert_eq!(runtime.step_of_kind(wrong).err().map(|error| error.status()), Some(Status::INVALID_ARGUMENT));
+    }
+}
+
+#[test]
 fn every_kind_of_source_arrives() {
     let device = host(96 * KIB);
     let runtime = Runtime::new(&device).unwrap();

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+import libstagehand.torch as st
 from libstagehand.torch._kinds import StepKinds
 
 
@@ -48,3 +49,20 @@ def test_sizes_gradients_and_training():
         assert kinds.kind((torch.ones(2, 4),), {}) != two
     model.eval()
     assert kinds.kind((torch.ones(2, 4),), {}) != two
+
+
+def test_kinds_have_names_as_long_as_there_are_few():
+    kinds = StepKinds(nn.Linear(4, 4))
+    assert kinds.name("prefill") == kinds.name("prefill") != kinds.name("decode")
+    names = [kinds.name(number) for number in range(100)]
+    assert names[-1] is None and len(set(names) - {None}) == 62
+    assert kinds.name("decode") == "kind 2"
+
+
+def test_the_runtime_gets_the_kinds_by_name():
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(8)))
+    with st.stream(model, "cpu", budget="50%") as streamed, torch.no_grad():
+        for size in (5, 1, 1, 7, 1, 1):
+            model(torch.ones(size, 64))
+        kinds = {kind.name: kind.steps for kind in streamed.runtime.kinds()}
+    assert kinds == {"kind 1": 2, "kind 2": 4}

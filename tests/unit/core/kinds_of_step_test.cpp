@@ -1,0 +1,260 @@
+// Kinds of step that alternate: told apart by name, by time and by order, and planned for together. In virtual time.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <variant>
+
+#include "../../stress/scale.h"
+#include "engine.h"
+#include "policy/mix.h"
+
+namespace stagehand::test {
+namespace {
+
+constexpr uint64_t kLayers = 24, kLayer = 1 << 20;
+constexpr double kLayerCopyNs = 4'194'304;
+
+DeviceSettings with_part_of_the_layers(double part) {
+    DeviceSettings settings;
+    settings.name = "sim";
+    settings.options = "bandwidth=250MB/s;granularity=64KiB";
+    settings.page_bytes = 64 << 10;
+    settings.link_bytes_per_second = 250'000'000;
+    settings.budget_bytes = static_cast<uint64_t>(part * kLayers * kLayer) >> 16 << 16;
+    return settings;
+}
+
+// An engine whose steps use some of the layers, and compute for a part of the time that the copies of a step take.
+class KindsEngine {
+public:
+    explicit KindsEngine(double part) : part_(part), device_(with_part_of_the_layers(part)) {}
+
+    struct Step {
+        const char* name = nullptr;
+        double compute = 1;
+        std::vector<size_t> layers = forward(kLayers);
+    };
+    void step(const Step& step, double noise = 0) {
+        EXPECT_SUCCEEDS(sh_step_begin_kind(model_.runtime(), step.name));
+        for (const size_t i : step.layers) {
+            sh_view view = SH_VIEW_INIT;
+            random_ = random_ * 6364136223846793005 + 1442695040888963407;
+            const double factor = 1 + noise * (static_cast<double>(random_ >> 33) / (uint64_t{1} << 30) - 1);
+            const double busy = step.compute * (1 - part_) * kLayerCopyNs * factor;
+            EXPECT_SUCCEEDS(sh_acquire(model_.runtime(), model_.id(i), stream_, 0, &view));
+            EXPECT_SUCCEEDS(sh_stream_launch(device_.get(), stream_, nullptr, nullptr, std::llround(busy)));
+            EXPECT_SUCCEEDS(sh_release(model_.runtime(), model_.id(i), stream_));
+        }
+        EXPECT_SUCCEEDS(sh_step_end(model_.runtime()));
+        EXPECT_SUCCEEDS(sh_stream_synchronize(device_.get(), stream_));
+    }
+    // Makes the cycle some times. Returns its mean time in the last half of them, in nanoseconds.
+    double run(const std::vector<Step>& cycle, int times, double noise = 0) {
+        uint64_t began = 0;
+        for (int k = 0; k < times; k++) {
+            if (k == times / 2) began = now();
+            for (const Step& one : cycle) step(one, noise);
+        }
+        return static_cast<double>(now() - began) / (times - times / 2);
+    }
+    uint64_t now() {
+        uint64_t now = 0;
+        EXPECT_SUCCEEDS(sh_device_get_clock(device_.get(), &now));
+        return now;
+    }
+    // A time that a step of the kind cannot beat: max(compute, (W - M) / link).
+    double bound(double compute) const { return std::max(1.0, compute) * (1 - part_) * kLayerCopyNs * kLayers; }
+    uint64_t plans() { return model_.stats().plans; }
+    Model& model() { return model_; }
+    TestDevice& device() { return device_; }
+    std::vector<sh_kind_info> kinds() {
+        std::vector<sh_kind_info> kinds(8, SH_KIND_INFO_INIT);
+        uint64_t count = 0;
+        EXPECT_SUCCEEDS(sh_kind_list(model_.runtime(), kinds.data(), kinds.size(), &count));
+        kinds.resize(count);
+        return kinds;
+    }
+
+private:
+    const double part_;
+    TestDevice device_;
+    Model model_{device_, equal_blocks(kLayers, kLayer)};
+    const sh_stream stream_ = device_.stream();
+    uint64_t random_ = 1;
+};
+
+std::vector<KindsEngine::Step> prefill_and_decode(int decodes, bool named = true) {
+    std::vector<KindsEngine::Step> cycle(1 + decodes, {named ? "decode" : nullptr, 0.1});
+    cycle[0] = {named ? "prefill" : nullptr, 3};
+    return cycle;
+}
+
+// The time of the cycle with the plan for one of its kinds, which the engine has made until then.
+double with_plan_for(double part, const KindsEngine::Step& kind, const std::vector<KindsEngine::Step>& cycle) {
+    KindsEngine engine(part);
+    std::vector<sh_use> uses;
+    for (const size_t i : kind.layers) {
+        uses.push_back(SH_USE_INIT);
+        uses.back().block = engine.model().id(i);
+        uses.back().compute_ns = static_cast<uint64_t>(kind.compute * (1 - part) * kLayerCopyNs);
+    }
+    EXPECT_SUCCEEDS(sh_set_schedule(engine.model().runtime(), uses.data(), uses.size()));
+    return engine.run(cycle, 8);
+}
+
+class Kinds : public testing::TestWithParam<double> {};
+
+TEST_P(Kinds, InTurnGetThePlanForBoth) {
+    if (devices_without_pages()) GTEST_SKIP() << "the simulation maps memory by pages";
+    double worst = 1;
+    for (const int decodes : {1, 10, 100}) {
+        const auto cycle = prefill_and_decode(decodes);
+        KindsEngine engine(GetParam());
+        engine.run(cycle, decodes == 100 ? 9 : 24);
+        const uint64_t plans = engine.plans();
+        const double time = engine.run(cycle, 6);
+        EXPECT_LE(plans, 5u) << "1 to " << decodes;
+        EXPECT_EQ(engine.plans(), plans) << "1 to " << decodes;
+        const double prefill = with_plan_for(GetParam(), cycle[0], cycle);
+        const double decode = with_plan_for(GetParam(), cycle[1], cycle);
+        EXPECT_LE(time, 1.02 * std::min(prefill, decode)) << "1 to " << decodes << ": " << prefill << ", " << decode;
+        EXPECT_LE(time, 1.10 * (engine.bound(3) + decodes * engine.bound(0.1))) << "1 to " << decodes;
+        worst = std::max(worst, std::max(prefill, decode) / time);
+        for (const sh_kind_info& kind : engine.kinds()) {
+            EXPECT_EQ(kind.planned, 1u);
+            EXPECT_GE(static_cast<double>(kind.step_ns), 0.999 * static_cast<double>(kind.bound_ns));
+            EXPECT_GE(static_cast<double>(kind.alone_ns), 0.999 * static_cast<double>(kind.bound_ns));
+            const bool is_prefill = !strcmp(kind.name, "prefill");
+            EXPECT_NEAR(static_cast<double>(kind.weight_ppm), 1e6 * (is_prefill ? 1 : decodes) / (1 + decodes), 2e4);
+        }
+    }
+    EXPECT_TRUE(worst > 1.02 || !whole_length()) << "one of the plans has to be worse, or this test shows nothing";
+}
+
+TEST_P(Kinds, AreToldApartByTheirTimes) {
+    if (devices_without_pages()) GTEST_SKIP() << "the simulation maps memory by pages";
+    for (const int decodes : {1, 10}) {
+        const auto cycle = prefill_and_decode(decodes, false);
+        KindsEngine engine(GetParam());
+        engine.run(cycle, 300 / (1 + decodes));
+        const double time = engine.run(cycle, 6);
+        const double prefill = with_plan_for(GetParam(), cycle[0], cycle);
+        const double decode = with_plan_for(GetParam(), cycle[1], cycle);
+        EXPECT_LE(time, 1.02 * std::min(prefill, decode)) << "1 to " << decodes << ": " << prefill << ", " << decode;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Budgets, Kinds, testing::Values(0.25, 0.5, 0.75, 0.9));
+
+TEST(KindsWithNoise, MoveNoPage) {
+    if (devices_without_pages()) GTEST_SKIP() << "the simulation maps memory by pages";
+    for (const bool named : {true, false}) {
+        KindsEngine engine(0.4);
+        const auto cycle = prefill_and_decode(4, named);
+        for (int k = 0; k < 10; k++) engine.step(cycle[static_cast<size_t>(k) % cycle.size()], 0.2);
+        const uint64_t plans = engine.plans();
+        engine.run(cycle, 200, 0.2);
+        EXPECT_LE(engine.plans(), plans + 2) << (named ? "named" : "not named");
+    }
+}
+
+// A training engine makes a validation, which uses the layers forwards alone, between its steps.
+TEST(KindsWithOrders, AreFollowedEach) {
+    if (devices_without_pages()) GTEST_SKIP() << "the simulation maps memory by pages";
+    std::vector<size_t> half;
+    for (size_t i = 0; i < kLayers; i += 2) half.push_back(i);
+    for (const bool named : {true, false})
+        for (const auto& other : {std::vector<size_t>(forward(kLayers)), half, forward(10)}) {
+            KindsEngine engine(0.5);
+            const KindsEngine::Step full{named ? "training" : nullptr, 1, forward_backward(kLayers)};
+            const KindsEngine::Step part{named ? "validation" : nullptr, 1, other};
+            const std::vector<KindsEngine::Step> cycle{full, full, full, part, part};
+            engine.run(cycle, 10);
+            const uint64_t plans = engine.plans();
+            const sh_runtime_stats before = engine.model().stats();
+            engine.run(cycle, 10);
+            const sh_runtime_stats after = engine.model().stats();
+            EXPECT_EQ(engine.plans(), plans) << "an order was thrown away";
+            EXPECT_LE(after.misses - before.misses, (after.acquires - before.acquires) / 50)
+                << (named ? "named, " : "not named, ") << other.size() << " layers";
+        }
+}
+
+// The time of a step of the cycle for somebody who knows the mix from the beginning.
+double known_from_the_beginning(double part, const std::vector<KindsEngine::Step>& kinds,
+                                const std::vector<policy::Visit>& cycle) {
+    std::vector<policy::Unit> units(kLayers, policy::Unit{kLayer});
+    std::vector<std::vector<policy::Use>> traces;
+    for (const KindsEngine::Step& kind : kinds) {
+        traces.emplace_back();
+        for (const size_t i : kind.layers)
+            traces.back().push_back(
+                {static_cast<uint32_t>(i), static_cast<uint64_t>(kind.compute * (1 - part) * kLayerCopyNs)});
+    }
+    const policy::Mix mix{traces, cycle};
+    const policy::BaseTrace base = policy::base_trace(mix, 1);
+    policy::Problem problem;
+    problem.units = units;
+    problem.trace = base.trace;
+    problem.page_bytes = 64 << 10;
+    problem.budget_pages = static_cast<uint64_t>(part * kLayers * kLayer) >> 16;
+    problem.link_bytes_per_ns = 0.25;
+    return std::get<policy::MixedPlan>(policy::make_mixed_plan(problem, mix)).plan.step_ns;
+}
+
+TEST(KindsAtRandom, AreNearlyAsFastAsIfTheyWereKnown) {
+    if (devices_without_pages()) GTEST_SKIP() << "the simulation maps memory by pages";
+    std::mt19937 random(2024);
+    double sum = 0, sum_of_known = 0;
+    for (uint64_t instance = 0; instance < shortened(20); instance++) {
+        const double part = 0.2 + 0.7 * static_cast<double>(random() % 100) / 100;
+        const bool named = random() % 2;
+        const uint32_t count = 2 + static_cast<uint32_t>(random() % 2);
+        const uint32_t orders =
+            named ? static_cast<uint32_t>(random() % 3) : 0;  // others than the whole one, of named kinds
+        std::vector<std::string> names;
+        std::vector<KindsEngine::Step> kinds;
+        std::vector<policy::Visit> cycle;
+        for (uint32_t kind = 0; kind < count; kind++) names.push_back("kind " + std::to_string(kind));
+        for (uint32_t kind = 0; kind < count; kind++) {
+            const double compute = std::pow(10.0, static_cast<double>(random() % 160) / 100 - 1);
+            const size_t layers = kind && kind <= orders ? kLayers - random() % (kLayers / 2) : kLayers;
+            kinds.push_back({named ? names[kind].c_str() : nullptr, compute, forward(layers)});
+            cycle.push_back({kind, named ? 1 + static_cast<uint32_t>(random() % 12) : 1});
+        }
+        std::vector<KindsEngine::Step> steps;
+        for (const policy::Visit& visit : cycle) steps.insert(steps.end(), visit.steps, kinds[visit.kind]);
+        KindsEngine engine(part);
+        const int times = std::max<int>(4, 160 / static_cast<int>(steps.size()));
+        engine.run(steps, times);
+        const double time = engine.run(steps, 6);
+        const double known = known_from_the_beginning(part, kinds, cycle) * static_cast<double>(steps.size());
+        EXPECT_LE(time, 1.05 * known) << "instance " << instance << ": " << count << " kinds, "
+                                      << (named ? "named" : "not named") << ", " << orders << " other orders, budget "
+                                      << part << ", " << steps.size() << " steps, " << engine.plans() << " plans";
+        sum += time;
+        sum_of_known += known;
+    }
+    EXPECT_LE(sum, 1.03 * sum_of_known);
+}
+
+TEST(KindsByName, AreCheckedAndKept) {
+    KindsEngine engine(0.5);
+    sh_runtime* const runtime = engine.model().runtime();
+    EXPECT_EQ(sh_step_begin_kind(runtime, ""), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_NE(why().find("empty"), std::string::npos) << why();
+    EXPECT_EQ(sh_step_begin_kind(runtime, std::string(64, 'x').c_str()), SH_ERROR_INVALID_ARGUMENT);
+    EXPECT_NE(why().find("63 bytes"), std::string::npos) << why();
+    for (int k = 0; k < 12; k++) engine.step({("kind " + std::to_string(k)).c_str(), 1, forward(kLayers)});
+    const auto kinds = engine.kinds();
+    ASSERT_EQ(kinds.size(), 8u);
+    EXPECT_TRUE(std::ranges::any_of(kinds, [](const auto& kind) { return !strcmp(kind.name, "kind 11"); }));
+    EXPECT_TRUE(std::ranges::none_of(kinds, [](const auto& kind) { return !strcmp(kind.name, "kind 2"); }));
+    uint64_t count = 0;
+    SUCCEEDS(sh_kind_list(runtime, nullptr, 0, &count));
+    EXPECT_EQ(count, 8u);
+}
+
+}  // namespace
+}  // namespace stagehand::test
