@@ -22,7 +22,7 @@ Status Pauses::release(Lock& lock) {
         status = parts_.gate.usable();
         if (status.ok()) status = can_release();
         if (!status.ok()) break;
-        parts_.gate.set_occupancy(before == SH_OCCUPANCY_RUNNING ? SH_OCCUPANCY_RELEASING : before);
+        parts_.gate.set_occupancy(before == SH_OCCUPANCY_RUNNING ? uint32_t(SH_OCCUPANCY_RELEASING) : before);
         status = leave(lock);
     }
     if (!status.ok() && !parts_.gate.lost() && parts_.gate.occupancy() != SH_OCCUPANCY_RELEASED)
