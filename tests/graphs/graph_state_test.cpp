@@ -263,6 +263,27 @@ TEST_F(Graphs, launches_and_reads_are_refused_on_a_stream_that_captures) {
     EXPECT_EQ(step.wrong(), 0u);
 }
 
+TEST_F(Graphs, many_blocks_are_acquired_at_once_in_a_capture) {
+    TestDevice device(settings(30));
+    Model model(device, equal_blocks(10, 6 * kPage, Origin::pinned));
+    SUCCEEDS(model.schedule(forward(10)));
+    model.plan();
+    const sh_stream stream = device.stream();
+    Step step(device, model);
+    SUCCEEDS(step.begin(stream));
+    const sh_block some[] = {model.id(0), model.id(1), model.id(2)};
+    sh_view views[3];
+    for (sh_view& view : views) sh_view_init(&view);
+    SUCCEEDS(sh_acquire_many(model.runtime(), some, 3, stream, 0, views));
+    for (size_t i = 0; i < 3; i++) {
+        EXPECT_NE(views[i].address, nullptr) << i;
+        SUCCEEDS(sh_release(model.runtime(), some[i], stream));
+    }
+    SUCCEEDS(step.end());
+    SUCCEEDS(step.launch(stream));
+    device.synchronize();
+}
+
 // Saved tensors neither leave nor come back in a graph: their copies are of one step alone.
 TEST_F(Graphs, tensors_are_not_spilled_on_a_stream_that_captures) {
     TestDevice device(settings(30));

@@ -10,7 +10,7 @@ namespace {
 constexpr uint32_t kMostAveraged = 8;    // samples of one kind
 constexpr uint32_t kSamplesOfAKind = 2;  // before it counts, so that a single outlier does not
 constexpr uint32_t kSamplesOfAMix = 8;   // before its weights are known
-constexpr uint32_t kMostDoublings = 12;  // of the steps between two orders that are added
+constexpr uint32_t kMostAddDoublings = 12;  // of the steps between two orders that are added
 constexpr double kWeightsApart = 0.3;    // of the larger one
 constexpr double kLeastWeight = 0.02;    // below, a weight makes no difference
 
@@ -194,7 +194,7 @@ Kinds::Learned Kinds::bring_in(Order& order, uint32_t kind, bool replaces, size_
     }
     if (clock_ < next_add_) return Learned::nothing;
     order.add(of.entries, units, of.order);
-    next_add_ = clock_ + (uint64_t{1} << std::min(adds_++, kMostDoublings));
+    next_add_ = clock_ + (uint64_t{1} << std::min(adds_++, kMostAddDoublings));
     return Learned::added;
 }
 

@@ -18,12 +18,6 @@ std::vector<uint32_t> units_of(const std::vector<Order::Entry>& entries) {
     return units;
 }
 
-void record(Order& order, std::initializer_list<uint32_t> units) {
-    order.record_begin();
-    for (const uint32_t unit : units) order.record(unit);
-    order.record_end();
-}
-
 TEST(OrderOfUses, finds_the_next_use_in_this_lap_and_the_next) {
     Order order;
     EXPECT_FALSE(order.known());

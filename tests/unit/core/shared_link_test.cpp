@@ -86,14 +86,18 @@ private:
     }
     sh_runtime_stats streamed() {
         sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
-        if (runtime_) EXPECT_SUCCEEDS(sh_runtime_get_stats(runtime_, &stats));
+        if (runtime_) {
+            EXPECT_SUCCEEDS(sh_runtime_get_stats(runtime_, &stats));
+        }
         return stats;
     }
     uint64_t weights_in() { return streamed().bytes_to_device; }
     uint64_t weights_out() { return streamed().bytes_to_host; }
     sh_spiller_stats spilled() {
         sh_spiller_stats stats = SH_SPILLER_STATS_INIT;
-        if (spiller_) EXPECT_SUCCEEDS(sh_spiller_get_stats(spiller_, &stats));
+        if (spiller_) {
+            EXPECT_SUCCEEDS(sh_spiller_get_stats(spiller_, &stats));
+        }
         return stats;
     }
 
@@ -127,10 +131,14 @@ private:
 
     void acquire(size_t block) {
         sh_view view = SH_VIEW_INIT;
-        if (runtime_) SUCCEEDS(sh_acquire(runtime_, blocks_[block], stream_, 0, &view));
+        if (runtime_) {
+            SUCCEEDS(sh_acquire(runtime_, blocks_[block], stream_, 0, &view));
+        }
     }
     void release(size_t block) {
-        if (runtime_) SUCCEEDS(sh_release(runtime_, blocks_[block], stream_));
+        if (runtime_) {
+            SUCCEEDS(sh_release(runtime_, blocks_[block], stream_));
+        }
     }
     void compute(int64_t ns) { SUCCEEDS(sh_stream_launch(device_.get(), stream_, nullptr, nullptr, ns)); }
     void save() {
@@ -162,7 +170,9 @@ private:
         uint64_t count = 0;
         SUCCEEDS(sh_spiller_get_upcoming(spiller_, used_ + 1, next.data(), next.size(), &count));
         const std::vector<uint64_t> addresses(count, memory_);
-        if (count) SUCCEEDS(sh_prefetch_spilled(spiller_, next.data(), addresses.data(), count, stream_));
+        if (count) {
+            SUCCEEDS(sh_prefetch_spilled(spiller_, next.data(), addresses.data(), count, stream_));
+        }
         used_ += count * kTensorBytes;
         compute(kBackwardNs / 336);
         SUCCEEDS(sh_ticket_release(spiller_, ticket));
@@ -176,8 +186,12 @@ private:
 
     void step() {
         used_ = 0;
-        if (runtime_) SUCCEEDS(sh_step_begin(runtime_));
-        if (spiller_) SUCCEEDS(sh_spiller_begin_step(spiller_, 0));
+        if (runtime_) {
+            SUCCEEDS(sh_step_begin(runtime_));
+        }
+        if (spiller_) {
+            SUCCEEDS(sh_spiller_begin_step(spiller_, 0));
+        }
         for (size_t block = 0; block < sizes_.size(); block++) {
             acquire(block);
             compute(kForwardNs / static_cast<int64_t>(sizes_.size()));
@@ -192,8 +206,12 @@ private:
             for (size_t i = 0; spiller_ && i < tensors_; i++) restore();
             release(block);
         }
-        if (spiller_) SUCCEEDS(sh_spiller_end_step(spiller_));
-        if (runtime_) SUCCEEDS(sh_step_end(runtime_));
+        if (spiller_) {
+            SUCCEEDS(sh_spiller_end_step(spiller_));
+        }
+        if (runtime_) {
+            SUCCEEDS(sh_step_end(runtime_));
+        }
         SUCCEEDS(sh_stream_synchronize(device_.get(), stream_));
     }
 
