@@ -196,7 +196,9 @@ private:
             acquire(block);
             compute(kForwardNs / static_cast<int64_t>(sizes_.size()));
             for (size_t i = 0; spiller_ && i < tensors_; i++) save();
-            if (case_.writes) SUCCEEDS(sh_mark_dirty(runtime_, blocks_[block]));
+            if (case_.writes) {
+                SUCCEEDS(sh_mark_dirty(runtime_, blocks_[block]));
+            }
             release(block);
         }
         if (spiller_) collect(SH_COLLECT_ALL);
