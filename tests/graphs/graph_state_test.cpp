@@ -264,7 +264,7 @@ TEST_F(Graphs, launches_and_reads_are_refused_on_a_stream_that_captures) {
 }
 
 TEST_F(Graphs, many_blocks_are_acquired_at_once_in_a_capture) {
-    TestDevice device(settings(30));
+    TestDevice device(settings(80));
     Model model(device, equal_blocks(10, 6 * kPage, Origin::pinned));
     SUCCEEDS(model.schedule(forward(10)));
     model.plan();
