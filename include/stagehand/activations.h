@@ -77,7 +77,7 @@ typedef struct sh_training_step {
     uint64_t to_device_bytes;                  /**< As sh_spiller_options.to_device_bytes. 0: 256 MiB. */
     uint64_t least_bytes;                      /**< As sh_spiller_options.least_bytes. 0: 4096. */
     uint64_t target_peak_bytes; /**< The plan takes the least time in which the peak is not above this. */
-    uint64_t target_step_ns;    /**< The plan has the lowest peak of all that take no longer than this. */
+    uint64_t target_step_ns;    /**< The plan has the lowest peak of all plans that take no longer than this. */
 } sh_training_step;
 
 #define SH_TRAINING_STEP_INIT \

@@ -1,5 +1,5 @@
 /*
- * Control: other processes release the memory of sh_alloc() and bring it back, by HTTP.
+ * Control: other processes release the memory of sh_alloc() and of runtimes, and bring it back, by HTTP.
  *
  * sh_control_start() has a device answer requests on a Unix socket, or on a TCP port of the loopback interface. The
  * requests are those that inference servers have for the purpose: /release_memory_occupation and
@@ -47,7 +47,7 @@ typedef struct sh_control_info {
     uint32_t struct_size;
     uint32_t port;     /**< The TCP port. 0: a Unix socket. */
     char address[128]; /**< The path of the Unix socket, or the address with its port, for example "127.0.0.1:8431". */
-    uint64_t requests; /**< Requests that were answered, without those that were no HTTP or too large. */
+    uint64_t requests; /**< Requests that were answered, except those that were too large or not HTTP. */
     uint64_t failures; /**< The part of them whose answer has a status of 400 or more. */
 } sh_control_info;
 

@@ -17,9 +17,10 @@
  * the order of their use. While a runtime is released, calls that need its blocks on the device return
  * SH_ERROR_INVALID_STATE. Graphs that were captured before (sh_capture_begin()) can be launched again.
  *
- * A tag is running, releasing, released, or resuming. It is lost if the device is (SH_ERROR_DEVICE_LOST). Another
- * call that fails leaves each tag running or released, with all its contents: sh_occupancy_get_info() tells which. A
- * tag exists from its first allocation until the device is closed, and that of a runtime as long as the runtime.
+ * A tag is running, releasing, released, or resuming. A running tag is lost if the device is lost
+ * (SH_ERROR_DEVICE_LOST). After any other failure each tag is running or released, with all its contents:
+ * sh_occupancy_get_info() tells which. A tag exists from its first allocation until the device is closed. The tag of a
+ * runtime exists as long as the runtime.
  *
  * The memory counts against the budget of the device. An allocation makes the runtimes of the device give memory up.
  * sh_pause() leaves the memory to them, and sh_resume() takes it again.
@@ -195,9 +196,10 @@ static inline void sh_occupancy_change_init(sh_occupancy_change* change) {
  * The engine queues no work that uses the tags until the call has returned. A stream that captures a graph meanwhile
  * may make the call fail, and the driver may end the capture.
  *
- * The host memory is pinned. If the system refuses that, contents go through pinned buffers. It is kept for the next
- * sh_pause(), until sh_occupancy_trim(). Contents that it still has from the pause before are not copied again. The
- * device tells by a hash of 128 bits of each page of up to 2 MiB. A device that cannot hash copies everything.
+ * The host memory is pinned. If the system refuses that, contents go through pinned buffers. The memory is kept for
+ * the next sh_pause(), until sh_occupancy_trim(). Contents that it still has from the pause before are not copied
+ * again. The device tells by a hash of 128 bits of each page of up to 2 MiB. A device that cannot hash copies
+ * everything.
  * @param options    NULL: all tags.
  * @param out_change May be NULL.
  * @retval SH_OK                       The tags are released.
@@ -338,7 +340,7 @@ SH_API SH_MUST_CHECK sh_status sh_occupancy_read(sh_device* device, uint64_t add
                                                  void* out_contents);
 
 /**
- * Frees the host memory and the files that hold no contents now. The next sh_pause() allocates it again.
+ * Frees the host memory and the files that hold no contents now. The next sh_pause() makes them again.
  * @param out_bytes The host memory that was freed. May be NULL.
  * @retval SH_OK            The host memory is freed.
  * @retval SH_ERROR_BACKEND The driver cannot tell whether copies still use the memory. Nothing is freed.

@@ -72,7 +72,7 @@ SH_API SH_MUST_CHECK sh_status sh_step_begin(sh_runtime* runtime);
  * and does so sooner and better by their names. Kinds that alternate get one plan, and each kind has an order of its
  * own. The runtime keeps eight kinds. Another one takes the place of the kind that was used least recently.
  * @param kind The name, of 1 to 63 bytes. The name is copied. NULL: the call is sh_step_begin().
- * @retval SH_OK                     The step has begun. The errors are those of sh_step_begin(), too.
+ * @retval SH_OK                     The step has begun. Other statuses are those of sh_step_begin().
  * @retval SH_ERROR_INVALID_ARGUMENT The name is empty or too long.
  * @blocks As sh_step_begin().
  * \since 0.2

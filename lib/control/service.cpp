@@ -60,7 +60,8 @@ Answer Service::answer(const Request& request) {
 Answer Service::change(const Order& order) {
     const Counted counted(changes_);
     if (counted.before() >= kMostChanges)
-        return failure(409, "busy", std::to_string(counted.before()) + " other requests are at it already");
+        return failure(409, "busy",
+                       std::to_string(counted.before()) + " other requests to release or resume are under way already");
     const auto until =
         Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(order.wait_seconds));
     sh_occupancy_change made = SH_OCCUPANCY_CHANGE_INIT;

@@ -230,7 +230,7 @@ NULL: there is none.*/
     pub least_bytes: u64,
     ///The plan takes the least time in which the peak is not above this.
     pub target_peak_bytes: u64,
-    ///The plan has the lowest peak of all that take no longer than this.
+    ///The plan has the lowest peak of all plans that take no longer than this.
     pub target_step_ns: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -419,7 +419,7 @@ pub struct sh_control_info {
     pub port: u32,
     ///The path of the Unix socket, or the address with its port, for example "127.0.0.1:8431".
     pub address: [::core::ffi::c_char; 128usize],
-    ///Requests that were answered, without those that were no HTTP or too large.
+    ///Requests that were answered, except those that were too large or not HTTP.
     pub requests: u64,
     ///The part of them whose answer has a status of 400 or more.
     pub failures: u64,
@@ -2635,9 +2635,10 @@ If there is too little host memory for the contents (SH_ERROR_OUT_OF_HOST_MEMORY
 The engine queues no work that uses the tags until the call has returned. A stream that captures a graph meanwhile
 may make the call fail, and the driver may end the capture.
 
-The host memory is pinned. If the system refuses that, contents go through pinned buffers. It is kept for the next
-sh_pause(), until sh_occupancy_trim(). Contents that it still has from the pause before are not copied again. The
-device tells by a hash of 128 bits of each page of up to 2 MiB. A device that cannot hash copies everything.
+The host memory is pinned. If the system refuses that, contents go through pinned buffers. The memory is kept for
+the next sh_pause(), until sh_occupancy_trim(). Contents that it still has from the pause before are not copied
+again. The device tells by a hash of 128 bits of each page of up to 2 MiB. A device that cannot hash copies
+everything.
 
 - `options`: NULL: all tags.
 
@@ -2759,7 +2760,7 @@ Since 0.2*/
         bytes: u64,
         out_contents: *mut ::core::ffi::c_void,
     ) -> sh_status;
-    /**Frees the host memory and the files that hold no contents now. The next sh_pause() allocates it again.
+    /**Frees the host memory and the files that hold no contents now. The next sh_pause() makes them again.
 
 - `out_bytes`: The host memory that was freed. May be NULL.
 @retval SH_OK            The host memory is freed.
@@ -3440,7 +3441,7 @@ and does so sooner and better by their names. Kinds that alternate get one plan,
 own. The runtime keeps eight kinds. Another one takes the place of the kind that was used least recently.
 
 - `kind`: The name, of 1 to 63 bytes. The name is copied. NULL: the call is sh_step_begin().
-@retval SH_OK                     The step has begun. The errors are those of sh_step_begin(), too.
+@retval SH_OK                     The step has begun. Other statuses are those of sh_step_begin().
 @retval SH_ERROR_INVALID_ARGUMENT The name is empty or too long.
 @blocks As sh_step_begin().
 Since 0.2*/

@@ -72,7 +72,7 @@ pub struct TrainingStep<'a> {
 pub enum Target {
     /// The plan takes the least time in which the peak is not above this number of bytes.
     PeakBytes(u64),
-    /// The plan has the lowest peak of all that take no longer than this number of nanoseconds.
+    /// The plan has the lowest peak of all plans that take no longer than this number of nanoseconds.
     StepNs(u64),
 }
 
