@@ -45,6 +45,8 @@ enum {
  * field if a value is impossible.
  */
 typedef struct sh_backend_device_info {
+    /** Before device_open(): the size that the library knows. The backend writes no byte beyond this size, and sets it
+        to the size that it has written. */
     uint32_t struct_size;
     uint32_t flags;        /**< SH_BACKEND_* */
     char description[128]; /**< The driver's name for the device. */

@@ -69,13 +69,14 @@ void add(JsonText& json, const sh_occupancy_info& info) {
         .add("staged_bytes", info.staged_bytes)
         .add("host_bytes", info.host_bytes)
         .add("pinned_bytes", info.pinned_bytes)
+        .add("file_bytes", info.file_bytes)
         .add("cycles", info.cycles);
 }
 
 }  // namespace
 
 const char* state_name(uint32_t state) {
-    constexpr const char* kNames[] = {"running", "releasing", "released", "resuming", "mixed"};
+    constexpr const char* kNames[] = {"running", "releasing", "released", "resuming", "mixed", "lost"};
     return state < std::size(kNames) ? kNames[state] : "unknown";
 }
 

@@ -45,21 +45,26 @@ constexpr TagFigure kTagFigures[] = {
     {"stagehand_tag_bytes", "gauge", "Sizes of a tag's allocations, as the engine asked for them.",
      &sh_occupancy_info::bytes},
     {"stagehand_tag_device_bytes", "gauge", "Device memory that a tag holds.", &sh_occupancy_info::device_bytes},
-    {"stagehand_tag_staged_bytes", "gauge", "Contents of a tag that only host memory has.",
+    {"stagehand_tag_staged_bytes", "gauge", "Contents of a tag that only host memory or a file has.",
      &sh_occupancy_info::staged_bytes},
     {"stagehand_tag_host_bytes", "gauge", "Host memory that is kept for a tag's contents.",
      &sh_occupancy_info::host_bytes},
     {"stagehand_tag_pinned_bytes", "gauge", "The pinned part of a tag's host memory.",
      &sh_occupancy_info::pinned_bytes},
+    {"stagehand_tag_file_bytes", "gauge", "The part of a tag's contents that a file holds.",
+     &sh_occupancy_info::file_bytes},
     {"stagehand_tag_cycles_total", "counter", "How often a tag came back.", &sh_occupancy_info::cycles},
 };
+
+constexpr uint32_t kStates[] = {SH_OCCUPANCY_RUNNING,  SH_OCCUPANCY_RELEASING, SH_OCCUPANCY_RELEASED,
+                                SH_OCCUPANCY_RESUMING, SH_OCCUPANCY_MIXED,     SH_OCCUPANCY_LOST};
 
 std::string tag_label(const sh_occupancy_info& tag) { return "tag=" + label(tag.tag); }
 
 void add_tags(MetricsText& text, const Figures& figures) {
     text.family("stagehand_tag_state", "gauge", "1 for the state that a tag is in, 0 for the others.");
     for (const sh_occupancy_info& tag : figures.tags)
-        for (uint32_t state = SH_OCCUPANCY_RUNNING; state <= SH_OCCUPANCY_RESUMING; state++)
+        for (const uint32_t state : kStates)
             text.sample(tag.state == state, tag_label(tag) + ",state=" + label(state_name(state)));
     for (const TagFigure& figure : kTagFigures) {
         text.family(figure.name, figure.type, figure.help);

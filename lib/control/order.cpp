@@ -47,51 +47,102 @@ Status set_wait(double seconds, Order* out) {
     return Status();
 }
 
-// --- bodies
-// -----------------------------------------------------------------------------------------------------------
+// --- bodies ---
 
-Status read_tags(const Json& value, Order* out) {
-    if (value.is_null()) return Status();
-    if (!value.is_array()) return bad("tags is neither an array nor null");
-    for (const Json& tag : value) {
-        if (!tag.is_string()) return bad("tags has an element that is no text: " + cited(tag.dump()));
-        SH_TRY(add_tag(tag.get<std::string>(), out));
+// Reads the members of a body as they come. There is no tree of values: the destructor of nlohmann's tree takes memory,
+// and would end the process if there is none.
+class Body final : public nlohmann::json_sax<Json> {
+public:
+    explicit Body(Order* out) : out_(out) {}
+    const Status& status() const { return status_; }
+
+    bool null() override { return depth_ ? value(Kind::null, "null") : true; }
+    bool boolean(bool is) override {
+        flag_ = is;
+        return value(Kind::flag, is ? "true" : "false");
     }
-    return Status();
-}
+    bool number_integer(number_integer_t is) override { return number(static_cast<double>(is), std::to_string(is)); }
+    bool number_unsigned(number_unsigned_t is) override { return number(static_cast<double>(is), std::to_string(is)); }
+    bool number_float(number_float_t is, const string_t& text) override { return number(is, text); }
+    bool string(string_t& text) override { return value(Kind::text, text); }
+    bool binary(binary_t&) override { return false; }  // not in JSON
+    bool start_object(size_t) override {
+        if (depth_ && !value(Kind::other, "{...}")) return false;
+        depth_++;
+        return true;
+    }
+    bool key(string_t& name) override {
+        name_ = std::move(name);
+        return true;
+    }
+    bool end_object() override { return depth_--, true; }
+    bool start_array(size_t) override {
+        if (depth_ == 1 && name_ == "tags")
+            in_tags_ = true;
+        else if (!value(Kind::other, "[...]"))
+            return false;
+        depth_++;
+        return true;
+    }
+    bool end_array() override {
+        in_tags_ = false;
+        return depth_--, true;
+    }
+    bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
+        return take(bad("the body is not JSON: the mistake is at byte " + std::to_string(position)));
+    }
 
-Status read_member(const std::string& name, const Json& value, Order* out) {
-    if (name == "tags") return read_tags(value, out);
-    if (name == "wait_seconds")
-        return value.is_number() ? set_wait(value.get<double>(), out) : bad("wait_seconds is no number");
-    if (name != "if_needed" && name != "stage_to_cpu")
-        return bad("there is no member " + cited(name) +
-                   "; the members are tags, stage_to_cpu, if_needed and wait_seconds");
-    if (value.is_null()) return Status();
-    if (!value.is_boolean()) return bad(name + " is neither true nor false");
-    if (name == "if_needed")
-        out->if_needed = value.get<bool>();
-    else
-        out->contents = value.get<bool>() ? SH_CONTENTS_STAGE : SH_CONTENTS_DROP;
-    return Status();
-}
+private:
+    enum class Kind { null, flag, number, text, other };
+
+    bool take(Status status) {
+        status_ = std::move(status);
+        return status_.ok();
+    }
+    bool number(double is, const std::string& text) {
+        number_ = is;
+        return value(Kind::number, text);
+    }
+    bool value(Kind kind, const std::string& text) {
+        if (!depth_) return take(bad("the body is no JSON object"));
+        return take(in_tags_ ? element(kind, text) : member(kind));
+    }
+    Status element(Kind kind, const std::string& text) {
+        if (kind != Kind::text) return bad("tags has an element that is no text: " + cited(text));
+        return add_tag(text, out_);
+    }
+    Status member(Kind kind) {
+        if (name_ == "tags") return kind == Kind::null ? Status() : bad("tags is neither an array nor null");
+        if (name_ == "wait_seconds")
+            return kind == Kind::number ? set_wait(number_, out_) : bad("wait_seconds is no number");
+        if (name_ != "if_needed" && name_ != "stage_to_cpu")
+            return bad("there is no member " + cited(name_) +
+                       "; the members are tags, stage_to_cpu, if_needed and wait_seconds");
+        if (kind == Kind::null) return Status();
+        if (kind != Kind::flag) return bad(name_ + " is neither true nor false");
+        if (name_ == "if_needed")
+            out_->if_needed = flag_;
+        else
+            out_->contents = flag_ ? SH_CONTENTS_STAGE : SH_CONTENTS_DROP;
+        return Status();
+    }
+
+    Order* const out_;
+    Status status_;
+    size_t depth_ = 0;  // objects and arrays that have begun
+    bool in_tags_ = false, flag_ = false;
+    double number_ = 0;
+    std::string name_;  // of the member
+};
 
 Status read_body(std::string_view body, Order* out) {
     if (body.find_first_not_of(" \t\r\n") == std::string_view::npos) return Status();
-    Json document;
-    try {
-        document = Json::parse(body.begin(), body.end());
-    } catch (const Json::parse_error& error) {
-        return bad("the body is not JSON: the mistake is at byte " + std::to_string(error.byte));
-    }
-    if (document.is_null()) return Status();
-    if (!document.is_object()) return bad("the body is no JSON object");
-    for (const auto& [name, value] : document.items()) SH_TRY(read_member(name, value, out));
-    return Status();
+    Body reader(out);
+    (void)Json::sax_parse(body.begin(), body.end(), &reader);
+    return reader.status();
 }
 
-// --- queries
-// ----------------------------------------------------------------------------------------------------------
+// --- queries ---
 
 int digit(char c) {
     if (c >= '0' && c <= '9') return c - '0';

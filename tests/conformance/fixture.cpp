@@ -25,6 +25,7 @@ void Conformance::SetUp() {
     const BackendSpec& spec = GetParam();
     const stagehand::Status status = stagehand::plugins::find_backend(spec.name.c_str(), nullptr, &backend_, nullptr);
     if (!status.ok()) GTEST_SKIP() << status.text();
+    info_.struct_size = sizeof info_;
     const sh_status opened =
         backend().device_open(spec.index, spec.options.empty() ? nullptr : spec.options.c_str(), &device_, &info_);
     if (opened == SH_ERROR_BACKEND_UNAVAILABLE) GTEST_SKIP() << backend().last_error();

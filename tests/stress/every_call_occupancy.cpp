@@ -40,7 +40,7 @@ bool EveryCall::pause_and_resume() {
         const sh_status status = sh_occupancy_prepare(device_, &pause);
         return devices_without_pages() && status == SH_ERROR_UNSUPPORTED ? SH_OK + 0 : status;
     };
-    // A pause that failed may have left contents on the device.
+    // A pause that failed, or is not supported, has left contents on the device.
     const auto read = [&] {
         uint8_t byte = truth[1][0];
         const sh_status status = sh_occupancy_read(device_, addresses[1], 1, &byte);
@@ -55,7 +55,7 @@ bool EveryCall::pause_and_resume() {
         pause.unused = &unused;
         pause.unused_count = static_cast<uint64_t>(cycle / 2);
         if (!attempt("sh_pause", pause_all)) return false;
-        if (!devices_without_pages() && !attempt("sh_occupancy_read", read)) return false;
+        if (!attempt("sh_occupancy_read", read)) return false;
         if (!ATTEMPT(sh_resume, device_, &resume, nullptr)) return false;
         for (size_t i = 0; i < 2; i++)
             EXPECT_EQ(std::memcmp(reinterpret_cast<const void*>(addresses[i]), truth[i].data(), kSizes[i]), 0);

@@ -7,12 +7,12 @@
 namespace stagehand::core {
 namespace {
 
-constexpr uint32_t kMostAveraged = 8;    // samples of one kind
-constexpr uint32_t kSamplesOfAKind = 2;  // before it counts, so that a single outlier does not
-constexpr uint32_t kSamplesOfAMix = 8;   // before its weights are known
+constexpr uint32_t kMostAveraged = 8;       // samples of one kind
+constexpr uint32_t kSamplesOfAKind = 2;     // before it counts, so that a single outlier does not
+constexpr uint32_t kSamplesOfAMix = 8;      // before its weights are known
 constexpr uint32_t kMostAddDoublings = 12;  // of the steps between two orders that are added
-constexpr double kWeightsApart = 0.3;    // of the larger one
-constexpr double kLeastWeight = 0.02;    // below, a weight makes no difference
+constexpr double kWeightsApart = 0.3;       // of the larger one
+constexpr double kLeastWeight = 0.02;       // below, a weight makes no difference
 
 std::vector<uint64_t> times_of(const std::vector<Order::Entry>& entries) {
     std::vector<uint64_t> times;
@@ -62,17 +62,19 @@ Status Kinds::find(const char* name, uint32_t* out) {
 }
 
 void Kinds::begin(uint32_t named, const Order& order) {
+    if (named != kNone && kinds_[named].entries.empty() && order.given()) {
+        Kind& kind = kinds_[named];
+        kind.entries = order.entries();
+        kind.order = order.number();
+        kind.has_times = false;
+    }
+    // Nothing fails from here on.
     current_ = named;
     clock_++;
     if (named == kNone) return;
-    Kind& kind = kinds_[named];
-    kind.last = clock_;
-    kind.steps++;
+    kinds_[named].last = clock_;
+    kinds_[named].steps++;
     steps_.saw(named);
-    if (!kind.entries.empty() || !order.given()) return;
-    kind.entries = order.entries();
-    kind.order = order.number();
-    kind.has_times = false;
 }
 
 uint32_t Kinds::make_room() {
@@ -146,6 +148,10 @@ Kinds::Learned Kinds::learn_named(Order& order, const std::vector<Order::Entry>&
     const bool is_new = kind.entries.empty();
     if (!is_new && Order::same(kind.entries, recorded)) {
         kind.deviation.clear();
+        if (kind.refused && is_alone(current_)) {
+            kind.refused = false;
+            return bring_in(order, current_, true, units);
+        }
         const bool stays_out = order.has(kind.order) || kind.refused || order.is_aside(kind.order);
         return stays_out ? Learned::nothing : bring_in(order, current_, false, units);
     }
@@ -177,6 +183,10 @@ Kinds::Learned Kinds::learn_unnamed(Order& order, const std::vector<Order::Entry
     kinds_[kind].steps++;
     steps_.saw(kind);
     if (order.has(kinds_[kind].order) || order.is_aside(kinds_[kind].order)) return Learned::nothing;
+    if (kinds_[kind].refused && is_alone(kind)) {
+        kinds_[kind].refused = false;
+        return bring_in(order, kind, true, units);
+    }
     const bool returns = steps_.runs_of(kind) > 1 && !kinds_[kind].refused;
     const bool stays = steps_.seen_in_a_row() > 1;
     if (!order.known() && !order.is_aside()) return bring_in(order, kind, true, units);

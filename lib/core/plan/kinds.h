@@ -82,6 +82,8 @@ public:
 private:
     bool is_sampled(const Order& order) const { return !named_ && !order.has_others(); }
     const policy::KindHistory& history(const Order& order) const { return is_sampled(order) ? samples_ : steps_; }
+    // No other kind comes any more, so that this one's order may replace those that it did not fit beside.
+    bool is_alone(uint32_t kind) const { return steps_.active() == uint32_t{1} << kind && steps_.seen_in_a_row() > 1; }
     uint32_t make_room();
     void drop(uint32_t kind) noexcept;
     void forget_order(uint32_t kind) noexcept;

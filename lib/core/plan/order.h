@@ -103,7 +103,11 @@ public:
         std::vector<Entry> entries = std::move(entries_);
         std::erase_if(entries, of_gone);
         const Status status = no_throw([&] { return replace(std::move(entries), units), Status(); });
-        if (!status.ok()) clear();
+        if (!status.ok() || (entries_.empty() && others_.empty())) return clear();
+        if (!entries_.empty()) return;
+        // Nothing is left of the order that was followed. Another one takes its place.
+        exchange(others_.back());
+        others_.pop_back();
     }
 
     // A step begins or ends. The position moves to the edge of the step.

@@ -20,10 +20,12 @@ Status PlanInForce::leave(bool keeps_places, Lock& lock) {
         away_ = {exists_,
                  keeps_places,
                  wanted_,
+                 false,
                  keeps_places ? parts_.placement.places() : std::vector<Place>(),
                  parts_.ring.size(),
                  parts_.unordered.capacity()};
         SH_TRY(empty(lock));
+        wanted_ = away_.wanted;  // a plan that is wanted from now on is made after the return
         if (!keeps_places) plan_ = {};
         exists_ = false;
         parts_.device->arbiter().withdraw(parts_.tenant);
@@ -46,7 +48,11 @@ Status PlanInForce::come_back(bool keeps_places, Lock& lock) {
 }
 
 Status PlanInForce::repair(Lock& lock) {
-    return behind_closed_door(lock, [&] { return take_places(lock); });
+    return behind_closed_door(lock, [&] {
+        SH_TRY(take_places(lock));
+        wanted_ = away_.wanted;
+        return Status();
+    });
 }
 
 // The blocks' places are those that they had. Blocks that are new since then have none.
@@ -61,7 +67,6 @@ Status PlanInForce::take_places(Lock& lock) {
         return parts_.unordered.resize(away_.unordered_pages, lock);
     })));
     exists_ = true;
-    wanted_ = wanted_ && away_.wanted;
     Holding held = holding();
     held.pages = share;
     parts_.device->arbiter().settle(parts_.tenant, std::move(held));

@@ -36,6 +36,7 @@ Needs PlanInForce::needs() {
 
 void PlanInForce::forget(uint32_t unit) {
     if (plan_.least_unit == unit) plan_.least_unit = kNone;
+    if (unit < away_.places.size()) away_.places[unit] = {};
 }
 
 bool PlanInForce::is_due() const {
@@ -98,6 +99,7 @@ Status PlanInForce::empty(Lock& lock) {
     wanted_ = true;  // so that a failure on the way leaves it set
     SH_TRY(parts_.gate.note(flush_dirty(lock)));
     SH_TRY(parts_.gate.note(quiesce(lock)));
+    away_.emptied = true;
     SH_TRY(parts_.gate.note(parts_.unordered.resize(0, lock)));
     return parts_.gate.note(parts_.placement.clear());
 }
@@ -156,6 +158,7 @@ std::vector<policy::Part> PlanInForce::parts_to_give_up() const {
 // and those that the runtime needs to run beside them.
 uint64_t PlanInForce::kept_pages() {
     if (!protections_.any()) return 0;
+    if (parts_.gate.is_away() && !parts_.placement.pages()) return 0;  // others may have the memory meanwhile
     const uint64_t all = std::max(parts_.placement.pages(), pages());
     if (protections_.all()) return all;
     const uint64_t own = protections_.own_pages();

@@ -50,6 +50,8 @@ public:
     Status come_back(bool keeps_places, Lock& lock);
     // Puts the blocks back where they were, after leave() has failed.
     Status repair(Lock& lock);
+    // leave() has got so far that the places have to be taken again.
+    bool is_emptied() const { return away_.emptied; }
 
     // Gives all memory back when the runtime is closed.
     Status give_back(Lock& lock);
@@ -131,6 +133,7 @@ private:
         bool planned = false;       // there was a plan
         bool keeps_places = false;  // plan_ is still that plan
         bool wanted = false;
+        bool emptied = false;  // loads have ended, and memory may be gone
         std::vector<Place> places;
         uint32_t ring_pages = 0;
         uint64_t unordered_pages = 0;

@@ -33,6 +33,7 @@ Status Steps::set_schedule(std::span<const sh_use> uses) {
     plan_.watch().trust_times(std::ranges::any_of(entries, [](const auto& entry) { return entry.compute_ns > 0; }));
     parts_.order.set(std::move(entries), parts_.registry.units().size(), given);
     plan_.forget_kinds();
+    if (given) parts_.order.record_end();  // the record of the step under way does not overrule it
     parts_.prefetcher.renew();
     plan_.want();
     return Status();
@@ -56,8 +57,8 @@ Status Steps::begin(const char* kind_name, Lock& lock) {
     }
     uint32_t kind = kNone;
     if (kind_name) SH_TRY(plan_.kinds().find(kind_name, &kind));
+    plan_.kinds().begin(kind, parts_.order);  // may lack memory: nothing has begun yet
     parts_.gate.begin_step();
-    plan_.kinds().begin(kind, parts_.order);
     follow(plan_.kinds().order_of_this(parts_.order));
     plan_.step_begins();
     span_ = count_.begin();

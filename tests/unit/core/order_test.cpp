@@ -155,5 +155,21 @@ TEST(OrderOfUses, forgets_units_that_are_gone) {
     EXPECT_EQ(units_of(order.entries()), (std::vector<uint32_t>{0}));
 }
 
+// The blocks of one kind go, and those of the other kind stay.
+TEST(OrderOfUses, another_order_takes_the_place_of_one_that_has_nothing_left) {
+    Order order;
+    order.set(entries_of({0, 1}), 4, false, 1);
+    order.add(entries_of({2, 3}), 4, 2);
+    ASSERT_TRUE(order.follow(1));
+    order.forget([](uint32_t unit) { return unit < 2; }, 4);
+    ASSERT_TRUE(order.known());
+    EXPECT_EQ(order.number(), 2u);
+    EXPECT_EQ(units_of(order.entries()), (std::vector<uint32_t>{2, 3}));
+    EXPECT_FALSE(order.has_others());
+    order.forget([](uint32_t) { return true; }, 4);
+    EXPECT_FALSE(order.known());
+    EXPECT_FALSE(order.given());
+}
+
 }  // namespace
 }  // namespace stagehand::core
