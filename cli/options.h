@@ -64,7 +64,7 @@ struct KindOption {
 struct PlanOptions : ModelOptions {
     bool is_training = false;
     TrainingOptions training;
-    std::uint64_t bandwidth = 0;  // bytes per second; 0: the device's, measured
+    std::uint64_t bandwidth = 0;    // bytes per second; 0: the device's, measured
     std::vector<KindOption> kinds;  // that come in turn; empty: all steps are of one kind
     bool curve = false;
     std::string svg;  // where to put the picture; empty: nowhere

@@ -22,9 +22,9 @@ struct PlanReport {
     double compute_ms = 0;
     sh_plan_info plan = SH_PLAN_INFO_INIT;
     std::string smallest_budget_block;
-    std::vector<BlockPart> parts;  // as BlockTable::blocks
+    std::vector<BlockPart> parts;     // as BlockTable::blocks
     std::vector<sh_kind_info> kinds;  // with --kinds
-    Curve curve;                   // has no points without --curve
+    Curve curve;                      // has no points without --curve
 };
 
 std::string json_text(const PlanReport& report, const BlockTable& table);

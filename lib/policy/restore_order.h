@@ -53,8 +53,8 @@ private:
     std::vector<uint64_t> times_;   // of the restores in order_
     std::vector<uint32_t> seen_;    // the order of this step so far
     std::vector<uint64_t> seen_times_;
-    std::vector<bool> restored_;    // in this step
-    uint32_t next_ = 0;             // place in order_ after the last restore
+    std::vector<bool> restored_;  // in this step
+    uint32_t next_ = 0;           // place in order_ after the last restore
     uint32_t saved_ = 0;
     uint32_t newest_left_ = kNowhere;  // the newest number that was not restored, or above it
     uint32_t done_places_ = 0;         // the places in order_ below this one are done

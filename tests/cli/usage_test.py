@@ -209,9 +209,9 @@ class UsageTest(CommandTest):
     def test_documents_of_the_manual_are_installed(self):
         manual = (SOURCE_ROOT / "cli/doc/stagehand.1").read_text(encoding="utf-8")
         referred = set(re.findall(r"[\w./]+\.md\b", manual))
-        installed = set(re.findall(r"'\.\./docs/([\w]+\.md)'", (SOURCE_ROOT / "cli/meson.build").read_text()))
+        packaging = (SOURCE_ROOT / "packaging/meson.build").read_text(encoding="utf-8")
+        self.assertIn("install_subdir('../docs', install_dir: doc_dir", packaging)
         self.assertTrue(referred)
-        self.assertEqual(referred, installed)
         for name in referred:
             self.assertTrue((SOURCE_ROOT / "docs" / name).exists(), name)
 

@@ -11,7 +11,7 @@ use crate::error::{Result, c_string, check, field_text, init};
 /// `..Default::default()`.
 #[derive(Clone, Copy, Default)]
 pub struct ControlOptions<'a> {
-    /// The path of a Unix socket, or "127.0.0.1:PORT", "localhost:PORT" or "[::1]:PORT". `None`: a Unix socket at the
+    /// The path of a Unix socket, or `127.0.0.1:PORT`, `localhost:PORT` or `[::1]:PORT`. `None`: a Unix socket at the
     /// default path.
     pub address: Option<&'a str>,
     /// Each request must have it: 16 to 256 visible characters of ASCII. TCP requires a token.
