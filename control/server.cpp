@@ -106,7 +106,12 @@ void Server::take_client(int descriptor) {
     getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &size);
     Connection::Socket socket(io_);
     Error error;
-    socket.assign(boost::asio::generic::stream_protocol(own.ss_family, 0), descriptor, error);
+    try {
+        socket.assign(boost::asio::generic::stream_protocol(own.ss_family, 0), descriptor, error);
+    } catch (...) {  // without memory the socket does not take the descriptor over
+        close(descriptor);
+        throw;
+    }
     if (error) {
         close(descriptor);
         return;

@@ -126,7 +126,7 @@ def test_metrics_are_read_by_prometheus(device, tmp_path):
             family.name: family for family in parser.text_string_to_metric_families(ask(control, "GET", "/metrics")[1])
         }
         states = {sample.labels["state"]: sample.value for sample in families["stagehand_tag_state"].samples}
-        assert states == {"running": 0, "releasing": 0, "released": 1, "resuming": 0}
+        assert states == {"running": 0, "releasing": 0, "released": 1, "resuming": 0, "mixed": 0, "lost": 0}
         (sample,) = families["stagehand_tag_host_bytes"].samples
         assert sample.value == 2 * MIB and sample.labels == {"device": "host:0", "tag": 'a "tag"\\\n'}
         assert families["stagehand_tag_cycles"].type == "counter"
