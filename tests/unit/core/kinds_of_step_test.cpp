@@ -12,6 +12,13 @@
 namespace stagehand::test {
 namespace {
 
+// These tests plan for minutes under ThreadSanitizer, which has nothing to see in one thread.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kOneThreadOnly = true;
+#else
+constexpr bool kOneThreadOnly = false;
+#endif
+
 constexpr uint64_t kLayers = 24, kLayer = 1 << 20;
 constexpr double kLayerCopyNs = 4'194'304;
 
@@ -106,7 +113,8 @@ double with_plan_for(double part, const KindsEngine::Step& kind, const std::vect
 class Kinds : public testing::TestWithParam<double> {};
 
 TEST_P(Kinds, InTurnGetThePlanForBoth) {
-    if (devices_without_pages()) GTEST_SKIP() << "the simulation maps memory by pages";
+    if (devices_without_pages() || kOneThreadOnly)
+        GTEST_SKIP() << "the simulation maps memory by pages, and has one thread";
     double worst = 1;
     for (const int decodes : {1, 10, 100}) {
         const auto cycle = prefill_and_decode(decodes);
@@ -133,7 +141,8 @@ TEST_P(Kinds, InTurnGetThePlanForBoth) {
 }
 
 TEST_P(Kinds, AreToldApartByTheirTimes) {
-    if (devices_without_pages()) GTEST_SKIP() << "the simulation maps memory by pages";
+    if (devices_without_pages() || kOneThreadOnly)
+        GTEST_SKIP() << "the simulation maps memory by pages, and has one thread";
     for (const int decodes : {1, 10}) {
         const auto cycle = prefill_and_decode(decodes, false);
         KindsEngine engine(GetParam());
@@ -148,7 +157,8 @@ TEST_P(Kinds, AreToldApartByTheirTimes) {
 INSTANTIATE_TEST_SUITE_P(Budgets, Kinds, testing::Values(0.25, 0.5, 0.75, 0.9));
 
 TEST(KindsWithNoise, MoveNoPage) {
-    if (devices_without_pages()) GTEST_SKIP() << "the simulation maps memory by pages";
+    if (devices_without_pages() || kOneThreadOnly)
+        GTEST_SKIP() << "the simulation maps memory by pages, and has one thread";
     for (const bool named : {true, false}) {
         KindsEngine engine(0.4);
         const auto cycle = prefill_and_decode(4, named);
@@ -161,7 +171,8 @@ TEST(KindsWithNoise, MoveNoPage) {
 
 // A training engine makes a validation, which uses the layers forwards alone, between its steps.
 TEST(KindsWithOrders, AreFollowedEach) {
-    if (devices_without_pages()) GTEST_SKIP() << "the simulation maps memory by pages";
+    if (devices_without_pages() || kOneThreadOnly)
+        GTEST_SKIP() << "the simulation maps memory by pages, and has one thread";
     std::vector<size_t> half;
     for (size_t i = 0; i < kLayers; i += 2) half.push_back(i);
     for (const bool named : {true, false})
@@ -204,7 +215,8 @@ double known_from_the_beginning(double part, const std::vector<KindsEngine::Step
 }
 
 TEST(KindsAtRandom, AreNearlyAsFastAsIfTheyWereKnown) {
-    if (devices_without_pages()) GTEST_SKIP() << "the simulation maps memory by pages";
+    if (devices_without_pages() || kOneThreadOnly)
+        GTEST_SKIP() << "the simulation maps memory by pages, and has one thread";
     std::mt19937 random(2024);
     double sum = 0, sum_of_known = 0;
     for (uint64_t instance = 0; instance < shortened(20); instance++) {
