@@ -226,7 +226,7 @@ class SpilledDevice:
         """Saves a tensor, and gives up the memory of the tensors that have left. `flags` are those of sh_spill()."""
         stream = self.stream()
         bytes = tensor.nbytes
-        contents = contents_of(tensor.untyped_storage() if storage is None else storage, tensor._version)
+        contents = contents_of(tensor, tensor.untyped_storage() if storage is None else storage)
         saved = Saved(self, tensor, bytes, contents)
         size, held = saved.size, saved.held
         saved.begin, saved.stream = tensor.data_ptr(), stream

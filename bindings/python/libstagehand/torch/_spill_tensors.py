@@ -15,7 +15,8 @@ _Parameter = nn.Parameter
 _numbers = itertools.count(1)
 # A storage keeps the same Python object as long as it lives, so an attribute of that object lives as long, too. A
 # storage at the same address that comes later has no such attribute.
-_CONTENTS = "_stagehand_contents"
+_CONTENTS, _PARTS = "_stagehand_contents", "_stagehand_parts"
+_MOST_PARTS = 64
 
 # Whether tensors with these dispatch keys are plain. Tensors of a process have few sets of keys.
 _plain: dict[int, bool] = {}
@@ -49,7 +50,9 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 class Contents:
-    """What a storage holds as long as its version does not change: tickets of the same contents share a copy."""
+    """What the memory of a tensor and its views holds as long as their version does not change: tickets of the same
+    contents share a copy.
+    """
 
     __slots__ = ("key", "version", "address", "bytes", "count", "restored", "prefetched")
 
@@ -70,14 +73,49 @@ class Contents:
             self.prefetched.clear()
 
 
-def contents_of(storage: torch.UntypedStorage, version: int) -> Contents:
-    """Returns what a storage holds now. A storage may get other memory, so address and size are compared, too."""
-    known: Contents | None = getattr(storage, _CONTENTS, None)
-    address, bytes = storage.data_ptr(), storage.nbytes()
-    if known is None or known.version != version or known.address != address or known.bytes != bytes:
-        known = Contents(version, address, bytes)
-        setattr(storage, _CONTENTS, known)
+def contents_of(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Contents:
+    """Returns what a tensor, its views, and the tensor that it is a view of hold now.
+
+    Only these share a version. unsafe_split() and compiled code make tensors that share memory and have versions of
+    their own: a change of one of them leaves the versions of the others.
+    """
+    base = tensor._base
+    whole = tensor if base is None else base
+    version, bytes = tensor._version, storage.nbytes()
+    if whole.nbytes == bytes:
+        known: Contents | None = getattr(storage, _CONTENTS, None)
+        address = storage.data_ptr()
+        # A storage may get other memory.
+        if known is None or known.version != version or known.address != address or known.bytes != bytes:
+            known = Contents(version, address, bytes)
+            setattr(storage, _CONTENTS, known)
+        return known
+    if base is not None and not _within(tensor, base):
+        whole = tensor
+    return _contents_of_part(whole, storage, version)
+
+
+def _contents_of_part(whole: torch.Tensor, storage: torch.UntypedStorage, version: int) -> Contents:
+    parts: dict[tuple[int, int], Contents] | None = getattr(storage, _PARTS, None)
+    if parts is None or len(parts) >= _MOST_PARTS:
+        parts = {}
+        setattr(storage, _PARTS, parts)
+    place = whole.data_ptr(), _extent(whole)
+    known = parts.get(place)
+    if known is None or known.version != version:
+        known = parts[place] = Contents(version, *place)
     return known
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """Returns the bytes from the first element to the end of the last one."""
+    steps = sum((size - 1) * step for size, step in zip(tensor.size(), tensor.stride()))
+    return (1 + steps) * tensor.itemsize if tensor.numel() else 0
+
+
+def _within(view: torch.Tensor, base: torch.Tensor) -> bool:
+    begin = view.data_ptr() - base.data_ptr()
+    return begin >= 0 and begin + _extent(view) <= _extent(base)
 
 
 def storages_of(model: nn.Module | None) -> set[int]:

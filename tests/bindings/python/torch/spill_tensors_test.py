@@ -4,7 +4,8 @@ import gc
 
 import pytest
 import torch
-from spilling import away, nothing_is_left, spilling
+from models import equal
+from spilling import away, nothing_is_left, spilling, step
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -123,6 +124,49 @@ def test_trap_3_ten_views_cost_one_copy(device):
         stats = spilled.stats()
         assert stats.spill_bytes == stats.restore_bytes == x.nbytes and stats.shared == 9
         assert len({one.untyped_storage().data_ptr() for one in got}) == 1
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_tensors_of_one_storage_with_versions_of_their_own(device, recompute):
+    """unsafe_chunk() makes them, as LSTMs do without a fused kernel: each is changed after another was saved."""
+
+    class Gates(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gates = nn.Linear(64, 256)
+
+        def forward(self, x):
+            a, b, c, d = self.gates(x).unsafe_chunk(4, 1)
+            return a.sigmoid_() * b.tanh_() + c.sigmoid_() * d[:, :48].sigmoid_().sum()
+
+    model, x = Gates(), torch.randn(512, 64)
+    want = step(model, x)
+    with spilling(model, device, recompute=recompute) as spilled:
+        for _ in range(4):
+            assert equal(step(model, x), want) and nothing_is_left(spilled)
+
+
+def test_a_part_of_a_storage_and_its_views_share_a_copy(device):
+    x = torch.randn(100, 40).requires_grad_()
+    with spilling(None, device, recompute=False) as spilled:
+        part, other = (x * 2).unsafe_chunk(2)
+        loss = part.square().sum() + part.T.square().sum() + part[10:].square().sum() + other.square().sum()
+        away(spilled)
+        assert spilled.stats().away_bytes <= 2 * part.nbytes
+        loss.backward()
+        want = 8 * x.detach()
+        want[:50] *= 2
+        want[10:50] += 8 * x.detach()[10:50]
+        assert equal([x.grad], [want])
+
+
+def test_a_view_beyond_the_tensor_that_it_is_a_view_of(device):
+    x = torch.randn(4, 100)
+    want = x[1:3].clone()
+    with spilling(None, device, recompute=False) as spilled:
+        view = x.unsafe_chunk(4)[1].as_strided((2, 100), (100, 1), 100)
+        (got,) = saved(view, spilled=spilled)
+    assert same(got, want)
 
 
 def test_trap_4_an_address_that_is_used_again(device):

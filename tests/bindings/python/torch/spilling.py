@@ -55,11 +55,20 @@ class Recurrent(nn.Module):
         return self.head(self.lstm(x)[0])
 
 
+class Unfused(Recurrent):
+    """Without the kernel of oneDNN, so that the gates of a cell are changed where they lie."""
+
+    def forward(self, x):
+        with torch.backends.mkldnn.flags(enabled=False):
+            return super().forward(x)
+
+
 MODELS = {
     "mlp": (Mlp, (16, 64)),
     "convnet": (Convnet, (4, 3, 16, 16)),
     "blocks": (Blocks, (4, 12, 64)),
     "recurrent": (Recurrent, (4, 9, 32)),
+    "unfused": (Unfused, (4, 9, 32)),
 }
 
 
