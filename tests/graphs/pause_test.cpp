@@ -84,5 +84,33 @@ TEST_F(GraphPauses, a_graph_may_be_given_up_while_its_runtime_is_released) {
     EXPECT_LE(device.memory().used_bytes, 20 * kPage);
 }
 
+// The resume asks for the memory of the places. Later the runtime asks for as much as it can use.
+TEST_F(GraphPauses, a_runtime_grows_again_after_a_resume_that_kept_its_places) {
+    TestDevice device(settings(40));
+    Model model(device, equal_blocks(12, kBlock, Origin::pinned));
+    auto other = std::make_unique<Model>(device, equal_blocks(12, kBlock, Origin::pinned));
+    const sh_stream stream = device.stream();
+    for (Model* each : {&model, other.get()}) SUCCEEDS(each->schedule(forward(12)));
+    for (int k = 0; k < 3; k++)
+        for (Model* each : {&model, other.get()}) SUCCEEDS(each->step(forward(12), stream));
+    Step step(device, model);
+    ASSERT_NO_FATAL_FAILURE(step.capture(stream, forward(12)));
+    SUCCEEDS(step.launch(stream));
+    const uint64_t held = model.stats().held_bytes, plans = model.stats().plans;
+    ASSERT_LT(held, 40 * kPage);
+    SUCCEEDS(sh_pause(device.get(), nullptr, nullptr));
+    SUCCEEDS(sh_resume(device.get(), nullptr, nullptr));
+    EXPECT_EQ(model.stats().held_bytes, held);
+    SUCCEEDS(step.launch(stream));
+    EXPECT_EQ(model.stats().plans, plans);
+    sh_graph_destroy(step.take());
+    other.reset();
+    for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(12), stream));
+    EXPECT_GT(model.stats().held_bytes, held);
+    device.synchronize();
+    EXPECT_EQ(step.wrong(), 0u);
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
 }  // namespace
 }  // namespace stagehand::test

@@ -1,4 +1,5 @@
 // The plan of a runtime that a pause takes off the device, and its return.
+#include <algorithm>
 #include <utility>
 
 #include "base/no_throw.h"
@@ -58,7 +59,8 @@ Status PlanInForce::repair(Lock& lock) {
 // The blocks' places are those that they had. Blocks that are new since then have none.
 Status PlanInForce::take_places(Lock& lock) {
     Needs needs;
-    needs.least_pages = needs.wanted_pages = pages();
+    needs.least_pages = pages();
+    needs.wanted_pages = std::max(pages(), plan_.share_pages);
     uint64_t share = 0;
     SH_TRY(ask_for_share(needs, true, &share, lock));
     away_.places.resize(parts_.registry.units().size());
@@ -67,6 +69,7 @@ Status PlanInForce::take_places(Lock& lock) {
         return parts_.unordered.resize(away_.unordered_pages, lock);
     })));
     exists_ = true;
+    state_needs();
     Holding held = holding();
     held.pages = share;
     parts_.device->arbiter().settle(parts_.tenant, std::move(held));
@@ -74,6 +77,17 @@ Status PlanInForce::take_places(Lock& lock) {
     telemetry::trace_memory(parts_.gate.name().c_str(), parts_.backend().now_ns(),
                             parts_.placement.pages() * parts_.page_bytes());
     return Status();
+}
+
+// The share was asked for as the places need it. From now on, the runtime may be given as much as it can use. If this
+// fails, it is given no more until it plans anew.
+void PlanInForce::state_needs() {
+    (void)no_throw([&] {
+        Planner::Limits with = limits();
+        SH_TRY(parts_.device->link(&with.link_bytes_per_ns));
+        uint64_t share = 0;
+        return parts_.device->arbiter().request(parts_.tenant, needs_with_curve(with), false, &share);
+    });
 }
 
 }  // namespace stagehand::core

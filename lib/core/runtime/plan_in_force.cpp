@@ -34,6 +34,15 @@ Needs PlanInForce::needs() {
     return planner_.needs(parts_.order, limits(), &asks);
 }
 
+// What to ask the arbiter for. `out_unit` gets the unit that needs most.
+Needs PlanInForce::needs_with_curve(const Planner::Limits& limits, uint32_t* out_unit) {
+    uint32_t asks = kNone;
+    Needs needs = planner_.needs(parts_.order, limits, out_unit ? out_unit : &asks);
+    needs.curve = planner_.curve(parts_.order, limits, needs);
+    needs.wanted_pages = std::max(needs.least_pages, std::min({needs.wanted_pages, max_pages_, trimmed_to_}));
+    return needs;
+}
+
 void PlanInForce::forget(uint32_t unit) {
     if (plan_.least_unit == unit) plan_.least_unit = kNone;
     if (unit < away_.places.size()) away_.places[unit] = {};
@@ -335,9 +344,7 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     if (measured) read_times();
     watch_.choose_mix(planner_);
     uint32_t asks = kNone;
-    Needs needs = planner_.needs(parts_.order, with, &asks);
-    needs.curve = planner_.curve(parts_.order, with, needs);
-    needs.wanted_pages = std::max(needs.least_pages, std::min({needs.wanted_pages, max_pages_, trimmed_to_}));
+    const Needs needs = needs_with_curve(with, &asks);
     uint64_t share = 0;
     Status status =
         needs.least_pages > max_pages_ ? Status(SH_ERROR_BUDGET) : ask_for_share(needs, press, &share, lock);

@@ -98,6 +98,8 @@ private:
     Status change_plan(Lock& lock, bool press);
     Status empty(Lock& lock);
     Status take_places(Lock& lock);
+    Needs needs_with_curve(const Planner::Limits& limits, uint32_t* out_unit = nullptr);
+    void state_needs();
     Status can_leave() const;
     Status plan_with_order(Lock& lock, bool press);
     std::string asked_for_by(uint32_t unit, uint64_t least_pages) const;
