@@ -9,6 +9,7 @@
 #include "fault/call_log.h"
 #include "fault/settings.h"
 #include "support/last_error.h"
+#include "support/version.h"
 
 namespace stagehand::fault {
 namespace {
@@ -245,7 +246,7 @@ constexpr sh_backend kTable = {
     .struct_size = sizeof(sh_backend),
     .spi_version = SH_BACKEND_SPI_VERSION,
     .name = "fault",
-    .version = "0.1",
+    .version = support::kVersion,
     .probe = probe,
     .device_open = device_open,
     .device_close = device_close,

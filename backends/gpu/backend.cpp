@@ -10,6 +10,7 @@
 #include "support/device_info.h"
 #include "support/last_error.h"
 #include "support/options.h"
+#include "support/version.h"
 
 namespace SH_GPU_NAMESPACE {
 namespace {
@@ -113,7 +114,7 @@ sh_backend make_table() {
     table.struct_size = sizeof table;
     table.spi_version = SH_BACKEND_SPI_VERSION;
     table.name = api::kBackendName;
-    table.version = "0.1.0";
+    table.version = support::kVersion;
     table.probe = probe;
     table.device_open = device_open;
     table.device_close = device_close;

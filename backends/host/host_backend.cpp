@@ -10,6 +10,7 @@
 #include "host/settings.h"
 #include "support/content_hash.h"
 #include "support/last_error.h"
+#include "support/version.h"
 
 namespace stagehand::host {
 namespace {
@@ -264,7 +265,7 @@ constexpr sh_backend kTable = {
     .struct_size = sizeof(sh_backend),
     .spi_version = SH_BACKEND_SPI_VERSION,
     .name = "host",
-    .version = "0.1",
+    .version = support::kVersion,
     .probe = probe,
     .device_open = device_open,
     .device_close = device_close,

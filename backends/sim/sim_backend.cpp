@@ -6,6 +6,7 @@
 #include "sim/device.h"
 #include "sim/settings.h"
 #include "support/last_error.h"
+#include "support/version.h"
 
 namespace stagehand::sim {
 namespace {
@@ -151,7 +152,7 @@ constexpr sh_backend kTable = {
     .struct_size = sizeof(sh_backend),
     .spi_version = SH_BACKEND_SPI_VERSION,
     .name = "sim",
-    .version = "0.1",
+    .version = support::kVersion,
     .probe = probe,
     .device_open = device_open,
     .device_close = device_close,

@@ -29,6 +29,8 @@ def places():
         yield ROOT / f"{name}.md", f"{name.lower()}.md"
     for path in sorted(ROOT.glob("docs/*.md")):
         yield path, path.name
+    for path in sorted(ROOT.glob("docs/tutorials/*.md")):
+        yield path, "tutorials.md" if path.name == "README.md" else f"tutorials-{path.name}"
     for pattern in READMES:
         for path in sorted(ROOT.glob(pattern)):
             yield path, f"{path.parent.relative_to(ROOT).as_posix().replace('/', '-')}.md"

@@ -47,7 +47,9 @@ fn find_library() -> Vec<PathBuf> {
         println!("cargo::rustc-link-lib=dylib=stagehand");
         return Vec::new();
     }
-    match pkg_config::Config::new().atleast_version("0.1").probe("stagehand") {
+    // The bindings declare what the library has since this version.
+    let least = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
+    match pkg_config::Config::new().atleast_version(least).probe("stagehand") {
         Ok(library) => library.include_paths,
         Err(error) => fail(&format!(
             "libstagehand was not found. Install it, or set PKG_CONFIG_PATH to the folder of its stagehand.pc, or \

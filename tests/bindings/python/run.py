@@ -16,6 +16,8 @@ run.py torch ROOT BUILD
     Python; skipped if STAGEHAND_TORCH is `later`, because `./dev torch` runs it then
 run.py torch-types ROOT BUILD
     mypy --strict over libstagehand.torch, with that PyTorch
+run.py tutorial ROOT BUILD PAGE
+    follows a page of docs/tutorials with the package
 run.py example ROOT BUILD PROGRAM...
     runs a program with the package
 """
@@ -286,6 +288,11 @@ def system(work):
     readme_examples(python, work, LD_LIBRARY_PATH=str(BUILD / "lib"))
 
 
+def tutorial(work):
+    follow = ROOT / "tests/tutorials/page.py"
+    run(sys.executable, follow, sys.argv[4], BUILD, VENV / "bin/python", unpacked(work))
+
+
 def example(work):
     done = subprocess.run([VENV / "bin/python", *sys.argv[4:]], env=dict(os.environ, PYTHONPATH=unpacked(work)))
     if done.returncode != 0:
@@ -301,6 +308,7 @@ def main():
             "format": layout,
             "readme": readme,
             "system": system,
+            "tutorial": tutorial,
             "example": example,
             "torch": torch,
             "torch-types": torch_types,

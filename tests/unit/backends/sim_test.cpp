@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "sim/sim_backend.h"
@@ -53,6 +54,11 @@ protected:
     sh_backend_device_info info_ = {};
     uint64_t memory_ = 0;
 };
+
+TEST_F(Sim, TellsTheVersionOfTheLibrary) {
+    const auto text = [](int number) { return std::to_string(number); };
+    EXPECT_EQ(backend_.version, text(SH_VERSION_MAJOR) + "." + text(SH_VERSION_MINOR) + "." + text(SH_VERSION_PATCH));
+}
 
 TEST_F(Sim, TheClockMovesOnlyByWaiting) {
     const sh_stream s = stream();
