@@ -6,6 +6,18 @@ from __future__ import annotations
 import torch
 
 _detach = torch.Tensor.detach
+_modes = torch._C._len_torch_dispatch_stack
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def detached(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns tensor.detach(), unseen by modes: this is no operation of the program."""
+    if not _modes() or type(tensor) not in _PLAIN:
+        return _detach(tensor)
+    unseen = torch._C._DisableTorchDispatch()  # type: ignore[attr-defined]
+    made = _detach(tensor)
+    del unseen
+    return made
 
 
 class Kept:
@@ -16,7 +28,7 @@ class Kept:
     __slots__ = ("tensor", "version")
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = _detach(tensor)
+        self.tensor = detached(tensor)
         self.version = tensor._version
 
     def unpack(self) -> torch.Tensor:

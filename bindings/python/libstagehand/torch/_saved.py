@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ._holding import Holding
-from ._kept import Kept, modified
+from ._kept import Kept, detached, modified
 from ._key import without_key
 from ._subclasses import found_in
 from ._weights import Weight
@@ -23,7 +23,6 @@ from ._weights import Weight
 _push = torch._C._autograd._push_saved_tensors_default_hooks
 _pop = torch._C._autograd._pop_saved_tensors_default_hooks
 _top = torch._C._autograd._top_saved_tensors_default_hooks
-_detach = torch.Tensor.detach
 _clone = torch.Tensor.clone
 
 
@@ -34,7 +33,7 @@ class _SavedWeight:
 
     def __init__(self, weights: tuple[Weight, ...], tensor: torch.Tensor) -> None:
         self.weights = weights
-        self.tensor = _detach(tensor)
+        self.tensor = detached(tensor)
         self.version = tensor._version
 
 

@@ -122,6 +122,8 @@ class SpilledActivations:
                 self._pack.recompute.enter()
             push(self._pack)
             self._steps.entered += 1
+            for one in self._devices.values():
+                one.begin_scope()
         return self
 
     def __exit__(

@@ -17,7 +17,7 @@ from .._errors import check, error_of
 from .._generated import STREAM_HOST, Status
 from .._native import ffi, lib
 from .._spiller import Spiller, release_ticket
-from ._kept import described, modified
+from ._kept import described, detached, modified
 from ._spill_tensors import Contents, contents_of
 
 _detach = torch.Tensor.detach
@@ -70,7 +70,7 @@ class Saved:
     def __init__(self, on: SpilledDevice, tensor: torch.Tensor, bytes: int, contents: Contents) -> None:
         self.on = on
         self.held = _new(_OUT)  # the ticket is its first number
-        self.tensor: torch.Tensor | None = _detach(tensor)
+        self.tensor: torch.Tensor | None = detached(tensor)
         self.version = contents.version
         self.changed: int | None = None  # the version of the tensor when it left, if it was changed while it left
         self.size = tensor.size()
@@ -142,6 +142,7 @@ class SpilledDevice:
         self.spiller = spiller
         self.device = device
         self.saved: dict[int, weakref.ref[Saved]] = {}  # by ticket
+        self.scope = object()  # saved tensors share copies within it
         self._cuda = device.index if device.type == "cuda" else None
         self._counts_used = counts_used
         self.least = least  # tensors with fewer bytes stay
@@ -226,7 +227,7 @@ class SpilledDevice:
         """Saves a tensor, and gives up the memory of the tensors that have left. `flags` are those of sh_spill()."""
         stream = self.stream()
         bytes = tensor.nbytes
-        contents = contents_of(tensor, tensor.untyped_storage() if storage is None else storage)
+        contents = contents_of(tensor, tensor.untyped_storage() if storage is None else storage, self.scope)
         saved = Saved(self, tensor, bytes, contents)
         size, held = saved.size, saved.held
         saved.begin, saved.stream = tensor.data_ptr(), stream
@@ -289,8 +290,13 @@ class SpilledDevice:
             self._gone += 1
             self.forget_used(tensor)
 
+    def begin_scope(self) -> None:
+        """Has tensors that are saved from now on share no copies with those before."""
+        self.scope = object()
+
     def begin_step(self, number: int) -> None:
         self._gone = 0
+        self.begin_scope()
         # The library maps memory between the steps of a streamed model, and PyTorch's allocator does not count it.
         if self._cuda is not None:
             self._pages = self.spiller.device.memory().used_bytes

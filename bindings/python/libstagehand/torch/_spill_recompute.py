@@ -197,7 +197,10 @@ class Recompute:
         if recipe is None or recipe.saved or tensor.dtype != recipe.dtype or 0 < self._below <= recipe.bytes:
             return None
         # Kernels that PyTorch does not know may write to memory without a gradient.
-        if tensor.grad_fn is None and all(one.last is not place for one in self._threads.__dict__.get("records", ())):
+        records = self._threads.__dict__.get("records", ())
+        if tensor.grad_fn is None and all(one.last is not place for one in records):
+            return None
+        if any(one.in_function() for one in records):
             return None
         made: Made | None = recipe.made()
         if made is None:
@@ -282,7 +285,7 @@ class Recompute:
         for packed in argument.place.found(argument.version):  # saved for another argument just now
             if _covers(packed, argument) and packed.offset == argument.offset and packed.stride == argument.stride:
                 return packed
-        with torch.no_grad():
+        with torch.no_grad(), torch._C._DisableTorchDispatch():
             copy = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
             copy.copy_(tensor)
         packed = self._save(copy)
@@ -352,7 +355,7 @@ class Recompute:
 
 def _covers(packed: Any, argument: Argument) -> bool:
     """Whether an argument lies in the memory of a saved tensor."""
-    if type(packed) is not Saved or packed.dtype != argument.dtype:
+    if type(packed) is not Saved or packed.dtype != argument.dtype or packed.contents.scope is not packed.on.scope:
         return False
     if packed.size == argument.size and packed.stride == argument.stride and packed.offset == argument.offset:
         return True

@@ -2,7 +2,8 @@
 
 A recipe is an operation with its arguments. It holds none of the memory of its arguments. A note of how a storage was
 made ends with the storage, and with the first operation that writes to the storage. Nothing is noted inside functions
-of the program (`torch.autograd.Function`) and inside compiled code, because other kernels write to memory there.
+of the program (`torch.autograd.Function`) and inside compiled code, because other kernels write to memory there. Memory
+of the graph that an operation uses without gradients counts as written, because functions of the program do that.
 """
 
 # mypy: disable-error-code="import-not-found,misc,no-untyped-call,unused-ignore"
@@ -15,10 +16,12 @@ import torch
 from torch.utils import _python_dispatch
 
 from ._spill_cheap import CHEAP, DROPOUT, SEVERAL, Run, masked
-from ._spill_tensors import is_plain
+from ._spill_tensors import end_sharing, is_plain
+from ._subclasses import plain_parts
 
 _graph_task = torch._C._current_graph_task_id
 _grad_enabled = torch.is_grad_enabled
+_next_node: Any = torch._C._autograd._get_sequence_nr  # the number of the next node of a graph
 _Tensor, _Parameter = torch.Tensor, torch.nn.Parameter
 _PLACE, _RECIPE = "_stagehand_place", "_stagehand_recipe"
 _MOST_STEPS = 64  # operations between a result and the arguments that it is computed from
@@ -170,6 +173,11 @@ class Record(_python_dispatch.TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.last: Place | None = None  # the memory of the result that was noted last
+        self.apart = -1  # the next node when an operation last ran without gradients
+
+    def in_function(self) -> bool:
+        """Whether a function of the program saves a tensor now: nodes of PyTorch save before their operations run."""
+        return bool(self.apart == _next_node())
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -185,6 +193,9 @@ class Record(_python_dispatch.TorchDispatchMode):
             written = _WRITTEN[func] = _written(func)
         if written:
             _note_writes(written, args, kwargs or {})
+        if not _grad_enabled() and _graph_task() == -1:
+            self.apart = _next_node()
+            _note_uses(args)
         result = func(*args, **kwargs) if kwargs else func(*args)
         if func in CHEAP or func is DROPOUT:
             self._note(func, args, kwargs or {}, result)
@@ -218,6 +229,18 @@ class Record(_python_dispatch.TorchDispatchMode):
 _WRITTEN: dict[Any, tuple[tuple[int, str], ...]] = {}
 
 
+# Operations that write to arguments without a word of it in their schemas: to the statistics of a batch norm.
+_UNTOLD = {
+    f"aten::{name}": arguments
+    for names, arguments in (
+        ("native_batch_norm cudnn_batch_norm miopen_batch_norm", ((3, "running_mean"), (4, "running_var"))),
+        ("batch_norm_gather_stats batch_norm_gather_stats_with_counts", ((3, "running_mean"), (4, "running_var"))),
+        ("batch_norm_update_stats", ((1, "running_mean"), (2, "running_var"))),
+    )
+    for name in names.split()
+}
+
+
 def _written(func: Any) -> tuple[tuple[int, str], ...]:
     # The schema says that it writes. It only tells the allocator which stream uses the memory.
     if func is torch.ops.aten.record_stream.default:
@@ -225,22 +248,42 @@ def _written(func: Any) -> tuple[tuple[int, str], ...]:
     schema = getattr(func, "_schema", None)
     if schema is None:
         return ()
-    return tuple(
+    collective = schema.name.startswith("c10d::")  # these schemas do not tell either
+    return _UNTOLD.get(schema.name, ()) + tuple(
         (number, one.name)
         for number, one in enumerate(schema.arguments)
-        if one.alias_info is not None and one.alias_info.is_write
+        if collective or (one.alias_info is not None and one.alias_info.is_write)
     )
 
 
 def _note_writes(written: tuple[tuple[int, str], ...], args: tuple[Any, ...], named: dict[str, Any]) -> None:
     for number, name in written:
-        value = args[number] if number < len(args) else named.get(name)
-        for tensor in value if isinstance(value, (list, tuple)) else (value,):
-            if type(tensor) not in (_Tensor, _Parameter) or not is_plain(tensor):
+        _note_write(args[number] if number < len(args) else named.get(name))
+
+
+def _note_write(value: Any) -> None:
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            _note_write(one)
+    elif isinstance(value, _Tensor):
+        for tensor in plain_parts(value):
+            try:
+                storage = tensor.untyped_storage()
+            except (NotImplementedError, RuntimeError):  # transforms of functions have such tensors
                 continue
-            place: Place | None = getattr(tensor.untyped_storage(), _PLACE, None)
+            end_sharing(storage)
+            place: Place | None = getattr(storage, _PLACE, None)
             if place is not None:
                 place.writes += 1
+
+
+def _note_uses(values: Any) -> None:
+    """Notes that an operation uses memory of the graph without gradients."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            _note_uses(value)
+        elif type(value) is _Tensor and value.requires_grad and not value.is_leaf:
+            _note_write(value)
 
 
 def push(record: Record) -> None:

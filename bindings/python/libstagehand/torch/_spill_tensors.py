@@ -54,10 +54,11 @@ class Contents:
     contents share a copy.
     """
 
-    __slots__ = ("key", "version", "address", "bytes", "count", "restored", "prefetched")
+    __slots__ = ("key", "scope", "version", "address", "bytes", "count", "restored", "prefetched")
 
-    def __init__(self, version: int, address: int, bytes: int) -> None:
+    def __init__(self, scope: object, version: int, address: int, bytes: int) -> None:
         self.key = next(_numbers)  # the library's name for the contents, which no other contents ever have
+        self.scope = scope
         self.version = version
         self.address = address
         self.bytes = bytes
@@ -73,8 +74,9 @@ class Contents:
             self.prefetched.clear()
 
 
-def contents_of(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Contents:
-    """Returns what a tensor, its views, and the tensor that it is a view of hold now.
+def contents_of(tensor: torch.Tensor, storage: torch.UntypedStorage, scope: object) -> Contents:
+    """Returns what a tensor, its views, and the tensor that it is a view of hold now. What was saved in another scope,
+    which may be one of another spiller, is not the same: PyTorch does not see all writes.
 
     Only these share a version. unsafe_split() and compiled code make tensors that share memory and have versions of
     their own: a change of one of them leaves the versions of the others.
@@ -86,24 +88,38 @@ def contents_of(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Contents
         known: Contents | None = getattr(storage, _CONTENTS, None)
         address = storage.data_ptr()
         # A storage may get other memory.
-        if known is None or known.version != version or known.address != address or known.bytes != bytes:
-            known = Contents(version, address, bytes)
+        if (
+            known is None
+            or known.version != version
+            or known.address != address
+            or known.bytes != bytes
+            or known.scope is not scope
+        ):
+            known = Contents(scope, version, address, bytes)
             setattr(storage, _CONTENTS, known)
         return known
     if base is not None and not _within(tensor, base):
         whole = tensor
-    return _contents_of_part(whole, storage, version)
+    return _contents_of_part(whole, storage, version, scope)
 
 
-def _contents_of_part(whole: torch.Tensor, storage: torch.UntypedStorage, version: int) -> Contents:
+def end_sharing(storage: torch.UntypedStorage) -> None:
+    """Notes that a storage is written to: what is saved from now on shares no copy with what was saved before. Not all
+    writes change a version.
+    """
+    for name in (_CONTENTS, _PARTS):
+        storage.__dict__.pop(name, None)
+
+
+def _contents_of_part(whole: torch.Tensor, storage: torch.UntypedStorage, version: int, scope: object) -> Contents:
     parts: dict[tuple[int, int], Contents] | None = getattr(storage, _PARTS, None)
     if parts is None or len(parts) >= _MOST_PARTS:
         parts = {}
         setattr(storage, _PARTS, parts)
     place = whole.data_ptr(), _extent(whole)
     known = parts.get(place)
-    if known is None or known.version != version:
-        known = parts[place] = Contents(version, *place)
+    if known is None or known.version != version or known.scope is not scope:
+        known = parts[place] = Contents(scope, version, *place)
     return known
 
 
