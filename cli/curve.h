@@ -13,8 +13,9 @@ struct CurvePoint {
     std::uint64_t bytes_per_step = 0;
     std::uint64_t resident_bytes = 0;
     std::uint64_t ring_bytes = 0;
-    double step_ms = 0;   // by the plan's recurrence
-    double bound_ms = 0;  // max(compute, (W - M) / link)
+    double step_ms = 0;        // by the plan's recurrence
+    double bound_ms = 0;       // max(compute, (W - M) / link)
+    double plan_bound_ms = 0;  // proven for plans, which keep whole pages
 };
 
 struct Curve {

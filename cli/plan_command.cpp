@@ -26,7 +26,8 @@ CurvePoint point_of(std::uint64_t budget, const sh_plan_info& info) {
             info.resident_bytes,
             info.ring_bytes,
             static_cast<double>(info.step_ns) / 1e6,
-            static_cast<double>(info.bound_ns) / 1e6};
+            static_cast<double>(info.bound_ns) / 1e6,
+            static_cast<double>(info.plan_bound_ns) / 1e6};
 }
 
 void add_curve(const Planner& planner, bool quiet, const BlockTable& table, PlanReport& report) {

@@ -178,6 +178,10 @@ std::string facts_text(const PlanReport& report, const BlockTable& table, const 
               fmt::format("max(compute {}, (W − M) / {}), at the {} speed of the link", time_text(report.compute_ms),
                           model::format_rate(static_cast<double>(plan.link_bytes_per_second)),
                           report.target.link_measured ? "measured" : "given"));
+    facts.add("bound of plans", time_text(ms(plan.plan_bound_ns)),
+              ms(plan.plan_bound_ns) >= 1e-3 ? fmt::format("no plan of whole pages is faster; the step time is {}",
+                                                           ratio_text(ms(plan.step_ns), ms(plan.plan_bound_ns)))
+                                             : "no plan of whole pages is faster");
     facts.add(
         "device", report.target.device,
         fmt::format("link {}, {} order", report.target.link_measured ? "measured" : "given", to_string(report.order)));
@@ -204,6 +208,7 @@ Json curve_json(const Curve& curve) {
         points.push_back({{"budget_bytes", point.budget_bytes},
                           {"step_ms", point.step_ms},
                           {"bound_ms", point.bound_ms},
+                          {"plan_bound_ms", point.plan_bound_ms},
                           {"bytes_per_step", point.bytes_per_step},
                           {"resident_bytes", point.resident_bytes},
                           {"ring_bytes", point.ring_bytes}});
@@ -224,6 +229,7 @@ std::string json_text(const PlanReport& report, const BlockTable& table) {
         {"order", to_string(report.order)},
         {"step_ms", ms(plan.step_ns)},
         {"bound_ms", ms(plan.bound_ns)},
+        {"plan_bound_ms", ms(plan.plan_bound_ns)},
         {"compute_ms", report.compute_ms},
         {"link_bytes_per_second", plan.link_bytes_per_second},
         {"link_measured", report.target.link_measured},

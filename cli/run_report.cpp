@@ -60,13 +60,24 @@ double RunReport::stall_ms() const { return median(steps, &StepMeasure::stall_ms
 
 std::uint64_t RunReport::bytes_per_step() const { return steps.empty() ? 0 : bytes_copied / steps.size(); }
 
-double RunReport::bound_ms() const {
-    const std::uint64_t excess = model_bytes - std::min(model_bytes, plan.budget_bytes);
-    const double copy = copy_bytes_per_second > 0 ? static_cast<double>(excess) * 1e3 / copy_bytes_per_second : 0;
-    return std::max(compute_ms, copy);
+double RunReport::steps_bytes_per_second() const {
+    const double ms = step_ms();
+    const bool refilled = steps.size() > 1 || signal == 0;
+    return refilled && ms > 0 ? static_cast<double>(std::max(bytes_per_step(), excess_bytes())) * 1e3 / ms : 0;
 }
 
-bool RunReport::bound_beaten() const { return !steps.empty() && is_below(step_ms(), bound_ms()); }
+double RunReport::copy_bytes_per_second() const {
+    return std::max(measured_bytes_per_second, excess_bytes() > 0 ? steps_bytes_per_second() : 0);
+}
+
+double RunReport::bound_ms() const {
+    const double speed = copy_bytes_per_second();
+    return std::max(compute_ms, speed > 0 ? static_cast<double>(excess_bytes()) * 1e3 / speed : 0);
+}
+
+bool RunReport::faster_in_steps() const { return is_below(measured_bytes_per_second, copy_bytes_per_second()); }
+
+std::uint64_t RunReport::excess_bytes() const { return model_bytes - std::min(model_bytes, plan.budget_bytes); }
 
 std::uint64_t RunReport::hits() const { return total(steps, &StepMeasure::hits); }
 
@@ -83,10 +94,10 @@ std::string json_text(const RunReport& report) {
         {"step_ms", report.step_ms()},
         {"load_ms", report.load_ms},
         {"bound_ms", report.bound_ms()},
-        {"bound_beaten", report.bound_beaten()},
         {"planned_step_ms", static_cast<double>(report.plan.step_ns) / 1e6},
         {"compute_ms", report.compute_ms},
-        {"copy_bytes_per_second", report.copy_bytes_per_second},
+        {"copy_bytes_per_second", report.copy_bytes_per_second()},
+        {"measured_bytes_per_second", report.measured_bytes_per_second},
         {"model_bytes", report.model_bytes},
         {"bytes_per_step", report.bytes_per_step()},
         {"bound_bytes_per_step", report.plan.bound_bytes_per_step},
@@ -110,7 +121,7 @@ std::string json_text(const RunReport& report) {
 
 std::string table_text(const RunReport& report, const Terminal& terminal) {
     const auto bytes = [](std::uint64_t count) { return model::format_bytes(count); };
-    const std::uint64_t excess = report.model_bytes - std::min(report.model_bytes, report.plan.budget_bytes);
+    const std::uint64_t excess = report.excess_bytes();
     Facts facts;
     facts.add("steps", count_text(report.steps.size()), report.signal != 0 ? "interrupted" : "");
     facts.add(
@@ -119,17 +130,23 @@ std::string table_text(const RunReport& report, const Terminal& terminal) {
     const std::string copying =
         excess == 0 ? "nothing to copy"
                     : fmt::format("({} − {}) / {}", bytes(report.model_bytes), bytes(report.plan.budget_bytes),
-                                  model::format_rate(report.copy_bytes_per_second));
+                                  model::format_rate(report.copy_bytes_per_second()));
     std::string bound = fmt::format("max(compute {}, {})", time_text(report.compute_ms), copying);
     if (excess > 0) {
-        bound += ", at the measured speed of the link";
+        bound += report.faster_in_steps() ? ", at the speed of the link in the steps"
+                                          : ", at the measured speed of the link";
     }
     if (report.bound_ms() > 0) {
         bound += fmt::format(": the step time is {}", ratio_text(report.step_ms(), report.bound_ms()));
     }
     facts.add("bound", time_text(report.bound_ms()), bound);
-    if (report.bound_beaten()) {
-        facts.add("", "", "The steps were faster than this bound, so the link was faster than the measurement of it.");
+    if (report.faster_in_steps()) {
+        facts.add("", "",
+                  fmt::format("The link was faster in the steps than before them, when {} were measured.",
+                              model::format_rate(report.measured_bytes_per_second)));
+    }
+    if (!report.steps.empty() && is_below(report.step_ms(), report.bound_ms())) {
+        facts.add("", "", "The only step began with a full ring, so it is shorter than one of many steps can be.");
     }
     if (excess == 0) {
         facts.add("copied a step", bytes(report.bytes_per_step()), "the whole model is resident");

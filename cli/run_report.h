@@ -26,7 +26,7 @@ struct RunReport {
     std::string device;
     Order order = Order::forward;
     double compute_ms = 0;
-    double copy_bytes_per_second = 0;  // to the device, measured in this run
+    double measured_bytes_per_second = 0;  // to the device, in copies before the steps
     sh_plan_info plan = SH_PLAN_INFO_INIT;
     std::uint64_t model_bytes = 0;  // W
     std::uint64_t budget_bytes = 0;
@@ -44,12 +44,20 @@ struct RunReport {
     // Medians of the steps without the first, which begins with a full ring. With one step, the value of that step.
     double step_ms() const;
     double stall_ms() const;
+    // W - M.
+    std::uint64_t excess_bytes() const;
     // The mean, because a load may be counted in the step before the step that uses it.
     std::uint64_t bytes_per_step() const;
-    // max(compute, (W - M) / copy speed). No step is faster on a link of that speed; but the speed is a measurement.
+    // What the steps themselves show of the speed of the link: what they copied, in the time that they took. In steps
+    // that repeat, that is never less than W - M, because no plan copies less. 0 if nothing was copied, or if a signal
+    // came after the first step: that step begins with a full ring, which nothing has filled again.
+    double steps_bytes_per_second() const;
+    // The larger of both speeds. Copies before the steps only show how fast the link was then.
+    double copy_bytes_per_second() const;
+    // max(compute, (W - M) / copy speed). No step is faster on a link of that speed.
     double bound_ms() const;
-    // Whether the steps were faster than bound_ms(): the link then was faster than its measurement.
-    bool bound_beaten() const;
+    // Whether the link was faster in the steps than in the copies before them.
+    bool faster_in_steps() const;
     std::uint64_t hits() const;
     std::uint64_t in_time() const;
     std::uint64_t misses() const;

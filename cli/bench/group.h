@@ -37,7 +37,7 @@ private:
 
 // The speeds of the device's copies in bytes per second, measured at the beginning.
 struct Link {
-    double raw = 0;        // one copy of the driver, as the library measures it for itself
+    double raw = 0;        // copies of the driver, as the library measures them for itself
     double to_device = 0;  // blocks streamed from pinned memory
     double to_host = 0;
     std::optional<BothWays> both_ways;

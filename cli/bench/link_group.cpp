@@ -8,7 +8,7 @@ namespace stagehand::cli::bench {
 
 namespace {
 
-// The speed that the library plans with if no speed is given: of one copy, timed by events of the device.
+// The speed that the library plans with if no speed is given: of copies in a row, timed by events of the device.
 double raw_speed(sh_device* device) {
     const Runtime runtime = create_runtime(device, "raw link");
     const std::uint64_t bytes = device_memory(device).page_bytes;
@@ -53,7 +53,7 @@ Link measure_link(sh_device* device, bool simulation) {
 void report_link(const Bench& bench, GroupReport& report) {
     const Link& link = bench.link;
     report.about = fmt::format("pinned memory, {} in large blocks", model::format_bytes(link.bytes));
-    report.rows.push_back({"host to device", Unit::bytes_per_second, link.to_device, link.raw, "one raw copy"});
+    report.rows.push_back({"host to device", Unit::bytes_per_second, link.to_device, link.raw, "raw copies"});
     report.rows.back().firm = true;
     report.rows.push_back({"device to host", Unit::bytes_per_second, link.to_host, link.to_device, "host to device"});
     if (!link.pinned) {

@@ -448,10 +448,13 @@ typedef struct sh_plan_info {
     /** Bytes in the pages of all registered blocks that no block covers. Blocks begin at pages unless they are packed:
         see docs/concepts.md. The resident and the streamed parts include their share of these bytes. */
     uint64_t padding_bytes;
+    /** The least T of all plans, which keep whole pages. It is proven, and never less than bound_ns. It is bound_ns if
+        the plan is for several kinds of step. \since 0.2 */
+    uint64_t plan_bound_ns;
 } sh_plan_info;
 
 #define SH_PLAN_INFO_INIT \
-    { sizeof(sh_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(sh_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 static inline void sh_plan_info_init(sh_plan_info* info) {
     const sh_plan_info initial = SH_PLAN_INFO_INIT;
     *info = initial;

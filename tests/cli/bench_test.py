@@ -19,7 +19,7 @@ GROUPS = ["link", "pinning", "staging", "mapping", "occupancy", "streaming", "gr
 TOP_KEYS = {"device", "description", "page_bytes", "link_bytes_per_second", "pinned", "quick", "interrupted", "groups"}
 ROW_KEYS = {"name", "unit", "value", "limit", "limit_name", "ratio", "beats_limit"}
 # Limits that nothing should beat: the link, and what is computed from it. The others are for comparison.
-FIRM = {"link", "one raw copy", "planned bytes / link", "computing alone"}
+FIRM = {"link", "raw copies", "planned bytes / link", "computing alone"}
 STREAMING_KEYS = {
     "shape",
     "blocks",

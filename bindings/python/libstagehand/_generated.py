@@ -228,6 +228,7 @@ class PlanInfo:
     resident_blocks: int
     streamed_blocks: int
     padding_bytes: int
+    plan_bound_ns: int
 
 
 @dataclass(frozen=True)

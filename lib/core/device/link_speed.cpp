@@ -1,5 +1,5 @@
-// The measurement of the link from host to device. It is done once, with a copy large enough to hide the cost of a
-// command.
+// The measurement of the link from host to device. It is done once, as the link is used: with copies that are queued
+// one behind the other on a stream, as a lane takes them, and large enough to hide the cost of a command.
 #include <algorithm>
 
 #include "base/once_more.h"
@@ -9,6 +9,8 @@ namespace stagehand::core {
 namespace {
 
 constexpr uint64_t kLargest = 64 << 20;
+constexpr uint64_t kSmallestCopy = 4 << 20;  // of several that are in flight at once
+constexpr uint64_t kInFlight = 4;
 constexpr int kRepeats = 3;
 constexpr double kAssumedBytesPerNs = 16;  // PCIe 4.0 with half its lanes: never far from the truth
 
@@ -69,10 +71,16 @@ struct Probe {
         return backend.event_create(true, &end);
     }
 
+    // Copies all bytes once.
     Status copy(int64_t* ns) {
         BackendDevice& backend = device.backend();
+        const uint64_t copies = std::clamp<uint64_t>(host.bytes() / kSmallestCopy, 1, kInFlight);
+        const uint64_t part = host.bytes() / copies;
         SH_TRY(backend.event_record(begin, stream));
-        SH_TRY(backend.copy_to_device(stream, address, host.data(), host.bytes()));
+        for (uint64_t i = 0; i < copies; i++) {
+            const uint64_t from = i * part, bytes = i + 1 < copies ? part : host.bytes() - from;
+            SH_TRY(backend.copy_to_device(stream, address + from, static_cast<char*>(host.data()) + from, bytes));
+        }
         SH_TRY(backend.event_record(end, stream));
         SH_TRY(backend.event_synchronize(end));
         return backend.event_elapsed(begin, end, ns);

@@ -6,6 +6,7 @@
 
 #include "base/size_text.h"
 #include "policy/bounds.h"
+#include "policy/plan_bound.h"
 #include "policy/recurrence.h"
 #include "policy/step_curve.h"
 
@@ -260,6 +261,7 @@ void Planner::state_bounds(const Order& order, const Limits& limits, Result* res
     if (!is_mixed(order)) {
         result->bound_bytes_per_step = policy::least_bytes(problem_);
         result->bound_ns = policy::simple_step_ns(problem_);
+        result->plan_bound_ns = policy::least_plan_ns(problem_);
         result->compute_ns = knows_mix(order) ? StepMix::compute_ns(trace_) : given_compute_ns(order);
         return;
     }
@@ -273,7 +275,7 @@ void Planner::state_bounds(const Order& order, const Limits& limits, Result* res
     }
     result->bound_bytes_per_step = static_cast<uint64_t>(bytes);
     result->compute_ns = knows_mix(order) ? static_cast<uint64_t>(compute_ns) : given_compute_ns(order);
-    result->bound_ns = policy::mixed_bound_ns(problem_, mix.view());
+    result->bound_ns = result->plan_bound_ns = policy::mixed_bound_ns(problem_, mix.view());
 }
 
 std::variant<policy::Plan, policy::Infeasible> Planner::make_plan(const Order& order, const Limits& limits,

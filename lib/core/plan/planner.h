@@ -44,6 +44,7 @@ public:
         uint64_t bound_bytes_per_step = 0;
         double step_ns = 0;
         double bound_ns = 0;
+        double plan_bound_ns = 0;
         uint64_t compute_ns = 0;
         uint64_t link_bytes_per_second = 0;
         uint64_t resident_blocks = 0, streamed_blocks = 0;

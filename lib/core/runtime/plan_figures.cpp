@@ -24,6 +24,7 @@ void PlanInForce::describe(const Planner::Result& result, sh_plan_info* out) con
     out->bound_bytes_per_step = result.bound_bytes_per_step;
     out->step_ns = static_cast<uint64_t>(result.step_ns);
     out->bound_ns = static_cast<uint64_t>(result.bound_ns);
+    out->plan_bound_ns = static_cast<uint64_t>(result.plan_bound_ns);
     out->compute_ns = result.compute_ns;
     out->link_bytes_per_second = result.link_bytes_per_second;
     out->scheduled_blocks = result.resident_blocks + result.streamed_blocks;

@@ -7,6 +7,7 @@
 #include "policy/bounds.h"
 #include "policy/evaluator.h"
 #include "policy/local_moves.h"
+#include "policy/plan_bound.h"
 #include "problems.h"
 
 namespace stagehand::policy::test {
@@ -71,6 +72,7 @@ void compare(uint32_t seed, uint64_t count, uint32_t most_units, uint32_t most_p
         c.budget_pages = smallest + random() % (pages - smallest);
         Problem problem = c.problem();
         double best = BruteForce(Shape(problem)).shortest();
+        ASSERT_GE(best, least_plan_ns(problem) * (1 - 1e-9)) << "instance " << compared << " of seed " << seed;
         auto answer = make_plan(problem);
         ASSERT_TRUE(std::holds_alternative<Plan>(answer));
         EXPECT_LE(std::get<Plan>(answer).step_ns, 1.01 * best)

@@ -1581,10 +1581,13 @@ takes as long as the copies.*/
     /**Bytes in the pages of all registered blocks that no block covers. Blocks begin at pages unless they are packed:
 see docs/concepts.md. The resident and the streamed parts include their share of these bytes.*/
     pub padding_bytes: u64,
+    /**The least T of all plans, which keep whole pages. It is proven, and never less than bound_ns. It is bound_ns if
+the plan is for several kinds of step. \since 0.2*/
+    pub plan_bound_ns: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_plan_info"][::core::mem::size_of::<sh_plan_info>() - 144usize];
+    ["Size of sh_plan_info"][::core::mem::size_of::<sh_plan_info>() - 152usize];
     ["Alignment of sh_plan_info"][::core::mem::align_of::<sh_plan_info>() - 8usize];
     [
         "Offset of field: sh_plan_info::struct_size",
@@ -1643,6 +1646,9 @@ const _: () = {
     [
         "Offset of field: sh_plan_info::padding_bytes",
     ][::core::mem::offset_of!(sh_plan_info, padding_bytes) - 136usize];
+    [
+        "Offset of field: sh_plan_info::plan_bound_ns",
+    ][::core::mem::offset_of!(sh_plan_info, plan_bound_ns) - 144usize];
 };
 ///The saved tensors of one training job. See the top of this file.
 #[repr(C)]
