@@ -5,7 +5,11 @@
 #include <string>
 #include <vector>
 
+#include <stagehand/stagehand.h>
+
 namespace stagehand::cli {
+
+class Planner;
 
 // The figures of one plan.
 struct CurvePoint {
@@ -32,6 +36,9 @@ struct Curve {
 // The budgets to plan for: from the smallest to the whole model, and the chosen one.
 std::vector<std::uint64_t> curve_budgets(std::uint64_t smallest, std::uint64_t model, std::uint64_t page,
                                          std::uint64_t chosen);
+
+// Fills in all figures: plans for each of those budgets. `info` is the plan for `budget_bytes`.
+void fill_curve(const Planner& planner, bool quiet, const sh_plan_info& info, std::uint64_t budget_bytes, Curve& curve);
 
 // The curve as an SVG file.
 std::string curve_picture(const Curve& curve);

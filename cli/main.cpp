@@ -80,6 +80,8 @@ int main(int argc, char** argv) {
             return guarded("plan", [&] { return plan_command(line.plan); });
         case CommandLine::Outcome::run:
             return guarded("run", [&] { return run_command(line.run); });
+        case CommandLine::Outcome::report:
+            return guarded("report", [&] { return report_command(line.report); });
         case CommandLine::Outcome::bench:
             return guarded("bench", [&] { return bench_command(line.bench); });
         case CommandLine::Outcome::release:

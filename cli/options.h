@@ -77,6 +77,14 @@ struct RunOptions : ModelOptions {
     bool quiet = false;
     std::string trace;
     std::string telemetry;
+    std::string report;
+};
+
+struct ReportOptions {
+    std::vector<std::string> files;  // telemetry, each with or without its trace behind it
+    std::string output;
+    std::string label;  // of the first run; empty: the file's name
+    bool quiet = false;
 };
 
 struct BenchOptions {
@@ -117,8 +125,12 @@ int devices_command(const DevicesOptions& options);
 int plan_command(const PlanOptions& options);
 int training_command(const PlanOptions& options);
 int run_command(const RunOptions& options);
+int report_command(const ReportOptions& options);
 int bench_command(const BenchOptions& options);
 int top_command(const TopOptions& options);
 int occupancy_command(const OccupancyOptions& options);
+
+// Throws CommandError if this command cannot make reports.
+void check_reports_are_built();
 
 }  // namespace stagehand::cli

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <map>
 
 #include <fmt/format.h>
 #include <stagehand/stagehand.h>
@@ -197,6 +198,17 @@ void add_run_options(CLI::App* app, RunOptions& options) {
         ->type_name("FILE");
     app->add_option("--telemetry", options.telemetry, "Write one JSON object for each timed step, each on a line")
         ->type_name("FILE");
+    app->add_option("--report", options.report, "Write a report of the timed steps, one HTML page")->type_name("FILE");
+    add_flag(app, "-q,--quiet", options.quiet, "Show no progress");
+}
+
+void add_report_options(CLI::App* app, ReportOptions& options) {
+    app->add_option("FILES", options.files,
+                    "The telemetry of a run (RUN.jsonl), and behind it the run's trace, if there is one; then those of "
+                    "further runs")
+        ->required()
+        ->type_name("");
+    app->add_option("-o,--output", options.output, "The HTML page to write")->required()->type_name("FILE");
     add_flag(app, "-q,--quiet", options.quiet, "Show no progress");
 }
 
@@ -291,7 +303,16 @@ constexpr const char* exit_codes =
     "3 bad model; 4 no such device or process, or too small a budget; 5 an output could not be "
     "written; 130 interrupted.";
 
-constexpr const char* subcommand_names = "devices, plan, run, bench, top, release, resume and help";
+constexpr const char* subcommand_names = "devices, plan, run, report, bench, top, release, resume and help";
+
+CommandLine::Outcome outcome_of(const std::string& subcommand) {
+    using Outcome = CommandLine::Outcome;
+    static const std::map<std::string, Outcome> outcomes = {
+        {"devices", Outcome::devices}, {"plan", Outcome::plan},    {"run", Outcome::run},
+        {"report", Outcome::report},   {"bench", Outcome::bench},  {"release", Outcome::release},
+        {"top", Outcome::top},         {"resume", Outcome::resume}};
+    return outcomes.at(subcommand);
+}
 
 // "help" and "help plan" become "--help" and "plan --help". Other arguments stay as they are.
 std::vector<std::string> arguments_of(int argc, char** argv) {
@@ -323,6 +344,9 @@ CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
     add_plan_options(plan_app, plan);
     CLI::App* run_app = app.add_subcommand("run", "Stream a model's weights and measure the steps");
     add_run_options(run_app, run);
+    CLI::App* report_app =
+        app.add_subcommand("report", "Make an HTML page about runs, from their telemetry and traces");
+    add_report_options(report_app, report);
     CLI::App* bench_app =
         app.add_subcommand("bench", "Measure a device, and compare each figure with a limit of the same run");
     add_bench_options(bench_app, bench);
@@ -370,13 +394,7 @@ CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
         }
         return Outcome::refused;
     }
-    return devices_app->parsed()   ? Outcome::devices
-           : plan_app->parsed()    ? Outcome::plan
-           : run_app->parsed()     ? Outcome::run
-           : bench_app->parsed()   ? Outcome::bench
-           : top_app->parsed()     ? Outcome::top
-           : release_app->parsed() ? Outcome::release
-                                   : Outcome::resume;
+    return outcome_of(app.get_subcommands().front()->get_name());
 }
 
 }  // namespace stagehand::cli

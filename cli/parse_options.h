@@ -15,6 +15,7 @@ public:
         devices,
         plan,
         run,
+        report,
         bench,
         top,
         release,
@@ -30,6 +31,7 @@ public:
     DevicesOptions devices;
     PlanOptions plan;
     RunOptions run;
+    ReportOptions report;
     BenchOptions bench;
     TopOptions top;
     OccupancyOptions release, resume;

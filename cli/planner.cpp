@@ -68,6 +68,10 @@ PlanTarget find_target(const PlanOptions& options, std::uint64_t budget) {
 }
 
 Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options)
+    : Planner(target, table, options, step_uses(table, options.order, options.compute_ms)) {}
+
+Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options,
+                 const std::vector<StepUse>& order)
     : table_(table), options_(options) {
     DeviceRequest request;
     request.name = "sim";
@@ -78,7 +82,7 @@ Planner::Planner(const PlanTarget& target, const BlockTable& table, const PlanOp
     device_ = open_device(request);
     runtime_ = create_runtime(device_.get(), "stagehand plan");
     blocks_ = register_blocks(runtime_.get(), table, nullptr);
-    std::vector<sh_use> uses = schedule(step_uses(table, options.order, options.compute_ms), blocks_);
+    std::vector<sh_use> uses = schedule(order, blocks_);
     if (!options.kinds.empty()) {  // their times are measured
         for (sh_use& use : uses) {
             use.compute_ns = 0;
@@ -113,10 +117,11 @@ std::string Planner::block_name(sh_block block) const {
     return found == blocks_.end() ? "" : table_.blocks[static_cast<std::size_t>(found - blocks_.begin())].name;
 }
 
-sh_plan_info Planner::plan_for(std::uint64_t budget_bytes) const {
+sh_plan_info Planner::plan_for(std::uint64_t budget_bytes, std::uint64_t link_bytes_per_second) const {
     sh_plan_options options = SH_PLAN_OPTIONS_INIT;
     options.flags = SH_PLAN_DRY_RUN;
     options.budget_bytes = budget_bytes;
+    options.link_bytes_per_second = link_bytes_per_second;
     sh_plan_info info = SH_PLAN_INFO_INIT;
     check(sh_plan(runtime_.get(), &options, &info), "plan");
     return info;

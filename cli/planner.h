@@ -38,6 +38,10 @@ public:
     // `table` and `options` must outlive the planner.
     Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options);
 
+    // The same for an order of use that is known, with its times.
+    Planner(const PlanTarget& target, const BlockTable& table, const PlanOptions& options,
+            const std::vector<StepUse>& order);
+
     // Makes the plan for the budget of the target. block_parts() is then about this plan.
     sh_plan_info plan();
     // Plans for the kinds of the options, which come in turn. plan() is then about their mix.
@@ -46,8 +50,8 @@ public:
     // The name of a block; empty if the block is not one of this planner.
     std::string block_name(sh_block block) const;
 
-    // The figures for another budget. The plan in force does not change.
-    sh_plan_info plan_for(std::uint64_t budget_bytes) const;
+    // The figures for another budget, and for another link unless that is 0. The plan in force does not change.
+    sh_plan_info plan_for(std::uint64_t budget_bytes, std::uint64_t link_bytes_per_second = 0) const;
 
     std::uint64_t page_bytes() const;
 

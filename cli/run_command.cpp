@@ -4,7 +4,13 @@
 // many steps again, in which each block is read back and compared while it is held. The timed steps do not compare,
 // because copies of later blocks continue behind a comparison: subtracting its time would make the steps look faster
 // than any link.
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
@@ -52,6 +58,53 @@ public:
 
 private:
     bool on_;
+};
+
+// The telemetry and the trace that a report is made of. Those that the user did not ask for are in a folder that the
+// destructor removes. Created before the run, so that a mistake is reported at once.
+class ReportFiles {
+public:
+    explicit ReportFiles(RunOptions& options) {
+        if (options.report.empty()) {
+            return;
+        }
+        check_reports_are_built();
+        check_output(options.report);
+        const char* const parent = std::getenv("TMPDIR");
+        folder_ = fmt::format("{}/stagehand-report-XXXXXX", parent != nullptr && *parent != 0 ? parent : "/tmp");
+        if (mkdtemp(folder_.data()) == nullptr) {
+            const int error = errno;
+            throw CommandError(ExitCode::output,
+                               fmt::format("--report: {}: {}", model::printable(folder_), std::strerror(error)));
+        }
+        take(options.telemetry, "/run.jsonl");
+        take(options.trace, "/trace.json");
+    }
+    ~ReportFiles() {
+        if (!folder_.empty()) {
+            std::error_code ignored;
+            std::filesystem::remove_all(folder_, ignored);
+        }
+    }
+    ReportFiles(const ReportFiles&) = delete;
+    ReportFiles& operator=(const ReportFiles&) = delete;
+
+private:
+    static void check_output(const std::string& path) {
+        std::FILE* const file = std::fopen(path.c_str(), "ae");
+        if (file == nullptr) {
+            throw CommandError(ExitCode::output,
+                               fmt::format("--report {}: {}", model::printable(path), std::strerror(errno)));
+        }
+        std::fclose(file);
+    }
+    void take(std::string& path, const char* name) const {
+        if (path.empty()) {
+            path = folder_ + name;
+        }
+    }
+
+    std::string folder_;
 };
 
 std::string opening_line(const RunReport& report, const BlockTable& table, const sh_memory_info& memory) {
@@ -217,8 +270,10 @@ void run(const RunOptions& options, BlockTable& table, sh_device* device, RunRep
 
 }  // namespace
 
-int run_command(const RunOptions& options) {
+int run_command(const RunOptions& given) {
     catch_interrupts();
+    RunOptions options = given;
+    const ReportFiles files(options);
     RunReport report;
     report.order = options.order;
     report.compute_ms = options.compute_ms;
@@ -232,6 +287,14 @@ int run_command(const RunOptions& options) {
 
     print(options.json ? json_text(report) : table_text(report, terminal_of(stdout)));
     finish_output();
+    if (!options.report.empty()) {
+        if (report.steps.empty()) {
+            throw CommandError(ExitCode::failure, fmt::format("--report {}: no timed step was completed",
+                                                              model::printable(options.report)));
+        }
+        report_command(
+            {{options.telemetry, options.trace}, options.report, report.model, options.quiet || options.json});
+    }
     if (report.mismatched_blocks > 0) {
         throw CommandError(
             ExitCode::failure,

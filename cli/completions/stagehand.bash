@@ -8,7 +8,7 @@ _stagehand()
     COMPREPLY=()
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         case $word in
-            devices|plan|run|bench|top|release|resume|help)
+            devices|plan|run|report|bench|top|release|resume|help)
                 subcommand=$word
                 break
                 ;;
@@ -33,7 +33,7 @@ _stagehand()
             mapfile -t COMPREPLY < <(compgen -W "auto 10% 25% 50% 75%" -- "$current")
             return
             ;;
-        --svg|--trace|--telemetry)
+        --svg|--trace|--telemetry|--report|-o|--output)
             compopt -o filenames 2>/dev/null
             mapfile -t COMPREPLY < <(compgen -f -- "$current")
             return
@@ -70,7 +70,10 @@ _stagehand()
             ;;
         run)
             options="--help --budget --device --device-option --order --compute-ms --max-block --max-header --json
-                     --steps --verify --trace --telemetry --quiet"
+                     --steps --verify --trace --telemetry --report --quiet"
+            ;;
+        report)
+            options="--help --output --quiet"
             ;;
         bench)
             options="--help --device --device-option --quick --only --bytes --scratch --json"
@@ -85,15 +88,15 @@ _stagehand()
             options="--help --tag --device --socket --wait --json"
             ;;
         help)
-            options="devices plan run bench top release resume"
+            options="devices plan run report bench top release resume"
             ;;
         *)
-            options="devices plan run bench top release resume help --help --version"
+            options="devices plan run report bench top release resume help --help --version"
             ;;
     esac
     if [[ -z $subcommand || $subcommand == help || $current == -* ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
-    elif [[ $subcommand == plan || $subcommand == run ]]; then
+    elif [[ $subcommand == plan || $subcommand == run || $subcommand == report ]]; then
         compopt -o filenames 2>/dev/null
         mapfile -t COMPREPLY < <(compgen -f -- "$current")
     elif [[ $subcommand == top || $subcommand == release || $subcommand == resume ]]; then

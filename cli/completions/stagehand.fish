@@ -1,10 +1,11 @@
 # Completion of the stagehand command for fish.
 
-set -l subcommands devices plan run bench top release resume help
+set -l subcommands devices plan run report bench top release resume help
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -f
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a devices -d 'List backends and devices'
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a plan -d 'Show the plan for a budget'
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a run -d 'Stream a model and measure the steps'
+complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a report -d 'Make a page about runs'
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a bench -d 'Measure a device'
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a top -d 'Show what a running process does'
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a release -d 'Have a process give its device memory back'
@@ -14,7 +15,7 @@ complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -l versi
 complete -c stagehand -s h -l help -d 'Print the help and exit'
 complete -c stagehand -n "__fish_seen_subcommand_from devices plan run bench top release resume" -l json -d 'Write one JSON object'
 complete -c stagehand -n "__fish_seen_subcommand_from devices bench" -f
-complete -c stagehand -n "__fish_seen_subcommand_from help" -f -a 'devices plan run bench top release resume'
+complete -c stagehand -n "__fish_seen_subcommand_from help" -f -a 'devices plan run report bench top release resume'
 
 set -l model "__fish_seen_subcommand_from plan run"
 set -l device "__fish_seen_subcommand_from plan run bench"
@@ -55,7 +56,12 @@ complete -c stagehand -n $run -l steps -x -d 'Number of steps to stream and time
 complete -c stagehand -n $run -l verify -d 'Compare each block on the device with the file'
 complete -c stagehand -n $run -l trace -r -d 'Record a trace'
 complete -c stagehand -n $run -l telemetry -r -d 'Write one JSON object for each step'
+complete -c stagehand -n $run -l report -r -d 'Write a report'
 complete -c stagehand -n $run -s q -l quiet -d 'Show no progress'
+
+set -l report "__fish_seen_subcommand_from report"
+complete -c stagehand -n $report -s o -l output -r -d 'The page to write'
+complete -c stagehand -n $report -s q -l quiet -d 'Show no progress'
 
 set -l bench "__fish_seen_subcommand_from bench"
 complete -c stagehand -n $bench -l quick -d 'Use less memory and fewer repetitions'

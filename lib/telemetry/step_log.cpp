@@ -5,13 +5,21 @@
 
 namespace stagehand::telemetry {
 
+namespace {
+
+// Lists of blocks are long. Plans that change all the time must not fill a disk with them.
+constexpr uint64_t kMostLists = 64;
+
+}  // namespace
+
 // A line is left out if no memory is left for it.
-Status StepLog::write(const std::string& runtime, const sh_runtime_stats& before,
-                      const sh_runtime_stats& after) noexcept {
-    return no_throw([&] { return write_line(runtime, before, after); });
+Status StepLog::write(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after,
+                      const AddPlan& add_plan) noexcept {
+    return no_throw([&] { return write_line(runtime, before, after, add_plan); });
 }
 
-Status StepLog::write_line(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after) {
+Status StepLog::write_line(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after,
+                           const AddPlan& add_plan) {
     if (!file_.is_open()) return Status();
     JsonText line;
     line.begin_object();
@@ -36,7 +44,19 @@ Status StepLog::write_line(const std::string& runtime, const sh_runtime_stats& b
     line.add("plans", after.plans);
     line.add("resident_bytes", after.resident_bytes);
     line.add("ring_bytes", after.ring_bytes);
-    return file_.write(line.end_object().text());
+    line.add("held_bytes", after.held_bytes);
+    line.add("share_bytes", after.share_bytes);
+    const bool tells_plan = after.plans != written_plan_ && after.plans > 0;
+    const bool lists = tells_plan && lists_ < kMostLists;
+    if (tells_plan) {
+        line.begin_object("plan");
+        add_plan(line, lists);
+        line.end_object();
+    }
+    SH_TRY(file_.write(line.end_object().text()));
+    if (tells_plan) written_plan_ = after.plans;
+    lists_ += lists;
+    return Status();
 }
 
 }  // namespace stagehand::telemetry

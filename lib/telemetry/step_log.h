@@ -1,11 +1,13 @@
 // StepLog: writes one line of JSON for each step of a runtime.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include <stagehand/telemetry.h>
 
 #include "base/status.h"
+#include "telemetry/json_text.h"
 #include "telemetry/line_file.h"
 
 namespace stagehand::telemetry {
@@ -14,16 +16,26 @@ namespace stagehand::telemetry {
 class StepLog {
 public:
     // Begins a file. NULL ends the current file.
-    Status open(const char* path) { return file_.open(path); }
+    Status open(const char* path) {
+        written_plan_ = 0;
+        lists_ = 0;
+        return file_.open(path);
+    }
     bool is_open() const { return file_.is_open(); }
-    // Writes the changes between two readings of the counters, and the sizes of the second reading. Does nothing if no
-    // file is open.
-    Status write(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after) noexcept;
+    // Adds the members of the plan in force, with or without the lists of blocks and uses.
+    using AddPlan = std::function<void(JsonText&, bool lists)>;
+    // Writes the changes between two readings of the counters, and the sizes of the second reading. The first line of a
+    // file, and the first line with a new plan, also describe the plan. Does nothing if no file is open.
+    Status write(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after,
+                 const AddPlan& add_plan) noexcept;
 
 private:
-    Status write_line(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after);
+    Status write_line(const std::string& runtime, const sh_runtime_stats& before, const sh_runtime_stats& after,
+                      const AddPlan& add_plan);
 
     LineFile file_;
+    uint64_t written_plan_ = 0;  // the number of the plan that the file describes; 0: none
+    uint64_t lists_ = 0;         // the lists that the file holds
 };
 
 }  // namespace stagehand::telemetry

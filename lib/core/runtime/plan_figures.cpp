@@ -1,6 +1,8 @@
 // A plan and its kinds of step in figures.
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "core/runtime/plan_in_force.h"
 
@@ -59,6 +61,54 @@ uint64_t PlanInForce::list_kinds(std::span<sh_kind_info* const> out) const {
         info.alone_ns = static_cast<uint64_t>(plan_.kinds[at].alone_ns);
     }
     return count;
+}
+
+void PlanInForce::tell(telemetry::JsonText& out, bool lists) const {
+    if (!exists_) return;
+    const auto ms = [](double ns) { return ns / 1e6; };
+    const uint64_t page = parts_.page_bytes();
+    const auto name = [&](const Unit& unit) {
+        const Block& block = parts_.registry.block(unit.first_block);
+        return block.detail && !block.detail->name.empty() ? block.detail->name : parts_.registry.name_of(block);
+    };
+    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    parts_.device->capabilities(&caps);
+    out.add("version", 1).add("device", caps.name).add("granularity_bytes", caps.granularity_bytes);
+    out.add("page_bytes", page).add("budget_bytes", parts_.device->arbiter().total_pages() * page);
+    out.add("share_bytes", plan_.share_pages * page).add("link_bytes_per_second", plan_.link_bytes_per_second);
+    out.add("model_bytes", parts_.registry.model_bytes()).add("resident_bytes", plan_.resident_pages * page);
+    out.add("ring_bytes", plan_.ring_pages * page).add("unordered_bytes", plan_.unordered_pages * page);
+    out.add("bytes_per_step", plan_.bytes_per_step).add("bound_bytes_per_step", plan_.bound_bytes_per_step);
+    out.add("step_ms", ms(plan_.step_ns)).add("bound_ms", ms(plan_.bound_ns));
+    out.add("compute_ms", ms(static_cast<double>(plan_.compute_ns))).add("kinds", plan_.kinds.size());
+    out.add("smallest_budget_bytes", plan_.least_pages * page);
+    const bool named = plan_.least_unit != kNone && parts_.registry.unit(plan_.least_unit).live;
+    out.add("smallest_budget_block", named ? name(parts_.registry.unit(plan_.least_unit)) : "");
+    if (!lists) return;
+    std::vector<uint32_t> places(parts_.registry.units().size(), kNone);  // in the list of blocks
+    uint32_t count = 0;
+    out.begin_array("blocks");
+    for (const Unit& unit : parts_.registry.units()) {
+        if (!unit.live) continue;
+        places[parts_.registry.index_of(unit)] = count++;
+        const bool planned = unit.memory == Memory::planned;
+        const uint64_t own = planned ? std::min<uint64_t>(unit.bytes, unit.own.size() * page) : 0;
+        const uint64_t streamed = planned ? std::min(unit.bytes - own, unit.ring_pages * page) : 0;
+        out.begin_object().add("name", name(unit)).add("bytes", unit.bytes);
+        out.add("resident_bytes", own).add("streamed_bytes", streamed);
+        if (unit.block_count > 1) out.add("packed", unit.block_count);
+        if (!planned) out.add("unordered", true);
+        out.end_object();
+    }
+    out.end_array().begin_array("uses");
+    for (const Order::Entry& entry : parts_.order.entries()) {
+        if (places[entry.unit] == kNone) continue;
+        out.begin_object()
+            .add("block", places[entry.unit])
+            .add("compute_ms", ms(static_cast<double>(entry.compute_ns)));
+        out.end_object();
+    }
+    out.end_array();
 }
 
 }  // namespace stagehand::core

@@ -16,6 +16,7 @@
 #include "core/runtime/compute_watch.h"
 #include "core/runtime/parts.h"
 #include "core/runtime/protections.h"
+#include "telemetry/json_text.h"
 
 namespace stagehand::core {
 
@@ -88,6 +89,8 @@ public:
     Status try_out(const sh_plan_options& options, sh_plan_info* out);
     // Describes the kinds of step that are known, as many as there is room for. Returns their number.
     uint64_t list_kinds(std::span<sh_kind_info* const> out) const;
+    // Adds the members that docs/telemetry.md lists for a plan. `lists`: also the blocks, and the order of their use.
+    void tell(telemetry::JsonText& out, bool lists) const;
     // Fills in the counters, and the sizes, which are computed at each call.
     void stats(sh_runtime_stats* out) const;
 

@@ -29,7 +29,8 @@ Status StepCount::tell(const Span& span) {
     return no_throw([&] {
         sh_runtime_stats after = parts_.stats;
         plan_.stats(&after);
-        return log_.write(parts_.gate.name(), span.before, after);
+        return log_.write(parts_.gate.name(), span.before, after,
+                          [this](telemetry::JsonText& out, bool lists) { plan_.tell(out, lists); });
     });
 }
 

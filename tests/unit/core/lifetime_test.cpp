@@ -200,6 +200,67 @@ TEST(Telemetry, one_object_a_step) {
     EXPECT_EQ(sh_telemetry_open(model.runtime(), "/nonexistent/file"), SH_ERROR_IO);
 }
 
+// The report of a run needs no other file.
+TEST(Telemetry, the_first_line_and_each_new_plan_describe_the_plan) {
+    const std::string path = "telemetry-plan-" + std::to_string(getpid()) + ".jsonl";
+    TestDevice device({.budget_bytes = 12 * kPage});
+    Model model(device, equal_blocks(8, 4 * kPage));
+    SUCCEEDS(model.schedule(forward(8), 1000000));
+    SUCCEEDS(sh_telemetry_open(model.runtime(), path.c_str()));
+    for (int k = 0; k < 3; k++) SUCCEEDS(model.step(forward(8)));
+    SUCCEEDS(model.schedule(forward(6), 2000000));
+    for (int k = 0; k < 2; k++) SUCCEEDS(model.step(forward(6)));
+    SUCCEEDS(sh_telemetry_open(model.runtime(), nullptr));
+    std::vector<nlohmann::json> lines;
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+    ASSERT_EQ(lines.size(), 5u);
+    for (const size_t without : {1, 2, 4}) EXPECT_FALSE(lines[without].contains("plan")) << without;
+    for (const nlohmann::json& line : lines) EXPECT_EQ(line["share_bytes"], 12 * kPage);
+    const nlohmann::json &first = lines[0].at("plan"), &second = lines[3].at("plan");
+    EXPECT_EQ(first["version"], 1);
+    EXPECT_EQ(first["budget_bytes"], 12 * kPage);
+    EXPECT_EQ(first["model_bytes"], 32 * kPage);
+    ASSERT_EQ(first["blocks"].size(), 8u);
+    uint64_t resident = 0;
+    for (const nlohmann::json& block : first["blocks"]) {
+        EXPECT_EQ(block["bytes"], 4 * kPage);
+        EXPECT_EQ(block["resident_bytes"].get<uint64_t>() + block["streamed_bytes"].get<uint64_t>(), 4 * kPage);
+        resident += block["resident_bytes"].get<uint64_t>();
+    }
+    EXPECT_EQ(first["blocks"][3]["name"], "block 3");
+    EXPECT_EQ(first["resident_bytes"], resident);
+    ASSERT_EQ(first["uses"].size(), 8u);
+    EXPECT_EQ(first["uses"][7]["block"], 7);
+    EXPECT_DOUBLE_EQ(first["uses"][7]["compute_ms"], 1);
+    EXPECT_EQ(second["uses"].size(), 6u);
+    EXPECT_TRUE(second["blocks"][7].value("unordered", false));
+    EXPECT_EQ(unlink(path.c_str()), 0);
+}
+
+// Plans that keep changing must not fill a disk.
+TEST(Telemetry, lists_blocks_in_64_plans_of_a_file) {
+    const std::string path = "telemetry-lists-" + std::to_string(getpid()) + ".jsonl";
+    TestDevice device({.budget_bytes = 12 * kPage});
+    Model model(device, equal_blocks(8, 4 * kPage));
+    SUCCEEDS(sh_telemetry_open(model.runtime(), path.c_str()));
+    for (size_t k = 0; k < 70; k++) {
+        SUCCEEDS(model.schedule(forward(7 + k % 2), 1000));
+        SUCCEEDS(model.step(forward(7 + k % 2)));
+    }
+    SUCCEEDS(sh_telemetry_open(model.runtime(), nullptr));
+    std::ifstream file(path);
+    size_t plans = 0, lists = 0;
+    for (std::string line; std::getline(file, line);) {
+        const auto object = nlohmann::json::parse(line);
+        plans += object.contains("plan");
+        lists += object.contains("plan") && object["plan"].contains("blocks");
+    }
+    EXPECT_EQ(plans, 70u);
+    EXPECT_EQ(lists, 64u);
+    EXPECT_EQ(unlink(path.c_str()), 0);
+}
+
 TEST(Telemetry, the_trace_is_json) {
     const std::string path = "trace-" + std::to_string(getpid()) + ".json";
     SUCCEEDS(sh_trace_start(path.c_str()));
