@@ -65,7 +65,7 @@ class Argument:
         self.version = tensor._version
         self.writes = self.place.writes
         recipe: Recipe | None = recipe_of(storage, self.version, self.place)
-        linked = recipe is not None and not recipe.saved and recipe.steps < _MOST_STEPS
+        linked = recipe is not None and not recipe.saved and recipe.steps < _MOST_STEPS and recipe.dtype == self.dtype
         self.recipe: Recipe | None = recipe if linked else None
 
     @property

@@ -195,3 +195,21 @@ def test_autocast_and_double_backward_and_checkpoints(device):
         for _ in range(2):
             assert equal(grads(), want)
             assert nothing_is_left(spilled)
+
+
+@pytest.mark.parametrize("kind", ["rotary", "exponential"])
+def test_a_result_that_is_read_as_another_type(device, kind):
+    """A view of a result has another type, as the rotary embedding of Llama has it."""
+    frequencies = torch.polar(torch.ones(4), torch.arange(4.0))
+
+    def grads():
+        torch.manual_seed(5)
+        x = torch.randn(8, 4, 2, requires_grad=True)
+        z = torch.view_as_complex(x.exp() * 0.25)
+        z = z * frequencies if kind == "rotary" else z.exp()
+        (z * z).abs().sum().backward()
+        return [x.grad]
+
+    want = grads()
+    with spilling(None, device, recompute=True):
+        assert equal(grads(), want)
