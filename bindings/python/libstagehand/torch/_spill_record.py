@@ -282,8 +282,15 @@ def _note_uses(values: Any) -> None:
     for value in values:
         if isinstance(value, (list, tuple)):
             _note_uses(value)
-        elif type(value) is _Tensor and value.requires_grad and not value.is_leaf:
+        elif type(value) is _Tensor and value.requires_grad and not _is_leaf(value):
             _note_write(value)
+
+
+def _is_leaf(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor.is_leaf
+    except RuntimeError:  # a view with others beside it that was changed without gradients, so that it has no node
+        return False
 
 
 def push(record: Record) -> None:

@@ -113,3 +113,20 @@ def test_two_spillers_share_nothing(device):
     away(other)
     loss.backward()
     assert equal([w.grad], [x]) and nothing_is_left(one) and nothing_is_left(other)
+
+
+def test_a_view_that_has_no_place_in_the_graph(device):
+    """PyTorch refuses to tell the node of such a view, and computes from it without gradients."""
+
+    def program(_):
+        x = torch.randn(4, 8, requires_grad=True)
+        y = x * 2
+        part = y.split(2)[1]
+        part.detach().add_(1)
+        with torch.no_grad():
+            y.add_(1)
+            other = part * 3
+        (y * other.sum()).sum().backward()
+        return [x.grad, other]
+
+    check(device, program, {"recompute": True})
