@@ -168,7 +168,7 @@ class Program:
 
     def inplace(self, pool):
         at, x = self.random.randrange(len(INPLACE)), self.pick(pool)
-        if self.random.random() < 0.5 and not x.is_leaf:
+        if self.random.random() < 0.5 and x.requires_grad:
             x = self.attempt("copy", torch.clone, x)
         if x is None or not writable(x):
             return None
@@ -262,7 +262,9 @@ class Program:
             if not some:
                 continue
             how = self.random.choice(("backward", "grad", "twice", "double", "drop"))
-            loss = sum((torch.view_as_real(one) if one.is_complex() else one).float().sum().sin() for one in some)
+            loss = self.attempt("loss", loss_of, some)
+            if loss is None:
+                continue
             if self.random.random() < 0.5:
                 self.away()
             if how == "drop":
@@ -293,6 +295,10 @@ class Program:
         self.values += [one.detach().clone() for one in found if one is not None]
         self.values += [one.grad.clone() for one in leaves if one.grad is not None]
         return True
+
+
+def loss_of(tensors):
+    return sum((torch.view_as_real(one) if one.is_complex() else one).float().sum().sin() for one in tensors)
 
 
 def writable(x):
