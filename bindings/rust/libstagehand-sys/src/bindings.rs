@@ -1582,7 +1582,7 @@ takes as long as the copies.*/
 see docs/concepts.md. The resident and the streamed parts include their share of these bytes.*/
     pub padding_bytes: u64,
     /**The least T of all plans, which keep whole pages. It is proven, and never less than bound_ns. It is bound_ns if
-the plan is for several kinds of step. \since 0.2*/
+the plan is for several kinds of step. Since 0.2*/
     pub plan_bound_ns: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -2978,8 +2978,9 @@ Before this call, the caller
 
 Memory is lost if the driver cannot tell that work has ended, or refuses to take the memory back. Lost memory counts
 as used, is not part of the headroom and belongs to no runtime. sh_last_error() then has a text.
-@blocks Until the runtime's work on the device has ended.
-@threads Not from a callback of the runtime.
+@blocks Until the runtime's work on the device has ended, and while sh_pause() or sh_resume() releases or brings back
+runtimes of the device.
+@threads Not from a callback of a runtime on the same device.
 Since 0.1*/
     pub fn sh_runtime_destroy(runtime: *mut sh_runtime);
     /**Waits until every load and write-back that was begun has ended. The call returns the error of a load that failed
