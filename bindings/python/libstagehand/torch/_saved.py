@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ._exit import expect_hooks
 from ._holding import Holding
 from ._kept import Kept, detached, modified
 from ._key import without_key
@@ -83,6 +84,7 @@ class SavedTensors:
 
     def push(self) -> bool:
         """Puts the hooks in force if they are not. Returns whether pop() has to be called."""
+        expect_hooks()
         before = _top(False)
         if before is None:
             _push(*self._plain)

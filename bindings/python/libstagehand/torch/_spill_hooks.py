@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from . import _saved
+from ._exit import expect_hooks
 from ._kept import Kept
 from ._spill_device import Saved, SpilledDevice
 from ._spill_gradients import OffloadedGradients
@@ -130,6 +131,7 @@ class PackBeside:
 
 def push(pack: PackSpilled) -> None:
     """Puts the hooks in force on this thread."""
+    expect_hooks()
     before = _top(False)
     if before is not None and type(before[0]) is _saved.Pack:
         _push(PackBeside(pack, before[0], before[1]), pack.unpack)

@@ -39,6 +39,50 @@ def test_trap_30_exit_with_copies_in_flight(rest):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+FAILED_BACKWARD = """
+import torch
+import libstagehand as sh
+import libstagehand.torch as st
+
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+    @staticmethod
+    def backward(ctx, grad):
+        raise ValueError("no gradient")
+
+def run():
+    device = sh.Device("host", budget_bytes=1 << 20)
+    x = torch.randn(64, 64, requires_grad=True)
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+    with {scope}:
+        loss = model(x * x).sum() + Fails.apply(x * 3).sum()
+        try:
+            loss.backward()
+        except ValueError as error:
+            print(error)
+
+run()
+"""
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        "st.spill_activations(model, device=device, least=1)",
+        "st.spill_activations(model, device=device, least=1, recompute=True)",
+        "st.stream(model.requires_grad_(False), device)",
+    ],
+)
+def test_exit_after_a_failed_backward(scope):
+    """PyTorch keeps nodes of that backward until the main thread ends, which is after the interpreter."""
+    done = subprocess.run(
+        [sys.executable, "-c", FAILED_BACKWARD.format(scope=scope)], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "no gradient\n", "")
+
+
 def test_the_device_closes_with_the_last_tensor():
     device = sh.Device("host", page_bytes=4096)
     model, x = made("mlp")
