@@ -288,7 +288,7 @@ def _note_uses(values: Any) -> None:
 
 def _is_leaf(tensor: torch.Tensor) -> bool:
     try:
-        return tensor.is_leaf
+        return bool(tensor.is_leaf)
     except RuntimeError:  # a view with others beside it that was changed without gradients, so that it has no node
         return False
 

@@ -131,7 +131,7 @@ def _extent(tensor: torch.Tensor) -> int:
 
 def _within(view: torch.Tensor, base: torch.Tensor) -> bool:
     begin = view.data_ptr() - base.data_ptr()
-    return begin >= 0 and begin + _extent(view) <= _extent(base)
+    return bool(begin >= 0 and begin + _extent(view) <= _extent(base))
 
 
 def storages_of(model: nn.Module | None) -> set[int]:
