@@ -28,6 +28,7 @@ FIGURES = {
     "speed": r"[\d.]+ [kMGT]?B/s",
     "time": r"[\d.]+ (?:ns|µs|us|ms|s)",
     "word": r"\S+",
+    "words": r"[\w ]+",
     "spaces": " *",
     "mark": r"(?: \*)?",
 }

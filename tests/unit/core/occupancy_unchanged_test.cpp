@@ -92,9 +92,10 @@ TEST_F(OccupancyUnchanged, TheCopyGoesWithTheHostMemory) {
     EXPECT_EQ(freed, 0u) << "it is all there is of the contents";
     SUCCEEDS(resume());
     EXPECT_EQ(read(address, 2 * kPart), contents(1, 2 * kPart));
-    // Memory that is new has no copy.
+    // Memory that is new has no copy, also at the same address, where the system puts it unless another thread was
+    // faster.
     SUCCEEDS(sh_free(device_, address));
-    EXPECT_EQ(filled(2, 2 * kPart), address);
+    filled(2, 2 * kPart);
     expect_cycle(2 * kPart, 0);
 }
 
