@@ -15,11 +15,22 @@ namespace {
 // For a process that has run out of descriptors or of memory.
 constexpr auto kRest = std::chrono::milliseconds(200);
 
-int make_eventfd() {
-    const int made = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (made < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
-    return made;
-}
+// A descriptor until an object of Asio takes it over, which does not happen if memory is too short.
+class Descriptor {
+public:
+    explicit Descriptor(int number) : number_(number) {}
+    ~Descriptor() {
+        if (number_ >= 0) close(number_);
+    }
+    Descriptor(const Descriptor&) = delete;
+    Descriptor& operator=(const Descriptor&) = delete;
+
+    int number() const { return number_; }
+    void was_taken_over() { number_ = -1; }
+
+private:
+    int number_;
+};
 
 // The permissions of the socket's file say the same, but they can be changed.
 bool is_same_user(int descriptor) {
@@ -31,8 +42,11 @@ bool is_same_user(int descriptor) {
 
 }  // namespace
 
-Server::Server(const TransportHandler& handler)
-    : handler_(handler), io_(1), listening_(io_), wake_(io_, make_eventfd()), rest_(io_) {
+Server::Server(const TransportHandler& handler) : handler_(handler), io_(1), listening_(io_), wake_(io_), rest_(io_) {
+    Descriptor eventfd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (eventfd.number() < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+    wake_.assign(eventfd.number());
+    eventfd.was_taken_over();
     connections_.reserve(limits().connections + 1);
     answered_.reserve(limits().connections + 1);
     listening_.assign(limits().listening);
@@ -96,26 +110,17 @@ void Server::take_clients() {
     }
 }
 
-void Server::take_client(int descriptor) {
-    if (limits().same_user_only && !is_same_user(descriptor)) {
-        close(descriptor);
-        return;
-    }
+void Server::take_client(int number) {
+    Descriptor client(number);
+    if (limits().same_user_only && !is_same_user(number)) return;
     sockaddr_storage own = {};
     socklen_t size = sizeof own;
-    getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &size);
+    getsockname(number, reinterpret_cast<sockaddr*>(&own), &size);
     Connection::Socket socket(io_);
     Error error;
-    try {
-        socket.assign(boost::asio::generic::stream_protocol(own.ss_family, 0), descriptor, error);
-    } catch (...) {  // without memory the socket does not take the descriptor over
-        close(descriptor);
-        throw;
-    }
-    if (error) {
-        close(descriptor);
-        return;
-    }
+    socket.assign(boost::asio::generic::stream_protocol(own.ss_family, 0), number, error);
+    if (error) return;
+    client.was_taken_over();
     std::make_shared<Connection>(*this, std::move(socket))->read();
 }
 

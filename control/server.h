@@ -49,7 +49,7 @@ private:
 
     void begin_waits();
     void take_clients();
-    void take_client(int descriptor);
+    void take_client(int number);
     bool make_room() noexcept;
     void write_answers();
     void close_all() noexcept;
