@@ -209,6 +209,31 @@ TEST_F(Occupancy, what_has_not_changed_is_not_copied_again) {
     sh_device_close(device);
 }
 
+// The threads that move contents through buffers live on after a failure, so they have to be of use afterwards.
+TEST_F(Occupancy, threads_that_the_device_refuses_serve_the_next_call) {
+    sh_device* const device = open_device("");
+    ASSERT_TRUE(device) << why();
+    {
+        Engine engine(device, "weights", 1, true);
+        engine.alloc(48 << 20, SH_CONTENTS_STAGE);
+        const sh_fault_plan plan = {sizeof plan, SH_ERROR_BACKEND, "thread_begin", 1, 0};
+        SUCCEEDS(control<decltype(sh_fault_arm)>("sh_fault_arm")(&plan));
+        engine.pause_without({}, SH_OCCUPANCY_UNPINNED);
+        EXPECT_FALSE(engine.released());
+        EXPECT_GT(failures(), 0u);
+        control<decltype(sh_fault_disarm)>("sh_fault_disarm")();
+        for (int cycle = 0; cycle < 3; cycle++) {
+            engine.touch(0);
+            engine.pause_without({}, SH_OCCUPANCY_UNPINNED);
+            ASSERT_TRUE(engine.released()) << why();
+            engine.resume();
+        }
+        engine.finish();
+    }
+    expect_nothing_left(device, Unpinning::works);
+    sh_device_close(device);
+}
+
 // Each thread predicts what happens to its tags, whatever the others do.
 void several_threads(uint64_t seed, bool faulty) {
     sh_device* const device = open_device("");

@@ -88,8 +88,9 @@ void Ferry::cancel() noexcept {
     status_ = Status();
 }
 
+// A thread that the device refuses asks again with its next piece, so that the refusal passes as any other failure does.
 void Ferry::work(Crew& crew) {
-    const Status begun = device_.thread_begin();
+    bool begun = false;
     std::unique_lock lock(mutex_);
     for (;;) {
         changed_.wait(lock, [&] { return ending_ || (!pieces_.empty() && status_.ok()); });
@@ -98,7 +99,11 @@ void Ferry::work(Crew& crew) {
         pieces_.pop_front();
         carried_++;
         lock.unlock();
-        Status status = begun.ok() ? no_throw([&] { return carry(crew, piece); }) : begun;
+        Status status = no_throw([&] {
+            if (!begun) SH_TRY(device_.thread_begin());
+            begun = true;
+            return carry(crew, piece);
+        });
         lock.lock();
         carried_--;
         piece.group->under_way--;
