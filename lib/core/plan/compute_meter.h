@@ -6,6 +6,7 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
+#include "core/memory/block.h"
 #include "core/plan/order.h"
 
 namespace stagehand::core {

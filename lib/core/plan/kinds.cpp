@@ -64,8 +64,8 @@ Status Kinds::find(const char* name, uint32_t* out) {
 void Kinds::begin(uint32_t named, const Order& order) {
     if (named != kNone && kinds_[named].entries.empty() && order.given()) {
         Kind& kind = kinds_[named];
-        kind.entries = order.entries();
-        kind.order = order.number();
+        kind.entries = order.followed().entries();
+        kind.order = order.followed().number();
         kind.has_times = false;
     }
     // Nothing fails from here on.
@@ -117,7 +117,8 @@ void Kinds::clear() noexcept {
 
 uint32_t Kinds::find_order(const std::vector<Order::Entry>& entries, bool unnamed) const {
     for (uint32_t kind = 0; kind < kMost; kind++)
-        if (kinds_[kind].live && (!unnamed || kinds_[kind].name.empty()) && Order::same(kinds_[kind].entries, entries))
+        if (kinds_[kind].live && (!unnamed || kinds_[kind].name.empty()) &&
+            Sequence::same(kinds_[kind].entries, entries))
             return kind;
     return kNone;
 }
@@ -136,8 +137,8 @@ void Kinds::take_order(uint32_t kind, const Order& order, std::vector<Order::Ent
     of.drift = {};
 }
 
-Kinds::Learned Kinds::learn(Order& order, size_t units) {
-    const std::vector<Order::Entry>& recorded = order.recorded();
+Kinds::Learned Kinds::learn(Order& order, const OrderRecord& record, size_t units) {
+    const std::vector<Order::Entry>& recorded = record.entries();
     if (recorded.empty()) return Learned::nothing;
     return current_ != kNone && !kinds_[current_].name.empty() ? learn_named(order, recorded, units)
                                                                : learn_unnamed(order, recorded, units);
@@ -146,7 +147,7 @@ Kinds::Learned Kinds::learn(Order& order, size_t units) {
 Kinds::Learned Kinds::learn_named(Order& order, const std::vector<Order::Entry>& recorded, size_t units) {
     Kind& kind = kinds_[current_];
     const bool is_new = kind.entries.empty();
-    if (!is_new && Order::same(kind.entries, recorded)) {
+    if (!is_new && Sequence::same(kind.entries, recorded)) {
         kind.deviation.clear();
         if (kind.refused && is_alone(current_)) {
             kind.refused = false;
@@ -155,7 +156,7 @@ Kinds::Learned Kinds::learn_named(Order& order, const std::vector<Order::Entry>&
         const bool stays_out = order.has(kind.order) || kind.refused || order.is_aside(kind.order);
         return stays_out ? Learned::nothing : bring_in(order, current_, false, units);
     }
-    if (!is_new && !Order::same(kind.deviation, recorded)) {
+    if (!is_new && !Sequence::same(kind.deviation, recorded)) {
         kind.deviation = recorded;
         return Learned::nothing;
     }
@@ -165,9 +166,10 @@ Kinds::Learned Kinds::learn_named(Order& order, const std::vector<Order::Entry>&
     kind.refused = false;
     bool shared = false;
     for (const Kind& other : kinds_) shared = shared || (&other != &kind && other.live && other.order == before);
-    const bool only_one = order.known() && !order.has_others() && order.number() == before;
+    const bool only_one = order.known() && !order.has_others() && order.followed().number() == before;
     const Learned learned = bring_in(order, current_, !is_new && !shared && only_one, units);
-    if (!is_new && !shared && learned == Learned::added) order.remove_other(before);
+    if (!is_new && !shared && learned == Learned::added)
+        order.remove_others_if([&](uint32_t number) { return number == before; });
     return learned;
 }
 
@@ -209,12 +211,13 @@ Kinds::Learned Kinds::bring_in(Order& order, uint32_t kind, bool replaces, size_
 }
 
 uint32_t Kinds::order_of_this(const Order& order) const {
-    return current_ != kNone && !kinds_[current_].entries.empty() ? kinds_[current_].order : order.number();
+    return current_ != kNone && !kinds_[current_].entries.empty() ? kinds_[current_].order : order.followed().number();
 }
 
 uint32_t Kinds::order_of_next(const Order& order) const {
     const uint32_t next = steps_.expected();
-    return next < kMost && kinds_[next].live && !kinds_[next].entries.empty() ? kinds_[next].order : order.number();
+    return next < kMost && kinds_[next].live && !kinds_[next].entries.empty() ? kinds_[next].order
+                                                                              : order.followed().number();
 }
 
 // The kind of this order whose times these are. A new one if there is none.
@@ -222,18 +225,18 @@ uint32_t Kinds::cluster(const Order& order, const std::vector<uint64_t>& times) 
     uint32_t without_times = kNone;
     for (uint32_t kind = 0; kind < kMost; kind++) {
         const Kind& of = kinds_[kind];
-        if (!of.live || of.order != order.number() || of.entries.size() != times.size()) continue;
+        if (!of.live || of.order != order.followed().number() || of.entries.size() != times.size()) continue;
         if (!of.has_times)
             without_times = kind;
         else if (!policy::differ(times_of(of.entries), times))
             return kind;
     }
     if (without_times != kNone) return without_times;
-    std::vector<Order::Entry> entries = order.entries();
+    std::vector<Order::Entry> entries = order.followed().entries();
     const uint32_t kind = make_room();
     kinds_[kind].live = true;
     kinds_[kind].entries = std::move(entries);
-    kinds_[kind].order = order.number();
+    kinds_[kind].order = order.followed().number();
     return kind;
 }
 
@@ -302,17 +305,17 @@ StepMix Kinds::mix(const Order& order) const {
 
 void Kinds::remove_stale(Order& order) const {
     const uint32_t active = steps_.active();
-    for (const uint32_t number : order.other_numbers()) {
+    order.remove_others_if([&](uint32_t number) {
         bool comes = false;
         for (uint32_t kind = 0; kind < kMost; kind++)
             comes = comes || (active & 1u << kind && kinds_[kind].live && kinds_[kind].order == number);
-        if (!comes) order.remove_other(number);
-    }
+        return !comes;
+    });
 }
 
 void Kinds::refuse_others(const Order& order) {
     for (Kind& kind : kinds_)
-        if (kind.live && kind.order != order.number()) kind.refused = true;
+        if (kind.live && kind.order != order.followed().number()) kind.refused = true;
 }
 
 }  // namespace stagehand::core

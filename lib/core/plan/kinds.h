@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "base/status.h"
+#include "core/memory/block.h"
 #include "core/plan/order.h"
+#include "core/plan/order_record.h"
 #include "core/plan/step_mix.h"
 #include "policy/compute_drift.h"
 #include "policy/kind_history.h"
@@ -47,7 +49,7 @@ public:
     // Tells the kind of the step that has ended, by its record. Changes the orders that a plan has to know: the new
     // order replaces all others if the engine may have changed for good, and is added if kinds alternate.
     enum class Learned : uint8_t { nothing, replaced, added };
-    Learned learn(Order& order, size_t units);
+    Learned learn(Order& order, const OrderRecord& record, size_t units);
     // The number of the order that the step under way, or the next one, will probably follow.
     uint32_t order_of_this(const Order& order) const;
     uint32_t order_of_next(const Order& order) const;

@@ -22,7 +22,7 @@ constexpr uint32_t kSimulatedSteps = 64;  // of a plan that is in force
 
 uint64_t given_compute_ns(const Order& order) {
     uint64_t sum = 0;
-    for (const Order::Entry& entry : order.entries()) sum += entry.compute_ns;
+    for (const Order::Entry& entry : order.followed().entries()) sum += entry.compute_ns;
     return sum;
 }
 
@@ -80,9 +80,10 @@ StepMix Planner::mix_of(const Order& order, const Limits& limits) const {
     if (knows_mix(order)) return mix_;
     StepMix mix;
     mix.kinds = {kNone};
-    mix.orders = {order.number()};
+    mix.orders = {order.followed().number()};
     mix.traces.assign(1, {});
-    for (const Order::Entry& entry : order.entries()) mix.traces[0].push_back({entry.unit, entry.compute_ns});
+    for (const Order::Entry& entry : order.followed().entries())
+        mix.traces[0].push_back({entry.unit, entry.compute_ns});
     mix.cycle = {{0, 1}};
     if (StepMix::compute_ns(mix.traces[0]) == 0)
         for (policy::Use& use : mix.traces[0])
@@ -205,12 +206,12 @@ void Planner::set_floors(const Order& order, const Limits& limits, uint64_t page
         // Units that are used first come first. If not all fit, the end of the step is streamed.
         const std::vector<uint32_t> there = std::exchange(floors_, std::vector<uint32_t>(units.size()));
         room = pages > least ? pages - least : 0;
-        for (const Order::Entry& entry : order.entries()) raise(entry.unit, there[entry.unit]);
+        for (const Order::Entry& entry : order.followed().entries()) raise(entry.unit, there[entry.unit]);
         needed = state_beside_floors(order, limits);
     }
     const std::vector<uint32_t> there = floors_;
     room = pages - std::min(pages, needed);
-    for (const Order::Entry& entry : order.entries())
+    for (const Order::Entry& entry : order.followed().entries())
         if (units[entry.unit].protections) raise(entry.unit, units[entry.unit].pages);
     // Fewer streamed units do not always mean that fewer pages must be held at once.
     if (state_beside_floors(order, limits) <= pages) return;

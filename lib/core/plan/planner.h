@@ -50,6 +50,8 @@ public:
         uint64_t resident_blocks = 0, streamed_blocks = 0;
         // Of each kind of the mix that the plan was made for. Empty if it was made for the order alone.
         std::vector<policy::KindTimes> kinds;
+
+        uint64_t pages() const { return resident_pages + ring_pages + unordered_pages; }
     };
 
     explicit Planner(Registry& registry) : registry_(registry) {}

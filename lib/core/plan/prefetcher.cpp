@@ -29,18 +29,19 @@ uint32_t Prefetcher::free_pages(const Unit& unit, uint64_t position) const {
         last = contents;
         if (contents == self) continue;
         if (contents_.protects(registry_.unit(contents)) != Obstacle::none) return k;
-        if (order_.next_use(contents, order_.cursor()) < position) return k;
+        if (order_.followed().next_use(contents, order_.position().cursor()) < position) return k;
     }
     return unit.ring_pages;
 }
 
 void Prefetcher::renew() noexcept {
     restart();
-    cold_until_ = order_.known() ? order_.cursor() + order_.size() : 0;
+    cold_until_ = order_.known() ? order_.position().cursor() + order_.followed().size() : 0;
     streamed_.clear();
     const Status status = no_throw([&] {
-        for (size_t i = 0; i < order_.entries().size(); i++)
-            if (registry_.unit(order_.entries()[i].unit).ring_pages) streamed_.push_back(static_cast<uint32_t>(i));
+        for (size_t i = 0; i < order_.followed().entries().size(); i++)
+            if (registry_.unit(order_.followed().entries()[i].unit).ring_pages)
+                streamed_.push_back(static_cast<uint32_t>(i));
         return Status();
     });
     if (!status.ok()) streamed_.clear();  // without host memory for the entries nothing is loaded ahead
@@ -50,19 +51,19 @@ void Prefetcher::renew() noexcept {
 uint64_t Prefetcher::next_candidate(uint64_t position) const {
     if (position < cold_until_) return position;
     if (streamed_.empty()) return UINT64_MAX;
-    const uint64_t lap = position / order_.size() * order_.size();
+    const uint64_t lap = position / order_.followed().size() * order_.followed().size();
     const auto next = std::lower_bound(streamed_.begin(), streamed_.end(), static_cast<uint32_t>(position - lap));
-    return next != streamed_.end() ? lap + *next : lap + order_.size() + streamed_.front();
+    return next != streamed_.end() ? lap + *next : lap + order_.followed().size() + streamed_.front();
 }
 
 void Prefetcher::pump(uint64_t now_ns, bool in_parts) {
     if (!order_.known()) return;
-    const uint64_t horizon = order_.cursor() + order_.size();
-    next_ = std::max(next_, order_.cursor());
+    const uint64_t horizon = order_.position().cursor() + order_.followed().size();
+    next_ = std::max(next_, order_.position().cursor());
     for (uint32_t looked = 0; looked < kEntriesAtOnce; looked++, next_++) {
         next_ = std::min(next_candidate(next_), horizon);
         if (next_ == horizon) return;
-        Unit& unit = registry_.unit(order_.at(next_).unit);
+        Unit& unit = registry_.unit(order_.followed().at(next_).unit);
         if (unit.memory != Memory::planned || unit.complete()) continue;  // present, or on their way
         if (unit.held || unit.updating() || unit.load_queued() || unit.writing() != Writing::none ||
             loader_.queued() >= kQueuedLoads)

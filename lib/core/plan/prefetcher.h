@@ -19,7 +19,7 @@ public:
         : registry_(registry), ring_(ring), contents_(contents), order_(order), loader_(loader) {}
 
     // Looks at the order again from the engine's position, after a jump or a load out of order.
-    void restart() { next_ = order_.cursor(); }
+    void restart() { next_ = order_.position().cursor(); }
     // Another plan or order is in force, or contents were invalidated. Resident parts are then looked at too, for one
     // round.
     void renew() noexcept;

@@ -20,8 +20,7 @@ constexpr int kPlansInAnAcquire = 2;
 }  // namespace
 
 void Access::look_ahead(uint64_t now_ns, bool in_parts) {
-    if (plan_.exists() && !parts_.gate.lost() && !parts_.gate.is_away() && !graphs_.entered())
-        parts_.prefetcher.pump(now_ns, in_parts);
+    if (plan_.exists() && parts_.gate.is_open() && !graphs_.entered()) parts_.prefetcher.pump(now_ns, in_parts);
 }
 
 Status Access::release(Block& block, sh_stream stream) {
@@ -36,16 +35,17 @@ Status Access::release(Block& block, sh_stream stream) {
 // The engine has come to this unit. Moves on in the order, and learns the order, which has no unordered units.
 void Access::arrive(Unit& unit) {
     const uint32_t index = parts_.registry.index_of(unit);
-    if (parts_.order.recording() && !unit.unordered) parts_.order.record(index);
-    const uint64_t before = parts_.order.cursor();
-    const bool had_deviated = parts_.order.deviated();
+    if (parts_.record.under_way() && !unit.unordered) parts_.record.add(index);
+    const uint64_t before = parts_.order.position().cursor();
+    const bool had_deviated = parts_.order.position().deviated();
     if (parts_.order.arrive(index)) {
-        const uint64_t cursor = parts_.order.cursor();
-        if (cursor > before) parts_.device->links().passed(parts_.order.at(cursor - 1).compute_ns);
+        const uint64_t cursor = parts_.order.position().cursor();
+        if (cursor > before) parts_.device->links().passed(parts_.order.followed().at(cursor - 1).compute_ns);
         if (cursor > before + 1) parts_.prefetcher.restart();
     }
     // The step may be one of another kind. Only its first departure tells.
-    if (!had_deviated && parts_.order.deviated() && parts_.order.has_others() && parts_.order.recognise())
+    if (!had_deviated && parts_.order.position().deviated() && parts_.record.under_way() &&
+        parts_.order.recognise(parts_.record.entries()))
         parts_.prefetcher.renew();
 }
 

@@ -79,6 +79,7 @@ void Blocks::forget_units(std::span<const uint32_t> gone, Lock& lock) {
     }
     parts_.ring.forget(is_gone);
     parts_.order.forget(is_gone, parts_.registry.units().size());
+    parts_.record.forget(is_gone);
     parts_.meter.forget(is_gone);
     plan_.forget_uses(is_gone);
 }

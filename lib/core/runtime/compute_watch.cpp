@@ -26,7 +26,7 @@ void ComputeWatch::step_begins(const Planner::Result& plan) {
     if (trusted_ || !streams || parts_.meter.measuring() || parts_.meter.has_sample()) return;
     const uint32_t kind = kinds_.current();
     policy::ComputeDrift& drift = kind == kNone ? drift_ : kinds_.at(kind).drift;
-    sampling_ = drift.begin_step(parts_.order.size(), plan.step_ns) || kinds_.wants_times();
+    sampling_ = drift.begin_step(parts_.order.followed().size(), plan.step_ns) || kinds_.wants_times();
     if (sampling_) parts_.meter.start_sample();
 }
 
@@ -62,7 +62,7 @@ bool ComputeWatch::read_sample() {
     if (!parts_.meter.has_sample()) return false;
     const bool known =
         sample_kind_ != kNone && kinds_.at(sample_kind_).live && !kinds_.at(sample_kind_).entries.empty();
-    const auto& entries = known ? kinds_.at(sample_kind_).entries : parts_.order.entries();
+    const auto& entries = known ? kinds_.at(sample_kind_).entries : parts_.order.followed().entries();
     std::vector<uint64_t> times;
     if (parts_.meter.read_sample(entries, &times) != ComputeMeter::Read::yes) return false;
     const uint64_t steps = std::clamp<uint64_t>(steps_ - sampled_at_, 1, kMostForASample);

@@ -65,8 +65,7 @@ public:
     void view_taken() { views_++; }
     void view_ended() { views_--; }
     bool in_step() const { return in_step_; }
-    void begin_step() { in_step_ = true; }
-    void end_step() { in_step_ = false; }
+    void set_in_step(bool in_step) { in_step_ = in_step; }
     // No call is inside the runtime.
     bool is_empty() const { return inside_ == 0; }
     // Nobody uses the runtime. Its plan may then be changed for the sake of other runtimes.

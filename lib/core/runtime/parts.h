@@ -25,6 +25,7 @@
 #include "core/movement/write_back.h"
 #include "core/plan/compute_meter.h"
 #include "core/plan/order.h"
+#include "core/plan/order_record.h"
 #include "core/plan/prefetcher.h"
 #include "core/plan/unordered_cache.h"
 #include "core/runtime/gate.h"
@@ -57,6 +58,7 @@ struct Parts {
     Contents contents;
     Changes changes;
     Order order;
+    OrderRecord record;
     Placement placement;
     Loader loader;
     WriteBack write_back;

@@ -1,7 +1,10 @@
 // Pauses: takes a runtime off the device, and brings it back.
 #pragma once
 
+#include <string>
+
 #include "base/status.h"
+#include "core/device/pausables.h"
 #include "core/runtime/access.h"
 #include "core/runtime/captures.h"
 #include "core/runtime/graphs.h"
@@ -14,7 +17,12 @@ namespace stagehand::core {
 class Pauses {
 public:
     Pauses(Parts& parts, PlanInForce& plan, const Captures& captures, Graphs& graphs, Access& access)
-        : parts_(parts), plan_(plan), captures_(captures), graphs_(graphs), access_(access) {}
+        : parts_(parts),
+          plan_(plan),
+          captures_(captures),
+          graphs_(graphs),
+          access_(access),
+          tag_(runtime_tag_of(parts.gate.name())) {}
 
     // See Pausable. Graphs that can be launched stay so: their blocks come back to the same places.
     Status release(Lock& lock);
@@ -22,6 +30,7 @@ public:
     // The next blocks in the order begin to come.
     void run();
 
+    const std::string& tag() const { return tag_; }  // that names the runtime in a pause
     uint64_t cycles() const { return cycles_; }
 
 private:
@@ -33,6 +42,7 @@ private:
     const Captures& captures_;
     Graphs& graphs_;
     Access& access_;
+    const std::string tag_;
     uint64_t cycles_ = 0;
 };
 

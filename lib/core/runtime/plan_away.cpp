@@ -59,8 +59,8 @@ Status PlanInForce::repair(Lock& lock) {
 // The blocks' places are those that they had. Blocks that are new since then have none.
 Status PlanInForce::take_places(Lock& lock) {
     Needs needs;
-    needs.least_pages = pages();
-    needs.wanted_pages = std::max(pages(), plan_.share_pages);
+    needs.least_pages = plan_.pages();
+    needs.wanted_pages = std::max(plan_.pages(), plan_.share_pages);
     uint64_t share = 0;
     SH_TRY(ask_for_share(needs, true, &share, lock));
     away_.places.resize(parts_.registry.units().size());

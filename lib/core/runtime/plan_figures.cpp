@@ -1,14 +1,15 @@
-// A plan and its kinds of step in figures.
+#include "core/runtime/plan_figures.h"
+
 #include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
 
-#include "core/runtime/plan_in_force.h"
+#include "core/device/device.h"
 
 namespace stagehand::core {
 
-void PlanInForce::describe(const Planner::Result& result, sh_plan_info* out) const {
+void PlanFigures::describe(const Planner::Result& result, sh_plan_info* out) const {
     const uint32_t size = out->struct_size;
     const uint64_t page = parts_.page_bytes();
     *out = {};
@@ -35,12 +36,13 @@ void PlanInForce::describe(const Planner::Result& result, sh_plan_info* out) con
     out->padding_bytes = parts_.registry.model_pages() * page - parts_.registry.model_bytes();
 }
 
-uint64_t PlanInForce::list_kinds(std::span<sh_kind_info* const> out) const {
-    const StepMix& mix = watch_.planned();
-    const bool has_times = exists_ && plan_.kinds.size() == mix.kinds.size();
+uint64_t PlanFigures::list_kinds(std::span<sh_kind_info* const> out) const {
+    const std::vector<policy::KindTimes>& times = plan_.result().kinds;
+    const StepMix& mix = plan_.watch().planned();
+    const bool has_times = plan_.exists() && times.size() == mix.kinds.size();
     uint64_t count = 0;
     for (uint32_t number = 0; number < Kinds::kMost; number++) {
-        const Kinds::Kind& kind = watch_.kinds().all()[number];
+        const Kinds::Kind& kind = plan_.watch().kinds().all()[number];
         if (!kind.live) continue;
         if (count++ >= out.size()) continue;
         sh_kind_info& info = *out[count - 1];
@@ -56,15 +58,16 @@ uint64_t PlanInForce::list_kinds(std::span<sh_kind_info* const> out) const {
         const size_t at = static_cast<size_t>(place - mix.kinds.begin());
         info.planned = 1;
         info.weight_ppm = static_cast<uint64_t>(std::llround(mix.weight(at) * 1e6));
-        info.step_ns = static_cast<uint64_t>(plan_.kinds[at].step_ns);
-        info.bound_ns = static_cast<uint64_t>(plan_.kinds[at].bound_ns);
-        info.alone_ns = static_cast<uint64_t>(plan_.kinds[at].alone_ns);
+        info.step_ns = static_cast<uint64_t>(times[at].step_ns);
+        info.bound_ns = static_cast<uint64_t>(times[at].bound_ns);
+        info.alone_ns = static_cast<uint64_t>(times[at].alone_ns);
     }
     return count;
 }
 
-void PlanInForce::tell(telemetry::JsonText& out, bool lists) const {
-    if (!exists_) return;
+void PlanFigures::tell(telemetry::JsonText& out, bool lists) const {
+    if (!plan_.exists()) return;
+    const Planner::Result& result = plan_.result();
     const auto ms = [](double ns) { return ns / 1e6; };
     const uint64_t page = parts_.page_bytes();
     const auto name = [&](const Unit& unit) {
@@ -75,15 +78,15 @@ void PlanInForce::tell(telemetry::JsonText& out, bool lists) const {
     parts_.device->capabilities(&caps);
     out.add("version", 1).add("device", caps.name).add("granularity_bytes", caps.granularity_bytes);
     out.add("page_bytes", page).add("budget_bytes", parts_.device->arbiter().total_pages() * page);
-    out.add("share_bytes", plan_.share_pages * page).add("link_bytes_per_second", plan_.link_bytes_per_second);
-    out.add("model_bytes", parts_.registry.model_bytes()).add("resident_bytes", plan_.resident_pages * page);
-    out.add("ring_bytes", plan_.ring_pages * page).add("unordered_bytes", plan_.unordered_pages * page);
-    out.add("bytes_per_step", plan_.bytes_per_step).add("bound_bytes_per_step", plan_.bound_bytes_per_step);
-    out.add("step_ms", ms(plan_.step_ns)).add("bound_ms", ms(plan_.bound_ns));
-    out.add("compute_ms", ms(static_cast<double>(plan_.compute_ns))).add("kinds", plan_.kinds.size());
-    out.add("smallest_budget_bytes", plan_.least_pages * page);
-    const bool named = plan_.least_unit != kNone && parts_.registry.unit(plan_.least_unit).live;
-    out.add("smallest_budget_block", named ? name(parts_.registry.unit(plan_.least_unit)) : "");
+    out.add("share_bytes", result.share_pages * page).add("link_bytes_per_second", result.link_bytes_per_second);
+    out.add("model_bytes", parts_.registry.model_bytes()).add("resident_bytes", result.resident_pages * page);
+    out.add("ring_bytes", result.ring_pages * page).add("unordered_bytes", result.unordered_pages * page);
+    out.add("bytes_per_step", result.bytes_per_step).add("bound_bytes_per_step", result.bound_bytes_per_step);
+    out.add("step_ms", ms(result.step_ns)).add("bound_ms", ms(result.bound_ns));
+    out.add("compute_ms", ms(static_cast<double>(result.compute_ns))).add("kinds", result.kinds.size());
+    out.add("smallest_budget_bytes", result.least_pages * page);
+    const bool named = result.least_unit != kNone && parts_.registry.unit(result.least_unit).live;
+    out.add("smallest_budget_block", named ? name(parts_.registry.unit(result.least_unit)) : "");
     if (!lists) return;
     std::vector<uint32_t> places(parts_.registry.units().size(), kNone);  // in the list of blocks
     uint32_t count = 0;
@@ -101,7 +104,7 @@ void PlanInForce::tell(telemetry::JsonText& out, bool lists) const {
         out.end_object();
     }
     out.end_array().begin_array("uses");
-    for (const Order::Entry& entry : parts_.order.entries()) {
+    for (const Order::Entry& entry : parts_.order.followed().entries()) {
         if (places[entry.unit] == kNone) continue;
         out.begin_object()
             .add("block", places[entry.unit])
@@ -109,6 +112,22 @@ void PlanInForce::tell(telemetry::JsonText& out, bool lists) const {
         out.end_object();
     }
     out.end_array();
+}
+
+void PlanFigures::stats(sh_runtime_stats* out) const {
+    const uint32_t size = out->struct_size;
+    *out = parts_.stats;
+    out->struct_size = size;
+    const Planner::Result& result = plan_.result();
+    out->resident_bytes = result.resident_pages * parts_.page_bytes();
+    out->ring_bytes = uint64_t(result.ring_pages) * parts_.page_bytes();
+    out->unordered_bytes = result.unordered_pages * parts_.page_bytes();
+    out->held_bytes = parts_.placement.pages() * parts_.page_bytes();
+    const Arbiter::Standing standing = parts_.device->arbiter().standing(parts_.tenant);
+    out->share_bytes = standing.share * parts_.page_bytes();
+    out->protected_bytes = standing.kept * parts_.page_bytes();
+    out->reserved_bytes = standing.reserved * parts_.page_bytes();
+    out->guest_bytes = standing.guest * parts_.page_bytes();
 }
 
 }  // namespace stagehand::core

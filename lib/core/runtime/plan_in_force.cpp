@@ -136,7 +136,7 @@ Planner::Limits PlanInForce::limits() const {
 // stays as it was, and the arbiter does not learn what this runtime could give up.
 Holding PlanInForce::holding() noexcept {
     Holding holding;
-    holding.pages = std::max(pages(), parts_.placement.pages());
+    holding.pages = std::max(plan_.pages(), parts_.placement.pages());
     holding.kept_pages = parts_.device->arbiter().standing(parts_.tenant).kept;
     const Status status = no_throw([&] {
         holding.kept_pages = kept_pages();
@@ -151,9 +151,9 @@ std::vector<policy::Part> PlanInForce::parts_to_give_up() const {
     std::vector<policy::Part> parts;
     if (protections_.all() || !parts_.order.known()) return parts;
     std::vector<bool> seen(parts_.registry.units().size());
-    const double a_use_ns = plan_.step_ns / static_cast<double>(parts_.order.size());
-    for (uint64_t j = 0; j < parts_.order.size(); j++) {
-        const uint32_t index = parts_.order.entries()[j].unit;
+    const double a_use_ns = plan_.step_ns / static_cast<double>(parts_.order.followed().size());
+    for (uint64_t j = 0; j < parts_.order.followed().size(); j++) {
+        const uint32_t index = parts_.order.followed().entries()[j].unit;
         const Unit& unit = parts_.registry.unit(index);
         if (seen[index] || unit.protections || unit.memory != Memory::planned || unit.own.empty()) continue;
         seen[index] = true;
@@ -168,7 +168,7 @@ std::vector<policy::Part> PlanInForce::parts_to_give_up() const {
 uint64_t PlanInForce::kept_pages() {
     if (!protections_.any()) return 0;
     if (parts_.gate.is_away() && !parts_.placement.pages()) return 0;  // others may have the memory meanwhile
-    const uint64_t all = std::max(parts_.placement.pages(), pages());
+    const uint64_t all = std::max(parts_.placement.pages(), plan_.pages());
     if (protections_.all()) return all;
     const uint64_t own = protections_.own_pages();
     return own ? std::min(all, std::max(own + plan_.least_pages, planner_.pages_with_kept(parts_.order, limits()))) : 0;
@@ -239,74 +239,24 @@ Status PlanInForce::ask_for_share(const Needs& needs, bool press, uint64_t* out_
     }
 }
 
-// Names what determines the smallest budget: a block, or all bytes that the engine asked for outside the order. Also
-// tells how much must fit beside it.
-std::string PlanInForce::asked_for_by(uint32_t unit, uint64_t least_pages) const {
-    if (unit == kNone) return "";
-    const Unit& largest = parts_.registry.unit(unit);
-    const policy::OutsideNeeds& outside = planner_.outside();
-    const bool learning = !parts_.order.known();
-    const bool stays = !parts_.order.contains(unit) && outside.to_stay_pages > outside.to_learn_pages;
-    const uint64_t beside = stays ? least_pages - outside.to_stay_pages : outside.to_stay_pages;
-    std::string text = ", asked for by ";
-    if (stays && unordered_pages_ > largest.pages)
-        text += "its unordered_bytes, " + exact_size_text(unordered_pages_ * parts_.page_bytes()) + " in whole pages";
-    else
-        text += parts_.registry.name_of(largest) + " of " + exact_size_text(largest.bytes);
-    if (!stays && learning && max_held_ > 1)
-        text += " and the next largest ones: max_held, " + std::to_string(max_held_) +
-                ", must fit at once until the order is known";
-    if (beside)
-        text += ", beside " + exact_size_text(beside * parts_.page_bytes()) +
-                (stays ? " for blocks of the order" : " for blocks outside the order");
-    return text;
-}
-
-// The smallest budget for a new runtime with the same blocks. With that budget, small blocks may be packed into larger
-// units than now.
-uint64_t PlanInForce::smallest_budget(uint64_t least_pages) const {
-    const uint64_t now = Registry::pack_pages(std::min(parts_.device->arbiter().total_pages(), max_pages_));
-    if (Registry::pack_pages(least_pages) <= now || !parts_.registry.has_small_blocks()) return least_pages;
-    std::vector<uint64_t> sizes;
-    for (const Unit& unit : parts_.registry.units())
-        if (unit.live && !unit.unordered) sizes.push_back(unit.pages);
-    std::ranges::sort(sizes, std::greater());
-    sizes.resize(std::min<size_t>(sizes.size(), max_held_));
-    uint64_t smallest = least_pages, before = 0;
-    while (smallest != before) {
-        const uint64_t packed = Registry::pack_pages(before = smallest);
-        smallest = least_pages;
-        for (const uint64_t pages : sizes) smallest += packed - std::min(packed, pages);
-    }
-    return smallest;
-}
-
-Status PlanInForce::too_small(const Needs& needs, uint32_t asks, const Status& refusal) const {
-    const uint64_t page = parts_.page_bytes();
-    const std::string smallest = " is too small: the smallest that works is " +
-                                 exact_size_text(smallest_budget(needs.least_pages) * page) +
-                                 asked_for_by(asks, needs.least_pages);
-    if (needs.least_pages > max_pages_)
-        return Status(SH_ERROR_BUDGET, parts_.gate.title() + ": its max_bytes, " + exact_size_text(max_pages_ * page) +
-                                           " in whole pages," + smallest);
-    const char* const of = needs.least_pages > parts_.device->arbiter().total_pages() ? "" : " that is left to it";
-    return Status(SH_ERROR_BUDGET, parts_.gate.title() + ": the budget" + of + smallest + " (" + refusal.text() + ")");
+BudgetRefusal PlanInForce::refusal(const Planner::Limits& limits) const {
+    return {parts_, limits, planner_.outside(), max_pages_};
 }
 
 // Writes the compute times that were measured in the last step into the order.
 void PlanInForce::read_times() {
     const uint32_t kind = watch_.measured_kind();
     const bool known = kind != kNone && watch_.kinds().at(kind).live && !watch_.kinds().at(kind).entries.empty();
-    auto entries = known ? watch_.kinds().at(kind).entries : parts_.order.entries();
+    auto entries = known ? watch_.kinds().at(kind).entries : parts_.order.followed().entries();
     const bool any = parts_.meter.read(&entries);
     parts_.meter.stop();
     if (!any) return;
-    parts_.order.set_times(known ? watch_.kinds().at(kind).order : parts_.order.number(), entries);
+    parts_.order.set_times(known ? watch_.kinds().at(kind).order : parts_.order.followed().number(), entries);
     watch_.saw_first_times(entries);
 }
 
 void PlanInForce::measure_times_if_missing() {
-    const auto& entries = parts_.order.entries();
+    const auto& entries = parts_.order.followed().entries();
     const bool missing =
         std::all_of(entries.begin(), entries.end(), [](const Order::Entry& entry) { return entry.compute_ns == 0; });
     if (!parts_.order.known() || !missing || was_measured_) return;
@@ -324,7 +274,7 @@ Status PlanInForce::change_plan(Lock& lock, bool press) {
     Status status = plan_with_order(lock, press);
     if (status.code() == SH_ERROR_BUDGET && parts_.order.has_others()) {
         watch_.kinds().refuse_others(parts_.order);
-        parts_.order.remove_others();
+        parts_.order.remove_others_if([](uint32_t) { return true; });
         status = plan_with_order(lock, press);
     }
     if (status.code() != SH_ERROR_BUDGET || !parts_.order.known() || parts_.order.given()) return status;
@@ -349,7 +299,7 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     Status status =
         needs.least_pages > max_pages_ ? Status(SH_ERROR_BUDGET) : ask_for_share(needs, press, &share, lock);
     if (status.code() == SH_ERROR_BUSY) return Status(SH_ERROR_BUSY, parts_.gate.title() + ": " + status.text());
-    if (status.code() == SH_ERROR_BUDGET) return too_small(needs, asks, status);
+    if (status.code() == SH_ERROR_BUDGET) return refusal(with).of_plan(needs, asks, status);
     SH_TRY(status);
     // Other runtimes did not give up what they hold.
     if (exists_ && !wanted_ && !measured && share == plan_.share_pages) return Status();
@@ -399,22 +349,7 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     return Status();
 }
 
-void PlanInForce::stats(sh_runtime_stats* out) const {
-    const uint32_t size = out->struct_size;
-    *out = parts_.stats;
-    out->struct_size = size;
-    out->resident_bytes = plan_.resident_pages * parts_.page_bytes();
-    out->ring_bytes = uint64_t(plan_.ring_pages) * parts_.page_bytes();
-    out->unordered_bytes = plan_.unordered_pages * parts_.page_bytes();
-    out->held_bytes = parts_.placement.pages() * parts_.page_bytes();
-    const Arbiter::Standing standing = parts_.device->arbiter().standing(parts_.tenant);
-    out->share_bytes = standing.share * parts_.page_bytes();
-    out->protected_bytes = standing.kept * parts_.page_bytes();
-    out->reserved_bytes = standing.reserved * parts_.page_bytes();
-    out->guest_bytes = standing.guest * parts_.page_bytes();
-}
-
-Status PlanInForce::try_out(const sh_plan_options& options, sh_plan_info* out) {
+Status PlanInForce::try_out(const sh_plan_options& options, Planner::Result* out) {
     // An order that is set aside may fit these options.
     struct SetAside {
         void operator()(Order* order) const { order->set_aside(); }
@@ -431,15 +366,8 @@ Status PlanInForce::try_out(const sh_plan_options& options, sh_plan_info* out) {
         options.budget_bytes ? options.budget_bytes / parts_.page_bytes() : parts_.device->arbiter().total_pages();
     const uint64_t share = std::min({whole, needs.wanted_pages, max_pages_});
     const uint64_t asked = share == whole && options.budget_bytes ? options.budget_bytes : share * parts_.page_bytes();
-    if (share < needs.least_pages)
-        return Status(SH_ERROR_BUDGET, parts_.gate.title() + ": a budget of " + exact_size_text(asked) +
-                                           " is too small: the smallest that works is " +
-                                           exact_size_text(needs.least_pages * parts_.page_bytes()) +
-                                           asked_for_by(asks, needs.least_pages));
-    Planner::Result result;
-    SH_TRY(planner_.make(parts_.order, with, share, &result));
-    if (out) describe(result, out);
-    return Status();
+    if (share < needs.least_pages) return refusal(with).of_trial(asked, needs, asks);
+    return planner_.make(parts_.order, with, share, out);
 }
 
 }  // namespace stagehand::core

@@ -3,20 +3,17 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
-#include <string>
 #include <vector>
 
 #include <stagehand/runtime.h>
 #include <stagehand/streaming.h>
-#include <stagehand/telemetry.h>
 
 #include "base/status.h"
 #include "core/plan/planner.h"
+#include "core/runtime/budget_refusal.h"
 #include "core/runtime/compute_watch.h"
 #include "core/runtime/parts.h"
 #include "core/runtime/protections.h"
-#include "telemetry/json_text.h"
 
 namespace stagehand::core {
 
@@ -26,15 +23,15 @@ public:
     PlanInForce(Parts& parts, const Protections& protections, const sh_runtime_options& options);
 
     bool exists() const { return exists_; }
+    const Planner::Result& result() const { return plan_; }  // all 0 if there is no plan
     bool is_wanted() const { return wanted_; }  // a new plan: blocks, order or protections changed, or the engine asked
     void want() { wanted_ = true; }
     bool is_due() const;  // a new plan, at the next edge of a step
     // Some steps are measured. look_at_times() wants a new plan if the engine computes for other times than planned,
     // and if a new plan is worth the change. Times that the engine gave are trusted.
     ComputeWatch& watch() { return watch_; }
+    const ComputeWatch& watch() const { return watch_; }
     void look_at_times();
-    void step_begins() { watch_.step_begins(plan_); }
-    Kinds& kinds() { return watch_.kinds(); }
 
     // Makes a plan for this runtime's share and puts it into force, unless views are held by then. If `press`, idle
     // runtimes that hold more than their share give it back first. The mutex is given up on the way, so the door is
@@ -73,8 +70,6 @@ public:
         planner_.set_mix({});
     }
 
-    uint64_t pages() const { return plan_.resident_pages + plan_.ring_pages + plan_.unordered_pages; }
-    uint64_t least_pages() const { return plan_.least_pages; }
     uint64_t max_pages() const { return max_pages_; }  // the ceiling on the share
     // What the runtime needs of the device.
     Needs needs();
@@ -84,18 +79,10 @@ public:
     // arbiter keeps the old number until a plan is settled.
     void tell_less_kept() noexcept;
 
-    void describe(sh_plan_info* out) const { describe(plan_, out); }
-    // Describes the plan that these options would lead to. The order must be known.
-    Status try_out(const sh_plan_options& options, sh_plan_info* out);
-    // Describes the kinds of step that are known, as many as there is room for. Returns their number.
-    uint64_t list_kinds(std::span<sh_kind_info* const> out) const;
-    // Adds the members that docs/telemetry.md lists for a plan. `lists`: also the blocks, and the order of their use.
-    void tell(telemetry::JsonText& out, bool lists) const;
-    // Fills in the counters, and the sizes, which are computed at each call.
-    void stats(sh_runtime_stats* out) const;
+    // The plan that these options would lead to. The order must be known.
+    Status try_out(const sh_plan_options& options, Planner::Result* out);
 
 private:
-    void describe(const Planner::Result& result, sh_plan_info* out) const;
     Status behind_closed_door(Lock& lock, const std::function<Status()>& work);
     Status change_plan_again(Lock& lock, bool press);
     Status change_plan(Lock& lock, bool press);
@@ -105,9 +92,7 @@ private:
     void state_needs();
     Status can_leave() const;
     Status plan_with_order(Lock& lock, bool press);
-    std::string asked_for_by(uint32_t unit, uint64_t least_pages) const;
-    uint64_t smallest_budget(uint64_t least_pages) const;
-    Status too_small(const Needs& needs, uint32_t asks, const Status& refusal) const;
+    BudgetRefusal refusal(const Planner::Limits& limits) const;
     Status ask_for_share(const Needs& needs, bool press, uint64_t* out_pages, Lock& lock);
     Status quiesce(Lock& lock);
     Status flush_dirty(Lock& lock);

@@ -61,7 +61,7 @@ Status Residency::reserve(uint64_t bytes, policy::Priority priority, Lock& lock)
                           parts_.gate.title() +
                               " cannot reserve what it uses: set a schedule, run a step, or pass a number of bytes");
         if (!plan_.exists()) SH_TRY(plan_.change(lock, true));
-        pages = plan_.pages();
+        pages = plan_.result().pages();
     }
     pages = std::min(pages, plan_.max_pages());  // the runtime never takes more, and the rest would be lost to all
     SH_TRY(without_mutex(lock, [&] {
@@ -170,7 +170,7 @@ Status Residency::leave_if_due(Lock& lock) {
     // Another call may have come in between, or other runtimes may have the pages that this one needs beside its
     // reservation. Then it gives the rest back at its next edge.
     const Arbiter::Standing standing = parts_.device->arbiter().standing(parts_.tenant);
-    leaving_ = parts_.placement.pages() > std::max({standing.kept, standing.reserved, plan_.least_pages()});
+    leaving_ = parts_.placement.pages() > std::max({standing.kept, standing.reserved, plan_.result().least_pages});
     return Status();
 }
 
@@ -184,7 +184,7 @@ Status Residency::shrink_to(uint64_t pages, Lock& lock) {
     uint64_t target = std::max(pages, certain());
     if (parts_.device->arbiter().standing(parts_.tenant).granted <= target) return Status();
     // Without a plan, the runtime holds what a failed plan has left.
-    if ((!plan_.exists() || target < plan_.least_pages()) && certain() == 0) {
+    if ((!plan_.exists() || target < plan_.result().least_pages) && certain() == 0) {
         // From here on the runtime has agreed to hold nothing. A reservation that is made for it afterwards finds it
         // without memory.
         uint64_t none = 0;
@@ -193,7 +193,7 @@ Status Residency::shrink_to(uint64_t pages, Lock& lock) {
         target = std::max(pages, certain());
     }
     if (!plan_.exists()) return Status();
-    plan_.trim_to(std::max(target, plan_.least_pages()));
+    plan_.trim_to(std::max(target, plan_.result().least_pages));
     // The runtime may need more than that now.
     if (Status status = plan_.change(lock, false); status.code() != SH_ERROR_BUDGET && status.code() != SH_ERROR_BUSY)
         SH_TRY(status);

@@ -25,7 +25,8 @@ Runtime::Runtime(std::shared_ptr<Device> device, const sh_runtime_options& optio
       views_(parts_, clearance_),
       protections_(parts_),
       plan_(parts_, protections_, options),
-      count_(parts_, plan_),
+      figures_(parts_, plan_, options),
+      count_(parts_, figures_),
       captures_(parts_, clearance_, views_),
       graphs_(parts_, clearance_, views_, captures_, count_),
       access_(parts_, clearance_, views_, plan_, graphs_),
@@ -33,8 +34,7 @@ Runtime::Runtime(std::shared_ptr<Device> device, const sh_runtime_options& optio
       blocks_(parts_, protections_, plan_, captures_, graphs_, sources_),
       residency_(parts_, protections_, plan_, captures_, graphs_),
       steps_(parts_, plan_, captures_, graphs_, access_, count_),
-      pauses_(parts_, plan_, captures_, graphs_, access_),
-      pause_tag_(runtime_tag_of(parts_.gate.name())) {}
+      pauses_(parts_, plan_, captures_, graphs_, access_) {}
 
 Status Runtime::create(std::shared_ptr<Device> device, const sh_runtime_options& options, std::mutex& mutex,
                        std::shared_ptr<Runtime>* out) {
@@ -72,7 +72,7 @@ Status Runtime::close(Lock& lock) {
 // waited for.
 bool Runtime::is_eventful() const {
     const bool settled = plan_.exists() && !residency_.leaving() && !captures_.under_way() && parts_.order.known() &&
-                         !parts_.order.recording();
+                         !parts_.record.under_way();
     return !settled || !parts_.gate.is_open() || parts_.ring.size() || parts_.unordered.used() ||
            parts_.registry.hindered() || parts_.meter.measuring();
 }
@@ -130,7 +130,9 @@ Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lo
                       tenant_name() + " cannot plan: no order is known; set a schedule or run a step first");
     const bool drops_graphs = options.flags & SH_PLAN_DROP_GRAPHS, dry = options.flags & SH_PLAN_DRY_RUN;
     if (dry || parts_.gate.in_step()) {
-        SH_TRY(plan_.try_out(options, out));
+        Planner::Result result;
+        SH_TRY(plan_.try_out(options, &result));
+        if (out) figures_.describe(result, out);
         if (dry) return Status();
         if (drops_graphs && plan_.is_due()) graphs_.want_drop();
         plan_.want();  // the plan changes when the next step begins
@@ -143,13 +145,13 @@ Status Runtime::plan(const sh_plan_options& options, sh_plan_info* out, Lock& lo
         if (graphs_.hold_the_plan()) SH_TRY(drops_graphs ? graphs_.drop(lock) : graphs_.held());
         SH_TRY(plan_.change(lock, true));
     }
-    if (out) plan_.describe(out);
+    if (out) figures_.describe(out);
     return Status();
 }
 
 Status Runtime::step_begin(const char* kind_name, Lock& lock) {
     SH_TRY(steps_.begin(kind_name, lock));
-    if (!parts_.order.given() && is_eventful()) parts_.order.record_begin();
+    if (!parts_.order.given() && is_eventful()) parts_.record.begin();
     return Status();
 }
 

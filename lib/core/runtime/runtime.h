@@ -24,6 +24,7 @@
 #include "core/runtime/graphs.h"
 #include "core/runtime/parts.h"
 #include "core/runtime/pauses.h"
+#include "core/runtime/plan_figures.h"
 #include "core/runtime/plan_in_force.h"
 #include "core/runtime/pressure.h"
 #include "core/runtime/protections.h"
@@ -68,7 +69,7 @@ public:
     std::string tenant_name() const override { return parts_.gate.title(); }
 
     // Pausable: a pause and a resume of the device.
-    const std::string& pause_tag() const override { return pause_tag_; }
+    const std::string& pause_tag() const override { return pauses_.tag(); }
     Figures pause_figures() const override;
     Status release_memory() override;
     Status take_memory() override;
@@ -90,13 +91,13 @@ public:
     // Order, plan and steps.
     Status set_schedule(std::span<const sh_use> uses) { return steps_.set_schedule(uses); }
     Status plan(const sh_plan_options& options, sh_plan_info* out, Lock& lock);
-    uint64_t list_kinds(std::span<sh_kind_info* const> out) const { return plan_.list_kinds(out); }
+    uint64_t list_kinds(std::span<sh_kind_info* const> out) const { return figures_.list_kinds(out); }
     Status step_begin(const char* kind_name, Lock& lock);
     Status step_begin(Lock& lock) { return step_begin(nullptr, lock); }
     Status step_end(Lock& lock);
     Status synchronize(Lock& lock);
     Status forget(sh_stream stream);
-    void stats(sh_runtime_stats* out) const { plan_.stats(out); }
+    void stats(sh_runtime_stats* out) const { figures_.stats(out); }
     Status open_step_log(const char* path) { return count_.open_log(path); }
 
     // Views. The first function of each pair is the short way. The caller calls the second one if the first returns
@@ -154,6 +155,7 @@ private:
     Views views_;
     Protections protections_;
     PlanInForce plan_;
+    PlanFigures figures_;
     StepCount count_;
     Captures captures_;
     Graphs graphs_;
@@ -163,7 +165,6 @@ private:
     Residency residency_;
     Steps steps_;
     Pauses pauses_;
-    const std::string pause_tag_;
     // What other threads may know, as of the last call.
     struct Told {
         std::atomic<uint64_t> blocks{0}, bytes{0}, held_bytes{0}, cycles{0};

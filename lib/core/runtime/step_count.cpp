@@ -28,9 +28,9 @@ Status StepCount::tell(const Span& span) {
     if (!log_.is_open()) return Status();
     return no_throw([&] {
         sh_runtime_stats after = parts_.stats;
-        plan_.stats(&after);
+        figures_.stats(&after);
         return log_.write(parts_.gate.name(), span.before, after,
-                          [this](telemetry::JsonText& out, bool lists) { plan_.tell(out, lists); });
+                          [this](telemetry::JsonText& out, bool lists) { figures_.tell(out, lists); });
     });
 }
 

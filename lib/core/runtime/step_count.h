@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 #include "core/runtime/parts.h"
-#include "core/runtime/plan_in_force.h"
+#include "core/runtime/plan_figures.h"
 #include "telemetry/step_log.h"
 
 namespace stagehand::core {
@@ -21,7 +21,7 @@ public:
         sh_runtime_stats before = {};
     };
 
-    StepCount(Parts& parts, const PlanInForce& plan) : parts_(parts), plan_(plan) {}
+    StepCount(Parts& parts, const PlanFigures& figures) : parts_(parts), figures_(figures) {}
 
     Status open_log(const char* path) { return log_.open(path); }
     // Tells the arbiter that a step begins. The arbiter divides memory by how often each runtime steps.
@@ -34,7 +34,7 @@ public:
 
 private:
     Parts& parts_;
-    const PlanInForce& plan_;
+    const PlanFigures& figures_;
     telemetry::StepLog log_;
 };
 

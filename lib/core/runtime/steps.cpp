@@ -23,17 +23,17 @@ Status Steps::set_schedule(std::span<const sh_use> uses) {
         entries.back().compute_ns += uses[i].compute_ns;
         entries.back().uses++;
     }
-    const bool same =
-        entries.size() == parts_.order.size() && parts_.order.given() &&
-        std::equal(entries.begin(), entries.end(), parts_.order.entries().begin(), [](const auto& a, const auto& b) {
-            return a.unit == b.unit && a.uses == b.uses && a.compute_ns == b.compute_ns;
-        });
+    const bool same = entries.size() == parts_.order.followed().size() && parts_.order.given() &&
+                      std::equal(entries.begin(), entries.end(), parts_.order.followed().entries().begin(),
+                                 [](const auto& a, const auto& b) {
+                                     return a.unit == b.unit && a.uses == b.uses && a.compute_ns == b.compute_ns;
+                                 });
     if (same) return Status();
     const bool given = !entries.empty();
     plan_.watch().trust_times(std::ranges::any_of(entries, [](const auto& entry) { return entry.compute_ns > 0; }));
     parts_.order.set(std::move(entries), parts_.registry.units().size(), given);
     plan_.forget_kinds();
-    if (given) parts_.order.record_end();  // the record of the step under way does not overrule it
+    if (given) parts_.record.end();  // the record of the step under way does not overrule it
     parts_.prefetcher.renew();
     plan_.want();
     return Status();
@@ -56,11 +56,11 @@ Status Steps::begin(const char* kind_name, Lock& lock) {
         SH_TRY(captures_.only_outside());  // again, because the mutex was given up
     }
     uint32_t kind = kNone;
-    if (kind_name) SH_TRY(plan_.kinds().find(kind_name, &kind));
-    plan_.kinds().begin(kind, parts_.order);  // may lack memory: nothing has begun yet
-    parts_.gate.begin_step();
-    follow(plan_.kinds().order_of_this(parts_.order));
-    plan_.step_begins();
+    if (kind_name) SH_TRY(plan_.watch().kinds().find(kind_name, &kind));
+    plan_.watch().kinds().begin(kind, parts_.order);  // may lack memory: nothing has begun yet
+    parts_.gate.set_in_step(true);
+    follow(plan_.watch().kinds().order_of_this(parts_.order));
+    plan_.watch().step_begins(plan_.result());
     span_ = count_.begin();
     parts_.order.to_edge();
     if (!parts_.ring.size()) parts_.loader.settle_all();  // so that later steps need not look at finished loads again
@@ -76,8 +76,8 @@ void Steps::follow(uint32_t order) noexcept {
 // Takes over the order of the step that has ended, if it is that of another kind.
 void Steps::learn() {
     // Units that are gone do not take part in the plan.
-    parts_.order.erase_recorded([&](const Order::Entry& entry) { return !parts_.registry.unit(entry.unit).live; });
-    const auto learned = plan_.kinds().learn(parts_.order, parts_.registry.units().size());
+    parts_.record.forget([&](uint32_t unit) { return !parts_.registry.unit(unit).live; });
+    const auto learned = plan_.watch().kinds().learn(parts_.order, parts_.record, parts_.registry.units().size());
     if (learned == Kinds::Learned::nothing) return;
     plan_.watch().trust_times(false);
     parts_.prefetcher.renew();
@@ -87,11 +87,11 @@ void Steps::learn() {
 Status Steps::end() {
     if (!parts_.gate.in_step())
         return Status(SH_ERROR_INVALID_STATE, parts_.gate.title() + " cannot end a step: none is under way");
-    parts_.gate.end_step();
+    parts_.gate.set_in_step(false);
     count_.end(&span_);
     Status status = no_throw([&] { return parts_.streams.record_all(); });
-    if (parts_.order.recording()) {
-        parts_.order.record_end();
+    if (parts_.record.under_way()) {
+        parts_.record.end();
         (void)no_throw([&] {  // after a failure, another step teaches the order
             learn();
             return Status();
@@ -99,7 +99,7 @@ Status Steps::end() {
             .ok();
     }
     plan_.watch().step_ends();
-    follow(plan_.kinds().order_of_next(parts_.order));
+    follow(plan_.watch().kinds().order_of_next(parts_.order));
     parts_.order.to_edge();
     if (!plan_.is_wanted() || graphs_.hold_the_plan()) access_.look_ahead(span_.ended_ns);
     if (Status told = count_.tell(span_); status.ok()) status = told;

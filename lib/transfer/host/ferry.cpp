@@ -88,7 +88,7 @@ void Ferry::cancel() noexcept {
     status_ = Status();
 }
 
-// A thread that the device refuses asks again with its next piece, so that the refusal passes as any other failure does.
+// A thread that the device refuses asks again with its next piece, so that the refusal passes as other failures do.
 void Ferry::work(Crew& crew) {
     bool begun = false;
     std::unique_lock lock(mutex_);

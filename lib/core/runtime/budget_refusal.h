@@ -1,0 +1,37 @@
+// BudgetRefusal: the errors of a budget that is too small for a runtime. They name the smallest budget that works, and
+// what asks for it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "core/device/arbiter.h"
+#include "core/plan/planner.h"
+#include "core/runtime/parts.h"
+#include "policy/outside.h"
+
+namespace stagehand::core {
+
+class BudgetRefusal {
+public:
+    // `outside` is the part of the needs that is for units outside the order, and `max_pages` the ceiling on the share.
+    BudgetRefusal(Parts& parts, const Planner::Limits& limits, const policy::OutsideNeeds& outside, uint64_t max_pages)
+        : parts_(parts), limits_(limits), outside_(outside), max_pages_(max_pages) {}
+
+    // `asks` is the unit that needs most, or kNone. `reason` is what the arbiter said.
+    Status of_plan(const Needs& needs, uint32_t asks, const Status& reason) const;
+    // For a budget that was only tried out.
+    Status of_trial(uint64_t asked_bytes, const Needs& needs, uint32_t asks) const;
+
+private:
+    std::string asked_for_by(uint32_t unit, uint64_t least_pages) const;
+    uint64_t smallest_budget(uint64_t least_pages) const;
+
+    Parts& parts_;
+    const Planner::Limits limits_;
+    const policy::OutsideNeeds outside_;
+    const uint64_t max_pages_;
+};
+
+}  // namespace stagehand::core

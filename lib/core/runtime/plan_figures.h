@@ -1,0 +1,40 @@
+// PlanFigures: a plan and its kinds of step in figures, for engines and for telemetry.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include <stagehand/runtime.h>
+#include <stagehand/streaming.h>
+#include <stagehand/telemetry.h>
+
+#include "core/runtime/parts.h"
+#include "core/runtime/plan_in_force.h"
+#include "telemetry/json_text.h"
+
+namespace stagehand::core {
+
+// The caller holds the runtime's mutex in all methods.
+class PlanFigures {
+public:
+    PlanFigures(Parts& parts, const PlanInForce& plan, const sh_runtime_options& options)
+        : parts_(parts), plan_(plan), max_held_(std::max(1u, options.max_held)) {}
+
+    // Describes the plan in force, or another one for this runtime.
+    void describe(sh_plan_info* out) const { describe(plan_.result(), out); }
+    void describe(const Planner::Result& result, sh_plan_info* out) const;
+    // Describes the kinds of step that are known, as many as there is room for. Returns their number.
+    uint64_t list_kinds(std::span<sh_kind_info* const> out) const;
+    // Adds the members that docs/telemetry.md lists for a plan. `lists`: also the blocks, and the order of their use.
+    void tell(telemetry::JsonText& out, bool lists) const;
+    // Fills in the counters, and the sizes, which are computed at each call.
+    void stats(sh_runtime_stats* out) const;
+
+private:
+    Parts& parts_;
+    const PlanInForce& plan_;
+    const uint32_t max_held_;
+};
+
+}  // namespace stagehand::core
