@@ -2,7 +2,9 @@
 // field with the plugin's name, and closes the device again.
 #include <gtest/gtest.h>
 
+#include <stagehand/backend.h>
 #include <stagehand/base.h>
+#include <stagehand/device.h>
 
 #include "probe_runner.h"
 
@@ -59,6 +61,23 @@ TEST(Plugins, DevicesThatCanBeAreOpened) {
         const ProbeResult result = open_with(folder, "telling", options);
         EXPECT_EQ(result.status, SH_OK) << options << ": " << result.output;
         EXPECT_EQ(result.rest, "closed=0");
+    }
+}
+
+// A caller learns each of the backend's flags by a flag of its own, and those alone.
+TEST(Plugins, FlagsOfTheDeviceAreThoseOfTheBackend) {
+    struct Pair {
+        unsigned backend, device;
+    };
+    for (const Pair flag : {Pair{SH_BACKEND_FIXED_ADDRESSES, SH_DEVICE_FIXED_ADDRESSES},
+                            Pair{SH_BACKEND_HOST_ADDRESSABLE, SH_DEVICE_HOST_ADDRESSABLE},
+                            Pair{SH_BACKEND_VIRTUAL_TIME, SH_DEVICE_VIRTUAL_TIME},
+                            Pair{SH_BACKEND_IS_GPU, SH_DEVICE_IS_GPU}, Pair{SH_BACKEND_CONTENTLESS, 0}, Pair{0, 0}}) {
+        Folder folder;
+        const ProbeResult result = open_with(folder, "telling", "flags=" + std::to_string(flag.backend));
+        EXPECT_EQ(result.status, SH_OK) << flag.backend << ": " << result.output;
+        EXPECT_NE(result.output.find("\nflags=" + std::to_string(flag.device) + "\n"), std::string::npos)
+            << flag.backend << ": " << result.output;
     }
 }
 

@@ -1,8 +1,8 @@
 // A program that searches for one backend and prints the result, so that a test can choose the environment, the
 // directory and the rights: plugin-probe NAME [PATH], or plugin-probe --list. Prints the status, the effective user,
 // the path and the text, one per line. With --list, it prints one line for each backend. plugin-probe --open NAME PATH
-// OPTIONS opens the first device of the plugin, and prints as its last line how many devices the plugin has closed.
-// plugin-probe --auto opens the device "auto", and prints its backend in place of the path.
+// OPTIONS opens the first device of the plugin. It also prints how many devices the plugin has closed, and the flags of
+// the device. plugin-probe --auto opens the device "auto", and prints its backend in place of the path.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -27,6 +27,8 @@ int open_device(const char* name, const char* path, const char* device_options) 
     void* const file = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
     const auto closed = file ? reinterpret_cast<int (*)()>(dlsym(file, "sh_test_closed_devices")) : nullptr;
     std::printf("closed=%d\n", closed ? closed() : 0);
+    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    if (device && sh_device_get_caps(device, &caps) == SH_OK) std::printf("flags=%u\n", caps.flags);
     sh_device_close(device);
     return status != SH_OK;
 }
