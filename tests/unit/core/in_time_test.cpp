@@ -91,6 +91,20 @@ TEST_F(InTime, does_not_count_what_was_not_ready_at_first) {
     EXPECT_EQ(ready, (Counted{1, 0, 0}));
 }
 
+// Nor does any block of a set count that was not ready at first.
+TEST_F(InTime, does_not_count_a_set_that_was_not_ready_at_first) {
+    acquire({0}, SH_STREAM_HOST);
+    prefetch({1, 2, 3});
+    const sh_block set[] = {model_.id(3), model_.id(1), model_.id(2)};
+    sh_view views[3] = {SH_VIEW_INIT, SH_VIEW_INIT, SH_VIEW_INIT};
+    EXPECT_EQ(sh_acquire_many(model_.runtime(), set, 3, SH_STREAM_HOST, SH_ACQUIRE_NO_WAIT, views), SH_NOT_READY);
+    SUCCEEDS(sh_runtime_synchronize(model_.runtime()));
+    const Counted ready = counted([&] { acquire({3, 1, 2}, SH_STREAM_HOST); });
+    EXPECT_EQ(ready, (Counted{3, 0, 0}));
+    const Counted again = counted([&] { acquire({3, 1, 2}, SH_STREAM_HOST); });
+    EXPECT_EQ(again, (Counted{3, 3, 3}));
+}
+
 // All resident blocks are in time, on the short path and on the long path.
 TEST(InTimeOfResidents, is_each_use) {
     TestDevice device;
