@@ -121,6 +121,27 @@ TEST_F(RouteTest, OfPinnedMemoryIsStraightAndOfOtherMemoryStaged) {
     }
 }
 
+TEST_F(RouteTest, OfNeighboursIsJoinedWhereTheyAreNeighboursOnBothSides) {
+    ASSERT_TRUE(device_->host_register(host_.data(), host_.size()).ok());
+    const auto segment = [&](size_t from, uint64_t offset, uint64_t bytes) {
+        Segment made;
+        made.source.kind = SH_SOURCE_POINTER;
+        made.source.pointer = host_.data() + from;
+        made.source.bytes = bytes;
+        made.offset = offset;
+        made.bytes = bytes;
+        made.route = Route::straight;
+        return made;
+    };
+    // After the first: a neighbour, a gap on the device, a gap on the host, and a neighbour again.
+    std::vector<Segment> segments = {segment(0, 0, 100), segment(100, 100, 50), segment(150, 200, 50),
+                                     segment(300, 250, 10), segment(310, 260, 10)};
+    ASSERT_TRUE(join_segments(*device_, segments).ok());
+    std::vector<bool> joined;
+    for (const Segment& each : segments) joined.push_back(each.joined);
+    EXPECT_EQ(joined, (std::vector<bool>{false, true, false, false, true}));
+}
+
 TEST_F(RouteTest, OfMemoryThatCannotBePinnedIsStagedAndSaysWhy) {
     fake_.may_register = [](uint64_t) { return false; };
     sh_segment from = SH_SEGMENT_INIT;

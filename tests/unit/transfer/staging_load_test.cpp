@@ -295,6 +295,33 @@ TEST_F(StagingLoad, PiecesAreIssuedInOrderSoThatNoneIsHeldUpByLaterWaits) {
     EXPECT_TRUE(holds(kPiece, bytes));
 }
 
+// Two pieces are ready before the first one is. The earlier of them is issued before the later one.
+TEST_F(StagingLoad, PiecesThatWereReadyEarlyAreIssuedInOrder) {
+    make_engine(2, 8 * (kPiece + 4096));
+    const auto bytes = random_bytes(2 * kPiece, 1);
+    make_memory(10 * kPiece);
+    Latch latch, blocked;
+    TestLoad slow, other;
+    aim(slow, fill_source(test::fill_after_latch, &latch, kPiece), 0);
+    const Source& quick = memory_source(bytes);
+    slow.load.extents.push_back({&quick, 0, address(kPiece), kPiece, 0, 0});
+    slow.load.extents.push_back({&quick, kPiece, address(2 * kPiece), kPiece, 0, 1});
+    slow.load.waits = {event_after(down_, blocked)};
+    ASSERT_TRUE(engine_->submit(slow.load).ok());
+    latch.wait_for_waiters(1);
+    aim(other, quick, 5 * kPiece);
+    other.load.deadline_ns = 1;  // after all pieces of the slow load
+    ASSERT_TRUE(engine_->submit(other.load).ok());
+    EXPECT_TRUE(other.outcome.wait().ok());
+    latch.open();
+    EXPECT_TRUE(slow.outcome.wait().ok());
+    fake_.wait_for_copies(4);  // two of each load: only the last piece is behind the wait
+    EXPECT_TRUE(holds(kPiece, {bytes.begin(), bytes.begin() + kPiece}));
+    blocked.open();
+    synchronize();
+    EXPECT_TRUE(holds(2 * kPiece, {bytes.begin() + kPiece, bytes.end()}));
+}
+
 TEST_F(StagingLoad, ASlowReaderDoesNotKeepTheRingFromOthers) {
     make_engine(4, 6 * (kPiece + 4096));
     const auto bytes = random_bytes(30 * kPiece, 1);
