@@ -214,5 +214,23 @@ TEST(StepCurve, KnowsThatSomeUnitsAreUsedMoreOften) {
     }
 }
 
+// With so many uses hardly any plan is evaluated.
+TEST(StepCurve, KnowsThatSomeOfManyUnitsAreUsedMoreOften) {
+    Case c = unequal(1000, 9);
+    c.trace.clear();
+    uint64_t often = 0;
+    for (uint32_t u = 0; u < 100; u++) often += c.units[u].bytes / c.page_bytes + 1;
+    for (uint32_t u = 100; u < 1000; u++) {
+        c.trace.push_back({u, 0});
+        c.trace.push_back({u % 100, 0});
+    }
+    c.set_budget(0.5);
+    c.set_compute(0.1, Compute::equal);
+    const auto curve = step_curve(c.problem(), 0, UINT64_MAX);
+    // Half of the bytes are copied without the units that are used nine times.
+    const uint64_t first = curve.front().pages;
+    EXPECT_LT(curve_ns(curve, first + often), 0.6 * curve_ns(curve, first));
+}
+
 }  // namespace
 }  // namespace stagehand::policy::test

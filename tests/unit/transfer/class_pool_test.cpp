@@ -107,5 +107,15 @@ TEST_F(ClassPoolTest, AFailedGrowthLeavesWhatWasThere) {
     pool_->give(std::move(c));
 }
 
+TEST_F(ClassPoolTest, IsDestroyedWhileItGrows) {
+    create({});
+    auto buffer = take(4096);
+    pool_->grow();
+    pool_->give(std::move(buffer));
+    pool_.reset();
+    EXPECT_EQ(fake_.pinned_bytes(), 0u);
+    EXPECT_EQ(fake_.events(), 0u);
+}
+
 }  // namespace
 }  // namespace stagehand::transfer
