@@ -75,8 +75,6 @@ void Steps::follow(uint32_t order) noexcept {
 
 // Takes over the order of the step that has ended, if it is that of another kind.
 void Steps::learn() {
-    // Units that are gone do not take part in the plan.
-    parts_.record.forget([&](uint32_t unit) { return !parts_.registry.unit(unit).live; });
     const auto learned = plan_.watch().kinds().learn(parts_.order, parts_.record, parts_.registry.units().size());
     if (learned == Kinds::Learned::nothing) return;
     plan_.watch().trust_times(false);
