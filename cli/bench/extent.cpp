@@ -11,7 +11,6 @@ namespace stagehand::cli::bench {
 
 namespace {
 
-constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 constexpr std::uint64_t gib = std::uint64_t{1} << 30;
 // 200,000 segments of 1 to 64 KiB.
 constexpr std::uint64_t natural_segment_bytes = 6500 * mib;

@@ -12,6 +12,8 @@
 
 namespace stagehand::cli::bench {
 
+inline constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+
 // The shapes of an 8B model at their real size: an embedding, 32 layers, a head.
 inline constexpr std::uint64_t model_table_bytes = std::uint64_t{1002} << 20;
 inline constexpr std::uint64_t model_layer_bytes = std::uint64_t{416} << 20;

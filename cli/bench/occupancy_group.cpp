@@ -18,7 +18,6 @@ namespace stagehand::cli::bench {
 
 namespace {
 
-constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 constexpr std::uint64_t kinds = 5;  // of cycles, for each shape
 constexpr int slow_cycles = 2;      // of the kinds that pin host memory, which takes seconds
 

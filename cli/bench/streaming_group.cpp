@@ -13,8 +13,6 @@ namespace stagehand::cli::bench {
 
 namespace {
 
-constexpr std::uint64_t mib = std::uint64_t{1} << 20;
-
 struct Shape {
     std::string name;
     std::vector<std::uint64_t> sizes;

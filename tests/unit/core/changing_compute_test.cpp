@@ -71,7 +71,8 @@ private:
 class ChangingCompute : public testing::TestWithParam<double> {};
 
 TEST_P(ChangingCompute, LeadsToThePlanOfARuntimeThatIsMadeForIt) {
-    if (devices_without_pages()) GTEST_SKIP() << "the simulation maps memory by pages";
+    if (devices_without_pages() || kOneThreadOnly)
+        GTEST_SKIP() << "the simulation maps memory by pages, and has one thread";
     double worst = 1;
     uint64_t cases = 0;
     for (const double before : {0.1, 1.0, 3.0}) {
@@ -94,6 +95,8 @@ TEST_P(ChangingCompute, LeadsToThePlanOfARuntimeThatIsMadeForIt) {
 INSTANTIATE_TEST_SUITE_P(Budgets, ChangingCompute, testing::Values(0.17, 0.4, 0.67, 0.85));
 
 TEST(UnchangingCompute, KeepsItsPlan) {
+    if (devices_without_pages() || kOneThreadOnly)
+        GTEST_SKIP() << "the simulation maps memory by pages, and has one thread";
     Steps steps(0.4);
     steps.run(10, 1);
     const uint64_t plans = steps.plans();
@@ -107,6 +110,8 @@ TEST(UnchangingCompute, KeepsItsPlan) {
 }
 
 TEST(StepsInTurn, GetAPlanForBoth) {
+    if (devices_without_pages() || kOneThreadOnly)
+        GTEST_SKIP() << "the simulation maps memory by pages, and has one thread";
     Steps steps(0.4);
     steps.run(10, 1);
     const uint64_t plans = steps.plans();

@@ -27,6 +27,13 @@ inline void ignore(sh_status) {}
 #define SUCCEEDS(call) ASSERT_EQ((call), SH_OK) << ::stagehand::test::why()
 #define EXPECT_SUCCEEDS(call) EXPECT_EQ((call), SH_OK) << ::stagehand::test::why()
 
+// Tests in virtual time plan for minutes under ThreadSanitizer, which has nothing to see in one thread.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kOneThreadOnly = true;
+#else
+constexpr bool kOneThreadOnly = false;
+#endif
+
 struct DeviceSettings {
     std::string name = device_under_test();
     std::string options = "capacity=256MiB;staging_piece=16KiB;poison=1";  // for the host backend only

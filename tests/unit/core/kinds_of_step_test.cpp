@@ -12,13 +12,6 @@
 namespace stagehand::test {
 namespace {
 
-// These tests plan for minutes under ThreadSanitizer, which has nothing to see in one thread.
-#if defined(__SANITIZE_THREAD__)
-constexpr bool kOneThreadOnly = true;
-#else
-constexpr bool kOneThreadOnly = false;
-#endif
-
 constexpr uint64_t kLayers = 24, kLayer = 1 << 20;
 constexpr double kLayerCopyNs = 4'194'304;
 
@@ -110,13 +103,23 @@ double with_plan_for(double part, const KindsEngine::Step& kind, const std::vect
     return engine.run(cycle, 8);
 }
 
-class Kinds : public testing::TestWithParam<double> {};
+constexpr double kBudgetParts[] = {0.25, 0.5, 0.75, 0.9};
+
+class Kinds : public testing::TestWithParam<double> {
+protected:
+    // The number of the budget among those that the tests run with.
+    static uint64_t budget() {
+        return static_cast<uint64_t>(std::ranges::find(kBudgetParts, GetParam()) - std::begin(kBudgetParts));
+    }
+};
 
 TEST_P(Kinds, InTurnGetThePlanForBoth) {
     if (devices_without_pages() || kOneThreadOnly)
         GTEST_SKIP() << "the simulation maps memory by pages, and has one thread";
     double worst = 1;
+    uint64_t number = 3 * budget();
     for (const int decodes : {1, 10, 100}) {
+        if (!in_sample(number++)) continue;
         const auto cycle = prefill_and_decode(decodes);
         KindsEngine engine(GetParam());
         engine.run(cycle, decodes == 100 ? 9 : 24);
@@ -143,7 +146,9 @@ TEST_P(Kinds, InTurnGetThePlanForBoth) {
 TEST_P(Kinds, AreToldApartByTheirTimes) {
     if (devices_without_pages() || kOneThreadOnly)
         GTEST_SKIP() << "the simulation maps memory by pages, and has one thread";
+    uint64_t number = 2 * budget();
     for (const int decodes : {1, 10}) {
+        if (!in_sample(number++)) continue;
         const auto cycle = prefill_and_decode(decodes, false);
         KindsEngine engine(GetParam());
         engine.run(cycle, 300 / (1 + decodes));
@@ -154,7 +159,7 @@ TEST_P(Kinds, AreToldApartByTheirTimes) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Budgets, Kinds, testing::Values(0.25, 0.5, 0.75, 0.9));
+INSTANTIATE_TEST_SUITE_P(Budgets, Kinds, testing::ValuesIn(kBudgetParts));
 
 TEST(KindsWithNoise, MoveNoPage) {
     if (devices_without_pages() || kOneThreadOnly)
@@ -175,8 +180,10 @@ TEST(KindsWithOrders, AreFollowedEach) {
         GTEST_SKIP() << "the simulation maps memory by pages, and has one thread";
     std::vector<size_t> half;
     for (size_t i = 0; i < kLayers; i += 2) half.push_back(i);
+    uint64_t number = 0;
     for (const bool named : {true, false})
         for (const auto& other : {std::vector<size_t>(forward(kLayers)), half, forward(10)}) {
+            if (!in_sample(number++)) continue;
             KindsEngine engine(0.5);
             const KindsEngine::Step full{named ? "training" : nullptr, 1, forward_backward(kLayers)};
             const KindsEngine::Step part{named ? "validation" : nullptr, 1, other};
