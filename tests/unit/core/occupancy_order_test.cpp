@@ -15,20 +15,21 @@ protected:
 };
 
 TEST_F(OccupancyOrder, TheTagThatIsNamedFirstComesBackFirst) {
-    open("capacity=64MiB;bandwidth=400MB/s");
+    open("capacity=64MiB;bandwidth=200MB/s");
     filled(1, 12 * kMiB, "a");
     filled(2, 12 * kMiB, "b");
     for (const std::vector<const char*>& order : {std::vector{"a", "b"}, std::vector{"b", "a"}}) {
         SUCCEEDS(pause());
-        std::atomic<bool> ended{false};
+        std::atomic<bool> watches{false}, ended{false};
         uint64_t seen = 0, wrong = 0;
         std::thread watcher([&] {
-            while (!ended) {
+            for (; !ended; watches = true) {
                 const uint64_t later = info(order[1]).staged_bytes, first = info(order[0]).staged_bytes;
                 if (first && later < 12 * kMiB) wrong++;
                 if (!first && later) seen++;
             }
         });
+        while (!watches) std::this_thread::yield();
         EXPECT_SUCCEEDS(resume(order));
         ended = true;
         watcher.join();
