@@ -73,8 +73,8 @@ integer.
 streams pass 2, because their 0 would be taken for the legacy stream.
 - SH_STREAM_HOST is the calling thread itself.
 
-Streams and addresses on CUDA and HIP belong to the device's primary context, which the runtime interfaces of CUDA and
-HIP use. An engine on the driver interface retains the primary context (cuDevicePrimaryCtxRetain()) and makes it
+Streams and addresses on CUDA and HIP belong to the device's primary context, which the runtime interfaces of CUDA
+and HIP use. An engine on the driver interface retains the primary context (cuDevicePrimaryCtxRetain()) and makes it
 current.
 
 A stream must stay alive until the step that used it has ended, or until sh_stream_forget(). A runtime that finds a
