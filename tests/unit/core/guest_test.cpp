@@ -42,6 +42,21 @@ TEST(Guest, gets_what_nobody_has_reserved_and_leaves_it_behind) {
     EXPECT_EQ(host->wrong_uses() + guest->wrong_uses(), 0u);
 }
 
+TEST(Guest, gives_up_at_once_what_is_beyond_its_terms) {
+    TestDevice device({.budget_bytes = 64 * kPage});
+    auto guest = make(device, 6, "guest");
+    for (int k = 0; k < 2; k++) SUCCEEDS(guest->step(forward(6)));
+    EXPECT_EQ(guest->stats().held_bytes, 24 * kPage);
+    const sh_guest_options options = terms(16 * kPage);
+    sh_scope* scope = nullptr;
+    SUCCEEDS(sh_guest_begin(guest->runtime(), &options, &scope));
+    EXPECT_LE(guest->stats().held_bytes, 16 * kPage);
+    SUCCEEDS(guest->step(forward(6)));
+    EXPECT_LE(guest->stats().held_bytes, 16 * kPage);
+    SUCCEEDS(sh_scope_end(scope));
+    EXPECT_EQ(guest->wrong_uses(), 0u);
+}
+
 TEST(Guest, may_take_all_that_is_not_reserved) {
     for (const uint64_t workspace : {0, 4}) {
         TestDevice device({.budget_bytes = 64 * kPage});

@@ -178,6 +178,37 @@ TEST_F(StagingStore, NothingToCopyNeedsNoSlot) {
     EXPECT_TRUE(blocked.outcome.wait().ok());
 }
 
+// What is left is empty, so that the store ends although the slots are all in use.
+TEST_F(StagingStore, NothingToCopyBehindAStraightCopyNeedsNoSlot) {
+    make_engine(1, 6 * (kPiece + 4096));
+    fill_device(30 * kPiece, 1);
+    std::vector<char> host(30 * kPiece), pinned(kPiece);
+    ASSERT_TRUE(device_->host_register(pinned.data(), pinned.size()).ok());
+    Latch latch;
+    TestStore blocked, straight;
+    aim_store(blocked, 0, host.data(), host.size());
+    blocked.store.deadline_ns = 10;
+    sh_stream compute = 0;
+    ASSERT_TRUE(device_->stream_create(&compute).ok());
+    blocked.store.waits = {event_after(compute, latch)};
+    ASSERT_TRUE(engine_->submit(blocked.store).ok());
+    while (fake_.calls("copy_to_host") < 4) std::this_thread::yield();  // all that stores may have
+    aim_store(straight, 0, pinned.data(), kPiece);
+    aim_store(straight, kPiece, host.data(), 0);
+    straight.store.stream = up_;
+    straight.store.deadline_ns = 5;
+    ASSERT_TRUE(engine_->submit(straight.store).ok());
+    for (int k = 0; k < 2000 && straight.outcome.times() == 0; k++)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(straight.outcome.times(), 1);
+    EXPECT_EQ(blocked.outcome.times(), 0);
+    latch.open();
+    EXPECT_TRUE(straight.outcome.wait().ok());
+    EXPECT_TRUE(blocked.outcome.wait().ok());
+    EXPECT_EQ(std::memcmp(pinned.data(), memory_.data(), kPiece), 0);
+    ASSERT_TRUE(device_->host_unregister(pinned.data()).ok());
+}
+
 TEST_F(StagingStore, AFailedCopyEndsItWithoutTouchingTheRest) {
     make_engine(2);
     fill_device(20 * kPiece, 1);
