@@ -1,6 +1,7 @@
 // OrderRecord: the units that a step uses, as they come, from which an order is learned.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace stagehand::core {
@@ -46,7 +48,7 @@ public:
         for (size_t i = 0; i < entries_.size(); i++) entries_[i].compute_ns = times[i].compute_ns;
         sum_times();
     }
-    // The entries, which this sequence does not have any more.
+    // The entries. The sequence can only be destroyed or replaced afterwards.
     std::vector<Entry> take_entries() && noexcept { return std::move(entries_); }
 
     // Whether the same units are used as often in a row. Times do not matter.

@@ -20,6 +20,23 @@ protected:
         store.store.stream = down_;
         store.store.extents.push_back({host, address(offset), bytes});
     }
+    // Submits a store that takes all slots that stores may have, until the latch opens.
+    void take_all_slots(TestStore& store, std::vector<char>& host, Latch& latch) {
+        aim_store(store, 0, host.data(), host.size());
+        store.store.deadline_ns = 10;
+        sh_stream compute = 0;
+        ASSERT_TRUE(device_->stream_create(&compute).ok());
+        store.store.waits = {event_after(compute, latch)};
+        ASSERT_TRUE(engine_->submit(store.store).ok());
+        while (fake_.calls("copy_to_host") < 4) std::this_thread::yield();
+    }
+    // Waits for the end of a store, which another one must not hold up.
+    void expect_to_end_alone(TestStore& store, TestStore& blocked) {
+        for (int k = 0; k < 2000 && store.outcome.times() == 0; k++)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        EXPECT_EQ(store.outcome.times(), 1);
+        EXPECT_EQ(blocked.outcome.times(), 0);
+    }
 };
 
 TEST_F(StagingStore, WritesRandomExtentsBack) {
@@ -159,20 +176,11 @@ TEST_F(StagingStore, NothingToCopyNeedsNoSlot) {
     Latch latch;
     TestStore blocked, empty;
     std::vector<char> host(30 * kPiece);
-    aim_store(blocked, 0, host.data(), host.size());
-    blocked.store.deadline_ns = 10;
-    sh_stream compute = 0;
-    ASSERT_TRUE(device_->stream_create(&compute).ok());
-    blocked.store.waits = {event_after(compute, latch)};
-    ASSERT_TRUE(engine_->submit(blocked.store).ok());
-    while (fake_.calls("copy_to_host") < 4) std::this_thread::yield();  // all that stores may have
+    ASSERT_NO_FATAL_FAILURE(take_all_slots(blocked, host, latch));
     for (int i = 0; i < 3; i++) aim_store(empty, 0, host.data(), 0);
     empty.store.deadline_ns = 5;
     ASSERT_TRUE(engine_->submit(empty.store).ok());
-    for (int k = 0; k < 2000 && empty.outcome.times() == 0; k++)
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    EXPECT_EQ(empty.outcome.times(), 1);
-    EXPECT_EQ(blocked.outcome.times(), 0);
+    expect_to_end_alone(empty, blocked);
     latch.open();
     EXPECT_TRUE(empty.outcome.wait().ok());
     EXPECT_TRUE(blocked.outcome.wait().ok());
@@ -186,22 +194,13 @@ TEST_F(StagingStore, NothingToCopyBehindAStraightCopyNeedsNoSlot) {
     ASSERT_TRUE(device_->host_register(pinned.data(), pinned.size()).ok());
     Latch latch;
     TestStore blocked, straight;
-    aim_store(blocked, 0, host.data(), host.size());
-    blocked.store.deadline_ns = 10;
-    sh_stream compute = 0;
-    ASSERT_TRUE(device_->stream_create(&compute).ok());
-    blocked.store.waits = {event_after(compute, latch)};
-    ASSERT_TRUE(engine_->submit(blocked.store).ok());
-    while (fake_.calls("copy_to_host") < 4) std::this_thread::yield();  // all that stores may have
+    ASSERT_NO_FATAL_FAILURE(take_all_slots(blocked, host, latch));
     aim_store(straight, 0, pinned.data(), kPiece);
     aim_store(straight, kPiece, host.data(), 0);
     straight.store.stream = up_;
     straight.store.deadline_ns = 5;
     ASSERT_TRUE(engine_->submit(straight.store).ok());
-    for (int k = 0; k < 2000 && straight.outcome.times() == 0; k++)
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    EXPECT_EQ(straight.outcome.times(), 1);
-    EXPECT_EQ(blocked.outcome.times(), 0);
+    expect_to_end_alone(straight, blocked);
     latch.open();
     EXPECT_TRUE(straight.outcome.wait().ok());
     EXPECT_TRUE(blocked.outcome.wait().ok());
