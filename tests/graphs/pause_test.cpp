@@ -41,6 +41,25 @@ TEST_F(GraphPauses, graphs_are_launched_after_a_resume) {
     }
 }
 
+TEST_F(GraphPauses, a_capture_is_refused_while_its_runtime_is_released) {
+    TestDevice device(settings(64));
+    Model model(device, equal_blocks(6, kBlock, Origin::pinned));
+    SUCCEEDS(model.schedule(forward(6)));
+    model.plan();
+    const sh_stream stream = device.stream();
+    SUCCEEDS(sh_pause(device.get(), nullptr, nullptr));
+    ASSERT_EQ(DRIVER(sh_test_capture_begin)(stream), SH_OK);
+    EXPECT_EQ(sh_capture_begin(model.runtime(), stream), SH_ERROR_INVALID_STATE);
+    EXPECT_NE(why().find("sh_resume()"), std::string::npos) << why();
+    sh_test_graph* native = nullptr;
+    EXPECT_EQ(DRIVER(sh_test_capture_end)(stream, &native), SH_OK);
+    if (native) DRIVER(sh_test_graph_destroy)(native);
+    SUCCEEDS(sh_resume(device.get(), nullptr, nullptr));
+    SUCCEEDS(model.step(forward(6), stream));
+    device.synchronize();
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
 TEST_F(GraphPauses, a_capture_and_an_entered_graph_refuse_a_pause) {
     TestDevice device(settings(64));
     Model model(device, equal_blocks(6, kBlock, Origin::pinned));

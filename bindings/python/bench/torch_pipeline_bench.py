@@ -5,7 +5,7 @@
 The weights are random, in bf16. Each of `enable_model_cpu_offload()`, `enable_sequential_cpu_offload()` and
 `enable_group_offload()` makes images first. libstagehand then makes them in a budget that gives it the same peak. The
 images are compared with those of the resident pipeline bit by bit. A run on the CPU (--device cpu --width 64 --blocks 1
---single 2 --encoder 2 --size 32) has only the resident and the streamed pipeline, and shows that the program works.
+--single 2 --encoder 2 --sizes 32) has only the resident and the streamed pipeline, and shows that the program works.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--blocks", type=int, default=6, help="blocks with two streams; Flux has 19 (6)")
     parser.add_argument("--single", type=int, default=12, help="blocks with one stream; Flux has 38 (12)")
     parser.add_argument("--encoder", type=int, default=8, help="layers of the text encoder; T5-XXL has 24 (8)")
-    parser.add_argument("--size", type=int, default=1024, help="width and height of the image (1024)")
+    parser.add_argument("--sizes", default="1024", help="width and height of images that are made in turn (1024)")
     parser.add_argument("--steps", type=int, default=4, help="steps of an image (4)")
     parser.add_argument("--rounds", type=int, default=3, help="timed images of each row (3)")
     parser.add_argument("--json", help="write the results to this file")
@@ -98,7 +98,8 @@ class Bench:
         self.largest = max(one.nbytes for one in every)
         self.ids = torch.randint(0, 1024, (1, 64), generator=torch.Generator().manual_seed(1))
         self.activations = 0  # bytes on the device beside the weights
-        self.want: torch.Tensor | None = None
+        self.sizes = [int(one) for one in options.sizes.split(",")]
+        self.want: dict[int, torch.Tensor] = {}
         self.rows: list[dict[str, Any]] = []
 
     def filled(self, module: nn.Module) -> dict[str, torch.Tensor]:
@@ -143,15 +144,15 @@ class Bench:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
 
-    def image(self, pipe: Any) -> torch.Tensor:
+    def image(self, pipe: Any, size: int) -> torch.Tensor:
         """Makes an image from numbers in place of words."""
         embeds = pipe.text_encoder_2(self.ids.to(self.device))[0]
         made: torch.Tensor = pipe(
             prompt_embeds=embeds,
             pooled_prompt_embeds=torch.zeros(1, 64, dtype=torch.bfloat16, device=self.device),
             num_inference_steps=self.options.steps,
-            height=self.options.size,
-            width=self.options.size,
+            height=size,
+            width=size,
             generator=torch.Generator().manual_seed(0),
             output_type="pt",
         ).images
@@ -160,21 +161,20 @@ class Bench:
     @torch.inference_mode()
     def measure(self, name: str, pipe: Any, beside: str = "", held: Callable[[], int] = lambda: 0) -> dict[str, Any]:
         """Measures a pipeline, and adds a row. `held` returns the most bytes of weights beside PyTorch's memory."""
-        images = [self.image(pipe)]
+        images = [(size, self.image(pipe, size)) for size in self.sizes]
         times = []
         for _ in range(self.options.rounds):
             self.synchronize()
             begin = time.perf_counter()
-            images.append(self.image(pipe))
-            times.append(time.perf_counter() - begin)
-        if self.want is None:
-            self.want = images[0]
+            images += [(size, self.image(pipe, size)) for size in self.sizes]
+            times.append((time.perf_counter() - begin) / len(self.sizes))
+        self.want = self.want or dict(images[: len(self.sizes)])
         row = {
             "package": name,
             "beside": beside,
             "image_ms": statistics.median(times) * 1e3,
             "peak_gb": ((torch.cuda.max_memory_allocated(self.device) if self.cuda else 0) + held()) / GB,
-            "equal": all(torch.equal(one, self.want) for one in images),
+            "equal": all(torch.equal(one, self.want[size]) for size, one in images),
         }
         self.rows.append(row)
         print("  ".join(f"{key} {one:.4g}" if isinstance(one, float) else f"{key} {one}" for key, one in row.items()))

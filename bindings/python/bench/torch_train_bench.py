@@ -1,4 +1,4 @@
-"""Time and memory of training steps: plain, with checkpoints, with save_on_cpu, and with spill_activations().
+"""Time and memory of training steps: plain, checkpointed, offloaded by others, and with spill_activations().
 
     torch_train_bench.py [--model gpt|llama|transformers] [--device cuda:0] [--arms plain,checkpoint,...] [--json FILE]
 
@@ -6,8 +6,9 @@ Each arm takes 5 steps to warm up and 20 timed steps. The time is the median. Th
 allocator of PyTorch gave during the timed steps, and the first peak is that of the steps before them. Each arm then
 takes steps with deterministic kernels. Its gradients are compared with those of the plain step bit by bit. `gpt` and
 `llama` are layers of this program, and the loss is that of their output. `transformers` is the Llama of transformers,
-unchanged, with its vocabulary and its loss. A run on the CPU (--device cpu --width 64 --layers 2 --tokens 64 --heads 4)
-only shows that the program works.
+unchanged, with its vocabulary and its loss. The arms `save_on_cpu` and `trl` are those of PyTorch and of the package
+trl, and the latter is left out where trl is not installed. A run on the CPU (--device cpu --width 64 --layers 2
+--tokens 64 --heads 4) only shows that the program works.
 """
 
 from __future__ import annotations
@@ -346,6 +347,15 @@ class Bench:
         )
         sys.stdout.flush()
 
+    def offloaded_by_trl(self, name: str) -> None:
+        """The offloading of activations of the package trl, as its trainers use it."""
+        try:
+            from trl.models.activation_offloading import OffloadActivations
+        except ImportError as error:
+            print(f"{name}: skipped, because trl cannot be imported: {error}")
+            return
+        self.run(name, OffloadActivations(use_streams=self.cuda))
+
     def spilled(self, name: str, **arguments: Any) -> None:
         known = inspect.signature(st.spill_activations).parameters
         if missing := set(arguments) - set(known):
@@ -377,6 +387,7 @@ def main() -> int:
         "plain": lambda name: bench.run(name, nullcontext()),
         "checkpoint": lambda name: bench.run(name, nullcontext(), checkpointed=True),
         "save_on_cpu": lambda name: bench.run(name, torch.autograd.graph.save_on_cpu(pin_memory=bench.cuda)),
+        "trl": lambda name: bench.offloaded_by_trl(name),
         "all": lambda name: bench.spilled(name, keep=0),
         "quarter": lambda name: bench.spilled(name, keep=whole * 3 // 4),
         "10GiB": lambda name: bench.spilled(name, keep=max(0, whole - 10 * GIB)),

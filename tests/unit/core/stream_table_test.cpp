@@ -124,6 +124,16 @@ TEST_F(StreamTableTest, a_bad_stream_does_not_keep_the_others_from_being_waited_
     EXPECT_TRUE(streams_.synchronize_all().ok());
 }
 
+// If all places are taken, a new stream takes the place of the one that was used longest ago.
+TEST_F(StreamTableTest, a_refused_stream_stays_refused_in_the_place_of_another) {
+    for (sh_stream stream = 100; stream < 200; stream++) ASSERT_TRUE(use(stream).ok());
+    constexpr sh_stream kRefused = 500;
+    driver_.refusing.insert(kRefused);
+    for (int k = 0; k < 2; k++) EXPECT_EQ(use(kRefused).code(), SH_ERROR_BACKEND) << k;
+    driver_.refusing.clear();
+    EXPECT_TRUE(use(kRefused).ok());
+}
+
 // A caller that cannot wait for all streams waits for none, and tries again later.
 TEST_F(StreamTableTest, events_of_a_set_with_a_bad_stream_are_recorded_but_not_handed_out) {
     driver_.destroyed.insert(kFirst);

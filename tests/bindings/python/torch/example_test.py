@@ -128,7 +128,7 @@ def test_the_benchmark_of_decoding_works_on_the_cpu(tmp_path):
 def test_the_benchmark_of_pipelines_works_on_the_cpu(tmp_path):
     pytest.importorskip("diffusers")
     pytest.importorskip("transformers")
-    small = ["--device", "cpu", "--width", "64", "--blocks", "1", "--single", "2", "--encoder", "2", "--size", "32"]
+    small = ["--device", "cpu", "--width", "64", "--blocks", "1", "--single", "2", "--encoder", "2", "--sizes", "32"]
     few = ["--steps", "1", "--rounds", "1", "--json", tmp_path / "out"]
     out = run(ROOT / "bindings/python/bench/torch_pipeline_bench.py", *small, *few)
     rows = json.loads((tmp_path / "out").read_text())
