@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from architectures import check, same
 from models import PAGE, size_of
 
 import libstagehand as sh
@@ -87,34 +88,13 @@ MODELS = [
 ]
 
 
-def tensors(out):
-    if isinstance(out, torch.Tensor):
-        return [out]
-    values = out.values() if hasattr(out, "values") else out if isinstance(out, (tuple, list)) else []
-    return [tensor for value in values for tensor in tensors(value)]
-
-
-def same(got, want):
-    return all(torch.equal(one, other) for one, other in zip(tensors(got), tensors(want), strict=True))
-
-
 @pytest.mark.parametrize("make", MODELS)
 def test_bit_equal_without_arguments(device, make):
     model, inputs = make()
-    resident = copy.deepcopy(model)
-    generates = list(inputs) == ["input_ids"] and model.can_generate()
-    generation = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
+    want = copy.deepcopy(model)
+    check(model, inputs, device)
     with torch.no_grad():
-        want = resident(**inputs)
-        tokens = resident.generate(**inputs, **generation) if generates else None
-        with st.stream(model, device, budget="30%"):
-            for _ in range(3):
-                assert same(model(**inputs), want)
-            if generates:
-                for _ in range(2):
-                    assert torch.equal(model.generate(**inputs, **generation), tokens)
-            assert same(model(**inputs), want)
-    assert same(model(**inputs), want)
+        assert same(model(**inputs), want(**inputs))
 
 
 def test_the_table_of_a_detector(device):

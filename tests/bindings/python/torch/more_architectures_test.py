@@ -1,25 +1,12 @@
-"""Further architectures of transformers, without arguments: bit-equal in a part of their bytes, in forward and in
-generate().
-
-STAGEHAND_TEST_DEVICE names a device other than the host (cuda:0). STAGEHAND_TEST_BUDGETS=all tries 25 %, 50 % and the
-smallest budget that the library tells, in place of 30 %.
-"""
-
-import copy
-import os
+"""Further architectures of transformers, without arguments (architectures.py)."""
 
 import pytest
 import torch
-from architectures_test import ATTENTION, GROUPED, PIXELS, TOKENS, same, tensors
-from models import size_of
-from smallest_test import told
-
-import libstagehand as sh
-import libstagehand.torch as st
+from architectures import check
+from architectures_test import ATTENTION, GROUPED, PIXELS, TOKENS
 
 transformers = pytest.importorskip("transformers")
 
-NAME = os.environ.get("STAGEHAND_TEST_DEVICE", "")
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 OPT = ATTENTION | {"ffn_dim": 128, "word_embed_proj_dim": 64}
 OLD = {"vocab_size": 99, "n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 64}
@@ -78,44 +65,5 @@ def made(request):
     return model.eval().requires_grad_(False), inputs
 
 
-def smallest(model, inputs, device):
-    """Returns the smallest budget: a fiftieth, or what the library tells if that is too little."""
-    budget = size_of(model) // 50
-    try:
-        with st.stream(model, device, budget=budget):
-            model(**inputs)
-    except sh.Error as error:
-        return told(error)
-    return budget
-
-
-def budgets(model, inputs, device):
-    if os.environ.get("STAGEHAND_TEST_BUDGETS") != "all":
-        return ["30%"]
-    least = smallest(model, inputs, device)
-    return [max(size_of(model) // 4, least), max(size_of(model) // 2, least), least]
-
-
-def on(inputs, device):
-    return {name: one.to(device) for name, one in inputs.items()}
-
-
-@torch.no_grad()
 def test_bit_equal_without_arguments(made, device):
-    model, inputs = made
-    place = torch.device(NAME or "cpu")
-    inputs = on(inputs, place)
-    resident = copy.deepcopy(model).to(place)
-    generates = list(inputs) == ["input_ids"] and model.can_generate()
-    generation = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
-    want = resident(**inputs)
-    assert all(torch.isfinite(one).all() for one in tensors(want))
-    tokens = resident.generate(**inputs, **generation) if generates else None
-    for budget in budgets(model, inputs, NAME or device):
-        with st.stream(model, NAME or device, budget=budget) as streamed:
-            for _ in range(2):
-                assert same(model(**inputs), want), budget
-            if generates:
-                assert torch.equal(model.generate(**inputs, **generation), tokens), budget
-            assert same(model(**inputs), want), budget
-        del streamed
+    check(*made, device)
