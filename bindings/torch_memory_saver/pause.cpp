@@ -1,6 +1,7 @@
 // Pauses and resumes of tags on all devices.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -66,6 +67,8 @@ public:
         options.tag_count = texts_.size();
         options.unused = unused;
         options.unused_count = count;
+        const char* const folder = std::getenv("TMS_DISK_BACKUP_DIR");
+        options.folder = folder && *folder ? folder : nullptr;
         return sh_pause(device, &options, nullptr);
     }
     sh_status resume(sh_device* device) const {

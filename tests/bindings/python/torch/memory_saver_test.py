@@ -131,8 +131,7 @@ def test_pools_are_kept_by_what_they_are_for(saver, current):
         pool(tag="a", enable_cpu_backup=True, cpu_backup_backend="mmap"),
         pool(tag="a", enable_cpu_backup=True, cpu_backup_backend="pinned"),
     ]
-    with pytest.warns(UserWarning, match="not on disk"):
-        others.append(pool(tag="a", enable_disk_backup=True))
+    others.append(pool(tag="a", enable_disk_backup=True))
     assert len({id(one) for one in [first, *others]}) == 6 == len(saver._impl._mem_pools)
 
 
@@ -221,6 +220,29 @@ def test_settings(saver, tmp_path, monkeypatch):
 def tensor_at(address, size, dtype=torch.uint8):
     """A tensor whose memory lies there. On a host that is memory of the process."""
     return torch.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=dtype)
+
+
+def test_a_backup_on_disk_is_a_file(saver, device, current, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMS_DISK_BACKUP_DIR", "")
+    saver.set_disk_backup_dir(tmp_path)
+    with saver.region("weights", enable_disk_backup=True):
+        address = segment(current)
+    whole = tensor_at(address, 2 * MIB, torch.float32)
+    whole.copy_(torch.arange(len(whole), dtype=torch.float32))
+    want = whole.clone()
+    for _ in range(2):
+        saver.pause("weights")
+        kept = device.occupancy("weights")
+        assert kept.file_bytes >= 2 * MIB and kept.host_bytes == 0  # naming no tensor, whose memory is away
+        backup = saver.get_cpu_backup(whole)
+        saver.resume("weights")
+        assert torch.equal(backup, want) and torch.equal(whole, want)
+    saver.set_disk_backup_dir(tmp_path / "missing")
+    want = whole.add_(1).clone()
+    device.trim_occupancy()
+    with pytest.raises(sh.Error, match="missing"):
+        saver.pause("weights")
+    assert torch.equal(whole, want)
 
 
 def test_a_backup_can_be_read_while_the_memory_is_away(saver, current):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -247,8 +246,6 @@ def _check_backups(enable_cpu_backup: bool, enable_disk_backup: bool, cpu_backup
         raise ValueError(f"cpu_backup_backend={cpu_backup_backend!r} needs enable_cpu_backup=True")
     if cpu_backup_backend == "mmap" and torch.version.hip:
         raise ValueError("cpu_backup_backend='mmap' is not for ROCm")
-    if enable_disk_backup:
-        warnings.warn("libstagehand keeps the contents of this region in host memory, and not on disk", stacklevel=6)
 
 
 def _check_environment() -> None:
