@@ -59,9 +59,7 @@ sh_status allocate_on(sh_device* device, std::size_t bytes, const Config& wanted
     if (const sh_status status = check_margin(device, bytes); status < 0) return status;
     sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
     options.tag = wanted.tag;
-    options.contents = wanted.cpu_backup    ? SH_CONTENTS_STAGE
-                       : wanted.disk_backup ? SH_CONTENTS_FILE
-                                            : SH_CONTENTS_DROP;
+    options.contents = wanted.cpu_backup ? SH_CONTENTS_STAGE : wanted.disk_backup ? SH_CONTENTS_FILE : SH_CONTENTS_DROP;
     return sh_alloc(device, bytes, &options, address);
 }
 
