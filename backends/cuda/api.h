@@ -130,6 +130,7 @@ inline CUmemAccessDesc read_and_write(DeviceIndex device) {
 
 constexpr auto kGranularity = CU_MEM_ALLOC_GRANULARITY_MINIMUM;
 constexpr auto kMapsPages = CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
+constexpr auto kHostNode = static_cast<CUdevice_attribute>(134);  // CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, since 12.2
 constexpr unsigned kRegisterPortable = CU_MEMHOSTREGISTER_PORTABLE;
 constexpr unsigned kOwnStream = CU_STREAM_NON_BLOCKING;
 constexpr unsigned kEventTiming = CU_EVENT_DEFAULT;
@@ -191,6 +192,14 @@ template <class Driver>
 bool maps_pages(const Driver& driver, DeviceIndex device) {
     int maps = 0;
     return driver.device_attribute(&maps, kMapsPages, device) == kSuccess && maps;
+}
+
+// 1 + the NUMA node of the host that is closest to the device, 0 if the driver does not know it.
+template <class Driver>
+uint32_t host_node(const Driver& driver, DeviceIndex device) {
+    int node = -1;
+    const Result result = driver.device_attribute(&node, kHostNode, device);
+    return result == kSuccess && node >= 0 ? static_cast<uint32_t>(node) + 1 : 0;
 }
 
 // The driver's knowledge of an address. Memory that the driver does not know has type 0. A query for one attribute

@@ -61,6 +61,7 @@ sh_status describe(const Device& device, sh_backend_device_info* to) {
     out->queue_depth = kQueueDepth;
     out->thread_stream = api::kThreadStream;
     out->kind = api::kDeviceKind;
+    out->host_node = api::host_node(*driver(), device.index);
     out->largest_handle_bytes = std::max<uint64_t>(kLargestHandle, granularity);
     support::give_info(info, to);
     return SH_OK;

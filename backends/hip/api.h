@@ -234,6 +234,12 @@ bool maps_pages(const Driver& driver, DeviceIndex device) {
     return result == kSuccess && maps;
 }
 
+// Not asked: HIP's headers of the oldest version that the plugin is built with do not name the attribute.
+template <class Driver>
+uint32_t host_node(const Driver&, DeviceIndex) {
+    return 0;
+}
+
 // The hipMemoryType of host memory that the driver knows.
 constexpr unsigned host_memory_type(int version) { return version >= kVersionOfMemoryTypes ? 1 : 0; }
 

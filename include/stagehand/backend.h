@@ -67,6 +67,9 @@ typedef struct sh_backend_device_info {
     /** The largest size for pages_create() that mapping and unmapping gain from: a power of two. Memory of sh_alloc()
         lies in such pages. 0: largest_page_bytes. \since 0.2 */
     uint64_t largest_handle_bytes;
+    /** 1 + the NUMA node of the host that is closest to the device, at most 1,024. The library takes host memory for
+        copies from it. 0: not known. \since 0.2 */
+    uint64_t host_node;
 } sh_backend_device_info;
 
 struct sh_backend;

@@ -40,6 +40,7 @@ protected:
         info.struct_size = sizeof info;
         ASSERT_EQ(backend_->device_open(0, nullptr, &device_, &info), SH_OK) << backend_->last_error();
         ASSERT_EQ(info.granularity_bytes, kPage);
+        ASSERT_EQ(info.host_node, 1u) << "node 0";
         ASSERT_EQ(backend_->stream_create(device_, &stream_), SH_OK);
         ASSERT_EQ(backend_->event_create(device_, 1, &event_), SH_OK);
         ASSERT_EQ(backend_->event_record(device_, event_, stream_), SH_OK);

@@ -182,6 +182,7 @@ STUB_EXPORT CUresult cuDeviceGetName(char* name, int bytes, CUdevice) {
 }
 
 STUB_EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
+    // The other one that is asked for is the NUMA node, which is the first.
     *value = attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
     return CUDA_SUCCESS;
 }

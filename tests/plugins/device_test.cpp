@@ -51,12 +51,13 @@ INSTANTIATE_TEST_SUITE_P(Plugins, UntrueDevice,
                                          Untrue{"link_bytes_per_second=1", "link_bytes_per_second"},
                                          Untrue{"link_bytes_per_second=0xffffffffffffffff", "link_bytes_per_second"},
                                          Untrue{"copy_latency_ns=0xffffffffffffffff", "copy_latency_ns"},
+                                         Untrue{"host_node=1025", "host_node"},
                                          Untrue{"free=0x40000001", "memory_info"}, Untrue{"device=", "no device", 0}));
 
 TEST(Plugins, DevicesThatCanBeAreOpened) {
-    for (const char* options :
-         {"largest_page_bytes=4096", "link_bytes_per_second=0", "flags=31", "total_bytes=1",
-          "largest_page_bytes=0x8000000000000000", "link_bytes_per_second=1000000", "copy_latency_ns=1000000000"}) {
+    for (const char* options : {"largest_page_bytes=4096", "link_bytes_per_second=0", "flags=31", "total_bytes=1",
+                                "largest_page_bytes=0x8000000000000000", "link_bytes_per_second=1000000",
+                                "copy_latency_ns=1000000000", "host_node=1024"}) {
         Folder folder;
         const ProbeResult result = open_with(folder, "telling", options);
         EXPECT_EQ(result.status, SH_OK) << options << ": " << result.output;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "platform/anonymous_memory.h"
+#include "platform/numa.h"
 #include "transfer/host/registration.h"
 
 namespace stagehand::transfer {
@@ -24,6 +25,7 @@ GradualMemory& GradualMemory::operator=(GradualMemory&& other) noexcept {
 Status GradualMemory::reserve(BackendDevice& device, uint64_t bytes, GradualMemory* out) {
     GradualMemory memory;
     SH_TRY(platform::map_anonymous(bytes, &memory.data_, &memory.mapped_bytes_));
+    platform::prefer_node(memory.data_, memory.mapped_bytes_, device.info().host_node);
     memory.device_ = &device;
     memory.bytes_ = bytes;
     *out = std::move(memory);

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/size_text.h"
 #include "platform/anonymous_memory.h"
+#include "platform/numa.h"
 #include "transfer/host/registration.h"
 
 namespace stagehand::transfer {
@@ -33,6 +34,7 @@ Status PinnedMemory::allocate(BackendDevice& device, uint64_t bytes, PinnedMemor
         memory.device_ = &device;
         SH_TRY(platform::map_anonymous(bytes, &memory.data_, &memory.mapped_bytes_));
         memory.bytes_ = bytes;
+        platform::prefer_node(memory.data_, memory.mapped_bytes_, device.info().host_node);
         SH_TRY(platform::touch(memory.data_, memory.mapped_bytes_));
         Registration registration;
         const Status refused = register_range(device, memory.data_, memory.mapped_bytes_, &registration);

@@ -70,6 +70,7 @@ static sh_status device_open(uint32_t i, const char* option, sh_backend_device**
     FIELD(largest_page_bytes)
     FIELD(link_bytes_per_second)
     FIELD(copy_latency_ns)
+    FIELD(host_node)
     if (!strncmp(option, "description=", 12)) memset(info->description, 'x', sizeof info->description);
     if (!strncmp(option, "device=", 7)) *device = NULL;
     if (!strncmp(option, "free=", 5)) free_bytes = number;

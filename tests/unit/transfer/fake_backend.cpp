@@ -303,6 +303,7 @@ std::unique_ptr<BackendDevice> FakeBackend::open() {
     sh_backend_device_info info = {};
     info.struct_size = sizeof info;
     info.staging_piece_bytes = piece_bytes;
+    info.host_node = host_node;
     return std::make_unique<BackendDevice>(FakeTable::table(), reinterpret_cast<sh_backend_device*>(this), info);
 }
 

@@ -29,6 +29,7 @@ public:
     static FakeBackend& of(sh_backend_device* device) { return *reinterpret_cast<FakeBackend*>(device); }
 
     uint64_t piece_bytes = 64 << 10;
+    uint64_t host_node = 0;  // 0: not known
     // Called before each registration. The registration is refused if the function returns false.
     std::function<bool(uint64_t bytes)> may_register;
     // The stream that takes part in a capture, or 0.
