@@ -27,9 +27,8 @@ struct Fate {
 
 // Where the contents of an extent are to be kept.
 struct Store {
-    bool file = false;
-    std::string folder;  // of the file
-    bool pinned = true;  // host memory, if it is new
+    transfer::StagingFolder* folder = nullptr;  // of a file that keeps the contents, not host memory
+    bool pinned = true;                         // host memory, if it is new
 };
 
 // Memory that one handle of the driver stands for.
@@ -91,7 +90,7 @@ public:
     transfer::GradualMemory& host() { return host_; }
     const transfer::GradualMemory& host() const { return host_; }
     // Has the contents in the place of host memory, if not null.
-    transfer::StagingFile* file() const { return file_.get(); }
+    transfer::StagingRange* file() const { return file_.get(); }
     uint64_t file_bytes() const { return file_ ? file_->bytes() : 0; }
     // Where the contents of a page are kept. Devices without contents get an address that nothing reads.
     void* host_at(const Page& page) const;
@@ -129,7 +128,7 @@ private:
     uint64_t page_bytes_ = 0;      // of all pages but the last ones, which are smaller, and whose places are the last
     std::vector<Page> pages_;
     transfer::GradualMemory host_;
-    std::unique_ptr<transfer::StagingFile> file_;
+    std::unique_ptr<transfer::StagingRange> file_;
     uint64_t places_ = 0;  // in host memory, for pages of page_bytes_. 0: no page has a place
 };
 

@@ -135,6 +135,7 @@ private:
 
     private:
         const PauseWishes& wishes_;
+        transfer::StagingFolder folder_;
         uint64_t kept_ = 0;       // by host memory
         uint64_t available_ = 0;  // of the machine
     };

@@ -9,8 +9,18 @@
 
 namespace stagehand::core {
 
+namespace {
+
+std::string folder_for(const PauseWishes& wishes) {
+    if (!wishes.folder.empty()) return wishes.folder;
+    const char* const usual = std::getenv("TMPDIR");
+    return usual && *usual ? usual : "/var/tmp";
+}
+
+}  // namespace
+
 Occupancy::Stores::Stores(const Extents& all, const std::vector<Extent*>& leaving, const PauseWishes& wishes)
-    : wishes_(wishes) {
+    : wishes_(wishes), folder_(folder_for(wishes)) {
     for (const auto& [address, extent] : all)
         if (std::find(leaving.begin(), leaving.end(), extent.get()) == leaving.end())
             kept_ += extent->host().reserved_bytes();
@@ -22,12 +32,11 @@ Store Occupancy::Stores::next(const Extent& extent) {
     const uint64_t more = needed <= has ? 0 : needed - has;  // memory that is too small goes first
     Store store;
     store.pinned = wishes_.pinned;
-    store.file = wishes_.contents.value_or(extent.contents).to_file ||
-                 (wishes_.host_bytes && kept_ + needed > wishes_.host_bytes) ||
-                 (!wishes_.folder.empty() && more > available_);
-    if (store.file) {
-        const char* const usual = std::getenv("TMPDIR");
-        store.folder = !wishes_.folder.empty() ? wishes_.folder : usual && *usual ? usual : "/var/tmp";
+    const bool to_file = wishes_.contents.value_or(extent.contents).to_file ||
+                         (wishes_.host_bytes && kept_ + needed > wishes_.host_bytes) ||
+                         (!wishes_.folder.empty() && more > available_);
+    if (to_file) {
+        store.folder = &folder_;
     } else {
         kept_ += std::max(needed, has);
         available_ -= std::min(available_, more);
@@ -94,7 +103,7 @@ Status Occupancy::prepare(const TagSelection& selection, const PauseWishes& wish
             bool is_new = false;
             extent->note_unused(wishes.unused);
             const Store store = stores.next(*extent);
-            if (store.file) continue;  // nothing to pin
+            if (store.folder) continue;  // nothing to pin
             SH_TRY(extent->take_host_memory(store, &is_new));
             if (std::find(wanted.begin(), wanted.end(), extent) == wanted.end()) wanted.push_back(extent);
         }

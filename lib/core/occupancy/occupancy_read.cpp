@@ -24,28 +24,29 @@ struct Freed {
 };
 
 // Reads whole sectors into memory that a direct read accepts.
-Status read_sectors(transfer::StagingFile& file, char* sectors, uint64_t offset, uint64_t bytes) {
+Status read_sectors(transfer::StagingRange& range, char* sectors, uint64_t offset, uint64_t bytes) {
     for (uint64_t done = 0; done < bytes;) {
-        const ssize_t got = pread(file.descriptor(), sectors + done, bytes - done, static_cast<off_t>(offset + done));
+        const ssize_t got = pread(range.file().descriptor(), sectors + done, bytes - done,
+                                  static_cast<off_t>(range.begin() + offset + done));
         if (got > 0)
             done += static_cast<uint64_t>(got);
         else if (got == 0)
             return Status();  // the file ends within the last sector
-        else if (errno == EINVAL && fcntl(file.descriptor(), F_GETFL) & O_DIRECT)
-            file.give_up_direct();
+        else if (errno == EINVAL && fcntl(range.file().descriptor(), F_GETFL) & O_DIRECT)
+            range.file().give_up_direct();
         else if (errno != EINTR)
-            return file.failed(false, errno);
+            return range.file().failed(false, errno);
     }
     return Status();
 }
 
-Status read_file(transfer::StagingFile& file, uint64_t offset, uint64_t bytes, char* out) {
+Status read_file(transfer::StagingRange& range, uint64_t offset, uint64_t bytes, char* out) {
     const std::unique_ptr<char, Freed> sectors(static_cast<char*>(std::aligned_alloc(kSector, kPart)));
     if (!sectors) return Status(SH_ERROR_OUT_OF_HOST_MEMORY, "there is no memory to read a file of contents");
     while (bytes) {
         const uint64_t skipped = offset % kSector, taken = std::min(bytes, kPart - skipped);
         const uint64_t wanted = (skipped + taken + kSector - 1) / kSector * kSector;
-        SH_TRY(read_sectors(file, sectors.get(), offset - skipped, wanted));
+        SH_TRY(read_sectors(range, sectors.get(), offset - skipped, wanted));
         std::memcpy(out, sectors.get() + skipped, taken);
         out += taken;
         offset += taken;

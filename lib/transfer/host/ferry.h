@@ -32,7 +32,7 @@ public:
     struct Piece {
         uint64_t address = 0;  // of the device memory
         uint64_t bytes = 0;
-        StagingFile* file = nullptr;
+        StagingRange* file = nullptr;
         uint64_t offset = 0;     // in the file
         void* memory = nullptr;  // without a file
         sh_stream lane = 0;

@@ -1,4 +1,4 @@
-// FileMove: reads and writes large pieces of a StagingFile, many requests at once through io_uring.
+// FileMove: reads and writes large pieces of a StagingRange, many requests at once through io_uring.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@ namespace stagehand::transfer {
 class FileMove {
 public:
     // `memory`, `bytes` and `offset` are multiples of the system's page.
-    Status write(StagingFile& file, void* memory, uint64_t bytes, uint64_t offset);
-    Status read(StagingFile& file, void* memory, uint64_t bytes, uint64_t offset);
+    Status write(StagingRange& range, void* memory, uint64_t bytes, uint64_t offset);
+    Status read(StagingRange& range, void* memory, uint64_t bytes, uint64_t offset);
 
 private:
-    Status move(StagingFile& file, bool writing, char* memory, uint64_t bytes, uint64_t offset);
-    Status move_rest(StagingFile& file, bool writing, char* memory, uint64_t bytes, uint64_t offset);
-    Status move_by_ring(StagingFile& file, bool writing, char* memory, uint64_t bytes, uint64_t offset);
+    Status move(StagingRange& range, bool writing, char* memory, uint64_t bytes, uint64_t offset);
+    Status move_rest(StagingRange& range, bool writing, char* memory, uint64_t bytes, uint64_t offset);
+    Status move_by_ring(StagingRange& range, bool writing, char* memory, uint64_t bytes, uint64_t offset);
     bool has_ring();
 
     Uring ring_;

@@ -18,6 +18,7 @@
 namespace stagehand::transfer {
 namespace {
 
+constexpr uint64_t kAlignment = 64 << 10;        // of ranges: blocks of no file system are larger
 constexpr char kStem[] = "stagehand-contents-";  // then the process, when it was started, and a number
 
 // When a process was started, in ticks since the machine was: a process with the same number later has another time. 0:
@@ -53,12 +54,10 @@ StagingFile::~StagingFile() {
     if (descriptor_ >= 0) (void)close(descriptor_);
 }
 
-Status StagingFile::open(const std::string& folder, uint64_t bytes, std::unique_ptr<StagingFile>* out) {
-    auto file = std::make_unique<StagingFile>();
+Status StagingFile::open(const std::string& folder, std::shared_ptr<StagingFile>* out) {
+    auto file = std::make_shared<StagingFile>();
     remove_stale_files(folder);
     SH_TRY(file->open_in(folder));
-    SH_TRY(file->take_room(bytes));
-    file->bytes_ = bytes;
     *out = std::move(file);
     return Status();
 }
@@ -94,18 +93,28 @@ Status StagingFile::open_named(const std::string& folder) {
     return Status();
 }
 
-Status StagingFile::take_room(uint64_t bytes) {
+Status StagingFile::take_room(uint64_t bytes, uint64_t* out_begin) {
+    const uint64_t begin = (end_ + kAlignment - 1) / kAlignment * kAlignment;
     int error = 0;
     do {
-        error = fallocate(descriptor_, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+        error = fallocate(descriptor_, 0, static_cast<off_t>(begin), static_cast<off_t>(bytes)) == 0 ? 0 : errno;
     } while (error == EINTR);
     if (error == EOPNOTSUPP) {  // without a promise, the room may be gone later: then the pause fails
         struct statvfs room = {};
         error = fstatvfs(descriptor_, &room) == 0 && uint64_t(room.f_bavail) * room.f_frsize < bytes ? ENOSPC : 0;
     }
-    if (!error) return Status();
+    if (!error) {
+        *out_begin = begin;
+        end_ = begin + bytes;
+        return Status();
+    }
     return Status(SH_ERROR_IO, exact_size_text(bytes) + " of contents do not fit into the folder \"" + folder_ +
                                    "\": " + std::strerror(error));
+}
+
+void StagingFile::give_room_back(uint64_t begin, uint64_t bytes) noexcept {
+    (void)fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+                    static_cast<off_t>(bytes));
 }
 
 void StagingFile::give_up_direct() noexcept {
@@ -116,6 +125,14 @@ void StagingFile::give_up_direct() noexcept {
 Status StagingFile::failed(bool writing, int error) const {
     return Status(SH_ERROR_IO, std::string("contents cannot be ") + (writing ? "written to" : "read from") +
                                    " a file in the folder \"" + folder_ + "\": " + std::strerror(error));
+}
+
+Status StagingFolder::take(uint64_t bytes, std::unique_ptr<StagingRange>* out) {
+    if (!file_) SH_TRY(StagingFile::open(path_, &file_));
+    uint64_t begin = 0;
+    SH_TRY(file_->take_room(bytes, &begin));
+    *out = std::make_unique<StagingRange>(file_, begin, bytes);
+    return Status();
 }
 
 }  // namespace stagehand::transfer

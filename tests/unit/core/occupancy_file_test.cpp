@@ -1,11 +1,13 @@
 // Contents that files keep, and contents that go through buffers because host memory is not pinned.
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "occupancy_fixture.h"
 
@@ -130,6 +132,29 @@ TEST_F(OccupancyFile, AFolderWithoutRoomLeavesTheTagsRunning) {
     SUCCEEDS(resume());
     EXPECT_EQ(read(first, 4 * kMiB), contents(1, 4 * kMiB));
     EXPECT_EQ(read(second, 4 * kMiB), contents(2, 4 * kMiB));
+}
+
+// Descriptors are scarce: 1,024 for a process is usual.
+TEST_F(OccupancyFile, ManyAllocationsShareAFile) {
+    open();
+    std::vector<uint64_t> addresses;
+    for (uint64_t i = 0; i < 20; i++) addresses.push_back(filled(i, 2 * kMiB, "a", SH_CONTENTS_FILE));
+    struct rlimit before = {};
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    const auto open_files =
+        std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+    struct rlimit few = before;
+    few.rlim_cur = static_cast<rlim_t>(open_files) + 15;
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    for (uint64_t cycle = 0; cycle < 3; cycle++) {
+        SUCCEEDS(pause_to(folder_));
+        EXPECT_EQ(info("a").file_bytes, 40 * kMiB);
+        SUCCEEDS(resume());
+        for (uint64_t i = 0; i < 20; i++) EXPECT_EQ(read(addresses[i], 2 * kMiB), contents(i, 2 * kMiB)) << i;
+        SUCCEEDS(sh_free(device_, addresses[cycle]));
+        addresses[cycle] = filled(cycle, 2 * kMiB, "a", SH_CONTENTS_FILE);
+    }
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 // A process that was killed at the wrong moment may have left the name of its file.
