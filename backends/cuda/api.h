@@ -130,7 +130,7 @@ inline CUmemAccessDesc read_and_write(DeviceIndex device) {
 
 constexpr auto kGranularity = CU_MEM_ALLOC_GRANULARITY_MINIMUM;
 constexpr auto kMapsPages = CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
-constexpr auto kHostNode = static_cast<CUdevice_attribute>(134);  // CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, since 12.2
+constexpr int kHostNode = 134;  // CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, which headers before 12.2 lack
 constexpr unsigned kRegisterPortable = CU_MEMHOSTREGISTER_PORTABLE;
 constexpr unsigned kOwnStream = CU_STREAM_NON_BLOCKING;
 constexpr unsigned kEventTiming = CU_EVENT_DEFAULT;
@@ -198,7 +198,7 @@ bool maps_pages(const Driver& driver, DeviceIndex device) {
 template <class Driver>
 uint32_t host_node(const Driver& driver, DeviceIndex device) {
     int node = -1;
-    const Result result = driver.device_attribute(&node, kHostNode, device);
+    const Result result = driver.device_attribute(&node, static_cast<CUdevice_attribute>(kHostNode), device);
     return result == kSuccess && node >= 0 ? static_cast<uint32_t>(node) + 1 : 0;
 }
 

@@ -48,7 +48,7 @@ MEMORY_SAVER_HOOK bool tms_get_retain_cpu_backup() {
 }
 
 MEMORY_SAVER_HOOK void tms_set_disk_backup_dir(const char* path) {
-    if (path) setenv("TMS_DISK_BACKUP_DIR", path, 1);
+    if (path) memory_saver::set_disk_folder(path);
 }
 
 // NULL while the memory is on the device, if there are no contents, and for other memory. What the pointer shows stays

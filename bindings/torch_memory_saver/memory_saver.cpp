@@ -171,6 +171,12 @@ void set_backend(const char* name) {
     std::snprintf(state().backend, sizeof state().backend, "%s", name ? name : "");
 }
 
+void set_disk_folder(const char* path) {
+    const std::lock_guard<std::mutex> lock(state().mutex);
+    std::snprintf(state().disk_folder, sizeof state().disk_folder, "%s", path);
+    setenv("TMS_DISK_BACKUP_DIR", path, 1);
+}
+
 void set_margin(uint64_t bytes) {
     const std::lock_guard<std::mutex> lock(state().mutex);
     state().margin_bytes = bytes;

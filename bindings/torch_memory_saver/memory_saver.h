@@ -35,6 +35,8 @@ const char* wrong_variable();
 void set_backend(const char* name);
 // Memory that an allocation leaves free on its device.
 void set_margin(uint64_t bytes);
+// Also in the environment, for processes that this one starts. Empty: TMS_DISK_BACKUP_DIR decides.
+void set_disk_folder(const char* path);
 
 // True while this thread is in one of the functions below. What the library itself calls is then CUDA's own.
 bool inside();

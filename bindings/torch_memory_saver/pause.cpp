@@ -40,6 +40,12 @@ private:
     std::vector<sh_device*> opened_;
 };
 
+void copy_disk_folder(char* to, std::size_t capacity) {
+    const std::lock_guard<std::mutex> lock(state().mutex);
+    const char* const variable = std::getenv("TMS_DISK_BACKUP_DIR");
+    std::snprintf(to, capacity, "%s", *state().disk_folder ? state().disk_folder : variable ? variable : "");
+}
+
 // The tags of a device that a call changes.
 class Names {
 public:
@@ -67,8 +73,9 @@ public:
         options.tag_count = texts_.size();
         options.unused = unused;
         options.unused_count = count;
-        const char* const folder = std::getenv("TMS_DISK_BACKUP_DIR");
-        options.folder = folder && *folder ? folder : nullptr;
+        char folder[sizeof state().disk_folder];
+        copy_disk_folder(folder, sizeof folder);
+        options.folder = *folder ? folder : nullptr;
         return sh_pause(device, &options, nullptr);
     }
     sh_status resume(sh_device* device) const {

@@ -34,6 +34,7 @@ struct State {
     Allocations allocations;
     char backend[16] = "cuda";
     uint64_t margin_bytes = 0;
+    char disk_folder[4096] = {};
 };
 
 State& state();

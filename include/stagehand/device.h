@@ -74,10 +74,10 @@ SH_API SH_MUST_CHECK sh_status sh_device_open(const char* name, const sh_device_
                                               sh_device** out_device);
 
 /**
- * Returns one reference. The handle is stale after the last reference is returned. The device then closes when its last
- * runtime is destroyed. Runtimes that still exist stay usable until then. Opening the device again gives a new handle.
- * The library frees memory of sh_host_alloc() and streams of sh_stream_create() with the device. NULL and stale handles
- * are ignored.
+ * Returns one reference. The handle is stale after the last reference is returned, and the memory of sh_alloc() is
+ * freed. The device then closes when its last runtime is destroyed. Runtimes that still exist stay usable until then.
+ * Opening the device again gives a new handle. The library frees memory of sh_host_alloc() and streams of
+ * sh_stream_create() with the device. NULL and stale handles are ignored.
  * @blocks Until the device's work has ended.
  * \since 0.1
  */
@@ -129,7 +129,7 @@ SH_API SH_MUST_CHECK sh_status sh_device_get_memory(sh_device* device, sh_memory
  * @param budget_bytes In bytes. 0: the automatic budget.
  * @retval SH_OK            The budget is in force.
  * @retval SH_ERROR_BUDGET  The budget is less than a page, or less than the runtimes' smallest plans need together. The
- *                          text names the sum. Nothing has changed.
+ *                          text names the sum. Released runtimes and tags do not count. Nothing has changed.
  * @retval SH_ERROR_BACKEND The driver failed.
  * @blocks While runtimes write dirty contents back and give memory up.
  * \since 0.1

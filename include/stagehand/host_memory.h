@@ -16,8 +16,8 @@ extern "C" {
  * unpinned memory, sets `out_pinned` to 0 and logs a warning if the system refuses to pin the memory. Bytes of sources
  * in unpinned memory pass through the staging buffers.
  *
- * @param out_memory The caller owns the memory on success and frees it with sh_host_free() before the device closes.
- *                   The closing device frees memory that the caller has not freed.
+ * @param out_memory The caller owns the memory on success and frees it with sh_host_free() before the last
+ *                   sh_device_close(). The closing device frees memory that the caller has not freed.
  * @param out_pinned 1: pinned. 0: not pinned. May be NULL.
  * @retval SH_OK                     The memory is allocated.
  * @retval SH_ERROR_INVALID_ARGUMENT `bytes` is 0.
@@ -28,8 +28,8 @@ SH_API SH_MUST_CHECK sh_status sh_host_alloc(sh_device* device, uint64_t bytes, 
                                              uint32_t* out_pinned);
 
 /**
- * Frees memory of sh_host_alloc(). NULL is allowed. Unregister all blocks with sources in this memory before. The
- * library does not check this, and a copy in flight would read freed memory.
+ * Frees memory of sh_host_alloc(). NULL is allowed. Unregister all blocks with sources in this memory before, or
+ * destroy their runtimes. The library does not check this, and a copy in flight would read freed memory.
  * @retval SH_OK                     The memory is freed.
  * @retval SH_ERROR_INVALID_ARGUMENT `memory` is not from sh_host_alloc() of this device.
  * @blocks While the system unpins the pages.

@@ -4,23 +4,24 @@
  * The engine allocates device memory with sh_alloc(), and gives each allocation a tag, for example "weights" or
  * "kv_cache". sh_pause() puts the contents of tags into host memory and gives their device memory back to the driver.
  * The addresses stay reserved. sh_resume() takes device memory again, at the same addresses and with the same contents.
- * Graphs and pointers of the engine stay valid. What other processes or other devices have registered of this memory
- * does not: their registrations have to end before sh_pause() and to be made again after sh_resume(). Callbacks of
+ * Graphs and pointers of the engine stay valid. Registrations of this memory by other processes or other devices do not
+ * stay valid. The engine ends them before sh_pause() and makes them again after sh_resume(). Callbacks of
  * sh_occupancy_add_callbacks() are the place for that.
  *
  * Host memory keeps the contents after sh_resume(), too. The next sh_pause() copies only what has changed since: the
  * device compares its contents by hashes of 128 bits.
  *
- * A runtime of the device is a tag as well: "runtime:" and its name, cut to 63 bytes. Runtimes of one name have one
- * tag. Blocks have sources, so their contents are never put into host memory. What the engine has changed
+ * A runtime of the device is a tag as well: "runtime:" and its name, the two together cut to 63 bytes. Runtimes of one
+ * name have one tag. Blocks have sources, so their contents are never put into host memory. What the engine has changed
  * (sh_mark_dirty()) goes to the sources first. After sh_resume() the blocks are loaded again, at the same addresses, in
- * the order of their use. While a runtime is released, calls that need its blocks on the device return
- * SH_ERROR_INVALID_STATE. Graphs that were captured before (sh_capture_begin()) can be launched again.
+ * the order of their use. While a runtime is released, sh_step_begin(), sh_acquire(), sh_prefetch(), sh_plan(),
+ * sh_capture_begin() and sh_graph_enter() return SH_ERROR_INVALID_STATE. Graphs that were captured before
+ * (sh_capture_begin()) can be launched again.
  *
  * A tag is running, releasing, released, or resuming. A running tag is lost if the device is lost
  * (SH_ERROR_DEVICE_LOST). After any other failure each tag is running or released, with all its contents:
- * sh_occupancy_get_info() tells which. A tag exists from its first allocation until the device is closed. The tag of a
- * runtime exists as long as the runtime.
+ * sh_occupancy_get_info() tells which. A tag exists from its first allocation until the last sh_device_close(), which
+ * frees all memory of sh_alloc(), also if runtimes still exist. The tag of a runtime exists as long as the runtime.
  *
  * The memory counts against the budget of the device. An allocation makes the runtimes of the device give memory up.
  * sh_pause() leaves the memory to them, and sh_resume() takes it again.
@@ -51,10 +52,10 @@ enum {
 
 /** Flags of sh_alloc(). */
 enum {
-    /** The engine does not change the contents any more after a sh_pause() that stages them, even if that call fails.
-        Later calls do not look at contents that host memory still has. If the engine changes them all the same, the
-        change may be lost in a pause, unless the flags have SH_OCCUPANCY_COPY_ALL. The promise ends when a pause drops
-        or zeroes the contents. */
+    /** The engine does not change the contents any more after a sh_pause() that puts them into host memory or a file,
+        even if that call fails. Later calls do not look at contents that host memory still has. If the engine changes
+        them all the same, the change may be lost in a pause, unless the flags have SH_OCCUPANCY_COPY_ALL. The promise
+        ends when a pause drops or zeroes the contents. */
     SH_ALLOC_CONST = 1
 };
 
@@ -75,12 +76,13 @@ static inline void sh_alloc_options_init(sh_alloc_options* options) {
 }
 
 /**
- * Allocates device memory. Its contents are undefined. Allocations of less than 2 MiB share device memory with others
- * of their tag and of the same `contents` and flags.
+ * Allocates device memory. Its contents are undefined. Allocations of less than 2 MiB share units of 2 MiB with others
+ * of their tag and of the same `contents` and flags. Others take whole pages.
  * @param bytes       At least 1.
  * @param options     NULL: defaults.
  * @param out_address Device address of the memory: a multiple of 512 on devices that map memory by pages, and of 256 on
- *                    others. The memory belongs to the caller, who returns it with sh_free().
+ *                    others. The host may cast it to a pointer if the device has SH_DEVICE_HOST_ADDRESSABLE. The memory
+ *                    belongs to the caller, who returns it with sh_free().
  * @retval SH_OK                         The memory is there.
  * @retval SH_ERROR_INVALID_ARGUMENT     `bytes` is 0, or an option is out of range. The text names the option.
  * @retval SH_ERROR_INVALID_STATE        The tag is released: resume it first.
@@ -96,8 +98,8 @@ SH_API SH_MUST_CHECK sh_status sh_alloc(sh_device* device, uint64_t bytes, const
 
 /**
  * Frees memory of sh_alloc(). If its tag runs, the call first waits until all work on the device that was queued before
- * has ended, as cudaFree() does. A backend may be unable to wait for that (see sh_pause()): the caller must have waited
- * then. If the tag is released, the call waits for nothing, and the contents in host memory are lost.
+ * has ended, as cudaFree() does. If the backend cannot wait for that (see sh_pause()), the caller waits before this
+ * call. If the tag is released, the call waits for nothing, and the contents in host memory are lost.
  * @param address From sh_alloc(). 0 is ignored.
  * @retval SH_OK                          The memory is freed.
  * @retval SH_ERROR_INVALID_ARGUMENT      No allocation begins at this address.
@@ -131,7 +133,7 @@ typedef struct sh_pause_options {
     uint32_t struct_size;
     uint32_t flags;          /**< SH_OCCUPANCY_* */
     const char* const* tags; /**< `tag_count` tags. */
-    uint64_t tag_count;      /**< 0: all tags that run. */
+    uint64_t tag_count;      /**< 0: all tags that run, of which there may be none. */
     uint32_t contents;       /**< SH_CONTENTS_*: instead of what the allocations say. */
     uint32_t reserved;
     /** `unused_count` ranges that hold nothing, in any order. Host memory does not keep the pages of up to 2 MiB that
@@ -139,11 +141,13 @@ typedef struct sh_pause_options {
         the call does not pause is ignored. */
     const sh_memory_range* unused;
     uint64_t unused_count;
-    /** The folder of files that keep contents (SH_CONTENTS_FILE). NULL: the folder that the environment names in
-        TMPDIR, else /var/tmp. With a folder, contents of other allocations go to files, too, if the machine or the
-        cgroup has too little memory for them. The files have no names, and end with the process at the latest. */
+    /** The folder of files that keep contents (SH_CONTENTS_FILE): a path, not empty. NULL: the folder that the
+        environment names in TMPDIR, or /var/tmp if TMPDIR is not set. If `folder` is not NULL, contents of other
+        allocations go to files, too, if the machine or the cgroup has too little memory for them. The files have no
+        names, and end with the process at the latest. */
     const char* folder;
-    /** Host memory that contents of all tags may take together. Further allocations go to files. 0: no limit. */
+    /** Host memory that contents of all tags may take together. Further allocations go to files, also if `folder` is
+        NULL. 0: no limit. */
     uint64_t host_bytes;
 } sh_pause_options;
 
@@ -157,9 +161,9 @@ static inline void sh_pause_options_init(sh_pause_options* options) {
 /** What sh_resume() brings back. */
 typedef struct sh_resume_options {
     uint32_t struct_size;
-    uint32_t flags;          /**< SH_OCCUPANCY_* */
+    uint32_t flags;          /**< SH_OCCUPANCY_NO_WAIT and SH_OCCUPANCY_REPEAT. */
     const char* const* tags; /**< `tag_count` tags. */
-    uint64_t tag_count;      /**< 0: all tags that are released. */
+    uint64_t tag_count;      /**< 0: all tags that are released, of which there may be none. */
 } sh_resume_options;
 
 #define SH_RESUME_OPTIONS_INIT \
@@ -172,11 +176,12 @@ static inline void sh_resume_options_init(sh_resume_options* options) {
 /** What sh_pause() or sh_resume() has done. */
 typedef struct sh_occupancy_change {
     uint32_t struct_size;
-    uint32_t tag_count;       /**< Tags that were released, or resumed. */
-    uint64_t device_bytes;    /**< Device memory that was given back, or taken. */
-    uint64_t copied_bytes;    /**< Bytes of contents that were copied. */
-    uint64_t ns;              /**< Time of the call, by the clock of the device. */
-    uint64_t unchanged_bytes; /**< sh_pause(): contents that were not copied, because host memory has them still. */
+    uint32_t tag_count;    /**< Tags that were released, or resumed. */
+    uint64_t device_bytes; /**< Device memory that was given back, or taken. */
+    uint64_t copied_bytes; /**< Bytes of contents that were copied, in whole pages of up to 2 MiB. */
+    uint64_t ns;           /**< Time of the call, by the clock of the device. */
+    /** sh_pause(): contents that were not copied, because host memory or a file has them still. sh_resume(): 0. */
+    uint64_t unchanged_bytes;
 } sh_occupancy_change;
 
 #define SH_OCCUPANCY_CHANGE_INIT \
@@ -188,10 +193,10 @@ static inline void sh_occupancy_change_init(sh_occupancy_change* change) {
 
 /**
  * Releases tags. The call waits until all work on the device that was queued before has ended, on every stream. It then
- * copies the contents to host memory, and gives device memory back as soon as its copy has ended. When it returns, the
- * driver has the memory. Until sh_resume() the engine must not use the addresses.
- * If there is too little host memory for the contents (SH_ERROR_OUT_OF_HOST_MEMORY), or too little room in the folder
- * (SH_ERROR_IO), the tags run.
+ * copies the contents to host memory or files, and gives device memory back as soon as its copy has ended. When it
+ * returns, the driver has the memory. Until sh_resume() the engine must not use the addresses. If there is too little
+ * host memory for the contents (SH_ERROR_OUT_OF_HOST_MEMORY), or too little room in the folder (SH_ERROR_IO), the tags
+ * run.
  *
  * The engine queues no work that uses the tags until the call has returned. A stream that captures a graph meanwhile
  * may make the call fail, and the driver may end the capture.
@@ -200,14 +205,15 @@ static inline void sh_occupancy_change_init(sh_occupancy_change* change) {
  * the next sh_pause(), until sh_occupancy_trim(). Contents that it still has from the pause before are not copied
  * again. The device tells by a hash of 128 bits of each page of up to 2 MiB. A device that cannot hash copies
  * everything.
- * @param options    NULL: all tags.
+ * @param options    NULL: all tags that run.
  * @param out_change May be NULL.
  * @retval SH_OK                       The tags are released.
  * @retval SH_ERROR_NOT_FOUND          There is no tag of that name. The text has the name.
- * @retval SH_ERROR_INVALID_STATE      A tag is released already. The text has the name.
+ * @retval SH_ERROR_INVALID_STATE      A tag that was named is released already. The text has the name.
  * @retval SH_ERROR_INVALID_ARGUMENT   An option is out of range. The text names the option.
- * @retval SH_ERROR_BUSY               The engine uses blocks of a runtime: a step is under way, a view is held, or a
- *                                     graph is entered or captured. Or another call runs, and the flags have
+ * @retval SH_ERROR_BUSY               A thread uses blocks of a runtime: a step is under way, a view is held, or a
+ *                                     graph is entered or captured. Steps and views of other threads end by themselves,
+ *                                     and the caller ends its own first. Or another call runs, and the flags have
  *                                     SH_OCCUPANCY_NO_WAIT.
  * @retval SH_ERROR_CALLBACK           A callback refused the pause. The text has its message.
  * @retval SH_ERROR_IO                 A file could not be made or written. The text has the folder. The tags run.
@@ -228,11 +234,11 @@ SH_API SH_MUST_CHECK sh_status sh_pause(sh_device* device, const sh_pause_option
  *
  * A runtime with captured graphs takes the same memory as before, so that the graphs stay valid. Without graphs it
  * makes a new plan for its share.
- * @param options    NULL: all tags.
+ * @param options    NULL: all tags that are released.
  * @param out_change May be NULL.
  * @retval SH_OK                         The tags run.
  * @retval SH_ERROR_NOT_FOUND            There is no tag of that name. The text has the name.
- * @retval SH_ERROR_INVALID_STATE        A tag is not released. The text has the name.
+ * @retval SH_ERROR_INVALID_STATE        A tag that was named is not released. The text has the name.
  * @retval SH_ERROR_INVALID_ARGUMENT     An option is out of range. The text names the option.
  * @retval SH_ERROR_BUDGET               The budget of the device leaves too little. The text names the figures.
  * @retval SH_ERROR_BUSY                 Runtimes hold part of the memory until their steps and views end. Or another
@@ -265,9 +271,9 @@ typedef struct sh_occupancy_info {
     uint64_t allocations;  /**< Number of allocations. For a runtime: of blocks. */
     uint64_t bytes;        /**< Sum of their sizes, as the engine asked for them. */
     uint64_t device_bytes; /**< Device memory that they hold. During a sh_pause() or sh_resume(): before that call. */
-    uint64_t
-        staged_bytes;    /**< Contents that only host memory or a file has. In a sh_resume(): that are not back yet. */
-    uint64_t host_bytes; /**< Host memory that is kept for contents, staged or not. */
+    uint64_t staged_bytes; /**< Contents that only host memory or a file has, in whole pages of up to 2 MiB. In a
+                              sh_resume(): that are not back yet. */
+    uint64_t host_bytes;   /**< Host memory that is kept for contents, staged or not. */
     uint64_t pinned_bytes; /**< The part of host_bytes that is pinned. */
     uint64_t cycles;       /**< How often sh_resume() brought the tag back. For all tags: the sum. */
     uint64_t file_bytes;   /**< Room in files that is kept for contents, staged or not. */
@@ -341,7 +347,7 @@ SH_API SH_MUST_CHECK sh_status sh_occupancy_read(sh_device* device, uint64_t add
 
 /**
  * Frees the host memory and the files that hold no contents now. The next sh_pause() makes them again.
- * @param out_bytes The host memory that was freed. May be NULL.
+ * @param out_bytes The host memory that was freed. Files do not count. May be NULL.
  * @retval SH_OK            The host memory is freed.
  * @retval SH_ERROR_BACKEND The driver cannot tell whether copies still use the memory. Nothing is freed.
  * @blocks While the system unpins the memory, and while another call of this header runs on the device.
@@ -350,7 +356,7 @@ SH_API SH_MUST_CHECK sh_status sh_occupancy_read(sh_device* device, uint64_t add
 SH_API SH_MUST_CHECK sh_status sh_occupancy_trim(sh_device* device, uint64_t* out_bytes);
 
 /**
- * Is called before sh_pause() releases tags, which run still. It may queue work on the device.
+ * Is called before sh_pause() releases tags, which run still. It may make and end steps, and queue work on the device.
  * @param tags          The names of the tags, valid during the call.
  * @param out_message   A refusal puts its text here, with a 0 at its end. Empty before the call.
  * @param message_bytes Room for the text, with the 0: at least 256.
@@ -370,8 +376,8 @@ typedef void (*sh_after_resume_fn)(const char* const* tags, uint64_t tag_count, 
  * sh_pause() calls them before it waits for the work on the device. If it fails, and the tags run on, it calls
  * `after_resume` of those whose `before_pause` was called and did not refuse. A call that changes no tag calls none.
  *
- * A callback must not throw, and must not call the functions of this header that change something (they return
- * SH_ERROR_INVALID_STATE).
+ * A callback must not throw. It may call sh_occupancy_get_info() and sh_occupancy_list(), and use runtimes of the
+ * device (steps and views). The other functions of this header return SH_ERROR_INVALID_STATE.
  * @param before_pause May be NULL.
  * @param after_resume May be NULL.
  * @param out_id       For sh_occupancy_remove_callbacks(). May be NULL: the callbacks stay until the device is closed.

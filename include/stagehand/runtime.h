@@ -124,8 +124,8 @@ typedef struct sh_segment {
     uint32_t kind;   /**< SH_SOURCE_* */
     uint64_t offset; /**< Where the range begins in the block, in bytes. */
     uint64_t bytes;  /**< Length of the range. May be 0. */
-    /** POINTER, MAPPED, DEVICE: the bytes. They must stay valid until the block is unregistered. The library writes to
-        them only if the block is SH_BLOCK_MUTABLE. The memory must then be writable. */
+    /** POINTER, MAPPED, DEVICE: the bytes. They must stay valid until the block is unregistered or its runtime is
+        destroyed. The library writes to them if the block is SH_BLOCK_MUTABLE. The memory must then be writable. */
     const void* pointer;
     int64_t file;         /**< FILE: an open descriptor. The library duplicates it, so the caller may close it. */
     uint64_t file_offset; /**< FILE: where the bytes begin in the file. */
@@ -182,7 +182,8 @@ typedef struct sh_loaded_range {
  *
  * `*range` is valid during the call only, so copy what queued work needs. The bytes may not be there yet: queue the
  * work on `range->stream`. The library calls the function on the thread that issues the load, which is the caller's or
- * a worker, and holds locks meanwhile. Of the library the function may call sh_stream_launch() only.
+ * a worker, and holds locks meanwhile. The function may call sh_stream_launch() and no other function of the
+ * library.
  * @return 0 on success. Any other value fails the load with SH_ERROR_CALLBACK.
  */
 typedef int32_t (*sh_load_fn)(const sh_loaded_range* range, void* user_data);
@@ -191,8 +192,8 @@ typedef int32_t (*sh_load_fn)(const sh_loaded_range* range, void* user_data);
 typedef struct sh_block_desc {
     uint32_t struct_size;
     uint32_t flags; /**< SH_BLOCK_* */
-    uint64_t
-        bytes; /**< Size on the device: at least the end of the last segment. Bytes without a segment are undefined. */
+    /** Size on the device, at least 1 and the end of the last segment. Bytes without a segment are undefined. */
+    uint64_t bytes;
     const sh_segment* segments; /**< Copied. Segments must not overlap. */
     uint64_t segment_count;     /**< Number of segments. */
     sh_load_fn on_load;         /**< Called after each load. NULL: none. */
@@ -469,8 +470,8 @@ static inline void sh_plan_info_init(sh_plan_info* info) {
  * @retval SH_OK                         The plan is made.
  * @retval SH_ERROR_BUDGET               No plan fits. The text names the smallest budget and the block that needs the
  *                                       most of it.
- * @retval SH_ERROR_INVALID_STATE        No order is known yet. Or, without SH_PLAN_DRY_RUN: views are held outside a
- *                                       step, or graphs hold the plan.
+ * @retval SH_ERROR_INVALID_STATE        No order is known yet, or the runtime is released: see sh_pause(). Or, without
+ *                                       SH_PLAN_DRY_RUN: views are held outside a step, or graphs hold the plan.
  * @retval SH_ERROR_BUSY                 Other runtimes still hold part of this runtime's share: see sh_step_begin().
  * @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
  * @retval SH_ERROR_BACKEND              The driver failed.

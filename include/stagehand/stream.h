@@ -13,8 +13,8 @@ extern "C" {
 
 /**
  * Creates a stream: a queue whose work runs in order. On the host backend a stream is a thread.
- * @param out_stream The caller owns the stream on success and destroys it with sh_stream_destroy() before the device
- *                   closes.
+ * @param out_stream The caller owns the stream on success and destroys it with sh_stream_destroy() before the last
+ *                   sh_device_close().
  * @retval SH_OK            The stream exists.
  * @retval SH_ERROR_BACKEND The driver failed.
  * @blocks Never.

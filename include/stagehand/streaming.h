@@ -52,7 +52,8 @@ enum {
  * Begins a step. The runtime plans if it has no plan, or if the plan has to change (other blocks, another budget,
  * another order). The old plan stays until a step begins without held views. No step is under way after an error.
  * @retval SH_OK                         The step is under way.
- * @retval SH_ERROR_INVALID_STATE        A step or a capture of the runtime is under way.
+ * @retval SH_ERROR_INVALID_STATE        A step or a capture of the runtime is under way, or the runtime is released:
+ *                                       see sh_pause().
  * @retval SH_ERROR_BUDGET               No plan fits into the runtime's share.
  * @retval SH_ERROR_BUSY                 Other runtimes still hold part of the share. They give it up when their steps
  *                                       end and their views are released. A runtime whose plan is held by a graph gives
@@ -135,8 +136,8 @@ SH_API SH_MUST_CHECK sh_status sh_step_end(sh_runtime* runtime);
  * is free, also outside a step. A block may be held several times and on several streams. Each acquire needs one
  * release. Other threads may release views while this call waits. The call never waits for a view to be released.
  *
- * @param stream   The stream that will use the view. sh_release() gets the same stream. Some backends check the stream
- *                 late, or not at all.
+ * @param stream   The stream that will use the view. sh_release() gets the same stream, which the library does not
+ *                 check. Some backends check the stream late, or not at all.
  * @param flags    0 or SH_ACQUIRE_NO_WAIT.
  * @param out_view Valid on success until the matching sh_release(). SH_NOT_READY gives no view.
  * @retval SH_OK                         The view is held.
@@ -147,7 +148,8 @@ SH_API SH_MUST_CHECK sh_status sh_step_end(sh_runtime* runtime);
  * @retval SH_ERROR_CALLBACK             The load failed. The next acquire tries it again.
  * @retval SH_ERROR_BACKEND              The load failed. The next acquire tries it again.
  * @retval SH_ERROR_INVALID_STATE        The block's source is being updated; a graph has been entered and the block
- *                                       streams; or the stream captures and the runtime does not.
+ *                                       streams; the stream captures and the runtime does not; or the runtime is
+ *                                       released: see sh_pause().
  * @retval SH_ERROR_BUSY                 The call plans, and other runtimes still hold part of the share: see
  *                                       sh_step_begin().
  * @retval SH_ERROR_UNSUPPORTED          In a capture: the block's source is not pinned, or the plan does not know the
@@ -208,8 +210,9 @@ SH_API SH_MUST_CHECK sh_status sh_release_many(sh_runtime* runtime, const sh_blo
  * Begins to load blocks outside the order that will be used soon. The call takes no memory from views or from blocks
  * that the order needs first. It is a hint that may do nothing, and does nothing before there is a plan. The acquire of
  * a block returns the error of its load.
- * @retval SH_OK                 The hint is taken.
- * @retval SH_ERROR_RUNTIME_LOST The runtime is lost.
+ * @retval SH_OK                  The hint is taken.
+ * @retval SH_ERROR_INVALID_STATE The runtime is released: see sh_pause().
+ * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
  * @blocks For memory, as sh_acquire().
  * \since 0.1
  */

@@ -182,8 +182,13 @@ STUB_EXPORT CUresult cuDeviceGetName(char* name, int bytes, CUdevice) {
 }
 
 STUB_EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
-    // The other one that is asked for is the NUMA node, which is the first.
-    *value = attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
+    constexpr int kHostNode = 134;  // CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID
+    if (attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
+        *value = 1;
+    else if (static_cast<int>(attribute) == kHostNode)
+        *value = 0;
+    else
+        return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;
 }
 

@@ -183,8 +183,7 @@ typedef int32_t (*sh_load_fn)(const sh_loaded_range* range, void* user_data);
 typedef struct sh_block_desc {
     uint32_t struct_size;
     uint32_t flags;
-    uint64_t
-        bytes;
+    uint64_t bytes;
     const sh_segment* segments;
     uint64_t segment_count;
     sh_load_fn on_load;
@@ -636,8 +635,7 @@ typedef struct sh_occupancy_info {
     uint64_t allocations;
     uint64_t bytes;
     uint64_t device_bytes;
-    uint64_t
-        staged_bytes;
+    uint64_t staged_bytes;
     uint64_t host_bytes;
     uint64_t pinned_bytes;
     uint64_t cycles;

@@ -146,16 +146,16 @@ Status Extent::take_host_memory(const Store& store, bool* out_taken) {
     const bool contents = !device_.has(SH_BACKEND_CONTENTLESS);
     const auto pages = static_cast<uint64_t>(
         std::count_if(pages_.begin(), pages_.end(), [&](const Page& page) { return moves(page) && page.used; }));
-    const bool has_file = file_ != nullptr;
-    const bool enough = contents ? (has_file || host_.data()) && has_file == (store.folder != nullptr) : places_ != 0;
+    const bool is_there = store.files ? file_ && file_->file().folder() == store.folder : !file_ && host_.data();
+    const bool enough = contents ? is_there : places_ != 0;
     if (enough && pages <= places_) {
         give_places();
         return Status();
     }
     drop_host_memory();
     const uint64_t bytes = contents ? needed_bytes() : 0;
-    if (bytes && store.folder) SH_TRY(store.folder->take(bytes, &file_));
-    if (bytes && !store.folder) SH_TRY(transfer::GradualMemory::reserve(device_, bytes, &host_));
+    if (bytes && store.files) SH_TRY(store.files->take(store.folder, bytes, &file_));
+    if (bytes && !store.files) SH_TRY(transfer::GradualMemory::reserve(device_, bytes, &host_));
     host_.set_pins(store.pinned);
     *out_taken = bytes != 0;
     places_ = pages;

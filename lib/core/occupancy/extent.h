@@ -27,8 +27,9 @@ struct Fate {
 
 // Where the contents of an extent are to be kept.
 struct Store {
-    transfer::StagingFolder* folder = nullptr;  // of a file that keeps the contents, not host memory
-    bool pinned = true;                         // host memory, if it is new
+    transfer::StagingFiles* files = nullptr;  // of which one keeps the contents, not host memory
+    std::string folder;                       // of the file
+    bool pinned = true;                       // host memory, if it is new
 };
 
 // Memory that one handle of the driver stands for.

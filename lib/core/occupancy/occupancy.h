@@ -129,13 +129,14 @@ private:
     // Chooses where contents are kept: in host memory, as far as there may be some, else in files.
     class Stores {
     public:
-        Stores(const Extents& all, const std::vector<Extent*>& leaving, const PauseWishes& wishes);
+        Stores(const Extents& all, const std::vector<Extent*>& leaving, const PauseWishes& wishes,
+               transfer::StagingFiles* files);
         // Once for each that leaves, after note_unused().
         Store next(const Extent& extent);
 
     private:
         const PauseWishes& wishes_;
-        transfer::StagingFolder folder_;
+        transfer::StagingFiles* const files_;
         uint64_t kept_ = 0;       // by host memory
         uint64_t available_ = 0;  // of the machine
     };
@@ -157,6 +158,7 @@ private:
     ExtentTotals totals_;
     uint64_t pinned_bytes_ = 0;  // of host memory
     Accounts accounts_;
+    transfer::StagingFiles files_;
     Passage passage_;
     CallbackList callbacks_;
     RuntimeTags runtimes_;

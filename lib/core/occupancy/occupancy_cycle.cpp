@@ -201,6 +201,7 @@ Status Occupancy::resume(const TagSelection& selection, sh_occupancy_change* out
     out->tag_count = static_cast<uint32_t>(chosen.count());
     out->device_bytes = totals_.held_bytes - held + runtime_bytes;
     out->copied_bytes = passage_.copied_bytes() - copied;
+    out->unchanged_bytes = 0;
     out->ns = device_->backend().now_ns() - began;
     trace(*device_, true, names, began, *out);
     times.log(device_->name(), "sh_resume()", out->ns);

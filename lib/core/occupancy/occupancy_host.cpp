@@ -19,8 +19,9 @@ std::string folder_for(const PauseWishes& wishes) {
 
 }  // namespace
 
-Occupancy::Stores::Stores(const Extents& all, const std::vector<Extent*>& leaving, const PauseWishes& wishes)
-    : wishes_(wishes), folder_(folder_for(wishes)) {
+Occupancy::Stores::Stores(const Extents& all, const std::vector<Extent*>& leaving, const PauseWishes& wishes,
+                          transfer::StagingFiles* files)
+    : wishes_(wishes), files_(files) {
     for (const auto& [address, extent] : all)
         if (std::find(leaving.begin(), leaving.end(), extent.get()) == leaving.end())
             kept_ += extent->host().reserved_bytes();
@@ -36,7 +37,8 @@ Store Occupancy::Stores::next(const Extent& extent) {
                          (wishes_.host_bytes && kept_ + needed > wishes_.host_bytes) ||
                          (!wishes_.folder.empty() && more > available_);
     if (to_file) {
-        store.folder = &folder_;
+        store.files = files_;
+        store.folder = folder_for(wishes_);
     } else {
         kept_ += std::max(needed, has);
         available_ -= std::min(available_, more);
@@ -49,7 +51,7 @@ Status Occupancy::take_host_memory(const std::vector<Extent*>& extents, const Pa
                                    std::vector<Extent*>* taken) {
     std::vector<Extent*> missing;
     taken->reserve(extents.size());
-    Stores stores(extents_, extents, wishes);
+    Stores stores(extents_, extents, wishes, &files_);
     Status status;
     for (Extent* const extent : extents) {
         if (!status.ok() || extent->leaving != Leaving::stage) continue;
@@ -97,13 +99,13 @@ Status Occupancy::prepare(const TagSelection& selection, const PauseWishes& wish
     const Status status = no_throw([&] {
         wanted = preparing_;
         const std::vector<Extent*> extents = extents_of(chosen.tags);
-        Stores stores(extents_, extents, wishes);
+        Stores stores(extents_, extents, wishes, &files_);
         for (Extent* const extent : extents) {
             if (wishes.contents.value_or(extent->contents).leaving != Leaving::stage) continue;
             bool is_new = false;
             extent->note_unused(wishes.unused);
             const Store store = stores.next(*extent);
-            if (store.folder) continue;  // nothing to pin
+            if (store.files) continue;  // nothing to pin
             SH_TRY(extent->take_host_memory(store, &is_new));
             if (std::find(wanted.begin(), wanted.end(), extent) == wanted.end()) wanted.push_back(extent);
         }

@@ -1,5 +1,6 @@
 #include "transfer/host/staging_file.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -7,9 +8,11 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <new>
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -18,7 +21,6 @@
 namespace stagehand::transfer {
 namespace {
 
-constexpr uint64_t kAlignment = 64 << 10;        // of ranges: blocks of no file system are larger
 constexpr char kStem[] = "stagehand-contents-";  // then the process, when it was started, and a number
 
 // When a process was started, in ticks since the machine was: a process with the same number later has another time. 0:
@@ -93,28 +95,78 @@ Status StagingFile::open_named(const std::string& folder) {
     return Status();
 }
 
-Status StagingFile::take_room(uint64_t bytes, uint64_t* out_begin) {
-    const uint64_t begin = (end_ + kAlignment - 1) / kAlignment * kAlignment;
+namespace {
+
+uint64_t aligned(uint64_t bytes) {
+    return (bytes + StagingFile::kAlignment - 1) / StagingFile::kAlignment * StagingFile::kAlignment;
+}
+
+// A call beyond this limit of the process would end it with a signal.
+bool is_too_large(uint64_t end) {
+    struct rlimit limit = {};
+    return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && end > limit.rlim_cur;
+}
+
+template <class Call>
+int until_done(Call&& call) {
     int error = 0;
     do {
-        error = fallocate(descriptor_, 0, static_cast<off_t>(begin), static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+        error = call() == 0 ? 0 : errno;
     } while (error == EINTR);
-    if (error == EOPNOTSUPP) {  // without a promise, the room may be gone later: then the pause fails
-        struct statvfs room = {};
-        error = fstatvfs(descriptor_, &room) == 0 && uint64_t(room.f_bavail) * room.f_frsize < bytes ? ENOSPC : 0;
+    return error;
+}
+
+}  // namespace
+
+Status StagingFile::take_room(uint64_t bytes, uint64_t* out_begin) {
+    const uint64_t room = aligned(bytes);
+    const auto part = std::find_if(free_.begin(), free_.end(), [&](const auto& each) { return each.second >= room; });
+    const uint64_t begin = part == free_.end() ? end_ : part->first;
+    if (const int error = allocate(begin, room))
+        return Status(SH_ERROR_IO, exact_size_text(bytes) + " of contents do not fit into the folder \"" + folder_ +
+                                       "\": " + std::strerror(error));
+    if (part != free_.end()) {
+        auto node = free_.extract(part);
+        node.key() += room;
+        node.mapped() -= room;
+        if (node.mapped()) free_.insert(std::move(node));
     }
-    if (!error) {
-        *out_begin = begin;
-        end_ = begin + bytes;
-        return Status();
-    }
-    return Status(SH_ERROR_IO, exact_size_text(bytes) + " of contents do not fit into the folder \"" + folder_ +
-                                   "\": " + std::strerror(error));
+    end_ = std::max(end_, begin + room);
+    *out_begin = begin;
+    return Status();
+}
+
+// Returns the error's number, or 0.
+int StagingFile::allocate(uint64_t begin, uint64_t bytes) {
+    if (is_too_large(begin + bytes)) return EFBIG;
+    const int error =
+        until_done([&] { return fallocate(descriptor_, 0, static_cast<off_t>(begin), static_cast<off_t>(bytes)); });
+    if (error != EOPNOTSUPP) return error;
+    // Without a promise the room may be gone later: then the pause fails. Room that was used before is there still.
+    const uint64_t more = begin + bytes - std::min(begin + bytes, end_);
+    struct statvfs left = {};
+    return fstatvfs(descriptor_, &left) == 0 && uint64_t(left.f_bavail) * left.f_frsize < more ? ENOSPC : 0;
 }
 
 void StagingFile::give_room_back(uint64_t begin, uint64_t bytes) noexcept {
-    (void)fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
-                    static_cast<off_t>(bytes));
+    uint64_t room = aligned(bytes);
+    (void)until_done([&] {
+        return fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+                         static_cast<off_t>(room));
+    });
+    try {
+        auto next = free_.lower_bound(begin);
+        if (next != free_.end() && next->first == begin + room) {
+            room += next->second;
+            next = free_.erase(next);
+        }
+        const auto before = next == free_.begin() ? free_.end() : std::prev(next);
+        if (before != free_.end() && before->first + before->second == begin)
+            before->second += room;
+        else
+            free_.emplace_hint(next, begin, room);
+    } catch (const std::bad_alloc&) {  // the room is not used again until the file is closed
+    }
 }
 
 void StagingFile::give_up_direct() noexcept {
@@ -127,11 +179,16 @@ Status StagingFile::failed(bool writing, int error) const {
                                    " a file in the folder \"" + folder_ + "\": " + std::strerror(error));
 }
 
-Status StagingFolder::take(uint64_t bytes, std::unique_ptr<StagingRange>* out) {
-    if (!file_) SH_TRY(StagingFile::open(path_, &file_));
+Status StagingFiles::take(const std::string& folder, uint64_t bytes, std::unique_ptr<StagingRange>* out) {
     uint64_t begin = 0;
-    SH_TRY(file_->take_room(bytes, &begin));
-    *out = std::make_unique<StagingRange>(file_, begin, bytes);
+    std::shared_ptr<StagingFile> file = file_.lock();
+    // A file has a largest size. Where room is short in the whole folder, a new file tells.
+    if (!file || file->folder() != folder || !file->take_room(bytes, &begin).ok()) {
+        SH_TRY(StagingFile::open(folder, &file));
+        SH_TRY(file->take_room(bytes, &begin));
+        file_ = file;
+    }
+    *out = std::make_unique<StagingRange>(std::move(file), begin, bytes);
     return Status();
 }
 

@@ -1,10 +1,12 @@
 // StagingFile: a file without a name that keeps contents while host memory is short. StagingRange: its part for one
-// allocation. StagingFolder: the file that the allocations of one pause share.
+// allocation. StagingFiles: finds the file for a further allocation.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/status.h"
 
@@ -22,11 +24,14 @@ public:
     // Returns SH_ERROR_IO if the folder cannot be written to.
     static Status open(const std::string& folder, std::shared_ptr<StagingFile>* out);
 
-    // Takes the room for these bytes at the end of the file. Returns SH_ERROR_IO if the file system has too little.
+    // Takes room for these bytes, which begins at a multiple of kAlignment. Returns SH_ERROR_IO if the file system has
+    // too little, or if the file would be too large.
     Status take_room(uint64_t bytes, uint64_t* out_begin);
-    // The file system may use the room again. One that cannot cut holes waits until the file is closed.
+    // The room serves further bytes. The file system may use it for other files until then, unless it cannot cut holes.
     void give_room_back(uint64_t begin, uint64_t bytes) noexcept;
+    static constexpr uint64_t kAlignment = 64 << 10;  // at least the block of usual file systems
 
+    const std::string& folder() const { return folder_; }
     int descriptor() const { return descriptor_; }
     // The file system refuses direct reads and writes. Any thread may find that out.
     void give_up_direct() noexcept;
@@ -35,9 +40,11 @@ public:
 private:
     Status open_in(const std::string& folder);
     Status open_named(const std::string& folder);
+    int allocate(uint64_t begin, uint64_t bytes);
 
     int descriptor_ = -1;
-    uint64_t end_ = 0;  // of the room that was taken last
+    uint64_t end_ = 0;                   // of all room that was ever taken
+    std::map<uint64_t, uint64_t> free_;  // parts before it that nobody uses: begin and bytes
     std::string folder_;
     std::string path_;  // not empty: the name could not be removed yet
 };
@@ -61,16 +68,13 @@ private:
 };
 
 // A process may have few descriptors and many allocations, so they do not have a file each.
-class StagingFolder {
+class StagingFiles {
 public:
-    explicit StagingFolder(std::string path) : path_(std::move(path)) {}
-
-    // The first call opens the file. The errors are those of the file.
-    Status take(uint64_t bytes, std::unique_ptr<StagingRange>* out);
+    // Takes room in the file that serves the folder, or in a new one. The errors are those of StagingFile.
+    Status take(const std::string& folder, uint64_t bytes, std::unique_ptr<StagingRange>* out);
 
 private:
-    const std::string path_;
-    std::shared_ptr<StagingFile> file_;
+    std::weak_ptr<StagingFile> file_;
 };
 
 }  // namespace stagehand::transfer

@@ -59,7 +59,9 @@ TEST_F(OccupancyFile, ContentsComeBackFromFiles) {
         EXPECT_EQ(info().file_bytes, held);
         EXPECT_EQ(info().host_bytes, 3 * kMiB);
         EXPECT_EQ(info("a").staged_bytes, info("a").file_bytes);
+        back.unchanged_bytes = 777;
         SUCCEEDS(resume({}, 0, &back));
+        EXPECT_EQ(back.unchanged_bytes, 0u) << "every field is written";
         EXPECT_EQ(back.copied_bytes, held + 3 * kMiB);
         EXPECT_EQ(read(memory, 3 * kMiB), contents(9, 3 * kMiB));
         for (uint64_t i = 0; i < sizes.size(); i++) {
@@ -135,26 +137,57 @@ TEST_F(OccupancyFile, AFolderWithoutRoomLeavesTheTagsRunning) {
 }
 
 // Descriptors are scarce: 1,024 for a process is usual.
+class FewDescriptors {
+public:
+    explicit FewDescriptors(uint64_t more) {
+        EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+        struct rlimit few = before_;
+        few.rlim_cur = static_cast<rlim_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                                                         std::filesystem::directory_iterator())) +
+                       more;
+        EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    }
+    ~FewDescriptors() { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before_), 0); }
+    FewDescriptors(const FewDescriptors&) = delete;
+    FewDescriptors& operator=(const FewDescriptors&) = delete;
+
+private:
+    struct rlimit before_ = {};
+};
+
 TEST_F(OccupancyFile, ManyAllocationsShareAFile) {
     open();
     std::vector<uint64_t> addresses;
-    for (uint64_t i = 0; i < 20; i++) addresses.push_back(filled(i, 2 * kMiB, "a", SH_CONTENTS_FILE));
-    struct rlimit before = {};
-    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-    const auto open_files =
-        std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
-    struct rlimit few = before;
-    few.rlim_cur = static_cast<rlim_t>(open_files) + 15;
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-    for (uint64_t cycle = 0; cycle < 3; cycle++) {
-        SUCCEEDS(pause_to(folder_));
-        EXPECT_EQ(info("a").file_bytes, 40 * kMiB);
+    for (uint64_t i = 0; i < 20; i++) addresses.push_back(filled(i, 2 * kMiB, i % 2 ? "a" : "b", SH_CONTENTS_FILE));
+    const FewDescriptors few(15);
+    for (uint64_t cycle = 0; cycle < 25; cycle++) {
+        sh_pause_options options = SH_PAUSE_OPTIONS_INIT;
+        options.folder = folder_.c_str();
+        options.tag_count = 1;
+        for (const char* const tag : {"a", "b"}) {  // in calls of their own
+            options.tags = &tag;
+            SUCCEEDS(sh_pause(device_, &options, nullptr));
+        }
+        EXPECT_EQ(info().file_bytes, 40 * kMiB);
         SUCCEEDS(resume());
         for (uint64_t i = 0; i < 20; i++) EXPECT_EQ(read(addresses[i], 2 * kMiB), contents(i, 2 * kMiB)) << i;
-        SUCCEEDS(sh_free(device_, addresses[cycle]));
-        addresses[cycle] = filled(cycle, 2 * kMiB, "a", SH_CONTENTS_FILE);
+        const uint64_t changed = cycle % 20;
+        SUCCEEDS(sh_free(device_, addresses[changed]));
+        addresses[changed] = filled(changed, 2 * kMiB, changed % 2 ? "a" : "b", SH_CONTENTS_FILE);
     }
-    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+// Contents move to the folder that a later pause names.
+TEST_F(OccupancyFile, TheFolderMayChange) {
+    open();
+    const uint64_t address = filled(1, 4 * kMiB, "a", SH_CONTENTS_FILE);
+    SUCCEEDS(pause_to(folder_));
+    SUCCEEDS(resume());
+    EXPECT_EQ(pause_to(folder_ + "/missing"), SH_ERROR_IO);
+    EXPECT_NE(why().find("/missing"), std::string::npos) << why();
+    SUCCEEDS(pause_to(testing::TempDir()));
+    SUCCEEDS(resume());
+    EXPECT_EQ(read(address, 4 * kMiB), contents(1, 4 * kMiB));
 }
 
 // A process that was killed at the wrong moment may have left the name of its file.

@@ -741,10 +741,10 @@ pub const SH_CONTENTS_ZERO: _bindgen_ty_7 = 3;
 pub const SH_CONTENTS_FILE: _bindgen_ty_7 = 4;
 ///What becomes of the contents of an allocation while its tag is released.
 pub type _bindgen_ty_7 = ::core::ffi::c_uint;
-/**The engine does not change the contents any more after a sh_pause() that stages them, even if that call fails.
-Later calls do not look at contents that host memory still has. If the engine changes them all the same, the
-change may be lost in a pause, unless the flags have SH_OCCUPANCY_COPY_ALL. The promise ends when a pause drops
-or zeroes the contents.*/
+/**The engine does not change the contents any more after a sh_pause() that puts them into host memory or a file,
+even if that call fails. Later calls do not look at contents that host memory still has. If the engine changes
+them all the same, the change may be lost in a pause, unless the flags have SH_OCCUPANCY_COPY_ALL. The promise
+ends when a pause drops or zeroes the contents.*/
 pub const SH_ALLOC_CONST: _bindgen_ty_8 = 1;
 ///Flags of sh_alloc().
 pub type _bindgen_ty_8 = ::core::ffi::c_uint;
@@ -823,7 +823,7 @@ pub struct sh_pause_options {
     pub flags: u32,
     ///`tag_count` tags.
     pub tags: *const *const ::core::ffi::c_char,
-    ///0: all tags that run.
+    ///0: all tags that run, of which there may be none.
     pub tag_count: u64,
     ///SH_CONTENTS_*: instead of what the allocations say.
     pub contents: u32,
@@ -833,11 +833,13 @@ lie in them as a whole. The contents of the ranges are undefined after the call,
 the call does not pause is ignored.*/
     pub unused: *const sh_memory_range,
     pub unused_count: u64,
-    /**The folder of files that keep contents (SH_CONTENTS_FILE). NULL: the folder that the environment names in
-TMPDIR, else /var/tmp. With a folder, contents of other allocations go to files, too, if the machine or the
-cgroup has too little memory for them. The files have no names, and end with the process at the latest.*/
+    /**The folder of files that keep contents (SH_CONTENTS_FILE): a path, not empty. NULL: the folder that the
+environment names in TMPDIR, or /var/tmp if TMPDIR is not set. If `folder` is not NULL, contents of other
+allocations go to files, too, if the machine or the cgroup has too little memory for them. The files have no
+names, and end with the process at the latest.*/
     pub folder: *const ::core::ffi::c_char,
-    ///Host memory that contents of all tags may take together. Further allocations go to files. 0: no limit.
+    /**Host memory that contents of all tags may take together. Further allocations go to files, also if `folder` is
+NULL. 0: no limit.*/
     pub host_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -882,11 +884,11 @@ const _: () = {
 #[derive(Debug, Copy, Clone)]
 pub struct sh_resume_options {
     pub struct_size: u32,
-    ///SH_OCCUPANCY_*
+    ///SH_OCCUPANCY_NO_WAIT and SH_OCCUPANCY_REPEAT.
     pub flags: u32,
     ///`tag_count` tags.
     pub tags: *const *const ::core::ffi::c_char,
-    ///0: all tags that are released.
+    ///0: all tags that are released, of which there may be none.
     pub tag_count: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -917,11 +919,11 @@ pub struct sh_occupancy_change {
     pub tag_count: u32,
     ///Device memory that was given back, or taken.
     pub device_bytes: u64,
-    ///Bytes of contents that were copied.
+    ///Bytes of contents that were copied, in whole pages of up to 2 MiB.
     pub copied_bytes: u64,
     ///Time of the call, by the clock of the device.
     pub ns: u64,
-    ///sh_pause(): contents that were not copied, because host memory has them still.
+    ///sh_pause(): contents that were not copied, because host memory or a file has them still. sh_resume(): 0.
     pub unchanged_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -976,7 +978,8 @@ pub struct sh_occupancy_info {
     pub bytes: u64,
     ///Device memory that they hold. During a sh_pause() or sh_resume(): before that call.
     pub device_bytes: u64,
-    ///Contents that only host memory or a file has. In a sh_resume(): that are not back yet.
+    /**Contents that only host memory or a file has, in whole pages of up to 2 MiB. In a
+sh_resume(): that are not back yet.*/
     pub staged_bytes: u64,
     ///Host memory that is kept for contents, staged or not.
     pub host_bytes: u64,
@@ -1029,7 +1032,7 @@ const _: () = {
         "Offset of field: sh_occupancy_info::file_bytes",
     ][::core::mem::offset_of!(sh_occupancy_info, file_bytes) - 128usize];
 };
-/**Is called before sh_pause() releases tags, which run still. It may queue work on the device.
+/**Is called before sh_pause() releases tags, which run still. It may make and end steps, and queue work on the device.
 
 - `tags`: The names of the tags, valid during the call.
 
@@ -1220,8 +1223,8 @@ pub struct sh_segment {
     pub offset: u64,
     ///Length of the range. May be 0.
     pub bytes: u64,
-    /**POINTER, MAPPED, DEVICE: the bytes. They must stay valid until the block is unregistered. The library writes to
-them only if the block is SH_BLOCK_MUTABLE. The memory must then be writable.*/
+    /**POINTER, MAPPED, DEVICE: the bytes. They must stay valid until the block is unregistered or its runtime is
+destroyed. The library writes to them if the block is SH_BLOCK_MUTABLE. The memory must then be writable.*/
     pub pointer: *const ::core::ffi::c_void,
     ///FILE: an open descriptor. The library duplicates it, so the caller may close it.
     pub file: i64,
@@ -1338,7 +1341,8 @@ link.
 
 `*range` is valid during the call only, so copy what queued work needs. The bytes may not be there yet: queue the
 work on `range->stream`. The library calls the function on the thread that issues the load, which is the caller's or
-a worker, and holds locks meanwhile. Of the library the function may call sh_stream_launch() only.
+a worker, and holds locks meanwhile. The function may call sh_stream_launch() and no other function of the
+library.
 
 Returns 0 on success. Any other value fails the load with SH_ERROR_CALLBACK.*/
 pub type sh_load_fn = ::core::option::Option<
@@ -1354,7 +1358,7 @@ pub struct sh_block_desc {
     pub struct_size: u32,
     ///SH_BLOCK_*
     pub flags: u32,
-    ///Size on the device: at least the end of the last segment. Bytes without a segment are undefined.
+    ///Size on the device, at least 1 and the end of the last segment. Bytes without a segment are undefined.
     pub bytes: u64,
     ///Copied. Segments must not overlap.
     pub segments: *const sh_segment,
@@ -2439,10 +2443,10 @@ Since 0.1*/
         options: *const sh_device_options,
         out_device: *mut *mut sh_device,
     ) -> sh_status;
-    /**Returns one reference. The handle is stale after the last reference is returned. The device then closes when its last
-runtime is destroyed. Runtimes that still exist stay usable until then. Opening the device again gives a new handle.
-The library frees memory of sh_host_alloc() and streams of sh_stream_create() with the device. NULL and stale handles
-are ignored.
+    /**Returns one reference. The handle is stale after the last reference is returned, and the memory of sh_alloc() is
+freed. The device then closes when its last runtime is destroyed. Runtimes that still exist stay usable until then.
+Opening the device again gives a new handle. The library frees memory of sh_host_alloc() and streams of
+sh_stream_create() with the device. NULL and stale handles are ignored.
 @blocks Until the device's work has ended.
 Since 0.1*/
     pub fn sh_device_close(device: *mut sh_device);
@@ -2462,7 +2466,7 @@ blocks stay the same on devices with SH_DEVICE_FIXED_ADDRESSES.
 - `budget_bytes`: In bytes. 0: the automatic budget.
 @retval SH_OK            The budget is in force.
 @retval SH_ERROR_BUDGET  The budget is less than a page, or less than the runtimes' smallest plans need together. The
-text names the sum. Nothing has changed.
+text names the sum. Released runtimes and tags do not count. Nothing has changed.
 @retval SH_ERROR_BACKEND The driver failed.
 @blocks While runtimes write dirty contents back and give memory up.
 Since 0.1*/
@@ -2577,8 +2581,8 @@ unpinned memory, sets `out_pinned` to 0 and logs a warning if the system refuses
 in unpinned memory pass through the staging buffers.
 
 
-- `out_memory`: The caller owns the memory on success and frees it with sh_host_free() before the device closes.
-The closing device frees memory that the caller has not freed.
+- `out_memory`: The caller owns the memory on success and frees it with sh_host_free() before the last
+sh_device_close(). The closing device frees memory that the caller has not freed.
 
 - `out_pinned`: 1: pinned. 0: not pinned. May be NULL.
 @retval SH_OK                     The memory is allocated.
@@ -2591,8 +2595,8 @@ Since 0.1*/
         out_memory: *mut *mut ::core::ffi::c_void,
         out_pinned: *mut u32,
     ) -> sh_status;
-    /**Frees memory of sh_host_alloc(). NULL is allowed. Unregister all blocks with sources in this memory before. The
-library does not check this, and a copy in flight would read freed memory.
+    /**Frees memory of sh_host_alloc(). NULL is allowed. Unregister all blocks with sources in this memory before, or
+destroy their runtimes. The library does not check this, and a copy in flight would read freed memory.
 @retval SH_OK                     The memory is freed.
 @retval SH_ERROR_INVALID_ARGUMENT `memory` is not from sh_host_alloc() of this device.
 @blocks While the system unpins the pages.
@@ -2601,15 +2605,16 @@ Since 0.1*/
         device: *mut sh_device,
         memory: *mut ::core::ffi::c_void,
     ) -> sh_status;
-    /**Allocates device memory. Its contents are undefined. Allocations of less than 2 MiB share device memory with others
-of their tag and of the same `contents` and flags.
+    /**Allocates device memory. Its contents are undefined. Allocations of less than 2 MiB share units of 2 MiB with others
+of their tag and of the same `contents` and flags. Others take whole pages.
 
 - `bytes`: At least 1.
 
 - `options`: NULL: defaults.
 
 - `out_address`: Device address of the memory: a multiple of 512 on devices that map memory by pages, and of 256 on
-others. The memory belongs to the caller, who returns it with sh_free().
+others. The host may cast it to a pointer if the device has SH_DEVICE_HOST_ADDRESSABLE. The memory
+belongs to the caller, who returns it with sh_free().
 @retval SH_OK                         The memory is there.
 @retval SH_ERROR_INVALID_ARGUMENT     `bytes` is 0, or an option is out of range. The text names the option.
 @retval SH_ERROR_INVALID_STATE        The tag is released: resume it first.
@@ -2626,8 +2631,8 @@ Since 0.2*/
         out_address: *mut u64,
     ) -> sh_status;
     /**Frees memory of sh_alloc(). If its tag runs, the call first waits until all work on the device that was queued before
-has ended, as cudaFree() does. A backend may be unable to wait for that (see sh_pause()): the caller must have waited
-then. If the tag is released, the call waits for nothing, and the contents in host memory are lost.
+has ended, as cudaFree() does. If the backend cannot wait for that (see sh_pause()), the caller waits before this
+call. If the tag is released, the call waits for nothing, and the contents in host memory are lost.
 
 - `address`: From sh_alloc(). 0 is ignored.
 @retval SH_OK                          The memory is freed.
@@ -2637,10 +2642,10 @@ then. If the tag is released, the call waits for nothing, and the contents in ho
 Since 0.2*/
     pub fn sh_free(device: *mut sh_device, address: u64) -> sh_status;
     /**Releases tags. The call waits until all work on the device that was queued before has ended, on every stream. It then
-copies the contents to host memory, and gives device memory back as soon as its copy has ended. When it returns, the
-driver has the memory. Until sh_resume() the engine must not use the addresses.
-If there is too little host memory for the contents (SH_ERROR_OUT_OF_HOST_MEMORY), or too little room in the folder
-(SH_ERROR_IO), the tags run.
+copies the contents to host memory or files, and gives device memory back as soon as its copy has ended. When it
+returns, the driver has the memory. Until sh_resume() the engine must not use the addresses. If there is too little
+host memory for the contents (SH_ERROR_OUT_OF_HOST_MEMORY), or too little room in the folder (SH_ERROR_IO), the tags
+run.
 
 The engine queues no work that uses the tags until the call has returned. A stream that captures a graph meanwhile
 may make the call fail, and the driver may end the capture.
@@ -2650,15 +2655,16 @@ the next sh_pause(), until sh_occupancy_trim(). Contents that it still has from 
 again. The device tells by a hash of 128 bits of each page of up to 2 MiB. A device that cannot hash copies
 everything.
 
-- `options`: NULL: all tags.
+- `options`: NULL: all tags that run.
 
 - `out_change`: May be NULL.
 @retval SH_OK                       The tags are released.
 @retval SH_ERROR_NOT_FOUND          There is no tag of that name. The text has the name.
-@retval SH_ERROR_INVALID_STATE      A tag is released already. The text has the name.
+@retval SH_ERROR_INVALID_STATE      A tag that was named is released already. The text has the name.
 @retval SH_ERROR_INVALID_ARGUMENT   An option is out of range. The text names the option.
-@retval SH_ERROR_BUSY               The engine uses blocks of a runtime: a step is under way, a view is held, or a
-graph is entered or captured. Or another call runs, and the flags have
+@retval SH_ERROR_BUSY               A thread uses blocks of a runtime: a step is under way, a view is held, or a
+graph is entered or captured. Steps and views of other threads end by themselves,
+and the caller ends its own first. Or another call runs, and the flags have
 SH_OCCUPANCY_NO_WAIT.
 @retval SH_ERROR_CALLBACK           A callback refused the pause. The text has its message.
 @retval SH_ERROR_IO                 A file could not be made or written. The text has the folder. The tags run.
@@ -2680,12 +2686,12 @@ tried again.
 A runtime with captured graphs takes the same memory as before, so that the graphs stay valid. Without graphs it
 makes a new plan for its share.
 
-- `options`: NULL: all tags.
+- `options`: NULL: all tags that are released.
 
 - `out_change`: May be NULL.
 @retval SH_OK                         The tags run.
 @retval SH_ERROR_NOT_FOUND            There is no tag of that name. The text has the name.
-@retval SH_ERROR_INVALID_STATE        A tag is not released. The text has the name.
+@retval SH_ERROR_INVALID_STATE        A tag that was named is not released. The text has the name.
 @retval SH_ERROR_INVALID_ARGUMENT     An option is out of range. The text names the option.
 @retval SH_ERROR_BUDGET               The budget of the device leaves too little. The text names the figures.
 @retval SH_ERROR_BUSY                 Runtimes hold part of the memory until their steps and views end. Or another
@@ -2772,7 +2778,7 @@ Since 0.2*/
     ) -> sh_status;
     /**Frees the host memory and the files that hold no contents now. The next sh_pause() makes them again.
 
-- `out_bytes`: The host memory that was freed. May be NULL.
+- `out_bytes`: The host memory that was freed. Files do not count. May be NULL.
 @retval SH_OK            The host memory is freed.
 @retval SH_ERROR_BACKEND The driver cannot tell whether copies still use the memory. Nothing is freed.
 @blocks While the system unpins the memory, and while another call of this header runs on the device.
@@ -2783,8 +2789,8 @@ at a time: those before a pause in the order in which they were added, those aft
 sh_pause() calls them before it waits for the work on the device. If it fails, and the tags run on, it calls
 `after_resume` of those whose `before_pause` was called and did not refuse. A call that changes no tag calls none.
 
-A callback must not throw, and must not call the functions of this header that change something (they return
-SH_ERROR_INVALID_STATE).
+A callback must not throw. It may call sh_occupancy_get_info() and sh_occupancy_list(), and use runtimes of the
+device (steps and views). The other functions of this header return SH_ERROR_INVALID_STATE.
 
 - `before_pause`: May be NULL.
 
@@ -3143,8 +3149,8 @@ figures, and plans before the first step. sh_block_get_state() then tells the pa
 @retval SH_OK                         The plan is made.
 @retval SH_ERROR_BUDGET               No plan fits. The text names the smallest budget and the block that needs the
 most of it.
-@retval SH_ERROR_INVALID_STATE        No order is known yet. Or, without SH_PLAN_DRY_RUN: views are held outside a
-step, or graphs hold the plan.
+@retval SH_ERROR_INVALID_STATE        No order is known yet, or the runtime is released: see sh_pause(). Or, without
+SH_PLAN_DRY_RUN: views are held outside a step, or graphs hold the plan.
 @retval SH_ERROR_BUSY                 Other runtimes still hold part of this runtime's share: see sh_step_begin().
 @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
 @retval SH_ERROR_BACKEND              The driver failed.
@@ -3389,8 +3395,8 @@ Since 0.2*/
     ) -> sh_status;
     /**Creates a stream: a queue whose work runs in order. On the host backend a stream is a thread.
 
-- `out_stream`: The caller owns the stream on success and destroys it with sh_stream_destroy() before the device
-closes.
+- `out_stream`: The caller owns the stream on success and destroys it with sh_stream_destroy() before the last
+sh_device_close().
 @retval SH_OK            The stream exists.
 @retval SH_ERROR_BACKEND The driver failed.
 @blocks Never.
@@ -3434,7 +3440,8 @@ Since 0.1*/
     /**Begins a step. The runtime plans if it has no plan, or if the plan has to change (other blocks, another budget,
 another order). The old plan stays until a step begins without held views. No step is under way after an error.
 @retval SH_OK                         The step is under way.
-@retval SH_ERROR_INVALID_STATE        A step or a capture of the runtime is under way.
+@retval SH_ERROR_INVALID_STATE        A step or a capture of the runtime is under way, or the runtime is released:
+see sh_pause().
 @retval SH_ERROR_BUDGET               No plan fits into the runtime's share.
 @retval SH_ERROR_BUSY                 Other runtimes still hold part of the share. They give it up when their steps
 end and their views are released. A runtime whose plan is held by a graph gives
@@ -3492,8 +3499,8 @@ is free, also outside a step. A block may be held several times and on several s
 release. Other threads may release views while this call waits. The call never waits for a view to be released.
 
 
-- `stream`: The stream that will use the view. sh_release() gets the same stream. Some backends check the stream
-late, or not at all.
+- `stream`: The stream that will use the view. sh_release() gets the same stream, which the library does not
+check. Some backends check the stream late, or not at all.
 
 - `flags`: 0 or SH_ACQUIRE_NO_WAIT.
 
@@ -3506,7 +3513,8 @@ sh_runtime_options.max_held and sh_invalidate_blocks().
 @retval SH_ERROR_CALLBACK             The load failed. The next acquire tries it again.
 @retval SH_ERROR_BACKEND              The load failed. The next acquire tries it again.
 @retval SH_ERROR_INVALID_STATE        The block's source is being updated; a graph has been entered and the block
-streams; or the stream captures and the runtime does not.
+streams; the stream captures and the runtime does not; or the runtime is
+released: see sh_pause().
 @retval SH_ERROR_BUSY                 The call plans, and other runtimes still hold part of the share: see
 sh_step_begin().
 @retval SH_ERROR_UNSUPPORTED          In a capture: the block's source is not pinned, or the plan does not know the
@@ -3576,8 +3584,9 @@ Since 0.1*/
     /**Begins to load blocks outside the order that will be used soon. The call takes no memory from views or from blocks
 that the order needs first. It is a hint that may do nothing, and does nothing before there is a plan. The acquire of
 a block returns the error of its load.
-@retval SH_OK                 The hint is taken.
-@retval SH_ERROR_RUNTIME_LOST The runtime is lost.
+@retval SH_OK                  The hint is taken.
+@retval SH_ERROR_INVALID_STATE The runtime is released: see sh_pause().
+@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
 @blocks For memory, as sh_acquire().
 Since 0.1*/
     pub fn sh_prefetch(
