@@ -15,8 +15,8 @@
  * name have one tag. Blocks have sources, so their contents are never put into host memory. What the engine has changed
  * (sh_mark_dirty()) goes to the sources first. After sh_resume() the blocks are loaded again, at the same addresses, in
  * the order of their use. While a runtime is released, sh_step_begin(), sh_acquire(), sh_prefetch(), sh_plan(),
- * sh_capture_begin() and sh_graph_enter() return SH_ERROR_INVALID_STATE. Graphs that were captured before
- * (sh_capture_begin()) can be launched again.
+ * sh_guest_begin(), sh_capture_begin() and sh_graph_enter() return SH_ERROR_INVALID_STATE. Graphs that were captured
+ * before can be launched after sh_resume().
  *
  * A tag is running, releasing, released, or resuming. A running tag is lost if the device is lost
  * (SH_ERROR_DEVICE_LOST). After any other failure each tag is running or released, with all its contents:
@@ -76,8 +76,8 @@ static inline void sh_alloc_options_init(sh_alloc_options* options) {
 }
 
 /**
- * Allocates device memory. Its contents are undefined. Allocations of less than 2 MiB share units of 2 MiB with others
- * of their tag and of the same `contents` and flags. Others take whole pages.
+ * Allocates device memory. Its contents are undefined. Allocations of less than 2 MiB share chunks of 2 to 32 MiB
+ * with others of their tag and of the same `contents` and flags. Others take whole pages.
  * @param bytes       At least 1.
  * @param options     NULL: defaults.
  * @param out_address Device address of the memory: a multiple of 512 on devices that map memory by pages, and of 256 on

@@ -158,8 +158,8 @@ static inline void sh_guest_options_init(sh_guest_options* options) {
  * @param options   NULL: defaults.
  * @param out_scope The caller ends the scope on success with sh_scope_end().
  * @retval SH_OK                  The runtime is a guest.
- * @retval SH_ERROR_INVALID_STATE The guest is in a step or holds a view; or it has no blocks and `options` names no
- *                                bytes.
+ * @retval SH_ERROR_INVALID_STATE The guest is in a step or holds a view; it is released (see sh_pause()); or it has no
+ *                                blocks and `options` names no bytes.
  * @retval SH_ERROR_BUSY          wait_ns has passed and the memory is not there. Other runtimes take back the memory
  *                                that they gave up.
  * @retval SH_ERROR_BUDGET        The guest does not fit. The text names the memory that the guest needs, the memory

@@ -1145,7 +1145,7 @@ Before the order is known, the plan has room for this number of the largest bloc
 this memory, and at least the memory of its largest such block, beside max_held blocks of the order. Planning
 returns SH_ERROR_BUDGET if the runtime's share has no room for this memory. Blocks outside the order get more
 memory only if the order has no use for the memory, and never more than they need together. 0: the library
-decides by the largest block and by the memory that was held at once, up to an eighth of the share.*/
+takes an eighth of the share, or more if the largest block or the memory that was held at once needs it.*/
     pub unordered_bytes: u64,
     /**How long, in nanoseconds, a call that plans waits for other runtimes to end the steps in which they hold memory
 beyond their shares. The call then returns SH_ERROR_BUSY. 0: the call does not wait. UINT64_MAX: without limit.
@@ -2605,8 +2605,8 @@ Since 0.1*/
         device: *mut sh_device,
         memory: *mut ::core::ffi::c_void,
     ) -> sh_status;
-    /**Allocates device memory. Its contents are undefined. Allocations of less than 2 MiB share units of 2 MiB with others
-of their tag and of the same `contents` and flags. Others take whole pages.
+    /**Allocates device memory. Its contents are undefined. Allocations of less than 2 MiB share chunks of 2 to 32 MiB
+with others of their tag and of the same `contents` and flags. Others take whole pages.
 
 - `bytes`: At least 1.
 
@@ -2908,8 +2908,8 @@ claims no memory and does not make the runtime a guest if it fails.
 
 - `out_scope`: The caller ends the scope on success with sh_scope_end().
 @retval SH_OK                  The runtime is a guest.
-@retval SH_ERROR_INVALID_STATE The guest is in a step or holds a view; or it has no blocks and `options` names no
-bytes.
+@retval SH_ERROR_INVALID_STATE The guest is in a step or holds a view; it is released (see sh_pause()); or it has no
+blocks and `options` names no bytes.
 @retval SH_ERROR_BUSY          wait_ns has passed and the memory is not there. Other runtimes take back the memory
 that they gave up.
 @retval SH_ERROR_BUDGET        The guest does not fit. The text names the memory that the guest needs, the memory
