@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "backend/limits.h"
-#include "platform/numa.h"
 #include "plugins/load_error.h"
 
 namespace stagehand::plugins {
@@ -117,8 +116,8 @@ Status check_device(const std::string& backend, const sh_backend_device_info& in
             "0 or between " + std::to_string(limits::kSlowestLink) + " and " + std::to_string(limits::kFastestLink));
     if (info.copy_latency_ns > limits::kLongestLatency)
         return bad("copy_latency_ns", info.copy_latency_ns, "at most " + std::to_string(limits::kLongestLatency));
-    if (info.host_node > platform::kMostNodes)
-        return bad("host_node", info.host_node, "at most " + std::to_string(platform::kMostNodes));
+    if (info.host_node > limits::kMostHostNodes)
+        return bad("host_node", info.host_node, "at most " + std::to_string(limits::kMostHostNodes));
     return Status();
 }
 
