@@ -60,7 +60,8 @@ static int is_written(const void* field, size_t bytes) {
     memcpy(name, &(from), sizeof(type))
 
 static unsigned char sources[BLOCKS][BLOCK_BYTES];
-static unsigned loaded_bytes;
+/* Blocks that are prefetched still load while the main thread reads the count. */
+static _Atomic unsigned loaded_bytes;
 
 static int32_t on_load(const sh_loaded_range* range, void* user_data) {
     if (range->struct_size < sizeof *range || user_data != sources || !range->address) return 1;
