@@ -34,8 +34,9 @@ uint64_t Links::copy(Direction direction, uint64_t now_ns, uint64_t ready_ns, ui
 }
 
 uint64_t Links::end_of_copy(const Busy& other, uint64_t start_ns, uint64_t bytes) const {
+    const double ns_per_byte = start_ns < later_from_ns_ ? ns_per_byte_ : later_ns_per_byte_;
     start_ns += latency_ns_;
-    double left_ns = static_cast<double>(bytes) * ns_per_byte_;  // at full speed
+    double left_ns = static_cast<double>(bytes) * ns_per_byte;  // at full speed
     double at = static_cast<double>(start_ns);
     if (left_ >= 1) return start_ns + static_cast<uint64_t>(std::llround(left_ns));
     auto beside = other.upper_bound(start_ns);

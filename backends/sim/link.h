@@ -18,6 +18,9 @@ class Links {
 public:
     explicit Links(const Settings& settings)
         : ns_per_byte_(1e9 / static_cast<double>(settings.bandwidth)),
+          later_ns_per_byte_(settings.later_bandwidth ? 1e9 / static_cast<double>(settings.later_bandwidth)
+                                                      : ns_per_byte_),
+          later_from_ns_(settings.later_from_ns),
           left_(settings.duplex - 1),
           latency_ns_(settings.latency_ns) {}
 
@@ -30,7 +33,8 @@ private:
 
     uint64_t end_of_copy(const Busy& other, uint64_t start_ns, uint64_t bytes) const;
 
-    const double ns_per_byte_;
+    const double ns_per_byte_, later_ns_per_byte_;
+    const uint64_t later_from_ns_;
     const double left_;  // share of the speed, from 0 to 1, that a direction has while the other is busy
     const uint64_t latency_ns_;
     Busy busy_[2];

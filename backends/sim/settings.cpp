@@ -10,7 +10,8 @@ namespace stagehand::sim {
 namespace {
 
 constexpr const char* kKeys =
-    "capacity, granularity (or page), largest_page, staging_piece, bandwidth, duplex, latency, call_ns";
+    "capacity, granularity (or page), largest_page, staging_piece, bandwidth, later_bandwidth, later_from, duplex, "
+    "latency, call_ns";
 
 sh_status check_power_of_two(const char* key, uint64_t value) {
     if (value != 0 && (value & (value - 1)) == 0 && value <= uint64_t(1) << 30) return SH_OK;
@@ -51,6 +52,8 @@ sh_status read_settings(const char* text, Settings* out) {
     take([&] { return options.take_bytes("largest_page", &settings.largest_page_bytes); });
     take([&] { return options.take_bytes("staging_piece", &settings.staging_piece_bytes); });
     take([&] { return options.take_rate("bandwidth", &settings.bandwidth); });
+    take([&] { return options.take_rate("later_bandwidth", &settings.later_bandwidth); });
+    take([&] { return options.take_duration("later_from", 1, &settings.later_from_ns); });
     take([&] { return options.take_real("duplex", 1, 2, &settings.duplex); });
     take([&] { return options.take_duration("latency", 1, &settings.latency_ns); });
     take([&] { return options.take_duration("call_ns", 1, &settings.call_ns); });

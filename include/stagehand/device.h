@@ -24,7 +24,8 @@ typedef struct sh_device_options {
     /** The unit of device memory: a power of two up to 1 GiB. 0: by the budget. Rounded up to the backend's
         granularity. */
     uint64_t page_bytes;
-    /** Speed of the link to the device that plans count with: 10^6 to 10^15. 0: measured when a plan needs it. */
+    /** Speed of the link to the device that plans count with: 10^6 to 10^15. 0: measured when a plan needs it,
+        and followed by each runtime as the copies of its steps show it. */
     uint64_t link_bytes_per_second;
     /** Host memory that bytes of unpinned sources pass through, pinned if possible, at most 128 GiB. 0: by the backend
         and by the number of worker threads. */

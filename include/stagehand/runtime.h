@@ -438,14 +438,18 @@ typedef struct sh_plan_info {
     uint64_t bytes_per_step;        /**< Bytes that a steady step copies to the device: only bytes with a segment. */
     uint64_t bound_bytes_per_step;  /**< Bytes that every plan must copy in a cyclic order: W - M + delta*. */
     uint64_t step_ns;               /**< T, by the recurrence over the plan. */
-    uint64_t bound_ns;              /**< max(compute, (W - M) / link). */
+    /** max(compute, (W - M) / link). Bytes that came more slowly than over the link in the last loads of their block
+        count with the time that their source took. */
+    uint64_t bound_ns;
     /** Compute time of a step, given or measured. 0: not known yet. step_ns and bound_ns then assume that computing
         takes as long as the copies. */
     uint64_t compute_ns;
-    uint64_t link_bytes_per_second; /**< Speed of the link that the plan counts with. */
-    uint64_t scheduled_blocks;      /**< Number of different blocks in the order. */
-    uint64_t resident_blocks;       /**< Blocks in the order that are wholly resident. */
-    uint64_t streamed_blocks;       /**< Blocks in the order that are streamed, in part or whole. */
+    /** Speed of the link that the plan counts with: as given, as measured when the device was first used, or as the
+        copies of this runtime's steps have shown it since. */
+    uint64_t link_bytes_per_second;
+    uint64_t scheduled_blocks; /**< Number of different blocks in the order. */
+    uint64_t resident_blocks;  /**< Blocks in the order that are wholly resident. */
+    uint64_t streamed_blocks;  /**< Blocks in the order that are streamed, in part or whole. */
     /** Bytes in the pages of all registered blocks that no block covers. Blocks begin at pages unless they are packed:
         see docs/concepts.md. The resident and the streamed parts include their share of these bytes. */
     uint64_t padding_bytes;

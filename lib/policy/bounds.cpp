@@ -29,6 +29,9 @@
 // no memory, and the bounds above hold with the copied bytes alone as sizes. In addition, the bytes that are kept
 // across an instant are no more than the densest bytes that fit in M. A part of a whole unit saves nothing, so a whole
 // unit counts as equally dense everywhere. The larger of both bounds holds.
+//
+// Slow sources. Copies take turns on the link. So a byte of a unit whose copies take k times as long costs k bytes of
+// link time, and the memory holds the bytes that cost most. The proofs in time count it as one byte, which is less.
 #include "policy/bounds.h"
 
 #include <algorithm>
@@ -128,16 +131,22 @@ double memory_bytes(const Shape& shape) {
     return static_cast<double>(shape.problem->budget_pages) * static_cast<double>(shape.problem->page_bytes);
 }
 
-double used_bytes(const Shape& shape) {
+// What a copy of the unit costs.
+using CostOf = double (*)(const Unit&);
+double bytes_of(const Unit& unit) { return static_cast<double>(unit.link_bytes()); }
+double link_time_of(const Unit& unit) { return unit.link_time(); }
+
+// If nothing is kept.
+double cost_of_all(const Shape& shape, CostOf cost) {
     double sum = 0;
-    for (const Use& use : shape.problem->trace) sum += static_cast<double>(shape.problem->units[use.unit].bytes);
+    for (const Use& use : shape.problem->trace) sum += cost(shape.problem->units[use.unit]);
     return sum;
 }
 
 std::vector<Unit> without_gaps(std::span<const Unit> units) {
     std::vector<Unit> dense;
     dense.reserve(units.size());
-    for (const Unit& unit : units) dense.push_back({unit.link_bytes(), unit.whole});
+    for (const Unit& unit : units) dense.push_back({unit.link_bytes(), unit.whole, {}, unit.slowdown});
     return dense;
 }
 
@@ -160,25 +169,25 @@ struct Shapes {
     const Shape dense;
 };
 
-// The most bytes of those that are copied that the memory can hold.
-double most_kept(const Shape& shape) {
+// The most that the memory can save, if the copies of what it holds are saved.
+double most_kept(const Shape& shape, CostOf cost) {
     double room = memory_bytes(shape);
-    if (shape.total_link_bytes == shape.total_bytes) return room;
+    if (shape.even) return room;
     struct Kept {
-        double bytes, copied;
+        double bytes, cost;
     };
     std::vector<Kept> units;
     for (uint32_t u : shape.order) {
         const Unit& unit = shape.problem->units[u];
         const double copied = static_cast<double>(unit.link_bytes());
-        if (copied > 0) units.push_back({unit.whole ? static_cast<double>(unit.bytes) : copied, copied});
+        if (copied > 0) units.push_back({unit.whole ? static_cast<double>(unit.bytes) : copied, cost(unit)});
     }
     std::sort(units.begin(), units.end(),
-              [](const Kept& a, const Kept& b) { return a.copied * b.bytes > b.copied * a.bytes; });
+              [](const Kept& a, const Kept& b) { return a.cost * b.bytes > b.cost * a.bytes; });
     double kept = 0;
     for (const Kept& unit : units) {
         const double part = std::min(1.0, room / unit.bytes);
-        kept += part * unit.copied;
+        kept += part * unit.cost;
         room -= part * unit.bytes;
     }
     return kept;
@@ -242,8 +251,8 @@ uint64_t least_bytes(const Problem& problem) {
     if (!well_formed(problem)) return 0;
     const Shapes shapes(problem);
     if (fits(shapes.given)) return 0;
-    double least = used_bytes(shapes.dense) -
-                   static_cast<double>(InstantFinder(shapes.dense).find().count) * most_kept(shapes.given);
+    double least = cost_of_all(shapes.dense, bytes_of) -
+                   static_cast<double>(InstantFinder(shapes.dense).find().count) * most_kept(shapes.given, bytes_of);
     if (shapes.dense.each_once && !fits(shapes.dense)) {
         const double memory = memory_bytes(shapes.dense);
         uint64_t surplus = cycle_surplus(sizes_in_order(shapes.dense), static_cast<uint64_t>(memory));
@@ -256,9 +265,10 @@ double simple_step_ns(const Problem& problem) {
     if (!well_formed(problem)) return 0;
     const Shapes shapes(problem);
     if (fits(shapes.given)) return shapes.given.compute_ns;
-    double bytes = used_bytes(shapes.dense) -
-                   static_cast<double>(InstantFinder(shapes.dense).find().count) * most_kept(shapes.given);
-    return std::max(shapes.given.compute_ns, bytes / problem.link_bytes_per_ns);
+    double link_time =
+        cost_of_all(shapes.dense, link_time_of) -
+        static_cast<double>(InstantFinder(shapes.dense).find().count) * most_kept(shapes.given, link_time_of);
+    return std::max(shapes.given.compute_ns, link_time / problem.link_bytes_per_ns);
 }
 
 double least_step_ns(const Problem& problem) {
@@ -269,9 +279,10 @@ double least_step_ns(const Problem& problem) {
     const double link = problem.link_bytes_per_ns;
     Instants instants = InstantFinder(shape).find();
     const double count = static_cast<double>(instants.count);
-    double least = std::max(shape.compute_ns, (used_bytes(shape) - count * most_kept(shapes.given)) / link);
+    double least = std::max(shape.compute_ns,
+                            (cost_of_all(shape, link_time_of) - count * most_kept(shapes.given, link_time_of)) / link);
     if (fits(shape)) return least;
-    double copy_ns = (used_bytes(shape) - count * memory_bytes(shape)) / link;
+    double copy_ns = (cost_of_all(shape, bytes_of) - count * memory_bytes(shape)) / link;
     least = std::max(least, copy_ns + instants.idle_compute_ns);
     if (shape.each_once) least = std::max(least, cycle_link_bytes(shape) / link);
     return least;

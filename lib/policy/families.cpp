@@ -8,16 +8,15 @@ namespace stagehand::policy {
 PartsMaker::PartsMaker(const Shape& shape)
     : shape_(shape), uses_(shape.pages.size()), costs_(shape.pages.size()), parts_(shape.pages.size()) {
     for (const Use& use : shape.problem->trace) uses_[use.unit]++;
-    // A page with gaps is copied in less time.
-    const double bytes_per_copied =
-        shape.total_link_bytes ? static_cast<double>(shape.total_bytes) / static_cast<double>(shape.total_link_bytes)
-                               : 1;
+    // A page with gaps is copied in less time, and a page from a slow source in more.
+    const double bytes_per_link_time =
+        shape.total_link_time > 0 ? static_cast<double>(shape.total_bytes) / shape.total_link_time : 1;
     const double pages_per_ns =
-        bytes_per_copied * shape.problem->link_bytes_per_ns / static_cast<double>(shape.problem->page_bytes);
+        bytes_per_link_time * shape.problem->link_bytes_per_ns / static_cast<double>(shape.problem->page_bytes);
     link_pages_.reserve(shape.order.size());
     for (uint32_t u : shape.order) {
         link_pages_.push_back(shape.unit_compute_ns[u] / uses_[u] * pages_per_ns);
-        costs_[u] = uses_[u] * shape.copied_sixteenths(u);
+        costs_[u] = uses_[u] * shape.page_cost(u);
         uneven_costs_ = uneven_costs_ || costs_[u] != costs_[shape.order[0]];
     }
     most_.resize(shape.order.size());
@@ -62,8 +61,8 @@ std::optional<std::vector<uint32_t>> PartsMaker::make(Family family, uint64_t st
     return parts_;
 }
 
-// Every use of a unit may copy its part again. So the units that are used most often, and those with the fewest gaps,
-// stream nothing if the other parts are enough.
+// Every use of a unit may copy its part again. So the units that are used most often, and those with the slowest
+// sources and the fewest gaps, stream nothing if the other parts are enough.
 void PartsMaker::spare_costly(uint64_t available, uint64_t streamed) {
     for (uint32_t k : by_cost_) {
         if (costs_[shape_.order[k]] == costs_[shape_.order[by_cost_.back()]]) return;

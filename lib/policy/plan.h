@@ -32,8 +32,11 @@ struct Unit {
     uint64_t bytes = 0;  // in ceil(bytes / page_bytes) pages, of which the last is copied only up to the unit's end
     bool whole = false;  // the resident prefix is nothing or the whole unit
     std::span<const Gap> gaps = {};  // by offset, disjoint, within the bytes; if empty, all bytes are copied
+    double slowdown = 1;             // >= 1: a copy takes so many times as long as on the link, for want of its source
 
     uint64_t link_bytes() const { return gaps.empty() ? bytes : bytes - gaps.back().before - gaps.back().bytes; }
+    // How long the unit's copy takes, as the number of bytes that the link copies meanwhile.
+    double link_time() const { return static_cast<double>(link_bytes()) * slowdown; }
 };
 
 // One use in the trace, which repeats for ever.

@@ -84,7 +84,7 @@ bool ProgrammeTracer::load(uint32_t unit, const UnitPlan& plan, uint64_t use, St
         if (run.fence >= use) return false;
         uint64_t bytes = shape_->link_bytes_of_pages(unit, plan.resident_pages + run.first, run.pages);
         step.bytes += bytes;
-        step.copies.push_back({shape_->copy_ns(bytes), run.fence ? static_cast<uint32_t>(use - run.fence) : 0});
+        step.copies.push_back({shape_->copy_ns(unit, bytes), run.fence ? static_cast<uint32_t>(use - run.fence) : 0});
     }
     return true;
 }

@@ -34,6 +34,8 @@ bool well_formed(const Problem& problem) {
         seen[use.unit] = true;
         uint64_t own = pages_of(problem.units[use.unit].bytes, problem.page_bytes);
         if (own >= most_pages || (pages += own) >= most_pages) return false;
+        if (const double slowdown = problem.units[use.unit].slowdown; !(slowdown >= 1) || std::isinf(slowdown))
+            return false;
     }
     return true;
 }
@@ -55,8 +57,9 @@ Shape::Shape(const Problem& p)
         pages[use.unit] = static_cast<uint32_t>(pages_of(unit.bytes, p.page_bytes));
         total_pages += pages[use.unit];
         total_bytes += unit.bytes;
-        total_link_bytes += unit.link_bytes();
+        total_link_time += unit.link_time();
         has_whole = has_whole || unit.whole;
+        even = even && unit.gaps.empty() && unit.slowdown == 1;
     }
     // Holding more uses than a step has means holding every unit.
     held = static_cast<uint32_t>(std::min<uint64_t>(held, std::max<uint64_t>(1, p.trace.size())));

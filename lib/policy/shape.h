@@ -18,17 +18,18 @@ struct Shape {
     explicit Shape(const Problem& problem);  // the problem must be well formed and outlive the shape
 
     uint32_t uses() const { return static_cast<uint32_t>(problem->trace.size()); }
-    // The fraction of a unit that is copied when it is streamed, in sixteenths from 0 to 16. It is rounded, because the
-    // bytes between packed blocks should make no difference to a plan.
-    uint64_t copied_sixteenths(uint32_t unit) const {
+    // What a page of the unit costs when it is streamed, in sixteenths of the time for a full page on the link. It is
+    // rounded, because the bytes between packed blocks should make no difference to a plan.
+    uint64_t page_cost(uint32_t unit) const {
         const Unit& of = problem->units[unit];
-        return of.bytes ? (of.link_bytes() * 16 + of.bytes / 2) / of.bytes : 16;
+        return of.bytes ? static_cast<uint64_t>(of.link_time() * 16 / static_cast<double>(of.bytes) + 0.5) : 16;
     }
     // The bytes that a copy of these pages moves.
     uint64_t link_bytes_of_pages(uint32_t unit, uint32_t first, uint32_t count) const;
-    double copy_ns(uint64_t bytes) const {
+    double copy_ns(uint32_t unit, uint64_t bytes) const {
         if (bytes == 0) return 0;
-        return static_cast<double>(problem->copy_latency_ns) + static_cast<double>(bytes) / problem->link_bytes_per_ns;
+        return static_cast<double>(problem->copy_latency_ns) +
+               static_cast<double>(bytes) * problem->units[unit].slowdown / problem->link_bytes_per_ns;
     }
 
     const Problem* problem;
@@ -38,10 +39,11 @@ struct Shape {
     std::vector<double> unit_compute_ns;  // for each unit, all its uses in a step
     uint64_t total_pages = 0;             // of the units in `order`
     uint64_t total_bytes = 0;
-    uint64_t total_link_bytes = 0;
-    double compute_ns = 0;   // of a step
-    bool each_once = true;   // no unit with pages is used twice in a step
-    bool has_whole = false;  // some unit in `order` is whole
+    double total_link_time = 0;  // Unit::link_time()
+    double compute_ns = 0;       // of a step
+    bool each_once = true;       // no unit with pages is used twice in a step
+    bool has_whole = false;      // some unit in `order` is whole
+    bool even = true;            // all bytes of the units in `order` are copied, at the speed of the link
 };
 
 // The most pages that any `held` consecutive uses need together, for the given pages of each unit. The trace is a

@@ -28,7 +28,7 @@ public:
         std::vector<uint64_t> cost(shape.pages.size());
         std::vector<uint32_t> loads(shape.pages.size());
         for (size_t j = 0; j < trace.size(); j++) {
-            cost[trace[j].unit] += shape.copied_sixteenths(trace[j].unit);
+            cost[trace[j].unit] += shape.page_cost(trace[j].unit);
             // a unit that is used twice in a row is loaded once
             loads[trace[j].unit] += trace.size() == 1 || trace[j].unit != trace[j ? j - 1 : trace.size() - 1].unit;
         }
@@ -38,8 +38,7 @@ public:
             const uint32_t u = order[k];
             if (k == 0 || cost[u] != cost[order[k - 1]]) kinds_.push_back({});
             kinds_.back().pages += shape.pages[u];
-            kinds_.back().copy_ns +=
-                loads[u] * static_cast<double>(shape.problem->units[u].link_bytes()) / shape.problem->link_bytes_per_ns;
+            kinds_.back().copy_ns += loads[u] * shape.problem->units[u].link_time() / shape.problem->link_bytes_per_ns;
         }
     }
 

@@ -128,6 +128,7 @@ Device::Device(std::string backend_name, uint32_t ordinal, std::unique_ptr<Backe
       ordinal_(ordinal),
       name_(backend_name_ + ":" + std::to_string(ordinal)),
       margin_bytes_(options.margin_bytes),
+      link_is_given_(options.link_bytes_per_second != 0),
       backend_(std::move(backend)),
       lanes_(*backend_),
       pool_(*backend_, page_bytes),
@@ -137,6 +138,7 @@ Device::Device(std::string backend_name, uint32_t ordinal, std::unique_ptr<Backe
     const uint64_t link =
         options.link_bytes_per_second ? options.link_bytes_per_second : backend_->info().link_bytes_per_second;
     set_link(static_cast<double>(link) / 1e9);
+    lone_copy_ns_ = backend_->info().copy_latency_ns;
 }
 
 // The way to the host is taken to be as fast, as it is for PCIe.

@@ -43,6 +43,9 @@ public:
 
     // The speed from host to device: as set by the options, as known to the backend, or measured now.
     Status link(double* bytes_per_ns);
+    bool link_is_given() const { return link_is_given_; }  // by the options
+    // How much longer than its bytes a copy takes that is timed alone.
+    uint64_t lone_copy_ns() const { return lone_copy_ns_.load(std::memory_order_relaxed); }
     uint64_t known_link_bytes_per_second() const;  // 0: not measured yet
     Status set_budget(uint64_t bytes);
     // Memory that other users of the device have taken cannot be used for growth. An automatic budget follows the free
@@ -73,6 +76,7 @@ private:
     const uint32_t ordinal_;  // among the backend's devices
     const std::string name_;
     const uint64_t margin_bytes_;
+    const bool link_is_given_;
     std::unique_ptr<BackendDevice> backend_;
     transfer::Lanes lanes_;
     Links links_;
@@ -83,6 +87,7 @@ private:
     mutable std::mutex mutex_;
     std::atomic<uint64_t> looked_ns_{0};
     std::atomic<uint64_t> released_contents_{0};
+    std::atomic<uint64_t> lone_copy_ns_{0};
     uint64_t budget_bytes_ = 0;
     std::unordered_map<void*, transfer::PinnedMemory> host_memory_;
 };

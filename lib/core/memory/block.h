@@ -9,6 +9,7 @@
 #include <stagehand/backend.h>
 #include <stagehand/runtime.h>
 
+#include "policy/delivery.h"
 #include "transfer/source/segment.h"
 
 namespace stagehand::core {
@@ -164,6 +165,7 @@ struct alignas(64) Unit : UnitHold, UnitState {
     uint32_t ring_offset = 0;
     uint64_t protections = 0;          // the sum over all its blocks
     uint32_t range = kNone;            // the address range that the unit lies in
+    policy::Delivery delivery;         // of its sources, as far as workers read them
     std::vector<sh_backend_page> own;  // resident first pages, or all pages of an unordered unit; mapped
 
     bool plain_release() const { return ready() && !dirty() && memory == Memory::planned && ring_pages == 0; }

@@ -50,7 +50,7 @@ struct Load {
         rest.clear();
         staged.extents.clear();
         staged.waits.clear();
-        staged.issued_pieces = staged.issued_bytes = 0;
+        staged.issued_pieces = staged.issued_bytes = staged.read_ns = 0;
         copied = {};
         link_mark = 0;
         failure = Status();

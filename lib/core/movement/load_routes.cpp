@@ -30,8 +30,8 @@ void LoadRoutes::add(Unit& unit, uint64_t offset, uint64_t end, transfer::Waits 
     if (!any) load_->rest.push_back({.waits = waits});
 }
 
-Status LoadRoutes::issue_straight(sh_stream stream) {
-    return transfer::issue(device_, stream, straight_.commands(), load_->waits, &load_->waited, &load_->copied);
+Status LoadRoutes::issue_straight(sh_stream stream, transfer::CopyMeter* meter) {
+    return transfer::issue(device_, stream, straight_.commands(), load_->waits, &load_->waited, &load_->copied, meter);
 }
 
 Status LoadRoutes::issue_rest(BackendDevice& device, sh_stream stream, Load* load) {

@@ -22,7 +22,7 @@ public:
     // Leaves small straight copies to the workers if there are many.
     void leave_small() { straight_.leave_small(&load_->staged.extents); }
     // Queues the copies of the straight route.
-    Status issue_straight(sh_stream stream);
+    Status issue_straight(sh_stream stream, transfer::CopyMeter* meter = nullptr);
     // Makes the stream wait for the uses of the pages to which nothing is copied. Called when all copies are queued.
     // The on_load callback may write these pages, and a later writer of them waits only for this load's unit.
     static Status issue_rest(BackendDevice& device, sh_stream stream, Load* load);

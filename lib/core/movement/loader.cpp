@@ -25,7 +25,8 @@ Loader::Loader(BackendDevice& device, transfer::StagingEngine& staging, LinkArbi
       changed_(changed),
       stats_(stats),
       runtime_name_(runtime_name),
-      routes_(device, registry) {}
+      routes_(device, registry),
+      meter_(device) {}
 
 Loader::~Loader() {
     for (const auto& load : loads_.all()) events_.give(&load->done);
@@ -111,7 +112,7 @@ Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
     // The CPU gathers small pieces, and no event delays the CPU. So this is not done while the device may still write
     // their source.
     if (!device_.has(SH_BACKEND_CONTENTLESS) && changes_.has_landed(unit)) routes_.leave_small();
-    SH_TRY(routes_.issue_straight(lane_.stream()));
+    SH_TRY(routes_.issue_straight(lane_.stream(), &meter_));
     if (load.staged.extents.empty()) return complete(unit, load);
     load.staged.waits = load.waits;
     load.staged.stream = lane_.stream();
@@ -127,12 +128,20 @@ Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
     return status;
 }
 
+// All workers together read so many times faster than one of them. Virtual time does not pass while they read.
+void Loader::note_delivery(Unit& unit, const Load& load) {
+    if (!load.staged.read_ns || !load.copied.bytes || device_.has(SH_BACKEND_CONTENTLESS)) return;
+    const double ns = static_cast<double>(load.staged.read_ns) / std::max(1u, staging_.threads());
+    unit.delivery.saw(ns / static_cast<double>(load.copied.bytes));
+}
+
 // All copies have been issued. Calls the engine's callback, then records the event that uses wait for.
 Status Loader::complete(Unit& unit, Load& load) {
     load.copied.commands += load.staged.issued_pieces;
     load.copied.bytes += load.staged.issued_bytes;
     stats_.load_pieces += load.copied.commands;
     stats_.bytes_to_device += load.copied.bytes;
+    note_delivery(unit, load);
     SH_TRY(LoadRoutes::issue_rest(device_, lane_.stream(), &load));
     SH_TRY(call_on_load(registry_, unit, load.ranges, lane_.stream()));
     if (!load.done) SH_TRY(events_.take(&load.done));

@@ -35,6 +35,7 @@ public:
 
     Status open(transfer::Lanes& lanes);
     sh_stream stream() const { return lane_.stream(); }  // of the loader's copies
+    transfer::CopyMeter& meter() { return meter_; }      // of the copies from pinned memory
 
     // Begins to load all missing bytes of the unit. Contents must have said that nothing is in the way. The copies wait
     // until the last uses of the pages have ended. Earlier deadlines go first. After a failure nothing is under way,
@@ -80,6 +81,7 @@ private:
     void tell_link(Load& load, uint64_t deadline_ns);
     Status issue(Unit& unit, Load& load, uint64_t deadline_ns);
     Status complete(Unit& unit, Load& load);
+    void note_delivery(Unit& unit, const Load& load);
     void fail(Unit& unit, Load& load, Status status);
 
     BackendDevice& device_;
@@ -102,6 +104,7 @@ private:
     Status last_failure_;
     Recycled<Load> loads_;
     LoadRoutes routes_;  // of the load that is being issued
+    transfer::CopyMeter meter_;
 };
 
 }  // namespace stagehand::core

@@ -11,8 +11,8 @@
 #include "core/plan/order.h"
 #include "core/plan/order_record.h"
 #include "core/plan/step_mix.h"
-#include "policy/compute_drift.h"
 #include "policy/kind_history.h"
+#include "policy/time_drift.h"
 
 namespace stagehand::core {
 
@@ -32,7 +32,7 @@ public:
         std::string name;                     // empty: told apart by itself
         std::vector<Order::Entry> entries;    // its order and times; empty: not known yet
         std::vector<Order::Entry> deviation;  // another order that came once, of a named kind
-        policy::ComputeDrift drift;
+        policy::TimeDrift drift;
     };
 
     const std::array<Kind, kMost>& all() const { return kinds_; }

@@ -49,7 +49,7 @@ void Planner::state_unordered(const Order& order, const Limits& limits) {
 }
 
 // States the part of each unit that is left beside the floors.
-void Planner::state_units() {
+void Planner::state_units(const Limits& limits) {
     const auto units = registry_.units();
     units_.resize(units.size());
     size_t moved = 0;  // gaps of units with floors; reserved first, because the units point at them
@@ -61,7 +61,8 @@ void Planner::state_units() {
         const uint64_t resident = i < floors_.size() ? floors_[i] * registry_.page_bytes() : 0;
         units_[i] = {};
         if (!units[i].live || units[i].bytes <= resident) continue;
-        units_[i] = {units[i].bytes - resident, units[i].whole, registry_.gaps_of(i)};
+        const double slowdown = std::max(1.0, units[i].delivery.ns_per_byte() * limits.link_bytes_per_ns);
+        units_[i] = {units[i].bytes - resident, units[i].whole, registry_.gaps_of(i), slowdown};
         if (!resident) continue;
         const size_t first = gaps_.size();
         uint64_t before = 0;
@@ -95,7 +96,7 @@ StepMix Planner::mix_of(const Order& order, const Limits& limits) const {
 
 // One trace that stands for all kinds. The units of kinds outside the mix follow it, because they need places, too.
 void Planner::state_problem(const Order& order, const Limits& limits) {
-    state_units();
+    state_units(limits);
     trace_.clear();
     base_steps_ = 1;
     const StepMix mix = mix_of(order, limits);

@@ -90,7 +90,7 @@ private:
     StepMix mix_of(const Order& order, const Limits& limits) const;
     void state_bounds(const Order& order, const Limits& limits, Result* result);
     std::variant<policy::Plan, policy::Infeasible> make_plan(const Order& order, const Limits& limits, Result* result);
-    void state_units();
+    void state_units(const Limits& limits);
     void state_unordered(const Order& order, const Limits& limits);
     uint64_t sum_of_floors() const;
     uint64_t state_beside_floors(const Order& order, const Limits& limits);

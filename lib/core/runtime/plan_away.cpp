@@ -84,7 +84,7 @@ Status PlanInForce::take_places(Lock& lock) {
 void PlanInForce::state_needs() {
     (void)no_throw([&] {
         Planner::Limits with = limits();
-        SH_TRY(parts_.device->link(&with.link_bytes_per_ns));
+        SH_TRY(watch_.speeds().link(&with.link_bytes_per_ns));
         uint64_t share = 0;
         return parts_.device->arbiter().request(parts_.tenant, needs_with_curve(with), false, &share);
     });

@@ -57,7 +57,7 @@ void PlanInForce::look_at_times() {
     bool changed = false;
     const Status status = no_throw([&] {  // after a failure, the next sample tells
         Planner::Limits with = limits();
-        SH_TRY(parts_.device->link(&with.link_bytes_per_ns));
+        SH_TRY(watch_.speeds().link(&with.link_bytes_per_ns));
         return watch_.look(planner_, with, plan_, &changed);
     });
     wanted_ = wanted_ || (status.ok() && changed);
@@ -289,7 +289,7 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     const uint64_t began = parts_.backend().now_ns();
     Planner::Limits with = limits();
     // Also before the order is known: later there may be no free page to measure with.
-    SH_TRY(parts_.device->link(&with.link_bytes_per_ns));
+    SH_TRY(watch_.speeds().link(&with.link_bytes_per_ns));
     const bool measured = parts_.meter.measured() && parts_.order.known();
     if (measured) read_times();
     watch_.choose_mix(planner_);
@@ -338,7 +338,7 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     parts_.stats.plans++;
     parts_.prefetcher.renew();
     telemetry::trace_plan(parts_.gate.name().c_str(), watch_.reason(), began, parts_.backend().now_ns());
-    watch_.plan_changed(planner_, parts_.backend().now_ns() - began);
+    watch_.plan_changed(planner_, with.link_bytes_per_ns, parts_.backend().now_ns() - began);
     measure_times_if_missing();
     telemetry::trace_memory(parts_.gate.name().c_str(), parts_.backend().now_ns(),
                             parts_.placement.pages() * parts_.page_bytes());
@@ -357,7 +357,7 @@ Status PlanInForce::try_out(const sh_plan_options& options, Planner::Result* out
     const bool taken = parts_.order.take_up(parts_.registry.units().size());
     const std::unique_ptr<Order, SetAside> until_end(taken ? &parts_.order : nullptr);
     Planner::Limits with = limits();
-    SH_TRY(parts_.device->link(&with.link_bytes_per_ns));
+    SH_TRY(watch_.speeds().link(&with.link_bytes_per_ns));
     if ((options.flags & SH_PLAN_DRY_RUN) && options.link_bytes_per_second)
         with.link_bytes_per_ns = static_cast<double>(options.link_bytes_per_second) / 1e9;
     uint32_t asks = kNone;

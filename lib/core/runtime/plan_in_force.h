@@ -11,9 +11,9 @@
 #include "base/status.h"
 #include "core/plan/planner.h"
 #include "core/runtime/budget_refusal.h"
-#include "core/runtime/compute_watch.h"
 #include "core/runtime/parts.h"
 #include "core/runtime/protections.h"
+#include "core/runtime/step_watch.h"
 
 namespace stagehand::core {
 
@@ -27,10 +27,10 @@ public:
     bool is_wanted() const { return wanted_; }  // a new plan: blocks, order or protections changed, or the engine asked
     void want() { wanted_ = true; }
     bool is_due() const;  // a new plan, at the next edge of a step
-    // Some steps are measured. look_at_times() wants a new plan if the engine computes for other times than planned,
-    // and if a new plan is worth the change. Times that the engine gave are trusted.
-    ComputeWatch& watch() { return watch_; }
-    const ComputeWatch& watch() const { return watch_; }
+    // Some steps are measured. look_at_times() wants a new plan if the engine computes, or its blocks are copied, for
+    // other times than planned, and if a new plan is worth the change. What the engine gave is trusted.
+    StepWatch& watch() { return watch_; }
+    const StepWatch& watch() const { return watch_; }
     void look_at_times();
 
     // Makes a plan for this runtime's share and puts it into force, unless views are held by then. If `press`, idle
@@ -112,7 +112,7 @@ private:
     const uint64_t share_wait_ns_;
     Planner planner_;
     Planner::Result plan_;
-    ComputeWatch watch_;
+    StepWatch watch_;
     bool exists_ = false;  // plan_ is in force
     bool wanted_ = true;
     bool was_measured_ = false;  // compute times have been measured once, or are being measured

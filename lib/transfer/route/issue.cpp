@@ -29,14 +29,16 @@ Status copy(BackendDevice& device, sh_stream stream, const Command& command) {
 }  // namespace
 
 Status issue(BackendDevice& device, sh_stream stream, std::span<const Command> commands,
-             std::span<const sh_backend_event> events, WaitSet* waited, Issued* out) {
+             std::span<const sh_backend_event> events, WaitSet* waited, Issued* out, CopyMeter* meter) {
     for (size_t i = 0; i < commands.size();) {
         Command whole = commands[i];
         SH_TRY(wait(device, stream, whole.waits, events, waited));
         for (i++; i < commands.size() && commands[i].joins && waited->has_all(commands[i].waits); i++)
             whole.bytes += commands[i].bytes;
         if (whole.bytes == 0) continue;
+        const bool timed = meter && whole.kind == Command::Kind::to_device && meter->begin(stream, whole.bytes);
         SH_TRY(copy(device, stream, whole));
+        if (timed) meter->end(stream);
         out->commands++;
         out->bytes += whole.bytes;
     }

@@ -30,6 +30,7 @@ struct StagedLoad::Progress : Deadline {
     WaitSet waited;
     uint64_t issued_pieces = 0;
     uint64_t issued_bytes = 0;
+    uint64_t read_ns = 0;
 
     bool exhausted() const { return next.extent >= load->extents.size(); }
     bool stopped() const { return cancelled || !failure.ok(); }
@@ -44,7 +45,7 @@ struct StagedLoad::Progress : Deadline {
         issuing = cancelled = dropped = ending = false;
         failure = Status();
         waited.clear(of.waits.size());
-        issued_pieces = issued_bytes = 0;
+        issued_pieces = issued_bytes = read_ns = 0;
     }
 };
 

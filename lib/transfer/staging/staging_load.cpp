@@ -36,11 +36,14 @@ void StagingEngine::Impl::read_piece(Lock& lock, const Task& task, Reader& reade
     LoadProgress& load = *task.load;
     Slot& slot = *task.slot;
     lock.unlock();
+    const uint64_t began = device_.now_ns();
     const Status status = no_throw([&] {
         SH_TRY(lay_out(*load.load, slot.piece, slot.memory, size_.slot_bytes, &slot.commands, &requests));
         return reader.read(requests);
     });
+    const uint64_t took = device_.now_ns() - began;
     lock.lock();
+    load.read_ns += took;
     load.reading.erase(std::find(load.reading.begin(), load.reading.end(), slot.piece_index));
     fail(load, status);
     if (load.stopped()) {
@@ -138,6 +141,7 @@ void StagingEngine::Impl::end(Lock& lock, LoadProgress& progress) {
         status = Status(SH_ERROR_CANCELLED);
     load.issued_pieces = progress.issued_pieces;
     load.issued_bytes = progress.issued_bytes;
+    load.read_ns = progress.read_ns;
     load.progress = nullptr;
     loads_.give_back(progress);
     lock.unlock();

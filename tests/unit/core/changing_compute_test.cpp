@@ -1,72 +1,11 @@
-// The compute time of a step changes after the first plan: the plan follows, if that is worth it. In virtual time.
+// The compute time of a step changes after the first plan: the plan follows, if that is worth it.
 #include <algorithm>
-#include <cmath>
 
 #include "../../stress/scale.h"
-#include "engine.h"
+#include "virtual_steps.h"
 
 namespace stagehand::test {
 namespace {
-
-constexpr uint64_t kBlocks = 24, kBlock = 1 << 20;
-constexpr uint64_t kCopyNs = 4'194'304;  // of a block
-
-DeviceSettings virtual_time(double part) {
-    DeviceSettings settings;
-    settings.name = "sim";
-    settings.options = "bandwidth=250MB/s;granularity=64KiB";
-    settings.page_bytes = 64 << 10;
-    settings.link_bytes_per_second = 250'000'000;
-    settings.budget_bytes = static_cast<uint64_t>(part * kBlocks * kBlock) >> 16 << 16;
-    return settings;
-}
-
-// An engine that computes for a part of the time that the copies of a step take.
-class Steps {
-public:
-    explicit Steps(double part) : part_(part), device_(virtual_time(part)) {}
-
-    // Makes steps. Returns the mean time of the last five, in nanoseconds.
-    double run(int count, double compute_per_copy) {
-        const int64_t busy = busy_ns(compute_per_copy);
-        uint64_t began = 0, ended = 0;
-        for (int i = 0; i < count; i++) {
-            if (i == count - 5) began = now();
-            step([&](size_t) { return busy; });
-        }
-        ended = now();
-        return static_cast<double>(ended - began) / 5;
-    }
-    int64_t busy_ns(double compute_per_copy) const {
-        return std::llround(compute_per_copy * (1 - part_) * static_cast<double>(kCopyNs));
-    }
-    template <class Busy>
-    void step(Busy&& busy_ns) {
-        EXPECT_SUCCEEDS(sh_step_begin(model_.runtime()));
-        for (size_t i = 0; i < kBlocks; i++) {
-            sh_view view = SH_VIEW_INIT;
-            EXPECT_SUCCEEDS(sh_acquire(model_.runtime(), model_.id(i), stream_, 0, &view));
-            EXPECT_SUCCEEDS(sh_stream_launch(device_.get(), stream_, nullptr, nullptr, busy_ns(i)));
-            EXPECT_SUCCEEDS(sh_release(model_.runtime(), model_.id(i), stream_));
-        }
-        EXPECT_SUCCEEDS(sh_step_end(model_.runtime()));
-        EXPECT_SUCCEEDS(sh_stream_synchronize(device_.get(), stream_));
-    }
-    uint64_t plans() { return model_.stats().plans; }
-    Model& model() { return model_; }
-
-private:
-    uint64_t now() {
-        uint64_t now = 0;
-        EXPECT_SUCCEEDS(sh_device_get_clock(device_.get(), &now));
-        return now;
-    }
-
-    const double part_;
-    TestDevice device_;
-    Model model_{device_, equal_blocks(kBlocks, kBlock)};
-    const sh_stream stream_ = device_.stream();
-};
 
 class ChangingCompute : public testing::TestWithParam<double> {};
 
@@ -78,8 +17,8 @@ TEST_P(ChangingCompute, LeadsToThePlanOfARuntimeThatIsMadeForIt) {
     for (const double before : {0.1, 1.0, 3.0}) {
         for (const double after : {0.1, 1.0, 3.0}) {
             if (before == after || !in_sample(cases++)) continue;
-            const double best = Steps(GetParam()).run(24, after);
-            Steps changing(GetParam());
+            const double best = VirtualSteps({GetParam()}).run(24, after);
+            VirtualSteps changing({GetParam()});
             changing.run(20, before);
             const uint64_t plans = changing.plans();
             const double unfollowed = changing.run(6, after);
@@ -97,7 +36,7 @@ INSTANTIATE_TEST_SUITE_P(Budgets, ChangingCompute, testing::Values(0.17, 0.4, 0.
 TEST(UnchangingCompute, KeepsItsPlan) {
     if (devices_without_pages() || kOneThreadOnly)
         GTEST_SKIP() << "the simulation maps memory by pages, and has one thread";
-    Steps steps(0.4);
+    VirtualSteps steps({0.4});
     steps.run(10, 1);
     const uint64_t plans = steps.plans();
     uint64_t random = 1;
@@ -112,7 +51,7 @@ TEST(UnchangingCompute, KeepsItsPlan) {
 TEST(StepsInTurn, GetAPlanForBoth) {
     if (devices_without_pages() || kOneThreadOnly)
         GTEST_SKIP() << "the simulation maps memory by pages, and has one thread";
-    Steps steps(0.4);
+    VirtualSteps steps({0.4});
     steps.run(10, 1);
     const uint64_t plans = steps.plans();
     const auto in_turn = [&](int count) {
@@ -126,8 +65,8 @@ TEST(StepsInTurn, GetAPlanForBoth) {
 }
 
 TEST(GivenTimes, AreTrusted) {
-    Steps steps(0.4);
-    SUCCEEDS(steps.model().schedule(forward(kBlocks), static_cast<uint64_t>(steps.busy_ns(0.1))));
+    VirtualSteps steps({0.4});
+    SUCCEEDS(steps.model().schedule(forward(VirtualSteps::kBlocks), static_cast<uint64_t>(steps.busy_ns(0.1))));
     steps.run(10, 0.1);
     const uint64_t plans = steps.plans();
     steps.run(60, 3);

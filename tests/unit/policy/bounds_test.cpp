@@ -79,6 +79,29 @@ TEST(Bounds, WhatIsNotCopiedNeedsMemoryAlone) {
     }
 }
 
+// Half of the units come from a source that is four times slower. What fits is kept of those, and the rest is copied.
+TEST(Bounds, BytesOfSlowSourcesCostTheirTime) {
+    Case c;
+    for (int u = 0; u < 20; u++) c.units.push_back({64 * MiB, false, {}, u % 2 ? 4.0 : 1.0});
+    c.forward();
+    c.page_bytes = MiB;
+    const double half = 640.0 * MiB / c.link;
+    c.budget_pages = 320;
+    EXPECT_NEAR(half + 4 * half / 2, simple_step_ns(c.problem()), 1e-6 * half);
+    c.budget_pages = 960;
+    EXPECT_NEAR(half / 2, simple_step_ns(c.problem()), 1e-6 * half);
+    Case fast = c;
+    for (Unit& unit : fast.units) unit.slowdown = 1;
+    EXPECT_EQ(least_bytes(fast.problem()), least_bytes(c.problem())) << "bytes are bytes, from wherever they come";
+    for (const uint64_t pages : {320u, 700u, 960u}) {
+        c.budget_pages = pages;
+        const auto made = make_plan(c.problem());
+        const Plan& plan = std::get<Plan>(made);
+        EXPECT_GE(plan.step_ns, least_step_ns(c.problem()));
+        EXPECT_LE(plan.step_ns, 1.15 * simple_step_ns(c.problem())) << pages;
+    }
+}
+
 TEST(Bounds, NothingIsCopiedWhenAllFits) {
     Case c = eight_billion();
     c.budget_pages = c.pages();
@@ -160,6 +183,7 @@ TEST(Bounds, NoPlanBeatsThem) {
     for (int k = 0; k < 500; k++) {
         Case c = small_random(random, 6, 5);
         if (k % 3 == 2) c.add_gaps(random);
+        if (k % 5 == 4) c.add_slow_sources(random);
         c.budget_pages = 1;
         Shape everything(c.problem());
         uint64_t least_budget = smallest_budget(c.problem()).smallest_budget_pages;

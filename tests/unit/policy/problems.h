@@ -59,6 +59,12 @@ struct Case {
         }
     }
 
+    // Some units come from slow sources.
+    void add_slow_sources(std::mt19937& random) {
+        constexpr double kSlowdowns[] = {1, 1, 1.5, 4, 20};
+        for (Unit& unit : units) unit.slowdown = kSlowdowns[random() % std::size(kSlowdowns)];
+    }
+
     Problem problem() const { return {units, trace, page_bytes, budget_pages, max_held, link, latency_ns, contiguous}; }
 
     uint64_t bytes() const {

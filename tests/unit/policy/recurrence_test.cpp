@@ -32,6 +32,7 @@ TEST(Recurrence, AgreesWithASimulationPageByPage) {
     for (int k = 0; k < 6000; k++) {
         Case c = small_random(random, 7, 9);
         if (k % 3 == 2) c.add_gaps(random);
+        if (k % 5 == 4) c.add_slow_sources(random);
         Plan plan = random_plan(c, random);
         Problem problem = c.problem();
         std::optional<Simulation> simulation = simulate(problem, plan, 12);

@@ -37,6 +37,7 @@ private:
     };
     struct ListedCopy {
         uint64_t use, bytes;
+        double slowdown;
         int64_t after;  // the use whose compute must have ended; -1: none
     };
     struct Piece {
@@ -77,7 +78,7 @@ private:
                     bytes += copied_of_page(problem_.units[unit], where.resident_pages + k);
                     ring[(where.ring_offset + k) % plan_.ring_pages] = {true, unit};
                 }
-                copies_.push_back({use, bytes, piece.after});
+                copies_.push_back({use, bytes, problem_.units[unit].slowdown, piece.after});
             }
             last[unit] = static_cast<int64_t>(use);
         }
@@ -136,7 +137,7 @@ private:
                 copy_end = now;
                 if (copy.bytes)
                     copy_end += static_cast<double>(problem_.copy_latency_ns) +
-                                static_cast<double>(copy.bytes) / problem_.link_bytes_per_ns;
+                                static_cast<double>(copy.bytes) * copy.slowdown / problem_.link_bytes_per_ns;
                 if (next_copy == 0 || copies_[next_copy - 1].use != copy.use) uses_[copy.use].load_start = now;
                 uses_[copy.use].load_end = copy_end;
                 next_copy++;

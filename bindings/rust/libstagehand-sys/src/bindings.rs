@@ -466,7 +466,8 @@ reserve, which is a twentieth of the device and at most 512 MiB.*/
     /**The unit of device memory: a power of two up to 1 GiB. 0: by the budget. Rounded up to the backend's
 granularity.*/
     pub page_bytes: u64,
-    ///Speed of the link to the device that plans count with: 10^6 to 10^15. 0: measured when a plan needs it.
+    /**Speed of the link to the device that plans count with: 10^6 to 10^15. 0: measured when a plan needs it,
+and followed by each runtime as the copies of its steps show it.*/
     pub link_bytes_per_second: u64,
     /**Host memory that bytes of unpinned sources pass through, pinned if possible, at most 128 GiB. 0: by the backend
 and by the number of worker threads.*/
@@ -1573,12 +1574,14 @@ pub struct sh_plan_info {
     pub bound_bytes_per_step: u64,
     ///T, by the recurrence over the plan.
     pub step_ns: u64,
-    ///max(compute, (W - M) / link).
+    /**max(compute, (W - M) / link). Bytes that came more slowly than over the link in the last loads of their block
+count with the time that their source took.*/
     pub bound_ns: u64,
     /**Compute time of a step, given or measured. 0: not known yet. step_ns and bound_ns then assume that computing
 takes as long as the copies.*/
     pub compute_ns: u64,
-    ///Speed of the link that the plan counts with.
+    /**Speed of the link that the plan counts with: as given, as measured when the device was first used, or as the
+copies of this runtime's steps have shown it since.*/
     pub link_bytes_per_second: u64,
     ///Number of different blocks in the order.
     pub scheduled_blocks: u64,

@@ -1,5 +1,5 @@
-// ComputeWatch: has some steps measured as long as the runtime lives, and finds out whether a plan for the kinds and
-// times that were seen is worth the change.
+// StepWatch: has some steps measured as long as the runtime lives, and finds out whether a plan for the kinds, times
+// and speeds that were seen is worth the change.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,21 @@
 #include "core/plan/kinds.h"
 #include "core/plan/planner.h"
 #include "core/runtime/parts.h"
-#include "policy/compute_drift.h"
+#include "core/runtime/speed_watch.h"
+#include "policy/time_drift.h"
 
 namespace stagehand::core {
 
 // The caller holds the runtime's mutex in all methods.
-class ComputeWatch {
+class StepWatch {
 public:
-    explicit ComputeWatch(Parts& parts) : parts_(parts) {}
+    explicit StepWatch(Parts& parts) : parts_(parts), speeds_(parts) {}
 
     // The engine has given the times of the order, or not. Times that it gave are not measured.
     void trust_times(bool given) { trusted_ = given; }
     Kinds& kinds() { return kinds_; }
     const Kinds& kinds() const { return kinds_; }
+    const SpeedWatch& speeds() const { return speeds_; }
 
     void step_begins(const Planner::Result& plan);
     // The kind of the step is known by now, as far as it can be.
@@ -30,13 +32,14 @@ public:
     void saw_first_times(const std::vector<Order::Entry>& entries);
     // The order of the kind whose step is, or was, measured from its beginning.
     uint32_t measured_kind() const { return measured_kind_; }
-    // Reads a sample whose events are done. Returns true if a plan for other times or another mix is worth its cost.
+    // Reads a sample whose events are done. Returns true if a plan for other times, another mix or other
+    // speeds is worth its cost.
     // The order must be known, and `plan` in force.
     Status look(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan, bool* out_changed);
     // Sets the mix that the engine makes now, for a plan that is made.
     void choose_mix(Planner& planner);
-    // Another plan is in force. It took so long to put it into force.
-    void plan_changed(const Planner& planner, uint64_t took_ns);
+    // Another plan is in force, which counts with this speed of the link. It took so long to put it into force.
+    void plan_changed(const Planner& planner, double link_bytes_per_ns, uint64_t took_ns);
     // Forgets units that are gone.
     template <class IsGone>
     void forget(IsGone is_gone) noexcept {
@@ -49,9 +52,11 @@ public:
     const StepMix& planned() const { return planned_; }  // the mix that the plan in force was made for
 
 private:
-    // What a plan for another mix would bring.
+    // What a plan for another mix, or for other speeds, would bring.
     struct Offer {
+        bool made = false;
         StepMix mix;
+        std::vector<uint64_t> copy_times;
         double now_ns = 0, then_ns = 0;  // the mean length of a step with the present plan, and with the new one
         double cost_ns = 0;
 
@@ -60,14 +65,15 @@ private:
 
     bool read_sample();
     Status make_offer(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan, StepMix mix);
-    bool is_worth_it() const;
+    bool is_worth_it(uint64_t stable_for) const;
 
     Parts& parts_;
     Kinds kinds_;
-    policy::ComputeDrift drift_;  // says which steps are measured, of kinds without a name
-    StepMix planned_;             // that the plan in force was made for
-    Offer offer_;                 // the last one
-    uint32_t offers_ = 0;         // for the plan in force
+    SpeedWatch speeds_;
+    policy::TimeDrift drift_;  // says which steps are measured, of kinds without a name
+    StepMix planned_;          // that the plan in force was made for
+    Offer offer_;              // the last one
+    uint32_t offers_ = 0;      // for the plan in force
     uint64_t steps_ = 0, next_offer_ = 0;
     uint64_t sampled_at_ = 0;  // the step of the last sample
     uint32_t sample_kind_ = kNone, measured_kind_ = kNone;

@@ -1,5 +1,5 @@
-// ComputeDrift: which steps are measured, and when the times count as changed.
-#include "policy/compute_drift.h"
+// TimeDrift: which steps are measured, and when the times count as changed.
+#include "policy/time_drift.h"
 
 #include <random>
 #include <vector>
@@ -9,7 +9,7 @@
 namespace stagehand::test {
 namespace {
 
-using policy::ComputeDrift;
+using policy::TimeDrift;
 using Times = std::vector<uint64_t>;
 
 constexpr uint64_t kUses = 40;
@@ -24,30 +24,30 @@ Times noisy(uint64_t ns, std::mt19937& random) {
 }
 
 // Runs steps until one is measured. Returns their number.
-uint64_t until_sample(ComputeDrift& drift, double step_ns = kStepNs) {
+uint64_t until_sample(TimeDrift& drift, double step_ns = kStepNs) {
     for (uint64_t steps = 1; steps < 10'000; steps++)
         if (drift.begin_step(kUses, step_ns)) return steps;
     return UINT64_MAX;
 }
 
-TEST(ComputeDrift, MeasuresSomeSteps) {
-    ComputeDrift drift;
+TEST(TimeDrift, MeasuresSomeSteps) {
+    TimeDrift drift;
     drift.begin_anew();
     std::vector<uint64_t> intervals;
     for (int i = 0; i < 5; i++) intervals.push_back(until_sample(drift));
     EXPECT_EQ(intervals, (std::vector<uint64_t>{6, 5, 7, 5, 7}));
 }
 
-TEST(ComputeDrift, ShortStepsAreMeasuredLessOften) {
-    ComputeDrift drift;
+TEST(TimeDrift, ShortStepsAreMeasuredLessOften) {
+    TimeDrift drift;
     until_sample(drift, 1e6);
     EXPECT_NEAR(static_cast<double>(until_sample(drift, 1e6)), 106, 1) << "40 uses of 4 us, 0.15 % of 1 ms";
     EXPECT_NEAR(static_cast<double>(until_sample(drift, 1e3)), 106, 1);
     EXPECT_NEAR(static_cast<double>(until_sample(drift, 1e3)), 1024, 1);
 }
 
-TEST(ComputeDrift, TwoSamplesInARowHaveToAgree) {
-    ComputeDrift drift;
+TEST(TimeDrift, TwoSamplesInARowHaveToAgree) {
+    TimeDrift drift;
     until_sample(drift);
     EXPECT_FALSE(drift.saw(times(100), times(200)));
     EXPECT_EQ(until_sample(drift), 1u) << "the next step is measured, too";
@@ -56,8 +56,8 @@ TEST(ComputeDrift, TwoSamplesInARowHaveToAgree) {
     EXPECT_EQ(drift.steps_since(), 1u);
 }
 
-TEST(ComputeDrift, StepsInTurnChangeNothing) {
-    ComputeDrift drift;
+TEST(TimeDrift, StepsInTurnChangeNothing) {
+    TimeDrift drift;
     uint64_t step = 0, samples = 0;
     for (; step < 1000; step++) {
         if (!drift.begin_step(kUses, kStepNs)) continue;
@@ -68,7 +68,7 @@ TEST(ComputeDrift, StepsInTurnChangeNothing) {
     EXPECT_LT(samples, 350u) << "two for each interval";
 }
 
-TEST(ComputeDrift, NoiseChangesNothing) {
+TEST(TimeDrift, NoiseChangesNothing) {
     std::mt19937 random(5);
     for (int i = 0; i < 2000; i++) EXPECT_FALSE(policy::differ(noisy(100, random), noisy(100, random)));
     EXPECT_TRUE(policy::differ(times(100), times(120)));
@@ -80,8 +80,8 @@ TEST(ComputeDrift, NoiseChangesNothing) {
     EXPECT_TRUE(policy::differ(times(100), moved)) << "the sum is the same";
 }
 
-TEST(ComputeDrift, ANewPlanBeginsAnew) {
-    ComputeDrift drift;
+TEST(TimeDrift, ANewPlanBeginsAnew) {
+    TimeDrift drift;
     until_sample(drift);
     EXPECT_FALSE(drift.saw(times(100), times(200)));
     drift.begin_anew();

@@ -1,4 +1,4 @@
-#include "policy/compute_drift.h"
+#include "policy/time_drift.h"
 
 #include <algorithm>
 #include <utility>
@@ -29,7 +29,7 @@ bool differ(std::span<const uint64_t> one, std::span<const uint64_t> other) {
     return most - std::min(sum, other_sum) > kSumsApart * most || apart > kUsesApart * most;
 }
 
-bool ComputeDrift::begin_step(uint64_t uses, double step_ns) {
+bool TimeDrift::begin_step(uint64_t uses, double step_ns) {
     if (++steps_ < next_) return false;
     const double cost = static_cast<double>(uses) * kSampleNs;
     const double interval = step_ns > 0 ? cost / (step_ns * kMostCost) : kMostInterval;
@@ -39,7 +39,7 @@ bool ComputeDrift::begin_step(uint64_t uses, double step_ns) {
     return true;
 }
 
-bool ComputeDrift::saw(std::span<const uint64_t> planned, std::vector<uint64_t> times) {
+bool TimeDrift::saw(std::span<const uint64_t> planned, std::vector<uint64_t> times) {
     changed_.clear();
     if (!differ(planned, times)) {
         before_.clear();
@@ -61,7 +61,7 @@ bool ComputeDrift::saw(std::span<const uint64_t> planned, std::vector<uint64_t> 
     return true;
 }
 
-void ComputeDrift::begin_anew() {
+void TimeDrift::begin_anew() {
     before_.clear();
     changed_.clear();
     next_ = steps_ + kLeastInterval;

@@ -1,4 +1,4 @@
-#include "core/runtime/compute_watch.h"
+#include "core/runtime/step_watch.h"
 
 #include <algorithm>
 
@@ -8,8 +8,9 @@
 namespace stagehand::core {
 namespace {
 
-constexpr double kLeastGain = 0.02;  // of a step; the times are not known better than that
-// A mix that has lasted for a number of steps is taken to last for so many times that number.
+// Of a step. The times are not known better, and a plan is never more than 1.02 times as long as it need be.
+constexpr double kLeastGain = 0.0195;
+// What has lasted for a number of steps is taken to last for so many times that number.
 constexpr double kLasting = 8;
 // Offers for one plan come at growing intervals, because making one takes as long as planning.
 constexpr uint64_t kStepsBetweenOffers = 8;
@@ -18,25 +19,27 @@ constexpr uint64_t kMostForASample = 12;  // the steps that a sample may stand f
 
 }  // namespace
 
-void ComputeWatch::step_begins(const Planner::Result& plan) {
+void StepWatch::step_begins(const Planner::Result& plan) {
     steps_++;
+    speeds_.step_begins(plan);
     sampling_ = false;
     if (parts_.meter.measuring()) measured_kind_ = kinds_.current();
     const bool streams = plan.bytes_per_step > 0 && parts_.order.known();
     if (trusted_ || !streams || parts_.meter.measuring() || parts_.meter.has_sample()) return;
     const uint32_t kind = kinds_.current();
-    policy::ComputeDrift& drift = kind == kNone ? drift_ : kinds_.at(kind).drift;
+    policy::TimeDrift& drift = kind == kNone ? drift_ : kinds_.at(kind).drift;
     sampling_ = drift.begin_step(parts_.order.followed().size(), plan.step_ns) || kinds_.wants_times();
     if (sampling_) parts_.meter.start_sample();
 }
 
-void ComputeWatch::step_ends() {
+void StepWatch::step_ends() {
     parts_.meter.end_sample();
     if (sampling_) sample_kind_ = kinds_.current();
     sampling_ = false;
 }
 
-void ComputeWatch::plan_changed(const Planner& planner, uint64_t took_ns) {
+void StepWatch::plan_changed(const Planner& planner, double link_bytes_per_ns, uint64_t took_ns) {
+    speeds_.plan_changed(link_bytes_per_ns);
     drift_.begin_anew();
     parts_.meter.drop_sample();
     StepMix planned;  // empty if host memory is too short, and then the next sample leads to an offer
@@ -49,7 +52,7 @@ void ComputeWatch::plan_changed(const Planner& planner, uint64_t took_ns) {
     reason_ = kAsked;
 }
 
-void ComputeWatch::saw_first_times(const std::vector<Order::Entry>& entries) {
+void StepWatch::saw_first_times(const std::vector<Order::Entry>& entries) {
     std::vector<uint64_t> times;
     for (const Order::Entry& entry : entries) times.push_back(entry.compute_ns);
     // One whole step, as sure as two samples that agree.
@@ -58,7 +61,7 @@ void ComputeWatch::saw_first_times(const std::vector<Order::Entry>& entries) {
 }
 
 // Returns true if there was a sample.
-bool ComputeWatch::read_sample() {
+bool StepWatch::read_sample() {
     if (!parts_.meter.has_sample()) return false;
     const bool known =
         sample_kind_ != kNone && kinds_.at(sample_kind_).live && !kinds_.at(sample_kind_).entries.empty();
@@ -71,7 +74,7 @@ bool ComputeWatch::read_sample() {
     return true;
 }
 
-void ComputeWatch::choose_mix(Planner& planner) {
+void StepWatch::choose_mix(Planner& planner) {
     if (trusted_) return planner.set_mix({});
     kinds_.remove_stale(parts_.order);
     StepMix mix = kinds_.mix(parts_.order);
@@ -81,33 +84,41 @@ void ComputeWatch::choose_mix(Planner& planner) {
     planner.set_mix(std::move(mix));
 }
 
-Status ComputeWatch::look(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan,
-                          bool* out_changed) {
+Status StepWatch::look(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan,
+                       bool* out_changed) {
     *out_changed = false;
-    if (!read_sample() || trusted_) return Status();
-    StepMix now = kinds_.mix(parts_.order);
-    if (now.empty() || !differ(planned_, now)) return Status();
-    // The same mix leads to the same offer. Only the number of steps that it has lasted for is another one.
-    if (offer_.mix.empty() || differ(offer_.mix, now)) {
+    speeds_.look();
+    const bool sampled = read_sample() && !trusted_;
+    StepMix now = sampled ? kinds_.mix(parts_.order) : StepMix();
+    const bool other_mix = !now.empty() && differ(planned_, now);
+    if (!other_mix && !speeds_.differs()) return Status();
+    if (!other_mix) now = planner.mix();
+    Planner::Limits with = limits;
+    SH_TRY(speeds_.link(&with.link_bytes_per_ns));  // as seen by now
+    // The same mix and speeds lead to the same offer. Only the number of steps that they have lasted for is another
+    // one.
+    if (!offer_.made || differ(offer_.mix, now) || policy::differ(offer_.copy_times, speeds_.times())) {
         if (steps_ < next_offer_) return Status();
-        SH_TRY(make_offer(planner, limits, plan, std::move(now)));
+        SH_TRY(make_offer(planner, with, plan, std::move(now)));
     }
-    if (!is_worth_it()) return Status();
-    const bool mixed = offer_.mix.traces.size() > 1;
-    reason_ = mixed ? "plan: kinds of step alternate" : "plan: other compute times";
-    if (mixed)
-        log_line(SH_LOG_INFO, "%s: %zu kinds of step alternate: a new plan makes a step of %.3f ms on average %.3f",
-                 parts_.gate.name().c_str(), offer_.mix.traces.size(), offer_.now_ns / 1e6, offer_.then_ns / 1e6);
-    else
-        log_line(SH_LOG_INFO,
-                 "%s: the engine computes for other times than planned: a new plan makes a step of %.3f ms %.3f",
-                 parts_.gate.name().c_str(), offer_.now_ns / 1e6, offer_.then_ns / 1e6);
+    uint64_t stable = UINT64_MAX;
+    if (other_mix) stable = kinds_.stable_for(parts_.order);
+    if (speeds_.differs()) stable = std::min(stable, speeds_.stable_for());
+    if (!is_worth_it(stable)) return Status();
+    const char* const what = speeds_.differs()              ? "blocks are copied at other speeds than planned"
+                             : offer_.mix.traces.size() > 1 ? "several kinds of step alternate"
+                                                            : "the engine computes for other times than planned";
+    reason_ = speeds_.differs()              ? "plan: other speeds of copies"
+              : offer_.mix.traces.size() > 1 ? "plan: kinds of step alternate"
+                                             : "plan: other compute times";
+    log_line(SH_LOG_INFO, "%s: %s: a new plan makes a step of %.3f ms %.3f", parts_.gate.name().c_str(), what,
+             offer_.now_ns / 1e6, offer_.then_ns / 1e6);
     *out_changed = true;
     return Status();
 }
 
-Status ComputeWatch::make_offer(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan,
-                                StepMix mix) {
+Status StepWatch::make_offer(Planner& planner, const Planner::Limits& limits, const Planner::Result& plan,
+                             StepMix mix) {
     struct Back {
         Planner& planner;
         StepMix before;
@@ -115,7 +126,9 @@ Status ComputeWatch::make_offer(Planner& planner, const Planner::Limits& limits,
     } const back{planner, planner.mix()};
     next_offer_ = steps_ + (kStepsBetweenOffers << std::min(offers_++, kMostDoublings));
     Offer offer;
+    offer.made = true;
     offer.mix = std::move(mix);
+    offer.copy_times = speeds_.times();
     planner.set_mix(offer.mix);
     offer.now_ns = planner.step_ns(parts_.order, limits, plan);
     Planner::Result other;
@@ -133,10 +146,10 @@ Status ComputeWatch::make_offer(Planner& planner, const Planner::Limits& limits,
     return Status();
 }
 
-bool ComputeWatch::is_worth_it() const {
+bool StepWatch::is_worth_it(uint64_t stable_for) const {
     const double gain = offer_.gain_ns();
     if (offer_.now_ns <= 0 || gain < kLeastGain * offer_.now_ns) return false;
-    return gain * kLasting * static_cast<double>(kinds_.stable_for(parts_.order)) >= offer_.cost_ns;
+    return gain * kLasting * static_cast<double>(stable_for) >= offer_.cost_ns;
 }
 
 }  // namespace stagehand::core

@@ -1,4 +1,4 @@
-// ComputeDrift: notices that an engine computes for other times than those that its plan was made for.
+// TimeDrift: notices that the uses of a step, or the copies for it, take other times than the plan was made for.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 namespace stagehand::policy {
 
-// Whether two steps compute for clearly different times: their sums are more than a tenth apart, or their uses are more
+// Whether two steps have clearly different times: their sums are more than a tenth apart, or their uses are more
 // than 30 % apart on average. The uses of two steps with a noise of 20 % are 13 % apart.
 bool differ(std::span<const uint64_t> one, std::span<const uint64_t> other);
 
 // Some steps are measured: a sample. The next step is measured, too, if a sample differs from the plan. Times count as
 // changed if two samples in a row agree with each other and differ from the plan. So an engine that alternates between
 // two kinds of step gets no new plan from here.
-class ComputeDrift {
+class TimeDrift {
 public:
     // A step begins. True if it is to be measured. `uses` and `step_ns` are the plan's: measuring takes 0.15 %
     // of the time at most.

@@ -1,0 +1,59 @@
+#include "transfer/route/copy_meter.h"
+
+#include <algorithm>
+
+#include "base/once_more.h"
+
+namespace stagehand::transfer {
+namespace {
+
+constexpr uint32_t kFewest = 3;  // copies whose speed says anything
+
+}  // namespace
+
+CopyMeter::~CopyMeter() {
+    for (const Timed& timed : timed_) {
+        if (timed.begin) (void)once_more([&] { return device_.event_destroy(timed.begin); }).ok();
+        if (timed.end) (void)once_more([&] { return device_.event_destroy(timed.end); }).ok();
+    }
+}
+
+void CopyMeter::start(uint64_t stride, uint64_t least_bytes) {
+    stride_ = std::max<uint64_t>(stride, 1);
+    least_bytes_ = least_bytes;
+    passed_ = count_ = 0;
+    running_ = true;
+}
+
+bool CopyMeter::begin(sh_stream stream, uint64_t bytes) {
+    if (!running_ || count_ == kMost || bytes < least_bytes_ || passed_++ % stride_ != 0) return false;
+    Timed& timed = timed_[count_];
+    timed.bytes = bytes;
+    if (!timed.begin && !device_.event_create(true, &timed.begin).ok()) return false;
+    if (!timed.end && !device_.event_create(true, &timed.end).ok()) return false;
+    return device_.event_record(timed.begin, stream).ok();
+}
+
+void CopyMeter::end(sh_stream stream) {
+    if (device_.event_record(timed_[count_].end, stream).ok()) count_++;
+}
+
+CopyMeter::Read CopyMeter::read(uint64_t lone_copy_ns, double* bytes_per_ns) {
+    uint64_t bytes = 0;
+    int64_t ns = 0;
+    for (uint32_t i = count_; i-- > 0;) {  // the newest one ends last
+        const Timed& timed = timed_[i];
+        uint32_t done = 0;
+        if (!device_.event_query(timed.end, &done).ok()) return Read::never;
+        if (!done) return Read::not_yet;
+        int64_t took = 0;
+        if (!device_.event_elapsed(timed.begin, timed.end, &took).ok()) return Read::never;
+        bytes += timed.bytes;
+        ns += took - static_cast<int64_t>(lone_copy_ns);
+    }
+    if (count_ < kFewest || ns <= 0) return Read::never;
+    *bytes_per_ns = static_cast<double>(bytes) / static_cast<double>(ns);
+    return Read::yes;
+}
+
+}  // namespace stagehand::transfer

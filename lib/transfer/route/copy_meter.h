@@ -1,0 +1,47 @@
+// CopyMeter: times some of the copies that a lane makes, for the speed of the link.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/backend_device.h"
+
+namespace stagehand::transfer {
+
+// A copy is timed by an event before it, after what it waits for, and an event behind it. The times are read when the
+// events are done, and never waited for. A failure only loses the measurement. Not thread-safe.
+class CopyMeter {
+public:
+    static constexpr uint32_t kMost = 8;  // copies of a sample
+
+    explicit CopyMeter(BackendDevice& device) : device_(device) {}
+    ~CopyMeter();
+    CopyMeter(const CopyMeter&) = delete;
+    CopyMeter& operator=(const CopyMeter&) = delete;
+
+    // Forgets the sample before, and times one of `stride` copies of at least so many bytes, until there are kMost.
+    void start(uint64_t stride, uint64_t least_bytes);
+    void stop() { running_ = false; }
+
+    // Before and after a copy. The copy is timed if begin() returns true.
+    bool begin(sh_stream stream, uint64_t bytes);
+    void end(sh_stream stream);
+
+    enum class Read : uint8_t { yes, not_yet, never };
+    // Reads the speed of the copies that were timed. Each of them is expected to take `lone_copy_ns` more than its
+    // bytes do. `never`: too few copies were timed.
+    Read read(uint64_t lone_copy_ns, double* bytes_per_ns);
+
+private:
+    struct Timed {
+        uint64_t bytes = 0;
+        sh_backend_event begin = 0, end = 0;
+    };
+
+    BackendDevice& device_;
+    Timed timed_[kMost];
+    uint32_t count_ = 0;
+    uint64_t stride_ = 1, passed_ = 0, least_bytes_ = 0;
+    bool running_ = false;
+};
+
+}  // namespace stagehand::transfer
