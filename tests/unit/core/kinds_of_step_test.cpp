@@ -15,12 +15,13 @@ namespace {
 constexpr uint64_t kLayers = 24, kLayer = 1 << 20;
 constexpr double kLayerCopyNs = 4'194'304;
 
-DeviceSettings with_part_of_the_layers(double part) {
+// `later_link` are options of the simulation. The link is measured then.
+DeviceSettings with_part_of_the_layers(double part, const std::string& later_link) {
     DeviceSettings settings;
     settings.name = "sim";
-    settings.options = "bandwidth=250MB/s;granularity=64KiB";
+    settings.options = "bandwidth=250MB/s;granularity=64KiB" + later_link;
     settings.page_bytes = 64 << 10;
-    settings.link_bytes_per_second = 250'000'000;
+    settings.link_bytes_per_second = later_link.empty() ? 250'000'000 : 0;
     settings.budget_bytes = static_cast<uint64_t>(part * kLayers * kLayer) >> 16 << 16;
     return settings;
 }
@@ -28,7 +29,8 @@ DeviceSettings with_part_of_the_layers(double part) {
 // An engine whose steps use some of the layers, and compute for a part of the time that the copies of a step take.
 class KindsEngine {
 public:
-    explicit KindsEngine(double part) : part_(part), device_(with_part_of_the_layers(part)) {}
+    explicit KindsEngine(double part, const std::string& later_link = {})
+        : part_(part), device_(with_part_of_the_layers(part, later_link)) {}
 
     struct Step {
         const char* name = nullptr;
@@ -199,8 +201,8 @@ TEST(KindsWithOrders, AreFollowedEach) {
         }
 }
 
-// The time of a step of the cycle for somebody who knows the mix from the beginning.
-double known_from_the_beginning(double part, const std::vector<KindsEngine::Step>& kinds,
+// The time of a step of the cycle for somebody who knows the mix and the speed of the link from the beginning.
+double known_from_the_beginning(double part, double speed, const std::vector<KindsEngine::Step>& kinds,
                                 const std::vector<policy::Visit>& cycle) {
     std::vector<policy::Unit> units(kLayers, policy::Unit{kLayer});
     std::vector<std::vector<policy::Use>> traces;
@@ -217,7 +219,7 @@ double known_from_the_beginning(double part, const std::vector<KindsEngine::Step
     problem.trace = base.trace;
     problem.page_bytes = 64 << 10;
     problem.budget_pages = static_cast<uint64_t>(part * kLayers * kLayer) >> 16;
-    problem.link_bytes_per_ns = 0.25;
+    problem.link_bytes_per_ns = 0.25 * speed;
     return std::get<policy::MixedPlan>(policy::make_mixed_plan(problem, mix)).plan.step_ns;
 }
 
@@ -244,14 +246,21 @@ TEST(KindsAtRandom, AreNearlyAsFastAsIfTheyWereKnown) {
         }
         std::vector<KindsEngine::Step> steps;
         for (const policy::Visit& visit : cycle) steps.insert(steps.end(), visit.steps, kinds[visit.kind]);
-        KindsEngine engine(part);
+        // In every second instance the link gets up to four times faster or slower.
+        const double speed = instance % 2 ? std::pow(4.0, static_cast<double>(random() % 200) / 100 - 1) : 1;
+        constexpr uint64_t kLaterNs = 2'000'000'000;
+        const std::string later =
+            ";later_from=2s;later_bandwidth=" + std::to_string(static_cast<uint64_t>(speed * 250e6)) + "B/s";
+        KindsEngine engine(part, instance % 2 ? later : std::string());
         const int times = std::max<int>(4, 160 / static_cast<int>(steps.size()));
+        while (instance % 2 && engine.now() < kLaterNs) engine.run(steps, 2);
         engine.run(steps, times);
         const double time = engine.run(steps, 6);
-        const double known = known_from_the_beginning(part, kinds, cycle) * static_cast<double>(steps.size());
+        const double known = known_from_the_beginning(part, speed, kinds, cycle) * static_cast<double>(steps.size());
         EXPECT_LE(time, 1.05 * known) << "instance " << instance << ": " << count << " kinds, "
                                       << (named ? "named" : "not named") << ", " << orders << " other orders, budget "
-                                      << part << ", " << steps.size() << " steps, " << engine.plans() << " plans";
+                                      << part << ", a link of " << speed << ", " << steps.size() << " steps, "
+                                      << engine.plans() << " plans";
         sum += time;
         sum_of_known += known;
     }
