@@ -410,7 +410,8 @@ typedef struct sh_plan_options {
     /** With SH_PLAN_DRY_RUN: the memory to plan for, in bytes. 0: the device's whole budget, without other runtimes.
         The runtime's own share is sh_runtime_stats.share_bytes. This field has no effect without SH_PLAN_DRY_RUN. */
     uint64_t budget_bytes;
-    /** With SH_PLAN_DRY_RUN: speed of the link to plan for, 10^6 to 10^15. 0: the device's. No effect without it. */
+    /** With SH_PLAN_DRY_RUN: speed of the link to plan for, 10^6 to 10^15. 0: the one that the runtime
+        counts with. No effect without it. */
     uint64_t link_bytes_per_second;
 } sh_plan_options;
 
@@ -438,8 +439,8 @@ typedef struct sh_plan_info {
     uint64_t bytes_per_step;        /**< Bytes that a steady step copies to the device: only bytes with a segment. */
     uint64_t bound_bytes_per_step;  /**< Bytes that every plan must copy in a cyclic order: W - M + delta*. */
     uint64_t step_ns;               /**< T, by the recurrence over the plan. */
-    /** max(compute, (W - M) / link). Bytes that came more slowly than over the link in the last loads of their block
-        count with the time that their source took. */
+    /** max(compute, (W - M) / link, reading). Reading is the time for bytes that do not fit and whose sources delivered
+        them more slowly than the link in the last loads. */
     uint64_t bound_ns;
     /** Compute time of a step, given or measured. 0: not known yet. step_ns and bound_ns then assume that computing
         takes as long as the copies. */

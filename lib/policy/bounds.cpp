@@ -30,8 +30,8 @@
 // across an instant are no more than the densest bytes that fit in M. A part of a whole unit saves nothing, so a whole
 // unit counts as equally dense everywhere. The larger of both bounds holds.
 //
-// Slow sources. Copies take turns on the link. So a byte of a unit whose copies take k times as long costs k bytes of
-// link time, and the memory holds the bytes that cost most. The proofs in time count it as one byte, which is less.
+// Slow sources. Bytes that come slowly are read one after the other, while the link copies others. So the time for
+// reading them is a bound of its own, by the same instants: the memory holds the bytes whose reading costs most.
 #include "policy/bounds.h"
 
 #include <algorithm>
@@ -134,7 +134,7 @@ double memory_bytes(const Shape& shape) {
 // What a copy of the unit costs.
 using CostOf = double (*)(const Unit&);
 double bytes_of(const Unit& unit) { return static_cast<double>(unit.link_bytes()); }
-double link_time_of(const Unit& unit) { return unit.link_time(); }
+double reading_of(const Unit& unit) { return unit.slowdown > 1 ? unit.link_time() : 0; }
 
 // If nothing is kept.
 double cost_of_all(const Shape& shape, CostOf cost) {
@@ -191,6 +191,16 @@ double most_kept(const Shape& shape, CostOf cost) {
         room -= part * unit.bytes;
     }
     return kept;
+}
+
+// The least that a step needs of the link, and of those that read slow sources, in bytes that the link copies
+// meanwhile.
+double link_time(const Shapes& shapes) {
+    const double count = static_cast<double>(InstantFinder(shapes.dense).find().count);
+    double most = 0;
+    for (const CostOf cost : {bytes_of, reading_of})
+        most = std::max(most, cost_of_all(shapes.dense, cost) - count * most_kept(shapes.given, cost));
+    return most;
 }
 
 bool fits(const Shape& shape) { return static_cast<double>(shape.total_bytes) <= memory_bytes(shape); }
@@ -265,10 +275,7 @@ double simple_step_ns(const Problem& problem) {
     if (!well_formed(problem)) return 0;
     const Shapes shapes(problem);
     if (fits(shapes.given)) return shapes.given.compute_ns;
-    double link_time =
-        cost_of_all(shapes.dense, link_time_of) -
-        static_cast<double>(InstantFinder(shapes.dense).find().count) * most_kept(shapes.given, link_time_of);
-    return std::max(shapes.given.compute_ns, link_time / problem.link_bytes_per_ns);
+    return std::max(shapes.given.compute_ns, link_time(shapes) / problem.link_bytes_per_ns);
 }
 
 double least_step_ns(const Problem& problem) {
@@ -279,8 +286,7 @@ double least_step_ns(const Problem& problem) {
     const double link = problem.link_bytes_per_ns;
     Instants instants = InstantFinder(shape).find();
     const double count = static_cast<double>(instants.count);
-    double least = std::max(shape.compute_ns,
-                            (cost_of_all(shape, link_time_of) - count * most_kept(shapes.given, link_time_of)) / link);
+    double least = std::max(shape.compute_ns, link_time(shapes) / link);
     if (fits(shape)) return least;
     double copy_ns = (cost_of_all(shape, bytes_of) - count * memory_bytes(shape)) / link;
     least = std::max(least, copy_ns + instants.idle_compute_ns);

@@ -36,8 +36,8 @@ public:
     // The sum is as close to `streamed` as units that must be whole allow. Nothing if the family has no such parts.
     std::optional<std::vector<uint32_t>> make(Family family, uint64_t streamed, uint32_t ring);
 
-    // True if some units cost more copies per page than others, because they are used more often or have fewer gaps. If
-    // not, the rare families equal the plain ones.
+    // True if some units cost more copies per page than others, because they are used more often, have fewer gaps
+    // or come from slower sources. If not, the rare families equal the plain ones.
     bool uneven_costs() const { return uneven_costs_; }
 
     // A size below which no ring and parts fit in `budget` pages together. It is the smallest size that fits, unless

@@ -10,8 +10,8 @@
 
 namespace stagehand::policy {
 
-// True if a plan can be made at all: page size and link are above zero and finite, every use names a unit, and all used
-// units together have fewer than 2^31 pages.
+// True if a plan can be made at all: page size and link are above zero and finite, every use names a unit, no
+// slowdown is below 1 or infinite, and all used units together have fewer than 2^31 pages.
 bool well_formed(const Problem& problem);
 
 struct Shape {

@@ -23,7 +23,7 @@ GATES = [
     ("gen", "the generated files differ from what is committed"),
     ("abi", "the checks of the binary interface fail"),
     ("docs", "the manual has errors"),
-    ("crates", "the crates cannot be published"),
+    ("crates", "the crates cannot be published, or break what the last release promised"),
     ("test", "the tests fail"),
 ]
 

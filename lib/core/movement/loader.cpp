@@ -112,7 +112,8 @@ Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
     // The CPU gathers small pieces, and no event delays the CPU. So this is not done while the device may still write
     // their source.
     if (!device_.has(SH_BACKEND_CONTENTLESS) && changes_.has_landed(unit)) routes_.leave_small();
-    SH_TRY(routes_.issue_straight(lane_.stream(), &meter_));
+    // Workers issue to the lane, too, and what they issue must not lie between the events of a copy.
+    SH_TRY(routes_.issue_straight(lane_.stream(), queued_ ? nullptr : &meter_));
     if (load.staged.extents.empty()) return complete(unit, load);
     load.staged.waits = load.waits;
     load.staged.stream = lane_.stream();
@@ -128,11 +129,11 @@ Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
     return status;
 }
 
-// All workers together read so many times faster than one of them. Virtual time does not pass while they read.
+// Only of loads that workers have read whole. Virtual time does not pass while they read.
 void Loader::note_delivery(Unit& unit, const Load& load) {
-    if (!load.staged.read_ns || !load.copied.bytes || device_.has(SH_BACKEND_CONTENTLESS)) return;
-    const double ns = static_cast<double>(load.staged.read_ns) / std::max(1u, staging_.threads());
-    unit.delivery.saw(ns / static_cast<double>(load.copied.bytes));
+    const uint64_t read = load.staged.issued_bytes;
+    if (!load.staged.read_ns || !read || read != load.copied.bytes || device_.has(SH_BACKEND_VIRTUAL_TIME)) return;
+    unit.delivery.saw(static_cast<double>(load.staged.read_ns) / static_cast<double>(read));
 }
 
 // All copies have been issued. Calls the engine's callback, then records the event that uses wait for.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/size_text.h"
+#include "core/plan/source_speeds.h"
 #include "policy/bounds.h"
 #include "policy/plan_bound.h"
 #include "policy/recurrence.h"
@@ -51,6 +52,7 @@ void Planner::state_unordered(const Order& order, const Limits& limits) {
 // States the part of each unit that is left beside the floors.
 void Planner::state_units(const Limits& limits) {
     const auto units = registry_.units();
+    find_source_ns_per_byte(units, &source_ns_);
     units_.resize(units.size());
     size_t moved = 0;  // gaps of units with floors; reserved first, because the units point at them
     for (uint32_t i = 0; i < floors_.size(); i++)
@@ -61,7 +63,7 @@ void Planner::state_units(const Limits& limits) {
         const uint64_t resident = i < floors_.size() ? floors_[i] * registry_.page_bytes() : 0;
         units_[i] = {};
         if (!units[i].live || units[i].bytes <= resident) continue;
-        const double slowdown = std::max(1.0, units[i].delivery.ns_per_byte() * limits.link_bytes_per_ns);
+        const double slowdown = std::max(1.0, source_ns_[i] * limits.link_bytes_per_ns);
         units_[i] = {units[i].bytes - resident, units[i].whole, registry_.gaps_of(i), slowdown};
         if (!resident) continue;
         const size_t first = gaps_.size();

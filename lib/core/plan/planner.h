@@ -99,6 +99,7 @@ private:
 
     Registry& registry_;
     std::vector<policy::Unit> units_;  // the policy's units, kept from plan to plan
+    std::vector<double> source_ns_;    // that the source of each unit takes for a byte
     std::vector<policy::Gap> gaps_;    // of units_, if pages stay resident beside the plan
     std::vector<policy::Use> trace_;
     policy::Problem problem_;

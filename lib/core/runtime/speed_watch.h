@@ -12,38 +12,45 @@
 
 namespace stagehand::core {
 
-// What is compared is how long a copy of each unit takes: the longer of its bytes on the link, and of what its source
-// took to deliver them. The speed of the link is that of copies from pinned memory, as this runtime makes them, so a
-// neighbour that shares the link counts. A speed that the engine has given is trusted. The caller holds the runtime's
-// mutex in all methods.
+// The speed of the link is that of copies from pinned memory, as this runtime makes them, so a neighbour that shares
+// the link counts. A speed that the engine has given is trusted. Sources are compared for units that are streamed. Each
+// verdict needs two samples that agree with each other and differ from the plan. The caller holds the runtime's mutex
+// in all methods.
 class SpeedWatch {
 public:
     explicit SpeedWatch(Parts& parts) : parts_(parts) {}
 
-    // The speed of the link to plan with, in bytes per nanosecond: as seen last for good, else as the device has it.
+    // The speed of the link to plan with, in bytes per nanosecond: by the last verdict, else as the device has it.
     Status link(double* bytes_per_ns) const;
     void step_begins(const Planner::Result& plan);
-    // Reads a sample whose events are done. May lack memory.
+    // Reads samples that are there. May lack memory.
     void look();
-    // Copies take another time than the plan in force counts with.
-    bool differs() const { return differs_; }
-    uint64_t stable_for() const { return drift_.steps_since(); }  // steps, if it differs
-    // The times of copies, as known now. They tell whether an offer was made for the same speeds.
-    const std::vector<uint64_t>& times() const { return times_; }
-    // Another plan is in force, and counts with this speed of the link.
-    void plan_changed(double link_bytes_per_ns) noexcept;
+    // The link or the sources have another speed than the plan in force counts with.
+    bool differs() const { return link_differs_ || sources_differ_; }
+    // Plans for other speeds alone come at intervals, which grow while such plans follow each other.
+    bool may_plan() const { return steps_ >= next_plan_; }
+    uint64_t stable_for() const { return steps_ - differs_since_; }  // steps, if it differs
+    uint64_t verdict() const { return verdict_; }                    // another number for other speeds
+    // Another plan is in force, and counts with this speed of the link. `wanted`: other speeds were the reason.
+    void plan_changed(double link_bytes_per_ns, bool wanted) noexcept;
 
 private:
-    void state_times(double link_bytes_per_ns, std::vector<uint64_t>* out) const;
+    void look_at_link();
+    void look_at_sources();
+    void note_verdict();
+    void find_streamed_times(std::vector<uint64_t>* out);
 
     Parts& parts_;
-    policy::TimeDrift drift_;
-    std::vector<uint64_t> planned_, times_;  // of a copy of each unit, in nanoseconds; 0 for units outside the order
+    policy::TimeDrift link_samples_, source_drift_;
+    std::vector<uint64_t> planned_, times_;  // of the copy of each streamed unit, in nanoseconds
+    std::vector<double> source_ns_;          // of a byte of each unit
     double planned_link_ = 0;                // bytes per nanosecond; 0: there was no plan
-    double link_ = 0;                        // as seen for good; 0: as the device has it
-    double sampled_link_ = 0;                // of the last sample
-    bool due_ = false;                       // a sample is to be read
-    bool differs_ = false;
+    double link_ = 0;                        // by the last verdict; 0: as the device has it
+    double link_before_ = 0;                 // the last sample, if it differs from the plan
+    uint64_t steps_ = 0, differs_since_ = 0, verdict_ = 0, next_sources_ = 0;
+    uint64_t last_plan_ = 0, next_plan_ = 0, interval_ = 0;  // of plans for other speeds
+    bool link_due_ = false;                                  // a sample is to be read
+    bool link_differs_ = false, sources_differ_ = false;
 };
 
 }  // namespace stagehand::core

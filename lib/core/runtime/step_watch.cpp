@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/no_throw.h"
+#include "core/plan/source_speeds.h"
 
 namespace stagehand::core {
 namespace {
@@ -39,7 +40,7 @@ void StepWatch::step_ends() {
 }
 
 void StepWatch::plan_changed(const Planner& planner, double link_bytes_per_ns, uint64_t took_ns) {
-    speeds_.plan_changed(link_bytes_per_ns);
+    speeds_.plan_changed(link_bytes_per_ns, reason_ == kSpeeds);
     drift_.begin_anew();
     parts_.meter.drop_sample();
     StepMix planned;  // empty if host memory is too short, and then the next sample leads to an offer
@@ -91,26 +92,26 @@ Status StepWatch::look(Planner& planner, const Planner::Limits& limits, const Pl
     const bool sampled = read_sample() && !trusted_;
     StepMix now = sampled ? kinds_.mix(parts_.order) : StepMix();
     const bool other_mix = !now.empty() && differ(planned_, now);
-    if (!other_mix && !speeds_.differs()) return Status();
+    const bool other_speeds = speeds_.differs() && speeds_.may_plan();
+    if (!other_mix && !other_speeds) return Status();
     if (!other_mix) now = planner.mix();
     Planner::Limits with = limits;
     SH_TRY(speeds_.link(&with.link_bytes_per_ns));  // as seen by now
     // The same mix and speeds lead to the same offer. Only the number of steps that they have lasted for is another
     // one.
-    if (!offer_.made || differ(offer_.mix, now) || policy::differ(offer_.copy_times, speeds_.times())) {
+    if (!offer_.made || differ(offer_.mix, now) || offer_.verdict != speeds_.verdict()) {
         if (steps_ < next_offer_) return Status();
         SH_TRY(make_offer(planner, with, plan, std::move(now)));
     }
     uint64_t stable = UINT64_MAX;
     if (other_mix) stable = kinds_.stable_for(parts_.order);
-    if (speeds_.differs()) stable = std::min(stable, speeds_.stable_for());
+    if (other_speeds) stable = std::min(stable, speeds_.stable_for());
     if (!is_worth_it(stable)) return Status();
-    const char* const what = speeds_.differs()              ? "blocks are copied at other speeds than planned"
-                             : offer_.mix.traces.size() > 1 ? "several kinds of step alternate"
-                                                            : "the engine computes for other times than planned";
-    reason_ = speeds_.differs()              ? "plan: other speeds of copies"
-              : offer_.mix.traces.size() > 1 ? "plan: kinds of step alternate"
-                                             : "plan: other compute times";
+    const bool mixed = offer_.mix.traces.size() > 1;
+    reason_ = other_speeds ? kSpeeds : mixed ? "plan: kinds of step alternate" : "plan: other compute times";
+    const char* const what = other_speeds ? "blocks are copied at other speeds than planned"
+                             : mixed      ? "several kinds of step alternate"
+                                          : "the engine computes for other times than planned";
     log_line(SH_LOG_INFO, "%s: %s: a new plan makes a step of %.3f ms %.3f", parts_.gate.name().c_str(), what,
              offer_.now_ns / 1e6, offer_.then_ns / 1e6);
     *out_changed = true;
@@ -128,20 +129,23 @@ Status StepWatch::make_offer(Planner& planner, const Planner::Limits& limits, co
     Offer offer;
     offer.made = true;
     offer.mix = std::move(mix);
-    offer.copy_times = speeds_.times();
+    offer.verdict = speeds_.verdict();
     planner.set_mix(offer.mix);
     offer.now_ns = planner.step_ns(parts_.order, limits, plan);
     Planner::Result other;
     SH_TRY(planner.make(parts_.order, limits, plan.share_pages, &other));
     offer.then_ns = other.step_ns;
-    // Resident pages that are new come over the link once, and so do the contents of the ring.
-    uint64_t pages = other.ring_pages;
+    // Resident pages that are new come once, as fast as their source and the link allow. So do the contents of the
+    // ring.
+    std::vector<double> source;
+    find_source_ns_per_byte(parts_.registry.units(), &source);
+    const double page = static_cast<double>(parts_.page_bytes()), on_link = 1 / limits.link_bytes_per_ns;
+    offer.cost_ns = static_cast<double>(change_ns_) + other.ring_pages * page * on_link;
     for (size_t i = 0; i < other.places.size(); i++) {
         const uint32_t own = i < plan.places.size() ? plan.places[i].own : 0;  // a block may be newer than the plan
-        pages += other.places[i].own - std::min(other.places[i].own, own);
+        const uint32_t more = other.places[i].own - std::min(other.places[i].own, own);
+        offer.cost_ns += more * page * std::max(on_link, source[i]);
     }
-    offer.cost_ns =
-        static_cast<double>(change_ns_) + static_cast<double>(pages * parts_.page_bytes()) / limits.link_bytes_per_ns;
     offer_ = std::move(offer);
     return Status();
 }

@@ -56,7 +56,7 @@ private:
     struct Offer {
         bool made = false;
         StepMix mix;
-        std::vector<uint64_t> copy_times;
+        uint64_t verdict = 0;            // of the speeds
         double now_ns = 0, then_ns = 0;  // the mean length of a step with the present plan, and with the new one
         double cost_ns = 0;
 
@@ -78,6 +78,7 @@ private:
     uint64_t sampled_at_ = 0;  // the step of the last sample
     uint32_t sample_kind_ = kNone, measured_kind_ = kNone;
     uint64_t change_ns_ = 0;
+    static constexpr const char* kSpeeds = "plan: other speeds of copies";
     static constexpr const char* kAsked = "plan";  // blocks, budget or order changed, or the engine asked
     const char* reason_ = kAsked;
     bool trusted_ = false;

@@ -18,15 +18,15 @@ CopyMeter::~CopyMeter() {
     }
 }
 
-void CopyMeter::start(uint64_t stride, uint64_t least_bytes) {
-    stride_ = std::max<uint64_t>(stride, 1);
+void CopyMeter::start(uint64_t least_bytes) {
+    stride_ = std::max<uint64_t>(passed_ / kMost, 1);
     least_bytes_ = least_bytes;
     passed_ = count_ = 0;
     running_ = true;
 }
 
 bool CopyMeter::begin(sh_stream stream, uint64_t bytes) {
-    if (!running_ || count_ == kMost || bytes < least_bytes_ || passed_++ % stride_ != 0) return false;
+    if (!running_ || bytes < least_bytes_ || passed_++ % stride_ != 0 || count_ == kMost) return false;
     Timed& timed = timed_[count_];
     timed.bytes = bytes;
     if (!timed.begin && !device_.event_create(true, &timed.begin).ok()) return false;
@@ -39,8 +39,7 @@ void CopyMeter::end(sh_stream stream) {
 }
 
 CopyMeter::Read CopyMeter::read(uint64_t lone_copy_ns, double* bytes_per_ns) {
-    uint64_t bytes = 0;
-    int64_t ns = 0;
+    double speeds[kMost];
     for (uint32_t i = count_; i-- > 0;) {  // the newest one ends last
         const Timed& timed = timed_[i];
         uint32_t done = 0;
@@ -48,11 +47,13 @@ CopyMeter::Read CopyMeter::read(uint64_t lone_copy_ns, double* bytes_per_ns) {
         if (!done) return Read::not_yet;
         int64_t took = 0;
         if (!device_.event_elapsed(timed.begin, timed.end, &took).ok()) return Read::never;
-        bytes += timed.bytes;
-        ns += took - static_cast<int64_t>(lone_copy_ns);
+        const int64_t ns = took - static_cast<int64_t>(lone_copy_ns);
+        if (ns <= took / 2) return Read::never;
+        speeds[i] = static_cast<double>(timed.bytes) / static_cast<double>(ns);
     }
-    if (count_ < kFewest || ns <= 0) return Read::never;
-    *bytes_per_ns = static_cast<double>(bytes) / static_cast<double>(ns);
+    if (count_ < kFewest) return Read::never;
+    std::nth_element(speeds, speeds + count_ / 2, speeds + count_);
+    *bytes_per_ns = speeds[count_ / 2];
     return Read::yes;
 }
 

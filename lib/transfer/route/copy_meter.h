@@ -18,8 +18,9 @@ public:
     CopyMeter(const CopyMeter&) = delete;
     CopyMeter& operator=(const CopyMeter&) = delete;
 
-    // Forgets the sample before, and times one of `stride` copies of at least so many bytes, until there are kMost.
-    void start(uint64_t stride, uint64_t least_bytes);
+    // Forgets the sample before, and times copies of at least so many bytes, until there are kMost. They are spread
+    // over as many copies as there were in the sample before.
+    void start(uint64_t least_bytes);
     void stop() { running_ = false; }
 
     // Before and after a copy. The copy is timed if begin() returns true.
@@ -27,8 +28,8 @@ public:
     void end(sh_stream stream);
 
     enum class Read : uint8_t { yes, not_yet, never };
-    // Reads the speed of the copies that were timed. Each of them is expected to take `lone_copy_ns` more than its
-    // bytes do. `never`: too few copies were timed.
+    // Reads the median speed of the copies that were timed. Each of them is expected to take `lone_copy_ns` more than
+    // its bytes do. `never`: too few copies were timed, or that is most of their time.
     Read read(uint64_t lone_copy_ns, double* bytes_per_ns);
 
 private:

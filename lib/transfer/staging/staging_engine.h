@@ -29,7 +29,7 @@ struct StagedLoad {
     void* context = nullptr;
     uint64_t issued_pieces = 0;  // filled by the engine before `finished`: the number of copies and their bytes
     uint64_t issued_bytes = 0;
-    uint64_t read_ns = 0;  // that workers have read the sources for, added up over the workers
+    uint64_t read_ns = 0;  // for how long workers have read the sources, each by its part of those that read meanwhile
     // Bookkeeping of the engine while it has the load.
     struct Progress;
     Progress* progress = nullptr;

@@ -123,6 +123,7 @@ private:
     bool looking_ = false;        // a worker asks the device which copies have finished
     uint32_t look_pause_us_ = 0;  // pause before the next look
     uint32_t parked_ = 0;         // slots that were read and wait for earlier pieces
+    uint32_t readers_ = 0;        // workers that read a source
     uint32_t store_slots_ = 0;    // slots that are taken for stores
     Status lost_;                 // why all slots are unusable
     Slots slots_;

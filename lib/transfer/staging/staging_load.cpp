@@ -35,6 +35,7 @@ void StagingEngine::Impl::hurry(StagedLoad& load, uint64_t deadline_ns) {
 void StagingEngine::Impl::read_piece(Lock& lock, const Task& task, Reader& reader, std::vector<ReadRequest>& requests) {
     LoadProgress& load = *task.load;
     Slot& slot = *task.slot;
+    const uint32_t readers = ++readers_;
     lock.unlock();
     const uint64_t began = device_.now_ns();
     const Status status = no_throw([&] {
@@ -43,7 +44,7 @@ void StagingEngine::Impl::read_piece(Lock& lock, const Task& task, Reader& reade
     });
     const uint64_t took = device_.now_ns() - began;
     lock.lock();
-    load.read_ns += took;
+    load.read_ns += took / std::max(readers, readers_--);
     load.reading.erase(std::find(load.reading.begin(), load.reading.end(), slot.piece_index));
     fail(load, status);
     if (load.stopped()) {

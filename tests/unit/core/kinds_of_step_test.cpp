@@ -223,12 +223,13 @@ double known_from_the_beginning(double part, double speed, const std::vector<Kin
     return std::get<policy::MixedPlan>(policy::make_mixed_plan(problem, mix)).plan.step_ns;
 }
 
+// STAGEHAND_STRESS_SCALE=50 makes a thousand instances.
 TEST(KindsAtRandom, AreNearlyAsFastAsIfTheyWereKnown) {
     if (devices_without_pages() || kOneThreadOnly)
         GTEST_SKIP() << "the simulation maps memory by pages, and has one thread";
     std::mt19937 random(2024);
     double sum = 0, sum_of_known = 0;
-    for (uint64_t instance = 0; instance < shortened(20); instance++) {
+    for (uint64_t instance = 0; instance < scaled(20); instance++) {
         const double part = 0.2 + 0.7 * static_cast<double>(random() % 100) / 100;
         const bool named = random() % 2;
         const uint32_t count = 2 + static_cast<uint32_t>(random() % 2);

@@ -79,7 +79,8 @@ TEST(Bounds, WhatIsNotCopiedNeedsMemoryAlone) {
     }
 }
 
-// Half of the units come from a source that is four times slower. What fits is kept of those, and the rest is copied.
+// Half of the units come from a source that is four times slower. What fits is kept of those. The rest of them is read
+// while the others are copied.
 TEST(Bounds, BytesOfSlowSourcesCostTheirTime) {
     Case c;
     for (int u = 0; u < 20; u++) c.units.push_back({64 * MiB, false, {}, u % 2 ? 4.0 : 1.0});
@@ -87,7 +88,7 @@ TEST(Bounds, BytesOfSlowSourcesCostTheirTime) {
     c.page_bytes = MiB;
     const double half = 640.0 * MiB / c.link;
     c.budget_pages = 320;
-    EXPECT_NEAR(half + 4 * half / 2, simple_step_ns(c.problem()), 1e-6 * half);
+    EXPECT_NEAR(4 * half / 2, simple_step_ns(c.problem()), 1e-6 * half);
     c.budget_pages = 960;
     EXPECT_NEAR(half / 2, simple_step_ns(c.problem()), 1e-6 * half);
     Case fast = c;
@@ -98,7 +99,7 @@ TEST(Bounds, BytesOfSlowSourcesCostTheirTime) {
         const auto made = make_plan(c.problem());
         const Plan& plan = std::get<Plan>(made);
         EXPECT_GE(plan.step_ns, least_step_ns(c.problem()));
-        EXPECT_LE(plan.step_ns, 1.15 * simple_step_ns(c.problem())) << pages;
+        EXPECT_LE(plan.step_ns, 1.75 * simple_step_ns(c.problem())) << pages;
     }
 }
 

@@ -1525,7 +1525,8 @@ pub struct sh_plan_options {
     /**With SH_PLAN_DRY_RUN: the memory to plan for, in bytes. 0: the device's whole budget, without other runtimes.
 The runtime's own share is sh_runtime_stats.share_bytes. This field has no effect without SH_PLAN_DRY_RUN.*/
     pub budget_bytes: u64,
-    ///With SH_PLAN_DRY_RUN: speed of the link to plan for, 10^6 to 10^15. 0: the device's. No effect without it.
+    /**With SH_PLAN_DRY_RUN: speed of the link to plan for, 10^6 to 10^15. 0: the one that the runtime
+counts with. No effect without it.*/
     pub link_bytes_per_second: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1574,8 +1575,8 @@ pub struct sh_plan_info {
     pub bound_bytes_per_step: u64,
     ///T, by the recurrence over the plan.
     pub step_ns: u64,
-    /**max(compute, (W - M) / link). Bytes that came more slowly than over the link in the last loads of their block
-count with the time that their source took.*/
+    /**max(compute, (W - M) / link, reading). Reading is the time for bytes that do not fit and whose sources delivered
+them more slowly than the link in the last loads.*/
     pub bound_ns: u64,
     /**Compute time of a step, given or measured. 0: not known yet. step_ns and bound_ns then assume that computing
 takes as long as the copies.*/
