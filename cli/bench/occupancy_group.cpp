@@ -62,12 +62,16 @@ class LowestFree {
 public:
     explicit LowestFree(sh_device* device)
         : lowest_(device_memory(device).free_bytes), thread_([this, device] {
-              while (!stop_) {
+              // The last look comes after the end, because a busy host may let this thread miss all before.
+              for (bool last = false; !last;) {
+                  last = stop_;
                   sh_memory_info info = SH_MEMORY_INFO_INIT;
                   if (sh_device_get_memory(device, &info) == SH_OK) {
                       lowest_ = std::min<std::uint64_t>(lowest_, info.free_bytes);
                   }
-                  std::this_thread::sleep_for(std::chrono::microseconds(500));
+                  if (!last) {
+                      std::this_thread::sleep_for(std::chrono::microseconds(500));
+                  }
               }
           }) {}
     ~LowestFree() { end(); }

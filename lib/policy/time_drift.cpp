@@ -6,8 +6,8 @@
 namespace stagehand::policy {
 namespace {
 
-// Steps from one sample to the next. The numbers alternate between one less and one more, so that each kind of step is
-// seen of an engine that alternates between two.
+// Steps from one sample to the next, one more or less. That is by chance, so that each kind of step is seen of an
+// engine whose kinds come in turn.
 constexpr uint64_t kLeastInterval = 6, kMostInterval = 1024;
 // Two timing events, and an acquire and a release on the long path. For each use of a sample.
 constexpr double kSampleNs = 4000;
@@ -33,9 +33,9 @@ bool TimeDrift::begin_step(uint64_t uses, double step_ns) {
     if (++steps_ < next_) return false;
     const double cost = static_cast<double>(uses) * kSampleNs;
     const double interval = step_ns > 0 ? cost / (step_ns * kMostCost) : kMostInterval;
-    next_ = steps_ + static_cast<uint64_t>(std::clamp<double>(interval, kLeastInterval, kMostInterval));
-    next_ += odd_ ? 1 : -1;
-    odd_ = !odd_;
+    chance_ = chance_ * 1664525 + 1013904223;
+    next_ = steps_ + static_cast<uint64_t>(std::clamp<double>(interval, kLeastInterval, kMostInterval)) - 1;
+    next_ += (chance_ >> 16) % 3;
     return true;
 }
 

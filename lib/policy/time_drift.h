@@ -39,7 +39,7 @@ private:
     uint64_t steps_ = 0;
     uint64_t next_ = 0;  // the step to measure
     uint64_t differs_since_ = 0;
-    bool odd_ = false;
+    uint32_t chance_ = 0;
 };
 
 }  // namespace stagehand::policy

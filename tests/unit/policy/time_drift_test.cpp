@@ -33,9 +33,21 @@ uint64_t until_sample(TimeDrift& drift, double step_ns = kStepNs) {
 TEST(TimeDrift, MeasuresSomeSteps) {
     TimeDrift drift;
     drift.begin_anew();
-    std::vector<uint64_t> intervals;
-    for (int i = 0; i < 5; i++) intervals.push_back(until_sample(drift));
-    EXPECT_EQ(intervals, (std::vector<uint64_t>{6, 5, 7, 5, 7}));
+    EXPECT_EQ(until_sample(drift), 6u);
+    for (int i = 0; i < 100; i++) {
+        const uint64_t interval = until_sample(drift);
+        EXPECT_TRUE(interval >= 5 && interval <= 7) << interval;
+    }
+}
+
+TEST(TimeDrift, SeesEachOfTheStepsThatComeInTurn) {
+    for (uint64_t period = 2; period <= 8; period++) {
+        TimeDrift drift;
+        std::vector<int> seen(period);
+        uint64_t step = 0;
+        for (int i = 0; i < 100; i++) seen[(step += until_sample(drift)) % period]++;
+        for (const int times : seen) EXPECT_GE(times, 5) << "of " << period << " steps in turn";
+    }
 }
 
 TEST(TimeDrift, ShortStepsAreMeasuredLessOften) {
