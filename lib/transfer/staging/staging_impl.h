@@ -104,6 +104,12 @@ private:
     void end_if_done(Lock& lock, StoreProgress& store);
     void end(Lock& lock, StoreProgress& store);
 
+    struct Counts {
+        uint32_t parked = 0;       // slots that were read and wait for earlier pieces
+        uint32_t readers = 0;      // workers that read a source
+        uint32_t store_slots = 0;  // slots that are taken for stores
+    };
+
     struct Figures {
         std::atomic<uint64_t> bytes = 0, pinned_bytes = 0;
         std::atomic<uint32_t> threads = 0;
@@ -122,10 +128,8 @@ private:
     bool stopping_ = false;
     bool looking_ = false;        // a worker asks the device which copies have finished
     uint32_t look_pause_us_ = 0;  // pause before the next look
-    uint32_t parked_ = 0;         // slots that were read and wait for earlier pieces
-    uint32_t readers_ = 0;        // workers that read a source
-    uint32_t store_slots_ = 0;    // slots that are taken for stores
-    Status lost_;                 // why all slots are unusable
+    Counts counts_;
+    Status lost_;  // why all slots are unusable
     Slots slots_;
     Jobs<LoadProgress> loads_;
     Jobs<StoreProgress> stores_;

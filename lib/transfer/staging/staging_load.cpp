@@ -35,7 +35,7 @@ void StagingEngine::Impl::hurry(StagedLoad& load, uint64_t deadline_ns) {
 void StagingEngine::Impl::read_piece(Lock& lock, const Task& task, Reader& reader, std::vector<ReadRequest>& requests) {
     LoadProgress& load = *task.load;
     Slot& slot = *task.slot;
-    const uint32_t readers = ++readers_;
+    const uint32_t readers = ++counts_.readers;
     lock.unlock();
     const uint64_t began = device_.now_ns();
     const Status status = no_throw([&] {
@@ -44,7 +44,7 @@ void StagingEngine::Impl::read_piece(Lock& lock, const Task& task, Reader& reade
     });
     const uint64_t took = device_.now_ns() - began;
     lock.lock();
-    load.read_ns += took / std::max(readers, readers_--);
+    load.read_ns += took / std::max(readers, counts_.readers--);
     load.reading.erase(std::find(load.reading.begin(), load.reading.end(), slot.piece_index));
     fail(load, status);
     if (load.stopped()) {
@@ -53,7 +53,7 @@ void StagingEngine::Impl::read_piece(Lock& lock, const Task& task, Reader& reade
         const auto place = std::find_if(load.ready.begin(), load.ready.end(),
                                         [&](const Slot* other) { return other->piece_index > slot.piece_index; });
         load.ready.insert(place, &slot);
-        parked_++;
+        counts_.parked++;
     }
     issue_ready(lock, load);
     end_if_done(lock, load);
@@ -74,9 +74,9 @@ void StagingEngine::Impl::issue_ready(Lock& lock, LoadProgress& load) {
     load.issuing = true;
     while (!load.ready.empty()) {
         Slot& slot = *load.ready.front();
-        if (!load.stopped() && !in_turn(load, slot) && parked_ <= slots_.slots() / 2) break;
+        if (!load.stopped() && !in_turn(load, slot) && counts_.parked <= slots_.slots() / 2) break;
         load.ready.erase(load.ready.begin());
-        parked_--;
+        counts_.parked--;
         if (load.stopped()) {
             drop(slot);
             continue;

@@ -22,7 +22,7 @@ void StagingEngine::Impl::issue_store_step(Lock& lock, const Task& task) {
         if (issued.use == SlotUse::kInFlight)
             store.slots++;
         else
-            store_slots_--;
+            counts_.store_slots--;
         settle(*task.slot, issued.use);
     }
     if (store.failure.ok() && store.needs_slot) {
@@ -115,7 +115,7 @@ void StagingEngine::Impl::empty_slot(Lock& lock, Slot& slot) {
     slots_.give_back(slot);
     wake_if_starving();
     store.slots--;
-    store_slots_--;
+    counts_.store_slots--;
     end_if_done(lock, store);
 }
 

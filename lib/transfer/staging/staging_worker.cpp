@@ -97,7 +97,7 @@ bool StagingEngine::Impl::choose_load(Task* task) {
 // Stores may wait for long computations, so a quarter of the slots is never for stores.
 bool StagingEngine::Impl::store_may_have_slot() const {
     return !stores_.front()->needs_slot ||
-           (slots_.has_free() && store_slots_ < std::max<size_t>(1, slots_.slots() * 3 / 4));
+           (slots_.has_free() && counts_.store_slots < std::max<size_t>(1, slots_.slots() * 3 / 4));
 }
 
 bool StagingEngine::Impl::choose_store(Task* task) {
@@ -107,7 +107,7 @@ bool StagingEngine::Impl::choose_store(Task* task) {
     if (store.needs_slot) {
         slot = slots_.take();
         slot->store = &store;
-        store_slots_++;
+        counts_.store_slots++;
     }
     stores_.remove(store);
     *task = {Task::kStore, nullptr, &store, slot};
@@ -118,7 +118,7 @@ bool StagingEngine::Impl::choose_store(Task* task) {
 bool StagingEngine::Impl::starving() const { return !loads_.empty() || !stores_.empty(); }
 
 bool StagingEngine::Impl::wants_look() const {
-    return (slots_.any_in_flight() && (starving() || store_slots_ > 0)) || !straight_.empty();
+    return (slots_.any_in_flight() && (starving() || counts_.store_slots > 0)) || !straight_.empty();
 }
 
 // Asks the device what has finished, without the lock, and sorts the results. Returns true if something has finished.
@@ -147,7 +147,7 @@ bool StagingEngine::Impl::look(Lock& lock) {
         } else if (slot.failure.ok()) {
             arrived_.push_back(&slot);
         } else {
-            store_slots_--;
+            counts_.store_slots--;
             store->slots--;
             fail(*store, slot.failure);
             if (store_done(*store)) stores_.end_soon(*store);
