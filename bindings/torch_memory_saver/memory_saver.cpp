@@ -97,12 +97,16 @@ public:
     // SH_NOT_READY: the memory is on the device, or is of no allocation.
     sh_status read(const void* memory, uint64_t bytes, void* contents) const {
         if (!device_ || !bytes) return SH_NOT_READY;
-        bool away = false;
-        sh_status status = find_out(&away);
-        if (status < 0 || !away) return status < 0 ? status : sh_status(SH_NOT_READY);
-        status = sh_occupancy_read(device_, uint64_t(reinterpret_cast<uintptr_t>(memory)), bytes, contents);
-        // Another thread may have resumed the tag meanwhile.
-        if (status == SH_ERROR_INVALID_STATE && find_out(&away) >= 0 && !away) return SH_NOT_READY;
+        sh_status status = SH_OK;
+        // Another thread may resume the tag after the look at its state, and may even pause it again. So it is asked
+        // anew, as often as that can happen by chance.
+        for (int tries = 0; tries < 32; tries++) {
+            bool away = false;
+            status = find_out(&away);
+            if (status < 0 || !away) return status < 0 ? status : sh_status(SH_NOT_READY);
+            status = sh_occupancy_read(device_, uint64_t(reinterpret_cast<uintptr_t>(memory)), bytes, contents);
+            if (status != SH_ERROR_INVALID_STATE) break;
+        }
         return status;
     }
 
