@@ -1,4 +1,6 @@
 // The line of JSON that a spiller writes for each step.
+#include <unistd.h>
+
 #include <fstream>
 
 #include <nlohmann/json.hpp>
@@ -10,7 +12,7 @@ namespace {
 
 TEST_F(SpillerTest, WritesALineForEachStep) {
     create(keeping(kTensor));
-    const std::string path = testing::TempDir() + "spill-steps.jsonl";
+    const std::string path = testing::TempDir() + "spill-steps." + std::to_string(getpid()) + ".jsonl";
     SUCCEEDS(sh_spiller_open_telemetry(spiller_, path.c_str()));
     for (uint64_t step : {12, 13}) {
         SUCCEEDS(sh_spiller_begin_step(spiller_, step));
@@ -23,6 +25,7 @@ TEST_F(SpillerTest, WritesALineForEachStep) {
     }
     SUCCEEDS(sh_spiller_open_telemetry(spiller_, nullptr));
     std::ifstream file(path);
+    EXPECT_EQ(unlink(path.c_str()), 0);
     std::string line;
     for (uint64_t step : {12, 13}) {
         ASSERT_TRUE(std::getline(file, line));
@@ -43,7 +46,7 @@ TEST_F(SpillerTest, WritesALineForEachStep) {
 
 TEST_F(SpillerTest, TheLineHasThePlanThatTheEngineCarriesOut) {
     create(keeping(kTensor));
-    const std::string path = testing::TempDir() + "spill-plans.jsonl";
+    const std::string path = testing::TempDir() + "spill-plans." + std::to_string(getpid()) + ".jsonl";
     SUCCEEDS(sh_spiller_open_telemetry(spiller_, path.c_str()));
     sh_activation_plan plan = SH_ACTIVATION_PLAN_INIT;
     plan.meets_target = 1;
@@ -73,6 +76,7 @@ TEST_F(SpillerTest, TheLineHasThePlanThatTheEngineCarriesOut) {
     EXPECT_NE(why().find("plan.struct_size is 4"), std::string::npos) << why();
     SUCCEEDS(sh_spiller_open_telemetry(spiller_, nullptr));
     std::ifstream file(path);
+    EXPECT_EQ(unlink(path.c_str()), 0);
     std::vector<nlohmann::json> lines;
     for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
     ASSERT_EQ(lines.size(), 4u);
