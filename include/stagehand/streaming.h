@@ -93,7 +93,7 @@ typedef struct sh_kind_info {
     uint64_t weight_ppm; /**< Part of the steps of the planned mix that are of this kind, in millionths. */
     uint64_t compute_ns; /**< Compute time of a step, measured. 0: not known yet. */
     uint64_t step_ns;    /**< Mean time of this kind's steps with the plan, in the planned mix. */
-    uint64_t bound_ns;   /**< max(compute, (W - M) / link). No plan makes a step of this kind shorter. */
+    uint64_t bound_ns;   /**< As sh_plan_info.bound_ns. No plan makes a step of this kind shorter. */
     uint64_t alone_ns;   /**< The time of a step if the plan were made for this kind alone. */
 } sh_kind_info;
 

@@ -195,8 +195,8 @@ double most_kept(const Shape& shape, CostOf cost) {
 
 // The least that a step needs of the link, and of those that read slow sources, in bytes that the link copies
 // meanwhile.
-double link_time(const Shapes& shapes) {
-    const double count = static_cast<double>(InstantFinder(shapes.dense).find().count);
+double link_time(const Shapes& shapes, uint64_t instants) {
+    const double count = static_cast<double>(instants);
     double most = 0;
     for (const CostOf cost : {bytes_of, reading_of})
         most = std::max(most, cost_of_all(shapes.dense, cost) - count * most_kept(shapes.given, cost));
@@ -275,7 +275,8 @@ double simple_step_ns(const Problem& problem) {
     if (!well_formed(problem)) return 0;
     const Shapes shapes(problem);
     if (fits(shapes.given)) return shapes.given.compute_ns;
-    return std::max(shapes.given.compute_ns, link_time(shapes) / problem.link_bytes_per_ns);
+    return std::max(shapes.given.compute_ns,
+                    link_time(shapes, InstantFinder(shapes.dense).find().count) / problem.link_bytes_per_ns);
 }
 
 double least_step_ns(const Problem& problem) {
@@ -286,7 +287,7 @@ double least_step_ns(const Problem& problem) {
     const double link = problem.link_bytes_per_ns;
     Instants instants = InstantFinder(shape).find();
     const double count = static_cast<double>(instants.count);
-    double least = std::max(shape.compute_ns, link_time(shapes) / link);
+    double least = std::max(shape.compute_ns, link_time(shapes, instants.count) / link);
     if (fits(shape)) return least;
     double copy_ns = (cost_of_all(shape, bytes_of) - count * memory_bytes(shape)) / link;
     least = std::max(least, copy_ns + instants.idle_compute_ns);

@@ -2105,7 +2105,7 @@ are told apart in some steps only, which are then counted.*/
     pub compute_ns: u64,
     ///Mean time of this kind's steps with the plan, in the planned mix.
     pub step_ns: u64,
-    ///max(compute, (W - M) / link). No plan makes a step of this kind shorter.
+    ///As sh_plan_info.bound_ns. No plan makes a step of this kind shorter.
     pub bound_ns: u64,
     ///The time of a step if the plan were made for this kind alone.
     pub alone_ns: u64,
