@@ -1,0 +1,130 @@
+// An engine that computes for a time that can change, and the steps of a runtime that is made after such a change.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "measure.h"
+
+namespace bench {
+
+constexpr uint64_t kBlock = uint64_t(84) << 20;
+constexpr int kBlocks = 24;
+constexpr double kHostBandwidth = 1e9;  // bytes per second: slow enough that the copies of two cores never limit it
+constexpr double kHostScale = 1.0 / 64;
+
+struct Subject {
+    sh_device* device = nullptr;
+    char* memory = nullptr;
+    std::vector<uint64_t> sizes;
+    uint64_t total = 0;
+    const char* name;
+
+    explicit Subject(const char* device_name) : name(device_name) {
+        const bool host = std::string(name) == "host";
+        const uint64_t block = host ? static_cast<uint64_t>(kHostScale * static_cast<double>(kBlock)) : kBlock;
+        sizes.assign(kBlocks, block);
+        total = kBlocks * block;
+        sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+        options.budget_bytes = total;
+        options.page_bytes = host ? 64 << 10 : 2 << 20;
+        const std::string paced = "bandwidth=" + std::to_string(static_cast<uint64_t>(kHostBandwidth)) +
+                                  ";capacity=" + std::to_string(2 * total);
+        if (host) options.backend_options = paced.c_str();
+        CHECK(sh_device_open(name, &options, &device));
+        void* all = nullptr;
+        CHECK(sh_host_alloc(device, total, &all, nullptr));
+        memory = static_cast<char*>(all);
+    }
+    ~Subject() {
+        CHECK(sh_host_free(device, memory));
+        sh_device_close(device);
+    }
+    Subject(const Subject&) = delete;
+    Subject& operator=(const Subject&) = delete;
+};
+
+// A runtime whose engine computes for a time that can change, and that says nothing of it unless it gives a time.
+class Engine {
+public:
+    // `given_ns`: the computing of a step, if the engine tells it.
+    explicit Engine(const Subject& subject, uint64_t given_ns = 0) : model_(subject.name, SH_DEVICE_OPTIONS_INIT) {
+        model_.add(subject.sizes, subject.memory);
+        uses_ = model_.schedule(given_ns, false);
+        CHECK(sh_stream_create(model_.device, &stream_));
+    }
+    ~Engine() {
+        CHECK(sh_stream_synchronize(model_.device, stream_));
+        sh_runtime_destroy(std::exchange(model_.runtime, nullptr));
+        sh_stream_destroy(model_.device, stream_);
+    }
+    Engine(const Engine&) = delete;
+    Engine& operator=(const Engine&) = delete;
+
+    // Returns the milliseconds of a step, in the mean of `steps`.
+    double run(int steps, uint64_t compute_ns) const {
+        uint64_t began = 0, ended = 0;
+        CHECK(sh_stream_synchronize(model_.device, stream_));
+        CHECK(sh_device_get_clock(model_.device, &began));
+        for (int step = 0; step < steps; step++) {
+            CHECK(sh_step_begin(model_.runtime));
+            for (const sh_use& use : uses_) {
+                sh_view view = SH_VIEW_INIT;
+                CHECK(sh_acquire(model_.runtime, use.block, stream_, 0, &view));
+                CHECK(sh_stream_launch(model_.device, stream_, nullptr, nullptr,
+                                       static_cast<int64_t>(compute_ns / uses_.size())));
+                CHECK(sh_release(model_.runtime, use.block, stream_));
+            }
+            CHECK(sh_step_end(model_.runtime));
+            CHECK(sh_stream_synchronize(model_.device, stream_));  // as an engine does that needs the step's result
+        }
+        CHECK(sh_device_get_clock(model_.device, &ended));
+        return static_cast<double>(ended - began) / steps / 1e6;
+    }
+    // Plans anew.
+    sh_plan_info plan() const {
+        sh_plan_info info = SH_PLAN_INFO_INIT;
+        CHECK(sh_plan(model_.runtime, nullptr, &info));
+        return info;
+    }
+
+private:
+    Model model_;
+    std::vector<sh_use> uses_;
+    sh_stream stream_ = SH_STREAM_HOST;
+};
+
+constexpr int kBefore = 20, kWindow = 5;
+constexpr double kBudgets[] = {0.17, 0.4, 0.67, 0.85};
+
+inline double step_made_anew(const Subject& subject, uint64_t compute_ns) {
+    const Engine engine(subject);
+    engine.run(kBefore, compute_ns);
+    return engine.run(2 * kWindow, compute_ns);
+}
+
+// The speed of the link, in bytes per nanosecond.
+inline double link_of(const Subject& subject) {
+    CHECK(sh_device_set_budget(subject.device, subject.total / 4));
+    return static_cast<double>(Engine(subject).plan().link_bytes_per_second) / 1e9;
+}
+
+inline void print_head() {
+    std::printf("budget  before         after          anew ms   steps 2-6    11-15    31-35\n");
+}
+
+// Steps 2 to 6, 11 to 15 and 31 to 35 after the change, beside those of a runtime made anew.
+inline void report(const Engine& engine, double budget, const char* before, const char* after, uint64_t compute_ns,
+                   double anew_ms) {
+    engine.run(1, compute_ns);
+    const double at_once = engine.run(kWindow, compute_ns);
+    engine.run(4, compute_ns);
+    const double soon = engine.run(kWindow, compute_ns);
+    engine.run(15, compute_ns);
+    const double later = engine.run(kWindow, compute_ns);
+    std::printf("%4.0f %%  %-14s %-14s %9.2f  %7.3f  %7.3f  %7.3f\n", budget * 100, before, after, anew_ms,
+                at_once / anew_ms, soon / anew_ms, later / anew_ms);
+    std::fflush(stdout);
+}
+
+}  // namespace bench
