@@ -18,7 +18,7 @@ namespace stagehand::cli::bench {
 
 namespace {
 
-constexpr std::uint64_t kinds = 5;  // of cycles, for each shape
+constexpr std::uint64_t kinds = 6;  // of cycles, for each shape
 constexpr int slow_cycles = 2;      // of the kinds that pin host memory, which takes seconds
 
 struct Shape {
@@ -103,10 +103,11 @@ struct Cycles {
 // Measures one shape.
 class Cycler {
 public:
-    Cycler(Bench& bench, const DeviceCopies& copies, const Shape& shape)
+    // `flags` are those of the allocations.
+    Cycler(Bench& bench, const DeviceCopies& copies, const Shape& shape, std::uint32_t flags)
         : bench_(bench),
           free_before_(device_memory(bench.device).free_bytes),
-          memory_(bench.device, copies, shape.sizes),
+          memory_(bench.device, copies, shape.sizes, flags),
           footprint_(memory_.info().device_bytes) {
         memory_.write();
     }
@@ -249,41 +250,74 @@ PausableMemory::Speed link_of(const Bench& bench, const DeviceCopies& copies, co
     return link;
 }
 
-// Contents are compared after the last cycle of a kind, because a comparison takes longer than the cycle.
-void measure_shape(Bench& bench, const DeviceCopies& copies, const Shape& shape, std::uint64_t index,
-                   GroupReport& report) {
-    Cycler cycler(bench, copies, shape);
-    const PausableMemory::Speed link = link_of(bench, copies, cycler.memory());
-    cycler.memory().write();  // the measurement of the link has left other contents
-    Rows rows(shape, link, report);
-    std::uint64_t step = index * kinds;
-    const auto measure = [&](const char* kind, std::uint32_t contents, int count, auto before) {
+// The kinds of cycle of one shape, in memory of one sort.
+class Kinds {
+public:
+    Kinds(Bench& bench, const Shape& shape, Cycler& cycler, Rows& rows, std::uint64_t first_step)
+        : bench_(bench), shape_(shape), cycler_(cycler), rows_(rows), step_(first_step) {}
+
+    // Contents are compared after the last cycle, because a comparison takes longer than the cycle.
+    template <typename Before>
+    void measure(const char* kind, std::uint32_t contents, int count, Before before) {
         Cycles cycles;
         for (int i = 0; i < count && !stopped(); ++i) {
             before();
-            cycler.cycle(contents, &cycles);
+            cycler_.cycle(contents, &cycles);
         }
         if (!cycles.release_ns.empty()) {
-            rows.add(cycler, kind, cycles);
+            rows_.add(cycler_, kind, cycles);
         }
         if (contents == SH_CONTENTS_DEFAULT && !stopped()) {
-            cycler.compare();
+            cycler_.compare();
         }
-        bench.progress.step(step++, fmt::format("{}, {}", shape.name, kind));
-    };
-    measure("nothing pinned before", SH_CONTENTS_DEFAULT, slow_cycles,
-            [&] { check(sh_occupancy_trim(bench.device, nullptr), "freeing host memory"); });
-    measure("pinned for a second", SH_CONTENTS_DEFAULT, slow_cycles, [&] { cycler.prepare(); });
-    measure("contents changed", SH_CONTENTS_DEFAULT, bench.steps(), [&] { cycler.memory().write(); });
-    measure("contents unchanged", SH_CONTENTS_DEFAULT, bench.steps(), [] {});
+        bench_.progress.step(step_++, fmt::format("{}, {}", shape_.name, kind));
+    }
+
+private:
+    Bench& bench_;
+    const Shape& shape_;
+    Cycler& cycler_;
+    Rows& rows_;
+    std::uint64_t step_;
+};
+
+// Returns the link that the rows compare with.
+PausableMemory::Speed measure_changing(Bench& bench, const DeviceCopies& copies, const Shape& shape,
+                                       std::uint64_t first_step, GroupReport& report) {
+    Cycler cycler(bench, copies, shape, 0);
+    const PausableMemory::Speed link = link_of(bench, copies, cycler.memory());
+    cycler.memory().write();  // the measurement of the link has left other contents
+    Rows rows(shape, link, report);
+    Kinds kinds(bench, shape, cycler, rows, first_step);
+    kinds.measure("nothing pinned before", SH_CONTENTS_DEFAULT, slow_cycles,
+                  [&] { check(sh_occupancy_trim(bench.device, nullptr), "freeing host memory"); });
+    kinds.measure("pinned for a second", SH_CONTENTS_DEFAULT, slow_cycles, [&] { cycler.prepare(); });
+    kinds.measure("contents changed", SH_CONTENTS_DEFAULT, bench.steps(), [&] { cycler.memory().write(); });
+    kinds.measure("contents unchanged", SH_CONTENTS_DEFAULT, bench.steps(), [] {});
     if (!stopped()) {
         cycler.watch_resume();
     }
-    measure("contents dropped", SH_CONTENTS_DROP, bench.steps(), [] {});
+    kinds.measure("contents dropped", SH_CONTENTS_DROP, bench.steps(), [] {});
     rows.complete(cycler);
     if (!cycler.pinned() && report.notes.empty()) {
         report.notes.push_back(unpinned_note(cycler.footprint()));
     }
+    return link;
+}
+
+// Memory whose contents never change, as the engine promises.
+void measure_constant(Bench& bench, const DeviceCopies& copies, const Shape& shape, const PausableMemory::Speed& link,
+                      std::uint64_t first_step, GroupReport& report) {
+    Cycler cycler(bench, copies, shape, SH_ALLOC_CONST);
+    Cycles first;  // brings the contents to the host
+    cycler.cycle(SH_CONTENTS_DEFAULT, &first);
+    Rows rows(shape, link, report);
+    Kinds kinds(bench, shape, cycler, rows, first_step);
+    kinds.measure("constant contents", SH_CONTENTS_DEFAULT, bench.steps(), [] {});
+    if (!stopped()) {
+        cycler.watch_resume();
+    }
+    rows.complete(cycler);
 }
 
 }  // namespace
@@ -305,7 +339,10 @@ void measure_occupancy(Bench& bench, GroupReport& report) {
     report.about = fmt::format("{} of device memory at most", model::format_bytes(bench.extent.occupancy));
     bench.progress.begin(report.name, shapes.size() * kinds, 1);
     for (std::size_t i = 0; i < shapes.size() && !stopped(); ++i) {
-        measure_shape(bench, *copies, shapes[i], i, report);
+        const PausableMemory::Speed link = measure_changing(bench, *copies, shapes[i], i * kinds, report);
+        if (!stopped()) {
+            measure_constant(bench, *copies, shapes[i], link, (i + 1) * kinds - 1, report);
+        }
     }
 }
 

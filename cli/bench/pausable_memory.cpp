@@ -25,15 +25,18 @@ std::uint64_t pattern_offset(std::uint64_t address, std::uint64_t round) {
 
 }  // namespace
 
-PausableMemory::PausableMemory(sh_device* device, const DeviceCopies& copies, const std::vector<std::uint64_t>& sizes)
+PausableMemory::PausableMemory(sh_device* device, const DeviceCopies& copies, const std::vector<std::uint64_t>& sizes,
+                               std::uint32_t flags)
     : device_(device), copies_(copies), pattern_(device, 2 * piece_bytes), read_(device, piece_bytes) {
     std::mt19937_64 random(1);
     auto* const words = static_cast<std::uint64_t*>(pattern_.data());
     std::generate(words, words + pattern_.bytes() / sizeof *words, random);
+    sh_alloc_options options = SH_ALLOC_OPTIONS_INIT;
+    options.flags = flags;
     try {
         for (const std::uint64_t bytes : sizes) {
             std::uint64_t address = 0;
-            check(sh_alloc(device, bytes, nullptr, &address), "allocating memory that pauses");
+            check(sh_alloc(device, bytes, &options, &address), "allocating memory that pauses");
             parts_.push_back({address, bytes});
             bytes_ += bytes;
         }

@@ -13,8 +13,10 @@ namespace stagehand::cli::bench {
 
 class PausableMemory {
 public:
-    // Allocates memory of these sizes. The device and the copies must outlive this object.
-    PausableMemory(sh_device* device, const DeviceCopies& copies, const std::vector<std::uint64_t>& sizes);
+    // Allocates memory of these sizes with these flags of sh_alloc(). The device and the copies must outlive this
+    // object.
+    PausableMemory(sh_device* device, const DeviceCopies& copies, const std::vector<std::uint64_t>& sizes,
+                   std::uint32_t flags);
     // Frees the memory, and the host memory behind it.
     ~PausableMemory();
     PausableMemory(const PausableMemory&) = delete;

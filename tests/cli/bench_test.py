@@ -108,7 +108,7 @@ class BenchTest(CommandTest):
         # 2 + 6 of 24 equal blocks, 1 + 12 of the 8B shapes, 6 of 400 blocks.
         self.assertEqual(
             counts,
-            {"link": 3, "pinning": 2, "staging": 6, "mapping": 4, "occupancy": 30, "streaming": 27, "graph": 0},
+            {"link": 3, "pinning": 2, "staging": 6, "mapping": 4, "occupancy": 36, "streaming": 27, "graph": 0},
         )
         self.assertEqual(len(result["groups"]["graph"]["notes"]), 1)
         self.assertIn("host:0", result["groups"]["graph"]["notes"][0])
@@ -187,7 +187,7 @@ class BenchTest(CommandTest):
         self.assertEqual(run.code, 0, run.err)
         rows = run.json()["groups"]["occupancy"]["rows"]
         self.assertEqual(
-            [row["name"].split(": ")[1] for row in rows[:10]],
+            [row["name"].split(": ")[1] for row in rows[:12]],
             [
                 f"{call}, {contents}"
                 for contents in (
@@ -196,6 +196,7 @@ class BenchTest(CommandTest):
                     "contents changed",
                     "contents unchanged",
                     "contents dropped",
+                    "constant contents",
                 )
                 for call in ("release", "resume")
             ],
@@ -207,10 +208,13 @@ class BenchTest(CommandTest):
                 self.assertLessEqual(row["peak_ratio"], 1)
                 self.assertGreater(row["peak_ratio"], 0.9)
                 self.assertGreaterEqual(row["host_ratio"], 1)
-                # The last cycle of four kinds, and the one whose peak is watched.
-                self.assertEqual(row["compared_cycles"], 5)
+                # The last cycle of each kind that keeps contents, and the one whose peak is watched.
+                constant = "constant" in row["name"]
+                self.assertEqual(row["compared_cycles"], 2 if constant else 5)
                 self.assertEqual(row["cycles"], 2 if "pinned" in row["name"] else 3)
-                spared = "dropped" in row["name"] or row["name"].endswith("release, contents unchanged")
+                spared = "dropped" in row["name"] or row["name"].endswith(
+                    ("release, contents unchanged", "release, constant contents")
+                )
                 self.assertEqual(row["copied_bytes"], 0 if spared else row["footprint_bytes"])
                 self.assertAlmostEqual(row["ratio_to_link"], row["limit"] / row["value"], places=6)
         for part in ("sh_pause() took", "sh_resume() took", "waiting for copies", "unmap"):
@@ -237,7 +241,7 @@ class BenchTest(CommandTest):
         self.assert_rows("pinning", pinning)
         self.assertEqual([row["name"] for row in pinning][1:], ["sh_host_alloc", "cuMemHostAlloc"])
         self.assertEqual(pinning[2]["limit"], pinning[1]["value"])
-        self.assertEqual(len(result["groups"]["occupancy"]["rows"]), 30)
+        self.assertEqual(len(result["groups"]["occupancy"]["rows"]), 36)
         self.assert_rows("occupancy", result["groups"]["occupancy"]["rows"])
         graph = result["groups"]["graph"]
         self.assert_rows("graph", graph["rows"])

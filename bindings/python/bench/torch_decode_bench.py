@@ -44,6 +44,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--prompt", type=int, default=4096, help="tokens of the prefill (4096)")
     parser.add_argument("--tokens", type=int, default=256, help="tokens that are decoded (256)")
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds of prefill and decoding (3)")
+    parser.add_argument("--blocks", help="modules that make a block each, separated by commas (automatic)")
     parser.add_argument("--packages", default="libstagehand,accelerate", help="separated by commas (both)")
     parser.add_argument("--json", help="write the results to this file")
     return parser.parse_args()
@@ -191,8 +192,9 @@ class Bench:
         self.give_back()
         budget, model = int(part * self.size), self.model()
         where = "host" if not self.cuda else str(self.device)
+        blocks = self.options.blocks.split(",") if self.options.blocks else None
         try:
-            with sh.Device(where, budget_bytes=budget) as device, st.stream(model, device):
+            with sh.Device(where, budget_bytes=budget) as device, st.stream(model, device, blocks=blocks):
                 self.measure("libstagehand", model, budget, lambda: device.memory().peak_bytes)
         except sh.BudgetError as error:
             print(f"libstagehand: skipped, because {error}")

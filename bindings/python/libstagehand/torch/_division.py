@@ -52,10 +52,14 @@ def largest_block(budget: int, total: int) -> int:
     """Returns the most bytes of a block. A larger layer is divided.
 
     The device needs room for the block in use beside the resident blocks. So smaller blocks leave more room for
-    resident blocks. But each block costs the host some microseconds in each step. Below 64 MiB this cost is more than
-    the time of the copies that a smaller block saves.
+    resident blocks. The next copies also begin earlier, because they need the memory of a block that is released. But
+    each block costs the host some microseconds in each step. Below 64 MiB this cost is more than the time of the copies
+    that a smaller block saves. A model that needs no copies has nothing to save.
     """
-    return budget // 4 if total <= budget else max(budget // 16, min(budget // 4, 64 << 20))
+    if total <= budget:
+        return budget // 4
+    least, most = min(budget // 4, 64 << 20), max(budget // 64, 128 << 20)
+    return max(least, min(budget // 16, most))
 
 
 class Division:
