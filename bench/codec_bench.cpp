@@ -1,0 +1,66 @@
+// Measures packing and unpacking on one core, for each format, with random weights and with random bits.
+#include <cstring>
+#include <random>
+
+#include "codec/frame.h"
+#include "measure.h"
+
+namespace {
+
+using namespace stagehand::codec;
+
+constexpr uint64_t kBytes = uint64_t(64) << 20;
+
+std::vector<uint8_t> weights_of(FloatFormat format) {
+    const FloatFields fields = fields_of(format);
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal(0, 0.02f);
+    std::vector<uint8_t> bytes(kBytes);
+    for (uint64_t i = 0; i < kBytes; i += fields.bytes()) {
+        const float value = normal(random);
+        uint32_t bits = 0;
+        std::memcpy(&bits, &value, sizeof bits);
+        const int exponent = static_cast<int>(bits >> 23 & 0xff) - 127 + (1 << (fields.exponent_bits - 1)) - 1;
+        uint32_t element = bits >> 31 << (fields.exponent_bits + fields.mantissa_bits);
+        if (exponent > 0)
+            element |= static_cast<uint32_t>(exponent) << fields.mantissa_bits |
+                       (bits & 0x7fffff) >> (23 - fields.mantissa_bits);
+        std::memcpy(&bytes[i], &element, fields.bytes());
+    }
+    return bytes;
+}
+
+void run(const char* name, FloatFormat format, const std::vector<uint8_t>& contents) {
+    std::vector<double> packing, unpacking;
+    std::vector<uint8_t> frame, back(contents.size());
+    for (int i = 0; i < 5; i++) {
+        packing.push_back(
+            bench::seconds([&] { CHECK(pack_frame(format, contents.data(), contents.size(), 1, &frame).code()); }));
+        Frame opened;
+        unpacking.push_back(bench::seconds([&] {
+            CHECK(Frame::open(frame, &opened).code());
+            CHECK(opened.unpack(0, back.size(), back.data()).code());
+        }));
+    }
+    if (back != contents) std::exit(1);
+    const auto gigabytes = static_cast<double>(contents.size()) / 1e9;
+    std::printf("%-20s %6.4f  %6.2f  %6.2f\n", name,
+                static_cast<double>(frame.size()) / static_cast<double>(contents.size()),
+                gigabytes / bench::median(packing), gigabytes / bench::median(unpacking));
+    std::fflush(stdout);
+}
+
+}  // namespace
+
+int main() {
+    std::printf("                      ratio    GB/s of contents: packing, unpacking\n");
+    run("bf16", FloatFormat::bf16, weights_of(FloatFormat::bf16));
+    run("fp16", FloatFormat::f16, weights_of(FloatFormat::f16));
+    run("fp32", FloatFormat::f32, weights_of(FloatFormat::f32));
+    run("fp8, e4m3", FloatFormat::f8_e4m3, weights_of(FloatFormat::f8_e4m3));
+    run("fp8, e5m2", FloatFormat::f8_e5m2, weights_of(FloatFormat::f8_e5m2));
+    std::mt19937_64 random(2);
+    std::vector<uint8_t> bits(kBytes);
+    for (uint8_t& byte : bits) byte = static_cast<uint8_t>(random());
+    run("bf16, random bits", FloatFormat::bf16, bits);
+}

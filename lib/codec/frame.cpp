@@ -1,0 +1,267 @@
+#include "codec/frame.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <string>
+#include <system_error>
+#include <thread>
+
+#include "codec/checksum.h"
+#include "codec/tile.h"
+
+namespace stagehand::codec {
+namespace {
+
+constexpr char kMagic[4] = {'S', 'H', 'P', 'K'};
+constexpr uint16_t kVersion = 1;
+constexpr uint64_t kMostBytes = uint64_t(1) << 35;  // places of tiles have 32 bits, in units of 16 bytes
+constexpr uint64_t kChunkTiles = 64;                // that a thread packs at a time
+
+struct Header {
+    char magic[4];
+    uint16_t version;
+    uint8_t format;
+    uint8_t reserved;
+    uint64_t contents_bytes;
+    uint64_t frame_bytes;
+    uint32_t tile_elements;
+    uint32_t tiles;
+    uint64_t checksum;
+    uint8_t zeros[24];
+};
+static_assert(sizeof(Header) == kFrameHeaderBytes);
+
+struct Place {
+    uint32_t units;
+    uint32_t checksum;
+};
+static_assert(sizeof(Place) == 8);
+
+constexpr uint64_t index_end(uint64_t tiles) { return tile_aligned(kFrameHeaderBytes + tiles * sizeof(Place)); }
+constexpr uint64_t tile_size(FloatFormat format) { return uint64_t(kTileElements) * fields_of(format).bytes(); }
+
+uint32_t elements_of_tile(FloatFormat format, uint64_t contents_bytes, uint64_t index) {
+    const uint64_t elements = contents_bytes / fields_of(format).bytes();
+    return static_cast<uint32_t>(std::min<uint64_t>(elements - index * kTileElements, kTileElements));
+}
+
+uint32_t tile_checksum(std::span<const uint8_t> tile) {
+    return static_cast<uint32_t>(checksum(tile.data(), tile.size()));
+}
+
+// Packs the tiles of one tensor, chunk by chunk, on several threads. A thread packs a chunk into memory of its own, and
+// adds it to the frame when all chunks before are there.
+class Packer {
+public:
+    Packer(FloatFormat format, const uint8_t* from, uint64_t bytes, std::vector<uint8_t>* out)
+        : format_(format),
+          from_(from),
+          bytes_(bytes),
+          tiles_((bytes + tile_size(format) - 1) / tile_size(format)),
+          chunks_((tiles_ + kChunkTiles - 1) / kChunkTiles),
+          frame_(*out) {}
+
+    Status pack(uint32_t threads) {
+        frame_.clear();
+        frame_.resize(index_end(tiles_));
+        std::vector<std::thread> helpers;
+        helpers.reserve(threads);
+        try {
+            while (helpers.size() + 1 < std::min<uint64_t>(threads, chunks_))
+                helpers.emplace_back([this] { pack_chunks(); });
+        } catch (const std::system_error&) {
+            // The system gives no more threads. Those that are there pack everything.
+        }
+        pack_chunks();
+        for (std::thread& helper : helpers) helper.join();
+        if (lacks_memory_) return Status(SH_ERROR_OUT_OF_HOST_MEMORY, "no memory for a packed tensor");
+        write_header();
+        return Status();
+    }
+
+private:
+    void pack_chunks() noexcept {
+        try {
+            std::vector<uint8_t> chunk(kChunkTiles * largest_tile_bytes(format_, kTileElements));
+            std::vector<Place> places(kChunkTiles);
+            for (uint64_t number; (number = next_++) < chunks_;)
+                add(number, chunk, pack_chunk(number, chunk.data(), &places), places);
+        } catch (const std::bad_alloc&) {
+            const std::lock_guard lock(mutex_);
+            lacks_memory_ = true;
+            added_.notify_all();
+        }
+    }
+
+    // Returns the bytes of the chunk. Places count from its beginning.
+    uint64_t pack_chunk(uint64_t number, uint8_t* to, std::vector<Place>* places) const {
+        const uint64_t first = number * kChunkTiles, end = std::min(first + kChunkTiles, tiles_);
+        places->resize(end - first);
+        uint64_t bytes = 0;
+        for (uint64_t i = first; i < end; i++) {
+            const uint32_t elements = elements_of_tile(format_, bytes_, i);
+            const uint64_t size = pack_tile(format_, from_ + i * tile_size(format_), elements, to + bytes);
+            (*places)[i - first] = {static_cast<uint32_t>(bytes / kTileAlignment), tile_checksum({to + bytes, size})};
+            bytes += size;
+        }
+        return bytes;
+    }
+
+    void add(uint64_t number, const std::vector<uint8_t>& chunk, uint64_t bytes, std::vector<Place>& places) {
+        std::unique_lock lock(mutex_);
+        added_.wait(lock, [&] { return there_ == number || lacks_memory_; });
+        if (lacks_memory_) return;
+        const auto begin = static_cast<uint32_t>(frame_.size() / kTileAlignment);
+        for (Place& place : places) place.units += begin;
+        std::memcpy(frame_.data() + kFrameHeaderBytes + number * kChunkTiles * sizeof(Place), places.data(),
+                    places.size() * sizeof(Place));
+        if (number == 0)
+            frame_.reserve(frame_.size() + chunks_ * (bytes + bytes / 16));  // as if all were like this one
+        frame_.insert(frame_.end(), chunk.begin(), chunk.begin() + static_cast<std::ptrdiff_t>(bytes));
+        there_++;
+        added_.notify_all();
+    }
+
+    void write_header() {
+        Header header = {};
+        std::memcpy(header.magic, kMagic, sizeof kMagic);
+        header.version = kVersion;
+        header.format = static_cast<uint8_t>(format_);
+        header.contents_bytes = bytes_;
+        header.frame_bytes = frame_.size();
+        header.tile_elements = kTileElements;
+        header.tiles = static_cast<uint32_t>(tiles_);
+        std::memcpy(frame_.data(), &header, sizeof header);
+        header.checksum = checksum(frame_.data(), index_end(tiles_));
+        std::memcpy(frame_.data(), &header, sizeof header);
+    }
+
+    const FloatFormat format_;
+    const uint8_t* const from_;
+    const uint64_t bytes_, tiles_, chunks_;
+    std::atomic<uint64_t> next_ = 0;  // the chunk to pack
+    std::mutex mutex_;                // guards what follows
+    std::condition_variable added_;
+    std::vector<uint8_t>& frame_;
+    uint64_t there_ = 0;  // chunks in the frame
+    bool lacks_memory_ = false;
+};
+
+Status refused(const std::string& why) { return Status(SH_ERROR_INVALID_ARGUMENT, "not a packed tensor: " + why); }
+
+}  // namespace
+
+Status pack_frame(FloatFormat format, const void* from, uint64_t bytes, uint32_t threads, std::vector<uint8_t>* out) {
+    if (bytes % fields_of(format).bytes())
+        return Status(SH_ERROR_INVALID_ARGUMENT, "a part of an element is left over");
+    if (bytes >= kMostBytes) return Status(SH_ERROR_INVALID_ARGUMENT, "a tensor of 32 GiB or more cannot be packed");
+    try {
+        return Packer(format, static_cast<const uint8_t*>(from), bytes, out).pack(threads);
+    } catch (const std::bad_alloc&) {
+        return Status(SH_ERROR_OUT_OF_HOST_MEMORY, "no memory for a packed tensor");
+    }
+}
+
+Status Frame::open(std::span<const uint8_t> bytes, Frame* out) {
+    Header header;
+    if (bytes.size() < sizeof header) return refused("it has " + std::to_string(bytes.size()) + " bytes");
+    std::memcpy(&header, bytes.data(), sizeof header);
+    if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) return refused("it does not begin with \"SHPK\"");
+    if (header.version != kVersion) return refused("version " + std::to_string(header.version) + " is unknown");
+    const auto format = format_of(header.format);
+    if (!format) return refused("format " + std::to_string(header.format) + " is unknown");
+    if (header.frame_bytes != bytes.size())
+        return refused("it has " + std::to_string(bytes.size()) + " bytes instead of " +
+                       std::to_string(header.frame_bytes));
+    const uint64_t contents = header.contents_bytes;
+    if (contents >= kMostBytes || contents % fields_of(*format).bytes() || header.tile_elements != kTileElements ||
+        header.tiles != (contents + tile_size(*format) - 1) / tile_size(*format))
+        return refused("its sizes contradict each other");
+    const uint64_t begin = index_end(header.tiles);
+    if (begin > bytes.size()) return refused("its index is not whole");
+    std::vector<uint8_t> checked;
+    try {
+        checked.assign(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(begin));
+    } catch (const std::bad_alloc&) {
+        return Status(SH_ERROR_OUT_OF_HOST_MEMORY, "no memory for the index of a packed tensor");
+    }
+    std::memset(checked.data() + offsetof(Header, checksum), 0, sizeof header.checksum);
+    if (checksum(checked.data(), checked.size()) != header.checksum) return refused("its checksum is another one");
+    out->bytes_ = bytes;
+    out->format_ = *format;
+    out->contents_bytes_ = contents;
+    out->tiles_ = header.tiles;
+    uint64_t before = begin;
+    for (uint64_t i = 0; i < out->tiles_; i++) {
+        Place place;
+        std::memcpy(&place, bytes.data() + kFrameHeaderBytes + i * sizeof place, sizeof place);
+        const uint64_t at = uint64_t(place.units) * kTileAlignment;
+        if (i == 0 ? at != begin : at <= before) return refused("its tiles do not follow each other");
+        before = at;
+    }
+    if (out->tiles_ ? before >= bytes.size() : begin != bytes.size()) return refused("its tiles are not whole");
+    return Status();
+}
+
+uint64_t Frame::tile_bytes() const { return tile_size(format_); }
+
+std::span<const uint8_t> Frame::tile(uint64_t index) const {
+    const auto place = [&](uint64_t of) {
+        if (of == tiles_) return bytes_.size();
+        Place place;
+        std::memcpy(&place, bytes_.data() + kFrameHeaderBytes + of * sizeof place, sizeof place);
+        return uint64_t(place.units) * kTileAlignment;
+    };
+    const uint64_t begin = place(index);
+    return bytes_.subspan(begin, place(index + 1) - begin);
+}
+
+uint32_t Frame::raw_tiles() const {
+    uint32_t count = 0;
+    for (uint64_t i = 0; i < tiles_; i++) count += is_raw_tile(tile(i));
+    return count;
+}
+
+Status Frame::unpack_tile_at(uint64_t index, void* to) const {
+    const std::span<const uint8_t> packed = tile(index);
+    Place place;
+    std::memcpy(&place, bytes_.data() + kFrameHeaderBytes + index * sizeof place, sizeof place);
+    if (tile_checksum(packed) != place.checksum)
+        return refused("the checksum of tile " + std::to_string(index) + " is another one");
+    if (!unpack_tile(format_, packed, elements_of_tile(format_, contents_bytes_, index), to))
+        return refused("tile " + std::to_string(index) + " contradicts itself");
+    return Status();
+}
+
+Status Frame::unpack(uint64_t offset, uint64_t bytes, void* to) const {
+    if (offset > contents_bytes_ || bytes > contents_bytes_ - offset)
+        return Status(SH_ERROR_INVALID_ARGUMENT, "the range ends behind the contents of the packed tensor");
+    auto* next = static_cast<uint8_t*>(to);
+    const uint64_t end = offset + bytes;
+    std::vector<uint8_t> whole;  // a tile of which only a part is wanted
+    for (uint64_t at = offset; at < end;) {
+        const uint64_t index = at / tile_bytes(), begin = index * tile_bytes();
+        const uint64_t tile_end = std::min(begin + tile_bytes(), contents_bytes_);
+        const uint64_t take = std::min(tile_end, end) - at;
+        if (at == begin && take == tile_end - begin) {
+            SH_TRY(unpack_tile_at(index, next));
+        } else {
+            try {
+                whole.resize(tile_bytes());
+            } catch (const std::bad_alloc&) {
+                return Status(SH_ERROR_OUT_OF_HOST_MEMORY, "no memory for a tile of a packed tensor");
+            }
+            SH_TRY(unpack_tile_at(index, whole.data()));
+            std::memcpy(next, whole.data() + (at - begin), take);
+        }
+        next += take;
+        at += take;
+    }
+    return Status();
+}
+
+}  // namespace stagehand::codec

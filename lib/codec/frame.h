@@ -1,0 +1,59 @@
+// Frames: a whole tensor, packed without loss as a row of tiles that can be unpacked one by one.
+//
+//   64 bytes: "SHPK", the version (2), the format (1), 0 (1), the bytes of the contents (8), the bytes of the frame
+//   (8),
+//             the elements of a tile (4), the number of tiles (4), a checksum (8), 0 (24)
+//   index:    for each tile its place, in units of 16 bytes from the beginning of the frame (4), and a checksum (4)
+//   zeros up to a multiple of 16 bytes
+//   tiles
+//
+// The checksum of the header is the XXH3 of the header and the index, with zeros in its own place. That of a tile is
+// the lower half of the XXH3 of its bytes. All numbers are little-endian.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "codec/float_format.h"
+
+namespace stagehand::codec {
+
+inline constexpr uint32_t kFrameHeaderBytes = 64;
+
+// Packs `bytes` of contents, a multiple of the size of an element and less than 2^35, with up to `threads` threads.
+// The result may be larger than the contents by less than 1 %, or by one tile. May lack memory.
+Status pack_frame(FloatFormat format, const void* from, uint64_t bytes, uint32_t threads, std::vector<uint8_t>* out);
+
+// A frame that somebody else may have written. Everything is checked before it is used, and each tile when it is
+// unpacked. The bytes must outlive this object.
+class Frame {
+public:
+    Frame() = default;
+
+    // An error if the bytes are not a frame, or not a whole one.
+    static Status open(std::span<const uint8_t> bytes, Frame* out);
+
+    FloatFormat format() const { return format_; }
+    uint64_t contents_bytes() const { return contents_bytes_; }
+    uint32_t tiles() const { return static_cast<uint32_t>(tiles_); }
+    // Tiles that keep their elements as they are.
+    uint32_t raw_tiles() const;
+
+    // Unpacks a range of the contents. An error if it is not in the contents, or if a tile is not as it was packed. Any
+    // thread may call it.
+    Status unpack(uint64_t offset, uint64_t bytes, void* to) const;
+
+private:
+    uint64_t tile_bytes() const;
+    std::span<const uint8_t> tile(uint64_t index) const;
+    Status unpack_tile_at(uint64_t index, void* to) const;
+
+    std::span<const uint8_t> bytes_;
+    FloatFormat format_ = FloatFormat::bf16;
+    uint64_t contents_bytes_ = 0, tiles_ = 0;
+};
+
+}  // namespace stagehand::codec
