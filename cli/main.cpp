@@ -80,6 +80,10 @@ int main(int argc, char** argv) {
             return guarded("plan", [&] { return plan_command(line.plan); });
         case CommandLine::Outcome::run:
             return guarded("run", [&] { return run_command(line.run); });
+        case CommandLine::Outcome::pack:
+            return guarded("pack", [&] { return pack_command(line.pack); });
+        case CommandLine::Outcome::unpack:
+            return guarded("unpack", [&] { return unpack_command(line.unpack); });
         case CommandLine::Outcome::report:
             return guarded("report", [&] { return report_command(line.report); });
         case CommandLine::Outcome::bench:

@@ -80,6 +80,17 @@ struct RunOptions : ModelOptions {
     std::string report;
 };
 
+// Of `pack` and of `unpack`.
+struct PackOptions {
+    std::string model;
+    std::string output;
+    std::uint32_t threads = 0;  // 0: as many as there are processors
+    bool verify = false;
+    bool all_tensors = false;
+    bool quiet = false;
+    bool json = false;
+};
+
 struct ReportOptions {
     std::vector<std::string> files;  // telemetry, each with or without its trace behind it
     std::string output;
@@ -125,6 +136,8 @@ int devices_command(const DevicesOptions& options);
 int plan_command(const PlanOptions& options);
 int training_command(const PlanOptions& options);
 int run_command(const RunOptions& options);
+int pack_command(const PackOptions& options);
+int unpack_command(const PackOptions& options);
 int report_command(const ReportOptions& options);
 int bench_command(const BenchOptions& options);
 int top_command(const TopOptions& options);

@@ -202,6 +202,25 @@ void add_run_options(CLI::App* app, RunOptions& options) {
     add_flag(app, "-q,--quiet", options.quiet, "Show no progress");
 }
 
+void add_pack_options(CLI::App* app, PackOptions& options) {
+    app->add_option("MODEL", options.model, "A safetensors file")->required()->type_name("");
+    app->add_option("-o,--output", options.output, "The packed file to write")->required()->type_name("FILE");
+    app->add_option("--threads", options.threads, "Pack with so many threads; by default one for each processor")
+        ->check(CLI::Range(1, 1024).description(""))
+        ->type_name("N");
+    add_flag(app, "--verify", options.verify, "Then unpack what was written, and compare each tensor with MODEL");
+    add_flag(app, "--all-tensors", options.all_tensors, "List each tensor instead of each type of element");
+    add_flag(app, "--json", options.json, "Write one JSON object instead of a table");
+    add_flag(app, "-q,--quiet", options.quiet, "Show no progress");
+}
+
+void add_unpack_options(CLI::App* app, PackOptions& options) {
+    app->add_option("PACKED", options.model, "A file that `stagehand pack` has written")->required()->type_name("");
+    app->add_option("-o,--output", options.output, "The safetensors file to write")->required()->type_name("FILE");
+    add_flag(app, "--json", options.json, "Write one JSON object instead of a line");
+    add_flag(app, "-q,--quiet", options.quiet, "Show no progress");
+}
+
 void add_report_options(CLI::App* app, ReportOptions& options) {
     app->add_option("FILES", options.files,
                     "The telemetry of a run (RUN.jsonl), and behind it the run's trace, if there is one; then those of "
@@ -303,14 +322,16 @@ constexpr const char* exit_codes =
     "3 bad model; 4 no such device or process, or too small a budget; 5 an output could not be "
     "written; 130 interrupted.";
 
-constexpr const char* subcommand_names = "devices, plan, run, report, bench, top, release, resume and help";
+constexpr const char* subcommand_names =
+    "devices, plan, run, pack, unpack, report, bench, top, release, resume and help";
 
 CommandLine::Outcome outcome_of(const std::string& subcommand) {
     using Outcome = CommandLine::Outcome;
     static const std::map<std::string, Outcome> outcomes = {
-        {"devices", Outcome::devices}, {"plan", Outcome::plan},    {"run", Outcome::run},
-        {"report", Outcome::report},   {"bench", Outcome::bench},  {"release", Outcome::release},
-        {"top", Outcome::top},         {"resume", Outcome::resume}};
+        {"devices", Outcome::devices}, {"plan", Outcome::plan},       {"run", Outcome::run},
+        {"pack", Outcome::pack},       {"unpack", Outcome::unpack},   {"report", Outcome::report},
+        {"bench", Outcome::bench},     {"release", Outcome::release}, {"top", Outcome::top},
+        {"resume", Outcome::resume}};
     return outcomes.at(subcommand);
 }
 
@@ -327,6 +348,34 @@ std::vector<std::string> arguments_of(int argc, char** argv) {
     return arguments;
 }
 
+void add_subcommands(CLI::App& app, CommandLine& line) {
+    CLI::App* devices_app = app.add_subcommand("devices", "List backends and devices, their memory and copy speeds");
+    add_flag(devices_app, "--json", line.devices.json, "Write one JSON object instead of tables");
+    CLI::App* plan_app = app.add_subcommand("plan", "Show the plan for a budget, without streaming");
+    add_plan_options(plan_app, line.plan);
+    CLI::App* run_app = app.add_subcommand("run", "Stream a model's weights and measure the steps");
+    add_run_options(run_app, line.run);
+    CLI::App* pack_app = app.add_subcommand("pack", "Pack the floating-point weights of a file without loss");
+    add_pack_options(pack_app, line.pack);
+    CLI::App* unpack_app = app.add_subcommand("unpack", "Unpack a file that was packed");
+    add_unpack_options(unpack_app, line.unpack);
+    CLI::App* report_app =
+        app.add_subcommand("report", "Make an HTML page about runs, from their telemetry and traces");
+    add_report_options(report_app, line.report);
+    CLI::App* bench_app =
+        app.add_subcommand("bench", "Measure a device, and compare each figure with a limit of the same run");
+    add_bench_options(bench_app, line.bench);
+    CLI::App* top_app = app.add_subcommand("top", "Show what the devices and runtimes of a running process do");
+    add_top_options(top_app, line.top);
+    CLI::App* release_app = app.add_subcommand("release", "Have a running process give the memory of its device back");
+    add_occupancy_options(release_app, line.release);
+    CLI::App* resume_app = app.add_subcommand("resume", "Have a running process take its device memory again");
+    line.resume.resumes = true;
+    add_occupancy_options(resume_app, line.resume);
+    // For the list of subcommands only: arguments_of() has replaced it before anything is parsed.
+    app.add_subcommand("help", "Print this help, or the help of a subcommand, and exit");
+}
+
 }  // namespace
 
 CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
@@ -338,27 +387,7 @@ CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
     app.footer(exit_codes);
     app.require_subcommand(1);
 
-    CLI::App* devices_app = app.add_subcommand("devices", "List backends and devices, their memory and copy speeds");
-    add_flag(devices_app, "--json", devices.json, "Write one JSON object instead of tables");
-    CLI::App* plan_app = app.add_subcommand("plan", "Show the plan for a budget, without streaming");
-    add_plan_options(plan_app, plan);
-    CLI::App* run_app = app.add_subcommand("run", "Stream a model's weights and measure the steps");
-    add_run_options(run_app, run);
-    CLI::App* report_app =
-        app.add_subcommand("report", "Make an HTML page about runs, from their telemetry and traces");
-    add_report_options(report_app, report);
-    CLI::App* bench_app =
-        app.add_subcommand("bench", "Measure a device, and compare each figure with a limit of the same run");
-    add_bench_options(bench_app, bench);
-    CLI::App* top_app = app.add_subcommand("top", "Show what the devices and runtimes of a running process do");
-    add_top_options(top_app, top);
-    CLI::App* release_app = app.add_subcommand("release", "Have a running process give the memory of its device back");
-    add_occupancy_options(release_app, release);
-    CLI::App* resume_app = app.add_subcommand("resume", "Have a running process take its device memory again");
-    resume.resumes = true;
-    add_occupancy_options(resume_app, resume);
-    // For the list of subcommands only: arguments_of() has replaced it before anything is parsed.
-    app.add_subcommand("help", "Print this help, or the help of a subcommand, and exit");
+    add_subcommands(app, *this);
 
     std::vector<std::string> arguments = arguments_of(argc, argv);
     const std::string first = arguments.empty() ? "" : arguments.front();

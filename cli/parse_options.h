@@ -15,6 +15,8 @@ public:
         devices,
         plan,
         run,
+        pack,
+        unpack,
         report,
         bench,
         top,
@@ -31,6 +33,7 @@ public:
     DevicesOptions devices;
     PlanOptions plan;
     RunOptions run;
+    PackOptions pack, unpack;
     ReportOptions report;
     BenchOptions bench;
     TopOptions top;

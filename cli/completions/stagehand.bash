@@ -8,7 +8,7 @@ _stagehand()
     COMPREPLY=()
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         case $word in
-            devices|plan|run|report|bench|top|release|resume|help)
+            devices|plan|run|pack|unpack|report|bench|top|release|resume|help)
                 subcommand=$word
                 break
                 ;;
@@ -53,7 +53,7 @@ _stagehand()
         --layers|--hidden-size|--heads|--kv-heads|--intermediate-size|--vocab-size|--seq-len|--batch-size|--peak|--slowdown|--flops|--step-ms|--memory-bandwidth)
             return
             ;;
-        --bandwidth|--bytes|--compute-ms|--device-option|--max-block|--max-header|--steps|--interval|--unordered)
+        --bandwidth|--bytes|--compute-ms|--device-option|--max-block|--max-header|--steps|--threads|--interval|--unordered)
             return
             ;;
     esac
@@ -72,6 +72,12 @@ _stagehand()
             options="--help --budget --device --device-option --order --compute-ms --max-block --max-header --json
                      --steps --verify --trace --telemetry --report --quiet"
             ;;
+        pack)
+            options="--help --output --threads --verify --all-tensors --json --quiet"
+            ;;
+        unpack)
+            options="--help --output --json --quiet"
+            ;;
         report)
             options="--help --output --quiet"
             ;;
@@ -88,15 +94,15 @@ _stagehand()
             options="--help --tag --device --socket --wait --json"
             ;;
         help)
-            options="devices plan run report bench top release resume"
+            options="devices plan run pack unpack report bench top release resume"
             ;;
         *)
-            options="devices plan run report bench top release resume help --help --version"
+            options="devices plan run pack unpack report bench top release resume help --help --version"
             ;;
     esac
     if [[ -z $subcommand || $subcommand == help || $current == -* ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
-    elif [[ $subcommand == plan || $subcommand == run || $subcommand == report ]]; then
+    elif [[ $subcommand == plan || $subcommand == run || $subcommand == *pack || $subcommand == report ]]; then
         compopt -o filenames 2>/dev/null
         mapfile -t COMPREPLY < <(compgen -f -- "$current")
     elif [[ $subcommand == top || $subcommand == release || $subcommand == resume ]]; then

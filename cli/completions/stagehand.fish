@@ -1,10 +1,12 @@
 # Completion of the stagehand command for fish.
 
-set -l subcommands devices plan run report bench top release resume help
+set -l subcommands devices plan run pack unpack report bench top release resume help
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -f
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a devices -d 'List backends and devices'
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a plan -d 'Show the plan for a budget'
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a run -d 'Stream a model and measure the steps'
+complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a pack -d 'Pack the weights of a file'
+complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a unpack -d 'Unpack a file'
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a report -d 'Make a page about runs'
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a bench -d 'Measure a device'
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a top -d 'Show what a running process does'
@@ -13,9 +15,9 @@ complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a resum
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -a help -d 'Print the help of a subcommand'
 complete -c stagehand -n "not __fish_seen_subcommand_from $subcommands" -l version -d 'Print the version and exit'
 complete -c stagehand -s h -l help -d 'Print the help and exit'
-complete -c stagehand -n "__fish_seen_subcommand_from devices plan run bench top release resume" -l json -d 'Write one JSON object'
+complete -c stagehand -n "__fish_seen_subcommand_from devices plan run pack unpack bench top release resume" -l json -d 'Write one JSON object'
 complete -c stagehand -n "__fish_seen_subcommand_from devices bench" -f
-complete -c stagehand -n "__fish_seen_subcommand_from help" -f -a 'devices plan run report bench top release resume'
+complete -c stagehand -n "__fish_seen_subcommand_from help" -f -a 'devices plan run pack unpack report bench top release resume'
 
 set -l model "__fish_seen_subcommand_from plan run"
 set -l device "__fish_seen_subcommand_from plan run bench"
@@ -58,6 +60,14 @@ complete -c stagehand -n $run -l trace -r -d 'Record a trace'
 complete -c stagehand -n $run -l telemetry -r -d 'Write one JSON object for each step'
 complete -c stagehand -n $run -l report -r -d 'Write a report'
 complete -c stagehand -n $run -s q -l quiet -d 'Show no progress'
+
+set -l packing "__fish_seen_subcommand_from pack unpack"
+complete -c stagehand -n $packing -s o -l output -r -d 'The file to write'
+complete -c stagehand -n $packing -s q -l quiet -d 'Show no progress'
+set -l pack "__fish_seen_subcommand_from pack"
+complete -c stagehand -n $pack -l threads -x -d 'Pack with so many threads'
+complete -c stagehand -n $pack -l verify -d 'Compare each tensor with the file'
+complete -c stagehand -n $pack -l all-tensors -d 'List each tensor'
 
 set -l report "__fish_seen_subcommand_from report"
 complete -c stagehand -n $report -s o -l output -r -d 'The page to write'

@@ -61,6 +61,8 @@ struct Model {
 struct ReadOptions {
     // The most bytes of one file's header, or of a shard index, that are read. 1 GiB: some 8 million tensors.
     std::uint64_t max_header_bytes = std::uint64_t{1} << 30;
+    // Whether a file that `stagehand pack` has written may be read. Its tensors are not what their names say.
+    bool packed = false;
 };
 
 // A tensor's name longer than this is bad input (GGUF's own limit for keys).

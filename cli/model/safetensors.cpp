@@ -81,6 +81,10 @@ void read_safetensors(ByteSource& source, const ReadOptions& options, Model& mod
 
     SafetensorsHeader header(model, file);
     read_json(source, 8, length, "header", header);
+    if (header.is_packed() && !options.packed) {
+        throw ModelError(source.name(), "metadata",
+                         "says that the tensors are packed: unpack them with 'stagehand unpack'");
+    }
 
     check_names(model, first);
     check_layout(model, first, false);

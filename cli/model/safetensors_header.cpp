@@ -205,6 +205,7 @@ void SafetensorsHeader::scalar(const JsonScalar& value) {
             if (value.kind != JsonKind::string) {
                 unexpected(value.kind);
             }
+            is_packed_ = is_packed_ || metadata_key_ == packed_key;
             model_.note(metadata_key_, value.text);
             state_ = State::metadata;
             return;

@@ -16,11 +16,17 @@
 
 namespace stagehand::cli::model {
 
+// The metadata of a file that `stagehand pack` has written has this key.
+inline constexpr std::string_view packed_key = "stagehand.packed";
+
 // Adds a tensor to the model at the end of its description, after checking that the description is complete and the
 // bytes are in the file.
 class SafetensorsHeader final : public JsonEvents {
 public:
     SafetensorsHeader(Model& model, std::uint32_t file) : model_(model), file_(file) {}
+
+    // The file's metadata says that its tensors are packed.
+    bool is_packed() const { return is_packed_; }
 
     void start_object() override;
     void end_object() override;
@@ -63,6 +69,7 @@ private:
     State state_ = State::before;
     std::uint32_t skipped_depth_ = 0;
     bool saw_metadata_ = false;
+    bool is_packed_ = false;
     std::string metadata_key_;
 
     std::string name_;  // the tensor being read, and what is known of it

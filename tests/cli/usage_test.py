@@ -24,7 +24,19 @@ class UsageTest(CommandTest):
         return found
 
     def test_help_and_version_go_to_standard_output(self):
-        for subcommand in ([], ["devices"], ["plan"], ["run"], ["report"], ["bench"], ["top"], ["release"], ["resume"]):
+        for subcommand in (
+            [],
+            ["devices"],
+            ["plan"],
+            ["run"],
+            ["pack"],
+            ["unpack"],
+            ["report"],
+            ["bench"],
+            ["top"],
+            ["release"],
+            ["resume"],
+        ):
             self.assertIn("Usage:", self.succeed(*subcommand, "--help").out)
             self.assertIn("Usage:", self.succeed(*subcommand, "-h").out)
         self.assertRegex(self.succeed("--version").out, r"^stagehand \d+\.\d+\.\d+\n$")
@@ -33,7 +45,7 @@ class UsageTest(CommandTest):
         self.assertEqual(self.succeed("help").out, self.succeed("--help").out)
         self.assertEqual(self.succeed("help", "help").out, self.succeed("--help").out)
         self.assertEqual(self.succeed("help", "--help").out, self.succeed("--help").out)
-        for name in ("devices", "plan", "run", "report", "bench", "top", "release", "resume"):
+        for name in ("devices", "plan", "run", "pack", "unpack", "report", "bench", "top", "release", "resume"):
             self.assertEqual(self.succeed("help", name).out, self.succeed(name, "--help").out)
         self.assertRegex(self.succeed("--help").out, r"\n  help  +Print this help")
 
@@ -46,11 +58,11 @@ class UsageTest(CommandTest):
         for arguments, says in [
             (
                 [],
-                "a subcommand is required; the subcommands are devices, plan, run, report, bench, top, release, resume and help",
+                "a subcommand is required; the subcommands are devices, plan, run, pack, unpack, report, bench, top, release, resume and help",
             ),
             (
                 ["fly"],
-                "there is no subcommand 'fly'; the subcommands are devices, plan, run, report, bench, top, release, resume and help",
+                "there is no subcommand 'fly'; the subcommands are devices, plan, run, pack, unpack, report, bench, top, release, resume and help",
             ),
             (["fly", "--help"], "there is no subcommand 'fly'"),
             (["help", "fly"], "there is no subcommand 'fly'"),
@@ -83,6 +95,10 @@ class UsageTest(CommandTest):
             (["release", "--wait", "-1"], "--wait: '-1' is not a number of seconds from 0 to 3600"),
             (["resume", "--drop"], "stagehand resume has no option '--drop'"),
             (["release", "1", "--socket", "/x"], "PROCESS and --socket are both given; give one of them"),
+            (["pack", "-o", "x"], "MODEL is required: a safetensors file"),
+            (["pack", model], "--output FILE is required: the packed file to write"),
+            (["pack", model, "-o", "x", "--threads", "0"], "--threads"),
+            (["unpack", "-o", "x"], "PACKED is required: a file that"),
             (["report", "-o", "x.html"], "FILES is required: the telemetry of a run"),
             (["report", "run.jsonl"], "--output FILE is required: the HTML page"),
             (["top", "--interval", "0"], "--interval: '0' is not a number of seconds from 0.05 to 86400"),
@@ -184,7 +200,7 @@ class UsageTest(CommandTest):
         offered = set().union(
             *(
                 self.help_options(name)
-                for name in ("devices", "plan", "run", "report", "bench", "top", "release", "resume")
+                for name in ("devices", "plan", "run", "pack", "unpack", "report", "bench", "top", "release", "resume")
             )
         ) | {"--version"}
         self.assertEqual(listed, offered)
@@ -222,13 +238,13 @@ class UsageTest(CommandTest):
 
     def test_page_of_the_documentation_lists_every_option(self):
         page = (SOURCE_ROOT / "docs/command.md").read_text(encoding="utf-8")
-        for name in ("devices", "plan", "run", "report", "bench", "top", "release", "resume"):
+        for name in ("devices", "plan", "run", "pack", "unpack", "report", "bench", "top", "release", "resume"):
             self.assertLessEqual(self.help_options(name) - {"--help"}, options_in(page))
 
     def test_completions_offer_every_option(self):
         folder = SOURCE_ROOT / "cli/completions"
         bash = (folder / "stagehand.bash").read_text(encoding="utf-8")
-        for name in ("devices", "plan", "run", "report", "bench", "top", "release", "resume"):
+        for name in ("devices", "plan", "run", "pack", "unpack", "report", "bench", "top", "release", "resume"):
             offered = self.help_options(name)
             case = re.search(rf"\n        {name}\)\n(.*?);;", bash, re.S).group(1)
             self.assertEqual(options_in(case), offered, name)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the fuzz targets' seeds, tests/data/fuzz/{safetensors,gguf,index}. Run it again if a format grows."""
+"""Writes the fuzz targets' seeds, tests/data/fuzz/{safetensors,gguf,index,codec}. Run it again if a format grows."""
 
 import json
 import pathlib
@@ -95,11 +95,43 @@ def index_seeds():
     yield "deep", b'{"metadata":' + b"[" * 200
 
 
+def tile(kind, table, escapes, rest):
+    out = bytes(table + [0] * (7 - len(table))) + struct.pack("<BII", kind, escapes, 0) + rest
+    return out + bytes(-len(out) % 16)
+
+
+def frame(form, contents, tiles):
+    """Without checksums, which the target computes."""
+    index, at = b"", (64 + 8 * len(tiles) + 15) // 16 * 16
+    for one in tiles:
+        index += struct.pack("<II", at // 16, 0)
+        at += len(one)
+    index += bytes(-len(index) % 16)
+    header = b"SHPK" + struct.pack("<HBBQQIIQ24x", 1, form, 0, contents, at, 8192, len(tiles), 0)
+    return header + index + b"".join(tiles)
+
+
+def codec_seeds():
+    """The first byte is what the rest is: 0 a frame, 1 a tile, 2 contents."""
+    coded = tile(1, [120, 119], 1, bytes(12) + bytes(32) + b"\x05")
+    coded = coded[:16] + b"\x02\0\0\0" * 3 + coded[28:]  # the second of 32 elements escapes
+    raw = tile(0, [], 0, bytes(range(64)))
+    yield "bf16", b"\0" + frame(1, 64, [coded])
+    yield "raw", b"\0" + frame(1, 64, [raw])
+    yield "two_tiles", b"\0" + frame(4, 8192 + 32, [tile(0, [], 0, bytes(8192)), tile(0, [], 0, bytes(32))])
+    yield "empty", b"\0" + frame(3, 0, [])
+    yield "short", b"\0" + frame(1, 64, [coded])[:70]
+    for form in range(1, 6):
+        yield f"tile{form}", bytes([1, form, 31]) + coded
+        yield f"contents{form}", bytes([2, form]) + bytes(range(256)) + bytes(64)
+
+
 def main():
     folder = pathlib.Path(__file__).resolve().parent.parent / "data" / "fuzz"
-    for kind, seeds in (("safetensors", safetensors_seeds()), ("gguf", gguf_seeds()), ("index", index_seeds())):
+    kinds = {"safetensors": safetensors_seeds, "gguf": gguf_seeds, "index": index_seeds, "codec": codec_seeds}
+    for kind, make in kinds.items():
         (folder / kind).mkdir(parents=True, exist_ok=True)
-        for name, content in seeds:
+        for name, content in make():
             (folder / kind / name).write_bytes(content)
 
 

@@ -1,0 +1,76 @@
+#include "packing/tensor_file.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include <sys/stat.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "model/error.h"
+#include "model/read_model.h"
+#include "model/safetensors_header.h"
+#include "packing/description.h"
+
+namespace stagehand::cli {
+
+namespace {
+
+model::Model read_one_file(const std::string& path) {
+    model::ReadOptions options;
+    options.packed = true;
+    model::Model model = model::read_model(path, options);
+    if (model.format != model::Format::safetensors) {
+        throw model::ModelError(path, "format", "is GGUF, and only safetensors files are packed");
+    }
+    if (model.files.size() != 1) {
+        throw model::ModelError(path, "files",
+                                fmt::format("are {}: give one safetensors file at a time", model.files.size()));
+    }
+    std::sort(model.tensors.begin(), model.tensors.end(),
+              [](const model::Tensor& a, const model::Tensor& b) { return a.offset < b.offset; });
+    return model;
+}
+
+}  // namespace
+
+TensorFile::TensorFile(const std::string& path) : model_(read_one_file(path)), source_(model_.files.front().path) {
+    // The readers have checked the header. They keep a few facts of the metadata only.
+    const model::ModelFile& file = model_.files.front();
+    std::string header(file.data_offset - 8, '\0');
+    source_.read(8, header);
+    const nlohmann::json json = nlohmann::json::parse(header, nullptr, false);
+    if (json.is_discarded() || !json.is_object()) {
+        throw model::ModelError(path, "header", "has changed while it was read");
+    }
+    const auto metadata = json.find("__metadata__");
+    if (metadata == json.end()) {
+        return;
+    }
+    for (const auto& [key, value] : metadata->items()) {
+        if (key != model::packed_key) {
+            metadata_[key] = value;
+            continue;
+        }
+        is_packed_ = true;
+        try {
+            packed_ = parse_description(value.is_string() ? value.get<std::string>() : "");
+        } catch (const std::invalid_argument& problem) {
+            throw model::ModelError(path, fmt::format("metadata '{}'", model::packed_key), problem.what());
+        }
+    }
+}
+
+std::vector<char> TensorFile::read(const model::Tensor& tensor) {
+    std::vector<char> bytes(tensor.bytes);
+    source_.read(tensor.offset, bytes);
+    return bytes;
+}
+
+bool TensorFile::is_at(const std::string& path) const {
+    struct stat found = {};
+    return stat(path.c_str(), &found) == 0 && found.st_dev == source_.device() && found.st_ino == source_.inode();
+}
+
+}  // namespace stagehand::cli

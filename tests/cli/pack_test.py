@@ -1,0 +1,210 @@
+"""`stagehand pack` and `stagehand unpack`: what comes back, what it takes, and which files are refused."""
+
+import json
+import os
+import random
+import signal
+import struct
+
+import harness
+import model_files
+from harness import MODEL, OUTPUT, SUCCESS, USAGE, CommandTest
+
+PACKED_KEY = "stagehand.packed"
+
+
+def normal(dtype, count, seed):
+    """Elements like those of a model, by the rules of the formats alone."""
+    numbers = random.Random(seed)
+    values = [numbers.gauss(0, 0.02) for _ in range(count)]
+    if dtype == "F32":
+        return struct.pack(f"<{count}f", *values)
+    if dtype == "F16":
+        return struct.pack(f"<{count}e", *values)
+    whole = struct.pack(f"<{count}f", *values)
+    return b"".join(whole[at + 2 : at + 4] for at in range(0, len(whole), 4))  # the upper half is BF16
+
+
+def read(path):
+    """The metadata and {name: (dtype, shape, bytes)} of a safetensors file."""
+    content = path.read_bytes()
+    length = struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8 : 8 + length])
+    metadata = header.pop("__metadata__", {})
+    tensors = {}
+    for name, tensor in header.items():
+        begin, end = (8 + length + at for at in tensor["data_offsets"])
+        tensors[name] = (tensor["dtype"], tensor["shape"], content[begin:end])
+    return metadata, tensors
+
+
+class PackTest(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.tensors = {
+            "norm.bias": ("F32", [3], struct.pack("<3f", 1, float("nan"), 1e-42)),
+            "layers.0.weight": ("BF16", [300, 100], normal("BF16", 30000, 1)),
+            "layers.1.weight": ("F16", [100, 100], normal("F16", 10000, 2)),
+            "layers.2.weight": ("F32", [20000], normal("F32", 20000, 3)),
+            "layers.3.weight": ("BF16", [20000], model_files.random_bytes(40000, 4)),
+            "positions": ("I64", [2, 2], struct.pack("<4q", 1, 2, 3, 4)),
+            "nothing": ("BF16", [0, 4], b""),
+        }
+        self.metadata = {"format": "pt", "zz \u00e9": "\u2028"}
+        self.model = model_files.write_safetensors(self.folder / "model.safetensors", self.tensors, self.metadata)
+        self.packed = self.folder / "packed.safetensors"
+
+    def pack(self, *arguments):
+        return self.succeed("pack", self.model, "-o", self.packed, "--json", *arguments).json()
+
+    def test_every_tensor_comes_back(self):
+        result = self.pack("--verify")
+        self.assertIs(result["verified"], True)
+        self.succeed("unpack", self.packed, "-o", self.folder / "plain.safetensors")
+        metadata, tensors = read(self.folder / "plain.safetensors")
+        self.assertEqual(tensors, self.tensors)
+        self.assertEqual(metadata, self.metadata)
+
+    def test_what_the_packed_file_holds(self):
+        result = self.pack()
+        metadata, tensors = read(self.packed)
+        description = json.loads(metadata.pop(PACKED_KEY))
+        self.assertEqual(metadata, self.metadata)
+        self.assertEqual(description["version"], 1)
+        rows = {row["name"]: row for row in result["tensors"]}
+        self.assertEqual(set(rows), set(self.tensors))
+        packed = {"layers.0.weight", "layers.1.weight", "layers.2.weight"}
+        self.assertEqual(set(description["tensors"]), packed)
+        for name, (dtype, shape, data) in self.tensors.items():
+            with self.subTest(name=name):
+                self.assertIs(rows[name]["packed"], name in packed)
+                self.assertEqual(rows[name]["bytes"], len(data))
+                self.assertEqual(rows[name]["packed_bytes"], len(tensors[name][2]))
+                if name in packed:
+                    self.assertEqual(description["tensors"][name], {"dtype": dtype, "shape": shape})
+                    self.assertEqual(tensors[name][:2], ("U8", [len(tensors[name][2])]))
+                    self.assertEqual(tensors[name][2][:4], b"SHPK")
+                else:
+                    self.assertEqual(tensors[name], (dtype, shape, data))
+        for name, most in (("layers.0.weight", 0.71), ("layers.1.weight", 0.90), ("layers.2.weight", 0.86)):
+            self.assertLess(rows[name]["ratio"], most)
+            self.assertEqual(rows[name]["raw_tiles"], 0)
+        self.assertEqual(result["packed_tensors"], 3)
+        self.assertEqual(result["bytes"], sum(len(data) for _, _, data in self.tensors.values()))
+        self.assertEqual(result["packed_bytes"], sum(len(data) for _, _, data in tensors.values()))
+
+    def test_the_number_of_threads_makes_no_difference(self):
+        self.pack("--threads", "1")
+        one = self.packed.read_bytes()
+        self.pack("--threads", "7")
+        self.assertEqual(self.packed.read_bytes(), one)
+
+    def test_tables_are_for_people(self):
+        text = self.succeed("pack", self.model, "-o", self.packed, "--verify").out
+        self.assertIn("3 of 7 tensors are packed", text)
+        self.assertIn("all tensors come back bit by bit", text)
+        self.assertIn("BF16", text)
+        self.assertNotIn("layers.0.weight", text)
+        self.assertIn("layers.0.weight", self.succeed("pack", self.model, "-o", self.packed, "--all-tensors").out)
+        plain = self.folder / "plain.safetensors"
+        self.assertRegex(
+            self.succeed("unpack", self.packed, "-o", plain).out, r"^3 of 7 tensors were packed: .+ from .+"
+        )
+
+    def test_other_commands_do_not_take_packed_bytes_for_weights(self):
+        self.pack()
+        for command in (["plan"], ["run", "--steps", "1"]):
+            self.refuse(MODEL, *command, self.packed, "--budget", "50%", says=["stagehand unpack"])
+        self.refuse(MODEL, "pack", self.packed, "-o", self.folder / "x", says=["packed already"])
+        self.refuse(MODEL, "unpack", self.model, "-o", self.folder / "x", says=["does not say that tensors are packed"])
+        self.assertFalse((self.folder / "x").exists())
+
+    def test_files_that_are_in_use_are_kept(self):
+        before = self.model.read_bytes()
+        self.refuse(USAGE, "pack", self.model, "-o", self.model, says=["is MODEL itself"])
+        link = self.folder / "link"
+        os.link(self.model, link)
+        self.refuse(USAGE, "pack", self.model, "-o", link, says=["is MODEL itself"])
+        self.assertEqual(self.model.read_bytes(), before)
+        self.pack()
+        self.refuse(USAGE, "unpack", self.packed, "-o", self.packed, says=["is PACKED itself"])
+
+    def test_an_output_that_cannot_be_written(self):
+        missing = self.folder / "missing" / "x"
+        self.refuse(OUTPUT, "pack", self.model, "-o", missing, says=[missing, "No such file"])
+        (self.folder / "taken").mkdir()
+        self.refuse(OUTPUT, "pack", self.model, "-o", self.folder / "taken", says=["taken"])
+        self.assertEqual([path.name for path in self.folder.iterdir() if path.name.endswith(".part")], [])
+
+    def test_models_that_are_not_one_safetensors_file(self):
+        index = model_files.write_sharded(self.folder / "sharded", self.tensors, 2)
+        self.refuse(MODEL, "pack", index, "-o", self.packed, says=["are 2: give one safetensors file at a time"])
+        gguf = self.folder / "model.gguf"
+        model_files.write_gguf(gguf, model_files.layered_gguf_tensors(2))
+        self.refuse(MODEL, "pack", gguf, "-o", self.packed, says=["is GGUF"])
+
+    def test_descriptions_that_lie_are_refused(self):
+        self.pack()
+        metadata, tensors = read(self.packed)
+        description = json.loads(metadata[PACKED_KEY])
+
+        def refuse(change, *says):
+            other = json.loads(json.dumps(description))
+            change(other)
+            text = other["text"] if "text" in other else json.dumps(other)
+            path = model_files.write_safetensors(self.folder / "lie.safetensors", tensors, {PACKED_KEY: text})
+            self.refuse(MODEL, "unpack", path, "-o", self.folder / "x", says=says)
+            self.assertFalse((self.folder / "x").exists())
+
+        def set_tensor(name, **members):
+            return lambda other: other["tensors"].setdefault(name, {"dtype": "BF16", "shape": [1]}).update(members)
+
+        refuse(lambda other: other.update(version=2), "is of version 2, and this command knows version 1")
+        refuse(lambda other: other.update(text="[]"), "is not a description of packed tensors")
+        refuse(lambda other: other.update(text="{"), "is not a description of packed tensors")
+        refuse(lambda other: other.update(tensors={"a": {}}), "tensor 'a': has no dtype and shape")
+        refuse(set_tensor("layers.0.weight", shape=["x"]), "a shape that is not made of numbers")
+        refuse(set_tensor("layers.0.weight", shape=[-1]), "a shape that is not made of numbers")
+        refuse(set_tensor("layers.0.weight", shape=[30001]), "layers.0.weight", "is not what the metadata says")
+        refuse(set_tensor("layers.0.weight", shape=[2**63, 2**63]), "layers.0.weight")
+        refuse(set_tensor("layers.0.weight", dtype="F16"), "layers.0.weight", "is not what the metadata says")
+        refuse(set_tensor("layers.0.weight", dtype="I64"), "elements of type 'I64' are never packed")
+        refuse(set_tensor("other"), "describes a packed tensor that is not in the file")
+        refuse(set_tensor("positions"), "positions", "its elements are not bytes")
+
+    def test_a_wrong_bit_is_refused(self):
+        self.pack()
+        content = bytearray(self.packed.read_bytes())
+        length = struct.unpack("<Q", content[:8])[0]
+        header = json.loads(content[8 : 8 + length])
+        begin, end = (8 + length + at for at in header["layers.0.weight"]["data_offsets"])
+        for at in [begin, begin + 8, begin + 63, begin + 64, end - 1, *random.Random(5).sample(range(begin, end), 20)]:
+            other = bytearray(content)
+            other[at] ^= 1 << (at % 8)
+            broken = self.folder / "broken.safetensors"
+            broken.write_bytes(other)
+            self.refuse(
+                MODEL, "unpack", broken, "-o", self.folder / "x", says=["layers.0.weight", "not a packed tensor"]
+            )
+            self.assertFalse((self.folder / "x").exists())
+
+    def test_an_interrupted_command_leaves_the_file_that_was_there(self):
+        big = {f"layers.{i}.weight": ("F32", [1 << 19], model_files.random_bytes(1 << 21, i)) for i in range(40)}
+        model = model_files.write_safetensors(self.folder / "big.safetensors", big)
+        self.packed.write_bytes(b"before")
+        process = self.start("pack", model, "-o", self.packed, "--threads", "1")
+        self.wait_for_part(process)
+        process.send_signal(signal.SIGINT)
+        result = self.finish(process)
+        if result.code != SUCCESS:  # it may have been faster
+            self.assertEqual(result.code, 130)
+            self.assertEqual(self.packed.read_bytes(), b"before")
+        self.assertEqual([path.name for path in self.folder.iterdir() if path.name.endswith(".part")], [])
+
+    def wait_for_part(self, process):
+        while process.poll() is None and not any(path.name.endswith(".part") for path in self.folder.iterdir()):
+            pass
+
+
+if __name__ == "__main__":
+    harness.main()
