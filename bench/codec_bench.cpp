@@ -11,10 +11,11 @@ using namespace stagehand::codec;
 
 constexpr uint64_t kBytes = uint64_t(64) << 20;
 
+// Weights of 8 bits are scaled to the range of their type, as models have them.
 std::vector<uint8_t> weights_of(FloatFormat format) {
     const FloatFields fields = fields_of(format);
     std::mt19937 random(1);
-    std::normal_distribution<float> normal(0, 0.02f);
+    std::normal_distribution<float> normal(0, fields.bytes() == 1 ? 100.0f : 0.02f);
     std::vector<uint8_t> bytes(kBytes);
     for (uint64_t i = 0; i < kBytes; i += fields.bytes()) {
         const float value = normal(random);

@@ -8,7 +8,7 @@ namespace stagehand::cli {
 
 enum class ExitCode {
     success = 0,
-    failure = 1,      // bytes on the device differ from the file, a step failed, or a process refused
+    failure = 1,      // bytes differ from the file, a step failed, or a process refused
     usage = 2,        // the command line is wrong
     model = 3,        // the model cannot be read, or changed while it was read
     device = 4,       // no such device, the device does not work, or the budget or memory does not suffice

@@ -16,6 +16,7 @@
 #include "model/safetensors_header.h"
 #include "model/text.h"
 #include "options.h"
+#include "packing/codec_error.h"
 #include "packing/description.h"
 #include "packing/element_format.h"
 #include "packing/safetensors_writer.h"
@@ -55,12 +56,6 @@ void end_if_interrupted() {
     }
 }
 
-void check(const Status& status, const std::string& path, const model::Tensor& tensor) {
-    if (!status.ok()) {
-        throw model::ModelError(path, fmt::format("tensor {}", model::in_quotes(tensor.name)), status.text());
-    }
-}
-
 // The room that the header may need: offsets and lengths are no longer than those of the whole file.
 std::uint64_t largest_header(const TensorFile& file) {
     std::vector<WrittenTensor> tensors;
@@ -73,9 +68,7 @@ std::uint64_t largest_header(const TensorFile& file) {
     }
     Json metadata = file.metadata();
     metadata[std::string(model::packed_key)] = description_of(packed);
-    constexpr std::uint64_t alignment = 64;
-    const std::uint64_t bytes = SafetensorsWriter::header(metadata, tensors).size();
-    return (bytes + 8 + alignment - 1) / alignment * alignment - 8;
+    return SafetensorsWriter::header(metadata, tensors).size();
 }
 
 class PackingFile {
@@ -91,10 +84,11 @@ public:
         WrittenTensor written{row.name, row.dtype, {tensor.shape.begin(), tensor.shape.end()}};
         const auto format = format_of_dtype(tensor.dtype);
         if (format && tensor.bytes <= largest_bytes) {
-            check(codec::pack_frame(*format, plain.data(), plain.size(), threads_, &frame_), from_.path(), tensor);
+            check_codec(codec::pack_frame(*format, plain.data(), plain.size(), threads_, &frame_), from_.path(),
+                        tensor.name);
             if (static_cast<double>(frame_.size()) <= (1 - least_saving) * static_cast<double>(plain.size())) {
                 codec::Frame frame;
-                check(codec::Frame::open(frame_, &frame), from_.path(), tensor);
+                check_codec(codec::Frame::open(frame_, &frame), from_.path(), tensor.name);
                 row.packed = 1;
                 row.packed_bytes = frame_.size();
                 row.tiles = frame.tiles();
@@ -110,14 +104,17 @@ public:
         return row;
     }
 
-    void complete() {
+    // Returns the name that the file has until it is published.
+    const std::string& finish() {
         Json metadata = Json::object();
         metadata[std::string(model::packed_key)] = description_of(packed_);
         for (const auto& [key, value] : from_.metadata().items()) {
             metadata[key] = value;
         }
-        writer_.complete(metadata);
+        writer_.finish(metadata);
+        return writer_.unfinished();
     }
+    void publish() { writer_.publish(); }
 
 private:
     static constexpr std::uint64_t largest_bytes = (std::uint64_t{1} << 35) - 1;  // of a frame
@@ -129,29 +126,37 @@ private:
     std::map<std::string, PlainTensor, std::less<>> packed_;
 };
 
+std::vector<char> contents_of(TensorFile& file, const model::Tensor& tensor) {
+    std::vector<char> bytes = file.read(tensor);
+    if (!file.packed().contains(tensor.name)) {
+        return bytes;
+    }
+    codec::Frame frame;
+    check_codec(codec::Frame::open({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}, &frame),
+                file.path(), tensor.name);
+    std::vector<char> contents(frame.contents_bytes());
+    check_codec(frame.unpack(0, contents.size(), contents.data()), file.path(), tensor.name);
+    return contents;
+}
+
 // Reads the written file as anybody would, and compares each tensor with the plain one.
 void verify(TensorFile& plain, const std::string& path, Progress& progress) {
-    TensorFile written(path);
     progress.begin("verifying", plain.tensors().size(), 1);
-    for (std::size_t i = 0; i < plain.tensors().size(); ++i) {
-        end_if_interrupted();
-        const model::Tensor& expected = plain.tensors()[i];
-        const model::Tensor& found = written.tensors().at(i);
-        std::vector<char> bytes = written.read(found);
-        if (written.packed().contains(found.name)) {
-            codec::Frame frame;
-            check(codec::Frame::open({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}, &frame), path,
-                  found);
-            std::vector<char> contents(frame.contents_bytes());
-            check(frame.unpack(0, contents.size(), contents.data()), path, found);
-            bytes = std::move(contents);
+    try {
+        TensorFile written(path);
+        for (std::size_t i = 0; i < plain.tensors().size(); ++i) {
+            end_if_interrupted();
+            const model::Tensor& expected = plain.tensors()[i];
+            const model::Tensor& found = written.tensors().at(i);
+            if (found.name != expected.name || contents_of(written, found) != plain.read(expected)) {
+                throw CommandError(ExitCode::failure,
+                                   fmt::format("{}: tensor {} came back with other bytes",
+                                               model::printable(plain.path()), model::in_quotes(expected.name)));
+            }
+            progress.step(i, model::printable(expected.name));
         }
-        if (found.name != expected.name || bytes != plain.read(expected)) {
-            throw CommandError(ExitCode::failure,
-                               fmt::format("{}: tensor {} differs from the one in {}", model::printable(path),
-                                           model::in_quotes(expected.name), model::printable(plain.path())));
-        }
-        progress.step(i, std::string(expected.name));
+    } catch (const model::ModelError& error) {
+        throw CommandError(ExitCode::failure, fmt::format("what was written cannot be read: {}", error.what()));
     }
 }
 
@@ -217,20 +222,19 @@ int pack_command(const PackOptions& options) {
     const auto began = std::chrono::steady_clock::now();
     std::vector<PackedRow> tensors;
     PackedRow all;
-    {
-        PackingFile packing(file, options);
-        for (const model::Tensor& tensor : file.tensors()) {
-            end_if_interrupted();
-            tensors.push_back(packing.add(tensor));
-            all.add(tensors.back());
-            progress.step(tensors.size() - 1, tensors.back().name);
-        }
-        packing.complete();
+    PackingFile packing(file, options);
+    for (const model::Tensor& tensor : file.tensors()) {
+        end_if_interrupted();
+        tensors.push_back(packing.add(tensor));
+        all.add(tensors.back());
+        progress.step(tensors.size() - 1, model::printable(tensors.back().name));
     }
+    const std::string unfinished = packing.finish();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     if (options.verify) {
-        verify(file, options.output, progress);
+        verify(file, unfinished, progress);
     }
+    packing.publish();
     progress.clear();
     if (options.json) {
         Json json = {{"model", options.model},  {"output", options.output},
@@ -244,8 +248,8 @@ int pack_command(const PackOptions& options) {
         print(to_text(json));
     } else {
         print(table_of(options.all_tensors ? tensors : by_dtype(tensors), all, options.all_tensors));
-        print(fmt::format("\n{} of {} are packed, at {}{}\n", count_text(all.packed), counted(all.tensors, "tensor"),
-                          model::format_rate(static_cast<double>(all.bytes) / seconds),
+        print(fmt::format("\n{} of {} packed, read and written at {}{}\n", count_text(all.packed),
+                          counted(all.tensors, "tensor"), model::format_rate(static_cast<double>(all.bytes) / seconds),
                           options.verify ? "; all tensors come back bit by bit" : ""));
     }
     finish_output();

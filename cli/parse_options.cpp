@@ -317,7 +317,7 @@ std::string version_line() {
 }
 
 constexpr const char* exit_codes =
-    "Exit codes: 0 success; 1 bytes on the device differ from the file, a step failed, or a process refused;\n"
+    "Exit codes: 0 success; 1 bytes differ from the file, a step failed, or a process refused;\n"
     "2 wrong command line; "
     "3 bad model; 4 no such device or process, or too small a budget; 5 an output could not be "
     "written; 130 interrupted.";

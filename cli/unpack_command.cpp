@@ -13,6 +13,7 @@
 #include "model/quantity.h"
 #include "model/text.h"
 #include "options.h"
+#include "packing/codec_error.h"
 #include "packing/element_format.h"
 #include "packing/safetensors_writer.h"
 #include "packing/tensor_file.h"
@@ -70,18 +71,13 @@ std::vector<WrittenTensor> plain_tensors(const TensorFile& file) {
 std::vector<char> unpacked(const TensorFile& file, const model::Tensor& tensor, const WrittenTensor& plain,
                            const std::vector<char>& bytes) {
     codec::Frame frame;
-    Status status = codec::Frame::open({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}, &frame);
-    if (!status.ok()) {
-        fail(file, tensor.name, status.text());
-    }
+    check_codec(codec::Frame::open({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}, &frame),
+                file.path(), tensor.name);
     if (frame.format() != format_of_dtype(plain.dtype) || frame.contents_bytes() != plain.bytes) {
         fail(file, tensor.name, "is not what the metadata says");
     }
     std::vector<char> contents(plain.bytes);
-    status = frame.unpack(0, contents.size(), contents.data());
-    if (!status.ok()) {
-        fail(file, tensor.name, status.text());
-    }
+    check_codec(frame.unpack(0, contents.size(), contents.data()), file.path(), tensor.name);
     return contents;
 }
 
@@ -112,9 +108,10 @@ int unpack_command(const PackOptions& options) {
         }
         bytes += contents.size();
         writer.append(plain[i], contents);
-        progress.step(i, plain[i].name);
+        progress.step(i, model::printable(plain[i].name));
     }
-    writer.complete(file.metadata());
+    writer.finish(file.metadata());
+    writer.publish();
     progress.clear();
     if (options.json) {
         print(to_text(Json{{"model", options.model},
@@ -124,7 +121,7 @@ int unpack_command(const PackOptions& options) {
                            {"packed_bytes", file.total_bytes()},
                            {"bytes", bytes}}));
     } else {
-        print(fmt::format("{} of {} were packed: {} from {}\n", count_text(file.packed().size()),
+        print(fmt::format("{} of {} unpacked: {} from {}\n", count_text(file.packed().size()),
                           counted(plain.size(), "tensor"), model::format_bytes(bytes),
                           model::format_bytes(file.total_bytes())));
     }

@@ -1,4 +1,4 @@
-// The hash of backends/support/content_hash.h, by 256 threads for each range. make_content_hash.py compiles it.
+// The hash of backends/support/content_hash.h, by 256 threads for each range. make_programs.py compiles it.
 #define LANES 256
 
 struct range {

@@ -1,4 +1,4 @@
-// Made by make_content_hash.py from content_hash.cl.
+// Made by make_programs.py from content_hash.cl.
 #pragma once
 
 constexpr char kContentHashProgram[] = R"(

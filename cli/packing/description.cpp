@@ -11,7 +11,7 @@ namespace stagehand::cli {
 
 namespace {
 
-constexpr int version = 1;
+constexpr std::uint64_t version = 1;
 
 PlainTensor parse_tensor(const std::string& name, const nlohmann::json& json) {
     const auto fail = [&](const char* why) {
@@ -44,13 +44,13 @@ std::string description_of(const std::map<std::string, PlainTensor, std::less<>>
 
 std::map<std::string, PlainTensor, std::less<>> parse_description(const std::string& text) {
     const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-    if (json.is_discarded() || !json.is_object() || !json.contains("version") || !json.contains("tensors") ||
-        !json["tensors"].is_object()) {
+    if (json.is_discarded() || !json.is_object() || !json.contains("version") ||
+        !json["version"].is_number_unsigned() || !json.contains("tensors") || !json["tensors"].is_object()) {
         throw std::invalid_argument("is not a description of packed tensors");
     }
-    if (json["version"] != version) {
+    if (json["version"].get<std::uint64_t>() != version) {
         throw std::invalid_argument(fmt::format("is of version {}, and this command knows version {}",
-                                                json["version"].dump(-1, ' ', true), version));
+                                                json["version"].get<std::uint64_t>(), version));
     }
     std::map<std::string, PlainTensor, std::less<>> packed;
     for (const auto& [name, tensor] : json["tensors"].items()) {

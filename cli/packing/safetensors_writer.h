@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include <sys/types.h>
+
 #include "json_output.h"
 
 namespace stagehand::cli {
@@ -19,30 +21,50 @@ struct WrittenTensor {
     std::uint64_t bytes = 0;
 };
 
-// The file has another name until it is complete, and is removed if it never is. So the file at `path` is always whole.
-// Throws CommandError.
+// A file with a name of its own, next to the one that it is to replace. It is removed if it never does.
+class UnfinishedFile {
+public:
+    // `path` is a regular file, or nothing yet. A link leads to the file that is replaced. Throws CommandError.
+    explicit UnfinishedFile(const std::string& path);
+    ~UnfinishedFile();
+    UnfinishedFile(const UnfinishedFile&) = delete;
+    UnfinishedFile& operator=(const UnfinishedFile&) = delete;
+
+    const std::string& name() const { return name_; }
+    void write(std::string_view bytes);
+    void rewind();
+    // Its bytes are on the disk.
+    void close();
+    // Takes the place of the other file, and its permissions.
+    void publish();
+
+private:
+    [[noreturn]] void fail(int error) const;
+
+    std::string path_, name_;
+    mode_t mode_ = 0;
+    std::FILE* file_ = nullptr;
+    bool published_ = false;
+};
+
 class SafetensorsWriter {
 public:
-    // `header_bytes`: room for the header, which is written last. The file's data begins behind it.
-    SafetensorsWriter(std::string path, std::uint64_t header_bytes);
-    ~SafetensorsWriter();
-    SafetensorsWriter(const SafetensorsWriter&) = delete;
-    SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
+    // `header_bytes`: the most that the header takes. It is written last. Data begins behind it, at a multiple of 64.
+    SafetensorsWriter(const std::string& path, std::uint64_t header_bytes);
 
     void append(WrittenTensor tensor, std::span<const char> bytes);
-    // Writes the header and puts the file into its place.
-    void complete(const Json& metadata);
+    // Writes the header. The file can be read then, by the name that it has until it is published.
+    void finish(const Json& metadata);
+    const std::string& unfinished() const { return file_.name(); }
+    // Gives the file its name, and replaces an older one.
+    void publish() { file_.publish(); }
 
     // The text of a header. Offsets follow from the order and the bytes of the tensors.
     static std::string header(const Json& metadata, const std::vector<WrittenTensor>& tensors);
 
 private:
-    void write(std::string_view bytes);
-    [[noreturn]] void fail(int error) const;
-
-    std::string path_, unfinished_;
     std::uint64_t header_bytes_;
-    std::FILE* file_ = nullptr;
+    UnfinishedFile file_;
     std::vector<WrittenTensor> tensors_;
 };
 

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include <sys/stat.h>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "model/error.h"
 #include "model/read_model.h"
@@ -28,8 +28,10 @@ model::Model read_one_file(const std::string& path) {
         throw model::ModelError(path, "files",
                                 fmt::format("are {}: give one safetensors file at a time", model.files.size()));
     }
-    std::sort(model.tensors.begin(), model.tensors.end(),
-              [](const model::Tensor& a, const model::Tensor& b) { return a.offset < b.offset; });
+    // An empty tensor has the offset of the next one.
+    std::stable_sort(model.tensors.begin(), model.tensors.end(), [](const model::Tensor& a, const model::Tensor& b) {
+        return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
+    });
     return model;
 }
 
@@ -40,7 +42,10 @@ TensorFile::TensorFile(const std::string& path) : model_(read_one_file(path)), s
     const model::ModelFile& file = model_.files.front();
     std::string header(file.data_offset - 8, '\0');
     source_.read(8, header);
-    const nlohmann::json json = nlohmann::json::parse(header, nullptr, false);
+    const auto only_metadata = [](int depth, Json::parse_event_t event, const Json& parsed) {
+        return depth != 1 || event != Json::parse_event_t::key || parsed == "__metadata__";
+    };
+    const Json json = Json::parse(header, only_metadata, false);
     if (json.is_discarded() || !json.is_object()) {
         throw model::ModelError(path, "header", "has changed while it was read");
     }
@@ -50,7 +55,7 @@ TensorFile::TensorFile(const std::string& path) : model_(read_one_file(path)), s
     }
     for (const auto& [key, value] : metadata->items()) {
         if (key != model::packed_key) {
-            metadata_[key] = value;
+            metadata_.get_ref<Json::object_t&>().emplace_back(key, value);
             continue;
         }
         is_packed_ = true;

@@ -4,10 +4,10 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
+#include <exception>
 #include <mutex>
 #include <new>
 #include <string>
-#include <system_error>
 #include <thread>
 
 #include "codec/checksum.h"
@@ -69,12 +69,12 @@ public:
         frame_.clear();
         frame_.resize(index_end(tiles_));
         std::vector<std::thread> helpers;
-        helpers.reserve(threads);
+        helpers.reserve(std::min<uint64_t>(threads, chunks_));
         try {
             while (helpers.size() + 1 < std::min<uint64_t>(threads, chunks_))
                 helpers.emplace_back([this] { pack_chunks(); });
-        } catch (const std::system_error&) {
-            // The system gives no more threads. Those that are there pack everything.
+        } catch (const std::exception&) {
+            // There are no more threads, or there is no memory for one. Those that are there pack everything.
         }
         pack_chunks();
         for (std::thread& helper : helpers) helper.join();
@@ -195,29 +195,33 @@ Status Frame::open(std::span<const uint8_t> bytes, Frame* out) {
     out->format_ = *format;
     out->contents_bytes_ = contents;
     out->tiles_ = header.tiles;
-    uint64_t before = begin;
-    for (uint64_t i = 0; i < out->tiles_; i++) {
-        Place place;
-        std::memcpy(&place, bytes.data() + kFrameHeaderBytes + i * sizeof place, sizeof place);
-        const uint64_t at = uint64_t(place.units) * kTileAlignment;
-        if (i == 0 ? at != begin : at <= before) return refused("its tiles do not follow each other");
-        before = at;
+    return out->check_tiles(begin);
+}
+
+// Every tile has a size that a tile can have. So the contents are never much larger than the frame.
+Status Frame::check_tiles(uint64_t begin) const {
+    if (begin != (tiles_ ? place(0) : bytes_.size())) return refused("its tiles do not follow each other");
+    for (uint64_t i = 0; i < tiles_; i++) {
+        const uint32_t elements = elements_of_tile(format_, contents_bytes_, i);
+        const uint64_t at = place(i), end = place(i + 1);
+        if (end < at || end > bytes_.size() || end - at < smallest_tile_bytes(format_, elements) ||
+            end - at > largest_tile_bytes(format_, elements))
+            return refused("tile " + std::to_string(i) + " has a size that no tile has");
     }
-    if (out->tiles_ ? before >= bytes.size() : begin != bytes.size()) return refused("its tiles are not whole");
     return Status();
 }
 
 uint64_t Frame::tile_bytes() const { return tile_size(format_); }
 
+uint64_t Frame::place(uint64_t index) const {
+    if (index == tiles_) return bytes_.size();
+    Place place;
+    std::memcpy(&place, bytes_.data() + kFrameHeaderBytes + index * sizeof place, sizeof place);
+    return uint64_t(place.units) * kTileAlignment;
+}
+
 std::span<const uint8_t> Frame::tile(uint64_t index) const {
-    const auto place = [&](uint64_t of) {
-        if (of == tiles_) return bytes_.size();
-        Place place;
-        std::memcpy(&place, bytes_.data() + kFrameHeaderBytes + of * sizeof place, sizeof place);
-        return uint64_t(place.units) * kTileAlignment;
-    };
-    const uint64_t begin = place(index);
-    return bytes_.subspan(begin, place(index + 1) - begin);
+    return bytes_.subspan(place(index), place(index + 1) - place(index));
 }
 
 uint32_t Frame::raw_tiles() const {

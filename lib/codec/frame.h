@@ -1,7 +1,7 @@
 // Frames: a whole tensor, packed without loss as a row of tiles that can be unpacked one by one.
 //
-//   64 bytes: "SHPK", the version (2), the format (1), 0 (1), the bytes of the contents (8), the bytes of the frame
-//   (8),
+//   64 bytes: "SHPK", the version (2), the format (1), 0 (1),
+//             the bytes of the contents (8), the bytes of the frame (8),
 //             the elements of a tile (4), the number of tiles (4), a checksum (8), 0 (24)
 //   index:    for each tile its place, in units of 16 bytes from the beginning of the frame (4), and a checksum (4)
 //   zeros up to a multiple of 16 bytes
@@ -47,7 +47,9 @@ public:
     Status unpack(uint64_t offset, uint64_t bytes, void* to) const;
 
 private:
+    Status check_tiles(uint64_t begin) const;
     uint64_t tile_bytes() const;
+    uint64_t place(uint64_t index) const;  // of a tile, from the beginning of the frame; of the end behind the last one
     std::span<const uint8_t> tile(uint64_t index) const;
     Status unpack_tile_at(uint64_t index, void* to) const;
 

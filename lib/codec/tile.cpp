@@ -227,6 +227,12 @@ uint64_t largest_tile_bytes(FloatFormat format, uint32_t elements) {
     return with_format(format, [&]<FloatFormat kFormat> { return Elements<kFormat>::raw_bytes(elements); });
 }
 
+uint64_t smallest_tile_bytes(FloatFormat format, uint32_t elements) {
+    return with_format(format, [&]<FloatFormat kFormat> {
+        return std::min(Elements<kFormat>::raw_bytes(elements), Elements<kFormat>::coded_bytes(elements, 0));
+    });
+}
+
 uint64_t pack_tile(FloatFormat format, const void* from, uint32_t elements, uint8_t* to) {
     return with_format(format, [&]<FloatFormat kFormat> { return pack_elements<kFormat>(from, elements, to); });
 }

@@ -7,9 +7,10 @@
 //
 //   16 bytes: the table (7), the kind (1), the number of escapes (4), 0 (4)
 //   kind 0:   the elements as they are
-//   kind 1:   three planes of the codes, the planes of the rest's highest bits that fill no byte, the rest's bytes,
-//   from
-//             the lowest one on, the escapes
+//   kind 1:   three planes of the codes,
+//             a plane of each of the rest's highest bits that fill no byte,
+//             the rest's bytes, from the lowest one on,
+//             the escapes
 //   zeros up to a multiple of 16 bytes
 //
 // Planes and bytes are filled up with zeros to a multiple of 32 elements. All numbers are little-endian.
@@ -32,6 +33,8 @@ constexpr uint64_t tile_aligned(uint64_t bytes) {
 
 // The most bytes that pack_tile() writes for `elements`, which are at most kTileElements.
 uint64_t largest_tile_bytes(FloatFormat format, uint32_t elements);
+// And the fewest.
+uint64_t smallest_tile_bytes(FloatFormat format, uint32_t elements);
 
 // Packs elements, and returns the number of bytes of the tile, a multiple of kTileAlignment. Elements are kept as they
 // are if packing saves less than a twentieth. `from` needs no alignment.

@@ -3,12 +3,13 @@
 import json
 import os
 import random
+import resource
 import signal
 import struct
 
 import harness
 import model_files
-from harness import MODEL, OUTPUT, SUCCESS, USAGE, CommandTest
+from harness import INTERRUPTED, MODEL, OUTPUT, SUCCESS, USAGE, CommandTest
 
 PACKED_KEY = "stagehand.packed"
 
@@ -94,22 +95,46 @@ class PackTest(CommandTest):
         self.assertEqual(result["packed_bytes"], sum(len(data) for _, _, data in tensors.values()))
 
     def test_the_number_of_threads_makes_no_difference(self):
-        self.pack("--threads", "1")
-        one = self.packed.read_bytes()
-        self.pack("--threads", "7")
-        self.assertEqual(self.packed.read_bytes(), one)
+        part = normal("BF16", 8192, 9)
+        tensors = {"large.weight": ("BF16", [300 * 8192], part * 300)}  # 64 tiles are the work of one thread
+        model = model_files.write_safetensors(self.folder / "large.safetensors", tensors)
+        files = []
+        for threads in ("1", "7"):
+            self.succeed("pack", model, "-o", self.packed, "--verify", "--threads", threads)
+            files.append(self.packed.read_bytes())
+        self.assertEqual(*files)
+
+    def test_many_empty_tensors(self):
+        tensors = {}
+        for i in range(40):
+            tensors[f"e{i}"] = ("BF16", [0], b"")
+            tensors[f"t{i}"] = ("I8", [4], bytes([i] * 4))
+        model = model_files.write_safetensors(self.folder / "empty.safetensors", tensors)
+        self.succeed("pack", model, "-o", self.packed, "--verify")
+        self.succeed("unpack", self.packed, "-o", self.folder / "plain.safetensors")
+        self.assertEqual(read(self.folder / "plain.safetensors")[1], tensors)
+
+    def test_data_is_aligned_and_metadata_keeps_its_order(self):
+        for length in range(9):
+            tensors = {"n" * (length + 1): ("BF16", [8192], normal("BF16", 8192, length))}
+            metadata = {"zz": "1", "b": "2", "a": "3"}
+            model = model_files.write_safetensors(self.folder / "m.safetensors", tensors, metadata)
+            self.succeed("pack", model, "-o", self.packed)
+            plain = self.folder / "plain.safetensors"
+            self.succeed("unpack", self.packed, "-o", plain)
+            for path in (self.packed, plain):
+                self.assertEqual((8 + struct.unpack("<Q", path.read_bytes()[:8])[0]) % 64, 0)
+            self.assertEqual(list(read(plain)[0].items()), list(metadata.items()))
 
     def test_tables_are_for_people(self):
         text = self.succeed("pack", self.model, "-o", self.packed, "--verify").out
-        self.assertIn("3 of 7 tensors are packed", text)
+        self.assertIn("3 of 7 tensors packed, read and written at ", text)
         self.assertIn("all tensors come back bit by bit", text)
         self.assertIn("BF16", text)
         self.assertNotIn("layers.0.weight", text)
         self.assertIn("layers.0.weight", self.succeed("pack", self.model, "-o", self.packed, "--all-tensors").out)
         plain = self.folder / "plain.safetensors"
-        self.assertRegex(
-            self.succeed("unpack", self.packed, "-o", plain).out, r"^3 of 7 tensors were packed: .+ from .+"
-        )
+        self.assertRegex(self.succeed("unpack", self.packed, "-o", plain).out, r"^3 of 7 tensors unpacked: .+ from .+")
 
     def test_other_commands_do_not_take_packed_bytes_for_weights(self):
         self.pack()
@@ -133,8 +158,40 @@ class PackTest(CommandTest):
         missing = self.folder / "missing" / "x"
         self.refuse(OUTPUT, "pack", self.model, "-o", missing, says=[missing, "No such file"])
         (self.folder / "taken").mkdir()
-        self.refuse(OUTPUT, "pack", self.model, "-o", self.folder / "taken", says=["taken"])
+        os.mkfifo(self.folder / "fifo")
+        for name in ("taken", "fifo"):
+            self.refuse(OUTPUT, "pack", self.model, "-o", self.folder / name, says=[name, "is not a regular file"])
+        self.assertTrue((self.folder / "fifo").is_fifo())
+        self.assert_nothing_is_left()
+
+    def assert_nothing_is_left(self):
         self.assertEqual([path.name for path in self.folder.iterdir() if path.name.endswith(".part")], [])
+
+    def test_a_full_disk_leaves_nothing(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+        names = {
+            f"{'n' * 90}{i}": ("BF16", [2], bytes(4)) for i in range(200)
+        }  # more than a buffer for the header alone
+        many = model_files.write_safetensors(self.folder / "many.safetensors", names)
+        for model in (self.model, many):
+            result = self.finish(self.start("pack", model, "-o", self.packed, preexec_fn=limit))
+            self.assertEqual(result.code, OUTPUT, result.err)
+            self.assert_nothing_is_left()
+            self.assertFalse(self.packed.exists())
+
+    def test_the_file_that_is_replaced_keeps_its_place_and_its_permissions(self):
+        target = self.folder / "elsewhere"
+        target.write_bytes(b"before")
+        target.chmod(0o640)
+        link = self.folder / "link.safetensors"
+        link.symlink_to(target)
+        self.succeed("pack", self.model, "-o", link)
+        self.assertTrue(link.is_symlink())
+        self.assertEqual(target.read_bytes()[8:9], b"{")
+        self.assertEqual(target.stat().st_mode & 0o777, 0o640)
 
     def test_models_that_are_not_one_safetensors_file(self):
         index = model_files.write_sharded(self.folder / "sharded", self.tensors, 2)
@@ -162,6 +219,8 @@ class PackTest(CommandTest):
         refuse(lambda other: other.update(version=2), "is of version 2, and this command knows version 1")
         refuse(lambda other: other.update(text="[]"), "is not a description of packed tensors")
         refuse(lambda other: other.update(text="{"), "is not a description of packed tensors")
+        deep = '{"version":' + "[" * 200_000 + "]" * 200_000 + ',"tensors":{}}'
+        refuse(lambda other: other.update(text=deep), "is not a description of packed tensors")
         refuse(lambda other: other.update(tensors={"a": {}}), "tensor 'a': has no dtype and shape")
         refuse(set_tensor("layers.0.weight", shape=["x"]), "a shape that is not made of numbers")
         refuse(set_tensor("layers.0.weight", shape=[-1]), "a shape that is not made of numbers")
@@ -189,17 +248,20 @@ class PackTest(CommandTest):
             self.assertFalse((self.folder / "x").exists())
 
     def test_an_interrupted_command_leaves_the_file_that_was_there(self):
-        big = {f"layers.{i}.weight": ("F32", [1 << 19], model_files.random_bytes(1 << 21, i)) for i in range(40)}
+        big = {f"layers.{i}.weight": ("F32", [1 << 19], model_files.random_bytes(1 << 21, i)) for i in range(60)}
         model = model_files.write_safetensors(self.folder / "big.safetensors", big)
-        self.packed.write_bytes(b"before")
-        process = self.start("pack", model, "-o", self.packed, "--threads", "1")
-        self.wait_for_part(process)
-        process.send_signal(signal.SIGINT)
-        result = self.finish(process)
-        if result.code != SUCCESS:  # it may have been faster
-            self.assertEqual(result.code, 130)
-            self.assertEqual(self.packed.read_bytes(), b"before")
-        self.assertEqual([path.name for path in self.folder.iterdir() if path.name.endswith(".part")], [])
+        for _ in range(10):  # a signal may come too late
+            self.packed.write_bytes(b"before")
+            process = self.start("pack", model, "-o", self.packed, "--threads", "1", "--verify")
+            self.wait_for_part(process)
+            process.send_signal(signal.SIGINT)
+            result = self.finish(process)
+            self.assert_nothing_is_left()
+            if result.code == INTERRUPTED:
+                self.assertEqual(self.packed.read_bytes(), b"before")
+                return
+            self.assertEqual(result.code, SUCCESS)
+        self.fail("no signal came in time")
 
     def wait_for_part(self, process):
         while process.poll() is None and not any(path.name.endswith(".part") for path in self.folder.iterdir()):

@@ -135,11 +135,24 @@ TEST(Frame, TheReasonIsTold) {
     EXPECT_EQ(why_refused(with(24, 1)), "not a packed tensor: its sizes contradict each other");
     EXPECT_EQ(why_refused(with(28, 3)), "not a packed tensor: its sizes contradict each other");
     EXPECT_EQ(why_refused(with(64, 1)), "not a packed tensor: its tiles do not follow each other");
-    std::vector<uint8_t> same_place = with(72, 5);
-    same_place[73] = 0;
-    seal(&same_place, 64 + 16);
-    EXPECT_EQ(why_refused(same_place), "not a packed tensor: its tiles do not follow each other");
-    EXPECT_EQ(why_refused(with(75, 200)), "not a packed tensor: its tiles are not whole");
+    EXPECT_EQ(why_refused(with(72, 255)), "not a packed tensor: tile 1 has a size that no tile has");
+    EXPECT_EQ(why_refused(with(75, 200)), "not a packed tensor: tile 0 has a size that no tile has");
+}
+
+// A small frame whose contents would be large.
+TEST(Frame, TilesThatAreTooSmallAreRefused) {
+    constexpr uint32_t kTiles = 1000;
+    std::vector<uint8_t> frame = frame_of(FloatFormat::f32, weights(FloatFormat::f32, uint64_t(kTiles) * 8192, 8));
+    const uint64_t begin = 64 + 8 * kTiles;
+    for (uint32_t i = 0; i < kTiles; i++) {
+        const auto place = static_cast<uint32_t>(begin / 16 + i);
+        std::memcpy(frame.data() + 64 + 8 * i, &place, sizeof place);
+    }
+    frame.resize(begin + 16 * kTiles);
+    const uint64_t bytes = frame.size();
+    std::memcpy(frame.data() + 16, &bytes, sizeof bytes);
+    seal(&frame, begin);
+    EXPECT_EQ(why_refused(frame), "not a packed tensor: tile 0 has a size that no tile has");
 }
 
 TEST(Frame, ATileThatContradictsItselfIsRefusedWithARightChecksumToo) {

@@ -54,3 +54,5 @@ def test_the_tokens_of_the_resident_model(mode, part):
             if equal_to_itself:
                 assert torch.equal(got, want)
     torch.compiler.reset()
+    if not equal_to_itself:
+        pytest.skip("the resident model gives other tokens from call to call, so only their shape was compared")

@@ -1,0 +1,50 @@
+"""Compiles the programs for GPUs to PTX: NAME.cl into NAME_ptx.h, which is part of the source.
+
+make_programs.py [--check]. With --check nothing is written, and the exit code is 1 if a header does not belong to its
+source, and 77 if there is no clang-14: other versions write other PTX.
+"""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+
+FOLDER = pathlib.Path(__file__).resolve().parent
+COMPILER = "clang-14"
+OPTIONS = "-x cl -cl-std=CL1.2 -target nvptx64-nvidia-cuda -nogpulib -O3 -S -o -".split()
+# The oldest GPUs that the program runs on. The driver translates the PTX for newer ones.
+for option in ("-target-cpu", "sm_50", "-target-feature", "+ptx60"):
+    OPTIONS += ["-Xclang", option]
+
+
+PROGRAMS = {"content_hash": "kContentHashProgram", "unpack": "kUnpackProgram"}
+
+
+def header(name, constant):
+    ptx = subprocess.run(
+        [COMPILER, *OPTIONS, f"{name}.cl"], cwd=FOLDER, check=True, capture_output=True, text=True
+    ).stdout
+    lines = [line.rstrip() for line in ptx.splitlines() if line.strip() and not line.lstrip().startswith("//")]
+    text = "\n".join(line.expandtabs(4) for line in lines)
+    return (
+        f'// Made by make_programs.py from {name}.cl.\n#pragma once\n\nconstexpr char {constant}[] = R"(\n{text}\n)";\n'
+    )
+
+
+def main():
+    if not shutil.which(COMPILER):
+        print(f"there is no {COMPILER}")
+        return 77
+    wrong = 0
+    for name, constant in PROGRAMS.items():
+        path = FOLDER / f"{name}_ptx.h"
+        if "--check" not in sys.argv:
+            path.write_text(header(name, constant), encoding="utf-8")
+        elif path.read_text(encoding="utf-8") != header(name, constant):
+            print(f"{path.name} does not belong to {name}.cl: run {FOLDER.name}/make_programs.py")
+            wrong = 1
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+// Failures of the codec, as errors of the command.
+#pragma once
+
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "base/status.h"
+#include "exit_code.h"
+#include "model/error.h"
+#include "model/text.h"
+
+namespace stagehand::cli {
+
+// A lack of memory is no fault of the model.
+inline void check_codec(const Status& status, const std::string& path, std::string_view tensor) {
+    if (status.code() == SH_ERROR_OUT_OF_HOST_MEMORY) {
+        throw CommandError(ExitCode::device, status.text());
+    }
+    if (!status.ok()) {
+        throw model::ModelError(path, fmt::format("tensor {}", model::in_quotes(tensor)), status.text());
+    }
+}
+
+}  // namespace stagehand::cli
