@@ -21,6 +21,7 @@ TEXTS = SOURCES | {".md", ".build", ".map", ".toml", ".txt", ".yml", ".json", ""
 GENERATED = {
     "bindings/rust/libstagehand-sys/src/bindings.rs",
     "bindings/python/src/cdef.h",
+    "backends/cuda/unpack_ptx.h",
     "bindings/python/libstagehand/_generated.py",
 }
 # Of others, and kept as they are.
