@@ -8,7 +8,10 @@ import libstagehand.torch as st
 
 transformers = pytest.importorskip("transformers")
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+pytestmark = [
+    pytest.mark.xdist_group("gpu"),  # other tests compare the free memory of the GPU
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that PyTorch can use"),
+]
 
 OPTIONS = {"cache_implementation": "static", "max_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
 
