@@ -13,7 +13,10 @@ import libstagehand as sh
 import libstagehand.torch as st
 from libstagehand.torch._spill_cheap import masked
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that PyTorch can use")
+pytestmark = [
+    pytest.mark.xdist_group("gpu"),  # other tests compare the free memory of the GPU
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that PyTorch can use"),
+]
 
 
 @pytest.fixture(autouse=True)
