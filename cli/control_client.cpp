@@ -26,7 +26,7 @@ constexpr auto longest_pause = std::chrono::hours(24);
 constexpr std::size_t longest_answer = std::size_t{1} << 20;
 constexpr std::string_view ending = ".control";
 constexpr const char* how_to_start =
-    "a process can be asked if it has called sh_control_start(), for example by device.serve_control() in Python";
+    "only a process that has called sh_control_start() (device.serve_control() in Python) can be asked";
 
 // A name is "<process id>.<device>.control".
 struct ControlName {

@@ -57,15 +57,16 @@ typedef struct sh_backend_device_info {
     uint64_t staging_piece_bytes;   /**< The best size of a copy from the staging buffers. */
     uint64_t link_bytes_per_second; /**< Speed of the link, 10^6 to 10^15. 0: not known without measuring. */
     uint64_t copy_latency_ns;       /**< Rough cost of a copy command beside its bytes: at most a minute. */
-    uint32_t queue_depth; /**< Rough number of commands on a stream before a further call waits on the host. */
+    /** Rough number of commands on a stream before a further call makes the calling thread wait. */
+    uint32_t queue_depth;
     /** Handle of the calling thread's own default stream, which stream 0 waits for. 0: there is no such handle. */
     uint32_t thread_stream;
     /** SH_DEVICE_KIND_* of device.h, or another DLDeviceType of DLPack. 0: other libraries cannot use the device's
         memory. */
     uint32_t kind;
     uint32_t reserved;
-    /** The largest size for pages_create() that mapping and unmapping gain from: a power of two. Memory of sh_alloc()
-        lies in such pages. 0: largest_page_bytes. \since 0.2 */
+    /** The largest size for pages_create() that still makes mapping and unmapping faster: a power of two. Memory of
+        sh_alloc() lies in such pages. 0: largest_page_bytes. \since 0.2 */
     uint64_t largest_handle_bytes;
     /** 1 + the NUMA node of the host that is closest to the device, at most 1,024. The library takes host memory for
         copies from it. 0: not known. \since 0.2 */
@@ -102,8 +103,8 @@ typedef struct sh_backend {
     const char* name;    /**< "cuda", for example. Static. */
     const char* version; /**< Version of the plugin. Static. */
 
-    /** Tells the number of devices, without making a context. SH_ERROR_BACKEND_UNAVAILABLE if the backend cannot run
-        here; last_error() has the reason. */
+    /** Tells the number of devices, without making a context. Returns SH_ERROR_BACKEND_UNAVAILABLE if the backend
+        cannot run here; last_error() has the reason. */
     sh_status (*probe)(uint32_t* out_device_count);
     /** Opens a device, and retains its primary context. `options` is "key=value;..." or NULL. An unknown key is an
         error. */
@@ -157,7 +158,7 @@ typedef struct sh_backend {
     sh_status (*stream_launch)(sh_backend_device* device, sh_stream stream, void (*fn)(void*), void* user_data,
                                int64_t busy_ns);
 
-    /** Creates an event. With `timing` 1 event_elapsed() works on it. */
+    /** Creates an event. event_elapsed() works on the event if `timing` is 1. */
     sh_status (*event_create)(sh_backend_device* device, uint32_t timing, sh_backend_event* out_event);
     /** Destroys an event. Queued waits for the event stay valid. */
     sh_status (*event_destroy)(sh_backend_device* device, sh_backend_event event);
@@ -201,8 +202,8 @@ typedef struct sh_backend {
     sh_status (*device_synchronize)(sh_backend_device* device);
     /** Hashes the contents of `count` ranges, and returns when the digests are written and all work of the stream has
         ended. Addresses are multiples of 16, and sizes are multiples of 4096. Ranges of the same size with different
-        contents have the same digest by a chance of about 2^-128 only. Optional: contents that have not changed are
-        copied again without it. */
+        contents have the same digest with a probability of only about 2^-128. Optional: contents that have not changed
+        are copied again without it. */
     sh_status (*contents_hash)(sh_backend_device* device, sh_stream stream, uint64_t count,
                                const sh_backend_range* ranges, sh_backend_digest* out_digests);
 } sh_backend;

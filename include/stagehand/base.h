@@ -3,7 +3,7 @@
  *
  * Rules for the whole interface:
  *
- *  - Names. What a runtime does with its blocks or with its memory is sh_<verb>_<noun>(): sh_acquire(),
+ *  - Names. A call in which a runtime acts on its blocks or its memory is sh_<verb>_<noun>(): sh_acquire(),
  *    sh_protect_blocks(), sh_reserve(). Every other call is sh_<object>_<verb>(): sh_device_open(), sh_step_begin(),
  *    sh_graph_enter(). Calls that read an object are sh_<object>_get_<noun>().
  *  - Structs. Every struct begins with `uint32_t struct_size`. The caller sets this field to the size of the struct, by
@@ -12,13 +12,13 @@
  *    Bytes that this library does not know must be zero, and so must fields that are named "reserved". All elements of
  *    an array of structs have the same struct_size. That size is also the distance between two elements.
  *  - Outputs. Output arguments come last. A call writes its outputs only when it returns SH_OK, unless its comment says
- *    more.
+ *    otherwise.
  *  - Numbers. Counts and sizes are uint64_t in arguments. Sizes are in bytes, times in nanoseconds.
  *  - Handles. A handle that is NULL, was destroyed, or belongs to another object gives SH_ERROR_INVALID_HANDLE, never a
  *    crash. Streams are the exception, because the driver owns them and need not notice an invalid stream.
- *  - States. SH_ERROR_BUSY names a state that ends without the caller, for example another runtime's step: try the call
- *    again later. SH_ERROR_INVALID_STATE names a state that the caller must end first, for example a view that it
- *    holds.
+ *  - States. SH_ERROR_BUSY names a state that ends without help from the caller, for example another runtime's step:
+ *    try the call again later. SH_ERROR_INVALID_STATE names a state that the caller must end first, for example a view
+ *    that it holds.
  *  - Every call. A call may return SH_ERROR_INVALID_STRUCT, SH_ERROR_INVALID_HANDLE, SH_ERROR_INVALID_ARGUMENT (a
  *    required pointer is NULL, a flag is unknown, or a count is above 2^32), SH_ERROR_FORKED,
  *    SH_ERROR_OUT_OF_HOST_MEMORY and SH_ERROR_INTERNAL. A call that lists SH_ERROR_BACKEND may also return
@@ -32,8 +32,8 @@
  *    the same runtime plans, pins memory or forgets a stream. The lines "@blocks" do not repeat this.
  *  - Callbacks. A callback must not call the library, unless its comment says which functions it may call.
  *  - Strings are UTF-8 and end with NUL. The library copies the strings that it keeps.
- *  - The library never prints (but for the variable STAGEHAND_LOG), never exits, never raises a signal, and lets no C++
- *    exception out.
+ *  - The library never prints (except with the variable STAGEHAND_LOG), never exits, never raises a signal, and lets no
+ *    C++ exception out.
  *  - After fork() every call in the child that returns a status returns SH_ERROR_FORKED. Calls that return nothing do
  *    nothing.
  *
@@ -52,7 +52,8 @@
 #endif
 
 /**
- * The compiler warns if the result is not used. Define it as empty before the first include to switch the warning off.
+ * The compiler warns if the result is not used. Define SH_MUST_CHECK as empty before the first include to switch the
+ * warning off.
  */
 #ifndef SH_MUST_CHECK
 #define SH_MUST_CHECK __attribute__((warn_unused_result))
@@ -64,7 +65,8 @@ extern "C" {
 
 /**
  * The result of a call. 0 is success, a positive value is success with information, a negative value is an error.
- * Values never change. New values may be added: treat an unknown negative value as an error of its hundred.
+ * Values never change. New values may be added: treat an unknown negative value as an error of its group of a hundred,
+ * as numbered below.
  */
 typedef int32_t sh_status;
 
@@ -91,7 +93,7 @@ enum {
     SH_ERROR_OUT_OF_DEVICE_MEMORY = -202, /**< The driver has no device memory left. */
     SH_ERROR_OUT_OF_HOST_MEMORY = -203,   /**< The process has no memory left. */
     SH_ERROR_HELD = -204, /**< Views hold the device memory that the call needs. The text names the block. */
-    SH_ERROR_BUSY = -205, /**< A state stands in the way that ends without the caller. Try again later. */
+    SH_ERROR_BUSY = -205, /**< A state that ends without help from the caller prevents the call. Try again later. */
 
     /* 3xx: an operation failed. The objects stay usable, and the call may be tried again. */
     SH_ERROR_SOURCE = -301,    /**< A source could not be read: the file is too short, an I/O error, and so on. */
@@ -158,8 +160,8 @@ SH_API uint32_t sh_version(void);
 SH_API const char* sh_status_string(sh_status status);
 
 /**
- * Copies the text of the calling thread's last error into `buffer`, cut to `capacity` bytes with the NUL. `buffer` may
- * be NULL if `capacity` is 0. A call that returns SH_OK, SH_NOT_READY or SH_KEPT leaves the text as it is. A call
+ * Copies the text of the calling thread's last error into `buffer`, cut to `capacity` bytes including the NUL. `buffer`
+ * may be NULL if `capacity` is 0. A call that returns SH_OK, SH_NOT_READY or SH_KEPT leaves the text as it is. A call
  * that returns nothing, for example sh_runtime_destroy(), may leave a text.
  * @return The length of the whole text in bytes without the NUL. 0 if this thread had no error.
  * @blocks Never.
@@ -169,14 +171,14 @@ SH_API uint64_t sh_last_error(char* buffer, uint64_t capacity);
 enum { SH_LOG_ERROR = 1, SH_LOG_WARNING = 2, SH_LOG_INFO = 3, SH_LOG_DEBUG = 4 };
 
 /**
- * Receives one line of the log, without a newline. `message` is valid during the call. The library may call it on any
- * thread, on several threads at once, and while it holds locks. The function must not call the library and must not
- * wait for long.
+ * Receives one line of the log, without a newline. `message` is valid during the call. The library may call the
+ * function on any thread, on several threads at once, and while it holds locks. The function must not call the library
+ * and must not wait for long.
  */
 typedef void (*sh_log_fn)(int32_t level, const char* message, void* user_data);
 
 /**
- * Sets the receiver of the process's log and the highest level that it gets. The log is off by default, and with `log`
+ * Sets the receiver of the process's log and the highest level that it gets. The log is off by default, and if `log` is
  * NULL. The variable STAGEHAND_LOG=error|warning|info|debug sends lines to standard error until the first call of this
  * function. The previous receiver is not called any more after the return.
  * @param level SH_LOG_ERROR to SH_LOG_DEBUG. 0 switches the log off.

@@ -1,13 +1,13 @@
 /*
  * Control: other processes release the memory of sh_alloc() and of runtimes, and bring it back, by HTTP.
  *
- * sh_control_start() has a device answer requests on a Unix socket, or on a TCP port of the loopback interface. The
- * requests are those that inference servers have for the purpose: /release_memory_occupation and
+ * sh_control_start() makes a device answer requests on a Unix socket, or on a TCP port of the loopback interface. The
+ * requests are those that inference servers use for this purpose: /release_memory_occupation and
  * /resume_memory_occupation, /sleep, /wake_up and /is_sleeping, and /memory and /metrics. docs/control.md describes
- * them. The command `stagehand release` makes them. Nothing answers unless a program calls sh_control_start().
+ * them. The command `stagehand release` sends such requests. Nothing answers unless a program calls sh_control_start().
  *
  * A request pauses and resumes as sh_pause() and sh_resume() do, on a thread of the library. Callbacks of
- * sh_occupancy_add_callbacks() run on that thread. They are the place where an engine ends its work on the device.
+ * sh_occupancy_add_callbacks() run on that thread. An engine ends its work on the device in these callbacks.
  */
 #ifndef STAGEHAND_CONTROL_H
 #define STAGEHAND_CONTROL_H
@@ -18,9 +18,9 @@
 extern "C" {
 #endif
 
-typedef struct sh_control sh_control; /**< What answers requests for a device. */
+typedef struct sh_control sh_control; /**< A server that answers requests for a device. */
 
-/** Where the requests come in, and from whom. */
+/** The address that requests come to, and the token that they must have. */
 typedef struct sh_control_options {
     uint32_t struct_size;
     uint32_t reserved;
@@ -42,13 +42,13 @@ static inline void sh_control_options_init(sh_control_options* options) {
     *options = initial;
 }
 
-/** Where a control answers, and how often it did. */
+/** The address at which a control answers, and its counters. */
 typedef struct sh_control_info {
     uint32_t struct_size;
     uint32_t port;     /**< The TCP port. 0: a Unix socket. */
     char address[128]; /**< The path of the Unix socket, or the address with its port, for example "127.0.0.1:8431". */
     uint64_t requests; /**< Requests that were answered, except those that were too large or not HTTP. */
-    uint64_t failures; /**< The part of them whose answer has a status of 400 or more. */
+    uint64_t failures; /**< The part of `requests` that was answered with a status of 400 or more. */
 } sh_control_info;
 
 #define SH_CONTROL_INFO_INIT \
@@ -59,13 +59,13 @@ static inline void sh_control_info_init(sh_control_info* info) {
 }
 
 /**
- * Begins to answer requests. The server is a plugin, "libstagehand-control.so", which the library looks for where it
- * looks for backends. One thread of the library waits for requests, one reads figures, and four pause and resume. At
- * most 32 clients are connected at a time. A client that sends its request too slowly, or sends none, makes way for
- * others.
+ * Begins to answer requests. The server is a plugin, "libstagehand-control.so". The library looks for the plugin in the
+ * same places as for backends. One thread of the library waits for requests, one reads figures, and four pause and
+ * resume. At most 32 clients are connected at a time. A client that sends its request too slowly, or sends none, makes
+ * way for others.
  *
  * A socket that an ended process left at the path is replaced. Any other file is an error. The end of the process
- * removes the socket. A forked child does not answer. When the device is closed, requests get an error, until
+ * removes the socket. A forked child does not answer. Requests get an error after the device is closed, until
  * sh_control_stop().
  * @param options     NULL: a Unix socket at the default path.
  * @param out_control Belongs to the caller, who ends it with sh_control_stop().
@@ -82,7 +82,7 @@ SH_API SH_MUST_CHECK sh_status sh_control_start(sh_device* device, const sh_cont
                                                 sh_control** out_control);
 
 /**
- * Reads where a control answers, and its counters.
+ * Reads the address at which a control answers, and its counters.
  * @retval SH_OK The struct is written.
  * @blocks Never.
  * \since 0.2

@@ -24,8 +24,8 @@ typedef struct sh_device_options {
     /** The unit of device memory: a power of two up to 1 GiB. 0: by the budget. Rounded up to the backend's
         granularity. */
     uint64_t page_bytes;
-    /** Speed of the link to the device that plans count with: 10^6 to 10^15. 0: measured when a plan needs it,
-        and followed by each runtime as the copies of its steps show it. */
+    /** Speed of the link to the device, as plans assume it: 10^6 to 10^15. 0: the library measures the speed when a
+        plan needs it, and each runtime adjusts it to the speed that the copies of its steps show. */
     uint64_t link_bytes_per_second;
     /** Host memory that bytes of unpinned sources pass through, pinned if possible, at most 128 GiB. 0: by the backend
         and by the number of worker threads. */
@@ -40,8 +40,8 @@ typedef struct sh_device_options {
     { sizeof(sh_device_options), 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
- * Fills `options` with SH_DEVICE_OPTIONS_INIT. The other sh_..._init() do the same for their structs. They are part of
- * the program, so that struct_size is the size that the program knows.
+ * Fills `options` with SH_DEVICE_OPTIONS_INIT. The other sh_..._init() do the same for their structs. These functions
+ * are compiled into the program, so that struct_size is the size that the program knows.
  */
 static inline void sh_device_options_init(sh_device_options* options) {
     const sh_device_options initial = SH_DEVICE_OPTIONS_INIT;
@@ -78,7 +78,7 @@ SH_API SH_MUST_CHECK sh_status sh_device_open(const char* name, const sh_device_
  * Returns one reference. The handle is stale after the last reference is returned, and the memory of sh_alloc() is
  * freed. The device then closes when its last runtime is destroyed. Runtimes that still exist stay usable until then.
  * Opening the device again gives a new handle. The library frees memory of sh_host_alloc() and streams of
- * sh_stream_create() with the device. NULL and stale handles are ignored.
+ * sh_stream_create() when the device closes. NULL and stale handles are ignored.
  * @blocks Until the device's work has ended.
  * \since 0.1
  */
@@ -147,8 +147,8 @@ enum {
 };
 
 /**
- * Kinds of device memory. The numbers are those of DLDeviceType in DLPack. A plugin may have any other number of
- * DLPack's.
+ * Kinds of device memory. The numbers are those of DLDeviceType in DLPack. A plugin may use any other number of
+ * DLDeviceType.
  */
 enum { SH_DEVICE_KIND_NONE = 0, SH_DEVICE_KIND_HOST = 1, SH_DEVICE_KIND_CUDA = 2, SH_DEVICE_KIND_ROCM = 10 };
 
@@ -176,7 +176,7 @@ static inline void sh_device_caps_init(sh_device_caps* caps) {
 }
 
 /**
- * Reads what the device is and can do.
+ * Reads the properties and abilities of the device.
  * @retval SH_OK The struct is written.
  * @blocks Never.
  * \since 0.1
@@ -199,7 +199,7 @@ typedef struct sh_backend_info {
     uint32_t built_in;     /**< 1: part of the library. 0: a plugin. */
     char name[32];         /**< "host", "cuda", and so on. */
     char path[512];   /**< File of the plugin, cut to fit. Empty if the backend is built in, or no file was found. */
-    char reason[512]; /**< Why the backend does not work. Empty if it works. */
+    char reason[512]; /**< Reason why the backend does not work. Empty if it works. */
 } sh_backend_info;
 
 #define SH_BACKEND_INFO_INIT                              \

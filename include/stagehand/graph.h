@@ -19,9 +19,9 @@
  *     sh_graph_leave(graph, stream);
  *
  * The library never sees the launch itself, so the launch stands between enter and leave. A graph loads every streamed
- * byte once, at its first use, whatever the device memory contains when the graph begins. It reads the sources when it
- * runs: if a source in pinned memory changes between launches, the next launch uses the new contents. sh_graph_enter()
- * loads resident parts that are missing or were invalidated.
+ * byte once, at its first use, whatever the device memory contains when the graph begins. The graph reads the sources
+ * when it runs: the next launch uses the new contents if a source in pinned memory changes between launches.
+ * sh_graph_enter() loads resident parts that are missing or were invalidated.
  *
  * A graph holds the plan. A second step (prefill and decode, say) is captured under the same plan, without sh_plan().
  * One capture may contain several runtimes: call begin, end, enter and leave for each runtime. End the driver's capture
@@ -37,12 +37,12 @@
 extern "C" {
 #endif
 
-/** What the library knows of a captured step. Destroy it when the driver's graph will not be launched any more. */
+/** The library's record of a captured step. Destroy it when the driver's graph will not be launched any more. */
 typedef struct sh_graph sh_graph;
 
 /**
- * Begins to record the runtime's part of a capture that is under way on `stream`. Until sh_capture_end() every acquire
- * and release of the runtime belongs to the capture and must name a stream of the capture. sh_step_begin(),
+ * Begins to record the runtime's part of a capture that is under way on `stream`. Every acquire and release of the
+ * runtime until sh_capture_end() belongs to the capture and must name a stream of the capture. sh_step_begin(),
  * sh_read_block(), sh_write_back(), sh_mark_dirty(), sh_guest_begin() and sh_trim() return SH_ERROR_INVALID_STATE.
  * Captures of other runtimes, and of the engine alone, are not affected.
  *
@@ -50,13 +50,13 @@ typedef struct sh_graph sh_graph;
  * sh_release() or sh_step_end() returns the error instead if the block's bytes are on the device.
  *
  * An acquire in a capture needs a block that the plan knows. The sources of streamed parts must be pinned
- * (sh_host_alloc(), a successful SH_BLOCK_PIN, or pinned by the engine) or device memory. The acquire is
+ * (sh_host_alloc(), a successful SH_BLOCK_PIN, or pinned by the engine) or device memory. The acquire returns
  * SH_ERROR_UNSUPPORTED otherwise, the text names the block, and the capture goes on.
  * @retval SH_OK                     The capture is recorded.
  * @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
  * @retval SH_ERROR_INVALID_STATE    `stream` does not capture; a step or a capture of the runtime is under way; a view
- *                                   is held; or there is no plan, or it has to change: call sh_plan() before. It is no
- *                                   reason that other runtimes hold part of the share.
+ *                                   is held; or there is no plan, or it has to change: call sh_plan() first. The call
+ *                                   does not fail because other runtimes hold part of the share.
  * @retval SH_ERROR_UNSUPPORTED      The backend has no graphs.
  * @retval SH_ERROR_BACKEND          The driver failed.
  * @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
@@ -67,11 +67,11 @@ SH_API SH_MUST_CHECK sh_status sh_capture_begin(sh_runtime* runtime, sh_stream s
 
 /**
  * Ends the recording before the engine ends the driver's capture. The library joins its copies to `stream`. The graph
- * holds the runtime's plan until it is destroyed: the plan does not change, a sh_plan() that would change it is
+ * holds the runtime's plan until it is destroyed: the plan does not change, a sh_plan() that would change it returns
  * SH_ERROR_INVALID_STATE (or makes the graph stale, with SH_PLAN_DROP_GRAPHS), and blocks that the graph uses cannot be
  * unregistered.
  * @param out_graph NULL: the capture is discarded, no view stays held, and the driver's graph must not be launched.
- *                  This is allowed after the driver's capture has ended, too.
+ *                  NULL is also allowed after the driver's capture has ended.
  * @retval SH_OK                  The graph exists, or the capture is discarded.
  * @retval SH_ERROR_INVALID_STATE No capture of this runtime began on this stream; or views are held and `out_graph` is
  *                                not NULL. The capture goes on.
@@ -97,7 +97,7 @@ SH_API SH_MUST_CHECK sh_status sh_capture_end(sh_runtime* runtime, sh_stream str
  * @retval SH_ERROR_BUSY             Another thread changed a block that the graph uses while this call waited.
  * @retval SH_ERROR_SOURCE           A load failed.
  * @retval SH_ERROR_CALLBACK         A load failed.
- * @retval SH_ERROR_BACKEND          A load failed, or the driver did.
+ * @retval SH_ERROR_BACKEND          A load or the driver failed.
  * @retval SH_ERROR_CANCELLED        Another thread destroyed the runtime.
  * @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
  * @blocks Only for loads from sources that are not pinned, and for write-backs into such sources.

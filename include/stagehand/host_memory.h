@@ -28,8 +28,8 @@ SH_API SH_MUST_CHECK sh_status sh_host_alloc(sh_device* device, uint64_t bytes, 
                                              uint32_t* out_pinned);
 
 /**
- * Frees memory of sh_host_alloc(). NULL is allowed. Unregister all blocks with sources in this memory before, or
- * destroy their runtimes. The library does not check this, and a copy in flight would read freed memory.
+ * Frees memory of sh_host_alloc(). NULL is allowed. First unregister all blocks with sources in this memory, or destroy
+ * their runtimes. The library does not check this, and a copy in flight would otherwise read freed memory.
  * @retval SH_OK                     The memory is freed.
  * @retval SH_ERROR_INVALID_ARGUMENT `memory` is not from sh_host_alloc() of this device.
  * @blocks While the system unpins the pages.

@@ -6,28 +6,28 @@
  * The addresses stay reserved. sh_resume() takes device memory again, at the same addresses and with the same contents.
  * Graphs and pointers of the engine stay valid. Registrations of this memory by other processes or other devices do not
  * stay valid. The engine ends them before sh_pause() and makes them again after sh_resume(). Callbacks of
- * sh_occupancy_add_callbacks() are the place for that.
+ * sh_occupancy_add_callbacks() can do that.
  *
- * Host memory keeps the contents after sh_resume(), too. The next sh_pause() copies only what has changed since: the
- * device compares its contents by hashes of 128 bits.
+ * Host memory keeps the contents after sh_resume(), too. The next sh_pause() copies only contents that have changed
+ * since then: the device compares its contents by hashes of 128 bits.
  *
  * A runtime of the device is a tag as well: "runtime:" and its name, the two together cut to 63 bytes. Runtimes of one
- * name have one tag. Blocks have sources, so their contents are never put into host memory. What the engine has changed
- * (sh_mark_dirty()) goes to the sources first. After sh_resume() the blocks are loaded again, at the same addresses, in
- * the order of their use. While a runtime is released, sh_step_begin(), sh_acquire(), sh_prefetch(), sh_plan(),
- * sh_guest_begin(), sh_capture_begin() and sh_graph_enter() return SH_ERROR_INVALID_STATE. Graphs that were captured
- * before can be launched after sh_resume().
+ * name have one tag. Blocks have sources, so their contents are never put into host memory. Contents that the engine
+ * has changed (sh_mark_dirty()) go to the sources first. After sh_resume() the blocks are loaded again, at the same
+ * addresses, in the order of their use. sh_step_begin(), sh_acquire(), sh_prefetch(), sh_plan(), sh_guest_begin(),
+ * sh_capture_begin() and sh_graph_enter() return SH_ERROR_INVALID_STATE while a runtime is released. Graphs that were
+ * captured before can be launched after sh_resume().
  *
  * A tag is running, releasing, released, or resuming. A running tag is lost if the device is lost
  * (SH_ERROR_DEVICE_LOST). After any other failure each tag is running or released, with all its contents:
  * sh_occupancy_get_info() tells which. A tag exists from its first allocation until the last sh_device_close(), which
- * frees all memory of sh_alloc(), also if runtimes still exist. The tag of a runtime exists as long as the runtime.
+ * frees all memory of sh_alloc(), even if runtimes still exist. The tag of a runtime exists as long as the runtime.
  *
  * The memory counts against the budget of the device. An allocation makes the runtimes of the device give memory up.
  * sh_pause() leaves the memory to them, and sh_resume() takes it again.
  *
- * One call of sh_alloc(), sh_free(), sh_pause(), sh_resume(), sh_occupancy_prepare(), sh_occupancy_read(),
- * sh_occupancy_trim(), sh_occupancy_add_callbacks() and sh_occupancy_remove_callbacks() runs at a time on each device.
+ * Only one call of sh_alloc(), sh_free(), sh_pause(), sh_resume(), sh_occupancy_prepare(), sh_occupancy_read(),
+ * sh_occupancy_trim(), sh_occupancy_add_callbacks() or sh_occupancy_remove_callbacks() runs at a time on each device.
  * Further calls wait until it has ended. None of them may be called by a function that runs on a stream, nor by a
  * callback that the library calls on behalf of one of them.
  */
@@ -40,7 +40,7 @@
 extern "C" {
 #endif
 
-/** What becomes of the contents of an allocation while its tag is released. */
+/** Fate of the contents of an allocation while its tag is released. */
 enum {
     /** SH_CONTENTS_STAGE for sh_alloc(). For sh_pause(): as each allocation says. */
     SH_CONTENTS_DEFAULT = 0,
@@ -53,9 +53,9 @@ enum {
 /** Flags of sh_alloc(). */
 enum {
     /** The engine does not change the contents any more after a sh_pause() that puts them into host memory or a file,
-        even if that call fails. Later calls do not look at contents that host memory still has. If the engine changes
-        them all the same, the change may be lost in a pause, unless the flags have SH_OCCUPANCY_COPY_ALL. The promise
-        ends when a pause drops or zeroes the contents. */
+        even if that call fails. Later calls do not look at contents that host memory still has. A change that the
+        engine makes to them all the same may be lost in a pause, unless the flags of the pause have
+        SH_OCCUPANCY_COPY_ALL. The promise ends when a pause drops or zeroes the contents. */
     SH_ALLOC_CONST = 1
 };
 
@@ -76,8 +76,8 @@ static inline void sh_alloc_options_init(sh_alloc_options* options) {
 }
 
 /**
- * Allocates device memory. Its contents are undefined. Allocations of less than 2 MiB share chunks of 2 to 32 MiB
- * with others of their tag and of the same `contents` and flags. Others take whole pages.
+ * Allocates device memory. Its contents are undefined. Allocations of less than 2 MiB share chunks of 2 to 32 MiB with
+ * other allocations of the same tag, `contents` and flags. Larger allocations take whole pages.
  * @param bytes       At least 1.
  * @param options     NULL: defaults.
  * @param out_address Device address of the memory: a multiple of 512 on devices that map memory by pages, and of 256 on
@@ -97,9 +97,9 @@ SH_API SH_MUST_CHECK sh_status sh_alloc(sh_device* device, uint64_t bytes, const
                                         uint64_t* out_address);
 
 /**
- * Frees memory of sh_alloc(). If its tag runs, the call first waits until all work on the device that was queued before
- * has ended, as cudaFree() does. If the backend cannot wait for that (see sh_pause()), the caller waits before this
- * call. If the tag is released, the call waits for nothing, and the contents in host memory are lost.
+ * Frees memory of sh_alloc(). The call first waits until all work on the device that was queued before has ended, as
+ * cudaFree() does, if the memory's tag runs. The caller waits before this call if the backend cannot wait for that work
+ * (see sh_pause()). The call waits for nothing if the tag is released, and the contents in host memory are lost.
  * @param address From sh_alloc(). 0 is ignored.
  * @retval SH_OK                          The memory is freed.
  * @retval SH_ERROR_INVALID_ARGUMENT      No allocation begins at this address.
@@ -115,10 +115,10 @@ enum {
     /** Tags that are released already (for sh_pause()), or that run already (for sh_resume()), are left out. So a call
         may be repeated. */
     SH_OCCUPANCY_REPEAT = 2,
-    /** For sh_pause(): all contents that are staged are copied, and not compared with what host memory has. */
+    /** For sh_pause(): all contents that are staged are copied, and not compared with the contents in host memory. */
     SH_OCCUPANCY_COPY_ALL = 4,
     /** For sh_pause() and sh_occupancy_prepare(): host memory that is taken now is not pinned. Contents go through a
-        few pinned buffers, at the speed of the processors' copies. What is pinned already stays pinned. */
+        few pinned buffers, at the speed at which the processors copy. Memory that is pinned already stays pinned. */
     SH_OCCUPANCY_UNPINNED = 8
 };
 
@@ -128,25 +128,25 @@ typedef struct sh_memory_range {
     uint64_t bytes;
 } sh_memory_range;
 
-/** What sh_pause() releases. */
+/** The tags that sh_pause() releases, and how it releases them. */
 typedef struct sh_pause_options {
     uint32_t struct_size;
     uint32_t flags;          /**< SH_OCCUPANCY_* */
     const char* const* tags; /**< `tag_count` tags. */
     uint64_t tag_count;      /**< 0: all tags that run, of which there may be none. */
-    uint32_t contents;       /**< SH_CONTENTS_*: instead of what the allocations say. */
+    uint32_t contents;       /**< SH_CONTENTS_*, in place of the allocations' own values. */
     uint32_t reserved;
-    /** `unused_count` ranges that hold nothing, in any order. Host memory does not keep the pages of up to 2 MiB that
-        lie in them as a whole. The contents of the ranges are undefined after the call, also if it fails. Memory that
-        the call does not pause is ignored. */
+    /** `unused_count` ranges whose contents the engine does not need, in any order. Host memory does not keep the pages
+        of up to 2 MiB that lie wholly inside the ranges. The contents of the ranges are undefined after the call, even
+        if it fails. Memory that the call does not pause is ignored. */
     const sh_memory_range* unused;
     uint64_t unused_count;
     /** The folder of files that keep contents (SH_CONTENTS_FILE): a path, not empty. NULL: the folder that the
-        environment names in TMPDIR, or /var/tmp if TMPDIR is not set. If `folder` is not NULL, contents of other
-        allocations go to files, too, if the machine or the cgroup has too little memory for them. The files have no
-        names, and end with the process at the latest. */
+        environment names in TMPDIR, or /var/tmp if TMPDIR is not set. Contents of other allocations also go to files if
+        `folder` is not NULL and the machine or the cgroup has too little memory for them. The files have no names, and
+        exist no longer than the process. */
     const char* folder;
-    /** Host memory that contents of all tags may take together. Further allocations go to files, also if `folder` is
+    /** Host memory that contents of all tags may take together. Further allocations go to files, even if `folder` is
         NULL. 0: no limit. */
     uint64_t host_bytes;
 } sh_pause_options;
@@ -158,7 +158,7 @@ static inline void sh_pause_options_init(sh_pause_options* options) {
     *options = initial;
 }
 
-/** What sh_resume() brings back. */
+/** The tags that sh_resume() brings back. */
 typedef struct sh_resume_options {
     uint32_t struct_size;
     uint32_t flags;          /**< SH_OCCUPANCY_NO_WAIT and SH_OCCUPANCY_REPEAT. */
@@ -173,14 +173,14 @@ static inline void sh_resume_options_init(sh_resume_options* options) {
     *options = initial;
 }
 
-/** What sh_pause() or sh_resume() has done. */
+/** The result of sh_pause() or sh_resume(). */
 typedef struct sh_occupancy_change {
     uint32_t struct_size;
     uint32_t tag_count;    /**< Tags that were released, or resumed. */
     uint64_t device_bytes; /**< Device memory that was given back, or taken. */
     uint64_t copied_bytes; /**< Bytes of contents that were copied, in whole pages of up to 2 MiB. */
     uint64_t ns;           /**< Time of the call, by the clock of the device. */
-    /** sh_pause(): contents that were not copied, because host memory or a file has them still. sh_resume(): 0. */
+    /** sh_pause(): contents that were not copied, because host memory or a file still has them. sh_resume(): 0. */
     uint64_t unchanged_bytes;
 } sh_occupancy_change;
 
@@ -193,18 +193,18 @@ static inline void sh_occupancy_change_init(sh_occupancy_change* change) {
 
 /**
  * Releases tags. The call waits until all work on the device that was queued before has ended, on every stream. It then
- * copies the contents to host memory or files, and gives device memory back as soon as its copy has ended. When it
- * returns, the driver has the memory. Until sh_resume() the engine must not use the addresses. If there is too little
- * host memory for the contents (SH_ERROR_OUT_OF_HOST_MEMORY), or too little room in the folder (SH_ERROR_IO), the tags
- * run.
+ * copies the contents to host memory or files, and gives device memory back as soon as its copy has ended. The driver
+ * has the memory when the call returns. The engine must not use the addresses until sh_resume(). The tags keep running
+ * if there is too little host memory for the contents (SH_ERROR_OUT_OF_HOST_MEMORY), or too little room in the folder
+ * (SH_ERROR_IO).
  *
- * The engine queues no work that uses the tags until the call has returned. A stream that captures a graph meanwhile
- * may make the call fail, and the driver may end the capture.
+ * The engine must not queue work that uses the tags before the call has returned. A stream that captures a graph
+ * meanwhile may make the call fail, and the driver may end the capture.
  *
- * The host memory is pinned. If the system refuses that, contents go through pinned buffers. The memory is kept for
- * the next sh_pause(), until sh_occupancy_trim(). Contents that it still has from the pause before are not copied
- * again. The device tells by a hash of 128 bits of each page of up to 2 MiB. A device that cannot hash copies
- * everything.
+ * The host memory is pinned. Contents go through pinned buffers if the system refuses to pin it. The library keeps the
+ * memory for the next sh_pause(), until sh_occupancy_trim(). Contents that the memory still has from the previous pause
+ * are not copied again. The device recognises such contents by a hash of 128 bits of each page of up to 2 MiB. A device
+ * that cannot hash copies everything.
  * @param options    NULL: all tags that run.
  * @param out_change May be NULL.
  * @retval SH_OK                       The tags are released.
@@ -227,13 +227,13 @@ SH_API SH_MUST_CHECK sh_status sh_pause(sh_device* device, const sh_pause_option
                                         sh_occupancy_change* out_change);
 
 /**
- * Brings released tags back: same addresses, same contents. All tags of a call come back together, or none does. The
- * contents come in the order in which the options name the tags, so the most urgent tag is named first. When the call
- * returns, the contents are there. On failure the tags stay released, with their contents, and the call may be
- * tried again.
+ * Brings released tags back, at the same addresses and with the same contents. All tags of a call come back together,
+ * or none does. The contents come in the order in which the options name the tags, so the most urgent tag is named
+ * first. The contents are on the device when the call returns. The tags stay released, with their contents, if the call
+ * fails, and the call may be tried again.
  *
- * A runtime with captured graphs takes the same memory as before, so that the graphs stay valid. Without graphs it
- * makes a new plan for its share.
+ * A runtime with captured graphs takes the same memory as before, so that the graphs stay valid. A runtime without
+ * graphs makes a new plan for its share.
  * @param options    NULL: all tags that are released.
  * @param out_change May be NULL.
  * @retval SH_OK                         The tags run.
@@ -266,13 +266,13 @@ enum {
 /** A tag, or all tags of a device together. */
 typedef struct sh_occupancy_info {
     uint32_t struct_size;
-    uint32_t state;        /**< SH_OCCUPANCY_*. Without any tag SH_OCCUPANCY_RUNNING. */
+    uint32_t state;        /**< SH_OCCUPANCY_*. SH_OCCUPANCY_RUNNING if there is no tag. */
     char tag[64];          /**< Empty for all tags together. */
     uint64_t allocations;  /**< Number of allocations. For a runtime: of blocks. */
     uint64_t bytes;        /**< Sum of their sizes, as the engine asked for them. */
     uint64_t device_bytes; /**< Device memory that they hold. During a sh_pause() or sh_resume(): before that call. */
-    uint64_t staged_bytes; /**< Contents that only host memory or a file has, in whole pages of up to 2 MiB. In a
-                              sh_resume(): that are not back yet. */
+    uint64_t staged_bytes; /**< Contents that only host memory or a file has, in whole pages of up to 2 MiB. During a
+                                sh_resume(): contents that are not back yet. */
     uint64_t host_bytes;   /**< Host memory that is kept for contents, staged or not. */
     uint64_t pinned_bytes; /**< The part of host_bytes that is pinned. */
     uint64_t cycles;       /**< How often sh_resume() brought the tag back. For all tags: the sum. */
@@ -310,10 +310,10 @@ SH_API SH_MUST_CHECK sh_status sh_occupancy_list(sh_device* device, sh_occupancy
 
 /**
  * Begins to pin the host memory that sh_pause() will need with the same options, and returns. Threads of the library
- * pin it while the engine goes on. sh_pause() uses what is pinned by then, and pins the rest. sh_occupancy_info tells
- * how much there is. Allocations that are made later are not included. sh_free() and sh_occupancy_trim() end the
- * preparation of memory that they free. If the machine or the cgroup has less memory left
- * (SH_ERROR_OUT_OF_HOST_MEMORY), what was begun before goes on.
+ * pin it while the engine goes on. sh_pause() uses the memory that is pinned by then, and pins the rest.
+ * sh_occupancy_info tells how much there is. Allocations that are made later are not included. sh_free() and
+ * sh_occupancy_trim() end the preparation of memory that they free. Preparations that were begun before go on if the
+ * machine or the cgroup has too little memory left for this one (SH_ERROR_OUT_OF_HOST_MEMORY).
  * @param options NULL: all tags that run. SH_OCCUPANCY_REPEAT leaves out tags that are released.
  * @retval SH_OK                     The preparation has begun, or nothing is missing.
  * @retval SH_ERROR_NOT_FOUND        There is no tag of that name. The text has the name.
@@ -327,11 +327,11 @@ SH_API SH_MUST_CHECK sh_status sh_occupancy_list(sh_device* device, sh_occupancy
 SH_API SH_MUST_CHECK sh_status sh_occupancy_prepare(sh_device* device, const sh_pause_options* options);
 
 /**
- * Reads contents while they are away. Their tag stays released.
- * @param address      In an allocation whose tag is released.
+ * Reads contents of a released tag. The tag stays released.
+ * @param address      Address in an allocation whose tag is released.
  * @param bytes        At least 1. The range ends in the same allocation.
- * @param out_contents Host memory of `bytes` bytes. What host memory does not keep, because SH_CONTENTS_ZERO or
- *                     sh_pause_options.unused says so, is written as 0.
+ * @param out_contents Host memory of `bytes` bytes. Bytes that host memory does not keep, because of SH_CONTENTS_ZERO
+ *                     or sh_pause_options.unused, are written as 0.
  * @retval SH_OK                     The contents are written.
  * @retval SH_ERROR_INVALID_ARGUMENT `out_contents` is NULL, or the range does not lie in an allocation.
  * @retval SH_ERROR_INVALID_STATE    The tag runs or is lost, or sh_pause() has failed and left part of the contents on
@@ -356,16 +356,17 @@ SH_API SH_MUST_CHECK sh_status sh_occupancy_read(sh_device* device, uint64_t add
 SH_API SH_MUST_CHECK sh_status sh_occupancy_trim(sh_device* device, uint64_t* out_bytes);
 
 /**
- * Is called before sh_pause() releases tags, which run still. It may make and end steps, and queue work on the device.
+ * The library calls this function before sh_pause() releases tags, while the tags still run. The function may begin and
+ * end steps, and queue work on the device.
  * @param tags          The names of the tags, valid during the call.
  * @param out_message   A refusal puts its text here, with a 0 at its end. Empty before the call.
- * @param message_bytes Room for the text, with the 0: at least 256.
+ * @param message_bytes Room for the text, including the 0: at least 256.
  * @return 0, or another value to refuse the pause: sh_pause() then releases nothing, and returns SH_ERROR_CALLBACK.
  */
 typedef int32_t (*sh_before_pause_fn)(const char* const* tags, uint64_t tag_count, char* out_message,
                                       uint64_t message_bytes, void* user_data);
 /**
- * Is called when tags run again. What sh_before_pause_fn ended can be made again.
+ * The library calls this function when tags run again. The function can set up again whatever sh_before_pause_fn ended.
  * @param tags The names of the tags, valid during the call.
  */
 typedef void (*sh_after_resume_fn)(const char* const* tags, uint64_t tag_count, void* user_data);
@@ -373,8 +374,9 @@ typedef void (*sh_after_resume_fn)(const char* const* tags, uint64_t tag_count, 
 /**
  * Adds callbacks for pauses and resumes of a device. They run on the thread that calls sh_pause() or sh_resume(), one
  * at a time: those before a pause in the order in which they were added, those after a resume in the reverse order.
- * sh_pause() calls them before it waits for the work on the device. If it fails, and the tags run on, it calls
- * `after_resume` of those whose `before_pause` was called and did not refuse. A call that changes no tag calls none.
+ * sh_pause() calls them before it waits for the work on the device. A sh_pause() that fails and leaves the tags running
+ * calls `after_resume` of those whose `before_pause` was called and did not refuse. A call that changes no tag calls no
+ * callback.
  *
  * A callback must not throw. It may call sh_occupancy_get_info() and sh_occupancy_list(), and use runtimes of the
  * device (steps and views). The other functions of this header return SH_ERROR_INVALID_STATE.

@@ -12,9 +12,10 @@
  *   guest       A runtime gets a number of bytes that nobody has reserved, until its scope ends. See sh_guest_begin().
  *
  * Streamed parts and blocks outside the order take turns in their own runtime's memory. This is not eviction, and goes
- * on under all three, except for blocks outside the order that are protected one by one. Shares are not fair: two equal
- * models may get different shares. Reserve memory if that matters. A runtime's claims (what it needs, protects,
- * reserves, and was granted as a guest) overlap. Do not add up the fields of sh_memory_info; use headroom_bytes.
+ * on under all three restrictions, except for blocks outside the order that are protected one by one. Shares are not
+ * fair: two equal models may get different shares. Reserve memory if that matters. A runtime's claims (what it needs,
+ * protects, reserves, and was granted as a guest) overlap. Do not add up the fields of sh_memory_info; use
+ * headroom_bytes.
  */
 #ifndef STAGEHAND_RESIDENCY_H
 #define STAGEHAND_RESIDENCY_H
@@ -30,8 +31,8 @@ extern "C" {
  * takes one back. The contents of protected blocks in resident parts, and in memory for blocks outside the order, stay
  * on the device. Neither other runtimes nor other blocks of this runtime take their memory. New plans put protected
  * blocks on the device first, and put them there whole if the runtime's share has room. Protection takes no memory from
- * other runtimes, so call sh_reserve() before. Leave enough memory for the largest unprotected block outside the order.
- * An acquire of such a block returns SH_ERROR_HELD if its memory is not left. Protection does not prevent
+ * other runtimes, so call sh_reserve() first. Leave enough memory for the largest unprotected block outside the order.
+ * An acquire of such a block returns SH_ERROR_HELD if too little memory is left for it. Protection does not prevent
  * sh_unregister_blocks(), sh_invalidate_blocks(), or a new order that needs the memory. A block may occur more than
  * once.
  * @retval SH_OK The blocks are protected.
@@ -63,9 +64,9 @@ typedef struct sh_scope sh_scope;
  */
 SH_API SH_MUST_CHECK sh_status sh_keep_resident(sh_runtime* runtime, sh_scope** out_scope);
 
-/** Whether the library may suspend a reservation. */
+/** Priorities of a reservation: whether the library may suspend it. */
 enum {
-    SH_PRIORITY_PRIMARY = 0, /**< Never. */
+    SH_PRIORITY_PRIMARY = 0, /**< The library never suspends the reservation. */
     /** The library suspends the reservation if a primary reservation, a new runtime or a lowered budget cannot get
         memory in another way, but never for a guest. It logs a warning. It first suspends the reservation of the
         runtime whose next use is furthest in the future. A runtime without steps is ranked by the time since its last
@@ -81,7 +82,7 @@ enum {
  * the runtime.
  * @param bytes    Rounded up to whole pages and cut to sh_runtime_options.max_bytes. 0: as much as the runtime's plan
  *                 uses (resident parts, ring, and memory for blocks outside the order). The call then plans if there is
- *                 no plan. That is all memory that is worth having, so leave room for guests with
+ *                 no plan. This is all the memory that is of use to the runtime, so leave room for guests with
  *                 sh_runtime_options.max_bytes, or name a number.
  * @param priority SH_PRIORITY_*
  * @retval SH_OK                         The memory is reserved.
@@ -114,7 +115,7 @@ enum {
     SH_GUEST_SHRINK = 1
 };
 
-/** What sh_guest_begin() grants to a guest. */
+/** Memory that sh_guest_begin() grants to a guest. */
 typedef struct sh_guest_options {
     uint32_t struct_size;
     uint32_t flags; /**< SH_GUEST_* */
@@ -141,8 +142,8 @@ static inline void sh_guest_options_init(sh_guest_options* options) {
 /**
  * Begins a scope in which a runtime is a guest: it is granted memory out of the headroom
  * (sh_memory_info.headroom_bytes), or the call fails. The headroom is the budget less reservations, protected memory,
- * other guests, and the memory that other runtimes need to run if they hold memory. sh_trim() to 0 bytes of an idle
- * runtime enlarges the headroom. A next step of that runtime may then fail during the guest's stay.
+ * other guests, and the memory that other runtimes need to run if they hold memory. A sh_trim() of an idle runtime to 0
+ * bytes enlarges the headroom. The next step of that runtime may then fail during the guest's stay.
  *
  * Other runtimes give up the memory that they hold beyond these amounts. The memory that they use furthest in the
  * future goes first. Runtimes between steps give memory up at once, and other runtimes at the end of their steps. The
@@ -151,8 +152,8 @@ static inline void sh_guest_options_init(sh_guest_options* options) {
  * Both are 0 by default, because a thread inside a step of another runtime would wait for itself.
  *
  * The guest's blocks leave the device when the scope ends, except for protected and reserved memory of the guest. Dirty
- * contents are written back before. The other runtimes may then take their memory again. Guest scopes of one runtime
- * are counted. The options of the first scope stay in force, and a request for more returns SH_ERROR_BUDGET. The call
+ * contents are written back first. The other runtimes may then take their memory again. Guest scopes of one runtime are
+ * counted. The options of the first scope stay in force, and a request for more returns SH_ERROR_BUDGET. The call
  * claims no memory and does not make the runtime a guest if it fails.
  * @param guest     A runtime that is in no step and holds no view.
  * @param options   NULL: defaults.
@@ -173,14 +174,14 @@ static inline void sh_guest_options_init(sh_guest_options* options) {
 SH_API SH_MUST_CHECK sh_status sh_guest_begin(sh_runtime* guest, const sh_guest_options* options, sh_scope** out_scope);
 
 /**
- * Ends a scope. Scopes may end in any order. The handle is stale after the call, also after an error. A guest's memory
+ * Ends a scope. Scopes may end in any order. The handle is stale after the call, even after an error. A guest's memory
  * is free when the call returns, unless the guest is in a step, holds a view, or has a graph that holds its plan. Such
  * a guest leaves with the sh_step_end(), sh_release() or sh_graph_destroy() that ends this state. That call frees the
- * memory and blocks like sh_scope_end(). It also returns the errors of sh_scope_end(), but for sh_graph_destroy(),
- * which returns nothing. NULL is ignored. The scope of a destroyed runtime ends without an error.
+ * memory and blocks like sh_scope_end(). It also returns the errors of sh_scope_end(), except that sh_graph_destroy()
+ * returns nothing. NULL is ignored. The scope of a destroyed runtime ends without an error.
  * @retval SH_OK            The scope has ended.
- * @retval SH_ERROR_BACKEND Dirty contents could not be written back. The guest keeps its memory until they can be, or
- *                          until it is destroyed.
+ * @retval SH_ERROR_BACKEND Dirty contents could not be written back. The guest keeps its memory until the contents can
+ *                          be written back, or until the guest is destroyed.
  * @blocks While a guest's dirty contents are written back.
  * \since 0.1
  */
@@ -190,7 +191,7 @@ SH_API sh_status sh_scope_end(sh_scope* scope);
  * Gives device memory back now, down to `keep_bytes` or a little less, for example before another stage needs it.
  * Memory that a step uses last goes first. The runtime takes its share again when its next step begins. The runtime
  * gives everything back if `keep_bytes` is less than the smallest plan needs. It then also takes its share again when a
- * block is acquired. Protected and reserved memory stays. Dirty contents are written back before.
+ * block is acquired. Protected and reserved memory stays. Dirty contents are written back first.
  * @param out_bytes Device memory that the runtime holds now. May be NULL.
  * @retval SH_OK                  The memory is given back.
  * @retval SH_ERROR_INVALID_STATE A step is under way, a view is held, or a graph holds the plan.

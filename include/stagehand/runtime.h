@@ -29,8 +29,8 @@ typedef struct sh_runtime_options {
     uint64_t unordered_bytes;
     /** How long, in nanoseconds, a call that plans waits for other runtimes to end the steps in which they hold memory
         beyond their shares. The call then returns SH_ERROR_BUSY. 0: the call does not wait. UINT64_MAX: without limit.
-        This is for models in several threads. The calling thread must not itself be in such a step, because the step
-        cannot end while the thread waits. */
+        This option is for models in several threads. The calling thread must not itself be in such a step, because the
+        step cannot end while the thread waits. */
     uint64_t share_wait_ns;
     const char* name; /**< Names the runtime in messages and traces. NULL: "runtime <number>". */
 } sh_runtime_options;
@@ -91,7 +91,7 @@ SH_API SH_MUST_CHECK sh_status sh_runtime_synchronize(sh_runtime* runtime);
 
 /* Blocks and their sources. */
 
-/** Where the bytes of a segment come from. */
+/** Sources of the bytes of a segment. */
 enum {
     /** Memory of this process. The device copies pinned memory (sh_host_alloc(), or pinned by the driver) without a
         detour. */
@@ -99,14 +99,15 @@ enum {
     /** A mapped file. The library reads it by system calls that return an error. A file that has become shorter
         therefore gives SH_ERROR_SOURCE and not a signal. */
     SH_SOURCE_MAPPED = 2,
-    /** A range of an open file. Bytes in the page cache come from there. Other bytes are read past it, by direct I/O.
-        The registration fails with SH_ERROR_INVALID_ARGUMENT if the descriptor cannot be read. A load fails with
-        SH_ERROR_SOURCE if the file is too short. */
+    /** A range of an open file. Bytes in the page cache are read from the cache. Other bytes are read by direct I/O,
+        which bypasses the cache. The registration fails with SH_ERROR_INVALID_ARGUMENT if the descriptor cannot be
+        read. A load fails with SH_ERROR_SOURCE if the file is too short. */
     SH_SOURCE_FILE = 3,
     /** A callback that writes the bytes into a staging buffer. */
     SH_SOURCE_FILL = 4,
-    /** Memory of this device, or of another device that the driver can copy from, for example over NVLink. Copied
-        without a detour, by graphs too. SH_ERROR_INVALID_ARGUMENT if the device cannot reach the memory. */
+    /** Memory of this device, or of another device that the driver can copy from, for example over NVLink. The device
+        copies it without a detour, also in graphs. The registration fails with SH_ERROR_INVALID_ARGUMENT if the device
+        cannot reach the memory. */
     SH_SOURCE_DEVICE = 5
 };
 
@@ -122,13 +123,13 @@ typedef int32_t (*sh_fill_fn)(void* buffer, uint64_t offset, uint64_t bytes, voi
 typedef struct sh_segment {
     uint32_t struct_size;
     uint32_t kind;   /**< SH_SOURCE_* */
-    uint64_t offset; /**< Where the range begins in the block, in bytes. */
+    uint64_t offset; /**< Offset of the range in the block, in bytes. */
     uint64_t bytes;  /**< Length of the range. May be 0. */
     /** POINTER, MAPPED, DEVICE: the bytes. They must stay valid until the block is unregistered or its runtime is
         destroyed. The library writes to them if the block is SH_BLOCK_MUTABLE. The memory must then be writable. */
     const void* pointer;
     int64_t file;         /**< FILE: an open descriptor. The library duplicates it, so the caller may close it. */
-    uint64_t file_offset; /**< FILE: where the bytes begin in the file. */
+    uint64_t file_offset; /**< FILE: offset of the bytes in the file. */
     sh_fill_fn fill;      /**< FILL: the callback. */
     void* user_data;      /**< FILL: passed to `fill`. */
 } sh_segment;
@@ -141,8 +142,8 @@ static inline void sh_segment_init(sh_segment* segment) {
 }
 
 enum {
-    /** The engine changes the block on the device, and sh_mark_dirty() has the library write it back. All segments must
-        be SH_SOURCE_POINTER. */
+    /** The engine changes the block on the device, and sh_mark_dirty() makes the library write it back. All segments
+        must be SH_SOURCE_POINTER. */
     SH_BLOCK_MUTABLE = 1,
     /** The block is never partly resident, so that on_load gets the whole block at once. */
     SH_BLOCK_WHOLE = 2,
@@ -167,7 +168,7 @@ typedef struct sh_loaded_range {
     uint32_t reserved;
     sh_block block;
     void* address;        /**< Device address of the range, not of the block: a multiple of 256. */
-    uint64_t offset;      /**< Where the range begins in the block. */
+    uint64_t offset;      /**< Offset of the range in the block. */
     uint64_t bytes;       /**< Length of the range. */
     uint64_t block_bytes; /**< Size of the whole block. */
     sh_stream stream; /**< The copy stream, never SH_STREAM_HOST. Work on it runs after the load and before any use. */
@@ -175,10 +176,10 @@ typedef struct sh_loaded_range {
 
 /**
  * The library calls this function after it has queued a load, once for each load and each contiguous range. An engine
- * can so dequantize or patch the bytes exactly once after each load. To dequantize, register the block with its
- * expanded size and with SH_BLOCK_WHOLE, let the segment cover the end of the block, and expand the bytes from the
- * beginning on, on the copy stream. The block then takes its expanded size on the device and its packed size on the
- * link.
+ * can use it to dequantize or patch the bytes exactly once after each load. To dequantize, register the block with its
+ * expanded size and with SH_BLOCK_WHOLE, let the segment cover the end of the block, and expand the bytes on the copy
+ * stream, from the beginning to the end. The block then takes its expanded size on the device and its packed size on
+ * the link.
  *
  * `*range` is valid during the call only, so copy what queued work needs. The bytes may not be there yet: queue the
  * work on `range->stream`. The library calls the function on the thread that issues the load, which is the caller's or
@@ -212,11 +213,12 @@ static inline void sh_block_desc_init(sh_block_desc* desc) {
  * Registers blocks, all or none. Each block gets a device address that is a multiple of 256. The address never changes
  * on devices with SH_DEVICE_FIXED_ADDRESSES. It changes with the plan on other devices.
  *
- * Blocks of less than two pages share pages with the blocks that were registered right before them, also by earlier
- * calls, as long as no block among them was used or has memory. Blocks that share pages are loaded together, so
- * register them in their order of use. Unordered blocks of less than a page share pages with each other only. During
- * sh_source_update_begin() of a block, the blocks that share its pages cannot be loaded either. Blocks that are
- * registered in a step become part of the plan with the next step.
+ * Blocks of less than two pages share pages with the blocks that were registered right before them, by the same call or
+ * by earlier calls, as long as no block among them was used or has memory. Blocks that share pages are loaded together,
+ * so register them in their order of use. Unordered blocks of less than a page share pages with each other only. The
+ * blocks that share pages with a block cannot be loaded either between sh_source_update_begin() and
+ * sh_source_update_end() of that block. Blocks that are registered in a step become part of the plan with the next
+ * step.
  * @param out_blocks `count` ids, in the order of `descs`.
  * @retval SH_OK                     The blocks are registered.
  * @retval SH_ERROR_INVALID_ARGUMENT A description is wrong. The text names the block and the field.
@@ -230,7 +232,8 @@ SH_API SH_MUST_CHECK sh_status sh_register_blocks(sh_runtime* runtime, const sh_
 
 /**
  * Unregisters blocks, all or none. The library writes dirty contents back, waits for the blocks' loads and for the work
- * on the runtime's streams, and frees their memory. After the return it neither reads nor writes their sources.
+ * on the runtime's streams, and frees their memory. The library neither reads nor writes their sources after the
+ * return.
  * @retval SH_OK                  The blocks are unregistered.
  * @retval SH_ERROR_INVALID_STATE A view of a block is held, or a graph uses a block.
  * @retval SH_ERROR_BACKEND       The driver failed.
@@ -264,7 +267,7 @@ typedef struct sh_block_state {
     uint64_t streamed_bytes;
     uint64_t present_bytes; /**< The part whose contents are on the device now. */
     uint64_t serial;        /**< Grows with each load of any of the contents. */
-    uint64_t protections;   /**< How often sh_protect_blocks() protects the block now. */
+    uint64_t protections;   /**< Number of protections of the block now. */
     char name[64];          /**< Cut to fit. */
 } sh_block_state;
 
@@ -303,8 +306,8 @@ SH_API SH_MUST_CHECK sh_status sh_invalidate_blocks(sh_runtime* runtime, const s
 /**
  * Waits until no load reads the sources of these blocks, and prevents new loads. The caller may then change the bytes.
  * An acquire of such a block, or of a block that shares its pages, returns SH_ERROR_INVALID_STATE until
- * sh_source_update_end(). Views may stay held. The library writes dirty contents back before, and the blocks cannot be
- * marked dirty until the end. Updates of one block do not nest.
+ * sh_source_update_end(). Views may stay held. The library writes dirty contents back first, and the blocks cannot be
+ * marked dirty until the end of the update. Updates of one block do not nest.
  * @retval SH_OK                  The bytes may be changed.
  * @retval SH_ERROR_INVALID_STATE An update of a block has begun already, a view of dirty contents is held, or a graph
  *                                that uses a block has been entered.
@@ -327,11 +330,11 @@ SH_API SH_MUST_CHECK sh_status sh_source_update_begin(sh_runtime* runtime, const
 SH_API SH_MUST_CHECK sh_status sh_source_update_end(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
 
 /**
- * Tells that the engine has changed the contents of a mutable block on the device, or will change them before it
- * releases the view that it holds. The library writes the contents to the block's source before it uses the memory for
- * another purpose, and after the work of all streams that used the block. The write-back may begin when the last view
- * is released. The library may write to the source until sh_write_back() or sh_unregister_blocks() returns. Each
- * acquire after which the engine changes contents needs its own mark.
+ * Tells the library that the engine has changed the contents of a mutable block on the device, or will change them
+ * before it releases the view that it holds. The library writes the contents to the block's source before it uses the
+ * memory for another purpose, and after the work of all streams that used the block. The write-back may begin when the
+ * last view is released. The library may write to the source until sh_write_back() or sh_unregister_blocks() returns.
+ * Each acquire after which the engine changes contents needs its own mark.
  * @retval SH_OK                  The block is marked.
  * @retval SH_ERROR_INVALID_STATE The block is not mutable, no view of it is held, or its source is being updated.
  * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
@@ -368,8 +371,9 @@ typedef struct sh_use {
     uint32_t struct_size;
     uint32_t reserved; /**< Must be 0. */
     sh_block block;
-    /** Time that the device computes with it, in nanoseconds. 0 for all uses: the library measures the times in one of
-        the first steps, and again in some of the later ones. Times that the engine gives are not measured. */
+    /** Time for which the device computes with the block, in nanoseconds. 0 for all uses: the library measures the
+        times in one of the first steps, and again in some of the later ones. Times that the engine gives are not
+        measured. */
     uint64_t compute_ns;
 } sh_use;
 
@@ -383,8 +387,8 @@ static inline void sh_use_init(sh_use* use) {
 /**
  * Sets the order in which a step uses the blocks. A block may occur several times, for example forward and backward.
  * The order is a hint for planning and prefetch: acquires are correct in any order. The library learns the order from
- * the first step, and again when the order changes, without this call or with `count` 0. Blocks that do not occur are
- * treated as SH_BLOCK_UNORDERED. The plan for the order comes into force with the next sh_step_begin() without held
+ * the first step, and again when the order changes, if this call is not made or `count` is 0. Blocks that do not occur
+ * are treated as SH_BLOCK_UNORDERED. The plan for the order comes into force with the next sh_step_begin() without held
  * views, or with sh_plan().
  * @param uses Copied.
  * @retval SH_OK                     The order is set.
@@ -403,15 +407,15 @@ enum {
     SH_PLAN_DROP_GRAPHS = 2
 };
 
-/** What sh_plan() plans for. */
+/** Options of sh_plan(). */
 typedef struct sh_plan_options {
     uint32_t struct_size;
     uint32_t flags; /**< SH_PLAN_* */
     /** With SH_PLAN_DRY_RUN: the memory to plan for, in bytes. 0: the device's whole budget, without other runtimes.
         The runtime's own share is sh_runtime_stats.share_bytes. This field has no effect without SH_PLAN_DRY_RUN. */
     uint64_t budget_bytes;
-    /** With SH_PLAN_DRY_RUN: speed of the link to plan for, 10^6 to 10^15. 0: the one that the runtime
-        counts with. No effect without it. */
+    /** With SH_PLAN_DRY_RUN: speed of the link to plan for, 10^6 to 10^15. 0: the speed that the runtime's own plans
+        assume. This field has no effect without SH_PLAN_DRY_RUN. */
     uint64_t link_bytes_per_second;
 } sh_plan_options;
 
@@ -434,7 +438,7 @@ typedef struct sh_plan_info {
     uint64_t resident_bytes;        /**< Device memory of the resident parts, in whole pages. */
     uint64_t ring_bytes;            /**< Device memory that the streamed parts share. */
     uint64_t unordered_bytes;       /**< Device memory for blocks outside the order. */
-    uint64_t smallest_budget_bytes; /**< The smallest share with a plan. */
+    uint64_t smallest_budget_bytes; /**< The smallest share that a plan fits into. */
     sh_block smallest_budget_block; /**< The block that needs the most of the smallest share. */
     uint64_t bytes_per_step;        /**< Bytes that a steady step copies to the device: only bytes with a segment. */
     uint64_t bound_bytes_per_step;  /**< Bytes that every plan must copy in a cyclic order: W - M + delta*. */
@@ -445,8 +449,8 @@ typedef struct sh_plan_info {
     /** Compute time of a step, given or measured. 0: not known yet. step_ns and bound_ns then assume that computing
         takes as long as the copies. */
     uint64_t compute_ns;
-    /** Speed of the link that the plan counts with: as given, as measured when the device was first used, or as the
-        copies of this runtime's steps have shown it since. */
+    /** Speed of the link that the plan assumes: as given, as measured when the device was first used, or as the copies
+        of this runtime's steps have shown it since. */
     uint64_t link_bytes_per_second;
     uint64_t scheduled_blocks; /**< Number of different blocks in the order. */
     uint64_t resident_blocks;  /**< Blocks in the order that are wholly resident. */
@@ -454,8 +458,8 @@ typedef struct sh_plan_info {
     /** Bytes in the pages of all registered blocks that no block covers. Blocks begin at pages unless they are packed:
         see docs/concepts.md. The resident and the streamed parts include their share of these bytes. */
     uint64_t padding_bytes;
-    /** The least T of all plans, which keep whole pages. It is proven, and never less than bound_ns. It is bound_ns if
-        the plan is for several kinds of step. \since 0.2 */
+    /** The least T of all plans, given that plans keep whole pages. The value is proven, and never less than bound_ns.
+        It is bound_ns if the plan is for several kinds of step. \since 0.2 */
     uint64_t plan_bound_ns;
 } sh_plan_info;
 
@@ -468,8 +472,9 @@ static inline void sh_plan_info_init(sh_plan_info* info) {
 
 /**
  * Plans which parts stay on the device and which parts stream, and puts the plan into force: now if the runtime is not
- * in a step, or else when the next step begins. A runtime also plans by itself when it must. This call asks for the
- * figures, and plans before the first step. sh_block_get_state() then tells the part of each block.
+ * in a step, or else when the next step begins. A runtime also plans by itself when it must. Use this call to get the
+ * figures, or to plan before the first step. sh_block_get_state() then tells which part of each block stays and which
+ * part streams.
  * @param options  NULL: defaults.
  * @param out_info May be NULL.
  * @retval SH_OK                         The plan is made.

@@ -2,8 +2,8 @@
  * Spilling: tensors that a training step saves for its backward leave the device for host memory, and come back before
  * the backward needs them.
  *
- * A spiller manages the saved tensors of one training job on a device. Device memory stays the engine's: the spiller
- * copies out of memory and into memory that the engine names. The engine
+ * A spiller manages the saved tensors of one training job on a device. Device memory belongs to the engine: the spiller
+ * copies out of and into memory that the engine names. The engine
  *
  *   1. saves each tensor with sh_spill(), and gets a ticket;
  *   2. asks sh_spiller_collect() for the tickets that have left, and gives back the device memory of these tensors;
@@ -12,12 +12,12 @@
  *   4. ends the ticket with sh_ticket_release().
  *
  * The spiller decides which tensors leave: the oldest first, while the device has more memory in use than a watermark,
- * or while more than a number of bytes is kept. A step sends away as many bytes as the step before it, from its
- * beginning on. The spiller remembers the order in which a step restored its tensors, and names the tickets of the next
- * step in that order.
+ * or while more than a number of bytes is kept. Each step begins to send tensors away at its start, up to as many bytes
+ * as the previous step sent away. The spiller remembers the order in which a step restored its tensors, and names the
+ * tickets of the next step in that order.
  *
  * Copies go through streams of the library. The streams of the engine wait for the copies, and the copies wait for the
- * streams of the engine. The host waits for neither, except as the comments say.
+ * streams of the engine. The calling thread waits for neither, unless a comment says otherwise.
  */
 #ifndef STAGEHAND_SPILL_H
 #define STAGEHAND_SPILL_H
@@ -36,7 +36,7 @@ typedef struct sh_spiller sh_spiller;
 typedef uint64_t sh_ticket;
 
 enum {
-    /** At most keep_bytes of saved tensors stay on the device. The oldest tensors beyond that leave. */
+    /** At most keep_bytes of saved tensors stay on the device. The oldest tensors leave while the total is larger. */
     SH_SPILLER_KEEP_BYTES = 1,
     /** Every restored tensor is compared with its contents in host memory, by a checksum of 64 bits (XXH3). For
         debugging: sh_restore() then blocks. */
@@ -48,7 +48,8 @@ typedef struct sh_spill_class {
     uint32_t struct_size;
     uint32_t reserved;
     uint64_t bytes; /**< Size of each buffer: 1 to 2^40. */
-    /** Number of buffers that sh_spiller_create() allocates. More than pool_bytes for all classes is an error. */
+    /** Number of buffers that sh_spiller_create() allocates. It is an error if the buffers of all classes take more
+        than pool_bytes. */
     uint64_t count;
 } sh_spill_class;
 
@@ -71,13 +72,13 @@ typedef struct sh_spiller_options {
     uint64_t low_watermark_bytes;
     uint64_t keep_bytes;  /**< See SH_SPILLER_KEEP_BYTES. 0 without that flag. */
     uint64_t least_bytes; /**< Tensors with fewer bytes stay. 0: 4096. */
-    /** Bytes of copies in flight to the host. A spill beyond them makes sh_spiller_collect() wait for the oldest copy,
-        on the stream, if the bytes in flight are beyond the other limits, too: beyond keep_bytes together with the kept
-        bytes, or beyond high_watermark_bytes in use. 0: 256 MiB. */
+    /** Limit on the bytes of copies in flight to the host. sh_spiller_collect() makes the stream wait for the oldest
+        copy after a spill beyond this limit, but only if the bytes in flight are beyond another limit, too: beyond
+        keep_bytes together with the kept bytes, or beyond high_watermark_bytes in use. 0: 256 MiB. */
     uint64_t to_host_bytes;
     uint64_t to_device_bytes; /**< Bytes that sh_spiller_get_upcoming() names ahead of use. 0: 256 MiB. */
-    uint32_t to_host_copies;  /**< Number of copies in flight to the host. 0: no bound but to_host_bytes. */
-    /** Number of tickets that are prefetched and not restored. 0: no bound but to_device_bytes. */
+    uint32_t to_host_copies;  /**< Number of copies in flight to the host. 0: to_host_bytes is the only bound. */
+    /** Number of tickets that are prefetched and not restored. 0: to_device_bytes is the only bound. */
     uint32_t to_device_copies;
     /** The most pinned memory that the pool allocates. 0: half of the host memory that was available when the spiller
         was created. */
@@ -119,7 +120,7 @@ SH_API void sh_spiller_destroy(sh_spiller* spiller);
 
 /**
  * Begins a step: a forward and its backward. Steps tell the spiller where the order of restores begins again. Tickets
- * of earlier steps stay valid. The order begins again without steps, too, when no ticket is left.
+ * of earlier steps stay valid. The order also begins again, even without steps, when no ticket is left.
  * @param step The engine's number of the step, for telemetry.
  * @retval SH_OK                  The step has begun.
  * @retval SH_ERROR_INVALID_STATE A step is under way.
@@ -148,7 +149,8 @@ typedef struct sh_saved_tensor {
     const int64_t* sizes;   /**< `dimensions` sizes. A tensor with a size of 0 stays. */
     /** `dimensions` strides in elements. They may be 0 or negative. NULL: the last index runs fastest, without gaps. */
     const int64_t* strides;
-    uint64_t storage_address; /**< Where the memory begins that the tensor is a view of. 0: the tensor's first byte. */
+    /** Start address of the memory that the tensor is a view of. 0: the address of the tensor's first byte. */
+    uint64_t storage_address;
     uint64_t
         storage_bytes; /**< Size of that memory. The whole tensor lies in it. 0: the bytes that the tensor spans. */
     /** The engine's name for the contents of that memory. Tensors with the same key share one copy. The key must change
@@ -167,18 +169,18 @@ static inline void sh_saved_tensor_init(sh_saved_tensor* tensor) {
 }
 
 enum {
-    SH_SPILL_NOW = 1,  /**< The tensor leaves, whatever is in use. */
+    SH_SPILL_NOW = 1,  /**< The tensor leaves, however much memory is in use. */
     SH_SPILL_KEEP = 2, /**< The tensor never leaves, and does not count for keep_bytes. */
 };
 
 /**
  * Saves a tensor. The tensor stays on the device or leaves, now or later: sh_spiller_collect() tells. The caller keeps
  * the tensor's memory, and does not write to it, until sh_spiller_collect() names the ticket, or until
- * sh_ticket_release() ends it.
+ * sh_ticket_release() ends the ticket.
  *
- * The bytes between the tensor's first and last element are copied. All of the storage is copied instead if that is
- * more than half of it, so that other views of the storage share the copy. A tensor stays if its copy fails to begin,
- * or if no host memory is left for it; the library logs a warning.
+ * The bytes between the tensor's first and last element are copied. All of the storage is copied instead if these bytes
+ * are more than half of it, so that other views of the storage share the copy. A tensor stays if its copy fails to
+ * begin, or if no host memory is left for it; the library logs a warning.
  *
  * @param stream     The stream whose work produces the tensor. The copy comes after the work that is queued there now.
  *                   A tensor that leaves later is copied after the work that is queued there then. The stream must
@@ -202,7 +204,7 @@ enum { SH_COLLECT_ALL = 1 /**< Collect everything that is leaving, not only what
 /**
  * Names tickets whose device memory is not needed any more: their copies have ended, or `stream` now waits for them.
  * Memory that the caller gives back may be used again by work that is queued on `stream` after this call. Each ticket
- * is named once. Call it after sh_spill(), and with SH_COLLECT_ALL at the end of a forward.
+ * is named once. Call this function after sh_spill(), and with SH_COLLECT_ALL at the end of a forward.
  * @param stream    The stream that uses the memory next. With SH_STREAM_HOST the call names finished copies, and waits
  *                  for those beyond the bounds.
  * @param tickets   Receives at most `capacity` tickets. The next call names the others. A ticket may be released
@@ -225,14 +227,14 @@ enum {
         4 /**< Memory of sh_prefetch_spilled() has the bytes, or gets them. Host memory has them, too. */
 };
 
-/** What the spiller knows of a ticket. */
+/** Information about a ticket. */
 typedef struct sh_ticket_info {
     uint32_t struct_size;
     uint32_t state;              /**< SH_TICKET_* */
     uint64_t bytes;              /**< Size of the device memory that sh_restore() fills. */
-    uint64_t offset;             /**< Where the element whose indices are all 0 lies in that memory, in bytes. */
+    uint64_t offset;             /**< Offset in that memory, in bytes, of the element whose indices are all 0. */
     uint64_t copy;               /**< Number of the copy. Tickets with the same number share it. */
-    uint64_t references;         /**< How many sh_ticket_release() end the ticket. */
+    uint64_t references;         /**< Number of sh_ticket_release() calls that end the ticket. */
     uint64_t prefetched_address; /**< The memory of sh_prefetch_spilled(). 0: none. */
 } sh_ticket_info;
 
@@ -252,12 +254,13 @@ static inline void sh_ticket_info_init(sh_ticket_info* info) {
 SH_API SH_MUST_CHECK sh_status sh_ticket_get_info(sh_spiller* spiller, sh_ticket ticket, sh_ticket_info* out_info);
 
 /**
- * Brings a tensor back. Work that is queued on `stream` after this call sees the bytes: those of its element whose
- * indices are all 0 are at `address` + sh_ticket_info.offset. The tensor may be restored several times.
- * @param address sh_ticket_info.bytes bytes of device memory that belong to `stream`: work that is queued there now may
- *                still use them. The memory of the ticket's prefetch, if there is one: the copy under way is then the
- *                restore. Not used with SH_KEPT. Memory of a prefetch that is passed over here stays the prefetch's.
- *                No copy writes to this memory after an error other than SH_ERROR_DEVICE_LOST.
+ * Brings a tensor back. Work that is queued on `stream` after this call sees the bytes. The element whose indices are
+ * all 0 is at `address` + sh_ticket_info.offset. The tensor may be restored several times.
+ * @param address Address of sh_ticket_info.bytes bytes of device memory that belong to `stream`: work that is queued
+ *                there now may still use them. Give the memory of the ticket's prefetch if there is one: the copy under
+ *                way is then the restore. The memory is not used with SH_KEPT. Memory of a prefetch still belongs to
+ *                the prefetch if other memory is given here. No copy writes to the memory at `address` after an error
+ *                other than SH_ERROR_DEVICE_LOST.
  * @retval SH_OK                     The memory at `address` has the bytes, in the order of `stream`. The caller owns
  *                                   this memory as before.
  * @retval SH_KEPT                   The memory of sh_spill() has the bytes. The tensor stays from now on, and
@@ -265,23 +268,24 @@ SH_API SH_MUST_CHECK sh_status sh_ticket_get_info(sh_spiller* spiller, sh_ticket
  * @retval SH_ERROR_INVALID_ARGUMENT `address` is 0 and the tensor is away.
  * @retval SH_ERROR_CHECKSUM         The restored bytes differ. Only with SH_SPILLER_CHECKSUMS.
  * @retval SH_ERROR_UNSUPPORTED      The stream captures a graph.
- * @retval SH_ERROR_BACKEND          The driver failed now, or the copy to the host did. A later call tries again.
- * @retval SH_ERROR_DEVICE_LOST      The driver cannot tell when the copy ends: it may write to this memory for ever.
+ * @retval SH_ERROR_BACKEND          The driver failed now, or the copy to the host failed. A later call tries again.
+ * @retval SH_ERROR_DEVICE_LOST      The driver cannot tell when the copy ends. The copy may write to this memory at any
+ *                                   later time.
  * @blocks Never, except with SH_STREAM_HOST, with SH_SPILLER_CHECKSUMS, and for copies that are not pinned.
  * \since 0.2
  */
 SH_API SH_MUST_CHECK sh_status sh_restore(sh_spiller* spiller, sh_ticket ticket, uint64_t address, sh_stream stream);
 
 /**
- * Names the tickets that will be restored next, in order, as far as to_device_bytes and to_device_copies allow. They
- * are away, and not prefetched. The order is that of the last step, or the reverse of saving if no step has told
- * better. Tickets that share a copy are named once. Tickets that sh_spiller_collect() has still to name are left out,
- * and so are tickets of earlier steps: no order tells of those.
+ * Names the tickets that will be restored next, in order, as far as to_device_bytes and to_device_copies allow. These
+ * tickets are away, and not prefetched. The order is that of the last step, or the reverse of the order of saving if no
+ * step has shown a better one. Tickets that share a copy are named once. Tickets that sh_spiller_collect() has not
+ * named yet are left out. Tickets of earlier steps are left out, too, because no order is known for them.
  *
- * With SH_SPILLER_KEEP_BYTES or watermarks, the tensors on the device are used first, and what they free is room for
- * those that are away. So tickets are named as far as the limits are kept and `used_bytes` stays below its highest
- * value of the step, and in any case if at most to_device_bytes are left to use before them. Call it at each
- * sh_restore(), also of tensors that stayed.
+ * With SH_SPILLER_KEEP_BYTES or watermarks, the tensors on the device are used first, and the memory that they free is
+ * room for the tensors that are away. So tickets are named as long as the limits are kept and `used_bytes` stays below
+ * its highest value of the step. Tickets are named in any case if at most to_device_bytes are left to use before them.
+ * Call this function at each sh_restore(), even for tensors that stayed.
  * @param used_bytes Device memory in use now, as sh_saved_tensor.used_bytes. 0: not known. Only tickets that are needed
  *                   soon are named then.
  * @param tickets    Receives at most `capacity` tickets.
@@ -294,18 +298,20 @@ SH_API SH_MUST_CHECK sh_status sh_spiller_get_upcoming(sh_spiller* spiller, uint
                                                        uint64_t capacity, uint64_t* out_count);
 
 /**
- * Begins to bring tensors back into memory of the caller. sh_restore() with the same address completes it. Tickets
- * that are not away, or are prefetched already, are left out: their memory is not used, and stays the caller's.
+ * Begins to bring tensors back into memory of the caller. sh_restore() with the same address completes the restore.
+ * Tickets that are not away, or are prefetched already, are left out: their memory is not used, and stays the caller's.
  * @param tickets   `count` tickets. Copies are queued in this order.
- * @param addresses For each ticket sh_ticket_info.bytes bytes of device memory that belong to `stream`, never 0. The
- *                  caller keeps the memory until sh_restore() has taken it, or until the last ticket of the copy has
- *                  ended. The memory is the copy's: each ticket of the copy may be restored with it, once in all.
+ * @param addresses One address for each ticket, never 0, of sh_ticket_info.bytes bytes of device memory that belong to
+ *                  `stream`. The caller keeps the memory until sh_restore() has taken it, or until the last ticket of
+ *                  the copy has ended. The memory belongs to the copy: any one ticket of the copy may be restored with
+ *                  it, but only once in all.
  * @param stream    Must exist as long as this memory belongs to the prefetch.
  * @retval SH_OK                     The copies are queued.
  * @retval SH_ERROR_INVALID_ARGUMENT An address is 0, or a list is NULL. No copy is queued.
  * @retval SH_ERROR_UNSUPPORTED      The stream captures a graph.
  * @retval SH_ERROR_BACKEND          The driver failed. Copies that were queued go on: sh_ticket_get_info() tells.
- * @retval SH_ERROR_DEVICE_LOST      The driver cannot tell when a copy ends: it may write to its memory for ever.
+ * @retval SH_ERROR_DEVICE_LOST      The driver cannot tell when a copy ends. The copy may write to its memory at any
+ *                                   later time.
  * @blocks Never, except for copies that are not pinned.
  * \since 0.2
  */
@@ -313,7 +319,7 @@ SH_API SH_MUST_CHECK sh_status sh_prefetch_spilled(sh_spiller* spiller, const sh
                                                    const uint64_t* addresses, uint64_t count, sh_stream stream);
 
 /**
- * Adds a reference to a ticket: another holder that will release it.
+ * Adds a reference to a ticket, for another holder that will release it.
  * @retval SH_OK The ticket has one reference more.
  * @blocks Never.
  * \since 0.2
@@ -321,12 +327,12 @@ SH_API SH_MUST_CHECK sh_status sh_prefetch_spilled(sh_spiller* spiller, const sh
 SH_API SH_MUST_CHECK sh_status sh_ticket_retain(sh_spiller* spiller, sh_ticket ticket);
 
 /**
- * Takes back a reference. With the last one the ticket ends, and the caller may give back the memory of its sh_spill()
- * and of its prefetch: the streams of these calls wait for copies that still use the memory. If other tickets share
- * the copy, no stream waits, and the memory stays the copy's until the last of them has ended, or until
- * sh_spiller_collect() has named it. Tickets that have ended are an error, and so are tickets of another spiller.
+ * Takes back a reference. The ticket ends with its last reference, and the caller may then give back the memory of its
+ * sh_spill() and of its prefetch: the streams of these calls wait for copies that still use the memory. No stream waits
+ * if other tickets share the copy. The memory then belongs to the copy until the last of these tickets has ended, or
+ * until sh_spiller_collect() has named it. Tickets that have ended and tickets of another spiller are an error.
  * @retval SH_OK                The reference is taken back.
- * @retval SH_ERROR_DEVICE_LOST The driver cannot tell when copies end that use this memory. The reference is taken
+ * @retval SH_ERROR_DEVICE_LOST The driver cannot tell when the copies that use this memory end. The reference is taken
  *                              back, and the caller keeps the memory.
  * @blocks Never, except for SH_STREAM_HOST, for the default stream of another thread, for copies that are not pinned,
  *         and after an error of the driver.
@@ -340,7 +346,7 @@ typedef struct sh_spiller_stats {
     uint32_t reserved;
     uint64_t steps;           /**< Steps that have ended. */
     uint64_t saved;           /**< Tensors saved. */
-    uint64_t spilled;         /**< Tickets that have left, or share a copy that has. */
+    uint64_t spilled;         /**< Tickets that have left, or that share a copy that has left. */
     uint64_t restored;        /**< Restores of such tickets. */
     uint64_t shared;          /**< Tensors that took no copy of their own. */
     uint64_t spill_bytes;     /**< Bytes copied to the host. */
@@ -356,7 +362,7 @@ typedef struct sh_spiller_stats {
     uint64_t away_bytes;      /**< Bytes that host memory has. */
     uint64_t away_peak_bytes; /**< The most of away_bytes and leaving_bytes together. */
     uint64_t pool_bytes;      /**< Pinned memory of the pool. */
-    uint64_t unpinned_bytes;  /**< Host memory of misses. */
+    uint64_t unpinned_bytes;  /**< Host memory of the spills that pool_misses counts. */
     uint64_t
         used_peak_bytes; /**< The most device memory in use that sh_spill() saw in the step, or in the last step. */
 } sh_spiller_stats;
@@ -377,7 +383,7 @@ static inline void sh_spiller_stats_init(sh_spiller_stats* stats) {
 SH_API SH_MUST_CHECK sh_status sh_spiller_get_stats(sh_spiller* spiller, sh_spiller_stats* out_stats);
 
 /**
- * Unpins and frees the buffers that no tensor is in.
+ * Unpins and frees the buffers that hold no tensor.
  * @param out_bytes The pinned memory that was freed. May be NULL.
  * @retval SH_OK The buffers are freed.
  * @blocks Until copies out of these buffers have ended, and while the system unpins the memory.
@@ -397,9 +403,9 @@ SH_API SH_MUST_CHECK sh_status sh_spiller_trim(sh_spiller* spiller, uint64_t* ou
 SH_API SH_MUST_CHECK sh_status sh_spiller_open_telemetry(sh_spiller* spiller, const char* path);
 
 /**
- * Tells the spiller which plan the engine carries out. The lines of sh_spiller_open_telemetry() have its figures, from
- * the line of the step under way on, or from that of the next step on.
- * @param plan Of sh_plan_activations(). Copied. NULL: no plan is carried out.
+ * Tells the spiller which plan the engine carries out. The lines of sh_spiller_open_telemetry() have the plan's
+ * figures, beginning with the line of the step under way, or of the next step if none is under way.
+ * @param plan A plan of sh_plan_activations(). It is copied. NULL: no plan is carried out.
  * @retval SH_OK The plan is noted.
  * @blocks Never.
  * \since 0.2

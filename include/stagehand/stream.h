@@ -23,7 +23,7 @@ extern "C" {
 SH_API SH_MUST_CHECK sh_status sh_stream_create(sh_device* device, sh_stream* out_stream);
 
 /**
- * Waits for the stream's work and destroys the stream. Call sh_stream_forget() before if the current step used the
+ * Waits for the stream's work and destroys the stream. Call sh_stream_forget() first if the current step used the
  * stream. SH_STREAM_HOST and values that are not streams of the device are ignored.
  * @blocks Until the stream's work has ended.
  * \since 0.1
@@ -34,7 +34,7 @@ SH_API void sh_stream_destroy(sh_device* device, sh_stream stream);
  * Waits until all work on the stream has ended.
  * @retval SH_OK                     The work has ended.
  * @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
- * @retval SH_ERROR_BACKEND          The driver failed, or the work did.
+ * @retval SH_ERROR_BACKEND          The driver or the work failed.
  * @blocks Until the stream's work has ended.
  * \since 0.1
  */

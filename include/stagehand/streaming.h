@@ -42,9 +42,9 @@ static inline void sh_view_init(sh_view* view) {
 }
 
 enum {
-    /** Return SH_NOT_READY instead of waiting on the host for bytes. The load goes on, so ask again later. The call may
-        still wait for memory: for the first plan, for dirty contents that are in the way, and for streams that use the
-        memory which a block outside the order takes. */
+    /** Return SH_NOT_READY instead of making the calling thread wait for bytes. The load goes on, so ask again later.
+        The call may still wait for memory: for the first plan, for dirty contents that are in the way, and for streams
+        that use the memory which a block outside the order takes. */
     SH_ACQUIRE_NO_WAIT = 1
 };
 
@@ -68,10 +68,10 @@ enum {
 SH_API SH_MUST_CHECK sh_status sh_step_begin(sh_runtime* runtime);
 
 /**
- * Begins a step, as sh_step_begin(), and tells its kind: "prefill" or "decode", for example. Steps of one kind use the
- * same blocks in the same order, as a rule, and compute about as long. The runtime tells kinds apart by itself, too,
- * and does so sooner and better by their names. Kinds that alternate get one plan, and each kind has an order of its
- * own. The runtime keeps eight kinds. Another one takes the place of the kind that was used least recently.
+ * Begins a step like sh_step_begin(), and tells its kind: "prefill" or "decode", for example. Steps of one kind use the
+ * same blocks in the same order, as a rule, and compute about as long. The runtime also tells kinds apart by itself,
+ * but does so sooner and better if the engine names them. Kinds that alternate get one plan, and each kind has an order
+ * of its own. The runtime keeps eight kinds. Another one takes the place of the kind that was used least recently.
  * @param kind The name, of 1 to 63 bytes. The name is copied. NULL: the call is sh_step_begin().
  * @retval SH_OK                     The step has begun. Other statuses are those of sh_step_begin().
  * @retval SH_ERROR_INVALID_ARGUMENT The name is empty or too long.
@@ -88,8 +88,8 @@ typedef struct sh_kind_info {
     uint32_t struct_size;
     uint32_t planned; /**< 1: the plan in force was made for this kind, alone or with others. The times are 0 if not. */
     char name[64];    /**< The name of sh_step_begin_kind(). Empty if the runtime tells the kind apart by itself. */
-    uint64_t steps;   /**< Steps of this kind that the runtime has recognised. Kinds that differ in their times alone
-                           are told apart in some steps only, which are then counted. */
+    uint64_t steps;   /**< Steps of this kind that the runtime has recognised. Kinds that differ only in their times are
+                           told apart in some steps only, and only these steps are counted. */
     uint64_t weight_ppm; /**< Part of the steps of the planned mix that are of this kind, in millionths. */
     uint64_t compute_ns; /**< Compute time of a step, measured. 0: not known yet. */
     uint64_t step_ns;    /**< Mean time of this kind's steps with the plan, in the planned mix. */
@@ -132,8 +132,8 @@ SH_API SH_MUST_CHECK sh_status sh_kind_list(sh_runtime* runtime, sh_kind_info* i
 SH_API SH_MUST_CHECK sh_status sh_step_end(sh_runtime* runtime);
 
 /**
- * Makes a block's bytes usable on `stream`: work that is queued there after this call sees them. The order of acquires
- * is free, also outside a step. A block may be held several times and on several streams. Each acquire needs one
+ * Makes a block's bytes usable on `stream`: work that is queued there after this call sees them. Acquires may come in
+ * any order, even outside a step. A block may be held several times and on several streams. Each acquire needs one
  * release. Other threads may release views while this call waits. The call never waits for a view to be released.
  *
  * @param stream   The stream that will use the view. sh_release() gets the same stream, which the library does not
@@ -144,7 +144,7 @@ SH_API SH_MUST_CHECK sh_status sh_step_end(sh_runtime* runtime);
  * @retval SH_NOT_READY                  The bytes are not there yet. Only with SH_ACQUIRE_NO_WAIT.
  * @retval SH_ERROR_HELD                 A view holds the pages that the block needs. The text names its block. See
  *                                       sh_runtime_options.max_held and sh_invalidate_blocks().
- * @retval SH_ERROR_SOURCE               The load failed, or an earlier prefetch did. The next acquire tries it again.
+ * @retval SH_ERROR_SOURCE               The load or an earlier prefetch failed. The next acquire tries the load again.
  * @retval SH_ERROR_CALLBACK             The load failed. The next acquire tries it again.
  * @retval SH_ERROR_BACKEND              The load failed. The next acquire tries it again.
  * @retval SH_ERROR_INVALID_STATE        The block's source is being updated; a graph has been entered and the block
@@ -219,9 +219,9 @@ SH_API SH_MUST_CHECK sh_status sh_release_many(sh_runtime* runtime, const sh_blo
 SH_API SH_MUST_CHECK sh_status sh_prefetch(sh_runtime* runtime, const sh_block* blocks, uint64_t count);
 
 /**
- * Copies bytes of a held block to host memory, after the work that was queued on `stream` so far. This is for
+ * Copies bytes of a held block to host memory, after the work that was queued on `stream` so far. This call is for
  * verification and for debugging. The contents of `buffer` are undefined after an error.
- * @param offset Where the bytes begin in the block.
+ * @param offset Offset of the bytes in the block.
  * @param bytes  Number of bytes, and size of `buffer`.
  * @retval SH_OK                     The bytes are copied.
  * @retval SH_ERROR_INVALID_STATE    The block is not held, a capture is under way, or the stream captures.

@@ -114,9 +114,9 @@ SH_API SH_MUST_CHECK sh_status sh_telemetry_open(sh_runtime* runtime, const char
  * A socket that an ended process left at `path` is replaced. Any other file at `path` is an error. sh_monitor_stop()
  * removes the socket, and so does the end of the process.
  * @param path At most 107 bytes. Its folder must exist. NULL: "stagehand/<process id>.sock" in $XDG_RUNTIME_DIR, or
- *             "stagehand-<user id>/<process id>.sock" in /tmp if that is not a folder that only the user can write to.
- *             The library creates the folder of the default path. An existing one must be a real folder, belong to the
- *             user, and be closed to others.
+ *             "stagehand-<user id>/<process id>.sock" in /tmp if $XDG_RUNTIME_DIR is not a folder that only the user
+ *             can write to. The library creates the folder of the default path. An existing one must be a real folder,
+ *             belong to the user, and be closed to others.
  * @retval SH_OK                     The socket answers.
  * @retval SH_ERROR_INVALID_ARGUMENT `path` is empty or too long.
  * @retval SH_ERROR_INVALID_STATE    The process answers already.

@@ -2,7 +2,7 @@
 #ifndef STAGEHAND_VERSION_H
 #define STAGEHAND_VERSION_H
 
-/** Version of these headers. The library tells its own by sh_version(). */
+/** Version of these headers. sh_version() returns the version of the library. */
 #define SH_VERSION_MAJOR 0
 #define SH_VERSION_MINOR 2
 #define SH_VERSION_PATCH 0

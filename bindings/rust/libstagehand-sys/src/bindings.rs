@@ -8,7 +8,8 @@ pub const SH_VERSION_PATCH: u32 = 0;
 pub const SH_ABI_VERSION: u32 = 0;
 pub const SH_STREAM_HOST: u64 = 18446744073709551615;
 /**The result of a call. 0 is success, a positive value is success with information, a negative value is an error.
-Values never change. New values may be added: treat an unknown negative value as an error of its hundred.*/
+Values never change. New values may be added: treat an unknown negative value as an error of its group of a hundred,
+as numbered below.*/
 pub type sh_status = i32;
 ///Success.
 pub const SH_OK: _bindgen_ty_1 = 0;
@@ -38,7 +39,7 @@ pub const SH_ERROR_OUT_OF_DEVICE_MEMORY: _bindgen_ty_1 = -202;
 pub const SH_ERROR_OUT_OF_HOST_MEMORY: _bindgen_ty_1 = -203;
 ///Views hold the device memory that the call needs. The text names the block.
 pub const SH_ERROR_HELD: _bindgen_ty_1 = -204;
-///A state stands in the way that ends without the caller. Try again later.
+///A state that ends without help from the caller prevents the call. Try again later.
 pub const SH_ERROR_BUSY: _bindgen_ty_1 = -205;
 ///A source could not be read: the file is too short, an I/O error, and so on.
 pub const SH_ERROR_SOURCE: _bindgen_ty_1 = -301;
@@ -99,9 +100,9 @@ pub const SH_LOG_WARNING: _bindgen_ty_2 = 2;
 pub const SH_LOG_INFO: _bindgen_ty_2 = 3;
 pub const SH_LOG_DEBUG: _bindgen_ty_2 = 4;
 pub type _bindgen_ty_2 = ::core::ffi::c_uint;
-/**Receives one line of the log, without a newline. `message` is valid during the call. The library may call it on any
-thread, on several threads at once, and while it holds locks. The function must not call the library and must not
-wait for long.*/
+/**Receives one line of the log, without a newline. `message` is valid during the call. The library may call the
+function on any thread, on several threads at once, and while it holds locks. The function must not call the library
+and must not wait for long.*/
 pub type sh_log_fn = ::core::option::Option<
     unsafe extern "C" fn(
         level: i32,
@@ -121,7 +122,7 @@ pub struct sh_activation {
     ///SH_ACTIVATION_*
     pub flags: u32,
     pub bytes: u64,
-    ///It takes memory from here on, and its copy to the host can begin.
+    ///The storage takes memory from this time on, and its copy to the host can begin.
     pub produced_ns: u64,
     ///End of its last use in the forward. 0: produced_ns.
     pub released_ns: u64,
@@ -131,8 +132,9 @@ pub struct sh_activation {
     pub last_use_ns: u64,
     ///With SH_ACTIVATION_CHEAP.
     pub recompute_ns: u64,
-    /**`input_count` indices of saved storages that it is computed from. They are on the device at that time: kept,
-restored, or computed again themselves. NULL: it is computed from what is on the device anyway.*/
+    /**`input_count` indices of the saved storages that this one is computed from. Those storages are on the device at
+that time: kept, restored, or computed again themselves. NULL: the storage is computed from data that is on the
+device anyway.*/
     pub inputs: *const u32,
     pub input_count: u64,
 }
@@ -171,7 +173,7 @@ const _: () = {
         "Offset of field: sh_activation::input_count",
     ][::core::mem::offset_of!(sh_activation, input_count) - 64usize];
 };
-///Memory in use from a moment on, until the moment of the next point.
+///Memory in use from one moment until the moment of the next point.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_memory_point {
@@ -200,7 +202,7 @@ const _: () = {
         "Offset of field: sh_memory_point::bytes",
     ][::core::mem::offset_of!(sh_memory_point, bytes) - 16usize];
 };
-///A recorded step, and what is wanted of it: either target_peak_bytes or target_step_ns.
+///A recorded step, and its target: either target_peak_bytes or target_step_ns.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_training_step {
@@ -209,12 +211,12 @@ pub struct sh_training_step {
     ///In the order of saving: produced_ns never falls.
     pub activations: *const sh_activation,
     pub activation_count: u64,
-    /**Memory in use besides the saved storages, by time: weights, gradients, and what an operation holds meanwhile.
-NULL: there is none.*/
+    /**Memory in use besides the saved storages, by time: weights, gradients, and the temporary memory of operations.
+NULL: there is no such memory.*/
     pub others: *const sh_memory_point,
     pub other_count: u64,
     pub forward_end_ns: u64,
-    ///Length of the recorded step. No use is later.
+    ///Length of the recorded step. No storage is used after it.
     pub end_ns: u64,
     ///Speed of the link. 0: nothing is spilled.
     pub to_host_bytes_per_second: u64,
@@ -224,7 +226,7 @@ NULL: there is none.*/
     pub other_to_host_bytes_per_second: u64,
     ///The part of it that other copies take: streamed weights.
     pub other_to_device_bytes_per_second: u64,
-    ///Of each copy.
+    ///Latency of each copy.
     pub copy_latency_ns: u64,
     ///As sh_spiller_options.to_host_bytes. 0: 256 MiB.
     pub to_host_bytes: u64,
@@ -232,7 +234,7 @@ NULL: there is none.*/
     pub to_device_bytes: u64,
     ///As sh_spiller_options.least_bytes. 0: 4096.
     pub least_bytes: u64,
-    ///The plan takes the least time in which the peak is not above this.
+    ///The plan is the fastest of all plans whose peak is not above this.
     pub target_peak_bytes: u64,
     ///The plan has the lowest peak of all plans that take no longer than this.
     pub target_step_ns: u64,
@@ -307,7 +309,7 @@ pub const SH_FATE_SPILL: _bindgen_ty_4 = 1;
 ///It is dropped after its last use in the forward, and computed again.
 pub const SH_FATE_RECOMPUTE: _bindgen_ty_4 = 2;
 pub type _bindgen_ty_4 = ::core::ffi::c_uint;
-///What a plan costs, by a simulation of the step, and what no choice can beat.
+///Cost of a plan, by a simulation of the step, and bounds that no choice can beat.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_activation_plan {
@@ -325,9 +327,9 @@ pub struct sh_activation_plan {
     pub kept_bytes: u64,
     pub spilled_bytes: u64,
     pub recomputed_bytes: u64,
-    ///With target_peak_bytes: no choice is faster. UINT64_MAX: no choice has so low a peak.
+    ///With target_peak_bytes: a step time that no choice can beat. UINT64_MAX: no choice has so low a peak.
     pub least_step_ns: u64,
-    ///With target_step_ns: no choice has a lower peak.
+    ///With target_step_ns: a peak that no choice can beat.
     pub least_peak_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -377,7 +379,7 @@ const _: () = {
 pub struct sh_control {
     _unused: [u8; 0],
 }
-///Where the requests come in, and from whom.
+///The address that requests come to, and the token that they must have.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_control_options {
@@ -414,7 +416,7 @@ const _: () = {
         "Offset of field: sh_control_options::token",
     ][::core::mem::offset_of!(sh_control_options, token) - 16usize];
 };
-///Where a control answers, and how often it did.
+///The address at which a control answers, and its counters.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_control_info {
@@ -425,7 +427,7 @@ pub struct sh_control_info {
     pub address: [::core::ffi::c_char; 128usize],
     ///Requests that were answered, except those that were too large or not HTTP.
     pub requests: u64,
-    ///The part of them whose answer has a status of 400 or more.
+    ///The part of `requests` that was answered with a status of 400 or more.
     pub failures: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -466,8 +468,8 @@ reserve, which is a twentieth of the device and at most 512 MiB.*/
     /**The unit of device memory: a power of two up to 1 GiB. 0: by the budget. Rounded up to the backend's
 granularity.*/
     pub page_bytes: u64,
-    /**Speed of the link to the device that plans count with: 10^6 to 10^15. 0: measured when a plan needs it,
-and followed by each runtime as the copies of its steps show it.*/
+    /**Speed of the link to the device, as plans assume it: 10^6 to 10^15. 0: the library measures the speed when a
+plan needs it, and each runtime adjusts it to the speed that the copies of its steps show.*/
     pub link_bytes_per_second: u64,
     /**Host memory that bytes of unpinned sources pass through, pinned if possible, at most 128 GiB. 0: by the backend
 and by the number of worker threads.*/
@@ -607,8 +609,8 @@ pub const SH_DEVICE_KIND_NONE: _bindgen_ty_6 = 0;
 pub const SH_DEVICE_KIND_HOST: _bindgen_ty_6 = 1;
 pub const SH_DEVICE_KIND_CUDA: _bindgen_ty_6 = 2;
 pub const SH_DEVICE_KIND_ROCM: _bindgen_ty_6 = 10;
-/**Kinds of device memory. The numbers are those of DLDeviceType in DLPack. A plugin may have any other number of
-DLPack's.*/
+/**Kinds of device memory. The numbers are those of DLDeviceType in DLPack. A plugin may use any other number of
+DLDeviceType.*/
 pub type _bindgen_ty_6 = ::core::ffi::c_uint;
 ///Properties and abilities of a device.
 #[repr(C)]
@@ -693,7 +695,7 @@ pub struct sh_backend_info {
     pub name: [::core::ffi::c_char; 32usize],
     ///File of the plugin, cut to fit. Empty if the backend is built in, or no file was found.
     pub path: [::core::ffi::c_char; 512usize],
-    ///Why the backend does not work. Empty if it works.
+    ///Reason why the backend does not work. Empty if it works.
     pub reason: [::core::ffi::c_char; 512usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -724,7 +726,7 @@ const _: () = {
         "Offset of field: sh_backend_info::reason",
     ][::core::mem::offset_of!(sh_backend_info, reason) - 560usize];
 };
-///What the library knows of a captured step. Destroy it when the driver's graph will not be launched any more.
+///The library's record of a captured step. Destroy it when the driver's graph will not be launched any more.
 #[repr(C)]
 #[derive(Debug)]
 pub struct sh_graph {
@@ -740,12 +742,12 @@ pub const SH_CONTENTS_DROP: _bindgen_ty_7 = 2;
 pub const SH_CONTENTS_ZERO: _bindgen_ty_7 = 3;
 ///A file keeps them: see sh_pause_options.folder. They come back bit for bit.
 pub const SH_CONTENTS_FILE: _bindgen_ty_7 = 4;
-///What becomes of the contents of an allocation while its tag is released.
+///Fate of the contents of an allocation while its tag is released.
 pub type _bindgen_ty_7 = ::core::ffi::c_uint;
 /**The engine does not change the contents any more after a sh_pause() that puts them into host memory or a file,
-even if that call fails. Later calls do not look at contents that host memory still has. If the engine changes
-them all the same, the change may be lost in a pause, unless the flags have SH_OCCUPANCY_COPY_ALL. The promise
-ends when a pause drops or zeroes the contents.*/
+even if that call fails. Later calls do not look at contents that host memory still has. A change that the
+engine makes to them all the same may be lost in a pause, unless the flags of the pause have
+SH_OCCUPANCY_COPY_ALL. The promise ends when a pause drops or zeroes the contents.*/
 pub const SH_ALLOC_CONST: _bindgen_ty_8 = 1;
 ///Flags of sh_alloc().
 pub type _bindgen_ty_8 = ::core::ffi::c_uint;
@@ -789,10 +791,10 @@ pub const SH_OCCUPANCY_NO_WAIT: _bindgen_ty_9 = 1;
 /**Tags that are released already (for sh_pause()), or that run already (for sh_resume()), are left out. So a call
 may be repeated.*/
 pub const SH_OCCUPANCY_REPEAT: _bindgen_ty_9 = 2;
-///For sh_pause(): all contents that are staged are copied, and not compared with what host memory has.
+///For sh_pause(): all contents that are staged are copied, and not compared with the contents in host memory.
 pub const SH_OCCUPANCY_COPY_ALL: _bindgen_ty_9 = 4;
 /**For sh_pause() and sh_occupancy_prepare(): host memory that is taken now is not pinned. Contents go through a
-few pinned buffers, at the speed of the processors' copies. What is pinned already stays pinned.*/
+few pinned buffers, at the speed at which the processors copy. Memory that is pinned already stays pinned.*/
 pub const SH_OCCUPANCY_UNPINNED: _bindgen_ty_9 = 8;
 pub type _bindgen_ty_9 = ::core::ffi::c_uint;
 ///Device memory.
@@ -815,7 +817,7 @@ const _: () = {
         "Offset of field: sh_memory_range::bytes",
     ][::core::mem::offset_of!(sh_memory_range, bytes) - 8usize];
 };
-///What sh_pause() releases.
+///The tags that sh_pause() releases, and how it releases them.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_pause_options {
@@ -826,20 +828,20 @@ pub struct sh_pause_options {
     pub tags: *const *const ::core::ffi::c_char,
     ///0: all tags that run, of which there may be none.
     pub tag_count: u64,
-    ///SH_CONTENTS_*: instead of what the allocations say.
+    ///SH_CONTENTS_*, in place of the allocations' own values.
     pub contents: u32,
     pub reserved: u32,
-    /**`unused_count` ranges that hold nothing, in any order. Host memory does not keep the pages of up to 2 MiB that
-lie in them as a whole. The contents of the ranges are undefined after the call, also if it fails. Memory that
-the call does not pause is ignored.*/
+    /**`unused_count` ranges whose contents the engine does not need, in any order. Host memory does not keep the pages
+of up to 2 MiB that lie wholly inside the ranges. The contents of the ranges are undefined after the call, even
+if it fails. Memory that the call does not pause is ignored.*/
     pub unused: *const sh_memory_range,
     pub unused_count: u64,
     /**The folder of files that keep contents (SH_CONTENTS_FILE): a path, not empty. NULL: the folder that the
-environment names in TMPDIR, or /var/tmp if TMPDIR is not set. If `folder` is not NULL, contents of other
-allocations go to files, too, if the machine or the cgroup has too little memory for them. The files have no
-names, and end with the process at the latest.*/
+environment names in TMPDIR, or /var/tmp if TMPDIR is not set. Contents of other allocations also go to files if
+`folder` is not NULL and the machine or the cgroup has too little memory for them. The files have no names, and
+exist no longer than the process.*/
     pub folder: *const ::core::ffi::c_char,
-    /**Host memory that contents of all tags may take together. Further allocations go to files, also if `folder` is
+    /**Host memory that contents of all tags may take together. Further allocations go to files, even if `folder` is
 NULL. 0: no limit.*/
     pub host_bytes: u64,
 }
@@ -880,7 +882,7 @@ const _: () = {
         "Offset of field: sh_pause_options::host_bytes",
     ][::core::mem::offset_of!(sh_pause_options, host_bytes) - 56usize];
 };
-///What sh_resume() brings back.
+///The tags that sh_resume() brings back.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_resume_options {
@@ -911,7 +913,7 @@ const _: () = {
         "Offset of field: sh_resume_options::tag_count",
     ][::core::mem::offset_of!(sh_resume_options, tag_count) - 16usize];
 };
-///What sh_pause() or sh_resume() has done.
+///The result of sh_pause() or sh_resume().
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_occupancy_change {
@@ -924,7 +926,7 @@ pub struct sh_occupancy_change {
     pub copied_bytes: u64,
     ///Time of the call, by the clock of the device.
     pub ns: u64,
-    ///sh_pause(): contents that were not copied, because host memory or a file has them still. sh_resume(): 0.
+    ///sh_pause(): contents that were not copied, because host memory or a file still has them. sh_resume(): 0.
     pub unchanged_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -969,7 +971,7 @@ pub type _bindgen_ty_10 = ::core::ffi::c_uint;
 #[derive(Debug, Copy, Clone)]
 pub struct sh_occupancy_info {
     pub struct_size: u32,
-    ///SH_OCCUPANCY_*. Without any tag SH_OCCUPANCY_RUNNING.
+    ///SH_OCCUPANCY_*. SH_OCCUPANCY_RUNNING if there is no tag.
     pub state: u32,
     ///Empty for all tags together.
     pub tag: [::core::ffi::c_char; 64usize],
@@ -979,8 +981,8 @@ pub struct sh_occupancy_info {
     pub bytes: u64,
     ///Device memory that they hold. During a sh_pause() or sh_resume(): before that call.
     pub device_bytes: u64,
-    /**Contents that only host memory or a file has, in whole pages of up to 2 MiB. In a
-sh_resume(): that are not back yet.*/
+    /**Contents that only host memory or a file has, in whole pages of up to 2 MiB. During a
+sh_resume(): contents that are not back yet.*/
     pub staged_bytes: u64,
     ///Host memory that is kept for contents, staged or not.
     pub host_bytes: u64,
@@ -1033,13 +1035,14 @@ const _: () = {
         "Offset of field: sh_occupancy_info::file_bytes",
     ][::core::mem::offset_of!(sh_occupancy_info, file_bytes) - 128usize];
 };
-/**Is called before sh_pause() releases tags, which run still. It may make and end steps, and queue work on the device.
+/**The library calls this function before sh_pause() releases tags, while the tags still run. The function may begin and
+end steps, and queue work on the device.
 
 - `tags`: The names of the tags, valid during the call.
 
 - `out_message`: A refusal puts its text here, with a 0 at its end. Empty before the call.
 
-- `message_bytes`: Room for the text, with the 0: at least 256.
+- `message_bytes`: Room for the text, including the 0: at least 256.
 
 Returns 0, or another value to refuse the pause: sh_pause() then releases nothing, and returns SH_ERROR_CALLBACK.*/
 pub type sh_before_pause_fn = ::core::option::Option<
@@ -1051,7 +1054,7 @@ pub type sh_before_pause_fn = ::core::option::Option<
         user_data: *mut ::core::ffi::c_void,
     ) -> i32,
 >;
-/**Is called when tags run again. What sh_before_pause_fn ended can be made again.
+/**The library calls this function when tags run again. The function can set up again whatever sh_before_pause_fn ended.
 
 - `tags`: The names of the tags, valid during the call.*/
 pub type sh_after_resume_fn = ::core::option::Option<
@@ -1067,19 +1070,19 @@ pub type sh_after_resume_fn = ::core::option::Option<
 pub struct sh_scope {
     _unused: [u8; 0],
 }
-///Never.
+///The library never suspends the reservation.
 pub const SH_PRIORITY_PRIMARY: _bindgen_ty_11 = 0;
 /**The library suspends the reservation if a primary reservation, a new runtime or a lowered budget cannot get
 memory in another way, but never for a guest. It logs a warning. It first suspends the reservation of the
 runtime whose next use is furthest in the future. A runtime without steps is ranked by the time since its last
 use. The reservation is in force again when there is room.*/
 pub const SH_PRIORITY_SECONDARY: _bindgen_ty_11 = 1;
-///Whether the library may suspend a reservation.
+///Priorities of a reservation: whether the library may suspend it.
 pub type _bindgen_ty_11 = ::core::ffi::c_uint;
 ///Grant less than `bytes` if the headroom is smaller and the guest's smallest plan fits into the headroom.
 pub const SH_GUEST_SHRINK: _bindgen_ty_12 = 1;
 pub type _bindgen_ty_12 = ::core::ffi::c_uint;
-///What sh_guest_begin() grants to a guest.
+///Memory that sh_guest_begin() grants to a guest.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_guest_options {
@@ -1150,8 +1153,8 @@ takes an eighth of the share, or more if the largest block or the memory that wa
     pub unordered_bytes: u64,
     /**How long, in nanoseconds, a call that plans waits for other runtimes to end the steps in which they hold memory
 beyond their shares. The call then returns SH_ERROR_BUSY. 0: the call does not wait. UINT64_MAX: without limit.
-This is for models in several threads. The calling thread must not itself be in such a step, because the step
-cannot end while the thread waits.*/
+This option is for models in several threads. The calling thread must not itself be in such a step, because the
+step cannot end while the thread waits.*/
     pub share_wait_ns: u64,
     ///Names the runtime in messages and traces. NULL: "runtime \<number>".
     pub name: *const ::core::ffi::c_char,
@@ -1189,16 +1192,17 @@ pub const SH_SOURCE_POINTER: _bindgen_ty_13 = 1;
 /**A mapped file. The library reads it by system calls that return an error. A file that has become shorter
 therefore gives SH_ERROR_SOURCE and not a signal.*/
 pub const SH_SOURCE_MAPPED: _bindgen_ty_13 = 2;
-/**A range of an open file. Bytes in the page cache come from there. Other bytes are read past it, by direct I/O.
-The registration fails with SH_ERROR_INVALID_ARGUMENT if the descriptor cannot be read. A load fails with
-SH_ERROR_SOURCE if the file is too short.*/
+/**A range of an open file. Bytes in the page cache are read from the cache. Other bytes are read by direct I/O,
+which bypasses the cache. The registration fails with SH_ERROR_INVALID_ARGUMENT if the descriptor cannot be
+read. A load fails with SH_ERROR_SOURCE if the file is too short.*/
 pub const SH_SOURCE_FILE: _bindgen_ty_13 = 3;
 ///A callback that writes the bytes into a staging buffer.
 pub const SH_SOURCE_FILL: _bindgen_ty_13 = 4;
-/**Memory of this device, or of another device that the driver can copy from, for example over NVLink. Copied
-without a detour, by graphs too. SH_ERROR_INVALID_ARGUMENT if the device cannot reach the memory.*/
+/**Memory of this device, or of another device that the driver can copy from, for example over NVLink. The device
+copies it without a detour, also in graphs. The registration fails with SH_ERROR_INVALID_ARGUMENT if the device
+cannot reach the memory.*/
 pub const SH_SOURCE_DEVICE: _bindgen_ty_13 = 5;
-///Where the bytes of a segment come from.
+///Sources of the bytes of a segment.
 pub type _bindgen_ty_13 = ::core::ffi::c_uint;
 /**Writes `bytes` bytes of a segment into `buffer`, beginning at `offset` in the segment. `buffer` is valid during the
 call. The library asks for a segment in pieces, in any order, and again for each load. It calls the function on its
@@ -1220,7 +1224,7 @@ pub struct sh_segment {
     pub struct_size: u32,
     ///SH_SOURCE_*
     pub kind: u32,
-    ///Where the range begins in the block, in bytes.
+    ///Offset of the range in the block, in bytes.
     pub offset: u64,
     ///Length of the range. May be 0.
     pub bytes: u64,
@@ -1229,7 +1233,7 @@ destroyed. The library writes to them if the block is SH_BLOCK_MUTABLE. The memo
     pub pointer: *const ::core::ffi::c_void,
     ///FILE: an open descriptor. The library duplicates it, so the caller may close it.
     pub file: i64,
-    ///FILE: where the bytes begin in the file.
+    ///FILE: offset of the bytes in the file.
     pub file_offset: u64,
     ///FILL: the callback.
     pub fill: sh_fill_fn,
@@ -1268,8 +1272,8 @@ const _: () = {
         "Offset of field: sh_segment::user_data",
     ][::core::mem::offset_of!(sh_segment, user_data) - 56usize];
 };
-/**The engine changes the block on the device, and sh_mark_dirty() has the library write it back. All segments must
-be SH_SOURCE_POINTER.*/
+/**The engine changes the block on the device, and sh_mark_dirty() makes the library write it back. All segments
+must be SH_SOURCE_POINTER.*/
 pub const SH_BLOCK_MUTABLE: _bindgen_ty_14 = 1;
 ///The block is never partly resident, so that on_load gets the whole block at once.
 pub const SH_BLOCK_WHOLE: _bindgen_ty_14 = 2;
@@ -1294,7 +1298,7 @@ pub struct sh_loaded_range {
     pub block: sh_block,
     ///Device address of the range, not of the block: a multiple of 256.
     pub address: *mut ::core::ffi::c_void,
-    ///Where the range begins in the block.
+    ///Offset of the range in the block.
     pub offset: u64,
     ///Length of the range.
     pub bytes: u64,
@@ -1335,10 +1339,10 @@ const _: () = {
     ][::core::mem::offset_of!(sh_loaded_range, stream) - 48usize];
 };
 /**The library calls this function after it has queued a load, once for each load and each contiguous range. An engine
-can so dequantize or patch the bytes exactly once after each load. To dequantize, register the block with its
-expanded size and with SH_BLOCK_WHOLE, let the segment cover the end of the block, and expand the bytes from the
-beginning on, on the copy stream. The block then takes its expanded size on the device and its packed size on the
-link.
+can use it to dequantize or patch the bytes exactly once after each load. To dequantize, register the block with its
+expanded size and with SH_BLOCK_WHOLE, let the segment cover the end of the block, and expand the bytes on the copy
+stream, from the beginning to the end. The block then takes its expanded size on the device and its packed size on
+the link.
 
 `*range` is valid during the call only, so copy what queued work needs. The bytes may not be there yet: queue the
 work on `range->stream`. The library calls the function on the thread that issues the load, which is the caller's or
@@ -1436,7 +1440,7 @@ devices without SH_DEVICE_FIXED_ADDRESSES.*/
     pub present_bytes: u64,
     ///Grows with each load of any of the contents.
     pub serial: u64,
-    ///How often sh_protect_blocks() protects the block now.
+    ///Number of protections of the block now.
     pub protections: u64,
     ///Cut to fit.
     pub name: [::core::ffi::c_char; 64usize],
@@ -1490,8 +1494,9 @@ pub struct sh_use {
     ///Must be 0.
     pub reserved: u32,
     pub block: sh_block,
-    /**Time that the device computes with it, in nanoseconds. 0 for all uses: the library measures the times in one of
-the first steps, and again in some of the later ones. Times that the engine gives are not measured.*/
+    /**Time for which the device computes with the block, in nanoseconds. 0 for all uses: the library measures the
+times in one of the first steps, and again in some of the later ones. Times that the engine gives are not
+measured.*/
     pub compute_ns: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1515,7 +1520,7 @@ pub const SH_PLAN_DRY_RUN: _bindgen_ty_16 = 1;
 graph.h. The flag takes effect when the next step begins if a step is under way.*/
 pub const SH_PLAN_DROP_GRAPHS: _bindgen_ty_16 = 2;
 pub type _bindgen_ty_16 = ::core::ffi::c_uint;
-///What sh_plan() plans for.
+///Options of sh_plan().
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_plan_options {
@@ -1525,8 +1530,8 @@ pub struct sh_plan_options {
     /**With SH_PLAN_DRY_RUN: the memory to plan for, in bytes. 0: the device's whole budget, without other runtimes.
 The runtime's own share is sh_runtime_stats.share_bytes. This field has no effect without SH_PLAN_DRY_RUN.*/
     pub budget_bytes: u64,
-    /**With SH_PLAN_DRY_RUN: speed of the link to plan for, 10^6 to 10^15. 0: the one that the runtime
-counts with. No effect without it.*/
+    /**With SH_PLAN_DRY_RUN: speed of the link to plan for, 10^6 to 10^15. 0: the speed that the runtime's own plans
+assume. This field has no effect without SH_PLAN_DRY_RUN.*/
     pub link_bytes_per_second: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1565,7 +1570,7 @@ pub struct sh_plan_info {
     pub ring_bytes: u64,
     ///Device memory for blocks outside the order.
     pub unordered_bytes: u64,
-    ///The smallest share with a plan.
+    ///The smallest share that a plan fits into.
     pub smallest_budget_bytes: u64,
     ///The block that needs the most of the smallest share.
     pub smallest_budget_block: sh_block,
@@ -1581,8 +1586,8 @@ them more slowly than the link in the last loads.*/
     /**Compute time of a step, given or measured. 0: not known yet. step_ns and bound_ns then assume that computing
 takes as long as the copies.*/
     pub compute_ns: u64,
-    /**Speed of the link that the plan counts with: as given, as measured when the device was first used, or as the
-copies of this runtime's steps have shown it since.*/
+    /**Speed of the link that the plan assumes: as given, as measured when the device was first used, or as the copies
+of this runtime's steps have shown it since.*/
     pub link_bytes_per_second: u64,
     ///Number of different blocks in the order.
     pub scheduled_blocks: u64,
@@ -1593,8 +1598,8 @@ copies of this runtime's steps have shown it since.*/
     /**Bytes in the pages of all registered blocks that no block covers. Blocks begin at pages unless they are packed:
 see docs/concepts.md. The resident and the streamed parts include their share of these bytes.*/
     pub padding_bytes: u64,
-    /**The least T of all plans, which keep whole pages. It is proven, and never less than bound_ns. It is bound_ns if
-the plan is for several kinds of step. Since 0.2*/
+    /**The least T of all plans, given that plans keep whole pages. The value is proven, and never less than bound_ns.
+It is bound_ns if the plan is for several kinds of step. Since 0.2*/
     pub plan_bound_ns: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1670,7 +1675,7 @@ pub struct sh_spiller {
 }
 ///One saved tensor of one spiller. 0 is never a ticket. A spiller never uses a ticket twice.
 pub type sh_ticket = u64;
-///At most keep_bytes of saved tensors stay on the device. The oldest tensors beyond that leave.
+///At most keep_bytes of saved tensors stay on the device. The oldest tensors leave while the total is larger.
 pub const SH_SPILLER_KEEP_BYTES: _bindgen_ty_17 = 1;
 /**Every restored tensor is compared with its contents in host memory, by a checksum of 64 bits (XXH3). For
 debugging: sh_restore() then blocks.*/
@@ -1684,7 +1689,8 @@ pub struct sh_spill_class {
     pub reserved: u32,
     ///Size of each buffer: 1 to 2^40.
     pub bytes: u64,
-    ///Number of buffers that sh_spiller_create() allocates. More than pool_bytes for all classes is an error.
+    /**Number of buffers that sh_spiller_create() allocates. It is an error if the buffers of all classes take more
+than pool_bytes.*/
     pub count: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1721,15 +1727,15 @@ quarters of high_watermark_bytes.*/
     pub keep_bytes: u64,
     ///Tensors with fewer bytes stay. 0: 4096.
     pub least_bytes: u64,
-    /**Bytes of copies in flight to the host. A spill beyond them makes sh_spiller_collect() wait for the oldest copy,
-on the stream, if the bytes in flight are beyond the other limits, too: beyond keep_bytes together with the kept
-bytes, or beyond high_watermark_bytes in use. 0: 256 MiB.*/
+    /**Limit on the bytes of copies in flight to the host. sh_spiller_collect() makes the stream wait for the oldest
+copy after a spill beyond this limit, but only if the bytes in flight are beyond another limit, too: beyond
+keep_bytes together with the kept bytes, or beyond high_watermark_bytes in use. 0: 256 MiB.*/
     pub to_host_bytes: u64,
     ///Bytes that sh_spiller_get_upcoming() names ahead of use. 0: 256 MiB.
     pub to_device_bytes: u64,
-    ///Number of copies in flight to the host. 0: no bound but to_host_bytes.
+    ///Number of copies in flight to the host. 0: to_host_bytes is the only bound.
     pub to_host_copies: u32,
-    ///Number of tickets that are prefetched and not restored. 0: no bound but to_device_bytes.
+    ///Number of tickets that are prefetched and not restored. 0: to_device_bytes is the only bound.
     pub to_device_copies: u32,
     /**The most pinned memory that the pool allocates. 0: half of the host memory that was available when the spiller
 was created.*/
@@ -1802,7 +1808,7 @@ pub struct sh_saved_tensor {
     pub sizes: *const i64,
     ///`dimensions` strides in elements. They may be 0 or negative. NULL: the last index runs fastest, without gaps.
     pub strides: *const i64,
-    ///Where the memory begins that the tensor is a view of. 0: the tensor's first byte.
+    ///Start address of the memory that the tensor is a view of. 0: the address of the tensor's first byte.
     pub storage_address: u64,
     ///Size of that memory. The whole tensor lies in it. 0: the bytes that the tensor spans.
     pub storage_bytes: u64,
@@ -1850,7 +1856,7 @@ const _: () = {
         "Offset of field: sh_saved_tensor::used_bytes",
     ][::core::mem::offset_of!(sh_saved_tensor, used_bytes) - 64usize];
 };
-///The tensor leaves, whatever is in use.
+///The tensor leaves, however much memory is in use.
 pub const SH_SPILL_NOW: _bindgen_ty_18 = 1;
 ///The tensor never leaves, and does not count for keep_bytes.
 pub const SH_SPILL_KEEP: _bindgen_ty_18 = 2;
@@ -1866,7 +1872,7 @@ pub const SH_TICKET_LEAVING: _bindgen_ty_20 = 2;
 pub const SH_TICKET_AWAY: _bindgen_ty_20 = 3;
 pub const SH_TICKET_PREFETCHED: _bindgen_ty_20 = 4;
 pub type _bindgen_ty_20 = ::core::ffi::c_uint;
-///What the spiller knows of a ticket.
+///Information about a ticket.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sh_ticket_info {
@@ -1875,11 +1881,11 @@ pub struct sh_ticket_info {
     pub state: u32,
     ///Size of the device memory that sh_restore() fills.
     pub bytes: u64,
-    ///Where the element whose indices are all 0 lies in that memory, in bytes.
+    ///Offset in that memory, in bytes, of the element whose indices are all 0.
     pub offset: u64,
     ///Number of the copy. Tickets with the same number share it.
     pub copy: u64,
-    ///How many sh_ticket_release() end the ticket.
+    ///Number of sh_ticket_release() calls that end the ticket.
     pub references: u64,
     ///The memory of sh_prefetch_spilled(). 0: none.
     pub prefetched_address: u64,
@@ -1920,7 +1926,7 @@ pub struct sh_spiller_stats {
     pub steps: u64,
     ///Tensors saved.
     pub saved: u64,
-    ///Tickets that have left, or share a copy that has.
+    ///Tickets that have left, or that share a copy that has left.
     pub spilled: u64,
     ///Restores of such tickets.
     pub restored: u64,
@@ -1952,7 +1958,7 @@ pub struct sh_spiller_stats {
     pub away_peak_bytes: u64,
     ///Pinned memory of the pool.
     pub pool_bytes: u64,
-    ///Host memory of misses.
+    ///Host memory of the spills that pool_misses counts.
     pub unpinned_bytes: u64,
     ///The most device memory in use that sh_spill() saw in the step, or in the last step.
     pub used_peak_bytes: u64,
@@ -2081,9 +2087,9 @@ const _: () = {
         "Offset of field: sh_view::serial",
     ][::core::mem::offset_of!(sh_view, serial) - 32usize];
 };
-/**Return SH_NOT_READY instead of waiting on the host for bytes. The load goes on, so ask again later. The call may
-still wait for memory: for the first plan, for dirty contents that are in the way, and for streams that use the
-memory which a block outside the order takes.*/
+/**Return SH_NOT_READY instead of making the calling thread wait for bytes. The load goes on, so ask again later.
+The call may still wait for memory: for the first plan, for dirty contents that are in the way, and for streams
+that use the memory which a block outside the order takes.*/
 pub const SH_ACQUIRE_NO_WAIT: _bindgen_ty_22 = 1;
 pub type _bindgen_ty_22 = ::core::ffi::c_uint;
 /**A kind of step: steps that use the same blocks in the same order, and compute about as long. Kinds that alternate get
@@ -2096,8 +2102,8 @@ pub struct sh_kind_info {
     pub planned: u32,
     ///The name of sh_step_begin_kind(). Empty if the runtime tells the kind apart by itself.
     pub name: [::core::ffi::c_char; 64usize],
-    /**Steps of this kind that the runtime has recognised. Kinds that differ in their times alone
-are told apart in some steps only, which are then counted.*/
+    /**Steps of this kind that the runtime has recognised. Kinds that differ only in their times are
+told apart in some steps only, and only these steps are counted.*/
     pub steps: u64,
     ///Part of the steps of the planned mix that are of this kind, in millionths.
     pub weight_ppm: u64,
@@ -2307,14 +2313,14 @@ unsafe extern "C" {
     /**Returns a short name of a status, for example "SH_ERROR_BUDGET". The text is static and never NULL.
 @blocks Never.*/
     pub fn sh_status_string(status: sh_status) -> *const ::core::ffi::c_char;
-    /**Copies the text of the calling thread's last error into `buffer`, cut to `capacity` bytes with the NUL. `buffer` may
-be NULL if `capacity` is 0. A call that returns SH_OK, SH_NOT_READY or SH_KEPT leaves the text as it is. A call
+    /**Copies the text of the calling thread's last error into `buffer`, cut to `capacity` bytes including the NUL. `buffer`
+may be NULL if `capacity` is 0. A call that returns SH_OK, SH_NOT_READY or SH_KEPT leaves the text as it is. A call
 that returns nothing, for example sh_runtime_destroy(), may leave a text.
 
 Returns The length of the whole text in bytes without the NUL. 0 if this thread had no error.
 @blocks Never.*/
     pub fn sh_last_error(buffer: *mut ::core::ffi::c_char, capacity: u64) -> u64;
-    /**Sets the receiver of the process's log and the highest level that it gets. The log is off by default, and with `log`
+    /**Sets the receiver of the process's log and the highest level that it gets. The log is off by default, and if `log` is
 NULL. The variable STAGEHAND_LOG=error|warning|info|debug sends lines to standard error until the first call of this
 function. The previous receiver is not called any more after the return.
 
@@ -2327,17 +2333,17 @@ function. The previous receiver is not called any more after the return.
         log: sh_log_fn,
         user_data: *mut ::core::ffi::c_void,
     ) -> sh_status;
-    /**Chooses for each saved storage whether it is kept, spilled or computed again. The choice is judged by a simulation of
-the step, which knows that only what has left before the memory is fullest lowers the peak. The same arguments give
-the same plan on every machine.
+    /**Chooses for each saved storage whether it is kept, spilled or computed again. A simulation of the step judges the
+choice. It takes into account that only the storages that have left before the memory is fullest lower the peak. The
+same arguments give the same plan on every machine.
 
 - `out_fates`: Gets one SH_FATE_* for each activation. NULL only without activations.
 
 - `out_plan`: May be NULL.
-@retval SH_OK                     The plan is written, also if it misses the target: see meets_target.
-@retval SH_ERROR_INVALID_ARGUMENT The step is impossible, or it has not exactly one target. The text names the field.
-Times and bytes may not be above 2^52, also summed up, and all inputs together not
-above 2^24.
+@retval SH_OK                     The plan is written, even if it misses the target: see meets_target.
+@retval SH_ERROR_INVALID_ARGUMENT The step is impossible, or it does not have exactly one target. The text names the
+field. Times and bytes, and their sums, may not be above 2^52. The number of all
+inputs together may not be above 2^24.
 @blocks Never. The call computes for up to a second with 20,000 storages, and for half a minute with a million, whose
 plan is a rough one.
 Since 0.2*/
@@ -2347,10 +2353,10 @@ Since 0.2*/
         out_plan: *mut sh_activation_plan,
     ) -> sh_status;
     /**Simulates a step in which each saved storage has a given fate. sh_plan_activations() judges its choices by the same
-simulation. An engine compares its own choice with a plan, or draws the memory over the step.
+simulation. An engine can use it to compare its own choice with a plan, or to plot the memory over the step.
 
-- `step`: Has no target_step_ns. If more memory than target_peak_bytes would be in use, the compute waits for
-copies to the host, and restores wait for room. 0: nothing waits for room.
+- `step`: Has no target_step_ns. The compute waits for copies to the host, and restores wait for room, if
+more memory than target_peak_bytes would be in use. target_peak_bytes 0: nothing waits for room.
 
 - `fates`: One SH_FATE_* for each activation. NULL: everything is kept.
 
@@ -2360,7 +2366,7 @@ copies to the host, and restores wait for room. 0: nothing waits for room.
 each. Two points may have the same time. The last point holds until the step's end. NULL if
 `capacity` is 0.
 
-- `out_count`: Number of points, also of those beyond `capacity`. There are at most 8 for each activation and 2
+- `out_count`: Number of points, including those beyond `capacity`. There are at most 8 for each activation and 2
 for each of `others`. May be NULL.
 @retval SH_OK                     The outputs are written.
 @retval SH_ERROR_INVALID_ARGUMENT The step is impossible, or a fate is: SH_FATE_RECOMPUTE without
@@ -2376,13 +2382,13 @@ Since 0.2*/
         capacity: u64,
         out_count: *mut u64,
     ) -> sh_status;
-    /**Begins to answer requests. The server is a plugin, "libstagehand-control.so", which the library looks for where it
-looks for backends. One thread of the library waits for requests, one reads figures, and four pause and resume. At
-most 32 clients are connected at a time. A client that sends its request too slowly, or sends none, makes way for
-others.
+    /**Begins to answer requests. The server is a plugin, "libstagehand-control.so". The library looks for the plugin in the
+same places as for backends. One thread of the library waits for requests, one reads figures, and four pause and
+resume. At most 32 clients are connected at a time. A client that sends its request too slowly, or sends none, makes
+way for others.
 
 A socket that an ended process left at the path is replaced. Any other file is an error. The end of the process
-removes the socket. A forked child does not answer. When the device is closed, requests get an error, until
+removes the socket. A forked child does not answer. Requests get an error after the device is closed, until
 sh_control_stop().
 
 - `options`: NULL: a Unix socket at the default path.
@@ -2401,7 +2407,7 @@ Since 0.2*/
         options: *const sh_control_options,
         out_control: *mut *mut sh_control,
     ) -> sh_status;
-    /**Reads where a control answers, and its counters.
+    /**Reads the address at which a control answers, and its counters.
 @retval SH_OK The struct is written.
 @blocks Never.
 Since 0.2*/
@@ -2450,7 +2456,7 @@ Since 0.1*/
     /**Returns one reference. The handle is stale after the last reference is returned, and the memory of sh_alloc() is
 freed. The device then closes when its last runtime is destroyed. Runtimes that still exist stay usable until then.
 Opening the device again gives a new handle. The library frees memory of sh_host_alloc() and streams of
-sh_stream_create() with the device. NULL and stale handles are ignored.
+sh_stream_create() when the device closes. NULL and stale handles are ignored.
 @blocks Until the device's work has ended.
 Since 0.1*/
     pub fn sh_device_close(device: *mut sh_device);
@@ -2475,7 +2481,7 @@ text names the sum. Released runtimes and tags do not count. Nothing has changed
 @blocks While runtimes write dirty contents back and give memory up.
 Since 0.1*/
     pub fn sh_device_set_budget(device: *mut sh_device, budget_bytes: u64) -> sh_status;
-    /**Reads what the device is and can do.
+    /**Reads the properties and abilities of the device.
 @retval SH_OK The struct is written.
 @blocks Never.
 Since 0.1*/
@@ -2503,8 +2509,8 @@ Since 0.1*/
         capacity: u64,
         out_count: *mut u64,
     ) -> sh_status;
-    /**Begins to record the runtime's part of a capture that is under way on `stream`. Until sh_capture_end() every acquire
-and release of the runtime belongs to the capture and must name a stream of the capture. sh_step_begin(),
+    /**Begins to record the runtime's part of a capture that is under way on `stream`. Every acquire and release of the
+runtime until sh_capture_end() belongs to the capture and must name a stream of the capture. sh_step_begin(),
 sh_read_block(), sh_write_back(), sh_mark_dirty(), sh_guest_begin() and sh_trim() return SH_ERROR_INVALID_STATE.
 Captures of other runtimes, and of the engine alone, are not affected.
 
@@ -2512,13 +2518,13 @@ The runtime cannot be used on a capturing stream before this call. sh_acquire() 
 sh_release() or sh_step_end() returns the error instead if the block's bytes are on the device.
 
 An acquire in a capture needs a block that the plan knows. The sources of streamed parts must be pinned
-(sh_host_alloc(), a successful SH_BLOCK_PIN, or pinned by the engine) or device memory. The acquire is
+(sh_host_alloc(), a successful SH_BLOCK_PIN, or pinned by the engine) or device memory. The acquire returns
 SH_ERROR_UNSUPPORTED otherwise, the text names the block, and the capture goes on.
 @retval SH_OK                     The capture is recorded.
 @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
 @retval SH_ERROR_INVALID_STATE    `stream` does not capture; a step or a capture of the runtime is under way; a view
-is held; or there is no plan, or it has to change: call sh_plan() before. It is no
-reason that other runtimes hold part of the share.
+is held; or there is no plan, or it has to change: call sh_plan() first. The call
+does not fail because other runtimes hold part of the share.
 @retval SH_ERROR_UNSUPPORTED      The backend has no graphs.
 @retval SH_ERROR_BACKEND          The driver failed.
 @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
@@ -2526,12 +2532,12 @@ reason that other runtimes hold part of the share.
 Since 0.1*/
     pub fn sh_capture_begin(runtime: *mut sh_runtime, stream: sh_stream) -> sh_status;
     /**Ends the recording before the engine ends the driver's capture. The library joins its copies to `stream`. The graph
-holds the runtime's plan until it is destroyed: the plan does not change, a sh_plan() that would change it is
+holds the runtime's plan until it is destroyed: the plan does not change, a sh_plan() that would change it returns
 SH_ERROR_INVALID_STATE (or makes the graph stale, with SH_PLAN_DROP_GRAPHS), and blocks that the graph uses cannot be
 unregistered.
 
 - `out_graph`: NULL: the capture is discarded, no view stays held, and the driver's graph must not be launched.
-This is allowed after the driver's capture has ended, too.
+NULL is also allowed after the driver's capture has ended.
 @retval SH_OK                  The graph exists, or the capture is discarded.
 @retval SH_ERROR_INVALID_STATE No capture of this runtime began on this stream; or views are held and `out_graph` is
 not NULL. The capture goes on.
@@ -2558,7 +2564,7 @@ entered; a capture is under way; or the stream captures.
 @retval SH_ERROR_BUSY             Another thread changed a block that the graph uses while this call waited.
 @retval SH_ERROR_SOURCE           A load failed.
 @retval SH_ERROR_CALLBACK         A load failed.
-@retval SH_ERROR_BACKEND          A load failed, or the driver did.
+@retval SH_ERROR_BACKEND          A load or the driver failed.
 @retval SH_ERROR_CANCELLED        Another thread destroyed the runtime.
 @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
 @blocks Only for loads from sources that are not pinned, and for write-backs into such sources.
@@ -2599,8 +2605,8 @@ Since 0.1*/
         out_memory: *mut *mut ::core::ffi::c_void,
         out_pinned: *mut u32,
     ) -> sh_status;
-    /**Frees memory of sh_host_alloc(). NULL is allowed. Unregister all blocks with sources in this memory before, or
-destroy their runtimes. The library does not check this, and a copy in flight would read freed memory.
+    /**Frees memory of sh_host_alloc(). NULL is allowed. First unregister all blocks with sources in this memory, or destroy
+their runtimes. The library does not check this, and a copy in flight would otherwise read freed memory.
 @retval SH_OK                     The memory is freed.
 @retval SH_ERROR_INVALID_ARGUMENT `memory` is not from sh_host_alloc() of this device.
 @blocks While the system unpins the pages.
@@ -2609,8 +2615,8 @@ Since 0.1*/
         device: *mut sh_device,
         memory: *mut ::core::ffi::c_void,
     ) -> sh_status;
-    /**Allocates device memory. Its contents are undefined. Allocations of less than 2 MiB share chunks of 2 to 32 MiB
-with others of their tag and of the same `contents` and flags. Others take whole pages.
+    /**Allocates device memory. Its contents are undefined. Allocations of less than 2 MiB share chunks of 2 to 32 MiB with
+other allocations of the same tag, `contents` and flags. Larger allocations take whole pages.
 
 - `bytes`: At least 1.
 
@@ -2634,9 +2640,9 @@ Since 0.2*/
         options: *const sh_alloc_options,
         out_address: *mut u64,
     ) -> sh_status;
-    /**Frees memory of sh_alloc(). If its tag runs, the call first waits until all work on the device that was queued before
-has ended, as cudaFree() does. If the backend cannot wait for that (see sh_pause()), the caller waits before this
-call. If the tag is released, the call waits for nothing, and the contents in host memory are lost.
+    /**Frees memory of sh_alloc(). The call first waits until all work on the device that was queued before has ended, as
+cudaFree() does, if the memory's tag runs. The caller waits before this call if the backend cannot wait for that work
+(see sh_pause()). The call waits for nothing if the tag is released, and the contents in host memory are lost.
 
 - `address`: From sh_alloc(). 0 is ignored.
 @retval SH_OK                          The memory is freed.
@@ -2646,18 +2652,18 @@ call. If the tag is released, the call waits for nothing, and the contents in ho
 Since 0.2*/
     pub fn sh_free(device: *mut sh_device, address: u64) -> sh_status;
     /**Releases tags. The call waits until all work on the device that was queued before has ended, on every stream. It then
-copies the contents to host memory or files, and gives device memory back as soon as its copy has ended. When it
-returns, the driver has the memory. Until sh_resume() the engine must not use the addresses. If there is too little
-host memory for the contents (SH_ERROR_OUT_OF_HOST_MEMORY), or too little room in the folder (SH_ERROR_IO), the tags
-run.
+copies the contents to host memory or files, and gives device memory back as soon as its copy has ended. The driver
+has the memory when the call returns. The engine must not use the addresses until sh_resume(). The tags keep running
+if there is too little host memory for the contents (SH_ERROR_OUT_OF_HOST_MEMORY), or too little room in the folder
+(SH_ERROR_IO).
 
-The engine queues no work that uses the tags until the call has returned. A stream that captures a graph meanwhile
-may make the call fail, and the driver may end the capture.
+The engine must not queue work that uses the tags before the call has returned. A stream that captures a graph
+meanwhile may make the call fail, and the driver may end the capture.
 
-The host memory is pinned. If the system refuses that, contents go through pinned buffers. The memory is kept for
-the next sh_pause(), until sh_occupancy_trim(). Contents that it still has from the pause before are not copied
-again. The device tells by a hash of 128 bits of each page of up to 2 MiB. A device that cannot hash copies
-everything.
+The host memory is pinned. Contents go through pinned buffers if the system refuses to pin it. The library keeps the
+memory for the next sh_pause(), until sh_occupancy_trim(). Contents that the memory still has from the previous pause
+are not copied again. The device recognises such contents by a hash of 128 bits of each page of up to 2 MiB. A device
+that cannot hash copies everything.
 
 - `options`: NULL: all tags that run.
 
@@ -2682,13 +2688,13 @@ Since 0.2*/
         options: *const sh_pause_options,
         out_change: *mut sh_occupancy_change,
     ) -> sh_status;
-    /**Brings released tags back: same addresses, same contents. All tags of a call come back together, or none does. The
-contents come in the order in which the options name the tags, so the most urgent tag is named first. When the call
-returns, the contents are there. On failure the tags stay released, with their contents, and the call may be
-tried again.
+    /**Brings released tags back, at the same addresses and with the same contents. All tags of a call come back together,
+or none does. The contents come in the order in which the options name the tags, so the most urgent tag is named
+first. The contents are on the device when the call returns. The tags stay released, with their contents, if the call
+fails, and the call may be tried again.
 
-A runtime with captured graphs takes the same memory as before, so that the graphs stay valid. Without graphs it
-makes a new plan for its share.
+A runtime with captured graphs takes the same memory as before, so that the graphs stay valid. A runtime without
+graphs makes a new plan for its share.
 
 - `options`: NULL: all tags that are released.
 
@@ -2739,10 +2745,10 @@ Since 0.2*/
         out_count: *mut u64,
     ) -> sh_status;
     /**Begins to pin the host memory that sh_pause() will need with the same options, and returns. Threads of the library
-pin it while the engine goes on. sh_pause() uses what is pinned by then, and pins the rest. sh_occupancy_info tells
-how much there is. Allocations that are made later are not included. sh_free() and sh_occupancy_trim() end the
-preparation of memory that they free. If the machine or the cgroup has less memory left
-(SH_ERROR_OUT_OF_HOST_MEMORY), what was begun before goes on.
+pin it while the engine goes on. sh_pause() uses the memory that is pinned by then, and pins the rest.
+sh_occupancy_info tells how much there is. Allocations that are made later are not included. sh_free() and
+sh_occupancy_trim() end the preparation of memory that they free. Preparations that were begun before go on if the
+machine or the cgroup has too little memory left for this one (SH_ERROR_OUT_OF_HOST_MEMORY).
 
 - `options`: NULL: all tags that run. SH_OCCUPANCY_REPEAT leaves out tags that are released.
 @retval SH_OK                     The preparation has begun, or nothing is missing.
@@ -2757,14 +2763,14 @@ Since 0.2*/
         device: *mut sh_device,
         options: *const sh_pause_options,
     ) -> sh_status;
-    /**Reads contents while they are away. Their tag stays released.
+    /**Reads contents of a released tag. The tag stays released.
 
-- `address`: In an allocation whose tag is released.
+- `address`: Address in an allocation whose tag is released.
 
 - `bytes`: At least 1. The range ends in the same allocation.
 
-- `out_contents`: Host memory of `bytes` bytes. What host memory does not keep, because SH_CONTENTS_ZERO or
-sh_pause_options.unused says so, is written as 0.
+- `out_contents`: Host memory of `bytes` bytes. Bytes that host memory does not keep, because of SH_CONTENTS_ZERO
+or sh_pause_options.unused, are written as 0.
 @retval SH_OK                     The contents are written.
 @retval SH_ERROR_INVALID_ARGUMENT `out_contents` is NULL, or the range does not lie in an allocation.
 @retval SH_ERROR_INVALID_STATE    The tag runs or is lost, or sh_pause() has failed and left part of the contents on
@@ -2790,8 +2796,9 @@ Since 0.2*/
     pub fn sh_occupancy_trim(device: *mut sh_device, out_bytes: *mut u64) -> sh_status;
     /**Adds callbacks for pauses and resumes of a device. They run on the thread that calls sh_pause() or sh_resume(), one
 at a time: those before a pause in the order in which they were added, those after a resume in the reverse order.
-sh_pause() calls them before it waits for the work on the device. If it fails, and the tags run on, it calls
-`after_resume` of those whose `before_pause` was called and did not refuse. A call that changes no tag calls none.
+sh_pause() calls them before it waits for the work on the device. A sh_pause() that fails and leaves the tags running
+calls `after_resume` of those whose `before_pause` was called and did not refuse. A call that changes no tag calls no
+callback.
 
 A callback must not throw. It may call sh_occupancy_get_info() and sh_occupancy_list(), and use runtimes of the
 device (steps and views). The other functions of this header return SH_ERROR_INVALID_STATE.
@@ -2824,8 +2831,8 @@ Since 0.2*/
 takes one back. The contents of protected blocks in resident parts, and in memory for blocks outside the order, stay
 on the device. Neither other runtimes nor other blocks of this runtime take their memory. New plans put protected
 blocks on the device first, and put them there whole if the runtime's share has room. Protection takes no memory from
-other runtimes, so call sh_reserve() before. Leave enough memory for the largest unprotected block outside the order.
-An acquire of such a block returns SH_ERROR_HELD if its memory is not left. Protection does not prevent
+other runtimes, so call sh_reserve() first. Leave enough memory for the largest unprotected block outside the order.
+An acquire of such a block returns SH_ERROR_HELD if too little memory is left for it. Protection does not prevent
 sh_unregister_blocks(), sh_invalidate_blocks(), or a new order that needs the memory. A block may occur more than
 once.
 @retval SH_OK The blocks are protected.
@@ -2866,7 +2873,7 @@ the runtime.
 
 - `bytes`: Rounded up to whole pages and cut to sh_runtime_options.max_bytes. 0: as much as the runtime's plan
 uses (resident parts, ring, and memory for blocks outside the order). The call then plans if there is
-no plan. That is all memory that is worth having, so leave room for guests with
+no plan. This is all the memory that is of use to the runtime, so leave room for guests with
 sh_runtime_options.max_bytes, or name a number.
 
 - `priority`: SH_PRIORITY_*
@@ -2892,8 +2899,8 @@ Since 0.1*/
     pub fn sh_release_reservation(runtime: *mut sh_runtime) -> sh_status;
     /**Begins a scope in which a runtime is a guest: it is granted memory out of the headroom
 (sh_memory_info.headroom_bytes), or the call fails. The headroom is the budget less reservations, protected memory,
-other guests, and the memory that other runtimes need to run if they hold memory. sh_trim() to 0 bytes of an idle
-runtime enlarges the headroom. A next step of that runtime may then fail during the guest's stay.
+other guests, and the memory that other runtimes need to run if they hold memory. A sh_trim() of an idle runtime to 0
+bytes enlarges the headroom. The next step of that runtime may then fail during the guest's stay.
 
 Other runtimes give up the memory that they hold beyond these amounts. The memory that they use furthest in the
 future goes first. Runtimes between steps give memory up at once, and other runtimes at the end of their steps. The
@@ -2902,8 +2909,8 @@ sh_guest_options.wait_ns for this call, or sh_runtime_options.share_wait_ns of t
 Both are 0 by default, because a thread inside a step of another runtime would wait for itself.
 
 The guest's blocks leave the device when the scope ends, except for protected and reserved memory of the guest. Dirty
-contents are written back before. The other runtimes may then take their memory again. Guest scopes of one runtime
-are counted. The options of the first scope stay in force, and a request for more returns SH_ERROR_BUDGET. The call
+contents are written back first. The other runtimes may then take their memory again. Guest scopes of one runtime are
+counted. The options of the first scope stay in force, and a request for more returns SH_ERROR_BUDGET. The call
 claims no memory and does not make the runtime a guest if it fails.
 
 - `guest`: A runtime that is in no step and holds no view.
@@ -2928,21 +2935,21 @@ Since 0.1*/
         options: *const sh_guest_options,
         out_scope: *mut *mut sh_scope,
     ) -> sh_status;
-    /**Ends a scope. Scopes may end in any order. The handle is stale after the call, also after an error. A guest's memory
+    /**Ends a scope. Scopes may end in any order. The handle is stale after the call, even after an error. A guest's memory
 is free when the call returns, unless the guest is in a step, holds a view, or has a graph that holds its plan. Such
 a guest leaves with the sh_step_end(), sh_release() or sh_graph_destroy() that ends this state. That call frees the
-memory and blocks like sh_scope_end(). It also returns the errors of sh_scope_end(), but for sh_graph_destroy(),
-which returns nothing. NULL is ignored. The scope of a destroyed runtime ends without an error.
+memory and blocks like sh_scope_end(). It also returns the errors of sh_scope_end(), except that sh_graph_destroy()
+returns nothing. NULL is ignored. The scope of a destroyed runtime ends without an error.
 @retval SH_OK            The scope has ended.
-@retval SH_ERROR_BACKEND Dirty contents could not be written back. The guest keeps its memory until they can be, or
-until it is destroyed.
+@retval SH_ERROR_BACKEND Dirty contents could not be written back. The guest keeps its memory until the contents can
+be written back, or until the guest is destroyed.
 @blocks While a guest's dirty contents are written back.
 Since 0.1*/
     pub fn sh_scope_end(scope: *mut sh_scope) -> sh_status;
     /**Gives device memory back now, down to `keep_bytes` or a little less, for example before another stage needs it.
 Memory that a step uses last goes first. The runtime takes its share again when its next step begins. The runtime
 gives everything back if `keep_bytes` is less than the smallest plan needs. It then also takes its share again when a
-block is acquired. Protected and reserved memory stays. Dirty contents are written back before.
+block is acquired. Protected and reserved memory stays. Dirty contents are written back first.
 
 - `out_bytes`: Device memory that the runtime holds now. May be NULL.
 @retval SH_OK                  The memory is given back.
@@ -3013,11 +3020,12 @@ Since 0.1*/
     /**Registers blocks, all or none. Each block gets a device address that is a multiple of 256. The address never changes
 on devices with SH_DEVICE_FIXED_ADDRESSES. It changes with the plan on other devices.
 
-Blocks of less than two pages share pages with the blocks that were registered right before them, also by earlier
-calls, as long as no block among them was used or has memory. Blocks that share pages are loaded together, so
-register them in their order of use. Unordered blocks of less than a page share pages with each other only. During
-sh_source_update_begin() of a block, the blocks that share its pages cannot be loaded either. Blocks that are
-registered in a step become part of the plan with the next step.
+Blocks of less than two pages share pages with the blocks that were registered right before them, by the same call or
+by earlier calls, as long as no block among them was used or has memory. Blocks that share pages are loaded together,
+so register them in their order of use. Unordered blocks of less than a page share pages with each other only. The
+blocks that share pages with a block cannot be loaded either between sh_source_update_begin() and
+sh_source_update_end() of that block. Blocks that are registered in a step become part of the plan with the next
+step.
 
 - `out_blocks`: `count` ids, in the order of `descs`.
 @retval SH_OK                     The blocks are registered.
@@ -3033,7 +3041,8 @@ Since 0.1*/
         out_blocks: *mut sh_block,
     ) -> sh_status;
     /**Unregisters blocks, all or none. The library writes dirty contents back, waits for the blocks' loads and for the work
-on the runtime's streams, and frees their memory. After the return it neither reads nor writes their sources.
+on the runtime's streams, and frees their memory. The library neither reads nor writes their sources after the
+return.
 @retval SH_OK                  The blocks are unregistered.
 @retval SH_ERROR_INVALID_STATE A view of a block is held, or a graph uses a block.
 @retval SH_ERROR_BACKEND       The driver failed.
@@ -3070,8 +3079,8 @@ Since 0.1*/
     ) -> sh_status;
     /**Waits until no load reads the sources of these blocks, and prevents new loads. The caller may then change the bytes.
 An acquire of such a block, or of a block that shares its pages, returns SH_ERROR_INVALID_STATE until
-sh_source_update_end(). Views may stay held. The library writes dirty contents back before, and the blocks cannot be
-marked dirty until the end. Updates of one block do not nest.
+sh_source_update_end(). Views may stay held. The library writes dirty contents back first, and the blocks cannot be
+marked dirty until the end of the update. Updates of one block do not nest.
 @retval SH_OK                  The bytes may be changed.
 @retval SH_ERROR_INVALID_STATE An update of a block has begun already, a view of dirty contents is held, or a graph
 that uses a block has been entered.
@@ -3096,11 +3105,11 @@ Since 0.1*/
         blocks: *const sh_block,
         count: u64,
     ) -> sh_status;
-    /**Tells that the engine has changed the contents of a mutable block on the device, or will change them before it
-releases the view that it holds. The library writes the contents to the block's source before it uses the memory for
-another purpose, and after the work of all streams that used the block. The write-back may begin when the last view
-is released. The library may write to the source until sh_write_back() or sh_unregister_blocks() returns. Each
-acquire after which the engine changes contents needs its own mark.
+    /**Tells the library that the engine has changed the contents of a mutable block on the device, or will change them
+before it releases the view that it holds. The library writes the contents to the block's source before it uses the
+memory for another purpose, and after the work of all streams that used the block. The write-back may begin when the
+last view is released. The library may write to the source until sh_write_back() or sh_unregister_blocks() returns.
+Each acquire after which the engine changes contents needs its own mark.
 @retval SH_OK                  The block is marked.
 @retval SH_ERROR_INVALID_STATE The block is not mutable, no view of it is held, or its source is being updated.
 @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
@@ -3128,8 +3137,8 @@ Since 0.1*/
     pub fn sh_write_back_all(runtime: *mut sh_runtime) -> sh_status;
     /**Sets the order in which a step uses the blocks. A block may occur several times, for example forward and backward.
 The order is a hint for planning and prefetch: acquires are correct in any order. The library learns the order from
-the first step, and again when the order changes, without this call or with `count` 0. Blocks that do not occur are
-treated as SH_BLOCK_UNORDERED. The plan for the order comes into force with the next sh_step_begin() without held
+the first step, and again when the order changes, if this call is not made or `count` is 0. Blocks that do not occur
+are treated as SH_BLOCK_UNORDERED. The plan for the order comes into force with the next sh_step_begin() without held
 views, or with sh_plan().
 
 - `uses`: Copied.
@@ -3144,8 +3153,9 @@ Since 0.1*/
         count: u64,
     ) -> sh_status;
     /**Plans which parts stay on the device and which parts stream, and puts the plan into force: now if the runtime is not
-in a step, or else when the next step begins. A runtime also plans by itself when it must. This call asks for the
-figures, and plans before the first step. sh_block_get_state() then tells the part of each block.
+in a step, or else when the next step begins. A runtime also plans by itself when it must. Use this call to get the
+figures, or to plan before the first step. sh_block_get_state() then tells which part of each block stays and which
+part streams.
 
 - `options`: NULL: defaults.
 
@@ -3189,7 +3199,7 @@ may be freed afterwards. NULL and stale handles are ignored.
 Since 0.2*/
     pub fn sh_spiller_destroy(spiller: *mut sh_spiller);
     /**Begins a step: a forward and its backward. Steps tell the spiller where the order of restores begins again. Tickets
-of earlier steps stay valid. The order begins again without steps, too, when no ticket is left.
+of earlier steps stay valid. The order also begins again, even without steps, when no ticket is left.
 
 - `step`: The engine's number of the step, for telemetry.
 @retval SH_OK                  The step has begun.
@@ -3207,11 +3217,11 @@ Since 0.2*/
     pub fn sh_spiller_end_step(spiller: *mut sh_spiller) -> sh_status;
     /**Saves a tensor. The tensor stays on the device or leaves, now or later: sh_spiller_collect() tells. The caller keeps
 the tensor's memory, and does not write to it, until sh_spiller_collect() names the ticket, or until
-sh_ticket_release() ends it.
+sh_ticket_release() ends the ticket.
 
-The bytes between the tensor's first and last element are copied. All of the storage is copied instead if that is
-more than half of it, so that other views of the storage share the copy. A tensor stays if its copy fails to begin,
-or if no host memory is left for it; the library logs a warning.
+The bytes between the tensor's first and last element are copied. All of the storage is copied instead if these bytes
+are more than half of it, so that other views of the storage share the copy. A tensor stays if its copy fails to
+begin, or if no host memory is left for it; the library logs a warning.
 
 
 - `stream`: The stream whose work produces the tensor. The copy comes after the work that is queued there now.
@@ -3238,7 +3248,7 @@ Since 0.2*/
     ) -> sh_status;
     /**Names tickets whose device memory is not needed any more: their copies have ended, or `stream` now waits for them.
 Memory that the caller gives back may be used again by work that is queued on `stream` after this call. Each ticket
-is named once. Call it after sh_spill(), and with SH_COLLECT_ALL at the end of a forward.
+is named once. Call this function after sh_spill(), and with SH_COLLECT_ALL at the end of a forward.
 
 - `stream`: The stream that uses the memory next. With SH_STREAM_HOST the call names finished copies, and waits
 for those beyond the bounds.
@@ -3269,13 +3279,14 @@ Since 0.2*/
         ticket: sh_ticket,
         out_info: *mut sh_ticket_info,
     ) -> sh_status;
-    /**Brings a tensor back. Work that is queued on `stream` after this call sees the bytes: those of its element whose
-indices are all 0 are at `address` + sh_ticket_info.offset. The tensor may be restored several times.
+    /**Brings a tensor back. Work that is queued on `stream` after this call sees the bytes. The element whose indices are
+all 0 is at `address` + sh_ticket_info.offset. The tensor may be restored several times.
 
-- `address`: sh_ticket_info.bytes bytes of device memory that belong to `stream`: work that is queued there now may
-still use them. The memory of the ticket's prefetch, if there is one: the copy under way is then the
-restore. Not used with SH_KEPT. Memory of a prefetch that is passed over here stays the prefetch's.
-No copy writes to this memory after an error other than SH_ERROR_DEVICE_LOST.
+- `address`: Address of sh_ticket_info.bytes bytes of device memory that belong to `stream`: work that is queued
+there now may still use them. Give the memory of the ticket's prefetch if there is one: the copy under
+way is then the restore. The memory is not used with SH_KEPT. Memory of a prefetch still belongs to
+the prefetch if other memory is given here. No copy writes to the memory at `address` after an error
+other than SH_ERROR_DEVICE_LOST.
 @retval SH_OK                     The memory at `address` has the bytes, in the order of `stream`. The caller owns
 this memory as before.
 @retval SH_KEPT                   The memory of sh_spill() has the bytes. The tensor stays from now on, and
@@ -3283,8 +3294,9 @@ sh_spiller_collect() will not name it.
 @retval SH_ERROR_INVALID_ARGUMENT `address` is 0 and the tensor is away.
 @retval SH_ERROR_CHECKSUM         The restored bytes differ. Only with SH_SPILLER_CHECKSUMS.
 @retval SH_ERROR_UNSUPPORTED      The stream captures a graph.
-@retval SH_ERROR_BACKEND          The driver failed now, or the copy to the host did. A later call tries again.
-@retval SH_ERROR_DEVICE_LOST      The driver cannot tell when the copy ends: it may write to this memory for ever.
+@retval SH_ERROR_BACKEND          The driver failed now, or the copy to the host failed. A later call tries again.
+@retval SH_ERROR_DEVICE_LOST      The driver cannot tell when the copy ends. The copy may write to this memory at any
+later time.
 @blocks Never, except with SH_STREAM_HOST, with SH_SPILLER_CHECKSUMS, and for copies that are not pinned.
 Since 0.2*/
     pub fn sh_restore(
@@ -3293,15 +3305,15 @@ Since 0.2*/
         address: u64,
         stream: sh_stream,
     ) -> sh_status;
-    /**Names the tickets that will be restored next, in order, as far as to_device_bytes and to_device_copies allow. They
-are away, and not prefetched. The order is that of the last step, or the reverse of saving if no step has told
-better. Tickets that share a copy are named once. Tickets that sh_spiller_collect() has still to name are left out,
-and so are tickets of earlier steps: no order tells of those.
+    /**Names the tickets that will be restored next, in order, as far as to_device_bytes and to_device_copies allow. These
+tickets are away, and not prefetched. The order is that of the last step, or the reverse of the order of saving if no
+step has shown a better one. Tickets that share a copy are named once. Tickets that sh_spiller_collect() has not
+named yet are left out. Tickets of earlier steps are left out, too, because no order is known for them.
 
-With SH_SPILLER_KEEP_BYTES or watermarks, the tensors on the device are used first, and what they free is room for
-those that are away. So tickets are named as far as the limits are kept and `used_bytes` stays below its highest
-value of the step, and in any case if at most to_device_bytes are left to use before them. Call it at each
-sh_restore(), also of tensors that stayed.
+With SH_SPILLER_KEEP_BYTES or watermarks, the tensors on the device are used first, and the memory that they free is
+room for the tensors that are away. So tickets are named as long as the limits are kept and `used_bytes` stays below
+its highest value of the step. Tickets are named in any case if at most to_device_bytes are left to use before them.
+Call this function at each sh_restore(), even for tensors that stayed.
 
 - `used_bytes`: Device memory in use now, as sh_saved_tensor.used_bytes. 0: not known. Only tickets that are needed
 soon are named then.
@@ -3319,21 +3331,23 @@ Since 0.2*/
         capacity: u64,
         out_count: *mut u64,
     ) -> sh_status;
-    /**Begins to bring tensors back into memory of the caller. sh_restore() with the same address completes it. Tickets
-that are not away, or are prefetched already, are left out: their memory is not used, and stays the caller's.
+    /**Begins to bring tensors back into memory of the caller. sh_restore() with the same address completes the restore.
+Tickets that are not away, or are prefetched already, are left out: their memory is not used, and stays the caller's.
 
 - `tickets`: `count` tickets. Copies are queued in this order.
 
-- `addresses`: For each ticket sh_ticket_info.bytes bytes of device memory that belong to `stream`, never 0. The
-caller keeps the memory until sh_restore() has taken it, or until the last ticket of the copy has
-ended. The memory is the copy's: each ticket of the copy may be restored with it, once in all.
+- `addresses`: One address for each ticket, never 0, of sh_ticket_info.bytes bytes of device memory that belong to
+`stream`. The caller keeps the memory until sh_restore() has taken it, or until the last ticket of
+the copy has ended. The memory belongs to the copy: any one ticket of the copy may be restored with
+it, but only once in all.
 
 - `stream`: Must exist as long as this memory belongs to the prefetch.
 @retval SH_OK                     The copies are queued.
 @retval SH_ERROR_INVALID_ARGUMENT An address is 0, or a list is NULL. No copy is queued.
 @retval SH_ERROR_UNSUPPORTED      The stream captures a graph.
 @retval SH_ERROR_BACKEND          The driver failed. Copies that were queued go on: sh_ticket_get_info() tells.
-@retval SH_ERROR_DEVICE_LOST      The driver cannot tell when a copy ends: it may write to its memory for ever.
+@retval SH_ERROR_DEVICE_LOST      The driver cannot tell when a copy ends. The copy may write to its memory at any
+later time.
 @blocks Never, except for copies that are not pinned.
 Since 0.2*/
     pub fn sh_prefetch_spilled(
@@ -3343,17 +3357,17 @@ Since 0.2*/
         count: u64,
         stream: sh_stream,
     ) -> sh_status;
-    /**Adds a reference to a ticket: another holder that will release it.
+    /**Adds a reference to a ticket, for another holder that will release it.
 @retval SH_OK The ticket has one reference more.
 @blocks Never.
 Since 0.2*/
     pub fn sh_ticket_retain(spiller: *mut sh_spiller, ticket: sh_ticket) -> sh_status;
-    /**Takes back a reference. With the last one the ticket ends, and the caller may give back the memory of its sh_spill()
-and of its prefetch: the streams of these calls wait for copies that still use the memory. If other tickets share
-the copy, no stream waits, and the memory stays the copy's until the last of them has ended, or until
-sh_spiller_collect() has named it. Tickets that have ended are an error, and so are tickets of another spiller.
+    /**Takes back a reference. The ticket ends with its last reference, and the caller may then give back the memory of its
+sh_spill() and of its prefetch: the streams of these calls wait for copies that still use the memory. No stream waits
+if other tickets share the copy. The memory then belongs to the copy until the last of these tickets has ended, or
+until sh_spiller_collect() has named it. Tickets that have ended and tickets of another spiller are an error.
 @retval SH_OK                The reference is taken back.
-@retval SH_ERROR_DEVICE_LOST The driver cannot tell when copies end that use this memory. The reference is taken
+@retval SH_ERROR_DEVICE_LOST The driver cannot tell when the copies that use this memory end. The reference is taken
 back, and the caller keeps the memory.
 @blocks Never, except for SH_STREAM_HOST, for the default stream of another thread, for copies that are not pinned,
 and after an error of the driver.
@@ -3367,7 +3381,7 @@ Since 0.2*/
         spiller: *mut sh_spiller,
         out_stats: *mut sh_spiller_stats,
     ) -> sh_status;
-    /**Unpins and frees the buffers that no tensor is in.
+    /**Unpins and frees the buffers that hold no tensor.
 
 - `out_bytes`: The pinned memory that was freed. May be NULL.
 @retval SH_OK The buffers are freed.
@@ -3386,10 +3400,10 @@ Since 0.2*/
         spiller: *mut sh_spiller,
         path: *const ::core::ffi::c_char,
     ) -> sh_status;
-    /**Tells the spiller which plan the engine carries out. The lines of sh_spiller_open_telemetry() have its figures, from
-the line of the step under way on, or from that of the next step on.
+    /**Tells the spiller which plan the engine carries out. The lines of sh_spiller_open_telemetry() have the plan's
+figures, beginning with the line of the step under way, or of the next step if none is under way.
 
-- `plan`: Of sh_plan_activations(). Copied. NULL: no plan is carried out.
+- `plan`: A plan of sh_plan_activations(). It is copied. NULL: no plan is carried out.
 @retval SH_OK The plan is noted.
 @blocks Never.
 Since 0.2*/
@@ -3409,7 +3423,7 @@ Since 0.1*/
         device: *mut sh_device,
         out_stream: *mut sh_stream,
     ) -> sh_status;
-    /**Waits for the stream's work and destroys the stream. Call sh_stream_forget() before if the current step used the
+    /**Waits for the stream's work and destroys the stream. Call sh_stream_forget() first if the current step used the
 stream. SH_STREAM_HOST and values that are not streams of the device are ignored.
 @blocks Until the stream's work has ended.
 Since 0.1*/
@@ -3417,7 +3431,7 @@ Since 0.1*/
     /**Waits until all work on the stream has ended.
 @retval SH_OK                     The work has ended.
 @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
-@retval SH_ERROR_BACKEND          The driver failed, or the work did.
+@retval SH_ERROR_BACKEND          The driver or the work failed.
 @blocks Until the stream's work has ended.
 Since 0.1*/
     pub fn sh_stream_synchronize(device: *mut sh_device, stream: sh_stream) -> sh_status;
@@ -3457,10 +3471,10 @@ it up when the graph is destroyed, or after sh_plan() with SH_PLAN_DROP_GRAPHS.
 @blocks While it plans, and for sh_runtime_options.share_wait_ns. It never blocks if the plan stays.
 Since 0.1*/
     pub fn sh_step_begin(runtime: *mut sh_runtime) -> sh_status;
-    /**Begins a step, as sh_step_begin(), and tells its kind: "prefill" or "decode", for example. Steps of one kind use the
-same blocks in the same order, as a rule, and compute about as long. The runtime tells kinds apart by itself, too,
-and does so sooner and better by their names. Kinds that alternate get one plan, and each kind has an order of its
-own. The runtime keeps eight kinds. Another one takes the place of the kind that was used least recently.
+    /**Begins a step like sh_step_begin(), and tells its kind: "prefill" or "decode", for example. Steps of one kind use the
+same blocks in the same order, as a rule, and compute about as long. The runtime also tells kinds apart by itself,
+but does so sooner and better if the engine names them. Kinds that alternate get one plan, and each kind has an order
+of its own. The runtime keeps eight kinds. Another one takes the place of the kind that was used least recently.
 
 - `kind`: The name, of 1 to 63 bytes. The name is copied. NULL: the call is sh_step_begin().
 @retval SH_OK                     The step has begun. Other statuses are those of sh_step_begin().
@@ -3498,8 +3512,8 @@ step go on.
 sh_telemetry_open().
 Since 0.1*/
     pub fn sh_step_end(runtime: *mut sh_runtime) -> sh_status;
-    /**Makes a block's bytes usable on `stream`: work that is queued there after this call sees them. The order of acquires
-is free, also outside a step. A block may be held several times and on several streams. Each acquire needs one
+    /**Makes a block's bytes usable on `stream`: work that is queued there after this call sees them. Acquires may come in
+any order, even outside a step. A block may be held several times and on several streams. Each acquire needs one
 release. Other threads may release views while this call waits. The call never waits for a view to be released.
 
 
@@ -3513,7 +3527,7 @@ check. Some backends check the stream late, or not at all.
 @retval SH_NOT_READY                  The bytes are not there yet. Only with SH_ACQUIRE_NO_WAIT.
 @retval SH_ERROR_HELD                 A view holds the pages that the block needs. The text names its block. See
 sh_runtime_options.max_held and sh_invalidate_blocks().
-@retval SH_ERROR_SOURCE               The load failed, or an earlier prefetch did. The next acquire tries it again.
+@retval SH_ERROR_SOURCE               The load or an earlier prefetch failed. The next acquire tries the load again.
 @retval SH_ERROR_CALLBACK             The load failed. The next acquire tries it again.
 @retval SH_ERROR_BACKEND              The load failed. The next acquire tries it again.
 @retval SH_ERROR_INVALID_STATE        The block's source is being updated; a graph has been entered and the block
@@ -3598,10 +3612,10 @@ Since 0.1*/
         blocks: *const sh_block,
         count: u64,
     ) -> sh_status;
-    /**Copies bytes of a held block to host memory, after the work that was queued on `stream` so far. This is for
+    /**Copies bytes of a held block to host memory, after the work that was queued on `stream` so far. This call is for
 verification and for debugging. The contents of `buffer` are undefined after an error.
 
-- `offset`: Where the bytes begin in the block.
+- `offset`: Offset of the bytes in the block.
 
 - `bytes`: Number of bytes, and size of `buffer`.
 @retval SH_OK                     The bytes are copied.
@@ -3675,9 +3689,9 @@ A socket that an ended process left at `path` is replaced. Any other file at `pa
 removes the socket, and so does the end of the process.
 
 - `path`: At most 107 bytes. Its folder must exist. NULL: "stagehand/\<process id>.sock" in $XDG_RUNTIME_DIR, or
-"stagehand-\<user id>/\<process id>.sock" in /tmp if that is not a folder that only the user can write to.
-The library creates the folder of the default path. An existing one must be a real folder, belong to the
-user, and be closed to others.
+"stagehand-\<user id>/\<process id>.sock" in /tmp if $XDG_RUNTIME_DIR is not a folder that only the user
+can write to. The library creates the folder of the default path. An existing one must be a real folder,
+belong to the user, and be closed to others.
 @retval SH_OK                     The socket answers.
 @retval SH_ERROR_INVALID_ARGUMENT `path` is empty or too long.
 @retval SH_ERROR_INVALID_STATE    The process answers already.
