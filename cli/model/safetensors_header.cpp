@@ -29,11 +29,11 @@ void SafetensorsHeader::unexpected(JsonKind found) const {
         case State::shape:
             fail_tensor("shape", message("an array of numbers"));
         case State::shape_items:
-            fail_tensor("shape", "must hold numbers of 64 bits, but holds " + std::string(to_string(found)));
+            fail_tensor("shape", "must hold unsigned 64-bit integers, but holds " + std::string(to_string(found)));
         case State::offsets:
             fail_tensor("data_offsets", message("an array of two numbers"));
         case State::offsets_items:
-            fail_tensor("data_offsets", "must hold numbers of 64 bits, but holds " + std::string(to_string(found)));
+            fail_tensor("data_offsets", "must hold unsigned 64-bit integers, but holds " + std::string(to_string(found)));
         case State::metadata_value:
             fail(metadata_field, message("an object of strings"));
         case State::metadata_item:

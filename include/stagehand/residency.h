@@ -177,8 +177,8 @@ SH_API SH_MUST_CHECK sh_status sh_guest_begin(sh_runtime* guest, const sh_guest_
  * Ends a scope. Scopes may end in any order. The handle is stale after the call, even after an error. A guest's memory
  * is free when the call returns, unless the guest is in a step, holds a view, or has a graph that holds its plan. Such
  * a guest leaves with the sh_step_end(), sh_release() or sh_graph_destroy() that ends this state. That call frees the
- * memory and blocks like sh_scope_end(). It also returns the errors of sh_scope_end(), except that sh_graph_destroy()
- * returns nothing. NULL is ignored. The scope of a destroyed runtime ends without an error.
+ * memory. It may wait as sh_scope_end() does, and also returns the errors of sh_scope_end(), except that
+ * sh_graph_destroy() returns nothing. NULL is ignored. The scope of a destroyed runtime ends without an error.
  * @retval SH_OK            The scope has ended.
  * @retval SH_ERROR_BACKEND Dirty contents could not be written back. The guest keeps its memory until the contents can
  *                          be written back, or until the guest is destroyed.

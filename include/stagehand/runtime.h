@@ -193,7 +193,8 @@ typedef int32_t (*sh_load_fn)(const sh_loaded_range* range, void* user_data);
 typedef struct sh_block_desc {
     uint32_t struct_size;
     uint32_t flags; /**< SH_BLOCK_* */
-    /** Size on the device, at least 1 and the end of the last segment. Bytes without a segment are undefined. */
+    /** Size on the device. It is at least 1, and not less than the end of the last segment. Bytes without a segment are
+        undefined. */
     uint64_t bytes;
     const sh_segment* segments; /**< Copied. Segments must not overlap. */
     uint64_t segment_count;     /**< Number of segments. */
@@ -480,8 +481,9 @@ static inline void sh_plan_info_init(sh_plan_info* info) {
  * @retval SH_OK                         The plan is made.
  * @retval SH_ERROR_BUDGET               No plan fits. The text names the smallest budget and the block that needs the
  *                                       most of it.
- * @retval SH_ERROR_INVALID_STATE        No order is known yet, or the runtime is released: see sh_pause(). Or, without
- *                                       SH_PLAN_DRY_RUN: views are held outside a step, or graphs hold the plan.
+ * @retval SH_ERROR_INVALID_STATE        No order is known yet, or the runtime is released: see sh_pause(). The error is
+ *                                       also returned if views are held outside a step, or if graphs hold the plan,
+ *                                       unless SH_PLAN_DRY_RUN is set.
  * @retval SH_ERROR_BUSY                 Other runtimes still hold part of this runtime's share: see sh_step_begin().
  * @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
  * @retval SH_ERROR_BACKEND              The driver failed.

@@ -1363,7 +1363,8 @@ pub struct sh_block_desc {
     pub struct_size: u32,
     ///SH_BLOCK_*
     pub flags: u32,
-    ///Size on the device, at least 1 and the end of the last segment. Bytes without a segment are undefined.
+    /**Size on the device. It is at least 1, and not less than the end of the last segment. Bytes without a segment are
+undefined.*/
     pub bytes: u64,
     ///Copied. Segments must not overlap.
     pub segments: *const sh_segment,
@@ -2938,8 +2939,8 @@ Since 0.1*/
     /**Ends a scope. Scopes may end in any order. The handle is stale after the call, even after an error. A guest's memory
 is free when the call returns, unless the guest is in a step, holds a view, or has a graph that holds its plan. Such
 a guest leaves with the sh_step_end(), sh_release() or sh_graph_destroy() that ends this state. That call frees the
-memory and blocks like sh_scope_end(). It also returns the errors of sh_scope_end(), except that sh_graph_destroy()
-returns nothing. NULL is ignored. The scope of a destroyed runtime ends without an error.
+memory. It may wait as sh_scope_end() does, and also returns the errors of sh_scope_end(), except that
+sh_graph_destroy() returns nothing. NULL is ignored. The scope of a destroyed runtime ends without an error.
 @retval SH_OK            The scope has ended.
 @retval SH_ERROR_BACKEND Dirty contents could not be written back. The guest keeps its memory until the contents can
 be written back, or until the guest is destroyed.
@@ -3163,8 +3164,9 @@ part streams.
 @retval SH_OK                         The plan is made.
 @retval SH_ERROR_BUDGET               No plan fits. The text names the smallest budget and the block that needs the
 most of it.
-@retval SH_ERROR_INVALID_STATE        No order is known yet, or the runtime is released: see sh_pause(). Or, without
-SH_PLAN_DRY_RUN: views are held outside a step, or graphs hold the plan.
+@retval SH_ERROR_INVALID_STATE        No order is known yet, or the runtime is released: see sh_pause(). The error is
+also returned if views are held outside a step, or if graphs hold the plan,
+unless SH_PLAN_DRY_RUN is set.
 @retval SH_ERROR_BUSY                 Other runtimes still hold part of this runtime's share: see sh_step_begin().
 @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
 @retval SH_ERROR_BACKEND              The driver failed.
