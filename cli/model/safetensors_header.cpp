@@ -33,7 +33,8 @@ void SafetensorsHeader::unexpected(JsonKind found) const {
         case State::offsets:
             fail_tensor("data_offsets", message("an array of two numbers"));
         case State::offsets_items:
-            fail_tensor("data_offsets", "must hold unsigned 64-bit integers, but holds " + std::string(to_string(found)));
+            fail_tensor("data_offsets",
+                        "must hold unsigned 64-bit integers, but holds " + std::string(to_string(found)));
         case State::metadata_value:
             fail(metadata_field, message("an object of strings"));
         case State::metadata_item:

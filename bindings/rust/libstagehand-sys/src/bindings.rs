@@ -3164,9 +3164,8 @@ part streams.
 @retval SH_OK                         The plan is made.
 @retval SH_ERROR_BUDGET               No plan fits. The text names the smallest budget and the block that needs the
 most of it.
-@retval SH_ERROR_INVALID_STATE        No order is known yet, or the runtime is released: see sh_pause(). The error is
-also returned if views are held outside a step, or if graphs hold the plan,
-unless SH_PLAN_DRY_RUN is set.
+@retval SH_ERROR_INVALID_STATE        No order is known yet, or the runtime is released: see sh_pause(). Or views are
+held outside a step, or graphs hold the plan, unless SH_PLAN_DRY_RUN is set.
 @retval SH_ERROR_BUSY                 Other runtimes still hold part of this runtime's share: see sh_step_begin().
 @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
 @retval SH_ERROR_BACKEND              The driver failed.
