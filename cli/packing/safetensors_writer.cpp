@@ -77,7 +77,8 @@ void UnfinishedFile::fail(int error) const {
 }
 
 void UnfinishedFile::write(std::string_view bytes) {
-    if (std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size()) {
+    // An empty tensor may have no address, which fwrite() does not allow.
+    if (!bytes.empty() && std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size()) {
         fail(errno);
     }
 }
