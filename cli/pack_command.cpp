@@ -59,7 +59,7 @@ void end_if_interrupted() {
 // The room that the header may need: offsets and lengths are no longer than those of the whole file.
 std::uint64_t largest_header(const TensorFile& file) {
     std::vector<WrittenTensor> tensors;
-    std::map<std::string, PlainTensor, std::less<>> packed;
+    PackedTensors packed;
     for (const model::Tensor& tensor : file.tensors()) {
         std::vector<std::uint64_t> shape(tensor.shape.begin(), tensor.shape.end());
         packed[std::string(tensor.name)] = {std::string(tensor.dtype), shape};
@@ -123,7 +123,7 @@ private:
     const std::uint32_t threads_;
     SafetensorsWriter writer_;
     std::vector<std::uint8_t> frame_;
-    std::map<std::string, PlainTensor, std::less<>> packed_;
+    PackedTensors packed_;
 };
 
 std::vector<char> contents_of(TensorFile& file, const model::Tensor& tensor) {

@@ -34,7 +34,7 @@ PlainTensor parse_tensor(const std::string& name, const nlohmann::json& json) {
 
 }  // namespace
 
-std::string description_of(const std::map<std::string, PlainTensor, std::less<>>& packed) {
+std::string description_of(const PackedTensors& packed) {
     nlohmann::json tensors = nlohmann::json::object();
     for (const auto& [name, tensor] : packed) {
         tensors[name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}};
@@ -42,7 +42,7 @@ std::string description_of(const std::map<std::string, PlainTensor, std::less<>>
     return nlohmann::json{{"version", version}, {"tensors", std::move(tensors)}}.dump();
 }
 
-std::map<std::string, PlainTensor, std::less<>> parse_description(const std::string& text) {
+PackedTensors parse_description(const std::string& text) {
     const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
     if (json.is_discarded() || !json.is_object() || !json.contains("version") ||
         !json["version"].is_number_unsigned() || !json.contains("tensors") || !json["tensors"].is_object()) {
@@ -52,7 +52,7 @@ std::map<std::string, PlainTensor, std::less<>> parse_description(const std::str
         throw std::invalid_argument(fmt::format("is of version {}, and this command knows version {}",
                                                 json["version"].get<std::uint64_t>(), version));
     }
-    std::map<std::string, PlainTensor, std::less<>> packed;
+    PackedTensors packed;
     for (const auto& [name, tensor] : json["tensors"].items()) {
         packed.emplace(name, parse_tensor(name, tensor));
     }

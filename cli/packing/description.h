@@ -5,16 +5,25 @@
 // A packed tensor is a frame of the codec, and is in the file as U8 under its own name.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
-
-#include "packing/tensor_file.h"
+#include <vector>
 
 namespace stagehand::cli {
 
-std::string description_of(const std::map<std::string, PlainTensor, std::less<>>& packed);
+// What a packed tensor was.
+struct PlainTensor {
+    std::string dtype;
+    std::vector<std::uint64_t> shape;
+};
+
+using PackedTensors = std::map<std::string, PlainTensor, std::less<>>;  // by name
+
+std::string description_of(const PackedTensors& packed);
 
 // Throws std::invalid_argument with the reason.
-std::map<std::string, PlainTensor, std::less<>> parse_description(const std::string& text);
+PackedTensors parse_description(const std::string& text);
 
 }  // namespace stagehand::cli

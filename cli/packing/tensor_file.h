@@ -2,21 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "json_output.h"
 #include "model/byte_source.h"
 #include "model/model.h"
+#include "packing/description.h"
 
 namespace stagehand::cli {
-
-// What a packed tensor was.
-struct PlainTensor {
-    std::string dtype;
-    std::vector<std::uint64_t> shape;
-};
 
 class TensorFile {
 public:
@@ -30,7 +24,7 @@ public:
     // "__metadata__", without what `pack` has added.
     const Json& metadata() const { return metadata_; }
     // By name. Empty if the file is not packed.
-    const std::map<std::string, PlainTensor, std::less<>>& packed() const { return packed_; }
+    const PackedTensors& packed() const { return packed_; }
     bool is_packed() const { return is_packed_; }
 
     std::vector<char> read(const model::Tensor& tensor);
@@ -41,7 +35,7 @@ private:
     model::Model model_;
     model::FileSource source_;
     Json metadata_ = Json::object();
-    std::map<std::string, PlainTensor, std::less<>> packed_;
+    PackedTensors packed_;
     bool is_packed_ = false;
 };
 
