@@ -3,6 +3,8 @@
 #include <csignal>
 #include <initializer_list>
 
+#include "exit_code.h"
+
 namespace stagehand::cli {
 
 namespace {
@@ -34,5 +36,11 @@ void catch_interrupts() {
 }
 
 int interrupted() { return caught; }
+
+void end_if_interrupted() {
+    if (const int signal = interrupted()) {
+        throw CommandError(static_cast<ExitCode>(static_cast<int>(ExitCode::signalled) + signal), "interrupted");
+    }
+}
 
 }  // namespace stagehand::cli

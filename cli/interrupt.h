@@ -10,4 +10,7 @@ void catch_interrupts();
 // The signal that came, or 0.
 int interrupted();
 
+// Throws CommandError, with the exit code of the signal, if one came.
+void end_if_interrupted();
+
 }  // namespace stagehand::cli

@@ -50,12 +50,6 @@ struct PackedRow {
     double ratio() const { return bytes == 0 ? 1 : static_cast<double>(packed_bytes) / static_cast<double>(bytes); }
 };
 
-void end_if_interrupted() {
-    if (const int signal = interrupted()) {
-        throw CommandError(static_cast<ExitCode>(static_cast<int>(ExitCode::signalled) + signal), "interrupted");
-    }
-}
-
 // The room that the header may need: offsets and lengths are no longer than those of the whole file.
 std::uint64_t largest_header(const TensorFile& file) {
     std::vector<WrittenTensor> tensors;

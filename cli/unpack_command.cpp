@@ -98,9 +98,7 @@ int unpack_command(const PackOptions& options) {
     SafetensorsWriter writer(options.output, SafetensorsWriter::header(file.metadata(), plain).size());
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < plain.size(); ++i) {
-        if (const int signal = interrupted()) {
-            throw CommandError(static_cast<ExitCode>(static_cast<int>(ExitCode::signalled) + signal), "interrupted");
-        }
+        end_if_interrupted();
         const model::Tensor& tensor = file.tensors()[i];
         std::vector<char> contents = file.read(tensor);
         if (file.packed().contains(tensor.name)) {
