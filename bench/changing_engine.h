@@ -10,45 +10,25 @@ namespace bench {
 
 constexpr uint64_t kBlock = uint64_t(84) << 20;
 constexpr int kBlocks = 24;
-constexpr double kHostBandwidth = 1e9;  // bytes per second: slow enough that the copies of two cores never limit it
-constexpr double kHostScale = 1.0 / 64;
 
-struct Subject {
-    sh_device* device = nullptr;
-    char* memory = nullptr;
+// Equal blocks in pinned memory. They are smaller on the host backend.
+struct Subject : PacedDevice {
     std::vector<uint64_t> sizes;
     uint64_t total = 0;
-    const char* name;
 
-    explicit Subject(const char* device_name) : name(device_name) {
-        const bool host = std::string(name) == "host";
-        const uint64_t block = host ? static_cast<uint64_t>(kHostScale * static_cast<double>(kBlock)) : kBlock;
-        sizes.assign(kBlocks, block);
-        total = kBlocks * block;
-        sh_device_options options = SH_DEVICE_OPTIONS_INIT;
-        options.budget_bytes = total;
-        options.page_bytes = host ? 64 << 10 : 2 << 20;
-        const std::string paced = "bandwidth=" + std::to_string(static_cast<uint64_t>(kHostBandwidth)) +
-                                  ";capacity=" + std::to_string(2 * total);
-        if (host) options.backend_options = paced.c_str();
-        CHECK(sh_device_open(name, &options, &device));
-        void* all = nullptr;
-        CHECK(sh_host_alloc(device, total, &all, nullptr));
-        memory = static_cast<char*>(all);
-    }
-    ~Subject() {
-        CHECK(sh_host_free(device, memory));
-        sh_device_close(device);
-    }
-    Subject(const Subject&) = delete;
-    Subject& operator=(const Subject&) = delete;
+    explicit Subject(const char* name) : Subject(name, std::string(name) == "host" ? kBlock / 64 : kBlock) {}
+
+private:
+    Subject(const char* name, uint64_t block)
+        : PacedDevice(name, kBlocks * block, 64 << 10, 2 << 20, false), sizes(kBlocks, block), total(kBlocks * block) {}
 };
 
 // A runtime whose engine computes for a time that can change, and that says nothing of it unless it gives a time.
 class Engine {
 public:
     // `given_ns`: the computing of a step, if the engine tells it.
-    explicit Engine(const Subject& subject, uint64_t given_ns = 0) : model_(subject.name, SH_DEVICE_OPTIONS_INIT) {
+    explicit Engine(const Subject& subject, uint64_t given_ns = 0)
+        : model_(subject.device_name, SH_DEVICE_OPTIONS_INIT) {
         model_.add(subject.sizes, subject.memory);
         uses_ = model_.schedule(given_ns, false);
         CHECK(sh_stream_create(model_.device, &stream_));

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <vector>
 
 #include <stagehand/stagehand.h>
@@ -34,6 +35,39 @@ double seconds(Work&& work) {
     work();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
+
+// A device with pinned memory of a size, which is also its first budget. The host backend is paced: two cores copy
+// faster than that, so that they never limit the copies.
+struct PacedDevice {
+    static constexpr uint64_t kHostBandwidth = 1'000'000'000;  // bytes per second
+
+    const char* device_name = nullptr;
+    bool paced = false;
+    sh_device* device = nullptr;
+    char* memory = nullptr;
+
+    // `link_is_given`: plans for the host backend count with its bandwidth, and do not measure it.
+    PacedDevice(const char* name, uint64_t bytes, uint64_t host_page, uint64_t gpu_page, bool link_is_given)
+        : device_name(name), paced(std::string(name) == "host") {
+        sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+        options.budget_bytes = bytes;
+        options.page_bytes = paced ? host_page : gpu_page;
+        const std::string backend =
+            "bandwidth=" + std::to_string(kHostBandwidth) + ";capacity=" + std::to_string(2 * bytes);
+        if (paced) options.backend_options = backend.c_str();
+        if (paced && link_is_given) options.link_bytes_per_second = kHostBandwidth;
+        CHECK(sh_device_open(name, &options, &device));
+        void* all = nullptr;
+        CHECK(sh_host_alloc(device, bytes, &all, nullptr));
+        memory = static_cast<char*>(all);
+    }
+    ~PacedDevice() {
+        CHECK(sh_host_free(device, memory));
+        sh_device_close(device);
+    }
+    PacedDevice(const PacedDevice&) = delete;
+    PacedDevice& operator=(const PacedDevice&) = delete;
+};
 
 // A device with a runtime. Its blocks have the given sizes, and their sources follow one another in `memory`. For the
 // simulation `memory` is NULL: the addresses are never read.

@@ -8,7 +8,6 @@
 
 namespace {
 
-constexpr double kBandwidth = 1e9;  // bytes per second: slow enough that the copies of two cores never limit it
 constexpr uint64_t kHostPage = 64 << 10;
 constexpr uint64_t kGpuPage = 8 << 20;
 
@@ -35,38 +34,8 @@ uint64_t sum(const std::vector<uint64_t>& sizes) {
     return total;
 }
 
-// The device under test. It stays open while its pinned memory is used. Budgets change from run to run.
-struct Subject {
-    const char* device_name = nullptr;
-    bool paced = false;  // the host backend, with a bandwidth set
-    sh_device* device = nullptr;
-    char* memory = nullptr;
-
-    Subject(const char* name, uint64_t bytes) : device_name(name), paced(std::string(name) == "host") {
-        sh_device_options options = SH_DEVICE_OPTIONS_INIT;
-        options.budget_bytes = bytes;
-        options.page_bytes = paced ? kHostPage : kGpuPage;
-        const std::string backend =
-            "bandwidth=" + std::to_string(static_cast<uint64_t>(kBandwidth)) + ";capacity=" + std::to_string(2 * bytes);
-        if (paced) {
-            options.link_bytes_per_second = static_cast<uint64_t>(kBandwidth);
-            options.backend_options = backend.c_str();
-        }
-        CHECK(sh_device_open(name, &options, &device));
-        void* all = nullptr;
-        CHECK(sh_host_alloc(device, bytes, &all, nullptr));
-        memory = static_cast<char*>(all);
-    }
-    ~Subject() {
-        CHECK(sh_host_free(device, memory));
-        sh_device_close(device);
-    }
-    Subject(const Subject&) = delete;
-    Subject& operator=(const Subject&) = delete;
-};
-
 // Runs one shape at one budget, and compares the mean step with the recurrence and the bound.
-void run(const Subject& subject, const Shape& shape, double budget, double ratio, bool backward) {
+void run(const bench::PacedDevice& subject, const Shape& shape, double budget, double ratio, bool backward) {
     const uint64_t total = sum(shape.sizes);
     CHECK(sh_device_set_budget(subject.device, static_cast<uint64_t>(static_cast<double>(total) * budget)));
     bench::Model model(subject.device_name, SH_DEVICE_OPTIONS_INIT);
@@ -139,7 +108,7 @@ void plan_many(size_t count) {
 void stream(const char* device, bool all_shapes, double scale) {
     std::printf("shape        order    budget compute/copy  step ms   plan ms  step/plan plan/bound bytes/bound\n");
     for (const Shape& shape : shapes(scale)) {
-        const Subject subject(device, sum(shape.sizes));
+        const bench::PacedDevice subject(device, sum(shape.sizes), kHostPage, kGpuPage, true);
         for (const bool backward : {false, true})
             for (const double budget : {0.25, 0.5, 0.75, 0.9})
                 for (const double ratio : {0.25, 1.0, 4.0}) run(subject, shape, budget, ratio, backward);
@@ -156,7 +125,8 @@ int main(int count, char** arguments) {
         stream(arguments[1], false, 1);
         return 0;
     }
-    std::printf("host backend, %.1f GB/s each way, pages of %llu KiB\n", kBandwidth / 1e9,
+    std::printf("host backend, %.1f GB/s each way, pages of %llu KiB\n",
+                static_cast<double>(bench::PacedDevice::kHostBandwidth) / 1e9,
                 static_cast<unsigned long long>(kHostPage >> 10));
     stream("host", true, 1.0 / 64);
     plan_many(100'000);
