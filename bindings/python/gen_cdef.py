@@ -17,6 +17,7 @@ HEADERS = [
     "host_memory",
     "stream",
     "runtime",
+    "parts",
     "streaming",
     "residency",
     "graph",

@@ -12,6 +12,7 @@
 #include "graph.h"
 #include "host_memory.h"
 #include "occupancy.h"
+#include "parts.h"
 #include "residency.h"
 #include "runtime.h"
 #include "spill.h"

@@ -246,6 +246,15 @@ public:
         check(sh_register_blocks(runtime_, &desc, 1, &block));
         return block;
     }
+    // Registers the parts of a block, of which there are `most` at most.
+    std::vector<sh_part> register_parts(const sh_block_desc& desc, const sh_part_options& options,
+                                        std::size_t most = 1024) {
+        std::vector<sh_part> parts(most, sh_part(SH_PART_INIT));
+        std::uint64_t count = 0;
+        check(sh_register_parts(runtime_, &desc, &options, parts.data(), parts.size(), &count));
+        parts.resize(count);
+        return parts;
+    }
     void unregister_blocks(Span<const sh_block> blocks) {
         check(sh_unregister_blocks(runtime_, blocks.data(), blocks.size()));
     }

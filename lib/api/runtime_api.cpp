@@ -6,6 +6,21 @@
 using namespace stagehand;
 using namespace stagehand::api;
 
+namespace {
+
+// Reads the segments of a description that was read, and lets it point to them.
+Status take_segments(sh_block_desc* desc, std::vector<sh_segment>* out) {
+    if (!desc->segments) return Status();
+    SH_TRY(take_array(desc->segments, desc->segment_count, {"segments", "segment_count"}, out));
+    // Only the parts of a block begin elsewhere than at the beginning of what the callback gives.
+    for (sh_segment& segment : *out)
+        if (segment.kind == SH_SOURCE_FILL) segment.file_offset = 0;
+    desc->segments = out->data();
+    return Status();
+}
+
+}  // namespace
+
 extern "C" {
 
 sh_status sh_runtime_create(sh_device* device, const sh_runtime_options* options, sh_runtime** out_runtime) {
@@ -53,14 +68,37 @@ sh_status sh_register_blocks(sh_runtime* runtime, const sh_block_desc* descs, ui
         SH_TRY(take_array(descs, count, {"descs"}, &all));
         if (count && !out_blocks) return Status(SH_ERROR_INVALID_ARGUMENT, "out_blocks is NULL");
         std::vector<std::vector<sh_segment>> segments(count);
-        for (uint64_t i = 0; i < count; i++) {
-            if (!all[i].segments) continue;
-            SH_TRY(take_array(all[i].segments, all[i].segment_count, {"segments", "segment_count"}, &segments[i]));
-            all[i].segments = segments[i].data();
-        }
+        for (uint64_t i = 0; i < count; i++) SH_TRY(take_segments(&all[i], &segments[i]));
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
         return at.runtime->register_blocks(all, out_blocks);
+    });
+}
+
+sh_status sh_register_parts(sh_runtime* runtime, const sh_block_desc* desc, const sh_part_options* options,
+                            sh_part* out_parts, uint64_t capacity, uint64_t* out_count) {
+    return guarded([&] {
+        SH_TRY(check_struct(desc, "desc"));
+        SH_TRY(check_struct(options, "options"));
+        sh_block_desc block;
+        sh_part_options wanted;
+        std::vector<sh_segment> segments;
+        read_struct(desc, &block);
+        read_struct(options, &wanted);
+        SH_TRY(take_segments(&block, &segments));
+        if (wanted.reserved) return Status(SH_ERROR_INVALID_ARGUMENT, "options.reserved is not 0");
+        if (wanted.unit_bytes == 0) return Status(SH_ERROR_INVALID_ARGUMENT, "options.unit_bytes is 0");
+        if (capacity == 0) return Status(SH_ERROR_INVALID_ARGUMENT, "capacity is 0: there is at least one part");
+        if (!out_count) return Status(SH_ERROR_INVALID_ARGUMENT, "out_count is NULL");
+        OutputArray<sh_part> parts;
+        SH_TRY(parts.open(out_parts, capacity, {"out_parts", "capacity"}));
+        LockedRuntime at;
+        SH_TRY(find_runtime(runtime, &at));
+        uint64_t made = 0;
+        SH_TRY(at.runtime->register_parts(block, wanted, parts.get(), &made));
+        parts.give(made);
+        *out_count = made;
+        return Status();
     });
 }
 

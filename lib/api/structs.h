@@ -83,6 +83,10 @@ inline constexpr size_t kFirstSize<sh_occupancy_info> = 128;
 
 template <>
 inline constexpr size_t kFirstSize<sh_kind_info> = 120;
+template <>
+inline constexpr size_t kFirstSize<sh_part_options> = 24;
+template <>
+inline constexpr size_t kFirstSize<sh_part> = 32;
 
 template <class Struct>
 concept CallersStruct = (kFirstSize<Struct> != 0 && sizeof(Struct) >= kFirstSize<Struct>);

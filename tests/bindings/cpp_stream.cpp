@@ -119,6 +119,34 @@ void guards_release_by_scope(const sh::Device& device) {
     CHECK(status_of([&] { runtime.block_info(pair[0]); }) == SH_ERROR_INVALID_HANDLE);
 }
 
+void uses_a_block_part_by_part(const sh::Device& device) {
+    std::vector<unsigned char> memory(kBlockBytes);
+    write_block(memory.data(), 0);
+    sh::Runtime runtime(device);
+    sh_segment segment = SH_SEGMENT_INIT;
+    segment.kind = SH_SOURCE_POINTER;
+    segment.bytes = kBlockBytes;
+    segment.pointer = memory.data();
+    sh_block_desc desc = SH_BLOCK_DESC_INIT;
+    desc.bytes = kBlockBytes;
+    desc.segments = &segment;
+    desc.segment_count = 1;
+    sh_part_options options = SH_PART_OPTIONS_INIT;
+    options.unit_bytes = 1000;
+    options.largest_bytes = 40000;
+    const std::vector<sh_part> parts = runtime.register_parts(desc, options);
+    CHECK(parts.size() == 4 && runtime.register_parts(desc, options, 2).size() == 2);
+    std::size_t right = 0;
+    for (const sh_part& part : parts) {
+        const sh::View view = runtime.acquire(part.block, SH_STREAM_HOST);
+        CHECK(part.offset % 1000 == 0 && view.size() == part.bytes);
+        right += std::memcmp(view.address(), memory.data() + part.offset, part.bytes) == 0;
+    }
+    CHECK(right == parts.size());
+    options.unit_bytes = 0;
+    CHECK(status_of([&] { runtime.register_parts(desc, options); }) == SH_ERROR_INVALID_ARGUMENT);
+}
+
 void changes_contents(const sh::Device& device) {
     std::vector<unsigned char> memory(kBlocks * kBlockBytes);
     sh::Runtime runtime(device);
@@ -224,6 +252,7 @@ int main() {
         CHECK(host_found);
         streams_a_model(device);
         guards_release_by_scope(device);
+        uses_a_block_part_by_part(device);
         changes_contents(device);
         residency_ends_by_scope(device);
         owners_hand_on(std::move(device));

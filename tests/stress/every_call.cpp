@@ -204,7 +204,20 @@ bool EveryCall::register_blocks(sh_runtime* runtime, Model& model) {
     }
     if (!ATTEMPT(sh_register_blocks, runtime, descs.data(), descs.size(), ids.data())) return false;
     for (size_t i = 0; i < model.size(); i++) model[i].id = ids[i];
-    return true;
+    return register_halves(runtime, descs[0]);
+}
+
+bool EveryCall::register_halves(sh_runtime* runtime, const sh_block_desc& desc) {
+    sh_part_options halves = SH_PART_OPTIONS_INIT;
+    halves.unit_bytes = 1;
+    halves.largest_bytes = (desc.bytes + 1) / 2;
+    sh_part parts[2] = {SH_PART_INIT, SH_PART_INIT};
+    uint64_t count = 0;
+    if (!ATTEMPT(sh_register_parts, runtime, &desc, &halves, parts, 2, &count)) return false;
+    EXPECT_EQ(count, 2u);
+    const sh_block ids[] = {parts[0].block, parts[1].block};
+    return attempt(
+        "sh_unregister_blocks", [&] { return sh_unregister_blocks(runtime, ids, 2); }, SH_ERROR_INVALID_HANDLE);
 }
 
 bool EveryCall::schedule(sh_runtime* runtime, const Model& model) {

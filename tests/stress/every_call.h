@@ -65,6 +65,7 @@ private:
     bool open();
     bool make_sources(Model& model);
     bool register_blocks(sh_runtime* runtime, Model& model);
+    bool register_halves(sh_runtime* runtime, const sh_block_desc& desc);
     bool schedule(sh_runtime* runtime, const Model& model);
     bool steps();
     bool step(int number);

@@ -42,7 +42,7 @@ from ._graphs import Capture, Graph
 from ._host import PinnedMemory, Stream
 from ._occupancy import Allocation
 from ._pause_callbacks import PauseCallbacks, PauseFunction
-from ._runtime import Block, Runtime
+from ._runtime import Block, Part, Runtime
 from ._sources import BlockDesc, DeviceMemory, FileRange, Fill, Mapped, Segment, Source
 from ._spiller import Spiller, Ticket
 from ._view import View, Views
@@ -89,6 +89,7 @@ __all__ = [
     "OccupancyInfo",
     "OccupancyState",
     "OperationError",
+    "Part",
     "PauseCallbacks",
     "PauseFunction",
     "PinnedMemory",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from operator import index
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._base import RuntimeBase, open_handle
 from ._callbacks import Call, LoadFunction
@@ -55,6 +55,15 @@ class Block:
 
     def unregister(self) -> None:
         self.runtime.unregister_blocks([self])
+
+
+class Part(NamedTuple):
+    """A part of a block that register_parts() divided."""
+
+    block: Block
+    """The part's block."""
+    offset: int
+    """Offset of the part in the divided block, in bytes."""
 
 
 _numbers = itertools.count(1)
@@ -156,6 +165,35 @@ class Runtime(RuntimeBase):
             registered.append(Block(self, id, one.desc.bytes, block.name))
         del kept[until]
         return registered
+
+    def register_parts(
+        self, block: BlockDesc, unit_bytes: int, *, largest_bytes: int = 0, most: int = 1024
+    ) -> list[Part]:
+        """Divides a block that is used part by part, and registers each part as a block of its own. Parts begin at
+        multiples of `unit_bytes`: a row of a matrix, for example. They have at most `largest_bytes` bytes (0: the
+        library chooses), unless there would be more than `most`.
+        """
+        options = struct("part_options")
+        options.unit_bytes, options.largest_bytes = unit_bytes, largest_bytes
+        with ExitStack() as until_registered:
+            described = Described(block, self._exceptions, until_registered)
+            found, count = ffi.new("sh_part[]", most), ffi.new("uint64_t *")
+            for part in found:
+                part.struct_size = ffi.sizeof("sh_part")
+            kept, until = self._kept, -next(_numbers)
+            kept[until] = [described]
+            status = lib.sh_register_parts(self._handle, described.desc, options, found, most, count)
+            if status < 0:
+                del kept[until]
+                self._check(status)
+        parts = []
+        for number in range(count[0]):
+            part = found[number]
+            kept[part.block] = [*described.kept, *described.calls]
+            name = f"{block.name}[{number + 1}/{count[0]}]" if block.name is not None else None
+            parts.append(Part(Block(self, part.block, part.bytes, name), part.offset))
+        del kept[until]
+        return parts
 
     def unregister_blocks(self, blocks: Iterable[Block]) -> None:
         """Unregisters all of the blocks or none. The package then gives up their sources."""

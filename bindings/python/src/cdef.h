@@ -263,6 +263,24 @@ typedef struct sh_plan_info {
 } sh_plan_info;
 sh_status sh_plan(sh_runtime* runtime, const sh_plan_options* options, sh_plan_info* out_info);
 
+/* parts.h */
+typedef struct sh_part_options {
+    uint32_t struct_size;
+    uint32_t reserved;
+    uint64_t unit_bytes;
+    uint64_t largest_bytes;
+} sh_part_options;
+typedef struct sh_part {
+    uint32_t struct_size;
+    uint32_t reserved;
+    sh_block block;
+    uint64_t offset;
+    uint64_t bytes;
+} sh_part;
+sh_status sh_register_parts(sh_runtime* runtime, const sh_block_desc* desc,
+                                                 const sh_part_options* options, sh_part* out_parts, uint64_t capacity,
+                                                 uint64_t* out_count);
+
 /* streaming.h */
 enum {
     SH_VIEW_HIT = 1,

@@ -3,16 +3,41 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/memory/block_desc.h"
+#include "core/memory/block_parts.h"
+#include "policy/cuts.h"
+
 namespace stagehand::core {
 
 Status Blocks::add(std::span<const sh_block_desc> descs, sh_block* out_ids) {
     SH_TRY(parts_.gate.usable());
     // All blocks of a unit must fit on the device at once.
-    const uint64_t budget = std::min(parts_.device->arbiter().total_pages(), plan_.max_pages());
-    SH_TRY(parts_.registry.add(descs, Registry::pack_pages(budget), parts_.gate.is_empty(), out_ids));
+    SH_TRY(parts_.registry.add(descs, Registry::pack_pages(budget_pages()), parts_.gate.is_empty(), out_ids));
     if (!descs.empty()) plan_.want();
     return Status();
 }
+
+Status Blocks::add_parts(const sh_block_desc& desc, const sh_part_options& options, std::span<sh_part* const> out_parts,
+                         uint64_t* out_count) {
+    const uint64_t page = parts_.page_bytes();
+    SH_TRY(check_blocks({&desc, 1}, page));
+    const uint64_t largest = options.largest_bytes ? options.largest_bytes : policy::largest_part(budget_pages(), page);
+    const std::vector<policy::Cut> cuts = policy::cut(desc.bytes, options.unit_bytes, largest, out_parts.size());
+    std::vector<sh_block> ids(cuts.size());
+    SH_TRY(add(BlockParts(desc, cuts).descs(), ids.data()));
+    for (size_t i = 0; i < cuts.size(); i++) {
+        sh_part& part = *out_parts[i];
+        part.reserved = 0;
+        part.block = ids[i];
+        part.offset = cuts[i].offset;
+        part.bytes = cuts[i].bytes;
+    }
+    *out_count = cuts.size();
+    return Status();
+}
+
+// The most that the runtime can have.
+uint64_t Blocks::budget_pages() const { return std::min(parts_.device->arbiter().total_pages(), plan_.max_pages()); }
 
 Status Blocks::remove(std::span<const sh_block> ids, Lock& lock) {
     SH_TRY(parts_.gate.usable());

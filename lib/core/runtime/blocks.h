@@ -3,6 +3,7 @@
 
 #include <span>
 
+#include <stagehand/parts.h>
 #include <stagehand/runtime.h>
 
 #include "base/status.h"
@@ -28,10 +29,14 @@ public:
           sources_(sources) {}
 
     Status add(std::span<const sh_block_desc> descs, sh_block* out_ids);
+    // Registers the parts of a block. There are at most as many as `out_parts` has room for.
+    Status add_parts(const sh_block_desc& desc, const sh_part_options& options, std::span<sh_part* const> out_parts,
+                     uint64_t* out_count);
     Status remove(std::span<const sh_block> ids, Lock& lock);
     Status describe(sh_block id, sh_block_state* out) const;
 
 private:
+    uint64_t budget_pages() const;
     void forget_units(std::span<const uint32_t> gone, Lock& lock);
 
     Parts& parts_;

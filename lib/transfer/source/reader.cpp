@@ -19,7 +19,8 @@ std::string range_text(const ReadRequest& request) {
 Status call_fill(const ReadRequest& request) {
     int32_t result = 0;
     try {
-        result = request.source->fill(request.to, request.offset, request.bytes, request.source->user_data);
+        const Source& source = *request.source;
+        result = source.fill(request.to, source.file_offset + request.offset, request.bytes, source.user_data);
     } catch (const std::exception& error) {
         return Status(SH_ERROR_CALLBACK,
                       "fill callback threw an exception for " + range_text(request) + ": " + error.what());

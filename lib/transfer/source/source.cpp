@@ -48,6 +48,7 @@ Status open_by_kind(const sh_segment& segment, Source* source) {
             if (!segment.fill) return wrong("fill", "is NULL");
             source->fill = segment.fill;
             source->user_data = segment.user_data;
+            source->file_offset = segment.file_offset;
             return Status();
         default:
             return wrong("kind", "is not an SH_SOURCE_* value: " + std::to_string(segment.kind));

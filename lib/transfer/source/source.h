@@ -18,7 +18,7 @@ struct Source {
     void* pointer = nullptr;     // POINTER, MAPPED, DEVICE
     int file = -1;               // FILE: the library's own file descriptor
     int direct_file = -1;        // FILE: the same file opened for direct reads, or -1
-    uint64_t file_offset = 0;    // FILE
+    uint64_t file_offset = 0;    // FILE; FILL: added to the offsets that the callback gets
     sh_fill_fn fill = nullptr;   // FILL
     void* user_data = nullptr;   // FILL
     uint64_t bytes = 0;          // length of the segment

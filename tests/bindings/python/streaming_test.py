@@ -42,6 +42,36 @@ def test_kinds_of_step_are_named_and_listed(model):
         pass
 
 
+def test_a_block_is_used_part_by_part(device):
+    contents = os.urandom(10 * PAGE + 500)
+    source = bytearray(contents)
+    asked = []
+
+    def fill(buffer, offset):
+        asked.append(offset)
+        buffer[:] = contents[offset : offset + len(buffer)]
+
+    with sh.Runtime(device) as runtime:
+        memory = runtime.register_parts(sh.BlockDesc(source, "head"), 1000, largest_bytes=3 * PAGE)
+        filled = runtime.register_parts(sh.BlockDesc(sh.Fill(len(contents), fill)), PAGE, most=3)
+        assert len(memory) >= 4 and len(filled) == 3
+        del source
+        gc.collect()
+        for parts in (memory, filled):
+            assert parts[0].offset == 0
+            with runtime.step():
+                for part in parts:
+                    with runtime.acquire(part.block) as view:
+                        assert view.read() == contents[part.offset : part.offset + part.block.bytes]
+            assert sum(part.block.bytes for part in parts) == len(contents)
+        assert max(asked) >= filled[1].offset and memory[1].block.info().name == memory[1].block.name
+        memory[0].block.unregister()
+        with runtime.acquire(memory[1].block) as view:
+            assert view.read(0, 7) == contents[memory[1].offset : memory[1].offset + 7]
+        with pytest.raises(sh.UsageError, match="unit_bytes"):
+            runtime.register_parts(sh.BlockDesc(bytearray(10)), 0)
+
+
 def test_a_view_tells_of_itself(model):
     with model.runtime.step(), model.runtime.acquire(model.blocks[2]) as view:
         assert len(view) == view.bytes == len(model.contents[2]) and view.block == model.blocks[2].id

@@ -1064,76 +1064,6 @@ pub type sh_after_resume_fn = ::core::option::Option<
         user_data: *mut ::core::ffi::c_void,
     ),
 >;
-///A scope: a protection or a guest's stay that lasts until sh_scope_end().
-#[repr(C)]
-#[derive(Debug)]
-pub struct sh_scope {
-    _unused: [u8; 0],
-}
-///The library never suspends the reservation.
-pub const SH_PRIORITY_PRIMARY: _bindgen_ty_11 = 0;
-/**The library suspends the reservation if a primary reservation, a new runtime or a lowered budget cannot get
-memory in another way, but never for a guest. It logs a warning. It first suspends the reservation of the
-runtime whose next use is furthest in the future. A runtime without steps is ranked by the time since its last
-use. The reservation is in force again when there is room.*/
-pub const SH_PRIORITY_SECONDARY: _bindgen_ty_11 = 1;
-///Priorities of a reservation: whether the library may suspend it.
-pub type _bindgen_ty_11 = ::core::ffi::c_uint;
-///Grant less than `bytes` if the headroom is smaller and the guest's smallest plan fits into the headroom.
-pub const SH_GUEST_SHRINK: _bindgen_ty_12 = 1;
-pub type _bindgen_ty_12 = ::core::ffi::c_uint;
-///Memory that sh_guest_begin() grants to a guest.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct sh_guest_options {
-    pub struct_size: u32,
-    ///SH_GUEST_*
-    pub flags: u32,
-    /**Device memory for the guest's blocks, in bytes, rounded up to whole pages and cut to
-sh_runtime_options.max_bytes. 0: all blocks at once.*/
-    pub bytes: u64,
-    /**Device memory that the engine itself allocates during the guest's stay, in bytes. Runtimes give it up, and the
-library does not use it. It is free after sh_guest_begin() has waited (`wait_ns`), or after the guest's first
-sh_step_begin() that returns SH_OK. Before that other runtimes may still be in steps.*/
-    pub workspace_bytes: u64,
-    /**How long, in nanoseconds, sh_guest_begin() waits until other runtimes have ended their steps and released their
-views, so that all the memory is there. 0: it does not wait. UINT64_MAX: without limit. The calling thread must
-not itself be in such a step.*/
-    pub wait_ns: u64,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of sh_guest_options"][::core::mem::size_of::<sh_guest_options>() - 32usize];
-    [
-        "Alignment of sh_guest_options",
-    ][::core::mem::align_of::<sh_guest_options>() - 8usize];
-    [
-        "Offset of field: sh_guest_options::struct_size",
-    ][::core::mem::offset_of!(sh_guest_options, struct_size) - 0usize];
-    [
-        "Offset of field: sh_guest_options::flags",
-    ][::core::mem::offset_of!(sh_guest_options, flags) - 4usize];
-    [
-        "Offset of field: sh_guest_options::bytes",
-    ][::core::mem::offset_of!(sh_guest_options, bytes) - 8usize];
-    [
-        "Offset of field: sh_guest_options::workspace_bytes",
-    ][::core::mem::offset_of!(sh_guest_options, workspace_bytes) - 16usize];
-    [
-        "Offset of field: sh_guest_options::wait_ns",
-    ][::core::mem::offset_of!(sh_guest_options, wait_ns) - 24usize];
-};
-/**The library calls this function when other runtimes need `bytes` bytes that `runtime` holds beyond its share. The
-runtime cannot give these bytes up at once, because it is in a step or holds views. The calling thread uses another
-runtime of the device, or changes the device's budget. The function must neither call the library nor wait. It may
-set a flag, so that the engine ends its step or releases views.*/
-pub type sh_pressure_fn = ::core::option::Option<
-    unsafe extern "C" fn(
-        runtime: *mut sh_runtime,
-        bytes: u64,
-        user_data: *mut ::core::ffi::c_void,
-    ),
->;
 ///How sh_runtime_create() creates a runtime.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1188,22 +1118,22 @@ const _: () = {
 };
 /**Memory of this process. The device copies pinned memory (sh_host_alloc(), or pinned by the driver) without a
 detour.*/
-pub const SH_SOURCE_POINTER: _bindgen_ty_13 = 1;
+pub const SH_SOURCE_POINTER: _bindgen_ty_11 = 1;
 /**A mapped file. The library reads it by system calls that return an error. A file that has become shorter
 therefore gives SH_ERROR_SOURCE and not a signal.*/
-pub const SH_SOURCE_MAPPED: _bindgen_ty_13 = 2;
+pub const SH_SOURCE_MAPPED: _bindgen_ty_11 = 2;
 /**A range of an open file. Bytes in the page cache are read from the cache. Other bytes are read by direct I/O,
 which bypasses the cache. The registration fails with SH_ERROR_INVALID_ARGUMENT if the descriptor cannot be
 read. A load fails with SH_ERROR_SOURCE if the file is too short.*/
-pub const SH_SOURCE_FILE: _bindgen_ty_13 = 3;
+pub const SH_SOURCE_FILE: _bindgen_ty_11 = 3;
 ///A callback that writes the bytes into a staging buffer.
-pub const SH_SOURCE_FILL: _bindgen_ty_13 = 4;
+pub const SH_SOURCE_FILL: _bindgen_ty_11 = 4;
 /**Memory of this device, or of another device that the driver can copy from, for example over NVLink. The device
 copies it without a detour, also in graphs. The registration fails with SH_ERROR_INVALID_ARGUMENT if the device
 cannot reach the memory.*/
-pub const SH_SOURCE_DEVICE: _bindgen_ty_13 = 5;
+pub const SH_SOURCE_DEVICE: _bindgen_ty_11 = 5;
 ///Sources of the bytes of a segment.
-pub type _bindgen_ty_13 = ::core::ffi::c_uint;
+pub type _bindgen_ty_11 = ::core::ffi::c_uint;
 /**Writes `bytes` bytes of a segment into `buffer`, beginning at `offset` in the segment. `buffer` is valid during the
 call. The library asks for a segment in pieces, in any order, and again for each load. It calls the function on its
 worker threads, on several at once for different ranges. The function must not call the library.
@@ -1274,16 +1204,16 @@ const _: () = {
 };
 /**The engine changes the block on the device, and sh_mark_dirty() makes the library write it back. All segments
 must be SH_SOURCE_POINTER.*/
-pub const SH_BLOCK_MUTABLE: _bindgen_ty_14 = 1;
+pub const SH_BLOCK_MUTABLE: _bindgen_ty_12 = 1;
 ///The block is never partly resident, so that on_load gets the whole block at once.
-pub const SH_BLOCK_WHOLE: _bindgen_ty_14 = 2;
+pub const SH_BLOCK_WHOLE: _bindgen_ty_12 = 2;
 /**The block is not part of the order of use, like an expert or a shard of an embedding. It is loaded when it is
 acquired, and stays on the device while there is room.*/
-pub const SH_BLOCK_UNORDERED: _bindgen_ty_14 = 4;
+pub const SH_BLOCK_UNORDERED: _bindgen_ty_12 = 4;
 /**The library pins the block's SH_SOURCE_POINTER memory while the block is registered. The library logs a warning
 and reads the memory unpinned if the system refuses.*/
-pub const SH_BLOCK_PIN: _bindgen_ty_14 = 8;
-pub type _bindgen_ty_14 = ::core::ffi::c_uint;
+pub const SH_BLOCK_PIN: _bindgen_ty_12 = 8;
+pub type _bindgen_ty_12 = ::core::ffi::c_uint;
 /**A contiguous range of a block's device memory that one load brought. The range begins at the block's first byte or at
 the beginning of a page. It ends at the block's last byte or at the end of a page (sh_memory_info.page_bytes). A
 boundary inside the block is therefore a multiple of the page if the block has two pages or more, or is
@@ -1407,16 +1337,16 @@ const _: () = {
     ][::core::mem::offset_of!(sh_block_desc, name) - 48usize];
 };
 ///Some of its bytes are not on the device, and no load is under way.
-pub const SH_BLOCK_UNLOADED: _bindgen_ty_15 = 0;
+pub const SH_BLOCK_UNLOADED: _bindgen_ty_13 = 0;
 ///A worker reads the bytes of a load, or will read them.
-pub const SH_BLOCK_STAGED: _bindgen_ty_15 = 1;
+pub const SH_BLOCK_STAGED: _bindgen_ty_13 = 1;
 ///A load was issued to the device.
-pub const SH_BLOCK_LOADING: _bindgen_ty_15 = 2;
+pub const SH_BLOCK_LOADING: _bindgen_ty_13 = 2;
 ///All its bytes are on the device.
-pub const SH_BLOCK_READY: _bindgen_ty_15 = 3;
+pub const SH_BLOCK_READY: _bindgen_ty_13 = 3;
 ///The block is being written back.
-pub const SH_BLOCK_DRAINING: _bindgen_ty_15 = 4;
-pub type _bindgen_ty_15 = ::core::ffi::c_uint;
+pub const SH_BLOCK_DRAINING: _bindgen_ty_13 = 4;
+pub type _bindgen_ty_13 = ::core::ffi::c_uint;
 ///State of a block at one moment.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1516,11 +1446,11 @@ const _: () = {
     ][::core::mem::offset_of!(sh_use, compute_ns) - 16usize];
 };
 ///The call only computes the plan. Nothing on the device changes.
-pub const SH_PLAN_DRY_RUN: _bindgen_ty_16 = 1;
+pub const SH_PLAN_DRY_RUN: _bindgen_ty_14 = 1;
 /**Graphs that hold the old plan become stale if the plan has to change, and do not prevent the change: see
 graph.h. The flag takes effect when the next step begins if a step is under way.*/
-pub const SH_PLAN_DROP_GRAPHS: _bindgen_ty_16 = 2;
-pub type _bindgen_ty_16 = ::core::ffi::c_uint;
+pub const SH_PLAN_DROP_GRAPHS: _bindgen_ty_14 = 2;
+pub type _bindgen_ty_14 = ::core::ffi::c_uint;
 ///Options of sh_plan().
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1668,6 +1598,140 @@ const _: () = {
         "Offset of field: sh_plan_info::plan_bound_ns",
     ][::core::mem::offset_of!(sh_plan_info, plan_bound_ns) - 144usize];
 };
+///How sh_register_parts() divides a block.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_part_options {
+    pub struct_size: u32,
+    pub reserved: u32,
+    ///A part begins at a multiple of this size in the block, in bytes: a row of a matrix, for example. At least 1.
+    pub unit_bytes: u64,
+    /**The most that a part has, in bytes. A part of one unit may have more. 0: the library takes a 128th of the
+device memory that the runtime may have at the time of the call, but at least 16 pages.*/
+    pub largest_bytes: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_part_options"][::core::mem::size_of::<sh_part_options>() - 24usize];
+    [
+        "Alignment of sh_part_options",
+    ][::core::mem::align_of::<sh_part_options>() - 8usize];
+    [
+        "Offset of field: sh_part_options::struct_size",
+    ][::core::mem::offset_of!(sh_part_options, struct_size) - 0usize];
+    [
+        "Offset of field: sh_part_options::reserved",
+    ][::core::mem::offset_of!(sh_part_options, reserved) - 4usize];
+    [
+        "Offset of field: sh_part_options::unit_bytes",
+    ][::core::mem::offset_of!(sh_part_options, unit_bytes) - 8usize];
+    [
+        "Offset of field: sh_part_options::largest_bytes",
+    ][::core::mem::offset_of!(sh_part_options, largest_bytes) - 16usize];
+};
+///A part of a divided block.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_part {
+    pub struct_size: u32,
+    pub reserved: u32,
+    ///The part's block.
+    pub block: sh_block,
+    ///Offset of the part in the divided block, in bytes.
+    pub offset: u64,
+    ///Size of the part.
+    pub bytes: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_part"][::core::mem::size_of::<sh_part>() - 32usize];
+    ["Alignment of sh_part"][::core::mem::align_of::<sh_part>() - 8usize];
+    [
+        "Offset of field: sh_part::struct_size",
+    ][::core::mem::offset_of!(sh_part, struct_size) - 0usize];
+    [
+        "Offset of field: sh_part::reserved",
+    ][::core::mem::offset_of!(sh_part, reserved) - 4usize];
+    [
+        "Offset of field: sh_part::block",
+    ][::core::mem::offset_of!(sh_part, block) - 8usize];
+    [
+        "Offset of field: sh_part::offset",
+    ][::core::mem::offset_of!(sh_part, offset) - 16usize];
+    [
+        "Offset of field: sh_part::bytes",
+    ][::core::mem::offset_of!(sh_part, bytes) - 24usize];
+};
+///A scope: a protection or a guest's stay that lasts until sh_scope_end().
+#[repr(C)]
+#[derive(Debug)]
+pub struct sh_scope {
+    _unused: [u8; 0],
+}
+///The library never suspends the reservation.
+pub const SH_PRIORITY_PRIMARY: _bindgen_ty_15 = 0;
+/**The library suspends the reservation if a primary reservation, a new runtime or a lowered budget cannot get
+memory in another way, but never for a guest. It logs a warning. It first suspends the reservation of the
+runtime whose next use is furthest in the future. A runtime without steps is ranked by the time since its last
+use. The reservation is in force again when there is room.*/
+pub const SH_PRIORITY_SECONDARY: _bindgen_ty_15 = 1;
+///Priorities of a reservation: whether the library may suspend it.
+pub type _bindgen_ty_15 = ::core::ffi::c_uint;
+///Grant less than `bytes` if the headroom is smaller and the guest's smallest plan fits into the headroom.
+pub const SH_GUEST_SHRINK: _bindgen_ty_16 = 1;
+pub type _bindgen_ty_16 = ::core::ffi::c_uint;
+///Memory that sh_guest_begin() grants to a guest.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_guest_options {
+    pub struct_size: u32,
+    ///SH_GUEST_*
+    pub flags: u32,
+    /**Device memory for the guest's blocks, in bytes, rounded up to whole pages and cut to
+sh_runtime_options.max_bytes. 0: all blocks at once.*/
+    pub bytes: u64,
+    /**Device memory that the engine itself allocates during the guest's stay, in bytes. Runtimes give it up, and the
+library does not use it. It is free after sh_guest_begin() has waited (`wait_ns`), or after the guest's first
+sh_step_begin() that returns SH_OK. Before that other runtimes may still be in steps.*/
+    pub workspace_bytes: u64,
+    /**How long, in nanoseconds, sh_guest_begin() waits until other runtimes have ended their steps and released their
+views, so that all the memory is there. 0: it does not wait. UINT64_MAX: without limit. The calling thread must
+not itself be in such a step.*/
+    pub wait_ns: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sh_guest_options"][::core::mem::size_of::<sh_guest_options>() - 32usize];
+    [
+        "Alignment of sh_guest_options",
+    ][::core::mem::align_of::<sh_guest_options>() - 8usize];
+    [
+        "Offset of field: sh_guest_options::struct_size",
+    ][::core::mem::offset_of!(sh_guest_options, struct_size) - 0usize];
+    [
+        "Offset of field: sh_guest_options::flags",
+    ][::core::mem::offset_of!(sh_guest_options, flags) - 4usize];
+    [
+        "Offset of field: sh_guest_options::bytes",
+    ][::core::mem::offset_of!(sh_guest_options, bytes) - 8usize];
+    [
+        "Offset of field: sh_guest_options::workspace_bytes",
+    ][::core::mem::offset_of!(sh_guest_options, workspace_bytes) - 16usize];
+    [
+        "Offset of field: sh_guest_options::wait_ns",
+    ][::core::mem::offset_of!(sh_guest_options, wait_ns) - 24usize];
+};
+/**The library calls this function when other runtimes need `bytes` bytes that `runtime` holds beyond its share. The
+runtime cannot give these bytes up at once, because it is in a step or holds views. The calling thread uses another
+runtime of the device, or changes the device's budget. The function must neither call the library nor wait. It may
+set a flag, so that the engine ends its step or releases views.*/
+pub type sh_pressure_fn = ::core::option::Option<
+    unsafe extern "C" fn(
+        runtime: *mut sh_runtime,
+        bytes: u64,
+        user_data: *mut ::core::ffi::c_void,
+    ),
+>;
 ///The saved tensors of one training job. See the top of this file.
 #[repr(C)]
 #[derive(Debug)]
@@ -2828,153 +2892,6 @@ Since 0.2*/
 @blocks While another call of this header runs on the device.
 Since 0.2*/
     pub fn sh_occupancy_remove_callbacks(device: *mut sh_device, id: u64) -> sh_status;
-    /**Protects blocks: all of them, or none after an error. Each block counts its protections, and sh_unprotect_blocks()
-takes one back. The contents of protected blocks in resident parts, and in memory for blocks outside the order, stay
-on the device. Neither other runtimes nor other blocks of this runtime take their memory. New plans put protected
-blocks on the device first, and put them there whole if the runtime's share has room. Protection takes no memory from
-other runtimes, so call sh_reserve() first. Leave enough memory for the largest unprotected block outside the order.
-An acquire of such a block returns SH_ERROR_HELD if too little memory is left for it. Protection does not prevent
-sh_unregister_blocks(), sh_invalidate_blocks(), or a new order that needs the memory. A block may occur more than
-once.
-@retval SH_OK The blocks are protected.
-@blocks Never.
-Since 0.1*/
-    pub fn sh_protect_blocks(
-        runtime: *mut sh_runtime,
-        blocks: *const sh_block,
-        count: u64,
-    ) -> sh_status;
-    /**Takes back one protection of sh_protect_blocks() from each block: from all blocks, or from none after an error.
-@retval SH_OK                  The protections have ended.
-@retval SH_ERROR_INVALID_STATE A block has fewer protections than the call takes back. The text names the block.
-@blocks Never.
-Since 0.1*/
-    pub fn sh_unprotect_blocks(
-        runtime: *mut sh_runtime,
-        blocks: *const sh_block,
-        count: u64,
-    ) -> sh_status;
-    /**Begins a scope in which a runtime keeps its device memory. Other runtimes cannot take the memory. New plans keep the
-resident parts as long as the runtime's own order leaves room for them. Scopes nest and are counted. The library logs
-a warning if the runtime has no blocks.
-
-- `out_scope`: The caller ends the scope on success with sh_scope_end(), on any thread.
-@retval SH_OK The scope has begun.
-@blocks Never.
-Since 0.1*/
-    pub fn sh_keep_resident(
-        runtime: *mut sh_runtime,
-        out_scope: *mut *mut sh_scope,
-    ) -> sh_status;
-    /**Reserves device memory for a runtime. The runtime's share is never smaller than the reservation. Neither other
-runtimes nor guests get any of the reserved memory, even if the runtime has no use for it. A runtime has at most one
-reservation. A further call replaces its size and priority. The runtime gets missing memory from runtimes between
-steps at once, and from others at the end of their steps. The reservation ends with sh_release_reservation() or with
-the runtime.
-
-- `bytes`: Rounded up to whole pages and cut to sh_runtime_options.max_bytes. 0: as much as the runtime's plan
-uses (resident parts, ring, and memory for blocks outside the order). The call then plans if there is
-no plan. This is all the memory that is of use to the runtime, so leave room for guests with
-sh_runtime_options.max_bytes, or name a number.
-
-- `priority`: SH_PRIORITY_*
-@retval SH_OK                         The memory is reserved.
-@retval SH_ERROR_INVALID_ARGUMENT     `priority` is not a priority.
-@retval SH_ERROR_BUDGET               The reservation does not fit beside reserved and protected memory, memory of
-guests, and the memory that other runtimes need to run. The text names the
-figures. The earlier reservation stays.
-@retval SH_ERROR_INVALID_STATE        `bytes` is 0, and no order is known or sh_plan() returns this error.
-@retval SH_ERROR_BUSY                 `bytes` is 0, and sh_plan() returns this error.
-@retval SH_ERROR_OUT_OF_DEVICE_MEMORY `bytes` is 0, and sh_plan() returns this error.
-@retval SH_ERROR_BACKEND              The driver failed.
-@retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.
-@retval SH_ERROR_RUNTIME_LOST         The runtime is lost.
-@blocks While it plans and while other runtimes give memory up.
-@threads Not from a callback of the library.
-Since 0.1*/
-    pub fn sh_reserve(runtime: *mut sh_runtime, bytes: u64, priority: u32) -> sh_status;
-    /**Ends the runtime's reservation. Nothing happens if the runtime has no reservation.
-@retval SH_OK The runtime has no reservation.
-@blocks Never.
-Since 0.1*/
-    pub fn sh_release_reservation(runtime: *mut sh_runtime) -> sh_status;
-    /**Begins a scope in which a runtime is a guest: it is granted memory out of the headroom
-(sh_memory_info.headroom_bytes), or the call fails. The headroom is the budget less reservations, protected memory,
-other guests, and the memory that other runtimes need to run if they hold memory. A sh_trim() of an idle runtime to 0
-bytes enlarges the headroom. The next step of that runtime may then fail during the guest's stay.
-
-Other runtimes give up the memory that they hold beyond these amounts. The memory that they use furthest in the
-future goes first. Runtimes between steps give memory up at once, and other runtimes at the end of their steps. The
-guest's sh_step_begin() may return SH_ERROR_BUSY until all memory is given up. To wait instead, set
-sh_guest_options.wait_ns for this call, or sh_runtime_options.share_wait_ns of the guest for its calls that plan.
-Both are 0 by default, because a thread inside a step of another runtime would wait for itself.
-
-The guest's blocks leave the device when the scope ends, except for protected and reserved memory of the guest. Dirty
-contents are written back first. The other runtimes may then take their memory again. Guest scopes of one runtime are
-counted. The options of the first scope stay in force, and a request for more returns SH_ERROR_BUDGET. The call
-claims no memory and does not make the runtime a guest if it fails.
-
-- `guest`: A runtime that is in no step and holds no view.
-
-- `options`: NULL: defaults.
-
-- `out_scope`: The caller ends the scope on success with sh_scope_end().
-@retval SH_OK                  The runtime is a guest.
-@retval SH_ERROR_INVALID_STATE The guest is in a step or holds a view; it is released (see sh_pause()); or it has no
-blocks and `options` names no bytes.
-@retval SH_ERROR_BUSY          wait_ns has passed and the memory is not there. Other runtimes take back the memory
-that they gave up.
-@retval SH_ERROR_BUDGET        The guest does not fit. The text names the memory that the guest needs, the memory
-that is left, and the runtimes that have reserved memory.
-@retval SH_ERROR_BACKEND       The driver failed.
-@retval SH_ERROR_CANCELLED     Another thread destroyed the guest while this call waited.
-@retval SH_ERROR_RUNTIME_LOST  The guest is lost.
-@blocks While other runtimes give memory up, and for wait_ns at most.
-Since 0.1*/
-    pub fn sh_guest_begin(
-        guest: *mut sh_runtime,
-        options: *const sh_guest_options,
-        out_scope: *mut *mut sh_scope,
-    ) -> sh_status;
-    /**Ends a scope. Scopes may end in any order. The handle is stale after the call, even after an error. A guest's memory
-is free when the call returns, unless the guest is in a step, holds a view, or has a graph that holds its plan. Such
-a guest leaves with the sh_step_end(), sh_release() or sh_graph_destroy() that ends this state. That call frees the
-memory. It may wait as sh_scope_end() does, and also returns the errors of sh_scope_end(), except that
-sh_graph_destroy() returns nothing. NULL is ignored. The scope of a destroyed runtime ends without an error.
-@retval SH_OK            The scope has ended.
-@retval SH_ERROR_BACKEND Dirty contents could not be written back. The guest keeps its memory until the contents can
-be written back, or until the guest is destroyed.
-@blocks While a guest's dirty contents are written back.
-Since 0.1*/
-    pub fn sh_scope_end(scope: *mut sh_scope) -> sh_status;
-    /**Gives device memory back now, down to `keep_bytes` or a little less, for example before another stage needs it.
-Memory that a step uses last goes first. The runtime takes its share again when its next step begins. The runtime
-gives everything back if `keep_bytes` is less than the smallest plan needs. It then also takes its share again when a
-block is acquired. Protected and reserved memory stays. Dirty contents are written back first.
-
-- `out_bytes`: Device memory that the runtime holds now. May be NULL.
-@retval SH_OK                  The memory is given back.
-@retval SH_ERROR_INVALID_STATE A step is under way, a view is held, or a graph holds the plan.
-@retval SH_ERROR_BACKEND       The driver failed.
-@retval SH_ERROR_CANCELLED     Another thread destroyed the runtime.
-@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
-@blocks Until the write-backs and the work on the memory have ended.
-Since 0.1*/
-    pub fn sh_trim(
-        runtime: *mut sh_runtime,
-        keep_bytes: u64,
-        out_bytes: *mut u64,
-    ) -> sh_status;
-    /**Sets the runtime's pressure callback. NULL: none, which is the default. The previous callback is not called any more
-after the return.
-@retval SH_OK The callback is set.
-@blocks Until a call of the previous callback has ended.
-Since 0.1*/
-    pub fn sh_set_pressure(
-        runtime: *mut sh_runtime,
-        pressure: sh_pressure_fn,
-        user_data: *mut ::core::ffi::c_void,
-    ) -> sh_status;
     /**Creates a runtime without blocks on a device. The runtime keeps the device open.
 
 - `options`: NULL: defaults.
@@ -3177,6 +3094,185 @@ Since 0.1*/
         runtime: *mut sh_runtime,
         options: *const sh_plan_options,
         out_info: *mut sh_plan_info,
+    ) -> sh_status;
+    /**Divides a block into parts of nearly equal size, and registers each part as a block of its own, all or none. The
+parts have device addresses of their own, and are acquired, released and unregistered like other blocks. Only the
+parts exist: the divided block itself has no id. Parts stay as they are if the budget changes.
+
+A part has the flags and the callback of the description. `on_load` gets the part's block, and offsets in the part.
+SH_SOURCE_FILL gets offsets in the segment of the description. A part's name is the name of the description with the
+part's number and the number of parts: "head\[2/5\]".
+
+- `desc`: The block, as for sh_register_blocks().
+
+- `options`: How the block is divided. Must not be NULL.
+
+- `out_parts`: The parts in the order of their offsets. Each element's struct_size must be set. The elements after
+the last part stay as they are.
+
+- `capacity`: Number of elements of `out_parts`, at least 1. The library makes larger parts if there would be more
+parts than elements.
+
+- `out_count`: The number of parts.
+@retval SH_OK                     The parts are registered.
+@retval SH_ERROR_INVALID_ARGUMENT The description or an option is wrong. The text names the field. Other errors are
+those of sh_register_blocks().
+@blocks As sh_register_blocks().
+Since 0.2*/
+    pub fn sh_register_parts(
+        runtime: *mut sh_runtime,
+        desc: *const sh_block_desc,
+        options: *const sh_part_options,
+        out_parts: *mut sh_part,
+        capacity: u64,
+        out_count: *mut u64,
+    ) -> sh_status;
+    /**Protects blocks: all of them, or none after an error. Each block counts its protections, and sh_unprotect_blocks()
+takes one back. The contents of protected blocks in resident parts, and in memory for blocks outside the order, stay
+on the device. Neither other runtimes nor other blocks of this runtime take their memory. New plans put protected
+blocks on the device first, and put them there whole if the runtime's share has room. Protection takes no memory from
+other runtimes, so call sh_reserve() first. Leave enough memory for the largest unprotected block outside the order.
+An acquire of such a block returns SH_ERROR_HELD if too little memory is left for it. Protection does not prevent
+sh_unregister_blocks(), sh_invalidate_blocks(), or a new order that needs the memory. A block may occur more than
+once.
+@retval SH_OK The blocks are protected.
+@blocks Never.
+Since 0.1*/
+    pub fn sh_protect_blocks(
+        runtime: *mut sh_runtime,
+        blocks: *const sh_block,
+        count: u64,
+    ) -> sh_status;
+    /**Takes back one protection of sh_protect_blocks() from each block: from all blocks, or from none after an error.
+@retval SH_OK                  The protections have ended.
+@retval SH_ERROR_INVALID_STATE A block has fewer protections than the call takes back. The text names the block.
+@blocks Never.
+Since 0.1*/
+    pub fn sh_unprotect_blocks(
+        runtime: *mut sh_runtime,
+        blocks: *const sh_block,
+        count: u64,
+    ) -> sh_status;
+    /**Begins a scope in which a runtime keeps its device memory. Other runtimes cannot take the memory. New plans keep the
+resident parts as long as the runtime's own order leaves room for them. Scopes nest and are counted. The library logs
+a warning if the runtime has no blocks.
+
+- `out_scope`: The caller ends the scope on success with sh_scope_end(), on any thread.
+@retval SH_OK The scope has begun.
+@blocks Never.
+Since 0.1*/
+    pub fn sh_keep_resident(
+        runtime: *mut sh_runtime,
+        out_scope: *mut *mut sh_scope,
+    ) -> sh_status;
+    /**Reserves device memory for a runtime. The runtime's share is never smaller than the reservation. Neither other
+runtimes nor guests get any of the reserved memory, even if the runtime has no use for it. A runtime has at most one
+reservation. A further call replaces its size and priority. The runtime gets missing memory from runtimes between
+steps at once, and from others at the end of their steps. The reservation ends with sh_release_reservation() or with
+the runtime.
+
+- `bytes`: Rounded up to whole pages and cut to sh_runtime_options.max_bytes. 0: as much as the runtime's plan
+uses (resident parts, ring, and memory for blocks outside the order). The call then plans if there is
+no plan. This is all the memory that is of use to the runtime, so leave room for guests with
+sh_runtime_options.max_bytes, or name a number.
+
+- `priority`: SH_PRIORITY_*
+@retval SH_OK                         The memory is reserved.
+@retval SH_ERROR_INVALID_ARGUMENT     `priority` is not a priority.
+@retval SH_ERROR_BUDGET               The reservation does not fit beside reserved and protected memory, memory of
+guests, and the memory that other runtimes need to run. The text names the
+figures. The earlier reservation stays.
+@retval SH_ERROR_INVALID_STATE        `bytes` is 0, and no order is known or sh_plan() returns this error.
+@retval SH_ERROR_BUSY                 `bytes` is 0, and sh_plan() returns this error.
+@retval SH_ERROR_OUT_OF_DEVICE_MEMORY `bytes` is 0, and sh_plan() returns this error.
+@retval SH_ERROR_BACKEND              The driver failed.
+@retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.
+@retval SH_ERROR_RUNTIME_LOST         The runtime is lost.
+@blocks While it plans and while other runtimes give memory up.
+@threads Not from a callback of the library.
+Since 0.1*/
+    pub fn sh_reserve(runtime: *mut sh_runtime, bytes: u64, priority: u32) -> sh_status;
+    /**Ends the runtime's reservation. Nothing happens if the runtime has no reservation.
+@retval SH_OK The runtime has no reservation.
+@blocks Never.
+Since 0.1*/
+    pub fn sh_release_reservation(runtime: *mut sh_runtime) -> sh_status;
+    /**Begins a scope in which a runtime is a guest: it is granted memory out of the headroom
+(sh_memory_info.headroom_bytes), or the call fails. The headroom is the budget less reservations, protected memory,
+other guests, and the memory that other runtimes need to run if they hold memory. A sh_trim() of an idle runtime to 0
+bytes enlarges the headroom. The next step of that runtime may then fail during the guest's stay.
+
+Other runtimes give up the memory that they hold beyond these amounts. The memory that they use furthest in the
+future goes first. Runtimes between steps give memory up at once, and other runtimes at the end of their steps. The
+guest's sh_step_begin() may return SH_ERROR_BUSY until all memory is given up. To wait instead, set
+sh_guest_options.wait_ns for this call, or sh_runtime_options.share_wait_ns of the guest for its calls that plan.
+Both are 0 by default, because a thread inside a step of another runtime would wait for itself.
+
+The guest's blocks leave the device when the scope ends, except for protected and reserved memory of the guest. Dirty
+contents are written back first. The other runtimes may then take their memory again. Guest scopes of one runtime are
+counted. The options of the first scope stay in force, and a request for more returns SH_ERROR_BUDGET. The call
+claims no memory and does not make the runtime a guest if it fails.
+
+- `guest`: A runtime that is in no step and holds no view.
+
+- `options`: NULL: defaults.
+
+- `out_scope`: The caller ends the scope on success with sh_scope_end().
+@retval SH_OK                  The runtime is a guest.
+@retval SH_ERROR_INVALID_STATE The guest is in a step or holds a view; it is released (see sh_pause()); or it has no
+blocks and `options` names no bytes.
+@retval SH_ERROR_BUSY          wait_ns has passed and the memory is not there. Other runtimes take back the memory
+that they gave up.
+@retval SH_ERROR_BUDGET        The guest does not fit. The text names the memory that the guest needs, the memory
+that is left, and the runtimes that have reserved memory.
+@retval SH_ERROR_BACKEND       The driver failed.
+@retval SH_ERROR_CANCELLED     Another thread destroyed the guest while this call waited.
+@retval SH_ERROR_RUNTIME_LOST  The guest is lost.
+@blocks While other runtimes give memory up, and for wait_ns at most.
+Since 0.1*/
+    pub fn sh_guest_begin(
+        guest: *mut sh_runtime,
+        options: *const sh_guest_options,
+        out_scope: *mut *mut sh_scope,
+    ) -> sh_status;
+    /**Ends a scope. Scopes may end in any order. The handle is stale after the call, even after an error. A guest's memory
+is free when the call returns, unless the guest is in a step, holds a view, or has a graph that holds its plan. Such
+a guest leaves with the sh_step_end(), sh_release() or sh_graph_destroy() that ends this state. That call frees the
+memory. It may wait as sh_scope_end() does, and also returns the errors of sh_scope_end(), except that
+sh_graph_destroy() returns nothing. NULL is ignored. The scope of a destroyed runtime ends without an error.
+@retval SH_OK            The scope has ended.
+@retval SH_ERROR_BACKEND Dirty contents could not be written back. The guest keeps its memory until the contents can
+be written back, or until the guest is destroyed.
+@blocks While a guest's dirty contents are written back.
+Since 0.1*/
+    pub fn sh_scope_end(scope: *mut sh_scope) -> sh_status;
+    /**Gives device memory back now, down to `keep_bytes` or a little less, for example before another stage needs it.
+Memory that a step uses last goes first. The runtime takes its share again when its next step begins. The runtime
+gives everything back if `keep_bytes` is less than the smallest plan needs. It then also takes its share again when a
+block is acquired. Protected and reserved memory stays. Dirty contents are written back first.
+
+- `out_bytes`: Device memory that the runtime holds now. May be NULL.
+@retval SH_OK                  The memory is given back.
+@retval SH_ERROR_INVALID_STATE A step is under way, a view is held, or a graph holds the plan.
+@retval SH_ERROR_BACKEND       The driver failed.
+@retval SH_ERROR_CANCELLED     Another thread destroyed the runtime.
+@retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
+@blocks Until the write-backs and the work on the memory have ended.
+Since 0.1*/
+    pub fn sh_trim(
+        runtime: *mut sh_runtime,
+        keep_bytes: u64,
+        out_bytes: *mut u64,
+    ) -> sh_status;
+    /**Sets the runtime's pressure callback. NULL: none, which is the default. The previous callback is not called any more
+after the return.
+@retval SH_OK The callback is set.
+@blocks Until a call of the previous callback has ended.
+Since 0.1*/
+    pub fn sh_set_pressure(
+        runtime: *mut sh_runtime,
+        pressure: sh_pressure_fn,
+        user_data: *mut ::core::ffi::c_void,
     ) -> sh_status;
     /**Creates a spiller on a device. The device stays open for it until sh_spiller_destroy().
 

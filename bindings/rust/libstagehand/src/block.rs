@@ -132,6 +132,42 @@ pub(crate) struct Kept {
     pub(crate) exclusive: Vec<(usize, Arc<Exclusive>)>,
 }
 
+impl Kept {
+    /// What one part of a divided block keeps alive. No update of a part has the memory for itself, because the other
+    /// parts read it too.
+    pub(crate) fn sharing(all: &Arc<Kept>) -> Kept {
+        Kept { _shared: vec![Box::new(all.clone())], exclusive: Vec::new() }
+    }
+}
+
+/// How large and how many the parts of a divided block are. The default leaves the size to the library, and makes at
+/// most 1,024 parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartLimits {
+    /// The most bytes of a part. A part of one unit may have more. 0: the library chooses.
+    pub largest_bytes: u64,
+    /// The most parts, at least 1. Parts are larger if there would be more.
+    pub most: usize,
+}
+
+impl Default for PartLimits {
+    fn default() -> PartLimits {
+        PartLimits { largest_bytes: 0, most: 1024 }
+    }
+}
+
+/// A part of a block that [`Runtime::register_parts`] divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Part {
+    /// The part's block.
+    pub block: Block,
+    /// Offset of the part in the divided block, in bytes.
+    pub offset: u64,
+    /// Size of the part in bytes.
+    pub bytes: u64,
+}
+
 /// Descriptors for the C interface, together with everything that they point to.
 pub(crate) struct Prepared {
     pub(crate) descs: Vec<sys::sh_block_desc>,

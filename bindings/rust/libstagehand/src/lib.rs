@@ -24,7 +24,7 @@ pub use activations::{
     Activation, ActivationFigures, ActivationPlan, Fate, MemoryPoint, SimulatedActivations, Target, TrainingStep,
     plan_activations, simulate_activations,
 };
-pub use block::{Block, BlockDesc, BlockState, LoadedRange};
+pub use block::{Block, BlockDesc, BlockState, LoadedRange, Part, PartLimits};
 pub use control::{Control, ControlInfo, ControlOptions};
 pub use device::{BackendInfo, Capabilities, Device, DeviceOptions, MemoryInfo, backends};
 pub use error::{Error, Group, Result, Status};

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use libstagehand_sys as sys;
 
-use crate::block::{Kept, Prepared, raw_blocks};
+use crate::block::{Kept, Part, PartLimits, Prepared, raw_blocks};
 use crate::callback::guarded;
 use crate::error::{Result, c_path, c_string, check, field_text, init};
 use crate::graph::Capturing;
@@ -188,6 +188,41 @@ impl Runtime {
     /// Registers one block; see [`register_blocks`](Runtime::register_blocks).
     pub fn register_block(&self, block: BlockDesc) -> Result<Block> {
         self.register_blocks([block]).map(|blocks| blocks[0])
+    }
+
+    /// Divides a block that is used part by part, and registers each part as a block of its own. Parts begin at
+    /// multiples of `unit_bytes`: a row of a matrix, for example. [`PartLimits`] says how large and how many they are.
+    /// A [`SourceUpdate`](crate::SourceUpdate) of a part gives no access to the bytes of its source, which all parts
+    /// share.
+    ///
+    /// # Errors
+    /// The errors of [`register_blocks`](Runtime::register_blocks), and
+    /// [`Status::INVALID_ARGUMENT`](crate::Status::INVALID_ARGUMENT) if `unit_bytes` or `limits.most` is 0.
+    pub fn register_parts(&self, block: BlockDesc, unit_bytes: u64, limits: PartLimits) -> Result<Vec<Part>> {
+        let mut prepared = Prepared::new(self, vec![block])?;
+        let mut options = init!(sh_part_options);
+        options.unit_bytes = unit_bytes;
+        options.largest_bytes = limits.largest_bytes;
+        let mut found = vec![init!(sh_part); limits.most];
+        let mut count = 0;
+        // SAFETY: the descriptor and the objects that it points to outlive the call, and the call copies them. The
+        // sources live as long as a part is registered.
+        check(unsafe {
+            sys::sh_register_parts(
+                self.raw,
+                prepared.descs.as_ptr(),
+                &options,
+                found.as_mut_ptr(),
+                found.len() as u64,
+                &mut count,
+            )
+        })?;
+        found.truncate(count as usize);
+        let kept = Arc::new(prepared.kept.remove(0));
+        let parts = found.iter().map(|part| Part { block: Block(part.block), offset: part.offset, bytes: part.bytes });
+        let parts: Vec<Part> = parts.collect();
+        lock(&self.blocks).extend(parts.iter().map(|part| (part.block, Kept::sharing(&kept))));
+        Ok(parts)
     }
 
     /// Unregisters blocks, all or none, and drops their sources. The call writes dirty contents back and waits for the

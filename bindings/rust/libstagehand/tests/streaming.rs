@@ -117,6 +117,31 @@ fn every_kind_of_source_arrives() {
 }
 
 #[test]
+fn a_block_is_used_part_by_part() {
+    let device = host(96 * KIB);
+    let runtime = Runtime::new(&device).unwrap();
+    let wanted = contents(5, 100_000);
+    let desc = || BlockDesc::from_source(Source::owned(wanted.clone())).mutable();
+    let limits = PartLimits { largest_bytes: 30_000, ..PartLimits::default() };
+    let parts = runtime.register_parts(desc(), 1_000, limits).unwrap();
+    assert_eq!(parts.len(), 4);
+    let blocks: Vec<Block> = parts.iter().map(|part| part.block).collect();
+    let pieces: Vec<Vec<u8>> =
+        parts.iter().map(|part| wanted[part.offset as usize..][..part.bytes as usize].to_vec()).collect();
+    assert_eq!(pieces.concat(), wanted);
+    compare(&runtime, &blocks, &pieces);
+    // The parts share the source, so no update has the bytes for itself.
+    assert!(runtime.update_sources(&blocks[..1]).unwrap().bytes_mut(blocks[0], 0).is_none());
+    // The source lives as long as one of them.
+    runtime.unregister_blocks(&blocks[1..]).unwrap();
+    compare(&runtime, &blocks[..1], &pieces[..1]);
+    let few = runtime.register_parts(desc(), 1, PartLimits { most: 2, ..limits }).unwrap();
+    assert_eq!(few.len(), 2);
+    let refused = runtime.register_parts(desc(), 0, limits).unwrap_err();
+    assert!(refused.status() == Status::INVALID_ARGUMENT && refused.text().contains("unit_bytes"), "{refused}");
+}
+
+#[test]
 fn streams_wait_for_bytes_and_live_as_long_as_the_runtime() {
     let device = host(64 * KIB);
     let runtime = Runtime::new(&device).unwrap();
