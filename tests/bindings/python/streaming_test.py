@@ -53,7 +53,8 @@ def test_a_block_is_used_part_by_part(device):
 
     with sh.Runtime(device) as runtime:
         memory = runtime.register_parts(sh.BlockDesc(source, "head"), 1000, largest_bytes=3 * PAGE)
-        filled = runtime.register_parts(sh.BlockDesc(sh.Fill(len(contents), fill)), PAGE, most=3)
+        callback = sh.BlockDesc(sh.Fill(fill, len(contents)))
+        filled = runtime.register_parts(callback, PAGE, largest_bytes=PAGE, most=3)
         assert len(memory) >= 4 and len(filled) == 3
         del source
         gc.collect()
