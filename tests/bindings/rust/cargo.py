@@ -6,7 +6,7 @@ exit status is 77, and the last line is the reason.
 
 test      runs the tests of the crates, and compares the error codes of examples that must not compile
 lint      runs rustfmt, clippy and rustdoc, which must give no warning
-package   packs both crates as they would be published, and builds the packages
+package   packs both crates as they would be published, builds the packages, and sets up the library's sources in them
 bindings  generates the bindings from the headers, compares them with the committed ones, and tests the crate with them
 write     generates them and writes them where they are committed
 example   builds one of the examples, and runs the command with the path of its program at the end
@@ -25,6 +25,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 
 OLDEST = (1, 85)
 SKIPPED = 77
@@ -154,6 +155,7 @@ def run_package(cargo):
     for crate in crates[1::2]:
         listed = cargo.run("package", "--allow-dirty", "--list", "--package", crate, quiet=True).stdout.splitlines()
         assert {"LICENSE", "README.md", "src/lib.rs"} <= set(listed), listed
+    set_up_vendored(cargo)
 
 
 # What the vendored library is built from.
@@ -172,6 +174,20 @@ def copy_sources(cargo, vendor):
     for name in filter(None, listed.stdout.split("\0")):
         (vendor / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(cargo.root / name, vendor / name)
+
+
+def set_up_vendored(cargo):
+    """Meson reads every file that it needs from the sources in the crate. Only `publish` builds them."""
+    script = (cargo.workspace / "libstagehand-sys/build.rs").read_text()
+    options = re.findall(r'"(-D[a-z_]+=\w+)"', script)
+    assert "-Dtests=disabled" in options, options
+    with tempfile.TemporaryDirectory() as folder:
+        vendor = pathlib.Path(folder) / "vendor"
+        copy_sources(cargo, vendor)
+        command = ["meson", "setup", *options, f"{folder}/build", str(vendor)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"the sources in the crate cannot be set up:\n{done.stdout}{done.stderr}")
 
 
 def run_publish(cargo):
