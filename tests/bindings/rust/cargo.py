@@ -3,6 +3,7 @@ exit status is 77, and the last line is the reason.
 
     cargo.py test|lint|package|publish|bindings|write|model|bench SOURCE_ROOT FOLDER_OF_THE_LIBRARY
     cargo.py example SOURCE_ROOT FOLDER_OF_THE_LIBRARY EXAMPLE COMMAND...
+    cargo.py pack SOURCE_ROOT FOLDER_OF_THE_LIBRARY FOLDER
 
 test      runs the tests of the crates, and compares the error codes of examples that must not compile
 lint      runs rustfmt, clippy and rustdoc, which must give no warning
@@ -10,12 +11,14 @@ package   packs both crates as they would be published, builds the packages, and
 bindings  generates the bindings from the headers, compares them with the committed ones, and tests the crate with them
 write     generates them and writes them where they are committed
 example   builds one of the examples, and runs the command with the path of its program at the end
+pack      packs both crates with the library's sources, into the folder that is given in addition
 publish   packs both crates with the library's sources, tries their publication, and builds and runs the packed crates
           with the feature `vendored`, without any other library. Needs the network
 model     runs the example engine with a real model: STAGEHAND_MINILM_DIR names it, or ./dev has downloaded it
 bench     compares the cost of the safe interface with C
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -190,11 +193,27 @@ def set_up_vendored(cargo):
             sys.exit(f"the sources in the crate cannot be set up:\n{done.stdout}{done.stderr}")
 
 
-def run_publish(cargo):
+@contextlib.contextmanager
+def sources_in_crate(cargo):
     vendor = cargo.workspace / "libstagehand-sys/vendor"
     shutil.rmtree(vendor, ignore_errors=True)
     try:
         copy_sources(cargo, vendor)
+        yield
+    finally:
+        shutil.rmtree(vendor, ignore_errors=True)
+
+
+def run_pack(cargo, folder):
+    with sources_in_crate(cargo):
+        crates = ["--package", "libstagehand-sys", "--package", "libstagehand"]
+        cargo.must("package", "--allow-dirty", "--no-verify", *crates)
+    for file in (pathlib.Path(cargo.environment["CARGO_TARGET_DIR"]) / "package").glob("*.crate"):
+        shutil.copy2(file, folder)
+
+
+def run_publish(cargo):
+    with sources_in_crate(cargo):
         run_package(cargo)
         command = ["cargo", "publish", "--dry-run", "--allow-dirty", "--no-verify", "--locked"]
         crates = ["--package", "libstagehand-sys", "--package", "libstagehand"]
@@ -202,8 +221,6 @@ def run_publish(cargo):
             crates = crates[:2]
             print("cargo before 1.90 tries only libstagehand-sys: the other crate needs it published")
         subprocess.run([*command, *crates], cwd=cargo.workspace, env=cargo.environment, check=True)
-    finally:
-        shutil.rmtree(vendor, ignore_errors=True)
     packed = pathlib.Path(cargo.environment["CARGO_TARGET_DIR"]) / "package"
     (crate,) = (path for path in packed.glob("libstagehand-sys-*") if path.is_dir())
     # Alone, as a registry would give it, and without the library of the build.
@@ -257,7 +274,7 @@ def run_model(cargo):
 
 
 def main():
-    if len(sys.argv) < 4 or (len(sys.argv) > 4 and sys.argv[1] != "example"):
+    if len(sys.argv) < 4 or (len(sys.argv) > 4 and sys.argv[1] not in ("example", "pack")):
         sys.exit(__doc__)
     what, root, library, *arguments = sys.argv[1:]
     cargo = Cargo(root, library)
@@ -268,6 +285,8 @@ def main():
         run_lint(cargo)
     elif what == "package":
         run_package(cargo)
+    elif what == "pack":
+        run_pack(cargo, *arguments)
     elif what == "publish":
         run_publish(cargo)
     elif what in ("bindings", "write"):
