@@ -1,4 +1,4 @@
-// Unpacks the tiles of a frame of lib/codec, by 256 threads for each tile. make_programs.py compiles it. Only tests run it so far.
+// Unpacks the chunks of lib/codec/chunk.h, by 256 threads for each tile. make_programs.py compiles it.
 //
 // A thread has a word of each plane, which is 32 elements. The elements are written in groups of eight neighbours, so
 // that neighbouring threads write neighbouring bytes: a group's bits come from the thread that has their word.
@@ -7,7 +7,9 @@
 #define LANES 256
 #define WARP 32
 #define ALL_LANES 0xffffffffu
-#define FRAME_HEADER 64
+#define CHUNK_TILES 32
+#define CHUNK_HEADER 64
+#define MOST_CHUNKS 32
 #define TILE_ELEMENTS 8192
 #define TILE_HEADER 16
 
@@ -141,24 +143,41 @@ INLINE bool unpack(struct format format, struct tile tile, global uchar* to, loc
     return true;
 }
 
-// Unpacks the tiles from `first` to before `end`, by any number of groups of threads. `failed` becomes 1 if a tile is not
-// as it was packed.
+// Of each chunk and of the end, in units of 16 bytes.
+struct places {
+    uint at[MOST_CHUNKS + 1];
+};
+
+// Finds a tile by the sizes in the header of its chunk. False if the sizes are not those of this chunk.
+INLINE bool find(global const uchar* chunk, ulong bytes, uint index, bool last, struct tile* tile) {
+    const uint lane = __nvvm_read_ptx_sreg_tid_x() % WARP;
+    if (bytes < CHUNK_HEADER) return false;
+    const uint size = ((global const ushort*)chunk)[lane];
+    const uint up_to = sum_up_to(size, lane), all = from_lane(up_to, CHUNK_TILES - 1);
+    const uint end = from_lane(up_to, index), own = from_lane(size, index);
+    tile->bytes = chunk + CHUNK_HEADER + (ulong)(end - own) * 16;
+    tile->size = own * 16;
+    return own != 0 && CHUNK_HEADER + (ulong)all * 16 == bytes && (!last || end == all);
+}
+
+// Unpacks all tiles of the chunks, by any number of groups of threads. `failed` becomes 1 if a tile is not as it was
+// packed.
 #define UNPACK(name, mantissa_bits, exponent_bits, element_bytes)                                                     \
-    kernel void name(global const uchar* frame, ulong frame_bytes, ulong contents_bytes, uint first, uint end,         \
-                     global uchar* to, global uint* failed) {                                                          \
+    kernel void name(global const uchar* from, struct places places, ulong elements, global uchar* to,                 \
+                     global uint* failed) {                                                                            \
         local uint sums[LANES / WARP];                                                                                 \
         const struct format format = {mantissa_bits, exponent_bits, element_bytes};                                    \
-        const uint tile_bytes = TILE_ELEMENTS * element_bytes;                                                         \
-        const uint tiles = (contents_bytes + tile_bytes - 1) / tile_bytes;                                             \
+        const uint tiles = (elements + TILE_ELEMENTS - 1) / TILE_ELEMENTS;                                             \
         const uint groups = __nvvm_read_ptx_sreg_nctaid_x();                                                           \
-        global const uint2* const places = (global const uint2*)(frame + FRAME_HEADER);                                \
-        for (uint index = first + __nvvm_read_ptx_sreg_ctaid_x(); index < end; index += groups) {                      \
-            const ulong at = (ulong)places[index].x * 16;                                                              \
-            const ulong next = index + 1 < tiles ? (ulong)places[index + 1].x * 16 : frame_bytes;                      \
-            const ulong left = contents_bytes / element_bytes - (ulong)index * TILE_ELEMENTS;                          \
-            const struct tile tile = {frame + at, (uint)(next - at), left < TILE_ELEMENTS ? left : TILE_ELEMENTS};     \
-            const bool good = unpack(format, tile, to + (ulong)index * tile_bytes, sums);                              \
-            if (!good && __nvvm_read_ptx_sreg_tid_x() == 0) *failed = 1;                                               \
+        for (uint index = __nvvm_read_ptx_sreg_ctaid_x(); index < tiles; index += groups) {                            \
+            const uint chunk = index / CHUNK_TILES;                                                                    \
+            const ulong at = (ulong)places.at[chunk] * 16, end = (ulong)places.at[chunk + 1] * 16;                     \
+            const ulong left = elements - (ulong)index * TILE_ELEMENTS;                                                \
+            struct tile tile;                                                                                          \
+            tile.elements = left < TILE_ELEMENTS ? left : TILE_ELEMENTS;                                               \
+            const bool good = find(from + at, end - at, index % CHUNK_TILES, index + 1 == tiles, &tile) &&             \
+                              unpack(format, tile, to + (ulong)index * TILE_ELEMENTS * element_bytes, sums);           \
+            if (!good && failed && __nvvm_read_ptx_sreg_tid_x() == 0) *failed = 1;                                     \
             __syncthreads(); /* the sums are those of the next tile from here on */                                    \
         }                                                                                                              \
     }

@@ -22,7 +22,7 @@ constexpr const char* kNames[] = {
     "copy_on_device",      "fill",
     "thread_begin",        "stream_is_capturing",
     "memory_is_reachable", "device_synchronize",
-    "contents_hash",
+    "contents_hash",       "unpack",
 };
 static_assert(sizeof kNames / sizeof kNames[0] == kCalls);
 

@@ -46,8 +46,9 @@ enum class Call : uint8_t {
     memory_is_reachable,
     device_synchronize,
     contents_hash,
+    unpack,
 };
-constexpr size_t kCalls = static_cast<size_t>(Call::contents_hash) + 1;
+constexpr size_t kCalls = static_cast<size_t>(Call::unpack) + 1;
 
 const char* name_of(Call call);
 // Returns false if no counted member has the name.

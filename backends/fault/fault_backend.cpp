@@ -242,6 +242,11 @@ sh_status contents_hash(sh_backend_device* handle, sh_stream stream, uint64_t co
     return fail(SH_ERROR_UNSUPPORTED, "the wrapped backend hashes no contents");
 }
 
+sh_status unpack(sh_backend_device* handle, sh_stream stream, const sh_backend_packed* packed) {
+    if (device_of(handle).wrapped->unpack) return pass(handle, Call::unpack, &sh_backend::unpack, stream, packed);
+    return fail(SH_ERROR_UNSUPPORTED, "the wrapped backend unpacks nothing");
+}
+
 constexpr sh_backend kTable = {
     .struct_size = sizeof(sh_backend),
     .spi_version = SH_BACKEND_SPI_VERSION,
@@ -282,6 +287,7 @@ constexpr sh_backend kTable = {
     .memory_is_reachable = memory_is_reachable,
     .device_synchronize = device_synchronize,
     .contents_hash = contents_hash,
+    .unpack = unpack,
 };
 
 }  // namespace

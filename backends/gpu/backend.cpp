@@ -7,6 +7,7 @@
 #include "gpu/busy.h"
 #include "gpu/content_hash.h"
 #include "gpu/device.h"
+#include "gpu/unpack.h"
 #include "support/device_info.h"
 #include "support/last_error.h"
 #include "support/options.h"
@@ -74,6 +75,7 @@ void device_close(sh_backend_device* device) {
         if (scope.result() == api::kSuccess) {
             unload_busy(*closed);
             unload_content_hash(*closed);
+            unload_unpack(*closed);
         }
     }
     api::close_context(*driver(), closed->index);
@@ -149,6 +151,7 @@ sh_backend make_table() {
     table.stream_is_capturing = stream_is_capturing;
     table.device_synchronize = device_synchronize;
     if (api::kHashesContents) table.contents_hash = contents_hash;
+    if (api::kUnpacks) table.unpack = unpack;
     if (api::kReachesPeers) table.memory_is_reachable = memory_is_reachable;
     return table;
 }

@@ -25,7 +25,10 @@ struct Device {
     std::mutex busy_mutex;   // guards the program of busy.h
     void* busy_module = nullptr;
     void* busy_function = nullptr;
-    std::mutex hash_mutex;  // guards the program of content_hash.h
+    std::mutex unpack_mutex;  // guards the loading of the programs of unpack.h
+    void* unpack_module = nullptr;
+    void* unpack_functions[5] = {};  // by format
+    std::mutex hash_mutex;           // guards the program of content_hash.h
     void* hash_module = nullptr;
     void* hash_function = nullptr;
     api::Address hash_buffer = {};  // for ranges and digests

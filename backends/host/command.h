@@ -2,15 +2,18 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
+
+#include <stagehand/backend.h>
 
 #include "host/record.h"
 
 namespace stagehand::host {
 
 struct Command {
-    enum class Kind : uint8_t { copy_to_device, copy_to_host, copy_on_device, fill, wait, record, launch };
+    enum class Kind : uint8_t { copy_to_device, copy_to_host, copy_on_device, fill, unpack, wait, record, launch };
 
     Kind kind = Kind::launch;
     uint8_t fill_value = 0;
@@ -21,6 +24,7 @@ struct Command {
     void (*fn)(void*) = nullptr;
     void* user_data = nullptr;
     int64_t busy_ns = 0;
+    std::unique_ptr<const sh_backend_packed> packed;
     RecordPointer record;  // the record to complete or to wait for
 };
 

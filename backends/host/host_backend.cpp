@@ -10,6 +10,7 @@
 #include "host/settings.h"
 #include "support/content_hash.h"
 #include "support/last_error.h"
+#include "support/packed.h"
 #include "support/version.h"
 
 namespace stagehand::host {
@@ -239,6 +240,22 @@ sh_status fill(sh_backend_device* device, sh_stream stream, uint64_t to, uint8_t
     return enqueue_copy(device, stream, std::move(command));
 }
 
+sh_status unpack(sh_backend_device* device, sh_stream stream, const sh_backend_packed* packed) {
+    return guarded([&]() -> sh_status {
+        const DeviceMemory& memory = device_of(device).memory();
+        if (sh_status status = support::check_packed(*packed); status < 0) return status;
+        const uint64_t from = packed->from + uint64_t(packed->places[0]) * 16;
+        sh_status status = memory.check_usable(from, support::packed_bytes(*packed));
+        if (status >= 0) status = memory.check_usable(packed->to, support::unpacked_bytes(*packed));
+        if (status >= 0 && packed->failed) status = memory.check_usable(packed->failed, 4);
+        if (status < 0) return status;
+        Command command;
+        command.kind = Command::Kind::unpack;
+        command.packed = std::make_unique<const sh_backend_packed>(*packed);
+        return device_of(device).enqueue(stream, std::move(command));
+    });
+}
+
 sh_status memory_is_reachable(sh_backend_device* device, uint64_t address, uint64_t bytes, uint32_t* out_reachable) {
     return guarded([&]() -> sh_status {
         *out_reachable = device_of(device).memory().check_mapped(address, bytes) >= 0;
@@ -301,6 +318,7 @@ constexpr sh_backend kTable = {
     .memory_is_reachable = memory_is_reachable,
     .device_synchronize = device_synchronize,
     .contents_hash = contents_hash,
+    .unpack = unpack,
 };
 
 }  // namespace

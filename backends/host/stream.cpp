@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <span>
 #include <system_error>
 
+#include "codec/chunk.h"
 #include "host/clock.h"
 #include "support/last_error.h"
 
@@ -101,6 +103,8 @@ void Stream::carry_out(Command& command) {
             return;
         case Command::Kind::launch:
             return launch(command);
+        case Command::Kind::unpack:
+            return unpack(*command.packed, command.issued_ns);
         default:
             return copy(command);
     }
@@ -122,6 +126,25 @@ void Stream::copy(const Command& command) {
     if (!end_ns) return end_operation(start_ns, pacing_.latency_ns, began_ns);
     model_ns_ = end_ns;
     sleep_until(end_ns);
+}
+
+void Stream::unpack(const sh_backend_packed& packed, uint64_t issued_ns) {
+    const uint64_t start_ns = std::max(model_ns_, issued_ns), began_ns = now_ns();
+    const auto format = static_cast<codec::FloatFormat>(packed.format);
+    const auto* const from = reinterpret_cast<const uint8_t*>(packed.from);
+    auto* to = reinterpret_cast<uint8_t*>(packed.to);
+    bool good = true;
+    for (uint32_t i = 0; i < packed.chunks; i++) {
+        const uint64_t done = uint64_t(i) * codec::kChunkElements;
+        const auto elements = static_cast<uint32_t>(std::min<uint64_t>(packed.elements - done, codec::kChunkElements));
+        const std::span<const uint8_t> chunk(from + uint64_t(packed.places[i]) * codec::kTileAlignment,
+                                             from + uint64_t(packed.places[i + 1]) * codec::kTileAlignment);
+        good = codec::unpack_chunk(format, chunk, elements, to) && good;
+        to += uint64_t(elements) * codec::fields_of(format).bytes();
+    }
+    constexpr uint32_t kFailed = 1;
+    if (!good && packed.failed) std::memcpy(reinterpret_cast<void*>(packed.failed), &kFailed, sizeof kFailed);
+    end_operation(start_ns, pacing_.latency_ns, began_ns);
 }
 
 void Stream::launch(const Command& command) {

@@ -40,6 +40,7 @@ private:
     void carry_out(Command& command);
     void copy(const Command& command);
     void launch(const Command& command);
+    void unpack(const sh_backend_packed& packed, uint64_t issued_ns);
     void end_operation(uint64_t start_ns, uint64_t least_ns, uint64_t began_ns);
     void delay_at_random();
 

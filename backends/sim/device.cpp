@@ -7,6 +7,7 @@
 
 #include "support/device_info.h"
 #include "support/last_error.h"
+#include "support/packed.h"
 
 namespace stagehand::sim {
 namespace {
@@ -263,6 +264,21 @@ sh_status Device::fill(sh_stream handle, uint64_t to, uint64_t bytes) {
     if (sh_status status = find_stream(handle, &stream); status < 0) return status;
     if (sh_status status = table_.check_mapped(to, bytes); status < 0) return status;
     stream->busy_until_ns = ready_ns(*stream) + settings_.latency_ns;
+    return SH_OK;
+}
+
+sh_status Device::unpack(sh_stream handle, const sh_backend_packed& packed) {
+    if (sh_status status = support::check_packed(packed); status < 0) return status;
+    const uint64_t bytes = support::unpacked_bytes(packed);
+    std::lock_guard lock(mutex_);
+    Stream* stream = nullptr;
+    if (sh_status status = find_stream(handle, &stream); status < 0) return status;
+    const uint64_t from = packed.from + uint64_t(packed.places[0]) * 16;
+    if (sh_status status = table_.check_mapped(from, support::packed_bytes(packed)); status < 0) return status;
+    if (sh_status status = table_.check_mapped(packed.to, bytes); status < 0) return status;
+    if (sh_status status = packed.failed ? table_.check_mapped(packed.failed, 4) : SH_OK; status < 0) return status;
+    const double ns = static_cast<double>(bytes) * 1e9 / static_cast<double>(settings_.unpack_speed);
+    stream->busy_until_ns = ready_ns(*stream) + settings_.latency_ns + static_cast<uint64_t>(ns);
     return SH_OK;
 }
 

@@ -52,6 +52,7 @@ public:
     sh_status copy(sh_stream stream, Direction direction, uint64_t address, uint64_t bytes);
     sh_status copy_on_device(sh_stream stream, uint64_t to, uint64_t from, uint64_t bytes);
     sh_status fill(sh_stream stream, uint64_t to, uint64_t bytes);
+    sh_status unpack(sh_stream stream, const sh_backend_packed& packed);
 
 private:
     struct Stream {

@@ -148,6 +148,10 @@ sh_status device_synchronize(sh_backend_device* device) {
 
 uint64_t clock_ns(sh_backend_device* device) { return device_of(device).now_ns(); }
 
+sh_status unpack(sh_backend_device* device, sh_stream stream, const sh_backend_packed* packed) {
+    return guarded([&] { return device_of(device).unpack(stream, *packed); });
+}
+
 constexpr sh_backend kTable = {
     .struct_size = sizeof(sh_backend),
     .spi_version = SH_BACKEND_SPI_VERSION,
@@ -188,6 +192,7 @@ constexpr sh_backend kTable = {
     .memory_is_reachable = nullptr,
     .device_synchronize = device_synchronize,
     .contents_hash = nullptr,
+    .unpack = unpack,
 };
 
 }  // namespace

@@ -86,6 +86,35 @@ typedef struct sh_backend_digest {
     uint64_t words[2];
 } sh_backend_digest;
 
+/** Formats of packed elements: of the sign, the exponent and the mantissa. \since 0.2 */
+enum {
+    SH_BACKEND_FORMAT_BF16 = 1,
+    SH_BACKEND_FORMAT_F16 = 2,
+    SH_BACKEND_FORMAT_F32 = 3,
+    SH_BACKEND_FORMAT_F8_E4M3 = 4,
+    SH_BACKEND_FORMAT_F8_E5M2 = 5
+};
+
+/** The most chunks, and the elements of a chunk, that unpack() takes. \since 0.2 */
+#define SH_BACKEND_UNPACK_CHUNKS 32
+#define SH_BACKEND_CHUNK_ELEMENTS 262144
+
+/** Packed elements in device memory. lib/codec/chunk.h describes them. \since 0.2 */
+typedef struct sh_backend_packed {
+    uint32_t struct_size;
+    uint32_t format;   /**< SH_BACKEND_FORMAT_* */
+    uint64_t from;     /**< Address of the chunks, which follow each other: a multiple of 16. */
+    uint64_t to;       /**< Address of the elements: a multiple of 16. */
+    uint64_t failed;   /**< Address of 4 bytes that become 1 if a chunk is not as it was packed. 0: nobody is told. */
+    uint64_t elements; /**< At least 1. They fill all chunks but the last. */
+    /** Groups of threads of the device that may work on it at once, so that the engine's work goes on. 0: all. */
+    uint32_t groups;
+    uint32_t chunks; /**< At most SH_BACKEND_UNPACK_CHUNKS. */
+    /** Offset of each chunk from `from`, and behind the last one the offset of the end, in units of 16 bytes. */
+    uint32_t places[33];
+    uint32_t reserved;
+} sh_backend_packed;
+
 /** What the library offers to a backend. Valid until the process ends. */
 typedef struct sh_backend_host {
     uint32_t struct_size;
@@ -206,6 +235,10 @@ typedef struct sh_backend {
         are copied again without it. */
     sh_status (*contents_hash)(sh_backend_device* device, sh_stream stream, uint64_t count,
                                const sh_backend_range* ranges, sh_backend_digest* out_digests);
+    /** Queues the unpacking of elements, also in a capture. `packed` is read during the call. Nothing beyond the chunks
+        is read and nothing beyond the elements is written, whatever the chunks hold. Optional: packed weights are
+        unpacked by the host without it. \since 0.2 */
+    sh_status (*unpack)(sh_backend_device* device, sh_stream stream, const sh_backend_packed* packed);
 } sh_backend;
 
 /**

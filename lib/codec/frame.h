@@ -1,13 +1,13 @@
-// Frames: a whole tensor, packed without loss as a row of tiles that can be unpacked one by one.
+// Frames: a whole tensor, packed without loss as a row of chunks that can be unpacked one by one.
 //
 //   64 bytes: "SHPK", the version (2), the format (1), 0 (1),
 //             the bytes of the contents (8), the bytes of the frame (8),
-//             the elements of a tile (4), the number of tiles (4), a checksum (8), 0 (24)
-//   index:    for each tile its place, in units of 16 bytes from the beginning of the frame (4), and a checksum (4)
+//             the elements of a chunk (4), the number of chunks (4), a checksum (8), 0 (24)
+//   index:    for each chunk its place, in units of 16 bytes from the beginning of the frame (4), and a checksum (4)
 //   zeros up to a multiple of 16 bytes
-//   tiles
+//   chunks
 //
-// The checksum of the header is the XXH3 of the header and the index, with zeros in its own place. That of a tile is
+// The checksum of the header is the XXH3 of the header and the index, with zeros in its own place. That of a chunk is
 // the lower half of the XXH3 of its bytes. All numbers are little-endian.
 #pragma once
 
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "codec/chunk.h"
 #include "codec/float_format.h"
 
 namespace stagehand::codec {
@@ -24,10 +25,10 @@ namespace stagehand::codec {
 inline constexpr uint32_t kFrameHeaderBytes = 64;
 
 // Packs `bytes` of contents, a multiple of the size of an element and less than 2^35, with up to `threads` threads.
-// The result may be larger than the contents by less than 1 %, or by one tile. May lack memory.
+// The result may be larger than the contents by less than 1 %, or by one chunk. May lack memory.
 Status pack_frame(FloatFormat format, const void* from, uint64_t bytes, uint32_t threads, std::vector<uint8_t>* out);
 
-// A frame that somebody else may have written. Everything is checked before it is used, and each tile when it is
+// A frame that somebody else may have written. Everything is checked before it is used, and each chunk when it is
 // unpacked. The bytes must outlive this object.
 class Frame {
 public:
@@ -38,24 +39,27 @@ public:
 
     FloatFormat format() const { return format_; }
     uint64_t contents_bytes() const { return contents_bytes_; }
-    uint32_t tiles() const { return static_cast<uint32_t>(tiles_); }
+    uint64_t tiles() const;
+    uint32_t chunks() const { return static_cast<uint32_t>(chunks_); }
+    // A chunk as it is in the frame, which is not checked yet.
+    std::span<const uint8_t> chunk(uint64_t index) const;
     // Tiles that keep their elements as they are.
-    uint32_t raw_tiles() const;
+    uint64_t raw_tiles() const;
 
-    // Unpacks a range of the contents. An error if it is not in the contents, or if a tile is not as it was packed. Any
-    // thread may call it.
+    // Unpacks a range of the contents. An error if it is not in the contents, or if a chunk is not as it was packed.
+    // Any thread may call it.
     Status unpack(uint64_t offset, uint64_t bytes, void* to) const;
 
 private:
-    Status check_tiles(uint64_t begin) const;
-    uint64_t tile_bytes() const;
-    uint64_t place(uint64_t index) const;  // of a tile, from the beginning of the frame; of the end behind the last one
-    std::span<const uint8_t> tile(uint64_t index) const;
-    Status unpack_tile_at(uint64_t index, void* to) const;
+    Status check_chunks(uint64_t begin) const;
+    uint32_t elements_of_chunk(uint64_t index) const;
+    uint64_t place(
+        uint64_t index) const;  // of a chunk, from the beginning of the frame; of the end behind the last one
+    Status find_checked(uint64_t index, Tiles* out) const;
 
     std::span<const uint8_t> bytes_;
     FloatFormat format_ = FloatFormat::bf16;
-    uint64_t contents_bytes_ = 0, tiles_ = 0;
+    uint64_t contents_bytes_ = 0, chunks_ = 0;
 };
 
 }  // namespace stagehand::codec

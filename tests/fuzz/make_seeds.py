@@ -102,17 +102,19 @@ def tile(kind, table, escapes, rest):
 
 def frame(form, contents, tiles):
     """Without checksums, which the target computes."""
-    index, at = b"", (64 + 8 * len(tiles) + 15) // 16 * 16
-    for one in tiles:
-        index += struct.pack("<II", at // 16, 0)
-        at += len(one)
-    index += bytes(-len(index) % 16)
-    header = b"SHPK" + struct.pack("<HBBQQIIQ24x", 1, form, 0, contents, at, 8192, len(tiles), 0)
-    return header + index + b"".join(tiles)
+    one = chunk(tiles) if tiles else b""
+    index = struct.pack("<II8x", 80 // 16, 0) if tiles else b""
+    size = 64 + len(index) + len(one)
+    header = b"SHPK" + struct.pack("<HBBQQIIQ24x", 2, form, 0, contents, size, 262144, bool(tiles), 0)
+    return header + index + one
+
+
+def chunk(tiles):
+    return struct.pack("<32H", *(len(one) // 16 for one in tiles), *[0] * (32 - len(tiles))) + b"".join(tiles)
 
 
 def codec_seeds():
-    """The first byte is what the rest is: 0 a frame, 1 a tile, 2 contents."""
+    """The first byte is what the rest is: 0 a frame, 1 a tile, 2 contents, 3 a chunk."""
     coded = tile(1, [120, 119], 1, bytes(12) + bytes(32) + b"\x05")
     coded = coded[:16] + b"\x02\0\0\0" * 3 + coded[28:]  # the second of 32 elements escapes
     raw = tile(0, [], 0, bytes(range(64)))
@@ -121,6 +123,7 @@ def codec_seeds():
     yield "two_tiles", b"\0" + frame(4, 8192 + 32, [tile(0, [], 0, bytes(8192)), tile(0, [], 0, bytes(32))])
     yield "empty", b"\0" + frame(3, 0, [])
     yield "short", b"\0" + frame(1, 64, [coded])[:70]
+    yield "chunk", bytes([3, 1, 0, 31]) + chunk([coded])
     for form in range(1, 6):
         yield f"tile{form}", bytes([1, form, 31]) + coded
         yield f"contents{form}", bytes([2, form]) + bytes(range(256)) + bytes(64)

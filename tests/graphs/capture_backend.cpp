@@ -129,6 +129,13 @@ sh_status copy_on_device(sh_backend_device* handle, sh_stream stream, uint64_t t
     });
 }
 
+sh_status unpack(sh_backend_device* handle, sh_stream stream, const sh_backend_packed* packed) {
+    const sh_backend_packed copy = *packed;
+    return queue(handle, stream, Kind::other, [=](const sh_backend& host, sh_backend_device* inner, sh_stream own) {
+        return host.unpack(inner, own, &copy);
+    });
+}
+
 sh_status fill(sh_backend_device* handle, sh_stream stream, uint64_t to, uint8_t value, uint64_t bytes) {
     return queue(handle, stream, Kind::other, [=](const sh_backend& host, sh_backend_device* inner, sh_stream own) {
         return host.fill(inner, own, to, value, bytes);
@@ -236,6 +243,7 @@ sh_backend make_table() {
     MEMBER(stream_is_capturing);
     MEMBER(device_synchronize);
     MEMBER(contents_hash);
+    MEMBER(unpack);
     return table;
 }
 

@@ -33,8 +33,10 @@ CUresult unless(Answer answer, Call call) {
 
 // The known programs: the backend's program, which keeps a stream busy for a number of nanoseconds, and the programs of
 // the tests.
-constexpr const char* kPrograms[] = {"sh_busy", "sh_test_write", "sh_test_check", "sh_content_hash"};
-enum : uintptr_t { kBusy = 1, kWrite, kCheck, kHash };
+constexpr const char* kPrograms[] = {"sh_busy",         "sh_test_write",     "sh_test_check",
+                                     "sh_content_hash", "sh_unpack_bf16",    "sh_unpack_f16",
+                                     "sh_unpack_f32",   "sh_unpack_f8_e4m3", "sh_unpack_f8_e5m2"};
+enum : uintptr_t { kBusy = 1, kWrite, kCheck, kHash, kUnpack };  // kUnpack: the first of five
 
 struct Run {
     uintptr_t program;
@@ -202,7 +204,7 @@ STUB_EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* program) {
     const char* const text = static_cast<const char*>(program);
     *module = reinterpret_cast<CUmodule>(&stub());
     const bool known = std::strstr(text, ".entry sh_busy(.param .u64 busy_ns)") ||
-                       std::strstr(text, ".entry sh_content_hash(") ||
+                       std::strstr(text, ".entry sh_content_hash(") || std::strstr(text, ".entry sh_unpack_bf16(") ||
                        std::strcmp(text, stagehand::test::kPatternProgram) == 0;
     return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -228,6 +230,21 @@ STUB_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsign
                                                                    sh_stream own) {
                          return backend.stream_launch(device, own, nullptr, nullptr, busy_ns);
                      });
+    }
+    if (program >= kUnpack) {
+        sh_backend_packed packed = {};
+        packed.struct_size = sizeof packed;
+        packed.format = static_cast<uint32_t>(program - kUnpack) + SH_BACKEND_FORMAT_BF16;
+        packed.from = argument(0);
+        packed.elements = argument(2);
+        packed.to = argument(3);
+        packed.failed = argument(4);
+        packed.chunks =
+            static_cast<uint32_t>((packed.elements + SH_BACKEND_CHUNK_ELEMENTS - 1) / SH_BACKEND_CHUNK_ELEMENTS);
+        std::memcpy(packed.places, arguments[1], sizeof packed.places);
+        return queue(stream, Kind::launch, [=](const sh_backend& backend, sh_backend_device* device, sh_stream own) {
+            return backend.unpack(device, own, &packed);
+        });
     }
     if (program == kHash) {
         return queue(stream, Kind::launch,

@@ -197,6 +197,7 @@ static const struct {
      0,
      0,
      0,
+     0,
      0},
     (void*)1,
 };

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "codec/checksum.h"
+#include "codec/chunk.h"
 #include "codec/tile.h"
 #include "weights.h"
 
@@ -45,7 +46,7 @@ void seal(std::vector<uint8_t>* frame, uint64_t index_end) {
 
 TEST(Frame, ContentsOfAnySizeComeBack) {
     for (const FloatFormat format : kFormats) {
-        for (const uint64_t elements : {0, 1, 31, 8191, 8192, 8193, 3 * 8192 + 77, 200 * 8192 + 1}) {
+        for (const uint64_t elements : {0, 1, 31, 8191, 8192, 8193, 3 * 8192 + 77, 32 * 8192, 200 * 8192 + 1}) {
             const std::vector<uint8_t> contents = weights(format, elements, static_cast<uint32_t>(elements));
             const std::vector<uint8_t> frame = frame_of(format, contents);
             Frame opened;
@@ -53,6 +54,7 @@ TEST(Frame, ContentsOfAnySizeComeBack) {
             EXPECT_EQ(opened.format(), format);
             EXPECT_EQ(opened.contents_bytes(), contents.size());
             EXPECT_EQ(opened.tiles(), (elements + 8191) / 8192);
+            EXPECT_EQ(opened.chunks(), (elements + 262'143) / 262'144);
             EXPECT_EQ(contents_of_frame(frame), contents) << elements;
         }
     }
@@ -77,7 +79,7 @@ TEST(Frame, WhatDoesNotPayStaysAsItIs) {
 }
 
 TEST(Frame, RangesComeBack) {
-    const std::vector<uint8_t> contents = weights(FloatFormat::f32, 4 * 8192 + 100, 3);
+    const std::vector<uint8_t> contents = weights(FloatFormat::f32, 68 * 8192 + 100, 3);
     const std::vector<uint8_t> frame = frame_of(FloatFormat::f32, contents);
     Frame opened;
     ASSERT_TRUE(Frame::open(frame, &opened).ok());
@@ -89,6 +91,9 @@ TEST(Frame, RangesComeBack) {
                                                                                   {tile - 3, 7},
                                                                                   {5, 2 * tile},
                                                                                   {tile, 2 * tile},
+                                                                                  {31 * tile + 5, 40 * tile / 10},
+                                                                                  {32 * tile, 32 * tile},
+                                                                                  {64 * tile, 3 * tile + 1},
                                                                                   {tile, all - tile}}) {
         std::vector<uint8_t> range(bytes + 1, 0x5a);
         ASSERT_TRUE(opened.unpack(offset, bytes, range.data()).ok());
@@ -121,7 +126,7 @@ TEST(Frame, EveryShorterOneIsRefused) {
 }
 
 TEST(Frame, TheReasonIsTold) {
-    const std::vector<uint8_t> frame = frame_of(FloatFormat::bf16, weights(FloatFormat::bf16, 2 * 8192, 6));
+    const std::vector<uint8_t> frame = frame_of(FloatFormat::bf16, weights(FloatFormat::bf16, 33 * 8192, 6));
     const auto with = [&](size_t at, uint8_t value) {
         std::vector<uint8_t> other = frame;
         other[at] = value;
@@ -131,40 +136,49 @@ TEST(Frame, TheReasonIsTold) {
     EXPECT_EQ(why_refused(with(0, 'X')), "not a packed tensor: it does not begin with \"SHPK\"");
     EXPECT_EQ(why_refused(with(4, 9)), "not a packed tensor: version 9 is unknown");
     EXPECT_EQ(why_refused(with(6, 77)), "not a packed tensor: format 77 is unknown");
-    EXPECT_EQ(why_refused(with(9, 1)), "not a packed tensor: its sizes contradict each other");
+    EXPECT_EQ(why_refused(with(11, 9)), "not a packed tensor: its sizes contradict each other");
     EXPECT_EQ(why_refused(with(24, 1)), "not a packed tensor: its sizes contradict each other");
     EXPECT_EQ(why_refused(with(28, 3)), "not a packed tensor: its sizes contradict each other");
-    EXPECT_EQ(why_refused(with(64, 1)), "not a packed tensor: its tiles do not follow each other");
-    EXPECT_EQ(why_refused(with(72, 255)), "not a packed tensor: tile 1 has a size that no tile has");
-    EXPECT_EQ(why_refused(with(75, 200)), "not a packed tensor: tile 0 has a size that no tile has");
+    EXPECT_EQ(why_refused(with(64, 1)), "not a packed tensor: its chunks do not follow each other");
+    EXPECT_EQ(why_refused(with(72, 255)), "not a packed tensor: chunk 1 has a size that no chunk has");
+    EXPECT_EQ(why_refused(with(75, 200)), "not a packed tensor: chunk 0 has a size that no chunk has");
 }
 
 // A small frame whose contents would be large.
-TEST(Frame, TilesThatAreTooSmallAreRefused) {
-    constexpr uint32_t kTiles = 1000;
-    std::vector<uint8_t> frame = frame_of(FloatFormat::f32, weights(FloatFormat::f32, uint64_t(kTiles) * 8192, 8));
-    const uint64_t begin = 64 + 8 * kTiles;
-    for (uint32_t i = 0; i < kTiles; i++) {
-        const auto place = static_cast<uint32_t>(begin / 16 + i);
+TEST(Frame, ChunksThatAreTooSmallAreRefused) {
+    constexpr uint32_t kChunks = 10;
+    std::vector<uint8_t> frame =
+        frame_of(FloatFormat::f32, weights(FloatFormat::f32, uint64_t(kChunks) * kChunkElements, 8));
+    const uint64_t begin = (64 + 8 * kChunks + 15) / 16 * 16,
+                   least = smallest_chunk_bytes(FloatFormat::f32, kChunkElements);
+    for (uint32_t i = 0; i < kChunks; i++) {
+        const auto place = static_cast<uint32_t>((begin + i * (least - 16)) / 16);
         std::memcpy(frame.data() + 64 + 8 * i, &place, sizeof place);
     }
-    frame.resize(begin + 16 * kTiles);
+    frame.resize(begin + kChunks * (least - 16));
     const uint64_t bytes = frame.size();
     std::memcpy(frame.data() + 16, &bytes, sizeof bytes);
     seal(&frame, begin);
-    EXPECT_EQ(why_refused(frame), "not a packed tensor: tile 0 has a size that no tile has");
+    EXPECT_EQ(why_refused(frame), "not a packed tensor: chunk 0 has a size that no chunk has");
 }
 
-TEST(Frame, ATileThatContradictsItselfIsRefusedWithARightChecksumToo) {
-    std::vector<uint8_t> frame = frame_of(FloatFormat::bf16, weights(FloatFormat::bf16, 100, 7));
-    frame[80 + 12] = 1;  // a zero of the tile's header
-    const uint64_t sum = checksum(frame.data() + 80, frame.size() - 80);
-    std::memcpy(frame.data() + 64 + 4, &sum, 4);
-    seal(&frame, 80);
-    Frame opened;
-    ASSERT_TRUE(Frame::open(frame, &opened).ok());
-    std::vector<uint8_t> to(200);
-    EXPECT_STREQ(opened.unpack(0, 200, to.data()).text(), "not a packed tensor: tile 0 contradicts itself");
+TEST(Frame, AChunkThatContradictsItselfIsRefusedWithARightChecksumToo) {
+    const std::vector<uint8_t> frame = frame_of(FloatFormat::bf16, weights(FloatFormat::bf16, 100, 7));
+    constexpr size_t kBegin = 80;
+    const auto refused_with = [&](size_t at, uint8_t value) {
+        std::vector<uint8_t> other = frame;
+        other[at] = value;
+        const uint64_t sum = checksum(other.data() + kBegin, other.size() - kBegin);
+        std::memcpy(other.data() + 64 + 4, &sum, 4);
+        seal(&other, kBegin);
+        Frame opened;
+        ASSERT_TRUE(Frame::open(other, &opened).ok());
+        std::vector<uint8_t> to(200);
+        EXPECT_STREQ(opened.unpack(0, 200, to.data()).text(), "not a packed tensor: chunk 0 contradicts itself");
+    };
+    refused_with(kBegin, static_cast<uint8_t>(frame[kBegin] + 1));  // the size of a tile
+    refused_with(kBegin + 2, 1);                                    // the size of a tile that is not there
+    refused_with(kBegin + kChunkHeaderBytes + 12, 1);               // a zero of the tile's header
 }
 
 TEST(Frame, WhatCannotBePacked) {
