@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <memory>
 #include <new>
+#include <optional>
+#include <span>
 
 #include <fmt/format.h>
 #include <xxhash.h>
+
+#include "packing/packed_segment.h"
 
 namespace stagehand::cli {
 
@@ -41,9 +45,18 @@ BlockVerifier::BlockVerifier(sh_device* device, const BlockTable& table, const M
 std::uint64_t BlockVerifier::file_checksum(const model::Block& block) {
     Checksum checksum;
     for (const model::Segment& segment : block.segments) {
+        std::optional<PackedSegment> packed;
+        if (segment.packed_bytes != 0) {
+            packed.emplace(files_, segment);
+        }
         for (std::uint64_t done = 0; done < segment.bytes;) {
             const std::uint64_t count = std::min(buffer_bytes, segment.bytes - done);
-            files_.read(segment.file, segment.offset + done, {static_cast<std::byte*>(buffer_.data()), count});
+            const std::span<std::byte> to(static_cast<std::byte*>(buffer_.data()), count);
+            if (packed) {
+                packed->read(done, to);
+            } else {
+                files_.read(segment.file, segment.offset + done, to);
+            }
             checksum.add(buffer_.data(), count);
             done += count;
         }

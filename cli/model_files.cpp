@@ -58,7 +58,7 @@ void ModelFiles::check_size(std::uint32_t file, std::uint64_t bytes) const {
     }
     const model::Tensor* cut = nullptr;
     for (const model::Tensor& tensor : model_.tensors) {
-        if (tensor.file == file && tensor.offset + tensor.bytes > bytes &&
+        if (tensor.file == file && tensor.offset + tensor.file_bytes() > bytes &&
             (cut == nullptr || tensor.offset < cut->offset)) {
             cut = &tensor;
         }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "model/model.h"
@@ -20,6 +21,7 @@ public:
     ModelFiles& operator=(const ModelFiles&) = delete;
 
     int descriptor(std::uint32_t file) const { return descriptors_[file]; }
+    const std::string& path(std::uint32_t file) const { return model_.files[file].path; }
 
     // Fills `to`. Throws ModelError if the bytes are no longer in the file or cannot be read.
     void read(std::uint32_t file, std::uint64_t offset, std::span<std::byte> to) const;

@@ -12,12 +12,12 @@
 #include "interrupt.h"
 #include "json_output.h"
 #include "model/error.h"
+#include "model/packed_description.h"
 #include "model/quantity.h"
 #include "model/safetensors_header.h"
 #include "model/text.h"
 #include "options.h"
 #include "packing/codec_error.h"
-#include "packing/description.h"
 #include "packing/element_format.h"
 #include "packing/safetensors_writer.h"
 #include "packing/tensor_file.h"
@@ -53,7 +53,7 @@ struct PackedRow {
 // The room that the header may need: offsets and lengths are no longer than those of the whole file.
 std::uint64_t largest_header(const TensorFile& file) {
     std::vector<WrittenTensor> tensors;
-    PackedTensors packed;
+    model::PackedTensors packed;
     for (const model::Tensor& tensor : file.tensors()) {
         std::vector<std::uint64_t> shape(tensor.shape.begin(), tensor.shape.end());
         packed[std::string(tensor.name)] = {std::string(tensor.dtype), shape};
@@ -61,7 +61,7 @@ std::uint64_t largest_header(const TensorFile& file) {
         tensors.push_back({std::string(tensor.name), std::string(tensor.dtype), std::move(shape), file.bytes()});
     }
     Json metadata = file.metadata();
-    metadata[std::string(model::packed_key)] = description_of(packed);
+    metadata[std::string(model::packed_key)] = model::description_of(packed);
     return SafetensorsWriter::header(metadata, tensors).size();
 }
 
@@ -87,7 +87,7 @@ public:
                 row.packed_bytes = frame_.size();
                 row.tiles = frame.tiles();
                 row.raw_tiles = frame.raw_tiles();
-                packed_.emplace(row.name, PlainTensor{row.dtype, written.shape});
+                packed_.emplace(row.name, model::PlainTensor{row.dtype, written.shape});
                 written.dtype = "U8";
                 written.shape = {frame_.size()};
                 writer_.append(std::move(written), {reinterpret_cast<const char*>(frame_.data()), frame_.size()});
@@ -101,7 +101,7 @@ public:
     // Returns the name that the file has until it is published.
     const std::string& finish() {
         Json metadata = Json::object();
-        metadata[std::string(model::packed_key)] = description_of(packed_);
+        metadata[std::string(model::packed_key)] = model::description_of(packed_);
         for (const auto& [key, value] : from_.metadata().items()) {
             metadata[key] = value;
         }
@@ -117,7 +117,7 @@ private:
     const std::uint32_t threads_;
     SafetensorsWriter writer_;
     std::vector<std::uint8_t> frame_;
-    PackedTensors packed_;
+    model::PackedTensors packed_;
 };
 
 std::vector<char> contents_of(TensorFile& file, const model::Tensor& tensor) {

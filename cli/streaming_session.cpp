@@ -18,6 +18,8 @@ sh_segment segment_of(const model::Segment& from, const ModelFiles& files) {
     segment.bytes = from.bytes;
     segment.file = files.descriptor(from.file);
     segment.file_offset = from.offset;
+    segment.packed_bytes = from.packed_bytes;
+    segment.packed_offset = from.packed_offset;
     return segment;
 }
 

@@ -30,7 +30,7 @@ namespace {
 }
 
 // The bytes of a tensor that was packed, by what the metadata says of it. Refuses what no tensor can be.
-std::uint64_t plain_bytes(const TensorFile& file, std::string_view name, const PlainTensor& plain) {
+std::uint64_t plain_bytes(const TensorFile& file, std::string_view name, const model::PlainTensor& plain) {
     const model::ElementType* const type = model::safetensors_type(plain.dtype);
     if (type == nullptr || !format_of_dtype(plain.dtype)) {
         fail(file, name, fmt::format("elements of type {} are never packed", model::in_quotes(plain.dtype)));

@@ -16,6 +16,7 @@ HEADERS = [
     "device",
     "host_memory",
     "stream",
+    "source",
     "runtime",
     "parts",
     "streaming",

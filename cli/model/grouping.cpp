@@ -155,15 +155,19 @@ private:
         const std::uint64_t at = round_up(block_.bytes, tensor_alignment);
         const std::uint64_t offset = tensor.offset + begin;
         block_.bytes = at + bytes;
+        if (tensor.packed_bytes != 0) {
+            block_.segments.push_back({tensor.file, tensor.offset, bytes, at, tensor.packed_bytes, begin});
+            return;
+        }
         if (!block_.segments.empty()) {
             Segment& last = block_.segments.back();
-            if (last.file == tensor.file && last.offset + last.bytes == offset &&
+            if (last.packed_bytes == 0 && last.file == tensor.file && last.offset + last.bytes == offset &&
                 last.block_offset + last.bytes == at) {
                 last.bytes += bytes;
                 return;
             }
         }
-        block_.segments.push_back({tensor.file, offset, bytes, at});
+        block_.segments.push_back({tensor.file, offset, bytes, at, 0, 0});
     }
 
     void close() {

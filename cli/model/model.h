@@ -30,6 +30,9 @@ struct Tensor {
     std::uint32_t file = 0;                // index into Model::files
     std::uint64_t offset = 0;              // bytes from the beginning of that file
     std::uint64_t bytes = 0;               // may be 0
+    std::uint64_t packed_bytes = 0;  // in the file, if `stagehand pack` has packed the tensor; 0: it is not packed
+
+    std::uint64_t file_bytes() const { return packed_bytes != 0 ? packed_bytes : bytes; }
 };
 
 // Movable, but not copyable, because tensors point into the arena. A model from the readers keeps these promises: names
@@ -61,8 +64,9 @@ struct Model {
 struct ReadOptions {
     // The most bytes of one file's header, or of a shard index, that are read. 1 GiB: some 8 million tensors.
     std::uint64_t max_header_bytes = std::uint64_t{1} << 30;
-    // Whether a file that `stagehand pack` has written may be read. Its tensors are not what their names say.
-    bool packed = false;
+    // Whether the tensors of a file that `stagehand pack` has written are described as they are in the file, which is
+    // as bytes, and not as what they were.
+    bool as_in_file = false;
 };
 
 // A tensor's name longer than this is bad input (GGUF's own limit for keys).

@@ -9,6 +9,7 @@
 #include "checks.h"
 #include "error.h"
 #include "json_events.h"
+#include "packed_description.h"
 #include "safetensors_header.h"
 
 namespace stagehand::cli::model {
@@ -81,11 +82,6 @@ void read_safetensors(ByteSource& source, const ReadOptions& options, Model& mod
 
     SafetensorsHeader header(model, file);
     read_json(source, 8, length, "header", header);
-    if (header.is_packed() && !options.packed) {
-        throw ModelError(source.name(), "metadata",
-                         "says that the tensors are packed: unpack them with 'stagehand unpack'");
-    }
-
     check_names(model, first);
     check_layout(model, first, false);
     std::uint64_t covered = 0;
@@ -97,6 +93,9 @@ void read_safetensors(ByteSource& source, const ReadOptions& options, Model& mod
         throw ModelError(source.name(), "data_offsets",
                          "end at " + std::to_string(covered) + ", but the file holds " + std::to_string(data_bytes) +
                              " bytes of data");
+    }
+    if (header.packed_description() && !options.as_in_file) {
+        apply_description(*header.packed_description(), source.name(), first, model);
     }
     add_bytes(model, first);
 }

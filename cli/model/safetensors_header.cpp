@@ -206,8 +206,11 @@ void SafetensorsHeader::scalar(const JsonScalar& value) {
             if (value.kind != JsonKind::string) {
                 unexpected(value.kind);
             }
-            is_packed_ = is_packed_ || metadata_key_ == packed_key;
-            model_.note(metadata_key_, value.text);
+            if (metadata_key_ == packed_key) {
+                packed_description_ = value.text;
+            } else {
+                model_.note(metadata_key_, value.text);
+            }
             state_ = State::metadata;
             return;
         case State::metadata_value:

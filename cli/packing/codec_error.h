@@ -1,6 +1,8 @@
 // Failures of the codec, as errors of the command.
 #pragma once
 
+#include <cstdint>
+#include <string>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -19,6 +21,16 @@ inline void check_codec(const Status& status, const std::string& path, std::stri
     }
     if (!status.ok()) {
         throw model::ModelError(path, fmt::format("tensor {}", model::in_quotes(tensor)), status.text());
+    }
+}
+
+// Of the tensor whose bytes begin there in the file.
+inline void check_codec(const Status& status, const std::string& path, std::uint64_t offset) {
+    if (status.code() == SH_ERROR_OUT_OF_HOST_MEMORY) {
+        throw CommandError(ExitCode::device, status.text());
+    }
+    if (!status.ok()) {
+        throw model::ModelError(path, fmt::format("packed tensor at byte {}", offset), status.text());
     }
 }
 

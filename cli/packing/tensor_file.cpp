@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 
 #include "model/error.h"
+#include "model/packed_description.h"
 #include "model/read_model.h"
 #include "model/safetensors_header.h"
-#include "packing/description.h"
 
 namespace stagehand::cli {
 
@@ -19,7 +19,7 @@ namespace {
 
 model::Model read_one_file(const std::string& path) {
     model::ReadOptions options;
-    options.packed = true;
+    options.as_in_file = true;
     model::Model model = model::read_model(path, options);
     if (model.format != model::Format::safetensors) {
         throw model::ModelError(path, "format", "is GGUF, and only safetensors files are packed");
@@ -60,7 +60,7 @@ TensorFile::TensorFile(const std::string& path) : model_(read_one_file(path)), s
         }
         is_packed_ = true;
         try {
-            packed_ = parse_description(value.is_string() ? value.get<std::string>() : "");
+            packed_ = model::parse_description(value.is_string() ? value.get<std::string>() : "");
         } catch (const std::invalid_argument& problem) {
             throw model::ModelError(path, fmt::format("metadata '{}'", model::packed_key), problem.what());
         }

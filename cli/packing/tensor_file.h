@@ -8,7 +8,7 @@
 #include "json_output.h"
 #include "model/byte_source.h"
 #include "model/model.h"
-#include "packing/description.h"
+#include "model/packed_description.h"
 
 namespace stagehand::cli {
 
@@ -24,7 +24,7 @@ public:
     // "__metadata__", without what `pack` has added.
     const Json& metadata() const { return metadata_; }
     // By name. Empty if the file is not packed.
-    const PackedTensors& packed() const { return packed_; }
+    const model::PackedTensors& packed() const { return packed_; }
     bool is_packed() const { return is_packed_; }
 
     std::vector<char> read(const model::Tensor& tensor);
@@ -35,7 +35,7 @@ private:
     model::Model model_;
     model::FileSource source_;
     Json metadata_ = Json::object();
-    PackedTensors packed_;
+    model::PackedTensors packed_;
     bool is_packed_ = false;
 };
 

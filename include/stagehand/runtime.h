@@ -5,6 +5,7 @@
 #define STAGEHAND_RUNTIME_H
 
 #include "base.h"
+#include "source.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -89,57 +90,7 @@ SH_API void sh_runtime_destroy(sh_runtime* runtime);
  */
 SH_API SH_MUST_CHECK sh_status sh_runtime_synchronize(sh_runtime* runtime);
 
-/* Blocks and their sources. */
-
-/** Sources of the bytes of a segment. */
-enum {
-    /** Memory of this process. The device copies pinned memory (sh_host_alloc(), or pinned by the driver) without a
-        detour. */
-    SH_SOURCE_POINTER = 1,
-    /** A mapped file. The library reads it by system calls that return an error. A file that has become shorter
-        therefore gives SH_ERROR_SOURCE and not a signal. */
-    SH_SOURCE_MAPPED = 2,
-    /** A range of an open file. Bytes in the page cache are read from the cache. Other bytes are read by direct I/O,
-        which bypasses the cache. The registration fails with SH_ERROR_INVALID_ARGUMENT if the descriptor cannot be
-        read. A load fails with SH_ERROR_SOURCE if the file is too short. */
-    SH_SOURCE_FILE = 3,
-    /** A callback that writes the bytes into a staging buffer. */
-    SH_SOURCE_FILL = 4,
-    /** Memory of this device, or of another device that the driver can copy from, for example over NVLink. The device
-        copies it without a detour, also in graphs. The registration fails with SH_ERROR_INVALID_ARGUMENT if the device
-        cannot reach the memory. */
-    SH_SOURCE_DEVICE = 5
-};
-
-/**
- * Writes `bytes` bytes of a segment into `buffer`, beginning at `offset` in the segment. `buffer` is valid during the
- * call. The library asks for a segment in pieces, in any order, and again for each load. It calls the function on its
- * worker threads, on several at once for different ranges. The function must not call the library.
- * @return 0 on success. Any other value fails the load with SH_ERROR_CALLBACK.
- */
-typedef int32_t (*sh_fill_fn)(void* buffer, uint64_t offset, uint64_t bytes, void* user_data);
-
-/** A range of a block, and the source of its bytes. */
-typedef struct sh_segment {
-    uint32_t struct_size;
-    uint32_t kind;   /**< SH_SOURCE_* */
-    uint64_t offset; /**< Offset of the range in the block, in bytes. */
-    uint64_t bytes;  /**< Length of the range. May be 0. */
-    /** POINTER, MAPPED, DEVICE: the bytes. They must stay valid until the block is unregistered or its runtime is
-        destroyed. The library writes to them if the block is SH_BLOCK_MUTABLE. The memory must then be writable. */
-    const void* pointer;
-    int64_t file;         /**< FILE: an open descriptor. The library duplicates it, so the caller may close it. */
-    uint64_t file_offset; /**< FILE: offset of the bytes in the file. */
-    sh_fill_fn fill;      /**< FILL: the callback. */
-    void* user_data;      /**< FILL: passed to `fill`. */
-} sh_segment;
-
-#define SH_SEGMENT_INIT \
-    { sizeof(sh_segment), 0, 0, 0, 0, 0, 0, 0, 0 }
-static inline void sh_segment_init(sh_segment* segment) {
-    const sh_segment initial = SH_SEGMENT_INIT;
-    *segment = initial;
-}
+/* Blocks. */
 
 enum {
     /** The engine changes the block on the device, and sh_mark_dirty() makes the library write it back. All segments

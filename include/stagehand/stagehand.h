@@ -15,6 +15,7 @@
 #include "parts.h"
 #include "residency.h"
 #include "runtime.h"
+#include "source.h"
 #include "spill.h"
 #include "stream.h"
 #include "streaming.h"

@@ -17,12 +17,10 @@
 #include <vector>
 
 #include "base/status.h"
-#include "codec/chunk.h"
 #include "codec/float_format.h"
+#include "codec/frame_index.h"
 
 namespace stagehand::codec {
-
-inline constexpr uint32_t kFrameHeaderBytes = 64;
 
 // Packs `bytes` of contents, a multiple of the size of an element and less than 2^35, with up to `threads` threads.
 // The result may be larger than the contents by less than 1 %, or by one chunk. May lack memory.
@@ -37,10 +35,11 @@ public:
     // An error if the bytes are not a frame, or not a whole one.
     static Status open(std::span<const uint8_t> bytes, Frame* out);
 
-    FloatFormat format() const { return format_; }
-    uint64_t contents_bytes() const { return contents_bytes_; }
+    const FrameIndex& index() const { return index_; }
+    FloatFormat format() const { return index_.format(); }
+    uint64_t contents_bytes() const { return index_.contents_bytes(); }
     uint64_t tiles() const;
-    uint32_t chunks() const { return static_cast<uint32_t>(chunks_); }
+    uint32_t chunks() const { return index_.chunks(); }
     // A chunk as it is in the frame, which is not checked yet.
     std::span<const uint8_t> chunk(uint64_t index) const;
     // Tiles that keep their elements as they are.
@@ -51,15 +50,8 @@ public:
     Status unpack(uint64_t offset, uint64_t bytes, void* to) const;
 
 private:
-    Status check_chunks(uint64_t begin) const;
-    uint32_t elements_of_chunk(uint64_t index) const;
-    uint64_t place(
-        uint64_t index) const;  // of a chunk, from the beginning of the frame; of the end behind the last one
-    Status find_checked(uint64_t index, Tiles* out) const;
-
     std::span<const uint8_t> bytes_;
-    FloatFormat format_ = FloatFormat::bf16;
-    uint64_t contents_bytes_ = 0, chunks_ = 0;
+    FrameIndex index_;
 };
 
 }  // namespace stagehand::codec

@@ -43,7 +43,7 @@ from ._host import PinnedMemory, Stream
 from ._occupancy import Allocation
 from ._pause_callbacks import PauseCallbacks, PauseFunction
 from ._runtime import Block, Part, Runtime
-from ._sources import BlockDesc, DeviceMemory, FileRange, Fill, Mapped, Segment, Source
+from ._sources import BlockDesc, DeviceMemory, FileRange, Fill, Mapped, Packed, Segment, Source
 from ._spiller import Spiller, Ticket
 from ._view import View, Views
 
@@ -89,6 +89,7 @@ __all__ = [
     "OccupancyInfo",
     "OccupancyState",
     "OperationError",
+    "Packed",
     "Part",
     "PauseCallbacks",
     "PauseFunction",

@@ -64,6 +64,17 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True)
+class Packed:
+    """A packed tensor of `stagehand pack`, of which `bytes` bytes of the contents are used, from `offset` on. It must
+    not change while the block is registered.
+    """
+
+    source: Buffer | PinnedMemory | FileRange | Mapped
+    bytes: int
+    offset: int = 0
+
+
+@dataclass(frozen=True)
 class Segment:
     """A source that begins at `offset` in the block, instead of right after the source before it."""
 
@@ -71,7 +82,7 @@ class Segment:
     offset: int
 
 
-Source: TypeAlias = Union["Buffer", PinnedMemory, FileRange, Mapped, Fill, DeviceMemory]
+Source: TypeAlias = Union["Buffer", PinnedMemory, FileRange, Mapped, Fill, DeviceMemory, Packed]
 """The library reads bytes-like objects and NumPy arrays in place. The block keeps them alive."""
 
 
@@ -132,7 +143,11 @@ class Described:
         return self.calls[-1].handle
 
     def _fill_in(self, segment: Any, source: Any) -> None:
-        if isinstance(source, FileRange):
+        if isinstance(source, Packed):
+            self._fill_in(segment, source.source)
+            segment.packed_bytes = segment.bytes
+            segment.bytes, segment.packed_offset = source.bytes, source.offset
+        elif isinstance(source, FileRange):
             segment.kind, segment.file = lib.SH_SOURCE_FILE, self._descriptor(source.file)
             segment.file_offset, segment.bytes = source.offset, source.bytes
         elif isinstance(source, Fill):

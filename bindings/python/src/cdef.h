@@ -131,19 +131,7 @@ typedef void (*sh_stream_fn)(void* user_data);
 sh_status sh_stream_launch(sh_device* device, sh_stream stream, sh_stream_fn fn, void* user_data,
                                                 int64_t busy_ns);
 
-/* runtime.h */
-typedef struct sh_runtime_options {
-    uint32_t struct_size;
-    uint32_t max_held;
-    uint64_t max_bytes;
-    uint64_t unordered_bytes;
-    uint64_t share_wait_ns;
-    const char* name;
-} sh_runtime_options;
-sh_status sh_runtime_create(sh_device* device, const sh_runtime_options* options,
-                                                 sh_runtime** out_runtime);
-void sh_runtime_destroy(sh_runtime* runtime);
-sh_status sh_runtime_synchronize(sh_runtime* runtime);
+/* source.h */
 enum {
     SH_SOURCE_POINTER = 1,
     SH_SOURCE_MAPPED = 2,
@@ -162,7 +150,23 @@ typedef struct sh_segment {
     uint64_t file_offset;
     sh_fill_fn fill;
     void* user_data;
+    uint64_t packed_bytes;
+    uint64_t packed_offset;
 } sh_segment;
+
+/* runtime.h */
+typedef struct sh_runtime_options {
+    uint32_t struct_size;
+    uint32_t max_held;
+    uint64_t max_bytes;
+    uint64_t unordered_bytes;
+    uint64_t share_wait_ns;
+    const char* name;
+} sh_runtime_options;
+sh_status sh_runtime_create(sh_device* device, const sh_runtime_options* options,
+                                                 sh_runtime** out_runtime);
+void sh_runtime_destroy(sh_runtime* runtime);
+sh_status sh_runtime_synchronize(sh_runtime* runtime);
 enum {
     SH_BLOCK_MUTABLE = 1,
     SH_BLOCK_WHOLE = 2,

@@ -16,10 +16,18 @@ Status bad(const sh_block_desc& desc, size_t index, const std::string& what) {
     return Status(SH_ERROR_INVALID_ARGUMENT, describe(desc, index) + ": " + what);
 }
 
+Status check_packed(const sh_block_desc& desc, size_t index, const std::string& name, const sh_segment& segment) {
+    if (segment.kind != SH_SOURCE_POINTER && segment.kind != SH_SOURCE_MAPPED && segment.kind != SH_SOURCE_FILE)
+        return bad(desc, index, name + " is packed, but its kind is not SH_SOURCE_POINTER, _MAPPED or _FILE");
+    if (desc.flags & SH_BLOCK_MUTABLE) return bad(desc, index, name + " is packed, but the block is mutable");
+    return Status();
+}
+
 Status check_segment(const sh_block_desc& desc, size_t index, uint64_t number, const sh_segment& segment) {
     const std::string name = "segment " + std::to_string(number);
     if (segment.offset > desc.bytes || segment.bytes > desc.bytes - segment.offset)
         return bad(desc, index, name + " ends beyond the block's " + exact_size_text(desc.bytes));
+    if (segment.packed_bytes) SH_TRY(check_packed(desc, index, name, segment));
     const bool memory =
         segment.kind == SH_SOURCE_POINTER || segment.kind == SH_SOURCE_MAPPED || segment.kind == SH_SOURCE_DEVICE;
     if (memory && !segment.pointer && segment.bytes) return bad(desc, index, name + " has a NULL pointer");

@@ -14,7 +14,9 @@ sh_segment within(const sh_segment& segment, const policy::Cut& part) {
     if (!piece.bytes) return piece;
     const uint64_t skipped = begin - segment.offset;
     piece.offset = begin - part.offset;
-    if (segment.kind == SH_SOURCE_FILE || segment.kind == SH_SOURCE_FILL)
+    if (segment.packed_bytes)
+        piece.packed_offset += skipped;
+    else if (segment.kind == SH_SOURCE_FILE || segment.kind == SH_SOURCE_FILL)
         piece.file_offset += skipped;
     else
         piece.pointer = static_cast<const char*>(segment.pointer) + skipped;

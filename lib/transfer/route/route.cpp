@@ -36,7 +36,7 @@ Status open_segment(BackendDevice& device, const sh_segment& from, bool pin, Seg
         SH_TRY(check_reachable(device, out->source));
         out->route = Route::straight;
     }
-    if (from.kind != SH_SOURCE_POINTER) return Status();
+    if (from.kind != SH_SOURCE_POINTER || from.packed_bytes) return Status();
     if (pin) *out_pin_failure = pin_foreign(device, out->source.pointer, from.bytes, &out->pinned_piece);
     uint32_t pinned = 0;
     SH_TRY(device.host_is_pinned(from.pointer, from.bytes, &pinned));

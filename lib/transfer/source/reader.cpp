@@ -7,6 +7,7 @@
 #include "base/no_throw.h"
 #include "transfer/source/file_reader.h"
 #include "transfer/source/mapped_reader.h"
+#include "transfer/source/packed_reader.h"
 
 namespace stagehand::transfer {
 namespace {
@@ -49,6 +50,11 @@ Status Reader::read_all(std::span<const ReadRequest> requests) {
         if (request.bytes > source.bytes || request.offset > source.bytes - request.bytes)
             return Status(SH_ERROR_SOURCE, "a read reaches past the end of its source: " + range_text(request));
         if (request.bytes == 0) continue;
+        if (source.packed) {
+            if (!packed_) packed_ = std::make_unique<PackedReader>();
+            SH_TRY(packed_->read(request, [this](const ReadRequest& plain) { return read_all({&plain, 1}); }));
+            continue;
+        }
         switch (source.kind) {
             case SH_SOURCE_POINTER:
                 std::memcpy(request.to, static_cast<const char*>(source.pointer) + request.offset, request.bytes);

@@ -30,6 +30,7 @@ struct ReaderOptions {
 
 class MappedReader;
 class FileReader;
+class PackedReader;
 
 // Used by one thread. The reader makes each of its parts when it first needs the part, and keeps it. The contents of
 // `to` are undefined after a failure.
@@ -51,6 +52,7 @@ private:
     const ReaderOptions options_;
     std::unique_ptr<MappedReader> mapped_;
     std::unique_ptr<FileReader> files_;
+    std::unique_ptr<PackedReader> packed_;
 };
 
 }  // namespace stagehand::transfer

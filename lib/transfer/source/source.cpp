@@ -1,10 +1,13 @@
 #include "transfer/source/source.h"
 
 #include <climits>
+#include <memory>
 #include <new>
 #include <string>
 
+#include "codec/frame_index.h"
 #include "transfer/source/open_file.h"
+#include "transfer/source/packed_reader.h"
 
 namespace stagehand::transfer {
 namespace {
@@ -55,6 +58,20 @@ Status open_by_kind(const sh_segment& segment, Source* source) {
     }
 }
 
+Status open_packed(const sh_segment& segment, Source* source) {
+    auto index = std::make_unique<codec::FrameIndex>();
+    source->packed_bytes = segment.packed_bytes;
+    source->packed_offset = segment.packed_offset;
+    SH_TRY(read_index(*source, index.get()));
+    if (segment.packed_offset > index->contents_bytes() ||
+        segment.bytes > index->contents_bytes() - segment.packed_offset)
+        return wrong("packed_offset", std::to_string(segment.packed_offset) + " and bytes " +
+                                          std::to_string(segment.bytes) + " reach past the " +
+                                          std::to_string(index->contents_bytes()) + " bytes of the packed tensor");
+    source->packed = index.release();
+    return Status();
+}
+
 }  // namespace
 
 Status open_source(const sh_segment& segment, Source* out_source) {
@@ -62,7 +79,15 @@ Status open_source(const sh_segment& segment, Source* out_source) {
         Source source;
         source.kind = segment.kind;
         source.bytes = segment.bytes;
-        SH_TRY(open_by_kind(segment, &source));
+        sh_segment place = segment;  // of the packed tensor, if it is one
+        if (segment.packed_bytes) place.bytes = segment.packed_bytes;
+        SH_TRY(open_by_kind(place, &source));
+        if (segment.packed_bytes) {
+            if (Status status = open_packed(segment, &source); !status.ok()) {
+                close_source(&source);
+                return status;
+            }
+        }
         *out_source = source;
         return Status();
     } catch (const std::bad_alloc&) {
@@ -72,6 +97,7 @@ Status open_source(const sh_segment& segment, Source* out_source) {
 
 void close_source(Source* source) {
     if (source->opened) close_file(source->opened);
+    delete source->packed;
     *source = Source();
 }
 

@@ -7,6 +7,10 @@
 
 #include "base/status.h"
 
+namespace stagehand::codec {
+class FrameIndex;
+}
+
 namespace stagehand::transfer {
 
 struct OpenFile;
@@ -15,13 +19,17 @@ struct OpenFile;
 // refers to while a load may read it.
 struct Source {
     uint32_t kind = 0;
-    void* pointer = nullptr;     // POINTER, MAPPED, DEVICE
-    int file = -1;               // FILE: the library's own file descriptor
-    int direct_file = -1;        // FILE: the same file opened for direct reads, or -1
-    uint64_t file_offset = 0;    // FILE; FILL: added to the offsets that the callback gets
-    sh_fill_fn fill = nullptr;   // FILL
-    void* user_data = nullptr;   // FILL
-    uint64_t bytes = 0;          // length of the segment
+    void* pointer = nullptr;    // POINTER, MAPPED, DEVICE
+    int file = -1;              // FILE: the library's own file descriptor
+    int direct_file = -1;       // FILE: the same file opened for direct reads, or -1
+    uint64_t file_offset = 0;   // FILE; FILL: added to the offsets that the callback gets
+    sh_fill_fn fill = nullptr;  // FILL
+    void* user_data = nullptr;  // FILL
+    uint64_t bytes = 0;         // length of the segment
+    // POINTER, MAPPED, FILE: what the packed tensor holds, or null. The place above is that of the packed tensor.
+    const codec::FrameIndex* packed = nullptr;
+    uint64_t packed_bytes = 0;
+    uint64_t packed_offset = 0;  // of the segment, in the contents of the packed tensor
     OpenFile* opened = nullptr;  // FILE: shared by all sources in the same file; null: nothing is known of the file
 };
 

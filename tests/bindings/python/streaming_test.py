@@ -3,6 +3,7 @@
 import gc
 import mmap
 import os
+import pathlib
 import threading
 
 import numpy as np
@@ -40,6 +41,31 @@ def test_kinds_of_step_are_named_and_listed(model):
         pass
     with pytest.raises(sh.UsageError, match="empty"), model.runtime.step(""):
         pass
+
+
+PACKED = pathlib.Path(__file__).resolve().parents[2] / "data/packed"
+
+
+def test_packed_tensors_are_unpacked(device, tmp_path):
+    contents, packed = (PACKED / "weights.bf16").read_bytes(), (PACKED / "weights.packed").read_bytes()
+    path = tmp_path / "packed"
+    path.write_bytes(b"before" + packed)
+    with sh.Runtime(device) as runtime:
+        block = runtime.register_block(
+            [
+                sh.Packed(packed, len(contents)),
+                sh.Packed(sh.FileRange(path, 6, len(packed)), 100, offset=300),
+                sh.Packed(sh.Mapped(packed), 7, offset=len(contents) - 7),
+            ]
+        )
+        with runtime.acquire(block) as view:
+            assert view.read() == contents + contents[300:400] + contents[-7:]
+        with pytest.raises(sh.UsageError, match="packed_offset"):
+            runtime.register_block(sh.Packed(packed, len(contents) + 1))
+        with pytest.raises(sh.UsageError, match="not a packed tensor"):
+            runtime.register_block(sh.Packed(contents, 10))
+        with pytest.raises(sh.UsageError, match="mutable"):
+            runtime.register_block(sh.Packed(bytearray(packed), 10), mutable=True)
 
 
 def test_a_block_is_used_part_by_part(device):

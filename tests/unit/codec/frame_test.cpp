@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "codec/checksum.h"
@@ -179,6 +181,19 @@ TEST(Frame, AChunkThatContradictsItselfIsRefusedWithARightChecksumToo) {
     refused_with(kBegin, static_cast<uint8_t>(frame[kBegin] + 1));  // the size of a tile
     refused_with(kBegin + 2, 1);                                    // the size of a tile that is not there
     refused_with(kBegin + kChunkHeaderBytes + 12, 1);               // a zero of the tile's header
+}
+
+std::vector<uint8_t> committed(const std::string& name) {
+    std::ifstream file(std::string(STAGEHAND_TEST_DATA) + "/packed/" + name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Files that exist already can be read, and are still written like that.
+TEST(Frame, IsThatOfFilesThatExist) {
+    const std::vector<uint8_t> contents = committed("weights.bf16"), frame = committed("weights.packed");
+    ASSERT_EQ(contents.size(), 18'000u);
+    EXPECT_EQ(contents_of_frame(frame), contents);
+    EXPECT_EQ(frame_of(FloatFormat::bf16, contents), frame);
 }
 
 TEST(Frame, WhatCannotBePacked) {

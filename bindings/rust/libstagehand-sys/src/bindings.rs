@@ -1064,58 +1064,6 @@ pub type sh_after_resume_fn = ::core::option::Option<
         user_data: *mut ::core::ffi::c_void,
     ),
 >;
-///How sh_runtime_create() creates a runtime.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct sh_runtime_options {
-    pub struct_size: u32,
-    /**Number of blocks of the order whose views are held at once. A block that is held twice counts once. 0: 1. More
-may be held if the plan has room. The acquire of one more block returns SH_ERROR_HELD if the plan has no room.
-Before the order is known, the plan has room for this number of the largest blocks.*/
-    pub max_held: u32,
-    ///The most that the runtime gets of the device's budget, in bytes, cut to whole pages. 0: no limit.
-    pub max_bytes: u64,
-    /**The least device memory for blocks outside the order, in bytes, rounded up to whole pages. The runtime needs
-this memory, and at least the memory of its largest such block, beside max_held blocks of the order. Planning
-returns SH_ERROR_BUDGET if the runtime's share has no room for this memory. Blocks outside the order get more
-memory only if the order has no use for the memory, and never more than they need together. 0: the library
-takes an eighth of the share, or more if the largest block or the memory that was held at once needs it.*/
-    pub unordered_bytes: u64,
-    /**How long, in nanoseconds, a call that plans waits for other runtimes to end the steps in which they hold memory
-beyond their shares. The call then returns SH_ERROR_BUSY. 0: the call does not wait. UINT64_MAX: without limit.
-This option is for models in several threads. The calling thread must not itself be in such a step, because the
-step cannot end while the thread waits.*/
-    pub share_wait_ns: u64,
-    ///Names the runtime in messages and traces. NULL: "runtime \<number>".
-    pub name: *const ::core::ffi::c_char,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of sh_runtime_options",
-    ][::core::mem::size_of::<sh_runtime_options>() - 40usize];
-    [
-        "Alignment of sh_runtime_options",
-    ][::core::mem::align_of::<sh_runtime_options>() - 8usize];
-    [
-        "Offset of field: sh_runtime_options::struct_size",
-    ][::core::mem::offset_of!(sh_runtime_options, struct_size) - 0usize];
-    [
-        "Offset of field: sh_runtime_options::max_held",
-    ][::core::mem::offset_of!(sh_runtime_options, max_held) - 4usize];
-    [
-        "Offset of field: sh_runtime_options::max_bytes",
-    ][::core::mem::offset_of!(sh_runtime_options, max_bytes) - 8usize];
-    [
-        "Offset of field: sh_runtime_options::unordered_bytes",
-    ][::core::mem::offset_of!(sh_runtime_options, unordered_bytes) - 16usize];
-    [
-        "Offset of field: sh_runtime_options::share_wait_ns",
-    ][::core::mem::offset_of!(sh_runtime_options, share_wait_ns) - 24usize];
-    [
-        "Offset of field: sh_runtime_options::name",
-    ][::core::mem::offset_of!(sh_runtime_options, name) - 32usize];
-};
 /**Memory of this process. The device copies pinned memory (sh_host_alloc(), or pinned by the driver) without a
 detour.*/
 pub const SH_SOURCE_POINTER: _bindgen_ty_11 = 1;
@@ -1169,10 +1117,16 @@ destroyed. The library writes to them if the block is SH_BLOCK_MUTABLE. The memo
     pub fill: sh_fill_fn,
     ///FILL: passed to `fill`.
     pub user_data: *mut ::core::ffi::c_void,
+    /**POINTER, MAPPED, FILE: the source is a packed tensor (`stagehand pack`) of this size, which begins at `pointer`
+or at `file_offset`. The library's workers unpack it, so it counts as unpinned memory. 0: the source is not
+packed. Since 0.2*/
+    pub packed_bytes: u64,
+    ///Offset of the bytes in the contents of the packed tensor. Since 0.2
+    pub packed_offset: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_segment"][::core::mem::size_of::<sh_segment>() - 64usize];
+    ["Size of sh_segment"][::core::mem::size_of::<sh_segment>() - 80usize];
     ["Alignment of sh_segment"][::core::mem::align_of::<sh_segment>() - 8usize];
     [
         "Offset of field: sh_segment::struct_size",
@@ -1201,6 +1155,64 @@ const _: () = {
     [
         "Offset of field: sh_segment::user_data",
     ][::core::mem::offset_of!(sh_segment, user_data) - 56usize];
+    [
+        "Offset of field: sh_segment::packed_bytes",
+    ][::core::mem::offset_of!(sh_segment, packed_bytes) - 64usize];
+    [
+        "Offset of field: sh_segment::packed_offset",
+    ][::core::mem::offset_of!(sh_segment, packed_offset) - 72usize];
+};
+///How sh_runtime_create() creates a runtime.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct sh_runtime_options {
+    pub struct_size: u32,
+    /**Number of blocks of the order whose views are held at once. A block that is held twice counts once. 0: 1. More
+may be held if the plan has room. The acquire of one more block returns SH_ERROR_HELD if the plan has no room.
+Before the order is known, the plan has room for this number of the largest blocks.*/
+    pub max_held: u32,
+    ///The most that the runtime gets of the device's budget, in bytes, cut to whole pages. 0: no limit.
+    pub max_bytes: u64,
+    /**The least device memory for blocks outside the order, in bytes, rounded up to whole pages. The runtime needs
+this memory, and at least the memory of its largest such block, beside max_held blocks of the order. Planning
+returns SH_ERROR_BUDGET if the runtime's share has no room for this memory. Blocks outside the order get more
+memory only if the order has no use for the memory, and never more than they need together. 0: the library
+takes an eighth of the share, or more if the largest block or the memory that was held at once needs it.*/
+    pub unordered_bytes: u64,
+    /**How long, in nanoseconds, a call that plans waits for other runtimes to end the steps in which they hold memory
+beyond their shares. The call then returns SH_ERROR_BUSY. 0: the call does not wait. UINT64_MAX: without limit.
+This option is for models in several threads. The calling thread must not itself be in such a step, because the
+step cannot end while the thread waits.*/
+    pub share_wait_ns: u64,
+    ///Names the runtime in messages and traces. NULL: "runtime \<number>".
+    pub name: *const ::core::ffi::c_char,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of sh_runtime_options",
+    ][::core::mem::size_of::<sh_runtime_options>() - 40usize];
+    [
+        "Alignment of sh_runtime_options",
+    ][::core::mem::align_of::<sh_runtime_options>() - 8usize];
+    [
+        "Offset of field: sh_runtime_options::struct_size",
+    ][::core::mem::offset_of!(sh_runtime_options, struct_size) - 0usize];
+    [
+        "Offset of field: sh_runtime_options::max_held",
+    ][::core::mem::offset_of!(sh_runtime_options, max_held) - 4usize];
+    [
+        "Offset of field: sh_runtime_options::max_bytes",
+    ][::core::mem::offset_of!(sh_runtime_options, max_bytes) - 8usize];
+    [
+        "Offset of field: sh_runtime_options::unordered_bytes",
+    ][::core::mem::offset_of!(sh_runtime_options, unordered_bytes) - 16usize];
+    [
+        "Offset of field: sh_runtime_options::share_wait_ns",
+    ][::core::mem::offset_of!(sh_runtime_options, share_wait_ns) - 24usize];
+    [
+        "Offset of field: sh_runtime_options::name",
+    ][::core::mem::offset_of!(sh_runtime_options, name) - 32usize];
 };
 /**The engine changes the block on the device, and sh_mark_dirty() makes the library write it back. All segments
 must be SH_SOURCE_POINTER.*/

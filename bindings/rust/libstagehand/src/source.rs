@@ -133,6 +133,17 @@ impl Source {
         Source::new(segment, Keeper::Registration(file))
     }
 
+    /// Takes the source as a packed tensor of `stagehand pack`, and uses `bytes` bytes of its contents, from `offset`.
+    /// The library unpacks them on its own threads. Registering the block returns [`Status::INVALID_ARGUMENT`] if the
+    /// source is no packed tensor, is a closure, or has fewer contents. The packed tensor must not change while the
+    /// block is registered: a load returns [`Status::SOURCE`] if it has.
+    pub fn packed(mut self, offset: u64, bytes: u64) -> Source {
+        self.segment.packed_bytes = self.segment.bytes;
+        self.segment.packed_offset = offset;
+        self.segment.bytes = bytes;
+        self
+    }
+
     /// Makes a source of `bytes` bytes that a closure writes. The closure gets a buffer, and the offset in this source
     /// at which the buffer begins.
     ///
@@ -162,7 +173,7 @@ impl Source {
     pub fn range(mut self, range: Range<usize>) -> Result<Source> {
         let whole = 0..self.segment.bytes as usize;
         let simple = matches!(self.segment.kind, sys::SH_SOURCE_POINTER | sys::SH_SOURCE_MAPPED);
-        if !simple || matches!(self.keeper, Keeper::Exclusive(_)) {
+        if !simple || matches!(self.keeper, Keeper::Exclusive(_)) || self.segment.packed_bytes != 0 {
             return Err(Error::new(Status::INVALID_ARGUMENT, "range: only shared and mapped sources have parts"));
         }
         if range.start > range.end || range.end > whole.end {

@@ -117,6 +117,34 @@ fn every_kind_of_source_arrives() {
 }
 
 #[test]
+fn packed_tensors_are_unpacked() {
+    let device = host(256 * KIB);
+    let runtime = Runtime::new(&device).unwrap();
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/data/packed");
+    if !folder.exists() {
+        return eprintln!("skipped: the crate is not in the library's tree");
+    }
+    let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
+    let (contents, packed) = (read("weights.bf16"), read("weights.packed"));
+    let bytes = contents.len() as u64;
+    let sources = [
+        Source::owned(packed.clone()).packed(0, bytes),
+        Source::file(file_of(&packed), 0, packed.len() as u64).packed(300, 100),
+    ];
+    let wanted = [contents.clone(), contents[300..400].to_vec()];
+    let blocks = runtime.register_blocks(sources.map(BlockDesc::from_source)).unwrap();
+    compare(&runtime, &blocks, &wanted);
+    let refused = |source: Source, text: &str| {
+        let error = runtime.register_block(BlockDesc::from_source(source)).unwrap_err();
+        assert!(error.status() == Status::INVALID_ARGUMENT && error.text().contains(text), "{error}");
+    };
+    refused(Source::owned(packed.clone()).packed(1, bytes), "packed_offset");
+    refused(Source::owned(contents).packed(0, 1), "not a packed tensor");
+    refused(Source::fill(10, |_, _| Ok(())).packed(0, 1), "packed");
+    assert!(Source::shared(Arc::new(packed)).packed(0, bytes).range(0..1).is_err());
+}
+
+#[test]
 fn a_block_is_used_part_by_part() {
     let device = host(96 * KIB);
     let runtime = Runtime::new(&device).unwrap();

@@ -5,13 +5,15 @@
 // A packed tensor is a frame of the codec, and is in the file as U8 under its own name.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
-namespace stagehand::cli {
+namespace stagehand::cli::model {
 
 // What a packed tensor was.
 struct PlainTensor {
@@ -26,4 +28,10 @@ std::string description_of(const PackedTensors& packed);
 // Throws std::invalid_argument with the reason.
 PackedTensors parse_description(const std::string& text);
 
-}  // namespace stagehand::cli
+struct Model;
+
+// Makes the tensors from `first` on what they were before they were packed, by the description in the file's metadata.
+// Throws ModelError with the name of the file if they cannot have been that.
+void apply_description(const std::string& text, std::string_view file, std::size_t first, Model& model);
+
+}  // namespace stagehand::cli::model

@@ -1,13 +1,17 @@
-#include "packing/description.h"
+#include "packed_description.h"
 
 #include <stdexcept>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "model/text.h"
+#include "element_type.h"
+#include "error.h"
+#include "model.h"
+#include "safetensors_header.h"
+#include "text.h"
 
-namespace stagehand::cli {
+namespace stagehand::cli::model {
 
 namespace {
 
@@ -15,7 +19,7 @@ constexpr std::uint64_t version = 1;
 
 PlainTensor parse_tensor(const std::string& name, const nlohmann::json& json) {
     const auto fail = [&](const char* why) {
-        throw std::invalid_argument(fmt::format("tensor {}: {}", model::in_quotes(name), why));
+        throw std::invalid_argument(fmt::format("tensor {}: {}", in_quotes(name), why));
     };
     if (!json.is_object() || !json.contains("dtype") || !json["dtype"].is_string() || !json.contains("shape") ||
         !json["shape"].is_array()) {
@@ -59,4 +63,43 @@ PackedTensors parse_description(const std::string& text) {
     return packed;
 }
 
-}  // namespace stagehand::cli
+void apply_description(const std::string& text, std::string_view file, std::size_t first, Model& model) {
+    PackedTensors packed;
+    try {
+        packed = parse_description(text);
+    } catch (const std::invalid_argument& problem) {
+        throw ModelError(file, fmt::format("metadata '{}'", packed_key), problem.what());
+    }
+    std::size_t found = 0;
+    for (std::size_t i = first; i < model.tensors.size(); ++i) {
+        Tensor& tensor = model.tensors[i];
+        const auto plain = packed.find(tensor.name);
+        if (plain == packed.end()) {
+            continue;
+        }
+        ++found;
+        const auto fail = [&](std::string_view why) {
+            throw ModelError(file, fmt::format("tensor {}", in_quotes(tensor.name)), why);
+        };
+        const ElementType* const type = safetensors_type(plain->second.dtype);
+        if (tensor.dtype != "U8") {
+            fail("is packed by the metadata, but its elements are not bytes");
+        }
+        if (type == nullptr) {
+            fail(fmt::format("was packed from elements of the unknown type {}", in_quotes(plain->second.dtype)));
+        }
+        const TensorSize size = tensor_size(*type, plain->second.shape);
+        if (!size.problem.empty()) {
+            fail(size.problem);
+        }
+        tensor.packed_bytes = tensor.bytes;
+        tensor.bytes = size.bytes;
+        tensor.dtype = type->name;
+        tensor.shape = model.arena.copy(plain->second.shape);
+    }
+    if (found != packed.size()) {
+        throw ModelError(file, "metadata", "describes a packed tensor that is not in the file");
+    }
+}
+
+}  // namespace stagehand::cli::model

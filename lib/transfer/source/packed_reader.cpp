@@ -1,0 +1,66 @@
+#include "transfer/source/packed_reader.h"
+
+#include <algorithm>
+#include <span>
+#include <string>
+
+namespace stagehand::transfer {
+namespace {
+
+// The packed tensor itself, as a source.
+Source plain(const Source& source) {
+    Source bytes = source;
+    bytes.packed = nullptr;
+    bytes.bytes = source.packed_bytes;
+    return bytes;
+}
+
+std::span<const uint8_t> as_bytes(const char* at, uint64_t bytes) {
+    return {reinterpret_cast<const uint8_t*>(at), bytes};
+}
+
+}  // namespace
+
+Status read_index(const Source& source, codec::FrameIndex* out) {
+    const Source frame = plain(source);
+    Reader reader;
+    std::vector<char> head(std::min<uint64_t>(codec::kFrameHeaderBytes, frame.bytes));
+    const ReadRequest header = {&frame, 0, head.data(), head.size()};
+    SH_TRY(reader.read({&header, 1}));
+    uint64_t bytes = 0;
+    SH_TRY(codec::FrameIndex::head_bytes(as_bytes(head.data(), head.size()), frame.bytes, &bytes));
+    head.resize(bytes);
+    const ReadRequest all = {&frame, 0, head.data(), bytes};
+    SH_TRY(reader.read({&all, 1}));
+    return codec::FrameIndex::open(as_bytes(head.data(), bytes), frame.bytes, out);
+}
+
+Status PackedReader::read(const ReadRequest& request, const ReadPlain& read_plain) {
+    const Source& source = *request.source;
+    const codec::FrameIndex& index = *source.packed;
+    const uint64_t whole = index.chunk_bytes(), end = source.packed_offset + request.offset + request.bytes;
+    uint64_t at = source.packed_offset + request.offset;
+    const uint64_t first = at / whole, begin = index.begin_of(first), last = (end - 1) / whole;
+    const uint64_t packed_bytes = index.begin_of(last + 1) - begin;
+    const char* packed = static_cast<const char*>(source.pointer) + begin;
+    if (source.kind != SH_SOURCE_POINTER) {
+        const Source frame = plain(source);
+        packed_.resize(packed_bytes);
+        packed = packed_.data();
+        SH_TRY(read_plain({&frame, begin, packed_.data(), packed_bytes}));
+    }
+    char* to = request.to;
+    for (uint64_t chunk = first; chunk <= last; chunk++) {
+        const uint64_t inside = at - chunk * whole, take = std::min(whole - inside, end - at);
+        const uint64_t place = index.begin_of(chunk);
+        const Status status = index.unpack(chunk, as_bytes(packed + (place - begin), index.begin_of(chunk + 1) - place),
+                                           inside, take, to);
+        if (status.code() == SH_ERROR_INVALID_ARGUMENT) return Status(SH_ERROR_SOURCE, status.text());
+        SH_TRY(status);
+        at += take;
+        to += take;
+    }
+    return Status();
+}
+
+}  // namespace stagehand::transfer

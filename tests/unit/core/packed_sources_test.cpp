@@ -1,0 +1,150 @@
+// Blocks whose sources are packed: every byte, in each step, whole and part by part.
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "../codec/weights.h"
+#include "codec/frame.h"
+#include "engine.h"
+
+namespace stagehand::test {
+namespace {
+
+using codec::FloatFormat;
+
+// A packed tensor in memory and in a file.
+struct Packed {
+    Packed(FloatFormat format, uint64_t elements, uint32_t seed)
+        : contents(codec::test::weights(format, elements, seed)) {
+        EXPECT_TRUE(codec::pack_frame(format, contents.data(), contents.size(), 2, &frame).ok());
+        EXPECT_EQ(std::fwrite(frame.data(), 1, frame.size(), file), frame.size());
+        EXPECT_EQ(std::fflush(file), 0);
+    }
+    ~Packed() { std::fclose(file); }
+    Packed(const Packed&) = delete;
+    Packed& operator=(const Packed&) = delete;
+
+    sh_segment segment(uint32_t kind) const {
+        sh_segment segment = SH_SEGMENT_INIT;
+        segment.kind = kind;
+        segment.bytes = contents.size();
+        segment.packed_bytes = frame.size();
+        segment.pointer = frame.data();
+        segment.file = fileno(file);
+        return segment;
+    }
+
+    std::vector<uint8_t> contents, frame;
+    std::FILE* file = std::tmpfile();
+};
+
+class PackedSources : public ::testing::Test {
+protected:
+    void SetUp() override { SUCCEEDS(sh_runtime_create(device_.get(), nullptr, &runtime_)); }
+    void TearDown() override { sh_runtime_destroy(runtime_); }
+
+    sh_block_desc block_of(const std::vector<sh_segment>& segments) const {
+        sh_block_desc desc = SH_BLOCK_DESC_INIT;
+        for (const sh_segment& segment : segments) desc.bytes = std::max(desc.bytes, segment.offset + segment.bytes);
+        desc.segments = segments.data();
+        desc.segment_count = segments.size();
+        return desc;
+    }
+    void expect_bytes(sh_block block, const uint8_t* wanted, uint64_t bytes) {
+        sh_view view = SH_VIEW_INIT;
+        std::vector<uint8_t> found(bytes);
+        SUCCEEDS(sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view));
+        ASSERT_EQ(view.bytes, bytes);
+        SUCCEEDS(sh_read_block(runtime_, block, SH_STREAM_HOST, 0, found.data(), bytes));
+        EXPECT_TRUE(std::equal(found.begin(), found.end(), wanted));
+        SUCCEEDS(sh_release(runtime_, block, SH_STREAM_HOST));
+    }
+
+    TestDevice device_{{.budget_bytes = 24 * kPage}};
+    sh_runtime* runtime_ = nullptr;
+};
+
+// Two packed tensors and a plain one in each block.
+TEST_F(PackedSources, AreStreamed) {
+    std::vector<std::unique_ptr<Packed>> tensors;
+    std::vector<sh_block> blocks;
+    std::vector<std::vector<uint8_t>> truth;
+    for (uint32_t i = 0; i < 6; i++) {
+        std::vector<sh_segment> segments;
+        std::vector<uint8_t>& bytes = truth.emplace_back();
+        for (const uint32_t kind : {SH_SOURCE_POINTER, SH_SOURCE_FILE, SH_SOURCE_POINTER}) {
+            const FloatFormat format = codec::test::kFormats[tensors.size() % 5];
+            const uint64_t elements = 2 * kPage / codec::fields_of(format).bytes() + i;
+            const Packed& tensor = *tensors.emplace_back(std::make_unique<Packed>(format, elements, i));
+            sh_segment& segment = segments.emplace_back(tensor.segment(kind));
+            segment.offset = bytes.size();
+            if (segments.size() == 3) segment.packed_bytes = 0, segment.pointer = tensor.contents.data();
+            bytes.insert(bytes.end(), tensor.contents.begin(), tensor.contents.end());
+        }
+        const sh_block_desc desc = block_of(segments);
+        SUCCEEDS(sh_register_blocks(runtime_, &desc, 1, &blocks.emplace_back()));
+    }
+    for (int step = 0; step < 3; step++) {
+        SUCCEEDS(sh_step_begin(runtime_));
+        for (size_t i = 0; i < blocks.size(); i++) expect_bytes(blocks[i], truth[i].data(), truth[i].size());
+        SUCCEEDS(sh_step_end(runtime_));
+    }
+    EXPECT_LE(device_.memory().peak_bytes, 24 * kPage);
+}
+
+TEST_F(PackedSources, CanBeUsedPartByPart) {
+    const Packed tensor(FloatFormat::bf16, 5 * kPage / 2, 1);
+    const std::vector<sh_segment> segments = {tensor.segment(SH_SOURCE_FILE)};
+    const sh_block_desc desc = block_of(segments);
+    sh_part_options options = SH_PART_OPTIONS_INIT;
+    options.unit_bytes = 1000;
+    options.largest_bytes = 2 * kPage;
+    sh_part parts[8];
+    for (sh_part& part : parts) sh_part_init(&part);
+    uint64_t count = 0;
+    SUCCEEDS(sh_register_parts(runtime_, &desc, &options, parts, 8, &count));
+    ASSERT_GE(count, 3u);
+    for (uint64_t i = 0; i < count; i++)
+        expect_bytes(parts[i].block, tensor.contents.data() + parts[i].offset, parts[i].bytes);
+}
+
+TEST_F(PackedSources, AreRefusedWhereTheyCannotBe) {
+    const Packed tensor(FloatFormat::bf16, 1000, 1);
+    const auto refused = [&](auto&& change, uint32_t flags, const char* text) {
+        std::vector<sh_segment> segments = {tensor.segment(SH_SOURCE_POINTER)};
+        change(segments[0]);
+        sh_block_desc desc = block_of(segments);
+        desc.flags = flags;
+        desc.name = "head";
+        sh_block block = 0;
+        EXPECT_EQ(sh_register_blocks(runtime_, &desc, 1, &block), SH_ERROR_INVALID_ARGUMENT);
+        EXPECT_NE(why().find(text), std::string::npos) << why();
+        EXPECT_NE(why().find("head"), std::string::npos) << why();
+    };
+    refused([](sh_segment&) {}, SH_BLOCK_MUTABLE, "mutable");
+    refused([](sh_segment& segment) { segment.kind = SH_SOURCE_FILL; }, 0, "packed");
+    refused([](sh_segment& segment) { segment.kind = SH_SOURCE_DEVICE; }, 0, "packed");
+    if (device_under_test() != "host") return;  // a device without contents reads no source
+    refused([](sh_segment& segment) { segment.packed_bytes--; }, 0, "not a packed tensor");
+    refused([](sh_segment& segment) { segment.packed_offset = 1; }, 0, "packed_offset");
+}
+
+TEST_F(PackedSources, ThatHaveChangedAreAnError) {
+    Packed tensor(FloatFormat::bf16, 1000, 1);
+    const std::vector<sh_segment> segments = {tensor.segment(SH_SOURCE_POINTER)};
+    const sh_block_desc desc = block_of(segments);
+    sh_block block = 0;
+    sh_view view = SH_VIEW_INIT;
+    SUCCEEDS(sh_register_blocks(runtime_, &desc, 1, &block));
+    tensor.frame.back() ^= 1;
+    EXPECT_EQ(sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view), SH_ERROR_SOURCE);
+    EXPECT_NE(why().find("checksum"), std::string::npos) << why();
+    tensor.frame.back() ^= 1;
+    expect_bytes(block, tensor.contents.data(), tensor.contents.size());
+}
+
+}  // namespace
+}  // namespace stagehand::test
