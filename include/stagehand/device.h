@@ -10,6 +10,24 @@
 extern "C" {
 #endif
 
+/**
+ * Gives the library host memory of `bytes` bytes, a multiple of 4096, which begins at a multiple of 4096. The library
+ * pins the memory, unless SH_HOST_PINNED is set. It is called on any thread, on several at once, and must not call the
+ * library. An engine that cannot give the memory returns NULL.
+ */
+typedef void* (*sh_host_alloc_fn)(uint64_t bytes, void* user_data);
+/** Takes memory of sh_host_alloc_fn back, with the same `bytes`. The same rules apply. */
+typedef void (*sh_host_free_fn)(void* memory, uint64_t bytes, void* user_data);
+
+enum {
+    /** Host memory that the library maps has small pages. Without it the library asks for huge ones. */
+    SH_HOST_SMALL_PAGES = 1,
+    /** The memory of `host_alloc` is pinned already, so the library does not pin it. */
+    SH_HOST_PINNED = 2
+};
+/** Host memory comes from any NUMA node. */
+#define SH_HOST_NODE_ANY 0xffffffff
+
 /** How sh_device_open() opens a device. */
 typedef struct sh_device_options {
     uint32_t struct_size;
@@ -34,10 +52,26 @@ typedef struct sh_device_options {
     const char* backend_options;
     /** Absolute path of the plugin to load the backend from. NULL: the library searches for the plugin. */
     const char* backend_path;
+    /** Processors that the staging threads run on, such as "0-7,16". NULL: all that the process may use. \since 0.2 */
+    const char* staging_cpus;
+    /** 1 + the NUMA node that host memory comes from, or SH_HOST_NODE_ANY. 0: the node closest to the device, if the
+        backend knows it. Only advice, and none if a tool such as numactl has chosen nodes. \since 0.2 */
+    uint32_t host_node;
+    uint32_t host_flags; /**< SH_HOST_* \since 0.2 */
+    /** The engine's allocator for the library's host memory on this device: staging buffers, sh_host_alloc(), spilled
+        tensors, contents of released memory. NULL: the library maps memory. \since 0.2 */
+    sh_host_alloc_fn host_alloc;
+    sh_host_free_fn host_free; /**< Goes with host_alloc. \since 0.2 */
+    void* host_user_data;      /**< Passed to both. \since 0.2 */
+    /** Device memory of the engine, in place of memory that the library takes from the driver: an address that is a
+        multiple of 256. It stays the engine's, and must stay valid until the device is closed. The library makes no
+        pages then, so addresses change with the plan (SH_DEVICE_FIXED_ADDRESSES). NULL: none. \since 0.2 */
+    void* device_memory;
+    uint64_t device_memory_bytes; /**< Size of device_memory. \since 0.2 */
 } sh_device_options;
 
 #define SH_DEVICE_OPTIONS_INIT \
-    { sizeof(sh_device_options), 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(sh_device_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
  * Fills `options` with SH_DEVICE_OPTIONS_INIT. The other sh_..._init() do the same for their structs. These functions

@@ -17,6 +17,11 @@ uint64_t BackendDevice::now_ns() const {
 }
 
 Status BackendDevice::memory_info(uint64_t* free, uint64_t* total) {
+    if (lent_) {
+        *free = lent_->free_bytes();
+        *total = lent_->bytes();
+        return Status();
+    }
     SH_TRY(check(table_.memory_info(device_, free, total), "memory_info"));
     if (*free <= *total) return Status();
     return Status(SH_ERROR_BACKEND, std::string(table_.name) + " memory_info: the backend reports " +

@@ -1,11 +1,15 @@
 // BackendDevice: an open device of a backend, with the table's functions as methods that return Status.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include <stagehand/backend.h>
 
+#include "backend/host_policy.h"
+#include "backend/lent_memory.h"
 #include "backend/thread_stream.h"
 #include "base/status.h"
 
@@ -17,10 +21,12 @@ const char* error_text(const sh_backend& table);
 // Owns the open device, and closes it when destroyed. Not movable, so that its users may keep a pointer to it.
 class BackendDevice {
 public:
-    BackendDevice(const sh_backend& table, sh_backend_device* device, const sh_backend_device_info& info)
+    BackendDevice(const sh_backend& table, sh_backend_device* device, const sh_backend_device_info& info,
+                  const HostPolicy& host = {})
         : table_(table),
           device_(device),
           info_(info),
+          host_(host),
           thread_handle_(info.thread_stream ? info.thread_stream : thread_stream::kNone) {}
     ~BackendDevice() { table_.device_close(device_); }
     BackendDevice(const BackendDevice&) = delete;
@@ -28,6 +34,7 @@ public:
 
     const sh_backend& table() const { return table_; }
     const sh_backend_device_info& info() const { return info_; }
+    const HostPolicy& host_policy() const { return host_; }
     bool has(uint32_t flag) const { return (info_.flags & flag) != 0; }
     // If false, each allocation brings its own addresses, so the addresses change with the memory.
     bool maps_pages() const { return has(SH_BACKEND_FIXED_ADDRESSES); }
@@ -51,10 +58,14 @@ public:
     Status pages_destroy(uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
         return check(table_.pages_destroy(device_, page_bytes, count, pages), "pages_destroy");
     }
+    // Takes device memory from this range instead of the driver, from now on. Only if the device does not map pages.
+    void lend(uint64_t address, uint64_t bytes) { lent_ = std::make_unique<LentMemory>(address, bytes); }
     Status range_reserve(uint64_t bytes, uint64_t alignment, uint64_t* address) {
+        if (lent_) return lent_->take(bytes, std::max<uint64_t>(alignment, 256), address);
         return check(table_.range_reserve(device_, bytes, alignment, address), "range_reserve");
     }
     Status range_free(uint64_t address, uint64_t bytes) {
+        if (lent_) return lent_->give_back(address, bytes);
         return check(table_.range_free(device_, address, bytes), "range_free");
     }
     Status pages_map(uint64_t address, uint64_t page_bytes, uint64_t count, const sh_backend_page* pages) {
@@ -152,6 +163,8 @@ private:
     const sh_backend& table_;
     sh_backend_device* device_;
     sh_backend_device_info info_;
+    const HostPolicy host_;
+    std::unique_ptr<LentMemory> lent_;
     sh_stream thread_handle_;
 };
 

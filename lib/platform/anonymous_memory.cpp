@@ -60,7 +60,7 @@ bool round_up(uint64_t bytes, uint64_t unit, uint64_t* out) {
     return true;
 }
 
-Status map_anonymous(uint64_t bytes, void** out_memory, uint64_t* out_mapped_bytes) {
+Status map_anonymous(uint64_t bytes, void** out_memory, uint64_t* out_mapped_bytes, bool huge_pages) {
     uint64_t mapped = 0;
     if (bytes == 0) return Status(SH_ERROR_INVALID_ARGUMENT, "cannot map 0 bytes of host memory");
     if (!round_up(bytes, page_size(), &mapped) || mapped > uint64_t(1) << 56)
@@ -85,7 +85,8 @@ Status map_anonymous(uint64_t bytes, void** out_memory, uint64_t* out_mapped_byt
     const uint64_t head = spare ? (kHugePage - address % kHugePage) % kHugePage : 0;
     if (head) munmap(begin, head);
     if (spare > head) munmap(begin + head + mapped, spare - head);
-    if (spare) madvise(begin + head, mapped, MADV_HUGEPAGE);  // only advice: pages are small if the kernel refuses
+    // Only advice: pages are as the kernel likes if it refuses.
+    if (spare) madvise(begin + head, mapped, huge_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     *out_memory = begin + head;
     *out_mapped_bytes = mapped;
     return Status();

@@ -32,9 +32,17 @@ class Device(Occupied):
         link_bytes_per_second: int = 0,
         staging_bytes: int = 0,
         staging_threads: int = 0,
+        staging_cpus: str | None = None,
+        host_node: int | None = None,
+        small_host_pages: bool = False,
+        device_memory: tuple[int, int] | None = None,
         backend_options: str | None = None,
         backend_path: str | os.PathLike[str] | None = None,
     ) -> None:
+        """`staging_cpus` are the processors of the staging threads, such as "0-7,16". `host_node` is the NUMA node of
+        the library's host memory (-1: any; None: the one that is closest to the device). `device_memory` is the address
+        and the size of device memory that the caller lends to the library, and keeps until the device is closed.
+        """
         self._handle: Any = ffi.NULL
         destroy_postponed()
         options = struct("device_options")
@@ -44,8 +52,14 @@ class Device(Occupied):
         options.link_bytes_per_second = link_bytes_per_second
         options.staging_bytes = staging_bytes
         options.staging_threads = staging_threads
-        texts = text(backend_options), text(backend_path)
-        options.backend_options, options.backend_path = texts
+        if host_node is not None:
+            options.host_node = lib.SH_HOST_NODE_ANY if host_node == -1 else host_node + 1
+        options.host_flags = lib.SH_HOST_SMALL_PAGES if small_host_pages else 0
+        if device_memory is not None:
+            address, options.device_memory_bytes = device_memory
+            options.device_memory = ffi.cast("void *", address)
+        texts = text(backend_options), text(backend_path), text(staging_cpus)
+        options.backend_options, options.backend_path, options.staging_cpus = texts
         called = text(name)
         try:
             handle = made("sh_device **", lambda out: lib.sh_device_open(called, options, out), lib.sh_device_close)

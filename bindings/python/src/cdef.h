@@ -5,6 +5,7 @@
 #define SH_VERSION_PATCH 0x0
 #define SH_ABI_VERSION 0x0
 #define SH_STREAM_HOST 0xffffffffffffffff
+#define SH_HOST_NODE_ANY 0xffffffff
 
 /* base.h */
 typedef int32_t sh_status;
@@ -52,6 +53,12 @@ typedef void (*sh_log_fn)(int32_t level, const char* message, void* user_data);
 sh_status sh_set_log(int32_t level, sh_log_fn log, void* user_data);
 
 /* device.h */
+typedef void* (*sh_host_alloc_fn)(uint64_t bytes, void* user_data);
+typedef void (*sh_host_free_fn)(void* memory, uint64_t bytes, void* user_data);
+enum {
+    SH_HOST_SMALL_PAGES = 1,
+    SH_HOST_PINNED = 2
+};
 typedef struct sh_device_options {
     uint32_t struct_size;
     uint32_t staging_threads;
@@ -62,6 +69,14 @@ typedef struct sh_device_options {
     uint64_t staging_bytes;
     const char* backend_options;
     const char* backend_path;
+    const char* staging_cpus;
+    uint32_t host_node;
+    uint32_t host_flags;
+    sh_host_alloc_fn host_alloc;
+    sh_host_free_fn host_free;
+    void* host_user_data;
+    void* device_memory;
+    uint64_t device_memory_bytes;
 } sh_device_options;
 sh_status sh_device_open(const char* name, const sh_device_options* options,
                                               sh_device** out_device);

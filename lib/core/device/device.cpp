@@ -9,6 +9,7 @@
 #include "base/size_text.h"
 #include "core/device/device_options.h"
 #include "core/device/process_marker.h"
+#include "platform/processors.h"
 #include "plugins/backends.h"
 #include "plugins/table_check.h"
 #include "policy/budget.h"
@@ -83,6 +84,18 @@ Status too_small(uint64_t budget, uint64_t page, uint64_t margin_bytes) {
                   margin_bytes ? text + ": margin_bytes " + std::to_string(margin_bytes) + " leaves no more" : text);
 }
 
+HostPolicy host_policy(const sh_device_options& options) {
+    HostPolicy policy;
+    policy.allocate = options.host_alloc;
+    policy.free = options.host_free;
+    policy.user_data = options.host_user_data;
+    if (options.staging_cpus) policy.processors = platform::parse_processors(options.staging_cpus);
+    policy.is_pinned = (options.host_flags & SH_HOST_PINNED) != 0;
+    policy.huge_pages = !(options.host_flags & SH_HOST_SMALL_PAGES);
+    policy.chooses_node = options.host_node != SH_HOST_NODE_ANY;
+    return policy;
+}
+
 transfer::StagingOptions staging_options(const sh_device_options& options) {
     transfer::StagingOptions staging;
     staging.bytes = options.staging_bytes;
@@ -104,18 +117,26 @@ Status open_backend(const std::string& name, uint32_t index, const sh_device_opt
     sh_backend_device* device = nullptr;
     sh_backend_device_info info = {};
     info.struct_size = sizeof info;
-    if (const sh_status code = table->device_open(index, options.backend_options, &device, &info); code < 0)
-        return failed(code);
+    std::string backend_options = options.backend_options ? options.backend_options : "";
+    if (options.device_memory) backend_options += backend_options.empty() ? "map_pages=0" : ";map_pages=0";
+    const char* const given = backend_options.empty() ? nullptr : backend_options.c_str();
+    if (const sh_status code = table->device_open(index, given, &device, &info); code < 0) return failed(code);
+    if (options.host_node && options.host_node != SH_HOST_NODE_ANY) info.host_node = options.host_node;
     if (!device)
         return Status(SH_ERROR_BACKEND, "backend " + name + ": device_open() succeeded but returned no device");
     std::unique_ptr<BackendDevice> opened;
     try {
-        opened = std::make_unique<BackendDevice>(*table, device, info);  // closes the device
+        opened = std::make_unique<BackendDevice>(*table, device, info, host_policy(options));  // closes the device
     } catch (...) {
         table->device_close(device);
         throw;
     }
     SH_TRY(plugins::check_device(name, info));
+    if (options.device_memory) {
+        if (opened->maps_pages())
+            return Status(SH_ERROR_UNSUPPORTED, "options.device_memory: backend " + name + " needs pages of its own");
+        opened->lend(reinterpret_cast<uint64_t>(options.device_memory), options.device_memory_bytes);
+    }
     *out = std::move(opened);
     return Status();
 }

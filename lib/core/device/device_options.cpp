@@ -3,6 +3,7 @@
 #include <string>
 
 #include "backend/limits.h"
+#include "platform/processors.h"
 #include "transfer/staging/staging_size.h"
 
 namespace stagehand::core {
@@ -11,6 +12,21 @@ namespace {
 Status bad(const char* option, uint64_t value, const std::string& wanted) {
     return Status(SH_ERROR_INVALID_ARGUMENT,
                   std::string("options.") + option + " is " + std::to_string(value) + ", " + wanted);
+}
+
+Status check_host_options(const sh_device_options& options) {
+    if (options.host_node > limits::kMostHostNodes && options.host_node != SH_HOST_NODE_ANY)
+        return bad("host_node", options.host_node, "which is more than " + std::to_string(limits::kMostHostNodes));
+    if (options.host_flags & ~uint32_t(SH_HOST_SMALL_PAGES | SH_HOST_PINNED))
+        return bad("host_flags", options.host_flags, "which has unknown bits");
+    if ((options.host_alloc == nullptr) != (options.host_free == nullptr))
+        return Status(SH_ERROR_INVALID_ARGUMENT, "options.host_alloc and options.host_free go together");
+    if ((options.host_flags & SH_HOST_PINNED) && !options.host_alloc)
+        return bad("host_flags", options.host_flags, "which says SH_HOST_PINNED, but host_alloc is NULL");
+    if (options.staging_cpus && !platform::parse_processors(options.staging_cpus))
+        return Status(SH_ERROR_INVALID_ARGUMENT, "options.staging_cpus is \"" + std::string(options.staging_cpus) +
+                                                     "\", which is no list of processors, such as \"0-7,16\"");
+    return Status();
 }
 
 }  // namespace
@@ -32,6 +48,13 @@ Status check_options(const sh_device_options& options) {
     if (options.page_bytes && !limits::is_page(options.page_bytes))
         return bad("page_bytes", options.page_bytes,
                    "which is not a power of two up to " + std::to_string(limits::kLargestPage));
+    SH_TRY(check_host_options(options));
+    const auto address = reinterpret_cast<uint64_t>(options.device_memory);
+    if (address % 256) return bad("device_memory", address, "which is not a multiple of 256");
+    if ((options.device_memory != nullptr) != (options.device_memory_bytes != 0))
+        return bad("device_memory_bytes", options.device_memory_bytes, "which does not go with device_memory");
+    if (options.device_memory_bytes > UINT64_MAX - address)
+        return bad("device_memory_bytes", options.device_memory_bytes, "which reaches past the address space");
     return check_link_speed(options.link_bytes_per_second);
 }
 

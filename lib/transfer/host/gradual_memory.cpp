@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "platform/anonymous_memory.h"
-#include "platform/numa.h"
+#include "transfer/host/host_pages.h"
 #include "transfer/host/registration.h"
 
 namespace stagehand::transfer {
@@ -24,8 +23,7 @@ GradualMemory& GradualMemory::operator=(GradualMemory&& other) noexcept {
 
 Status GradualMemory::reserve(BackendDevice& device, uint64_t bytes, GradualMemory* out) {
     GradualMemory memory;
-    SH_TRY(platform::map_anonymous(bytes, &memory.data_, &memory.mapped_bytes_));
-    platform::prefer_node(memory.data_, memory.mapped_bytes_, device.info().host_node);
+    SH_TRY(take_host_pages(device, bytes, &memory.data_, &memory.mapped_bytes_));
     memory.device_ = &device;
     memory.bytes_ = bytes;
     *out = std::move(memory);
@@ -42,8 +40,8 @@ void GradualMemory::note_ready(bool pinned) {
 
 void GradualMemory::reset() {
     if (!data_) return;
-    if (unregister_range(*device_, data_, {kPieceBytes, pinned_bytes_}))
-        platform::unmap_anonymous(data_, mapped_bytes_);
+    if (device_->host_policy().is_pinned || unregister_range(*device_, data_, {kPieceBytes, pinned_bytes_}))
+        give_host_pages(*device_, data_, mapped_bytes_);
     abandon();
 }
 

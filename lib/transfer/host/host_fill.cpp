@@ -95,7 +95,7 @@ void HostFill::pin_pieces() {
         }
         GradualMemory& memory = *memories_[piece.memory];
         // After a refusal more calls would only be refused too.
-        if (refused.ok() && memory.pins()) {
+        if (refused.ok() && memory.pins() && !device_.host_policy().is_pinned) {
             refused = device_.host_register(static_cast<char*>(memory.data()) + piece.offset, piece.bytes);
             if (!refused.ok())
                 log_line(SH_LOG_WARNING, "host memory cannot be pinned, so copies of it are slow: %s", refused.text());

@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "base/size_text.h"
 #include "platform/anonymous_memory.h"
-#include "platform/numa.h"
+#include "transfer/host/host_pages.h"
 #include "transfer/host/registration.h"
 
 namespace stagehand::transfer {
@@ -32,12 +32,13 @@ Status PinnedMemory::allocate(BackendDevice& device, uint64_t bytes, PinnedMemor
     try {
         PinnedMemory memory;
         memory.device_ = &device;
-        SH_TRY(platform::map_anonymous(bytes, &memory.data_, &memory.mapped_bytes_));
+        SH_TRY(take_host_pages(device, bytes, &memory.data_, &memory.mapped_bytes_));
         memory.bytes_ = bytes;
-        platform::prefer_node(memory.data_, memory.mapped_bytes_, device.info().host_node);
         SH_TRY(platform::touch(memory.data_, memory.mapped_bytes_));
-        Registration registration;
-        const Status refused = register_range(device, memory.data_, memory.mapped_bytes_, &registration);
+        Registration registration = {memory.mapped_bytes_, memory.mapped_bytes_};
+        Status refused;
+        if (!device.host_policy().is_pinned)
+            refused = register_range(device, memory.data_, memory.mapped_bytes_, &registration);
         memory.registered_piece_ = registration.piece_bytes;
         memory.registered_bytes_ = registration.registered_bytes;
         memory.pinned_ = refused.ok();
@@ -55,8 +56,8 @@ Status PinnedMemory::allocate(BackendDevice& device, uint64_t bytes, PinnedMemor
 
 void PinnedMemory::reset() {
     if (!data_) return;
-    if (unregister_range(*device_, data_, {registered_piece_, registered_bytes_}))
-        platform::unmap_anonymous(data_, mapped_bytes_);
+    if (device_->host_policy().is_pinned || unregister_range(*device_, data_, {registered_piece_, registered_bytes_}))
+        give_host_pages(*device_, data_, mapped_bytes_);
     abandon();
 }
 

@@ -5,12 +5,20 @@
 
 #include "base/log.h"
 #include "platform/host_memory.h"
+#include "platform/processors.h"
 #include "transfer/staging/staging_impl.h"
 
 namespace stagehand::transfer {
 namespace {
 
 constexpr size_t kExpected = 64;  // loads, or stores, at once; more of them allocate when they come
+
+Status begin_worker(BackendDevice& device) {
+    const auto& processors = device.host_policy().processors;
+    if (processors && !platform::run_on(*processors))
+        log_line(SH_LOG_WARNING, "a staging thread may not run on options.staging_cpus, and runs anywhere");
+    return device.thread_begin();
+}
 
 }  // namespace
 
@@ -44,7 +52,7 @@ Status StagingEngine::Impl::start() {
         uint32_t able = size_.threads;
         if (status.ok())
             status = workers_.start(
-                size_.threads, [this] { return device_.thread_begin(); }, [this] { work(); }, &able);
+                size_.threads, [this] { return begin_worker(device_); }, [this] { work(); }, &able);
         figures_.threads.store(able, std::memory_order_relaxed);
     } catch (const std::bad_alloc&) {
         status = Status(SH_ERROR_OUT_OF_HOST_MEMORY);

@@ -37,6 +37,9 @@ def test_exceptions_are_one_class_for_each_hundred():
         type(error_of(-699)) is sh.InternalError and error_of(-699).status == -699 and type(error_of(-901)) is sh.Error
     )
     assert status_of(lambda: sh.Device("host", page_bytes=3)) is sh.Status.ERROR_INVALID_ARGUMENT
+    assert status_of(lambda: sh.Device("host", staging_cpus="x")) is sh.Status.ERROR_INVALID_ARGUMENT
+    assert status_of(lambda: sh.Device("host", host_node=5000)) is sh.Status.ERROR_INVALID_ARGUMENT
+    assert status_of(lambda: sh.Device("host", device_memory=(8, 4096))) is sh.Status.ERROR_INVALID_ARGUMENT
     assert status_of(lambda: sh.Device("nobody")) is sh.Status.ERROR_NOT_FOUND
     assert status_of(lambda: sh.Device("host", budget_bytes=1)) is sh.Status.ERROR_BUDGET
 

@@ -43,6 +43,20 @@ def test_kinds_of_step_are_named_and_listed(model):
         pass
 
 
+def test_host_memory_and_threads_can_be_placed():
+    cpus = str(max(os.sched_getaffinity(0)))
+    options = dict(budget_bytes=32 * PAGE, page_bytes=PAGE, staging_cpus=cpus, small_host_pages=True)
+    for node in (-1, 0, None):
+        with sh.Device("host", host_node=node, **options) as device, sh.Runtime(device) as runtime:
+            block = runtime.register_block(bytes(1000))
+            with runtime.acquire(block) as view:
+                assert view.read() == bytes(1000)
+    memory = np.zeros(1 << 20, np.uint8)
+    address = (memory.ctypes.data + 255) // 256 * 256
+    with sh.Device("host", page_bytes=PAGE, device_memory=(address, 1 << 19)) as device:
+        assert device.memory().total_bytes == 1 << 19 and not device.flags & sh.DeviceFlag.FIXED_ADDRESSES
+
+
 PACKED = pathlib.Path(__file__).resolve().parents[2] / "data/packed"
 
 

@@ -31,10 +31,28 @@ pub struct DeviceOptions {
     /// Host memory in bytes that sources which are not pinned pass through. 0: the library chooses by the backend and
     /// the number of threads.
     pub staging_bytes: u64,
+    /// Processors that the worker threads run on, such as `0-7,16`. `None`: all that the process may use.
+    pub staging_cpus: Option<String>,
+    /// NUMA node that host memory comes from.
+    pub host_node: HostNode,
+    /// Host memory has small pages. Otherwise the library asks for huge ones.
+    pub small_host_pages: bool,
     /// Options of the backend, in the form `key=value;key=value`.
     pub backend_options: Option<String>,
     /// Absolute path that the backend is loaded from. `None`: the library searches for the backend.
     pub backend_path: Option<PathBuf>,
+}
+
+/// The NUMA node that the library's host memory for a device comes from. It is only advice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostNode {
+    /// The node that is closest to the device, if the backend knows it.
+    #[default]
+    Nearest,
+    /// Any node.
+    Any,
+    /// The node with this number.
+    Node(u16),
 }
 
 /// A reference to a device.
@@ -89,6 +107,7 @@ impl Device {
         let name = c_string("device", name)?;
         let backend_options =
             options.backend_options.as_deref().map(|text| c_string("backend_options", text)).transpose()?;
+        let staging_cpus = options.staging_cpus.as_deref().map(|text| c_string("staging_cpus", text)).transpose()?;
         let backend_path = options.backend_path.as_deref().map(|path| c_path("backend_path", path)).transpose()?;
         let pointer = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
         let mut raw = init!(sh_device_options);
@@ -98,6 +117,13 @@ impl Device {
         raw.page_bytes = options.page_bytes;
         raw.link_bytes_per_second = options.link_bytes_per_second;
         raw.staging_bytes = options.staging_bytes;
+        raw.staging_cpus = pointer(&staging_cpus);
+        raw.host_node = match options.host_node {
+            HostNode::Nearest => 0,
+            HostNode::Any => sys::SH_HOST_NODE_ANY,
+            HostNode::Node(number) => u32::from(number) + 1,
+        };
+        raw.host_flags = if options.small_host_pages { sys::SH_HOST_SMALL_PAGES } else { 0 };
         raw.backend_options = pointer(&backend_options);
         raw.backend_path = pointer(&backend_path);
         let mut device = std::ptr::null_mut();

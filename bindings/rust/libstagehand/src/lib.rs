@@ -26,7 +26,7 @@ pub use activations::{
 };
 pub use block::{Block, BlockDesc, BlockState, LoadedRange, Part, PartLimits};
 pub use control::{Control, ControlInfo, ControlOptions};
-pub use device::{BackendInfo, Capabilities, Device, DeviceOptions, MemoryInfo, backends};
+pub use device::{BackendInfo, Capabilities, Device, DeviceOptions, HostNode, MemoryInfo, backends};
 pub use error::{Error, Group, Result, Status};
 pub use graph::{Capture, Graph, Launch};
 pub use memory::PinnedMemory;

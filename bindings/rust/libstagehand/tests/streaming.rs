@@ -117,6 +117,26 @@ fn every_kind_of_source_arrives() {
 }
 
 #[test]
+fn host_memory_and_threads_can_be_placed() {
+    for host_node in [HostNode::Nearest, HostNode::Any, HostNode::Node(0)] {
+        let device = host_with(&DeviceOptions {
+            budget_bytes: 256 * KIB,
+            page_bytes: 4 * KIB,
+            staging_cpus: Some("0-1023".into()),
+            small_host_pages: true,
+            host_node,
+            ..Default::default()
+        });
+        let runtime = Runtime::new(&device).unwrap();
+        let block = runtime.register_block(BlockDesc::from_source(Source::owned(contents(1, 9_000)))).unwrap();
+        compare(&runtime, &[block], &[contents(1, 9_000)]);
+    }
+    let options = DeviceOptions { staging_cpus: Some("1-".into()), ..Default::default() };
+    let refused = Device::open_with("host", &options).unwrap_err();
+    assert!(refused.status() == Status::INVALID_ARGUMENT && refused.text().contains("staging_cpus"), "{refused}");
+}
+
+#[test]
 fn packed_tensors_are_unpacked() {
     let device = host(256 * KIB);
     let runtime = Runtime::new(&device).unwrap();

@@ -1,0 +1,54 @@
+#include "transfer/host/host_pages.h"
+
+#include <cstring>
+#include <exception>
+
+#include "base/size_text.h"
+#include "platform/anonymous_memory.h"
+#include "platform/numa.h"
+
+namespace stagehand::transfer {
+namespace {
+
+Status take_from_engine(const HostPolicy& policy, uint64_t bytes, void** out_memory, uint64_t* out_bytes) {
+    if (!platform::round_up(bytes, platform::page_size(), out_bytes))
+        return Status(SH_ERROR_OUT_OF_HOST_MEMORY,
+                      exact_size_text(bytes) + " of host memory are more than there can be");
+    void* memory = nullptr;
+    try {
+        memory = policy.allocate(*out_bytes, policy.user_data);
+    } catch (const std::exception& error) {
+        return Status(SH_ERROR_CALLBACK, std::string("options.host_alloc threw an exception: ") + error.what());
+    } catch (...) {
+        return Status(SH_ERROR_CALLBACK, "options.host_alloc threw an exception");
+    }
+    if (!memory)
+        return Status(SH_ERROR_OUT_OF_HOST_MEMORY, "options.host_alloc gives no " + exact_size_text(*out_bytes));
+    if (reinterpret_cast<uint64_t>(memory) % platform::page_size()) {
+        policy.free(memory, *out_bytes, policy.user_data);
+        return Status(SH_ERROR_CALLBACK, "options.host_alloc gave memory that does not begin at a page");
+    }
+    std::memset(memory, 0, *out_bytes);
+    *out_memory = memory;
+    return Status();
+}
+
+}  // namespace
+
+Status take_host_pages(BackendDevice& device, uint64_t bytes, void** out_memory, uint64_t* out_bytes) {
+    const HostPolicy& policy = device.host_policy();
+    if (policy.allocate) return take_from_engine(policy, bytes, out_memory, out_bytes);
+    SH_TRY(platform::map_anonymous(bytes, out_memory, out_bytes, policy.huge_pages));
+    if (policy.chooses_node) platform::prefer_node(*out_memory, *out_bytes, device.info().host_node);
+    return Status();
+}
+
+void give_host_pages(BackendDevice& device, void* memory, uint64_t bytes) {
+    const HostPolicy& policy = device.host_policy();
+    if (policy.allocate)
+        policy.free(memory, bytes, policy.user_data);
+    else
+        platform::unmap_anonymous(memory, bytes);
+}
+
+}  // namespace stagehand::transfer

@@ -1,0 +1,17 @@
+// The pages of the library's host memory: anonymous memory of the system, or memory of the engine's allocator.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/backend_device.h"
+#include "base/status.h"
+
+namespace stagehand::transfer {
+
+// Zeroed memory of at least `bytes`. SH_ERROR_OUT_OF_HOST_MEMORY: the system has no memory, a limit of the cgroup would
+// be passed, or the engine's allocator gives none.
+Status take_host_pages(BackendDevice& device, uint64_t bytes, void** out_memory, uint64_t* out_bytes);
+// Takes what take_host_pages() gave.
+void give_host_pages(BackendDevice& device, void* memory, uint64_t bytes);
+
+}  // namespace stagehand::transfer

@@ -1,0 +1,243 @@
+// The options of a device about host memory, about the processors of staging threads, and about device memory of the
+// engine.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <dirent.h>
+#include <sched.h>
+
+#include "engine.h"
+
+namespace stagehand::test {
+namespace {
+
+sh_device_options host_options() {
+    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    options.budget_bytes = 32 << 12;
+    options.page_bytes = 4096;
+    options.staging_threads = 2;
+    options.backend_options = "capacity=256MiB;staging_piece=16KiB;poison=1";
+    return options;
+}
+
+// An engine's own allocator. It fills what it gives with rubbish.
+class Arena {
+public:
+    static void* allocate(uint64_t bytes, void* user_data) {
+        Arena& arena = *static_cast<Arena*>(user_data);
+        const std::lock_guard lock(arena.mutex_);
+        if (bytes > arena.most) return nullptr;
+        void* const memory = std::aligned_alloc(4096, bytes);
+        std::memset(memory, 0xee, bytes);
+        arena.given_[memory] = bytes;
+        arena.total += bytes;
+        return static_cast<char*>(memory) + arena.skew;
+    }
+    static void free(void* memory, uint64_t bytes, void* user_data) {
+        Arena& arena = *static_cast<Arena*>(user_data);
+        const std::lock_guard lock(arena.mutex_);
+        void* const begin = static_cast<char*>(memory) - arena.skew;
+        const auto found = arena.given_.find(begin);
+        ASSERT_TRUE(found != arena.given_.end() && found->second == bytes);
+        arena.given_.erase(found);
+        std::free(begin);
+    }
+    bool owns(const void* memory) {
+        const std::lock_guard lock(mutex_);
+        return std::ranges::any_of(given_, [&](const auto& each) {
+            return memory >= each.first && memory < static_cast<const char*>(each.first) + each.second;
+        });
+    }
+    size_t given() {
+        const std::lock_guard lock(mutex_);
+        return given_.size();
+    }
+
+    uint64_t most = UINT64_MAX, total = 0;
+    size_t skew = 0;
+
+private:
+    std::mutex mutex_;
+    std::map<void*, uint64_t> given_;
+};
+
+sh_status open(const sh_device_options& options, sh_device** out) { return sh_device_open("host:0", &options, out); }
+
+// Streams pageable blocks on the device, which pass through the staging buffers, and compares them.
+void stream_some(sh_device* device) {
+    sh_runtime* runtime = nullptr;
+    SUCCEEDS(sh_runtime_create(device, nullptr, &runtime));
+    std::vector<std::vector<uint8_t>> contents;
+    std::vector<sh_block> blocks(12);
+    for (size_t i = 0; i < blocks.size(); i++) {
+        contents.push_back(contents_of(i, 0, 20'000 + i));
+        sh_segment segment = SH_SEGMENT_INIT;
+        segment.kind = SH_SOURCE_POINTER;
+        segment.pointer = contents[i].data();
+        segment.bytes = contents[i].size();
+        sh_block_desc desc = SH_BLOCK_DESC_INIT;
+        desc.bytes = segment.bytes;
+        desc.segments = &segment;
+        desc.segment_count = 1;
+        SUCCEEDS(sh_register_blocks(runtime, &desc, 1, &blocks[i]));
+    }
+    for (int step = 0; step < 3; step++) {
+        SUCCEEDS(sh_step_begin(runtime));
+        for (size_t i = 0; i < blocks.size(); i++) {
+            sh_view view = SH_VIEW_INIT;
+            SUCCEEDS(sh_acquire(runtime, blocks[i], SH_STREAM_HOST, 0, &view));
+            EXPECT_EQ(std::memcmp(view.address, contents[i].data(), contents[i].size()), 0);
+            SUCCEEDS(sh_release(runtime, blocks[i], SH_STREAM_HOST));
+        }
+        SUCCEEDS(sh_step_end(runtime));
+    }
+    sh_runtime_destroy(runtime);
+}
+
+class HostOptions : public ::testing::Test {
+protected:
+    void SetUp() override {
+        if (!on_host_backend() || devices_without_pages()) GTEST_SKIP() << "for the host's memory, with pages";
+    }
+};
+
+TEST_F(HostOptions, TheEnginesAllocatorGivesAllHostMemory) {
+    for (const uint32_t flags : {uint32_t(0), uint32_t(SH_HOST_PINNED)}) {
+        Arena arena;
+        sh_device_options options = host_options();
+        options.host_alloc = Arena::allocate;
+        options.host_free = Arena::free;
+        options.host_user_data = &arena;
+        options.host_flags = flags;
+        sh_device* device = nullptr;
+        SUCCEEDS(open(options, &device));
+        void* memory = nullptr;
+        uint32_t pinned = 0;
+        SUCCEEDS(sh_host_alloc(device, 10'000, &memory, &pinned));
+        EXPECT_TRUE(arena.owns(memory));
+        EXPECT_EQ(pinned, 1u);
+        EXPECT_TRUE(std::all_of(static_cast<char*>(memory), static_cast<char*>(memory) + 10'000,
+                                [](char byte) { return byte == 0; }));
+        stream_some(device);
+        EXPECT_GE(arena.given(), 2u) << "the staging buffers come from it, too";
+        arena.most = 1 << 20;
+        void* more = nullptr;
+        EXPECT_EQ(sh_host_alloc(device, 2 << 20, &more, nullptr), SH_ERROR_OUT_OF_HOST_MEMORY);
+        EXPECT_NE(why().find("host_alloc"), std::string::npos) << why();
+        SUCCEEDS(sh_host_free(device, memory));
+        sh_device_close(device);
+        EXPECT_EQ(arena.given(), 0u);
+        EXPECT_GT(arena.total, 10'000u);
+    }
+}
+
+TEST_F(HostOptions, MemoryThatDoesNotBeginAtAPageIsGivenBack) {
+    Arena arena;
+    sh_device_options options = host_options();
+    options.host_alloc = Arena::allocate;
+    options.host_free = Arena::free;
+    options.host_user_data = &arena;
+    sh_device* device = nullptr;
+    SUCCEEDS(open(options, &device));
+    arena.skew = 64;
+    void* memory = nullptr;
+    EXPECT_EQ(sh_host_alloc(device, 4096, &memory, nullptr), SH_ERROR_CALLBACK);
+    EXPECT_NE(why().find("page"), std::string::npos) << why();
+    sh_device_close(device);
+    EXPECT_EQ(arena.given(), 0u);
+}
+
+// The processors of each thread of this process with that name.
+std::vector<cpu_set_t> processors_of(const std::string& name) {
+    std::vector<cpu_set_t> found;
+    DIR* const tasks = opendir("/proc/self/task");
+    while (const dirent* const task = readdir(tasks)) {
+        std::string called;
+        std::ifstream file(std::string("/proc/self/task/") + task->d_name + "/comm");
+        cpu_set_t set;
+        if (std::getline(file, called) && called == name &&
+            sched_getaffinity(std::atoi(task->d_name), sizeof set, &set) == 0)
+            found.push_back(set);
+    }
+    closedir(tasks);
+    return found;
+}
+
+TEST_F(HostOptions, StagingThreadsRunWhereTheyAreToldTo) {
+    cpu_set_t mine;
+    ASSERT_EQ(sched_getaffinity(0, sizeof mine, &mine), 0);
+    int last = CPU_SETSIZE - 1;
+    while (!CPU_ISSET(last, &mine)) last--;
+    const std::string cpus = std::to_string(last);
+    sh_device_options options = host_options();
+    options.staging_cpus = cpus.c_str();
+    sh_device* device = nullptr;
+    SUCCEEDS(open(options, &device));
+    stream_some(device);
+    const std::vector<cpu_set_t> threads = processors_of("sh-staging");
+    ASSERT_EQ(threads.size(), 2u);
+    for (const cpu_set_t& set : threads) {
+        EXPECT_EQ(CPU_COUNT(&set), 1);
+        EXPECT_TRUE(CPU_ISSET(last, &set));
+    }
+    sh_device_close(device);
+}
+
+TEST_F(HostOptions, ProcessorsThatAreNotThereOnlyCostAWarning) {
+    sh_device_options options = host_options();
+    options.staging_cpus = "1023";
+    sh_device* device = nullptr;
+    SUCCEEDS(open(options, &device));
+    stream_some(device);
+    sh_device_close(device);
+}
+
+// tests/gpu/lent_memory_test.cpp streams through such memory.
+TEST_F(HostOptions, DeviceMemoryOfTheEngineIsTheDevice) {
+    constexpr uint64_t kBytes = 300'000 / 256 * 256;
+    alignas(256) static uint8_t memory[kBytes];
+    sh_device_options options = host_options();
+    options.budget_bytes = 0;
+    options.device_memory = memory;
+    options.device_memory_bytes = kBytes;
+    sh_device* device = nullptr;
+    SUCCEEDS(open(options, &device));
+    sh_device_caps caps = SH_DEVICE_CAPS_INIT;
+    SUCCEEDS(sh_device_get_caps(device, &caps));
+    EXPECT_FALSE(caps.flags & SH_DEVICE_FIXED_ADDRESSES);
+    sh_memory_info info = SH_MEMORY_INFO_INIT;
+    SUCCEEDS(sh_device_get_memory(device, &info));
+    EXPECT_EQ(info.total_bytes, kBytes);
+    EXPECT_LT(info.budget_bytes, kBytes);
+    sh_device_close(device);
+    options.backend_options = nullptr;
+    EXPECT_NE(sh_device_open("sim:0", &options, &device), SH_OK);
+}
+
+TEST_F(HostOptions, WrongOptionsAreNamed) {
+    const auto refused = [](auto&& change, const char* named) {
+        sh_device_options options = host_options();
+        change(options);
+        sh_device* device = nullptr;
+        EXPECT_EQ(open(options, &device), SH_ERROR_INVALID_ARGUMENT);
+        EXPECT_NE(why().find(named), std::string::npos) << why();
+    };
+    for (const char* text : {"", "a", "0-", "3-1", "0,", "0,,1", "0 1", "1024", "-1", "99999999999999999999"})
+        refused([&](sh_device_options& options) { options.staging_cpus = text; }, "staging_cpus");
+    refused([](sh_device_options& options) { options.host_node = 5000; }, "host_node");
+    refused([](sh_device_options& options) { options.host_flags = 4; }, "host_flags");
+    refused([](sh_device_options& options) { options.host_flags = SH_HOST_PINNED; }, "host_flags");
+    refused([](sh_device_options& options) { options.host_alloc = Arena::allocate; }, "host_free");
+    refused([](sh_device_options& options) { options.host_free = Arena::free; }, "host_alloc");
+    refused([](sh_device_options& options) { options.device_memory_bytes = 1; }, "device_memory");
+    refused([](sh_device_options& options) { options.device_memory = &options; }, "device_memory");
+}
+
+}  // namespace
+}  // namespace stagehand::test
