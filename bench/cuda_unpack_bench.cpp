@@ -1,5 +1,5 @@
 // Measures the CUDA plugin's unpacking on cuda:0: on the whole device, and on a few groups of threads. Weights of 256
-// Mi elements are unpacked by one call for each 32 chunks, as loads do.
+// Mi elements are unpacked by one call for each 128 chunks, as loads do.
 #include "../tests/unit/codec/weights.h"
 #include "codec/frame.h"
 #include "measure.h"

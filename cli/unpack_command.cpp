@@ -56,6 +56,9 @@ std::vector<WrittenTensor> plain_tensors(const TensorFile& file) {
             continue;
         }
         ++packed;
+        if (tensor.bytes == 0) {
+            fail(file, tensor.name, "is packed by the metadata, but has no bytes");
+        }
         if (tensor.dtype != "U8") {
             fail(file, tensor.name, "is packed by the metadata, but its elements are not bytes");
         }

@@ -30,8 +30,9 @@ case $way in
 esac
 line=$(block sh)
 [ -n "$line" ] || { echo "$way: no line in $page"; exit 1; }
-if sh -e -c "$line" >log 2>&1; then
-    grep -E 'equal the file|verified|equal' log | tail -n 1 | sed "s/^/$way: /"
+# The last line of a comparison: of the command, or of the examples.
+if sh -e -c "$line" >log 2>&1 && found=$(grep -E 'step 2: .* equal the file|verified +all equal' log); then
+    echo "$way: $found"
 else
     echo "$way: FAILED"
     tail -n 40 log

@@ -9,7 +9,7 @@
 #define ALL_LANES 0xffffffffu
 #define CHUNK_TILES 32
 #define CHUNK_HEADER 64
-#define MOST_CHUNKS 32
+#define MOST_CHUNKS 128
 #define TILE_ELEMENTS 8192
 #define TILE_HEADER 16
 

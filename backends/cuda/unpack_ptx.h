@@ -7,7 +7,7 @@ constexpr char kUnpackProgram[] = R"(
 .address_size 64
 .visible .entry sh_unpack_bf16(
     .param .u64 sh_unpack_bf16_param_0,
-    .param .align 4 .b8 sh_unpack_bf16_param_1[132],
+    .param .align 4 .b8 sh_unpack_bf16_param_1[516],
     .param .u64 sh_unpack_bf16_param_2,
     .param .u64 sh_unpack_bf16_param_3,
     .param .u64 sh_unpack_bf16_param_4
@@ -664,7 +664,7 @@ LBB0_62:
 }
 .visible .entry sh_unpack_f16(
     .param .u64 sh_unpack_f16_param_0,
-    .param .align 4 .b8 sh_unpack_f16_param_1[132],
+    .param .align 4 .b8 sh_unpack_f16_param_1[516],
     .param .u64 sh_unpack_f16_param_2,
     .param .u64 sh_unpack_f16_param_3,
     .param .u64 sh_unpack_f16_param_4
@@ -1404,7 +1404,7 @@ LBB1_62:
 }
 .visible .entry sh_unpack_f32(
     .param .u64 sh_unpack_f32_param_0,
-    .param .align 4 .b8 sh_unpack_f32_param_1[132],
+    .param .align 4 .b8 sh_unpack_f32_param_1[516],
     .param .u64 sh_unpack_f32_param_2,
     .param .u64 sh_unpack_f32_param_3,
     .param .u64 sh_unpack_f32_param_4
@@ -2229,7 +2229,7 @@ LBB2_80:
 }
 .visible .entry sh_unpack_f8_e4m3(
     .param .u64 sh_unpack_f8_e4m3_param_0,
-    .param .align 4 .b8 sh_unpack_f8_e4m3_param_1[132],
+    .param .align 4 .b8 sh_unpack_f8_e4m3_param_1[516],
     .param .u64 sh_unpack_f8_e4m3_param_2,
     .param .u64 sh_unpack_f8_e4m3_param_3,
     .param .u64 sh_unpack_f8_e4m3_param_4
@@ -2926,7 +2926,7 @@ LBB3_59:
 }
 .visible .entry sh_unpack_f8_e5m2(
     .param .u64 sh_unpack_f8_e5m2_param_0,
-    .param .align 4 .b8 sh_unpack_f8_e5m2_param_1[132],
+    .param .align 4 .b8 sh_unpack_f8_e5m2_param_1[516],
     .param .u64 sh_unpack_f8_e5m2_param_2,
     .param .u64 sh_unpack_f8_e5m2_param_3,
     .param .u64 sh_unpack_f8_e5m2_param_4

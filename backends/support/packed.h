@@ -39,7 +39,7 @@ inline uint64_t unpacked_bytes(const sh_backend_packed& packed) {
 inline sh_status check_packed(const sh_backend_packed& packed) {
     const auto wrong = [](const char* what) { return fail(SH_ERROR_INVALID_ARGUMENT, "packed elements: %s", what); };
     if (!element_bytes(packed.format)) return wrong("the format is unknown");
-    if (packed.chunks < 1 || packed.chunks > SH_BACKEND_UNPACK_CHUNKS) return wrong("chunks is not from 1 to 32");
+    if (packed.chunks < 1 || packed.chunks > SH_BACKEND_UNPACK_CHUNKS) return wrong("chunks is not from 1 to 128");
     const uint64_t before = uint64_t(packed.chunks - 1) * SH_BACKEND_CHUNK_ELEMENTS;
     if (packed.elements <= before || packed.elements > before + SH_BACKEND_CHUNK_ELEMENTS)
         return wrong("elements and chunks contradict each other");

@@ -156,7 +156,8 @@ private:
         const std::uint64_t offset = tensor.offset + begin;
         block_.bytes = at + bytes;
         if (tensor.packed_bytes != 0) {
-            block_.segments.push_back({tensor.file, tensor.offset, bytes, at, tensor.packed_bytes, begin});
+            block_.segments.push_back(
+                {tensor.file, tensor.offset, bytes, at, tensor.packed_bytes, begin, tensor.bytes});
             return;
         }
         if (!block_.segments.empty()) {
@@ -167,7 +168,7 @@ private:
                 return;
             }
         }
-        block_.segments.push_back({tensor.file, offset, bytes, at, 0, 0});
+        block_.segments.push_back({tensor.file, offset, bytes, at, 0, 0, 0});
     }
 
     void close() {

@@ -16,10 +16,11 @@ struct Segment {
     std::uint64_t offset = 0;  // in the file
     std::uint64_t bytes = 0;
     std::uint64_t block_offset = 0;  // in the block
-    // If it is of a packed tensor, which begins at `offset`: its bytes in the file, and where the segment begins in its
-    // contents. 0 if not.
+    // If it is of a packed tensor, which begins at `offset`: its bytes in the file, where the segment begins in its
+    // contents, and how many these are. 0 if not.
     std::uint64_t packed_bytes = 0;
     std::uint64_t packed_offset = 0;
+    std::uint64_t contents_bytes = 0;
 };
 
 struct Block {

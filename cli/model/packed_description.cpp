@@ -85,6 +85,9 @@ void apply_description(const std::string& text, std::string_view file, std::size
         if (tensor.dtype != "U8") {
             fail("is packed by the metadata, but its elements are not bytes");
         }
+        if (tensor.bytes == 0) {
+            fail("is packed by the metadata, but has no bytes");
+        }
         if (type == nullptr) {
             fail(fmt::format("was packed from elements of the unknown type {}", in_quotes(plain->second.dtype)));
         }

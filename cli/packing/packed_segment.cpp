@@ -14,8 +14,7 @@ PackedSegment::PackedSegment(const ModelFiles& files, const model::Segment& segm
         read_frame(0, std::min<std::uint64_t>(codec::kFrameHeaderBytes, segment.packed_bytes)), segment.packed_bytes,
         &bytes));
     check(codec::FrameIndex::open(read_frame(0, bytes), segment.packed_bytes, &index_));
-    if (segment.packed_offset > index_.contents_bytes() ||
-        segment.bytes > index_.contents_bytes() - segment.packed_offset) {
+    if (index_.contents_bytes() != segment.contents_bytes) {
         check(Status(SH_ERROR_INVALID_ARGUMENT, "is not what the metadata says"));
     }
 }

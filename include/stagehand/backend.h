@@ -86,7 +86,7 @@ typedef struct sh_backend_digest {
     uint64_t words[2];
 } sh_backend_digest;
 
-/** Formats of packed elements: of the sign, the exponent and the mantissa. \since 0.2 */
+/** Formats of packed elements. \since 0.2 */
 enum {
     SH_BACKEND_FORMAT_BF16 = 1,
     SH_BACKEND_FORMAT_F16 = 2,
@@ -95,23 +95,27 @@ enum {
     SH_BACKEND_FORMAT_F8_E5M2 = 5
 };
 
-/** The most chunks, and the elements of a chunk, that unpack() takes. \since 0.2 */
-#define SH_BACKEND_UNPACK_CHUNKS 32
+/** The most chunks of one unpack(), and the number of elements in every chunk but the last. \since 0.2 */
+#define SH_BACKEND_UNPACK_CHUNKS 128
 #define SH_BACKEND_CHUNK_ELEMENTS 262144
 
 /** Packed elements in device memory. lib/codec/chunk.h describes them. \since 0.2 */
 typedef struct sh_backend_packed {
     uint32_t struct_size;
-    uint32_t format;   /**< SH_BACKEND_FORMAT_* */
-    uint64_t from;     /**< Address of the chunks, which follow each other: a multiple of 16. */
-    uint64_t to;       /**< Address of the elements: a multiple of 16. */
-    uint64_t failed;   /**< Address of 4 bytes that become 1 if a chunk is not as it was packed. 0: nobody is told. */
-    uint64_t elements; /**< At least 1. They fill all chunks but the last. */
-    /** Groups of threads of the device that may work on it at once, so that the engine's work goes on. 0: all. */
+    uint32_t format; /**< SH_BACKEND_FORMAT_* */
+    uint64_t from;   /**< Address of the chunks, which follow each other: a multiple of 16. */
+    uint64_t to;     /**< Address of the elements: a multiple of 16. */
+    /** Address of 4 bytes, a multiple of 4. The backend writes 1 there if a chunk is damaged, and nothing otherwise. 0:
+        the backend reports no damage. */
+    uint64_t failed;
+    uint64_t elements; /**< Number of elements in all chunks, at least 1. */
+    /** The most groups of threads that work on the elements at once. A small number leaves room for the engine's work.
+        0: no limit. */
     uint32_t groups;
-    uint32_t chunks; /**< At most SH_BACKEND_UNPACK_CHUNKS. */
-    /** Offset of each chunk from `from`, and behind the last one the offset of the end, in units of 16 bytes. */
-    uint32_t places[33];
+    uint32_t chunks; /**< `elements` / SH_BACKEND_CHUNK_ELEMENTS, rounded up. At most SH_BACKEND_UNPACK_CHUNKS. */
+    /** Offset of each chunk from `from`, in units of 16 bytes, ascending. The element after the last chunk's is the
+        offset of the end. */
+    uint32_t places[129];
     uint32_t reserved;
 } sh_backend_packed;
 
@@ -236,8 +240,8 @@ typedef struct sh_backend {
     sh_status (*contents_hash)(sh_backend_device* device, sh_stream stream, uint64_t count,
                                const sh_backend_range* ranges, sh_backend_digest* out_digests);
     /** Queues the unpacking of elements, also in a capture. `packed` is read during the call. Nothing beyond the chunks
-        is read and nothing beyond the elements is written, whatever the chunks hold. Optional: packed weights are
-        unpacked by the host without it. \since 0.2 */
+        is read and nothing beyond the elements is written, whatever the chunks hold. Optional. The
+        library does not call the function yet: its workers unpack. \since 0.2 */
     sh_status (*unpack)(sh_backend_device* device, sh_stream stream, const sh_backend_packed* packed);
 } sh_backend;
 

@@ -11,18 +11,27 @@ extern "C" {
 #endif
 
 /**
- * Gives the library host memory of `bytes` bytes, a multiple of 4096, which begins at a multiple of 4096. The library
- * pins the memory, unless SH_HOST_PINNED is set. It is called on any thread, on several at once, and must not call the
- * library. An engine that cannot give the memory returns NULL.
+ * Returns host memory of `bytes` bytes. `bytes` and the address are multiples of the system's page size. The library
+ * pins the memory, unless SH_HOST_PINNED is set. The function returns NULL if the engine has no such memory. The
+ * library then tries a smaller size for staging buffers, and other calls return SH_ERROR_OUT_OF_HOST_MEMORY. A call
+ * returns SH_ERROR_CALLBACK if the address is not a multiple of the page size.
+ *
+ * The library calls the function on any thread, on several threads at once, and while it holds locks. The function must
+ * not call the library, and must not wait for a lock that another thread holds during a call of the library.
  */
 typedef void* (*sh_host_alloc_fn)(uint64_t bytes, void* user_data);
-/** Takes memory of sh_host_alloc_fn back, with the same `bytes`. The same rules apply. */
+/**
+ * Takes back memory that sh_host_alloc_fn returned. `bytes` is the size of that allocation. The rules of
+ * sh_host_alloc_fn apply. The library does not return memory that the driver does not unpin, or that the device may
+ * still use.
+ */
 typedef void (*sh_host_free_fn)(void* memory, uint64_t bytes, void* user_data);
 
 enum {
-    /** Host memory that the library maps has small pages. Without it the library asks for huge ones. */
+    /** The library maps host memory with small pages. The library asks for huge pages if the flag is not set. */
     SH_HOST_SMALL_PAGES = 1,
-    /** The memory of `host_alloc` is pinned already, so the library does not pin it. */
+    /** The memory of `host_alloc` is pinned for this device, each allocation by one registration. The library neither
+        pins nor checks the memory. */
     SH_HOST_PINNED = 2
 };
 /** Host memory comes from any NUMA node. */
@@ -52,20 +61,29 @@ typedef struct sh_device_options {
     const char* backend_options;
     /** Absolute path of the plugin to load the backend from. NULL: the library searches for the plugin. */
     const char* backend_path;
-    /** Processors that the staging threads run on, such as "0-7,16". NULL: all that the process may use. \since 0.2 */
+    /** Processors that the staging threads run on, such as "0-7,16". The library logs a warning if the process may use
+        none of them. The default of staging_threads does not follow the list. NULL: the processors of the thread that
+        needs the first staging buffer. \since 0.2 */
     const char* staging_cpus;
     /** 1 + the NUMA node that host memory comes from, or SH_HOST_NODE_ANY. 0: the node closest to the device, if the
-        backend knows it. Only advice, and none if a tool such as numactl has chosen nodes. \since 0.2 */
+        backend knows it. At most 1,024. The value is only advice to the system. The value has no effect if a tool such
+        as numactl has chosen nodes, and none on memory of host_alloc. \since 0.2 */
     uint32_t host_node;
     uint32_t host_flags; /**< SH_HOST_* \since 0.2 */
-    /** The engine's allocator for the library's host memory on this device: staging buffers, sh_host_alloc(), spilled
-        tensors, contents of released memory. NULL: the library maps memory. \since 0.2 */
+    /** The engine's allocator for the large host memory of this device: staging buffers, sh_host_alloc(), the pinned
+        pool of spilled tensors, contents of released memory. The functions and host_user_data must stay valid until the
+        last reference is given back and all runtimes and spillers are destroyed. NULL: the library maps memory.
+        \since 0.2 */
     sh_host_alloc_fn host_alloc;
-    sh_host_free_fn host_free; /**< Goes with host_alloc. \since 0.2 */
-    void* host_user_data;      /**< Passed to both. \since 0.2 */
-    /** Device memory of the engine, in place of memory that the library takes from the driver: an address that is a
-        multiple of 256. It stays the engine's, and must stay valid until the device is closed. The library makes no
-        pages then, so addresses change with the plan (SH_DEVICE_FIXED_ADDRESSES). NULL: none. \since 0.2 */
+    sh_host_free_fn host_free; /**< Required if host_alloc is set, or else NULL. \since 0.2 */
+    void* host_user_data;      /**< Passed to host_alloc and host_free. \since 0.2 */
+    /** Device memory that the engine lends to the library, which then takes none from the driver. The address is a
+        multiple of 256. The memory must belong to this device, which the library does not check, and the engine's
+        earlier work on it must have ended. The memory must stay valid, and the engine must not use it otherwise, until
+        the device has closed. Budgets and margins count in this memory: the default budget leaves a tenth of it unused,
+        but at most 1 GiB. The device has no SH_DEVICE_FIXED_ADDRESSES then, so addresses change with the plan, and
+        sh_pause() returns SH_ERROR_UNSUPPORTED. Backends that always take memory in pages, such as sim, return
+        SH_ERROR_UNSUPPORTED. NULL: none. \since 0.2 */
     void* device_memory;
     uint64_t device_memory_bytes; /**< Size of device_memory. \since 0.2 */
 } sh_device_options;
@@ -127,8 +145,8 @@ typedef struct sh_memory_info {
         until steps end and views are released. */
     uint64_t used_bytes;
     uint64_t peak_bytes;      /**< The highest used_bytes since the device was opened. */
-    uint64_t free_bytes;      /**< Free memory of the device, as the driver reports it. */
-    uint64_t total_bytes;     /**< Size of the device's memory. */
+    uint64_t free_bytes;      /**< Free memory of the device, as the driver reports it, or of device_memory. */
+    uint64_t total_bytes;     /**< Size of the device's memory, or of device_memory. */
     uint64_t page_bytes;      /**< The unit of device memory. */
     uint64_t staging_bytes;   /**< Host memory that the library holds for staging. */
     uint64_t pinned_bytes;    /**< The pinned part of all host memory that the library holds. */

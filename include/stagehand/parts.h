@@ -1,9 +1,9 @@
 /*
  * Parts: blocks that the engine uses part by part, such as a matrix by rows.
  *
- * The largest block of a runtime costs time and memory. The block that is in use fills device memory that can bring
- * nothing else meanwhile, and the budget cannot be less than this block. An engine that uses a large block part by part
- * lets the library divide the block:
+ * The largest block of a runtime costs time and memory. Device memory of the block in use cannot hold other blocks, and
+ * the budget must be at least the size of the largest block. An engine that uses a large block part by part lets the
+ * library divide the block:
  *
  *     sh_part_options options = SH_PART_OPTIONS_INIT;
  *     options.unit_bytes = bytes_of_a_row;
@@ -30,8 +30,9 @@ typedef struct sh_part_options {
     uint32_t reserved;
     /** A part begins at a multiple of this size in the block, in bytes: a row of a matrix, for example. At least 1. */
     uint64_t unit_bytes;
-    /** The most that a part has, in bytes. A part of one unit may have more. 0: the library takes a 128th of the
-        device memory that the runtime may have at the time of the call, but at least 16 pages. */
+    /** The most that a part has, in bytes. A part has more if one unit has more, or if `capacity` is too small. 0: the
+        library takes a 128th of the device's budget, or of sh_runtime_options.max_bytes if that is less, but at least
+        16 pages. */
     uint64_t largest_bytes;
 } sh_part_options;
 
@@ -65,7 +66,8 @@ static inline void sh_part_init(sh_part* part) {
  *
  * A part has the flags and the callback of the description. `on_load` gets the part's block, and offsets in the part.
  * SH_SOURCE_FILL gets offsets in the segment of the description. A part's name is the name of the description with the
- * part's number and the number of parts: "head[2/5]".
+ * part's number and the number of parts: "head[2/5]". The last part ends with the block, even inside a unit. Parts of
+ * less than two pages share pages, as small blocks do. Each part counts as a block for sh_runtime_options.max_held.
  * @param desc      The block, as for sh_register_blocks().
  * @param options   How the block is divided. Must not be NULL.
  * @param out_parts The parts in the order of their offsets. Each element's struct_size must be set. The elements after

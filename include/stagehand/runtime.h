@@ -174,9 +174,10 @@ static inline void sh_block_desc_init(sh_block_desc* desc) {
  * @param out_blocks `count` ids, in the order of `descs`.
  * @retval SH_OK                     The blocks are registered.
  * @retval SH_ERROR_INVALID_ARGUMENT A description is wrong. The text names the block and the field.
+ * @retval SH_ERROR_SOURCE           The index of a packed tensor cannot be read.
  * @retval SH_ERROR_BACKEND          The driver failed.
  * @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
- * @blocks While it pins memory for SH_BLOCK_PIN, or else never.
+ * @blocks While it pins memory for SH_BLOCK_PIN, and while it reads the index of a packed tensor.
  * \since 0.1
  */
 SH_API SH_MUST_CHECK sh_status sh_register_blocks(sh_runtime* runtime, const sh_block_desc* descs, uint64_t count,

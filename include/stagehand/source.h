@@ -51,11 +51,13 @@ typedef struct sh_segment {
     uint64_t file_offset; /**< FILE: offset of the bytes in the file. */
     sh_fill_fn fill;      /**< FILL: the callback. */
     void* user_data;      /**< FILL: passed to `fill`. */
-    /** POINTER, MAPPED, FILE: the source is a packed tensor (`stagehand pack`) of this size, which begins at `pointer`
-        or at `file_offset`. The library's workers unpack it, so it counts as unpinned memory. 0: the source is not
-        packed. \since 0.2 */
+    /** POINTER, MAPPED, FILE: the exact size of a packed tensor (`stagehand pack`), whose first byte is at `pointer` or
+        at `file_offset`. `bytes` and `packed_offset` count unpacked bytes. The library's workers unpack them, so the
+        source counts as unpinned, and SH_BLOCK_PIN has no effect on it. The block cannot be SH_BLOCK_MUTABLE. The bytes
+        of a packed tensor must not change while the block is registered, not even in an update of the source: a load
+        fails with SH_ERROR_SOURCE if they have. 0: the source is not packed. \since 0.2 */
     uint64_t packed_bytes;
-    uint64_t packed_offset; /**< Offset of the bytes in the contents of the packed tensor. \since 0.2 */
+    uint64_t packed_offset; /**< Offset of the segment in the contents of the packed tensor. \since 0.2 */
 } sh_segment;
 
 #define SH_SEGMENT_INIT \

@@ -254,6 +254,8 @@ class PackTest(CommandTest):
         refuse(set_tensor("layers.0.weight", dtype="I64"), "elements of type 'I64' are never packed")
         refuse(set_tensor("other"), "describes a packed tensor that is not in the file")
         refuse(set_tensor("positions"), "positions", "its elements are not bytes")
+        tensors["nothing"] = ("U8", [0], b"")
+        refuse(set_tensor("nothing", shape=[1000]), "nothing", "has no bytes")
 
     def test_a_wrong_bit_is_refused(self):
         self.pack()

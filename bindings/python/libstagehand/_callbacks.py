@@ -149,7 +149,7 @@ def sh_py_load(loaded: Any, user_data: Any) -> int:
             LoadedRange(loaded.block, address, loaded.offset, loaded.bytes, loaded.block_bytes, loaded.stream)
         )
     except BaseException as exception:
-        call.exceptions.add(call.block, exception)
+        call.exceptions.add(loaded.block, exception)
         return -1
     finally:
         thread.callbacks -= 1

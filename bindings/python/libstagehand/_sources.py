@@ -144,7 +144,11 @@ class Described:
 
     def _fill_in(self, segment: Any, source: Any) -> None:
         if isinstance(source, Packed):
+            if isinstance(source.source, (Packed, Fill, DeviceMemory)):
+                raise TypeError("the source of Packed is memory or a range of a file")
             self._fill_in(segment, source.source)
+            if segment.bytes == 0:
+                raise ValueError("the source of Packed is empty")
             segment.packed_bytes = segment.bytes
             segment.bytes, segment.packed_offset = source.bytes, source.offset
         elif isinstance(source, FileRange):

@@ -84,6 +84,12 @@ Status too_small(uint64_t budget, uint64_t page, uint64_t margin_bytes) {
                   margin_bytes ? text + ": margin_bytes " + std::to_string(margin_bytes) + " leaves no more" : text);
 }
 
+std::string without_page_mapping(const char* backend_options) {
+    const std::string given = backend_options ? backend_options : "";
+    if (given.find("map_pages") != std::string::npos) return given;
+    return given.empty() ? "map_pages=0" : given + ";map_pages=0";
+}
+
 HostPolicy host_policy(const sh_device_options& options) {
     HostPolicy policy;
     policy.allocate = options.host_alloc;
@@ -117,10 +123,14 @@ Status open_backend(const std::string& name, uint32_t index, const sh_device_opt
     sh_backend_device* device = nullptr;
     sh_backend_device_info info = {};
     info.struct_size = sizeof info;
-    std::string backend_options = options.backend_options ? options.backend_options : "";
-    if (options.device_memory) backend_options += backend_options.empty() ? "map_pages=0" : ";map_pages=0";
-    const char* const given = backend_options.empty() ? nullptr : backend_options.c_str();
-    if (const sh_status code = table->device_open(index, given, &device, &info); code < 0) return failed(code);
+    sh_status code = SH_ERROR_INVALID_ARGUMENT;
+    if (options.device_memory) {
+        const std::string without_pages = without_page_mapping(options.backend_options);
+        code = table->device_open(index, without_pages.c_str(), &device, &info);
+    }
+    // A backend that does not know the option may have no pages anyway.
+    if (code < 0) code = table->device_open(index, options.backend_options, &device, &info);
+    if (code < 0) return failed(code);
     if (options.host_node && options.host_node != SH_HOST_NODE_ANY) info.host_node = options.host_node;
     if (!device)
         return Status(SH_ERROR_BACKEND, "backend " + name + ": device_open() succeeded but returned no device");
@@ -134,7 +144,8 @@ Status open_backend(const std::string& name, uint32_t index, const sh_device_opt
     SH_TRY(plugins::check_device(name, info));
     if (options.device_memory) {
         if (opened->maps_pages())
-            return Status(SH_ERROR_UNSUPPORTED, "options.device_memory: backend " + name + " needs pages of its own");
+            return Status(SH_ERROR_UNSUPPORTED,
+                          "options.device_memory: backend " + name + " takes its memory in pages");
         opened->lend(reinterpret_cast<uint64_t>(options.device_memory), options.device_memory_bytes);
     }
     *out = std::move(opened);

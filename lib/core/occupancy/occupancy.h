@@ -130,7 +130,7 @@ private:
     class Stores {
     public:
         Stores(const Extents& all, const std::vector<Extent*>& leaving, const PauseWishes& wishes,
-               transfer::StagingFiles* files);
+               transfer::StagingFiles* files, bool limited);
         // Once for each that leaves, after note_unused().
         Store next(const Extent& extent);
 
@@ -138,7 +138,7 @@ private:
         const PauseWishes& wishes_;
         transfer::StagingFiles* const files_;
         uint64_t kept_ = 0;       // by host memory
-        uint64_t available_ = 0;  // of the machine
+        uint64_t available_ = 0;  // of the machine; without limit if the engine's allocator gives the memory
     };
     Status begin_fill(const std::vector<Extent*>& extents);
     void note_ready(Extent& extent, bool pinned);

@@ -20,12 +20,12 @@ std::string folder_for(const PauseWishes& wishes) {
 }  // namespace
 
 Occupancy::Stores::Stores(const Extents& all, const std::vector<Extent*>& leaving, const PauseWishes& wishes,
-                          transfer::StagingFiles* files)
+                          transfer::StagingFiles* files, bool limited)
     : wishes_(wishes), files_(files) {
     for (const auto& [address, extent] : all)
         if (std::find(leaving.begin(), leaving.end(), extent.get()) == leaving.end())
             kept_ += extent->host().reserved_bytes();
-    if (!wishes.folder.empty()) available_ = platform::read_host_memory().available_bytes;
+    if (!wishes.folder.empty()) available_ = limited ? platform::read_host_memory().available_bytes : UINT64_MAX;
 }
 
 Store Occupancy::Stores::next(const Extent& extent) {
@@ -51,7 +51,7 @@ Status Occupancy::take_host_memory(const std::vector<Extent*>& extents, const Pa
                                    std::vector<Extent*>* taken) {
     std::vector<Extent*> missing;
     taken->reserve(extents.size());
-    Stores stores(extents_, extents, wishes, &files_);
+    Stores stores(extents_, extents, wishes, &files_, !device_->backend().host_policy().allocate);
     Status status;
     for (Extent* const extent : extents) {
         if (!status.ok() || extent->leaving != Leaving::stage) continue;
@@ -99,7 +99,7 @@ Status Occupancy::prepare(const TagSelection& selection, const PauseWishes& wish
     const Status status = no_throw([&] {
         wanted = preparing_;
         const std::vector<Extent*> extents = extents_of(chosen.tags);
-        Stores stores(extents_, extents, wishes, &files_);
+        Stores stores(extents_, extents, wishes, &files_, !device_->backend().host_policy().allocate);
         for (Extent* const extent : extents) {
             if (wishes.contents.value_or(extent->contents).leaving != Leaving::stage) continue;
             bool is_new = false;

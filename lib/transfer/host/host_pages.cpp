@@ -1,14 +1,20 @@
 #include "transfer/host/host_pages.h"
 
-#include <cstring>
 #include <exception>
 
+#include "base/log.h"
+#include "base/no_throw.h"
 #include "base/size_text.h"
 #include "platform/anonymous_memory.h"
 #include "platform/numa.h"
 
 namespace stagehand::transfer {
 namespace {
+
+void give_to_engine(const HostPolicy& policy, void* memory, uint64_t bytes) noexcept {
+    const Status status = no_throw([&] { return policy.free(memory, bytes, policy.user_data), Status(); });
+    if (!status.ok()) log_line(SH_LOG_ERROR, "options.host_free threw an exception: %s", status.text());
+}
 
 Status take_from_engine(const HostPolicy& policy, uint64_t bytes, void** out_memory, uint64_t* out_bytes) {
     if (!platform::round_up(bytes, platform::page_size(), out_bytes))
@@ -25,10 +31,9 @@ Status take_from_engine(const HostPolicy& policy, uint64_t bytes, void** out_mem
     if (!memory)
         return Status(SH_ERROR_OUT_OF_HOST_MEMORY, "options.host_alloc gives no " + exact_size_text(*out_bytes));
     if (reinterpret_cast<uint64_t>(memory) % platform::page_size()) {
-        policy.free(memory, *out_bytes, policy.user_data);
+        give_to_engine(policy, memory, *out_bytes);
         return Status(SH_ERROR_CALLBACK, "options.host_alloc gave memory that does not begin at a page");
     }
-    std::memset(memory, 0, *out_bytes);
     *out_memory = memory;
     return Status();
 }
@@ -46,7 +51,7 @@ Status take_host_pages(BackendDevice& device, uint64_t bytes, void** out_memory,
 void give_host_pages(BackendDevice& device, void* memory, uint64_t bytes) {
     const HostPolicy& policy = device.host_policy();
     if (policy.allocate)
-        policy.free(memory, bytes, policy.user_data);
+        give_to_engine(policy, memory, bytes);
     else
         platform::unmap_anonymous(memory, bytes);
 }

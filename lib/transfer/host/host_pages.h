@@ -8,8 +8,9 @@
 
 namespace stagehand::transfer {
 
-// Zeroed memory of at least `bytes`. SH_ERROR_OUT_OF_HOST_MEMORY: the system has no memory, a limit of the cgroup would
-// be passed, or the engine's allocator gives none.
+// Memory of at least `bytes`: zeroed, or with any contents if it is the engine's. SH_ERROR_OUT_OF_HOST_MEMORY: the
+// system has no memory, a limit of the cgroup would be passed, or the engine's allocator gives none. SH_ERROR_CALLBACK:
+// that allocator gave memory that does not begin at a page.
 Status take_host_pages(BackendDevice& device, uint64_t bytes, void** out_memory, uint64_t* out_bytes);
 // Takes what take_host_pages() gave.
 void give_host_pages(BackendDevice& device, void* memory, uint64_t bytes);

@@ -1,5 +1,6 @@
 #include "transfer/host/pinned_memory.h"
 
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -34,7 +35,10 @@ Status PinnedMemory::allocate(BackendDevice& device, uint64_t bytes, PinnedMemor
         memory.device_ = &device;
         SH_TRY(take_host_pages(device, bytes, &memory.data_, &memory.mapped_bytes_));
         memory.bytes_ = bytes;
-        SH_TRY(platform::touch(memory.data_, memory.mapped_bytes_));
+        if (device.host_policy().allocate)
+            std::memset(memory.data_, 0, memory.mapped_bytes_);
+        else
+            SH_TRY(platform::touch(memory.data_, memory.mapped_bytes_));
         Registration registration = {memory.mapped_bytes_, memory.mapped_bytes_};
         Status refused;
         if (!device.host_policy().is_pinned)

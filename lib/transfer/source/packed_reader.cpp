@@ -1,8 +1,11 @@
 #include "transfer/source/packed_reader.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <span>
 #include <string>
+
+#include "transfer/source/open_file.h"
 
 namespace stagehand::transfer {
 namespace {
@@ -13,6 +16,16 @@ Source plain(const Source& source) {
     bytes.packed = nullptr;
     bytes.bytes = source.packed_bytes;
     return bytes;
+}
+
+// Where the packed tensor is, for messages.
+std::string place_text(const Source& source) {
+    char name[512];
+    if (source.kind == SH_SOURCE_FILE)
+        return std::string(file_name(source.file, name, sizeof name)) + ", packed tensor at byte " +
+               std::to_string(source.file_offset);
+    std::snprintf(name, sizeof name, "packed tensor at %p", source.pointer);
+    return name;
 }
 
 std::span<const uint8_t> as_bytes(const char* at, uint64_t bytes) {
@@ -55,7 +68,8 @@ Status PackedReader::read(const ReadRequest& request, const ReadPlain& read_plai
         const uint64_t place = index.begin_of(chunk);
         const Status status = index.unpack(chunk, as_bytes(packed + (place - begin), index.begin_of(chunk + 1) - place),
                                            inside, take, to);
-        if (status.code() == SH_ERROR_INVALID_ARGUMENT) return Status(SH_ERROR_SOURCE, status.text());
+        if (status.code() == SH_ERROR_INVALID_ARGUMENT)
+            return Status(SH_ERROR_SOURCE, place_text(source) + ": " + status.text());
         SH_TRY(status);
         at += take;
         to += take;

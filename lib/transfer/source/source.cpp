@@ -75,8 +75,8 @@ Status open_packed(const sh_segment& segment, Source* source) {
 }  // namespace
 
 Status open_source(const sh_segment& segment, Source* out_source) {
+    Source source;
     try {
-        Source source;
         source.kind = segment.kind;
         source.bytes = segment.bytes;
         sh_segment place = segment;  // of the packed tensor, if it is one
@@ -91,6 +91,7 @@ Status open_source(const sh_segment& segment, Source* out_source) {
         *out_source = source;
         return Status();
     } catch (const std::bad_alloc&) {
+        close_source(&source);
         return Status(SH_ERROR_OUT_OF_HOST_MEMORY);
     }
 }

@@ -80,6 +80,11 @@ def test_packed_tensors_are_unpacked(device, tmp_path):
             runtime.register_block(sh.Packed(contents, 10))
         with pytest.raises(sh.UsageError, match="mutable"):
             runtime.register_block(sh.Packed(bytearray(packed), 10), mutable=True)
+        for empty in (b"", sh.FileRange(path, 6, 0)):
+            with pytest.raises(ValueError, match="empty"):
+                runtime.register_block(sh.Packed(empty, 10))
+        with pytest.raises(TypeError, match="memory or a range"):
+            runtime.register_block(sh.Packed(sh.Packed(packed, 10), 10))
 
 
 def test_a_block_is_used_part_by_part(device):

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -69,8 +70,9 @@ private:
 
 sh_status open(const sh_device_options& options, sh_device** out) { return sh_device_open("host:0", &options, out); }
 
-// Streams pageable blocks on the device, which pass through the staging buffers, and compares them.
-void stream_some(sh_device* device) {
+// Streams pageable blocks on the device, which pass through the staging buffers, and compares them. They must lie in
+// `within`, if it is not empty.
+void stream_some(sh_device* device, std::span<const uint8_t> within = {}) {
     sh_runtime* runtime = nullptr;
     SUCCEEDS(sh_runtime_create(device, nullptr, &runtime));
     std::vector<std::vector<uint8_t>> contents;
@@ -93,6 +95,8 @@ void stream_some(sh_device* device) {
             sh_view view = SH_VIEW_INIT;
             SUCCEEDS(sh_acquire(runtime, blocks[i], SH_STREAM_HOST, 0, &view));
             EXPECT_EQ(std::memcmp(view.address, contents[i].data(), contents[i].size()), 0);
+            const auto* const at = static_cast<const uint8_t*>(view.address);
+            EXPECT_TRUE(within.empty() || (at >= within.data() && at + view.bytes <= within.data() + within.size()));
             SUCCEEDS(sh_release(runtime, blocks[i], SH_STREAM_HOST));
         }
         SUCCEEDS(sh_step_end(runtime));
@@ -134,6 +138,58 @@ TEST_F(HostOptions, TheEnginesAllocatorGivesAllHostMemory) {
         sh_device_close(device);
         EXPECT_EQ(arena.given(), 0u);
         EXPECT_GT(arena.total, 10'000u);
+    }
+}
+
+TEST_F(HostOptions, TheEnginesAllocatorKeepsReleasedContents) {
+    constexpr uint64_t kBytes = 8 * 4096;
+    Arena arena;
+    sh_device_options options = host_options();
+    options.host_alloc = Arena::allocate;
+    options.host_free = Arena::free;
+    options.host_user_data = &arena;
+    sh_device* device = nullptr;
+    SUCCEEDS(open(options, &device));
+    uint64_t address = 0;
+    SUCCEEDS(sh_alloc(device, kBytes, nullptr, &address));
+    const std::vector<uint8_t> contents = contents_of(1, 0, kBytes);
+    auto* const at = reinterpret_cast<uint8_t*>(address);
+    std::copy(contents.begin(), contents.end(), at);
+    SUCCEEDS(sh_pause(device, nullptr, nullptr));
+    EXPECT_GE(arena.total, kBytes);
+    EXPECT_GE(arena.given(), 1u);
+    SUCCEEDS(sh_resume(device, nullptr, nullptr));
+    EXPECT_TRUE(std::equal(contents.begin(), contents.end(), at));
+    SUCCEEDS(sh_free(device, address));
+    sh_device_close(device);
+    EXPECT_EQ(arena.given(), 0u);
+}
+
+// Whether the kernel was told to use small pages at this address.
+bool has_small_pages(const void* address) {
+    std::ifstream maps("/proc/self/smaps");
+    bool inside = false;
+    for (std::string line; std::getline(maps, line);) {
+        unsigned long begin = 0, end = 0;
+        if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2)
+            inside = reinterpret_cast<uintptr_t>(address) >= begin && reinterpret_cast<uintptr_t>(address) < end;
+        else if (inside && line.starts_with("VmFlags:"))
+            return line.find(" nh") != std::string::npos;
+    }
+    return false;
+}
+
+TEST_F(HostOptions, PagesOfHostMemoryAreSmallIfTheEngineWantsThat) {
+    for (const uint32_t flags : {uint32_t(0), uint32_t(SH_HOST_SMALL_PAGES)}) {
+        sh_device_options options = host_options();
+        options.host_flags = flags;
+        sh_device* device = nullptr;
+        void* memory = nullptr;
+        SUCCEEDS(open(options, &device));
+        SUCCEEDS(sh_host_alloc(device, 4 << 20, &memory, nullptr));
+        EXPECT_EQ(has_small_pages(memory), flags != 0);
+        SUCCEEDS(sh_host_free(device, memory));
+        sh_device_close(device);
     }
 }
 
@@ -198,7 +254,6 @@ TEST_F(HostOptions, ProcessorsThatAreNotThereOnlyCostAWarning) {
     sh_device_close(device);
 }
 
-// tests/gpu/lent_memory_test.cpp streams through such memory.
 TEST_F(HostOptions, DeviceMemoryOfTheEngineIsTheDevice) {
     constexpr uint64_t kBytes = 300'000 / 256 * 256;
     alignas(256) static uint8_t memory[kBytes];
@@ -215,9 +270,14 @@ TEST_F(HostOptions, DeviceMemoryOfTheEngineIsTheDevice) {
     SUCCEEDS(sh_device_get_memory(device, &info));
     EXPECT_EQ(info.total_bytes, kBytes);
     EXPECT_LT(info.budget_bytes, kBytes);
+    stream_some(device, memory);
+    sh_device_close(device);
+    options.backend_options = "map_pages=0";
+    SUCCEEDS(open(options, &device));
     sh_device_close(device);
     options.backend_options = nullptr;
-    EXPECT_NE(sh_device_open("sim:0", &options, &device), SH_OK);
+    EXPECT_EQ(sh_device_open("sim:0", &options, &device), SH_ERROR_UNSUPPORTED);
+    EXPECT_NE(why().find("device_memory"), std::string::npos) << why();
 }
 
 TEST_F(HostOptions, WrongOptionsAreNamed) {

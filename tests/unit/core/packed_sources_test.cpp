@@ -63,22 +63,27 @@ protected:
         SUCCEEDS(sh_release(runtime_, block, SH_STREAM_HOST));
     }
 
+    // Lives until the runtime is destroyed, which may still load ahead.
+    Packed& packed(FloatFormat format, uint64_t elements, uint32_t seed) {
+        return *tensors_.emplace_back(std::make_unique<Packed>(format, elements, seed));
+    }
+
+    std::vector<std::unique_ptr<Packed>> tensors_;
     TestDevice device_{{.budget_bytes = 24 * kPage}};
     sh_runtime* runtime_ = nullptr;
 };
 
 // Two packed tensors and a plain one in each block.
 TEST_F(PackedSources, AreStreamed) {
-    std::vector<std::unique_ptr<Packed>> tensors;
     std::vector<sh_block> blocks;
     std::vector<std::vector<uint8_t>> truth;
     for (uint32_t i = 0; i < 6; i++) {
         std::vector<sh_segment> segments;
         std::vector<uint8_t>& bytes = truth.emplace_back();
         for (const uint32_t kind : {SH_SOURCE_POINTER, SH_SOURCE_FILE, SH_SOURCE_POINTER}) {
-            const FloatFormat format = codec::test::kFormats[tensors.size() % 5];
+            const FloatFormat format = codec::test::kFormats[tensors_.size() % 5];
             const uint64_t elements = 2 * kPage / codec::fields_of(format).bytes() + i;
-            const Packed& tensor = *tensors.emplace_back(std::make_unique<Packed>(format, elements, i));
+            const Packed& tensor = packed(format, elements, i);
             sh_segment& segment = segments.emplace_back(tensor.segment(kind));
             segment.offset = bytes.size();
             if (segments.size() == 3) segment.packed_bytes = 0, segment.pointer = tensor.contents.data();
@@ -96,7 +101,7 @@ TEST_F(PackedSources, AreStreamed) {
 }
 
 TEST_F(PackedSources, CanBeUsedPartByPart) {
-    const Packed tensor(FloatFormat::bf16, 5 * kPage / 2, 1);
+    const Packed& tensor = packed(FloatFormat::bf16, 5 * kPage / 2, 1);
     const std::vector<sh_segment> segments = {tensor.segment(SH_SOURCE_FILE)};
     const sh_block_desc desc = block_of(segments);
     sh_part_options options = SH_PART_OPTIONS_INIT;
@@ -112,7 +117,7 @@ TEST_F(PackedSources, CanBeUsedPartByPart) {
 }
 
 TEST_F(PackedSources, AreRefusedWhereTheyCannotBe) {
-    const Packed tensor(FloatFormat::bf16, 1000, 1);
+    const Packed& tensor = packed(FloatFormat::bf16, 1000, 1);
     const auto refused = [&](auto&& change, uint32_t flags, const char* text) {
         std::vector<sh_segment> segments = {tensor.segment(SH_SOURCE_POINTER)};
         change(segments[0]);
@@ -133,7 +138,7 @@ TEST_F(PackedSources, AreRefusedWhereTheyCannotBe) {
 }
 
 TEST_F(PackedSources, ThatHaveChangedAreAnError) {
-    Packed tensor(FloatFormat::bf16, 1000, 1);
+    Packed& tensor = packed(FloatFormat::bf16, 1000, 1);
     const std::vector<sh_segment> segments = {tensor.segment(SH_SOURCE_POINTER)};
     const sh_block_desc desc = block_of(segments);
     sh_block block = 0;

@@ -41,6 +41,7 @@ protected:
 
     TestDevice device_{{.budget_bytes = 20 * kPage}};
     sh_runtime* runtime_ = nullptr;
+    std::vector<std::unique_ptr<Source>> sources_;  // the runtime may load ahead until it is destroyed
 };
 
 sh_block_desc block_of(const std::vector<sh_segment>& segments, uint64_t bytes) {
@@ -61,13 +62,12 @@ sh_part_options units_of(uint64_t unit_bytes, uint64_t largest_bytes = 0) {
 // Segments of each kind one after the other, with gaps between them, cut anywhere.
 TEST_F(PartsOfBlocks, HaveTheBytesOfTheBlock) {
     const uint64_t bytes = 7 * kPage / 3, gap = 100;
-    std::vector<std::unique_ptr<Source>> sources;
     std::vector<sh_segment> segments;
     std::vector<uint8_t> truth;
     for (const Origin origin : kOrigins) {
-        std::vector<uint8_t> contents = contents_of(sources.size(), 0, bytes);
+        std::vector<uint8_t> contents = contents_of(sources_.size(), 0, bytes);
         segments.push_back(
-            sources.emplace_back(std::make_unique<Source>(device_.get(), origin, contents))->segment(truth.size()));
+            sources_.emplace_back(std::make_unique<Source>(device_.get(), origin, contents))->segment(truth.size()));
         truth.insert(truth.end(), contents.begin(), contents.end());
         truth.insert(truth.end(), gap, 0);
     }
@@ -100,8 +100,9 @@ TEST_F(PartsOfBlocks, HaveTheBytesOfTheBlock) {
 
 TEST_F(PartsOfBlocks, AreWrittenBackToTheirPlaces) {
     const uint64_t bytes = 5 * kPage;
-    Source source(device_.get(), Origin::pageable, contents_of(1, 0, bytes));
-    const std::vector<sh_segment> segments = {source.segment()};
+    const Source& source =
+        *sources_.emplace_back(std::make_unique<Source>(device_.get(), Origin::pageable, contents_of(1, 0, bytes)));
+    const std::vector<sh_segment> segments = {sources_[0]->segment()};
     sh_block_desc desc = block_of(segments, bytes);
     desc.flags = SH_BLOCK_MUTABLE;
     const std::vector<sh_part> parts = register_parts(desc, units_of(kPage, 2 * kPage));

@@ -453,16 +453,22 @@ const _: () = {
         "Offset of field: sh_control_info::failures",
     ][::core::mem::offset_of!(sh_control_info, failures) - 144usize];
 };
-/**Gives the library host memory of `bytes` bytes, a multiple of 4096, which begins at a multiple of 4096. The library
-pins the memory, unless SH_HOST_PINNED is set. It is called on any thread, on several at once, and must not call the
-library. An engine that cannot give the memory returns NULL.*/
+/**Returns host memory of `bytes` bytes. `bytes` and the address are multiples of the system's page size. The library
+pins the memory, unless SH_HOST_PINNED is set. The function returns NULL if the engine has no such memory. The
+library then tries a smaller size for staging buffers, and other calls return SH_ERROR_OUT_OF_HOST_MEMORY. A call
+returns SH_ERROR_CALLBACK if the address is not a multiple of the page size.
+
+The library calls the function on any thread, on several threads at once, and while it holds locks. The function must
+not call the library, and must not wait for a lock that another thread holds during a call of the library.*/
 pub type sh_host_alloc_fn = ::core::option::Option<
     unsafe extern "C" fn(
         bytes: u64,
         user_data: *mut ::core::ffi::c_void,
     ) -> *mut ::core::ffi::c_void,
 >;
-///Takes memory of sh_host_alloc_fn back, with the same `bytes`. The same rules apply.
+/**Takes back memory that sh_host_alloc_fn returned. `bytes` is the size of that allocation. The rules of
+sh_host_alloc_fn apply. The library does not return memory that the driver does not unpin, or that the device may
+still use.*/
 pub type sh_host_free_fn = ::core::option::Option<
     unsafe extern "C" fn(
         memory: *mut ::core::ffi::c_void,
@@ -470,9 +476,10 @@ pub type sh_host_free_fn = ::core::option::Option<
         user_data: *mut ::core::ffi::c_void,
     ),
 >;
-///Host memory that the library maps has small pages. Without it the library asks for huge ones.
+///The library maps host memory with small pages. The library asks for huge pages if the flag is not set.
 pub const SH_HOST_SMALL_PAGES: _bindgen_ty_5 = 1;
-///The memory of `host_alloc` is pinned already, so the library does not pin it.
+/**The memory of `host_alloc` is pinned for this device, each allocation by one registration. The library neither
+pins nor checks the memory.*/
 pub const SH_HOST_PINNED: _bindgen_ty_5 = 2;
 pub type _bindgen_ty_5 = ::core::ffi::c_uint;
 ///How sh_device_open() opens a device.
@@ -501,23 +508,32 @@ and by the number of worker threads.*/
     pub backend_options: *const ::core::ffi::c_char,
     ///Absolute path of the plugin to load the backend from. NULL: the library searches for the plugin.
     pub backend_path: *const ::core::ffi::c_char,
-    ///Processors that the staging threads run on, such as "0-7,16". NULL: all that the process may use. Since 0.2
+    /**Processors that the staging threads run on, such as "0-7,16". The library logs a warning if the process may use
+none of them. The default of staging_threads does not follow the list. NULL: the processors of the thread that
+needs the first staging buffer. Since 0.2*/
     pub staging_cpus: *const ::core::ffi::c_char,
     /**1 + the NUMA node that host memory comes from, or SH_HOST_NODE_ANY. 0: the node closest to the device, if the
-backend knows it. Only advice, and none if a tool such as numactl has chosen nodes. Since 0.2*/
+backend knows it. At most 1,024. The value is only advice to the system. The value has no effect if a tool such
+as numactl has chosen nodes, and none on memory of host_alloc. Since 0.2*/
     pub host_node: u32,
     ///SH_HOST_* Since 0.2
     pub host_flags: u32,
-    /**The engine's allocator for the library's host memory on this device: staging buffers, sh_host_alloc(), spilled
-tensors, contents of released memory. NULL: the library maps memory. Since 0.2*/
+    /**The engine's allocator for the large host memory of this device: staging buffers, sh_host_alloc(), the pinned
+pool of spilled tensors, contents of released memory. The functions and host_user_data must stay valid until the
+last reference is given back and all runtimes and spillers are destroyed. NULL: the library maps memory.
+Since 0.2*/
     pub host_alloc: sh_host_alloc_fn,
-    ///Goes with host_alloc. Since 0.2
+    ///Required if host_alloc is set, or else NULL. Since 0.2
     pub host_free: sh_host_free_fn,
-    ///Passed to both. Since 0.2
+    ///Passed to host_alloc and host_free. Since 0.2
     pub host_user_data: *mut ::core::ffi::c_void,
-    /**Device memory of the engine, in place of memory that the library takes from the driver: an address that is a
-multiple of 256. It stays the engine's, and must stay valid until the device is closed. The library makes no
-pages then, so addresses change with the plan (SH_DEVICE_FIXED_ADDRESSES). NULL: none. Since 0.2*/
+    /**Device memory that the engine lends to the library, which then takes none from the driver. The address is a
+multiple of 256. The memory must belong to this device, which the library does not check, and the engine's
+earlier work on it must have ended. The memory must stay valid, and the engine must not use it otherwise, until
+the device has closed. Budgets and margins count in this memory: the default budget leaves a tenth of it unused,
+but at most 1 GiB. The device has no SH_DEVICE_FIXED_ADDRESSES then, so addresses change with the plan, and
+sh_pause() returns SH_ERROR_UNSUPPORTED. Backends that always take memory in pages, such as sim, return
+SH_ERROR_UNSUPPORTED. NULL: none. Since 0.2*/
     pub device_memory: *mut ::core::ffi::c_void,
     ///Size of device_memory. Since 0.2
     pub device_memory_bytes: u64,
@@ -596,9 +612,9 @@ until steps end and views are released.*/
     pub used_bytes: u64,
     ///The highest used_bytes since the device was opened.
     pub peak_bytes: u64,
-    ///Free memory of the device, as the driver reports it.
+    ///Free memory of the device, as the driver reports it, or of device_memory.
     pub free_bytes: u64,
-    ///Size of the device's memory.
+    ///Size of the device's memory, or of device_memory.
     pub total_bytes: u64,
     ///The unit of device memory.
     pub page_bytes: u64,
@@ -1186,11 +1202,13 @@ destroyed. The library writes to them if the block is SH_BLOCK_MUTABLE. The memo
     pub fill: sh_fill_fn,
     ///FILL: passed to `fill`.
     pub user_data: *mut ::core::ffi::c_void,
-    /**POINTER, MAPPED, FILE: the source is a packed tensor (`stagehand pack`) of this size, which begins at `pointer`
-or at `file_offset`. The library's workers unpack it, so it counts as unpinned memory. 0: the source is not
-packed. Since 0.2*/
+    /**POINTER, MAPPED, FILE: the exact size of a packed tensor (`stagehand pack`), whose first byte is at `pointer` or
+at `file_offset`. `bytes` and `packed_offset` count unpacked bytes. The library's workers unpack them, so the
+source counts as unpinned, and SH_BLOCK_PIN has no effect on it. The block cannot be SH_BLOCK_MUTABLE. The bytes
+of a packed tensor must not change while the block is registered, not even in an update of the source: a load
+fails with SH_ERROR_SOURCE if they have. 0: the source is not packed. Since 0.2*/
     pub packed_bytes: u64,
-    ///Offset of the bytes in the contents of the packed tensor. Since 0.2
+    ///Offset of the segment in the contents of the packed tensor. Since 0.2
     pub packed_offset: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1687,8 +1705,9 @@ pub struct sh_part_options {
     pub reserved: u32,
     ///A part begins at a multiple of this size in the block, in bytes: a row of a matrix, for example. At least 1.
     pub unit_bytes: u64,
-    /**The most that a part has, in bytes. A part of one unit may have more. 0: the library takes a 128th of the
-device memory that the runtime may have at the time of the call, but at least 16 pages.*/
+    /**The most that a part has, in bytes. A part has more if one unit has more, or if `capacity` is too small. 0: the
+library takes a 128th of the device's budget, or of sh_runtime_options.max_bytes if that is less, but at least
+16 pages.*/
     pub largest_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -3029,9 +3048,10 @@ step.
 - `out_blocks`: `count` ids, in the order of `descs`.
 @retval SH_OK                     The blocks are registered.
 @retval SH_ERROR_INVALID_ARGUMENT A description is wrong. The text names the block and the field.
+@retval SH_ERROR_SOURCE           The index of a packed tensor cannot be read.
 @retval SH_ERROR_BACKEND          The driver failed.
 @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
-@blocks While it pins memory for SH_BLOCK_PIN, or else never.
+@blocks While it pins memory for SH_BLOCK_PIN, and while it reads the index of a packed tensor.
 Since 0.1*/
     pub fn sh_register_blocks(
         runtime: *mut sh_runtime,
@@ -3182,7 +3202,8 @@ parts exist: the divided block itself has no id. Parts stay as they are if the b
 
 A part has the flags and the callback of the description. `on_load` gets the part's block, and offsets in the part.
 SH_SOURCE_FILL gets offsets in the segment of the description. A part's name is the name of the description with the
-part's number and the number of parts: "head\[2/5\]".
+part's number and the number of parts: "head\[2/5\]". The last part ends with the block, even inside a unit. Parts of
+less than two pages share pages, as small blocks do. Each part counts as a block for sh_runtime_options.max_held.
 
 - `desc`: The block, as for sh_register_blocks().
 

@@ -478,7 +478,11 @@ impl Drop for Allocation {
 
 impl fmt::Debug for Allocation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let address = format_args!("{:#x}", self.address);
-        formatter.debug_struct("Allocation").field("address", &address).field("bytes", &self.bytes).finish()
+        let address = format!("{:#x}", self.address);
+        formatter
+            .debug_struct("Allocation")
+            .field("address", &format_args!("{address}"))
+            .field("bytes", &self.bytes)
+            .finish()
     }
 }

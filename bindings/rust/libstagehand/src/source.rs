@@ -137,11 +137,17 @@ impl Source {
     /// The library unpacks them on its own threads. Registering the block returns [`Status::INVALID_ARGUMENT`] if the
     /// source is no packed tensor, is a closure, or has fewer contents. The packed tensor must not change while the
     /// block is registered: a load returns [`Status::SOURCE`] if it has.
-    pub fn packed(mut self, offset: u64, bytes: u64) -> Source {
+    ///
+    /// # Errors
+    /// [`Status::INVALID_ARGUMENT`] if the source is empty, or if it is taken as packed already.
+    pub fn packed(mut self, offset: u64, bytes: u64) -> Result<Source> {
+        if self.segment.bytes == 0 || self.segment.packed_bytes != 0 {
+            return Err(Error::new(Status::INVALID_ARGUMENT, "packed: the source is empty, or is packed already"));
+        }
         self.segment.packed_bytes = self.segment.bytes;
         self.segment.packed_offset = offset;
         self.segment.bytes = bytes;
-        self
+        Ok(self)
     }
 
     /// Makes a source of `bytes` bytes that a closure writes. The closure gets a buffer, and the offset in this source

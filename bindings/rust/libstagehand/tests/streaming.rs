@@ -148,8 +148,8 @@ fn packed_tensors_are_unpacked() {
     let (contents, packed) = (read("weights.bf16"), read("weights.packed"));
     let bytes = contents.len() as u64;
     let sources = [
-        Source::owned(packed.clone()).packed(0, bytes),
-        Source::file(file_of(&packed), 0, packed.len() as u64).packed(300, 100),
+        Source::owned(packed.clone()).packed(0, bytes).unwrap(),
+        Source::file(file_of(&packed), 0, packed.len() as u64).packed(300, 100).unwrap(),
     ];
     let wanted = [contents.clone(), contents[300..400].to_vec()];
     let blocks = runtime.register_blocks(sources.map(BlockDesc::from_source)).unwrap();
@@ -158,10 +158,12 @@ fn packed_tensors_are_unpacked() {
         let error = runtime.register_block(BlockDesc::from_source(source)).unwrap_err();
         assert!(error.status() == Status::INVALID_ARGUMENT && error.text().contains(text), "{error}");
     };
-    refused(Source::owned(packed.clone()).packed(1, bytes), "packed_offset");
-    refused(Source::owned(contents).packed(0, 1), "not a packed tensor");
-    refused(Source::fill(10, |_, _| Ok(())).packed(0, 1), "packed");
-    assert!(Source::shared(Arc::new(packed)).packed(0, bytes).range(0..1).is_err());
+    refused(Source::owned(packed.clone()).packed(1, bytes).unwrap(), "packed_offset");
+    refused(Source::owned(contents).packed(0, 1).unwrap(), "not a packed tensor");
+    refused(Source::fill(10, |_, _| Ok(())).packed(0, 1).unwrap(), "packed");
+    assert!(Source::owned(Vec::new()).packed(0, 1000).is_err());
+    let once = Source::shared(Arc::new(packed)).packed(0, bytes).unwrap();
+    assert!(once.packed(0, 1).is_err());
 }
 
 #[test]
