@@ -95,6 +95,9 @@ void apply_description(const std::string& text, std::string_view file, std::size
         if (!size.problem.empty()) {
             fail(size.problem);
         }
+        if (size.bytes / 2 > tensor.bytes) {
+            fail("has fewer bytes than a packed tensor of that type and shape");
+        }
         tensor.packed_bytes = tensor.bytes;
         tensor.bytes = size.bytes;
         tensor.dtype = type->name;

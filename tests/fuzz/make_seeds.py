@@ -11,6 +11,7 @@ def tensor(dtype, shape, begin, end):
 
 
 def safetensors_seeds():
+    packed_description = {"version": 1, "tensors": {"a.0.w": {"dtype": "BF16", "shape": [7, 8]}}}
     headers = {
         "llama": (
             {
@@ -29,6 +30,14 @@ def safetensors_seeds():
         "overlap": ({"a": tensor("U8", [4], 0, 4), "b": tensor("U8", [4], 2, 6)}, 6),
         "overflow": ({"a": tensor("F64", [2**62, 2**62], 0, 2**64 - 1)}, 4),
         "empty": ({}, 0),
+        "packed": (
+            {
+                "__metadata__": {"stagehand.packed": json.dumps(packed_description)},
+                "a.0.w": tensor("U8", [80], 0, 80),
+                "a.1.w": tensor("U8", [3], 80, 83),
+            },
+            83,
+        ),
     }
     for name, (header, data_bytes) in headers.items():
         text = json.dumps(header, separators=(",", ":")).encode()

@@ -1,11 +1,13 @@
 """Checks libstagehand.torch on a GPU, and compares its steps with diffusers' group offload and with accelerate.
 
-    torch_offload_bench.py [--device cuda:0] [--gb 8] [--only check|bench] [--json FILE]
+    torch_offload_bench.py [--device cuda:0] [--gb 8] [--only check|bench|loop] [--json FILE]
 
 `check` streams a Llama of transformers in a quarter of its bytes. The weights are random, and the logits must equal
 those of the resident model bit by bit.
 `bench` runs the same layers under each package, with the same peak device memory, in one run. It compares every output
-bit by bit. It prints a line for each package that is not installed. A run on the CPU (--device cpu --gb 0.01) only
+bit by bit. It prints a line for each package that is not installed.
+`loop` does the same with a loop whose steps have other numbers of tokens after a while, as a diffusion loop whose
+resolution changes. A run on the CPU (--device cpu --gb 0.01) only
 shows that the program works.
 """
 
@@ -28,7 +30,7 @@ import libstagehand.torch as st
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--device", default="cuda:0")
 parser.add_argument("--gb", type=float, default=8.0, help="size of the models in 10^9 bytes (8)")
-parser.add_argument("--only", choices=["check", "bench"])
+parser.add_argument("--only", choices=["check", "bench", "loop"])
 parser.add_argument(
     "--tokens", type=int, nargs="+", default=[256, 4096, 32768], help="tokens of a step; one benchmark for each number"
 )
@@ -293,18 +295,95 @@ def stream_row(make, model, x, want, budget, bound, beside, case):
     return step, peak
 
 
-def bench():
-    width = 3072 if options.gb >= 1 else 256  # layers of 300 MB
-    layer_bytes = 2 * (16 * width * width)
-    count = max(8, int(options.gb * 1e9) // layer_bytes)
+WIDTH = 3072 if options.gb >= 1 else 256  # layers of 300 MB
+
+
+def stack():
+    """Returns how to make the model, the model, its size and its number of layers."""
+    count = max(8, int(options.gb * 1e9) // (2 * 16 * WIDTH * WIDTH))
 
     def make():
-        return Stack(width, count)
+        return Stack(WIDTH, count)
 
     with torch.device("meta"):
         model = make()
     model = filled(model, torch.bfloat16)
-    size, link = size_of(model), link_speed()
+    return make, model, size_of(model), count
+
+
+def input_of(tokens):
+    return torch.randn(1, tokens, WIDTH, generator=torch.Generator().manual_seed(3)).to(torch.bfloat16).to(device)
+
+
+def measure_loop(run, inputs, wants, rounds=3):
+    """Returns the time of a round, in which each input has its steps, and whether all outputs are right."""
+    equal, times = True, []
+    with torch.inference_mode():
+        for number in range(2 + rounds):
+            synchronize()
+            begin = time.perf_counter()
+            outputs = [[run(x) for _ in range(options.steps)][-1] for x in inputs]
+            synchronize()
+            times.append(time.perf_counter() - begin)
+            if number in (0, 1 + rounds):
+                equal = equal and all(torch.equal(out.cpu(), want) for out, want in zip(outputs, wants))
+            del outputs
+    return statistics.median(times[2:]), equal
+
+
+def loop():
+    make, model, size, count = stack()
+    link, inputs = link_speed(), [input_of(tokens) for tokens in options.tokens]
+    resident = alike(make, model).to(device)
+    with torch.inference_mode():
+        wants = [resident(x).cpu() for x in inputs]
+    computes = [measure("resident", resident, x, want)[0] for x, want in zip(inputs, wants)]
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(device)
+    plain, _ = measure_loop(resident, inputs, wants)
+    activations = max(0, torch.cuda.max_memory_allocated(device) - size) if on_gpu else 0
+    tell(what="loop", package="resident", tokens=str(options.tokens), steps_each=options.steps, round_ms=plain * 1e3)
+    del resident
+    give_back()
+
+    def stream(budget, beside):
+        bound = options.steps * sum(max(compute, (size - budget) / link) for compute in computes)
+        made = alike(make, model)
+        with opened(budget) as where, st.stream(made, where):
+            took, equal = measure_loop(made, inputs, wants)
+        give_back()
+        tell(
+            what="loop",
+            package="libstagehand beside " + beside,
+            budget_gb=budget / 1e9,
+            round_ms=took * 1e3,
+            by_bound=took / bound,
+            equal=equal,
+        )
+        return took
+
+    def beside(name, made):
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats(device)
+        took, equal = measure_loop(made, inputs, wants)
+        peak = torch.cuda.max_memory_allocated(device) if on_gpu else size
+        tell(what="loop", package=name, round_ms=took * 1e3, peak_gb=peak / 1e9, equal=equal)
+        del made
+        give_back()
+        budget = max(int(peak - activations), max(p.numel() * p.element_size() for p in model.parameters()) + (4 << 20))
+        tell(what="loop versus", other=name, time_ratio=stream(budget, name) / took)
+
+    for part in (0.25, 0.5, 0.75):
+        stream(int(part * size), f"{part:.0%} of the model")
+    if on_gpu and there("diffusers"):
+        beside("diffusers", with_group_offload(make, model, 1))
+    if on_gpu and there("accelerate"):
+        beside("accelerate", with_accelerate(make, model, count // 2 - 1))
+
+
+def bench():
+    make, model, size, count = stack()
+    link = link_speed()
     tell(
         what="machine",
         device=torch.cuda.get_device_name(device) if on_gpu else "cpu",
@@ -314,7 +393,7 @@ def bench():
         link_gbs=link / 1e9,
     )
     for tokens in options.tokens:
-        x = torch.randn(1, tokens, width, generator=torch.Generator().manual_seed(3)).to(torch.bfloat16).to(device)
+        x = input_of(tokens)
         case = {"tokens": tokens}
         resident = alike(make, model).to(device)
         with torch.inference_mode():
@@ -412,6 +491,8 @@ if options.only in (None, "check"):
     give_back()
 if options.only in (None, "bench"):
     bench()
+if options.only == "loop":
+    loop()
 if options.json == "-":
     print(json.dumps(results))
 elif options.json:
