@@ -122,6 +122,29 @@ struct Model {
         CHECK(sh_set_schedule(runtime, uses.data(), uses.size()));
         return uses;
     }
+
+    // Makes steps on the stream that compute for as long as the uses say. Returns the milliseconds of a step after the
+    // first ones, in the mean.
+    double steps_ms(const std::vector<sh_use>& uses, sh_stream stream, int first, int count) const {
+        uint64_t began = 0, ended = 0;
+        for (int step = 0; step < first + count; step++) {
+            if (step == first) {
+                CHECK(sh_stream_synchronize(device, stream));
+                CHECK(sh_device_get_clock(device, &began));
+            }
+            CHECK(sh_step_begin(runtime));
+            for (const sh_use& use : uses) {
+                sh_view view = SH_VIEW_INIT;
+                CHECK(sh_acquire(runtime, use.block, stream, 0, &view));
+                CHECK(sh_stream_launch(device, stream, nullptr, nullptr, static_cast<int64_t>(use.compute_ns)));
+                CHECK(sh_release(runtime, use.block, stream));
+            }
+            CHECK(sh_step_end(runtime));
+        }
+        CHECK(sh_stream_synchronize(device, stream));
+        CHECK(sh_device_get_clock(device, &ended));
+        return static_cast<double>(ended - began) / count / 1e6;
+    }
 };
 
 }  // namespace bench

@@ -42,28 +42,11 @@ void add_parts(Model& model, const std::vector<uint64_t>& sizes, char* memory) {
 
 // Returns the milliseconds of a step, in the mean of ten.
 double step_ms(const Model& model, const std::vector<sh_use>& uses) {
-    constexpr int kBefore = 3, kSteps = 10;
     sh_stream stream = SH_STREAM_HOST;
-    uint64_t began = 0, ended = 0;
     CHECK(sh_stream_create(model.device, &stream));
-    for (int step = 0; step < kBefore + kSteps; step++) {
-        if (step == kBefore) {
-            CHECK(sh_stream_synchronize(model.device, stream));
-            CHECK(sh_device_get_clock(model.device, &began));
-        }
-        CHECK(sh_step_begin(model.runtime));
-        for (const sh_use& use : uses) {
-            sh_view view = SH_VIEW_INIT;
-            CHECK(sh_acquire(model.runtime, use.block, stream, 0, &view));
-            CHECK(sh_stream_launch(model.device, stream, nullptr, nullptr, static_cast<int64_t>(use.compute_ns)));
-            CHECK(sh_release(model.runtime, use.block, stream));
-        }
-        CHECK(sh_step_end(model.runtime));
-    }
-    CHECK(sh_stream_synchronize(model.device, stream));
-    CHECK(sh_device_get_clock(model.device, &ended));
+    const double ms = model.steps_ms(uses, stream, 3, 10);
     sh_stream_destroy(model.device, stream);
-    return static_cast<double>(ended - began) / kSteps / 1e6;
+    return ms;
 }
 
 }  // namespace

@@ -49,27 +49,9 @@ void run(const bench::PacedDevice& subject, const Shape& shape, double budget, d
     CHECK(sh_plan(model.runtime, nullptr, &plan));
     sh_stream stream = 0;
     CHECK(sh_stream_create(model.device, &stream));
-    constexpr int kWarm = 2, kSteps = 5;
-    uint64_t began = 0, ended = 0;
-    for (int step = 0; step < kWarm + kSteps; step++) {
-        if (step == kWarm) {
-            CHECK(sh_stream_synchronize(model.device, stream));
-            CHECK(sh_device_get_clock(model.device, &began));
-        }
-        CHECK(sh_step_begin(model.runtime));
-        for (const sh_use& use : uses) {
-            sh_view view = SH_VIEW_INIT;
-            CHECK(sh_acquire(model.runtime, use.block, stream, 0, &view));
-            CHECK(sh_stream_launch(model.device, stream, nullptr, nullptr, static_cast<int64_t>(use.compute_ns)));
-            CHECK(sh_release(model.runtime, use.block, stream));
-        }
-        CHECK(sh_step_end(model.runtime));
-    }
-    CHECK(sh_stream_synchronize(model.device, stream));
-    CHECK(sh_device_get_clock(model.device, &ended));
+    const double step_ms = model.steps_ms(uses, stream, 2, 5);
     sh_memory_info memory_info = SH_MEMORY_INFO_INIT;
     CHECK(sh_device_get_memory(model.device, &memory_info));
-    const double step_ms = static_cast<double>(ended - began) / kSteps / 1e6;
     std::printf("%-12s %-8s %4.0f %%  %5.2f  %9.2f  %9.2f  %6.3f  %6.3f  %6.3f  %s\n", shape.name,
                 backward ? "fwd-bwd" : "forward", budget * 100, ratio, step_ms, static_cast<double>(plan.step_ns) / 1e6,
                 step_ms * 1e6 / static_cast<double>(plan.step_ns),

@@ -120,19 +120,6 @@ private:
     model::PackedTensors packed_;
 };
 
-std::vector<char> contents_of(TensorFile& file, const model::Tensor& tensor) {
-    std::vector<char> bytes = file.read(tensor);
-    if (!file.packed().contains(tensor.name)) {
-        return bytes;
-    }
-    codec::Frame frame;
-    check_codec(codec::Frame::open({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}, &frame),
-                file.path(), tensor.name);
-    std::vector<char> contents(frame.contents_bytes());
-    check_codec(frame.unpack(0, contents.size(), contents.data()), file.path(), tensor.name);
-    return contents;
-}
-
 // Reads the written file as anybody would, and compares each tensor with the plain one.
 void verify(TensorFile& plain, const std::string& path, Progress& progress) {
     progress.begin("verifying", plain.tensors().size(), 1);
@@ -142,7 +129,7 @@ void verify(TensorFile& plain, const std::string& path, Progress& progress) {
             end_if_interrupted();
             const model::Tensor& expected = plain.tensors()[i];
             const model::Tensor& found = written.tensors().at(i);
-            if (found.name != expected.name || contents_of(written, found) != plain.read(expected)) {
+            if (found.name != expected.name || written.read(found) != plain.read(expected)) {
                 throw CommandError(ExitCode::failure,
                                    fmt::format("{}: tensor {} came back with other bytes",
                                                model::printable(plain.path()), model::in_quotes(expected.name)));

@@ -64,9 +64,6 @@ struct Model {
 struct ReadOptions {
     // The most bytes of one file's header, or of a shard index, that are read. 1 GiB: some 8 million tensors.
     std::uint64_t max_header_bytes = std::uint64_t{1} << 30;
-    // Whether the tensors of a file that `stagehand pack` has written are described as they are in the file, which is
-    // as bytes, and not as what they were.
-    bool as_in_file = false;
 };
 
 // A tensor's name longer than this is bad input (GGUF's own limit for keys).

@@ -26,17 +26,13 @@ std::span<const std::uint8_t> PackedSegment::read_frame(std::uint64_t offset, st
 }
 
 void PackedSegment::read(std::uint64_t offset, std::span<std::byte> to) {
-    const std::uint64_t whole = index_.chunk_bytes();
-    for (std::uint64_t at = segment_.packed_offset + offset; !to.empty();) {
-        const std::uint64_t chunk = at / whole, inside = at % whole;
-        const std::uint64_t take = std::min<std::uint64_t>(whole - inside, to.size());
-        const std::uint64_t begin = index_.begin_of(chunk);
-        check_codec(
-            index_.unpack(chunk, read_frame(begin, index_.begin_of(chunk + 1) - begin), inside, take, to.data()),
-            files_.path(segment_.file), segment_.offset);
-        to = to.subspan(take);
-        at += take;
-    }
+    const Status status = index_.unpack_range(segment_.packed_offset + offset, to.size(), to.data(),
+                                              [this](std::uint64_t chunk, std::span<const std::uint8_t>* out) {
+                                                  const std::uint64_t begin = index_.begin_of(chunk);
+                                                  *out = read_frame(begin, index_.begin_of(chunk + 1) - begin);
+                                                  return Status();
+                                              });
+    check_codec(status, files_.path(segment_.file), segment_.offset);
 }
 
 }  // namespace stagehand::cli

@@ -8,19 +8,20 @@
 
 #include <fmt/format.h>
 
+#include "codec/frame.h"
 #include "model/error.h"
-#include "model/packed_description.h"
 #include "model/read_model.h"
 #include "model/safetensors_header.h"
+#include "model/text.h"
+#include "packing/codec_error.h"
+#include "packing/element_format.h"
 
 namespace stagehand::cli {
 
 namespace {
 
 model::Model read_one_file(const std::string& path) {
-    model::ReadOptions options;
-    options.as_in_file = true;
-    model::Model model = model::read_model(path, options);
+    model::Model model = model::read_model(path, {});
     if (model.format != model::Format::safetensors) {
         throw model::ModelError(path, "format", "is GGUF, and only safetensors files are packed");
     }
@@ -30,7 +31,7 @@ model::Model read_one_file(const std::string& path) {
     }
     // An empty tensor has the offset of the next one.
     std::stable_sort(model.tensors.begin(), model.tensors.end(), [](const model::Tensor& a, const model::Tensor& b) {
-        return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
+        return std::pair(a.offset, a.file_bytes()) < std::pair(b.offset, b.file_bytes());
     });
     return model;
 }
@@ -59,18 +60,38 @@ TensorFile::TensorFile(const std::string& path) : model_(read_one_file(path)), s
             continue;
         }
         is_packed_ = true;
-        try {
-            packed_ = model::parse_description(value.is_string() ? value.get<std::string>() : "");
-        } catch (const std::invalid_argument& problem) {
-            throw model::ModelError(path, fmt::format("metadata '{}'", model::packed_key), problem.what());
-        }
     }
 }
 
-std::vector<char> TensorFile::read(const model::Tensor& tensor) {
-    std::vector<char> bytes(tensor.bytes);
-    source_.read(tensor.offset, bytes);
+std::uint64_t TensorFile::stored_bytes() const {
+    std::uint64_t bytes = 0;
+    for (const model::Tensor& tensor : tensors()) {
+        bytes += tensor.file_bytes();
+    }
     return bytes;
+}
+
+std::size_t TensorFile::packed_tensors() const {
+    return static_cast<std::size_t>(std::count_if(
+        tensors().begin(), tensors().end(), [](const model::Tensor& tensor) { return tensor.packed_bytes != 0; }));
+}
+
+std::vector<char> TensorFile::read(const model::Tensor& tensor) {
+    std::vector<char> bytes(tensor.file_bytes());
+    source_.read(tensor.offset, bytes);
+    if (tensor.packed_bytes == 0) {
+        return bytes;
+    }
+    codec::Frame frame;
+    check_codec(codec::Frame::open({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}, &frame), path(),
+                tensor.name);
+    if (frame.format() != format_of_dtype(tensor.dtype) || frame.contents_bytes() != tensor.bytes) {
+        throw model::ModelError(path(), fmt::format("tensor {}", model::in_quotes(tensor.name)),
+                                "is not what the metadata says");
+    }
+    std::vector<char> contents(tensor.bytes);
+    check_codec(frame.unpack(0, contents.size(), contents.data()), path(), tensor.name);
+    return contents;
 }
 
 bool TensorFile::is_at(const std::string& path) const {

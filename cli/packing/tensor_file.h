@@ -1,6 +1,8 @@
-// One safetensors file as `pack` and `unpack` read it: its tensors in the order of their bytes, and its whole metadata.
+// One safetensors file as `pack` and `unpack` read it: its tensors in the order of their bytes, as
+// they are or were before they were packed, and its whole metadata.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -8,7 +10,6 @@
 #include "json_output.h"
 #include "model/byte_source.h"
 #include "model/model.h"
-#include "model/packed_description.h"
 
 namespace stagehand::cli {
 
@@ -20,13 +21,15 @@ public:
     const std::string& path() const { return source_.name(); }
     const std::vector<model::Tensor>& tensors() const { return model_.tensors; }
     std::uint64_t bytes() const { return source_.size(); }
-    std::uint64_t total_bytes() const { return model_.total_bytes; }
+    // Of all tensors, as they are in the file.
+    std::uint64_t stored_bytes() const;
     // "__metadata__", without what `pack` has added.
     const Json& metadata() const { return metadata_; }
-    // By name. Empty if the file is not packed.
-    const model::PackedTensors& packed() const { return packed_; }
+    // Whether `pack` has written the file, in which any number of tensors is packed.
     bool is_packed() const { return is_packed_; }
+    std::size_t packed_tensors() const;
 
+    // The bytes of a tensor, unpacked if it is packed. Throws ModelError if it is not what the metadata says.
     std::vector<char> read(const model::Tensor& tensor);
     // Whether this is the file at `path`, by whatever name.
     bool is_at(const std::string& path) const;
@@ -35,7 +38,6 @@ private:
     model::Model model_;
     model::FileSource source_;
     Json metadata_ = Json::object();
-    model::PackedTensors packed_;
     bool is_packed_ = false;
 };
 

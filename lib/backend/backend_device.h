@@ -139,10 +139,6 @@ public:
     Status contents_hash(sh_stream stream, uint64_t count, const sh_backend_range* ranges, sh_backend_digest* digests) {
         return check(table_.contents_hash(device_, stream, count, ranges, digests), "contents_hash");
     }
-    bool has_unpack() const { return table_.unpack != nullptr; }
-    Status unpack(sh_stream stream, const sh_backend_packed& packed) {
-        return check(table_.unpack(device_, stream, &packed), "unpack");
-    }
     bool has_graphs() const { return table_.stream_is_capturing != nullptr; }
     Status stream_is_capturing(sh_stream stream, uint32_t* capturing) {
         SH_TRY(to_handle(&stream));

@@ -135,15 +135,10 @@ uint64_t Frame::raw_tiles() const {
 Status Frame::unpack(uint64_t offset, uint64_t bytes, void* to) const {
     if (offset > contents_bytes() || bytes > contents_bytes() - offset)
         return Status(SH_ERROR_INVALID_ARGUMENT, "the range ends behind the contents of the packed tensor");
-    auto* next = static_cast<uint8_t*>(to);
-    const uint64_t end = offset + bytes, whole = index_.chunk_bytes();
-    for (uint64_t at = offset; at < end;) {
-        const uint64_t number = at / whole, inside = at - number * whole, take = std::min(whole - inside, end - at);
-        SH_TRY(index_.unpack(number, chunk(number), inside, take, next));
-        next += take;
-        at += take;
-    }
-    return Status();
+    return index_.unpack_range(offset, bytes, to, [this](uint64_t number, std::span<const uint8_t>* out) {
+        *out = chunk(number);
+        return Status();
+    });
 }
 
 }  // namespace stagehand::codec

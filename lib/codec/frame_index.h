@@ -1,6 +1,7 @@
 // The header and the index of a frame, without its chunks: where each chunk is, and what it holds.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -52,6 +53,22 @@ public:
     Status find_tiles(uint64_t chunk, std::span<const uint8_t> bytes, Tiles* out) const;
     // Unpacks bytes [offset, offset + bytes) of the contents of a chunk, which begin with the contents of the chunk.
     Status unpack(uint64_t chunk, std::span<const uint8_t> packed, uint64_t offset, uint64_t bytes, void* to) const;
+
+    // Unpacks a range of all contents, which must lie in them. `chunk_at(number, &bytes)` finds the bytes of a chunk.
+    template <class ChunkAt>
+    Status unpack_range(uint64_t offset, uint64_t bytes, void* to, ChunkAt&& chunk_at) const {
+        auto* next = static_cast<uint8_t*>(to);
+        for (uint64_t at = offset, end = offset + bytes; at < end;) {
+            const uint64_t chunk = at / chunk_bytes(), inside = at % chunk_bytes();
+            const uint64_t take = std::min(chunk_bytes() - inside, end - at);
+            std::span<const uint8_t> packed;
+            SH_TRY(chunk_at(chunk, &packed));
+            SH_TRY(unpack(chunk, packed, inside, take, next));
+            next += take;
+            at += take;
+        }
+        return Status();
+    }
 
 private:
     Status check_chunks(uint64_t begin) const;

@@ -234,7 +234,7 @@ class PackTest(CommandTest):
             self.refuse(MODEL, "unpack", path, "-o", self.folder / "x", says=says)
             self.assertFalse((self.folder / "x").exists())
             # What only the packed tensor itself can tell is found when its source is opened.
-            if "is not what the metadata says" not in says and "are never packed" not in says[-1]:
+            if "is not what the metadata says" not in says:
                 self.refuse(MODEL, "plan", path, "--budget", "50%", "--device", "sim", says=says)
 
         def set_tensor(name, **members):
@@ -251,7 +251,7 @@ class PackTest(CommandTest):
         refuse(set_tensor("layers.0.weight", shape=[30001]), "layers.0.weight", "is not what the metadata says")
         refuse(set_tensor("layers.0.weight", shape=[2**63, 2**63]), "layers.0.weight")
         refuse(set_tensor("layers.0.weight", dtype="F16"), "layers.0.weight", "is not what the metadata says")
-        refuse(set_tensor("layers.0.weight", dtype="I64"), "elements of type 'I64' are never packed")
+        refuse(set_tensor("layers.0.weight", dtype="I64"), "layers.0.weight", "has fewer bytes than a packed tensor")
         refuse(set_tensor("other"), "describes a packed tensor that is not in the file")
         refuse(set_tensor("positions"), "positions", "its elements are not bytes")
         tensors["nothing"] = ("U8", [0], b"")

@@ -51,10 +51,9 @@ Status read_index(const Source& source, codec::FrameIndex* out) {
 Status PackedReader::read(const ReadRequest& request, const ReadPlain& read_plain) {
     const Source& source = *request.source;
     const codec::FrameIndex& index = *source.packed;
-    const uint64_t whole = index.chunk_bytes(), end = source.packed_offset + request.offset + request.bytes;
-    uint64_t at = source.packed_offset + request.offset;
-    const uint64_t first = at / whole, begin = index.begin_of(first), last = (end - 1) / whole;
-    const uint64_t packed_bytes = index.begin_of(last + 1) - begin;
+    const uint64_t offset = source.packed_offset + request.offset, whole = index.chunk_bytes();
+    const uint64_t begin = index.begin_of(offset / whole);
+    const uint64_t packed_bytes = index.begin_of((offset + request.bytes - 1) / whole + 1) - begin;
     const char* packed = static_cast<const char*>(source.pointer) + begin;
     if (source.kind != SH_SOURCE_POINTER) {
         const Source frame = plain(source);
@@ -62,19 +61,14 @@ Status PackedReader::read(const ReadRequest& request, const ReadPlain& read_plai
         packed = packed_.data();
         SH_TRY(read_plain({&frame, begin, packed_.data(), packed_bytes}));
     }
-    char* to = request.to;
-    for (uint64_t chunk = first; chunk <= last; chunk++) {
-        const uint64_t inside = at - chunk * whole, take = std::min(whole - inside, end - at);
-        const uint64_t place = index.begin_of(chunk);
-        const Status status = index.unpack(chunk, as_bytes(packed + (place - begin), index.begin_of(chunk + 1) - place),
-                                           inside, take, to);
-        if (status.code() == SH_ERROR_INVALID_ARGUMENT)
-            return Status(SH_ERROR_SOURCE, place_text(source) + ": " + status.text());
-        SH_TRY(status);
-        at += take;
-        to += take;
-    }
-    return Status();
+    const Status status =
+        index.unpack_range(offset, request.bytes, request.to, [&](uint64_t chunk, std::span<const uint8_t>* out) {
+            const uint64_t place = index.begin_of(chunk);
+            *out = as_bytes(packed + (place - begin), index.begin_of(chunk + 1) - place);
+            return Status();
+        });
+    if (status.code() != SH_ERROR_INVALID_ARGUMENT) return status;
+    return Status(SH_ERROR_SOURCE, place_text(source) + ": " + status.text());
 }
 
 }  // namespace stagehand::transfer

@@ -116,6 +116,23 @@ TEST_F(Sim, CallsCostTheHostWhatIsSet) {
     EXPECT_EQ(now(), 250u) << "the second started when it was queued";
 }
 
+TEST_F(Sim, UnpackingTakesTimeByItsContents) {
+    open("unpack_speed=2e9;latency=10;granularity=4KiB;capacity=1GiB");
+    const sh_stream one = stream();
+    sh_backend_packed packed = {};
+    packed.struct_size = sizeof packed;
+    packed.format = SH_BACKEND_FORMAT_BF16;
+    packed.from = memory_;
+    packed.to = memory_ + 16384;
+    packed.elements = 8000;
+    packed.chunks = 1;
+    packed.places[1] = 700;
+    const uint64_t before = backend_.clock(device_);
+    ASSERT_EQ(backend_.unpack(device_, one, &packed), SH_OK) << backend_.last_error();
+    ASSERT_EQ(backend_.stream_synchronize(device_, one), SH_OK);
+    EXPECT_EQ(backend_.clock(device_) - before, 8010u);  // 16,000 bytes, and the latency
+}
+
 TEST_F(Sim, FunctionsRunAtOnce) {
     int calls = 0;
     const auto count = [](void* calls) { ++*static_cast<int*>(calls); };
@@ -202,6 +219,7 @@ TEST_F(Sim, OptionsAreReadAndChecked) {
                                   {"latency=x", "latency"},
                                   {"call_ns=x", "call_ns"},
                                   {"staging_piece=0", "staging_piece"},
+                                  {"unpack_speed=0", "unpack_speed"},
                                   {"poison=1", "poison"}};
     for (const auto& [options, word] : bad) {
         EXPECT_EQ(backend_.device_open(0, options, &other, &defaults), SH_ERROR_INVALID_ARGUMENT) << options;

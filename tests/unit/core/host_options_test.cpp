@@ -68,6 +68,14 @@ private:
     std::map<void*, uint64_t> given_;
 };
 
+sh_device_options options_with(Arena& arena) {
+    sh_device_options options = host_options();
+    options.host_alloc = Arena::allocate;
+    options.host_free = Arena::free;
+    options.host_user_data = &arena;
+    return options;
+}
+
 sh_status open(const sh_device_options& options, sh_device** out) { return sh_device_open("host:0", &options, out); }
 
 // Streams pageable blocks on the device, which pass through the staging buffers, and compares them. They must lie in
@@ -114,10 +122,7 @@ protected:
 TEST_F(HostOptions, TheEnginesAllocatorGivesAllHostMemory) {
     for (const uint32_t flags : {uint32_t(0), uint32_t(SH_HOST_PINNED)}) {
         Arena arena;
-        sh_device_options options = host_options();
-        options.host_alloc = Arena::allocate;
-        options.host_free = Arena::free;
-        options.host_user_data = &arena;
+        sh_device_options options = options_with(arena);
         options.host_flags = flags;
         sh_device* device = nullptr;
         SUCCEEDS(open(options, &device));
@@ -144,10 +149,7 @@ TEST_F(HostOptions, TheEnginesAllocatorGivesAllHostMemory) {
 TEST_F(HostOptions, TheEnginesAllocatorKeepsReleasedContents) {
     constexpr uint64_t kBytes = 8 * 4096;
     Arena arena;
-    sh_device_options options = host_options();
-    options.host_alloc = Arena::allocate;
-    options.host_free = Arena::free;
-    options.host_user_data = &arena;
+    sh_device_options options = options_with(arena);
     sh_device* device = nullptr;
     SUCCEEDS(open(options, &device));
     uint64_t address = 0;
@@ -195,10 +197,7 @@ TEST_F(HostOptions, PagesOfHostMemoryAreSmallIfTheEngineWantsThat) {
 
 TEST_F(HostOptions, MemoryThatDoesNotBeginAtAPageIsGivenBack) {
     Arena arena;
-    sh_device_options options = host_options();
-    options.host_alloc = Arena::allocate;
-    options.host_free = Arena::free;
-    options.host_user_data = &arena;
+    sh_device_options options = options_with(arena);
     sh_device* device = nullptr;
     SUCCEEDS(open(options, &device));
     arena.skew = 64;
