@@ -183,6 +183,21 @@ TEST(Frame, AChunkThatContradictsItselfIsRefusedWithARightChecksumToo) {
     refused_with(kBegin + kChunkHeaderBytes + 12, 1);               // a zero of the tile's header
 }
 
+TEST(Chunk, OfAnotherSizeIsRefused) {
+    const std::vector<uint8_t> contents = weights(FloatFormat::bf16, 2 * 8192 + 9, 3);
+    std::vector<uint8_t> chunk(largest_chunk_bytes(FloatFormat::bf16, 2 * 8192 + 9) + 16), back(contents.size());
+    const uint64_t bytes = pack_chunk(FloatFormat::bf16, contents.data(), 2 * 8192 + 9, chunk.data());
+    const auto unpacks = [&](uint64_t size, uint32_t elements) {
+        return unpack_chunk(FloatFormat::bf16, {chunk.data(), size}, elements, back.data());
+    };
+    ASSERT_TRUE(unpacks(bytes, 2 * 8192 + 9));
+    EXPECT_EQ(back, contents);
+    for (const uint64_t size : {bytes + 16, bytes - 16, uint64_t(kChunkHeaderBytes), uint64_t(0)})
+        EXPECT_FALSE(unpacks(size, 2 * 8192 + 9)) << size;
+    for (const uint32_t elements : {0u, 2u * 8192, kChunkElements + 1})
+        EXPECT_FALSE(unpacks(bytes, elements)) << elements;
+}
+
 std::vector<uint8_t> committed(const std::string& name) {
     std::ifstream file(std::string(STAGEHAND_TEST_DATA) + "/packed/" + name, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
