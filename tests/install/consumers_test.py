@@ -1,8 +1,9 @@
-"""Builds tests/install/consumer in each way that a project can use the library, and runs it.
+"""Builds tests/install/consumer in each way that a project can use the library, and examples/ggml. Runs them.
 
 consumers_test.py pkg-config MESON SOURCE_DIR BUILD_DIR BACKENDS
 consumers_test.py cmake      MESON SOURCE_DIR BUILD_DIR BACKENDS
 consumers_test.py wrap       MESON SOURCE_DIR BUILD_DIR BACKENDS OPTION...
+consumers_test.py ggml       MESON SOURCE_DIR BUILD_DIR BACKENDS GGML_DIR
 
 BACKENDS are those that the static library holds, with commas. BUILD_DIR has both libraries.
 """
@@ -130,6 +131,23 @@ def cmake(tree, source, work, version, static):
     return 0
 
 
+def ggml(tree, source_dir, work, ggml_dir):
+    """Builds examples/ggml against ggml's sources, and compares what it prints with its README."""
+    if not shutil.which("cmake"):
+        print("there is no cmake")
+        return 77
+    run(
+        "cmake", "-G", "Ninja", "-S", source_dir / "examples/ggml", "-B", work / "ggml", f"-DGGML={ggml_dir}",
+        f"-DCMAKE_PREFIX_PATH={tree.prefix}", "-DCMAKE_BUILD_TYPE=Release", env=tree.environment,
+    )  # fmt: skip
+    run("cmake", "--build", work / "ggml", "--target", "streamed_ggml", env=tree.environment)
+    said = run(work / "ggml" / "streamed_ggml", env=tree.environment)
+    readme = (source_dir / "examples/ggml/README.md").read_text()
+    wanted = "".join(re.findall(r"^    (.*\n)", readme.partition("It prints:")[2], re.MULTILINE))
+    assert said == wanted and wanted, f"{said!r}, not {wanted!r}"
+    return 0
+
+
 def source_tarball(source_dir, name, to):
     """Packs the sources as `meson dist` does, but as they are now."""
     listed = run("git", "-C", source_dir, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
@@ -175,6 +193,8 @@ def main():
         if what == "wrap":
             return wrap(meson, source_dir, build_dir, work, version, static.split(","), sys.argv[6:])
         run(meson, "install", "-C", build_dir, "--no-rebuild", "--destdir", work / "tree", "--tags", "runtime,devel")
+        if what == "ggml":
+            return ggml(Tree(work / "tree"), source_dir, work, *sys.argv[6:])
         way = {"pkg-config": pkg_config, "cmake": cmake}[what]
         source = source_dir / "tests/install/consumer/consumer.c"
         return way(Tree(work / "tree"), source, work, version, static.split(","))
