@@ -1,10 +1,13 @@
 """Builds the manual as a site: the pages of docs/, the READMEs, and the reference of the interfaces.
 
-build.py ROOT FOLDER [RUSTDOC]
+build.py ROOT FOLDER [--branch BRANCH] [RUSTDOC]
 build.py ROOT FOLDER pages      makes the pages only, without mkdocs
 
 FOLDER/pages gets the pages, and FOLDER/site the site. A link to a file of the sources leads to a copy of the file.
 RUSTDOC is a folder with the pages of `cargo doc`. A page that is missing or a link that leads nowhere is an error.
+
+With a branch, the site becomes a folder of that branch of ROOT's repository, named after the library's version: 0.2.
+The branch keeps the folders of other versions. Each page then has a menu of versions.
 """
 
 import os
@@ -72,22 +75,58 @@ def main():
         (PAGES / f"reference/{header}.md").write_text(headers.page(ROOT, header))
     (PAGES / "reference/python.md").write_text("# Python: libstagehand\n\n::: libstagehand\n")
     (PAGES / "reference/torch.md").write_text("# Python: libstagehand.torch\n\n::: libstagehand.torch\n")
+    menu = (ROOT / "packaging/site/mkdocs.yml").read_text()
+    for page in PAGES.rglob("*.md"):
+        name = page.relative_to(PAGES).as_posix()
+        if not name.startswith(("bindings-", "tests-")) and f"- {name}\n" not in menu:
+            sys.exit(f"packaging/site/mkdocs.yml: the menu lacks {name}")
     if sys.argv[3:] == ["pages"]:
         print(f"{len(list(PAGES.rglob('*.md')))} pages")
         return
-    for rustdoc in sys.argv[3:]:
+    branch, rest = None, sys.argv[3:]
+    if rest[:1] == ["--branch"]:
+        branch, rest = rest[1], rest[2:]
+    for rustdoc in rest:
         shutil.copytree(rustdoc, PAGES / "rust-reference")
         with open(PAGES / "rust.md", "a") as page:
             page.write("\n## Reference\n\n")
             for crate, title in (("libstagehand", "libstagehand"), ("libstagehand_sys", "libstagehand-sys")):
                 page.write(f"- [{title}](rust-reference/{crate}/index.html)\n")
-    shutil.copyfile(ROOT / "packaging/site/mkdocs.yml", FOLDER / "mkdocs.yml")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", FOLDER / "mkdocs.yml"]
-    sys.exit(
-        subprocess.run(
-            command, env=dict(os.environ, STAGEHAND_PYTHON=str(ROOT / "bindings/python"), NO_MKDOCS_2_WARNING="1")
-        ).returncode
+    build(branch)
+
+
+def version():
+    text = (ROOT / "include/stagehand/version.h").read_text()
+    return re.findall(r"SH_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", text)
+
+
+def build(branch):
+    """Runs mkdocs, by mike if the site becomes a part of a branch."""
+    config = FOLDER / "mkdocs.yml"
+    shutil.copytree(ROOT / "packaging/site/theme", FOLDER / "theme")
+    text = (ROOT / "packaging/site/mkdocs.yml").read_text()
+    commands = [["mkdocs", "build", "--strict", "--quiet", "-f", config]]
+    if branch:
+        text += "extra:\n  version: {provider: mike, default: latest}\n"
+        of_mike = ["--config-file", config, "--branch", branch]
+        numbers = version()
+        title = ".".join(numbers)
+        commands += [
+            ["mike", "deploy", *of_mike, "--update-aliases", "--title", title, ".".join(numbers[:2]), "latest"],
+            ["mike", "set-default", *of_mike, "latest"],
+        ]
+    config.write_text(text)
+    tools = os.path.dirname(sys.executable)  # mike calls mkdocs by its name
+    environment = dict(
+        os.environ,
+        PATH=f"{tools}:{os.environ['PATH']}",
+        STAGEHAND_PYTHON=str(ROOT / "bindings/python"),
+        NO_MKDOCS_2_WARNING="1",
     )
+    for tool, *words in commands:
+        done = subprocess.run([os.path.join(tools, tool), *words], env=environment, cwd=ROOT)
+        if done.returncode:
+            sys.exit(done.returncode)
 
 
 if __name__ == "__main__":

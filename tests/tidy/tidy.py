@@ -144,7 +144,10 @@ def check_built(root, names):
     for name in names:
         path = pathlib.PurePath(name)
         if path.name in {"meson.build", "CMakeLists.txt"}:
-            builds[path.parent] = builds.get(path.parent, "") + pathlib.Path(root, name).read_text()
+            text = pathlib.Path(root, name).read_text()
+            if path.suffix == ".txt":
+                text = re.sub(r"[\w.]+\.(c|cpp)\b", r"'\g<0>'", text)
+            builds[path.parent] = builds.get(path.parent, "") + text
     for name in names:
         path = pathlib.PurePath(name)
         if path.suffix not in {".c", ".cpp"}:
@@ -152,7 +155,7 @@ def check_built(root, names):
         text = "\n".join(builds.get(folder, "") for folder in path.parents)
         # Programs of a list are named without their ending; what another folder uses, with its path.
         short = re.sub(r"_(test|fuzz|bench)$", "", path.stem)
-        known = re.search(rf"['/]{re.escape(path.name)}'| {re.escape(path.name)}[ )]|'{re.escape(path.stem)}'|'{re.escape(short)}'", text)
+        known = re.search(rf"['/]{re.escape(path.name)}'|'{re.escape(path.stem)}'|'{re.escape(short)}'", text)
         # A folder below may build it in another way.
         below = any(path.parent in folder.parents and f"../{path.name}'" in other for folder, other in builds.items())
         if (
