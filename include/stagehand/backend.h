@@ -240,8 +240,8 @@ typedef struct sh_backend {
     sh_status (*contents_hash)(sh_backend_device* device, sh_stream stream, uint64_t count,
                                const sh_backend_range* ranges, sh_backend_digest* out_digests);
     /** Queues the unpacking of elements, also in a capture. `packed` is read during the call. Nothing beyond the chunks
-        is read and nothing beyond the elements is written, whatever the chunks hold. Optional. The
-        library does not call the function yet: its workers unpack. \since 0.2 */
+        is read and nothing beyond the elements is written, whatever the chunks hold. Optional: the
+        library's workers unpack without it. \since 0.2 */
     sh_status (*unpack)(sh_backend_device* device, sh_stream stream, const sh_backend_packed* packed);
 } sh_backend;
 

@@ -50,8 +50,8 @@ typedef struct sh_graph sh_graph;
  * sh_release() or sh_step_end() returns the error instead if the block's bytes are on the device.
  *
  * An acquire in a capture needs a block that the plan knows. The sources of streamed parts must be pinned
- * (sh_host_alloc(), a successful SH_BLOCK_PIN, or pinned by the engine) or device memory. The acquire returns
- * SH_ERROR_UNSUPPORTED otherwise, the text names the block, and the capture goes on.
+ * (sh_host_alloc(), a successful SH_BLOCK_PIN, or pinned by the engine) and not packed, or device memory. The acquire
+ * returns SH_ERROR_UNSUPPORTED otherwise, the text names the block, and the capture goes on.
  * @retval SH_OK                     The capture is recorded.
  * @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
  * @retval SH_ERROR_INVALID_STATE    `stream` does not capture; a step or a capture of the runtime is under way; a view

@@ -177,7 +177,8 @@ static inline void sh_block_desc_init(sh_block_desc* desc) {
  * @retval SH_ERROR_SOURCE           The index of a packed tensor cannot be read.
  * @retval SH_ERROR_BACKEND          The driver failed.
  * @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
- * @blocks While it pins memory for SH_BLOCK_PIN, and while it reads the index of a packed tensor.
+ * @blocks While it pins memory for SH_BLOCK_PIN, and while it reads the index of a packed tensor, or all of a packed
+ *         tensor in pinned memory.
  * \since 0.1
  */
 SH_API SH_MUST_CHECK sh_status sh_register_blocks(sh_runtime* runtime, const sh_block_desc* descs, uint64_t count,
@@ -393,11 +394,13 @@ typedef struct sh_plan_info {
     uint64_t unordered_bytes;       /**< Device memory for blocks outside the order. */
     uint64_t smallest_budget_bytes; /**< The smallest share that a plan fits into. */
     sh_block smallest_budget_block; /**< The block that needs the most of the smallest share. */
-    uint64_t bytes_per_step;        /**< Bytes that a steady step copies to the device: only bytes with a segment. */
-    uint64_t bound_bytes_per_step;  /**< Bytes that every plan must copy in a cyclic order: W - M + delta*. */
-    uint64_t step_ns;               /**< T, by the recurrence over the plan. */
+    /** Bytes that a steady step loads: only bytes with a segment. Those of packed tensors are counted unpacked. */
+    uint64_t bytes_per_step;
+    uint64_t bound_bytes_per_step; /**< Bytes that every plan must copy in a cyclic order: W - M + delta*. */
+    uint64_t step_ns;              /**< T, by the recurrence over the plan. */
     /** max(compute, (W - M) / link, reading). Reading is the time for bytes that do not fit and whose sources delivered
-        them more slowly than the link in the last loads. */
+        them more slowly than the link in the last loads. Where the device unpacks, W - M counts packed bytes, and the
+        link is no faster than the device unpacks. */
     uint64_t bound_ns;
     /** Compute time of a step, given or measured. 0: not known yet. step_ns and bound_ns then assume that computing
         takes as long as the copies. */

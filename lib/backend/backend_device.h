@@ -139,6 +139,10 @@ public:
     Status contents_hash(sh_stream stream, uint64_t count, const sh_backend_range* ranges, sh_backend_digest* digests) {
         return check(table_.contents_hash(device_, stream, count, ranges, digests), "contents_hash");
     }
+    bool unpacks() const { return table_.unpack != nullptr && !has(SH_BACKEND_CONTENTLESS); }
+    Status unpack(sh_stream stream, const sh_backend_packed& packed) {
+        return check(table_.unpack(device_, stream, &packed), "unpack");
+    }
     bool has_graphs() const { return table_.stream_is_capturing != nullptr; }
     Status stream_is_capturing(sh_stream stream, uint32_t* capturing) {
         SH_TRY(to_handle(&stream));

@@ -66,7 +66,7 @@ class DeviceMemory:
 @dataclass(frozen=True)
 class Packed:
     """A packed tensor of `stagehand pack`, of which `bytes` bytes of the contents are used, from `offset` on. It must
-    not change while the block is registered.
+    not change while the block is registered. Pinned memory crosses the link packed, and the device unpacks it.
     """
 
     source: Buffer | PinnedMemory | FileRange | Mapped

@@ -112,6 +112,11 @@ void Registry::cut_end(uint32_t index) {
     set_bytes(unit, last.address + last.bytes - unit.address);
 }
 
+bool Registry::has_packed_tensors() {
+    const auto all = units();
+    return std::any_of(all.begin(), all.end(), [](const Unit& unit) { return unit.live && unit.packed_tensors; });
+}
+
 // Finds the ranges that the unit's sources do not cover, after its blocks were added or removed.
 void Registry::survey(uint32_t index) {
     Unit& unit = units_[index];
@@ -126,9 +131,11 @@ void Registry::survey(uint32_t index) {
         end = to;
     };
     bool joined = true;
+    unit.packed_tensors = false;
     for (const Block& block : blocks_of(unit)) {
         for (const transfer::Segment& segment : block.detail->segments) {
             joined = joined && segment.straight() && (end == 0 || segment.joined);
+            unit.packed_tensors = unit.packed_tensors || segment.route == transfer::Route::packed;
             cover(segment.offset, segment.offset + segment.bytes);
         }
     }

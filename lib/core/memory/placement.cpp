@@ -81,9 +81,10 @@ Status Placement::resize_ring(uint32_t pages) {
     return Status();
 }
 
-Status Placement::move(std::span<const Place> places, uint32_t ring_pages) {
+Status Placement::move(std::span<const Place> places, uint32_t ring_pages, uint64_t unpack_pages) {
     const auto units = registry_.units();
     const bool same_ring = ring_pages == ring_.handles().size();
+    if (unpack_pages != unpack_memory_.pages()) SH_TRY(unpack_memory_.free());
     for (size_t i = 0; i < units.size(); i++) {
         Unit& unit = units[i];
         if (unit.memory == Memory::unordered) continue;
@@ -98,6 +99,7 @@ Status Placement::move(std::span<const Place> places, uint32_t ring_pages) {
         if (units[i].memory != Memory::unordered) SH_TRY(grow_own(units[i], places[i].own));
     SH_TRY(resize_ring(ring_pages));
     ring_.reset(ring_pages);
+    if (unpack_pages && !unpack_memory_.pages()) SH_TRY(unpack_memory_.take(unpack_pages));
     for (size_t i = 0; i < units.size(); i++) {
         Unit& unit = units[i];
         if (unit.memory == Memory::unordered) continue;
@@ -108,9 +110,9 @@ Status Placement::move(std::span<const Place> places, uint32_t ring_pages) {
     return Status();
 }
 
-Status Placement::apply(std::span<const Place> places, uint32_t ring_pages) {
+Status Placement::apply(std::span<const Place> places, uint32_t ring_pages, uint64_t unpack_pages) {
     const PagePool::Change change(pool_);
-    uint64_t before = ring_.size(), after = ring_pages;
+    uint64_t before = ring_.size() + unpack_memory_.pages(), after = ring_pages + unpack_pages;
     for (size_t i = 0; i < places.size(); i++) {
         const Unit& unit = registry_.unit(static_cast<uint32_t>(i));
         if (unit.memory == Memory::unordered) continue;
@@ -121,7 +123,7 @@ Status Placement::apply(std::span<const Place> places, uint32_t ring_pages) {
         return Status(SH_ERROR_BUDGET,
                       "no room for " + exact_size_text((after - before) * registry_.page_bytes()) +
                           " more: too little device memory is free, or the budget was lowered meanwhile");
-    Status status = no_throw([&] { return move(places, ring_pages); });
+    Status status = no_throw([&] { return move(places, ring_pages, unpack_pages); });
     if (status.ok()) return status;
     if (Status undone = clear(); !undone.ok())
         return Status(SH_ERROR_RUNTIME_LOST, std::string("changing the plan failed: ") + status.text() +
@@ -147,7 +149,7 @@ Status Placement::clear() {
     }
     SH_TRY(resize_ring(0));
     ring_.reset(0);
-    return Status();
+    return unpack_memory_.free();
 }
 
 Status Placement::remove(Unit& unit) {

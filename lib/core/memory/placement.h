@@ -12,6 +12,7 @@
 #include "core/memory/contents.h"
 #include "core/memory/registry.h"
 #include "core/memory/ring.h"
+#include "core/memory/unpack_memory.h"
 
 namespace stagehand::core {
 
@@ -26,16 +27,22 @@ struct Place {
 // The caller holds the runtime's mutex in all methods. Every use of the mappings that change must have ended.
 class Placement {
 public:
-    Placement(BackendDevice& device, PagePool& pool, Registry& registry, Ring& ring, Contents& contents)
-        : device_(device), pool_(pool), registry_(registry), ring_(ring), contents_(contents) {}
+    Placement(BackendDevice& device, PagePool& pool, Registry& registry, Ring& ring, Contents& contents,
+              UnpackMemory& unpack_memory)
+        : device_(device),
+          pool_(pool),
+          registry_(registry),
+          ring_(ring),
+          contents_(contents),
+          unpack_memory_(unpack_memory) {}
 
     // Moves from the present mappings to these: places[i] is for unit i. Units with Memory::unordered are left alone.
     // Pages are given back before any are taken. Contents of pages that stay in place stay valid, except in the ring.
     // Returns SH_ERROR_BUDGET without any change if there is no room. After another failure no planned unit is mapped.
     // Returns SH_ERROR_RUNTIME_LOST if even the unmapping failed.
-    Status apply(std::span<const Place> places, uint32_t ring_pages);
+    Status apply(std::span<const Place> places, uint32_t ring_pages, uint64_t unpack_pages);
 
-    // Unmaps every planned unit, and gives back their pages and the pages of the ring.
+    // Unmaps every planned unit, and gives back their pages, the pages of the ring and the memory to unpack in.
     Status clear();
 
     // map_whole() gives a unit of the unordered cache memory for all its pages. unmap_whole() takes it away.
@@ -50,7 +57,7 @@ public:
 
     // The places now, for apply().
     std::vector<Place> places() const;
-    uint64_t pages() const { return pages_; }  // pages that this runtime holds
+    uint64_t pages() const { return pages_ + unpack_memory_.pages(); }  // pages that this runtime holds
 
 private:
     Status shrink_own(Unit& unit, uint32_t to);
@@ -58,7 +65,7 @@ private:
     Status unmap_ring(Unit& unit);
     Status map_ring(Unit& unit, const Place& place);
     Status resize_ring(uint32_t pages);
-    Status move(std::span<const Place> places, uint32_t ring_pages);
+    Status move(std::span<const Place> places, uint32_t ring_pages, uint64_t unpack_pages);
     // allocated_placement.cpp: the same on devices that do not map pages. There each resident unit is an allocation,
     // and the ring is another one.
     Status reallocate_own(Unit& unit, uint32_t to);
@@ -70,6 +77,7 @@ private:
     Registry& registry_;
     Ring& ring_;
     Contents& contents_;
+    UnpackMemory& unpack_memory_;
     uint64_t pages_ = 0;
     uint64_t ring_address_ = 0;             // only on devices that do not map pages
     std::vector<sh_backend_page> handles_;  // scratch

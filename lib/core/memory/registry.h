@@ -75,6 +75,8 @@ public:
     Status add(std::span<const sh_block_desc> descs, uint64_t pack_pages, bool may_reuse, sh_block* out_ids);
     // The most pages of a unit of small neighbours, for a budget of so many pages.
     static uint64_t pack_pages(uint64_t budget_pages);
+    // A source is a packed tensor in pinned memory, which the device could unpack.
+    bool has_packed_tensors();
     // Blocks that are packed with their neighbours in the order.
     bool has_small_blocks();
     // Frees blocks. A unit without remaining blocks must hold no memory any more. Other units stay as they are.

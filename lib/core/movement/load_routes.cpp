@@ -8,6 +8,7 @@ void LoadRoutes::begin(Load* load) {
     load_ = load;
     load->waited.clear(load->waits.size());
     straight_.clear();
+    packed_.clear();
 }
 
 void LoadRoutes::add(Unit& unit, uint64_t offset, uint64_t end, transfer::Waits waits) {
@@ -23,6 +24,8 @@ void LoadRoutes::add(Unit& unit, uint64_t offset, uint64_t end, transfer::Waits 
             any = true;
             if (segment->straight())
                 straight_.add(*segment, inside, unit.address + from, to - from, waits);
+            else if (segment->route == transfer::Route::packed && unpacks())
+                packed_.push_back({&*segment, inside, unit.address + from, to - from, waits});
             else
                 load_->staged.extents.push_back({&segment->source, inside, unit.address + from, to - from, waits});
         }
@@ -31,7 +34,8 @@ void LoadRoutes::add(Unit& unit, uint64_t offset, uint64_t end, transfer::Waits 
 }
 
 Status LoadRoutes::issue_straight(sh_stream stream, transfer::CopyMeter* meter) {
-    return transfer::issue(device_, stream, straight_.commands(), load_->waits, &load_->waited, &load_->copied, meter);
+    SH_TRY(transfer::issue(device_, stream, straight_.commands(), load_->waits, &load_->waited, &load_->copied, meter));
+    return packed_.empty() ? Status() : unpacker_->issue(stream, packed_, load_->waits, &load_->waited, &load_->copied);
 }
 
 Status LoadRoutes::issue_rest(BackendDevice& device, sh_stream stream, Load* load) {

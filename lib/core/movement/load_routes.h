@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "backend/backend_device.h"
 #include "base/status.h"
 #include "core/memory/registry.h"
 #include "core/movement/load.h"
 #include "transfer/route/straight_route.h"
+#include "transfer/unpack/unpacker.h"
 
 namespace stagehand::core {
 
@@ -21,7 +23,12 @@ public:
     void add(Unit& unit, uint64_t offset, uint64_t end, transfer::Waits waits);
     // Leaves small straight copies to the workers if there are many.
     void leave_small() { straight_.leave_small(&load_->staged.extents); }
-    // Queues the copies of the straight route.
+    // Brings packed tensors in pinned memory to the device packed while the unpacker is open. Without one the workers
+    // unpack them.
+    void set_unpacker(transfer::Unpacker* unpacker) { unpacker_ = unpacker; }
+    bool unpacks() const { return unpacker_ && unpacker_->is_open(); }
+    Status synchronize_unpacker() { return unpacker_ ? unpacker_->synchronize() : Status(); }
+    // Queues the copies of the straight route, and of packed tensors.
     Status issue_straight(sh_stream stream, transfer::CopyMeter* meter = nullptr);
     // Makes the stream wait for the uses of the pages to which nothing is copied. Called when all copies are queued.
     // The on_load callback may write these pages, and a later writer of them waits only for this load's unit.
@@ -32,6 +39,8 @@ private:
     Registry& registry_;
     Load* load_ = nullptr;
     transfer::StraightRoute straight_;
+    transfer::Unpacker* unpacker_ = nullptr;
+    std::vector<transfer::PackedExtent> packed_;
 };
 
 }  // namespace stagehand::core

@@ -96,6 +96,7 @@ Status Loader::begin_part(Unit& unit, uint64_t deadline_ns, uint32_t ring_pages)
 void Loader::tell_link(Load& load, uint64_t deadline_ns) {
     uint64_t bytes = 0;
     for (const Load::Range& range : load.ranges) bytes += range.bytes;
+    if (load.staged.extents.empty()) bytes = load.copied.bytes;  // packed tensors are smaller on the link
     load.link_mark = link_.weights_queued(bytes, deadline_ns > load.begun_ns ? deadline_ns - load.begun_ns : 0);
 }
 
@@ -112,8 +113,9 @@ Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
     // The CPU gathers small pieces, and no event delays the CPU. So this is not done while the device may still write
     // their source.
     if (!device_.has(SH_BACKEND_CONTENTLESS) && changes_.has_landed(unit)) routes_.leave_small();
-    // Workers issue to the lane, too, and what they issue must not lie between the events of a copy.
-    SH_TRY(routes_.issue_straight(lane_.stream(), queued_ ? nullptr : &meter_));
+    // Workers issue to the lane, too, and what they issue must not lie between the events of a copy. Packed tensors
+    // share the link with a copy that is timed.
+    SH_TRY(routes_.issue_straight(lane_.stream(), queued_ || routes_.unpacks() ? nullptr : &meter_));
     if (load.staged.extents.empty()) return complete(unit, load);
     load.staged.waits = load.waits;
     load.staged.stream = lane_.stream();
@@ -262,6 +264,9 @@ void Loader::drain(std::unique_lock<std::mutex>& lock) {
     changed_.wait(lock, [&] { return queued_ == 0; });
 }
 
-Status Loader::synchronize() { return device_.stream_synchronize(lane_.stream()); }
+Status Loader::synchronize() {
+    SH_TRY(routes_.synchronize_unpacker());
+    return device_.stream_synchronize(lane_.stream());
+}
 
 }  // namespace stagehand::core

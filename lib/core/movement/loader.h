@@ -36,6 +36,8 @@ public:
     Status open(transfer::Lanes& lanes);
     sh_stream stream() const { return lane_.stream(); }  // of the loader's copies
     transfer::CopyMeter& meter() { return meter_; }      // of the copies from pinned memory
+    // See LoadRoutes. Before the first load.
+    void set_unpacker(transfer::Unpacker* unpacker) { routes_.set_unpacker(unpacker); }
 
     // Begins to load all missing bytes of the unit. Contents must have said that nothing is in the way. The copies wait
     // until the last uses of the pages have ended. Earlier deadlines go first. After a failure nothing is under way,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/size_text.h"
+#include "core/memory/unpack_memory.h"
 #include "core/plan/source_speeds.h"
 #include "policy/bounds.h"
 #include "policy/plan_bound.h"
@@ -49,10 +50,15 @@ void Planner::state_unordered(const Order& order, const Limits& limits) {
     unordered_good_ = std::min(unordered_total_, std::max(unordered_least_, limits.unordered_held_pages));
 }
 
-// States the part of each unit that is left beside the floors.
+// States the part of each unit that is left beside the floors. Packed units cost less than their bytes: for the policy,
+// the link is as fast as for the unit that costs least, and the others are slower than that.
 void Planner::state_units(const Limits& limits) {
     const auto units = registry_.units();
     find_source_ns_per_byte(units, &source_ns_);
+    find_link_costs(registry_, limits.unpack_ns_per_byte, limits.link_bytes_per_ns, &link_costs_);
+    least_cost_ = 1;
+    for (uint32_t i = 0; i < units.size(); i++)
+        if (units[i].live) least_cost_ = std::min(least_cost_, link_costs_[i].link);
     units_.resize(units.size());
     size_t moved = 0;  // gaps of units with floors; reserved first, because the units point at them
     for (uint32_t i = 0; i < floors_.size(); i++)
@@ -63,7 +69,8 @@ void Planner::state_units(const Limits& limits) {
         const uint64_t resident = i < floors_.size() ? floors_[i] * registry_.page_bytes() : 0;
         units_[i] = {};
         if (!units[i].live || units[i].bytes <= resident) continue;
-        const double slowdown = std::max(1.0, source_ns_[i] * limits.link_bytes_per_ns);
+        const double by_source = link_costs_[i].by_device ? 0 : source_ns_[i] * limits.link_bytes_per_ns;
+        const double slowdown = std::max(link_costs_[i].link, by_source) / least_cost_;
         units_[i] = {units[i].bytes - resident, units[i].whole, registry_.gaps_of(i), slowdown};
         if (!resident) continue;
         const size_t first = gaps_.size();
@@ -92,7 +99,7 @@ StepMix Planner::mix_of(const Order& order, const Limits& limits) const {
         for (policy::Use& use : mix.traces[0])
             use.compute_ns =
                 static_cast<uint64_t>(kAssumedComputePerCopy * static_cast<double>(registry_.link_bytes(use.unit)) /
-                                      limits.link_bytes_per_ns);
+                                      (limits.link_bytes_per_ns / least_cost_));
     return mix;
 }
 
@@ -118,7 +125,7 @@ void Planner::state_problem(const Order& order, const Limits& limits) {
     problem_.trace = trace_;
     problem_.page_bytes = registry_.page_bytes();
     problem_.max_held = limits.max_held;
-    problem_.link_bytes_per_ns = limits.link_bytes_per_ns;
+    problem_.link_bytes_per_ns = limits.link_bytes_per_ns / least_cost_;
     problem_.copy_latency_ns = limits.copy_latency_ns;
     problem_.contiguous = !registry_.maps_pages();
 }
@@ -296,7 +303,30 @@ std::variant<policy::Plan, policy::Infeasible> Planner::make_plan(const Order& o
     return std::move(std::get<policy::MixedPlan>(made).plan);
 }
 
+// Only if the model does not fit, and if packed tensors cost less than plain ones.
+uint64_t Planner::pages_to_unpack_in(const Order& order, const Limits& limits, uint64_t share_pages) {
+    if (!(limits.unpack_ns_per_byte > 0)) return 0;
+    uint32_t unit = kNone;
+    if (needs(order, limits, &unit).wanted_pages <= share_pages) return 0;
+    find_link_costs(registry_, limits.unpack_ns_per_byte, limits.link_bytes_per_ns, &link_costs_);
+    const bool cheaper = std::ranges::any_of(link_costs_, [](const LinkCost& cost) { return cost.link < 1; });
+    return cheaper ? UnpackMemory::pages_for(share_pages, registry_.page_bytes()) : 0;
+}
+
 Status Planner::make(const Order& order, const Limits& limits, uint64_t share_pages, Result* out) {
+    if (const uint64_t pages = pages_to_unpack_in(order, limits, share_pages)) {
+        const Status status = make_within(order, limits, share_pages - pages, out);
+        out->share_pages = share_pages;
+        out->unpack_pages = pages;
+        if (status.code() != SH_ERROR_BUDGET) return status;
+        *out = {};
+    }
+    Limits on_host = limits;
+    on_host.unpack_ns_per_byte = 0;
+    return make_within(order, on_host, share_pages, out);
+}
+
+Status Planner::make_within(const Order& order, const Limits& limits, uint64_t share_pages, Result* out) {
     Result result;
     const Needs needed = needs(order, limits, &result.least_unit);
     result.least_pages = needed.least_pages;
@@ -345,7 +375,9 @@ Status Planner::make(const Order& order, const Limits& limits, uint64_t share_pa
     return Status();
 }
 
-double Planner::step_ns(const Order& order, const Limits& limits, const Result& plan) {
+double Planner::step_ns(const Order& order, const Limits& given, const Result& plan) {
+    Limits limits = given;
+    if (!plan.unpack_pages) limits.unpack_ns_per_byte = 0;
     floors_.clear();
     state_problem(order, limits);
     policy::Plan there;

@@ -13,6 +13,7 @@
 #include "core/device/arbiter.h"
 #include "core/memory/placement.h"
 #include "core/memory/registry.h"
+#include "core/plan/link_costs.h"
 #include "core/plan/order.h"
 #include "core/plan/step_mix.h"
 #include "policy/outside.h"
@@ -28,8 +29,9 @@ public:
         uint64_t unordered_held_pages = 0;  // the most pages that were held at once so far
         double link_bytes_per_ns = 1;
         uint64_t copy_latency_ns = 0;
-        uint64_t unordered_now = 0;  // pages that blocks outside the order have now
-        bool keep_all = false;       // resident pages stay resident, whatever else the plan has to do
+        uint64_t unordered_now = 0;     // pages that blocks outside the order have now
+        double unpack_ns_per_byte = 0;  // that the device takes for a byte of a packed block; 0: the host unpacks
+        bool keep_all = false;          // resident pages stay resident, whatever else the plan has to do
     };
 
     struct Result {
@@ -38,6 +40,7 @@ public:
         uint64_t resident_pages = 0;
         uint32_t ring_pages = 0;
         uint64_t unordered_pages = 0;
+        uint64_t unpack_pages = 0;    // for packed tensors that arrive; 0: the host unpacks them
         uint64_t least_pages = 0;     // the smallest share with which a plan exists
         uint32_t least_unit = kNone;  // the unit that determines least_pages
         uint64_t bytes_per_step = 0;
@@ -51,7 +54,7 @@ public:
         // Of each kind of the mix that the plan was made for. Empty if it was made for the order alone.
         std::vector<policy::KindTimes> kinds;
 
-        uint64_t pages() const { return resident_pages + ring_pages + unordered_pages; }
+        uint64_t pages() const { return resident_pages + ring_pages + unordered_pages + unpack_pages; }
     };
 
     explicit Planner(Registry& registry) : registry_(registry) {}
@@ -78,6 +81,8 @@ public:
     uint64_t pages_with_kept(const Order& order, const Limits& limits);
 
 private:
+    uint64_t pages_to_unpack_in(const Order& order, const Limits& limits, uint64_t share_pages);
+    Status make_within(const Order& order, const Limits& limits, uint64_t share_pages, Result* out);
     uint64_t share_of_unordered(const Order& order, const Limits& limits, const Needs& needed, uint64_t share_pages,
                                 bool keeps);
     void state_problem(const Order& order, const Limits& limits);
@@ -98,9 +103,11 @@ private:
     void set_floors(const Order& order, const Limits& limits, uint64_t pages, uint64_t least);
 
     Registry& registry_;
-    std::vector<policy::Unit> units_;  // the policy's units, kept from plan to plan
-    std::vector<double> source_ns_;    // that the source of each unit takes for a byte
-    std::vector<policy::Gap> gaps_;    // of units_, if pages stay resident beside the plan
+    std::vector<policy::Unit> units_;   // the policy's units, kept from plan to plan
+    std::vector<double> source_ns_;     // that the source of each unit takes for a byte
+    std::vector<LinkCost> link_costs_;  // of each unit
+    double least_cost_ = 1;             // of them
+    std::vector<policy::Gap> gaps_;     // of units_, if pages stay resident beside the plan
     std::vector<policy::Use> trace_;
     policy::Problem problem_;
     StepMix mix_;

@@ -13,7 +13,8 @@ Parts::Parts(Tenant& self, std::shared_ptr<Device> on, std::string name, uint16_
       registry(device->backend(), device->page_bytes(), tag),
       contents(device->backend(), registry, ring, streams, events),
       changes(device->backend(), registry, events),
-      placement(device->backend(), device->pool(), registry, ring, contents),
+      unpack_memory(device->backend(), device->pool(), device->lanes()),
+      placement(device->backend(), device->pool(), registry, ring, contents, unpack_memory),
       loader(device->backend(), device->staging(), device->links().to_device, registry, ring, contents, changes, events,
              gate.mutex(), gate.changed(), stats, gate.name()),
       write_back(device->backend(), device->staging(), device->links().to_host, registry, changes, streams,
@@ -22,6 +23,7 @@ Parts::Parts(Tenant& self, std::shared_ptr<Device> on, std::string name, uint16_
       prefetcher(registry, ring, contents, order, loader),
       meter(device->backend()) {
     stats.struct_size = sizeof stats;
+    loader.set_unpacker(&unpack_memory.unpacker());
 }
 
 Status Parts::unknown_block(sh_block id) const {

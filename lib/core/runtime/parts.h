@@ -21,6 +21,7 @@
 #include "core/memory/registry.h"
 #include "core/memory/ring.h"
 #include "core/memory/stream_table.h"
+#include "core/memory/unpack_memory.h"
 #include "core/movement/loader.h"
 #include "core/movement/write_back.h"
 #include "core/plan/compute_meter.h"
@@ -59,6 +60,7 @@ struct Parts {
     Changes changes;
     Order order;
     OrderRecord record;
+    UnpackMemory unpack_memory;
     Placement placement;
     Loader loader;
     WriteBack write_back;

@@ -128,6 +128,7 @@ Planner::Limits PlanInForce::limits() const {
     limits.unordered_held_pages = parts_.unordered.held_peak();
     limits.unordered_now = parts_.unordered.capacity();
     limits.keep_all = protections_.all();
+    if (parts_.registry.has_packed_tensors()) limits.unpack_ns_per_byte = parts_.device->unpack_ns_per_byte();
     limits.copy_latency_ns = parts_.backend().info().copy_latency_ns;
     return limits;
 }
@@ -213,7 +214,7 @@ Status PlanInForce::put_into_force(const Planner::Result& result, Lock& lock) {
     const uint64_t capacity_before = parts_.unordered.capacity();
     const bool grows = result.unordered_pages > capacity_before;
     if (!grows) SH_TRY(parts_.unordered.resize(result.unordered_pages, lock));
-    if (Status status = parts_.placement.apply(result.places, result.ring_pages); !status.ok()) {
+    if (Status status = parts_.placement.apply(result.places, result.ring_pages, result.unpack_pages); !status.ok()) {
         if (status.code() != SH_ERROR_BUDGET) return status;
         // Refused without any change. So the units and the cache get back what they had.
         for (const uint32_t index : handed_over) parts_.unordered.take_back(parts_.registry.unit(index));
@@ -225,6 +226,7 @@ Status PlanInForce::put_into_force(const Planner::Result& result, Lock& lock) {
 
 // No event tells when a step of another runtime has ended. So this call asks again, at growing intervals.
 Status PlanInForce::ask_for_share(const Needs& needs, bool press, uint64_t* out_pages, Lock& lock) {
+    if (needs.least_pages > max_pages_) return Status(SH_ERROR_BUDGET);
     Patience patience(press ? share_wait_ns_ : 0);
     for (;;) {
         // Without the mutex: other runtimes may be asked to give memory back, and each of them needs its own mutex for
@@ -287,6 +289,7 @@ Status PlanInForce::change_plan(Lock& lock, bool press) {
 
 Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     const uint64_t began = parts_.backend().now_ns();
+    if (parts_.registry.has_packed_tensors()) SH_TRY(parts_.device->measure_unpacking());
     Planner::Limits with = limits();
     // Also before the order is known: later there may be no free page to measure with.
     SH_TRY(watch_.speeds().link(&with.link_bytes_per_ns));
@@ -296,8 +299,7 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     uint32_t asks = kNone;
     const Needs needs = needs_with_curve(with, &asks);
     uint64_t share = 0;
-    Status status =
-        needs.least_pages > max_pages_ ? Status(SH_ERROR_BUDGET) : ask_for_share(needs, press, &share, lock);
+    Status status = ask_for_share(needs, press, &share, lock);
     if (status.code() == SH_ERROR_BUSY) return Status(SH_ERROR_BUSY, parts_.gate.title() + ": " + status.text());
     if (status.code() == SH_ERROR_BUDGET) return refusal(with).of_plan(needs, asks, status);
     SH_TRY(status);
@@ -324,7 +326,7 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     }
     exists_ = status.ok();
     if (!status.ok()) {
-        plan_.resident_pages = plan_.ring_pages = plan_.unordered_pages = 0;
+        plan_.resident_pages = plan_.ring_pages = plan_.unordered_pages = plan_.unpack_pages = 0;
         parts_.device->arbiter().settle(parts_.tenant, holding());
         return parts_.gate.note(status);
     }

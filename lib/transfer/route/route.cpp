@@ -1,5 +1,6 @@
 #include "transfer/route/route.h"
 
+#include "codec/frame_index.h"
 #include "transfer/host/pinned_memory.h"
 
 namespace stagehand::transfer {
@@ -12,6 +13,20 @@ Status check_reachable(BackendDevice& device, const Source& source) {
     SH_TRY(device.memory_is_reachable(reinterpret_cast<uint64_t>(source.pointer), source.bytes, &reachable));
     return reachable ? Status()
                      : Status(SH_ERROR_INVALID_ARGUMENT, "pointer is not device memory that this device can copy from");
+}
+
+// The device does not compare checksums. A tensor that is not whole goes through the workers, which say what is wrong.
+bool packed_tensor_is_whole(const Source& source) {
+    const codec::FrameIndex& index = *source.packed;
+    const auto* const bytes = static_cast<const uint8_t*>(source.pointer);
+    const uint64_t begin = source.packed_offset / index.chunk_bytes();
+    const uint64_t end = (source.packed_offset + source.bytes - 1) / index.chunk_bytes();
+    codec::Tiles tiles;
+    for (uint64_t chunk = begin; chunk <= end; chunk++) {
+        const uint64_t at = index.begin_of(chunk);
+        if (!index.find_tiles(chunk, {bytes + at, index.begin_of(chunk + 1) - at}, &tiles).ok()) return false;
+    }
+    return true;
 }
 
 bool continues(const Segment& before, const Segment& segment) {
@@ -36,16 +51,20 @@ Status open_segment(BackendDevice& device, const sh_segment& from, bool pin, Seg
         SH_TRY(check_reachable(device, out->source));
         out->route = Route::straight;
     }
-    if (from.kind != SH_SOURCE_POINTER || from.packed_bytes) return Status();
-    if (pin) *out_pin_failure = pin_foreign(device, out->source.pointer, from.bytes, &out->pinned_piece);
+    if (from.kind != SH_SOURCE_POINTER || (from.packed_bytes && !device.unpacks())) return Status();
+    if (pin) *out_pin_failure = pin_foreign(device, out->source.pointer, out->source.place_bytes(), &out->pinned_piece);
     uint32_t pinned = 0;
-    SH_TRY(device.host_is_pinned(from.pointer, from.bytes, &pinned));
-    out->route = pinned ? Route::straight : Route::staged;
+    SH_TRY(device.host_is_pinned(from.pointer, out->source.place_bytes(), &pinned));
+    if (!from.packed_bytes)
+        out->route = pinned ? Route::straight : Route::staged;
+    else if (pinned && packed_tensor_is_whole(out->source))
+        out->route = Route::packed;
     return Status();
 }
 
 void close_segment(BackendDevice& device, Segment* segment) {
-    if (segment->pinned_piece) unpin_foreign(device, segment->source.pointer, segment->bytes, segment->pinned_piece);
+    if (segment->pinned_piece)
+        unpin_foreign(device, segment->source.pointer, segment->source.place_bytes(), segment->pinned_piece);
     close_source(&segment->source);
 }
 

@@ -11,6 +11,7 @@ namespace stagehand::transfer {
 enum class Route : uint8_t {
     straight,  // one copy of the device, from pinned memory or from device memory
     staged,    // through the pinned buffers of the staging engine, by its workers
+    packed,    // a packed tensor in pinned memory: by the Unpacker if it is open, else staged
 };
 
 struct Segment {

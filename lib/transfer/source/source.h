@@ -30,6 +30,8 @@ struct Source {
     const codec::FrameIndex* packed = nullptr;
     uint64_t packed_bytes = 0;
     uint64_t packed_offset = 0;  // of the segment, in the contents of the packed tensor
+    uint64_t place_bytes() const { return packed ? packed_bytes : bytes; }  // where the bytes are read
+
     OpenFile* opened = nullptr;  // FILE: shared by all sources in the same file; null: nothing is known of the file
 };
 

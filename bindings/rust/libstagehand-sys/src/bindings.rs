@@ -1203,10 +1203,17 @@ destroyed. The library writes to them if the block is SH_BLOCK_MUTABLE. The memo
     ///FILL: passed to `fill`.
     pub user_data: *mut ::core::ffi::c_void,
     /**POINTER, MAPPED, FILE: the exact size of a packed tensor (`stagehand pack`), whose first byte is at `pointer` or
-at `file_offset`. `bytes` and `packed_offset` count unpacked bytes. The library's workers unpack them, so the
-source counts as unpinned, and SH_BLOCK_PIN has no effect on it. The block cannot be SH_BLOCK_MUTABLE. The bytes
-of a packed tensor must not change while the block is registered, not even in an update of the source: a load
-fails with SH_ERROR_SOURCE if they have. 0: the source is not packed. Since 0.2*/
+at `file_offset`. `bytes` and `packed_offset` count unpacked bytes. The block cannot be SH_BLOCK_MUTABLE.
+
+Pinned memory (sh_host_alloc(), SH_BLOCK_PIN) crosses the link packed, and the device unpacks it, if the model
+does not fit and the backend can do so: see docs/concepts.md. The library's workers unpack all other sources on
+the host. Graphs cannot read packed sources.
+
+The bytes of a packed tensor must not change while the block is registered, not even in an update of the
+source. The library's workers compare checksums in each load, which fails with SH_ERROR_SOURCE if the bytes were
+damaged or have changed. The device compares none. So the library compares those of pinned memory when it
+registers the block, and leaves damaged tensors to the workers. Later changes give undefined weights. 0: the
+source is not packed. Since 0.2*/
     pub packed_bytes: u64,
     ///Offset of the segment in the contents of the packed tensor. Since 0.2
     pub packed_offset: u64,
@@ -1604,14 +1611,15 @@ pub struct sh_plan_info {
     pub smallest_budget_bytes: u64,
     ///The block that needs the most of the smallest share.
     pub smallest_budget_block: sh_block,
-    ///Bytes that a steady step copies to the device: only bytes with a segment.
+    ///Bytes that a steady step loads: only bytes with a segment. Those of packed tensors are counted unpacked.
     pub bytes_per_step: u64,
     ///Bytes that every plan must copy in a cyclic order: W - M + delta*.
     pub bound_bytes_per_step: u64,
     ///T, by the recurrence over the plan.
     pub step_ns: u64,
     /**max(compute, (W - M) / link, reading). Reading is the time for bytes that do not fit and whose sources delivered
-them more slowly than the link in the last loads.*/
+them more slowly than the link in the last loads. Where the device unpacks, W - M counts packed bytes, and the
+link is no faster than the device unpacks.*/
     pub bound_ns: u64,
     /**Compute time of a step, given or measured. 0: not known yet. step_ns and bound_ns then assume that computing
 takes as long as the copies.*/
@@ -2683,8 +2691,8 @@ The runtime cannot be used on a capturing stream before this call. sh_acquire() 
 sh_release() or sh_step_end() returns the error instead if the block's bytes are on the device.
 
 An acquire in a capture needs a block that the plan knows. The sources of streamed parts must be pinned
-(sh_host_alloc(), a successful SH_BLOCK_PIN, or pinned by the engine) or device memory. The acquire returns
-SH_ERROR_UNSUPPORTED otherwise, the text names the block, and the capture goes on.
+(sh_host_alloc(), a successful SH_BLOCK_PIN, or pinned by the engine) and not packed, or device memory. The acquire
+returns SH_ERROR_UNSUPPORTED otherwise, the text names the block, and the capture goes on.
 @retval SH_OK                     The capture is recorded.
 @retval SH_ERROR_INVALID_ARGUMENT `stream` is SH_STREAM_HOST.
 @retval SH_ERROR_INVALID_STATE    `stream` does not capture; a step or a capture of the runtime is under way; a view
@@ -3051,7 +3059,8 @@ step.
 @retval SH_ERROR_SOURCE           The index of a packed tensor cannot be read.
 @retval SH_ERROR_BACKEND          The driver failed.
 @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
-@blocks While it pins memory for SH_BLOCK_PIN, and while it reads the index of a packed tensor.
+@blocks While it pins memory for SH_BLOCK_PIN, and while it reads the index of a packed tensor, or all of a packed
+tensor in pinned memory.
 Since 0.1*/
     pub fn sh_register_blocks(
         runtime: *mut sh_runtime,

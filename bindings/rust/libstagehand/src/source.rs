@@ -134,7 +134,8 @@ impl Source {
     }
 
     /// Takes the source as a packed tensor of `stagehand pack`, and uses `bytes` bytes of its contents, from `offset`.
-    /// The library unpacks them on its own threads. Registering the block returns [`Status::INVALID_ARGUMENT`] if the
+    /// Pinned memory crosses the link packed, and the device unpacks it. The library unpacks other sources on its own
+    /// threads. Registering the block returns [`Status::INVALID_ARGUMENT`] if the
     /// source is no packed tensor, is a closure, or has fewer contents. The packed tensor must not change while the
     /// block is registered: a load returns [`Status::SOURCE`] if it has.
     ///

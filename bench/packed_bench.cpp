@@ -1,0 +1,129 @@
+// Compares steps over plain weights with steps over the same weights packed, in pinned memory: while the copies bound
+// the step, where both are equal, and while computing does. Every byte of some blocks is compared after each row.
+#include <cstring>
+#include <random>
+
+#include "../tests/unit/codec/weights.h"
+#include "codec/frame.h"
+#include "measure.h"
+
+namespace {
+
+using namespace bench;
+namespace codec = stagehand::codec;
+
+// Random weights of bf16, which repeat after some MiB.
+std::vector<uint8_t> weights_of(uint64_t bytes) {
+    const uint64_t unique = std::min<uint64_t>(bytes, 48 << 20);
+    std::vector<uint8_t> all = codec::test::weights(codec::FloatFormat::bf16, unique / 2, 1);
+    all.resize(bytes);
+    for (uint64_t at = unique; at < bytes; at += unique) std::memcpy(&all[at], &all[0], std::min(unique, bytes - at));
+    return all;
+}
+
+// A tensor in pinned memory, plain and packed.
+struct Tensor {
+    Tensor(sh_device* on, uint64_t bytes) : device(on) {
+        const std::vector<uint8_t> weights = weights_of(bytes);
+        std::vector<uint8_t> frame;
+        CHECK(codec::pack_frame(codec::FloatFormat::bf16, weights.data(), bytes, 8, &frame).code());
+        plain = pinned(weights);
+        packed = pinned(frame);
+        plain_bytes = bytes;
+        packed_bytes = frame.size();
+    }
+    ~Tensor() {
+        CHECK(sh_host_free(device, plain));
+        CHECK(sh_host_free(device, packed));
+    }
+    Tensor(const Tensor&) = delete;
+    Tensor& operator=(const Tensor&) = delete;
+
+    void* pinned(const std::vector<uint8_t>& bytes) const {
+        void* memory = nullptr;
+        CHECK(sh_host_alloc(device, bytes.size(), &memory, nullptr));
+        return std::memcpy(memory, bytes.data(), bytes.size());
+    }
+
+    sh_device* device;
+    void *plain = nullptr, *packed = nullptr;
+    uint64_t plain_bytes = 0, packed_bytes = 0;
+};
+
+void add(Model& model, const std::vector<const Tensor*>& tensors, bool packed) {
+    for (const Tensor* tensor : tensors) {
+        sh_segment segment = SH_SEGMENT_INIT;
+        segment.kind = SH_SOURCE_POINTER;
+        segment.pointer = packed ? tensor->packed : tensor->plain;
+        segment.bytes = tensor->plain_bytes;
+        segment.packed_bytes = packed ? tensor->packed_bytes : 0;
+        sh_block_desc desc = SH_BLOCK_DESC_INIT;
+        desc.bytes = tensor->plain_bytes;
+        desc.segments = &segment;
+        desc.segment_count = 1;
+        model.sizes.push_back(tensor->plain_bytes);
+        CHECK(sh_register_blocks(model.runtime, &desc, 1, &model.blocks.emplace_back()));
+    }
+}
+
+// Compares a few blocks with their weights.
+void compare(const Model& model, const std::vector<const Tensor*>& tensors) {
+    for (size_t i = 0; i < tensors.size(); i += 7) {
+        sh_view view = SH_VIEW_INIT;
+        std::vector<char> found(tensors[i]->plain_bytes);
+        CHECK(sh_acquire(model.runtime, model.blocks[i], SH_STREAM_HOST, 0, &view));
+        CHECK(sh_read_block(model.runtime, model.blocks[i], SH_STREAM_HOST, 0, found.data(), found.size()));
+        CHECK(sh_release(model.runtime, model.blocks[i], SH_STREAM_HOST));
+        if (std::memcmp(found.data(), tensors[i]->plain, found.size()) == 0) continue;
+        std::fprintf(stderr, "block %zu has other bytes\n", i);
+        std::exit(1);
+    }
+}
+
+struct Row {
+    double ms = 0, plan_ms = 0, link_gb = 0;
+};
+
+Row run(const char* name, const std::vector<const Tensor*>& tensors, bool packed, double compute_ms) {
+    Model model(name, SH_DEVICE_OPTIONS_INIT);
+    add(model, tensors, packed);
+    const std::vector<sh_use> uses = model.schedule(static_cast<uint64_t>(compute_ms * 1e6), false);
+    sh_plan_info plan = SH_PLAN_INFO_INIT;
+    CHECK(sh_plan(model.runtime, nullptr, &plan));
+    sh_stream stream = SH_STREAM_HOST;
+    CHECK(sh_stream_create(model.device, &stream));
+    Row row = {model.steps_ms(uses, stream, 3, 8), static_cast<double>(plan.step_ns) / 1e6,
+               static_cast<double>(plan.link_bytes_per_second) / 1e9};
+    sh_stream_destroy(model.device, stream);
+    compare(model, tensors);
+    return row;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const char* const name = argc > 1 ? argv[1] : "host";
+    const bool on_host = std::strcmp(name, "host") == 0;
+    // The shapes of a model with 8 billion weights, or a 32nd of them.
+    const uint64_t mib = (uint64_t(1) << 20) / (on_host ? 32 : 1), layer = 416 * mib, ends = 1002 * mib;
+    const uint64_t total = 32 * layer + 2 * ends;
+    const PacedDevice subject(name, total, 64 << 10, 2 << 20, true);
+    const Tensor small(subject.device, layer), large(subject.device, ends);
+    std::vector<const Tensor*> tensors(34, &small);
+    tensors.front() = tensors.back() = &large;
+    const double part = static_cast<double>(small.packed_bytes) / static_cast<double>(layer);
+    std::printf("%.1f GB of weights, packed %.4f\n", static_cast<double>(total) / 1e9, part);
+    std::printf("budget  compute ms   plain ms   packed ms  (planned)  plain / packed   weights GB/s\n");
+    for (const double budget : {0.25, 0.5, 0.65, 0.8}) {
+        CHECK(sh_device_set_budget(subject.device, static_cast<uint64_t>(static_cast<double>(total) * budget)));
+        const double streamed = static_cast<double>(total) * (1 - budget);
+        const double copy_ms = streamed / run(name, tensors, false, 0.1).link_gb / 1e6;
+        for (const double compute : {0.0, 1.0, 2.0}) {
+            const double compute_ms = std::max(copy_ms * compute, 0.1);
+            const Row plain = run(name, tensors, false, compute_ms), packed = run(name, tensors, true, compute_ms);
+            std::printf("%4.0f %%   %9.2f  %9.2f   %9.2f  %9.2f        %8.3f       %8.1f\n", budget * 100, compute_ms,
+                        plain.ms, packed.ms, packed.plan_ms, plain.ms / packed.ms, streamed / packed.ms / 1e6);
+            std::fflush(stdout);
+        }
+    }
+}

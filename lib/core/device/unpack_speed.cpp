@@ -1,0 +1,31 @@
+// The measurement of unpacking. It is done once, when a runtime has packed tensors that the device could unpack.
+#include "base/log.h"
+#include "core/device/device.h"
+#include "core/memory/unpack_memory.h"
+
+namespace stagehand::core {
+
+Status Device::measure_unpacking() {
+    std::lock_guard lock(mutex_);  // only one caller measures at a time
+    if (!backend_->unpacks() || unpacks_not_ || unpack_ns_per_byte_ > 0) return Status();
+    const uint64_t most = arbiter_.pages_to_hold(), held = pool_.used_bytes() / page_bytes();
+    const uint64_t pages = UnpackMemory::pages_for(most, page_bytes());
+    if (!pages || held + pages > most) return Status();  // another time
+    UnpackMemory memory(*backend_, pool_, lanes_);
+    double rate = 0;
+    Status status = memory.take(pages);
+    if (status.ok()) status = memory.unpacker().measure(&rate);
+    const Status freed = memory.free();
+    (void)pool_.trim(0).ok();  // the plan that follows may want less
+    if (status.code() == SH_ERROR_UNSUPPORTED) {
+        unpacks_not_ = true;
+        log_line(SH_LOG_INFO, "%s: the host unpacks packed weights: %s", name_.c_str(), status.text());
+        return freed;
+    }
+    if (status.code() == SH_ERROR_OUT_OF_DEVICE_MEMORY) return freed;
+    SH_TRY(status);
+    if (rate > 0) unpack_ns_per_byte_ = 1 / rate;
+    return freed;
+}
+
+}  // namespace stagehand::core

@@ -1,0 +1,62 @@
+#include "core/memory/unpack_memory.h"
+
+#include <algorithm>
+
+#include "base/once_more.h"
+
+namespace stagehand::core {
+namespace {
+
+constexpr uint64_t kMostBytes = 32 << 20;
+constexpr uint64_t kPartOfShare = 128;  // the memory is this part of the share, between its limits
+constexpr uint64_t kLeastShare = 8;     // and the share must be so many times as large
+
+}  // namespace
+
+uint64_t UnpackMemory::pages_for(uint64_t share_pages, uint64_t page_bytes) {
+    const uint64_t part = share_pages / kPartOfShare * page_bytes;
+    const uint64_t bytes = std::max(transfer::Unpacker::least_bytes(), std::min(kMostBytes, part));
+    const uint64_t pages = (bytes + page_bytes - 1) / page_bytes;
+    return pages <= share_pages / kLeastShare ? pages : 0;
+}
+
+Status UnpackMemory::take(uint64_t pages) {
+    Status status = map(pages);
+    if (status.ok()) status = unpacker_.open(lanes_, address_, count_ * pool_.page_bytes());
+    if (!status.ok()) (void)free().ok();
+    return status;
+}
+
+Status UnpackMemory::map(uint64_t pages) {
+    const uint64_t page = pool_.page_bytes();
+    if (!device_.maps_pages()) {
+        SH_TRY(pool_.allocate(pages, &address_));
+        count_ = pages;
+        return Status();
+    }
+    SH_TRY(pool_.take(pages, &pages_));
+    count_ = pages;
+    SH_TRY(device_.range_reserve(pages * page, page, &address_));
+    SH_TRY(device_.pages_map(address_, page, pages, pages_.data()));
+    mapped_ = true;
+    return Status();
+}
+
+Status UnpackMemory::free() {
+    if (!count_) return Status();
+    SH_TRY(unpacker_.close());
+    const uint64_t page = pool_.page_bytes();
+    if (!device_.maps_pages()) {
+        SH_TRY(once_more([&] { return pool_.release(address_, count_); }));
+    } else {
+        if (mapped_) SH_TRY(once_more([&] { return device_.pages_unmap(address_, page, count_); }));
+        mapped_ = false;
+        if (address_) SH_TRY(once_more([&] { return device_.range_free(address_, count_ * page); }));
+        pool_.give(pages_.data(), pages_.size());
+        pages_.clear();
+    }
+    address_ = count_ = 0;
+    return Status();
+}
+
+}  // namespace stagehand::core

@@ -1,0 +1,42 @@
+#include "core/plan/link_costs.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "transfer/unpack/batches.h"
+
+namespace stagehand::core {
+namespace {
+
+constexpr double kCostSteps = 64;  // of costs
+
+}  // namespace
+
+void find_link_costs(Registry& registry, double unpack_ns_per_byte, double link_bytes_per_ns,
+                     std::vector<LinkCost>* out) {
+    const auto units = registry.units();
+    out->assign(units.size(), {});
+    for (size_t i = 0; i < units.size(); i++) {
+        if (!units[i].live) continue;
+        LinkCost& cost = (*out)[i];
+        double bytes = 0, on_link = 0;
+        bool by_workers = false;
+        for (const Block& block : registry.blocks_of(units[i])) {
+            if (!block.id) continue;
+            for (const transfer::Segment& segment : block.detail->segments) {
+                const bool unpacked = segment.route == transfer::Route::packed && unpack_ns_per_byte > 0;
+                by_workers = by_workers || (!unpacked && !segment.straight());
+                cost.by_device = cost.by_device || unpacked;
+                const double all = static_cast<double>(segment.bytes);
+                bytes += all;
+                on_link += all * (unpacked ? std::max(transfer::packed_part(segment.source),
+                                                      unpack_ns_per_byte * link_bytes_per_ns)
+                                           : 1);
+            }
+        }
+        cost.by_device = cost.by_device && !by_workers;
+        if (on_link != bytes) cost.link = std::max(1.0, std::round(on_link / bytes * kCostSteps)) / kCostSteps;
+    }
+}
+
+}  // namespace stagehand::core

@@ -1,0 +1,20 @@
+// What a byte of each unit costs on the link, beside a plain byte.
+#pragma once
+
+#include <vector>
+
+#include "core/memory/registry.h"
+
+namespace stagehand::core {
+
+struct LinkCost {
+    double link = 1;         // link time of a byte / that of a plain byte: less than 1 if the unit is packed
+    bool by_device = false;  // the device unpacks, and no worker brings any of the bytes
+};
+
+// For each unit. `unpack_ns_per_byte`: of the device, or 0 if the host unpacks. Costs are rounded, so that units whose
+// tensors are of one kind cost the same.
+void find_link_costs(Registry& registry, double unpack_ns_per_byte, double link_bytes_per_ns,
+                     std::vector<LinkCost>* out);
+
+}  // namespace stagehand::core

@@ -1,0 +1,201 @@
+#include "transfer/unpack/unpacker.h"
+
+#include <algorithm>
+
+#include "base/once_more.h"
+#include "codec/chunk.h"
+#include "transfer/host/pinned_memory.h"
+
+namespace stagehand::transfer {
+namespace {
+
+using codec::FloatFormat;
+
+// Enough groups of threads to unpack faster than PCIe 5.0 brings chunks, and few enough to leave the rest of the device
+// to the engine.
+constexpr uint32_t kGroups = 32;
+constexpr uint64_t kSlotAlignment = 256;
+constexpr int kUnpackRepeats = 3;
+
+uint64_t slot_aligned(uint64_t bytes) { return (bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment; }
+
+uint64_t largest_chunk() { return slot_aligned(codec::largest_chunk_bytes(FloatFormat::f32, codec::kChunkElements)); }
+uint64_t scratch_bytes() { return uint64_t(codec::kChunkElements) * codec::fields_of(FloatFormat::f32).bytes(); }
+
+sh_backend_packed description(FloatFormat format, uint64_t from, uint64_t to) {
+    sh_backend_packed packed = {};
+    packed.struct_size = sizeof packed;
+    packed.format = static_cast<uint32_t>(format);
+    packed.from = from;
+    packed.to = to;
+    packed.groups = kGroups;
+    return packed;
+}
+
+}  // namespace
+
+Unpacker::~Unpacker() { (void)close().ok(); }
+
+uint64_t Unpacker::least_bytes() { return kSlots * largest_chunk() + scratch_bytes(); }
+
+Status Unpacker::open(Lanes& lanes, uint64_t address, uint64_t bytes) {
+    const Status status = make(lanes, address, bytes);
+    if (!status.ok()) forget();
+    return status;
+}
+
+Status Unpacker::make(Lanes& lanes, uint64_t address, uint64_t bytes) {
+    slot_bytes_ = (bytes - scratch_bytes()) / kSlots / kSlotAlignment * kSlotAlignment;
+    scratch_ = address + kSlots * slot_bytes_;
+    next_ = 0;
+    broken_off_ = 0;
+    SH_TRY(lanes.lend(Direction::to_device, &lane_));
+    for (uint32_t i = 0; i < kSlots; i++) {
+        slots_[i].address = address + i * slot_bytes_;
+        SH_TRY(device_.event_create(false, &slots_[i].filled));
+        SH_TRY(device_.event_create(false, &slots_[i].free));
+    }
+    return Status();
+}
+
+// Unpacks a slot of equal chunks into the other slots.
+Status Unpacker::measure(double* bytes_per_ns) {
+    constexpr FloatFormat format = FloatFormat::bf16;
+    const uint64_t contents = uint64_t(codec::kChunkElements) * codec::fields_of(format).bytes();
+    std::vector<uint8_t> weights(contents);
+    for (uint64_t i = 0; i < contents; i += 2) {  // exponents of weights, and any mantissa
+        weights[i] = static_cast<uint8_t>(i * 37 >> 3);
+        weights[i + 1] = static_cast<uint8_t>(0x3c | (i >> 9 & 1) | (i >> 2 & 0x80));
+    }
+    std::vector<uint8_t> packed(largest_chunk());
+    packed.resize(codec::pack_chunk(format, weights.data(), codec::kChunkElements, packed.data()));
+    const uint64_t bytes = packed.size();
+    const uint64_t chunks =
+        std::min({slot_bytes_ / bytes, (kSlots - 1) * slot_bytes_ / contents, uint64_t(SH_BACKEND_UNPACK_CHUNKS)});
+    sh_backend_packed work = description(format, slots_[0].address, slots_[1].address);
+    work.chunks = static_cast<uint32_t>(chunks);
+    work.elements = chunks * codec::kChunkElements;
+    for (uint32_t i = 0; i <= chunks; i++) work.places[i] = static_cast<uint32_t>(i * bytes / codec::kTileAlignment);
+    sh_backend_event begin = 0, end = 0;
+    int64_t best = 0;
+    const sh_stream stream = lane_.stream();
+    const auto time = [&](int64_t* ns) {
+        SH_TRY(device_.event_record(begin, stream));
+        SH_TRY(device_.unpack(stream, work));
+        SH_TRY(device_.event_record(end, stream));
+        SH_TRY(device_.event_synchronize(end));
+        return device_.event_elapsed(begin, end, ns);
+    };
+    const auto measured = [&] {
+        SH_TRY(device_.event_create(true, &begin));
+        SH_TRY(device_.event_create(true, &end));
+        for (uint64_t i = 0; i < chunks; i++)
+            SH_TRY(device_.copy_to_device(stream, work.from + i * bytes, packed.data(), bytes));
+        for (int i = 0; i <= kUnpackRepeats; i++) {  // the first one loads the program
+            int64_t ns = 0;
+            SH_TRY(time(&ns));
+            if (i && ns > 0 && (!best || ns < best)) best = ns;
+        }
+        return device_.stream_synchronize(stream);
+    };
+    Status status = measured();
+    if (!status.ok()) (void)device_.stream_synchronize(stream).ok();  // `packed` may be in use
+    for (const sh_backend_event event : {begin, end})
+        if (event) (void)once_more([&] { return device_.event_destroy(event); }).ok();
+    SH_TRY(status);
+    *bytes_per_ns = best ? static_cast<double>(chunks * contents) / static_cast<double>(best) : 0;
+    return Status();
+}
+
+void Unpacker::forget() {
+    for (Slot& slot : slots_) {
+        for (sh_backend_event* event : {&slot.filled, &slot.free})
+            if (*event) (void)once_more([&] { return device_.event_destroy(*event); }).ok();
+        slot = {};
+    }
+    lane_ = Lane();
+}
+
+Status Unpacker::close() {
+    if (!is_open()) return Status();
+    SH_TRY(once_more([&] { return device_.stream_synchronize(lane_.stream()); }));
+    for (const Slot& slot : slots_) SH_TRY(once_more([&] { return device_.event_synchronize(slot.free); }));
+    forget();
+    return Status();
+}
+
+Status Unpacker::synchronize() {
+    const sh_stream stream = broken_off_;
+    return stream ? device_.stream_synchronize(stream) : Status();
+}
+
+// After a failure, the event of a slot may not stand for the work that uses the slot. So the host waits for all of it.
+Status Unpacker::recover(sh_stream stream) {
+    SH_TRY(device_.stream_synchronize(lane_.stream()));
+    SH_TRY(device_.stream_synchronize(stream));
+    broken_off_ = 0;
+    return Status();
+}
+
+Status Unpacker::issue(sh_stream stream, std::span<const PackedExtent> extents,
+                       std::span<const sh_backend_event> events, WaitSet* waited, Issued* out) {
+    if (extents.empty()) return Status();
+    if (broken_off_) SH_TRY(recover(stream));
+    cut_batches(extents, slot_bytes_, &batches_);
+    for (const Batch& batch : batches_.list) {
+        for (uint32_t i = 0; i < batch.extents; i++) {
+            const Command waits = {.waits = extents[batches_.by_place[batch.first_extent + i]].waits};
+            SH_TRY(transfer::issue(device_, stream, {&waits, 1}, events, waited, out));
+        }
+        const Status status = issue_batch(stream, batch, out);
+        if (status.ok()) continue;
+        broken_off_ = lane_.stream();
+        return status;
+    }
+    return Status();
+}
+
+Status Unpacker::issue_batch(sh_stream stream, const Batch& batch, Issued* out) {
+    const Slot& slot = slots_[next_++ % kSlots];
+    SH_TRY(copy(batch, slot, out));
+    SH_TRY(device_.stream_wait_event(stream, slot.filled));
+    const std::span parts = std::span(batches_.unpackings).subspan(batch.first_unpacking, batch.unpackings);
+    for (const Unpacking& part : parts) SH_TRY(unpack(stream, batch, part, slot));
+    return device_.event_record(slot.free, stream);
+}
+
+// No copy may span two pieces of memory that were pinned one by one.
+Status Unpacker::copy(const Batch& batch, const Slot& slot, Issued* out) {
+    const sh_stream stream = lane_.stream();
+    const Source& source = batch.segment->source;
+    const uint64_t begin = source.packed->begin_of(batch.chunk);
+    const uint64_t bytes = source.packed->begin_of(batch.chunk + batch.chunks) - begin;
+    const uint64_t piece = batch.segment->pinned_piece ? batch.segment->pinned_piece : UINT64_MAX;
+    SH_TRY(device_.stream_wait_event(stream, slot.free));
+    for (uint64_t done = 0; done < bytes;) {
+        const uint64_t count = std::min(bytes - done, piece - (begin + done) % piece);
+        const char* const from = static_cast<const char*>(source.pointer) + begin + done;
+        SH_TRY(device_.copy_to_device(stream, slot.address + done, from, count));
+        done += count;
+        out->commands++;
+        out->bytes += count;
+    }
+    return device_.event_record(slot.filled, stream);
+}
+
+Status Unpacker::unpack(sh_stream stream, const Batch& batch, const Unpacking& part, const Slot& slot) {
+    const codec::FrameIndex& index = *batch.segment->source.packed;
+    const uint64_t in_slot = index.begin_of(part.chunk) - index.begin_of(batch.chunk);
+    sh_backend_packed work =
+        description(index.format(), slot.address + in_slot, part.through_scratch ? scratch_ : part.device);
+    work.chunks = part.chunks;
+    for (uint32_t i = 0; i < part.chunks; i++) work.elements += index.elements_of(part.chunk + i);
+    for (uint32_t i = 0; i <= part.chunks; i++)
+        work.places[i] = static_cast<uint32_t>((index.begin_of(part.chunk + i) - index.begin_of(part.chunk)) /
+                                               codec::kTileAlignment);
+    SH_TRY(device_.unpack(stream, work));
+    if (!part.through_scratch) return Status();
+    return device_.copy_on_device(stream, part.device, scratch_ + part.skip, part.bytes);
+}
+
+}  // namespace stagehand::transfer
