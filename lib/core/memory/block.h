@@ -148,8 +148,8 @@ struct UnitHold {
     Memory memory = Memory::none;  // the memory behind the unit's addresses
     bool whole = false;            // SH_BLOCK_WHOLE
     bool unordered = false;        // SH_BLOCK_UNORDERED
+    bool packed_tensors = false;   // a source is a packed tensor in pinned memory
     // The block's source is contiguous and takes the straight route, so a load needs no workers.
-    bool packed_tensors = false;  // a source is a packed tensor in pinned memory
     bool in_one_piece = false;
     bool live = false;
     bool announced = false;  // an acquire returned SH_NOT_READY: the engine has come to the unit and will ask again
