@@ -1,6 +1,9 @@
-// Compares steps over plain weights with steps over the same weights packed, in pinned memory: while the copies bound
-// the step, where both are equal, and while computing does. Every byte of some blocks is compared after each row.
+// Compares steps over plain weights with steps over the same weights packed, in pinned memory or in files: while the
+// copies bound the step, where both are equal, and while computing does. Every byte of some blocks is compared after
+// each row.
+#include <cstdio>
 #include <cstring>
+#include <memory>
 #include <random>
 
 #include "../tests/unit/codec/weights.h"
@@ -21,9 +24,22 @@ std::vector<uint8_t> weights_of(uint64_t bytes) {
     return all;
 }
 
-// A tensor in pinned memory, plain and packed.
+struct Close {
+    void operator()(std::FILE* file) const { (void)std::fclose(file); }
+};
+using File = std::unique_ptr<std::FILE, Close>;
+
+File file_of(const std::vector<uint8_t>& bytes) {
+    File file(std::tmpfile());
+    if (file && std::fwrite(bytes.data(), 1, bytes.size(), file.get()) == bytes.size() && !std::fflush(file.get()))
+        return file;
+    std::perror("temporary file");
+    std::exit(1);
+}
+
+// A tensor in pinned memory, plain and packed, and in files if they are wanted.
 struct Tensor {
-    Tensor(sh_device* on, uint64_t bytes) : device(on) {
+    Tensor(sh_device* on, uint64_t bytes, bool in_files) : device(on) {
         const std::vector<uint8_t> weights = weights_of(bytes);
         std::vector<uint8_t> frame;
         CHECK(codec::pack_frame(codec::FloatFormat::bf16, weights.data(), bytes, 8, &frame).code());
@@ -31,6 +47,9 @@ struct Tensor {
         packed = pinned(frame);
         plain_bytes = bytes;
         packed_bytes = frame.size();
+        if (!in_files) return;
+        plain_file = file_of(weights);
+        packed_file = file_of(frame);
     }
     ~Tensor() {
         CHECK(sh_host_free(device, plain));
@@ -48,6 +67,7 @@ struct Tensor {
     sh_device* device;
     void *plain = nullptr, *packed = nullptr;
     uint64_t plain_bytes = 0, packed_bytes = 0;
+    File plain_file, packed_file;
 };
 
 void add(Model& model, const std::vector<const Tensor*>& tensors, bool packed) {
@@ -55,6 +75,10 @@ void add(Model& model, const std::vector<const Tensor*>& tensors, bool packed) {
         sh_segment segment = SH_SEGMENT_INIT;
         segment.kind = SH_SOURCE_POINTER;
         segment.pointer = packed ? tensor->packed : tensor->plain;
+        if (const File& file = packed ? tensor->packed_file : tensor->plain_file) {
+            segment.kind = SH_SOURCE_FILE;
+            segment.file = fileno(file.get());
+        }
         segment.bytes = tensor->plain_bytes;
         segment.packed_bytes = packed ? tensor->packed_bytes : 0;
         sh_block_desc desc = SH_BLOCK_DESC_INIT;
@@ -108,7 +132,8 @@ int main(int argc, char** argv) {
     const uint64_t mib = (uint64_t(1) << 20) / (on_host ? 32 : 1), layer = 416 * mib, ends = 1002 * mib;
     const uint64_t total = 32 * layer + 2 * ends;
     const PacedDevice subject(name, total, 64 << 10, 2 << 20, true);
-    const Tensor small(subject.device, layer), large(subject.device, ends);
+    const bool in_files = argc > 2 && std::strcmp(argv[2], "file") == 0;
+    const Tensor small(subject.device, layer, in_files), large(subject.device, ends, in_files);
     std::vector<const Tensor*> tensors(34, &small);
     tensors.front() = tensors.back() = &large;
     const double part = static_cast<double>(small.packed_bytes) / static_cast<double>(layer);

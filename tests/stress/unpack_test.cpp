@@ -43,6 +43,7 @@ DeviceSettings settings(const std::string& plan) {
     DeviceSettings settings;
     settings.name = "fault";
     settings.options = "wrap=host;capacity=128MiB;poison=1;" + plan;
+    settings.staging_bytes = 8 << 20;
     settings.budget_bytes = kBudget;
     settings.page_bytes = 256 << 10;
     settings.link_bytes_per_second = 1'000'000;  // slower than any device unpacks, in plans
@@ -67,7 +68,7 @@ public:
             desc.bytes = segment.bytes;
             desc.segments = &segment;
             desc.segment_count = 1;
-            desc.flags = SH_BLOCK_PIN;
+            if (i % 3) desc.flags = SH_BLOCK_PIN;  // workers read the others
             if (!attempt("register", [&] { return sh_register_blocks(runtime_, &desc, 1, &blocks_[i]); })) return;
         }
     }

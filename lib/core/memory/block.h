@@ -148,7 +148,7 @@ struct UnitHold {
     Memory memory = Memory::none;  // the memory behind the unit's addresses
     bool whole = false;            // SH_BLOCK_WHOLE
     bool unordered = false;        // SH_BLOCK_UNORDERED
-    bool packed_tensors = false;   // a source is a packed tensor in pinned memory
+    bool packed_tensors = false;   // the device can unpack a source
     // The block's source is contiguous and takes the straight route, so a load needs no workers.
     bool in_one_piece = false;
     bool live = false;

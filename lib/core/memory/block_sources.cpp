@@ -9,12 +9,14 @@
 
 namespace stagehand::core {
 
-Status open_sources(BackendDevice& device, const sh_block_desc& desc, size_t index, uint64_t offset, Block& block) {
+Status open_sources(BackendDevice& device, const sh_block_desc& desc, size_t index, uint64_t offset,
+                    uint64_t staged_bytes, Block& block) {
     block.detail = std::make_unique<BlockDetail>();
     BlockDetail& detail = *block.detail;
     detail.on_load = desc.on_load;
     detail.user_data = desc.user_data;
     if (desc.name) detail.name = desc.name;
+    const transfer::RouteOptions options = {(desc.flags & SH_BLOCK_PIN) != 0, staged_bytes};
     detail.segments.reserve(desc.segment_count);
     for (uint64_t k = 0; k < desc.segment_count; k++) {
         const sh_segment& from = desc.segments[k];
@@ -23,7 +25,7 @@ Status open_sources(BackendDevice& device, const sh_block_desc& desc, size_t ind
         segment.offset = offset + from.offset;
         segment.bytes = from.bytes;
         Status not_pinned;
-        const Status status = transfer::open_segment(device, from, desc.flags & SH_BLOCK_PIN, &segment, &not_pinned);
+        const Status status = transfer::open_segment(device, from, options, &segment, &not_pinned);
         if (!not_pinned.ok())
             log_line(SH_LOG_WARNING, "%s could not be pinned: %s", describe(desc, index).c_str(), not_pinned.text());
         if (!status.ok()) return status.within(describe(desc, index) + ", segment " + std::to_string(k));

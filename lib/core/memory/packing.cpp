@@ -135,7 +135,7 @@ void Registry::survey(uint32_t index) {
     for (const Block& block : blocks_of(unit)) {
         for (const transfer::Segment& segment : block.detail->segments) {
             joined = joined && segment.straight() && (end == 0 || segment.joined);
-            unit.packed_tensors = unit.packed_tensors || segment.route == transfer::Route::packed;
+            unit.packed_tensors = unit.packed_tensors || segment.packed();
             cover(segment.offset, segment.offset + segment.bytes);
         }
     }

@@ -10,8 +10,12 @@
 
 namespace stagehand::core {
 
-Registry::Registry(BackendDevice& device, uint64_t page_bytes, uint16_t tag)
-    : device_(device), page_bytes_(page_bytes), tag_(tag), maps_pages_(device.maps_pages()) {}
+Registry::Registry(BackendDevice& device, uint64_t page_bytes, uint64_t staged_bytes, uint16_t tag)
+    : device_(device),
+      page_bytes_(page_bytes),
+      staged_bytes_(staged_bytes),
+      tag_(tag),
+      maps_pages_(device.maps_pages()) {}
 
 Registry::~Registry() {
     for (Unit& unit : units())
@@ -128,7 +132,7 @@ Status Registry::add(std::span<const sh_block_desc> descs, uint64_t pack_pages, 
         SH_TRY(take_range(added, lay_out(added)));
         for (size_t i = 0; i < descs.size(); i++) {
             Block& block = blocks_[added.blocks[i]];
-            SH_TRY(open_sources(device_, descs[i], i, block.address, block));
+            SH_TRY(open_sources(device_, descs[i], i, block.address, staged_bytes_, block));
         }
         for (const uint32_t index : added.units) survey(index);
         for (const Addition::Grown& grown : added.grown) survey(grown.unit);

@@ -64,7 +64,8 @@ public:
     };
 
     // `tag` tells the runtimes of a process apart in block ids.
-    Registry(BackendDevice& device, uint64_t page_bytes, uint16_t tag);
+    // `staged_bytes`: see open_sources().
+    Registry(BackendDevice& device, uint64_t page_bytes, uint64_t staged_bytes, uint16_t tag);
     ~Registry();
     Registry(const Registry&) = delete;
     Registry& operator=(const Registry&) = delete;
@@ -178,7 +179,7 @@ private:
     void survey_again(uint32_t unit) noexcept;
 
     BackendDevice& device_;
-    const uint64_t page_bytes_;
+    const uint64_t page_bytes_, staged_bytes_;
     const uint16_t tag_;
     const bool maps_pages_;
     StableVector<Block> blocks_;  // references stay valid while other threads register blocks

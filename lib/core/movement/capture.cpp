@@ -65,7 +65,7 @@ Status Capture::load(Unit& unit, Use& use) {
         const uint64_t begin = own_bytes + load_.runs[i].first * page;
         routes_.add(unit, begin, std::min(unit.bytes, begin + load_.runs[i].pages * page), load_.run_waits[i]);
     }
-    if (!load_.staged.extents.empty())
+    if (!load_.staged.empty())
         return Status(SH_ERROR_UNSUPPORTED, registry_.name_of(unit) +
                                                 " cannot be captured: a graph cannot read a source "
                                                 "that is not pinned, or packed");

@@ -49,6 +49,8 @@ struct Load {
         waits.clear();
         rest.clear();
         staged.extents.clear();
+        staged.packed.clear();
+        staged.batches.clear();
         staged.waits.clear();
         staged.issued_pieces = staged.issued_bytes = staged.read_ns = 0;
         copied = {};

@@ -26,11 +26,20 @@ void LoadRoutes::add(Unit& unit, uint64_t offset, uint64_t end, transfer::Waits 
                 straight_.add(*segment, inside, unit.address + from, to - from, waits);
             else if (segment->route == transfer::Route::packed && unpacks())
                 packed_.push_back({&*segment, inside, unit.address + from, to - from, waits});
+            else if (segment->packed() && unpacks())
+                load_->staged.packed.push_back({&*segment, inside, unit.address + from, to - from, waits});
             else
                 load_->staged.extents.push_back({&segment->source, inside, unit.address + from, to - from, waits});
         }
     }
     if (!any) load_->rest.push_back({.waits = waits});
+}
+
+void LoadRoutes::cut_staged(uint64_t piece_bytes) {
+    transfer::StagedLoad& staged = load_->staged;
+    if (staged.packed.empty()) return;
+    staged.unpacker = unpacker_;
+    transfer::cut_batches(staged.packed, std::min(piece_bytes, unpacker_->slot_bytes()), &staged.batches);
 }
 
 Status LoadRoutes::issue_straight(sh_stream stream, transfer::CopyMeter* meter) {

@@ -23,12 +23,13 @@ public:
     void add(Unit& unit, uint64_t offset, uint64_t end, transfer::Waits waits);
     // Leaves small straight copies to the workers if there are many.
     void leave_small() { straight_.leave_small(&load_->staged.extents); }
-    // Brings packed tensors in pinned memory to the device packed while the unpacker is open. Without one the workers
-    // unpack them.
+    // Brings packed tensors to the device packed while the unpacker is open. Without one the workers unpack them.
     void set_unpacker(transfer::Unpacker* unpacker) { unpacker_ = unpacker; }
     bool unpacks() const { return unpacker_ && unpacker_->is_open(); }
     Status synchronize_unpacker() { return unpacker_ ? unpacker_->synchronize() : Status(); }
-    // Queues the copies of the straight route, and of packed tensors.
+    // Cuts the packed tensors that workers read. No batch is larger than `piece_bytes`.
+    void cut_staged(uint64_t piece_bytes);
+    // Queues the copies of the straight route, and of packed tensors in pinned memory.
     Status issue_straight(sh_stream stream, transfer::CopyMeter* meter = nullptr);
     // Makes the stream wait for the uses of the pages to which nothing is copied. Called when all copies are queued.
     // The on_load callback may write these pages, and a later writer of them waits only for this load's unit.

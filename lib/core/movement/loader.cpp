@@ -94,9 +94,7 @@ Status Loader::begin_part(Unit& unit, uint64_t deadline_ns, uint32_t ring_pages)
 
 // Without a deadline the weights are needed now.
 void Loader::tell_link(Load& load, uint64_t deadline_ns) {
-    uint64_t bytes = 0;
-    for (const Load::Range& range : load.ranges) bytes += range.bytes;
-    if (load.staged.extents.empty()) bytes = load.copied.bytes;  // packed tensors are smaller on the link
+    const uint64_t bytes = load.copied.bytes + load.staged.link_bytes();
     load.link_mark = link_.weights_queued(bytes, deadline_ns > load.begun_ns ? deadline_ns - load.begun_ns : 0);
 }
 
@@ -116,7 +114,8 @@ Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
     // Workers issue to the lane, too, and what they issue must not lie between the events of a copy. Packed tensors
     // share the link with a copy that is timed.
     SH_TRY(routes_.issue_straight(lane_.stream(), queued_ || routes_.unpacks() ? nullptr : &meter_));
-    if (load.staged.extents.empty()) return complete(unit, load);
+    if (load.staged.empty()) return complete(unit, load);
+    routes_.cut_staged(staging_.piece_bytes());
     load.staged.waits = load.waits;
     load.staged.stream = lane_.stream();
     load.staged.deadline_ns = deadline_ns;
@@ -133,9 +132,10 @@ Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
 
 // Only of loads that workers have read whole. Virtual time does not pass while they read.
 void Loader::note_delivery(Unit& unit, const Load& load) {
-    const uint64_t read = load.staged.issued_bytes;
-    if (!load.staged.read_ns || !read || read != load.copied.bytes || device_.has(SH_BACKEND_VIRTUAL_TIME)) return;
-    unit.delivery.saw(static_cast<double>(load.staged.read_ns) / static_cast<double>(read));
+    const uint64_t all = load.staged.contents_bytes();
+    const bool whole = load.staged.issued_bytes > 0 && load.staged.issued_bytes == load.copied.bytes;
+    if (!load.staged.read_ns || !whole || device_.has(SH_BACKEND_VIRTUAL_TIME)) return;
+    unit.delivery.saw(static_cast<double>(load.staged.read_ns) / static_cast<double>(all));
 }
 
 // All copies have been issued. Calls the engine's callback, then records the event that uses wait for.

@@ -24,8 +24,9 @@ void find_link_costs(Registry& registry, double unpack_ns_per_byte, double link_
         for (const Block& block : registry.blocks_of(units[i])) {
             if (!block.id) continue;
             for (const transfer::Segment& segment : block.detail->segments) {
-                const bool unpacked = segment.route == transfer::Route::packed && unpack_ns_per_byte > 0;
-                by_workers = by_workers || (!unpacked && !segment.straight());
+                const bool unpacked = segment.packed() && unpack_ns_per_byte > 0;
+                const bool straight = segment.straight() || segment.route == transfer::Route::packed;
+                by_workers = by_workers || !straight || !(segment.straight() || unpacked);
                 cost.by_device = cost.by_device || unpacked;
                 const double all = static_cast<double>(segment.bytes);
                 bytes += all;

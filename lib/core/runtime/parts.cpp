@@ -10,7 +10,7 @@ Parts::Parts(Tenant& self, std::shared_ptr<Device> on, std::string name, uint16_
       gate(mutex, std::move(name), stats),
       events(device->backend()),
       streams(device->backend(), events),
-      registry(device->backend(), device->page_bytes(), tag),
+      registry(device->backend(), device->page_bytes(), device->staging().piece_bytes(), tag),
       contents(device->backend(), registry, ring, streams, events),
       changes(device->backend(), registry, events),
       unpack_memory(device->backend(), device->pool(), device->lanes()),

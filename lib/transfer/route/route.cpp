@@ -15,18 +15,30 @@ Status check_reachable(BackendDevice& device, const Source& source) {
                      : Status(SH_ERROR_INVALID_ARGUMENT, "pointer is not device memory that this device can copy from");
 }
 
+// Calls `visit(chunk, bytes)` for each chunk that the segment needs, until it returns false.
+template <typename Visit>
+bool for_all_chunks(const Source& source, Visit visit) {
+    const codec::FrameIndex& index = *source.packed;
+    const uint64_t end = (source.packed_offset + source.bytes - 1) / index.chunk_bytes() + 1;
+    for (uint64_t chunk = source.packed_offset / index.chunk_bytes(); chunk < end; chunk++)
+        if (!visit(chunk, index.begin_of(chunk + 1) - index.begin_of(chunk))) return false;
+    return true;
+}
+
 // The device does not compare checksums. A tensor that is not whole goes through the workers, which say what is wrong.
 bool packed_tensor_is_whole(const Source& source) {
-    const codec::FrameIndex& index = *source.packed;
     const auto* const bytes = static_cast<const uint8_t*>(source.pointer);
-    const uint64_t begin = source.packed_offset / index.chunk_bytes();
-    const uint64_t end = (source.packed_offset + source.bytes - 1) / index.chunk_bytes();
     codec::Tiles tiles;
-    for (uint64_t chunk = begin; chunk <= end; chunk++) {
-        const uint64_t at = index.begin_of(chunk);
-        if (!index.find_tiles(chunk, {bytes + at, index.begin_of(chunk + 1) - at}, &tiles).ok()) return false;
-    }
-    return true;
+    return for_all_chunks(source, [&](uint64_t chunk, uint64_t size) {
+        const std::span packed(bytes + source.packed->begin_of(chunk), size);
+        return source.packed->find_tiles(chunk, packed, &tiles).ok();
+    });
+}
+
+Route packed_route(const Source& source, bool pinned, uint64_t staged_bytes) {
+    if (pinned && packed_tensor_is_whole(source)) return Route::packed;
+    const bool fits = for_all_chunks(source, [&](uint64_t, uint64_t size) { return size <= staged_bytes; });
+    return fits ? Route::packed_staged : Route::staged;
 }
 
 bool continues(const Segment& before, const Segment& segment) {
@@ -39,26 +51,28 @@ bool continues(const Segment& before, const Segment& segment) {
 
 }  // namespace
 
-Status open_segment(BackendDevice& device, const sh_segment& from, bool pin, Segment* out, Status* out_pin_failure) {
+Status open_segment(BackendDevice& device, const sh_segment& from, const RouteOptions& options, Segment* out,
+                    Status* out_pin_failure) {
     // A backend without contents treats every source as pinned memory.
     if (device.has(SH_BACKEND_CONTENTLESS)) {
         out->route = Route::straight;
         out->source.pointer = writable(from.pointer);
         return Status();
     }
-    SH_TRY(open_source(from, &out->source));
+    Source& source = out->source;
+    SH_TRY(open_source(from, &source));
     if (from.kind == SH_SOURCE_DEVICE) {
-        SH_TRY(check_reachable(device, out->source));
+        SH_TRY(check_reachable(device, source));
         out->route = Route::straight;
     }
-    if (from.kind != SH_SOURCE_POINTER || (from.packed_bytes && !device.unpacks())) return Status();
-    if (pin) *out_pin_failure = pin_foreign(device, out->source.pointer, out->source.place_bytes(), &out->pinned_piece);
     uint32_t pinned = 0;
-    SH_TRY(device.host_is_pinned(from.pointer, out->source.place_bytes(), &pinned));
-    if (!from.packed_bytes)
-        out->route = pinned ? Route::straight : Route::staged;
-    else if (pinned && packed_tensor_is_whole(out->source))
-        out->route = Route::packed;
+    if (from.kind == SH_SOURCE_POINTER && (!source.packed || device.unpacks())) {
+        if (options.pin)
+            *out_pin_failure = pin_foreign(device, source.pointer, source.place_bytes(), &out->pinned_piece);
+        SH_TRY(device.host_is_pinned(from.pointer, source.place_bytes(), &pinned));
+        if (pinned && !source.packed) out->route = Route::straight;
+    }
+    if (source.packed && device.unpacks()) out->route = packed_route(source, pinned, options.staged_bytes);
     return Status();
 }
 

@@ -11,10 +11,15 @@
 
 namespace stagehand::transfer {
 
-// Opens the source of a segment and chooses its route. If `pin` is true and the source is a pointer, the memory is
-// pinned. `out_pin_failure` says why pinning failed. The caller closes the segment by close_segment(), after a failure
-// too if the source was opened.
-Status open_segment(BackendDevice& device, const sh_segment& from, bool pin, Segment* out, Status* out_pin_failure);
+struct RouteOptions {
+    bool pin = false;           // the memory of a pointer
+    uint64_t staged_bytes = 0;  // the largest chunk of a packed tensor that workers can stage
+};
+
+// Opens the source of a segment and chooses its route. `out_pin_failure` says why the memory could not be pinned. The
+// caller closes the segment by close_segment(), after a failure too if the source was opened.
+Status open_segment(BackendDevice& device, const sh_segment& from, const RouteOptions& options, Segment* out,
+                    Status* out_pin_failure);
 void close_segment(BackendDevice& device, Segment* segment);
 
 // Marks the segments whose pinned memory continues the memory of the segment before. The tensors of a file lie like

@@ -28,6 +28,12 @@ std::string place_text(const Source& source) {
     return name;
 }
 
+// What a chunk says that is not as it was packed.
+Status damage(const Source& source, const Status& status) {
+    if (status.code() != SH_ERROR_INVALID_ARGUMENT) return status;
+    return Status(SH_ERROR_SOURCE, place_text(source) + ": " + status.text());
+}
+
 std::span<const uint8_t> as_bytes(const char* at, uint64_t bytes) {
     return {reinterpret_cast<const uint8_t*>(at), bytes};
 }
@@ -46,6 +52,22 @@ Status read_index(const Source& source, codec::FrameIndex* out) {
     const ReadRequest all = {&frame, 0, head.data(), bytes};
     SH_TRY(reader.read({&all, 1}));
     return codec::FrameIndex::open(as_bytes(head.data(), bytes), frame.bytes, out);
+}
+
+Status read_chunks(Reader& reader, const Source& source, uint64_t chunk, uint64_t count, char* to) {
+    const codec::FrameIndex& index = *source.packed;
+    const uint64_t begin = index.begin_of(chunk);
+    const Source frame = plain(source);
+    const ReadRequest all = {&frame, begin, to, index.begin_of(chunk + count) - begin};
+    SH_TRY(reader.read({&all, 1}));
+    codec::Tiles tiles;
+    for (uint64_t i = chunk; i < chunk + count; i++) {
+        if (source.compared[i].load(std::memory_order_relaxed)) continue;
+        const uint64_t at = index.begin_of(i);
+        SH_TRY(damage(source, index.find_tiles(i, as_bytes(to + (at - begin), index.begin_of(i + 1) - at), &tiles)));
+        source.compared[i].store(true, std::memory_order_relaxed);
+    }
+    return Status();
 }
 
 Status PackedReader::read(const ReadRequest& request, const ReadPlain& read_plain) {
@@ -67,8 +89,7 @@ Status PackedReader::read(const ReadRequest& request, const ReadPlain& read_plai
             *out = as_bytes(packed + (place - begin), index.begin_of(chunk + 1) - place);
             return Status();
         });
-    if (status.code() != SH_ERROR_INVALID_ARGUMENT) return status;
-    return Status(SH_ERROR_SOURCE, place_text(source) + ": " + status.text());
+    return damage(source, status);
 }
 
 }  // namespace stagehand::transfer

@@ -16,6 +16,10 @@ namespace stagehand::transfer {
 // SH_ERROR_SOURCE: it cannot be read.
 Status read_index(const Source& source, codec::FrameIndex* out);
 
+// Reads `count` chunks as they are. Compares the checksum of a chunk the first time: comparing takes a third as long as
+// reading, and only workers read these sources. SH_ERROR_SOURCE: a chunk is not as it was packed.
+Status read_chunks(Reader& reader, const Source& source, uint64_t chunk, uint64_t count, char* to);
+
 // Used by one thread.
 class PackedReader {
 public:

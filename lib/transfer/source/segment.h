@@ -11,7 +11,9 @@ namespace stagehand::transfer {
 enum class Route : uint8_t {
     straight,  // one copy of the device, from pinned memory or from device memory
     staged,    // through the pinned buffers of the staging engine, by its workers
-    packed,    // a packed tensor in pinned memory: by the Unpacker if it is open, else staged
+    // A packed tensor, by the Unpacker if it is open, else staged.
+    packed,         // in pinned memory: the device copies it
+    packed_staged,  // elsewhere: workers read it into the pinned buffers
 };
 
 struct Segment {
@@ -24,6 +26,7 @@ struct Segment {
     uint64_t pinned_piece = 0;
 
     bool straight() const { return route == Route::straight; }
+    bool packed() const { return route == Route::packed || route == Route::packed_staged; }
     uint64_t end() const { return offset + bytes; }
 };
 

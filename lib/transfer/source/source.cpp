@@ -68,6 +68,7 @@ Status open_packed(const sh_segment& segment, Source* source) {
         return wrong("packed_offset", std::to_string(segment.packed_offset) + " and bytes " +
                                           std::to_string(segment.bytes) + " reach past the " +
                                           std::to_string(index->contents_bytes()) + " bytes of the packed tensor");
+    source->compared = new std::atomic<bool>[index->chunks()]();
     source->packed = index.release();
     return Status();
 }
@@ -99,6 +100,7 @@ Status open_source(const sh_segment& segment, Source* out_source) {
 void close_source(Source* source) {
     if (source->opened) close_file(source->opened);
     delete source->packed;
+    delete[] source->compared;
     *source = Source();
 }
 

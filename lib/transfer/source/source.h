@@ -1,6 +1,7 @@
 // Source: the place that the bytes of a segment come from, and the handles for reading it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include <stagehand/runtime.h>
@@ -29,7 +30,8 @@ struct Source {
     // POINTER, MAPPED, FILE: what the packed tensor holds, or null. The place above is that of the packed tensor.
     const codec::FrameIndex* packed = nullptr;
     uint64_t packed_bytes = 0;
-    uint64_t packed_offset = 0;  // of the segment, in the contents of the packed tensor
+    uint64_t packed_offset = 0;             // of the segment, in the contents of the packed tensor
+    std::atomic<bool>* compared = nullptr;  // packed: for each chunk, whether read_chunks() found its checksum right
     uint64_t place_bytes() const { return packed ? packed_bytes : bytes; }  // where the bytes are read
 
     OpenFile* opened = nullptr;  // FILE: shared by all sources in the same file; null: nothing is known of the file

@@ -18,6 +18,10 @@ uint64_t padding(const Source& source, uint64_t source_offset, uint64_t bytes, u
 
 }  // namespace
 
+uint64_t direct_padding(const Source& source, uint64_t source_offset) {
+    return source.direct_file >= 0 ? (source.file_offset + source_offset) % kDirectAlignment : 0;
+}
+
 Status lay_out(const StagedLoad& load, const Piece& piece, char* slot, uint64_t slot_bytes,
                std::vector<Command>* out_commands, std::vector<ReadRequest>* out_requests) {
     out_commands->clear();

@@ -75,4 +75,8 @@ void for_each_part(std::span<const Extent> extents, const Piece& piece, Visit vi
 Status lay_out(const StagedLoad& load, const Piece& piece, char* slot, uint64_t slot_bytes,
                std::vector<Command>* out_commands, std::vector<ReadRequest>* out_requests);
 
+// The number of bytes to leave free at the beginning of a slot, so that a direct read of a file's bytes needs no extra
+// buffer.
+uint64_t direct_padding(const Source& source, uint64_t source_offset);
+
 }  // namespace stagehand::transfer

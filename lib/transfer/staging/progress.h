@@ -17,7 +17,8 @@ namespace stagehand::transfer {
 // loads.
 struct StagedLoad::Progress : Deadline {
     StagedLoad* load = nullptr;
-    Cursor next;  // the bytes that no worker has taken begin here
+    Cursor next;            // the bytes that no worker has taken begin here
+    size_t next_batch = 0;  // and, after the extents, the batches
     uint64_t pieces_taken = 0;
     uint32_t active = 0;   // pieces that were taken and not yet issued or dropped
     bool issuing = false;  // a worker issues copies of the load
@@ -32,7 +33,8 @@ struct StagedLoad::Progress : Deadline {
     uint64_t issued_bytes = 0;
     uint64_t read_ns = 0;
 
-    bool exhausted() const { return next.extent >= load->extents.size(); }
+    bool extents_taken() const { return next.extent >= load->extents.size(); }
+    bool exhausted() const { return extents_taken() && next_batch >= load->batches.list.size(); }
     bool stopped() const { return cancelled || !failure.ok(); }
 
     void begin(StagedLoad& of) {
@@ -40,6 +42,7 @@ struct StagedLoad::Progress : Deadline {
         deadline_ns = of.deadline_ns;
         next = {};
         skip_empty(std::span<const StagedExtent>(of.extents), &next);
+        next_batch = 0;
         pieces_taken = 0;
         active = 0;
         issuing = cancelled = dropped = ending = false;

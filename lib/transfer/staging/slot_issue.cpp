@@ -1,5 +1,7 @@
 #include "transfer/staging/slot_issue.h"
 
+#include "transfer/source/packed_reader.h"
+
 namespace stagehand::transfer {
 namespace {
 
@@ -13,17 +15,37 @@ Status record(BackendDevice& device, Slot& slot, sh_stream stream, SlotUse* out_
     return status;
 }
 
+Status record_if_used(BackendDevice& device, sh_stream stream, Slot& slot, const Status& issued, SlotIssued* out) {
+    if (out->commands == 0) return issued;
+    const Status recorded = record(device, slot, stream, &out->use);
+    return issued.ok() ? recorded : issued;
+}
+
 Status issue_commands(BackendDevice& device, sh_stream stream, std::span<const sh_backend_event> events, Slot& slot,
                       WaitSet* waited, SlotIssued* out) {
     const Status status = issue(device, stream, slot.commands, events, waited, out);
-    if (out->commands == 0) return status;
-    const Status recorded = record(device, slot, stream, &out->use);
-    return status.ok() ? recorded : status;
+    return record_if_used(device, stream, slot, status, out);
 }
 
 }  // namespace
 
+Status read_batch(Reader& reader, uint64_t slot_bytes, Slot& slot) {
+    const Batch& batch = *slot.batch;
+    const Source& source = batch.segment->source;
+    const uint64_t pad = direct_padding(source, batch.begin());
+    if (batch.bytes() > slot_bytes || pad > slot_bytes - batch.bytes())
+        return Status(SH_ERROR_INTERNAL, "a batch of packed chunks is larger than a staging buffer");
+    slot.chunks = slot.memory + pad;
+    return read_chunks(reader, source, batch.chunk, batch.chunks, slot.chunks);
+}
+
 Status issue_load(BackendDevice& device, const StagedLoad& load, Slot& slot, WaitSet* waited, SlotIssued* out) {
+    if (slot.batch) {
+        Unpacker& unpacker = *load.unpacker;
+        const Status status =
+            unpacker.issue(load.stream, load.packed, load.batches, *slot.batch, {slot.chunks}, load.waits, waited, out);
+        return record_if_used(device, unpacker.copies(), slot, status, out);
+    }
     return issue_commands(device, load.stream, load.waits, slot, waited, out);
 }
 

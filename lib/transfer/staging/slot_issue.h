@@ -1,4 +1,4 @@
-// Issues the commands of a slot, and records the event that tells when the slot's memory is free again.
+// Fills and issues slots. Records the event that tells when the memory of a slot is free again.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include "backend/backend_device.h"
 #include "base/status.h"
 #include "transfer/route/issue.h"
+#include "transfer/source/reader.h"
 #include "transfer/staging/progress.h"
 #include "transfer/staging/slots.h"
 
@@ -23,7 +24,10 @@ struct SlotIssued : Issued {
     SlotUse use = SlotUse::kFree;
 };
 
-// Issues the slot's commands, then records its event. Only one thread at a time may issue a load.
+// Reads the chunks of the slot's batch into the slot, and checks them.
+Status read_batch(Reader& reader, uint64_t slot_bytes, Slot& slot);
+
+// Issues the slot's commands, or its batch, then records its event. Only one thread at a time may issue a load.
 Status issue_load(BackendDevice& device, const StagedLoad& load, Slot& slot, WaitSet* waited, SlotIssued* out);
 
 // Copies the slot's piece of the store into the slot, then records the slot's event.

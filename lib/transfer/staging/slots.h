@@ -31,6 +31,8 @@ struct Slot {
     uint64_t piece_index = 0;  // of a load
     Piece piece;
     std::vector<Command> commands;
+    const Batch* batch = nullptr;  // of a load: the slot holds its chunks, at `chunks`, and no piece
+    char* chunks = nullptr;
     std::vector<Scatter> scatters;  // of a store
     // Result of the last look at the event, while the slot is in flight.
     bool done = false;

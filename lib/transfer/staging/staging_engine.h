@@ -11,6 +11,7 @@
 #include "backend/backend_device.h"
 #include "base/status.h"
 #include "transfer/route/staged_extent.h"
+#include "transfer/unpack/unpacker.h"
 
 namespace stagehand::transfer {
 
@@ -20,7 +21,15 @@ struct StagedLoad {
     sh_stream stream = 0;               // copies are issued here, in any order, each after its waits
     uint64_t deadline_ns = 0;           // on the device's clock: earlier loads come first, and 0 is the most urgent
     std::vector<StagedExtent> extents;  // sorted by device address, not overlapping
+    // Packed tensors, which workers read and `unpacker` brings to the device, after the extents. It stays open until
+    // the load has finished, and a batch takes no more than piece_bytes().
+    std::vector<PackedExtent> packed;
+    Batches batches;
+    Unpacker* unpacker = nullptr;
     std::vector<sh_backend_event> waits;
+    bool empty() const { return extents.empty() && packed.empty(); }
+    uint64_t contents_bytes() const;  // of all extents
+    uint64_t link_bytes() const;      // what the link carries
     // Called exactly once, on a worker thread without locks of the engine. Success means that the last copy was issued
     // to `stream`, not that it has finished. Otherwise `status` is the failure or SH_ERROR_CANCELLED, and no more
     // copies will be issued. Copies that were issued before a failure may still run on `stream`, so the next use of

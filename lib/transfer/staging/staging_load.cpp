@@ -4,6 +4,23 @@
 #include "transfer/staging/staging_impl.h"
 
 namespace stagehand::transfer {
+namespace {
+
+uint64_t bytes_of(const auto& list) {
+    uint64_t bytes = 0;
+    for (const auto& extent : list) bytes += extent.bytes;
+    return bytes;
+}
+
+}  // namespace
+
+uint64_t StagedLoad::contents_bytes() const { return bytes_of(extents) + bytes_of(packed); }
+
+uint64_t StagedLoad::link_bytes() const {
+    uint64_t bytes = bytes_of(extents);
+    for (const Batch& batch : batches.list) bytes += batch.bytes();
+    return bytes;
+}
 
 bool StagingEngine::Impl::cancel(StagedLoad& load) {
     Lock lock(mutex_);
@@ -39,6 +56,7 @@ void StagingEngine::Impl::read_piece(Lock& lock, const Task& task, Reader& reade
     lock.unlock();
     const uint64_t began = device_.now_ns();
     const Status status = no_throw([&] {
+        if (slot.batch) return read_batch(reader, size_.slot_bytes, slot);
         SH_TRY(lay_out(*load.load, slot.piece, slot.memory, size_.slot_bytes, &slot.commands, &requests));
         return reader.read(requests);
     });

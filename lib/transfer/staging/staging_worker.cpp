@@ -84,9 +84,12 @@ bool StagingEngine::Impl::choose_load(Task* task) {
     LoadProgress& load = *loads_.front();
     Slot& slot = *slots_.take();
     slot.load = &load;
-    slot.piece = cut_piece(std::span<const StagedExtent>(load.load->extents), load.next, size_.piece_bytes);
+    slot.batch = load.extents_taken() ? &load.load->batches.list[load.next_batch++] : nullptr;
+    if (!slot.batch) {
+        slot.piece = cut_piece(std::span<const StagedExtent>(load.load->extents), load.next, size_.piece_bytes);
+        load.next = slot.piece.end;
+    }
     slot.piece_index = load.pieces_taken++;
-    load.next = slot.piece.end;
     load.active++;
     load.reading.push_back(slot.piece_index);
     if (load.exhausted()) loads_.remove(load);

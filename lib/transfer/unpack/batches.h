@@ -13,7 +13,7 @@
 
 namespace stagehand::transfer {
 
-// A range of a load whose source is a packed tensor in pinned memory. It may be written after `waits`.
+// A range of a load whose source is a packed tensor. It may be written after `waits`.
 struct PackedExtent {
     const Segment* segment = nullptr;
     uint64_t inside = 0;  // offset in the segment
@@ -32,10 +32,12 @@ struct Unpacking {
     uint64_t device = 0;           // its address
 };
 
-// One copy over the link.
+// Chunks that cross the link at once.
 struct Batch {
     const Segment* segment = nullptr;
     uint64_t chunk = 0, chunks = 0;
+    uint64_t begin() const { return segment->source.packed->begin_of(chunk); }  // in the packed tensor
+    uint64_t bytes() const { return segment->source.packed->begin_of(chunk + chunks) - begin(); }
     uint32_t turn = 0;                       // the last of the load's extents that it writes to
     uint32_t first_extent = 0, extents = 0;  // all of them, in Batches::by_place
     uint32_t first_unpacking = 0, unpackings = 0;
@@ -46,10 +48,16 @@ struct Batches {
     std::vector<Batch> list;  // in the order of the extents that they write to
     std::vector<Unpacking> unpackings;
     std::vector<uint32_t> by_place;  // the extents, by segment and offset
+
+    void clear() {
+        list.clear();
+        unpackings.clear();
+        by_place.clear();
+    }
 };
 
 // A chunk that lies in several extents is brought once, in the turn of the last of them. So an extent whose pages are
-// free early waits for no other one, but for its edges. `room` is the size of a slot, which has room for any one chunk.
+// free early waits for no other one, but for its edges. `room` is the size of a slot. Each chunk has room in it.
 void cut_batches(std::span<const PackedExtent> extents, uint64_t room, Batches* out);
 
 // The part of a source that the link carries, as a fraction: bytes of the chunks / bytes of the contents.

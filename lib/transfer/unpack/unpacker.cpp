@@ -140,42 +140,50 @@ Status Unpacker::recover(sh_stream stream) {
 Status Unpacker::issue(sh_stream stream, std::span<const PackedExtent> extents,
                        std::span<const sh_backend_event> events, WaitSet* waited, Issued* out) {
     if (extents.empty()) return Status();
-    if (broken_off_) SH_TRY(recover(stream));
     cut_batches(extents, slot_bytes_, &batches_);
     for (const Batch& batch : batches_.list) {
-        for (uint32_t i = 0; i < batch.extents; i++) {
-            const Command waits = {.waits = extents[batches_.by_place[batch.first_extent + i]].waits};
-            SH_TRY(transfer::issue(device_, stream, {&waits, 1}, events, waited, out));
-        }
-        const Status status = issue_batch(stream, batch, out);
-        if (status.ok()) continue;
-        broken_off_ = lane_.stream();
-        return status;
+        const uint64_t piece = batch.segment->pinned_piece;
+        const Chunks chunks = {static_cast<const char*>(batch.segment->source.pointer) + batch.begin(), piece,
+                               piece ? piece - batch.begin() % piece : 0};
+        SH_TRY(issue(stream, extents, batches_, batch, chunks, events, waited, out));
     }
     return Status();
 }
 
-Status Unpacker::issue_batch(sh_stream stream, const Batch& batch, Issued* out) {
+Status Unpacker::issue(sh_stream stream, std::span<const PackedExtent> extents, const Batches& batches,
+                       const Batch& batch, const Chunks& chunks, std::span<const sh_backend_event> events,
+                       WaitSet* waited, Issued* out) {
+    std::lock_guard lock(mutex_);
+    if (broken_off_) SH_TRY(recover(stream));
+    for (uint32_t i = 0; i < batch.extents; i++) {
+        const Command waits = {.waits = extents[batches.by_place[batch.first_extent + i]].waits};
+        SH_TRY(transfer::issue(device_, stream, {&waits, 1}, events, waited, out));
+    }
+    const Status status = queue(stream, batches, batch, chunks, out);
+    if (!status.ok()) broken_off_ = lane_.stream();
+    return status;
+}
+
+Status Unpacker::queue(sh_stream stream, const Batches& batches, const Batch& batch, const Chunks& chunks,
+                       Issued* out) {
     const Slot& slot = slots_[next_++ % kSlots];
-    SH_TRY(copy(batch, slot, out));
+    SH_TRY(copy(batch, chunks, slot, out));
     SH_TRY(device_.stream_wait_event(stream, slot.filled));
-    const std::span parts = std::span(batches_.unpackings).subspan(batch.first_unpacking, batch.unpackings);
+    const std::span parts = std::span(batches.unpackings).subspan(batch.first_unpacking, batch.unpackings);
     for (const Unpacking& part : parts) SH_TRY(unpack(stream, batch, part, slot));
     return device_.event_record(slot.free, stream);
 }
 
 // No copy may span two pieces of memory that were pinned one by one.
-Status Unpacker::copy(const Batch& batch, const Slot& slot, Issued* out) {
+Status Unpacker::copy(const Batch& batch, const Chunks& chunks, const Slot& slot, Issued* out) {
     const sh_stream stream = lane_.stream();
-    const Source& source = batch.segment->source;
-    const uint64_t begin = source.packed->begin_of(batch.chunk);
-    const uint64_t bytes = source.packed->begin_of(batch.chunk + batch.chunks) - begin;
-    const uint64_t piece = batch.segment->pinned_piece ? batch.segment->pinned_piece : UINT64_MAX;
+    const uint64_t bytes = batch.bytes();
+    uint64_t next = chunks.pinned_piece ? chunks.to_border : bytes;
     SH_TRY(device_.stream_wait_event(stream, slot.free));
-    for (uint64_t done = 0; done < bytes;) {
-        const uint64_t count = std::min(bytes - done, piece - (begin + done) % piece);
-        const char* const from = static_cast<const char*>(source.pointer) + begin + done;
-        SH_TRY(device_.copy_to_device(stream, slot.address + done, from, count));
+    for (uint64_t done = 0; done < bytes; next += chunks.pinned_piece) {
+        const uint64_t count = std::min(bytes, next) - done;
+        SH_TRY(
+            device_.copy_to_device(stream, slot.address + done, static_cast<const char*>(chunks.from) + done, count));
         done += count;
         out->commands++;
         out->bytes += count;
@@ -185,7 +193,7 @@ Status Unpacker::copy(const Batch& batch, const Slot& slot, Issued* out) {
 
 Status Unpacker::unpack(sh_stream stream, const Batch& batch, const Unpacking& part, const Slot& slot) {
     const codec::FrameIndex& index = *batch.segment->source.packed;
-    const uint64_t in_slot = index.begin_of(part.chunk) - index.begin_of(batch.chunk);
+    const uint64_t in_slot = index.begin_of(part.chunk) - batch.begin();
     sh_backend_packed work =
         description(index.format(), slot.address + in_slot, part.through_scratch ? scratch_ : part.device);
     work.chunks = part.chunks;

@@ -1,8 +1,9 @@
-// Unpacker: brings packed tensors from pinned memory to the device packed, and unpacks them there.
+// Unpacker: brings packed tensors to the device packed, and unpacks them there.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -17,6 +18,8 @@ namespace stagehand::transfer {
 // Copies run on a stream of the unpacker, into slots that take turns. The stream of the loads, which is always the
 // same, unpacks a slot when its copy has come, so the link brings the next slot meanwhile. A load whose pages are still
 // used keeps its slots until they are free. All waits are for work that was queued before.
+//
+// The owner opens and closes it while no load uses it. Several threads may issue.
 class Unpacker {
 public:
     explicit Unpacker(BackendDevice& device) : device_(device) {}
@@ -35,8 +38,20 @@ public:
     // Measures how many bytes of contents the device unpacks in a nanosecond, before the first load.
     Status measure(double* bytes_per_ns);
 
-    // Queues the copies of these extents, and their unpacking on `stream`. Waits are as for issue(). Stops at the first
-    // failure.
+    uint64_t slot_bytes() const { return slot_bytes_; }  // the room for a batch
+    sh_stream copies() const { return lane_.stream(); }  // the stream of the copies
+
+    // Queues the copies of a batch of these extents, and their unpacking on `stream`. `from` is pinned memory that
+    // holds the chunks, in pieces of `pinned_piece` bytes that no copy may span, or 0. The first of them ends
+    // `to_border` bytes after `from`. Waits are as for issue().
+    struct Chunks {
+        const void* from = nullptr;
+        uint64_t pinned_piece = 0, to_border = 0;
+    };
+    Status issue(sh_stream stream, std::span<const PackedExtent> extents, const Batches& batches, const Batch& batch,
+                 const Chunks& chunks, std::span<const sh_backend_event> events, WaitSet* waited, Issued* out);
+    // Cuts extents in pinned memory into batches, and queues them all. Stops at the first failure. Only one thread at a
+    // time may call this.
     Status issue(sh_stream stream, std::span<const PackedExtent> extents, std::span<const sh_backend_event> events,
                  WaitSet* waited, Issued* out);
     // After a failure of issue(), no stream may wait for some of the copies: waits for them on the host. Any thread may
@@ -53,8 +68,8 @@ private:
 
     Status make(Lanes& lanes, uint64_t address, uint64_t bytes);
     Status recover(sh_stream stream);
-    Status issue_batch(sh_stream stream, const Batch& batch, Issued* out);
-    Status copy(const Batch& batch, const Slot& slot, Issued* out);
+    Status queue(sh_stream stream, const Batches& batches, const Batch& batch, const Chunks& chunks, Issued* out);
+    Status copy(const Batch& batch, const Chunks& chunks, const Slot& slot, Issued* out);
     Status unpack(sh_stream stream, const Batch& batch, const Unpacking& part, const Slot& slot);
     void forget();
 
@@ -62,10 +77,11 @@ private:
     Lane lane_;  // of the copies
     Slot slots_[kSlots];
     uint64_t slot_bytes_ = 0, scratch_ = 0;
+    std::mutex mutex_;  // of the turns of the slots
     uint32_t next_ = 0;
     // The copies' stream if a failure left a slot in a state that its events do not tell. 0: none did.
     std::atomic<sh_stream> broken_off_ = 0;
-    Batches batches_;
+    Batches batches_;  // of pinned memory
 };
 
 }  // namespace stagehand::transfer

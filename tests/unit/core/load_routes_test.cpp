@@ -66,7 +66,7 @@ protected:
         info.struct_size = sizeof info;
         ASSERT_EQ(host->device_open(0, "capacity=1MiB", &device, &info), SH_OK);
         device_ = std::make_unique<BackendDevice>(table_, device, info);
-        registry_ = std::make_unique<Registry>(*device_, kRoutesPage, 1);
+        registry_ = std::make_unique<Registry>(*device_, kRoutesPage, 0, 1);
         routes_ = std::make_unique<LoadRoutes>(*device_, *registry_);
         pinned_begin = pinned_.data();
         pinned_end = pinned_begin + pinned_.size();

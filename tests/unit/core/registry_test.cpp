@@ -60,7 +60,7 @@ protected:
             table_below->device_open(0, no_pages() ? "capacity=1MiB;map_pages=0" : "capacity=1MiB", &device, &info),
             SH_OK);
         device_ = std::make_unique<BackendDevice>(table_, device, info);
-        registry_ = std::make_unique<Registry>(*device_, kRegistryPage, 7);
+        registry_ = std::make_unique<Registry>(*device_, kRegistryPage, 0, 7);
     }
     void TearDown() override {
         registry_.reset();
@@ -258,14 +258,14 @@ TEST_P(RegistryTest, small_blocks_are_packed_alike_together_and_one_by_one) {
     add(specs);
     const uint64_t pages = registry_->model_pages();
     EXPECT_EQ(pages, 13u);
-    registry_ = std::make_unique<Registry>(*device_, kRegistryPage, 8);
+    registry_ = std::make_unique<Registry>(*device_, kRegistryPage, 0, 8);
     add_one_by_one(specs);
     EXPECT_EQ(registry_->model_pages(), pages);
 }
 
 TEST_P(RegistryTest, a_large_block_divides_what_is_packed) {
     for (const bool together : {true, false}) {
-        registry_ = std::make_unique<Registry>(*device_, kRegistryPage, 8);
+        registry_ = std::make_unique<Registry>(*device_, kRegistryPage, 0, 8);
         const std::vector<Spec> specs = {
             {100}, {100}, {2 * kRegistryPage}, {100}, {5 * kRegistryPage, SH_BLOCK_UNORDERED}, {100}};
         const std::vector<sh_block> ids = together ? add(specs) : add_one_by_one(specs);
@@ -278,7 +278,7 @@ TEST_P(RegistryTest, a_large_block_divides_what_is_packed) {
 
 TEST_P(RegistryTest, blocks_outside_the_order_share_one_page_at_most) {
     for (const bool together : {true, false}) {
-        registry_ = std::make_unique<Registry>(*device_, kRegistryPage, 8);
+        registry_ = std::make_unique<Registry>(*device_, kRegistryPage, 0, 8);
         const std::vector<Spec> specs(10, {kRegistryPage / 2, SH_BLOCK_UNORDERED});
         const std::vector<sh_block> ids = together ? add(specs) : add_one_by_one(specs);
         EXPECT_EQ(live_units(), 5u);

@@ -1,6 +1,8 @@
-// Packed tensors in pinned memory: they cross the link packed, and the device unpacks them.
+// Packed tensors that cross the link packed: the device unpacks them.
 #include <algorithm>
+#include <cstdio>
 #include <map>
+#include <memory>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -20,10 +22,29 @@ const uint64_t kMiB = (1 << 20) * (on_host_backend() ? 1 : 2), kBudget = 36 * kM
 
 struct PackedTensor {
     std::vector<uint8_t> contents, frame;
+    std::shared_ptr<std::FILE> file;
+
+    // The frame in a file, which is written when it is first needed.
+    int descriptor() {
+        if (!file) {
+            file.reset(std::tmpfile(), [](std::FILE* opened) { (void)std::fclose(opened); });
+            EXPECT_EQ(std::fwrite(frame.data(), 1, frame.size(), file.get()), frame.size());
+            EXPECT_EQ(std::fflush(file.get()), 0);
+        }
+        return fileno(file.get());
+    }
 };
+
+// With staging buffers that a chunk fits into.
+const DeviceSettings kDevice = {.options = "capacity=256MiB;staging_piece=1280KiB;poison=1",
+                                .budget_bytes = kBudget,
+                                .page_bytes = 64 << 10,
+                                .link_bytes_per_second = 1'000'000,
+                                .staging_bytes = 16 << 20};
 
 class UnpackingTest : public ::testing::Test {
 protected:
+    explicit UnpackingTest(const DeviceSettings& device = kDevice) : device_(device) {}
     void SetUp() override {
         if (device_under_test() == "sim") GTEST_SKIP() << "this device has no contents";
         if (kOneThreadOnly) GTEST_SKIP() << "ThreadSanitizer sees the same in stress-unpack";
@@ -52,7 +73,7 @@ protected:
     }
 
     // Made once for all tests.
-    const PackedTensor& packed(FloatFormat format, uint64_t elements) {
+    PackedTensor& packed(FloatFormat format, uint64_t elements) {
         static std::map<std::tuple<FloatFormat, uint64_t, size_t>, PackedTensor> all;
         PackedTensor& made = all[{format, elements, tensors_.size()}];
         tensors_.push_back(&made);
@@ -62,16 +83,17 @@ protected:
         return made;
     }
 
-    // A block of packed tensors, which begin at any even offset.
+    // A block of packed tensors, which begin at any even offset. Those in files if `kind_` says so.
     void add_block(sh_runtime* runtime, uint32_t flags,
                    std::initializer_list<std::pair<FloatFormat, uint64_t>> tensors) {
         std::vector<sh_segment> segments;
         std::vector<uint8_t>& truth = truth_.emplace_back();
         for (const auto& [format, elements] : tensors) {
-            const PackedTensor& tensor = packed(format, elements);
+            PackedTensor& tensor = packed(format, elements);
             sh_segment& segment = segments.emplace_back(sh_segment(SH_SEGMENT_INIT));
-            segment.kind = SH_SOURCE_POINTER;
+            segment.kind = kind_;
             segment.pointer = tensor.frame.data();
+            if (kind_ == SH_SOURCE_FILE) segment.file = tensor.descriptor();
             segment.packed_bytes = tensor.frame.size();
             segment.bytes = tensor.contents.size();
             segment.offset = truth.size();
@@ -90,6 +112,15 @@ protected:
             add_block(runtime, flags, {{FloatFormat::bf16, 3 * kMiB + 7}, {FloatFormat::bf16, 1000}});
         add_block(runtime, flags,
                   {{FloatFormat::f32, kMiB}, {FloatFormat::f16, kMiB + 1}, {FloatFormat::f8_e5m2, 9999}});
+    }
+    void set_schedule() {
+        std::vector<sh_use> uses;
+        for (const sh_block block : blocks_) {
+            sh_use& use = uses.emplace_back(sh_use(SH_USE_INIT));
+            use.block = block;
+            use.compute_ns = 1;
+        }
+        SUCCEEDS(sh_set_schedule(runtime_, uses.data(), uses.size()));
     }
     void step(sh_runtime* runtime) {
         SUCCEEDS(sh_step_begin(runtime));
@@ -115,9 +146,10 @@ protected:
         return stats;
     }
 
-    std::vector<const PackedTensor*> tensors_;
+    std::vector<PackedTensor*> tensors_;
+    uint32_t kind_ = SH_SOURCE_POINTER;
     std::vector<std::vector<uint8_t>> truth_;
-    TestDevice device_{{.budget_bytes = kBudget, .page_bytes = 64 << 10, .link_bytes_per_second = 1'000'000}};
+    TestDevice device_;
     sh_runtime* runtime_ = nullptr;
     std::vector<sh_block> blocks_;
 };
@@ -140,10 +172,64 @@ TEST_F(UnpackingTest, TheLinkCarriesPackedBytes) {
     EXPECT_LE(device_.memory().peak_bytes, kBudget);
 }
 
-TEST_F(UnpackingTest, UnpinnedMemoryIsUnpackedByWorkers) {
+// Workers read files and unpinned memory into the staging buffers, as they are.
+TEST_F(UnpackingTest, TheLinkCarriesPackedBytesFromAnySource) {
+    add_block(runtime_, 0, {{FloatFormat::bf16, 9 * kMiB + 7}, {FloatFormat::f8_e4m3, 9999}});
+    kind_ = SH_SOURCE_FILE;
+    add_block(runtime_, 0, {{FloatFormat::bf16, 9 * kMiB + 8}, {FloatFormat::f32, kMiB / 2}});
+    kind_ = SH_SOURCE_MAPPED;
+    add_block(runtime_, 0, {{FloatFormat::bf16, 9 * kMiB + 9}});
+    for (int i = 0; i < 3; i++) step(runtime_);
+    EXPECT_GE(beside(runtime_), kLeast);
+    sh_plan_options dry = SH_PLAN_OPTIONS_INIT;
+    dry.flags = SH_PLAN_DRY_RUN;
+    sh_plan_info plan = SH_PLAN_INFO_INIT;
+    SUCCEEDS(sh_plan(runtime_, &dry, &plan));
+    const uint64_t before = stats(runtime_).bytes_to_device;
+    for (int i = 0; i < 3; i++) step(runtime_);
+    const double part =
+        static_cast<double>(stats(runtime_).bytes_to_device - before) / static_cast<double>(3 * plan.bytes_per_step);
+    EXPECT_GT(part, 0.65);
+    EXPECT_LT(part, 0.98);
+    EXPECT_LE(device_.memory().peak_bytes, kBudget);
+}
+
+class SmallStagingBuffers : public UnpackingTest {
+protected:
+    SmallStagingBuffers() : UnpackingTest(settings()) {}
+    static DeviceSettings settings() {
+        DeviceSettings small = kDevice;
+        small.staging_bytes = 512 << 10;
+        return small;
+    }
+};
+
+TEST_F(SmallStagingBuffers, WorkersUnpackIfNoChunkFits) {
     add_model(runtime_, 0);
     for (int i = 0; i < 3; i++) step(runtime_);
     EXPECT_EQ(beside(runtime_), 0u);
+}
+
+// Workers compare checksums in the first load of a chunk. A load that found damage was not the first.
+TEST_F(UnpackingTest, DamageInAFileIsNamed) {
+    kind_ = SH_SOURCE_FILE;
+    add_model(runtime_, 0);
+    set_schedule();
+    const PackedTensor& tensor = *tensors_[0];
+    const auto write_last = [&](uint8_t byte) {
+        EXPECT_EQ(std::fseek(tensor.file.get(), static_cast<long>(tensor.frame.size() - 1), SEEK_SET), 0);
+        EXPECT_EQ(std::fputc(byte, tensor.file.get()), byte);
+        EXPECT_EQ(std::fflush(tensor.file.get()), 0);
+    };
+    write_last(tensor.frame.back() ^ 1);
+    SUCCEEDS(sh_step_begin(runtime_));
+    EXPECT_GE(beside(runtime_), kLeast);
+    sh_view view = SH_VIEW_INIT;
+    EXPECT_EQ(sh_acquire(runtime_, blocks_[0], SH_STREAM_HOST, 0, &view), SH_ERROR_SOURCE);
+    EXPECT_NE(why().find("checksum"), std::string::npos) << why();
+    SUCCEEDS(sh_step_end(runtime_));
+    write_last(tensor.frame.back());
+    step(runtime_);
 }
 
 TEST_F(UnpackingTest, AModelThatFitsNeedsNoMemoryToUnpackIn) {
@@ -154,13 +240,7 @@ TEST_F(UnpackingTest, AModelThatFitsNeedsNoMemoryToUnpackIn) {
 
 TEST_F(UnpackingTest, ThePlanCountsPackedBytes) {
     add_model(runtime_);
-    std::vector<sh_use> uses;
-    for (const sh_block block : blocks_) {
-        sh_use& use = uses.emplace_back(sh_use(SH_USE_INIT));
-        use.block = block;
-        use.compute_ns = 1;
-    }
-    SUCCEEDS(sh_set_schedule(runtime_, uses.data(), uses.size()));
+    set_schedule();
     step(runtime_);
     sh_plan_options dry = SH_PLAN_OPTIONS_INIT;
     dry.flags = SH_PLAN_DRY_RUN;

@@ -114,7 +114,7 @@ TEST_F(RouteTest, OfPinnedMemoryIsStraightAndOfOtherMemoryStaged) {
         Segment segment;
         segment.bytes = from.bytes;
         Status not_pinned;
-        ASSERT_TRUE(open_segment(*device_, from, false, &segment, &not_pinned).ok());
+        ASSERT_TRUE(open_segment(*device_, from, {}, &segment, &not_pinned).ok());
         EXPECT_EQ(segment.straight(), is_pinned);
         EXPECT_EQ(segment.pinned_piece, 0u);
         close_segment(*device_, &segment);
@@ -151,7 +151,7 @@ TEST_F(RouteTest, OfMemoryThatCannotBePinnedIsStagedAndSaysWhy) {
     Segment segment;
     segment.bytes = from.bytes;
     Status not_pinned;
-    ASSERT_TRUE(open_segment(*device_, from, true, &segment, &not_pinned).ok());
+    ASSERT_TRUE(open_segment(*device_, from, {.pin = true}, &segment, &not_pinned).ok());
     EXPECT_FALSE(not_pinned.ok());
     EXPECT_FALSE(segment.straight());
     close_segment(*device_, &segment);
@@ -164,7 +164,7 @@ TEST_F(RouteTest, OfDeviceMemoryNeedsABackendThatReachesIt) {
     from.bytes = memory_.size();
     Segment segment;
     Status not_pinned;
-    EXPECT_EQ(open_segment(*device_, from, false, &segment, &not_pinned).code(), SH_ERROR_UNSUPPORTED);
+    EXPECT_EQ(open_segment(*device_, from, {}, &segment, &not_pinned).code(), SH_ERROR_UNSUPPORTED);
 }
 
 Segment straight(void* memory, uint64_t bytes, uint64_t piece = 0, bool joined = false) {

@@ -1205,15 +1205,14 @@ destroyed. The library writes to them if the block is SH_BLOCK_MUTABLE. The memo
     /**POINTER, MAPPED, FILE: the exact size of a packed tensor (`stagehand pack`), whose first byte is at `pointer` or
 at `file_offset`. `bytes` and `packed_offset` count unpacked bytes. The block cannot be SH_BLOCK_MUTABLE.
 
-Pinned memory (sh_host_alloc(), SH_BLOCK_PIN) crosses the link packed, and the device unpacks it, if the model
-does not fit and the backend can do so: see docs/concepts.md. The library's workers unpack all other sources on
-the host. Graphs cannot read packed sources.
+The tensor crosses the link packed, and the device unpacks it, if the model does not fit and the backend can do
+so: see docs/concepts.md. Else the library's workers unpack it on the host. Graphs cannot read packed sources.
 
 The bytes of a packed tensor must not change while the block is registered, not even in an update of the
-source. The library's workers compare checksums in each load, which fails with SH_ERROR_SOURCE if the bytes were
-damaged or have changed. The device compares none. So the library compares those of pinned memory when it
-registers the block, and leaves damaged tensors to the workers. Later changes give undefined weights. 0: the
-source is not packed. Since 0.2*/
+source. A load fails with SH_ERROR_SOURCE if a checksum shows damage. The library compares the checksums of
+pinned memory (sh_host_alloc(), SH_BLOCK_PIN) when it registers the block, and others in the first load, or in
+each load that the workers unpack. Later changes may give undefined weights. 0: the source is not packed.
+Since 0.2*/
     pub packed_bytes: u64,
     ///Offset of the segment in the contents of the packed tensor. Since 0.2
     pub packed_offset: u64,
