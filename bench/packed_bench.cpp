@@ -3,6 +3,7 @@
 // each row.
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <random>
 
@@ -92,7 +93,7 @@ void add(Model& model, const std::vector<const Tensor*>& tensors, bool packed) {
 
 // Compares a few blocks with their weights.
 void compare(const Model& model, const std::vector<const Tensor*>& tensors) {
-    for (size_t i = 0; i < tensors.size(); i += 7) {
+    for (size_t i = 0; i < tensors.size(); i += 13) {
         sh_view view = SH_VIEW_INIT;
         std::vector<char> found(tensors[i]->plain_bytes);
         CHECK(sh_acquire(model.runtime, model.blocks[i], SH_STREAM_HOST, 0, &view));
@@ -105,7 +106,7 @@ void compare(const Model& model, const std::vector<const Tensor*>& tensors) {
 }
 
 struct Row {
-    double ms = 0, plan_ms = 0, link_gb = 0;
+    double ms = 0, plan_ms = 0, bound_ms = 0, link_gb = 0, kept_gb = 0;
 };
 
 Row run(const char* name, const std::vector<const Tensor*>& tensors, bool packed, double compute_ms) {
@@ -117,7 +118,8 @@ Row run(const char* name, const std::vector<const Tensor*>& tensors, bool packed
     sh_stream stream = SH_STREAM_HOST;
     CHECK(sh_stream_create(model.device, &stream));
     Row row = {model.steps_ms(uses, stream, 3, 8), static_cast<double>(plan.step_ns) / 1e6,
-               static_cast<double>(plan.link_bytes_per_second) / 1e9};
+               static_cast<double>(plan.bound_ns) / 1e6, static_cast<double>(plan.link_bytes_per_second) / 1e9,
+               static_cast<double>(plan.packed_resident_bytes) / 1e9};
     sh_stream_destroy(model.device, stream);
     compare(model, tensors);
     return row;
@@ -128,26 +130,36 @@ Row run(const char* name, const std::vector<const Tensor*>& tensors, bool packed
 int main(int argc, char** argv) {
     const char* const name = argc > 1 ? argv[1] : "host";
     const bool on_host = std::strcmp(name, "host") == 0;
-    // The shapes of a model with 8 billion weights, or a 32nd of them.
-    const uint64_t mib = (uint64_t(1) << 20) / (on_host ? 32 : 1), layer = 416 * mib, ends = 1002 * mib;
-    const uint64_t total = 32 * layer + 2 * ends;
+    // The matrices of a model with 8 billion weights, or a 32nd of them. The first and the last one are used in parts.
+    const uint64_t mib = (uint64_t(1) << 20) / (on_host ? 32 : 1), parts = 8;
+    const uint64_t sizes[] = {32 * mib, 8 * mib, 8 * mib, 32 * mib, 112 * mib, 112 * mib, 112 * mib};
+    const uint64_t layers = 32, end = 1002 * mib / parts;
+    const uint64_t total = layers * 416 * mib + 2 * parts * end;
     const PacedDevice subject(name, total, 64 << 10, 2 << 20, true);
     const bool in_files = argc > 2 && std::strcmp(argv[2], "file") == 0;
-    const Tensor small(subject.device, layer, in_files), large(subject.device, ends, in_files);
-    std::vector<const Tensor*> tensors(34, &small);
-    tensors.front() = tensors.back() = &large;
-    const double part = static_cast<double>(small.packed_bytes) / static_cast<double>(layer);
+    std::map<uint64_t, std::unique_ptr<Tensor>> made;
+    const auto tensor_of = [&](uint64_t bytes) {
+        std::unique_ptr<Tensor>& tensor = made[bytes];
+        if (!tensor) tensor = std::make_unique<Tensor>(subject.device, bytes, in_files);
+        return tensor.get();
+    };
+    std::vector<const Tensor*> tensors(parts, tensor_of(end));
+    for (uint64_t layer = 0; layer < layers; layer++)
+        for (const uint64_t bytes : sizes) tensors.push_back(tensor_of(bytes));
+    tensors.insert(tensors.end(), parts, tensor_of(end));
+    const double part = static_cast<double>(tensors[0]->packed_bytes) / static_cast<double>(tensors[0]->plain_bytes);
     std::printf("%.1f GB of weights, packed %.4f\n", static_cast<double>(total) / 1e9, part);
-    std::printf("budget  compute ms   plain ms   packed ms  (planned)  plain / packed   weights GB/s\n");
+    std::printf("budget  compute ms   plain ms   packed ms  (planned)  (bound)  plain / packed   kept packed GB\n");
     for (const double budget : {0.25, 0.5, 0.65, 0.8}) {
         CHECK(sh_device_set_budget(subject.device, static_cast<uint64_t>(static_cast<double>(total) * budget)));
         const double streamed = static_cast<double>(total) * (1 - budget);
         const double copy_ms = streamed / run(name, tensors, false, 0.1).link_gb / 1e6;
-        for (const double compute : {0.0, 1.0, 2.0}) {
+        for (const double compute : {0.0, 0.25, 0.5, 1.0, 2.0}) {
             const double compute_ms = std::max(copy_ms * compute, 0.1);
             const Row plain = run(name, tensors, false, compute_ms), packed = run(name, tensors, true, compute_ms);
-            std::printf("%4.0f %%   %9.2f  %9.2f   %9.2f  %9.2f        %8.3f       %8.1f\n", budget * 100, compute_ms,
-                        plain.ms, packed.ms, packed.plan_ms, plain.ms / packed.ms, streamed / packed.ms / 1e6);
+            std::printf("%4.0f %%   %9.2f  %9.2f   %9.2f  %9.2f  %7.2f        %8.3f       %8.2f\n", budget * 100,
+                        compute_ms, plain.ms, packed.ms, packed.plan_ms, packed.bound_ms, plain.ms / packed.ms,
+                        packed.kept_gb);
             std::fflush(stdout);
         }
     }

@@ -394,13 +394,14 @@ typedef struct sh_plan_info {
     uint64_t unordered_bytes;       /**< Device memory for blocks outside the order. */
     uint64_t smallest_budget_bytes; /**< The smallest share that a plan fits into. */
     sh_block smallest_budget_block; /**< The block that needs the most of the smallest share. */
-    /** Bytes that a steady step loads: only bytes with a segment. Those of packed tensors are counted unpacked. */
+    /** Bytes that a steady step brings to the device: only bytes with a segment. Those of packed tensors are counted
+        unpacked. */
     uint64_t bytes_per_step;
     uint64_t bound_bytes_per_step; /**< Bytes that every plan must copy in a cyclic order: W - M + delta*. */
     uint64_t step_ns;              /**< T, by the recurrence over the plan. */
     /** max(compute, (W - M) / link, reading). Reading is the time for bytes that do not fit and whose sources delivered
-        them more slowly than the link in the last loads. Where the device unpacks, W - M counts packed bytes, and the
-        link is no faster than the device unpacks. */
+        them more slowly than the link in the last loads. Where the device unpacks, and packed weights may stay on it:
+        max(compute, (cW - M) / link, (W - M) / unpacking). cW is what packing takes W to. */
     uint64_t bound_ns;
     /** Compute time of a step, given or measured. 0: not known yet. step_ns and bound_ns then assume that computing
         takes as long as the copies. */
@@ -417,10 +418,13 @@ typedef struct sh_plan_info {
     /** The least T of all plans, given that plans keep whole pages. The value is proven, and never less than bound_ns.
         It is bound_ns if the plan is for several kinds of step. \since 0.2 */
     uint64_t plan_bound_ns;
+    /** Device memory for packed weights that stay on the device and are unpacked for each use. \since 0.2 */
+    uint64_t packed_resident_bytes;
+    uint64_t unpack_bytes; /**< Device memory through which packed weights arrive. \since 0.2 */
 } sh_plan_info;
 
 #define SH_PLAN_INFO_INIT \
-    { sizeof(sh_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(sh_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 static inline void sh_plan_info_init(sh_plan_info* info) {
     const sh_plan_info initial = SH_PLAN_INFO_INIT;
     *info = initial;

@@ -229,6 +229,8 @@ class PlanInfo:
     streamed_blocks: int
     padding_bytes: int
     plan_bound_ns: int
+    packed_resident_bytes: int
+    unpack_bytes: int
 
 
 @dataclass(frozen=True)

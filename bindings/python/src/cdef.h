@@ -279,6 +279,8 @@ typedef struct sh_plan_info {
     uint64_t streamed_blocks;
     uint64_t padding_bytes;
     uint64_t plan_bound_ns;
+    uint64_t packed_resident_bytes;
+    uint64_t unpack_bytes;
 } sh_plan_info;
 sh_status sh_plan(sh_runtime* runtime, const sh_plan_options* options, sh_plan_info* out_info);
 

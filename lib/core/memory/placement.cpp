@@ -81,10 +81,34 @@ Status Placement::resize_ring(uint32_t pages) {
     return Status();
 }
 
-Status Placement::move(std::span<const Place> places, uint32_t ring_pages, uint64_t unpack_pages) {
+// True if the memory is there already, and the same chunks stay in it.
+bool Placement::keeps(std::span<const Place> places, const UnpackPlan& unpack) const {
+    if (!(unpack == unpack_memory_.plan())) return false;
+    for (uint32_t i = 0; i < places.size(); i++) {
+        const Unit& unit = registry_.unit(i);
+        const uint64_t own_bytes = places[i].own * registry_.page_bytes();
+        if (unit.live && !are_kept(registry_, unit, own_bytes, unpack.kept_of(i))) return false;
+    }
+    return true;
+}
+
+void Placement::keep(std::span<const Place> places, const UnpackPlan& unpack) {
+    uint64_t address = unpack_memory_.kept_address();
+    for (uint32_t i = 0; i < places.size(); i++)
+        if (unpack.kept_of(i))
+            core::keep(registry_, registry_.unit(i), places[i].own * registry_.page_bytes(), unpack.kept_of(i),
+                       &address);
+}
+
+Status Placement::free_unpack_memory() {
+    keep_none(registry_);
+    return unpack_memory_.free();
+}
+
+Status Placement::move(std::span<const Place> places, uint32_t ring_pages, const UnpackPlan& unpack) {
     const auto units = registry_.units();
     const bool same_ring = ring_pages == ring_.handles().size();
-    if (unpack_pages != unpack_memory_.pages()) SH_TRY(unpack_memory_.free());
+    if (!keeps(places, unpack)) SH_TRY(free_unpack_memory());
     for (size_t i = 0; i < units.size(); i++) {
         Unit& unit = units[i];
         if (unit.memory == Memory::unordered) continue;
@@ -99,7 +123,10 @@ Status Placement::move(std::span<const Place> places, uint32_t ring_pages, uint6
         if (units[i].memory != Memory::unordered) SH_TRY(grow_own(units[i], places[i].own));
     SH_TRY(resize_ring(ring_pages));
     ring_.reset(ring_pages);
-    if (unpack_pages && !unpack_memory_.pages()) SH_TRY(unpack_memory_.take(unpack_pages));
+    if (unpack.pages && !unpack_memory_.pages()) {
+        SH_TRY(unpack_memory_.take(unpack));
+        keep(places, unpack);
+    }
     for (size_t i = 0; i < units.size(); i++) {
         Unit& unit = units[i];
         if (unit.memory == Memory::unordered) continue;
@@ -110,9 +137,9 @@ Status Placement::move(std::span<const Place> places, uint32_t ring_pages, uint6
     return Status();
 }
 
-Status Placement::apply(std::span<const Place> places, uint32_t ring_pages, uint64_t unpack_pages) {
+Status Placement::apply(std::span<const Place> places, uint32_t ring_pages, const UnpackPlan& unpack) {
     const PagePool::Change change(pool_);
-    uint64_t before = ring_.size() + unpack_memory_.pages(), after = ring_pages + unpack_pages;
+    uint64_t before = ring_.size() + unpack_memory_.pages(), after = ring_pages + unpack.all_pages();
     for (size_t i = 0; i < places.size(); i++) {
         const Unit& unit = registry_.unit(static_cast<uint32_t>(i));
         if (unit.memory == Memory::unordered) continue;
@@ -123,7 +150,7 @@ Status Placement::apply(std::span<const Place> places, uint32_t ring_pages, uint
         return Status(SH_ERROR_BUDGET,
                       "no room for " + exact_size_text((after - before) * registry_.page_bytes()) +
                           " more: too little device memory is free, or the budget was lowered meanwhile");
-    Status status = no_throw([&] { return move(places, ring_pages, unpack_pages); });
+    Status status = no_throw([&] { return move(places, ring_pages, unpack); });
     if (status.ok()) return status;
     if (Status undone = clear(); !undone.ok())
         return Status(SH_ERROR_RUNTIME_LOST, std::string("changing the plan failed: ") + status.text() +
@@ -149,7 +176,7 @@ Status Placement::clear() {
     }
     SH_TRY(resize_ring(0));
     ring_.reset(0);
-    return unpack_memory_.free();
+    return free_unpack_memory();
 }
 
 Status Placement::remove(Unit& unit) {

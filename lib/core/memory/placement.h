@@ -40,7 +40,7 @@ public:
     // Pages are given back before any are taken. Contents of pages that stay in place stay valid, except in the ring.
     // Returns SH_ERROR_BUDGET without any change if there is no room. After another failure no planned unit is mapped.
     // Returns SH_ERROR_RUNTIME_LOST if even the unmapping failed.
-    Status apply(std::span<const Place> places, uint32_t ring_pages, uint64_t unpack_pages);
+    Status apply(std::span<const Place> places, uint32_t ring_pages, const UnpackPlan& unpack);
 
     // Unmaps every planned unit, and gives back their pages, the pages of the ring and the memory to unpack in.
     Status clear();
@@ -65,7 +65,10 @@ private:
     Status unmap_ring(Unit& unit);
     Status map_ring(Unit& unit, const Place& place);
     Status resize_ring(uint32_t pages);
-    Status move(std::span<const Place> places, uint32_t ring_pages, uint64_t unpack_pages);
+    Status move(std::span<const Place> places, uint32_t ring_pages, const UnpackPlan& unpack);
+    bool keeps(std::span<const Place> places, const UnpackPlan& unpack) const;
+    void keep(std::span<const Place> places, const UnpackPlan& unpack);
+    Status free_unpack_memory();
     // allocated_placement.cpp: the same on devices that do not map pages. There each resident unit is an allocation,
     // and the ring is another one.
     Status reallocate_own(Unit& unit, uint32_t to);

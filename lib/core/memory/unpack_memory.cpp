@@ -20,9 +20,12 @@ uint64_t UnpackMemory::pages_for(uint64_t share_pages, uint64_t page_bytes) {
     return pages <= share_pages / kLeastShare ? pages : 0;
 }
 
-Status UnpackMemory::take(uint64_t pages) {
-    Status status = map(pages);
-    if (status.ok()) status = unpacker_.open(lanes_, address_, count_ * pool_.page_bytes());
+Status UnpackMemory::take(const UnpackPlan& plan) {
+    plan_ = plan;
+    Status status = map(plan.all_pages());
+    // Weights that stay are unpacked faster than the link brings any. So all of the device unpacks them.
+    const bool whole_device = plan.kept_pages > 0;
+    if (status.ok()) status = unpacker_.open(lanes_, address_, plan.pages * pool_.page_bytes(), whole_device);
     if (!status.ok()) (void)free().ok();
     return status;
 }
@@ -56,6 +59,7 @@ Status UnpackMemory::free() {
         pages_.clear();
     }
     address_ = count_ = 0;
+    plan_ = {};
     return Status();
 }
 

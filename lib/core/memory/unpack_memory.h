@@ -1,5 +1,5 @@
-// UnpackMemory: device memory through which the packed tensors of a runtime arrive. It is a part of the runtime's
-// share.
+// UnpackMemory: device memory through which the packed tensors of a runtime arrive, and in which packed weights stay.
+// It is a part of the runtime's share.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "core/device/page_pool.h"
+#include "core/memory/kept_weights.h"
 #include "transfer/lane/lane.h"
 #include "transfer/unpack/unpacker.h"
 
@@ -25,10 +26,12 @@ public:
     static uint64_t pages_for(uint64_t share_pages, uint64_t page_bytes);
 
     // Takes the memory, which is not there yet. On failure nothing is held, unless the driver refuses to take it back.
-    Status take(uint64_t pages);
+    Status take(const UnpackPlan& plan);
     // Gives the memory back, if there is any. Loads that use it have ended.
     Status free();
     uint64_t pages() const { return count_; }  // that are held
+    const UnpackPlan& plan() const { return plan_; }
+    uint64_t kept_address() const { return address_ + plan_.pages * pool_.page_bytes(); }
 
     transfer::Unpacker& unpacker() { return unpacker_; }
 
@@ -42,6 +45,7 @@ private:
     std::vector<sh_backend_page> pages_;
     uint64_t address_ = 0, count_ = 0;
     bool mapped_ = false;
+    UnpackPlan plan_;  // that the memory was taken for
 };
 
 }  // namespace stagehand::core

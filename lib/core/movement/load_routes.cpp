@@ -27,7 +27,8 @@ void LoadRoutes::add(Unit& unit, uint64_t offset, uint64_t end, transfer::Waits 
             else if (segment->route == transfer::Route::packed && unpacks())
                 packed_.push_back({&*segment, inside, unit.address + from, to - from, waits});
             else if (segment->packed() && unpacks())
-                load_->staged.packed.push_back({&*segment, inside, unit.address + from, to - from, waits});
+                transfer::divide({&*segment, inside, unit.address + from, to - from, waits}, &packed_,
+                                 &load_->staged.packed);
             else
                 load_->staged.extents.push_back({&segment->source, inside, unit.address + from, to - from, waits});
         }

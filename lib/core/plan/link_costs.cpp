@@ -13,24 +13,25 @@ constexpr double kCostSteps = 64;  // of costs
 }  // namespace
 
 void find_link_costs(Registry& registry, double unpack_ns_per_byte, double link_bytes_per_ns,
-                     std::vector<LinkCost>* out) {
+                     std::span<const double> kept_part, std::vector<LinkCost>* out) {
     const auto units = registry.units();
     out->assign(units.size(), {});
     for (size_t i = 0; i < units.size(); i++) {
         if (!units[i].live) continue;
         LinkCost& cost = (*out)[i];
+        const double brought = i < kept_part.size() ? 1 - kept_part[i] : 1;
         double bytes = 0, on_link = 0;
         bool by_workers = false;
         for (const Block& block : registry.blocks_of(units[i])) {
             if (!block.id) continue;
             for (const transfer::Segment& segment : block.detail->segments) {
                 const bool unpacked = segment.packed() && unpack_ns_per_byte > 0;
-                const bool straight = segment.straight() || segment.route == transfer::Route::packed;
-                by_workers = by_workers || !straight || !(segment.straight() || unpacked);
+                const bool from_memory = segment.route == transfer::Route::packed || brought <= 0;
+                by_workers = by_workers || !(segment.straight() || (unpacked && from_memory));
                 cost.by_device = cost.by_device || unpacked;
                 const double all = static_cast<double>(segment.bytes);
                 bytes += all;
-                on_link += all * (unpacked ? std::max(transfer::packed_part(segment.source),
+                on_link += all * (unpacked ? std::max(brought * transfer::packed_part(segment.source),
                                                       unpack_ns_per_byte * link_bytes_per_ns)
                                            : 1);
             }

@@ -1,6 +1,7 @@
 // What a byte of each unit costs on the link, beside a plain byte.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "core/memory/registry.h"
@@ -12,9 +13,10 @@ struct LinkCost {
     bool by_device = false;  // the device unpacks, and no worker brings any of the bytes
 };
 
-// For each unit. `unpack_ns_per_byte`: of the device, or 0 if the host unpacks. Costs are rounded, so that units whose
-// tensors are of one kind cost the same.
+// For each unit. `unpack_ns_per_byte`: of the device, or 0 if the host unpacks. `kept_part`: for each unit, the part of
+// its packed chunks that stay on the device, which the link does not bring. If empty, none stay. Costs are rounded, so
+// that units whose tensors are of one kind cost the same.
 void find_link_costs(Registry& registry, double unpack_ns_per_byte, double link_bytes_per_ns,
-                     std::vector<LinkCost>* out);
+                     std::span<const double> kept_part, std::vector<LinkCost>* out);
 
 }  // namespace stagehand::core

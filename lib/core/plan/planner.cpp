@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/size_text.h"
-#include "core/memory/unpack_memory.h"
 #include "core/plan/source_speeds.h"
 #include "policy/bounds.h"
 #include "policy/plan_bound.h"
@@ -55,7 +54,7 @@ void Planner::state_unordered(const Order& order, const Limits& limits) {
 void Planner::state_units(const Limits& limits) {
     const auto units = registry_.units();
     find_source_ns_per_byte(units, &source_ns_);
-    find_link_costs(registry_, limits.unpack_ns_per_byte, limits.link_bytes_per_ns, &link_costs_);
+    find_link_costs(registry_, limits.unpack_ns_per_byte, limits.link_bytes_per_ns, limits.kept_part, &link_costs_);
     least_cost_ = 1;
     for (uint32_t i = 0; i < units.size(); i++)
         if (units[i].live) least_cost_ = std::min(least_cost_, link_costs_[i].link);
@@ -303,29 +302,6 @@ std::variant<policy::Plan, policy::Infeasible> Planner::make_plan(const Order& o
     return std::move(std::get<policy::MixedPlan>(made).plan);
 }
 
-// Only if the model does not fit, and if packed tensors cost less than plain ones.
-uint64_t Planner::pages_to_unpack_in(const Order& order, const Limits& limits, uint64_t share_pages) {
-    if (!(limits.unpack_ns_per_byte > 0)) return 0;
-    uint32_t unit = kNone;
-    if (needs(order, limits, &unit).wanted_pages <= share_pages) return 0;
-    find_link_costs(registry_, limits.unpack_ns_per_byte, limits.link_bytes_per_ns, &link_costs_);
-    const bool cheaper = std::ranges::any_of(link_costs_, [](const LinkCost& cost) { return cost.link < 1; });
-    return cheaper ? UnpackMemory::pages_for(share_pages, registry_.page_bytes()) : 0;
-}
-
-Status Planner::make(const Order& order, const Limits& limits, uint64_t share_pages, Result* out) {
-    if (const uint64_t pages = pages_to_unpack_in(order, limits, share_pages)) {
-        const Status status = make_within(order, limits, share_pages - pages, out);
-        out->share_pages = share_pages;
-        out->unpack_pages = pages;
-        if (status.code() != SH_ERROR_BUDGET) return status;
-        *out = {};
-    }
-    Limits on_host = limits;
-    on_host.unpack_ns_per_byte = 0;
-    return make_within(order, on_host, share_pages, out);
-}
-
 Status Planner::make_within(const Order& order, const Limits& limits, uint64_t share_pages, Result* out) {
     Result result;
     const Needs needed = needs(order, limits, &result.least_unit);
@@ -377,7 +353,11 @@ Status Planner::make_within(const Order& order, const Limits& limits, uint64_t s
 
 double Planner::step_ns(const Order& order, const Limits& given, const Result& plan) {
     Limits limits = given;
-    if (!plan.unpack_pages) limits.unpack_ns_per_byte = 0;
+    if (!plan.unpack.pages) limits.unpack_ns_per_byte = 0;
+    if (plan.unpack.kept_pages) {
+        limits.unpack_ns_per_byte = limits.whole_unpack_ns_per_byte;
+        limits.kept_part = plan.kept_part;
+    }
     floors_.clear();
     state_problem(order, limits);
     policy::Plan there;

@@ -16,6 +16,7 @@
 #include "core/plan/link_costs.h"
 #include "core/plan/order.h"
 #include "core/plan/step_mix.h"
+#include "policy/kept_weights.h"
 #include "policy/outside.h"
 #include "policy/plan.h"
 
@@ -29,9 +30,11 @@ public:
         uint64_t unordered_held_pages = 0;  // the most pages that were held at once so far
         double link_bytes_per_ns = 1;
         uint64_t copy_latency_ns = 0;
-        uint64_t unordered_now = 0;     // pages that blocks outside the order have now
-        double unpack_ns_per_byte = 0;  // that the device takes for a byte of a packed block; 0: the host unpacks
-        bool keep_all = false;          // resident pages stay resident, whatever else the plan has to do
+        uint64_t unordered_now = 0;           // pages that blocks outside the order have now
+        double unpack_ns_per_byte = 0;        // that the device takes for a byte of a packed block; 0: the host unpacks
+        double whole_unpack_ns_per_byte = 0;  // if all of the device unpacks
+        std::vector<double> kept_part;        // see find_link_costs()
+        bool keep_all = false;                // resident pages stay resident, whatever else the plan has to do
     };
 
     struct Result {
@@ -40,9 +43,10 @@ public:
         uint64_t resident_pages = 0;
         uint32_t ring_pages = 0;
         uint64_t unordered_pages = 0;
-        uint64_t unpack_pages = 0;    // for packed tensors that arrive; 0: the host unpacks them
-        uint64_t least_pages = 0;     // the smallest share with which a plan exists
-        uint32_t least_unit = kNone;  // the unit that determines least_pages
+        UnpackPlan unpack;
+        std::vector<double> kept_part;  // for each unit, the part of its packed chunks that stay
+        uint64_t least_pages = 0;       // the smallest share with which a plan exists
+        uint32_t least_unit = kNone;    // the unit that determines least_pages
         uint64_t bytes_per_step = 0;
         uint64_t bound_bytes_per_step = 0;
         double step_ns = 0;
@@ -54,7 +58,7 @@ public:
         // Of each kind of the mix that the plan was made for. Empty if it was made for the order alone.
         std::vector<policy::KindTimes> kinds;
 
-        uint64_t pages() const { return resident_pages + ring_pages + unordered_pages + unpack_pages; }
+        uint64_t pages() const { return resident_pages + ring_pages + unordered_pages + unpack.all_pages(); }
     };
 
     explicit Planner(Registry& registry) : registry_(registry) {}
@@ -82,6 +86,26 @@ public:
 
 private:
     uint64_t pages_to_unpack_in(const Order& order, const Limits& limits, uint64_t share_pages);
+    // packed_planning.cpp
+    policy::PackedModel packed_model(const Order& order, const Limits& limits, uint64_t pages, uint64_t compute_ns);
+    uint64_t share_out_kept(const Order& order, uint64_t kept_pages, Result* result);
+    uint64_t bytes_not_brought(const Result& result) const;
+    uint64_t estimate_kept_pages(const policy::PackedModel& model, double streaming_ns) const;
+    double estimate_kept_part(const policy::PackedModel& model, uint64_t kept_pages) const;
+    struct KeptProblem {
+        policy::PackedModel model;
+        uint64_t pages = 0;      // for all weights
+        uint64_t most_kept = 0;  // of them, for packed weights that stay
+    };
+    Status try_kept(const Order& order, Limits with, const KeptProblem& problem, uint64_t kept_pages, Result* out,
+                    uint64_t* out_needed);
+    void keep_all_packed(const Order& order, const Limits& limits, const KeptProblem& problem, uint64_t kept_pages,
+                         Result* out);
+    void keep_some_packed(const Order& order, const Limits& limits, const KeptProblem& problem, uint64_t kept_pages,
+                          Result* out);
+    Status make_with_kept(const Order& order, const Limits& limits, const Result& streaming, uint64_t pages,
+                          Result* out);
+
     Status make_within(const Order& order, const Limits& limits, uint64_t share_pages, Result* out);
     uint64_t share_of_unordered(const Order& order, const Limits& limits, const Needs& needed, uint64_t share_pages,
                                 bool keeps);

@@ -25,7 +25,7 @@ Status PlanInForce::leave(bool keeps_places, Lock& lock) {
                  keeps_places ? parts_.placement.places() : std::vector<Place>(),
                  parts_.ring.size(),
                  parts_.unordered.capacity(),
-                 parts_.unpack_memory.pages()};
+                 parts_.unpack_memory.plan()};
         SH_TRY(empty(lock));
         wanted_ = away_.wanted;  // a plan that is wanted from now on is made after the return
         if (!keeps_places) plan_ = {};
@@ -66,7 +66,7 @@ Status PlanInForce::take_places(Lock& lock) {
     SH_TRY(ask_for_share(needs, true, &share, lock));
     away_.places.resize(parts_.registry.units().size());
     SH_TRY(parts_.gate.note(no_throw([&] {
-        SH_TRY(parts_.placement.apply(away_.places, away_.ring_pages, away_.unpack_pages));
+        SH_TRY(parts_.placement.apply(away_.places, away_.ring_pages, away_.unpack));
         return parts_.unordered.resize(away_.unordered_pages, lock);
     })));
     exists_ = true;

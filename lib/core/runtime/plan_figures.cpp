@@ -34,6 +34,8 @@ void PlanFigures::describe(const Planner::Result& result, sh_plan_info* out) con
     out->resident_blocks = result.resident_blocks;
     out->streamed_blocks = result.streamed_blocks;
     out->padding_bytes = parts_.registry.model_pages() * page - parts_.registry.model_bytes();
+    out->packed_resident_bytes = result.unpack.kept_pages * page;
+    out->unpack_bytes = result.unpack.pages * page;
 }
 
 uint64_t PlanFigures::list_kinds(std::span<sh_kind_info* const> out) const {
@@ -81,6 +83,8 @@ void PlanFigures::tell(telemetry::JsonText& out, bool lists) const {
     out.add("share_bytes", result.share_pages * page).add("link_bytes_per_second", result.link_bytes_per_second);
     out.add("model_bytes", parts_.registry.model_bytes()).add("resident_bytes", result.resident_pages * page);
     out.add("ring_bytes", result.ring_pages * page).add("unordered_bytes", result.unordered_pages * page);
+    out.add("packed_resident_bytes", result.unpack.kept_pages * page);
+    out.add("unpack_bytes", result.unpack.pages * page);
     out.add("bytes_per_step", result.bytes_per_step).add("bound_bytes_per_step", result.bound_bytes_per_step);
     out.add("step_ms", ms(result.step_ns)).add("bound_ms", ms(result.bound_ns));
     out.add("compute_ms", ms(static_cast<double>(result.compute_ns))).add("kinds", result.kinds.size());

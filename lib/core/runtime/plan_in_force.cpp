@@ -128,7 +128,10 @@ Planner::Limits PlanInForce::limits() const {
     limits.unordered_held_pages = parts_.unordered.held_peak();
     limits.unordered_now = parts_.unordered.capacity();
     limits.keep_all = protections_.all();
-    if (parts_.registry.has_packed_tensors()) limits.unpack_ns_per_byte = parts_.device->unpack_ns_per_byte();
+    if (parts_.registry.has_packed_tensors()) {
+        limits.unpack_ns_per_byte = parts_.device->unpack_ns_per_byte();
+        limits.whole_unpack_ns_per_byte = parts_.device->whole_unpack_ns_per_byte();
+    }
     limits.copy_latency_ns = parts_.backend().info().copy_latency_ns;
     return limits;
 }
@@ -214,7 +217,7 @@ Status PlanInForce::put_into_force(const Planner::Result& result, Lock& lock) {
     const uint64_t capacity_before = parts_.unordered.capacity();
     const bool grows = result.unordered_pages > capacity_before;
     if (!grows) SH_TRY(parts_.unordered.resize(result.unordered_pages, lock));
-    if (Status status = parts_.placement.apply(result.places, result.ring_pages, result.unpack_pages); !status.ok()) {
+    if (Status status = parts_.placement.apply(result.places, result.ring_pages, result.unpack); !status.ok()) {
         if (status.code() != SH_ERROR_BUDGET) return status;
         // Refused without any change. So the units and the cache get back what they had.
         for (const uint32_t index : handed_over) parts_.unordered.take_back(parts_.registry.unit(index));
@@ -326,7 +329,8 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
     }
     exists_ = status.ok();
     if (!status.ok()) {
-        plan_.resident_pages = plan_.ring_pages = plan_.unordered_pages = plan_.unpack_pages = 0;
+        plan_.resident_pages = plan_.ring_pages = plan_.unordered_pages = 0;
+        plan_.unpack = {};
         parts_.device->arbiter().settle(parts_.tenant, holding());
         return parts_.gate.note(status);
     }

@@ -127,7 +127,7 @@ private:
         std::vector<Place> places;
         uint32_t ring_pages = 0;
         uint64_t unordered_pages = 0;
-        uint64_t unpack_pages = 0;
+        UnpackPlan unpack;
     };
     Away away_;
 };

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "transfer/source/source.h"
 
 namespace stagehand::transfer {
+
+class KeptChunks;
 
 // The way of the bytes from a source to the device, and back.
 enum class Route : uint8_t {
@@ -24,6 +27,8 @@ struct Segment {
     bool joined = false;  // straight, and its memory continues the memory of the segment before: one copy may span both
     // Size of the pieces in which the library pinned the memory, or 0 if it did not. No copy may span two pieces.
     uint64_t pinned_piece = 0;
+    // Packed: the chunks that stay on the device, if any do. Loads change only which of them are there.
+    std::shared_ptr<KeptChunks> kept;
 
     bool straight() const { return route == Route::straight; }
     bool packed() const { return route == Route::packed || route == Route::packed_staged; }

@@ -58,13 +58,18 @@ private:
             for (; past < stretch.end && begin_of(past) < (chunk + 1) * size; past++)
                 turn = std::max(turn, out_.by_place[past]);
             Batch* batch = out_.list.empty() ? nullptr : &out_.list.back();
+            const KeptChunks* const kept = segment->kept.get();
+            const uint64_t kept_at = kept ? kept->address_of(chunk) : 0;
+            const bool is_there = kept_at && kept->is_there(chunk);
             if (!batch || batch->segment != segment || batch->chunk + batch->chunks != chunk || batch->turn != turn ||
-                batch->chunks == SH_BACKEND_UNPACK_CHUNKS ||
-                index.begin_of(chunk + 1) - index.begin_of(batch->chunk) > room_) {
+                !continues(*batch, kept_at, is_there) || batch->chunks == SH_BACKEND_UNPACK_CHUNKS ||
+                (!is_there && index.begin_of(chunk + 1) - batch->begin() > room_)) {
                 batch = &out_.list.emplace_back();
                 batch->segment = segment;
                 batch->chunk = chunk;
                 batch->turn = turn;
+                batch->kept_at = kept_at;
+                batch->is_there = is_there;
                 batch->first_extent = static_cast<uint32_t>(extent);
                 batch->first_unpacking = static_cast<uint32_t>(out_.unpackings.size());
             }
@@ -72,6 +77,11 @@ private:
             batch->extents = static_cast<uint32_t>(past) - batch->first_extent;
             add(stretch, index, chunk, *batch);
         }
+    }
+
+    static bool continues(const Batch& batch, uint64_t kept_at, bool is_there) {
+        if (!batch.kept_at || !kept_at) return !batch.kept_at && !kept_at;
+        return is_there == batch.is_there && kept_at == batch.kept_at + batch.bytes();
     }
 
     void add(const Stretch& stretch, const codec::FrameIndex& index, uint64_t chunk, Batch& batch) {
@@ -111,6 +121,23 @@ void cut_batches(std::span<const PackedExtent> extents, uint64_t room, Batches* 
     });
     Cutter(extents, room, *out).cut();
     std::ranges::stable_sort(out->list, {}, &Batch::turn);
+}
+
+void divide(const PackedExtent& extent, std::vector<PackedExtent>* there, std::vector<PackedExtent>* missing) {
+    const Source& source = extent.segment->source;
+    const KeptChunks* const kept = extent.segment->kept.get();
+    if (!kept) return missing->push_back(extent);
+    const uint64_t size = source.packed->chunk_bytes();
+    for (uint64_t done = 0; done < extent.bytes;) {
+        const auto is_there = [&](uint64_t chunk) { return kept->address_of(chunk) && kept->is_there(chunk); };
+        const uint64_t at = source.packed_offset + extent.inside + done, first = at / size;
+        uint64_t chunk = first + 1;
+        while (chunk * size < at + (extent.bytes - done) && is_there(chunk) == is_there(first)) chunk++;
+        const uint64_t bytes = std::min(extent.bytes - done, chunk * size - at);
+        (is_there(first) ? there : missing)
+            ->push_back({extent.segment, extent.inside + done, extent.device + done, bytes, extent.waits});
+        done += bytes;
+    }
 }
 
 double packed_part(const Source& source) {

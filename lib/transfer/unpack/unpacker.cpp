@@ -15,20 +15,20 @@ using codec::FloatFormat;
 // to the engine.
 constexpr uint32_t kGroups = 32;
 constexpr uint64_t kSlotAlignment = 256;
-constexpr int kUnpackRepeats = 3;
+constexpr int kUnpackRepeats = 3, kCallsAtOnce = 8;
 
 uint64_t slot_aligned(uint64_t bytes) { return (bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment; }
 
 uint64_t largest_chunk() { return slot_aligned(codec::largest_chunk_bytes(FloatFormat::f32, codec::kChunkElements)); }
 uint64_t scratch_bytes() { return uint64_t(codec::kChunkElements) * codec::fields_of(FloatFormat::f32).bytes(); }
 
-sh_backend_packed description(FloatFormat format, uint64_t from, uint64_t to) {
+sh_backend_packed description(FloatFormat format, uint32_t groups, uint64_t from, uint64_t to) {
     sh_backend_packed packed = {};
     packed.struct_size = sizeof packed;
     packed.format = static_cast<uint32_t>(format);
     packed.from = from;
     packed.to = to;
-    packed.groups = kGroups;
+    packed.groups = groups;
     return packed;
 }
 
@@ -38,7 +38,8 @@ Unpacker::~Unpacker() { (void)close().ok(); }
 
 uint64_t Unpacker::least_bytes() { return kSlots * largest_chunk() + scratch_bytes(); }
 
-Status Unpacker::open(Lanes& lanes, uint64_t address, uint64_t bytes) {
+Status Unpacker::open(Lanes& lanes, uint64_t address, uint64_t bytes, bool whole_device) {
+    groups_ = whole_device ? 0 : kGroups;
     const Status status = make(lanes, address, bytes);
     if (!status.ok()) forget();
     return status;
@@ -59,7 +60,7 @@ Status Unpacker::make(Lanes& lanes, uint64_t address, uint64_t bytes) {
 }
 
 // Unpacks a slot of equal chunks into the other slots.
-Status Unpacker::measure(double* bytes_per_ns) {
+Status Unpacker::measure(bool whole_device, double* bytes_per_ns) {
     constexpr FloatFormat format = FloatFormat::bf16;
     const uint64_t contents = uint64_t(codec::kChunkElements) * codec::fields_of(format).bytes();
     std::vector<uint8_t> weights(contents);
@@ -72,7 +73,7 @@ Status Unpacker::measure(double* bytes_per_ns) {
     const uint64_t bytes = packed.size();
     const uint64_t chunks =
         std::min({slot_bytes_ / bytes, (kSlots - 1) * slot_bytes_ / contents, uint64_t(SH_BACKEND_UNPACK_CHUNKS)});
-    sh_backend_packed work = description(format, slots_[0].address, slots_[1].address);
+    sh_backend_packed work = description(format, whole_device ? 0 : kGroups, slots_[0].address, slots_[1].address);
     work.chunks = static_cast<uint32_t>(chunks);
     work.elements = chunks * codec::kChunkElements;
     for (uint32_t i = 0; i <= chunks; i++) work.places[i] = static_cast<uint32_t>(i * bytes / codec::kTileAlignment);
@@ -81,7 +82,7 @@ Status Unpacker::measure(double* bytes_per_ns) {
     const sh_stream stream = lane_.stream();
     const auto time = [&](int64_t* ns) {
         SH_TRY(device_.event_record(begin, stream));
-        SH_TRY(device_.unpack(stream, work));
+        for (int i = 0; i < kCallsAtOnce; i++) SH_TRY(device_.unpack(stream, work));
         SH_TRY(device_.event_record(end, stream));
         SH_TRY(device_.event_synchronize(end));
         return device_.event_elapsed(begin, end, ns);
@@ -103,7 +104,7 @@ Status Unpacker::measure(double* bytes_per_ns) {
     for (const sh_backend_event event : {begin, end})
         if (event) (void)once_more([&] { return device_.event_destroy(event); }).ok();
     SH_TRY(status);
-    *bytes_per_ns = best ? static_cast<double>(chunks * contents) / static_cast<double>(best) : 0;
+    *bytes_per_ns = best ? static_cast<double>(kCallsAtOnce * chunks * contents) / static_cast<double>(best) : 0;
     return Status();
 }
 
@@ -166,24 +167,32 @@ Status Unpacker::issue(sh_stream stream, std::span<const PackedExtent> extents, 
 
 Status Unpacker::queue(sh_stream stream, const Batches& batches, const Batch& batch, const Chunks& chunks,
                        Issued* out) {
+    if (batch.is_there) return unpack(stream, batches, batch, batch.kept_at);
     const Slot& slot = slots_[next_++ % kSlots];
-    SH_TRY(copy(batch, chunks, slot, out));
+    const uint64_t packed_at = batch.kept_at ? batch.kept_at : slot.address;
+    SH_TRY(copy(batch, chunks, slot, packed_at, out));
     SH_TRY(device_.stream_wait_event(stream, slot.filled));
+    SH_TRY(unpack(stream, batches, batch, packed_at));
+    SH_TRY(device_.event_record(slot.free, stream));
+    for (uint64_t i = 0; batch.kept_at && i < batch.chunks; i++) batch.segment->kept->set_there(batch.chunk + i);
+    return Status();
+}
+
+Status Unpacker::unpack(sh_stream stream, const Batches& batches, const Batch& batch, uint64_t packed_at) {
     const std::span parts = std::span(batches.unpackings).subspan(batch.first_unpacking, batch.unpackings);
-    for (const Unpacking& part : parts) SH_TRY(unpack(stream, batch, part, slot));
-    return device_.event_record(slot.free, stream);
+    for (const Unpacking& part : parts) SH_TRY(unpack(stream, batch, part, packed_at));
+    return Status();
 }
 
 // No copy may span two pieces of memory that were pinned one by one.
-Status Unpacker::copy(const Batch& batch, const Chunks& chunks, const Slot& slot, Issued* out) {
+Status Unpacker::copy(const Batch& batch, const Chunks& chunks, const Slot& slot, uint64_t to, Issued* out) {
     const sh_stream stream = lane_.stream();
     const uint64_t bytes = batch.bytes();
     uint64_t next = chunks.pinned_piece ? chunks.to_border : bytes;
     SH_TRY(device_.stream_wait_event(stream, slot.free));
     for (uint64_t done = 0; done < bytes; next += chunks.pinned_piece) {
         const uint64_t count = std::min(bytes, next) - done;
-        SH_TRY(
-            device_.copy_to_device(stream, slot.address + done, static_cast<const char*>(chunks.from) + done, count));
+        SH_TRY(device_.copy_to_device(stream, to + done, static_cast<const char*>(chunks.from) + done, count));
         done += count;
         out->commands++;
         out->bytes += count;
@@ -191,11 +200,10 @@ Status Unpacker::copy(const Batch& batch, const Chunks& chunks, const Slot& slot
     return device_.event_record(slot.filled, stream);
 }
 
-Status Unpacker::unpack(sh_stream stream, const Batch& batch, const Unpacking& part, const Slot& slot) {
+Status Unpacker::unpack(sh_stream stream, const Batch& batch, const Unpacking& part, uint64_t packed_at) {
     const codec::FrameIndex& index = *batch.segment->source.packed;
-    const uint64_t in_slot = index.begin_of(part.chunk) - batch.begin();
-    sh_backend_packed work =
-        description(index.format(), slot.address + in_slot, part.through_scratch ? scratch_ : part.device);
+    const uint64_t from = packed_at + (index.begin_of(part.chunk) - batch.begin());
+    sh_backend_packed work = description(index.format(), groups_, from, part.through_scratch ? scratch_ : part.device);
     work.chunks = part.chunks;
     for (uint32_t i = 0; i < part.chunks; i++) work.elements += index.elements_of(part.chunk + i);
     for (uint32_t i = 0; i <= part.chunks; i++)

@@ -30,18 +30,20 @@ public:
     // The least memory that slots of any format fit into.
     static uint64_t least_bytes();
 
-    // Uses this memory of the device from now on. On failure nothing is held.
-    Status open(Lanes& lanes, uint64_t address, uint64_t bytes);
+    // Uses this memory of the device from now on. Unpacks with a small part of the device, or with all of it. On
+    // failure nothing is held.
+    Status open(Lanes& lanes, uint64_t address, uint64_t bytes, bool whole_device);
     // Waits until nothing uses the memory.
     Status close();
     bool is_open() const { return lane_.is_open(); }
     // Measures how many bytes of contents the device unpacks in a nanosecond, before the first load.
-    Status measure(double* bytes_per_ns);
+    Status measure(bool whole_device, double* bytes_per_ns);
 
     uint64_t slot_bytes() const { return slot_bytes_; }  // the room for a batch
     sh_stream copies() const { return lane_.stream(); }  // the stream of the copies
 
-    // Queues the copies of a batch of these extents, and their unpacking on `stream`. `from` is pinned memory that
+    // Queues the copies of a batch of these extents, and their unpacking on `stream`. Kept chunks are copied once, to
+    // where they stay. `from` is pinned memory that
     // holds the chunks, in pieces of `pinned_piece` bytes that no copy may span, or 0. The first of them ends
     // `to_border` bytes after `from`. Waits are as for issue().
     struct Chunks {
@@ -69,14 +71,16 @@ private:
     Status make(Lanes& lanes, uint64_t address, uint64_t bytes);
     Status recover(sh_stream stream);
     Status queue(sh_stream stream, const Batches& batches, const Batch& batch, const Chunks& chunks, Issued* out);
-    Status copy(const Batch& batch, const Chunks& chunks, const Slot& slot, Issued* out);
-    Status unpack(sh_stream stream, const Batch& batch, const Unpacking& part, const Slot& slot);
+    Status copy(const Batch& batch, const Chunks& chunks, const Slot& slot, uint64_t to, Issued* out);
+    Status unpack(sh_stream stream, const Batch& batch, const Unpacking& part, uint64_t packed_at);
+    Status unpack(sh_stream stream, const Batches& batches, const Batch& batch, uint64_t packed_at);
     void forget();
 
     BackendDevice& device_;
     Lane lane_;  // of the copies
     Slot slots_[kSlots];
     uint64_t slot_bytes_ = 0, scratch_ = 0;
+    uint32_t groups_ = 0;
     std::mutex mutex_;  // of the turns of the slots
     uint32_t next_ = 0;
     // The copies' stream if a failure left a slot in a state that its events do not tell. 0: none did.

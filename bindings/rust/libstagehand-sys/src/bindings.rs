@@ -1610,15 +1610,16 @@ pub struct sh_plan_info {
     pub smallest_budget_bytes: u64,
     ///The block that needs the most of the smallest share.
     pub smallest_budget_block: sh_block,
-    ///Bytes that a steady step loads: only bytes with a segment. Those of packed tensors are counted unpacked.
+    /**Bytes that a steady step brings to the device: only bytes with a segment. Those of packed tensors are counted
+unpacked.*/
     pub bytes_per_step: u64,
     ///Bytes that every plan must copy in a cyclic order: W - M + delta*.
     pub bound_bytes_per_step: u64,
     ///T, by the recurrence over the plan.
     pub step_ns: u64,
     /**max(compute, (W - M) / link, reading). Reading is the time for bytes that do not fit and whose sources delivered
-them more slowly than the link in the last loads. Where the device unpacks, W - M counts packed bytes, and the
-link is no faster than the device unpacks.*/
+them more slowly than the link in the last loads. Where the device unpacks, and packed weights may stay on it:
+max(compute, (cW - M) / link, (W - M) / unpacking). cW is what packing takes W to.*/
     pub bound_ns: u64,
     /**Compute time of a step, given or measured. 0: not known yet. step_ns and bound_ns then assume that computing
 takes as long as the copies.*/
@@ -1638,10 +1639,14 @@ see docs/concepts.md. The resident and the streamed parts include their share of
     /**The least T of all plans, given that plans keep whole pages. The value is proven, and never less than bound_ns.
 It is bound_ns if the plan is for several kinds of step. Since 0.2*/
     pub plan_bound_ns: u64,
+    ///Device memory for packed weights that stay on the device and are unpacked for each use. Since 0.2
+    pub packed_resident_bytes: u64,
+    ///Device memory through which packed weights arrive. Since 0.2
+    pub unpack_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_plan_info"][::core::mem::size_of::<sh_plan_info>() - 152usize];
+    ["Size of sh_plan_info"][::core::mem::size_of::<sh_plan_info>() - 168usize];
     ["Alignment of sh_plan_info"][::core::mem::align_of::<sh_plan_info>() - 8usize];
     [
         "Offset of field: sh_plan_info::struct_size",
@@ -1703,6 +1708,12 @@ const _: () = {
     [
         "Offset of field: sh_plan_info::plan_bound_ns",
     ][::core::mem::offset_of!(sh_plan_info, plan_bound_ns) - 144usize];
+    [
+        "Offset of field: sh_plan_info::packed_resident_bytes",
+    ][::core::mem::offset_of!(sh_plan_info, packed_resident_bytes) - 152usize];
+    [
+        "Offset of field: sh_plan_info::unpack_bytes",
+    ][::core::mem::offset_of!(sh_plan_info, unpack_bytes) - 160usize];
 };
 ///How sh_register_parts() divides a block.
 #[repr(C)]

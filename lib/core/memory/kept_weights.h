@@ -1,0 +1,34 @@
+// Weights that stay on the device packed: which chunks of which units, and where they lie.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/memory/registry.h"
+#include "transfer/unpack/kept_chunks.h"
+
+namespace stagehand::core {
+
+// How the packed tensors of a runtime arrive.
+struct UnpackPlan {
+    uint64_t pages = 0;         // through which they arrive; 0: the host unpacks
+    uint64_t kept_pages = 0;    // for chunks that stay
+    std::vector<uint8_t> kept;  // for each unit, the chunks of a period that stay; empty: none of any unit
+    bool operator==(const UnpackPlan&) const = default;
+
+    uint64_t all_pages() const { return pages + kept_pages; }
+    uint32_t kept_of(size_t unit) const { return unit < kept.size() ? kept[unit] : 0; }
+};
+
+// Packed bytes of the unit beyond its first `own_bytes`: entry k counts the chunks that stay if k of a period do.
+using KeptBytes = std::vector<uint64_t>;  // kKeptPeriod + 1 entries
+void find_kept_bytes(Registry& registry, const Unit& unit, uint64_t own_bytes, KeptBytes* out);
+
+// True if just these chunks of the unit stay.
+bool are_kept(Registry& registry, const Unit& unit, uint64_t own_bytes, uint32_t of_period);
+// Lets them stay in memory from `*address` on, and moves the address to its end. None of them are there yet.
+void keep(Registry& registry, Unit& unit, uint64_t own_bytes, uint32_t of_period, uint64_t* address);
+// No chunk of any unit stays.
+void keep_none(Registry& registry) noexcept;
+
+}  // namespace stagehand::core

@@ -1,0 +1,216 @@
+// Plans over packed weights: whether the device unpacks them, and which of them stay on the device packed.
+#include <algorithm>
+#include <cmath>
+
+#include "core/memory/unpack_memory.h"
+#include "core/plan/planner.h"
+#include "transfer/unpack/batches.h"
+
+namespace stagehand::core {
+namespace {
+
+constexpr int kMostAttempts = 5;     // to find how many pages the packed weights need
+constexpr double kAllStay = 0.9;     // of the chunks: then all of them are to stay
+constexpr double kLeastSaved = 0.1;  // by packing, so that the next attempt is not far off
+constexpr double kWorthIt = 0.99;    // of the step of a plan that keeps no packed weights
+
+// The contents of a unit that are packed, and what they are packed to.
+struct PackedBytes {
+    double contents = 0, packed = 0;
+};
+
+PackedBytes packed_bytes_of(Registry& registry, const Unit& unit) {
+    PackedBytes sum;
+    for (const Block& block : registry.blocks_of(unit)) {
+        if (!block.id) continue;
+        for (const transfer::Segment& segment : block.detail->segments) {
+            if (!segment.packed()) continue;
+            sum.contents += static_cast<double>(segment.bytes);
+            sum.packed += static_cast<double>(segment.bytes) * transfer::packed_part(segment.source);
+        }
+    }
+    return sum;
+}
+
+}  // namespace
+
+// Only if the model does not fit, and if packed tensors cost less than plain ones.
+uint64_t Planner::pages_to_unpack_in(const Order& order, const Limits& limits, uint64_t share_pages) {
+    if (!(limits.unpack_ns_per_byte > 0)) return 0;
+    uint32_t unit = kNone;
+    if (needs(order, limits, &unit).wanted_pages <= share_pages) return 0;
+    find_link_costs(registry_, limits.unpack_ns_per_byte, limits.link_bytes_per_ns, {}, &link_costs_);
+    const bool cheaper = std::ranges::any_of(link_costs_, [](const LinkCost& cost) { return cost.link < 1; });
+    return cheaper ? UnpackMemory::pages_for(share_pages, registry_.page_bytes()) : 0;
+}
+
+policy::PackedModel Planner::packed_model(const Order& order, const Limits& limits, uint64_t pages,
+                                          uint64_t compute_ns) {
+    policy::PackedModel model;
+    const auto units = registry_.units();
+    for (uint32_t i = 0; i < units.size(); i++) {
+        if (!order.contains(i)) continue;
+        const PackedBytes bytes = packed_bytes_of(registry_, units[i]);
+        model.bytes += static_cast<double>(units[i].bytes);
+        model.packable_bytes += bytes.contents;
+        model.packed_bytes += bytes.packed;
+    }
+    model.memory_bytes = static_cast<double>(pages * registry_.page_bytes());
+    model.compute_ns = static_cast<double>(compute_ns);
+    model.link_bytes_per_ns = limits.link_bytes_per_ns;
+    model.unpack_ns_per_byte = limits.whole_unpack_ns_per_byte;
+    return model;
+}
+
+// Gives the pages to the units that stream, each the same part of its chunks. Returns the pages that all of their
+// chunks would take.
+uint64_t Planner::share_out_kept(const Order& order, uint64_t kept_pages, Result* result) {
+    const auto units = registry_.units();
+    const uint64_t page = registry_.page_bytes(), room = kept_pages * page;
+    std::vector<KeptBytes> bytes(units.size());
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < units.size(); i++) {
+        if (!order.contains(i) || !result->places[i].ring_pages) continue;
+        find_kept_bytes(registry_, units[i], result->places[i].own * page, &bytes[i]);
+        all += bytes[i].back();
+    }
+    result->unpack.kept_pages = kept_pages;
+    result->unpack.kept.assign(units.size(), 0);
+    result->kept_part.assign(units.size(), 0);
+    const double part = all > room ? static_cast<double>(room) / static_cast<double>(all) : 1;
+    uint64_t given = 0;
+    double wanted = 0;
+    for (uint32_t i = 0; i < units.size(); i++) {
+        if (bytes[i].empty() || !bytes[i].back()) continue;
+        wanted += part * static_cast<double>(bytes[i].back());
+        const uint64_t most = std::min(room, static_cast<uint64_t>(std::ceil(wanted))) - given;
+        const auto past = std::upper_bound(bytes[i].begin(), bytes[i].end(), most);
+        const auto k = past - bytes[i].begin() - 1;
+        result->unpack.kept[i] = static_cast<uint8_t>(k);
+        given += bytes[i][k];
+        result->kept_part[i] = static_cast<double>(bytes[i][k]) / static_cast<double>(bytes[i].back());
+    }
+    return (all + page - 1) / page;
+}
+
+// The bytes of a step that are not brought because their chunks stay.
+uint64_t Planner::bytes_not_brought(const Result& result) const {
+    double bytes = 0, streamed = 0;
+    for (size_t i = 0; i < result.places.size(); i++) {
+        const double of_unit = result.places[i].ring_pages;
+        streamed += of_unit;
+        bytes += of_unit * result.kept_part[i];
+    }
+    return streamed > 0 ? static_cast<uint64_t>(static_cast<double>(result.bytes_per_step) * bytes / streamed) : 0;
+}
+
+// The pages for packed weights, by the estimate of the policy.
+uint64_t Planner::estimate_kept_pages(const policy::PackedModel& model, double streaming_ns) const {
+    const policy::KeptWeights kept = policy::choose_kept_weights(model, streaming_ns);
+    const double bytes = kept.bytes * model.packed_bytes / std::max(1.0, model.packable_bytes);
+    return static_cast<uint64_t>(std::ceil(bytes / static_cast<double>(registry_.page_bytes())));
+}
+
+// The part of the streamed chunks that this many pages hold, if the rest of the memory is for plain weights.
+double Planner::estimate_kept_part(const policy::PackedModel& model, uint64_t kept_pages) const {
+    const double kept = static_cast<double>(kept_pages * registry_.page_bytes());
+    const double plain = std::max(0.0, model.memory_bytes - kept);
+    const double streamed = model.packed_bytes * std::max(0.0, 1 - plain / model.bytes);
+    return streamed > kept ? kept / streamed : 1;
+}
+
+// Makes a plan that keeps packed weights in so many of the pages. Returns the pages that all chunks of its streamed
+// parts would take.
+Status Planner::try_kept(const Order& order, Limits with, const KeptProblem& problem, uint64_t kept_pages, Result* out,
+                         uint64_t* out_needed) {
+    with.unpack_ns_per_byte = with.whole_unpack_ns_per_byte;
+    with.kept_part.assign(registry_.units().size(), estimate_kept_part(problem.model, kept_pages));
+    Result result;
+    SH_TRY(make_within(order, with, problem.pages - kept_pages, &result));
+    *out_needed = share_out_kept(order, kept_pages, &result);
+    result.step_ns = step_ns(order, with, result);
+    result.bytes_per_step -= bytes_not_brought(result);
+    if (!out->unpack.kept_pages || result.step_ns < out->step_ns) *out = std::move(result);
+    return Status();
+}
+
+// All packed chunks are to stay. Only a plan tells how many those are: pages that are missing come from plain weights,
+// which then are packed ones too, and the other way round.
+void Planner::keep_all_packed(const Order& order, const Limits& limits, const KeptProblem& problem, uint64_t kept_pages,
+                              Result* out) {
+    const policy::PackedModel& model = problem.model;
+    const double saved = std::max(kLeastSaved, 1 - model.packed_bytes / model.packable_bytes);  // by packing a byte
+    const auto most = static_cast<uint64_t>(model.packed_bytes / static_cast<double>(registry_.page_bytes())) + 1;
+    uint64_t before = 0, needed = 0;
+    for (int attempt = 0; attempt < kMostAttempts && kept_pages && kept_pages != before; attempt++) {
+        if (!try_kept(order, limits, problem, kept_pages, out, &needed).ok()) return;
+        before = kept_pages;
+        const double missing = static_cast<double>(needed) - static_cast<double>(kept_pages);
+        const double next = static_cast<double>(kept_pages) + missing / saved;
+        kept_pages = std::min({most, problem.most_kept, static_cast<uint64_t>(std::max(0.0, next))});
+    }
+}
+
+// Some of the packed chunks are to stay, in all memory that plans can do without. More memory for the ring, or for the
+// largest units, may be worth more: looks for the best amount near the least one.
+void Planner::keep_some_packed(const Order& order, const Limits& limits, const KeptProblem& problem,
+                               uint64_t kept_pages, Result* out) {
+    const uint64_t step = std::max<uint64_t>(1, (problem.pages - problem.most_kept) / 4);
+    uint64_t best = kept_pages, needed = 0;
+    const auto attempt = [&](uint64_t less) {
+        if (less >= kept_pages) return;
+        const double before = out->step_ns;
+        const bool made = try_kept(order, limits, problem, kept_pages - less, out, &needed).ok();
+        if (made && (!less || out->step_ns < before)) best = kept_pages - less;
+    };
+    attempt(0);
+    attempt(2 * step);
+    const uint64_t less = kept_pages - best;
+    attempt(less + step);
+    if (less) attempt(less - step);
+}
+
+// A plan that keeps packed weights on the device, in a part of the pages for weights.
+Status Planner::make_with_kept(const Order& order, const Limits& limits, const Result& streaming, uint64_t pages,
+                               Result* out) {
+    const uint64_t beside = streaming.ring_pages + streaming.unordered_pages;
+    if (pages <= std::max(beside, streaming.least_pages)) return Status(SH_ERROR_BUDGET);
+    const KeptProblem problem = {packed_model(order, limits, pages - beside, streaming.compute_ns), pages,
+                                 pages - streaming.least_pages};
+    const uint64_t kept_pages = std::min(estimate_kept_pages(problem.model, streaming.step_ns), problem.most_kept);
+    if (kept_pages && estimate_kept_part(problem.model, kept_pages) > kAllStay)
+        keep_all_packed(order, limits, problem, kept_pages, out);
+    else if (kept_pages)
+        keep_some_packed(order, limits, problem, kept_pages, out);
+    return out->unpack.kept_pages ? Status() : Status(SH_ERROR_BUDGET);
+}
+
+Status Planner::make(const Order& order, const Limits& limits, uint64_t share_pages, Result* out) {
+    const uint64_t pages = pages_to_unpack_in(order, limits, share_pages);
+    Status status = Status(SH_ERROR_BUDGET);
+    if (pages) status = make_within(order, limits, share_pages - pages, out);
+    if (status.code() == SH_ERROR_BUDGET) {
+        Limits on_host = limits;
+        on_host.unpack_ns_per_byte = 0;
+        *out = {};
+        return make_within(order, on_host, share_pages, out);
+    }
+    out->unpack.pages = pages;
+    out->share_pages = share_pages;
+    if (!status.ok() || !order.known() || !out->compute_ns || !out->bytes_per_step) return status;
+    Result kept;
+    if (make_with_kept(order, limits, *out, share_pages - pages, &kept).ok() &&
+        kept.step_ns < kWorthIt * out->step_ns) {
+        kept.unpack.pages = pages;
+        kept.share_pages = share_pages;
+        *out = std::move(kept);
+    }
+    const policy::PackedModel model = packed_model(order, limits, share_pages, out->compute_ns);
+    out->bound_bytes_per_step =
+        std::min(out->bound_bytes_per_step, static_cast<uint64_t>(policy::least_packed_bytes(model)));
+    const double bound_ns = policy::least_packed_step_ns(model);
+    if (bound_ns < out->bound_ns) out->bound_ns = out->plan_bound_ns = bound_ns;
+    return status;
+}
+
+}  // namespace stagehand::core
