@@ -105,6 +105,7 @@ std::string json_text(const RunReport& report) {
         {"peak_device_bytes", report.peak_device_bytes},
         {"resident_bytes", report.plan.resident_bytes},
         {"ring_bytes", report.plan.ring_bytes},
+        {"packed_resident_bytes", report.plan.packed_resident_bytes},
         {"blocks", report.blocks},
         {"resident_blocks", report.plan.resident_blocks},
         {"streamed_blocks", report.plan.streamed_blocks},
@@ -159,7 +160,10 @@ std::string table_text(const RunReport& report, const Terminal& terminal) {
         fmt::format("at the peak, {} of the budget of {}",
                     share_text(static_cast<double>(report.peak_device_bytes), static_cast<double>(report.budget_bytes)),
                     bytes(report.budget_bytes)));
-    facts.add("plan", fmt::format("{} resident", bytes(report.plan.resident_bytes)),
+    const std::uint64_t packed = report.plan.packed_resident_bytes;
+    facts.add("plan",
+              fmt::format("{} resident{}", bytes(report.plan.resident_bytes),
+                          packed ? fmt::format(", and {} packed", bytes(packed)) : ""),
               report.plan.streamed_blocks == 0
                   ? "nothing is streamed"
                   : fmt::format("{} streamed in part or whole through a ring of {}",

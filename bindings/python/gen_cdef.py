@@ -41,7 +41,8 @@ ENUMS = [
     ("LogLevel", "IntEnum", r"SH_LOG_(\w+)", "How much of the log is wanted."),
     ("DeviceFlag", "IntFlag", r"SH_DEVICE_((?!KIND_)\w+)", "What a device can do."),
     ("DeviceKind", "IntEnum", r"SH_DEVICE_KIND_(\w+)", "What kind of memory a device has: DLDeviceType in DLPack."),
-    ("BlockFlag", "IntFlag", r"SH_BLOCK_(MUTABLE|WHOLE|UNORDERED|PIN)", "How a block was registered."),
+    ("BlockFlag", "IntFlag", r"SH_BLOCK_(MUTABLE|WHOLE|UNORDERED|PIN|PACK)", "How a block was registered."),
+    ("WeightFormat", "IntEnum", r"SH_FORMAT_(BF16|F16|F32|F8_E4M3|F8_E5M2)", "Formats of floating-point weights."),
     ("BlockState", "IntEnum", r"SH_BLOCK_(UNLOADED|STAGED|LOADING|READY|DRAINING)", "Where the bytes of a block are."),
     ("ViewFlag", "IntFlag", r"SH_VIEW_(\w+)", "What an acquire did."),
     (

@@ -30,6 +30,9 @@ enum {
     SH_SOURCE_DEVICE = 5
 };
 
+/** Formats of floating-point weights. \since 0.2 */
+enum { SH_FORMAT_BF16 = 1, SH_FORMAT_F16 = 2, SH_FORMAT_F32 = 3, SH_FORMAT_F8_E4M3 = 4, SH_FORMAT_F8_E5M2 = 5 };
+
 /**
  * Writes `bytes` bytes of a segment into `buffer`, beginning at `offset` in the segment. `buffer` is valid during the
  * call. The library asks for a segment in pieces, in any order, and again for each load. It calls the function on its
@@ -64,10 +67,14 @@ typedef struct sh_segment {
         \since 0.2 */
     uint64_t packed_bytes;
     uint64_t packed_offset; /**< Offset of the segment in the contents of the packed tensor. \since 0.2 */
+    /** SH_BLOCK_PACK: SH_FORMAT_* of the segment's elements, or 0 for a segment that stays as it is. `bytes` is a
+        multiple of the element's size. \since 0.2 */
+    uint32_t format;
+    uint32_t reserved;
 } sh_segment;
 
 #define SH_SEGMENT_INIT \
-    { sizeof(sh_segment), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(sh_segment), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 static inline void sh_segment_init(sh_segment* segment) {
     const sh_segment initial = SH_SEGMENT_INIT;
     *segment = initial;

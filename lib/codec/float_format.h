@@ -36,7 +36,7 @@ constexpr FloatFields fields_of(FloatFormat format) {
 }
 
 // Nothing if no format has this number.
-constexpr std::optional<FloatFormat> format_of(uint8_t number) {
+constexpr std::optional<FloatFormat> format_of(uint32_t number) {
     if (number < 1 || number > 5) return std::nullopt;
     return static_cast<FloatFormat>(number);
 }

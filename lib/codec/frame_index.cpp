@@ -49,6 +49,7 @@ Status read_header(std::span<const uint8_t> bytes, uint64_t frame_bytes, Header*
         return refused("it has " + std::to_string(frame_bytes) + " bytes instead of " +
                        std::to_string(out->frame_bytes));
     const uint64_t contents = out->contents_bytes;
+    if (frame_bytes % kTileAlignment) return refused("its sizes contradict each other");
     if (contents >= kMostContents || contents % fields_of(*format).bytes() || out->chunk_elements != kChunkElements ||
         out->chunks != chunks_of(*format, contents))
         return refused("its sizes contradict each other");

@@ -5,7 +5,7 @@
 namespace stagehand::policy {
 namespace {
 
-constexpr double kWorthIt = 0.97;  // of the streaming step
+constexpr double kShorterBy = 0.97;  // of the streaming step
 constexpr int kHalvings = 50;
 
 class Steps {
@@ -53,12 +53,14 @@ KeptWeights choose_kept_weights(const PackedModel& model, double streaming_ns) {
             (steps.link_ns(middle) < steps.device_ns(middle) ? high : low) = middle;
         }
     const KeptWeights best = {high, steps.step_ns(high)};
-    return best.bytes > 0 && best.step_ns < kWorthIt * streaming_ns ? best : KeptWeights();
+    return best.bytes > 0 && best.step_ns < kShorterBy * streaming_ns ? best : KeptWeights();
 }
 
 double least_packed_bytes(const PackedModel& model) {
-    const double packed = model.bytes - model.packable_bytes + model.packed_bytes;  // all weights
-    return std::max(0.0, packed - model.memory_bytes) * model.bytes / packed;
+    if (!(model.packable_bytes > 0)) return std::max(0.0, model.bytes - model.memory_bytes);
+    const double in_packed = std::min(model.memory_bytes, model.packed_bytes);  // memory that holds packed weights
+    const double kept = in_packed * model.packable_bytes / model.packed_bytes;
+    return std::max(0.0, model.bytes - kept - (model.memory_bytes - in_packed));
 }
 
 double least_packed_step_ns(const PackedModel& model) {

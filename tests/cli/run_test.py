@@ -9,7 +9,7 @@ import model_files
 from harness import CommandTest, DEVICE, OUTPUT, SUCCESS, USAGE
 
 NAMES = """steps step_ms bound_ms bytes_per_step bound_bytes_per_step budget_bytes peak_device_bytes resident_bytes
-    ring_bytes blocks resident_blocks streamed_blocks hits in_time misses stall_ms
+    ring_bytes packed_resident_bytes blocks resident_blocks streamed_blocks hits in_time misses stall_ms
     verified_blocks mismatched_blocks""".split()
 
 

@@ -37,13 +37,14 @@ from ._generated import (
     TicketInfo,
     TicketState,
     ViewFlag,
+    WeightFormat,
 )
 from ._graphs import Capture, Graph
 from ._host import PinnedMemory, Stream
 from ._occupancy import Allocation
 from ._pause_callbacks import PauseCallbacks, PauseFunction
 from ._runtime import Block, Part, Runtime
-from ._sources import BlockDesc, DeviceMemory, FileRange, Fill, Mapped, Packed, Segment, Source
+from ._sources import BlockDesc, DeviceMemory, FileRange, Fill, Mapped, Packed, Segment, Source, Weights
 from ._spiller import Spiller, Ticket
 from ._view import View, Views
 
@@ -112,6 +113,8 @@ __all__ = [
     "View",
     "ViewFlag",
     "Views",
+    "WeightFormat",
+    "Weights",
     "backends",
     "monitor_start",
     "monitor_stop",

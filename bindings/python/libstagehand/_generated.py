@@ -76,6 +76,17 @@ class BlockFlag(IntFlag):
     WHOLE = 2
     UNORDERED = 4
     PIN = 8
+    PACK = 16
+
+
+class WeightFormat(IntEnum):
+    """Formats of floating-point weights."""
+
+    BF16 = 1
+    F16 = 2
+    F32 = 3
+    F8_E4M3 = 4
+    F8_E5M2 = 5
 
 
 class BlockState(IntEnum):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 
 from ._callbacks import Call, Exceptions, FillFunction, LoadFunction
-from ._generated import BlockFlag
+from ._generated import BlockFlag, WeightFormat
 from ._host import PinnedMemory
 from ._native import ffi, lib
 from ._structs import struct, text
@@ -66,12 +66,22 @@ class DeviceMemory:
 @dataclass(frozen=True)
 class Packed:
     """A packed tensor of `stagehand pack`, of which `bytes` bytes of the contents are used, from `offset` on. It must
-    not change while the block is registered. Pinned memory crosses the link packed, and the device unpacks it.
+    not change while the block is registered. It crosses the link packed, and the device unpacks it.
     """
 
     source: Buffer | PinnedMemory | FileRange | Mapped
     bytes: int
     offset: int = 0
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Floating-point weights in memory. The registration packs them, without loss, into pinned memory of the library.
+    The caller may free or change the memory afterwards. They cannot be in a mutable block.
+    """
+
+    source: Buffer | PinnedMemory
+    format: WeightFormat
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,7 @@ class Segment:
     offset: int
 
 
-Source: TypeAlias = Union["Buffer", PinnedMemory, FileRange, Mapped, Fill, DeviceMemory, Packed]
+Source: TypeAlias = Union["Buffer", PinnedMemory, FileRange, Mapped, Fill, DeviceMemory, Packed, Weights]
 """The library reads bytes-like objects and NumPy arrays in place. The block keeps them alive."""
 
 
@@ -131,7 +141,8 @@ class Described:
             end = max(end, segment.offset + segment.bytes)
         self.name = text(block.name)
         self.desc = struct("block_desc")
-        self.desc.flags = block.flags
+        packs = any(segment.format for segment in self.segments)
+        self.desc.flags = block.flags | (BlockFlag.PACK if packs else 0)
         self.desc.bytes = end if block.bytes is None else block.bytes
         self.desc.segments, self.desc.segment_count = self.segments, len(sources)
         self.desc.name = self.name
@@ -151,6 +162,13 @@ class Described:
                 raise ValueError("the source of Packed is empty")
             segment.packed_bytes = segment.bytes
             segment.bytes, segment.packed_offset = source.bytes, source.offset
+        elif isinstance(source, Weights):
+            if isinstance(source.source, (Packed, Weights, Mapped, FileRange, Fill, DeviceMemory)):
+                raise TypeError("the source of Weights is memory")
+            memory = ffi.from_buffer(_buffer_of(source.source))
+            segment.kind, segment.format = lib.SH_SOURCE_POINTER, WeightFormat(source.format)
+            segment.pointer, segment.bytes = memory, len(memory)
+            self._until_registered.callback(ffi.release, memory)
         elif isinstance(source, FileRange):
             segment.kind, segment.file = lib.SH_SOURCE_FILE, self._descriptor(source.file)
             segment.file_offset, segment.bytes = source.offset, source.bytes
@@ -163,8 +181,7 @@ class Described:
             self.kept.append(source.owner)
         else:
             mapped = isinstance(source, (Mapped, mmap.mmap))
-            buffer = source.buffer if isinstance(source, (Mapped, PinnedMemory)) else source
-            memory = ffi.from_buffer(buffer, require_writable=self._mutable)
+            memory = ffi.from_buffer(_buffer_of(source), require_writable=self._mutable)
             segment.kind = lib.SH_SOURCE_MAPPED if mapped else lib.SH_SOURCE_POINTER
             segment.pointer, segment.bytes = memory, len(memory)
             self.kept.append(memory)
@@ -177,3 +194,7 @@ class Described:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         self._until_registered.callback(os.close, descriptor)
         return descriptor
+
+
+def _buffer_of(source: Any) -> Any:
+    return source.buffer if isinstance(source, (Mapped, PinnedMemory)) else source

@@ -154,6 +154,7 @@ enum {
     SH_SOURCE_FILL = 4,
     SH_SOURCE_DEVICE = 5
 };
+enum { SH_FORMAT_BF16 = 1, SH_FORMAT_F16 = 2, SH_FORMAT_F32 = 3, SH_FORMAT_F8_E4M3 = 4, SH_FORMAT_F8_E5M2 = 5 };
 typedef int32_t (*sh_fill_fn)(void* buffer, uint64_t offset, uint64_t bytes, void* user_data);
 typedef struct sh_segment {
     uint32_t struct_size;
@@ -167,6 +168,8 @@ typedef struct sh_segment {
     void* user_data;
     uint64_t packed_bytes;
     uint64_t packed_offset;
+    uint32_t format;
+    uint32_t reserved;
 } sh_segment;
 
 /* runtime.h */
@@ -186,7 +189,8 @@ enum {
     SH_BLOCK_MUTABLE = 1,
     SH_BLOCK_WHOLE = 2,
     SH_BLOCK_UNORDERED = 4,
-    SH_BLOCK_PIN = 8
+    SH_BLOCK_PIN = 8,
+    SH_BLOCK_PACK = 16
 };
 typedef struct sh_loaded_range {
     uint32_t struct_size;

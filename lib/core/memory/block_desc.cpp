@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/size_text.h"
+#include "codec/float_format.h"
 
 namespace stagehand::core {
 namespace {
@@ -23,11 +24,23 @@ Status check_packed(const sh_block_desc& desc, size_t index, const std::string& 
     return Status();
 }
 
+Status check_format(const sh_block_desc& desc, size_t index, const std::string& name, const sh_segment& segment) {
+    const auto format = codec::format_of(segment.format);
+    if (!format) return bad(desc, index, name + " has the unknown format " + std::to_string(segment.format));
+    const uint32_t size = codec::fields_of(*format).bytes();
+    if ((desc.flags & SH_BLOCK_PACK) && segment.kind == SH_SOURCE_POINTER && segment.bytes % size)
+        return bad(desc, index,
+                   name + " has " + std::to_string(segment.bytes) + " bytes, which is no multiple of the " +
+                       std::to_string(size) + " bytes of an element");
+    return Status();
+}
+
 Status check_segment(const sh_block_desc& desc, size_t index, uint64_t number, const sh_segment& segment) {
     const std::string name = "segment " + std::to_string(number);
     if (segment.offset > desc.bytes || segment.bytes > desc.bytes - segment.offset)
         return bad(desc, index, name + " ends beyond the block's " + exact_size_text(desc.bytes));
     if (segment.packed_bytes) SH_TRY(check_packed(desc, index, name, segment));
+    if (segment.format) SH_TRY(check_format(desc, index, name, segment));
     const bool memory =
         segment.kind == SH_SOURCE_POINTER || segment.kind == SH_SOURCE_MAPPED || segment.kind == SH_SOURCE_DEVICE;
     if (memory && !segment.pointer && segment.bytes) return bad(desc, index, name + " has a NULL pointer");
@@ -52,7 +65,7 @@ std::string describe(const sh_block_desc& desc, size_t index) {
 }
 
 Status check_blocks(std::span<const sh_block_desc> descs, uint64_t page_bytes) {
-    constexpr uint32_t known = SH_BLOCK_MUTABLE | SH_BLOCK_WHOLE | SH_BLOCK_UNORDERED | SH_BLOCK_PIN;
+    constexpr uint32_t known = SH_BLOCK_MUTABLE | SH_BLOCK_WHOLE | SH_BLOCK_UNORDERED | SH_BLOCK_PIN | SH_BLOCK_PACK;
     std::vector<std::pair<uint64_t, uint64_t>> extents;
     const uint64_t largest = std::min(kLargestBlock, page_bytes * UINT32_MAX);  // a unit counts its pages in 32 bits
     uint64_t total = 0;
@@ -66,6 +79,8 @@ Status check_blocks(std::span<const sh_block_desc> descs, uint64_t page_bytes) {
         total += (desc.bytes + page_bytes - 1) / page_bytes * page_bytes;
         if (total > kLargestRange) return bad(desc, i, "bytes: the blocks of this call exceed the address range");
         if (desc.flags & ~known) return bad(desc, i, "flags has unknown bits");
+        if ((desc.flags & SH_BLOCK_PACK) && (desc.flags & SH_BLOCK_MUTABLE))
+            return bad(desc, i, "flags has SH_BLOCK_PACK, but the block is mutable");
         if (desc.segment_count && !desc.segments) return bad(desc, i, "segments is NULL");
         extents.clear();
         for (uint64_t k = 0; k < desc.segment_count; k++) {

@@ -16,10 +16,15 @@ Status open_sources(BackendDevice& device, const sh_block_desc& desc, size_t ind
     detail.on_load = desc.on_load;
     detail.user_data = desc.user_data;
     if (desc.name) detail.name = desc.name;
-    const transfer::RouteOptions options = {(desc.flags & SH_BLOCK_PIN) != 0, staged_bytes};
+    std::vector<transfer::PackedCopy> copies;
+    if (desc.flags & SH_BLOCK_PACK && !device.has(SH_BACKEND_CONTENTLESS))
+        SH_TRY(
+            transfer::copy_packed(device, {desc.segments, desc.segment_count}, &copies).within(describe(desc, index)));
+    transfer::RouteOptions options = {(desc.flags & SH_BLOCK_PIN) != 0, nullptr, staged_bytes};
     detail.segments.reserve(desc.segment_count);
     for (uint64_t k = 0; k < desc.segment_count; k++) {
-        const sh_segment& from = desc.segments[k];
+        if (!copies.empty()) options.copy = &copies[k];
+        const sh_segment& from = copies.empty() ? desc.segments[k] : copies[k].segment;
         if (!from.bytes) continue;
         transfer::Segment& segment = detail.segments.emplace_back();
         segment.offset = offset + from.offset;

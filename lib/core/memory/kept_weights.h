@@ -13,7 +13,7 @@ namespace stagehand::core {
 struct UnpackPlan {
     uint64_t pages = 0;         // through which they arrive; 0: the host unpacks
     uint64_t kept_pages = 0;    // for chunks that stay
-    std::vector<uint8_t> kept;  // for each unit, the chunks of a period that stay; empty: none of any unit
+    std::vector<uint8_t> kept;  // for each unit up to the last that has any, the chunks of a period that stay
     bool operator==(const UnpackPlan&) const = default;
 
     uint64_t all_pages() const { return pages + kept_pages; }

@@ -6,6 +6,14 @@
 #include "base/size_text.h"
 
 namespace stagehand::core {
+namespace {
+
+// A plan may be older than a block, whose record another block had when the plan was made. Such a block has no place.
+uint32_t kept_of(const Place& place, const UnpackPlan& unpack, uint32_t unit) {
+    return place.ring_pages ? unpack.kept_of(unit) : 0;
+}
+
+}  // namespace
 
 Status Placement::shrink_own(Unit& unit, uint32_t to) {
     const uint32_t count = static_cast<uint32_t>(unit.own.size()) - to;
@@ -87,17 +95,19 @@ bool Placement::keeps(std::span<const Place> places, const UnpackPlan& unpack) c
     for (uint32_t i = 0; i < places.size(); i++) {
         const Unit& unit = registry_.unit(i);
         const uint64_t own_bytes = places[i].own * registry_.page_bytes();
-        if (unit.live && !are_kept(registry_, unit, own_bytes, unpack.kept_of(i))) return false;
+        if (unit.live && !are_kept(registry_, unit, own_bytes, kept_of(places[i], unpack, i))) return false;
     }
     return true;
 }
 
-void Placement::keep(std::span<const Place> places, const UnpackPlan& unpack) {
+Status Placement::keep(std::span<const Place> places, const UnpackPlan& unpack) {
     uint64_t address = unpack_memory_.kept_address();
+    const uint64_t end = address + unpack.kept_pages * registry_.page_bytes();
     for (uint32_t i = 0; i < places.size(); i++)
-        if (unpack.kept_of(i))
-            core::keep(registry_, registry_.unit(i), places[i].own * registry_.page_bytes(), unpack.kept_of(i),
-                       &address);
+        if (const uint32_t kept = kept_of(places[i], unpack, i))
+            core::keep(registry_, registry_.unit(i), places[i].own * registry_.page_bytes(), kept, &address);
+    return address <= end ? Status()
+                          : Status(SH_ERROR_INTERNAL, "packed weights that stay need more memory than was planned");
 }
 
 Status Placement::free_unpack_memory() {
@@ -125,7 +135,7 @@ Status Placement::move(std::span<const Place> places, uint32_t ring_pages, const
     ring_.reset(ring_pages);
     if (unpack.pages && !unpack_memory_.pages()) {
         SH_TRY(unpack_memory_.take(unpack));
-        keep(places, unpack);
+        SH_TRY(keep(places, unpack));
     }
     for (size_t i = 0; i < units.size(); i++) {
         Unit& unit = units[i];

@@ -67,7 +67,7 @@ private:
     Status resize_ring(uint32_t pages);
     Status move(std::span<const Place> places, uint32_t ring_pages, const UnpackPlan& unpack);
     bool keeps(std::span<const Place> places, const UnpackPlan& unpack) const;
-    void keep(std::span<const Place> places, const UnpackPlan& unpack);
+    Status keep(std::span<const Place> places, const UnpackPlan& unpack);
     Status free_unpack_memory();
     // allocated_placement.cpp: the same on devices that do not map pages. There each resident unit is an allocation,
     // and the ring is another one.

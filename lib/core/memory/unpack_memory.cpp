@@ -21,12 +21,14 @@ uint64_t UnpackMemory::pages_for(uint64_t share_pages, uint64_t page_bytes) {
 }
 
 Status UnpackMemory::take(const UnpackPlan& plan) {
-    plan_ = plan;
     Status status = map(plan.all_pages());
     // Weights that stay are unpacked faster than the link brings any. So all of the device unpacks them.
     const bool whole_device = plan.kept_pages > 0;
     if (status.ok()) status = unpacker_.open(lanes_, address_, plan.pages * pool_.page_bytes(), whole_device);
-    if (!status.ok()) (void)free().ok();
+    if (status.ok())
+        plan_ = plan;
+    else
+        (void)free().ok();
     return status;
 }
 

@@ -9,8 +9,8 @@
 namespace stagehand::core {
 
 struct LinkCost {
-    double link = 1;         // link time of a byte / that of a plain byte: less than 1 if the unit is packed
-    bool by_device = false;  // the device unpacks, and no worker brings any of the bytes
+    double link = 1;        // link time of a byte / that of a plain byte: less than 1 if the unit is packed
+    double by_workers = 0;  // the part of the bytes that workers read
 };
 
 // For each unit. `unpack_ns_per_byte`: of the device, or 0 if the host unpacks. `kept_part`: for each unit, the part of

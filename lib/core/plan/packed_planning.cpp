@@ -90,16 +90,22 @@ uint64_t Planner::share_out_kept(const Order& order, uint64_t kept_pages, Result
         given += bytes[i][k];
         result->kept_part[i] = static_cast<double>(bytes[i][k]) / static_cast<double>(bytes[i].back());
     }
+    while (!result->unpack.kept.empty() && !result->unpack.kept.back()) result->unpack.kept.pop_back();
     return (all + page - 1) / page;
 }
 
 // The bytes of a step that are not brought because their chunks stay.
-uint64_t Planner::bytes_not_brought(const Result& result) const {
+uint64_t Planner::bytes_not_brought(const Result& result) {
     double bytes = 0, streamed = 0;
+    const auto units = registry_.units();
     for (size_t i = 0; i < result.places.size(); i++) {
+        if (!result.places[i].ring_pages) continue;
         const double of_unit = result.places[i].ring_pages;
         streamed += of_unit;
-        bytes += of_unit * result.kept_part[i];
+        if (result.kept_part[i] > 0)
+            bytes += of_unit * result.kept_part[i] *
+                     std::min(1.0, packed_bytes_of(registry_, units[i]).contents /
+                                       static_cast<double>(registry_.link_bytes(static_cast<uint32_t>(i))));
     }
     return streamed > 0 ? static_cast<uint64_t>(static_cast<double>(result.bytes_per_step) * bytes / streamed) : 0;
 }
@@ -174,9 +180,14 @@ void Planner::keep_some_packed(const Order& order, const Limits& limits, const K
 Status Planner::make_with_kept(const Order& order, const Limits& limits, const Result& streaming, uint64_t pages,
                                Result* out) {
     const uint64_t beside = streaming.ring_pages + streaming.unordered_pages;
-    if (pages <= std::max(beside, streaming.least_pages)) return Status(SH_ERROR_BUDGET);
+    // Protected blocks come first.
+    uint64_t least = streaming.least_pages;
+    for (const Unit& unit : registry_.units())
+        if (unit.live && unit.protections) least += unit.pages;
+    least = std::max(least, pages_with_kept(order, limits));
+    if (pages <= std::max(beside, least)) return Status(SH_ERROR_BUDGET);
     const KeptProblem problem = {packed_model(order, limits, pages - beside, streaming.compute_ns), pages,
-                                 pages - streaming.least_pages};
+                                 pages - least};
     const uint64_t kept_pages = std::min(estimate_kept_pages(problem.model, streaming.step_ns), problem.most_kept);
     if (kept_pages && estimate_kept_part(problem.model, kept_pages) > kAllStay)
         keep_all_packed(order, limits, problem, kept_pages, out);
@@ -208,8 +219,8 @@ Status Planner::make(const Order& order, const Limits& limits, uint64_t share_pa
     const policy::PackedModel model = packed_model(order, limits, share_pages, out->compute_ns);
     out->bound_bytes_per_step =
         std::min(out->bound_bytes_per_step, static_cast<uint64_t>(policy::least_packed_bytes(model)));
-    const double bound_ns = policy::least_packed_step_ns(model);
-    if (bound_ns < out->bound_ns) out->bound_ns = out->plan_bound_ns = bound_ns;
+    out->bound_ns = out->plan_bound_ns = std::min(out->bound_ns, policy::least_packed_step_ns(model));
+    if (out->kinds.size() == 1) out->kinds = {{out->step_ns, out->bound_ns, out->step_ns}};
     return status;
 }
 

@@ -68,7 +68,7 @@ void Planner::state_units(const Limits& limits) {
         const uint64_t resident = i < floors_.size() ? floors_[i] * registry_.page_bytes() : 0;
         units_[i] = {};
         if (!units[i].live || units[i].bytes <= resident) continue;
-        const double by_source = link_costs_[i].by_device ? 0 : source_ns_[i] * limits.link_bytes_per_ns;
+        const double by_source = link_costs_[i].by_workers * source_ns_[i] * limits.link_bytes_per_ns;
         const double slowdown = std::max(link_costs_[i].link, by_source) / least_cost_;
         units_[i] = {units[i].bytes - resident, units[i].whole, registry_.gaps_of(i), slowdown};
         if (!resident) continue;

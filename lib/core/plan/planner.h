@@ -89,7 +89,7 @@ private:
     // packed_planning.cpp
     policy::PackedModel packed_model(const Order& order, const Limits& limits, uint64_t pages, uint64_t compute_ns);
     uint64_t share_out_kept(const Order& order, uint64_t kept_pages, Result* result);
-    uint64_t bytes_not_brought(const Result& result) const;
+    uint64_t bytes_not_brought(const Result& result);
     uint64_t estimate_kept_pages(const policy::PackedModel& model, double streaming_ns) const;
     double estimate_kept_part(const policy::PackedModel& model, uint64_t kept_pages) const;
     struct KeptProblem {

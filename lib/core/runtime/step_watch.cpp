@@ -25,7 +25,7 @@ void StepWatch::step_begins(const Planner::Result& plan) {
     speeds_.step_begins(plan);
     sampling_ = false;
     if (parts_.meter.measuring()) measured_kind_ = kinds_.current();
-    const bool streams = plan.bytes_per_step > 0 && parts_.order.known();
+    const bool streams = (plan.bytes_per_step > 0 || plan.unpack.kept_pages) && parts_.order.known();
     if (trusted_ || !streams || parts_.meter.measuring() || parts_.meter.has_sample()) return;
     const uint32_t kind = kinds_.current();
     policy::TimeDrift& drift = kind == kNone ? drift_ : kinds_.at(kind).drift;
@@ -146,6 +146,7 @@ Status StepWatch::make_offer(Planner& planner, const Planner::Limits& limits, co
         const uint32_t more = other.places[i].own - std::min(other.places[i].own, own);
         offer.cost_ns += more * page * std::max(on_link, source[i]);
     }
+    if (!(other.unpack == plan.unpack)) offer.cost_ns += static_cast<double>(other.unpack.kept_pages) * page * on_link;
     offer_ = std::move(offer);
     return Status();
 }

@@ -59,6 +59,11 @@ Status open_segment(BackendDevice& device, const sh_segment& from, const RouteOp
         out->source.pointer = writable(from.pointer);
         return Status();
     }
+    const bool is_copy = options.copy && options.copy->memory;
+    if (is_copy) {
+        out->copy = options.copy->memory;
+        out->pinned_piece = options.copy->pinned_piece;
+    }
     Source& source = out->source;
     SH_TRY(open_source(from, &source));
     if (from.kind == SH_SOURCE_DEVICE) {
@@ -67,7 +72,7 @@ Status open_segment(BackendDevice& device, const sh_segment& from, const RouteOp
     }
     uint32_t pinned = 0;
     if (from.kind == SH_SOURCE_POINTER && (!source.packed || device.unpacks())) {
-        if (options.pin)
+        if (options.pin && !is_copy)
             *out_pin_failure = pin_foreign(device, source.pointer, source.place_bytes(), &out->pinned_piece);
         SH_TRY(device.host_is_pinned(from.pointer, source.place_bytes(), &pinned));
         if (pinned && !source.packed) out->route = Route::straight;
@@ -77,9 +82,10 @@ Status open_segment(BackendDevice& device, const sh_segment& from, const RouteOp
 }
 
 void close_segment(BackendDevice& device, Segment* segment) {
-    if (segment->pinned_piece)
+    if (segment->pinned_piece && !segment->copy)
         unpin_foreign(device, segment->source.pointer, segment->source.place_bytes(), segment->pinned_piece);
     close_source(&segment->source);
+    segment->copy.reset();
 }
 
 Status join_segments(BackendDevice& device, std::span<Segment> segments) {

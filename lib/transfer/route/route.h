@@ -7,13 +7,15 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
+#include "transfer/host/packed_copy.h"
 #include "transfer/source/segment.h"
 
 namespace stagehand::transfer {
 
 struct RouteOptions {
-    bool pin = false;           // the memory of a pointer
-    uint64_t staged_bytes = 0;  // the largest chunk of a packed tensor that workers can stage
+    bool pin = false;                  // the memory of a pointer
+    const PackedCopy* copy = nullptr;  // that the segment is in, if it is a copy
+    uint64_t staged_bytes = 0;         // the largest chunk of a packed tensor that workers can stage
 };
 
 // Opens the source of a segment and chooses its route. `out_pin_failure` says why the memory could not be pinned. The

@@ -9,6 +9,7 @@
 namespace stagehand::transfer {
 
 class KeptChunks;
+class PinnedMemory;
 
 // The way of the bytes from a source to the device, and back.
 enum class Route : uint8_t {
@@ -27,6 +28,7 @@ struct Segment {
     bool joined = false;  // straight, and its memory continues the memory of the segment before: one copy may span both
     // Size of the pieces in which the library pinned the memory, or 0 if it did not. No copy may span two pieces.
     uint64_t pinned_piece = 0;
+    std::shared_ptr<PinnedMemory> copy;  // of the library, which the source lies in: SH_BLOCK_PACK
     // Packed: the chunks that stay on the device, if any do. Loads change only which of them are there.
     std::shared_ptr<KeptChunks> kept;
 

@@ -120,7 +120,8 @@ void Unpacker::forget() {
 Status Unpacker::close() {
     if (!is_open()) return Status();
     SH_TRY(once_more([&] { return device_.stream_synchronize(lane_.stream()); }));
-    for (const Slot& slot : slots_) SH_TRY(once_more([&] { return device_.event_synchronize(slot.free); }));
+    if (const sh_stream stream = unpacks_on_.exchange(0))
+        SH_TRY(once_more([&] { return device_.stream_synchronize(stream); }));
     forget();
     return Status();
 }
@@ -143,9 +144,12 @@ Status Unpacker::issue(sh_stream stream, std::span<const PackedExtent> extents,
     if (extents.empty()) return Status();
     cut_batches(extents, slot_bytes_, &batches_);
     for (const Batch& batch : batches_.list) {
-        const uint64_t piece = batch.segment->pinned_piece;
-        const Chunks chunks = {static_cast<const char*>(batch.segment->source.pointer) + batch.begin(), piece,
-                               piece ? piece - batch.begin() % piece : 0};
+        Chunks chunks;
+        if (!batch.is_there) {
+            const uint64_t piece = batch.segment->pinned_piece;
+            chunks = {static_cast<const char*>(batch.segment->source.pointer) + batch.begin(), piece,
+                      piece ? piece - batch.begin() % piece : 0};
+        }
         SH_TRY(issue(stream, extents, batches_, batch, chunks, events, waited, out));
     }
     return Status();
@@ -155,6 +159,7 @@ Status Unpacker::issue(sh_stream stream, std::span<const PackedExtent> extents, 
                        const Batch& batch, const Chunks& chunks, std::span<const sh_backend_event> events,
                        WaitSet* waited, Issued* out) {
     std::lock_guard lock(mutex_);
+    unpacks_on_ = stream;
     if (broken_off_) SH_TRY(recover(stream));
     for (uint32_t i = 0; i < batch.extents; i++) {
         const Command waits = {.waits = extents[batches.by_place[batch.first_extent + i]].waits};

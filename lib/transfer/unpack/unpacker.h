@@ -81,7 +81,8 @@ private:
     Slot slots_[kSlots];
     uint64_t slot_bytes_ = 0, scratch_ = 0;
     uint32_t groups_ = 0;
-    std::mutex mutex_;  // of the turns of the slots
+    std::atomic<sh_stream> unpacks_on_ = 0;  // the stream of the loads, once there was one
+    std::mutex mutex_;                       // of the turns of the slots
     uint32_t next_ = 0;
     // The copies' stream if a failure left a slot in a state that its events do not tell. 0: none did.
     std::atomic<sh_stream> broken_off_ = 0;

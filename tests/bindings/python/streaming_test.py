@@ -87,6 +87,25 @@ def test_packed_tensors_are_unpacked(device, tmp_path):
             runtime.register_block(sh.Packed(sh.Packed(packed, 10), 10))
 
 
+def test_weights_are_packed_when_they_are_registered(device):
+    weights = bytearray(b"".join(bytes((i * 37 & 0xFF, 0x3C | i & 1)) for i in range(50_000)))
+    contents = bytes(weights)
+    with sh.Runtime(device) as runtime:
+        block = runtime.register_block([sh.Weights(weights, sh.WeightFormat.BF16), contents])
+        weights.clear()  # nothing holds the memory
+        with runtime.acquire(block) as view:
+            assert view.read() == contents + contents
+            assert runtime.block_state(block).flags & sh.BlockFlag.PACK
+        with pytest.raises(sh.UsageError, match="multiple"):
+            runtime.register_block(sh.Weights(b"odd", sh.WeightFormat.BF16))
+        with pytest.raises(sh.UsageError, match="mutable"):
+            runtime.register_block(sh.Weights(bytearray(2), sh.WeightFormat.BF16), mutable=True)
+        with pytest.raises(TypeError, match="is memory"):
+            runtime.register_block(sh.Weights(sh.Mapped(contents), sh.WeightFormat.BF16))
+        with pytest.raises(ValueError, match="WeightFormat"):
+            runtime.register_block(sh.Weights(contents, 77))
+
+
 def test_a_block_is_used_part_by_part(device):
     contents = os.urandom(10 * PAGE + 500)
     source = bytearray(contents)

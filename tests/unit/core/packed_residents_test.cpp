@@ -71,6 +71,31 @@ TEST_F(PackedResidents, StayWhateverTheirSource) {
     EXPECT_EQ(brought(), before);
 }
 
+// SH_BLOCK_PACK packs plain weights when it registers them.
+TEST_F(PackedResidents, StayWhereTheLibraryHasPackedThem) {
+    for (int i = 0; i < 19; i++) {
+        std::vector<uint8_t> contents = packed(FloatFormat::bf16, kMiB + 3).contents;
+        sh_segment segment = SH_SEGMENT_INIT;
+        segment.kind = SH_SOURCE_POINTER;
+        segment.pointer = contents.data();
+        segment.bytes = contents.size();
+        segment.format = SH_FORMAT_BF16;
+        sh_block_desc desc = SH_BLOCK_DESC_INIT;
+        desc.segments = &segment;
+        desc.segment_count = 1;
+        desc.bytes = segment.bytes;
+        desc.flags = SH_BLOCK_PACK;
+        SUCCEEDS(sh_register_blocks(runtime_, &desc, 1, &blocks_.emplace_back()));
+        truth_.push_back(contents);
+    }
+    set_schedule();
+    steps(2);
+    EXPECT_EQ(plan().bytes_per_step, 0u);
+    const uint64_t before = brought();
+    steps(2);
+    EXPECT_EQ(brought(), before);
+}
+
 // Where computing hides the copies, nothing is unpacked that need not be.
 TEST_F(PackedResidents, AreNoneIfComputingHidesTheCopies) {
     add_blocks(19);
@@ -106,6 +131,21 @@ TEST_F(PackedResidents, ComeBackAfterAPauseAndOnAnotherBudget) {
     steps(2);
     EXPECT_GT(plan().packed_resident_bytes, 0u);
     EXPECT_LE(device_.memory().used_bytes, 33 * kMiB);
+}
+
+TEST_F(PackedResidents, ProtectedBlocksComeFirst) {
+    add_blocks(19);
+    steps(2);
+    EXPECT_LT(plan().resident_bytes, 8 * kMiB);
+    SUCCEEDS(sh_protect_blocks(runtime_, blocks_.data(), 4));
+    SUCCEEDS(sh_plan(runtime_, nullptr, nullptr));
+    steps(2);
+    EXPECT_GE(plan().resident_bytes, 8 * kMiB);
+    EXPECT_GT(plan().packed_resident_bytes, 0u);
+    SUCCEEDS(sh_unprotect_blocks(runtime_, blocks_.data(), 4));
+    SUCCEEDS(sh_plan(runtime_, nullptr, nullptr));
+    steps(2);
+    EXPECT_EQ(plan().bytes_per_step, 0u);
 }
 
 // Blocks come and go while others stay packed.

@@ -1,6 +1,8 @@
 // Blocks whose sources are packed: every byte, in each step, whole and part by part.
 #include <algorithm>
+#include <list>
 #include <memory>
+#include <random>
 #include <vector>
 
 #include <sys/mman.h>
@@ -69,6 +71,7 @@ protected:
     }
 
     std::vector<std::unique_ptr<Packed>> tensors_;
+    std::list<std::vector<uint8_t>> plain_;
     TestDevice device_{{.budget_bytes = 24 * kPage}};
     sh_runtime* runtime_ = nullptr;
 };
@@ -149,6 +152,70 @@ TEST_F(PackedSources, ThatHaveChangedAreAnError) {
     EXPECT_NE(why().find("checksum"), std::string::npos) << why();
     tensor.frame.back() ^= 1;
     expect_bytes(block, tensor.contents.data(), tensor.contents.size());
+}
+
+// SH_BLOCK_PACK: the registration packs the weights, and the caller's memory may go.
+TEST_F(PackedSources, AreMadeOfPlainOnes) {
+    std::vector<std::vector<uint8_t>> truth;
+    std::vector<sh_block> blocks;
+    std::mt19937 random(1);
+    for (uint32_t i = 0; i < 6; i++) {
+        std::vector<std::vector<uint8_t>> given;
+        for (const FloatFormat format : codec::test::kFormats)
+            given.push_back(codec::test::weights(format, 3 * kPage / codec::fields_of(format).bytes() / 4 + i, i));
+        given.emplace_back(kPage);  // random bytes do not pack
+        for (uint8_t& byte : given.back()) byte = static_cast<uint8_t>(random());
+        given.push_back(given.front());  // and these have no format
+        std::vector<uint8_t>& bytes = truth.emplace_back();
+        std::vector<sh_segment> segments;
+        for (size_t k = 0; k < given.size(); k++) {
+            sh_segment& segment = segments.emplace_back(sh_segment(SH_SEGMENT_INIT));
+            segment.kind = SH_SOURCE_POINTER;
+            segment.pointer = given[k].data();
+            segment.bytes = given[k].size();
+            segment.offset = bytes.size();
+            segment.format = static_cast<uint32_t>(k < 5 ? codec::test::kFormats[k] : FloatFormat::bf16);
+            bytes.insert(bytes.end(), given[k].begin(), given[k].end());
+        }
+        segments.back().format = 0;
+        plain_.push_back(given.back());
+        segments.back().pointer = plain_.back().data();
+        sh_block_desc desc = block_of(segments);
+        desc.flags = SH_BLOCK_PACK;
+        SUCCEEDS(sh_register_blocks(runtime_, &desc, 1, &blocks.emplace_back()));
+        for (size_t k = 0; k + 1 < given.size(); k++) std::ranges::fill(given[k], 0xee);
+    }
+    for (int step = 0; step < 4; step++) {
+        SUCCEEDS(sh_step_begin(runtime_));
+        for (size_t i = 0; i < blocks.size(); i++) expect_bytes(blocks[i], truth[i].data(), truth[i].size());
+        SUCCEEDS(sh_step_end(runtime_));
+    }
+    SUCCEEDS(sh_unregister_blocks(runtime_, blocks.data(), blocks.size()));
+}
+
+TEST_F(PackedSources, AreNotMadeOfWhatHasNoElements) {
+    const Packed& tensor = packed(FloatFormat::bf16, 1000, 1);
+    std::vector<sh_segment> segments = {tensor.segment(SH_SOURCE_POINTER)};
+    segments[0].pointer = tensor.contents.data();
+    segments[0].packed_bytes = 0;
+    segments[0].format = SH_FORMAT_BF16;
+    sh_block_desc desc = block_of(segments);
+    sh_block block = 0;
+    const auto refused = [&](const char* says) {
+        EXPECT_EQ(sh_register_blocks(runtime_, &desc, 1, &block), SH_ERROR_INVALID_ARGUMENT);
+        EXPECT_NE(why().find(says), std::string::npos) << why();
+    };
+    desc.flags = SH_BLOCK_PACK | SH_BLOCK_MUTABLE;
+    refused("mutable");
+    desc.flags = SH_BLOCK_PACK;
+    segments[0].bytes = 1999;
+    refused("1999 bytes, which is no multiple of the 2 bytes of an element");
+    segments[0].bytes = 2000;
+    segments[0].format = 6;
+    refused("unknown format 6");
+    segments[0].format = SH_FORMAT_F32;
+    SUCCEEDS(sh_register_blocks(runtime_, &desc, 1, &block));
+    expect_bytes(block, tensor.contents.data(), 2000);
 }
 
 }  // namespace

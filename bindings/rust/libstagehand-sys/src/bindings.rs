@@ -1167,6 +1167,13 @@ cannot reach the memory.*/
 pub const SH_SOURCE_DEVICE: _bindgen_ty_12 = 5;
 ///Sources of the bytes of a segment.
 pub type _bindgen_ty_12 = ::core::ffi::c_uint;
+pub const SH_FORMAT_BF16: _bindgen_ty_13 = 1;
+pub const SH_FORMAT_F16: _bindgen_ty_13 = 2;
+pub const SH_FORMAT_F32: _bindgen_ty_13 = 3;
+pub const SH_FORMAT_F8_E4M3: _bindgen_ty_13 = 4;
+pub const SH_FORMAT_F8_E5M2: _bindgen_ty_13 = 5;
+///Formats of floating-point weights. Since 0.2
+pub type _bindgen_ty_13 = ::core::ffi::c_uint;
 /**Writes `bytes` bytes of a segment into `buffer`, beginning at `offset` in the segment. `buffer` is valid during the
 call. The library asks for a segment in pieces, in any order, and again for each load. It calls the function on its
 worker threads, on several at once for different ranges. The function must not call the library.
@@ -1216,10 +1223,14 @@ Since 0.2*/
     pub packed_bytes: u64,
     ///Offset of the segment in the contents of the packed tensor. Since 0.2
     pub packed_offset: u64,
+    /**SH_BLOCK_PACK: SH_FORMAT_* of the segment's elements, or 0 for a segment that stays as it is. `bytes` is a
+multiple of the element's size. Since 0.2*/
+    pub format: u32,
+    pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_segment"][::core::mem::size_of::<sh_segment>() - 80usize];
+    ["Size of sh_segment"][::core::mem::size_of::<sh_segment>() - 88usize];
     ["Alignment of sh_segment"][::core::mem::align_of::<sh_segment>() - 8usize];
     [
         "Offset of field: sh_segment::struct_size",
@@ -1254,6 +1265,12 @@ const _: () = {
     [
         "Offset of field: sh_segment::packed_offset",
     ][::core::mem::offset_of!(sh_segment, packed_offset) - 72usize];
+    [
+        "Offset of field: sh_segment::format",
+    ][::core::mem::offset_of!(sh_segment, format) - 80usize];
+    [
+        "Offset of field: sh_segment::reserved",
+    ][::core::mem::offset_of!(sh_segment, reserved) - 84usize];
 };
 ///How sh_runtime_create() creates a runtime.
 #[repr(C)]
@@ -1309,16 +1326,21 @@ const _: () = {
 };
 /**The engine changes the block on the device, and sh_mark_dirty() makes the library write it back. All segments
 must be SH_SOURCE_POINTER.*/
-pub const SH_BLOCK_MUTABLE: _bindgen_ty_13 = 1;
+pub const SH_BLOCK_MUTABLE: _bindgen_ty_14 = 1;
 ///The block is never partly resident, so that on_load gets the whole block at once.
-pub const SH_BLOCK_WHOLE: _bindgen_ty_13 = 2;
+pub const SH_BLOCK_WHOLE: _bindgen_ty_14 = 2;
 /**The block is not part of the order of use, like an expert or a shard of an embedding. It is loaded when it is
 acquired, and stays on the device while there is room.*/
-pub const SH_BLOCK_UNORDERED: _bindgen_ty_13 = 4;
+pub const SH_BLOCK_UNORDERED: _bindgen_ty_14 = 4;
 /**The library pins the block's SH_SOURCE_POINTER memory while the block is registered. The library logs a warning
 and reads the memory unpinned if the system refuses.*/
-pub const SH_BLOCK_PIN: _bindgen_ty_13 = 8;
-pub type _bindgen_ty_13 = ::core::ffi::c_uint;
+pub const SH_BLOCK_PIN: _bindgen_ty_14 = 8;
+/**The registration packs each SH_SOURCE_POINTER segment that has a `format`, into pinned memory of the library.
+Weights of BF16 take about 0.70 of their bytes there. The caller may free the segment's memory afterwards. The
+library copies a segment as it is if packing saves less than 5 %, or if it has 32 GiB or more. The contents come
+back bit by bit. The block cannot be SH_BLOCK_MUTABLE, and updates of its source change nothing. Since 0.2*/
+pub const SH_BLOCK_PACK: _bindgen_ty_14 = 16;
+pub type _bindgen_ty_14 = ::core::ffi::c_uint;
 /**A contiguous range of a block's device memory that one load brought. The range begins at the block's first byte or at
 the beginning of a page. It ends at the block's last byte or at the end of a page (sh_memory_info.page_bytes). A
 boundary inside the block is therefore a multiple of the page if the block has two pages or more, or is
@@ -1442,16 +1464,16 @@ const _: () = {
     ][::core::mem::offset_of!(sh_block_desc, name) - 48usize];
 };
 ///Some of its bytes are not on the device, and no load is under way.
-pub const SH_BLOCK_UNLOADED: _bindgen_ty_14 = 0;
+pub const SH_BLOCK_UNLOADED: _bindgen_ty_15 = 0;
 ///A worker reads the bytes of a load, or will read them.
-pub const SH_BLOCK_STAGED: _bindgen_ty_14 = 1;
+pub const SH_BLOCK_STAGED: _bindgen_ty_15 = 1;
 ///A load was issued to the device.
-pub const SH_BLOCK_LOADING: _bindgen_ty_14 = 2;
+pub const SH_BLOCK_LOADING: _bindgen_ty_15 = 2;
 ///All its bytes are on the device.
-pub const SH_BLOCK_READY: _bindgen_ty_14 = 3;
+pub const SH_BLOCK_READY: _bindgen_ty_15 = 3;
 ///The block is being written back.
-pub const SH_BLOCK_DRAINING: _bindgen_ty_14 = 4;
-pub type _bindgen_ty_14 = ::core::ffi::c_uint;
+pub const SH_BLOCK_DRAINING: _bindgen_ty_15 = 4;
+pub type _bindgen_ty_15 = ::core::ffi::c_uint;
 ///State of a block at one moment.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1551,11 +1573,11 @@ const _: () = {
     ][::core::mem::offset_of!(sh_use, compute_ns) - 16usize];
 };
 ///The call only computes the plan. Nothing on the device changes.
-pub const SH_PLAN_DRY_RUN: _bindgen_ty_15 = 1;
+pub const SH_PLAN_DRY_RUN: _bindgen_ty_16 = 1;
 /**Graphs that hold the old plan become stale if the plan has to change, and do not prevent the change: see
 graph.h. The flag takes effect when the next step begins if a step is under way.*/
-pub const SH_PLAN_DROP_GRAPHS: _bindgen_ty_15 = 2;
-pub type _bindgen_ty_15 = ::core::ffi::c_uint;
+pub const SH_PLAN_DROP_GRAPHS: _bindgen_ty_16 = 2;
+pub type _bindgen_ty_16 = ::core::ffi::c_uint;
 ///Options of sh_plan().
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1613,7 +1635,7 @@ pub struct sh_plan_info {
     /**Bytes that a steady step brings to the device: only bytes with a segment. Those of packed tensors are counted
 unpacked.*/
     pub bytes_per_step: u64,
-    ///Bytes that every plan must copy in a cyclic order: W - M + delta*.
+    ///Bytes that every plan must copy in a cyclic order: W - M + delta*, or fewer if packed weights may stay.
     pub bound_bytes_per_step: u64,
     ///T, by the recurrence over the plan.
     pub step_ns: u64,
@@ -1787,17 +1809,17 @@ pub struct sh_scope {
     _unused: [u8; 0],
 }
 ///The library never suspends the reservation.
-pub const SH_PRIORITY_PRIMARY: _bindgen_ty_16 = 0;
+pub const SH_PRIORITY_PRIMARY: _bindgen_ty_17 = 0;
 /**The library suspends the reservation if a primary reservation, a new runtime or a lowered budget cannot get
 memory in another way, but never for a guest. It logs a warning. It first suspends the reservation of the
 runtime whose next use is furthest in the future. A runtime without steps is ranked by the time since its last
 use. The reservation is in force again when there is room.*/
-pub const SH_PRIORITY_SECONDARY: _bindgen_ty_16 = 1;
+pub const SH_PRIORITY_SECONDARY: _bindgen_ty_17 = 1;
 ///Priorities of a reservation: whether the library may suspend it.
-pub type _bindgen_ty_16 = ::core::ffi::c_uint;
-///Grant less than `bytes` if the headroom is smaller and the guest's smallest plan fits into the headroom.
-pub const SH_GUEST_SHRINK: _bindgen_ty_17 = 1;
 pub type _bindgen_ty_17 = ::core::ffi::c_uint;
+///Grant less than `bytes` if the headroom is smaller and the guest's smallest plan fits into the headroom.
+pub const SH_GUEST_SHRINK: _bindgen_ty_18 = 1;
+pub type _bindgen_ty_18 = ::core::ffi::c_uint;
 ///Memory that sh_guest_begin() grants to a guest.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1859,11 +1881,11 @@ pub struct sh_spiller {
 ///One saved tensor of one spiller. 0 is never a ticket. A spiller never uses a ticket twice.
 pub type sh_ticket = u64;
 ///At most keep_bytes of saved tensors stay on the device. The oldest tensors leave while the total is larger.
-pub const SH_SPILLER_KEEP_BYTES: _bindgen_ty_18 = 1;
+pub const SH_SPILLER_KEEP_BYTES: _bindgen_ty_19 = 1;
 /**Every restored tensor is compared with its contents in host memory, by a checksum of 64 bits (XXH3). For
 debugging: sh_restore() then blocks.*/
-pub const SH_SPILLER_CHECKSUMS: _bindgen_ty_18 = 2;
-pub type _bindgen_ty_18 = ::core::ffi::c_uint;
+pub const SH_SPILLER_CHECKSUMS: _bindgen_ty_19 = 2;
+pub type _bindgen_ty_19 = ::core::ffi::c_uint;
 ///A size class of the pool of pinned memory.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2040,21 +2062,21 @@ const _: () = {
     ][::core::mem::offset_of!(sh_saved_tensor, used_bytes) - 64usize];
 };
 ///The tensor leaves, however much memory is in use.
-pub const SH_SPILL_NOW: _bindgen_ty_19 = 1;
+pub const SH_SPILL_NOW: _bindgen_ty_20 = 1;
 ///The tensor never leaves, and does not count for keep_bytes.
-pub const SH_SPILL_KEEP: _bindgen_ty_19 = 2;
-pub type _bindgen_ty_19 = ::core::ffi::c_uint;
-///Collect everything that is leaving, not only what is beyond the bounds.
-pub const SH_COLLECT_ALL: _bindgen_ty_20 = 1;
+pub const SH_SPILL_KEEP: _bindgen_ty_20 = 2;
 pub type _bindgen_ty_20 = ::core::ffi::c_uint;
-///The memory of sh_spill() has the bytes.
-pub const SH_TICKET_KEPT: _bindgen_ty_21 = 1;
-///A copy is under way. The memory of sh_spill() has the bytes, too.
-pub const SH_TICKET_LEAVING: _bindgen_ty_21 = 2;
-///Host memory has the bytes.
-pub const SH_TICKET_AWAY: _bindgen_ty_21 = 3;
-pub const SH_TICKET_PREFETCHED: _bindgen_ty_21 = 4;
+///Collect everything that is leaving, not only what is beyond the bounds.
+pub const SH_COLLECT_ALL: _bindgen_ty_21 = 1;
 pub type _bindgen_ty_21 = ::core::ffi::c_uint;
+///The memory of sh_spill() has the bytes.
+pub const SH_TICKET_KEPT: _bindgen_ty_22 = 1;
+///A copy is under way. The memory of sh_spill() has the bytes, too.
+pub const SH_TICKET_LEAVING: _bindgen_ty_22 = 2;
+///Host memory has the bytes.
+pub const SH_TICKET_AWAY: _bindgen_ty_22 = 3;
+pub const SH_TICKET_PREFETCHED: _bindgen_ty_22 = 4;
+pub type _bindgen_ty_22 = ::core::ffi::c_uint;
 ///Information about a ticket.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2224,14 +2246,14 @@ pub type sh_stream_fn = ::core::option::Option<
     unsafe extern "C" fn(user_data: *mut ::core::ffi::c_void),
 >;
 ///The acquire began no load: the bytes were there, or on their way.
-pub const SH_VIEW_HIT: _bindgen_ty_22 = 1;
+pub const SH_VIEW_HIT: _bindgen_ty_23 = 1;
 ///The address stays the same while the block is registered.
-pub const SH_VIEW_FIXED_ADDRESS: _bindgen_ty_22 = 2;
+pub const SH_VIEW_FIXED_ADDRESS: _bindgen_ty_23 = 2;
 ///The acquire mapped pages for a block outside the order.
-pub const SH_VIEW_REMAPPED: _bindgen_ty_22 = 4;
+pub const SH_VIEW_REMAPPED: _bindgen_ty_23 = 4;
 ///The calling thread waited for the bytes.
-pub const SH_VIEW_WAITED: _bindgen_ty_22 = 8;
-pub type _bindgen_ty_22 = ::core::ffi::c_uint;
+pub const SH_VIEW_WAITED: _bindgen_ty_23 = 8;
+pub type _bindgen_ty_23 = ::core::ffi::c_uint;
 ///A block's device memory. The view is valid from sh_acquire() until the matching sh_release().
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2273,8 +2295,8 @@ const _: () = {
 /**Return SH_NOT_READY instead of making the calling thread wait for bytes. The load goes on, so ask again later.
 The call may still wait for memory: for the first plan, for dirty contents that are in the way, and for streams
 that use the memory which a block outside the order takes.*/
-pub const SH_ACQUIRE_NO_WAIT: _bindgen_ty_23 = 1;
-pub type _bindgen_ty_23 = ::core::ffi::c_uint;
+pub const SH_ACQUIRE_NO_WAIT: _bindgen_ty_24 = 1;
+pub type _bindgen_ty_24 = ::core::ffi::c_uint;
 /**A kind of step: steps that use the same blocks in the same order, and compute about as long. Kinds that alternate get
 one plan, which makes their steps as short as possible on average. docs/concepts.md has more.*/
 #[repr(C)]
@@ -3067,10 +3089,12 @@ step.
 @retval SH_OK                     The blocks are registered.
 @retval SH_ERROR_INVALID_ARGUMENT A description is wrong. The text names the block and the field.
 @retval SH_ERROR_SOURCE           The index of a packed tensor cannot be read.
+@retval SH_ERROR_OUT_OF_HOST_MEMORY There is no memory for the packed segments.
 @retval SH_ERROR_BACKEND          The driver failed.
 @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
-@blocks While it pins memory for SH_BLOCK_PIN, and while it reads the index of a packed tensor, or all of a packed
-tensor in pinned memory.
+@blocks While it pins memory for SH_BLOCK_PIN, while it packs segments for SH_BLOCK_PACK (with all processors, a
+second for about a GB each), and while it reads the index of a packed tensor, or all of a packed tensor in
+pinned memory.
 Since 0.1*/
     pub fn sh_register_blocks(
         runtime: *mut sh_runtime,

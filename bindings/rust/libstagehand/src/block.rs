@@ -1,7 +1,6 @@
 //! Blocks: the units that an engine uses and the library moves as a whole.
 
 use std::ffi::{CString, c_void};
-use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -174,7 +173,7 @@ pub(crate) struct Prepared {
     pub(crate) kept: Vec<Kept>,
     _names: Vec<CString>,
     _segments: Vec<Vec<sys::sh_segment>>,
-    _files: Vec<Arc<File>>,
+    _until_registered: Vec<Box<dyn Keep>>,
 }
 
 impl Prepared {
@@ -184,7 +183,7 @@ impl Prepared {
             kept: Vec::with_capacity(blocks.len()),
             _names: Vec::new(),
             _segments: Vec::with_capacity(blocks.len()),
-            _files: Vec::new(),
+            _until_registered: Vec::new(),
         };
         for (index, block) in blocks.into_iter().enumerate() {
             prepared.add(runtime, index, block)?;
@@ -194,7 +193,8 @@ impl Prepared {
 
     fn add(&mut self, runtime: &Runtime, index: usize, block: BlockDesc) -> Result<()> {
         let mut desc = init!(sh_block_desc);
-        desc.flags = block.flags;
+        let packs = block.sources.iter().any(|(_, source)| source.segment.format != 0);
+        desc.flags = block.flags | if packs { sys::SH_BLOCK_PACK } else { 0 };
         desc.bytes = block.bytes;
         let called = block.name.as_deref().map_or(format!("number {index}"), |name| format!("{name:?}"));
         if let Some(name) = &block.name {
@@ -215,7 +215,7 @@ impl Prepared {
             segments.push(sys::sh_segment { offset, ..source.segment });
             match source.keeper {
                 Keeper::Caller => {}
-                Keeper::Registration(file) => self._files.push(file),
+                Keeper::Registration(keep) => self._until_registered.push(keep),
                 Keeper::Shared(keep) => kept._shared.push(keep),
                 Keeper::Exclusive(memory) => kept.exclusive.push((number, memory)),
             }

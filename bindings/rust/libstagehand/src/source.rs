@@ -43,10 +43,26 @@ impl Exclusive {
 pub(crate) enum Keeper {
     /// The caller has promised to keep the bytes.
     Caller,
-    /// The file is needed only until the block is registered.
-    Registration(Arc<File>),
+    /// The file, or the memory, is needed only until the block is registered.
+    Registration(Box<dyn Keep>),
     Shared(Box<dyn Keep>),
     Exclusive(Arc<Exclusive>),
+}
+
+/// Formats of floating-point weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum WeightFormat {
+    /// 8 bits of exponent and 7 of mantissa.
+    Bf16 = sys::SH_FORMAT_BF16,
+    /// 5 bits of exponent and 10 of mantissa.
+    F16 = sys::SH_FORMAT_F16,
+    /// 8 bits of exponent and 23 of mantissa.
+    F32 = sys::SH_FORMAT_F32,
+    /// 4 bits of exponent and 3 of mantissa.
+    F8E4M3 = sys::SH_FORMAT_F8_E4M3,
+    /// 5 bits of exponent and 2 of mantissa.
+    F8E5M2 = sys::SH_FORMAT_F8_E5M2,
 }
 
 /// A range of bytes that a block, or a part of a block, is loaded from.
@@ -130,14 +146,13 @@ impl Source {
         segment.bytes = bytes;
         segment.file = file.as_raw_fd().into();
         segment.file_offset = offset;
-        Source::new(segment, Keeper::Registration(file))
+        Source::new(segment, Keeper::Registration(Box::new(file)))
     }
 
     /// Takes the source as a packed tensor of `stagehand pack`, and uses `bytes` bytes of its contents, from `offset`.
-    /// Pinned memory crosses the link packed, and the device unpacks it. The library unpacks other sources on its own
-    /// threads. Registering the block returns [`Status::INVALID_ARGUMENT`] if the
-    /// source is no packed tensor, is a closure, or has fewer contents. The packed tensor must not change while the
-    /// block is registered: a load returns [`Status::SOURCE`] if it has.
+    /// It crosses the link packed, and the device unpacks it. Registering the block returns
+    /// [`Status::INVALID_ARGUMENT`] if the source is no packed tensor, is a closure, or has fewer contents. The packed
+    /// tensor must not change while the block is registered: a load returns [`Status::SOURCE`] if a checksum shows it.
     ///
     /// # Errors
     /// [`Status::INVALID_ARGUMENT`] if the source is empty, or if it is taken as packed already.
@@ -148,6 +163,25 @@ impl Source {
         self.segment.packed_bytes = self.segment.bytes;
         self.segment.packed_offset = offset;
         self.segment.bytes = bytes;
+        Ok(self)
+    }
+
+    /// Takes the source as weights of this format, which the registration packs without loss into pinned memory of the
+    /// library. The source's memory is dropped afterwards. The block cannot be
+    /// [mutable](crate::BlockDesc::mutable), and updates of this source change nothing.
+    ///
+    /// # Errors
+    /// [`Status::INVALID_ARGUMENT`] if the source is not memory, or is packed already.
+    pub fn pack(mut self, format: WeightFormat) -> Result<Source> {
+        if self.segment.kind != sys::SH_SOURCE_POINTER || self.segment.packed_bytes != 0 {
+            return Err(Error::new(Status::INVALID_ARGUMENT, "pack: the source is not memory, or is packed already"));
+        }
+        self.segment.format = format as u32;
+        self.keeper = match self.keeper {
+            Keeper::Caller => Keeper::Caller,
+            Keeper::Registration(memory) | Keeper::Shared(memory) => Keeper::Registration(memory),
+            Keeper::Exclusive(memory) => Keeper::Registration(Box::new(memory)),
+        };
         Ok(self)
     }
 

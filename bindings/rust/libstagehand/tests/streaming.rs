@@ -167,6 +167,24 @@ fn packed_tensors_are_unpacked() {
 }
 
 #[test]
+fn weights_are_packed_when_they_are_registered() {
+    let device = host(256 * KIB);
+    let runtime = Runtime::new(&device).unwrap();
+    let weights: Vec<u8> = (0..100_000u32).flat_map(|i| [(i * 37) as u8, 0x3c | (i % 2) as u8]).collect();
+    let shared = Arc::new(weights.clone());
+    let sources = [
+        Source::owned(weights.clone()).pack(WeightFormat::Bf16).unwrap(),
+        Source::shared(shared.clone()).pack(WeightFormat::F16).unwrap(),
+    ];
+    let blocks = runtime.register_blocks(sources.map(BlockDesc::from_source)).unwrap();
+    assert_eq!(Arc::strong_count(&shared), 1, "the library has its own copy");
+    compare(&runtime, &blocks, &[weights.clone(), weights.clone()]);
+    let mutable = BlockDesc::from_source(Source::owned(weights).pack(WeightFormat::Bf16).unwrap()).mutable();
+    assert_eq!(runtime.register_block(mutable).unwrap_err().status(), Status::INVALID_ARGUMENT);
+    assert!(Source::fill(10, |_, _| Ok(())).pack(WeightFormat::Bf16).is_err());
+}
+
+#[test]
 fn a_block_is_used_part_by_part() {
     let device = host(96 * KIB);
     let runtime = Runtime::new(&device).unwrap();
