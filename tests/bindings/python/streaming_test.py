@@ -88,7 +88,7 @@ def test_packed_tensors_are_unpacked(device, tmp_path):
 
 
 def test_weights_are_packed_when_they_are_registered(device):
-    weights = bytearray(b"".join(bytes((i * 37 & 0xFF, 0x3C | i & 1)) for i in range(50_000)))
+    weights = bytearray(b"".join(bytes((i * 37 & 0xFF, 0x3C | i & 1)) for i in range(20_000)))
     contents = bytes(weights)
     with sh.Runtime(device) as runtime:
         block = runtime.register_block([sh.Weights(weights, sh.WeightFormat.BF16), contents])
