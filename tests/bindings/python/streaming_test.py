@@ -95,7 +95,7 @@ def test_weights_are_packed_when_they_are_registered(device):
         weights.clear()  # nothing holds the memory
         with runtime.acquire(block) as view:
             assert view.read() == contents + contents
-            assert runtime.block_state(block).flags & sh.BlockFlag.PACK
+            assert block.info().flags == sh.BlockFlag.PACK
         with pytest.raises(sh.UsageError, match="multiple"):
             runtime.register_block(sh.Weights(b"odd", sh.WeightFormat.BF16))
         with pytest.raises(sh.UsageError, match="mutable"):
