@@ -67,10 +67,13 @@ double RunReport::steps_bytes_per_second() const {
 }
 
 double RunReport::copy_bytes_per_second() const {
-    return std::max(measured_bytes_per_second, excess_bytes() > 0 ? steps_bytes_per_second() : 0);
+    // The steps tell no speed of the link if it carries packed weights, or if some of them stay.
+    const bool tells = excess_bytes() > 0 && !plan.unpack_bytes;
+    return std::max(measured_bytes_per_second, tells ? steps_bytes_per_second() : 0);
 }
 
 double RunReport::bound_ms() const {
+    if (plan.unpack_bytes) return static_cast<double>(plan.bound_ns) / 1e6;
     const double speed = copy_bytes_per_second();
     return std::max(compute_ms, speed > 0 ? static_cast<double>(excess_bytes()) * 1e3 / speed : 0);
 }
@@ -153,7 +156,9 @@ std::string table_text(const RunReport& report, const Terminal& terminal) {
         facts.add("copied a step", bytes(report.bytes_per_step()), "the whole model is resident");
     } else {
         facts.add("copied a step", bytes(report.bytes_per_step()),
-                  fmt::format("no plan copies less than {}", bytes(report.plan.bound_bytes_per_step)));
+                  report.plan.unpack_bytes
+                      ? std::string("packed")
+                      : fmt::format("no plan copies less than {}", bytes(report.plan.bound_bytes_per_step)));
     }
     facts.add(
         "device bytes", bytes(report.peak_device_bytes),

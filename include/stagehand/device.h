@@ -149,7 +149,7 @@ typedef struct sh_memory_info {
     uint64_t total_bytes;     /**< Size of the device's memory, or of device_memory. */
     uint64_t page_bytes;      /**< The unit of device memory. */
     uint64_t staging_bytes;   /**< Host memory that the library holds for staging. */
-    uint64_t pinned_bytes;    /**< The pinned part of all host memory that the library holds. */
+    uint64_t pinned_bytes;    /**< The pinned part of all host memory that the library holds, but for SH_BLOCK_PACK. */
     uint64_t reserved_bytes;  /**< Sum of the reservations in force: see residency.h. */
     uint64_t guest_bytes;     /**< Memory that guests were granted, with their workspaces. */
     uint64_t protected_bytes; /**< Kept memory: protected parts, and memory that their runtimes need to run. */

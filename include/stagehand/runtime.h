@@ -104,10 +104,12 @@ enum {
     /** The library pins the block's SH_SOURCE_POINTER memory while the block is registered. The library logs a warning
         and reads the memory unpinned if the system refuses. */
     SH_BLOCK_PIN = 8,
-    /** The registration packs each SH_SOURCE_POINTER segment that has a `format`, into pinned memory of the library.
-        Weights of BF16 take about 0.70 of their bytes there. The caller may free the segment's memory afterwards. The
-        library copies a segment as it is if packing saves less than 5 %, or if it has 32 GiB or more. The contents come
-        back bit by bit. The block cannot be SH_BLOCK_MUTABLE, and updates of its source change nothing. \since 0.2 */
+    /** The registration packs each segment that has a `format` into memory of the library, which is pinned if the
+        system allows it. Weights of BF16 take about 0.70 of their bytes there. The contents come back bit by bit. The
+        caller may free the memory of these segments when the registration has returned SH_OK; other segments are
+        read where they are. The library copies a segment as it is if packing saves less than 5 %, if it has 32 GiB or
+        more, if it ends within an element, or if the device does not unpack. The block cannot be SH_BLOCK_MUTABLE, and
+        sh_source_update_begin() refuses it. A capture refuses its packed segments. \since 0.2 */
     SH_BLOCK_PACK = 16
 };
 
@@ -180,12 +182,11 @@ static inline void sh_block_desc_init(sh_block_desc* desc) {
  * @retval SH_OK                     The blocks are registered.
  * @retval SH_ERROR_INVALID_ARGUMENT A description is wrong. The text names the block and the field.
  * @retval SH_ERROR_SOURCE           The index of a packed tensor cannot be read.
- * @retval SH_ERROR_OUT_OF_HOST_MEMORY There is no memory for the packed segments.
  * @retval SH_ERROR_BACKEND          The driver failed.
  * @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
- * @blocks While it pins memory for SH_BLOCK_PIN, while it packs segments for SH_BLOCK_PACK (with all processors, a
- *         second for about a GB each), and while it reads the index of a packed tensor, or all of a packed tensor in
- *         pinned memory.
+ * @blocks While it pins memory for SH_BLOCK_PIN, while it packs segments for SH_BLOCK_PACK (with up to 32 processors,
+ *         of which each packs about 1 GB a second), and while it reads the index of a packed tensor, or all of a
+ *         packed tensor in pinned memory. Other calls go on while it packs.
  * \since 0.1
  */
 SH_API SH_MUST_CHECK sh_status sh_register_blocks(sh_runtime* runtime, const sh_block_desc* descs, uint64_t count,
@@ -255,7 +256,8 @@ SH_API SH_MUST_CHECK sh_status sh_block_get_state(sh_runtime* runtime, sh_block 
  * Marks the device contents of blocks as out of date. The next acquire loads them again. Views that are held keep their
  * contents. An acquire of the same block, or of a block that shares its pages, returns SH_ERROR_HELD until these views
  * are released. Dirty contents that are not written back yet are lost. The sources must already have the new bytes. To
- * change bytes that the library may be reading, use sh_source_update_begin().
+ * change bytes that the library may be reading, use sh_source_update_begin(). Segments that SH_BLOCK_PACK has packed
+ * are loaded as they were registered.
  * @retval SH_OK                 The blocks will be loaded again.
  * @retval SH_ERROR_BACKEND      The driver failed.
  * @retval SH_ERROR_RUNTIME_LOST The runtime is lost.
@@ -272,6 +274,7 @@ SH_API SH_MUST_CHECK sh_status sh_invalidate_blocks(sh_runtime* runtime, const s
  * @retval SH_OK                  The bytes may be changed.
  * @retval SH_ERROR_INVALID_STATE An update of a block has begun already, a view of dirty contents is held, or a graph
  *                                that uses a block has been entered.
+ * @retval SH_ERROR_UNSUPPORTED   A block is SH_BLOCK_PACK.
  * @retval SH_ERROR_BACKEND       The driver failed.
  * @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
  * @blocks Until the loads and the write-backs have ended.
@@ -424,9 +427,10 @@ typedef struct sh_plan_info {
         see docs/concepts.md. The resident and the streamed parts include their share of these bytes. */
     uint64_t padding_bytes;
     /** The least T of all plans, given that plans keep whole pages. The value is proven, and never less than bound_ns.
-        It is bound_ns if the plan is for several kinds of step. \since 0.2 */
+        It is bound_ns if the plan is for several kinds of step, or if the device unpacks. \since 0.2 */
     uint64_t plan_bound_ns;
-    /** Device memory for packed weights that stay on the device and are unpacked for each use. \since 0.2 */
+    /** Device memory for packed weights that stay on the device and are unpacked for each use. It is beside
+        resident_bytes, and the blocks count as streamed. \since 0.2 */
     uint64_t packed_resident_bytes;
     uint64_t unpack_bytes; /**< Device memory through which packed weights arrive. \since 0.2 */
 } sh_plan_info;

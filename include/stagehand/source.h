@@ -48,7 +48,8 @@ typedef struct sh_segment {
     uint64_t offset; /**< Offset of the range in the block, in bytes. */
     uint64_t bytes;  /**< Length of the range. May be 0. */
     /** POINTER, MAPPED, DEVICE: the bytes. They must stay valid until the block is unregistered or its runtime is
-        destroyed. The library writes to them if the block is SH_BLOCK_MUTABLE. The memory must then be writable. */
+        destroyed, and with a `format` until the registration has returned. The library writes to them if the block is
+        SH_BLOCK_MUTABLE. The memory must then be writable. */
     const void* pointer;
     int64_t file;         /**< FILE: an open descriptor. The library duplicates it, so the caller may close it. */
     uint64_t file_offset; /**< FILE: offset of the bytes in the file. */
@@ -67,8 +68,8 @@ typedef struct sh_segment {
         \since 0.2 */
     uint64_t packed_bytes;
     uint64_t packed_offset; /**< Offset of the segment in the contents of the packed tensor. \since 0.2 */
-    /** SH_BLOCK_PACK: SH_FORMAT_* of the segment's elements, or 0 for a segment that stays as it is. `bytes` is a
-        multiple of the element's size. \since 0.2 */
+    /** POINTER, SH_BLOCK_PACK: SH_FORMAT_* of the segment's elements, which are then packed. 0: the segment is read
+        where it is. \since 0.2 */
     uint32_t format;
     uint32_t reserved;
 } sh_segment;

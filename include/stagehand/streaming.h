@@ -158,10 +158,11 @@ SH_API SH_MUST_CHECK sh_status sh_step_end(sh_runtime* runtime);
  * @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
  * @retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.
  * @retval SH_ERROR_RUNTIME_LOST         The runtime is lost.
- * @blocks Not for bytes of pinned sources. For bytes of other sources it blocks until the last piece of the load was
- *         issued, which sh_runtime_stats.stall_ns counts. With SH_STREAM_HOST it blocks until the bytes are there. For
- *         memory it blocks while it plans (outside a step, or without a plan), while it writes back dirty contents that
- *         are in the way, and while streams use the memory that a block outside the order takes.
+ * @blocks Not for bytes of pinned sources, unless workers unpack them (sh_segment.packed_bytes). For bytes of other
+ *         sources it blocks until the last piece of the load was issued, which sh_runtime_stats.stall_ns counts. With
+ *         SH_STREAM_HOST it blocks until the bytes are there. For memory it blocks while it plans (outside a step, or
+ *         without a plan), while it writes back dirty contents that are in the way, and while streams use the memory
+ *         that a block outside the order takes.
  * \since 0.1
  */
 SH_API SH_MUST_CHECK sh_status sh_acquire(sh_runtime* runtime, sh_block block, sh_stream stream, uint32_t flags,

@@ -71,7 +71,7 @@ sh_status sh_register_blocks(sh_runtime* runtime, const sh_block_desc* descs, ui
         for (uint64_t i = 0; i < count; i++) SH_TRY(take_segments(&all[i], &segments[i]));
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
-        return at.runtime->register_blocks(all, out_blocks);
+        return at.runtime->register_blocks(all, out_blocks, at.lock);
     });
 }
 
@@ -95,7 +95,7 @@ sh_status sh_register_parts(sh_runtime* runtime, const sh_block_desc* desc, cons
         LockedRuntime at;
         SH_TRY(find_runtime(runtime, &at));
         uint64_t made = 0;
-        SH_TRY(at.runtime->register_parts(block, wanted, parts.get(), &made));
+        SH_TRY(at.runtime->register_parts(block, wanted, parts.get(), &made, at.lock));
         parts.give(made);
         *out_count = made;
         return Status();

@@ -155,7 +155,7 @@ class Described:
 
     def _fill_in(self, segment: Any, source: Any) -> None:
         if isinstance(source, Packed):
-            if isinstance(source.source, (Packed, Fill, DeviceMemory)):
+            if isinstance(source.source, (Packed, Weights, Fill, DeviceMemory)):
                 raise TypeError("the source of Packed is memory or a range of a file")
             self._fill_in(segment, source.source)
             if segment.bytes == 0:

@@ -10,6 +10,7 @@
 #include <stagehand/runtime.h>
 
 #include "policy/delivery.h"
+#include "transfer/host/packed_copy.h"
 #include "transfer/source/segment.h"
 
 namespace stagehand::core {
@@ -19,6 +20,9 @@ constexpr uint32_t kNone = UINT32_MAX;
 struct Load;
 
 // The parts of a block that are seldom needed.
+// The packed copies of a block's segments (SH_BLOCK_PACK): one entry for each, or none.
+using BlockCopies = std::vector<transfer::PackedCopy>;
+
 struct BlockDetail {
     std::vector<transfer::Segment> segments;  // sorted by offset
     sh_load_fn on_load = nullptr;

@@ -24,15 +24,14 @@ Status check_packed(const sh_block_desc& desc, size_t index, const std::string& 
     return Status();
 }
 
+// A caller may free what was packed. So a format that packs nothing is refused.
 Status check_format(const sh_block_desc& desc, size_t index, const std::string& name, const sh_segment& segment) {
-    const auto format = codec::format_of(segment.format);
-    if (!format) return bad(desc, index, name + " has the unknown format " + std::to_string(segment.format));
-    const uint32_t size = codec::fields_of(*format).bytes();
-    if ((desc.flags & SH_BLOCK_PACK) && segment.kind == SH_SOURCE_POINTER && segment.bytes % size)
-        return bad(desc, index,
-                   name + " has " + std::to_string(segment.bytes) + " bytes, which is no multiple of the " +
-                       std::to_string(size) + " bytes of an element");
-    return Status();
+    if (!codec::format_of(segment.format))
+        return bad(desc, index, name + " has the unknown format " + std::to_string(segment.format));
+    if (!(desc.flags & SH_BLOCK_PACK)) return bad(desc, index, name + " has a format, but flags has no SH_BLOCK_PACK");
+    if (segment.kind != SH_SOURCE_POINTER)
+        return bad(desc, index, name + " has a format, but its kind is not SH_SOURCE_POINTER");
+    return segment.packed_bytes ? bad(desc, index, name + " has a format, but is packed already") : Status();
 }
 
 Status check_segment(const sh_block_desc& desc, size_t index, uint64_t number, const sh_segment& segment) {

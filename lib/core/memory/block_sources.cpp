@@ -9,17 +9,13 @@
 
 namespace stagehand::core {
 
-Status open_sources(BackendDevice& device, const sh_block_desc& desc, size_t index, uint64_t offset,
-                    uint64_t staged_bytes, Block& block) {
+Status open_sources(BackendDevice& device, const sh_block_desc& desc, const BlockCopies& copies, size_t index,
+                    uint64_t offset, uint64_t staged_bytes, Block& block) {
     block.detail = std::make_unique<BlockDetail>();
     BlockDetail& detail = *block.detail;
     detail.on_load = desc.on_load;
     detail.user_data = desc.user_data;
     if (desc.name) detail.name = desc.name;
-    std::vector<transfer::PackedCopy> copies;
-    if (desc.flags & SH_BLOCK_PACK && !device.has(SH_BACKEND_CONTENTLESS))
-        SH_TRY(
-            transfer::copy_packed(device, {desc.segments, desc.segment_count}, &copies).within(describe(desc, index)));
     transfer::RouteOptions options = {(desc.flags & SH_BLOCK_PIN) != 0, nullptr, staged_bytes};
     detail.segments.reserve(desc.segment_count);
     for (uint64_t k = 0; k < desc.segment_count; k++) {

@@ -12,10 +12,10 @@
 namespace stagehand::core {
 
 // Makes the block's detail from its descriptor, which is number `index` of a call. `offset` is the block's offset in
-// its unit. `staged_bytes` is the largest chunk of a packed tensor that workers can stage. After a failure,
-// close_sources() closes what was opened.
-Status open_sources(BackendDevice& device, const sh_block_desc& desc, size_t index, uint64_t offset,
-                    uint64_t staged_bytes, Block& block);
+// its unit. `copies` are those of its segments, or none. `staged_bytes` is the largest chunk of a packed tensor that
+// workers can stage. After a failure, close_sources() closes what was opened.
+Status open_sources(BackendDevice& device, const sh_block_desc& desc, const BlockCopies& copies, size_t index,
+                    uint64_t offset, uint64_t staged_bytes, Block& block);
 void close_sources(BackendDevice& device, BlockDetail& detail);
 
 }  // namespace stagehand::core

@@ -116,7 +116,8 @@ void Registry::leave_range(uint32_t index) {
         log_line(SH_LOG_WARNING, "an address range could not be freed: %s", status.text());
 }
 
-Status Registry::add(std::span<const sh_block_desc> descs, uint64_t pack_pages, bool may_reuse, sh_block* out_ids) {
+Status Registry::add(std::span<const sh_block_desc> descs, std::span<const BlockCopies> copies, uint64_t pack_pages,
+                     bool may_reuse, sh_block* out_ids) {
     SH_TRY(check_blocks(descs, page_bytes_));
     const uint64_t free = blocks_.capacity() - blocks_.size() + (may_reuse ? free_blocks_.count : 0);
     if (descs.size() > free)
@@ -132,7 +133,8 @@ Status Registry::add(std::span<const sh_block_desc> descs, uint64_t pack_pages, 
         SH_TRY(take_range(added, lay_out(added)));
         for (size_t i = 0; i < descs.size(); i++) {
             Block& block = blocks_[added.blocks[i]];
-            SH_TRY(open_sources(device_, descs[i], i, block.address, staged_bytes_, block));
+            SH_TRY(open_sources(device_, descs[i], copies.empty() ? BlockCopies() : copies[i], i, block.address,
+                                staged_bytes_, block));
         }
         for (const uint32_t index : added.units) survey(index);
         for (const Addition::Grown& grown : added.grown) survey(grown.unit);

@@ -73,7 +73,9 @@ public:
     // Copies descriptors, packs small neighbours into units of up to `pack_pages` pages, reserves addresses, and opens
     // sources. Does all of this or nothing. `may_reuse`: no call waits inside the runtime, so nobody has a reference to
     // a free record.
-    Status add(std::span<const sh_block_desc> descs, uint64_t pack_pages, bool may_reuse, sh_block* out_ids);
+    // `copies`: of each descriptor's segments, or of none.
+    Status add(std::span<const sh_block_desc> descs, std::span<const BlockCopies> copies, uint64_t pack_pages,
+               bool may_reuse, sh_block* out_ids);
     // The most pages of a unit of small neighbours, for a budget of so many pages.
     static uint64_t pack_pages(uint64_t budget_pages);
     // A source is a packed tensor in pinned memory, which the device could unpack.

@@ -68,7 +68,7 @@ Status Capture::load(Unit& unit, Use& use) {
     if (!load_.staged.empty())
         return Status(SH_ERROR_UNSUPPORTED, registry_.name_of(unit) +
                                                 " cannot be captured: a graph cannot read a source "
-                                                "that is not pinned, or packed");
+                                                "that is packed, or not pinned");
     const sh_stream copies = objects_.stream();
     sh_backend_event loaded = 0;
     SH_TRY(objects_.event(&loaded));

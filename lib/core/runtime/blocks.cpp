@@ -3,28 +3,49 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/no_throw.h"
+#include "base/unlocked.h"
 #include "core/memory/block_desc.h"
 #include "core/memory/block_parts.h"
 #include "policy/cuts.h"
 
 namespace stagehand::core {
 
-Status Blocks::add(std::span<const sh_block_desc> descs, sh_block* out_ids) {
+// Packs the segments of blocks with SH_BLOCK_PACK. This takes long, so other calls go on meanwhile.
+Status Blocks::pack(std::span<const sh_block_desc> descs, std::vector<BlockCopies>* out, Lock& lock) {
+    const bool any = std::ranges::any_of(descs, [](const auto& desc) { return (desc.flags & SH_BLOCK_PACK) != 0; });
+    if (!any || parts_.backend().has(SH_BACKEND_CONTENTLESS)) return Status();
+    SH_TRY(check_blocks(descs, parts_.page_bytes()));
+    out->resize(descs.size());
+    const Gate::Inside inside(parts_.gate);
+    return unlocked(lock, [&]() -> Status {
+        for (size_t i = 0; i < descs.size(); i++)
+            if (descs[i].flags & SH_BLOCK_PACK)
+                SH_TRY(transfer::copy_packed(parts_.backend(), {descs[i].segments, descs[i].segment_count}, &(*out)[i])
+                           .within(core::describe(descs[i], i)));
+        return Status();
+    });
+}
+
+Status Blocks::add(std::span<const sh_block_desc> descs, sh_block* out_ids, Lock& lock) {
+    SH_TRY(parts_.gate.usable());
+    std::vector<BlockCopies> copies;
+    SH_TRY(no_throw([&] { return pack(descs, &copies, lock); }));
     SH_TRY(parts_.gate.usable());
     // All blocks of a unit must fit on the device at once.
-    SH_TRY(parts_.registry.add(descs, Registry::pack_pages(budget_pages()), parts_.gate.is_empty(), out_ids));
+    SH_TRY(parts_.registry.add(descs, copies, Registry::pack_pages(budget_pages()), parts_.gate.is_empty(), out_ids));
     if (!descs.empty()) plan_.want();
     return Status();
 }
 
 Status Blocks::add_parts(const sh_block_desc& desc, const sh_part_options& options, std::span<sh_part* const> out_parts,
-                         uint64_t* out_count) {
+                         uint64_t* out_count, Lock& lock) {
     const uint64_t page = parts_.page_bytes();
     SH_TRY(check_blocks({&desc, 1}, page));
     const uint64_t largest = options.largest_bytes ? options.largest_bytes : policy::largest_part(budget_pages(), page);
     const std::vector<policy::Cut> cuts = policy::cut(desc.bytes, options.unit_bytes, largest, out_parts.size());
     std::vector<sh_block> ids(cuts.size());
-    SH_TRY(add(BlockParts(desc, cuts).descs(), ids.data()));
+    SH_TRY(add(BlockParts(desc, cuts).descs(), ids.data(), lock));
     for (size_t i = 0; i < cuts.size(); i++) {
         sh_part& part = *out_parts[i];
         part.reserved = 0;

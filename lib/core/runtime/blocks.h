@@ -28,15 +28,17 @@ public:
           graphs_(graphs),
           sources_(sources) {}
 
-    Status add(std::span<const sh_block_desc> descs, sh_block* out_ids);
+    // Gives up the mutex while it packs segments.
+    Status add(std::span<const sh_block_desc> descs, sh_block* out_ids, Lock& lock);
     // Registers the parts of a block. There are at most as many as `out_parts` has room for.
     Status add_parts(const sh_block_desc& desc, const sh_part_options& options, std::span<sh_part* const> out_parts,
-                     uint64_t* out_count);
+                     uint64_t* out_count, Lock& lock);
     Status remove(std::span<const sh_block> ids, Lock& lock);
     Status describe(sh_block id, sh_block_state* out) const;
 
 private:
     uint64_t budget_pages() const;
+    Status pack(std::span<const sh_block_desc> descs, std::vector<BlockCopies>* out, Lock& lock);
     void forget_units(std::span<const uint32_t> gone, Lock& lock);
 
     Parts& parts_;

@@ -76,12 +76,12 @@ public:
     void run() noexcept override;
 
     // Blocks, their contents and their sources.
-    Status register_blocks(std::span<const sh_block_desc> descs, sh_block* out_ids) {
-        return blocks_.add(descs, out_ids);
+    Status register_blocks(std::span<const sh_block_desc> descs, sh_block* out_ids, Lock& lock) {
+        return blocks_.add(descs, out_ids, lock);
     }
     Status register_parts(const sh_block_desc& desc, const sh_part_options& options,
-                          std::span<sh_part* const> out_parts, uint64_t* out_count) {
-        return blocks_.add_parts(desc, options, out_parts, out_count);
+                          std::span<sh_part* const> out_parts, uint64_t* out_count, Lock& lock) {
+        return blocks_.add_parts(desc, options, out_parts, out_count, lock);
     }
     Status unregister_blocks(std::span<const sh_block> ids, Lock& lock) { return blocks_.remove(ids, lock); }
     Status block_state(sh_block id, sh_block_state* out) const { return blocks_.describe(id, out); }

@@ -80,10 +80,16 @@ Status Sources::update_begin(std::span<const sh_block> ids, Lock& lock) {
         SH_TRY(parts_.gate.usable());
         units.clear();
         SH_TRY(parts_.find_units(ids, &units));
-        for (const sh_block id : ids)
-            if (const Block* block = parts_.registry.find(id); block->updating())
+        for (const sh_block id : ids) {
+            const Block& block = *parts_.registry.find(id);
+            if (block.updating())
                 return Status(SH_ERROR_INVALID_STATE,
-                              parts_.registry.name_of(*block) + ": an update of its source has begun already");
+                              parts_.registry.name_of(block) + ": an update of its source has begun already");
+            if (block.flags & SH_BLOCK_PACK)
+                return Status(SH_ERROR_UNSUPPORTED, parts_.registry.name_of(block) +
+                                                        " cannot be updated: SH_BLOCK_PACK has packed its "
+                                                        "contents, so register it anew");
+        }
         // A launch may be under way already. Only leaving the graph tells when it ends.
         for (const uint32_t index : units)
             if (graphs_.entered_uses(index))

@@ -60,10 +60,11 @@ private:
 
     Status pack(const sh_segment& segment) {
         frame_.clear();
-        if (segment.bytes >= codec::kMostContents) return Status();
+        const auto format = static_cast<codec::FloatFormat>(segment.format);
+        const bool whole = segment.bytes % codec::fields_of(format).bytes() == 0;  // a part may end within an element
+        if (!device_.unpacks() || !whole || segment.bytes >= codec::kMostContents) return Status();
         const uint32_t threads = std::min(platform::usable_cores(), kMostPackers);
-        SH_TRY(codec::pack_frame(static_cast<codec::FloatFormat>(segment.format), segment.pointer, segment.bytes,
-                                 threads, &frame_));
+        SH_TRY(codec::pack_frame(format, segment.pointer, segment.bytes, threads, &frame_));
         if (static_cast<double>(frame_.size()) > kPackingPays * static_cast<double>(segment.bytes)) frame_.clear();
         copies_.back().segment.packed_bytes = frame_.size();
         copies_.back().segment.packed_offset = 0;

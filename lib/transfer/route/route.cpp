@@ -35,8 +35,8 @@ bool packed_tensor_is_whole(const Source& source) {
     });
 }
 
-Route packed_route(const Source& source, bool pinned, uint64_t staged_bytes) {
-    if (pinned && packed_tensor_is_whole(source)) return Route::packed;
+Route packed_route(const Source& source, bool pinned, bool is_copy, uint64_t staged_bytes) {
+    if (pinned && (is_copy || packed_tensor_is_whole(source))) return Route::packed;
     const bool fits = for_all_chunks(source, [&](uint64_t, uint64_t size) { return size <= staged_bytes; });
     return fits ? Route::packed_staged : Route::staged;
 }
@@ -77,7 +77,7 @@ Status open_segment(BackendDevice& device, const sh_segment& from, const RouteOp
         SH_TRY(device.host_is_pinned(from.pointer, source.place_bytes(), &pinned));
         if (pinned && !source.packed) out->route = Route::straight;
     }
-    if (source.packed && device.unpacks()) out->route = packed_route(source, pinned, options.staged_bytes);
+    if (source.packed && device.unpacks()) out->route = packed_route(source, pinned, is_copy, options.staged_bytes);
     return Status();
 }
 

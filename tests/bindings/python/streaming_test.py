@@ -96,8 +96,11 @@ def test_weights_are_packed_when_they_are_registered(device):
         with runtime.acquire(block) as view:
             assert view.read() == contents + contents
             assert block.info().flags == sh.BlockFlag.PACK
-        with pytest.raises(sh.UsageError, match="multiple"):
-            runtime.register_block(sh.Weights(b"odd", sh.WeightFormat.BF16))
+        odd = runtime.register_block(sh.Weights(b"odd", sh.WeightFormat.BF16))
+        with runtime.acquire(odd) as view:
+            assert view.read() == b"odd"
+        with pytest.raises(TypeError, match="memory or a range"):
+            runtime.register_block(sh.Packed(sh.Weights(contents, sh.WeightFormat.BF16), 10))
         with pytest.raises(sh.UsageError, match="mutable"):
             runtime.register_block(sh.Weights(bytearray(2), sh.WeightFormat.BF16), mutable=True)
         with pytest.raises(TypeError, match="is memory"):

@@ -94,7 +94,7 @@ protected:
             descs.back().segment_count = spec.segments.size();
         }
         std::vector<sh_block> ids(specs.size());
-        const Status status = registry_->add(descs, 8, true, ids.data());
+        const Status status = registry_->add(descs, {}, 8, true, ids.data());
         EXPECT_TRUE(status.ok()) << status.text();
         return registry_->unit(registry_->find(ids[0])->unit);
     }

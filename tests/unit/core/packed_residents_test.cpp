@@ -32,7 +32,7 @@ TEST_F(PackedResidents, AModelThatFitsPackedNeedsNoCopies) {
     steps(2);
     const sh_plan_info now = plan();
     EXPECT_LT(now.packed_resident_bytes, 28 * kMiB);
-    EXPECT_GT(now.packed_resident_bytes, 18 * kMiB);
+    EXPECT_GT(now.packed_resident_bytes, 16 * kMiB);
     EXPECT_EQ(now.bytes_per_step, 0u);
     EXPECT_EQ(now.bound_bytes_per_step, 0u);
     const uint64_t before = brought();
@@ -46,13 +46,13 @@ TEST_F(PackedResidents, ALargerModelStreamsTheRest) {
     add_blocks(30);
     steps(2);
     const sh_plan_info now = plan();
-    EXPECT_GT(now.packed_resident_bytes, 18 * kMiB);
+    EXPECT_GT(now.packed_resident_bytes, 16 * kMiB);
     const uint64_t before = brought();
     steps(3);
     // 60 MiB take 42 MiB packed, and about 25 MiB of them stay. Of plain weights, 25 MiB would stay and 35 MiB take 24.
     const double a_step = static_cast<double>(brought() - before) / 3 / static_cast<double>(kMiB);
     EXPECT_LT(a_step, 21);
-    EXPECT_GT(a_step, 12);
+    EXPECT_GT(a_step, 8);
     EXPECT_NEAR(a_step, 0.7 * static_cast<double>(now.bytes_per_step) / static_cast<double>(kMiB), 4);
     EXPECT_GE(now.step_ns, now.bound_ns);
     EXPECT_LE(device_.memory().peak_bytes, kBudget);

@@ -190,32 +190,71 @@ TEST_F(PackedSources, AreMadeOfPlainOnes) {
         for (size_t i = 0; i < blocks.size(); i++) expect_bytes(blocks[i], truth[i].data(), truth[i].size());
         SUCCEEDS(sh_step_end(runtime_));
     }
+    EXPECT_EQ(sh_source_update_begin(runtime_, blocks.data(), 1), SH_ERROR_UNSUPPORTED);
+    EXPECT_NE(why().find("SH_BLOCK_PACK"), std::string::npos) << why();
     SUCCEEDS(sh_unregister_blocks(runtime_, blocks.data(), blocks.size()));
 }
 
-TEST_F(PackedSources, AreNotMadeOfWhatHasNoElements) {
+TEST_F(PackedSources, AreMadeOfWhatHasAFormatOrRefused) {
     const Packed& tensor = packed(FloatFormat::bf16, 1000, 1);
     std::vector<sh_segment> segments = {tensor.segment(SH_SOURCE_POINTER)};
-    segments[0].pointer = tensor.contents.data();
-    segments[0].packed_bytes = 0;
-    segments[0].format = SH_FORMAT_BF16;
+    sh_segment& segment = segments[0];
+    segment.pointer = tensor.contents.data();
+    segment.packed_bytes = 0;
+    segment.format = SH_FORMAT_BF16;
     sh_block_desc desc = block_of(segments);
     sh_block block = 0;
     const auto refused = [&](const char* says) {
         EXPECT_EQ(sh_register_blocks(runtime_, &desc, 1, &block), SH_ERROR_INVALID_ARGUMENT);
         EXPECT_NE(why().find(says), std::string::npos) << why();
     };
+    refused("no SH_BLOCK_PACK");
     desc.flags = SH_BLOCK_PACK | SH_BLOCK_MUTABLE;
     refused("mutable");
     desc.flags = SH_BLOCK_PACK;
-    segments[0].bytes = 1999;
-    refused("1999 bytes, which is no multiple of the 2 bytes of an element");
-    segments[0].bytes = 2000;
-    segments[0].format = 6;
+    segment.kind = SH_SOURCE_MAPPED;
+    refused("kind");
+    segment.kind = SH_SOURCE_POINTER;
+    segment.packed_bytes = 100;
+    refused("packed already");
+    segment.packed_bytes = 0;
+    segment.format = 6;
     refused("unknown format 6");
-    segments[0].format = SH_FORMAT_F32;
+    segment.format = SH_FORMAT_F32;
+    segment.bytes = 1999;
+    std::vector<uint8_t> given = tensor.contents;
+    segment.pointer = given.data();
     SUCCEEDS(sh_register_blocks(runtime_, &desc, 1, &block));
-    expect_bytes(block, tensor.contents.data(), 2000);
+    std::ranges::fill(given, 0xee);
+    sh_view view = SH_VIEW_INIT;
+    std::vector<uint8_t> found(1999);
+    SUCCEEDS(sh_acquire(runtime_, block, SH_STREAM_HOST, 0, &view));
+    SUCCEEDS(sh_read_block(runtime_, block, SH_STREAM_HOST, 0, found.data(), found.size()));
+    SUCCEEDS(sh_release(runtime_, block, SH_STREAM_HOST));
+    EXPECT_TRUE(std::equal(found.begin(), found.end(), tensor.contents.begin()));
+}
+
+// The cuts fall within elements.
+TEST_F(PackedSources, AreMadeOfParts) {
+    const Packed& tensor = packed(FloatFormat::f32, 2 * kPage, 1);
+    std::vector<sh_segment> segments = {tensor.segment(SH_SOURCE_POINTER)};
+    std::vector<uint8_t> given = tensor.contents;
+    segments[0].pointer = given.data();
+    segments[0].packed_bytes = 0;
+    segments[0].format = SH_FORMAT_F32;
+    sh_block_desc desc = block_of(segments);
+    desc.flags = SH_BLOCK_PACK;
+    sh_part_options options = SH_PART_OPTIONS_INIT;
+    options.unit_bytes = 1002;
+    options.largest_bytes = 2 * kPage;
+    sh_part parts[8];
+    for (sh_part& part : parts) sh_part_init(&part);
+    uint64_t count = 0;
+    SUCCEEDS(sh_register_parts(runtime_, &desc, &options, parts, 8, &count));
+    ASSERT_GE(count, 3u);
+    std::ranges::fill(given, 0xee);
+    for (uint64_t i = 0; i < count; i++)
+        expect_bytes(parts[i].block, tensor.contents.data() + parts[i].offset, parts[i].bytes);
 }
 
 }  // namespace

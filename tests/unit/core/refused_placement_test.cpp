@@ -69,7 +69,7 @@ protected:
         desc.bytes = kBlockBytes;
         desc.segments = &segment;
         desc.segment_count = 1;
-        const Status status = runtime_->register_blocks({&desc, 1}, &ids_.emplace_back());
+        const Status status = runtime_->register_blocks({&desc, 1}, &ids_.emplace_back(), lock_);
         ASSERT_TRUE(status.ok()) << status.text();
     }
     void schedule(size_t count) {

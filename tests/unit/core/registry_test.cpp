@@ -101,7 +101,7 @@ protected:
             descs[i].segment_count = 1;
         }
         std::vector<sh_block> ids(specs.size());
-        const Status status = registry_->add(descs, kPackPages, may_reuse, ids.data());
+        const Status status = registry_->add(descs, {}, kPackPages, may_reuse, ids.data());
         EXPECT_EQ(status.code(), expected) << status.text();
         if (!status.ok()) ids.clear();
         check();
@@ -347,7 +347,7 @@ TEST_P(RegistryTest, gaps_are_what_no_segment_covers) {
     desc.segments = segments;
     desc.segment_count = 2;
     sh_block id = 0;
-    ASSERT_TRUE(registry_->add(std::span(&desc, 1), kPackPages, true, &id).ok());
+    ASSERT_TRUE(registry_->add(std::span(&desc, 1), {}, kPackPages, true, &id).ok());
     const uint32_t unit = registry_->find(id)->unit;
     const auto gaps = registry_->gaps_of(unit);
     ASSERT_EQ(gaps.size(), 3u);

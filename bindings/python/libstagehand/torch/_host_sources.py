@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from .._device import Device
+from .._generated import WeightFormat
 from .._host import PinnedMemory
-from .._sources import BlockDesc, Mapped, Segment
+from .._sources import BlockDesc, Mapped, Segment, Weights
 from . import _weights
 from ._files import TensorFiles
 from ._mappings import Mappings
@@ -67,12 +68,36 @@ def adopt(
         )
 
 
+_FORMATS = {
+    torch.bfloat16: WeightFormat.BF16,
+    torch.float16: WeightFormat.F16,
+    torch.float32: WeightFormat.F32,
+    torch.float8_e4m3fn: WeightFormat.F8_E4M3,
+    torch.float8_e5m2: WeightFormat.F8_E5M2,
+}
+
+
+def _format_of(weight: Weight) -> WeightFormat | None:
+    """The format of all elements of the weight, or None if they have several, or one that cannot be packed."""
+    types = {place.original.dtype for place in weight.places}
+    format = _FORMATS.get(types.pop()) if len(types) == 1 else None
+    size = max(place.original.element_size() for place in weight.places)
+    return format if weight.bytes and weight.bytes % size == 0 else None
+
+
 def make_sources(
-    device: Device, copies: PinnedCopies, blocks: list[HeldBlock], files: TensorFiles | Mappings | None, pin: bool
+    device: Device,
+    copies: PinnedCopies,
+    blocks: list[HeldBlock],
+    files: TensorFiles | Mappings | None,
+    pin: bool,
+    pack: bool,
 ) -> Iterator[BlockDesc]:
     """Gives each weight its source, and yields the descriptors of the blocks."""
+    formats = {weight: _format_of(weight) for block in blocks for weight in block.weights if pack and not block.mutable}
     if pin:
-        _copy_small(device, copies, [weight for block in blocks for weight in block.weights])
+        weights = [weight for block in blocks for weight in block.weights]
+        _copy_small(device, copies, [weight for weight in weights if formats.get(weight) is None])
     for block in blocks:
         if any(weight.storage.device.type != "cpu" for weight in block.weights):
             _copy_to_host(device, copies, block)
@@ -90,7 +115,12 @@ def make_sources(
                 if any(place.tensor.requires_grad for place in weight.places):
                     weight.copied = weight.host
                 weight.host, file = weight.host.clone(), None
-            segments.append(Segment(Mapped(file) if file is not None else buffer_of(weight.host), weight.offset))
+            format = formats.get(weight)
+            if format is not None:
+                weight.packed, weight.mapped = True, False
+                segments.append(Segment(Weights(buffer_of(weight.host), format), weight.offset))
+            else:
+                segments.append(Segment(Mapped(file) if file is not None else buffer_of(weight.host), weight.offset))
         yield BlockDesc(segments, block.name, block.bytes, mutable=block.mutable, unordered=block.unordered, pin=pin)
 
 

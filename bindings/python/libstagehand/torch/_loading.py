@@ -57,9 +57,9 @@ class Updates:
             place.note_source()
         self._load_anew(overwritten)
         for place in changed:
-            if place.weight.mapped:
+            if place.weight.fixed:
                 raise RuntimeError(
-                    f"{place.name} is streamed from a mapped file, and a tensor that was read from it was changed in place: "
+                    f"{place.name} is {place.weight.fixed}. A tensor that was read from it was changed in place: "
                     "steps do not see that change"
                 )
             if place.weight.block.trained != place.trained:
@@ -71,6 +71,10 @@ class Updates:
 
     def _load_anew(self, places: list[Place]) -> None:
         blocks = {place.weight.block: None for place in places}
+        packed = [block for block in blocks if any(weight.packed for weight in block.weights)]
+        if packed:
+            self._runtime.invalidate([block.block for block in packed])  # their sources are as they were
+            blocks = {block: None for block in blocks if block not in packed}
         if blocks:
             with self._runtime.update_sources([block.block for block in blocks]):
                 pass
@@ -101,11 +105,12 @@ class LoadInto(Hook):
                     f"{entry.name} is streamed: load_state_dict() can copy into it, "
                     "but cannot replace it by another tensor (assign=True)"
                 )
-            if any(place.weight.mapped for place in entry.places):
-                raise RuntimeError(
-                    f"{entry.name} is streamed from a mapped file, and files are not written to: "
-                    "end streaming, and stream the model from another file"
-                )
+            for place in entry.places:
+                if place.weight.fixed:
+                    raise RuntimeError(
+                        f"{entry.name} is {place.weight.fixed}: "
+                        "end streaming, and stream the model again with the other weights"
+                    )
         for entry in entries.values():
             for place in entry.places:
                 if not place.loading:

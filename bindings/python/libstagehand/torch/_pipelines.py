@@ -50,6 +50,7 @@ class StreamedPipeline:
     :param mapped: Whether tensors in host memory that is mapped from files are streamed from there, as for a single
         model.
     :param pin: Whether to pin the host memory, as for a single model.
+    :param pack: Whether to pack floating-point weights, as for a single model.
     :param debug: Whether to check steps for reads of weights whose block is not held, as for a single model.
     :param share_wait: The most seconds that a step waits for steps of other threads, as for a single model.
     :param progress: A function that is called as progress(done, total), or True, as for a single model. It counts the
@@ -65,6 +66,7 @@ class StreamedPipeline:
         parts: Iterable[str] | None = None,
         mapped: bool = False,
         pin: bool = True,
+        pack: bool = False,
         debug: bool | None = None,
         share_wait: float = 10.0,
         progress: Progress = None,
@@ -96,6 +98,7 @@ class StreamedPipeline:
                         share,
                         mapped=mapped,
                         pin=pin,
+                        pack=pack,
                         debug=debug,
                         name=name,
                         share_wait=share_wait,

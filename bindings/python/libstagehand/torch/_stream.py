@@ -35,6 +35,7 @@ class _Stream(Protocol[_Arguments]):
         parts: Iterable[str] | None = None,
         mapped: bool = False,
         pin: bool = True,
+        pack: bool = False,
         debug: bool | None = None,
         share_wait: float = 10.0,
         progress: Progress = None,

@@ -187,8 +187,8 @@ def _written(operation: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
 def _refuse_write(operation: Any, weight: Weight, by_itself: bool) -> None:
     """Refuses a change in place. `by_itself` tells that the weight was given to the operation, and not its data."""
     why = ""
-    if weight.mapped:
-        why = "the weight is streamed from a mapped file, and files are not written to"
+    if weight.fixed:
+        why = f"the weight is {weight.fixed}"
     elif weight.block.mutable and by_itself:  # as by an optimizer over all parameters
         why = "the weight is trained. Its data may be changed"
     if why:

@@ -175,11 +175,19 @@ class Weight:
     users: list[Unit] = field(default_factory=list)
     host: torch.Tensor = None  # type: ignore[assignment]  # the source, as bytes
     mapped: bool = False  # whether the source is a file
+    packed: bool = False  # whether the library has packed its bytes, so that the source is not read any more
     copied: torch.Tensor | None = None  # the original bytes, if the source is a copy of them
     moved: torch.device | None = None  # the device that it was on, if it was copied to the host
     memory: torch.Tensor = None  # type: ignore[assignment]  # the device memory, as bytes
     block: HeldBlock = None  # type: ignore[assignment]
     offset: int = 0  # in the block
+
+    @property
+    def fixed(self) -> str:
+        """Why no step would see a change of the source, or ""."""
+        if self.mapped:
+            return "streamed from a mapped file, and files are not written to"
+        return "packed (pack=True), and only the packed weights are read" if self.packed else ""
 
 
 @dataclass(eq=False)

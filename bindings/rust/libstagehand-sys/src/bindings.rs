@@ -620,7 +620,7 @@ until steps end and views are released.*/
     pub page_bytes: u64,
     ///Host memory that the library holds for staging.
     pub staging_bytes: u64,
-    ///The pinned part of all host memory that the library holds.
+    ///The pinned part of all host memory that the library holds, but for SH_BLOCK_PACK.
     pub pinned_bytes: u64,
     ///Sum of the reservations in force: see residency.h.
     pub reserved_bytes: u64,
@@ -1199,7 +1199,8 @@ pub struct sh_segment {
     ///Length of the range. May be 0.
     pub bytes: u64,
     /**POINTER, MAPPED, DEVICE: the bytes. They must stay valid until the block is unregistered or its runtime is
-destroyed. The library writes to them if the block is SH_BLOCK_MUTABLE. The memory must then be writable.*/
+destroyed, and with a `format` until the registration has returned. The library writes to them if the block is
+SH_BLOCK_MUTABLE. The memory must then be writable.*/
     pub pointer: *const ::core::ffi::c_void,
     ///FILE: an open descriptor. The library duplicates it, so the caller may close it.
     pub file: i64,
@@ -1223,8 +1224,8 @@ Since 0.2*/
     pub packed_bytes: u64,
     ///Offset of the segment in the contents of the packed tensor. Since 0.2
     pub packed_offset: u64,
-    /**SH_BLOCK_PACK: SH_FORMAT_* of the segment's elements, or 0 for a segment that stays as it is. `bytes` is a
-multiple of the element's size. Since 0.2*/
+    /**POINTER, SH_BLOCK_PACK: SH_FORMAT_* of the segment's elements, which are then packed. 0: the segment is read
+where it is. Since 0.2*/
     pub format: u32,
     pub reserved: u32,
 }
@@ -1335,10 +1336,12 @@ pub const SH_BLOCK_UNORDERED: _bindgen_ty_14 = 4;
 /**The library pins the block's SH_SOURCE_POINTER memory while the block is registered. The library logs a warning
 and reads the memory unpinned if the system refuses.*/
 pub const SH_BLOCK_PIN: _bindgen_ty_14 = 8;
-/**The registration packs each SH_SOURCE_POINTER segment that has a `format`, into pinned memory of the library.
-Weights of BF16 take about 0.70 of their bytes there. The caller may free the segment's memory afterwards. The
-library copies a segment as it is if packing saves less than 5 %, or if it has 32 GiB or more. The contents come
-back bit by bit. The block cannot be SH_BLOCK_MUTABLE, and updates of its source change nothing. Since 0.2*/
+/**The registration packs each segment that has a `format` into memory of the library, which is pinned if the
+system allows it. Weights of BF16 take about 0.70 of their bytes there. The contents come back bit by bit. The
+caller may free the memory of these segments when the registration has returned SH_OK; other segments are
+read where they are. The library copies a segment as it is if packing saves less than 5 %, if it has 32 GiB or
+more, if it ends within an element, or if the device does not unpack. The block cannot be SH_BLOCK_MUTABLE, and
+sh_source_update_begin() refuses it. A capture refuses its packed segments. Since 0.2*/
 pub const SH_BLOCK_PACK: _bindgen_ty_14 = 16;
 pub type _bindgen_ty_14 = ::core::ffi::c_uint;
 /**A contiguous range of a block's device memory that one load brought. The range begins at the block's first byte or at
@@ -1659,9 +1662,10 @@ of this runtime's steps have shown it since.*/
 see docs/concepts.md. The resident and the streamed parts include their share of these bytes.*/
     pub padding_bytes: u64,
     /**The least T of all plans, given that plans keep whole pages. The value is proven, and never less than bound_ns.
-It is bound_ns if the plan is for several kinds of step. Since 0.2*/
+It is bound_ns if the plan is for several kinds of step, or if the device unpacks. Since 0.2*/
     pub plan_bound_ns: u64,
-    ///Device memory for packed weights that stay on the device and are unpacked for each use. Since 0.2
+    /**Device memory for packed weights that stay on the device and are unpacked for each use. It is beside
+resident_bytes, and the blocks count as streamed. Since 0.2*/
     pub packed_resident_bytes: u64,
     ///Device memory through which packed weights arrive. Since 0.2
     pub unpack_bytes: u64,
@@ -3089,12 +3093,11 @@ step.
 @retval SH_OK                     The blocks are registered.
 @retval SH_ERROR_INVALID_ARGUMENT A description is wrong. The text names the block and the field.
 @retval SH_ERROR_SOURCE           The index of a packed tensor cannot be read.
-@retval SH_ERROR_OUT_OF_HOST_MEMORY There is no memory for the packed segments.
 @retval SH_ERROR_BACKEND          The driver failed.
 @retval SH_ERROR_RUNTIME_LOST     The runtime is lost.
-@blocks While it pins memory for SH_BLOCK_PIN, while it packs segments for SH_BLOCK_PACK (with all processors, a
-second for about a GB each), and while it reads the index of a packed tensor, or all of a packed tensor in
-pinned memory.
+@blocks While it pins memory for SH_BLOCK_PIN, while it packs segments for SH_BLOCK_PACK (with up to 32 processors,
+of which each packs about 1 GB a second), and while it reads the index of a packed tensor, or all of a
+packed tensor in pinned memory. Other calls go on while it packs.
 Since 0.1*/
     pub fn sh_register_blocks(
         runtime: *mut sh_runtime,
@@ -3128,7 +3131,8 @@ Since 0.1*/
     /**Marks the device contents of blocks as out of date. The next acquire loads them again. Views that are held keep their
 contents. An acquire of the same block, or of a block that shares its pages, returns SH_ERROR_HELD until these views
 are released. Dirty contents that are not written back yet are lost. The sources must already have the new bytes. To
-change bytes that the library may be reading, use sh_source_update_begin().
+change bytes that the library may be reading, use sh_source_update_begin(). Segments that SH_BLOCK_PACK has packed
+are loaded as they were registered.
 @retval SH_OK                 The blocks will be loaded again.
 @retval SH_ERROR_BACKEND      The driver failed.
 @retval SH_ERROR_RUNTIME_LOST The runtime is lost.
@@ -3146,6 +3150,7 @@ marked dirty until the end of the update. Updates of one block do not nest.
 @retval SH_OK                  The bytes may be changed.
 @retval SH_ERROR_INVALID_STATE An update of a block has begun already, a view of dirty contents is held, or a graph
 that uses a block has been entered.
+@retval SH_ERROR_UNSUPPORTED   A block is SH_BLOCK_PACK.
 @retval SH_ERROR_BACKEND       The driver failed.
 @retval SH_ERROR_RUNTIME_LOST  The runtime is lost.
 @blocks Until the loads and the write-backs have ended.
@@ -3783,10 +3788,11 @@ block.
 @retval SH_ERROR_OUT_OF_DEVICE_MEMORY The driver has no memory left.
 @retval SH_ERROR_CANCELLED            Another thread destroyed the runtime.
 @retval SH_ERROR_RUNTIME_LOST         The runtime is lost.
-@blocks Not for bytes of pinned sources. For bytes of other sources it blocks until the last piece of the load was
-issued, which sh_runtime_stats.stall_ns counts. With SH_STREAM_HOST it blocks until the bytes are there. For
-memory it blocks while it plans (outside a step, or without a plan), while it writes back dirty contents that
-are in the way, and while streams use the memory that a block outside the order takes.
+@blocks Not for bytes of pinned sources, unless workers unpack them (sh_segment.packed_bytes). For bytes of other
+sources it blocks until the last piece of the load was issued, which sh_runtime_stats.stall_ns counts. With
+SH_STREAM_HOST it blocks until the bytes are there. For memory it blocks while it plans (outside a step, or
+without a plan), while it writes back dirty contents that are in the way, and while streams use the memory
+that a block outside the order takes.
 Since 0.1*/
     pub fn sh_acquire(
         runtime: *mut sh_runtime,

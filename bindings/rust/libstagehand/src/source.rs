@@ -155,9 +155,9 @@ impl Source {
     /// tensor must not change while the block is registered: a load returns [`Status::SOURCE`] if a checksum shows it.
     ///
     /// # Errors
-    /// [`Status::INVALID_ARGUMENT`] if the source is empty, or if it is taken as packed already.
+    /// [`Status::INVALID_ARGUMENT`] if the source is empty, or if it is taken as packed, or to be packed, already.
     pub fn packed(mut self, offset: u64, bytes: u64) -> Result<Source> {
-        if self.segment.bytes == 0 || self.segment.packed_bytes != 0 {
+        if self.segment.bytes == 0 || self.segment.packed_bytes != 0 || self.segment.format != 0 {
             return Err(Error::new(Status::INVALID_ARGUMENT, "packed: the source is empty, or is packed already"));
         }
         self.segment.packed_bytes = self.segment.bytes;
@@ -168,7 +168,7 @@ impl Source {
 
     /// Takes the source as weights of this format, which the registration packs without loss into pinned memory of the
     /// library. The source's memory is dropped afterwards. The block cannot be
-    /// [mutable](crate::BlockDesc::mutable), and updates of this source change nothing.
+    /// [mutable](crate::BlockDesc::mutable), and [`update_sources`](crate::Runtime::update_sources) refuses it.
     ///
     /// # Errors
     /// [`Status::INVALID_ARGUMENT`] if the source is not memory, or is packed already.

@@ -182,6 +182,7 @@ fn weights_are_packed_when_they_are_registered() {
     let mutable = BlockDesc::from_source(Source::owned(weights).pack(WeightFormat::Bf16).unwrap()).mutable();
     assert_eq!(runtime.register_block(mutable).unwrap_err().status(), Status::INVALID_ARGUMENT);
     assert!(Source::fill(10, |_, _| Ok(())).pack(WeightFormat::Bf16).is_err());
+    assert!(Source::owned(vec![0; 8]).pack(WeightFormat::Bf16).unwrap().packed(0, 8).is_err());
 }
 
 #[test]
