@@ -125,8 +125,8 @@ double Planner::estimate_kept_part(const policy::PackedModel& model, uint64_t ke
     return streamed > kept ? kept / streamed : 1;
 }
 
-// Makes a plan that keeps packed weights in so many of the pages. Returns the pages that all chunks of its streamed
-// parts would take.
+// Makes a plan that keeps packed weights in so many of the pages, and puts it in place of a longer one.
+// `out_needed`: the pages that all chunks of its streamed parts would take.
 Status Planner::try_kept(const Order& order, Limits with, const KeptProblem& problem, uint64_t kept_pages, Result* out,
                          uint64_t* out_needed) {
     with.unpack_ns_per_byte = with.whole_unpack_ns_per_byte;

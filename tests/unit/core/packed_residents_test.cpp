@@ -13,14 +13,6 @@ protected:
         for (int i = 0; i < count; i++) add_block(runtime_, flags, {{FloatFormat::bf16, kMiB + 3}});
         set_schedule();
     }
-    sh_plan_info plan(uint64_t link_bytes_per_second = 0) {
-        sh_plan_options dry = SH_PLAN_OPTIONS_INIT;
-        dry.flags = SH_PLAN_DRY_RUN;
-        dry.link_bytes_per_second = link_bytes_per_second;
-        sh_plan_info plan = SH_PLAN_INFO_INIT;
-        EXPECT_SUCCEEDS(sh_plan(runtime_, &dry, &plan));
-        return plan;
-    }
     void steps(int count) {
         for (int i = 0; i < count; i++) step(runtime_);
     }
@@ -114,11 +106,7 @@ TEST_F(PackedResidents, ComeBackAfterAPauseAndOnAnotherBudget) {
     EXPECT_EQ(device_.memory().used_bytes, 0u);
     steps(2);
     if (!devices_without_pages()) {
-        sh_pause_options all = SH_PAUSE_OPTIONS_INIT;
-        SUCCEEDS(sh_pause(device_.get(), &all, nullptr));
-        EXPECT_EQ(device_.memory().used_bytes, 0u);
-        sh_resume_options back = SH_RESUME_OPTIONS_INIT;
-        SUCCEEDS(sh_resume(device_.get(), &back, nullptr));
+        pause_and_resume();
         const uint64_t before = brought();
         steps(1);
         EXPECT_GT(brought(), before + 20 * kMiB) << "all weights are brought again";

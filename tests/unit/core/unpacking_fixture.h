@@ -135,6 +135,22 @@ protected:
         EXPECT_TRUE(found == wanted);
         SUCCEEDS(sh_release(runtime, block, SH_STREAM_HOST));
     }
+    // Of a dry run. 0: the link's own speed.
+    sh_plan_info plan(uint64_t link_bytes_per_second = 0) {
+        sh_plan_options dry = SH_PLAN_OPTIONS_INIT;
+        dry.flags = SH_PLAN_DRY_RUN;
+        dry.link_bytes_per_second = link_bytes_per_second;
+        sh_plan_info plan = SH_PLAN_INFO_INIT;
+        EXPECT_SUCCEEDS(sh_plan(runtime_, &dry, &plan));
+        return plan;
+    }
+    void pause_and_resume() {
+        sh_pause_options all = SH_PAUSE_OPTIONS_INIT;
+        SUCCEEDS(sh_pause(device_.get(), &all, nullptr));
+        EXPECT_EQ(device_.memory().used_bytes, 0u);
+        sh_resume_options back = SH_RESUME_OPTIONS_INIT;
+        SUCCEEDS(sh_resume(device_.get(), &back, nullptr));
+    }
     // Memory that the runtime holds beside its blocks: what the device unpacks in.
     static uint64_t beside(sh_runtime* runtime) {
         const sh_runtime_stats now = stats(runtime);

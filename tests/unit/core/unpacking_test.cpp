@@ -12,10 +12,7 @@ TEST_F(UnpackingTest, TheLinkCarriesPackedBytes) {
     for (int i = 0; i < 3; i++) step(runtime_);
     EXPECT_GE(beside(runtime_), kLeast);
     EXPECT_LE(beside(runtime_), kBudget / 8);
-    sh_plan_options dry = SH_PLAN_OPTIONS_INIT;
-    dry.flags = SH_PLAN_DRY_RUN;
-    sh_plan_info plan = SH_PLAN_INFO_INIT;
-    SUCCEEDS(sh_plan(runtime_, &dry, &plan));
+    const sh_plan_info plan = this->plan();
     const uint64_t before = stats(runtime_).bytes_to_device;
     for (int i = 0; i < 5; i++) step(runtime_);
     const double part =
@@ -34,10 +31,7 @@ TEST_F(UnpackingTest, TheLinkCarriesPackedBytesFromAnySource) {
     add_block(runtime_, 0, {{FloatFormat::bf16, 9 * kMiB + 9}});
     for (int i = 0; i < 3; i++) step(runtime_);
     EXPECT_GE(beside(runtime_), kLeast);
-    sh_plan_options dry = SH_PLAN_OPTIONS_INIT;
-    dry.flags = SH_PLAN_DRY_RUN;
-    sh_plan_info plan = SH_PLAN_INFO_INIT;
-    SUCCEEDS(sh_plan(runtime_, &dry, &plan));
+    const sh_plan_info plan = this->plan();
     const uint64_t before = stats(runtime_).bytes_to_device;
     for (int i = 0; i < 3; i++) step(runtime_);
     const double part =
@@ -95,11 +89,7 @@ TEST_F(UnpackingTest, ThePlanCountsPackedBytes) {
     add_model(runtime_);
     set_schedule();
     step(runtime_);
-    sh_plan_options dry = SH_PLAN_OPTIONS_INIT;
-    dry.flags = SH_PLAN_DRY_RUN;
-    dry.link_bytes_per_second = 1'000'000;  // so slow that neither computing nor unpacking counts
-    sh_plan_info plan = SH_PLAN_INFO_INIT;
-    SUCCEEDS(sh_plan(runtime_, &dry, &plan));
+    const sh_plan_info plan = this->plan(1'000'000);  // so slow that neither computing nor unpacking counts
     EXPECT_GT(plan.packed_resident_bytes, 0u);
     const double ratio = static_cast<double>(plan.step_ns) / (static_cast<double>(plan.bytes_per_step) * 1000);
     EXPECT_GT(ratio, 0.65);
@@ -116,11 +106,7 @@ TEST_F(UnpackingTest, MemoryToUnpackInIsGivenBack) {
     step(runtime_);
     EXPECT_GE(beside(runtime_), kLeast);
     if (!devices_without_pages()) {
-        sh_pause_options all = SH_PAUSE_OPTIONS_INIT;
-        SUCCEEDS(sh_pause(device_.get(), &all, nullptr));
-        EXPECT_EQ(device_.memory().used_bytes, 0u);
-        sh_resume_options back = SH_RESUME_OPTIONS_INIT;
-        SUCCEEDS(sh_resume(device_.get(), &back, nullptr));
+        pause_and_resume();
         step(runtime_);
         EXPECT_GE(beside(runtime_), kLeast);
     }
