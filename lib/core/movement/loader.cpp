@@ -156,6 +156,17 @@ Status Loader::complete(Unit& unit, Load& load) {
 
 void Loader::fail(Unit& unit, Load& load, Status status) {
     contents_.fail(unit, load.own_from, load.runs);
+    note_failure(load, std::move(status));
+}
+
+// The device does not say whether an issued load has ended. Others may have views of the unit, or may have changed it
+// since. So its pages stay its own until nobody holds it and its changes are written, and are loaded again after that.
+void Loader::distrust(Unit& unit, Load& load, Status status) {
+    contents_.spoil(unit);
+    note_failure(load, std::move(status));
+}
+
+void Loader::note_failure(Load& load, Status status) {
     broken_off_++;
     if (status.code() == SH_ERROR_CANCELLED)
         stats_.cancelled_loads++;
@@ -201,7 +212,7 @@ Status Loader::wait_done(Unit& unit, std::unique_lock<std::mutex>& lock) {
     // Other calls go on meanwhile. At worst the event is recorded again, and this call waits longer.
     Status status = unlocked(lock, [&] { return device_.event_synchronize(done); });
     if (unit.load() != load || unit.serial() != serial || !load->issued) return status;
-    if (!status.ok()) fail(unit, *unit.load(), status);
+    if (!status.ok()) distrust(unit, *unit.load(), status);
     give(unit);
     return status;
 }
@@ -228,7 +239,7 @@ bool Loader::settle(Unit& unit, Status* failure) {
     uint32_t done = 0;
     if (Status status = device_.event_query(load->done, &done); !status.ok()) {
         *failure = status;
-        fail(unit, *load, status);
+        distrust(unit, *load, status);
         give(unit);
         return true;
     }

@@ -84,7 +84,9 @@ private:
     Status issue(Unit& unit, Load& load, uint64_t deadline_ns);
     Status complete(Unit& unit, Load& load);
     void note_delivery(Unit& unit, const Load& load);
-    void fail(Unit& unit, Load& load, Status status);
+    void fail(Unit& unit, Load& load, Status status);  // of a load that was not issued whole
+    void distrust(Unit& unit, Load& load, Status status);
+    void note_failure(Load& load, Status status);
 
     BackendDevice& device_;
     transfer::StagingEngine& staging_;

@@ -37,6 +37,12 @@ struct StagedLoad::Progress : Deadline {
     bool exhausted() const { return extents_taken() && next_batch >= load->batches.list.size(); }
     bool stopped() const { return cancelled || !failure.ok(); }
 
+    // Returns null while extents are left, and if no batch is left.
+    const Batch* take_batch() {
+        const std::vector<Batch>& list = load->batches.list;
+        return extents_taken() && next_batch < list.size() ? &list[next_batch++] : nullptr;
+    }
+
     void begin(StagedLoad& of) {
         load = &of;
         deadline_ns = of.deadline_ns;

@@ -84,7 +84,7 @@ bool StagingEngine::Impl::choose_load(Task* task) {
     LoadProgress& load = *loads_.front();
     Slot& slot = *slots_.take();
     slot.load = &load;
-    slot.batch = load.extents_taken() ? &load.load->batches.list[load.next_batch++] : nullptr;
+    slot.batch = load.take_batch();
     if (!slot.batch) {
         slot.piece = cut_piece(std::span<const StagedExtent>(load.load->extents), load.next, size_.piece_bytes);
         load.next = slot.piece.end;
