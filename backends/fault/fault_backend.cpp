@@ -17,6 +17,8 @@ namespace {
 using support::fail;
 using support::guarded;
 
+constexpr uint32_t kDevices = 8;
+
 struct Device {
     const sh_backend* wrapped = nullptr;
     sh_backend_device* inner = nullptr;
@@ -43,7 +45,7 @@ sh_status pass(sh_backend_device* handle, Call call, Function sh_backend::*membe
 }
 
 sh_status probe(uint32_t* out_device_count) {
-    *out_device_count = 1;
+    *out_device_count = kDevices;
     return SH_OK;
 }
 
@@ -69,8 +71,9 @@ sh_status open_wrapped(const Settings& settings, Device* device, sh_backend_devi
 sh_status device_open(uint32_t index, const char* options, sh_backend_device** out_device,
                       sh_backend_device_info* out_info) {
     return guarded([&]() -> sh_status {
-        if (index != 0)
-            return fail(SH_ERROR_NOT_FOUND, "there is no fault device %u, only 0; choose by wrap=NAME:INDEX", index);
+        if (index >= kDevices)
+            return fail(SH_ERROR_NOT_FOUND, "there is no fault device %u, only 0 to %u; choose by wrap=NAME:INDEX",
+                        index, kDevices - 1);
         Settings settings;
         if (sh_status status = read_settings(options, &settings); status < 0) return status;
         auto device = std::make_unique<Device>();

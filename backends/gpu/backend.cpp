@@ -45,7 +45,8 @@ sh_status probe(uint32_t* out_device_count) {
 sh_status describe(const Device& device, sh_backend_device_info* to) {
     sh_backend_device_info info = {};
     sh_backend_device_info* const out = &info;
-    out->flags = SH_BACKEND_IS_GPU | (device.maps_pages ? SH_BACKEND_FIXED_ADDRESSES : 0);
+    out->flags = SH_BACKEND_IS_GPU | (device.maps_pages ? SH_BACKEND_FIXED_ADDRESSES : 0) |
+                 (api::kReachesPeers ? SH_BACKEND_PEERS : 0);
     SH_GPU_TRY(device_name, out->description, static_cast<int>(sizeof out->description), device.index);
     SH_GPU_ENTER(device);
     size_t free = 0, total = 0, granularity = kPlainUnit;

@@ -7,6 +7,7 @@
 #include <cinttypes>
 #include <cstdio>
 
+#include "host/neighbours.h"
 #include "support/device_info.h"
 #include "support/last_error.h"
 
@@ -16,6 +17,12 @@ namespace {
 using support::fail;
 
 std::atomic<uint64_t> handles{0x1000};
+
+// Of all devices, because their streams may wait for the events of neighbours. Never destroyed.
+RecordPool& records() {
+    static RecordPool* const instance = new RecordPool;
+    return *instance;
+}
 
 }  // namespace
 
@@ -37,7 +44,7 @@ Device::~Device() {
 void Device::describe(sh_backend_device_info* out) const {
     sh_backend_device_info info = {};
     info.kind = SH_DEVICE_KIND_HOST;
-    info.flags = SH_BACKEND_HOST_ADDRESSABLE | (maps_pages() ? SH_BACKEND_FIXED_ADDRESSES : 0);
+    info.flags = SH_BACKEND_HOST_ADDRESSABLE | SH_BACKEND_PEERS | (maps_pages() ? SH_BACKEND_FIXED_ADDRESSES : 0);
     std::snprintf(info.description, sizeof info.description, "host memory, %" PRIu64 " MiB%s",
                   settings_.capacity_bytes >> 20, settings_.bandwidth ? ", paced" : "");
     info.total_bytes = settings_.capacity_bytes;
@@ -121,7 +128,9 @@ sh_status Device::stream_wait_event(sh_stream stream_handle, sh_backend_event ev
     std::shared_ptr<Stream> stream;
     std::shared_ptr<Event> event;
     if (sh_status status = find_stream(stream_handle, &stream); status < 0) return status;
-    if (sh_status status = find_event(event_handle, &event); status < 0) return status;
+    event = own_event(event_handle);
+    if (!event) event = Neighbours::all().find_event(event_handle);
+    if (!event) return fail(SH_ERROR_INVALID_HANDLE, "%#" PRIx64 " is not an event of a host device", event_handle);
     Command command;
     command.kind = Command::Kind::wait;
     command.record = event->latest();
@@ -146,7 +155,7 @@ sh_status Device::event_record(sh_backend_event event_handle, sh_stream stream_h
     std::shared_ptr<Event> event;
     if (sh_status status = find_stream(stream_handle, &stream); status < 0) return status;
     if (sh_status status = find_event(event_handle, &event); status < 0) return status;
-    return event->record(records_, *stream);
+    return event->record(records(), *stream);
 }
 
 sh_status Device::event_query(sh_backend_event handle, uint32_t* out_done) {

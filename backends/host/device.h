@@ -102,6 +102,7 @@ public:
     sh_status stream_wait_event(sh_stream stream, sh_backend_event event);
     sh_status enqueue(sh_stream stream, Command&& command);
 
+    std::shared_ptr<Event> own_event(sh_backend_event handle) const { return events_.find(handle); }
     sh_status event_create(bool timing, sh_backend_event* out_event);
     sh_status event_destroy(sh_backend_event event);
     sh_status event_record(sh_backend_event event, sh_stream stream);
@@ -118,7 +119,6 @@ private:
     Allocations allocations_{memory_};
     support::PinnedRanges pinned_;
     Pacing pacing_;
-    RecordPool records_;  // outlives the streams and events, which refer to its records
     std::atomic<uint64_t> streams_made_{0};
     LiveSet<Event> events_;
     LiveSet<Stream> streams_;

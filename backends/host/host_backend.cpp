@@ -1,12 +1,12 @@
 #include "host/host_backend.h"
 
-#include <algorithm>
+#include <atomic>
 #include <cinttypes>
 #include <cstdio>
 #include <memory>
-#include <mutex>
 
 #include "host/device.h"
+#include "host/neighbours.h"
 #include "host/settings.h"
 #include "support/content_hash.h"
 #include "support/last_error.h"
@@ -21,35 +21,27 @@ using support::guarded;
 
 Device& device_of(sh_backend_device* device) { return *reinterpret_cast<Device*>(device); }
 
-// The open devices. Never destroyed, because a device that was not closed, and its threads, live until the process
-// ends.
-struct OpenDevices {
-    std::mutex mutex;
-    std::vector<Device*> devices;
-    const sh_backend_host* services = nullptr;
-};
-OpenDevices& open_devices() {
-    static OpenDevices* const instance = new OpenDevices;
-    return *instance;
-}
+constexpr uint32_t kDevices = 8;
+
+std::atomic<const sh_backend_host*> services = nullptr;
 
 sh_status probe(uint32_t* out_device_count) {
-    *out_device_count = 1;
+    *out_device_count = kDevices;
     return SH_OK;
 }
 
 sh_status device_open(uint32_t index, const char* options, sh_backend_device** out_device,
                       sh_backend_device_info* out_info) {
     return guarded([&]() -> sh_status {
-        if (index != 0) return fail(SH_ERROR_NOT_FOUND, "there is no host device %" PRIu32 ", only 0", index);
+        if (index >= kDevices)
+            return fail(SH_ERROR_NOT_FOUND, "there is no host device %" PRIu32 ", only 0 to %" PRIu32, index,
+                        kDevices - 1);
         Settings settings;
         if (sh_status status = read_settings(options, &settings); status < 0) return status;
         auto device = std::make_unique<Device>(settings);
         if (sh_status status = device->open(); status < 0) return status;
         device->describe(out_info);
-        OpenDevices& open = open_devices();
-        std::lock_guard lock(open.mutex);
-        open.devices.push_back(device.get());
+        Neighbours::all().join(*device);
         *out_device = reinterpret_cast<sh_backend_device*>(device.release());
         return SH_OK;
     });
@@ -58,21 +50,16 @@ sh_status device_open(uint32_t index, const char* options, sh_backend_device** o
 void device_close(sh_backend_device* handle) {
     Device* const device = reinterpret_cast<Device*>(handle);
     if (!device) return;
-    OpenDevices& open = open_devices();
-    const sh_backend_host* services = nullptr;
-    {
-        std::lock_guard lock(open.mutex);
-        open.devices.erase(std::remove(open.devices.begin(), open.devices.end(), device), open.devices.end());
-        services = open.services;
-    }
+    Neighbours::all().leave(*device);
     const MemoryStatistics left = device->statistics();
-    if (services && (left.pages || left.streams || left.events || left.pinned_bytes)) {
+    const sh_backend_host* const to = services.load();
+    if (to && (left.pages || left.streams || left.events || left.pinned_bytes)) {
         char line[256];
         std::snprintf(line, sizeof line,
                       "the host device was closed, but %" PRIu64 " pages, %" PRIu64 " streams, %" PRIu64
                       " events and %" PRIu64 " pinned bytes were not given back",
                       left.pages, left.streams, left.events, left.pinned_bytes);
-        services->log(SH_LOG_WARNING, line);
+        to->log(SH_LOG_WARNING, line);
     }
     delete device;
 }
@@ -133,7 +120,7 @@ sh_status host_unregister(sh_backend_device* device, void* memory) {
 }
 
 sh_status host_is_pinned(sh_backend_device* device, const void* memory, uint64_t bytes, uint32_t* out_pinned) {
-    *out_pinned = device_of(device).pinned().contains(memory, bytes);
+    *out_pinned = device_of(device).pinned().contains(memory, bytes) || Neighbours::all().is_pinned(memory, bytes);
     return SH_OK;
 }
 
@@ -258,7 +245,8 @@ sh_status unpack(sh_backend_device* device, sh_stream stream, const sh_backend_p
 
 sh_status memory_is_reachable(sh_backend_device* device, uint64_t address, uint64_t bytes, uint32_t* out_reachable) {
     return guarded([&]() -> sh_status {
-        *out_reachable = device_of(device).memory().check_mapped(address, bytes) >= 0;
+        *out_reachable = device_of(device).memory().check_mapped(address, bytes) >= 0 ||
+                         Neighbours::all().is_mapped(address, bytes);
         return SH_OK;
     });
 }
@@ -325,23 +313,15 @@ constexpr sh_backend kTable = {
 
 const sh_backend* host_backend() { return &kTable; }
 
-sh_status query(uint32_t spi_version, const sh_backend_host* services, const sh_backend** out_backend) {
+sh_status query(uint32_t spi_version, const sh_backend_host* host, const sh_backend** out_backend) {
     if (spi_version != SH_BACKEND_SPI_VERSION) return SH_ERROR_UNSUPPORTED;
-    OpenDevices& open = open_devices();
-    std::lock_guard lock(open.mutex);
-    open.services = services;
+    services.store(host);
     *out_backend = &kTable;
     return SH_OK;
 }
 
 MemoryStatistics memory_statistics(sh_backend_device* device) { return device_of(device).statistics(); }
 
-std::vector<MemoryStatistics> all_memory_statistics() {
-    OpenDevices& open = open_devices();
-    std::lock_guard lock(open.mutex);
-    std::vector<MemoryStatistics> result;
-    for (const Device* device : open.devices) result.push_back(device->statistics());
-    return result;
-}
+std::vector<MemoryStatistics> all_memory_statistics() { return Neighbours::all().statistics(); }
 
 }  // namespace stagehand::host

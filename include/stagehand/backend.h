@@ -37,7 +37,10 @@ enum {
     /** Copies move nothing. The library must not read sources, and every host pointer counts as pinned. */
     SH_BACKEND_CONTENTLESS = 4,
     SH_BACKEND_VIRTUAL_TIME = 8, /**< clock() is virtual, and waits return at once. */
-    SH_BACKEND_IS_GPU = 16       /**< The device is a GPU. */
+    SH_BACKEND_IS_GPU = 16,      /**< The device is a GPU. */
+    /** stream_wait_event() takes the events of the backend's other devices, and copy_on_device() reads their memory if
+        memory_is_reachable() accepts it. \since 0.2 */
+    SH_BACKEND_PEERS = 32
 };
 
 /**

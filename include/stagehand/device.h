@@ -34,6 +34,10 @@ enum {
         pins nor checks the memory. */
     SH_HOST_PINNED = 2
 };
+enum {
+    /** The device may help others of its backend whose `helpers` are "auto". */
+    SH_DEVICE_HELPS = 1
+};
 /** Host memory comes from any NUMA node. */
 #define SH_HOST_NODE_ANY 0xffffffff
 
@@ -86,10 +90,20 @@ typedef struct sh_device_options {
         SH_ERROR_UNSUPPORTED. NULL: none. \since 0.2 */
     void* device_memory;
     uint64_t device_memory_bytes; /**< Size of device_memory. \since 0.2 */
+    /** Devices of the same backend whose links bring a part of the weights, such as "cuda:1,cuda:2". "auto": all such
+        devices that are open in this process with SH_DEVICE_HELPS when a runtime is created. A runtime takes up to
+        48 MiB of a helper's budget while it streams. A helper whose own runtimes have loaded weights within the last
+        tenth of a second is left alone. A helper that fails is left out, and the log has the reason. To give a helper
+        a budget, open it before the runtime is created: the library opens the others with default options. Copies of
+        pinned memory are divided, and those of captured graphs, packed weights and unpinned sources are not. NULL:
+        none. \since 0.2 */
+    const char* helpers;
+    uint32_t device_flags; /**< SH_DEVICE_HELPS. \since 0.2 */
+    uint32_t reserved;     /**< 0. \since 0.2 */
 } sh_device_options;
 
 #define SH_DEVICE_OPTIONS_INIT \
-    { sizeof(sh_device_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(sh_device_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
  * Fills `options` with SH_DEVICE_OPTIONS_INIT. The other sh_..._init() do the same for their structs. These functions

@@ -87,7 +87,7 @@ Status check_table(const sh_backend* table, const std::string& name, const sh_ba
 
 Status check_device(const std::string& backend, const sh_backend_device_info& info) {
     constexpr uint32_t known = SH_BACKEND_FIXED_ADDRESSES | SH_BACKEND_HOST_ADDRESSABLE | SH_BACKEND_CONTENTLESS |
-                               SH_BACKEND_VIRTUAL_TIME | SH_BACKEND_IS_GPU;
+                               SH_BACKEND_VIRTUAL_TIME | SH_BACKEND_IS_GPU | SH_BACKEND_PEERS;
     const auto bad = [&](const char* field, uint64_t value, const std::string& wanted) {
         return Status(SH_ERROR_BACKEND, "backend " + backend + " reports a wrong device: " + field + " is " +
                                             std::to_string(value) + ", expected " + wanted);

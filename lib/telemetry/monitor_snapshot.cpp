@@ -54,6 +54,7 @@ void add(JsonText& json, const RuntimeReading& reading) {
     json.add("reserved_bytes", stats.reserved_bytes);
     json.add("guest_bytes", stats.guest_bytes);
     json.add("in_time", stats.in_time);
+    json.add("helped_bytes", stats.helped_bytes);
     json.end_object();
 }
 

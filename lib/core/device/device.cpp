@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/size_text.h"
 #include "core/device/device_options.h"
+#include "core/device/helper_names.h"
 #include "core/device/process_marker.h"
 #include "platform/processors.h"
 #include "plugins/backends.h"
@@ -33,21 +34,6 @@ struct OpenDevices {
 OpenDevices& open_devices() {
     static OpenDevices* const instance = new OpenDevices;
     return *instance;
-}
-
-// "cuda:1" is device 1 of backend "cuda". "cuda" is its first device.
-Status split_name(const std::string& name, std::string* backend, uint32_t* index) {
-    const size_t colon = name.find(':');
-    *backend = name.substr(0, colon);
-    *index = 0;
-    if (colon == std::string::npos && !backend->empty()) return Status();
-    const std::string digits = colon == std::string::npos ? "" : name.substr(colon + 1);
-    const bool number = !digits.empty() && digits.size() <= 4 &&
-                        std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
-    if (backend->empty() || !number)
-        return Status(SH_ERROR_INVALID_ARGUMENT, "device name \"" + name + "\" is not of the form backend:number");
-    *index = static_cast<uint32_t>(std::stoul(digits));
-    return Status();
 }
 
 // The first GPU backend that works, else the host.
@@ -161,6 +147,8 @@ Device::Device(std::string backend_name, uint32_t ordinal, std::unique_ptr<Backe
       name_(backend_name_ + ":" + std::to_string(ordinal)),
       margin_bytes_(options.margin_bytes),
       link_is_given_(options.link_bytes_per_second != 0),
+      helpers_(options.helpers ? options.helpers : ""),
+      helps_((options.device_flags & SH_DEVICE_HELPS) != 0),
       backend_(std::move(backend)),
       lanes_(*backend_),
       pool_(*backend_, page_bytes),
@@ -204,6 +192,7 @@ Status Device::open(const char* name, const sh_device_options& options, std::sha
     }
     std::unique_ptr<BackendDevice> backend;
     SH_TRY(open_backend(backend_name, index, options, &backend));
+    SH_TRY(check_helpers(options.helpers, key, *backend));
     uint64_t free = 0, total = 0;
     SH_TRY(backend->memory_info(&free, &total));
     const uint64_t budget = options.budget_bytes
@@ -233,6 +222,17 @@ Status Device::check_reopened(const sh_device_options& options) const {
         return Status(SH_ERROR_INVALID_ARGUMENT, name_ + " is open with pages of " +
                                                      exact_size_text(pool_.page_bytes()) + ": page_bytes of " +
                                                      exact_size_text(options.page_bytes) + " contradicts it");
+    return Status();
+}
+
+Status Device::helpers(std::vector<std::string>* out) const {
+    if (helpers_ != kAnyHelper) return split_helpers(helpers_, out);
+    OpenDevices& all = open_devices();
+    std::lock_guard lock(all.mutex);
+    for (const auto& [name, weak] : all.devices)
+        if (const std::shared_ptr<Device> device = weak.lock();
+            device && device.get() != this && device->helps() && device->backend_name_ == backend_name_)
+            out->push_back(name);
     return Status();
 }
 

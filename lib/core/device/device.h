@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include <stagehand/device.h>
 
@@ -38,6 +39,10 @@ public:
     Pausables& pausables() { return pausables_; }
     transfer::Lanes& lanes() { return lanes_; }
     Links& links() { return links_; }
+    // The names of the devices that help this one, as its options say: those that are open and consent, if they say
+    // "auto".
+    Status helpers(std::vector<std::string>* out) const;
+    bool helps() const { return helps_; }  // consents to help any device of its backend
     transfer::StagingEngine& staging() { return staging_; }
     uint64_t page_bytes() const { return pool_.page_bytes(); }
 
@@ -83,6 +88,8 @@ private:
     const std::string name_;
     const uint64_t margin_bytes_;
     const bool link_is_given_;
+    const std::string helpers_;
+    const bool helps_;
     std::unique_ptr<BackendDevice> backend_;
     transfer::Lanes lanes_;
     Links links_;

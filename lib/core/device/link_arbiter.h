@@ -21,6 +21,10 @@ public:
     void spiller_opens() { spillers_.fetch_add(1, std::memory_order_relaxed); }
     void spiller_closes() { spillers_.fetch_sub(1, std::memory_order_relaxed); }
 
+    // A runtime of the device has begun a load.
+    void load_begins(uint64_t now_ns) { last_load_ns_.store(now_ns, std::memory_order_relaxed); }
+    uint64_t last_load_ns() const { return last_load_ns_.load(std::memory_order_relaxed); }  // 0: none yet
+
     void passed(uint64_t ns) {
         if (!spillers_.load(std::memory_order_relaxed)) return;
         std::lock_guard lock(mutex_);
@@ -51,6 +55,7 @@ public:
 
 private:
     std::atomic<uint32_t> spillers_{0};
+    std::atomic<uint64_t> last_load_ns_{0};
     mutable std::mutex mutex_;
     policy::LinkShare share_;
 };

@@ -4,6 +4,7 @@
 
 #include "base/once_more.h"
 #include "core/device/device.h"
+#include "core/device/pool_memory.h"
 
 namespace stagehand::core {
 namespace {
@@ -17,55 +18,32 @@ constexpr double kAssumedBytesPerNs = 16;  // PCIe 4.0 with half its lanes: neve
 // The resources that the measurement needs on the device and on the host. They are always given back.
 struct Probe {
     Device& device;
-    std::vector<sh_backend_page> pages;
-    uint64_t address = 0, reserved = 0;
-    bool mapped = false;
+    PoolMemory memory{device.backend(), device.pool()};
     sh_stream stream = SH_STREAM_HOST;
     sh_backend_event begin = 0, end = 0;
-    transfer::PinnedMemory host;
+    transfer::PinnedMemory host{};
 
     ~Probe() {
         BackendDevice& backend = device.backend();
-        const uint64_t page = device.page_bytes();
         // Nothing can be done about failures here. The backend reports them when it is closed.
         if (stream != SH_STREAM_HOST) {
             if (!once_more([&] { return backend.stream_synchronize(stream); }).ok()) {
                 host.abandon();  // the copy may still be under way, so its memory must not be freed
+                memory.abandon();
                 return;
             }
             (void)once_more([&] { return backend.stream_destroy(stream); }).ok();
         }
         if (begin) (void)once_more([&] { return backend.event_destroy(begin); }).ok();
         if (end) (void)once_more([&] { return backend.event_destroy(end); }).ok();
-        if (!device.backend().maps_pages()) {
-            if (mapped) (void)once_more([&] { return device.pool().release(address, reserved / page); }).ok();
-            return;
-        }
-        if (mapped && !once_more([&] { return backend.pages_unmap(address, page, pages.size()); }).ok()) return;
-        if (reserved) (void)once_more([&] { return backend.range_free(address, reserved); }).ok();
-        device.pool().give(pages.data(), pages.size());
+        (void)memory.free().ok();
         (void)device.pool().trim(0).ok();  // the plan that follows may want less
-    }
-
-    Status open_memory(uint64_t count) {
-        BackendDevice& backend = device.backend();
-        const uint64_t page = device.page_bytes();
-        if (!device.backend().maps_pages()) {
-            SH_TRY(device.pool().allocate(count, &address));
-        } else {
-            SH_TRY(device.pool().take(count, &pages));
-            SH_TRY(backend.range_reserve(count * page, page, &address));
-        }
-        reserved = count * page;
-        if (backend.maps_pages()) SH_TRY(backend.pages_map(address, page, count, pages.data()));
-        mapped = true;
-        return Status();
     }
 
     Status open(uint64_t count) {
         BackendDevice& backend = device.backend();
-        SH_TRY(open_memory(count));
-        SH_TRY(transfer::PinnedMemory::allocate(backend, reserved, &host));
+        SH_TRY(memory.take(count));
+        SH_TRY(transfer::PinnedMemory::allocate(backend, memory.bytes(), &host));
         SH_TRY(backend.stream_create(&stream));
         SH_TRY(backend.event_create(true, &begin));
         return backend.event_create(true, &end);
@@ -79,7 +57,7 @@ struct Probe {
         SH_TRY(backend.event_record(begin, stream));
         for (uint64_t i = 0; i < copies; i++) {
             const uint64_t from = i * part, bytes = i + 1 < copies ? part : all - from;
-            SH_TRY(backend.copy_to_device(stream, address + from, static_cast<char*>(host.data()) + from, bytes));
+            SH_TRY(backend.copy_to_device(stream, memory.address() + from, static_cast<char*>(host.data()) + from, bytes));
         }
         SH_TRY(backend.event_record(end, stream));
         SH_TRY(backend.event_synchronize(end));
@@ -100,7 +78,7 @@ struct Probe {
 
 Status Device::measure_link(double* bytes_per_ns) {
     const uint64_t most = arbiter_.pages_to_hold(), room = most - std::min(most, pool_.used_bytes() / page_bytes());
-    Probe probe{*this, {}, 0, 0, false, SH_STREAM_HOST, 0, 0, {}};
+    Probe probe{*this};
     SH_TRY(probe.open(std::clamp<uint64_t>(kLargest / page_bytes(), 1, std::max<uint64_t>(room, 1))));
     const uint64_t all = probe.host.bytes(), alone = std::min(all, kSmallestCopy);
     int64_t best = 0, best_alone = 0;

@@ -3,10 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "base/status.h"
-#include "core/device/page_pool.h"
+#include "core/device/pool_memory.h"
 #include "core/memory/kept_weights.h"
 #include "transfer/lane/lane.h"
 #include "transfer/unpack/unpacker.h"
@@ -17,7 +16,7 @@ namespace stagehand::core {
 class UnpackMemory {
 public:
     UnpackMemory(BackendDevice& device, PagePool& pool, transfer::Lanes& lanes)
-        : device_(device), pool_(pool), lanes_(lanes), unpacker_(device) {}
+        : lanes_(lanes), memory_(device, pool), unpacker_(device) {}
     ~UnpackMemory() { (void)free().ok(); }
     UnpackMemory(const UnpackMemory&) = delete;
     UnpackMemory& operator=(const UnpackMemory&) = delete;
@@ -29,23 +28,18 @@ public:
     Status take(const UnpackPlan& plan);
     // Gives the memory back, if there is any. Loads that use it have ended.
     Status free();
-    uint64_t pages() const { return count_; }  // that are held
+    uint64_t pages() const { return memory_.pages(); }  // that are held
     const UnpackPlan& plan() const { return plan_; }
-    uint64_t kept_address() const { return address_ + plan_.pages * pool_.page_bytes(); }
+    uint64_t kept_address() const { return memory_.address() + unpack_bytes_; }
 
     transfer::Unpacker& unpacker() { return unpacker_; }
 
 private:
-    Status map(uint64_t pages);
-
-    BackendDevice& device_;
-    PagePool& pool_;
     transfer::Lanes& lanes_;
+    PoolMemory memory_;
     transfer::Unpacker unpacker_;
-    std::vector<sh_backend_page> pages_;
-    uint64_t address_ = 0, count_ = 0;
-    bool mapped_ = false;
-    UnpackPlan plan_;  // that the memory was taken for
+    UnpackPlan plan_;            // that the memory was taken for
+    uint64_t unpack_bytes_ = 0;  // the first bytes of the memory, in which nothing stays
 };
 
 }  // namespace stagehand::core

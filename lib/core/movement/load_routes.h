@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "core/memory/registry.h"
 #include "core/movement/load.h"
+#include "transfer/bond/bond.h"
 #include "transfer/route/straight_route.h"
 #include "transfer/unpack/unpacker.h"
 
@@ -25,6 +26,8 @@ public:
     void leave_small() { straight_.leave_small(&load_->staged.extents); }
     // Brings packed tensors to the device packed while the unpacker is open. Without one the workers unpack them.
     void set_unpacker(transfer::Unpacker* unpacker) { unpacker_ = unpacker; }
+    // Helpers bring a part of the straight copies. Without a bond, the device's own link brings all.
+    void set_bond(transfer::Bond* bond) { bond_ = bond; }
     bool unpacks() const { return unpacker_ && unpacker_->is_open(); }
     Status synchronize_unpacker() { return unpacker_ ? unpacker_->synchronize() : Status(); }
     // Cuts the packed tensors that workers read. No batch is larger than `piece_bytes`.
@@ -41,6 +44,7 @@ private:
     Load* load_ = nullptr;
     transfer::StraightRoute straight_;
     transfer::Unpacker* unpacker_ = nullptr;
+    transfer::Bond* bond_ = nullptr;
     std::vector<transfer::PackedExtent> packed_;
 };
 

@@ -99,6 +99,11 @@ void Loader::tell_link(Load& load, uint64_t deadline_ns) {
 }
 
 Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
+    if (helpers_) {
+        helpers_->choose();
+        SH_TRY(helpers_->bond().begin(lane_.stream()));
+    }
+    link_.load_begins(load.begun_ns);
     routes_.begin(&load);
     const uint64_t page = registry_.page_bytes();
     const uint64_t own_bytes = unit.own.size() * page;
@@ -145,6 +150,7 @@ Status Loader::complete(Unit& unit, Load& load) {
     stats_.load_pieces += load.copied.commands;
     stats_.bytes_to_device += load.copied.bytes;
     note_delivery(unit, load);
+    if (helpers_) SH_TRY(helpers_->bond().join(lane_.stream()));
     SH_TRY(LoadRoutes::issue_rest(device_, lane_.stream(), &load));
     SH_TRY(call_on_load(registry_, unit, load.ranges, lane_.stream()));
     if (!load.done) SH_TRY(events_.take(&load.done));
@@ -277,6 +283,7 @@ void Loader::drain(std::unique_lock<std::mutex>& lock) {
 
 Status Loader::synchronize() {
     SH_TRY(routes_.synchronize_unpacker());
+    if (helpers_) SH_TRY(helpers_->bond().synchronize());
     return device_.stream_synchronize(lane_.stream());
 }
 

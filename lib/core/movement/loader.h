@@ -19,6 +19,7 @@
 #include "core/memory/registry.h"
 #include "core/memory/ring.h"
 #include "core/movement/load.h"
+#include "core/movement/helpers.h"
 #include "core/movement/load_routes.h"
 #include "transfer/lane/lane.h"
 #include "transfer/staging/staging_engine.h"
@@ -36,6 +37,11 @@ public:
     Status open(transfer::Lanes& lanes);
     sh_stream stream() const { return lane_.stream(); }  // of the loader's copies
     transfer::CopyMeter& meter() { return meter_; }      // of the copies from pinned memory
+    // Helpers bring a part of the loads. Before the first load.
+    void set_helpers(Helpers* helpers) {
+        helpers_ = helpers;
+        routes_.set_bond(&helpers->bond());
+    }
     // See LoadRoutes. Before the first load.
     void set_unpacker(transfer::Unpacker* unpacker) { routes_.set_unpacker(unpacker); }
 
@@ -99,6 +105,7 @@ private:
     std::mutex& mutex_;
     std::condition_variable& changed_;
     sh_runtime_stats& stats_;
+    Helpers* helpers_ = nullptr;
     const std::string& runtime_name_;  // for the trace
     transfer::Lane lane_;
     uint32_t queued_ = 0;

@@ -15,6 +15,7 @@ Parts::Parts(Tenant& self, std::shared_ptr<Device> on, std::string name, uint16_
       changes(device->backend(), registry, events),
       unpack_memory(device->backend(), device->pool(), device->lanes()),
       placement(device->backend(), device->pool(), registry, ring, contents, unpack_memory),
+      helpers(*device),
       loader(device->backend(), device->staging(), device->links().to_device, registry, ring, contents, changes, events,
              gate.mutex(), gate.changed(), stats, gate.name()),
       write_back(device->backend(), device->staging(), device->links().to_host, registry, changes, streams,

@@ -108,6 +108,7 @@ Status PlanInForce::empty(Lock& lock) {
     wanted_ = true;  // so that a failure on the way leaves it set
     SH_TRY(parts_.gate.note(flush_dirty(lock)));
     SH_TRY(parts_.gate.note(quiesce(lock)));
+    SH_TRY(parts_.gate.note(parts_.helpers.rest()));
     away_.emptied = true;
     SH_TRY(parts_.gate.note(parts_.unordered.resize(0, lock)));
     return parts_.gate.note(parts_.placement.clear());
@@ -115,6 +116,7 @@ Status PlanInForce::empty(Lock& lock) {
 
 Status PlanInForce::give_back(Lock& lock) {
     SH_TRY(quiesce(lock));
+    SH_TRY(parts_.helpers.rest());
     for (Unit& unit : parts_.registry.units())
         if (unit.memory == Memory::unordered) SH_TRY(parts_.placement.unmap_whole(unit));
     SH_TRY(parts_.placement.clear());
@@ -318,7 +320,10 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
         status = no_throw([&] {
             SH_TRY(flush_dirty(lock));
             SH_TRY(quiesce(lock));
-            return put_into_force(result, lock);
+            if (!result.bytes_per_step) SH_TRY(parts_.helpers.rest());
+            SH_TRY(put_into_force(result, lock));
+            if (result.bytes_per_step) parts_.helpers.get_ready();
+            return Status();
         });
     if (exists_ && (!made || status.code() == SH_ERROR_BUDGET)) {  // the old plan stays in force
         Holding held = holding();

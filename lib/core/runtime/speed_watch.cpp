@@ -16,6 +16,7 @@ constexpr double kLonePart = 8;  // and so many times what a copy takes more if 
 constexpr double kLinksApart = 0.1;
 // Steps from one look at the sources to the next. The last three loads of a unit are others by then.
 constexpr uint64_t kSourceSteps = 8;
+constexpr uint64_t kHelperSteps = 8;  // for which helpers must bring more or less than planned
 constexpr uint64_t kLeastInterval = 8, kMostInterval = 1024;  // steps between plans for other speeds
 
 bool apart(double one, double other) { return std::fabs(one - other) > kLinksApart * std::max(one, other); }
@@ -23,8 +24,9 @@ bool apart(double one, double other) { return std::fabs(one - other) > kLinksApa
 }  // namespace
 
 Status SpeedWatch::link(double* bytes_per_ns) const {
-    if (link_ <= 0) return parts_.device->link(bytes_per_ns);
     *bytes_per_ns = link_;
+    if (link_ <= 0) SH_TRY(parts_.device->link(bytes_per_ns));
+    *bytes_per_ns += parts_.helpers.speed();
     return Status();
 }
 
@@ -43,6 +45,7 @@ void SpeedWatch::step_begins(const Planner::Result& plan) {
 void SpeedWatch::look() {
     if (planned_link_ <= 0) return;
     look_at_link();
+    look_at_helpers();
     look_at_sources();
 }
 
@@ -72,6 +75,17 @@ void SpeedWatch::look_at_link() {
     note_verdict();
     link_differs_ = true;
     link_ = mean;
+}
+
+void SpeedWatch::look_at_helpers() {
+    const double now = parts_.helpers.speed();
+    if (std::fabs(now - planned_helped_) <= kLinksApart * (planned_link_ + planned_helped_)) {
+        helpers_apart_ = 0;
+        helpers_differ_ = false;
+    } else if (++helpers_apart_ == kHelperSteps) {
+        note_verdict();
+        helpers_differ_ = true;
+    }
 }
 
 void SpeedWatch::look_at_sources() {
@@ -110,10 +124,13 @@ void SpeedWatch::plan_changed(double link_bytes_per_ns, bool wanted) noexcept {
     link_samples_.begin_anew();
     source_drift_.begin_anew();
     next_sources_ = steps_ + kSourceSteps;
-    link_due_ = link_differs_ = sources_differ_ = false;
+    link_due_ = link_differs_ = sources_differ_ = helpers_differ_ = false;
     link_before_ = 0;
+    helpers_apart_ = 0;
     verdict_++;
-    planned_link_ = link_bytes_per_ns;
+    planned_link_ = link_ > 0 ? link_ : parts_.device->lanes().rate(transfer::Direction::to_device);
+    planned_link_ = planned_link_ > 0 ? std::min(planned_link_, link_bytes_per_ns) : link_bytes_per_ns;
+    planned_helped_ = link_bytes_per_ns - planned_link_;
     // Without the times, nothing is compared until the plan after this one.
     if (!no_throw([&] { return find_streamed_times(&planned_), Status(); }).ok()) planned_link_ = 0;
 }

@@ -27,6 +27,8 @@ TestDevice::TestDevice(const DeviceSettings& settings) {
     options.staging_bytes = settings.staging_bytes;
     options.staging_threads = settings.staging_threads;
     options.backend_options = backend_options.c_str();
+    if (!settings.helpers.empty()) options.helpers = settings.helpers.c_str();
+    options.device_flags = settings.device_flags;
     if (sh_device_open(settings.name.c_str(), &options, &device_) != SH_OK)
         throw std::runtime_error("device: " + why());
     bytes_ = std::make_unique<DeviceBytes>(device_);

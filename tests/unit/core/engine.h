@@ -43,6 +43,8 @@ struct DeviceSettings {
     uint64_t staging_bytes = 64 * kPage;
     uint32_t staging_threads = 2;
     bool map_pages = true;
+    std::string helpers = {};
+    uint32_t device_flags = 0;
 };
 
 // An open device, closed at the end.

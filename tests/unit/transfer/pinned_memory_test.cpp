@@ -18,7 +18,7 @@ namespace {
 
 using test::FakeBackend;
 
-constexpr uint64_t kMiB = 1 << 20;
+constexpr uint64_t kPinnedMiB = 1 << 20;
 
 // Returns the bytes of memory that belong to this process alone.
 uint64_t resident_bytes() {
@@ -32,7 +32,7 @@ uint64_t resident_bytes() {
 TEST(PinnedMemory, IsZeroedPageAlignedPinnedAndExact) {
     FakeBackend fake;
     auto device = fake.open();
-    for (const uint64_t bytes : {uint64_t(1), uint64_t(4096), uint64_t(5000), 3 * kMiB + 1, 70 * kMiB}) {
+    for (const uint64_t bytes : {uint64_t(1), uint64_t(4096), uint64_t(5000), 3 * kPinnedMiB + 1, 70 * kPinnedMiB}) {
         PinnedMemory memory;
         [[maybe_unused]] const uint64_t before = resident_bytes();
         ASSERT_TRUE(PinnedMemory::allocate(*device, bytes, &memory).ok());
@@ -45,8 +45,8 @@ TEST(PinnedMemory, IsZeroedPageAlignedPinnedAndExact) {
         EXPECT_EQ(std::memcmp(data, data + 1, bytes - 1), 0);
         EXPECT_LT(fake.pinned_bytes(), bytes + 4096);  // no rounding to powers of two
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-        if (bytes >= 70 * kMiB) {
-            EXPECT_LT(resident_bytes(), before + bytes + 8 * kMiB);
+        if (bytes >= 70 * kPinnedMiB) {
+            EXPECT_LT(resident_bytes(), before + bytes + 8 * kPinnedMiB);
         }
 #endif
     }
@@ -56,11 +56,11 @@ TEST(PinnedMemory, IsZeroedPageAlignedPinnedAndExact) {
 TEST(PinnedMemory, IsRegisteredInSmallerPiecesWhereOneCallIsRefused) {
     FakeBackend fake;
     auto device = fake.open();
-    fake.may_register = [](uint64_t bytes) { return bytes <= 100 * kMiB; };
+    fake.may_register = [](uint64_t bytes) { return bytes <= 100 * kPinnedMiB; };
     PinnedMemory memory;
-    ASSERT_TRUE(PinnedMemory::allocate(*device, 300 * kMiB + 5000, &memory).ok());
+    ASSERT_TRUE(PinnedMemory::allocate(*device, 300 * kPinnedMiB + 5000, &memory).ok());
     EXPECT_TRUE(memory.pinned());
-    EXPECT_EQ(memory.piece_bytes(), 64 * kMiB);
+    EXPECT_EQ(memory.piece_bytes(), 64 * kPinnedMiB);
     EXPECT_EQ(fake.registrations(), 5u);
     PinnedMemory moved = std::move(memory);
     EXPECT_EQ(memory.data(), nullptr);
@@ -72,12 +72,12 @@ TEST(PinnedMemory, IsRegisteredInSmallerPiecesWhereOneCallIsRefused) {
 TEST(PinnedMemory, KeepsThePrefixThatCouldBePinned) {
     FakeBackend fake;
     auto device = fake.open();
-    uint64_t left = 150 * kMiB;
+    uint64_t left = 150 * kPinnedMiB;
     fake.may_register = [&](uint64_t bytes) { return bytes <= left && (left -= bytes, true); };
     PinnedMemory memory;
-    ASSERT_TRUE(PinnedMemory::allocate(*device, 300 * kMiB, &memory).ok());
+    ASSERT_TRUE(PinnedMemory::allocate(*device, 300 * kPinnedMiB, &memory).ok());
     EXPECT_FALSE(memory.pinned());
-    EXPECT_EQ(memory.pinned_bytes(), 128 * kMiB);
+    EXPECT_EQ(memory.pinned_bytes(), 128 * kPinnedMiB);
     memory.reset();
     EXPECT_EQ(fake.registrations(), 0u);
 }
@@ -89,7 +89,7 @@ TEST(PinnedMemory, StaysWhereItCannotBeUnpinned) {
     const auto is_mapped = [](void* at) { return msync(at, 4096, MS_ASYNC) == 0; };
     for (const bool for_ever : {false, true}) {
         PinnedMemory memory;
-        ASSERT_TRUE(PinnedMemory::allocate(*device, kMiB, &memory).ok());
+        ASSERT_TRUE(PinnedMemory::allocate(*device, kPinnedMiB, &memory).ok());
         void* const data = memory.data();
         fake.fail_call(1, for_ever, "host_unregister");
         memory.reset();
@@ -99,7 +99,7 @@ TEST(PinnedMemory, StaysWhereItCannotBeUnpinned) {
         fake.fail_call(0);
         if (!for_ever) continue;
         EXPECT_TRUE(device->host_unregister(data).ok());
-        munmap(data, kMiB);
+        munmap(data, kPinnedMiB);
     }
 }
 
@@ -108,12 +108,12 @@ TEST(PinnedMemory, IsGivenUnpinnedWhereTheSystemRefuses) {
     auto device = fake.open();
     fake.may_register = [](uint64_t) { return false; };
     PinnedMemory memory;
-    ASSERT_TRUE(PinnedMemory::allocate(*device, 10 * kMiB, &memory).ok());
+    ASSERT_TRUE(PinnedMemory::allocate(*device, 10 * kPinnedMiB, &memory).ok());
     EXPECT_FALSE(memory.pinned());
     EXPECT_EQ(memory.pinned_bytes(), 0u);
     EXPECT_EQ(memory.piece_bytes(), 0u);
-    std::memset(memory.data(), 1, 10 * kMiB);
-    EXPECT_EQ(static_cast<char*>(memory.data())[10 * kMiB - 1], 1);
+    std::memset(memory.data(), 1, 10 * kPinnedMiB);
+    EXPECT_EQ(static_cast<char*>(memory.data())[10 * kPinnedMiB - 1], 1);
 }
 
 TEST(PinnedMemory, RefusesMoreThanThereIs) {
@@ -146,13 +146,13 @@ TEST(RegisterRange, NeverAsksForHalfATebibyteAtOnce) {
 TEST(RegisterRange, StopsWhereTheDriverHasEnough) {
     FakeBackend fake;
     auto device = fake.open();
-    uint64_t left = 700 * kMiB;
+    uint64_t left = 700 * kPinnedMiB;
     fake.may_register = [&](uint64_t bytes) { return bytes <= left && (left -= bytes, true); };
     Registration registration;
     void* const nowhere = reinterpret_cast<void*>(uint64_t(1) << 45);
-    EXPECT_EQ(register_range(*device, nowhere, 1200 * kMiB, &registration).code(), SH_ERROR_BACKEND);
-    EXPECT_EQ(registration.piece_bytes, 256 * kMiB);
-    EXPECT_EQ(registration.registered_bytes, 512 * kMiB);
+    EXPECT_EQ(register_range(*device, nowhere, 1200 * kPinnedMiB, &registration).code(), SH_ERROR_BACKEND);
+    EXPECT_EQ(registration.piece_bytes, 256 * kPinnedMiB);
+    EXPECT_EQ(registration.registered_bytes, 512 * kPinnedMiB);
     unregister_range(*device, nowhere, registration);
     EXPECT_EQ(fake.registrations(), 0u);
 }
@@ -215,10 +215,10 @@ TEST_F(ForeignPin, LeavesMemoryThatItsOwnerHasPinned) {
 TEST_F(ForeignPin, IsAllOrNothing) {
     fake_.may_register = [](uint64_t) { return false; };
     EXPECT_FALSE(pin_foreign(*device_, memory_.data(), 1000, &piece_).ok());
-    uint64_t left = 100 * kMiB;
+    uint64_t left = 100 * kPinnedMiB;
     fake_.may_register = [&](uint64_t bytes) { return bytes <= left && (left -= bytes, true); };
     void* const nowhere = reinterpret_cast<void*>(uint64_t(1) << 45);
-    EXPECT_FALSE(pin_foreign(*device_, nowhere, 400 * kMiB, &piece_).ok());
+    EXPECT_FALSE(pin_foreign(*device_, nowhere, 400 * kPinnedMiB, &piece_).ok());
     EXPECT_EQ(fake_.registrations(), 0u);
     EXPECT_EQ(pin_foreign(*device_, nullptr, 10, &piece_).code(), SH_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(pin_foreign(*device_, memory_.data(), 0, &piece_).code(), SH_ERROR_INVALID_ARGUMENT);
@@ -226,17 +226,17 @@ TEST_F(ForeignPin, IsAllOrNothing) {
 }
 
 TEST_F(ForeignPin, GivesPiecesForRangesThatSpanThem) {
-    fake_.may_register = [](uint64_t bytes) { return bytes <= 64 * kMiB; };
+    fake_.may_register = [](uint64_t bytes) { return bytes <= 64 * kPinnedMiB; };
     char* const nowhere = reinterpret_cast<char*>(uint64_t(1) << 45);
-    ASSERT_TRUE(pin_foreign(*device_, nowhere, 256 * kMiB, &piece_).ok());
-    EXPECT_EQ(piece_, 64 * kMiB);
+    ASSERT_TRUE(pin_foreign(*device_, nowhere, 256 * kPinnedMiB, &piece_).ok());
+    EXPECT_EQ(piece_, 64 * kPinnedMiB);
     uint64_t inside = 0;
-    ASSERT_TRUE(pin_foreign(*device_, nowhere + 64 * kMiB, 70 * kMiB, &inside).ok());
-    EXPECT_EQ(inside, 64 * kMiB);
-    unpin_foreign(*device_, nowhere + 64 * kMiB, 70 * kMiB, inside);
+    ASSERT_TRUE(pin_foreign(*device_, nowhere + 64 * kPinnedMiB, 70 * kPinnedMiB, &inside).ok());
+    EXPECT_EQ(inside, 64 * kPinnedMiB);
+    unpin_foreign(*device_, nowhere + 64 * kPinnedMiB, 70 * kPinnedMiB, inside);
     // Its pieces would have to be cut at places that are not multiples from its start.
-    EXPECT_EQ(pin_foreign(*device_, nowhere + 10, 70 * kMiB, &inside).code(), SH_ERROR_BUSY);
-    unpin_foreign(*device_, nowhere, 256 * kMiB, piece_);
+    EXPECT_EQ(pin_foreign(*device_, nowhere + 10, 70 * kPinnedMiB, &inside).code(), SH_ERROR_BUSY);
+    unpin_foreign(*device_, nowhere, 256 * kPinnedMiB, piece_);
     EXPECT_EQ(fake_.registrations(), 0u);
 }
 

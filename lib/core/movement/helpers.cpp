@@ -1,0 +1,105 @@
+#include "core/movement/helpers.h"
+
+#include "base/log.h"
+#include "base/no_throw.h"
+
+namespace stagehand::core {
+
+Helpers::~Helpers() {
+    if (rest().ok()) return;
+    for (Helper& helper : all_) {
+        if (!bond_.relay(helper.way).is_open()) continue;
+        log_line(SH_LOG_WARNING, "memory of %s is lost, because its copies do not end",
+                 helper.buffer->helper().name().c_str());
+        helper.buffer->abandon();
+    }
+}
+
+Status Helpers::open(const std::string& runtime_name) {
+    std::vector<std::string> names;
+    SH_TRY(device_.helpers(&names));
+    for (const std::string& name : names)
+        if (const Status status = no_throw([&] { return add(name, runtime_name); }); !status.ok())
+            log_line(SH_LOG_WARNING, "%s does not help %s: %s", name.c_str(), device_.name().c_str(), status.text());
+    return Status();
+}
+
+Status Helpers::add(const std::string& name, const std::string& runtime_name) {
+    const sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    std::shared_ptr<Device> device;
+    SH_TRY(Device::open(name.c_str(), options, &device));
+    Helper helper;
+    SH_TRY(device->link(&helper.link));
+    helper.copy_ns = device->lone_copy_ns();
+    BackendDevice& backend = device->backend();
+    helper.buffer = std::make_unique<RelayBuffer>(std::move(device),
+                                                  "the buffer that helps " + device_.name() + " (" + runtime_name + ")");
+    all_.reserve(all_.size() + 1);
+    helper.way = bond_.add(std::make_unique<transfer::Relay>(device_.backend(), backend));
+    all_.push_back(std::move(helper));
+    return Status();
+}
+
+void Helpers::get_ready() {
+    for (Helper& helper : all_) {
+        if (bond_.relay(helper.way).is_open() || !bond_.failure(helper.way).ok()) continue;
+        const Status status = no_throw([&] { return get_ready(helper); });
+        helper.refused = !status.ok();
+        if (helper.refused)
+            log_line(SH_LOG_INFO, "%s does not help %s now: %s", helper.buffer->helper().name().c_str(),
+                     device_.name().c_str(), status.text());
+    }
+}
+
+Status Helpers::get_ready(Helper& helper) {
+    SH_TRY(helper.buffer->take(device_.backend()));
+    transfer::Relay& relay = bond_.relay(helper.way);
+    Status status = relay.open(device_.lanes(), helper.buffer->helper().lanes(), helper.buffer->address(),
+                               helper.buffer->bytes());
+    if (status.ok())
+        relay.set_speed(helper.link, helper.copy_ns);
+    else
+        (void)helper.buffer->free().ok();
+    return status;
+}
+
+Status Helpers::rest() {
+    Status status;
+    for (Helper& helper : all_) {
+        Status rested = bond_.relay(helper.way).close();
+        if (rested.ok()) rested = helper.buffer->free();
+        if (status.ok()) status = std::move(rested);
+    }
+    return status;
+}
+
+// A helper that streams for itself comes first: it does not help until it has loaded nothing for a while.
+bool Helpers::is_idle(Device& helper) {
+    constexpr uint64_t kQuietNs = 100'000'000;
+    const uint64_t last = helper.links().to_device.last_load_ns();
+    return !last || helper.backend().now_ns() > last + kQuietNs;
+}
+
+void Helpers::choose() noexcept {
+    bond_.set_own_speed(device_.lanes().rate(transfer::Direction::to_device));
+    for (Helper& helper : all_) bond_.use(helper.way, is_idle(helper.buffer->helper()));
+}
+
+double Helpers::speed() {
+    choose();
+    double speed = 0;
+    for (Helper& helper : all_) {
+        if (helper.refused || !bond_.failure(helper.way).ok() || !is_idle(helper.buffer->helper())) continue;
+        const transfer::Relay& relay = bond_.relay(helper.way);
+        speed += relay.is_open() ? relay.speed() : helper.link;
+    }
+    return speed;
+}
+
+uint64_t Helpers::bytes() const {
+    uint64_t bytes = 0;
+    for (const Helper& helper : all_) bytes += bond_.bytes(helper.way);
+    return bytes;
+}
+
+}  // namespace stagehand::core

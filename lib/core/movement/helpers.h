@@ -1,0 +1,56 @@
+// Helpers: the devices whose links bring a part of a runtime's loads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/device/relay_buffer.h"
+#include "transfer/bond/bond.h"
+
+namespace stagehand::core {
+
+// The caller holds the runtime's mutex, except in open() and the destructor.
+class Helpers {
+public:
+    explicit Helpers(Device& device) : device_(device), bond_(device.backend()) {}
+    ~Helpers();
+    Helpers(const Helpers&) = delete;
+    Helpers& operator=(const Helpers&) = delete;
+
+    // Opens the devices that the device's options name. One that cannot be opened, or that this device cannot copy
+    // from, is left out, and the log has the reason.
+    Status open(const std::string& runtime_name);
+    bool any() const { return !all_.empty(); }
+    transfer::Bond& bond() { return bond_; }
+
+    // Takes the memory of each helper that has none, so that it can help.
+    void get_ready();
+    // Gives the memory back, after all that uses it.
+    Status rest();
+    // Uses the helpers that are not busy with their own loads now.
+    void choose() noexcept;
+    // What helpers would bring now beside the device's own link, in bytes per nanosecond.
+    double speed();
+    uint64_t bytes() const;  // that helpers have brought
+
+private:
+    struct Helper {
+        std::unique_ptr<RelayBuffer> buffer;
+        size_t way = 0;
+        double link = 0;       // speed of its own link
+        uint64_t copy_ns = 0;  // what a copy that is timed takes more
+        bool refused = false;  // its memory could not be had at the last attempt
+    };
+
+    Status add(const std::string& name, const std::string& runtime_name);
+    Status get_ready(Helper& helper);
+    static bool is_idle(Device& helper);
+
+    Device& device_;
+    std::vector<Helper> all_;  // outlives the relays
+    transfer::Bond bond_;
+};
+
+}  // namespace stagehand::core

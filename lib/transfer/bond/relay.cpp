@@ -1,0 +1,136 @@
+#include "transfer/bond/relay.h"
+
+#include <algorithm>
+
+#include "base/once_more.h"
+#include "transfer/route/issue.h"
+
+namespace stagehand::transfer {
+namespace {
+
+constexpr uint64_t kRelayAlignment = 256;
+// The slots that are filled from one measurement of the speed to the next.
+constexpr uint64_t kPassesBetween = 256;
+
+}  // namespace
+
+Relay::~Relay() { (void)close().ok(); }
+
+Status Relay::open(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes) {
+    const Status status = make(lanes, helper_lanes, address, bytes);
+    if (!status.ok()) forget();
+    return status;
+}
+
+Status Relay::make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes) {
+    slot_bytes_ = bytes / kSlots / kRelayAlignment * kRelayAlignment;
+    if (!slot_bytes_) return Status(SH_ERROR_INTERNAL, "the buffer of a relay is too small");
+    next_ = 0;
+    last_ = 0;
+    passes_ = 0;
+    joined_ = settled_ = true;
+    SH_TRY(lanes.lend(Direction::to_device, &across_));
+    SH_TRY(helper_lanes.lend(Direction::to_device, &down_));
+    for (uint32_t i = 0; i < kSlots; i++) {
+        slots_[i].address = address + i * slot_bytes_;
+        SH_TRY(helper_.event_create(false, &slots_[i].filled));
+        SH_TRY(device_.event_create(false, &slots_[i].emptied));
+    }
+    return Status();
+}
+
+void Relay::forget() {
+    for (Slot& slot : slots_) {
+        if (slot.filled) (void)once_more([&] { return helper_.event_destroy(slot.filled); }).ok();
+        if (slot.emptied) (void)once_more([&] { return device_.event_destroy(slot.emptied); }).ok();
+        slot = {};
+    }
+    across_ = Lane();
+    down_ = Lane();
+}
+
+Status Relay::close() {
+    if (!is_open()) return Status();
+    SH_TRY(settle());
+    SH_TRY(once_more([&] { return helper_.stream_synchronize(down_.stream()); }));
+    forget();
+    return Status();
+}
+
+// A helper that does not answer any more may still fill slots, but the device copies nothing from them.
+Status Relay::settle() {
+    (void)once_more([&] { return helper_.stream_synchronize(down_.stream()); }).ok();
+    SH_TRY(once_more([&] { return device_.stream_synchronize(across_.stream()); }));
+    settled_ = joined_ = true;
+    return Status();
+}
+
+bool Relay::takes(const void* memory, uint64_t bytes) {
+    uint32_t pinned = 0;
+    return helper_.host_is_pinned(memory, bytes, &pinned).ok() && pinned;
+}
+
+Status Relay::bring(const Command& command, std::span<const sh_backend_event> events, WaitSet* waited) {
+    Status status = queue(command, events, waited);
+    look_at_speed();
+    if (status.ok()) return status;
+    // What was queued before the failure may still write. It ends here, and the bytes may then come another way.
+    if (const Status settled = settle(); !settled.ok()) return settled;
+    return status;
+}
+
+Status Relay::queue(const Command& command, std::span<const sh_backend_event> events, WaitSet* waited) {
+    const Command waits{.waits = command.waits};
+    Issued none;
+    SH_TRY(issue(device_, across_.stream(), {&waits, 1}, events, waited, &none));
+    for (uint64_t done = 0; done < command.bytes;) {
+        const uint64_t bytes = std::min(command.bytes - done, slot_bytes_);
+        Slot& slot = slots_[next_++ % kSlots];
+        SH_TRY(pass(slot, command.device + done, reinterpret_cast<const void*>(command.other + done), bytes));
+        done += bytes;
+    }
+    return Status();
+}
+
+Status Relay::pass(Slot& slot, uint64_t to, const void* from, uint64_t bytes) {
+    settled_ = joined_ = false;
+    SH_TRY(helper_.stream_wait_event(down_.stream(), slot.emptied));
+    const bool timed = meter_.begin(down_.stream(), bytes);
+    SH_TRY(helper_.copy_to_device(down_.stream(), slot.address, from, bytes));
+    if (timed) meter_.end(down_.stream());
+    SH_TRY(helper_.event_record(slot.filled, down_.stream()));
+    SH_TRY(device_.stream_wait_event(across_.stream(), slot.filled));
+    SH_TRY(device_.copy_on_device(across_.stream(), to, slot.address, bytes));
+    SH_TRY(device_.event_record(slot.emptied, across_.stream()));
+    last_ = slot.emptied;
+    settled_ = true;  // the events tell when the copies have ended
+    passes_++;
+    return Status();
+}
+
+Status Relay::join(sh_stream stream) {
+    if (joined_) return Status();
+    if (!settled_) return settle();
+    SH_TRY(device_.stream_wait_event(stream, last_));
+    joined_ = true;
+    return Status();
+}
+
+void Relay::set_speed(double bytes_per_ns, uint64_t lone_copy_ns) {
+    speed_ = bytes_per_ns;
+    lone_copy_ns_ = lone_copy_ns;
+    meter_.start(slot_bytes_);
+    passes_ = 0;
+}
+
+void Relay::look_at_speed() {
+    if (passes_ < kPassesBetween) return;
+    double seen = 0;
+    const CopyMeter::Read read = meter_.read(lone_copy_ns_, &seen);
+    if (read == CopyMeter::Read::not_yet) return;
+    if (read == CopyMeter::Read::yes) speed_ = seen;
+    meter_.start(slot_bytes_);
+    passes_ = 0;
+}
+
+}  // namespace stagehand::transfer

@@ -1,0 +1,83 @@
+// Relay: a second way to a device. Bytes cross the link of a helper, another device of the same backend, into a buffer
+// in its memory, and the device copies them from there.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "backend/backend_device.h"
+#include "base/status.h"
+#include "transfer/lane/lane.h"
+#include "transfer/route/command.h"
+#include "transfer/route/copy_meter.h"
+
+namespace stagehand::transfer {
+
+// Copies to the helper run on a stream of the helper, into slots that take turns. The device empties a slot on a stream
+// of its own when the copy has come, so the link brings the next slot meanwhile. All waits are for work that was queued
+// before. Not thread-safe.
+class Relay {
+public:
+    Relay(BackendDevice& device, BackendDevice& helper) : device_(device), helper_(helper), meter_(helper) {}
+    ~Relay();
+    Relay(const Relay&) = delete;
+    Relay& operator=(const Relay&) = delete;
+
+    // Uses this memory of the helper from now on, which the device can reach. On failure nothing is held.
+    Status open(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes);
+    // Waits until nothing uses the memory.
+    Status close();
+    bool is_open() const { return across_.is_open(); }
+
+    // Whether the helper copies from this memory without waiting on the host.
+    bool takes(const void* memory, uint64_t bytes);
+    // Work that follows on the device's stream comes after the event.
+    Status follow(sh_backend_event event) { return device_.stream_wait_event(across_.stream(), event); }
+    // Queues the command, which copies to the device. After a failure nothing of it is under way, or settled() is
+    // false. `waited`: the events that the device's stream waits for.
+    Status bring(const Command& command, std::span<const sh_backend_event> events, WaitSet* waited);
+    // Makes a stream of the device wait for all that was brought.
+    Status join(sh_stream stream);
+    bool joined() const { return joined_; }
+    // Waits on the host until the device writes nothing of it any more.
+    Status settle();
+    bool settled() const { return settled_; }
+
+    sh_stream stream_of_helper() const { return down_.stream(); }  // of the copies to the helper
+
+    // The speed of the helper's link in bytes per nanosecond: as it is told here, and later as the copies show it. A
+    // copy that is timed takes `lone_copy_ns` more than its bytes do.
+    void set_speed(double bytes_per_ns, uint64_t lone_copy_ns);
+    double speed() const { return speed_; }
+
+private:
+    static constexpr uint32_t kSlots = 6;
+
+    struct Slot {
+        uint64_t address = 0;
+        sh_backend_event filled = 0;   // of the helper
+        sh_backend_event emptied = 0;  // of the device
+    };
+
+    Status make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t bytes);
+    Status queue(const Command& command, std::span<const sh_backend_event> events, WaitSet* waited);
+    Status pass(Slot& slot, uint64_t to, const void* from, uint64_t bytes);
+    void look_at_speed();
+    void forget();
+
+    BackendDevice& device_;
+    BackendDevice& helper_;
+    Lane across_;  // of the device
+    Lane down_;    // of the helper
+    Slot slots_[kSlots];
+    uint64_t slot_bytes_ = 0;
+    uint32_t next_ = 0;
+    sh_backend_event last_ = 0;  // `emptied` of the slot that was used last
+    bool joined_ = true, settled_ = true;
+    CopyMeter meter_;
+    double speed_ = 0;
+    uint64_t lone_copy_ns_ = 0;
+    uint64_t passes_ = 0;
+};
+
+}  // namespace stagehand::transfer
