@@ -9,14 +9,20 @@
 namespace stagehand::core {
 
 struct LinkCost {
-    double link = 1;        // link time of a byte / that of a plain byte: less than 1 if the unit is packed
+    // Link time of a byte / that of a plain byte: less than 1 if the unit is packed, more if helpers do not bring it.
+    double link = 1;
     double by_workers = 0;  // the part of the bytes that workers read
 };
 
-// For each unit. `unpack_ns_per_byte`: of the device, or 0 if the host unpacks. `kept_part`: for each unit, the part of
-// its packed chunks that stay on the device, which the link does not bring. If empty, none stay. Costs are rounded, so
-// that units whose tensors are of one kind cost the same.
-void find_link_costs(Registry& registry, double unpack_ns_per_byte, double link_bytes_per_ns,
-                     std::span<const double> kept_part, std::vector<LinkCost>* out);
+struct LinkSpeeds {
+    double bytes_per_ns = 1;        // of the link and all helpers
+    double own_bytes_per_ns = 1;    // of the link
+    double unpack_ns_per_byte = 0;  // of the device, or 0 if the host unpacks
+};
+
+// For each unit. `kept_part`: for each unit, the part of its packed chunks that stay on the device, which the link does
+// not bring. If empty, none stay. Costs are rounded, so that units whose tensors are of one kind cost the same.
+void find_link_costs(Registry& registry, const LinkSpeeds& speeds, std::span<const double> kept_part,
+                     std::vector<LinkCost>* out);
 
 }  // namespace stagehand::core

@@ -39,7 +39,7 @@ uint64_t Planner::pages_to_unpack_in(const Order& order, const Limits& limits, u
     if (!(limits.unpack_ns_per_byte > 0)) return 0;
     uint32_t unit = kNone;
     if (needs(order, limits, &unit).wanted_pages <= share_pages) return 0;
-    find_link_costs(registry_, limits.unpack_ns_per_byte, limits.link_bytes_per_ns, {}, &link_costs_);
+    find_link_costs(registry_, speeds_of(limits), {}, &link_costs_);
     const bool cheaper = std::ranges::any_of(link_costs_, [](const LinkCost& cost) { return cost.link < 1; });
     return cheaper ? UnpackMemory::pages_for(share_pages, registry_.page_bytes()) : 0;
 }
@@ -57,7 +57,7 @@ policy::PackedModel Planner::packed_model(const Order& order, const Limits& limi
     }
     model.memory_bytes = static_cast<double>(pages * registry_.page_bytes());
     model.compute_ns = static_cast<double>(compute_ns);
-    model.link_bytes_per_ns = limits.link_bytes_per_ns;
+    model.link_bytes_per_ns = speeds_of(limits).own_bytes_per_ns;
     model.unpack_ns_per_byte = limits.whole_unpack_ns_per_byte;
     return model;
 }

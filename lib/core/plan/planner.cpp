@@ -49,12 +49,17 @@ void Planner::state_unordered(const Order& order, const Limits& limits) {
     unordered_good_ = std::min(unordered_total_, std::max(unordered_least_, limits.unordered_held_pages));
 }
 
+LinkSpeeds Planner::speeds_of(const Limits& limits) {
+    const double helped = limits.link_bytes_per_ns > limits.helped_bytes_per_ns ? limits.helped_bytes_per_ns : 0;
+    return {limits.link_bytes_per_ns, limits.link_bytes_per_ns - helped, limits.unpack_ns_per_byte};
+}
+
 // States the part of each unit that is left beside the floors. Packed units cost less than their bytes: for the policy,
 // the link is as fast as for the unit that costs least, and the others are slower than that.
 void Planner::state_units(const Limits& limits) {
     const auto units = registry_.units();
     find_source_ns_per_byte(units, &source_ns_);
-    find_link_costs(registry_, limits.unpack_ns_per_byte, limits.link_bytes_per_ns, limits.kept_part, &link_costs_);
+    find_link_costs(registry_, speeds_of(limits), limits.kept_part, &link_costs_);
     least_cost_ = 1;
     for (uint32_t i = 0; i < units.size(); i++)
         if (units[i].live) least_cost_ = std::min(least_cost_, link_costs_[i].link);

@@ -28,7 +28,8 @@ public:
         uint32_t max_held = 1;
         uint64_t unordered_pages = 0;       // as the engine asked for; 0: automatic
         uint64_t unordered_held_pages = 0;  // the most pages that were held at once so far
-        double link_bytes_per_ns = 1;
+        double link_bytes_per_ns = 1;  // with what helpers bring
+        double helped_bytes_per_ns = 0;  // by helpers
         uint64_t copy_latency_ns = 0;
         uint64_t unordered_now = 0;           // pages that blocks outside the order have now
         double unpack_ns_per_byte = 0;        // that the device takes for a byte of a packed block; 0: the host unpacks
@@ -119,6 +120,7 @@ private:
     StepMix mix_of(const Order& order, const Limits& limits) const;
     void state_bounds(const Order& order, const Limits& limits, Result* result);
     std::variant<policy::Plan, policy::Infeasible> make_plan(const Order& order, const Limits& limits, Result* result);
+    static LinkSpeeds speeds_of(const Limits& limits);
     void state_units(const Limits& limits);
     void state_unordered(const Order& order, const Limits& limits);
     uint64_t sum_of_floors() const;

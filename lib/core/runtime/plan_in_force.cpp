@@ -130,6 +130,7 @@ Planner::Limits PlanInForce::limits() const {
     limits.unordered_held_pages = parts_.unordered.held_peak();
     limits.unordered_now = parts_.unordered.capacity();
     limits.keep_all = protections_.all();
+    limits.helped_bytes_per_ns = parts_.helpers.speed();
     if (parts_.registry.has_packed_tensors()) {
         limits.unpack_ns_per_byte = parts_.device->unpack_ns_per_byte();
         limits.whole_unpack_ns_per_byte = parts_.device->whole_unpack_ns_per_byte();
@@ -369,8 +370,10 @@ Status PlanInForce::try_out(const sh_plan_options& options, Planner::Result* out
     const std::unique_ptr<Order, SetAside> until_end(taken ? &parts_.order : nullptr);
     Planner::Limits with = limits();
     SH_TRY(watch_.speeds().link(&with.link_bytes_per_ns));
-    if ((options.flags & SH_PLAN_DRY_RUN) && options.link_bytes_per_second)
+    if ((options.flags & SH_PLAN_DRY_RUN) && options.link_bytes_per_second) {
         with.link_bytes_per_ns = static_cast<double>(options.link_bytes_per_second) / 1e9;
+        with.helped_bytes_per_ns = 0;
+    }
     uint32_t asks = kNone;
     const Needs needs = planner_.needs(parts_.order, with, &asks);
     const uint64_t whole =

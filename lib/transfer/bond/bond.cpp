@@ -81,7 +81,7 @@ bool Bond::divide(std::span<const Command> commands) {
 }
 
 void Bond::divide(const Command& command) {
-    const bool splits = command.kind == Command::Kind::to_device && command.bytes >= 2 * kLeastPart;
+    const bool splits = command.kind == Command::Kind::to_device && command.bytes >= kLeastBytes;
     own_.push_back(command);
     own_.back().joins = command.joins && !is_cut_;
     is_cut_ = splits;

@@ -18,6 +18,9 @@ namespace stagehand::transfer {
 // write one after the other, as on one stream. Not thread-safe.
 class Bond {
 public:
+    // A copy of fewer bytes is left to the device's own link.
+    static constexpr uint64_t kLeastBytes = 2 << 20;
+
     explicit Bond(BackendDevice& device) : device_(device) {}
     ~Bond();
     Bond(const Bond&) = delete;

@@ -1,0 +1,221 @@
+// Compares steps whose weights come over the links of several devices with steps over the device's own link, and both
+// with raw copies to all devices at once. Then a helper streams for itself, alone and while the other device would like
+// its help. Every byte of some blocks is compared after each row.
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "core/device/device.h"
+#include "core/device/pool_memory.h"
+#include "measure.h"
+
+namespace {
+
+using namespace bench;
+using stagehand::Status;
+
+constexpr uint64_t kMiB = 1 << 20;
+
+void check_status(const Status& status, const char* call) {
+    if (status.ok()) return;
+    std::fprintf(stderr, "%s: %s\n", call, status.text());
+    std::exit(1);
+}
+#define CHECK_STATUS(call) check_status((call), #call)
+
+bool on_host(const std::string& name) { return name.rfind("host", 0) == 0; }
+
+// Opens the device until the end. A host device is paced.
+sh_device* open(const std::string& name, uint64_t budget, const std::string& helpers) {
+    sh_device_options options = SH_DEVICE_OPTIONS_INIT;
+    options.budget_bytes = budget;
+    options.page_bytes = on_host(name) ? 64 << 10 : 2 << 20;
+    const std::string backend = "bandwidth=1GB/s;capacity=" + std::to_string(2 * budget);
+    if (on_host(name)) options.backend_options = backend.c_str();
+    options.helpers = helpers.empty() ? nullptr : helpers.c_str();
+    sh_device* device = nullptr;
+    CHECK(sh_device_open(name.c_str(), &options, &device));
+    return device;
+}
+
+// Raw copies from pinned memory, of the same size for each device, all at once. Bytes per nanosecond together.
+double raw_speed(const std::vector<std::string>& names, const char* memory, uint64_t bytes) {
+    const uint64_t piece = on_host(names[0]) ? 4 * kMiB : 64 * kMiB, pieces = bytes / piece / names.size();
+    struct Target {
+        std::shared_ptr<stagehand::core::Device> device;
+        std::unique_ptr<stagehand::core::PoolMemory> to;
+        sh_stream stream = 0;
+    };
+    std::vector<Target> targets(names.size());
+    for (size_t i = 0; i < names.size(); i++) {
+        Target& target = targets[i];
+        CHECK_STATUS(stagehand::core::Device::open(names[i].c_str(), SH_DEVICE_OPTIONS_INIT, &target.device));
+        target.to = std::make_unique<stagehand::core::PoolMemory>(target.device->backend(), target.device->pool());
+        CHECK_STATUS(target.to->take(piece / target.device->page_bytes()));
+        CHECK_STATUS(target.device->backend().stream_create(&target.stream));
+    }
+    std::vector<double> took;
+    for (int round = 0; round < 4; round++) {
+        took.push_back(seconds([&] {
+            for (uint64_t k = 0; k < pieces; k++)
+                for (size_t i = 0; i < targets.size(); i++)
+                    CHECK_STATUS(targets[i].device->backend().copy_to_device(
+                        targets[i].stream, targets[i].to->address(), memory + (i * pieces + k) * piece, piece));
+            for (Target& target : targets) CHECK_STATUS(target.device->backend().stream_synchronize(target.stream));
+        }));
+    }
+    for (Target& target : targets) {
+        CHECK_STATUS(target.device->backend().stream_destroy(target.stream));
+        CHECK_STATUS(target.to->free());
+        CHECK_STATUS(target.device->pool().trim(0));
+    }
+    return static_cast<double>(pieces * piece * targets.size()) / *std::min_element(took.begin(), took.end()) / 1e9;
+}
+
+void compare(const Model& model, const char* memory) {
+    uint64_t at = 0;
+    for (size_t i = 0; i < model.blocks.size(); at += model.sizes[i++]) {
+        if (i % 5) continue;
+        sh_view view = SH_VIEW_INIT;
+        std::vector<char> found(model.sizes[i]);
+        CHECK(sh_acquire(model.runtime, model.blocks[i], SH_STREAM_HOST, 0, &view));
+        CHECK(sh_read_block(model.runtime, model.blocks[i], SH_STREAM_HOST, 0, found.data(), found.size()));
+        CHECK(sh_release(model.runtime, model.blocks[i], SH_STREAM_HOST));
+        if (std::memcmp(found.data(), memory + at, found.size()) == 0) continue;
+        std::fprintf(stderr, "block %zu has other bytes\n", i);
+        std::exit(1);
+    }
+}
+
+struct Row {
+    double ms = 0, speed = 0, helped = 0, plan_ms = 0;
+    uint64_t waits = 0;
+};
+
+// A model that is streamed, on a device that is open.
+class Streamed {
+public:
+    Streamed(const std::string& name, const std::vector<uint64_t>& sizes, char* memory, double compute_ms)
+        : model_(name.c_str(), SH_DEVICE_OPTIONS_INIT), memory_(memory) {
+        model_.add(sizes, memory);
+        uses_ = model_.schedule(static_cast<uint64_t>(compute_ms * 1e6), false);
+        CHECK(sh_plan(model_.runtime, nullptr, &plan_));
+        CHECK(sh_stream_create(model_.device, &stream_));
+    }
+    ~Streamed() { sh_stream_destroy(model_.device, stream_); }
+
+    Row steps(int first, int count) {
+        if (first) (void)model_.steps_ms(uses_, stream_, 0, first);
+        const sh_runtime_stats before = stats();
+        Row row;
+        row.ms = model_.steps_ms(uses_, stream_, 0, count);
+        const sh_runtime_stats after = stats();
+        const double bytes = static_cast<double>(after.bytes_to_device - before.bytes_to_device);
+        row.speed = bytes / count / row.ms / 1e6;
+        row.helped = static_cast<double>(after.helped_bytes - before.helped_bytes) / bytes;
+        row.plan_ms = static_cast<double>(plan_.step_ns) / 1e6;
+        row.waits = after.host_waits - before.host_waits;
+        compare(model_, memory_);
+        return row;
+    }
+
+private:
+    sh_runtime_stats stats() const {
+        sh_runtime_stats stats = SH_RUNTIME_STATS_INIT;
+        CHECK(sh_runtime_get_stats(model_.runtime, &stats));
+        return stats;
+    }
+
+    Model model_;
+    char* memory_;
+    std::vector<sh_use> uses_;
+    sh_plan_info plan_ = SH_PLAN_INFO_INIT;
+    sh_stream stream_ = SH_STREAM_HOST;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    std::vector<std::string> names(argv + 1, argv + argc);
+    if (names.empty()) names = {"host:0", "host:1"};
+    const uint64_t scale = on_host(names[0]) ? 32 : 1;
+    const uint64_t layer = 416 * kMiB / scale, total = 32 * layer;
+    std::string helpers;
+    for (size_t i = 1; i < names.size(); i++) helpers += (i > 1 ? "," : "") + names[i];
+
+    std::vector<sh_device*> devices;
+    for (size_t i = 1; i < names.size(); i++) devices.push_back(open(names[i], total, ""));
+    sh_device* device = open(names[0], total, "");
+    void* all = nullptr;
+    CHECK(sh_host_alloc(devices.empty() ? device : devices[0], total, &all, nullptr));
+    char* const memory = static_cast<char*>(all);
+    std::mt19937_64 random(1);
+    for (uint64_t at = 0; at < total; at += 8) {
+        const uint64_t value = random();
+        std::memcpy(memory + at, &value, 8);
+    }
+    std::vector<double> links;
+    for (const std::string& name : names) links.push_back(raw_speed({name}, memory, total / 4));
+    const double sum = raw_speed(names, memory, total);
+    std::printf("raw copies, GB/s:");
+    for (size_t i = 0; i < names.size(); i++) std::printf(" %s %.1f", names[i].c_str(), links[i]);
+    std::printf(", all at once %.1f\n", sum);
+    sh_device_close(device);
+
+    struct Shape {
+        const char* name;
+        std::vector<uint64_t> sizes;
+    };
+    Shape shapes[] = {{"layers", std::vector<uint64_t>(32, layer)}, {"matrices", {}}, {"8 MiB", {}}};
+    for (int i = 0; i < 32; i++)
+        for (const uint64_t mib : {32, 8, 8, 32, 112, 112, 112}) shapes[1].sizes.push_back(mib * kMiB / scale);
+    shapes[2].sizes.assign(total / (8 * kMiB), 8 * kMiB);
+    std::printf("blocks    budget  compute ms   plain ms  helped ms (planned)   GB/s  of the sum  x own link  helped  host waits\n");
+    for (const Shape& shape : shapes) {
+        for (const double budget : {0.25, 0.5}) {
+            for (const double compute : {0.0, 1.0, 2.0}) {
+                const auto bytes = static_cast<uint64_t>(static_cast<double>(total) * budget);
+                const double compute_ms =
+                    std::max(static_cast<double>(total - bytes) / sum / 1e6 * compute, 0.001);
+                Row plain, helped;
+                device = open(names[0], bytes, "");
+                plain = Streamed(names[0], shape.sizes, memory, compute_ms).steps(3, 6);
+                sh_device_close(device);
+                device = open(names[0], bytes, helpers);
+                helped = Streamed(names[0], shape.sizes, memory, compute_ms).steps(3, 6);
+                sh_device_close(device);
+                std::printf("%-9s %4.0f %%  %10.2f  %9.2f  %9.2f %9.2f  %6.1f       %5.3f       %5.2f    %4.0f %%  %10llu\n",
+                            shape.name, budget * 100, compute_ms, plain.ms, helped.ms, helped.plan_ms, helped.speed,
+                            helped.speed / sum, helped.speed / links[0], helped.helped * 100,
+                            static_cast<unsigned long long>(helped.waits));
+                std::fflush(stdout);
+            }
+        }
+    }
+    if (names.size() < 2) return 0;
+
+    // The helper's own model does not fit into half of what it has.
+    CHECK(sh_device_set_budget(devices[0], total / 2));
+    Row alone, beside;
+    {
+        Streamed own(names[1], shapes[0].sizes, memory, 0.001);
+        alone = own.steps(3, 10);
+        device = open(names[0], total / 4, helpers);
+        std::atomic<bool> stop = false;
+        Streamed wishing(names[0], shapes[0].sizes, memory, 0.001);
+        Row wished;
+        std::thread other([&] {
+            while (!stop) wished = wishing.steps(0, 4);
+        });
+        beside = own.steps(3, 10);
+        stop = true;
+        other.join();
+        std::printf("%s streams for itself: %.2f ms a step alone, %.2f ms while %s would like its help (%.3f), helped %.0f %%\n",
+                    names[1].c_str(), alone.ms, beside.ms, names[0].c_str(), beside.ms / alone.ms,
+                    wished.helped * 100);
+    }
+    sh_device_close(device);
+    CHECK(sh_host_free(devices[0], memory));
+    for (sh_device* one : devices) sh_device_close(one);
+}
