@@ -171,13 +171,14 @@ int main(int argc, char** argv) {
     for (int i = 0; i < 32; i++)
         for (const uint64_t mib : {32, 8, 8, 32, 112, 112, 112}) shapes[1].sizes.push_back(mib * kMiB / scale);
     shapes[2].sizes.assign(total / (8 * kMiB), 8 * kMiB);
-    std::printf("blocks    budget  compute ms   plain ms  helped ms (planned)   GB/s  of the sum  x own link  helped  host waits\n");
+    std::printf(
+        "blocks    budget  compute ms   plain ms  helped ms (planned)   GB/s  of the sum  x own link  helped  host "
+        "waits\n");
     for (const Shape& shape : shapes) {
         for (const double budget : {0.25, 0.5}) {
             for (const double compute : {0.0, 1.0, 2.0}) {
                 const auto bytes = static_cast<uint64_t>(static_cast<double>(total) * budget);
-                const double compute_ms =
-                    std::max(static_cast<double>(total - bytes) / sum / 1e6 * compute, 0.001);
+                const double compute_ms = std::max(static_cast<double>(total - bytes) / sum / 1e6 * compute, 0.001);
                 Row plain, helped;
                 device = open(names[0], bytes, "");
                 plain = Streamed(names[0], shape.sizes, memory, compute_ms).steps(3, 6);
@@ -185,10 +186,11 @@ int main(int argc, char** argv) {
                 device = open(names[0], bytes, helpers);
                 helped = Streamed(names[0], shape.sizes, memory, compute_ms).steps(3, 6);
                 sh_device_close(device);
-                std::printf("%-9s %4.0f %%  %10.2f  %9.2f  %9.2f %9.2f  %6.1f       %5.3f       %5.2f    %4.0f %%  %10llu\n",
-                            shape.name, budget * 100, compute_ms, plain.ms, helped.ms, helped.plan_ms, helped.speed,
-                            helped.speed / sum, helped.speed / links[0], helped.helped * 100,
-                            static_cast<unsigned long long>(helped.waits));
+                std::printf(
+                    "%-9s %4.0f %%  %10.2f  %9.2f  %9.2f %9.2f  %6.1f       %5.3f       %5.2f    %4.0f %%  %10llu\n",
+                    shape.name, budget * 100, compute_ms, plain.ms, helped.ms, helped.plan_ms, helped.speed,
+                    helped.speed / sum, helped.speed / links[0], helped.helped * 100,
+                    static_cast<unsigned long long>(helped.waits));
                 std::fflush(stdout);
             }
         }
@@ -211,9 +213,10 @@ int main(int argc, char** argv) {
         beside = own.steps(3, 10);
         stop = true;
         other.join();
-        std::printf("%s streams for itself: %.2f ms a step alone, %.2f ms while %s would like its help (%.3f), helped %.0f %%\n",
-                    names[1].c_str(), alone.ms, beside.ms, names[0].c_str(), beside.ms / alone.ms,
-                    wished.helped * 100);
+        std::printf(
+            "%s streams for itself: %.2f ms a step alone, %.2f ms while %s would like its help (%.3f), helped %.0f "
+            "%%\n",
+            names[1].c_str(), alone.ms, beside.ms, names[0].c_str(), beside.ms / alone.ms, wished.helped * 100);
     }
     sh_device_close(device);
     CHECK(sh_host_free(devices[0], memory));

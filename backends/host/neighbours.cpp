@@ -28,9 +28,8 @@ std::shared_ptr<Event> Neighbours::find_event(sh_backend_event handle) const {
 
 bool Neighbours::is_mapped(uint64_t address, uint64_t bytes) const {
     std::lock_guard lock(mutex_);
-    return std::ranges::any_of(devices_, [&](Device* device) {
-        return device->memory().check_mapped(address, bytes) >= 0;
-    });
+    return std::ranges::any_of(devices_,
+                               [&](Device* device) { return device->memory().check_mapped(address, bytes) >= 0; });
 }
 
 bool Neighbours::is_pinned(const void* memory, uint64_t bytes) const {

@@ -169,6 +169,7 @@ void ContentsEngine::finish(Party& party, ThreadJournal& journal) {
     EXPECT_SUCCEEDS(sh_runtime_get_stats(party.runtime(), &stats));
     party.loads = stats.loads;
     party.plans = stats.plans;
+    party.helped = stats.helped_bytes;
     const uint64_t how = party.round().seed() % 4;
     if (!party.lost && how && call("sh_write_back of all", [&] { return sh_write_back_all(party.runtime()); }))
         for (const auto& block : party.blocks())

@@ -27,6 +27,7 @@ struct Setting {
     uint64_t operations = 100;  // of each thread in a round
     bool faulty = false;        // calls into the device fail now and then
     bool host_only = false;     // it asks what only the host backend can do
+    bool helped = false;        // another device brings a part of the bytes
 };
 inline void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
 
@@ -140,7 +141,7 @@ public:
     std::atomic<bool> quiet{
         false};  // a thread wants to be alone in it, because plans change only while no view is held
     std::atomic<int32_t> inside{0};  // threads that are at something
-    std::atomic<uint64_t> views{0}, write_backs{0}, updates{0}, registrations{0}, refused{0}, loads{0}, plans{0};
+    std::atomic<uint64_t> views{0}, write_backs{0}, updates{0}, registrations{0}, refused{0}, loads{0}, plans{0}, helped{0};
 
 private:
     void add_group(std::mt19937_64& random, size_t count, uint64_t least, uint64_t most, uint32_t flags);
@@ -182,7 +183,7 @@ public:
 private:
     const Setting& setting_;
     const uint64_t seed_;
-    std::unique_ptr<TestDevice> device_;
+    std::unique_ptr<TestDevice> helper_, device_;
     std::unique_ptr<Journal> journal_;
     std::vector<std::unique_ptr<Party>> parties_;
     std::atomic<uint32_t> failures_{0};

@@ -6,8 +6,18 @@
 #include "fault/fault.h"
 #include "plugin.h"
 #include "scale.h"
+#include "transfer/bond/bond.h"
 
 namespace stagehand::test {
+namespace {
+
+constexpr uint64_t kHelperBytes = 128 << 20;
+
+void replace_in(std::string* text, const std::string& key, const std::string& value) {
+    if (const size_t at = text->find(key); at != std::string::npos) text->replace(at, key.size(), value);
+}
+
+}  // namespace
 
 Round::Round(const Setting& setting, uint64_t seed) : setting_(setting), seed_(seed) {}
 
@@ -24,7 +34,7 @@ std::string Round::where() const {
 }
 
 std::string Round::summary() const {
-    uint64_t views = 0, write_backs = 0, updates = 0, registrations = 0, refused = 0, lost = 0, loads = 0, plans = 0;
+    uint64_t views = 0, write_backs = 0, updates = 0, registrations = 0, refused = 0, lost = 0, loads = 0, plans = 0, helped = 0;
     for (const auto& party : parties_) {
         views += party->views;
         write_backs += party->write_backs;
@@ -34,11 +44,13 @@ std::string Round::summary() const {
         lost += party->lost;
         loads += party->loads;
         plans += party->plans;
+        helped += party->helped;
     }
     return std::to_string(views) + " views compared, " + std::to_string(refused) + " refused, " +
            std::to_string(write_backs) + " write-backs, " + std::to_string(updates) + " updates, " +
            std::to_string(registrations) + " registrations, " + std::to_string(loads) + " loads, " +
-           std::to_string(plans) + " plans, " + std::to_string(lost) + " lost";
+           std::to_string(plans) + " plans, " + std::to_string(lost) + " lost" +
+           (setting_.helped ? ", " + std::to_string(helped) + " bytes by the helper" : "");
 }
 
 void Round::run() {
@@ -48,14 +60,20 @@ void Round::run() {
     DeviceSettings settings;
     if (*setting_.backend) settings.name = setting_.backend;
     settings.options += setting_.options;
-    const auto replace = [&](const char* key, const std::string& value) {
-        if (const size_t at = settings.options.find(key); at != std::string::npos)
-            settings.options.replace(at, std::string(key).size(), value);
-    };
-    replace("SEED", std::to_string(seed_ + 1));
-    replace("SEED", std::to_string(seed_ + 2));
+    replace_in(&settings.options, "SEED", std::to_string(seed_ + 1));
+    replace_in(&settings.options, "SEED", std::to_string(seed_ + 2));
     if (*setting_.backend)
         settings.options = (on_host_backend() ? settings.options + ";" : std::string()) + "wrap=" + device_under_test();
+    if (setting_.helped) {
+        transfer::Bond::set_least_bytes(512);  // so that helpers bring a part of most blocks
+        DeviceSettings helper = settings;
+        helper.name += ":1";
+        if (*setting_.backend) replace_in(&helper.options, "wrap=host", "wrap=host:1");
+        helper.budget_bytes = kHelperBytes;
+        helper_ = std::make_unique<TestDevice>(helper);
+        settings.helpers = helper.name;
+        settings.name += ":0";
+    }
     settings.budget_bytes = 1024 * kPage;
     settings.staging_threads = static_cast<uint32_t>(1 + pick(3));
     settings.staging_bytes = (16 + pick(48)) * kPage;
@@ -83,6 +101,10 @@ void Round::run() {
     for (const auto& party : parties_) party->check_retired();
     if (!setting_.faulty) {
         EXPECT_EQ(device_->memory().used_bytes, 0u);
+    }
+    device_.reset();
+    if (!setting_.faulty && helper_) {
+        EXPECT_EQ(helper_->memory().used_bytes, 0u);
     }
 }
 

@@ -35,6 +35,18 @@ constexpr Setting kSettings[] = {
      .options = ";delay_us=100;delay_seed=SEED",
      .operations = 120,
      .faulty = true},
+    {.name = "helped",
+     .options = ";jitter_us=200;jitter_seed=SEED",
+     .operations = 150,
+     .host_only = true,
+     .helped = true},
+    {.name = "helped_and_failing_and_delayed_calls",
+     .backend = "fault",
+     .options = ";delay_us=60;delay_seed=SEED",
+     .operations = 120,
+     .faulty = true,
+     .host_only = true,
+     .helped = true},
 };
 
 class ContentsStress : public testing::TestWithParam<Setting> {

@@ -30,13 +30,13 @@ protected:
 
     static std::unique_ptr<TestDevice> open(uint32_t number, uint64_t budget, const std::string& plan,
                                             const std::string& helpers) {
-        return std::make_unique<TestDevice>(DeviceSettings{
-            .name = "fault:" + std::to_string(number),
-            .options = "wrap=host:" + std::to_string(number) + ";capacity=256MiB;poison=1;" + plan,
-            .budget_bytes = budget,
-            .page_bytes = 64 << 10,
-            .link_bytes_per_second = 4'000'000'000,
-            .helpers = helpers});
+        return std::make_unique<TestDevice>(
+            DeviceSettings{.name = "fault:" + std::to_string(number),
+                           .options = "wrap=host:" + std::to_string(number) + ";capacity=256MiB;poison=1;" + plan,
+                           .budget_bytes = budget,
+                           .page_bytes = 64 << 10,
+                           .link_bytes_per_second = 4'000'000'000,
+                           .helpers = helpers});
     }
 
     // Two steps of a model that is streamed with a helper.
@@ -72,8 +72,7 @@ protected:
         sh_stream stream = 0;
         attempt([&] { return sh_stream_create(device->get(), &stream); });
         for (int k = 0; k < 2; k++)
-            for (size_t i = 0; i < 4; i++)
-                attempt([&] { return model->use(i, i % 2 ? stream : SH_STREAM_HOST); });
+            for (size_t i = 0; i < 4; i++) attempt([&] { return model->use(i, i % 2 ? stream : SH_STREAM_HOST); });
         attempt([&] { return sh_stream_synchronize(device->get(), stream); });
         attempt([&] { return sh_runtime_synchronize(model->runtime()); });
         EXPECT_EQ(model->wrong_uses(), 0u) << model->first_wrong();

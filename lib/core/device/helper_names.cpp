@@ -58,7 +58,8 @@ Status check_helpers(const char* helpers, const std::string& device_name, const 
         std::string backend;
         uint32_t index = 0;
         SH_TRY(split_name(names[i], &backend, &index));
-        if (backend != device.name()) return bad_helpers(given, names[i] + " is of another backend than " + device_name);
+        if (backend != device.name())
+            return bad_helpers(given, names[i] + " is of another backend than " + device_name);
         if (names[i] == device_name) return bad_helpers(given, "a device cannot help itself");
         if (index >= count) return bad_helpers(given, "there is no device " + names[i]);
         if (std::find(names.begin(), names.begin() + static_cast<ptrdiff_t>(i), names[i]) !=

@@ -57,7 +57,8 @@ struct Probe {
         SH_TRY(backend.event_record(begin, stream));
         for (uint64_t i = 0; i < copies; i++) {
             const uint64_t from = i * part, bytes = i + 1 < copies ? part : all - from;
-            SH_TRY(backend.copy_to_device(stream, memory.address() + from, static_cast<char*>(host.data()) + from, bytes));
+            SH_TRY(
+                backend.copy_to_device(stream, memory.address() + from, static_cast<char*>(host.data()) + from, bytes));
         }
         SH_TRY(backend.event_record(end, stream));
         SH_TRY(backend.event_synchronize(end));

@@ -115,6 +115,7 @@ public:
     uint64_t last_use() const { return last_use_; }             // when its last view was released, counted in releases
     sh_backend_event arrives() const { return arrives_; }
     Load* load() const { return load_; }  // a load that is under way, or that is not known to have finished
+    bool unseen() const { return unseen_; }  // a load was begun, and nobody has waited for it
     bool load_queued() const { return load_queued_; }  // workers have parts of the load and will call back
 
     bool dirty() const { return dirty_blocks_ > 0; }  // a block of the unit is dirty in ring pages
@@ -135,6 +136,7 @@ private:
     uint32_t ring_present_ = 0;
     uint8_t hindrances_ = kMissing;
     bool load_queued_ = false;
+    bool unseen_ = false;
     bool landing_ = false;
     Writing writing_ = Writing::none;
     uint32_t updates_ = 0;       // blocks whose sources are being changed

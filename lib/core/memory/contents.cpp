@@ -81,6 +81,15 @@ Status Contents::find_fences(const Unit& unit, uint32_t own_from, std::span<cons
     return Status();
 }
 
+bool Contents::writes_unseen(const Unit& unit, uint32_t own_from, std::span<const policy::PageRun> runs) {
+    bool unseen = own_from < unit.own.size() && unit.unseen_;
+    for (const policy::PageRun& run : runs)
+        each_fence(
+            run, [&](uint32_t k) -> const Ring::Page& { return ring_.page_of(unit, k); },
+            [&](uint32_t fence) { unseen = unseen || registry_.unit(fence).unseen_; });
+    return unseen;
+}
+
 void Contents::take(Unit& unit, Load& load, std::span<const policy::PageRun> runs) {
     const uint32_t self = registry_.index_of(unit);
     for (const policy::PageRun& run : runs) {
@@ -98,6 +107,7 @@ void Contents::take(Unit& unit, Load& load, std::span<const policy::PageRun> run
     }
     unit.own_valid_ = static_cast<uint32_t>(unit.own.size());
     unit.serial_++;
+    unit.unseen_ = true;
     unit.load_ = &load;
     hinder(unit, kLoading, true);
     count_pages(unit);

@@ -51,6 +51,12 @@ public:
                        std::vector<sh_backend_event>* waits, transfer::Waits* own_waits,
                        std::vector<transfer::Waits>* run_waits);
 
+    // Whether a load that writes these pages may write them beside an earlier load: nobody has waited for that one, so
+    // no event of find_fences() comes after it.
+    bool writes_unseen(const Unit& unit, uint32_t own_from, std::span<const policy::PageRun> runs);
+    // A stream, or the host, waits for the unit's load.
+    void seen(Unit& unit) { unit.unseen_ = false; }
+
     // A load begins. From here on, these streamed pages and the missing pages of the unit's own count as the unit's.
     void take(Unit& unit, Load& load, std::span<const policy::PageRun> runs);
     // Workers have parts of the load, or have none any more.

@@ -18,6 +18,7 @@ Helpers::~Helpers() {
 Status Helpers::open(const std::string& runtime_name) {
     std::vector<std::string> names;
     SH_TRY(device_.helpers(&names));
+    if (!names.empty()) SH_TRY(bond_.open(device_.lanes()));
     for (const std::string& name : names)
         if (const Status status = no_throw([&] { return add(name, runtime_name); }); !status.ok())
             log_line(SH_LOG_WARNING, "%s does not help %s: %s", name.c_str(), device_.name().c_str(), status.text());
@@ -32,8 +33,8 @@ Status Helpers::add(const std::string& name, const std::string& runtime_name) {
     SH_TRY(device->link(&helper.link));
     helper.copy_ns = device->lone_copy_ns();
     BackendDevice& backend = device->backend();
-    helper.buffer = std::make_unique<RelayBuffer>(std::move(device),
-                                                  "the buffer that helps " + device_.name() + " (" + runtime_name + ")");
+    helper.buffer = std::make_unique<RelayBuffer>(
+        std::move(device), "the buffer that helps " + device_.name() + " (" + runtime_name + ")");
     all_.reserve(all_.size() + 1);
     helper.way = bond_.add(std::make_unique<transfer::Relay>(device_.backend(), backend));
     all_.push_back(std::move(helper));
@@ -42,7 +43,7 @@ Status Helpers::add(const std::string& name, const std::string& runtime_name) {
 
 void Helpers::get_ready() {
     for (Helper& helper : all_) {
-        if (bond_.relay(helper.way).is_open() || !bond_.failure(helper.way).ok()) continue;
+        if (bond_.relay(helper.way).is_open() || bond_.has_failed(helper.way)) continue;
         const Status status = no_throw([&] { return get_ready(helper); });
         helper.refused = !status.ok();
         if (helper.refused)
@@ -54,8 +55,8 @@ void Helpers::get_ready() {
 Status Helpers::get_ready(Helper& helper) {
     SH_TRY(helper.buffer->take(device_.backend()));
     transfer::Relay& relay = bond_.relay(helper.way);
-    Status status = relay.open(device_.lanes(), helper.buffer->helper().lanes(), helper.buffer->address(),
-                               helper.buffer->bytes());
+    Status status =
+        relay.open(device_.lanes(), helper.buffer->helper().lanes(), helper.buffer->address(), helper.buffer->bytes());
     if (status.ok())
         relay.set_speed(helper.link, helper.copy_ns);
     else
@@ -89,9 +90,8 @@ double Helpers::speed() {
     choose();
     double speed = 0;
     for (Helper& helper : all_) {
-        if (helper.refused || !bond_.failure(helper.way).ok() || !is_idle(helper.buffer->helper())) continue;
-        const transfer::Relay& relay = bond_.relay(helper.way);
-        speed += relay.is_open() ? relay.speed() : helper.link;
+        if (helper.refused || bond_.has_failed(helper.way) || !is_idle(helper.buffer->helper())) continue;
+        speed += bond_.relay(helper.way).is_open() ? bond_.speed(helper.way) : helper.link;
     }
     return speed;
 }

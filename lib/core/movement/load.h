@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "core/memory/contents.h"
 #include "policy/pieces.h"
+#include "transfer/bond/bond.h"
 #include "transfer/route/issue.h"
 #include "transfer/staging/staging_engine.h"
 
@@ -23,6 +24,7 @@ struct Load {
 
     Loader* loader = nullptr;
     uint32_t unit = 0;
+    bool after_all = false;                  // it may write what an earlier load still writes: see Contents
     bool issued = false;                     // `done` was recorded after the last copy
     uint32_t own_from = 0;                   // loads pages [own_from, own.size()) of the resident part
     std::vector<policy::PageRun> runs;       // streamed pages, in the order of their copies
@@ -35,6 +37,7 @@ struct Load {
     sh_backend_event done = 0;
     uint64_t begun_ns = 0;
     uint64_t link_mark = 0;  // its place in the queue of the link
+    transfer::BondedLoad bonded;          // and what the copies on other ways have waited for
     transfer::Issued copied;
     transfer::StagedLoad staged;
     Status failure;
@@ -48,6 +51,7 @@ struct Load {
         ranges.clear();
         waits.clear();
         rest.clear();
+        bonded.clear();
         staged.extents.clear();
         staged.packed.clear();
         staged.batches.clear();

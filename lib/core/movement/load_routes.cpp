@@ -44,9 +44,10 @@ void LoadRoutes::cut_staged(uint64_t piece_bytes) {
 }
 
 Status LoadRoutes::issue_straight(sh_stream stream, transfer::CopyMeter* meter) {
-    SH_TRY(bond_ ? bond_->issue(stream, straight_.commands(), load_->waits, &load_->waited, &load_->copied, meter)
-                 : transfer::issue(device_, stream, straight_.commands(), load_->waits, &load_->waited,
-                                   &load_->copied, meter));
+    SH_TRY(bond_ ? bond_->issue(stream, straight_.commands(), load_->waits, &load_->bonded, &load_->waited,
+                                &load_->copied, meter)
+                 : transfer::issue(device_, stream, straight_.commands(), load_->waits, &load_->waited, &load_->copied,
+                                   meter));
     return packed_.empty() ? Status() : unpacker_->issue(stream, packed_, load_->waits, &load_->waited, &load_->copied);
 }
 

@@ -81,6 +81,8 @@ Status Loader::begin_part(Unit& unit, uint64_t deadline_ns, uint32_t ring_pages)
     }
     Load& load = *taken;
     if (unit.load()) give(unit);  // the earlier load was issued to the same stream, so their order is right
+    if (!changes_.has_landed(unit)) load.bonded.written = unit.written_back();
+    load.after_all = helpers_ && contents_.writes_unseen(unit, load.own_from, load.runs);
     contents_.take(unit, load, load.runs);
     stats_.loads++;
     status = no_throw([&] { return issue(unit, load, deadline_ns); });
@@ -98,11 +100,17 @@ void Loader::tell_link(Load& load, uint64_t deadline_ns) {
     load.link_mark = link_.weights_queued(bytes, deadline_ns > load.begun_ns ? deadline_ns - load.begun_ns : 0);
 }
 
+// Loads write side by side on different ways. One that was broken off may still write pages that are written again now.
+Status Loader::begin_helped(const Load& load) {
+    helpers_->choose();
+    if (followed_ == broken_off_ && !load.after_all) return Status();
+    SH_TRY(helpers_->bond().follow_all(lane_.stream()));
+    followed_ = broken_off_;
+    return Status();
+}
+
 Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
-    if (helpers_) {
-        helpers_->choose();
-        SH_TRY(helpers_->bond().begin(lane_.stream()));
-    }
+    if (helpers_) SH_TRY(begin_helped(load));
     link_.load_begins(load.begun_ns);
     routes_.begin(&load);
     const uint64_t page = registry_.page_bytes();
@@ -126,6 +134,8 @@ Status Loader::issue(Unit& unit, Load& load, uint64_t deadline_ns) {
     load.staged.deadline_ns = deadline_ns;
     load.staged.context = &load;
     load.staged.finished = staged_finished;
+    load.staged.bond = helpers_ ? &helpers_->bond() : nullptr;
+    load.staged.bonded = &load.bonded;
     contents_.queue(unit, true);
     queued_++;
     Status status = no_throw([&] { return staging_.submit(load.staged); });
@@ -150,11 +160,12 @@ Status Loader::complete(Unit& unit, Load& load) {
     stats_.load_pieces += load.copied.commands;
     stats_.bytes_to_device += load.copied.bytes;
     note_delivery(unit, load);
-    if (helpers_) SH_TRY(helpers_->bond().join(lane_.stream()));
+    if (helpers_ && has_on_load(registry_, unit)) SH_TRY(helpers_->bond().join(lane_.stream()));
     SH_TRY(LoadRoutes::issue_rest(device_, lane_.stream(), &load));
     SH_TRY(call_on_load(registry_, unit, load.ranges, lane_.stream()));
     if (!load.done) SH_TRY(events_.take(&load.done));
-    SH_TRY(device_.event_record(load.done, lane_.stream()));
+    SH_TRY(helpers_ ? helpers_->bond().finish(lane_.stream(), load.done)
+                    : device_.event_record(load.done, lane_.stream()));
     load.issued = true;
     contents_.issued(unit, load.runs);
     return Status();
@@ -218,7 +229,10 @@ Status Loader::wait_done(Unit& unit, std::unique_lock<std::mutex>& lock) {
     // Other calls go on meanwhile. At worst the event is recorded again, and this call waits longer.
     Status status = unlocked(lock, [&] { return device_.event_synchronize(done); });
     if (unit.load() != load || unit.serial() != serial || !load->issued) return status;
-    if (!status.ok()) distrust(unit, *unit.load(), status);
+    if (!status.ok())
+        distrust(unit, *unit.load(), status);
+    else
+        contents_.seen(unit);
     give(unit);
     return status;
 }
@@ -250,6 +264,7 @@ bool Loader::settle(Unit& unit, Status* failure) {
         return true;
     }
     if (!done) return false;
+    contents_.seen(unit);
     give(unit);
     return true;
 }
@@ -283,8 +298,7 @@ void Loader::drain(std::unique_lock<std::mutex>& lock) {
 
 Status Loader::synchronize() {
     SH_TRY(routes_.synchronize_unpacker());
-    if (helpers_) SH_TRY(helpers_->bond().synchronize());
-    return device_.stream_synchronize(lane_.stream());
+    return helpers_ ? helpers_->bond().synchronize(lane_.stream()) : device_.stream_synchronize(lane_.stream());
 }
 
 }  // namespace stagehand::core

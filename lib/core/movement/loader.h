@@ -87,6 +87,7 @@ private:
     void give(Unit& unit);
     void find_missing(Unit& unit, Load& load, uint32_t ring_pages);
     void tell_link(Load& load, uint64_t deadline_ns);
+    Status begin_helped(const Load& load);
     Status issue(Unit& unit, Load& load, uint64_t deadline_ns);
     Status complete(Unit& unit, Load& load);
     void note_delivery(Unit& unit, const Load& load);
@@ -112,6 +113,7 @@ private:
     // Loads that ended half way: no event stands for the copies that they issued.
     uint64_t broken_off_ = 0;
     uint64_t known_over_ = 0;  // the number of these loads whose copies have finished
+    uint64_t followed_ = 0;    // the number of them that all later copies come after
     Status last_failure_;
     Recycled<Load> loads_;
     LoadRoutes routes_;  // of the load that is being issued

@@ -4,6 +4,11 @@
 
 namespace stagehand::core {
 
+bool has_on_load(Registry& registry, const Unit& unit) {
+    return std::ranges::any_of(registry.blocks_of(unit),
+                               [](const Block& block) { return block.id && block.detail->on_load; });
+}
+
 Status call_on_load(Registry& registry, Unit& unit, std::span<const Load::Range> ranges, sh_stream stream) {
     for (const Block& block : registry.blocks_of(unit)) {
         if (!block.id || !block.detail->on_load) continue;

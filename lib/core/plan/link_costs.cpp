@@ -11,16 +11,19 @@ namespace {
 
 constexpr double kCostSteps = 64;  // of costs
 
-// The bytes of segments of which helpers bring a part, because one command copies enough of them.
-double helped_bytes(const std::vector<transfer::Segment>& segments) {
-    double helped = 0;
-    for (size_t i = 0, end = 0; i < segments.size(); i = end) {
-        uint64_t bytes = segments[i].bytes;
-        for (end = i + 1; end < segments.size() && segments[end].joined; end++) bytes += segments[end].bytes;
-        const bool from_host = segments[i].straight() && segments[i].source.kind != SH_SOURCE_DEVICE;
-        if (from_host && bytes >= transfer::Bond::kLeastBytes) helped += static_cast<double>(bytes);
-    }
-    return helped;
+// What a byte costs on the link of the device alone, beside a byte that helpers bring a part of. They do if enough
+// bytes come at once.
+double cost_alone(const transfer::Segment& segment, uint64_t bytes_at_once, const LinkSpeeds& speeds) {
+    const bool helped = segment.source.kind != SH_SOURCE_DEVICE && bytes_at_once >= transfer::Bond::least_bytes();
+    return helped ? 1 : speeds.bytes_per_ns / speeds.own_bytes_per_ns;
+}
+
+// The bytes that one copy can bring, from this segment on or from one before it.
+uint64_t bytes_at_once(const std::vector<transfer::Segment>& segments, size_t i) {
+    size_t first = i, end = i + 1;
+    while (first > 0 && segments[first].joined) first--;
+    while (end < segments.size() && segments[end].joined) end++;
+    return segments[end - 1].end() - segments[first].offset;
 }
 
 }  // namespace
@@ -28,7 +31,6 @@ double helped_bytes(const std::vector<transfer::Segment>& segments) {
 void find_link_costs(Registry& registry, const LinkSpeeds& speeds, std::span<const double> kept_part,
                      std::vector<LinkCost>* out) {
     const auto units = registry.units();
-    const double alone = speeds.bytes_per_ns / speeds.own_bytes_per_ns;  // cost of a byte that helpers do not bring
     out->assign(units.size(), {});
     for (size_t i = 0; i < units.size(); i++) {
         if (!units[i].live) continue;
@@ -37,17 +39,22 @@ void find_link_costs(Registry& registry, const LinkSpeeds& speeds, std::span<con
         double bytes = 0, on_link = 0, read = 0;
         for (const Block& block : registry.blocks_of(units[i])) {
             if (!block.id) continue;
-            for (const transfer::Segment& segment : block.detail->segments) {
+            const std::vector<transfer::Segment>& segments = block.detail->segments;
+            for (size_t k = 0; k < segments.size(); k++) {
+                const transfer::Segment& segment = segments[k];
+                const double packed = segment.packed() ? transfer::packed_part(segment.source) : 1;
+                const auto on_way = static_cast<uint64_t>(static_cast<double>(bytes_at_once(segments, k)) * packed);
+                const double alone =
+                    speeds.own_bytes_per_ns < speeds.bytes_per_ns ? cost_alone(segment, on_way, speeds) : 1;
                 const bool unpacked = segment.packed() && speeds.unpack_ns_per_byte > 0;
                 const double all = static_cast<double>(segment.bytes);
                 bytes += all;
                 if (!segment.straight() && !(unpacked && segment.route == transfer::Route::packed))
                     read += unpacked ? brought * all : all;
-                on_link += all * (unpacked ? std::max(brought * transfer::packed_part(segment.source) * alone,
+                on_link += all * (unpacked ? std::max(brought * packed * alone,
                                                       speeds.unpack_ns_per_byte * speeds.bytes_per_ns)
                                            : alone);
             }
-            if (alone > 1) on_link -= (alone - 1) * helped_bytes(block.detail->segments);
         }
         if (bytes > 0) cost.by_workers = read / bytes;
         if (on_link != bytes) cost.link = std::max(1.0, std::round(on_link / bytes * kCostSteps)) / kCostSteps;

@@ -57,7 +57,7 @@ policy::PackedModel Planner::packed_model(const Order& order, const Limits& limi
     }
     model.memory_bytes = static_cast<double>(pages * registry_.page_bytes());
     model.compute_ns = static_cast<double>(compute_ns);
-    model.link_bytes_per_ns = speeds_of(limits).own_bytes_per_ns;
+    model.link_bytes_per_ns = limits.link_bytes_per_ns;
     model.unpack_ns_per_byte = limits.whole_unpack_ns_per_byte;
     return model;
 }

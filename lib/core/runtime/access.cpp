@@ -164,6 +164,7 @@ Status Access::finish_and_note(Unit& unit, sh_stream stream, uint32_t flags, uin
 
 void Access::give(Block& block, Unit& unit, sh_stream stream, uint32_t view_flags, sh_view* out) {
     views_.count_acquire(view_flags);
+    parts_.contents.seen(unit);
     if (unit.memory == Memory::unordered) parts_.unordered.touch(unit);
     if (parts_.meter.measuring() && unit.held == 1) parts_.meter.begin(parts_.registry.index_of(unit), stream);
     views_.fill(block, unit, view_flags, out);

@@ -106,6 +106,7 @@ Status Graphs::order_launch(sh_stream stream) {
     std::vector<sh_backend_event> waits;
     SH_TRY(parts_.streams.append_events(~uint64_t(0), &waits));
     for (const sh_backend_event event : waits) SH_TRY(backend.stream_wait_event(stream, event));
+    if (parts_.helpers.any()) SH_TRY(parts_.helpers.bond().join(parts_.loader.stream()));
     sh_backend_event event = 0;
     SH_TRY(parts_.events.take(&event));
     Status status;

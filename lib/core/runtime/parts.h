@@ -61,9 +61,9 @@ struct Parts {
     Changes changes;
     Order order;
     OrderRecord record;
+    Helpers helpers;
     UnpackMemory unpack_memory;
     Placement placement;
-    Helpers helpers;
     Loader loader;
     WriteBack write_back;
     UnorderedCache unordered;

@@ -321,10 +321,11 @@ Status PlanInForce::plan_with_order(Lock& lock, bool press) {
         status = no_throw([&] {
             SH_TRY(flush_dirty(lock));
             SH_TRY(quiesce(lock));
-            if (!result.bytes_per_step) SH_TRY(parts_.helpers.rest());
-            SH_TRY(put_into_force(result, lock));
-            if (result.bytes_per_step) parts_.helpers.get_ready();
-            return Status();
+            if (result.bytes_per_step)
+                parts_.helpers.get_ready();
+            else
+                SH_TRY(parts_.helpers.rest());
+            return put_into_force(result, lock);
         });
     if (exists_ && (!made || status.code() == SH_ERROR_BUDGET)) {  // the old plan stays in force
         Holding held = holding();

@@ -40,7 +40,10 @@ Status Runtime::create(std::shared_ptr<Device> device, const sh_runtime_options&
                        std::shared_ptr<Runtime>* out) {
     std::shared_ptr<Runtime> runtime(new Runtime(std::move(device), options, mutex));
     SH_TRY(runtime->parts_.helpers.open(runtime->name()));
-    if (runtime->parts_.helpers.any()) runtime->parts_.loader.set_helpers(&runtime->parts_.helpers);
+    if (runtime->parts_.helpers.any()) {
+        runtime->parts_.loader.set_helpers(&runtime->parts_.helpers);
+        runtime->parts_.unpack_memory.unpacker().set_bond(&runtime->parts_.helpers.bond());
+    }
     SH_TRY(runtime->parts_.loader.open(runtime->device().lanes()));
     SH_TRY(runtime->parts_.write_back.open(runtime->device().lanes()));
     runtime->parts_.device->arbiter().join(*runtime);

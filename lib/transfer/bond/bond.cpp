@@ -1,6 +1,7 @@
 #include "transfer/bond/bond.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "base/log.h"
 #include "base/once_more.h"
@@ -8,63 +9,136 @@
 namespace stagehand::transfer {
 namespace {
 
-// A smaller part is not worth the commands of a relay.
-constexpr uint64_t kLeastPart = 1 << 20;
-constexpr uint64_t kPartGrain = 64 << 10;
+// Smaller copies, and smaller parts, are not worth the commands of a relay.
+std::atomic<uint64_t> least = 2 << 20;
+uint64_t least_part() { return least / 2; }
+uint64_t part_grain() { return least / 32; }
+// More commands, each for a small part of the bytes, are not worth those of a relay.
+constexpr size_t kMostCommands = 4;
 
 }  // namespace
 
+uint64_t Bond::least_bytes() { return least; }
+
+void Bond::set_least_bytes(uint64_t bytes) { least = bytes; }
+
 Bond::~Bond() {
-    if (begun_) (void)once_more([&] { return device_.event_destroy(begun_); }).ok();
+    for (const sh_backend_event event : {begun_, tail_})
+        if (event) (void)once_more([&] { return device_.event_destroy(event); }).ok();
+}
+
+Status Bond::open(Lanes& lanes) {
+    SH_TRY(lanes.lend(Direction::to_device, &joint_));
+    SH_TRY(device_.event_create(false, &begun_));
+    return device_.event_create(false, &tail_);
 }
 
 size_t Bond::add(std::unique_ptr<Relay> relay) {
+    std::lock_guard lock(mutex_);
     links_.resize(ways_.size() + 2);
     ways_.emplace_back().relay = std::move(relay);
     return ways_.size() - 1;
 }
 
-double Bond::speed_in_use() const {
-    double speed = 0;
-    for (const Way& way : ways_)
-        if (way.usable()) speed += way.relay->speed();
-    return speed;
+void Bond::use(size_t way, bool use) {
+    std::lock_guard lock(mutex_);
+    ways_[way].wanted = use;
 }
 
-Status Bond::begin(sh_stream lane) {
-    is_begun_ = false;
-    for (DealtLink& link : links_) link.free_at_ns = 0;
-    for (Way& way : ways_) way.used = false;
-    // A load that failed may have left copies that nobody waits for.
-    return join(lane);
+bool Bond::has_failed(size_t way) const {
+    std::lock_guard lock(mutex_);
+    return ways_[way].failed;
 }
 
-Status Bond::join(sh_stream lane) {
+uint64_t Bond::bytes(size_t way) const {
+    std::lock_guard lock(mutex_);
+    return ways_[way].bytes;
+}
+
+double Bond::speed(size_t way) const {
+    std::lock_guard lock(mutex_);
+    return ways_[way].relay->speed();
+}
+
+uint32_t Bond::open_ways() const {
+    std::lock_guard lock(mutex_);
+    return static_cast<uint32_t>(std::ranges::count_if(ways_, [](const Way& way) { return way.relay->is_open(); }));
+}
+
+void Bond::set_own_speed(double bytes_per_ns) {
+    std::lock_guard lock(mutex_);
+    own_speed_ = bytes_per_ns;
+}
+
+Status Bond::join_all(Relay::Follower follower, sh_stream stream) {
     Status status;
-    for (Way& way : ways_)
-        if (Status joined = way.relay->join(lane); status.ok()) status = std::move(joined);
+    for (Way& way : ways_) {
+        if (!way.relay->is_open()) continue;
+        if (Status joined = way.relay->join(follower, stream); status.ok()) status = std::move(joined);
+    }
     return status;
 }
 
-Status Bond::synchronize() {
+Status Bond::join(sh_stream lane) {
+    std::lock_guard lock(mutex_);
+    return join_all(Relay::Follower::lane, lane);
+}
+
+Status Bond::follow_all(sh_stream lane) {
+    std::lock_guard lock(mutex_);
+    SH_TRY(join_all(Relay::Follower::lane, lane));
+    SH_TRY(device_.event_record(begun_, lane));
+    for (Way& way : ways_)
+        if (way.relay->is_open()) SH_TRY(way.relay->follow(begun_));
+    return Status();
+}
+
+Status Bond::finish(sh_stream lane, sh_backend_event done) {
+    std::lock_guard lock(mutex_);
+    // Relays are opened and closed while no load is under way, so that the events of loads stay in order.
+    if (std::ranges::none_of(ways_, [](const Way& way) { return way.relay->is_open(); }))
+        return device_.event_record(done, lane);
+    SH_TRY(device_.event_record(tail_, lane));
+    SH_TRY(device_.stream_wait_event(joint_.stream(), tail_));
+    SH_TRY(join_all(Relay::Follower::joint, joint_.stream()));
+    return device_.event_record(done, joint_.stream());
+}
+
+Status Bond::synchronize(sh_stream lane) {
+    SH_TRY(settle());
+    SH_TRY(device_.stream_synchronize(lane));
+    return device_.stream_synchronize(joint_.stream());
+}
+
+Status Bond::settle() {
+    std::lock_guard lock(mutex_);
     Status status;
     for (Way& way : ways_)
-        if (way.relay->is_open() && !(way.relay->settled() && way.relay->joined()))
+        if (way.relay->is_open() && !way.relay->idle())
             if (Status settled = way.relay->settle(); status.ok()) status = std::move(settled);
     return status;
 }
 
+void Bond::prepare(BondedLoad* load, size_t events) const {
+    if (load->ways.size() == ways_.size() + 1) return;
+    load->ways.resize(ways_.size() + 1);
+    for (BondedLoad::Way& way : load->ways) {
+        way.waited.clear(events);
+        way.given_ns = 0;
+        way.reads_after = false;
+    }
+}
+
 Status Bond::issue(sh_stream lane, std::span<const Command> commands, std::span<const sh_backend_event> events,
-                   WaitSet* waited, Issued* out, CopyMeter* meter) {
+                   BondedLoad* load, WaitSet* waited, Issued* out, CopyMeter* meter) {
+    std::lock_guard lock(mutex_);
     if (!divide(commands)) return transfer::issue(device_, lane, commands, events, waited, out, meter);
-    SH_TRY(note_beginning(lane));
+    prepare(load, events.size());
     SH_TRY(transfer::issue(device_, lane, own_, events, waited, out, meter));
-    SH_TRY(bring(events));
     for (const Part& part : parts_) {
-        if (!ways_[part.way].failure.ok()) continue;
-        ways_[part.way].bytes += part.command.bytes;
-        out->bytes += part.command.bytes;
-        out->commands++;
+        bool brought = false;
+        SH_TRY(bring(part.way, part.command, events, load, out, &brought));
+        if (!brought) left_.push_back(part.command);
     }
     return transfer::issue(device_, lane, left_, events, waited, out, meter);
 }
@@ -75,13 +149,14 @@ bool Bond::divide(std::span<const Command> commands) {
     parts_.clear();
     left_.clear();
     is_cut_ = false;
+    for (DealtLink& link : links_) link.free_at_ns = 0;
     if (own_speed_ <= 0 || !std::ranges::any_of(ways_, &Way::usable)) return false;
     for (const Command& command : commands) divide(command);
     return !parts_.empty();
 }
 
 void Bond::divide(const Command& command) {
-    const bool splits = command.kind == Command::Kind::to_device && command.bytes >= kLeastBytes;
+    const bool splits = command.kind == Command::Kind::to_device && command.bytes >= least;
     own_.push_back(command);
     own_.back().joins = command.joins && !is_cut_;
     is_cut_ = splits;
@@ -91,49 +166,98 @@ void Bond::divide(const Command& command) {
     for (size_t i = 0; i < ways_.size(); i++)
         links_[i + 1].bytes_per_ns =
             ways_[i].usable() && ways_[i].relay->takes(from, command.bytes) ? ways_[i].relay->speed() : 0;
-    deal(command.bytes, kPartGrain, kLeastPart, 0, links_);
+    deal(command.bytes, part_grain(), least_part(), 0, links_);
     own_.back().bytes = links_[0].bytes;
     uint64_t done = links_[0].bytes;
     for (size_t i = 0; i < ways_.size(); i++) {
         if (!links_[i + 1].bytes) continue;
-        parts_.push_back({i, {Command::Kind::to_device, false, command.device + done, command.other + done,
-                              links_[i + 1].bytes, command.waits}});
+        parts_.push_back({i,
+                          {Command::Kind::to_device, false, command.device + done, command.other + done,
+                           links_[i + 1].bytes, command.waits}});
         done += links_[i + 1].bytes;
     }
 }
 
-// What relays bring may be written after all loads before, as what the lane brings.
-Status Bond::note_beginning(sh_stream lane) {
-    if (is_begun_) return Status();
-    if (!begun_) SH_TRY(device_.event_create(false, &begun_));
-    SH_TRY(device_.event_record(begun_, lane));
-    is_begun_ = true;
+// A relay that fails is left out from then on, and the own link brings its part. An error is returned only if what the
+// relay has queued cannot be waited for.
+Status Bond::bring(size_t way, const Command& command, std::span<const sh_backend_event> events, BondedLoad* load,
+                   Issued* out, bool* out_brought) {
+    Way& by = ways_[way];
+    if (by.failed) return Status();
+    BondedLoad::Way& of = load->ways[way + 1];
+    Status status;
+    if (load->written && !of.reads_after) status = by.relay->read_after(load->written);
+    of.reads_after = true;
+    if (status.ok()) status = by.relay->bring(command, events, &of.waited);
+    if (status.ok()) {
+        by.bytes += command.bytes;
+        out->bytes += command.bytes;
+        out->commands++;
+        *out_brought = true;
+        return status;
+    }
+    if (!by.relay->settled()) return status;
+    log_line(SH_LOG_WARNING, "a helper brings nothing any more: %s", status.text());
+    by.failed = true;
     return Status();
 }
 
-Status Bond::bring(Way& way, const Command& command, std::span<const sh_backend_event> events) {
-    if (!way.used) {
-        SH_TRY(way.relay->follow(begun_));
-        way.waited.clear(events.size());
-        way.used = true;
+Status Bond::issue_whole(sh_stream lane, std::span<const Command> commands, std::span<const sh_backend_event> events,
+                         BondedLoad* load, WaitSet* waited, Issued* out, sh_stream* out_stream) {
+    std::lock_guard lock(mutex_);
+    uint64_t bytes = 0;
+    for (const Command& command : commands) bytes += command.bytes;
+    prepare(load, events.size());
+    *out_stream = lane;
+    even_out(load);
+    const size_t chosen = choose(commands, bytes, *load);
+    const double speed = chosen ? ways_[chosen - 1].relay->speed() : own_speed_;
+    if (speed > 0) load->ways[chosen].given_ns += static_cast<double>(bytes) / speed;
+    if (!chosen) return transfer::issue(device_, lane, commands, events, waited, out);
+    left_.clear();
+    for (const Command& command : commands) {
+        bool brought = false;
+        SH_TRY(bring(chosen - 1, command, events, load, out, &brought));
+        if (!brought) left_.push_back(command);
     }
-    return way.relay->bring(command, events, &way.waited);
+    if (left_.empty()) {
+        *out_stream = ways_[chosen - 1].relay->stream();
+        return Status();
+    }
+    // What the relay has brought has ended, because its failure was waited for.
+    for (Command& command : left_) command.joins = false;
+    return transfer::issue(device_, lane, left_, events, waited, out);
 }
 
-// A relay that fails is left out from then on, and the own link brings its part.
-Status Bond::bring(std::span<const sh_backend_event> events) {
-    for (const Part& part : parts_) {
-        Way& way = ways_[part.way];
-        if (way.failure.ok()) {
-            Status status = bring(way, part.command, events);
-            if (!way.relay->settled()) return status;
-            if (status.ok()) continue;
-            log_line(SH_LOG_WARNING, "a helper brings nothing any more: %s", status.text());
-            way.failure = std::move(status);
-        }
-        left_.push_back(part.command);
+// A way that was not used for a while does not catch up on all that the others were given meanwhile.
+void Bond::even_out(BondedLoad* load) const {
+    constexpr double kCatchUpNs = 2'000'000;
+    double most = load->ways[0].given_ns;
+    for (size_t i = 0; i < ways_.size(); i++)
+        if (ways_[i].usable()) most = std::max(most, load->ways[i + 1].given_ns);
+    for (BondedLoad::Way& way : load->ways) way.given_ns = std::max(way.given_ns, most - kCatchUpNs);
+}
+
+// The way that would have carried the bytes first, 0 for the own link.
+size_t Bond::choose(std::span<const Command> commands, uint64_t bytes, const BondedLoad& load) {
+    if (bytes < least || commands.size() > kMostCommands || own_speed_ <= 0) return 0;
+    const auto end_of = [&](size_t way, double speed) {
+        return load.ways[way].given_ns + static_cast<double>(bytes) / speed;
+    };
+    size_t chosen = 0;
+    double first = end_of(0, own_speed_);
+    for (size_t i = 0; i < ways_.size(); i++) {
+        if (!ways_[i].usable() || ways_[i].relay->speed() <= 0) continue;
+        const double end = end_of(i + 1, ways_[i].relay->speed());
+        if (end >= first || !std::ranges::all_of(commands, [&](const Command& command) {
+                return command.kind == Command::Kind::to_device &&
+                       ways_[i].relay->takes(reinterpret_cast<const void*>(command.other), command.bytes);
+            }))
+            continue;
+        first = end;
+        chosen = i + 1;
     }
-    return Status();
+    return chosen;
 }
 
 }  // namespace stagehand::transfer

@@ -1,8 +1,9 @@
-// Bond: the link of a device and the relays of its helpers, which bring the copies of a load together.
+// Bond: the link of a device and the relays of its helpers, which bring the copies of loads together.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -14,72 +15,103 @@
 
 namespace stagehand::transfer {
 
-// All copies of a load that came before a load, on whichever way, end before the copies of that load write. So loads
-// write one after the other, as on one stream. Not thread-safe.
+// What a bond has done for one load, or for one sequence of copies.
+struct BondedLoad {
+    struct Way {
+        WaitSet waited;            // the events that its relay waits for
+        double given_ns = 0;       // link time of what it was given
+        bool reads_after = false;  // the helper reads the sources after `written`
+    };
+    std::vector<Way> ways;         // the own link, then the relays
+    sh_backend_event written = 0;  // the sources are whole after this event, which is among those of the commands
+
+    void clear() {
+        ways.clear();
+        written = 0;
+    }
+};
+
+// The copies of different loads run side by side. A load that must come after all loads before says so. Thread-safe.
+// Only one thread at a time issues the copies of a load.
 class Bond {
 public:
     // A copy of fewer bytes is left to the device's own link.
-    static constexpr uint64_t kLeastBytes = 2 << 20;
+    static uint64_t least_bytes();
+    // For tests with small blocks. In force for all bonds.
+    static void set_least_bytes(uint64_t bytes);
 
     explicit Bond(BackendDevice& device) : device_(device) {}
     ~Bond();
     Bond(const Bond&) = delete;
     Bond& operator=(const Bond&) = delete;
 
-    // Adds a way, which the caller opens and closes. Returns its number.
+    // Lends the stream on which loads end.
+    Status open(Lanes& lanes);
+    // Adds a way. Returns its number. The caller opens and closes the relay while nothing uses it.
     size_t add(std::unique_ptr<Relay> relay);
     Relay& relay(size_t way) { return *ways_[way].relay; }
     // Whether the way is used for now. A way that has failed is not used any more, whatever is said here.
-    void use(size_t way, bool use) { ways_[way].wanted = use; }
-    const Status& failure(size_t way) const { return ways_[way].failure; }
-    uint64_t bytes(size_t way) const { return ways_[way].bytes; }  // that it has brought
+    void use(size_t way, bool use);
+    bool has_failed(size_t way) const;
+    uint64_t bytes(size_t way) const;  // that it has brought
+    double speed(size_t way) const;    // that its link shows, in bytes per nanosecond
+    uint32_t open_ways() const;
     // The speed of the device's own link, in bytes per nanosecond.
-    void set_own_speed(double bytes_per_ns) { own_speed_ = bytes_per_ns; }
-    // What the ways in use bring, in addition to the own link.
-    double speed_in_use() const;
+    void set_own_speed(double bytes_per_ns);
 
-    // Before the copies of a load whose stream is `lane`, always the same.
-    Status begin(sh_stream lane);
+    // The copies that are issued from now on are written after all that were issued before. `lane`, here and below, is
+    // the stream of the loads that the own link brings, always the same.
+    Status follow_all(sh_stream lane);
     // The same as transfer::issue(), over all ways.
     Status issue(sh_stream lane, std::span<const Command> commands, std::span<const sh_backend_event> events,
-                 WaitSet* waited, Issued* out, CopyMeter* meter = nullptr);
-    // Makes the lane wait for what the relays bring. Called when all copies of a load are queued.
+                 BondedLoad* load, WaitSet* waited, Issued* out, CopyMeter* meter = nullptr);
+    // The same, but one way brings everything. `out_stream` gets the stream of the device on which the last copy is
+    // queued, also after a failure.
+    Status issue_whole(sh_stream lane, std::span<const Command> commands, std::span<const sh_backend_event> events,
+                       BondedLoad* load, WaitSet* waited, Issued* out, sh_stream* out_stream);
+    // Makes the lane wait for what the relays bring.
     Status join(sh_stream lane);
+    // Records the event after all copies that were issued so far, on whichever way. The lane does not wait for relays.
+    Status finish(sh_stream lane, sh_backend_event done);
+    // Waits on the host for all copies that were issued, and for the events of finish().
+    Status synchronize(sh_stream lane);
     // Waits on the host for the relays.
-    Status synchronize();
+    Status settle();
 
 private:
     struct Way {
         std::unique_ptr<Relay> relay;
-        bool wanted = false;
-        bool used = false;  // by the present load
+        bool wanted = false, failed = false;
         uint64_t bytes = 0;
-        WaitSet waited;
-        Status failure;
 
-        bool usable() const { return wanted && failure.ok() && relay->is_open(); }
+        bool usable() const { return wanted && !failed && relay->is_open(); }
     };
     struct Part {
         size_t way = 0;
         Command command;
     };
 
+    void prepare(BondedLoad* load, size_t events) const;
     bool divide(std::span<const Command> commands);
     void divide(const Command& command);
-    Status note_beginning(sh_stream lane);
-    Status bring(std::span<const sh_backend_event> events);
-    Status bring(Way& way, const Command& command, std::span<const sh_backend_event> events);
+    void even_out(BondedLoad* load) const;
+    size_t choose(std::span<const Command> commands, uint64_t bytes, const BondedLoad& load);
+    Status bring(size_t way, const Command& command, std::span<const sh_backend_event> events, BondedLoad* load,
+                 Issued* out, bool* out_brought);
+    Status join_all(Relay::Follower follower, sh_stream stream);
 
     BackendDevice& device_;
+    mutable std::mutex mutex_;
+    Lane joint_;  // loads end here
     std::vector<Way> ways_;
     double own_speed_ = 0;
-    sh_backend_event begun_ = 0;  // recorded when a load begins
-    bool is_begun_ = false;       // it was recorded for the present load
+    sh_backend_event begun_ = 0;    // see follow_all()
+    sh_backend_event tail_ = 0;     // of the lane, for finish()
     std::vector<DealtLink> links_;  // the own one, then the ways
-    std::vector<Command> own_;              // of the call under way: what the own link brings
-    std::vector<Part> parts_;               // and what relays bring
-    std::vector<Command> left_;             // and what they could not bring
-    bool is_cut_ = false;                   // the last command was divided
+    std::vector<Command> own_;      // of the call under way: what the own link brings
+    std::vector<Part> parts_;       // and what relays bring
+    std::vector<Command> left_;     // and what they could not bring
+    bool is_cut_ = false;           // the last command was divided
 };
 
 }  // namespace stagehand::transfer

@@ -28,7 +28,8 @@ Status Relay::make(Lanes& lanes, Lanes& helper_lanes, uint64_t address, uint64_t
     next_ = 0;
     last_ = 0;
     passes_ = 0;
-    joined_ = settled_ = true;
+    pending_[0] = pending_[1] = false;
+    settled_ = true;
     SH_TRY(lanes.lend(Direction::to_device, &across_));
     SH_TRY(helper_lanes.lend(Direction::to_device, &down_));
     for (uint32_t i = 0; i < kSlots; i++) {
@@ -61,7 +62,8 @@ Status Relay::close() {
 Status Relay::settle() {
     (void)once_more([&] { return helper_.stream_synchronize(down_.stream()); }).ok();
     SH_TRY(once_more([&] { return device_.stream_synchronize(across_.stream()); }));
-    settled_ = joined_ = true;
+    settled_ = true;
+    pending_[0] = pending_[1] = false;
     return Status();
 }
 
@@ -93,7 +95,7 @@ Status Relay::queue(const Command& command, std::span<const sh_backend_event> ev
 }
 
 Status Relay::pass(Slot& slot, uint64_t to, const void* from, uint64_t bytes) {
-    settled_ = joined_ = false;
+    settled_ = false;
     SH_TRY(helper_.stream_wait_event(down_.stream(), slot.emptied));
     const bool timed = meter_.begin(down_.stream(), bytes);
     SH_TRY(helper_.copy_to_device(down_.stream(), slot.address, from, bytes));
@@ -103,16 +105,17 @@ Status Relay::pass(Slot& slot, uint64_t to, const void* from, uint64_t bytes) {
     SH_TRY(device_.copy_on_device(across_.stream(), to, slot.address, bytes));
     SH_TRY(device_.event_record(slot.emptied, across_.stream()));
     last_ = slot.emptied;
+    pending_[0] = pending_[1] = true;
     settled_ = true;  // the events tell when the copies have ended
     passes_++;
     return Status();
 }
 
-Status Relay::join(sh_stream stream) {
-    if (joined_) return Status();
+Status Relay::join(Follower follower, sh_stream stream) {
+    bool& pending = pending_[static_cast<size_t>(follower)];
     if (!settled_) return settle();
-    SH_TRY(device_.stream_wait_event(stream, last_));
-    joined_ = true;
+    if (pending) SH_TRY(device_.stream_wait_event(stream, last_));
+    pending = false;
     return Status();
 }
 

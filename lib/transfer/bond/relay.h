@@ -33,16 +33,21 @@ public:
     bool takes(const void* memory, uint64_t bytes);
     // Work that follows on the device's stream comes after the event.
     Status follow(sh_backend_event event) { return device_.stream_wait_event(across_.stream(), event); }
+    // The helper reads what follows after the event of the device. Else it reads at once, before the device's stream
+    // comes to the command.
+    Status read_after(sh_backend_event event) { return helper_.stream_wait_event(down_.stream(), event); }
     // Queues the command, which copies to the device. After a failure nothing of it is under way, or settled() is
     // false. `waited`: the events that the device's stream waits for.
     Status bring(const Command& command, std::span<const sh_backend_event> events, WaitSet* waited);
-    // Makes a stream of the device wait for all that was brought.
-    Status join(sh_stream stream);
-    bool joined() const { return joined_; }
+    // Makes a stream of the device wait for all that was brought since the stream's last join. There are two of them.
+    enum class Follower : uint8_t { lane, joint };
+    Status join(Follower follower, sh_stream stream);
     // Waits on the host until the device writes nothing of it any more.
     Status settle();
     bool settled() const { return settled_; }
+    bool idle() const { return settled_ && !pending_[0] && !pending_[1]; }  // nothing was brought since the last joins
 
+    sh_stream stream() const { return across_.stream(); }           // of the device, which empties the slots
     sh_stream stream_of_helper() const { return down_.stream(); }  // of the copies to the helper
 
     // The speed of the helper's link in bytes per nanosecond: as it is told here, and later as the copies show it. A
@@ -73,7 +78,8 @@ private:
     uint64_t slot_bytes_ = 0;
     uint32_t next_ = 0;
     sh_backend_event last_ = 0;  // `emptied` of the slot that was used last
-    bool joined_ = true, settled_ = true;
+    bool pending_[2] = {false, false};  // for each follower: something was brought since its last join
+    bool settled_ = true;
     CopyMeter meter_;
     double speed_ = 0;
     uint64_t lone_copy_ns_ = 0;

@@ -21,12 +21,6 @@ Status record_if_used(BackendDevice& device, sh_stream stream, Slot& slot, const
     return issued.ok() ? recorded : issued;
 }
 
-Status issue_commands(BackendDevice& device, sh_stream stream, std::span<const sh_backend_event> events, Slot& slot,
-                      WaitSet* waited, SlotIssued* out) {
-    const Status status = issue(device, stream, slot.commands, events, waited, out);
-    return record_if_used(device, stream, slot, status, out);
-}
-
 }  // namespace
 
 Status read_batch(Reader& reader, uint64_t slot_bytes, Slot& slot) {
@@ -41,12 +35,16 @@ Status read_batch(Reader& reader, uint64_t slot_bytes, Slot& slot) {
 
 Status issue_load(BackendDevice& device, const StagedLoad& load, Slot& slot, WaitSet* waited, SlotIssued* out) {
     if (slot.batch) {
-        Unpacker& unpacker = *load.unpacker;
-        const Status status =
-            unpacker.issue(load.stream, load.packed, load.batches, *slot.batch, {slot.chunks}, load.waits, waited, out);
-        return record_if_used(device, unpacker.copies(), slot, status, out);
+        sh_stream copies = SH_STREAM_HOST;
+        const Status status = load.unpacker->issue(load.stream, load.packed, load.batches, *slot.batch, {slot.chunks},
+                                                   load.waits, waited, out, &copies);
+        return record_if_used(device, copies, slot, status, out);
     }
-    return issue_commands(device, load.stream, load.waits, slot, waited, out);
+    sh_stream stream = load.stream;
+    const Status status =
+        load.bond ? load.bond->issue_whole(stream, slot.commands, load.waits, load.bonded, waited, out, &stream)
+                  : issue(device, stream, slot.commands, load.waits, waited, out);
+    return record_if_used(device, stream, slot, status, out);
 }
 
 Status issue_store(BackendDevice& device, const StagedStore& store, Slot& slot, SlotIssued* out) {
@@ -67,7 +65,8 @@ Status issue_store(BackendDevice& device, const StagedStore& store, Slot& slot, 
                       position += bytes;
                   });
     WaitSet none;  // the waits of the store were issued before its first slot
-    return issue_commands(device, store.stream, {}, slot, &none, out);
+    const Status status = issue(device, store.stream, slot.commands, {}, &none, out);
+    return record_if_used(device, store.stream, slot, status, out);
 }
 
 void issue_straight(BackendDevice& device, const StagedStore& store, std::vector<uint8_t>* straight, bool* out_any) {

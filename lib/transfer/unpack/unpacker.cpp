@@ -46,12 +46,18 @@ Status Unpacker::open(Lanes& lanes, uint64_t address, uint64_t bytes, bool whole
 }
 
 Status Unpacker::make(Lanes& lanes, uint64_t address, uint64_t bytes) {
-    slot_bytes_ = (bytes - scratch_bytes()) / kSlots / kSlotAlignment * kSlotAlignment;
-    scratch_ = address + kSlots * slot_bytes_;
+    // Each way fills slots of its own.
+    const uint64_t room = (bytes - scratch_bytes()) / largest_chunk();
+    const uint32_t ways = 1 + (bond_ ? bond_->open_ways() : 0);
+    slot_count_ = static_cast<uint32_t>(
+        std::clamp<uint64_t>(uint64_t(ways) * kSlots, kSlots, std::min<uint64_t>(room, kMostSlots)));
+    slot_bytes_ = (bytes - scratch_bytes()) / slot_count_ / kSlotAlignment * kSlotAlignment;
+    scratch_ = address + slot_count_ * slot_bytes_;
+    turns_.clear();
     next_ = 0;
     broken_off_ = 0;
     SH_TRY(lanes.lend(Direction::to_device, &lane_));
-    for (uint32_t i = 0; i < kSlots; i++) {
+    for (uint32_t i = 0; i < slot_count_; i++) {
         slots_[i].address = address + i * slot_bytes_;
         SH_TRY(device_.event_create(false, &slots_[i].filled));
         SH_TRY(device_.event_create(false, &slots_[i].free));
@@ -72,7 +78,7 @@ Status Unpacker::measure(bool whole_device, double* bytes_per_ns) {
     packed.resize(codec::pack_chunk(format, weights.data(), codec::kChunkElements, packed.data()));
     const uint64_t bytes = packed.size();
     const uint64_t chunks =
-        std::min({slot_bytes_ / bytes, (kSlots - 1) * slot_bytes_ / contents, uint64_t(SH_BACKEND_UNPACK_CHUNKS)});
+        std::min({slot_bytes_ / bytes, (slot_count_ - 1) * slot_bytes_ / contents, uint64_t(SH_BACKEND_UNPACK_CHUNKS)});
     sh_backend_packed work = description(format, whole_device ? 0 : kGroups, slots_[0].address, slots_[1].address);
     work.chunks = static_cast<uint32_t>(chunks);
     work.elements = chunks * codec::kChunkElements;
@@ -119,6 +125,7 @@ void Unpacker::forget() {
 
 Status Unpacker::close() {
     if (!is_open()) return Status();
+    if (bond_) SH_TRY(bond_->settle());
     SH_TRY(once_more([&] { return device_.stream_synchronize(lane_.stream()); }));
     if (const sh_stream stream = unpacks_on_.exchange(0))
         SH_TRY(once_more([&] { return device_.stream_synchronize(stream); }));
@@ -133,6 +140,7 @@ Status Unpacker::synchronize() {
 
 // After a failure, the event of a slot may not stand for the work that uses the slot. So the host waits for all of it.
 Status Unpacker::recover(sh_stream stream) {
+    if (bond_) SH_TRY(bond_->settle());
     SH_TRY(device_.stream_synchronize(lane_.stream()));
     SH_TRY(device_.stream_synchronize(stream));
     broken_off_ = 0;
@@ -150,32 +158,34 @@ Status Unpacker::issue(sh_stream stream, std::span<const PackedExtent> extents,
             chunks = {static_cast<const char*>(batch.segment->source.pointer) + batch.begin(), piece,
                       piece ? piece - batch.begin() % piece : 0};
         }
-        SH_TRY(issue(stream, extents, batches_, batch, chunks, events, waited, out));
+        sh_stream copies = SH_STREAM_HOST;
+        SH_TRY(issue(stream, extents, batches_, batch, chunks, events, waited, out, &copies));
     }
     return Status();
 }
 
 Status Unpacker::issue(sh_stream stream, std::span<const PackedExtent> extents, const Batches& batches,
                        const Batch& batch, const Chunks& chunks, std::span<const sh_backend_event> events,
-                       WaitSet* waited, Issued* out) {
+                       WaitSet* waited, Issued* out, sh_stream* out_copies) {
     std::lock_guard lock(mutex_);
     unpacks_on_ = stream;
+    *out_copies = lane_.stream();
     if (broken_off_) SH_TRY(recover(stream));
     for (uint32_t i = 0; i < batch.extents; i++) {
         const Command waits = {.waits = extents[batches.by_place[batch.first_extent + i]].waits};
         SH_TRY(transfer::issue(device_, stream, {&waits, 1}, events, waited, out));
     }
-    const Status status = queue(stream, batches, batch, chunks, out);
+    const Status status = queue(stream, batches, batch, chunks, out, out_copies);
     if (!status.ok()) broken_off_ = lane_.stream();
     return status;
 }
 
-Status Unpacker::queue(sh_stream stream, const Batches& batches, const Batch& batch, const Chunks& chunks,
-                       Issued* out) {
+Status Unpacker::queue(sh_stream stream, const Batches& batches, const Batch& batch, const Chunks& chunks, Issued* out,
+                       sh_stream* out_copies) {
     if (batch.is_there) return unpack(stream, batches, batch, batch.kept_at);
-    const Slot& slot = slots_[next_++ % kSlots];
+    const Slot& slot = slots_[next_++ % slot_count_];
     const uint64_t packed_at = batch.kept_at ? batch.kept_at : slot.address;
-    SH_TRY(copy(batch, chunks, slot, packed_at, out));
+    SH_TRY(copy(batch, chunks, slot, packed_at, out, out_copies));
     SH_TRY(device_.stream_wait_event(stream, slot.filled));
     SH_TRY(unpack(stream, batches, batch, packed_at));
     SH_TRY(device_.event_record(slot.free, stream));
@@ -190,19 +200,24 @@ Status Unpacker::unpack(sh_stream stream, const Batches& batches, const Batch& b
 }
 
 // No copy may span two pieces of memory that were pinned one by one.
-Status Unpacker::copy(const Batch& batch, const Chunks& chunks, const Slot& slot, uint64_t to, Issued* out) {
-    const sh_stream stream = lane_.stream();
+Status Unpacker::copy(const Batch& batch, const Chunks& chunks, const Slot& slot, uint64_t to, Issued* out,
+                      sh_stream* out_copies) {
     const uint64_t bytes = batch.bytes();
     uint64_t next = chunks.pinned_piece ? chunks.to_border : bytes;
-    SH_TRY(device_.stream_wait_event(stream, slot.free));
+    commands_.clear();
     for (uint64_t done = 0; done < bytes; next += chunks.pinned_piece) {
         const uint64_t count = std::min(bytes, next) - done;
-        SH_TRY(device_.copy_to_device(stream, to + done, static_cast<const char*>(chunks.from) + done, count));
+        const auto from = reinterpret_cast<uint64_t>(chunks.from) + done;
+        commands_.push_back({Command::Kind::to_device, false, to + done, from, count, {0, 1}});
         done += count;
-        out->commands++;
-        out->bytes += count;
     }
-    return device_.event_record(slot.filled, stream);
+    WaitSet waited;
+    waited.clear(1);
+    for (BondedLoad::Way& way : turns_.ways) way.waited.clear(1);
+    const std::span events(&slot.free, 1);
+    SH_TRY(bond_ ? bond_->issue_whole(lane_.stream(), commands_, events, &turns_, &waited, out, out_copies)
+                 : transfer::issue(device_, lane_.stream(), commands_, events, &waited, out));
+    return device_.event_record(slot.filled, *out_copies);
 }
 
 Status Unpacker::unpack(sh_stream stream, const Batch& batch, const Unpacking& part, uint64_t packed_at) {

@@ -9,6 +9,7 @@
 
 #include "backend/backend_device.h"
 #include "base/status.h"
+#include "transfer/bond/bond.h"
 #include "transfer/lane/lane.h"
 #include "transfer/route/issue.h"
 #include "transfer/unpack/batches.h"
@@ -29,6 +30,8 @@ public:
 
     // The least memory that slots of any format fit into.
     static uint64_t least_bytes();
+    // Helpers bring a part of the chunks. Before open().
+    void set_bond(Bond* bond) { bond_ = bond; }
 
     // Uses this memory of the device from now on. Unpacks with a small part of the device, or with all of it. On
     // failure nothing is held.
@@ -40,18 +43,18 @@ public:
     Status measure(bool whole_device, double* bytes_per_ns);
 
     uint64_t slot_bytes() const { return slot_bytes_; }  // the room for a batch
-    sh_stream copies() const { return lane_.stream(); }  // the stream of the copies
 
     // Queues the copies of a batch of these extents, and their unpacking on `stream`. Kept chunks are copied once, to
     // where they stay. `from` is pinned memory that
     // holds the chunks, in pieces of `pinned_piece` bytes that no copy may span, or 0. The first of them ends
-    // `to_border` bytes after `from`. Waits are as for issue().
+    // `to_border` bytes after `from`. Waits are as for issue(). `out_copies` gets the stream of the last copy.
     struct Chunks {
         const void* from = nullptr;
         uint64_t pinned_piece = 0, to_border = 0;
     };
     Status issue(sh_stream stream, std::span<const PackedExtent> extents, const Batches& batches, const Batch& batch,
-                 const Chunks& chunks, std::span<const sh_backend_event> events, WaitSet* waited, Issued* out);
+                 const Chunks& chunks, std::span<const sh_backend_event> events, WaitSet* waited, Issued* out,
+                 sh_stream* out_copies);
     // Cuts extents in pinned memory into batches, and queues them all. Stops at the first failure. Only one thread at a
     // time may call this.
     Status issue(sh_stream stream, std::span<const PackedExtent> extents, std::span<const sh_backend_event> events,
@@ -61,7 +64,7 @@ public:
     Status synchronize();
 
 private:
-    static constexpr uint32_t kSlots = 3;
+    static constexpr uint32_t kSlots = 3, kMostSlots = 12;
 
     struct Slot {
         uint64_t address = 0;
@@ -70,15 +73,21 @@ private:
 
     Status make(Lanes& lanes, uint64_t address, uint64_t bytes);
     Status recover(sh_stream stream);
-    Status queue(sh_stream stream, const Batches& batches, const Batch& batch, const Chunks& chunks, Issued* out);
-    Status copy(const Batch& batch, const Chunks& chunks, const Slot& slot, uint64_t to, Issued* out);
+    Status queue(sh_stream stream, const Batches& batches, const Batch& batch, const Chunks& chunks, Issued* out,
+                 sh_stream* out_copies);
+    Status copy(const Batch& batch, const Chunks& chunks, const Slot& slot, uint64_t to, Issued* out,
+                sh_stream* out_copies);
     Status unpack(sh_stream stream, const Batch& batch, const Unpacking& part, uint64_t packed_at);
     Status unpack(sh_stream stream, const Batches& batches, const Batch& batch, uint64_t packed_at);
     void forget();
 
     BackendDevice& device_;
     Lane lane_;  // of the copies
-    Slot slots_[kSlots];
+    Bond* bond_ = nullptr;
+    BondedLoad turns_;               // of the bond
+    std::vector<Command> commands_;  // of the copy under way
+    Slot slots_[kMostSlots];
+    uint32_t slot_count_ = kSlots;
     uint64_t slot_bytes_ = 0, scratch_ = 0;
     uint32_t groups_ = 0;
     std::atomic<sh_stream> unpacks_on_ = 0;  // the stream of the loads, once there was one

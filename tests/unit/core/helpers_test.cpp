@@ -71,8 +71,12 @@ TEST_F(HelpersTest, plans_count_with_the_helpers) {
         slower = model.plan().step_ns;
     }
     TestDevice fourth(helper("host:4"));
-    TestDevice third({.name = "host:3", .options = options("2GB/s"), .budget_bytes = 160 * kMiB, .page_bytes = 64 << 10,
-                      .link_bytes_per_second = 0, .helpers = "host:4"});
+    TestDevice third({.name = "host:3",
+                      .options = options("2GB/s"),
+                      .budget_bytes = 160 * kMiB,
+                      .page_bytes = 64 << 10,
+                      .link_bytes_per_second = 0,
+                      .helpers = "host:4"});
     Model model(third, blocks());
     SUCCEEDS(model.schedule(forward(model.size())));
     EXPECT_NEAR(static_cast<double>(model.plan().step_ns), 0.5 * static_cast<double>(slower),
@@ -135,10 +139,12 @@ TEST_F(HelpersTest, small_copies_and_memory_that_is_not_pinned_take_the_own_link
 }
 
 TEST_F(HelpersTest, wrong_helpers_are_refused_by_name) {
-    const std::pair<const char*, const char*> wrong[] = {
-        {"sim:1", "sim:1 is of another backend than host:0"}, {"host:0", "a device cannot help itself"},
-        {"host", "a device cannot help itself"},              {"host:99", "there is no device host:99"},
-        {"host:1,host:1", "host:1 is named twice"},           {"host:1,", "device name \"\" is not of the form"}};
+    const std::pair<const char*, const char*> wrong[] = {{"sim:1", "sim:1 is of another backend than host:0"},
+                                                         {"host:0", "a device cannot help itself"},
+                                                         {"host", "a device cannot help itself"},
+                                                         {"host:99", "there is no device host:99"},
+                                                         {"host:1,host:1", "host:1 is named twice"},
+                                                         {"host:1,", "device name \"\" is not of the form"}};
     for (const auto& [helpers, text] : wrong) {
         sh_device_options options = SH_DEVICE_OPTIONS_INIT;
         options.helpers = helpers;

@@ -83,6 +83,7 @@ protected:
         std::memset(twos_.data(), 2, kBytes);
         ASSERT_TRUE(lanes_->lend(Direction::to_device, &lane_).ok());
         bond_ = std::make_unique<Bond>(*device_);
+        ASSERT_TRUE(bond_->open(*lanes_).ok());
         auto relay = std::make_unique<Relay>(*device_, *helper_);
         ASSERT_TRUE(relay->open(*lanes_, *helper_lanes_, buffer_, 6 * kBondMiB).ok());
         relay->set_speed(1, 0);
@@ -90,7 +91,7 @@ protected:
         bond_->set_own_speed(1);
     }
     void TearDown() override {
-        EXPECT_TRUE(device_->stream_synchronize(lane_.stream()).ok());
+        EXPECT_TRUE(bond_->synchronize(lane_.stream()).ok());
         bond_.reset();
         lane_ = Lane();
         helper_lanes_.reset();
@@ -110,19 +111,30 @@ protected:
         return std::make_unique<BackendDevice>(table, device, info);
     }
 
-    // Loads all bytes, with the helper or without it.
-    void load(const PinnedMemory& from, bool helped, bool join) {
+    // Loads all bytes, with the helper or without it, after all loads before.
+    void load(const PinnedMemory& from, bool helped) {
         bond_->use(0, helped);
-        ASSERT_TRUE(bond_->begin(lane_.stream()).ok());
-        const Command command{Command::Kind::to_device, false, to_, reinterpret_cast<uint64_t>(from.data()), kBytes, {}};
+        ASSERT_TRUE(bond_->follow_all(lane_.stream()).ok());
+        const Command command{
+            Command::Kind::to_device, false, to_, reinterpret_cast<uint64_t>(from.data()), kBytes, {}};
         WaitSet waited;
         waited.clear(0);
+        BondedLoad bonded;
         Issued issued;
-        ASSERT_TRUE(bond_->issue(lane_.stream(), {&command, 1}, {}, &waited, &issued).ok());
+        ASSERT_TRUE(bond_->issue(lane_.stream(), {&command, 1}, {}, &bonded, &waited, &issued).ok());
         EXPECT_EQ(issued.bytes, kBytes);
-        if (join) {
-            ASSERT_TRUE(bond_->join(lane_.stream()).ok());
-        }
+    }
+    // An event that comes after all loads, and whether it has come.
+    sh_backend_event finish() {
+        sh_backend_event done = 0;
+        EXPECT_TRUE(device_->event_create(false, &done).ok());
+        EXPECT_TRUE(bond_->finish(lane_.stream(), done).ok());
+        return done;
+    }
+    bool has_come(sh_backend_event event) {
+        uint32_t done = 0;
+        EXPECT_TRUE(device_->event_query(event, &done).ok());
+        return done;
     }
     // The lane and the helper's copies stand still until the latch opens.
     void block(sh_stream stream, BackendDevice& device) {
@@ -148,47 +160,89 @@ protected:
 };
 
 TEST_F(BondTest, ALoadOverTwoLinksBringsEveryByte) {
-    load(ones_, true, true);
-    ASSERT_TRUE(device_->stream_synchronize(lane_.stream()).ok());
+    load(ones_, true);
+    ASSERT_TRUE(bond_->synchronize(lane_.stream()).ok());
     EXPECT_EQ(count_of(1), kBytes);
     EXPECT_EQ(bond_->bytes(0), kBytes / 2);
 }
 
+TEST_F(BondTest, OneWayBringsAWholePiece) {
+    WaitSet waited;
+    BondedLoad bonded;
+    Issued issued;
+    waited.clear(0);
+    bond_->use(0, true);
+    sh_stream streams[2] = {};
+    for (int half = 0; half < 2; half++) {
+        const Command command{Command::Kind::to_device, false, to_ + half * kBytes / 2,
+                              reinterpret_cast<uint64_t>(ones_.data()), kBytes / 2, {}};
+        ASSERT_TRUE(
+            bond_->issue_whole(lane_.stream(), {&command, 1}, {}, &bonded, &waited, &issued, &streams[half]).ok());
+    }
+    EXPECT_EQ(streams[0], lane_.stream());
+    EXPECT_EQ(streams[1], bond_->relay(0).stream());
+    ASSERT_TRUE(bond_->synchronize(lane_.stream()).ok());
+    EXPECT_EQ(count_of(1), kBytes);
+    EXPECT_EQ(bond_->bytes(0), kBytes / 2);
+    EXPECT_EQ(issued.bytes, kBytes);
+}
+
 TEST_F(BondTest, WhatTheHelperBringsIsWrittenAfterTheLoadBefore) {
     block(lane_.stream(), *device_);
-    load(ones_, false, true);
-    load(twos_, true, true);
+    load(ones_, false);
+    load(twos_, true);
     pause();
     go_.count_down();
-    ASSERT_TRUE(device_->stream_synchronize(lane_.stream()).ok());
+    ASSERT_TRUE(bond_->synchronize(lane_.stream()).ok());
     EXPECT_EQ(count_of(2), kBytes);
 }
 
-TEST_F(BondTest, WorkThatFollowsTheLoadWaitsForTheHelper) {
+TEST_F(BondTest, TheEventOfALoadComesAfterWhatTheHelperBrings) {
     block(bond_->relay(0).stream_of_helper(), *helper_);
-    load(ones_, true, true);
-    sh_backend_event done = 0;
-    ASSERT_TRUE(device_->event_create(false, &done).ok());
-    ASSERT_TRUE(device_->event_record(done, lane_.stream()).ok());
+    load(ones_, true);
+    const sh_backend_event done = finish();
     pause();
-    uint32_t is_done = 1;
-    EXPECT_TRUE(device_->event_query(done, &is_done).ok());
-    EXPECT_EQ(is_done, 0u);
+    EXPECT_FALSE(has_come(done));
     go_.count_down();
     ASSERT_TRUE(device_->event_synchronize(done).ok());
     EXPECT_EQ(count_of(1), kBytes);
     EXPECT_TRUE(device_->event_destroy(done).ok());
 }
 
-// The load failed after its copies were queued, so that nothing has waited for them.
-TEST_F(BondTest, TheNextLoadIsWrittenAfterOneThatFailed) {
+TEST_F(BondTest, TheEventOfALoadComesAfterWhatTheOwnLinkBrings) {
+    block(lane_.stream(), *device_);
+    load(ones_, true);
+    const sh_backend_event done = finish();
+    pause();
+    EXPECT_FALSE(has_come(done));
+    go_.count_down();
+    ASSERT_TRUE(device_->event_synchronize(done).ok());
+    EXPECT_EQ(count_of(1), kBytes);
+    EXPECT_TRUE(device_->event_destroy(done).ok());
+}
+
+TEST_F(BondTest, WorkOnTheLaneComesAfterAJoin) {
     block(bond_->relay(0).stream_of_helper(), *helper_);
-    load(ones_, true, false);
-    load(twos_, false, true);
+    load(ones_, true);
+    ASSERT_TRUE(bond_->join(lane_.stream()).ok());
+    sh_backend_event done = 0;
+    ASSERT_TRUE(device_->event_create(false, &done).ok());
+    ASSERT_TRUE(device_->event_record(done, lane_.stream()).ok());
+    pause();
+    EXPECT_FALSE(has_come(done));
+    go_.count_down();
+    ASSERT_TRUE(device_->event_synchronize(done).ok());
+    EXPECT_EQ(count_of(1), kBytes);
+    EXPECT_TRUE(device_->event_destroy(done).ok());
+}
+
+TEST_F(BondTest, TheNextLoadThatFollowsAllIsWrittenAfterWhatTheHelperBrings) {
+    block(bond_->relay(0).stream_of_helper(), *helper_);
+    load(ones_, true);
+    load(twos_, false);
     pause();
     go_.count_down();
-    ASSERT_TRUE(bond_->synchronize().ok());
-    ASSERT_TRUE(device_->stream_synchronize(lane_.stream()).ok());
+    ASSERT_TRUE(bond_->synchronize(lane_.stream()).ok());
     EXPECT_EQ(count_of(2), kBytes);
 }
 
