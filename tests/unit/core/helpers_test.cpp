@@ -1,10 +1,14 @@
 // Helpers: other devices whose links bring a part of a runtime's weights.
+#include <algorithm>
+#include <atomic>
+#include <memory>
+
 #include "engine.h"
+#include "transfer/bond/bond.h"
+#include "unpacking_fixture.h"
 
 namespace stagehand::test {
 namespace {
-
-constexpr uint64_t kMiB = 1 << 20;
 
 class HelpersTest : public testing::Test {
 protected:
@@ -125,12 +129,88 @@ TEST_F(HelpersTest, a_helper_without_memory_to_spare_is_left_out) {
     EXPECT_EQ(neighbour.memory().used_bytes, 0u);
 }
 
-TEST_F(HelpersTest, small_copies_and_memory_that_is_not_pinned_take_the_own_link) {
+TEST_F(HelpersTest, pieces_that_workers_read_come_over_all_links) {
+    TestDevice neighbour(helper("host:1"));
+    DeviceSettings settings = helped("host:1");
+    settings.options += ";staging_piece=4MiB";
+    settings.staging_bytes = 64 * kMiB;
+    TestDevice device(settings);
+    for (const Origin origin : {Origin::pageable, Origin::mapped, Origin::file, Origin::fill}) {
+        Model model(device, equal_blocks(10, 24 * kMiB - 100, origin));
+        SUCCEEDS(model.schedule(forward(model.size())));
+        run_steps(model, 2, device.stream());
+        device.synchronize();
+        EXPECT_NEAR(helped_part(model), 0.5, 0.15) << name_of(origin);
+        EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+    }
+}
+
+TEST_F(HelpersTest, on_load_sees_what_the_helper_brought) {
+    struct Seen {
+        std::atomic<int> loads{0}, wrong{0};
+        static int32_t look(const sh_loaded_range* range, void* user_data) {
+            auto* const seen = static_cast<Seen*>(user_data);
+            const auto* const bytes = static_cast<const uint8_t*>(range->address);
+            struct Look {
+                Seen* seen;
+                std::vector<uint8_t> wanted;
+                const uint8_t* found;
+            };
+            auto* const look = new Look{seen, contents_of(0, 0, range->block_bytes), bytes};
+            look->wanted.erase(look->wanted.begin(), look->wanted.begin() + static_cast<ptrdiff_t>(range->offset));
+            look->wanted.resize(range->bytes);
+            const auto run = [](void* data) {
+                const std::unique_ptr<Look> it(static_cast<Look*>(data));
+                it->seen->loads++;
+                it->seen->wrong += !std::equal(it->wanted.begin(), it->wanted.end(), it->found);
+            };
+            return sh_stream_launch(seen->device, range->stream, run, look, -1) == SH_OK ? 0 : 1;
+        }
+        sh_device* device = nullptr;
+    } seen;
     TestDevice neighbour(helper("host:1"));
     TestDevice device(helped("host:1"));
-    std::vector<BlockSpec> specs = equal_blocks(8, 24 * kMiB, Origin::pageable);
-    for (int k = 0; k < 40; k++) specs.push_back({kMiB, Origin::pinned});
+    seen.device = device.get();
+    std::vector<BlockSpec> specs = blocks();
+    specs[0].on_load = Seen::look;
+    specs[0].user_data = &seen;
     Model model(device, specs);
+    model.set_truth(0, contents_of(0, 0, specs[0].bytes));
+    model.source(0).write(contents_of(0, 0, specs[0].bytes));
+    SUCCEEDS(model.schedule(forward(model.size())));
+    run_steps(model, 3, device.stream());
+    device.synchronize();
+    SUCCEEDS(sh_runtime_synchronize(model.runtime()));
+    EXPECT_GT(seen.loads.load(), 1);
+    EXPECT_EQ(seen.wrong.load(), 0);
+    EXPECT_GT(helped_part(model), 0.3);
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST_F(HelpersTest, a_pause_gives_the_buffers_back) {
+    TestDevice neighbour(helper("host:1"));
+    TestDevice device(helped("host:1"));
+    Model model(device, blocks());
+    SUCCEEDS(model.schedule(forward(model.size())));
+    run_steps(model, 1, device.stream());
+    device.synchronize();
+    sh_pause_options all = SH_PAUSE_OPTIONS_INIT;
+    sh_resume_options back = SH_RESUME_OPTIONS_INIT;
+    if (devices_without_pages()) GTEST_SKIP() << "it needs fixed addresses";
+    SUCCEEDS(sh_pause(device.get(), &all, nullptr));
+    EXPECT_EQ(neighbour.memory().used_bytes, 0u);
+    SUCCEEDS(sh_resume(device.get(), &back, nullptr));
+    const uint64_t before = model.stats().helped_bytes;
+    run_steps(model, 2, device.stream());
+    device.synchronize();
+    EXPECT_GT(model.stats().helped_bytes, before);
+    EXPECT_EQ(model.wrong_uses(), 0u) << model.first_wrong();
+}
+
+TEST_F(HelpersTest, small_copies_take_the_own_link) {
+    TestDevice neighbour(helper("host:1"));
+    TestDevice device(helped("host:1"));
+    Model model(device, equal_blocks(300, kMiB));
     SUCCEEDS(model.schedule(forward(model.size())));
     run_steps(model, 2, device.stream());
     device.synchronize();
@@ -159,6 +239,51 @@ TEST_F(HelpersTest, wrong_helpers_are_refused_by_name) {
     options.helpers = nullptr;
     options.device_flags = 2;
     EXPECT_EQ(sh_device_open("host:0", &options, &device), SH_ERROR_INVALID_ARGUMENT);
+}
+
+// Packed weights, whose chunks come over both links.
+class HelpedUnpackingTest : public UnpackingTest {
+protected:
+    static DeviceSettings of(const std::string& name, const std::string& helpers, uint64_t budget) {
+        DeviceSettings settings = kDevice;
+        settings.name = name;
+        settings.helpers = helpers;
+        settings.budget_bytes = budget;
+        return settings;
+    }
+    HelpedUnpackingTest()
+        : UnpackingTest(
+              of(on_host_backend() ? "host:0" : device_under_test(), on_host_backend() ? "host:1" : "", kBudget)) {}
+    void SetUp() override {
+        if (!on_host_backend()) GTEST_SKIP() << "it needs several devices";
+        least_ = transfer::Bond::least_bytes();
+        transfer::Bond::set_least_bytes(64 << 10);
+        helper_ = std::make_unique<TestDevice>(of("host:1", "", 256 * kMiB));
+        UnpackingTest::SetUp();
+    }
+    void TearDown() override {
+        if (least_) transfer::Bond::set_least_bytes(least_);
+        UnpackingTest::TearDown();
+    }
+
+    uint64_t least_ = 0;
+    std::unique_ptr<TestDevice> helper_;
+};
+
+TEST_F(HelpedUnpackingTest, brings_packed_weights_over_both_links) {
+    for (const uint32_t kind : {SH_SOURCE_POINTER, SH_SOURCE_FILE}) {
+        kind_ = kind;
+        add_model(runtime_);
+        set_schedule();
+        for (int k = 0; k < 3; k++) step(runtime_);
+        EXPECT_GT(beside(runtime_), 0u) << "the device does not unpack";
+        const sh_runtime_stats now = stats(runtime_);
+        EXPECT_NEAR(static_cast<double>(now.helped_bytes) / static_cast<double>(now.bytes_to_device), 0.5, 0.2);
+        sh_runtime_destroy(runtime_);
+        blocks_.clear();
+        truth_.clear();
+        runtime_ = new_runtime();
+    }
 }
 
 }  // namespace
