@@ -6,6 +6,8 @@
 #include <random>
 #include <thread>
 
+#include "../tests/unit/codec/weights.h"
+#include "codec/frame.h"
 #include "core/device/device.h"
 #include "core/device/pool_memory.h"
 #include "measure.h"
@@ -73,32 +75,73 @@ double raw_speed(const std::vector<std::string>& names, const char* memory, uint
     return static_cast<double>(pieces * piece * targets.size()) / *std::min_element(took.begin(), took.end()) / 1e9;
 }
 
-void compare(const Model& model, const char* memory) {
+// The sources of a model's blocks, and their contents.
+struct Weights {
+    const char* name = nullptr;
+    std::vector<sh_segment> segments;
+    std::vector<const char*> contents;
+
+    void add(const sh_segment& segment, const char* bytes) {
+        segments.push_back(segment);
+        contents.push_back(bytes);
+    }
+    uint64_t bytes() const {
+        uint64_t sum = 0;
+        for (const sh_segment& segment : segments) sum += segment.bytes;
+        return sum;
+    }
+};
+
+// Blocks of these sizes that follow one another in memory, or in a file with the same bytes.
+Weights plain_weights(const char* name, const std::vector<uint64_t>& sizes, const char* memory, int file = -1) {
+    Weights weights{name, {}, {}};
     uint64_t at = 0;
-    for (size_t i = 0; i < model.blocks.size(); at += model.sizes[i++]) {
+    for (const uint64_t size : sizes) {
+        sh_segment segment = SH_SEGMENT_INIT;
+        segment.kind = file < 0 ? SH_SOURCE_POINTER : SH_SOURCE_FILE;
+        segment.pointer = memory + at;
+        segment.file = file;
+        segment.file_offset = file < 0 ? 0 : at;
+        segment.bytes = size;
+        weights.add(segment, memory + at);
+        at += size;
+    }
+    return weights;
+}
+
+void compare(const Model& model, const Weights& weights) {
+    for (size_t i = 0; i < model.blocks.size(); i++) {
         if (i % 5) continue;
+        const char* const memory = weights.contents[i];
         sh_view view = SH_VIEW_INIT;
         std::vector<char> found(model.sizes[i]);
         CHECK(sh_acquire(model.runtime, model.blocks[i], SH_STREAM_HOST, 0, &view));
         CHECK(sh_read_block(model.runtime, model.blocks[i], SH_STREAM_HOST, 0, found.data(), found.size()));
         CHECK(sh_release(model.runtime, model.blocks[i], SH_STREAM_HOST));
-        if (std::memcmp(found.data(), memory + at, found.size()) == 0) continue;
+        if (std::memcmp(found.data(), memory, found.size()) == 0) continue;
         std::fprintf(stderr, "block %zu has other bytes\n", i);
         std::exit(1);
     }
 }
 
 struct Row {
-    double ms = 0, speed = 0, helped = 0, plan_ms = 0;
+    double ms = 0, helped = 0, plan_ms = 0;
     uint64_t waits = 0;
 };
 
 // A model that is streamed, on a device that is open.
 class Streamed {
 public:
-    Streamed(const std::string& name, const std::vector<uint64_t>& sizes, char* memory, double compute_ms)
-        : model_(name.c_str(), SH_DEVICE_OPTIONS_INIT), memory_(memory) {
-        model_.add(sizes, memory);
+    Streamed(const std::string& name, const Weights& weights, double compute_ms)
+        : model_(name.c_str(), SH_DEVICE_OPTIONS_INIT), weights_(weights) {
+        for (const sh_segment& segment : weights.segments) {
+            sh_block_desc desc = SH_BLOCK_DESC_INIT;
+            desc.bytes = segment.bytes;
+            desc.segments = &segment;
+            desc.segment_count = 1;
+            model_.sizes.push_back(segment.bytes);
+            CHECK(sh_register_blocks(model_.runtime, &desc, 1, &model_.blocks.emplace_back()));
+        }
         uses_ = model_.schedule(static_cast<uint64_t>(compute_ms * 1e6), false);
         CHECK(sh_plan(model_.runtime, nullptr, &plan_));
         CHECK(sh_stream_create(model_.device, &stream_));
@@ -112,11 +155,10 @@ public:
         row.ms = model_.steps_ms(uses_, stream_, 0, count);
         const sh_runtime_stats after = stats();
         const double bytes = static_cast<double>(after.bytes_to_device - before.bytes_to_device);
-        row.speed = bytes / count / row.ms / 1e6;
         row.helped = static_cast<double>(after.helped_bytes - before.helped_bytes) / bytes;
         row.plan_ms = static_cast<double>(plan_.step_ns) / 1e6;
         row.waits = after.host_waits - before.host_waits;
-        compare(model_, memory_);
+        compare(model_, weights_);
         return row;
     }
 
@@ -128,7 +170,7 @@ private:
     }
 
     Model model_;
-    char* memory_;
+    const Weights& weights_;
     std::vector<sh_use> uses_;
     sh_plan_info plan_ = SH_PLAN_INFO_INIT;
     sh_stream stream_ = SH_STREAM_HOST;
@@ -163,49 +205,84 @@ int main(int argc, char** argv) {
     std::printf(", all at once %.1f\n", sum);
     sh_device_close(device);
 
-    struct Shape {
-        const char* name;
-        std::vector<uint64_t> sizes;
-    };
-    Shape shapes[] = {{"layers", std::vector<uint64_t>(32, layer)}, {"matrices", {}}, {"8 MiB", {}}};
+    std::vector<uint64_t> matrices, small(total / (8 * kMiB), 8 * kMiB);
     for (int i = 0; i < 32; i++)
-        for (const uint64_t mib : {32, 8, 8, 32, 112, 112, 112}) shapes[1].sizes.push_back(mib * kMiB / scale);
-    shapes[2].sizes.assign(total / (8 * kMiB), 8 * kMiB);
+        for (const uint64_t mib : {32, 8, 8, 32, 112, 112, 112}) matrices.push_back(mib * kMiB / scale);
+    const std::vector<uint64_t> layers(32, layer);
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), std::fclose);
+    if (std::fwrite(memory, 1, total, file.get()) != total || std::fflush(file.get()) != 0) {
+        std::perror("temporary file");
+        return 1;
+    }
+    // Weights of bf16, whose blocks share one source.
+    const uint64_t tensor = 112 * kMiB / scale;
+    std::vector<uint8_t> some = stagehand::codec::test::weights(stagehand::codec::FloatFormat::bf16, kMiB, 1);
+    std::vector<uint8_t> contents, frame;
+    while (contents.size() < tensor) contents.insert(contents.end(), some.begin(), some.end());
+    contents.resize(tensor);
+    CHECK_STATUS(stagehand::codec::pack_frame(stagehand::codec::FloatFormat::bf16, contents.data(), tensor, 8, &frame));
+    void* pinned = nullptr;
+    CHECK(sh_host_alloc(devices.empty() ? device : devices[0], frame.size() + tensor, &pinned, nullptr));
+    std::memcpy(pinned, frame.data(), frame.size());
+    Weights packed{"packed", {}, {}}, unpacked{"packed", {}, {}};
+    sh_segment packed_segment = SH_SEGMENT_INIT;
+    packed_segment.kind = SH_SOURCE_POINTER;
+    packed_segment.pointer = pinned;
+    packed_segment.bytes = tensor;
+    sh_segment plain_segment = packed_segment;
+    packed_segment.packed_bytes = frame.size();
+    char* const plain_copy = static_cast<char*>(pinned) + frame.size();
+    std::memcpy(plain_copy, contents.data(), tensor);
+    plain_segment.pointer = plain_copy;
+    for (uint64_t at = 0; at + tensor <= total; at += tensor) {
+        packed.add(packed_segment, plain_copy);
+        unpacked.add(plain_segment, plain_copy);
+    }
+    const Weights whole = plain_weights("layers", layers, memory);
+    const std::pair<Weights, Weights> shapes[] = {
+        {whole, whole},
+        {plain_weights("matrices", matrices, memory), plain_weights("matrices", matrices, memory)},
+        {plain_weights("8 MiB", small, memory), plain_weights("8 MiB", small, memory)},
+        {plain_weights("file", layers, memory, fileno(file.get())),
+         plain_weights("file", layers, memory, fileno(file.get()))},
+        {unpacked, packed}};
     std::printf(
-        "blocks    budget  compute ms   plain ms  helped ms (planned)   GB/s  of the sum  x own link  helped  host "
-        "waits\n");
-    for (const Shape& shape : shapes) {
+        "blocks    budget  compute ms   plain ms  helped ms (planned)  streamed GB/s  of the sum  x own link  helped  "
+        "host waits\n");
+    for (const auto& [plain, with_help] : shapes) {
         for (const double budget : {0.25, 0.5}) {
             for (const double compute : {0.0, 1.0, 2.0}) {
-                const auto bytes = static_cast<uint64_t>(static_cast<double>(total) * budget);
-                const double compute_ms = std::max(static_cast<double>(total - bytes) / sum / 1e6 * compute, 0.001);
-                Row plain, helped;
+                const auto bytes = static_cast<uint64_t>(static_cast<double>(plain.bytes()) * budget);
+                const double streamed = static_cast<double>(plain.bytes() - bytes);
+                const double compute_ms = std::max(streamed / sum / 1e6 * compute, 0.001);
                 device = open(names[0], bytes, "");
-                plain = Streamed(names[0], shape.sizes, memory, compute_ms).steps(3, 6);
+                const Row before = Streamed(names[0], plain, compute_ms).steps(3, 6);
                 sh_device_close(device);
                 device = open(names[0], bytes, helpers);
-                helped = Streamed(names[0], shape.sizes, memory, compute_ms).steps(3, 6);
+                const Row helped = Streamed(names[0], with_help, compute_ms).steps(3, 6);
                 sh_device_close(device);
+                const double speed = streamed / helped.ms / 1e6;
                 std::printf(
-                    "%-9s %4.0f %%  %10.2f  %9.2f  %9.2f %9.2f  %6.1f       %5.3f       %5.2f    %4.0f %%  %10llu\n",
-                    shape.name, budget * 100, compute_ms, plain.ms, helped.ms, helped.plan_ms, helped.speed,
-                    helped.speed / sum, helped.speed / links[0], helped.helped * 100,
-                    static_cast<unsigned long long>(helped.waits));
+                    "%-9s %4.0f %%  %10.2f  %9.2f  %9.2f %9.2f         %6.1f       %5.3f       %5.2f    %4.0f %%  "
+                    "%10llu\n",
+                    plain.name, budget * 100, compute_ms, before.ms, helped.ms, helped.plan_ms, speed, speed / sum,
+                    speed / links[0], helped.helped * 100, static_cast<unsigned long long>(helped.waits));
                 std::fflush(stdout);
             }
         }
     }
+    CHECK(sh_host_free(devices.empty() ? device : devices[0], pinned));
     if (names.size() < 2) return 0;
 
     // The helper's own model does not fit into half of what it has.
     CHECK(sh_device_set_budget(devices[0], total / 2));
     Row alone, beside;
     {
-        Streamed own(names[1], shapes[0].sizes, memory, 0.001);
+        Streamed own(names[1], whole, 0.001);
         alone = own.steps(3, 10);
         device = open(names[0], total / 4, helpers);
         std::atomic<bool> stop = false;
-        Streamed wishing(names[0], shapes[0].sizes, memory, 0.001);
+        Streamed wishing(names[0], whole, 0.001);
         Row wished;
         std::thread other([&] {
             while (!stop) wished = wishing.steps(0, 4);

@@ -23,6 +23,7 @@ public:
     // The device may use the memory for ever.
     void abandon() { count_ = 0; }
 
+    uint64_t page_bytes() const { return pool_.page_bytes(); }
     uint64_t pages() const { return count_; }
     uint64_t bytes() const { return count_ * pool_.page_bytes(); }
     uint64_t address() const { return address_; }

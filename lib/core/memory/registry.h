@@ -99,6 +99,7 @@ public:
     Unit& unit(uint32_t index) { return units_[index]; }
     BlocksOfUnit blocks_of(const Unit& unit) { return {blocks_.data(), unit.first_block}; }
     uint64_t page_bytes() const { return page_bytes_; }
+    uint64_t staged_bytes() const { return staged_bytes_; }  // that workers read at once
     // Sets or clears a hindrance of the unit, and counts the units that have one.
     void hinder(Unit& unit, Hindrance why, bool on) noexcept {
         const bool was_ready = unit.ready();

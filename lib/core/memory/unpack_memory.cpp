@@ -18,6 +18,10 @@ uint64_t UnpackMemory::pages_for(uint64_t share_pages, uint64_t page_bytes) {
     return pages <= share_pages / kLeastShare ? pages : 0;
 }
 
+uint64_t UnpackMemory::batch_bytes(uint64_t share_pages) const {
+    return unpacker_.slot_bytes_in(pages_for(share_pages, memory_.page_bytes()) * memory_.page_bytes());
+}
+
 Status UnpackMemory::take(const UnpackPlan& plan) {
     SH_TRY(memory_.take(plan.all_pages()));
     unpack_bytes_ = memory_.bytes() / plan.all_pages() * plan.pages;

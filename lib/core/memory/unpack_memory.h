@@ -24,6 +24,9 @@ public:
     // The pages that a share of this size has for it. 0: the share is too small.
     static uint64_t pages_for(uint64_t share_pages, uint64_t page_bytes);
 
+    // The chunks that come at once with such a share.
+    uint64_t batch_bytes(uint64_t share_pages) const;
+
     // Takes the memory, which is not there yet. On failure nothing is held, unless the driver refuses to take it back.
     Status take(const UnpackPlan& plan);
     // Gives the memory back, if there is any. Loads that use it have ended.

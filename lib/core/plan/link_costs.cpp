@@ -11,19 +11,28 @@ namespace {
 
 constexpr double kCostSteps = 64;  // of costs
 
-// What a byte costs on the link of the device alone, beside a byte that helpers bring a part of. They do if enough
-// bytes come at once.
-double cost_alone(const transfer::Segment& segment, uint64_t bytes_at_once, const LinkSpeeds& speeds) {
-    const bool helped = segment.source.kind != SH_SOURCE_DEVICE && bytes_at_once >= transfer::Bond::least_bytes();
-    return helped ? 1 : speeds.bytes_per_ns / speeds.own_bytes_per_ns;
-}
-
 // The bytes that one copy can bring, from this segment on or from one before it.
-uint64_t bytes_at_once(const std::vector<transfer::Segment>& segments, size_t i) {
+uint64_t bytes_at_once(const Registry& registry, const std::vector<transfer::Segment>& segments, size_t i,
+                       const LinkSpeeds& speeds) {
+    const transfer::Segment& segment = segments[i];
+    if (segment.packed() && speeds.unpack_ns_per_byte > 0) {
+        const double packed = static_cast<double>(segment.bytes) * transfer::packed_part(segment.source);
+        return std::min(static_cast<uint64_t>(packed), speeds.batch_bytes);
+    }
+    if (!segment.straight()) return std::min(segment.bytes, registry.staged_bytes());
     size_t first = i, end = i + 1;
     while (first > 0 && segments[first].joined) first--;
     while (end < segments.size() && segments[end].joined) end++;
     return segments[end - 1].end() - segments[first].offset;
+}
+
+// What a byte costs beside one that helpers bring a part of. They do if enough bytes come at once.
+double cost_alone(const Registry& registry, const std::vector<transfer::Segment>& segments, size_t i,
+                  const LinkSpeeds& speeds) {
+    if (speeds.own_bytes_per_ns >= speeds.bytes_per_ns) return 1;
+    const bool helped = segments[i].source.kind != SH_SOURCE_DEVICE &&
+                        bytes_at_once(registry, segments, i, speeds) >= transfer::Bond::least_bytes();
+    return helped ? 1 : speeds.bytes_per_ns / speeds.own_bytes_per_ns;
 }
 
 }  // namespace
@@ -42,16 +51,13 @@ void find_link_costs(Registry& registry, const LinkSpeeds& speeds, std::span<con
             const std::vector<transfer::Segment>& segments = block.detail->segments;
             for (size_t k = 0; k < segments.size(); k++) {
                 const transfer::Segment& segment = segments[k];
-                const double packed = segment.packed() ? transfer::packed_part(segment.source) : 1;
-                const auto on_way = static_cast<uint64_t>(static_cast<double>(bytes_at_once(segments, k)) * packed);
-                const double alone =
-                    speeds.own_bytes_per_ns < speeds.bytes_per_ns ? cost_alone(segment, on_way, speeds) : 1;
+                const double alone = cost_alone(registry, segments, k, speeds);
                 const bool unpacked = segment.packed() && speeds.unpack_ns_per_byte > 0;
                 const double all = static_cast<double>(segment.bytes);
                 bytes += all;
                 if (!segment.straight() && !(unpacked && segment.route == transfer::Route::packed))
                     read += unpacked ? brought * all : all;
-                on_link += all * (unpacked ? std::max(brought * packed * alone,
+                on_link += all * (unpacked ? std::max(brought * transfer::packed_part(segment.source) * alone,
                                                       speeds.unpack_ns_per_byte * speeds.bytes_per_ns)
                                            : alone);
             }

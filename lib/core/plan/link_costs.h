@@ -18,6 +18,7 @@ struct LinkSpeeds {
     double bytes_per_ns = 1;        // of the link and all helpers
     double own_bytes_per_ns = 1;    // of the link
     double unpack_ns_per_byte = 0;  // of the device, or 0 if the host unpacks
+    uint64_t batch_bytes = 0;       // of packed chunks that come at once
 };
 
 // For each unit. `kept_part`: for each unit, the part of its packed chunks that stay on the device, which the link does

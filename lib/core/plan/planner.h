@@ -33,6 +33,7 @@ public:
         uint64_t copy_latency_ns = 0;
         uint64_t unordered_now = 0;           // pages that blocks outside the order have now
         double unpack_ns_per_byte = 0;        // that the device takes for a byte of a packed block; 0: the host unpacks
+        uint64_t unpack_batch_bytes = 0;      // of packed chunks that come at once
         double whole_unpack_ns_per_byte = 0;  // if all of the device unpacks
         std::vector<double> kept_part;        // see find_link_costs()
         bool keep_all = false;                // resident pages stay resident, whatever else the plan has to do

@@ -38,6 +38,18 @@ Unpacker::~Unpacker() { (void)close().ok(); }
 
 uint64_t Unpacker::least_bytes() { return kSlots * largest_chunk() + scratch_bytes(); }
 
+// Each way fills slots of its own.
+uint32_t Unpacker::slots_in(uint64_t bytes) const {
+    const uint64_t room = (bytes - scratch_bytes()) / largest_chunk();
+    const uint64_t ways = 1 + (bond_ ? bond_->open_ways() : 0);
+    return static_cast<uint32_t>(std::max<uint64_t>(kSlots, std::min({ways * kSlots, room, uint64_t(kMostSlots)})));
+}
+
+uint64_t Unpacker::slot_bytes_in(uint64_t bytes) const {
+    if (bytes < least_bytes()) return 0;
+    return (bytes - scratch_bytes()) / slots_in(bytes) / kSlotAlignment * kSlotAlignment;
+}
+
 Status Unpacker::open(Lanes& lanes, uint64_t address, uint64_t bytes, bool whole_device) {
     groups_ = whole_device ? 0 : kGroups;
     const Status status = make(lanes, address, bytes);
@@ -46,12 +58,8 @@ Status Unpacker::open(Lanes& lanes, uint64_t address, uint64_t bytes, bool whole
 }
 
 Status Unpacker::make(Lanes& lanes, uint64_t address, uint64_t bytes) {
-    // Each way fills slots of its own.
-    const uint64_t room = (bytes - scratch_bytes()) / largest_chunk();
-    const uint32_t ways = 1 + (bond_ ? bond_->open_ways() : 0);
-    slot_count_ = static_cast<uint32_t>(
-        std::clamp<uint64_t>(uint64_t(ways) * kSlots, kSlots, std::min<uint64_t>(room, kMostSlots)));
-    slot_bytes_ = (bytes - scratch_bytes()) / slot_count_ / kSlotAlignment * kSlotAlignment;
+    slot_count_ = slots_in(bytes);
+    slot_bytes_ = slot_bytes_in(bytes);
     scratch_ = address + slot_count_ * slot_bytes_;
     turns_.clear();
     next_ = 0;

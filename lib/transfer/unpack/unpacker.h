@@ -42,6 +42,7 @@ public:
     // Measures how many bytes of contents the device unpacks in a nanosecond, before the first load.
     Status measure(bool whole_device, double* bytes_per_ns);
 
+    uint64_t slot_bytes_in(uint64_t bytes) const;        // the room for a batch in so much memory
     uint64_t slot_bytes() const { return slot_bytes_; }  // the room for a batch
 
     // Queues the copies of a batch of these extents, and their unpacking on `stream`. Kept chunks are copied once, to
@@ -71,6 +72,7 @@ private:
         sh_backend_event filled = 0, free = 0;
     };
 
+    uint32_t slots_in(uint64_t bytes) const;
     Status make(Lanes& lanes, uint64_t address, uint64_t bytes);
     Status recover(sh_stream stream);
     Status queue(sh_stream stream, const Batches& batches, const Batch& batch, const Chunks& chunks, Issued* out,
