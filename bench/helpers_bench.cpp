@@ -176,126 +176,153 @@ private:
     sh_stream stream_ = SH_STREAM_HOST;
 };
 
-}  // namespace
+// Random bytes in memory that all devices copy from, and the devices.
+struct Subjects {
+    std::vector<std::string> names;
+    std::string helpers;  // all but the first
+    uint64_t scale = 1, total = 0;
+    std::vector<sh_device*> open_helpers;
+    char* memory = nullptr;
+    std::vector<double> links;  // raw copies to each device
+    double sum = 0;             // and to all at once
 
-int main(int argc, char** argv) {
-    std::vector<std::string> names(argv + 1, argv + argc);
-    if (names.empty()) names = {"host:0", "host:1"};
-    const uint64_t scale = on_host(names[0]) ? 32 : 1;
-    const uint64_t layer = 416 * kMiB / scale, total = 32 * layer;
-    std::string helpers;
-    for (size_t i = 1; i < names.size(); i++) helpers += (i > 1 ? "," : "") + names[i];
-
-    std::vector<sh_device*> devices;
-    for (size_t i = 1; i < names.size(); i++) devices.push_back(open(names[i], total, ""));
-    sh_device* device = open(names[0], total, "");
-    void* all = nullptr;
-    CHECK(sh_host_alloc(devices.empty() ? device : devices[0], total, &all, nullptr));
-    char* const memory = static_cast<char*>(all);
-    std::mt19937_64 random(1);
-    for (uint64_t at = 0; at < total; at += 8) {
-        const uint64_t value = random();
-        std::memcpy(memory + at, &value, 8);
+    explicit Subjects(const std::vector<std::string>& devices) : names(devices) {
+        scale = on_host(names[0]) ? 32 : 1;
+        total = 32 * 416 * kMiB / scale;
+        for (size_t i = 1; i < names.size(); i++) {
+            helpers += (i > 1 ? "," : "") + names[i];
+            open_helpers.push_back(open(names[i], total, ""));
+        }
+        memory = allocate(total);
+        std::mt19937_64 random(1);
+        for (uint64_t at = 0; at < total; at += 8) {
+            const uint64_t value = random();
+            std::memcpy(memory + at, &value, 8);
+        }
+        sh_device* const device = open(names[0], total, "");
+        for (const std::string& name : names) links.push_back(raw_speed({name}, memory, total / 4));
+        sum = raw_speed(names, memory, total);
+        sh_device_close(device);
+        std::printf("raw copies, GB/s:");
+        for (size_t i = 0; i < names.size(); i++) std::printf(" %s %.1f", names[i].c_str(), links[i]);
+        std::printf(", all at once %.1f\n", sum);
     }
-    std::vector<double> links;
-    for (const std::string& name : names) links.push_back(raw_speed({name}, memory, total / 4));
-    const double sum = raw_speed(names, memory, total);
-    std::printf("raw copies, GB/s:");
-    for (size_t i = 0; i < names.size(); i++) std::printf(" %s %.1f", names[i].c_str(), links[i]);
-    std::printf(", all at once %.1f\n", sum);
-    sh_device_close(device);
-
-    std::vector<uint64_t> matrices, small(total / (8 * kMiB), 8 * kMiB);
-    for (int i = 0; i < 32; i++)
-        for (const uint64_t mib : {32, 8, 8, 32, 112, 112, 112}) matrices.push_back(mib * kMiB / scale);
-    const std::vector<uint64_t> layers(32, layer);
-    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), std::fclose);
-    if (std::fwrite(memory, 1, total, file.get()) != total || std::fflush(file.get()) != 0) {
-        std::perror("temporary file");
-        return 1;
+    ~Subjects() {
+        for (sh_device* one : open_helpers) sh_device_close(one);
     }
-    // Weights of bf16, whose blocks share one source.
-    const uint64_t tensor = 112 * kMiB / scale;
-    std::vector<uint8_t> some = stagehand::codec::test::weights(stagehand::codec::FloatFormat::bf16, kMiB, 1);
+    Subjects(const Subjects&) = delete;
+    Subjects& operator=(const Subjects&) = delete;
+
+    // Pinned memory, which goes back with the first helper.
+    char* allocate(uint64_t bytes) const {
+        void* pinned = nullptr;
+        CHECK(sh_host_alloc(open_helpers[0], bytes, &pinned, nullptr));
+        return static_cast<char*>(pinned);
+    }
+};
+
+// Blocks of one bf16 tensor of 112 MiB, plain or packed.
+Weights tensor_weights(const Subjects& subjects, bool packed) {
+    using namespace stagehand::codec;
+    const uint64_t bytes = 112 * kMiB / subjects.scale;
+    const std::vector<uint8_t> some = test::weights(FloatFormat::bf16, kMiB, 1);
     std::vector<uint8_t> contents, frame;
-    while (contents.size() < tensor) contents.insert(contents.end(), some.begin(), some.end());
-    contents.resize(tensor);
-    CHECK_STATUS(stagehand::codec::pack_frame(stagehand::codec::FloatFormat::bf16, contents.data(), tensor, 8, &frame));
-    void* pinned = nullptr;
-    CHECK(sh_host_alloc(devices.empty() ? device : devices[0], frame.size() + tensor, &pinned, nullptr));
-    std::memcpy(pinned, frame.data(), frame.size());
-    Weights packed{"packed", {}, {}}, unpacked{"packed", {}, {}};
-    sh_segment packed_segment = SH_SEGMENT_INIT;
-    packed_segment.kind = SH_SOURCE_POINTER;
-    packed_segment.pointer = pinned;
-    packed_segment.bytes = tensor;
-    sh_segment plain_segment = packed_segment;
-    packed_segment.packed_bytes = frame.size();
-    char* const plain_copy = static_cast<char*>(pinned) + frame.size();
-    std::memcpy(plain_copy, contents.data(), tensor);
-    plain_segment.pointer = plain_copy;
-    for (uint64_t at = 0; at + tensor <= total; at += tensor) {
-        packed.add(packed_segment, plain_copy);
-        unpacked.add(plain_segment, plain_copy);
-    }
-    const Weights whole = plain_weights("layers", layers, memory);
-    const std::pair<Weights, Weights> shapes[] = {
-        {whole, whole},
-        {plain_weights("matrices", matrices, memory), plain_weights("matrices", matrices, memory)},
-        {plain_weights("8 MiB", small, memory), plain_weights("8 MiB", small, memory)},
-        {plain_weights("file", layers, memory, fileno(file.get())),
-         plain_weights("file", layers, memory, fileno(file.get()))},
-        {unpacked, packed}};
-    std::printf(
-        "blocks    budget  compute ms   plain ms  helped ms (planned)  streamed GB/s  of the sum  x own link  helped  "
-        "host waits\n");
-    for (const auto& [plain, with_help] : shapes) {
-        for (const double budget : {0.25, 0.5}) {
-            for (const double compute : {0.0, 1.0, 2.0}) {
-                const auto bytes = static_cast<uint64_t>(static_cast<double>(plain.bytes()) * budget);
-                const double streamed = static_cast<double>(plain.bytes() - bytes);
-                const double compute_ms = std::max(streamed / sum / 1e6 * compute, 0.001);
-                device = open(names[0], bytes, "");
-                const Row before = Streamed(names[0], plain, compute_ms).steps(3, 6);
-                sh_device_close(device);
-                device = open(names[0], bytes, helpers);
-                const Row helped = Streamed(names[0], with_help, compute_ms).steps(3, 6);
-                sh_device_close(device);
-                const double speed = streamed / helped.ms / 1e6;
-                std::printf(
-                    "%-9s %4.0f %%  %10.2f  %9.2f  %9.2f %9.2f         %6.1f       %5.3f       %5.2f    %4.0f %%  "
-                    "%10llu\n",
-                    plain.name, budget * 100, compute_ms, before.ms, helped.ms, helped.plan_ms, speed, speed / sum,
-                    speed / links[0], helped.helped * 100, static_cast<unsigned long long>(helped.waits));
-                std::fflush(stdout);
-            }
+    while (contents.size() < bytes) contents.insert(contents.end(), some.begin(), some.end());
+    CHECK_STATUS(pack_frame(FloatFormat::bf16, contents.data(), bytes, 8, &frame));
+    char* const plain = subjects.allocate(bytes + frame.size());
+    std::memcpy(plain, contents.data(), bytes);
+    std::memcpy(plain + bytes, frame.data(), frame.size());
+    sh_segment segment = SH_SEGMENT_INIT;
+    segment.kind = SH_SOURCE_POINTER;
+    segment.pointer = packed ? plain + bytes : plain;
+    segment.bytes = bytes;
+    segment.packed_bytes = packed ? frame.size() : 0;
+    Weights weights{"packed", {}, {}};
+    for (uint64_t at = 0; at + bytes <= subjects.total; at += bytes) weights.add(segment, plain);
+    return weights;
+}
+
+// The same weights over the own link, and then, as `helped`, over all links.
+void compare_steps(const Subjects& subjects, const Weights& plain, const Weights& helped) {
+    const std::string& name = subjects.names[0];
+    for (const double budget : {0.25, 0.5}) {
+        for (const double compute : {0.0, 1.0, 2.0}) {
+            const auto bytes = static_cast<uint64_t>(static_cast<double>(plain.bytes()) * budget);
+            const double streamed = static_cast<double>(plain.bytes() - bytes);
+            const double compute_ms = std::max(streamed / subjects.sum / 1e6 * compute, 0.001);
+            sh_device* device = open(name, bytes, "");
+            const Row before = Streamed(name, plain, compute_ms).steps(3, 6);
+            sh_device_close(device);
+            device = open(name, bytes, subjects.helpers);
+            const Row row = Streamed(name, helped, compute_ms).steps(3, 6);
+            sh_device_close(device);
+            const double speed = streamed / row.ms / 1e6;
+            std::printf(
+                "%-9s %4.0f %%  %10.2f  %9.2f  %9.2f %9.2f         %6.1f       %5.3f       %5.2f    %4.0f %%  %10llu\n",
+                plain.name, budget * 100, compute_ms, before.ms, row.ms, row.plan_ms, speed, speed / subjects.sum,
+                speed / subjects.links[0], row.helped * 100, static_cast<unsigned long long>(row.waits));
+            std::fflush(stdout);
         }
     }
-    CHECK(sh_host_free(devices.empty() ? device : devices[0], pinned));
-    if (names.size() < 2) return 0;
+}
 
-    // The helper's own model does not fit into half of what it has.
-    CHECK(sh_device_set_budget(devices[0], total / 2));
-    Row alone, beside;
+// The first helper streams a model of its own, alone and while the device would like its help.
+void compare_helper(const Subjects& subjects, const Weights& weights) {
+    const std::string &name = subjects.names[0], &helper = subjects.names[1];
+    CHECK(sh_device_set_budget(subjects.open_helpers[0], subjects.total / 2));
+    Streamed own(helper, weights, 0.001);
+    const Row alone = own.steps(3, 10);
+    sh_device* const device = open(name, subjects.total / 4, subjects.helpers);
+    Row beside, wished;
     {
-        Streamed own(names[1], whole, 0.001);
-        alone = own.steps(3, 10);
-        device = open(names[0], total / 4, helpers);
+        Streamed wishing(name, weights, 0.001);
         std::atomic<bool> stop = false;
-        Streamed wishing(names[0], whole, 0.001);
-        Row wished;
         std::thread other([&] {
             while (!stop) wished = wishing.steps(0, 4);
         });
         beside = own.steps(3, 10);
         stop = true;
         other.join();
-        std::printf(
-            "%s streams for itself: %.2f ms a step alone, %.2f ms while %s would like its help (%.3f), helped %.0f "
-            "%%\n",
-            names[1].c_str(), alone.ms, beside.ms, names[0].c_str(), beside.ms / alone.ms, wished.helped * 100);
     }
     sh_device_close(device);
-    CHECK(sh_host_free(devices[0], memory));
-    for (sh_device* one : devices) sh_device_close(one);
+    std::printf(
+        "%s streams for itself: %.2f ms a step alone, %.2f ms while %s would like its help (%.3f), helped %.0f %%\n",
+        helper.c_str(), alone.ms, beside.ms, name.c_str(), beside.ms / alone.ms, wished.helped * 100);
+}
+
+}  // namespace
+
+// Arguments: devices, the helped one first, and the rows that are wanted if not all are.
+int main(int argc, char** argv) {
+    std::vector<std::string> names, wanted;
+    for (int i = 1; i < argc; i++) (std::strchr(argv[i], ':') ? names : wanted).emplace_back(argv[i]);
+    if (names.size() < 2) names = {"host:0", "host:1"};
+    const auto wants = [&](const char* row) {
+        return wanted.empty() || std::find(wanted.begin(), wanted.end(), row) != wanted.end();
+    };
+    const Subjects subjects(names);
+    const std::vector<uint64_t> layers(32, subjects.total / 32);
+    std::vector<uint64_t> matrices;
+    for (int i = 0; i < 32; i++)
+        for (const uint64_t mib : {32, 8, 8, 32, 112, 112, 112}) matrices.push_back(mib * kMiB / subjects.scale);
+    const Weights whole = plain_weights("layers", layers, subjects.memory);
+    std::printf(
+        "blocks    budget  compute ms   plain ms  helped ms (planned)  streamed GB/s  of the sum  x own link  helped  "
+        "host waits\n");
+    if (wants("layers")) compare_steps(subjects, whole, whole);
+    for (const auto& [name, sizes] :
+         {std::pair("matrices", matrices),
+          std::pair("small", std::vector<uint64_t>(subjects.total / (8 * kMiB), 8 * kMiB))}) {
+        const Weights weights = plain_weights(name, sizes, subjects.memory);
+        if (wants(name)) compare_steps(subjects, weights, weights);
+    }
+    if (wants("file")) {
+        const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), std::fclose);
+        if (std::fwrite(subjects.memory, 1, subjects.total, file.get()) != subjects.total)
+            std::perror("temporary file");
+        const Weights weights = plain_weights("file", layers, subjects.memory, fileno(file.get()));
+        compare_steps(subjects, weights, weights);
+    }
+    if (wants("packed")) compare_steps(subjects, tensor_weights(subjects, false), tensor_weights(subjects, true));
+    if (wants("helper")) compare_helper(subjects, whole);
 }

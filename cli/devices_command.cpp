@@ -12,6 +12,7 @@
 #include "options.h"
 #include "table.h"
 #include "terminal.h"
+#include "topology.h"
 #include "units.h"
 
 namespace stagehand::cli {
@@ -25,6 +26,8 @@ struct DeviceReport {
     sh_device_caps caps = SH_DEVICE_CAPS_INIT;
     sh_memory_info memory = SH_MEMORY_INFO_INIT;
     std::optional<CopySpeed> speed;
+    BusPlace place;
+    std::vector<std::string> shares;  // "0000:16:00.0 with cuda:1": bridges whose link to the host it shares
 };
 
 std::vector<sh_backend_info> list_backends() {
@@ -46,6 +49,7 @@ DeviceReport inspect(const std::string& name) {
         const Device device = open_device(request);
         report.caps = device_capabilities(device.get());
         report.memory = device_memory(device.get());
+        report.place = find_bus_place(report.caps.bus_id);
         report.speed = measure_copy_speed(device.get());
     } catch (const LibraryError& error) {
         report.problem = error.what();
@@ -57,8 +61,25 @@ std::vector<DeviceReport> inspect_all(const sh_backend_info& backend) {
     std::vector<DeviceReport> reports;
     for (std::uint32_t i = 0; backend.status == SH_OK && i < backend.device_count; ++i) {
         reports.push_back(inspect(fmt::format("{}:{}", backend.name, i)));
+        if (reports.back().caps.kind == SH_DEVICE_KIND_HOST) {
+            break;  // its other devices are the same memory once more
+        }
+    }
+    for (DeviceReport& device : reports) {
+        for (const DeviceReport& other : reports) {
+            const std::string bridge = &device == &other ? "" : shared_bridge(device.place, other.place);
+            if (!bridge.empty()) {
+                device.shares.push_back(fmt::format("{} with {}", bridge, other.name));
+            }
+        }
     }
     return reports;
+}
+
+// As the driver says, else as the system does.
+std::optional<int> node_of(const DeviceReport& device) {
+    return device.caps.host_node != 0 ? std::optional<int>(static_cast<int>(device.caps.host_node) - 1)
+                                      : device.place.numa_node;
 }
 
 Json to_json(const DeviceReport& device) {
@@ -82,6 +103,11 @@ Json to_json(const DeviceReport& device) {
     json["host_addressable"] = flag(SH_DEVICE_HOST_ADDRESSABLE);
     json["virtual_time"] = flag(SH_DEVICE_VIRTUAL_TIME);
     json["gpu"] = flag(SH_DEVICE_IS_GPU);
+    const std::optional<int> node = node_of(device);
+    json["numa_node"] = node ? Json(*node) : Json(nullptr);
+    json["bus_id"] = device.caps.bus_id[0] != '\0' ? Json(device.caps.bus_id) : Json(nullptr);
+    json["bridges"] = device.place.bridges;
+    json["shares"] = device.shares;
     if (device.speed) {
         json["to_device_bytes_per_second"] = device.speed->to_device_bytes_per_second;
         json["to_host_bytes_per_second"] = device.speed->to_host_bytes_per_second;
@@ -134,6 +160,20 @@ void print_device(const Terminal& terminal, const DeviceReport& device) {
                   "and multiples; " + features(device.caps));
         facts.add("staging", counted(device.caps.staging_threads, "thread"),
                   fmt::format("pieces of {}", model::format_bytes(device.caps.staging_piece_bytes)));
+    }
+    if (device.caps.bus_id[0] != '\0') {
+        const std::optional<int> node = node_of(device);
+        std::vector<std::string> words;
+        if (node) {
+            words.push_back(fmt::format("NUMA node {}", *node));
+        }
+        if (!device.place.bridges.empty()) {
+            words.push_back(fmt::format("behind {}", fmt::join(device.place.bridges, ", ")));
+        }
+        facts.add("bus", device.caps.bus_id, fmt::format("{}", fmt::join(words, ", ")));
+        if (!device.shares.empty()) {
+            facts.add("shares", fmt::format("{}", fmt::join(device.shares, ", ")));
+        }
     }
     if (device.speed) {
         facts.add("to device", model::format_rate(device.speed->to_device_bytes_per_second),

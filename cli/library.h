@@ -47,6 +47,7 @@ struct DeviceRequest {
     std::uint64_t budget_bytes = 0;           // 0: the automatic one
     std::uint64_t page_bytes = 0;             // 0: by the budget
     std::uint64_t link_bytes_per_second = 0;  // 0: the library measures it when necessary
+    std::string helpers;                      // names with commas between them; may be empty
 };
 
 Device open_device(const DeviceRequest& request);

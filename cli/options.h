@@ -73,6 +73,7 @@ struct PlanOptions : ModelOptions {
 
 struct RunOptions : ModelOptions {
     std::uint64_t steps = 10;
+    std::string helpers;
     bool verify = false;
     bool quiet = false;
     std::string trace;

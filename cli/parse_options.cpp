@@ -191,6 +191,9 @@ void add_run_options(CLI::App* app, RunOptions& options) {
                        : one_line(fmt::format("{} is not a whole number from 1 to 1000000000", model::in_quotes(text)));
         })
         ->type_name("N");
+    app->add_option("--helpers", options.helpers,
+                    "Devices of the same backend whose links bring a part of the weights, such as cuda:1,cuda:2")
+        ->type_name("D[,D...]");
     add_flag(app, "--verify", options.verify,
              "Then stream as many steps again, and compare each block on the device with the file");
     app->add_option("--trace", options.trace,

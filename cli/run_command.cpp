@@ -135,6 +135,7 @@ Device open_measured(const RunOptions& options, std::uint64_t budget, RunReport&
     }
     device.reset();
     request.name = report.device;
+    request.helpers = options.helpers;
     request.link_bytes_per_second = static_cast<std::uint64_t>(report.measured_bytes_per_second);
     return open_device(request);
 }
@@ -155,7 +156,7 @@ void time_steps(const RunOptions& options, sh_device* device, StreamingSession& 
                 RunReport& report) {
     progress.begin("streaming", options.steps, session.uses());
     check(sh_runtime_synchronize(session.runtime()), "loading");
-    const std::uint64_t bytes_before = runtime_stats(session.runtime()).bytes_to_device;
+    const sh_runtime_stats at_first = runtime_stats(session.runtime());
     sh_runtime_stats before = runtime_stats(session.runtime());
     std::uint64_t begin = device_clock_ns(device);
     for (std::uint64_t step = 0; step < options.steps; ++step) {
@@ -178,7 +179,8 @@ void time_steps(const RunOptions& options, sh_device* device, StreamingSession& 
         measure.in_time = after.in_time - before.in_time;
         measure.misses = after.misses - before.misses;
         report.steps.push_back(measure);
-        report.bytes_copied = after.bytes_to_device - bytes_before;
+        report.bytes_copied = after.bytes_to_device - at_first.bytes_to_device;
+        report.helped_bytes = after.helped_bytes - at_first.helped_bytes;
         progress.step(step, fmt::format("{}, {} copied", time_text(measure.ms),
                                         model::format_bytes(after.bytes_to_device - before.bytes_to_device)));
         before = after;

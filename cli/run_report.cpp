@@ -60,6 +60,8 @@ double RunReport::stall_ms() const { return median(steps, &StepMeasure::stall_ms
 
 std::uint64_t RunReport::bytes_per_step() const { return steps.empty() ? 0 : bytes_copied / steps.size(); }
 
+std::uint64_t RunReport::helped_bytes_per_step() const { return steps.empty() ? 0 : helped_bytes / steps.size(); }
+
 double RunReport::steps_bytes_per_second() const {
     const double ms = step_ms();
     const bool refilled = steps.size() > 1 || signal == 0;
@@ -109,6 +111,7 @@ std::string json_text(const RunReport& report) {
         {"resident_bytes", report.plan.resident_bytes},
         {"ring_bytes", report.plan.ring_bytes},
         {"packed_resident_bytes", report.plan.packed_resident_bytes},
+        {"helped_bytes_per_step", report.helped_bytes_per_step()},
         {"blocks", report.blocks},
         {"resident_blocks", report.plan.resident_blocks},
         {"streamed_blocks", report.plan.streamed_blocks},

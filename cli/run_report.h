@@ -34,6 +34,7 @@ struct RunReport {
     std::uint64_t blocks = 0;
     double load_ms = 0;              // of the step before the timed steps, which loads the resident parts
     std::uint64_t bytes_copied = 0;  // in all timed steps
+    std::uint64_t helped_bytes = 0;  // the part of them that helpers brought
     std::vector<StepMeasure> steps;
     bool verify = false;
     std::uint64_t verified_blocks = 0;
@@ -48,6 +49,7 @@ struct RunReport {
     std::uint64_t excess_bytes() const;
     // The mean, because a load may be counted in the step before the step that uses it.
     std::uint64_t bytes_per_step() const;
+    std::uint64_t helped_bytes_per_step() const;  // the part of these bytes that helpers brought
     // What the steps themselves show of the speed of the link: what they copied, in the time that they took. In steps
     // that repeat, that is never less than W - M, because no plan copies less. 0 if nothing was copied, or if a signal
     // came after the first step: that step begins with a full ring, which nothing has filled again.

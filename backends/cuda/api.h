@@ -107,10 +107,12 @@ inline bool is_lost(Result result) {
 using CanAccessPeer = decltype(cuDeviceCanAccessPeer);
 using EnablePeerAccess = decltype(cuCtxEnablePeerAccess);
 using CopyBetween = decltype(cuMemcpyAsync);
+using BusId = decltype(cuDeviceGetPCIBusId);
 #define SH_GPU_OPTIONAL_ENTRY_POINTS(X)                            \
     X(can_access_peer, cuDeviceCanAccessPeer, CanAccessPeer)       \
     X(enable_peer_access, cuCtxEnablePeerAccess, EnablePeerAccess) \
-    X(copy_between, cuMemcpyAsync, CopyBetween)
+    X(copy_between, cuMemcpyAsync, CopyBetween)                    \
+    X(bus_id, cuDeviceGetPCIBusId, BusId)
 
 inline CUmemAllocationProp page_properties(DeviceIndex device) {
     CUmemAllocationProp properties = {};

@@ -1,7 +1,9 @@
 // The table of a GPU backend.
 #include <algorithm>
+#include <cctype>
 #include <cinttypes>
 #include <cstring>
+#include <iterator>
 #include <memory>
 
 #include "gpu/busy.h"
@@ -64,6 +66,13 @@ sh_status describe(const Device& device, sh_backend_device_info* to) {
     out->thread_stream = api::kThreadStream;
     out->kind = api::kDeviceKind;
     out->host_node = api::host_node(*driver(), device.index);
+    // The system writes the letters of addresses small.
+    if (driver()->bus_id &&
+        driver()->bus_id(out->bus_id, static_cast<int>(sizeof out->bus_id), device.index) == api::kSuccess)
+        std::transform(out->bus_id, std::find(out->bus_id, std::end(out->bus_id), 0), out->bus_id,
+                       [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
+    else
+        out->bus_id[0] = 0;
     out->largest_handle_bytes = std::max<uint64_t>(kLargestHandle, granularity);
     support::give_info(info, to);
     return SH_OK;

@@ -138,6 +138,7 @@ using RangeFree = Result(Address, size_t);
 using PageMap = Result(Address, size_t, size_t, Page, unsigned long long);
 using RangeUnmap = Result(Address, size_t);
 using SetAccess = Result(Address, size_t, const hipMemAccessDesc*, size_t);
+using BusId = Result(char*, int, DeviceIndex);
 #define SH_GPU_OPTIONAL_ENTRY_POINTS(X)                                               \
     X(exchange_capture_mode, hipThreadExchangeStreamCaptureMode, ExchangeCaptureMode) \
     X(launch_host, hipLaunchHostFunc, LaunchHost)                                     \
@@ -148,7 +149,8 @@ using SetAccess = Result(Address, size_t, const hipMemAccessDesc*, size_t);
     X(range_free, hipMemAddressFree, RangeFree)                                       \
     X(page_map, hipMemMap, PageMap)                                                   \
     X(range_unmap, hipMemUnmap, RangeUnmap)                                           \
-    X(set_access, hipMemSetAccess, SetAccess)
+    X(set_access, hipMemSetAccess, SetAccess)                                         \
+    X(bus_id, hipDeviceGetPCIBusId, BusId)
 
 inline PageProperties page_properties(DeviceIndex device) {
     PageProperties properties = {};

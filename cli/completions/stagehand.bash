@@ -70,7 +70,7 @@ _stagehand()
             ;;
         run)
             options="--help --budget --device --device-option --order --compute-ms --max-block --max-header --json
-                     --steps --verify --trace --telemetry --report --quiet"
+                     --steps --helpers --verify --trace --telemetry --report --quiet"
             ;;
         pack)
             options="--help --output --threads --verify --all-tensors --json --quiet"

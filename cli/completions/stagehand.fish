@@ -57,6 +57,7 @@ set -l run "__fish_seen_subcommand_from run"
 complete -c stagehand -n $run -l steps -x -d 'Number of steps to stream and time'
 complete -c stagehand -n $run -l verify -d 'Compare each block on the device with the file'
 complete -c stagehand -n $run -l trace -r -d 'Record a trace'
+complete -c stagehand -n $run -l helpers -x -d 'Devices whose links bring a part of the weights'
 complete -c stagehand -n $run -l telemetry -r -d 'Write one JSON object for each step'
 complete -c stagehand -n $run -l report -r -d 'Write a report'
 complete -c stagehand -n $run -s q -l quiet -d 'Show no progress'

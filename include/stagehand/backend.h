@@ -74,6 +74,9 @@ typedef struct sh_backend_device_info {
     /** 1 + the NUMA node of the host that is closest to the device, at most 1,024. The library takes host memory for
         copies from it. 0: not known. \since 0.2 */
     uint64_t host_node;
+    /** Address of the device on the system's PCI bus, such as "0000:17:00.0", as the system writes it. Empty: not
+        known. \since 0.2 */
+    char bus_id[32];
 } sh_backend_device_info;
 
 struct sh_backend;

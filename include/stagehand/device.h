@@ -232,10 +232,16 @@ typedef struct sh_device_caps {
     uint64_t staging_piece_bytes; /**< Size of the pieces in which bytes of unpinned sources move. */
     uint32_t staging_threads;     /**< Worker threads in use. */
     uint32_t reserved;
+    /** 1 + the NUMA node of the host that is closest to the device. 0: not known. \since 0.2 */
+    uint64_t host_node;
+    /** Address on the system's PCI bus, such as "0000:17:00.0". Empty: not known. \since 0.2 */
+    char bus_id[32];
 } sh_device_caps;
 
-#define SH_DEVICE_CAPS_INIT \
-    { sizeof(sh_device_caps), 0, 0, 0, {0}, {0}, {0}, 0, 0, 0, 0, 0 }
+#define SH_DEVICE_CAPS_INIT                                                     \
+    {                                                                           \
+        sizeof(sh_device_caps), 0, 0, 0, {0}, {0}, {0}, 0, 0, 0, 0, 0, 0, { 0 } \
+    }
 static inline void sh_device_caps_init(sh_device_caps* caps) {
     const sh_device_caps initial = SH_DEVICE_CAPS_INIT;
     *caps = initial;

@@ -97,6 +97,7 @@ Status check_device(const std::string& backend, const sh_backend_device_info& in
         return bad("struct_size", info.struct_size,
                    "between " + std::to_string(kLeastDeviceSize) + " and " + std::to_string(sizeof info));
     if (info.flags & ~known) return bad("flags", info.flags, "only known flags");
+    if (!std::memchr(info.bus_id, 0, sizeof info.bus_id)) return bad("bus_id", 0, "a text with an end");
     if (!std::memchr(info.description, 0, sizeof info.description))
         return Status(SH_ERROR_BACKEND,
                       "backend " + backend + " reports a wrong device: description is not terminated");

@@ -9,8 +9,8 @@ import model_files
 from harness import CommandTest, DEVICE, OUTPUT, SUCCESS, USAGE
 
 NAMES = """steps step_ms bound_ms bytes_per_step bound_bytes_per_step budget_bytes peak_device_bytes resident_bytes
-    ring_bytes packed_resident_bytes blocks resident_blocks streamed_blocks hits in_time misses stall_ms
-    verified_blocks mismatched_blocks""".split()
+    ring_bytes packed_resident_bytes helped_bytes_per_step blocks resident_blocks streamed_blocks hits in_time misses
+    stall_ms verified_blocks mismatched_blocks""".split()
 
 
 class RunTest(CommandTest):
@@ -55,6 +55,16 @@ class RunTest(CommandTest):
         )
         self.assertEqual(run["verified_blocks"], run["blocks"] * 3)
         self.assertEqual(run["hits"] + run["misses"], 2 * run["blocks"] * 3)
+
+    def test_another_device_helps(self):
+        model = self.layered_model(layers=8, layer_bytes=6 << 20)
+        pieces = ("--device-option", "staging_piece=4MiB")
+        run = self.stream(model, "--budget", "50%", "--steps", "3", "--verify", "--helpers", "host:1", *pieces)
+        self.assertEqual(run["verified_blocks"], run["blocks"] * 3)
+        self.assertGreater(run["helped_bytes_per_step"], 0)
+        self.assertLess(run["helped_bytes_per_step"], run["bytes_per_step"])
+        run = self.stream(model, "--budget", "50%", "--steps", "1", *pieces)
+        self.assertEqual(run["helped_bytes_per_step"], 0)
 
     def test_small_budgets_and_blocks(self):
         model = self.layered_model(layers=5, layer_bytes=100003, table_bytes=70001)

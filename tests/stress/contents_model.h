@@ -141,7 +141,8 @@ public:
     std::atomic<bool> quiet{
         false};  // a thread wants to be alone in it, because plans change only while no view is held
     std::atomic<int32_t> inside{0};  // threads that are at something
-    std::atomic<uint64_t> views{0}, write_backs{0}, updates{0}, registrations{0}, refused{0}, loads{0}, plans{0}, helped{0};
+    std::atomic<uint64_t> views{0}, write_backs{0}, updates{0}, registrations{0}, refused{0}, loads{0}, plans{0},
+        helped{0};
 
 private:
     void add_group(std::mt19937_64& random, size_t count, uint64_t least, uint64_t most, uint32_t flags);

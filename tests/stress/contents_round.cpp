@@ -34,7 +34,8 @@ std::string Round::where() const {
 }
 
 std::string Round::summary() const {
-    uint64_t views = 0, write_backs = 0, updates = 0, registrations = 0, refused = 0, lost = 0, loads = 0, plans = 0, helped = 0;
+    uint64_t views = 0, write_backs = 0, updates = 0, registrations = 0, refused = 0, lost = 0, loads = 0, plans = 0,
+             helped = 0;
     for (const auto& party : parties_) {
         views += party->views;
         write_backs += party->write_backs;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
@@ -36,12 +37,16 @@ class Device(Occupied):
         host_node: int | None = None,
         small_host_pages: bool = False,
         device_memory: tuple[int, int] | None = None,
+        helpers: str | Iterable[str] | None = None,
+        helps: bool = False,
         backend_options: str | None = None,
         backend_path: str | os.PathLike[str] | None = None,
     ) -> None:
         """`staging_cpus` are the processors of the staging threads, such as "0-7,16". `host_node` is the NUMA node of
         the library's host memory (-1: any; None: the one that is closest to the device). `device_memory` is the address
         and the size of device memory that the caller lends to the library, and keeps until the device is closed.
+        `helpers` are the names of devices of the same backend whose links bring a part of the weights, such as
+        ["cuda:1", "cuda:2"], or "auto": all devices that were opened with `helps=True`.
         """
         self._handle: Any = ffi.NULL
         destroy_postponed()
@@ -58,6 +63,9 @@ class Device(Occupied):
         if device_memory is not None:
             address, options.device_memory_bytes = device_memory
             options.device_memory = ffi.cast("void *", address)
+        options.device_flags = lib.SH_DEVICE_HELPS if helps else 0
+        named = text(helpers if helpers is None or isinstance(helpers, str) else ",".join(helpers))
+        options.helpers = named
         texts = text(backend_options), text(backend_path), text(staging_cpus)
         options.backend_options, options.backend_path, options.staging_cpus = texts
         called = text(name)

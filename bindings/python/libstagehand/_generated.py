@@ -54,6 +54,7 @@ class LogLevel(IntEnum):
 class DeviceFlag(IntFlag):
     """What a device can do."""
 
+    HELPS = 1
     FIXED_ADDRESSES = 1
     HOST_ADDRESSABLE = 2
     VIRTUAL_TIME = 4
@@ -186,6 +187,8 @@ class DeviceCaps:
     page_bytes: int
     staging_piece_bytes: int
     staging_threads: int
+    host_node: int
+    bus_id: str
 
 
 @dataclass(frozen=True)
@@ -290,6 +293,7 @@ class RuntimeStats:
     protected_bytes: int
     reserved_bytes: int
     guest_bytes: int
+    helped_bytes: int
 
 
 @dataclass(frozen=True)

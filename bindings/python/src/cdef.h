@@ -59,6 +59,9 @@ enum {
     SH_HOST_SMALL_PAGES = 1,
     SH_HOST_PINNED = 2
 };
+enum {
+    SH_DEVICE_HELPS = 1
+};
 typedef struct sh_device_options {
     uint32_t struct_size;
     uint32_t staging_threads;
@@ -77,6 +80,9 @@ typedef struct sh_device_options {
     void* host_user_data;
     void* device_memory;
     uint64_t device_memory_bytes;
+    const char* helpers;
+    uint32_t device_flags;
+    uint32_t reserved;
 } sh_device_options;
 sh_status sh_device_open(const char* name, const sh_device_options* options,
                                               sh_device** out_device);
@@ -119,6 +125,8 @@ typedef struct sh_device_caps {
     uint64_t staging_piece_bytes;
     uint32_t staging_threads;
     uint32_t reserved;
+    uint64_t host_node;
+    char bus_id[32];
 } sh_device_caps;
 sh_status sh_device_get_caps(sh_device* device, sh_device_caps* out_caps);
 sh_status sh_device_get_clock(sh_device* device, uint64_t* out_ns);
@@ -419,6 +427,7 @@ typedef struct sh_runtime_stats {
     uint64_t protected_bytes;
     uint64_t reserved_bytes;
     uint64_t guest_bytes;
+    uint64_t helped_bytes;
 } sh_runtime_stats;
 sh_status sh_runtime_get_stats(sh_runtime* runtime, sh_runtime_stats* out_stats);
 sh_status sh_trace_start(const char* path);

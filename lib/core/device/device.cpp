@@ -333,6 +333,8 @@ void Device::capabilities(sh_device_caps* out) {
     out->staging_piece_bytes = staging_.piece_bytes();
     out->staging_threads = staging_.threads();
     out->reserved = 0;
+    out->host_node = info.host_node;
+    copy(out->bus_id, sizeof out->bus_id, info.bus_id);
 }
 
 Status Device::host_alloc(uint64_t bytes, void** out, uint32_t* out_pinned) {

@@ -31,8 +31,7 @@ void RelayBuffer::abandon() noexcept {
 Status RelayBuffer::take(BackendDevice& device) {
     const uint64_t page = helper_->page_bytes(), budget = helper_->arbiter().total_pages() * page;
     const uint64_t bytes = std::min(kMostRelayBytes, budget / kRelayPart);
-    if (bytes < kLeastRelayBytes)
-        return Status(SH_ERROR_BUDGET, helper_->name() + " has too small a budget to help");
+    if (bytes < kLeastRelayBytes) return Status(SH_ERROR_BUDGET, helper_->name() + " has too small a budget to help");
     Needs needs;
     needs.least_pages = needs.wanted_pages = (bytes + page - 1) / page;
     uint64_t share = 0;
@@ -54,8 +53,7 @@ Status RelayBuffer::reach(BackendDevice& device) {
     for (uint64_t done = 0; done < memory_.bytes(); done += step) {
         uint32_t reachable = 0;
         SH_TRY(device.memory_is_reachable(memory_.address() + done, step, &reachable));
-        if (!reachable)
-            return Status(SH_ERROR_UNSUPPORTED, "the device cannot copy from memory of " + helper_->name());
+        if (!reachable) return Status(SH_ERROR_UNSUPPORTED, "the device cannot copy from memory of " + helper_->name());
     }
     return Status();
 }

@@ -114,7 +114,7 @@ public:
     const std::vector<UnitUse>& uses() const { return uses_; }  // of its ring pages
     uint64_t last_use() const { return last_use_; }             // when its last view was released, counted in releases
     sh_backend_event arrives() const { return arrives_; }
-    Load* load() const { return load_; }  // a load that is under way, or that is not known to have finished
+    Load* load() const { return load_; }     // a load that is under way, or that is not known to have finished
     bool unseen() const { return unseen_; }  // a load was begun, and nobody has waited for it
     bool load_queued() const { return load_queued_; }  // workers have parts of the load and will call back
 

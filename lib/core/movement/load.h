@@ -36,8 +36,8 @@ struct Load {
     transfer::WaitSet waited;             // the entries of `waits` for which the copies have waited
     sh_backend_event done = 0;
     uint64_t begun_ns = 0;
-    uint64_t link_mark = 0;  // its place in the queue of the link
-    transfer::BondedLoad bonded;          // and what the copies on other ways have waited for
+    uint64_t link_mark = 0;       // its place in the queue of the link
+    transfer::BondedLoad bonded;  // and what the copies on other ways have waited for
     transfer::Issued copied;
     transfer::StagedLoad staged;
     Status failure;

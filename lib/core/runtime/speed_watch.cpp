@@ -16,7 +16,7 @@ constexpr double kLonePart = 8;  // and so many times what a copy takes more if 
 constexpr double kLinksApart = 0.1;
 // Steps from one look at the sources to the next. The last three loads of a unit are others by then.
 constexpr uint64_t kSourceSteps = 8;
-constexpr uint64_t kHelperSteps = 8;  // for which helpers must bring more or less than planned
+constexpr uint64_t kHelperSteps = 8;                          // for which helpers must bring more or less than planned
 constexpr uint64_t kLeastInterval = 8, kMostInterval = 1024;  // steps between plans for other speeds
 
 bool apart(double one, double other) { return std::fabs(one - other) > kLinksApart * std::max(one, other); }

@@ -47,7 +47,7 @@ public:
     bool settled() const { return settled_; }
     bool idle() const { return settled_ && !pending_[0] && !pending_[1]; }  // nothing was brought since the last joins
 
-    sh_stream stream() const { return across_.stream(); }           // of the device, which empties the slots
+    sh_stream stream() const { return across_.stream(); }          // of the device, which empties the slots
     sh_stream stream_of_helper() const { return down_.stream(); }  // of the copies to the helper
 
     // The speed of the helper's link in bytes per nanosecond: as it is told here, and later as the copies show it. A
@@ -77,7 +77,7 @@ private:
     Slot slots_[kSlots];
     uint64_t slot_bytes_ = 0;
     uint32_t next_ = 0;
-    sh_backend_event last_ = 0;  // `emptied` of the slot that was used last
+    sh_backend_event last_ = 0;         // `emptied` of the slot that was used last
     bool pending_[2] = {false, false};  // for each follower: something was brought since its last join
     bool settled_ = true;
     CopyMeter meter_;

@@ -174,8 +174,12 @@ TEST_F(BondTest, OneWayBringsAWholePiece) {
     bond_->use(0, true);
     sh_stream streams[2] = {};
     for (int half = 0; half < 2; half++) {
-        const Command command{Command::Kind::to_device, false, to_ + half * kBytes / 2,
-                              reinterpret_cast<uint64_t>(ones_.data()), kBytes / 2, {}};
+        const Command command{Command::Kind::to_device,
+                              false,
+                              to_ + half * kBytes / 2,
+                              reinterpret_cast<uint64_t>(ones_.data()),
+                              kBytes / 2,
+                              {}};
         ASSERT_TRUE(
             bond_->issue_whole(lane_.stream(), {&command, 1}, {}, &bonded, &waited, &issued, &streams[half]).ok());
     }

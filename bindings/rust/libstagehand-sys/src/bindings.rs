@@ -482,6 +482,9 @@ pub const SH_HOST_SMALL_PAGES: _bindgen_ty_5 = 1;
 pins nor checks the memory.*/
 pub const SH_HOST_PINNED: _bindgen_ty_5 = 2;
 pub type _bindgen_ty_5 = ::core::ffi::c_uint;
+///The device may help others of its backend whose `helpers` are "auto".
+pub const SH_DEVICE_HELPS: _bindgen_ty_6 = 1;
+pub type _bindgen_ty_6 = ::core::ffi::c_uint;
 ///How sh_device_open() opens a device.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -537,12 +540,24 @@ SH_ERROR_UNSUPPORTED. NULL: none. Since 0.2*/
     pub device_memory: *mut ::core::ffi::c_void,
     ///Size of device_memory. Since 0.2
     pub device_memory_bytes: u64,
+    /**Devices of the same backend whose links bring a part of the weights, such as "cuda:1,cuda:2". "auto": all such
+devices that are open in this process with SH_DEVICE_HELPS when a runtime is created. A runtime takes up to
+48 MiB of a helper's budget while it streams. A helper whose own runtimes have loaded weights within the last
+tenth of a second is left alone. A helper that fails is left out, and the log has the reason. To give a helper
+a budget, open it before the runtime is created: the library opens the others with default options. Copies of
+pinned memory are divided, and those of captured graphs, packed weights and unpinned sources are not. NULL:
+none. Since 0.2*/
+    pub helpers: *const ::core::ffi::c_char,
+    ///SH_DEVICE_HELPS. Since 0.2
+    pub device_flags: u32,
+    ///0. Since 0.2
+    pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
         "Size of sh_device_options",
-    ][::core::mem::size_of::<sh_device_options>() - 120usize];
+    ][::core::mem::size_of::<sh_device_options>() - 136usize];
     [
         "Alignment of sh_device_options",
     ][::core::mem::align_of::<sh_device_options>() - 8usize];
@@ -597,6 +612,15 @@ const _: () = {
     [
         "Offset of field: sh_device_options::device_memory_bytes",
     ][::core::mem::offset_of!(sh_device_options, device_memory_bytes) - 112usize];
+    [
+        "Offset of field: sh_device_options::helpers",
+    ][::core::mem::offset_of!(sh_device_options, helpers) - 120usize];
+    [
+        "Offset of field: sh_device_options::device_flags",
+    ][::core::mem::offset_of!(sh_device_options, device_flags) - 128usize];
+    [
+        "Offset of field: sh_device_options::reserved",
+    ][::core::mem::offset_of!(sh_device_options, reserved) - 132usize];
 };
 ///Memory of a device at one moment, in bytes.
 #[repr(C)]
@@ -682,21 +706,21 @@ const _: () = {
 };
 /**A block keeps its address for life, because the device maps memory by pages. Without this flag the address
 changes with the plan, but never while a view of the block is held.*/
-pub const SH_DEVICE_FIXED_ADDRESSES: _bindgen_ty_6 = 1;
+pub const SH_DEVICE_FIXED_ADDRESSES: _bindgen_ty_7 = 1;
 ///The calling thread may read and write device memory through its address.
-pub const SH_DEVICE_HOST_ADDRESSABLE: _bindgen_ty_6 = 2;
+pub const SH_DEVICE_HOST_ADDRESSABLE: _bindgen_ty_7 = 2;
 ///A simulation: it has a clock and sizes, but no contents.
-pub const SH_DEVICE_VIRTUAL_TIME: _bindgen_ty_6 = 4;
+pub const SH_DEVICE_VIRTUAL_TIME: _bindgen_ty_7 = 4;
 ///The device is a GPU.
-pub const SH_DEVICE_IS_GPU: _bindgen_ty_6 = 8;
-pub type _bindgen_ty_6 = ::core::ffi::c_uint;
-pub const SH_DEVICE_KIND_NONE: _bindgen_ty_7 = 0;
-pub const SH_DEVICE_KIND_HOST: _bindgen_ty_7 = 1;
-pub const SH_DEVICE_KIND_CUDA: _bindgen_ty_7 = 2;
-pub const SH_DEVICE_KIND_ROCM: _bindgen_ty_7 = 10;
+pub const SH_DEVICE_IS_GPU: _bindgen_ty_7 = 8;
+pub type _bindgen_ty_7 = ::core::ffi::c_uint;
+pub const SH_DEVICE_KIND_NONE: _bindgen_ty_8 = 0;
+pub const SH_DEVICE_KIND_HOST: _bindgen_ty_8 = 1;
+pub const SH_DEVICE_KIND_CUDA: _bindgen_ty_8 = 2;
+pub const SH_DEVICE_KIND_ROCM: _bindgen_ty_8 = 10;
 /**Kinds of device memory. The numbers are those of DLDeviceType in DLPack. A plugin may use any other number of
 DLDeviceType.*/
-pub type _bindgen_ty_7 = ::core::ffi::c_uint;
+pub type _bindgen_ty_8 = ::core::ffi::c_uint;
 ///Properties and abilities of a device.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -723,10 +747,14 @@ pub struct sh_device_caps {
     ///Worker threads in use.
     pub staging_threads: u32,
     pub reserved: u32,
+    ///1 + the NUMA node of the host that is closest to the device. 0: not known. Since 0.2
+    pub host_node: u64,
+    ///Address on the system's PCI bus, such as "0000:17:00.0". Empty: not known. Since 0.2
+    pub bus_id: [::core::ffi::c_char; 32usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_device_caps"][::core::mem::size_of::<sh_device_caps>() - 272usize];
+    ["Size of sh_device_caps"][::core::mem::size_of::<sh_device_caps>() - 312usize];
     ["Alignment of sh_device_caps"][::core::mem::align_of::<sh_device_caps>() - 8usize];
     [
         "Offset of field: sh_device_caps::struct_size",
@@ -764,6 +792,12 @@ const _: () = {
     [
         "Offset of field: sh_device_caps::reserved",
     ][::core::mem::offset_of!(sh_device_caps, reserved) - 268usize];
+    [
+        "Offset of field: sh_device_caps::host_node",
+    ][::core::mem::offset_of!(sh_device_caps, host_node) - 272usize];
+    [
+        "Offset of field: sh_device_caps::bus_id",
+    ][::core::mem::offset_of!(sh_device_caps, bus_id) - 280usize];
 };
 ///A backend that the library knows or has found.
 #[repr(C)]
@@ -818,24 +852,24 @@ pub struct sh_graph {
     _unused: [u8; 0],
 }
 ///SH_CONTENTS_STAGE for sh_alloc(). For sh_pause(): as each allocation says.
-pub const SH_CONTENTS_DEFAULT: _bindgen_ty_8 = 0;
+pub const SH_CONTENTS_DEFAULT: _bindgen_ty_9 = 0;
 ///Host memory keeps them. They come back bit for bit.
-pub const SH_CONTENTS_STAGE: _bindgen_ty_8 = 1;
+pub const SH_CONTENTS_STAGE: _bindgen_ty_9 = 1;
 ///They are lost. The contents are undefined after sh_resume().
-pub const SH_CONTENTS_DROP: _bindgen_ty_8 = 2;
+pub const SH_CONTENTS_DROP: _bindgen_ty_9 = 2;
 ///They are lost. All bytes are 0 after sh_resume().
-pub const SH_CONTENTS_ZERO: _bindgen_ty_8 = 3;
+pub const SH_CONTENTS_ZERO: _bindgen_ty_9 = 3;
 ///A file keeps them: see sh_pause_options.folder. They come back bit for bit.
-pub const SH_CONTENTS_FILE: _bindgen_ty_8 = 4;
+pub const SH_CONTENTS_FILE: _bindgen_ty_9 = 4;
 ///Fate of the contents of an allocation while its tag is released.
-pub type _bindgen_ty_8 = ::core::ffi::c_uint;
+pub type _bindgen_ty_9 = ::core::ffi::c_uint;
 /**The engine does not change the contents any more after a sh_pause() that puts them into host memory or a file,
 even if that call fails. Later calls do not look at contents that host memory still has. A change that the
 engine makes to them all the same may be lost in a pause, unless the flags of the pause have
 SH_OCCUPANCY_COPY_ALL. The promise ends when a pause drops or zeroes the contents.*/
-pub const SH_ALLOC_CONST: _bindgen_ty_9 = 1;
+pub const SH_ALLOC_CONST: _bindgen_ty_10 = 1;
 ///Flags of sh_alloc().
-pub type _bindgen_ty_9 = ::core::ffi::c_uint;
+pub type _bindgen_ty_10 = ::core::ffi::c_uint;
 ///How sh_alloc() allocates.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -872,16 +906,16 @@ const _: () = {
     ][::core::mem::offset_of!(sh_alloc_options, reserved) - 20usize];
 };
 ///The call returns SH_ERROR_BUSY instead of waiting for another call of this header.
-pub const SH_OCCUPANCY_NO_WAIT: _bindgen_ty_10 = 1;
+pub const SH_OCCUPANCY_NO_WAIT: _bindgen_ty_11 = 1;
 /**Tags that are released already (for sh_pause()), or that run already (for sh_resume()), are left out. So a call
 may be repeated.*/
-pub const SH_OCCUPANCY_REPEAT: _bindgen_ty_10 = 2;
+pub const SH_OCCUPANCY_REPEAT: _bindgen_ty_11 = 2;
 ///For sh_pause(): all contents that are staged are copied, and not compared with the contents in host memory.
-pub const SH_OCCUPANCY_COPY_ALL: _bindgen_ty_10 = 4;
+pub const SH_OCCUPANCY_COPY_ALL: _bindgen_ty_11 = 4;
 /**For sh_pause() and sh_occupancy_prepare(): host memory that is taken now is not pinned. Contents go through a
 few pinned buffers, at the speed at which the processors copy. Memory that is pinned already stays pinned.*/
-pub const SH_OCCUPANCY_UNPINNED: _bindgen_ty_10 = 8;
-pub type _bindgen_ty_10 = ::core::ffi::c_uint;
+pub const SH_OCCUPANCY_UNPINNED: _bindgen_ty_11 = 8;
+pub type _bindgen_ty_11 = ::core::ffi::c_uint;
 ///Device memory.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1041,16 +1075,16 @@ const _: () = {
         "Offset of field: sh_occupancy_change::unchanged_bytes",
     ][::core::mem::offset_of!(sh_occupancy_change, unchanged_bytes) - 32usize];
 };
-pub const SH_OCCUPANCY_RUNNING: _bindgen_ty_11 = 0;
-pub const SH_OCCUPANCY_RELEASING: _bindgen_ty_11 = 1;
-pub const SH_OCCUPANCY_RELEASED: _bindgen_ty_11 = 2;
-pub const SH_OCCUPANCY_RESUMING: _bindgen_ty_11 = 3;
+pub const SH_OCCUPANCY_RUNNING: _bindgen_ty_12 = 0;
+pub const SH_OCCUPANCY_RELEASING: _bindgen_ty_12 = 1;
+pub const SH_OCCUPANCY_RELEASED: _bindgen_ty_12 = 2;
+pub const SH_OCCUPANCY_RESUMING: _bindgen_ty_12 = 3;
 ///Of several tags or runtimes together: they are in different states.
-pub const SH_OCCUPANCY_MIXED: _bindgen_ty_11 = 4;
+pub const SH_OCCUPANCY_MIXED: _bindgen_ty_12 = 4;
 ///The contents are gone. The tag can only be freed, and the runtime only destroyed.
-pub const SH_OCCUPANCY_LOST: _bindgen_ty_11 = 5;
+pub const SH_OCCUPANCY_LOST: _bindgen_ty_12 = 5;
 ///States of a tag.
-pub type _bindgen_ty_11 = ::core::ffi::c_uint;
+pub type _bindgen_ty_12 = ::core::ffi::c_uint;
 ///A tag, or all tags of a device together.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1151,29 +1185,29 @@ pub type sh_after_resume_fn = ::core::option::Option<
 >;
 /**Memory of this process. The device copies pinned memory (sh_host_alloc(), or pinned by the driver) without a
 detour.*/
-pub const SH_SOURCE_POINTER: _bindgen_ty_12 = 1;
+pub const SH_SOURCE_POINTER: _bindgen_ty_13 = 1;
 /**A mapped file. The library reads it by system calls that return an error. A file that has become shorter
 therefore gives SH_ERROR_SOURCE and not a signal.*/
-pub const SH_SOURCE_MAPPED: _bindgen_ty_12 = 2;
+pub const SH_SOURCE_MAPPED: _bindgen_ty_13 = 2;
 /**A range of an open file. Bytes in the page cache are read from the cache. Other bytes are read by direct I/O,
 which bypasses the cache. The registration fails with SH_ERROR_INVALID_ARGUMENT if the descriptor cannot be
 read. A load fails with SH_ERROR_SOURCE if the file is too short.*/
-pub const SH_SOURCE_FILE: _bindgen_ty_12 = 3;
+pub const SH_SOURCE_FILE: _bindgen_ty_13 = 3;
 ///A callback that writes the bytes into a staging buffer.
-pub const SH_SOURCE_FILL: _bindgen_ty_12 = 4;
+pub const SH_SOURCE_FILL: _bindgen_ty_13 = 4;
 /**Memory of this device, or of another device that the driver can copy from, for example over NVLink. The device
 copies it without a detour, also in graphs. The registration fails with SH_ERROR_INVALID_ARGUMENT if the device
 cannot reach the memory.*/
-pub const SH_SOURCE_DEVICE: _bindgen_ty_12 = 5;
+pub const SH_SOURCE_DEVICE: _bindgen_ty_13 = 5;
 ///Sources of the bytes of a segment.
-pub type _bindgen_ty_12 = ::core::ffi::c_uint;
-pub const SH_FORMAT_BF16: _bindgen_ty_13 = 1;
-pub const SH_FORMAT_F16: _bindgen_ty_13 = 2;
-pub const SH_FORMAT_F32: _bindgen_ty_13 = 3;
-pub const SH_FORMAT_F8_E4M3: _bindgen_ty_13 = 4;
-pub const SH_FORMAT_F8_E5M2: _bindgen_ty_13 = 5;
-///Formats of floating-point weights. Since 0.2
 pub type _bindgen_ty_13 = ::core::ffi::c_uint;
+pub const SH_FORMAT_BF16: _bindgen_ty_14 = 1;
+pub const SH_FORMAT_F16: _bindgen_ty_14 = 2;
+pub const SH_FORMAT_F32: _bindgen_ty_14 = 3;
+pub const SH_FORMAT_F8_E4M3: _bindgen_ty_14 = 4;
+pub const SH_FORMAT_F8_E5M2: _bindgen_ty_14 = 5;
+///Formats of floating-point weights. Since 0.2
+pub type _bindgen_ty_14 = ::core::ffi::c_uint;
 /**Writes `bytes` bytes of a segment into `buffer`, beginning at `offset` in the segment. `buffer` is valid during the
 call. The library asks for a segment in pieces, in any order, and again for each load. It calls the function on its
 worker threads, on several at once for different ranges. The function must not call the library.
@@ -1327,23 +1361,23 @@ const _: () = {
 };
 /**The engine changes the block on the device, and sh_mark_dirty() makes the library write it back. All segments
 must be SH_SOURCE_POINTER.*/
-pub const SH_BLOCK_MUTABLE: _bindgen_ty_14 = 1;
+pub const SH_BLOCK_MUTABLE: _bindgen_ty_15 = 1;
 ///The block is never partly resident, so that on_load gets the whole block at once.
-pub const SH_BLOCK_WHOLE: _bindgen_ty_14 = 2;
+pub const SH_BLOCK_WHOLE: _bindgen_ty_15 = 2;
 /**The block is not part of the order of use, like an expert or a shard of an embedding. It is loaded when it is
 acquired, and stays on the device while there is room.*/
-pub const SH_BLOCK_UNORDERED: _bindgen_ty_14 = 4;
+pub const SH_BLOCK_UNORDERED: _bindgen_ty_15 = 4;
 /**The library pins the block's SH_SOURCE_POINTER memory while the block is registered. The library logs a warning
 and reads the memory unpinned if the system refuses.*/
-pub const SH_BLOCK_PIN: _bindgen_ty_14 = 8;
+pub const SH_BLOCK_PIN: _bindgen_ty_15 = 8;
 /**The registration packs each segment that has a `format` into memory of the library, which is pinned if the
 system allows it. Weights of BF16 take about 0.70 of their bytes there. The contents come back bit by bit. The
 caller may free the memory of these segments when the registration has returned SH_OK; other segments are
 read where they are. The library copies a segment as it is if packing saves less than 5 %, if it has 32 GiB or
 more, if it ends within an element, or if the device does not unpack. The block cannot be SH_BLOCK_MUTABLE, and
 sh_source_update_begin() refuses it. A capture refuses its packed segments. Since 0.2*/
-pub const SH_BLOCK_PACK: _bindgen_ty_14 = 16;
-pub type _bindgen_ty_14 = ::core::ffi::c_uint;
+pub const SH_BLOCK_PACK: _bindgen_ty_15 = 16;
+pub type _bindgen_ty_15 = ::core::ffi::c_uint;
 /**A contiguous range of a block's device memory that one load brought. The range begins at the block's first byte or at
 the beginning of a page. It ends at the block's last byte or at the end of a page (sh_memory_info.page_bytes). A
 boundary inside the block is therefore a multiple of the page if the block has two pages or more, or is
@@ -1467,16 +1501,16 @@ const _: () = {
     ][::core::mem::offset_of!(sh_block_desc, name) - 48usize];
 };
 ///Some of its bytes are not on the device, and no load is under way.
-pub const SH_BLOCK_UNLOADED: _bindgen_ty_15 = 0;
+pub const SH_BLOCK_UNLOADED: _bindgen_ty_16 = 0;
 ///A worker reads the bytes of a load, or will read them.
-pub const SH_BLOCK_STAGED: _bindgen_ty_15 = 1;
+pub const SH_BLOCK_STAGED: _bindgen_ty_16 = 1;
 ///A load was issued to the device.
-pub const SH_BLOCK_LOADING: _bindgen_ty_15 = 2;
+pub const SH_BLOCK_LOADING: _bindgen_ty_16 = 2;
 ///All its bytes are on the device.
-pub const SH_BLOCK_READY: _bindgen_ty_15 = 3;
+pub const SH_BLOCK_READY: _bindgen_ty_16 = 3;
 ///The block is being written back.
-pub const SH_BLOCK_DRAINING: _bindgen_ty_15 = 4;
-pub type _bindgen_ty_15 = ::core::ffi::c_uint;
+pub const SH_BLOCK_DRAINING: _bindgen_ty_16 = 4;
+pub type _bindgen_ty_16 = ::core::ffi::c_uint;
 ///State of a block at one moment.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1576,11 +1610,11 @@ const _: () = {
     ][::core::mem::offset_of!(sh_use, compute_ns) - 16usize];
 };
 ///The call only computes the plan. Nothing on the device changes.
-pub const SH_PLAN_DRY_RUN: _bindgen_ty_16 = 1;
+pub const SH_PLAN_DRY_RUN: _bindgen_ty_17 = 1;
 /**Graphs that hold the old plan become stale if the plan has to change, and do not prevent the change: see
 graph.h. The flag takes effect when the next step begins if a step is under way.*/
-pub const SH_PLAN_DROP_GRAPHS: _bindgen_ty_16 = 2;
-pub type _bindgen_ty_16 = ::core::ffi::c_uint;
+pub const SH_PLAN_DROP_GRAPHS: _bindgen_ty_17 = 2;
+pub type _bindgen_ty_17 = ::core::ffi::c_uint;
 ///Options of sh_plan().
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1813,17 +1847,17 @@ pub struct sh_scope {
     _unused: [u8; 0],
 }
 ///The library never suspends the reservation.
-pub const SH_PRIORITY_PRIMARY: _bindgen_ty_17 = 0;
+pub const SH_PRIORITY_PRIMARY: _bindgen_ty_18 = 0;
 /**The library suspends the reservation if a primary reservation, a new runtime or a lowered budget cannot get
 memory in another way, but never for a guest. It logs a warning. It first suspends the reservation of the
 runtime whose next use is furthest in the future. A runtime without steps is ranked by the time since its last
 use. The reservation is in force again when there is room.*/
-pub const SH_PRIORITY_SECONDARY: _bindgen_ty_17 = 1;
+pub const SH_PRIORITY_SECONDARY: _bindgen_ty_18 = 1;
 ///Priorities of a reservation: whether the library may suspend it.
-pub type _bindgen_ty_17 = ::core::ffi::c_uint;
-///Grant less than `bytes` if the headroom is smaller and the guest's smallest plan fits into the headroom.
-pub const SH_GUEST_SHRINK: _bindgen_ty_18 = 1;
 pub type _bindgen_ty_18 = ::core::ffi::c_uint;
+///Grant less than `bytes` if the headroom is smaller and the guest's smallest plan fits into the headroom.
+pub const SH_GUEST_SHRINK: _bindgen_ty_19 = 1;
+pub type _bindgen_ty_19 = ::core::ffi::c_uint;
 ///Memory that sh_guest_begin() grants to a guest.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1885,11 +1919,11 @@ pub struct sh_spiller {
 ///One saved tensor of one spiller. 0 is never a ticket. A spiller never uses a ticket twice.
 pub type sh_ticket = u64;
 ///At most keep_bytes of saved tensors stay on the device. The oldest tensors leave while the total is larger.
-pub const SH_SPILLER_KEEP_BYTES: _bindgen_ty_19 = 1;
+pub const SH_SPILLER_KEEP_BYTES: _bindgen_ty_20 = 1;
 /**Every restored tensor is compared with its contents in host memory, by a checksum of 64 bits (XXH3). For
 debugging: sh_restore() then blocks.*/
-pub const SH_SPILLER_CHECKSUMS: _bindgen_ty_19 = 2;
-pub type _bindgen_ty_19 = ::core::ffi::c_uint;
+pub const SH_SPILLER_CHECKSUMS: _bindgen_ty_20 = 2;
+pub type _bindgen_ty_20 = ::core::ffi::c_uint;
 ///A size class of the pool of pinned memory.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2066,21 +2100,21 @@ const _: () = {
     ][::core::mem::offset_of!(sh_saved_tensor, used_bytes) - 64usize];
 };
 ///The tensor leaves, however much memory is in use.
-pub const SH_SPILL_NOW: _bindgen_ty_20 = 1;
+pub const SH_SPILL_NOW: _bindgen_ty_21 = 1;
 ///The tensor never leaves, and does not count for keep_bytes.
-pub const SH_SPILL_KEEP: _bindgen_ty_20 = 2;
-pub type _bindgen_ty_20 = ::core::ffi::c_uint;
-///Collect everything that is leaving, not only what is beyond the bounds.
-pub const SH_COLLECT_ALL: _bindgen_ty_21 = 1;
+pub const SH_SPILL_KEEP: _bindgen_ty_21 = 2;
 pub type _bindgen_ty_21 = ::core::ffi::c_uint;
-///The memory of sh_spill() has the bytes.
-pub const SH_TICKET_KEPT: _bindgen_ty_22 = 1;
-///A copy is under way. The memory of sh_spill() has the bytes, too.
-pub const SH_TICKET_LEAVING: _bindgen_ty_22 = 2;
-///Host memory has the bytes.
-pub const SH_TICKET_AWAY: _bindgen_ty_22 = 3;
-pub const SH_TICKET_PREFETCHED: _bindgen_ty_22 = 4;
+///Collect everything that is leaving, not only what is beyond the bounds.
+pub const SH_COLLECT_ALL: _bindgen_ty_22 = 1;
 pub type _bindgen_ty_22 = ::core::ffi::c_uint;
+///The memory of sh_spill() has the bytes.
+pub const SH_TICKET_KEPT: _bindgen_ty_23 = 1;
+///A copy is under way. The memory of sh_spill() has the bytes, too.
+pub const SH_TICKET_LEAVING: _bindgen_ty_23 = 2;
+///Host memory has the bytes.
+pub const SH_TICKET_AWAY: _bindgen_ty_23 = 3;
+pub const SH_TICKET_PREFETCHED: _bindgen_ty_23 = 4;
+pub type _bindgen_ty_23 = ::core::ffi::c_uint;
 ///Information about a ticket.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2250,14 +2284,14 @@ pub type sh_stream_fn = ::core::option::Option<
     unsafe extern "C" fn(user_data: *mut ::core::ffi::c_void),
 >;
 ///The acquire began no load: the bytes were there, or on their way.
-pub const SH_VIEW_HIT: _bindgen_ty_23 = 1;
+pub const SH_VIEW_HIT: _bindgen_ty_24 = 1;
 ///The address stays the same while the block is registered.
-pub const SH_VIEW_FIXED_ADDRESS: _bindgen_ty_23 = 2;
+pub const SH_VIEW_FIXED_ADDRESS: _bindgen_ty_24 = 2;
 ///The acquire mapped pages for a block outside the order.
-pub const SH_VIEW_REMAPPED: _bindgen_ty_23 = 4;
+pub const SH_VIEW_REMAPPED: _bindgen_ty_24 = 4;
 ///The calling thread waited for the bytes.
-pub const SH_VIEW_WAITED: _bindgen_ty_23 = 8;
-pub type _bindgen_ty_23 = ::core::ffi::c_uint;
+pub const SH_VIEW_WAITED: _bindgen_ty_24 = 8;
+pub type _bindgen_ty_24 = ::core::ffi::c_uint;
 ///A block's device memory. The view is valid from sh_acquire() until the matching sh_release().
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2299,8 +2333,8 @@ const _: () = {
 /**Return SH_NOT_READY instead of making the calling thread wait for bytes. The load goes on, so ask again later.
 The call may still wait for memory: for the first plan, for dirty contents that are in the way, and for streams
 that use the memory which a block outside the order takes.*/
-pub const SH_ACQUIRE_NO_WAIT: _bindgen_ty_24 = 1;
-pub type _bindgen_ty_24 = ::core::ffi::c_uint;
+pub const SH_ACQUIRE_NO_WAIT: _bindgen_ty_25 = 1;
+pub type _bindgen_ty_25 = ::core::ffi::c_uint;
 /**A kind of step: steps that use the same blocks in the same order, and compute about as long. Kinds that alternate get
 one plan, which makes their steps as short as possible on average. docs/concepts.md has more.*/
 #[repr(C)]
@@ -2421,10 +2455,12 @@ counted.*/
     pub reserved_bytes: u64,
     ///Memory granted to the runtime as a guest, without its workspace. 0: the runtime is no guest.
     pub guest_bytes: u64,
+    ///The part of bytes_to_device that helpers brought. A counter. Since 0.2
+    pub helped_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of sh_runtime_stats"][::core::mem::size_of::<sh_runtime_stats>() - 224usize];
+    ["Size of sh_runtime_stats"][::core::mem::size_of::<sh_runtime_stats>() - 232usize];
     [
         "Alignment of sh_runtime_stats",
     ][::core::mem::align_of::<sh_runtime_stats>() - 8usize];
@@ -2515,6 +2551,9 @@ const _: () = {
     [
         "Offset of field: sh_runtime_stats::guest_bytes",
     ][::core::mem::offset_of!(sh_runtime_stats, guest_bytes) - 216usize];
+    [
+        "Offset of field: sh_runtime_stats::helped_bytes",
+    ][::core::mem::offset_of!(sh_runtime_stats, helped_bytes) - 224usize];
 };
 unsafe extern "C" {
     ///Returns the library's version at run time as major * 1,000,000 + minor * 1,000 + patch. @blocks Never.

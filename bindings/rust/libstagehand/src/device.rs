@@ -37,6 +37,11 @@ pub struct DeviceOptions {
     pub host_node: HostNode,
     /// Host memory has small pages. Otherwise the library asks for huge ones.
     pub small_host_pages: bool,
+    /// Devices of the same backend whose links bring a part of the weights, such as `cuda:1,cuda:2`, or `auto`: all
+    /// open devices that [help](DeviceOptions::helps). `None`: none.
+    pub helpers: Option<String>,
+    /// The device may help others whose `helpers` are `auto`.
+    pub helps: bool,
     /// Options of the backend, in the form `key=value;key=value`.
     pub backend_options: Option<String>,
     /// Absolute path that the backend is loaded from. `None`: the library searches for the backend.
@@ -108,6 +113,7 @@ impl Device {
         let backend_options =
             options.backend_options.as_deref().map(|text| c_string("backend_options", text)).transpose()?;
         let staging_cpus = options.staging_cpus.as_deref().map(|text| c_string("staging_cpus", text)).transpose()?;
+        let helpers = options.helpers.as_deref().map(|text| c_string("helpers", text)).transpose()?;
         let backend_path = options.backend_path.as_deref().map(|path| c_path("backend_path", path)).transpose()?;
         let pointer = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
         let mut raw = init!(sh_device_options);
@@ -124,6 +130,8 @@ impl Device {
             HostNode::Node(number) => u32::from(number) + 1,
         };
         raw.host_flags = if options.small_host_pages { sys::SH_HOST_SMALL_PAGES } else { 0 };
+        raw.helpers = pointer(&helpers);
+        raw.device_flags = if options.helps { sys::SH_DEVICE_HELPS } else { 0 };
         raw.backend_options = pointer(&backend_options);
         raw.backend_path = pointer(&backend_path);
         let mut device = std::ptr::null_mut();
@@ -179,6 +187,8 @@ impl Device {
             page_bytes: caps.page_bytes,
             staging_piece_bytes: caps.staging_piece_bytes,
             staging_threads: caps.staging_threads,
+            host_node: caps.host_node.checked_sub(1),
+            bus_id: text(&caps.bus_id),
         })
     }
 
@@ -235,6 +245,10 @@ pub struct Capabilities {
     pub staging_piece_bytes: u64,
     /// Number of threads that read such sources.
     pub staging_threads: u32,
+    /// NUMA node of the host that is closest to the device, if the driver knows it.
+    pub host_node: Option<u64>,
+    /// Address on the PCI bus, e.g. "0000:17:00.0". Empty if it is not known.
+    pub bus_id: String,
 }
 
 impl Capabilities {
